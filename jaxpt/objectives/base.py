@@ -1,0 +1,150 @@
+"""What an objective is: hyperparameters, the names of its preprocessors, and a pure loss.
+
+An objective is the only place where data and model meet. Its preprocessors are *named* here and resolved in
+`jaxpt.data`, so that nothing of this module needs TensorFlow.
+
+Batch features, all [batch, ...], by their SeqIO names:
+  encoder_input_tokens, encoder_segment_ids, encoder_positions            int32 [batch, length]
+  encoder_token_types                                                     int32 [batch, length]       (BERT)
+  decoder_input_tokens, decoder_target_tokens, decoder_segment_ids, decoder_positions   int32 [batch, length]
+  decoder_loss_weights                                                    float32 [batch, length]
+  masked_positions, masked_targets int32, masked_weights float32          [batch, max_predictions]
+  next_sentence_labels int32, next_sentence_weights float32               [batch]
+A segment id is 0 on padding and counts from 1 on real tokens. A row of zeros carries no weight anywhere: evaluation
+fills its last batch up with such rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from jaxpt.config import ModelConfig, ObjectiveConfig
+
+if TYPE_CHECKING:
+    import flax.linen as nn
+    import jax
+    import numpy as np
+
+    Batch = dict[str, jax.Array]
+    Metrics = dict[str, tuple[jax.Array, jax.Array]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabulary:
+    """The ids that objectives need to know of a vocabulary; None where it has no such token."""
+
+    size: int
+    pad: int = 0
+    unk: int | None = None
+    bos: int | None = None
+    eos: int | None = None
+    cls: int | None = None
+    sep: int | None = None
+    mask: int | None = None
+    sentinels: int = 0
+    """How many sentinels; the first is id size-1, the next size-2, …"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """A preprocessor by name, with its arguments: `Call("span_corruption.corrupt", {"density": 0.15})`.
+
+    The name is `module.function` under `jaxpt.data.preprocessors`, or a full dotted path to anyone's own.
+    """
+
+    name: str
+    kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pipeline:
+    """The two halves of a SeqIO task: before and after `seqio.CacheDatasetPlaceholder`.
+
+    `prepare` turns documents ({"text", "origin"}) into records: any number from any number, no random draw that is
+    not frozen in the seed. `present` is strictly one-to-one: record + stateless seed → the batch's features.
+    """
+
+    prepare: tuple[Call, ...]
+    present: tuple[Call, ...]
+
+
+class Objective(ObjectiveConfig):
+    """Base of all objectives: subclass it once in a module of `jaxpt.objectives` (or your own)."""
+
+    family: ClassVar[str]
+    """What it needs of a model: "encoder", "decoder" or "encoder_decoder"."""
+    baseline: ClassVar[str]
+    """The trivial predictor that a model must beat, a function of `jaxpt.evals.baselines`."""
+    probe_name: ClassVar[str]
+    """In words, the target positions on which model and baseline are compared."""
+
+    def coefficients(self) -> dict[str, float]:
+        """{loss part: its weight in the total}."""
+        raise NotImplementedError
+
+    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
+        """Raises UserError for settings that cannot be right; called before anything starts."""
+        raise NotImplementedError
+
+    def features(self, length: int) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Shape (without the batch) and dtype of each feature of a batch.
+
+        Args:
+          length: `data.length`, in tokens.
+
+        Returns:
+          {name: (shape, "int32" or "float32")}.
+        """
+        raise NotImplementedError
+
+    def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
+        """The preprocessors that make this objective's features; lengths and the seed are closed over."""
+        raise NotImplementedError
+
+    def probe(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
+        """Weights, shaped as the targets', of the positions on which model and baseline are compared.
+
+        Evaluation adds them to the batch as `probe_weights`; `loss` then gives the metric `probe_loss`.
+        """
+        raise NotImplementedError
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        """Σ of the weights of each loss part, a function of the batch alone: known before any microbatch runs."""
+        raise NotImplementedError
+
+    def loss(
+        self, model: nn.Module, params: Any, batch: Batch, rngs: dict[str, jax.Array] | None = None
+    ) -> tuple[dict[str, jax.Array], Metrics]:
+        """Σ over the (micro)batch of each loss part and of each metric.
+
+        Args:
+          model: a module of `jaxpt.models`.
+          params: its parameters.
+          batch: the features that `features` names, and in evaluation `probe_weights`.
+          rngs: random keys by purpose ("dropout", …); None switches dropout off (evaluation).
+
+        Returns:
+          ({part: Σ weighted loss}, {metric: (Σ weighted value, Σ weight)}). The trainer divides each part by its
+          `weights` over the whole global batch.
+        """
+        raise NotImplementedError
+
+
+def apply(model: nn.Module, params: Any, method: str, *args: Any, rngs: dict[str, jax.Array] | None = None, **kwargs: Any) -> Any:
+    """Calls a model's method, with dropout where random keys are given.
+
+    Args:
+      model: a module of `jaxpt.models`.
+      params: its parameters.
+      method: "encode", "decode", "logits", "next_sentence", …
+      *args: arrays.
+      rngs: random keys by purpose, or None for no dropout.
+      **kwargs: further arguments of the method.
+
+    Returns:
+      What the method returns.
+    """
+    if method != "logits":
+        kwargs["deterministic"] = not rngs
+    return model.apply({"params": params}, *args, **kwargs, rngs=rngs or {}, method=method)

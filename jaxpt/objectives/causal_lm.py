@@ -1,0 +1,80 @@
+"""Causal language modelling: every token is predicted from those before it.
+
+    text     a b c d
+    inputs   a b c
+    targets  b c d
+
+Documents are laid end to end, each closed by EOS, and cut into windows that overlap in one token, so that every
+token but the first is a target exactly once. Paper (GPT-2): https://openai.com/research/better-language-models
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from jaxpt.config import ModelConfig
+from jaxpt.errors import UserError
+from jaxpt.objectives.base import Call, Objective, Pipeline, Vocabulary
+
+if TYPE_CHECKING:
+    import flax.linen as nn
+    import jax
+    import numpy as np
+
+    from jaxpt.objectives.base import Batch, Metrics
+
+
+class CausalLM(Objective):
+    """Hyperparameters of causal language modelling."""
+
+    family: ClassVar[str] = "decoder"
+    baseline: ClassVar[str] = "bigram"
+    probe_name: ClassVar[str] = "all target tokens"
+
+    kind: Literal["causal_lm"] = "causal_lm"
+    join_documents: bool = True
+    """Cut windows from the documents laid end to end; false: no window crosses a document's end."""
+    separator: bool = True
+    """Put EOS after every document."""
+
+    def coefficients(self) -> dict[str, float]:
+        return {"causal_lm": 1.0}
+
+    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
+        if self.separator and vocabulary.eos is None:
+            raise UserError("causal_lm with separator: true needs a vocabulary with an end-of-text token")
+
+    def features(self, length: int) -> dict[str, tuple[tuple[int, ...], str]]:
+        names = ("decoder_input_tokens", "decoder_target_tokens", "decoder_segment_ids", "decoder_positions")
+        return {**{name: ((length,), "int32") for name in names}, "decoder_loss_weights": ((length,), "float32")}
+
+    def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
+        separator = vocabulary.eos if self.separator else None
+        cut = {"length": length + 1, "join": self.join_documents, "separator": separator, "overlap": 1, "shortest": 2}
+        return Pipeline(
+            prepare=(Call("documents.tokenize"), Call("windows.cut", cut)),
+            present=(Call("features.decoder", {"length": length}),),
+        )
+
+    def probe(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
+        return batch["decoder_loss_weights"]
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        return {"causal_lm": batch["decoder_loss_weights"].sum()}
+
+    def loss(
+        self, model: nn.Module, params: Any, batch: Batch, rngs: dict[str, jax.Array] | None = None
+    ) -> tuple[dict[str, jax.Array], Metrics]:
+        from jaxpt.losses import token_loss
+        from jaxpt.objectives.base import apply
+
+        hidden = apply(
+            model, params, "decode", batch["decoder_input_tokens"],
+            segment_ids=batch["decoder_segment_ids"], positions=batch["decoder_positions"], rngs=rngs,
+        )
+        total, metrics = token_loss(
+            lambda x: apply(model, params, "logits", x, padded=True), hidden, batch["decoder_target_tokens"],
+            batch["decoder_loss_weights"], probe_weights=batch.get("probe_weights"),
+            z_loss=self.z_loss, chunk=self.loss_chunk,
+        )
+        return {"causal_lm": total}, metrics

@@ -1,0 +1,162 @@
+"""T5's span corruption: spans of text are replaced by sentinels; the decoder says what stood there.
+
+    text     a b c d e f g h
+    inputs   a b <X> e f <Y> </s>
+    targets  <X> c d <Y> g h </s>
+
+Sentinels count down from the vocabulary's last id on both sides. Paper: https://arxiv.org/abs/1910.10683
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from jaxpt.config import ModelConfig
+from jaxpt.errors import UserError
+from jaxpt.objectives.base import Call, Objective, Pipeline, Vocabulary
+
+if TYPE_CHECKING:
+    import flax.linen as nn
+    import jax
+
+    from jaxpt.objectives.base import Batch, Metrics
+
+
+def noise_counts(length: int, density: float, mean_span: float) -> tuple[int, int]:
+    """How many tokens of a sequence are noise, and in how many spans.
+
+    noise = clip(round(max(L, 2) · density), 1, L − 1), spans = max(round(noise / mean_span), 1), both rounded half to
+    even in float64; a sequence of one token has none.
+
+    Args:
+      length: tokens in the sequence.
+      density: fraction of noise tokens.
+      mean_span: mean tokens in a span.
+
+    Returns:
+      (noise tokens, spans).
+
+    Example:
+      >>> noise_counts(568, 0.15, 3.0)
+      (85, 28)
+    """
+    if length < 2:
+        return 0, 0
+    noise = min(max(round(np.float64(length) * density), 1), length - 1)
+    spans = min(max(round(np.float64(noise) / mean_span), 1), noise, length - noise)
+    return int(noise), int(spans)
+
+
+def lengths(inputs_length: int, density: float, mean_span: float) -> tuple[int, int]:
+    """The longest text whose corrupted form fits into an encoder input, and the decoder length that this text needs.
+
+    Args:
+      inputs_length: tokens of the encoder input, EOS included.
+      density: fraction of noise tokens.
+      mean_span: mean tokens in a span.
+
+    Returns:
+      (tokens of text, tokens of the targets, EOS included).
+
+    Example:
+      >>> lengths(512, 0.15, 3.0), lengths(256, 0.15, 3.0), lengths(128, 0.15, 3.0), lengths(512, 0.5, 3.0)
+      ((568, 114), (284, 58), (141, 29), (766, 512))
+    """
+    def both(length: int) -> tuple[int, int]:
+        noise, spans = noise_counts(length, density, mean_span)
+        return length - noise + spans + 1, noise + spans + 1
+
+    length = 1
+    while both(length + 1)[0] <= inputs_length:
+        length += 1
+    return length, max(both(n)[1] for n in range(1, length + 1))
+
+
+class SpanCorruption(Objective):
+    """Hyperparameters of span corruption; the defaults are T5's."""
+
+    family: ClassVar[str] = "encoder_decoder"
+    baseline: ClassVar[str] = "unigram"
+    probe_name: ClassVar[str] = "target tokens without sentinels and EOS"
+
+    kind: Literal["span_corruption"] = "span_corruption"
+    density: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    """Fraction of tokens that are corrupted."""
+    mean_span: Annotated[float, Field(ge=1)] = 3.0
+    """Mean length of a corrupted span, in tokens."""
+    join_documents: bool = True
+    """Cut windows from the documents laid end to end (T5); false: no window crosses a document's end."""
+    separator: bool = False
+    """With join_documents, put EOS between documents."""
+
+    def coefficients(self) -> dict[str, float]:
+        return {"span_corruption": 1.0}
+
+    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
+        if vocabulary.eos is None or vocabulary.sentinels == 0:
+            raise UserError("span_corruption needs a vocabulary with EOS and sentinels; data.tokenizer.kind: sentencepiece has them")
+        if length < 4:
+            raise UserError(f"data.length: {length} is too short for span corruption, at least 4 is needed")
+        text, _ = lengths(length, self.density, self.mean_span)
+        spans = max(noise_counts(n, self.density, self.mean_span)[1] for n in range(1, text + 1))
+        if spans > vocabulary.sentinels:
+            raise UserError(
+                f"data.length: {length} tokens with density {self.density} need {spans} sentinels, the vocabulary has "
+                f"{vocabulary.sentinels}; shorten data.length, raise objective.mean_span or data.tokenizer.extra_ids"
+            )
+
+    def features(self, length: int) -> dict[str, tuple[tuple[int, ...], str]]:
+        _, targets = lengths(length, self.density, self.mean_span)
+        encoder = ("encoder_input_tokens", "encoder_segment_ids", "encoder_positions")
+        decoder = ("decoder_input_tokens", "decoder_target_tokens", "decoder_segment_ids", "decoder_positions")
+        return {
+            **{name: ((length,), "int32") for name in encoder},
+            **{name: ((targets,), "int32") for name in decoder},
+            "decoder_loss_weights": ((targets,), "float32"),
+        }
+
+    def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
+        text, targets = lengths(length, self.density, self.mean_span)
+        separator = vocabulary.eos if self.separator else None
+        noise: dict[str, Any] = {"density": self.density, "mean_span": self.mean_span}
+        return Pipeline(
+            prepare=(
+                Call("documents.tokenize"),
+                Call("windows.cut", {"length": text, "join": self.join_documents, "separator": separator}),
+            ),
+            present=(
+                Call("span_corruption.corrupt", {**noise, "first_sentinel": vocabulary.size - 1, "eos": vocabulary.eos}),
+                Call("features.encoder_decoder", {"inputs_length": length, "targets_length": targets, "start": vocabulary.pad}),
+            ),
+        )
+
+    def probe(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
+        targets = batch["decoder_target_tokens"]
+        text = (targets != vocabulary.eos) & (targets < vocabulary.size - vocabulary.sentinels)
+        return batch["decoder_loss_weights"] * text
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        return {"span_corruption": batch["decoder_loss_weights"].sum()}
+
+    def loss(
+        self, model: nn.Module, params: Any, batch: Batch, rngs: dict[str, jax.Array] | None = None
+    ) -> tuple[dict[str, jax.Array], Metrics]:
+        from jaxpt.losses import token_loss
+        from jaxpt.objectives.base import apply
+
+        encoder = {"segment_ids": batch["encoder_segment_ids"], "positions": batch["encoder_positions"]}
+        decoder = {"segment_ids": batch["decoder_segment_ids"], "positions": batch["decoder_positions"]}
+        encoded = apply(model, params, "encode", batch["encoder_input_tokens"], **encoder, rngs=rngs)
+        hidden = apply(
+            model, params, "decode", batch["decoder_input_tokens"], encoded,
+            encoder_segment_ids=batch["encoder_segment_ids"], **decoder, rngs=rngs,
+        )
+        total, metrics = token_loss(
+            lambda x: apply(model, params, "logits", x, padded=True), hidden, batch["decoder_target_tokens"],
+            batch["decoder_loss_weights"], probe_weights=batch.get("probe_weights"),
+            z_loss=self.z_loss, chunk=self.loss_chunk,
+        )
+        return {"span_corruption": total}, metrics
