@@ -207,6 +207,17 @@ class MeshConfig(Frozen):
     tensor: int = execution(1)
 
 
+class InitConfig(Frozen):
+    """Where the weights come from, instead of being drawn at random."""
+
+    path: str
+    """A run_dir, or one of its `checkpoints/STEP`."""
+    step: NonNegativeInt | None = None
+    """Which checkpoint; the newest by default."""
+    state: bool = False
+    """Go on from the whole state (optimizer, step and with it the place in the data), not from the weights alone."""
+
+
 class LogConfig(Frozen):
     tensorboard: bool = execution(True)
     wandb: str | None = execution(None)
@@ -235,6 +246,8 @@ class Config(Frozen):
         SerializeAsAny[ObjectiveConfig], WrapValidator(functools.partial(_by_kind, "jaxpt.objectives", ObjectiveConfig))
     ]
     data: DataConfig
+    init_from: InitConfig | None = None
+    """Branch from another run."""
     optimizer: OptimizerConfig = OptimizerConfig()
     train: TrainConfig = TrainConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()

@@ -1,0 +1,149 @@
+"""Checkpoints of a run: Orbax, asynchronous, atomic; what is kept, restored, branched from.
+
+`RUN_DIR/checkpoints/STEP/` holds `state` (parameters, optimizer state, average, step) and `meta` (the data's
+fingerprint). A directory without Orbax's commit mark is a save that was cut off: it is never read.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+from orbax.checkpoint import checkpoint_managers as policies
+
+from jaxpt.config import CheckpointConfig
+from jaxpt.errors import UserError
+from jaxpt.train.state import Setup, State, size
+
+
+class Checkpoints:
+    """The checkpoints of one run_dir."""
+
+    def __init__(self, run_dir: Path, config: CheckpointConfig, read_only: bool = False) -> None:
+        self.directory = run_dir.absolute() / "checkpoints"
+        keep = [policies.LatestN(config.keep_last)]
+        if config.keep_best:
+            best = policies.BestN(
+                get_metric_fn=lambda metrics: metrics["validation_loss"], reverse=True, n=config.keep_best,
+                keep_checkpoints_without_metrics=False,
+            )
+            keep.append(best)
+        if config.keep_every:
+            keep.append(policies.EveryNSteps(config.keep_every))
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=policies.AnyPreservationPolicy(keep),
+            best_fn=lambda metrics: metrics["validation_loss"],
+            best_mode="min",
+            cleanup_tmp_directories=not read_only,
+            create=not read_only,
+            read_only=read_only,
+        )
+        handlers = {"state": ocp.StandardCheckpointHandler(), "meta": ocp.JsonCheckpointHandler()}
+        registry = ocp.handlers.DefaultCheckpointHandlerRegistry()
+        registry.add("state", ocp.args.StandardSave, handlers["state"])
+        registry.add("state", ocp.args.StandardRestore, handlers["state"])
+        registry.add("meta", ocp.args.JsonSave, handlers["meta"])
+        registry.add("meta", ocp.args.JsonRestore, handlers["meta"])
+        self._manager = ocp.CheckpointManager(self.directory, options=options, handler_registry=registry)
+
+    def latest(self) -> int | None:
+        """Step of the newest whole checkpoint, None where there is none."""
+        return self._manager.latest_step()
+
+    def steps(self) -> list[int]:
+        """Steps of all whole checkpoints, ascending."""
+        return sorted(self._manager.all_steps())
+
+    def save(self, state: State, meta: dict[str, Any], validation_loss: float | None = None) -> None:
+        """Starts to save in the background; the state may be donated as soon as this returns.
+
+        Args:
+          state: the state after its `step` updates.
+          meta: JSON values kept beside it.
+          validation_loss: ranks checkpoints for `checkpoint.keep_best`, None if it was not measured.
+        """
+        step = int(state.step)
+        if step in self._manager.all_steps():
+            return
+        args = ocp.args.Composite(state=ocp.args.StandardSave(state), meta=ocp.args.JsonSave(meta))
+        metrics = None if validation_loss is None else {"validation_loss": float(validation_loss)}
+        self._manager.save(step, args=args, metrics=metrics)
+
+    def meta(self, step: int) -> dict[str, Any]:
+        """What was kept beside the state of `step`."""
+        return self._manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore())).meta
+
+    def restore(self, setup: Setup, step: int) -> State:
+        """The state of `step`, each array placed where the setup wants it, on any mesh."""
+        wanted = ocp.args.StandardRestore(setup.placed_shapes())
+        return self._manager.restore(step, args=ocp.args.Composite(state=wanted)).state
+
+    def restore_params(self, setup: Setup, step: int) -> Any:
+        """The parameters alone of `step` (their average where the checkpoint has one)."""
+        saved = self._manager.item_metadata(step).state
+        key = "ema" if saved["ema"] is not None else "params"
+        target = {key: setup.placed_shapes().params}
+        args = ocp.args.PyTreeRestore(
+            item=target,
+            restore_args=ocp.checkpoint_utils.construct_restore_args(target),
+            partial_restore=True,
+        )
+        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+            return reader.restore(self.directory / str(step) / "state", args=args)[key]
+
+    def wait(self) -> None:
+        """Returns when the last save is whole on the disk."""
+        self._manager.wait_until_finished()
+
+    def close(self) -> None:
+        """Waits for the last save and ends the background threads."""
+        self._manager.close()
+
+
+def disk_need(setup: Setup, config: CheckpointConfig) -> int:
+    """Bytes that the checkpoints of a run take at most, those kept by `keep_every` not counted."""
+    return size(setup.shapes) * (config.keep_last + config.keep_best + 1)  # + 1: the one being written
+
+
+def check_space(setup: Setup, config: CheckpointConfig, run_dir: Path) -> None:
+    """Raises UserError where the disk cannot hold the run's checkpoints."""
+    need, free = disk_need(setup, config), shutil.disk_usage(run_dir).free
+    if need > free:
+        raise UserError(
+            f"{run_dir}: the run's checkpoints need {need / 1e9:.2f} GB, {free / 1e9:.2f} GB are free; "
+            "free some space, lower checkpoint.keep_last or keep_best, or choose another run_dir"
+        )
+
+
+def find(path: str, step: int | None) -> tuple[Path, int]:
+    """The run_dir and step that a user means.
+
+    Args:
+      path: a run_dir, or one of its `checkpoints/STEP` directories.
+      step: the step, None for the newest.
+
+    Returns:
+      (run_dir, step).
+
+    Raises:
+      UserError: there is no such checkpoint; those that exist are named.
+    """
+    run_dir = Path(path)
+    if run_dir.parent.name == "checkpoints" and run_dir.name.isdigit():
+        run_dir, step = run_dir.parent.parent, int(run_dir.name)
+    if not (run_dir / "checkpoints").is_dir():
+        raise UserError(f"{path}: is no run_dir, it holds no checkpoints")
+    checkpoints = Checkpoints(run_dir, CheckpointConfig(), read_only=True)
+    steps = checkpoints.steps()
+    checkpoints.close()
+    if not steps or (step is not None and step not in steps):
+        raise UserError(f"{path}: has no checkpoint of step {step}; there are: {', '.join(map(str, steps)) or 'none'}")
+    return run_dir, steps[-1] if step is None else step
+
+
+def is_primary() -> bool:
+    """Whether this process writes what is written once."""
+    return jax.process_index() == 0

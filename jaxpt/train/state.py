@@ -1,0 +1,140 @@
+"""What a training step carries on: step, parameters, optimizer state, and their average."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import zlib
+from typing import Any
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh, NamedSharding
+
+from jaxpt.config import Config
+from jaxpt.models import base
+from jaxpt.parallel import mesh as meshes
+from jaxpt.parallel import rules
+from jaxpt.train import optimizers, schedules
+
+
+@flax.struct.dataclass
+class State:
+    """The whole state of a run; everything else (data, random keys) is a function of `step` and the config."""
+
+    step: jax.Array
+    """int32 []: updates done."""
+    params: Any
+    opt_state: Any
+    ema: Any
+    """Exponential moving average of the parameters, or None."""
+
+    @property
+    def averaged(self) -> Any:
+        """The parameters that evaluation uses: the average where there is one."""
+        return self.params if self.ema is None else self.ema
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+    """All that stays the same over a run: model, optimizer, mesh and the placement of the state."""
+
+    config: Config
+    model: nn.Module
+    optimizer: optax.GradientTransformation
+    schedule: optax.Schedule
+    mesh: Mesh
+    axes: Any
+    """Logical axis names of the parameters."""
+    shapes: State
+    """ShapeDtypeStructs of the state."""
+    shardings: State
+    """NamedShardings of the state."""
+
+    def init(self) -> State:
+        """A fresh state from `config.seed`, each array made where it lives."""
+        with meshes.use(self.mesh):
+            return jax.jit(self._init, out_shardings=self.shardings)(jax.random.key(self.config.seed))
+
+    def _init(self, key: jax.Array) -> State:
+        return fresh(self.config, self.model, self.optimizer, key)
+
+    def placed_shapes(self) -> State:
+        """ShapeDtypeStructs with shardings: what a checkpoint is restored into, what a step is lowered with."""
+        return jax.tree.map(
+            lambda s, p: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=p), self.shapes, self.shardings
+        )
+
+
+def fresh(config: Config, model: nn.Module, optimizer: optax.GradientTransformation, key: jax.Array) -> State:
+    """A state before the first step.
+
+    Args:
+      config: the run's configuration.
+      model: the module whose parameters are drawn.
+      optimizer: gives the optimizer state.
+      key: a random key; "init" is folded in by purpose, so dropout's draws are others.
+
+    Returns:
+      The state.
+    """
+    params = base.init(model, purpose_key(key, "init"))
+    ema = jax.tree.map(jnp.copy, params) if config.optimizer.ema_decay else None
+    return State(step=jnp.zeros((), jnp.int32), params=params, opt_state=optimizer.init(params), ema=ema)
+
+
+def purpose_key(key: jax.Array, purpose: str, step: jax.Array | int = 0) -> jax.Array:
+    """A random key for a named purpose at a step: it depends on neither mesh nor processes.
+
+    Args:
+      key: the run's key, `jax.random.key(seed)`.
+      purpose: "init", "dropout", …
+      step: the training step.
+
+    Returns:
+      A key.
+    """
+    return jax.random.fold_in(jax.random.fold_in(key, zlib.crc32(purpose.encode())), step)
+
+
+def setup(config: Config, devices: list[jax.Device] | None = None) -> Setup:
+    """Builds model, optimizer and mesh, and plans where each array of the state lives.
+
+    Args:
+      config: the run's configuration.
+      devices: the devices to use, all by default.
+
+    Returns:
+      The setup; no array has been made yet.
+
+    Raises:
+      UserError: a mesh that does not fit the devices or the model's sizes.
+    """
+    mesh = meshes.make(config.mesh, devices)
+    model = config.model.build()
+    schedule = schedules.make(config.optimizer.schedule, config.optimizer.learning_rate, config.train.steps)
+    axes = base.logical_axes(model)
+    optimizer = optimizers.make(config.optimizer, schedule, axes)
+    shapes = jax.eval_shape(lambda key: fresh(config, model, optimizer, key), jax.random.key(0))
+    opt_axes = optimizers.state_axes(optimizer, shapes.params, axes)
+    ema_axes = None if shapes.ema is None else axes
+    placed = State(step=(), params=axes, opt_state=opt_axes, ema=ema_axes)
+    shardings = rules.shardings(placed, shapes, mesh)
+    return Setup(config, model, optimizer, schedule, mesh, axes, shapes, shardings)
+
+
+def size(tree: Any) -> int:
+    """Bytes of all arrays of a tree (of one copy of each)."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def per_device_size(setup: Setup) -> int:
+    """Bytes of the state on one device."""
+    def one(shape: jax.ShapeDtypeStruct, sharding: NamedSharding) -> int:
+        return int(jnp.dtype(shape.dtype).itemsize) * math.prod(sharding.shard_shape(shape.shape))
+
+    return sum(jax.tree.leaves(jax.tree.map(one, setup.shapes, setup.shardings)))
+

@@ -1,0 +1,182 @@
+"""The training step and the evaluation step: pure functions of state and batch.
+
+The loss of a step is Σ_parts coefficient · Σ loss / Σ weight, each part over its own weights in the whole global batch.
+Because the Σ weight are functions of the batch alone, they are known before the loop over microbatches, and the sum of
+the microbatches' gradients is exactly the gradient of the whole batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxpt.config import Config
+from jaxpt.errors import UserError
+from jaxpt.objectives.base import Objective
+from jaxpt.parallel import mesh as meshes
+from jaxpt.parallel import rules
+from jaxpt.train.state import Setup, State, purpose_key
+
+Batch = dict[str, jax.Array]
+Metrics = dict[str, Any]
+
+
+def gradients(
+    objective: Objective, model: nn.Module, params: Any, batch: Batch, key: jax.Array | None, accumulation: int = 1
+) -> tuple[Any, Metrics]:
+    """Gradient and metrics of the mean loss of a global batch, in `accumulation` microbatches.
+
+    Args:
+      objective: gives the loss parts and their weights.
+      model: the module.
+      params: its parameters.
+      batch: features [batch, ...].
+      key: random key of this step's dropout, None for none.
+      accumulation: number of microbatches; it divides the batch.
+
+    Returns:
+      (gradients like `params`, metrics): the metrics are "loss", each loss part, and the objective's own, as means.
+    """
+    coefficients, weights = objective.coefficients(), objective.weights(batch)
+
+    def loss_fn(params: Any, micro: Batch, key: jax.Array | None) -> tuple[jax.Array, Any]:
+        rngs = None if key is None else {"dropout": key}
+        sums, metrics = objective.loss(model, params, micro, rngs)
+        means = {part: total / jnp.maximum(weights[part], 1.0) for part, total in sums.items()}
+        loss = sum(coefficients[part] * mean for part, mean in means.items())
+        return loss, (means, metrics)
+
+    value_and_grad = jax.value_and_grad(loss_fn, has_aux=True)
+    if accumulation == 1:
+        (loss, aux), grads = value_and_grad(params, batch, key)
+    else:
+        def body(carry: Any, micro: tuple[jax.Array, Batch]) -> tuple[Any, None]:
+            index, rows = micro
+            out = value_and_grad(params, rows, None if key is None else jax.random.fold_in(key, index))
+            return jax.tree.map(jnp.add, carry, out), None
+
+        micro = split(batch, accumulation)
+        zeros = jax.tree.map(
+            lambda s: jnp.zeros(s.shape, s.dtype),
+            jax.eval_shape(value_and_grad, params, jax.tree.map(lambda x: x[0], micro), key),
+        )
+        ((loss, aux), grads), _ = jax.lax.scan(body, zeros, (jnp.arange(accumulation), micro))
+    means, metrics = aux
+    return grads, {"loss": loss, **means, **finish(metrics)}
+
+
+def split(batch: Batch, accumulation: int) -> Batch:
+    """Features [batch, ...] → [accumulation, batch / accumulation, ...], every microbatch spread over all devices.
+
+    Row r goes to microbatch r mod accumulation: a device that holds neighbouring rows keeps them, nothing is moved.
+    """
+    return {
+        name: x.reshape(x.shape[0] // accumulation, accumulation, *x.shape[1:]).swapaxes(0, 1)
+        for name, x in batch.items()
+    }
+
+
+def finish(metrics: dict[str, tuple[jax.Array, jax.Array]]) -> Metrics:
+    """Each metric's Σ value / Σ weight."""
+    return {name: total / jnp.maximum(weight, 1e-9) for name, (total, weight) in metrics.items()}
+
+
+def make_train_step(setup: Setup, objective: Objective) -> Callable[[State, Batch], tuple[State, Metrics]]:
+    """One update as a jitted function of (state, batch); the state is donated.
+
+    A step whose loss or gradient is not finite changes nothing but the count of steps: the metric "skipped" is 1.
+
+    Args:
+      setup: model, optimizer, mesh and placement.
+      objective: the objective in the current phase.
+
+    Returns:
+      A function (state, batch) → (state, metrics); metrics are scalars on the device.
+    """
+    config = setup.config
+
+    def step(state: State, batch: Batch) -> tuple[State, Metrics]:
+        key = purpose_key(jax.random.key(config.seed), "dropout", state.step)
+        grads, metrics = gradients(objective, setup.model, state.params, batch, key, config.train.accumulation)
+        grads = jax.lax.with_sharding_constraint(grads, setup.shardings.params)
+        updates, opt_state = setup.optimizer.update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        ema = state.ema
+        if ema is not None:
+            ema = optax.incremental_update(params, ema, 1.0 - config.optimizer.ema_decay)
+        norm = optax.global_norm(grads)
+        sound = jnp.isfinite(metrics["loss"]) & jnp.isfinite(norm)
+        new = State(step=state.step, params=params, opt_state=opt_state, ema=ema)
+        new = jax.tree.map(lambda a, b: jnp.where(sound, a, b), new, state).replace(step=state.step + 1)
+        metrics |= {"gradient_norm": norm, "skipped": 1.0 - sound}
+        if config.train.layer_norms:
+            metrics |= layer_norms({"gradient": grads, "update": updates, "parameter": state.params}, setup.axes)
+        return new, metrics
+
+    return jax.jit(
+        step,
+        in_shardings=(setup.shardings, rules.batch_sharding(setup.mesh)),
+        out_shardings=(setup.shardings, rules.replicated(setup.mesh)),
+        donate_argnums=0,
+    )
+
+
+def make_eval_step(setup: Setup, objective: Objective) -> Callable[[Any, Batch], Metrics]:
+    """Σ of every loss part and metric of a batch, without dropout, as a jitted function of (params, batch).
+
+    Returns:
+      A function whose result is {name: (Σ value, Σ weight)}: sums of batches may be added up.
+    """
+
+    def step(params: Any, batch: Batch) -> Metrics:
+        sums, metrics = objective.loss(setup.model, params, batch, None)
+        weights = objective.weights(batch)
+        return metrics | {part: (total, weights[part]) for part, total in sums.items()}
+
+    return jax.jit(
+        step,
+        in_shardings=(setup.shardings.params, rules.batch_sharding(setup.mesh)),
+        out_shardings=rules.replicated(setup.mesh),
+    )
+
+
+def layer_norms(trees: dict[str, Any], axes: Any) -> Metrics:
+    """Euclidean norm of every array, one for each layer of a scanned stack.
+
+    Args:
+      trees: for example {"gradient": grads, "update": updates}, each like the parameters.
+      axes: the parameters' logical axis names; "layers" comes first in a scanned stack.
+
+    Returns:
+      {"gradient_norm/encoder/layers/…": [] or [layers], …}.
+    """
+    norms = {}
+    for what, tree in trees.items():
+        names = jax.tree.leaves(axes, is_leaf=lambda x: isinstance(x, tuple))
+        for (path, leaf), dims in zip(jax.tree_util.tree_leaves_with_path(tree), names):
+            inner = tuple(i for i, dim in enumerate(dims) if dim != "layers")
+            name = jax.tree_util.keystr(path, simple=True, separator="/")
+            norms[f"{what}_norm/{name}"] = jnp.sqrt(jnp.sum(jnp.square(leaf.astype(jnp.float32)), axis=inner))
+    return norms
+
+
+def check_batch(config: Config, setup: Setup) -> None:
+    """Raises UserError where the batch does not divide over accumulation and devices."""
+    rows = setup.mesh.shape["data"] * setup.mesh.shape["fsdp"]
+    if config.data.batch_size % (rows * config.train.accumulation):
+        raise UserError(
+            f"data.batch_size: {config.data.batch_size} must divide by mesh.data × mesh.fsdp × train.accumulation = "
+            f"{setup.mesh.shape['data']} × {setup.mesh.shape['fsdp']} × {config.train.accumulation}"
+        )
+
+
+def put(batch: dict[str, Any], setup: Setup) -> Batch:
+    """This process's rows (numpy) as arrays of the global batch."""
+    sharding = rules.batch_sharding(setup.mesh)
+    with meshes.use(setup.mesh):
+        return {name: jax.make_array_from_process_local_data(sharding, rows) for name, rows in batch.items()}
