@@ -1,0 +1,248 @@
+"""The command line: parse, call, print errors.
+
+Commands import what they need when they run, so that `jaxpt --help` answers at once. A mistake of the user's is one
+line on stderr and exit code 2; `--debug` shows the traceback behind it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from jaxpt.errors import UserError
+
+Command = Callable[[argparse.Namespace], int | None]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command.
+
+    Args:
+      argv: the arguments, without the program's name; `sys.argv[1:]` by default.
+
+    Returns:
+      The exit code: 0, 2 for a mistake of the user's, 128 + the signal's number when stopped by one.
+    """
+    arguments = _parse(sys.argv[1:] if argv is None else argv)
+    if not sys.flags.safe_path and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # a recipe may name modules of the current directory
+    try:
+        return arguments.run(arguments) or 0
+    except (UserError, OSError, ModuleNotFoundError) as error:
+        if arguments.debug or _internal(error):
+            raise
+        if isinstance(error, BrokenPipeError):  # `jaxpt schema | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 1
+        print(f"jaxpt: {_line(error)}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def _internal(error: Exception) -> bool:
+    """Whether a missing module is one of ours: a defect, not a package that wants installing."""
+    return isinstance(error, ModuleNotFoundError) and (error.name or "jaxpt").split(".")[0] == "jaxpt"
+
+
+def _line(error: Exception) -> str:
+    if isinstance(error, ModuleNotFoundError):
+        return f"the Python package {error.name!r} is not installed; `jaxpt doctor` shows what is missing"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+# ---- commands -------------------------------------------------------------------------------------------------------
+
+
+def _train(arguments: argparse.Namespace) -> int:
+    from jaxpt.config import load
+    from jaxpt.train.loop import train
+
+    return train(load(arguments.config, arguments.overrides))
+
+
+def _eval(arguments: argparse.Namespace) -> None:
+    from jaxpt.evals.heldout import evaluate
+
+    evaluate(arguments.path, arguments.overrides)
+
+
+def _inspect(arguments: argparse.Namespace) -> None:
+    from jaxpt.config import load
+    from jaxpt.report.batches import inspect
+
+    config = load(arguments.config, arguments.overrides)
+    inspect(config, count=arguments.n, at=arguments.at, split=arguments.split, html=arguments.html)
+
+
+def _tokenizer_train(arguments: argparse.Namespace) -> None:
+    from jaxpt.config import load
+    from jaxpt.report.tokenizers import train
+
+    train(load(arguments.config, arguments.overrides), arguments.out)
+
+
+def _tokenizer_inspect(arguments: argparse.Namespace) -> None:
+    from jaxpt.report.tokenizers import inspect
+
+    inspect(arguments.path, arguments.text)
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from jaxpt.doctor import doctor
+
+    return doctor()
+
+
+def _schema(arguments: argparse.Namespace) -> None:
+    import json
+
+    from jaxpt.config import json_schema
+
+    print(json.dumps(json_schema(), indent=2, ensure_ascii=False))
+
+
+# ---- parsing --------------------------------------------------------------------------------------------------------
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what was wrong in one line, without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = _parser()
+    # argparse takes positional arguments in one run only: overrides after an option are left over.
+    arguments, rest = parser.parse_known_args(argv)
+    for word in rest:
+        if word.startswith("-") or "overrides" not in arguments:
+            parser.error(f"{arguments.command}: unknown argument {word!r}")
+    if rest:
+        arguments.overrides += rest
+    return arguments
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="jaxpt",
+        description="Pretrain encoders, decoders and encoder-decoders with JAX: raw text in, a trained model out.",
+        epilog="examples:\n"
+        "  jaxpt doctor\n"
+        "  jaxpt inspect configs/smoke/bert_tiny.yaml\n"
+        "  jaxpt train configs/smoke/bert_tiny.yaml train.steps=200\n\n"
+        "Each command has its own: jaxpt COMMAND --help. A key=value argument overrides that key of the recipe.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action=_Version)
+    _debug(parser, False)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    train = _command(commands, "train", _train, "pretrain; continues where a run stopped", (
+        "configs/smoke/bert_tiny.yaml",
+        "configs/smoke/bert_tiny.yaml train.steps=200 optimizer.learning_rate=3e-4 run_dir=runs/try",
+        "runs/try train.steps=400                # a run directory is a recipe too",
+    ))  # fmt: skip
+    _recipe(train)
+
+    evaluate = _command(commands, "eval", _eval, "held-out loss of a run, next to a trivial baseline", (
+        "runs/bert_tiny",
+        "configs/smoke/bert_tiny.yaml train.eval_examples=1000",
+    ))  # fmt: skip
+    evaluate.add_argument("path", metavar="CONFIG|RUN_DIR", help="a recipe, or the directory of a run")
+    _overrides(evaluate)
+
+    inspect = _command(commands, "inspect", _inspect, "what the model will see: tokens, masks, spans, padding", (
+        "configs/smoke/bert_tiny.yaml",
+        "configs/smoke/t5_tiny.yaml -n 3 --at 1000 --html batches.html",
+        "configs/smoke/gpt2_tiny.yaml --split validation data.length=64",
+    ))  # fmt: skip
+    _recipe(inspect)
+    inspect.add_argument("-n", type=_count, default=8, metavar="N", help="how many examples (8)")
+    inspect.add_argument("--at", type=_index, default=0, metavar="INDEX", help="index of the first in the stream (0)")
+    inspect.add_argument("--split", choices=("train", "validation"), default="train", help="which split (train)")
+    inspect.add_argument("--html", metavar="FILE", help="write a page instead of printing")
+
+    _tokenizer(commands)
+    _command(commands, "doctor", _doctor, "versions, devices, memory, and what is missing", ("",))
+    _command(commands, "schema", _schema, "the JSON Schema of recipes, for editors", ("> configs/schema.json",))
+    return parser
+
+
+def _tokenizer(commands: argparse._SubParsersAction) -> None:
+    parser = commands.add_parser("tokenizer", help="train or look at a vocabulary", description="Vocabularies.")
+    actions = parser.add_subparsers(dest="action", metavar="train|inspect", required=True)
+    train = _command(actions, "train", _tokenizer_train, "train a vocabulary on a recipe's training split", (
+        "configs/smoke/bert_tiny.yaml --out vocabularies/tiny",
+        "configs/smoke/bert_tiny.yaml data.tokenizer.vocab_size=8000 --out vocabularies/8k",
+    ))  # fmt: skip
+    _recipe(train)
+    train.add_argument("--out", metavar="DIR", required=True, help="directory to write the vocabulary to")
+    inspect = _command(actions, "inspect", _tokenizer_inspect, "a vocabulary's size and special ids, a text's tokens", (
+        "runs/bert_tiny/tokenizer",
+        "runs/bert_tiny/tokenizer 'The cat sat on the mat.'",
+    ))  # fmt: skip
+    inspect.add_argument("path", metavar="PATH", help="a vocabulary's file or directory")
+    inspect.add_argument("text", metavar="TEXT", nargs="?", help="a text to tokenize")
+
+
+def _command(
+    commands: argparse._SubParsersAction, name: str, run: Command, summary: str, examples: Sequence[str]
+) -> argparse.ArgumentParser:
+    """A command with its one-line help and its examples."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=summary, description=summary[0].upper() + summary[1:] + ".",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.epilog = "examples:\n" + "\n".join(f"  {parser.prog} {example}".rstrip() for example in examples)
+    parser.set_defaults(run=run)
+    _debug(parser, argparse.SUPPRESS)
+    return parser
+
+
+def _recipe(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", metavar="CONFIG", help="a recipe (YAML), or the directory of a run")
+    _overrides(parser)
+
+
+def _overrides(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("overrides", metavar="key=value", nargs="*", help="sets a key of the recipe; the value is YAML")
+
+
+def _debug(parser: argparse.ArgumentParser, default: object) -> None:
+    parser.add_argument("--debug", action="store_true", default=default, help="show the traceback of an error")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"wants a whole number above 0, got {text!r}")
+    return int(text)
+
+
+def _index(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"wants an index from 0, got {text!r}")
+    return int(text)
+
+
+class _Version(argparse.Action):
+    """Looks the version up only when asked."""
+
+    def __init__(self, **kwargs: object) -> None:
+        super().__init__(**{**kwargs, "nargs": 0, "help": "show the version"})  # type: ignore[arg-type]
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from importlib.metadata import version
+
+        print(f"jaxpt {version('jaxpt')}")
+        parser.exit()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
