@@ -1,0 +1,97 @@
+"""Trivial predictors that a model must beat: their loss is computed on the run's own validation text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+Batch = dict[str, np.ndarray]
+
+
+def unigram(targets: np.ndarray, weights: np.ndarray) -> float:
+    """Entropy of the targets' own distribution: the least that a model which ignores its input can reach.
+
+    H = −Σ_v p(v) ln p(v), with p the relative frequency among the targets of positive weight.
+
+    Args:
+      targets: ids, any shape.
+      weights: like `targets`; positions of weight 0 do not count.
+
+    Returns:
+      Nats per token.
+
+    Example:
+      >>> round(unigram(np.array([5, 5, 7, 7, 0]), np.array([1, 1, 1, 1, 0])), 4)
+      0.6931
+    """
+    _, counts = np.unique(targets[weights > 0], return_counts=True)
+    p = counts / max(counts.sum(), 1)
+    return float(-(p * np.log(p)).sum())
+
+
+class Bigram:
+    """A bigram model with back-off to unigrams by interpolated absolute discounting.
+
+    p(b | a) = max(c(ab) − d, 0) / c(a) + d · n(a) / c(a) · p(b), where n(a) is the number of different successors of a,
+    d = 0.75, and p(b) = (c(b) + 1) / (N + V).
+    """
+
+    def __init__(self, vocab_size: int, pairs: Iterable[tuple[np.ndarray, np.ndarray]], discount: float = 0.75) -> None:
+        self.vocab_size, self.discount = vocab_size, discount
+        codes, counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        for left, right in pairs:
+            new, n = np.unique(left.astype(np.int64) * vocab_size + right, return_counts=True)
+            codes, inverse = np.unique(np.concatenate([codes, new]), return_inverse=True)
+            counts = np.bincount(inverse, np.concatenate([counts, n]), len(codes)).astype(np.int64)
+        self.codes, self.counts = codes, counts
+        left, right = codes // vocab_size, codes % vocab_size
+        self.left_counts = np.bincount(left, counts, vocab_size)
+        self.successors = np.bincount(left, minlength=vocab_size)
+        unigrams = np.bincount(right, counts, vocab_size) + 1.0
+        self.unigram = unigrams / unigrams.sum()
+
+    def loss(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """−ln p(right | left) for each pair, in nats."""
+        codes = left.astype(np.int64) * self.vocab_size + right
+        at = np.minimum(np.searchsorted(self.codes, codes), max(len(self.codes) - 1, 0))
+        found = self.counts[at] * (self.codes[at] == codes)
+        total = np.maximum(self.left_counts[left], 1)
+        seen = self.left_counts[left] > 0
+        backoff = np.where(seen, self.discount * self.successors[left] / total, 1.0)
+        p = np.maximum(found - self.discount, 0) / total + backoff * self.unigram[right]
+        return -np.log(p)
+
+
+def bigram(vocab_size: int, train: Iterable[Batch], validation: Iterable[Batch]) -> float:
+    """Loss on validation text of a bigram model counted on training text.
+
+    Args:
+      vocab_size: number of ids.
+      train: batches with decoder_input_tokens, decoder_target_tokens, decoder_loss_weights.
+      validation: likewise.
+
+    Returns:
+      Nats per token.
+    """
+    model = Bigram(vocab_size, (pair[:2] for pair in _chunks(train)))
+    total = weight = 0.0
+    for left, right in _chunks(validation):
+        total += model.loss(left, right).sum()
+        weight += left.size
+    return float(total / max(weight, 1))
+
+
+def _chunks(batches: Iterable[Batch], size: int = 1_000_000) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """(tokens, their successors) in large pieces: counting has a cost per piece."""
+    left: list[np.ndarray] = []
+    right: list[np.ndarray] = []
+    for batch in batches:
+        real = batch["decoder_loss_weights"] > 0
+        left.append(batch["decoder_input_tokens"][real])
+        right.append(batch["decoder_target_tokens"][real])
+        if sum(map(len, left)) >= size:
+            yield np.concatenate(left), np.concatenate(right)
+            left, right = [], []
+    if left:
+        yield np.concatenate(left), np.concatenate(right)

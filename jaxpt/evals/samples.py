@@ -1,0 +1,111 @@
+"""What a model makes of a few validation examples, beside the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxpt import generate
+from jaxpt.config import Config
+
+if TYPE_CHECKING:
+    from jaxpt.data.pipeline import Data
+
+
+def show(model: nn.Module, params: Any, config: Config, data: Data, count: int = 3) -> Iterator[str]:
+    """Lines that show spans, masks or continuations by the model beside the truth.
+
+    Args:
+      model: the module.
+      params: its parameters.
+      config: the run's configuration in its current phase.
+      data: validation examples and the tokenizer.
+      count: how many examples.
+
+    Yields:
+      Lines of text.
+    """
+    batch = next(data.validation.epoch(count, limit=count))
+    by_family = {"encoder": _masks, "decoder": _continuations, "encoder_decoder": _spans}
+    yield from by_family[config.objective.family](model, params, batch, data)
+
+
+def _spans(model: nn.Module, params: Any, batch: dict[str, np.ndarray], data: Data) -> Iterator[str]:
+    targets = batch["decoder_target_tokens"]
+    start = int(batch["decoder_input_tokens"][0, 0])
+    answers = jax.jit(generate.answer, static_argnums=(0, 4, 5))(
+        model, params, batch["encoder_input_tokens"], batch["encoder_segment_ids"], start, targets.shape[1]
+    )
+    for row in range(len(targets)):
+        truth, model_says = (split_spans(x[row], data.vocabulary) for x in (targets, np.asarray(answers)))
+        inputs = batch["encoder_input_tokens"][row][batch["encoder_segment_ids"][row] > 0]
+        names = {sentinel: index for index, sentinel in enumerate(truth)}
+        yield f"  text   {_with_blanks(inputs, names, data)[:300]} …"
+        for sentinel in list(truth)[:4]:
+            guess, right = (data.tokenizer.decode(x.get(sentinel, [])) for x in (model_says, truth))
+            yield f"    <{names[sentinel]}>  model: {guess!r}   truth: {right!r}"
+
+
+def split_spans(tokens: np.ndarray, vocabulary: Any) -> dict[int, list[int]]:
+    """The span after each sentinel of a target sequence, up to EOS.
+
+    Args:
+      tokens: ids of a target.
+      vocabulary: gives size, number of sentinels and EOS.
+
+    Returns:
+      {sentinel id: ids of its span}, in order.
+
+    Example:
+      >>> from jaxpt.objectives.base import Vocabulary
+      >>> split_spans(np.array([99, 5, 6, 98, 7, 1, 0]), Vocabulary(size=100, eos=1, sentinels=10))
+      {99: [5, 6], 98: [7]}
+    """
+    spans: dict[int, list[int]] = {}
+    current: list[int] | None = None
+    for token in map(int, tokens):
+        if token == vocabulary.eos:
+            break
+        if token >= vocabulary.size - vocabulary.sentinels:
+            current = spans.setdefault(token, [])
+        elif current is not None:
+            current.append(token)
+    return spans
+
+
+def _with_blanks(tokens: np.ndarray, names: dict[int, int], data: Data) -> str:
+    """Decoded text in which the sentinels read <0>, <1>, …"""
+    pieces, run = [], []
+    for token in map(int, tokens):
+        if token in names:
+            pieces += [data.tokenizer.decode(run), f"<{names[token]}>"]
+            run = []
+        elif token != data.vocabulary.eos:
+            run.append(token)
+    return " ".join(p for p in [*pieces, data.tokenizer.decode(run)] if p)
+
+
+def _masks(model: nn.Module, params: Any, batch: dict[str, np.ndarray], data: Data) -> Iterator[str]:
+    guesses = np.asarray(jax.jit(generate.fill_masks, static_argnums=0)(model, params, batch))
+    for row, guess in enumerate(guesses):
+        real = batch["encoder_segment_ids"][row] > 0
+        yield f"  text   {' '.join(data.tokenizer.tokens(batch['encoder_input_tokens'][row][real].tolist()))[:300]} …"
+        for index in np.flatnonzero(batch["masked_weights"][row])[:5]:
+            says, right = data.tokenizer.tokens([int(guess[index]), int(batch["masked_targets"][row, index])])
+            yield f"    at {batch['masked_positions'][row, index]}:  model: {says!r}   truth: {right!r}"
+
+
+def _continuations(model: nn.Module, params: Any, batch: dict[str, np.ndarray], data: Data) -> Iterator[str]:
+    tokens = batch["decoder_input_tokens"]
+    length = min(tokens.shape[1], 48)
+    half = length // 2
+    said = jax.jit(generate.continue_text, static_argnums=(0, 3))(model, params, jnp.asarray(tokens[:, :half]), length)
+    for row in range(len(tokens)):
+        yield f"  prompt {data.tokenizer.decode(tokens[row, :half].tolist())!r}"
+        yield f"    model: {data.tokenizer.decode(np.asarray(said)[row, half:].tolist())!r}"
+        yield f"    truth: {data.tokenizer.decode(tokens[row, half:length].tolist())!r}"

@@ -1,0 +1,105 @@
+"""Text from a model: greedy continuation and greedy answers of a decoder, most likely tokens at masks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+
+def greedy(next_logits: Callable[[jax.Array, jax.Array], jax.Array], tokens_BxT: jax.Array, start: int) -> jax.Array:
+    """Fills a row of tokens from left to right, each with the most likely id.
+
+    t_i = argmax p(· | t_<i) for i ≥ start.
+
+    Args:
+      next_logits: (tokens [batch, length], i) → logits [batch, vocabulary] of the token at position i.
+      tokens_BxT: ids; those before `start` are given, the others are overwritten.
+      start: first position to fill, at least 1.
+
+    Returns:
+      int32 [batch, length].
+    """
+
+    def body(i: jax.Array, tokens: jax.Array) -> jax.Array:
+        chosen = next_logits(tokens, i).argmax(-1).astype(tokens.dtype)
+        return jax.lax.dynamic_update_index_in_dim(tokens, chosen, i, axis=1)
+
+    return jax.lax.fori_loop(start, tokens_BxT.shape[1], body, tokens_BxT)
+
+
+def continue_text(model: nn.Module, params: Any, prompt_BxP: jax.Array, length: int) -> jax.Array:
+    """A decoder's greedy continuation.
+
+    Args:
+      model: a decoder.
+      params: its parameters.
+      prompt_BxP: ids of the prompt.
+      length: length of the result, prompt included.
+
+    Returns:
+      int32 [batch, length].
+    """
+    prompt_length = prompt_BxP.shape[1]
+    tokens = jnp.pad(prompt_BxP, ((0, 0), (0, length - prompt_length)))
+
+    def next_logits(tokens: jax.Array, i: jax.Array) -> jax.Array:
+        hidden = model.apply({"params": params}, tokens, method="decode")
+        return _logits_at(model, params, hidden, i - 1)
+
+    return greedy(next_logits, tokens, prompt_length)
+
+
+def answer(
+    model: nn.Module, params: Any, inputs_BxS: jax.Array, segment_ids_BxS: jax.Array, start_token: int, length: int
+) -> jax.Array:
+    """An encoder-decoder's greedy answer.
+
+    Args:
+      model: an encoder-decoder.
+      params: its parameters.
+      inputs_BxS: ids of the encoder's input.
+      segment_ids_BxS: 0 on padding.
+      start_token: what the decoder starts with (T5: 0).
+      length: tokens to generate.
+
+    Returns:
+      int32 [batch, length]; what follows the first EOS means nothing.
+    """
+    encoded = model.apply({"params": params}, inputs_BxS, segment_ids=segment_ids_BxS, method="encode")
+    tokens = jnp.full((inputs_BxS.shape[0], length + 1), start_token, jnp.int32)
+
+    def next_logits(tokens: jax.Array, i: jax.Array) -> jax.Array:
+        hidden = model.apply(
+            {"params": params}, tokens, encoded, encoder_segment_ids=segment_ids_BxS, method="decode"
+        )
+        return _logits_at(model, params, hidden, i - 1)
+
+    return greedy(next_logits, tokens, 1)[:, 1:]
+
+
+def fill_masks(model: nn.Module, params: Any, batch: dict[str, jax.Array]) -> jax.Array:
+    """An encoder's most likely id at each masked position.
+
+    Args:
+      model: an encoder with a masked-LM head.
+      params: its parameters.
+      batch: encoder_input_tokens, encoder_token_types, encoder_segment_ids, encoder_positions, masked_positions.
+
+    Returns:
+      int32 [batch, max_predictions].
+    """
+    hidden = model.apply(
+        {"params": params}, batch["encoder_input_tokens"], token_types=batch["encoder_token_types"],
+        segment_ids=batch["encoder_segment_ids"], positions=batch["encoder_positions"], method="encode",
+    )
+    chosen = jnp.take_along_axis(hidden, batch["masked_positions"][..., None], axis=1)
+    return model.apply({"params": params}, chosen, method="logits").argmax(-1).astype(jnp.int32)
+
+
+def _logits_at(model: nn.Module, params: Any, hidden_BxTxD: jax.Array, i: jax.Array) -> jax.Array:
+    hidden_BxD = jax.lax.dynamic_index_in_dim(hidden_BxTxD, i, axis=1, keepdims=False)
+    return model.apply({"params": params}, hidden_BxD, method="logits")

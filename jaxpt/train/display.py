@@ -1,0 +1,84 @@
+"""What a person sees of a run: a header, then a bar on a terminal or plain lines in a log file."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+console = Console(highlight=False, soft_wrap=True)
+
+
+def number(value: float) -> str:
+    """A count with an SI letter: 1234567 → 1.23M."""
+    for size, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.3g}{letter}"
+    return f"{value:.3g}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them: 75 → 1m15s."""
+    seconds = int(seconds)
+    hours, rest = divmod(seconds, 3600)
+    minutes, seconds = divmod(rest, 60)
+    return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{seconds:02}s" if minutes else f"{seconds}s"
+
+
+class Display:
+    """The live line of a run."""
+
+    def __init__(self, start: int, total: int, tokens_per_step: int, flops_per_step: float, peak: float | None) -> None:
+        self._total, self._tokens, self._flops, self._peak = total, tokens_per_step, flops_per_step, peak
+        self._from, self._begun = start, time.perf_counter()
+        self._last_step, self._last_time = start, self._begun
+        self._paused = 0.0
+        self._progress: Progress | None = None
+        if console.is_terminal:
+            columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[line]}"))
+            self._progress = Progress(*columns, console=console, transient=True)
+            self._task = self._progress.add_task("training", total=total, completed=start, line="compiling …")
+
+    def __enter__(self) -> Display:
+        if self._progress:
+            self._progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._progress:
+            self._progress.stop()
+
+    def paused(self, seconds: float) -> None:
+        """Time that evaluation or the like took: not counted as training time."""
+        self._paused += seconds
+
+    def rates(self, step: int) -> dict[str, float]:
+        """Speed since the last call: steps/s, tokens/s, seconds left, and MFU where the peak is known."""
+        now = time.perf_counter()
+        busy = max(now - self._last_time - self._paused, 1e-9)
+        steps_per_second = (step - self._last_step) / busy
+        rates = {"steps_per_second": steps_per_second, "tokens_per_second": steps_per_second * self._tokens}
+        if self._peak:
+            rates["mfu"] = steps_per_second * self._flops / self._peak
+        average = (step - self._from) / max(now - self._begun, 1e-9)
+        rates["seconds_left"] = (self._total - step) / max(average, 1e-9)
+        self._last_step, self._last_time, self._paused = step, now, 0.0
+        return rates
+
+    def step(self, step: int, loss: float, learning_rate: float, rates: dict[str, float]) -> None:
+        """Shows where the run is."""
+        mfu = f"  MFU {rates['mfu']:.1%}" if "mfu" in rates else ""
+        line = (
+            f"step {step}/{self._total}  loss {loss:.4f}  lr {learning_rate:.2e}  "
+            f"{number(rates['tokens_per_second'])} tokens/s{mfu}  {duration(rates['seconds_left'])} left"
+        )
+        if self._progress:
+            self._progress.update(self._task, completed=step, line=line)
+        else:
+            self.say(line)
+
+    def say(self, text: str) -> None:
+        """A line above the bar, as it is: square brackets are not markup."""
+        console.print(text, markup=False)

@@ -1,0 +1,331 @@
+"""`jaxpt train`: the one place where a run starts, goes on, stops and is interrupted."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxpt import config as configs
+from jaxpt.config import Config
+from jaxpt.errors import UserError
+from jaxpt.evals import heldout, samples
+from jaxpt.models import base
+from jaxpt.objectives.base import Objective
+from jaxpt.parallel import mesh as meshes
+from jaxpt.parallel import rules
+from jaxpt.plan import flops
+from jaxpt.train import checkpoint, guards, state, step
+from jaxpt.train.display import Display, console, duration, number
+from jaxpt.train.metrics import Metrics, environment
+from jaxpt.train.run_dir import check_fingerprint, open_run, write_text
+from jaxpt.train.state import Setup, State
+
+if TYPE_CHECKING:
+    from jaxpt.data.pipeline import Data
+
+MOST_SKIPPED = 10
+"""So many steps in a row without a finite loss and gradient end a run."""
+
+
+def train(config: Config) -> int:
+    """Trains as the recipe says, from where the run_dir stands.
+
+    Args:
+      config: the run's configuration.
+
+    Returns:
+      The exit code: 0 when the run is finished, 128 + the signal's number when a signal stopped it.
+
+    Raises:
+      UserError: for all that a user can mend, before the first step.
+    """
+    with guards.Signals() as signals:
+        try:
+            return _train(config, signals)
+        except guards.Interrupted as interrupted:
+            say(f"{interrupted}: stopped at once; the newest whole checkpoint in {config.run_dir} is where the same command goes on")
+            return 128 + interrupted.number
+
+
+def say(text: str) -> None:
+    """A line for the person at the first process; square brackets are not markup."""
+    if checkpoint.is_primary():
+        console.print(text, markup=False)
+
+
+def _train(config: Config, signals: guards.Signals) -> int:
+    begun = time.time()
+    say(f"jaxpt train: {config.model.kind} · {config.objective.kind} · {config.train.steps} steps → {config.run_dir}")
+    starts = configs.phase_starts(config)
+    run_dir = open_run(config)
+    setup = state.setup(config)
+    checkpoint.check_space(setup, config.checkpoint, run_dir)
+    checkpoints = checkpoint.Checkpoints(run_dir, config.checkpoint)
+    try:
+        current, meta = _start(setup, checkpoints, run_dir)
+        done = int(current.step)
+        run = Run(config, setup, run_dir, checkpoints, signals, starts, begun)
+        if done >= config.train.steps:
+            say(f"{run_dir} is finished at step {done}; `train.steps={2 * done}` would go on")
+            run.enter_phase(len(starts) - 1, meta)
+            return run.finish(current)
+        say(_describe(setup, done))
+        return run.go(current, meta)
+    finally:
+        checkpoints.close()
+
+
+def _start(setup: Setup, checkpoints: checkpoint.Checkpoints, run_dir: Path) -> tuple[State, dict[str, Any] | None]:
+    """The state to go on from, and what was saved beside it (None for a fresh one)."""
+    latest = checkpoints.latest()
+    if latest is not None:
+        say(f"going on from step {latest} in {run_dir}")
+        return checkpoints.restore(setup, latest), checkpoints.meta(latest)
+    source = setup.config.init_from
+    if source is None:
+        return setup.init(), None
+    from_dir, at = checkpoint.find(source.path, source.step)
+    reader = checkpoint.Checkpoints(from_dir, setup.config.checkpoint, read_only=True)
+    try:
+        if source.state:
+            say(f"branching from {from_dir} at step {at}: the whole state")
+            return reader.restore(setup, at), None
+        say(f"starting from the weights of {from_dir} at step {at}")
+        params = reader.restore_params(setup, at)
+        fresh = setup.init()
+        return fresh.replace(params=params, ema=None if fresh.ema is None else jax.tree.map(jnp.copy, params)), None
+    except ValueError as error:
+        raise UserError(f"init_from.path: {from_dir}: does not fit this model: {str(error).splitlines()[0]}") from None
+    finally:
+        reader.close()
+
+
+def _describe(setup: Setup, done: int) -> str:
+    config = setup.config
+    total = base.count_params(setup.model)
+    device = jax.devices()[0]
+    shape = " × ".join(f"{axis} {size}" for axis, size in setup.mesh.shape.items())
+    disk = checkpoint.disk_need(setup, config.checkpoint)
+    return (
+        f"{total:,} parameters; {jax.device_count()} × {device.device_kind}, mesh {shape}, "
+        f"computing in {base.compute_dtype(config.model).__name__ if hasattr(base.compute_dtype(config.model), '__name__') else base.compute_dtype(config.model)}\n"
+        f"state {state.per_device_size(setup) / 1e6:.1f} MB a device; checkpoints take up to {disk / 1e9:.2f} GB of disk"
+    )
+
+
+@dataclasses.dataclass
+class Run:
+    """A run under way."""
+
+    config: Config
+    setup: Setup
+    run_dir: Path
+    checkpoints: checkpoint.Checkpoints
+    signals: guards.Signals
+    starts: tuple[int, ...]
+    begun: float
+    phase: int = -1
+    skipped: int = 0
+    last_loss: float | None = None
+
+    # Set by enter_phase.
+    here: Config = dataclasses.field(init=False)
+    objective: Objective = dataclasses.field(init=False)
+    data: Data = dataclasses.field(init=False)
+    flops: float = dataclasses.field(init=False, default=0.0)
+
+    def go(self, current: State, meta: dict[str, Any] | None) -> int:
+        """Trains from `current` to the end, phase by phase."""
+        done = first = int(current.step)
+        metrics = Metrics(self.run_dir, self.config, done)
+        ends = (*self.starts[1:], self.config.train.steps)
+        try:
+            for index, end in enumerate(ends):
+                if done >= end:
+                    continue
+                self.enter_phase(index, meta if done == first else None)
+                current, done = self._phase(current, done, end, metrics)
+                if self.signals.received is not None:
+                    return self._stopped(current, done)
+        finally:
+            metrics.close()
+        return self.finish(current)
+
+    def enter_phase(self, index: int, meta: dict[str, Any] | None) -> None:
+        """Prepares the phase's data and objective; refuses other data than those of the checkpoint in `meta`."""
+        from jaxpt.data import pipeline
+
+        self.phase, self.here = index, configs.at_phase(self.config, index)
+        self.setup = dataclasses.replace(self.setup, config=self.here)
+        self.objective = self.here.objective
+        step.check_batch(self.here, self.setup)
+        self.data = pipeline.prepare(self.here, phase=index, report=say)
+        if meta is not None and meta["phase"] == index:
+            check_fingerprint(meta["data"], json.loads(json.dumps(self.data.fingerprint)), str(self.run_dir))
+
+    def _phase(self, current: State, done: int, end: int, metrics: Metrics) -> tuple[State, int]:
+        """The steps of one phase, or up to a signal."""
+        config, train = self.here, self.here.train
+        compiled, eval_step = self._compile(), step.make_eval_step(self.setup, self.objective)
+        feed = self.data.train.batches(done - self.starts[self.phase], rows=self._rows())
+        eval_every = train.eval_every or max(self.config.train.steps // 10, 1)
+        save_every = config.checkpoint.every or eval_every
+        window: list[dict[str, jax.Array]] = []
+        tokens = config.data.batch_size * self._tokens_per_example()
+        peak = flops.peak(jax.devices()[0])
+        self.signals.training = True
+        with (
+            meshes.use(self.setup.mesh),
+            Display(done, self.config.train.steps, tokens, self.flops, peak and peak * jax.device_count()) as display,
+        ):
+            batch = step.put(next(feed), self.setup)
+            while done < end:
+                current, figures = compiled(current, batch)
+                done += 1
+                if done < end:  # the device works on this step while the host gets the next batch
+                    batch = step.put(next(feed), self.setup)
+                window.append(figures)
+                stop = self.signals.received is not None
+                if done % train.log_every == 0 or done in (end, self.starts[self.phase] + 1) or stop:
+                    self._log(window, done, display, metrics)
+                    window = []
+                validation = None
+                if done % eval_every == 0 or done == self.config.train.steps:
+                    validation = self._validate(current, eval_step, done, display, metrics)
+                if done % save_every == 0 or done == self.config.train.steps or stop:
+                    self.save(current, validation)
+                if stop:
+                    break
+        self.signals.training = False
+        return current, done
+
+    def _rows(self) -> slice:
+        """This process's rows of a global batch."""
+        each = self.here.data.batch_size // jax.process_count()
+        return slice(jax.process_index() * each, (jax.process_index() + 1) * each)
+
+    def _tokens_per_example(self) -> int:
+        features = self.objective.features(self.here.data.length)
+        names = ("encoder_input_tokens", "decoder_input_tokens")
+        return sum(features[name][0][0] for name in names if name in features)
+
+    def _compile(self) -> Any:
+        """Compiles the phase's step ahead of time and says what it will take."""
+        begun = time.perf_counter()
+        size = self.here.data.batch_size
+        sharding = rules.batch_sharding(self.setup.mesh)
+        batch = {
+            name: jax.ShapeDtypeStruct((size, *shape), dtype, sharding=sharding)
+            for name, (shape, dtype) in self.objective.features(self.here.data.length).items()
+        }
+        with meshes.use(self.setup.mesh):
+            forward = flops.matmul_flops(
+                lambda p, b: self.objective.loss(self.setup.model, p, b, None)[0], self.setup.shapes.params, batch
+            )
+            compiled = step.make_train_step(self.setup, self.objective).lower(self.setup.placed_shapes(), batch).compile()
+        self.flops = 3.0 * forward
+        memory = compiled.memory_analysis()
+        used = memory.argument_size_in_bytes + memory.temp_size_in_bytes if memory else 0
+        phase = f"phase {self.phase + 1} of {len(self.starts)}: " if len(self.starts) > 1 else ""
+        say(
+            f"{phase}step of {size} × {self.here.data.length} tokens compiled in {time.perf_counter() - begun:.1f} s: "
+            f"{number(self.flops)}FLOP (forward × 3, attention in full), {used / 1e6:.0f} MB a device"
+        )
+        return compiled
+
+    def _log(self, window: list[dict[str, jax.Array]], done: int, display: Display, metrics: Metrics) -> None:
+        values = jax.device_get(window)
+        means = {name: np.mean([v[name] for v in values], axis=0) for name in values[0]}
+        rates = display.rates(done)
+        rate = float(self.setup.schedule(done - 1))
+        self.last_loss = float(values[-1]["loss"])
+        display.step(done, float(means["loss"]), rate, rates)
+        metrics.write(
+            done,
+            {
+                **{f"train/{name}": value for name, value in means.items()},
+                "learning_rate": rate,
+                **{f"speed/{name}": value for name, value in rates.items()},
+            },
+        )
+        for value in values:
+            self.skipped = self.skipped + 1 if value["skipped"] else 0
+            if self.skipped == MOST_SKIPPED:
+                raise UserError(
+                    f"{self.run_dir}: loss or gradient was not finite in {MOST_SKIPPED} steps in a row up to step {done}; "
+                    "the weights are those before them; lower optimizer.learning_rate or set optimizer.clip_norm"
+                )
+        if any(value["skipped"] for value in values):
+            count = int(sum(value["skipped"] for value in values))
+            display.say(f"step {done}: {count} update(s) skipped, the loss or its gradient was not finite")
+
+    def _validate(self, current: State, eval_step: Any, done: int, display: Display, metrics: Metrics) -> dict[str, float]:
+        begun = time.perf_counter()
+        feed = heldout.batches(self.here, self.data, self._rows())
+        means = heldout.validate(self.setup, self.objective, eval_step, current.averaged, feed)
+        metrics.write(done, {f"validation/{name}": value for name, value in means.items()})
+        shown = "  ".join(f"{name} {value:.4f}" for name, value in means.items())
+        display.say(f"step {done}/{self.config.train.steps}  validation: {shown}")
+        display.paused(time.perf_counter() - begun)
+        return means
+
+    def save(self, current: State, validation: dict[str, float] | None) -> None:
+        """Starts to save the state."""
+        meta = {"phase": self.phase, "data": self.data.fingerprint}
+        try:
+            self.checkpoints.save(current, meta, validation["loss"] if validation else None)
+        except OSError as error:
+            raise UserError(f"{self.run_dir}: cannot save: {error.strerror or error}; the checkpoint before is whole") from None
+
+    def _stopped(self, current: State, done: int) -> int:
+        self.checkpoints.wait()
+        say(f"stopped by a signal after step {done}, saved; the same command goes on from there")
+        self._receipt(current, finished=False)
+        return 128 + int(self.signals.received or 0)
+
+    def finish(self, current: State) -> int:
+        """The last words: final validation beside the baseline, samples, receipt, what to do next."""
+        self.checkpoints.wait()
+        eval_step = step.make_eval_step(self.setup, self.objective)
+        feed = heldout.batches(self.here, self.data, self._rows())
+        means = heldout.validate(self.setup, self.objective, eval_step, current.averaged, feed)
+        trivial = heldout.baseline(self.here, self.data)
+        say(heldout.verdict(self.objective, means["probe_loss"], trivial))
+        say("a few validation examples:")
+        for line in samples.show(self.setup.model, current.averaged, self.here, self.data):
+            say(line)
+        self._receipt(current, finished=True, validation=means, baseline=trivial)
+        say(
+            f"done in {duration(time.time() - self.begun)}: {self.run_dir} holds the checkpoints, metrics.jsonl, the tokenizer\n"
+            f"next: jaxpt eval {self.run_dir} · jaxpt inspect {self.run_dir} · jaxpt train … "
+            f"train.steps={2 * self.config.train.steps} run_dir={self.run_dir} trains on"
+        )
+        return 0
+
+    def _receipt(self, current: State, finished: bool, **results: Any) -> None:
+        """Writes run.json; the wall time adds up over the run's starts."""
+        if not checkpoint.is_primary():
+            return
+        path = self.run_dir / "run.json"
+        before = json.loads(path.read_text())["wall_seconds"] if path.exists() else 0.0
+        done = int(current.step)
+        receipt = {
+            "finished": finished,
+            "step": done,
+            "parameters": base.count_params(self.setup.model),
+            "tokens_per_step": self.here.data.batch_size * self._tokens_per_example(),
+            "flops_per_step": self.flops,
+            "wall_seconds": round(before + time.time() - self.begun, 1),
+            "train_loss": self.last_loss,
+            **results,
+            "data": {"summary": self.data.summary, "fingerprint": self.data.fingerprint},
+            "environment": environment(),
+        }
+        write_text(path, json.dumps(receipt, indent=2, default=str) + "\n")

@@ -1,0 +1,103 @@
+"""Where a run's figures go: metrics.jsonl, TensorBoard, Weights & Biases, and the run's receipt run.json."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import platform
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxpt.config import Config, dump
+from jaxpt.errors import UserError
+from jaxpt.train.run_dir import write_text
+
+
+class Metrics:
+    """Appends to RUN_DIR/metrics.jsonl, a JSON object a line: {"step": …, "train/loss": …, …}.
+
+    After a resume at step s the lines after s are dropped: they are about to be written again.
+    """
+
+    def __init__(self, run_dir: Path, config: Config, start: int) -> None:
+        self.path = run_dir / "metrics.jsonl"
+        self._rewind(start)
+        self._file = self.path.open("a", encoding="utf-8")
+        self._board = self._wandb = None
+        if config.log.tensorboard:
+            from tensorboardX import SummaryWriter
+
+            purge = start + 1 if start else None
+            self._board = SummaryWriter(str(run_dir / "tensorboard"), purge_step=purge, write_to_disk=True)
+        if config.log.wandb:
+            if importlib.util.find_spec("wandb") is None:
+                raise UserError("log.wandb: the package is not installed; pip install wandb, or leave log.wandb out")
+            import wandb
+
+            self._wandb = wandb.init(project=config.log.wandb, name=run_dir.name, config=dump(config), resume="allow")
+
+    def _rewind(self, start: int) -> None:
+        if not self.path.exists():
+            return
+        kept = []
+        for line in self.path.read_text(encoding="utf-8").splitlines():
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue  # a line that a kill cut short
+            if record["step"] <= start:
+                kept.append(line + "\n")
+        write_text(self.path, "".join(kept))
+
+    def write(self, step: int, values: dict[str, Any]) -> None:
+        """Records figures of a step; arrays (one entry for each layer) become `name/0`, `name/1`, …"""
+        flat: dict[str, float] = {}
+        for name, value in values.items():
+            array = np.asarray(value, np.float64)
+            if array.ndim == 0:
+                flat[name] = float(array)
+            else:
+                flat |= {f"{name}/{index}": float(x) for index, x in enumerate(array.ravel())}
+        # JSON has no NaN: such a figure is written as null.
+        finite = {name: round(x, 8) if np.isfinite(x) else None for name, x in flat.items()}
+        self._file.write(json.dumps({"step": step, "time": round(time.time(), 3), **finite}) + "\n")
+        self._file.flush()
+        if self._board:
+            for name, value in flat.items():
+                self._board.add_scalar(name, value, step)
+        if self._wandb:
+            self._wandb.log(flat, step=step)
+
+    def close(self) -> None:
+        """Flushes and closes all writers."""
+        self._file.close()
+        if self._board:
+            self._board.close()
+        if self._wandb:
+            self._wandb.finish()
+
+
+def environment() -> dict[str, Any]:
+    """Versions and devices, for the receipt of a run."""
+    names = ("jaxpt", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "seqio", "tensorflow")
+    versions = {}
+    for name in names:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = None
+    device = jax.devices()[0]
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": versions,
+        "devices": {"platform": device.platform, "kind": device.device_kind, "count": jax.device_count()},
+        "processes": jax.process_count(),
+        "command": sys.argv,
+    }
