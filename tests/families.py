@@ -1,0 +1,57 @@
+"""The three families at toy size, with random batches of their objectives: no text and no TensorFlow needed."""
+
+import numpy as np
+
+from jaxpt import config as configs
+
+MODELS = {
+    "t5": {"kind": "t5", "vocab_size": 200, "layers": 2, "embed_dim": 32, "heads": 4, "head_dim": 8, "mlp_dim": 64},
+    "bert": {
+        "kind": "bert", "vocab_size": 200, "layers": 2, "embed_dim": 32, "heads": 4, "mlp_dim": 64, "max_positions": 32,
+    },
+    "gpt2": {"kind": "gpt2", "vocab_size": 200, "layers": 2, "embed_dim": 32, "heads": 4, "max_positions": 32},
+}  # fmt: skip
+OBJECTIVES = {"t5": "span_corruption", "bert": "masked_lm", "gpt2": "causal_lm"}
+TOKENIZERS = {"t5": "sentencepiece", "bert": "wordpiece", "gpt2": "bpe"}
+FAMILIES = tuple(MODELS)
+
+
+def tree(family, **sections):
+    """A plain configuration tree; keyword arguments are merged into its sections."""
+    base = {
+        "model": {**MODELS[family], "dtype": "float32"},
+        "objective": {"kind": OBJECTIVES[family]},
+        "data": {"tokenizer": {"kind": TOKENIZERS[family]}, "length": 32, "batch_size": 8},
+        "optimizer": {"kind": "adamw", "learning_rate": 1e-3},
+        "train": {"steps": 10},
+    }
+    for name, section in sections.items():
+        base[name] = {**base.get(name, {}), **section} if isinstance(section, dict) else section
+    return base
+
+
+def config(family, **sections):
+    return configs.build(tree(family, **sections))
+
+
+def batch(config, seed=0):
+    """Random features with random weights: rows differ in how much they weigh, as real batches do."""
+    rng = np.random.default_rng(seed)
+    size, length = config.data.batch_size, config.data.length
+    out = {}
+    for name, (shape, dtype) in config.objective.features(length).items():
+        full = (size, *shape)
+        if name.endswith("weights"):
+            out[name] = (rng.random(full) < 0.7).astype(np.float32)
+        elif name.endswith("segment_ids"):
+            out[name] = np.tile(np.arange(shape[0]), (size, 1)) < rng.integers(shape[0] // 2, shape[0] + 1, (size, 1))
+            out[name] = out[name].astype(dtype)
+        elif name == "masked_positions":
+            out[name] = np.stack([np.sort(rng.permutation(length)[: shape[0]]) for _ in range(size)]).astype(dtype)
+        elif name.endswith("positions"):
+            out[name] = np.tile(np.arange(shape[0], dtype=dtype), (size, 1))
+        elif name in ("encoder_token_types", "next_sentence_labels"):
+            out[name] = rng.integers(0, 2, full).astype(dtype)
+        else:
+            out[name] = rng.integers(0, config.model.vocab_size, full).astype(dtype)
+    return out
