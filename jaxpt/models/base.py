@@ -1,0 +1,112 @@
+"""What can be asked of any model: its parameters, their shapes, logical axes and number.
+
+A model is an `nn.Module` with the field `config`, and its `__call__(tokens_BxL)` touches every parameter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from jaxpt.config import ModelConfig
+
+
+def compute_dtype(config: ModelConfig) -> DTypeLike:
+    """Type of the computation: float32 or bfloat16; `auto` is bfloat16 where there is an accelerator."""
+    if config.dtype == "auto":
+        return jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16
+    return jnp.dtype(config.dtype)
+
+
+def init(model: nn.Module, key: jax.Array) -> dict[str, Any]:
+    """Makes a model's parameters; works under `jax.jit`.
+
+    Args:
+      model: a module of `jaxpt.models`.
+      key: random key.
+
+    Returns:
+      A plain nested dict of float32 arrays; those of a stack's layers have a leading layers axis.
+    """
+    return _unbox(_boxed_init(model, key))
+
+
+def abstract(model: nn.Module) -> dict[str, Any]:
+    """Shapes and logical axes of a model's parameters; nothing is computed.
+
+    Args:
+      model: a module of `jaxpt.models`.
+
+    Returns:
+      The tree of parameters, each leaf an `nn.LogicallyPartitioned`: `value` is a `jax.ShapeDtypeStruct`, `names`
+      has a logical name for each axis.
+    """
+    return jax.eval_shape(lambda: _boxed_init(model, jax.random.key(0)))
+
+
+def shapes(model: nn.Module) -> dict[str, Any]:
+    """The tree of parameters with `jax.ShapeDtypeStruct` leaves."""
+    return _unbox(abstract(model))
+
+
+def logical_axes(model: nn.Module) -> dict[str, Any]:
+    """Logical axis names of a model's parameters.
+
+    Args:
+      model: a module of `jaxpt.models`.
+
+    Returns:
+      The tree of parameters, each leaf a tuple of names, such as ("layers", "embed", "heads").
+    """
+    return jax.tree.map(lambda box: box.names, abstract(model), is_leaf=_is_box)
+
+
+def count_params(model: nn.Module, exclude: Iterable[str] = ()) -> int:
+    """Number of parameters; rows that only pad the vocabulary in storage are not counted.
+
+    Args:
+      model: a module of `jaxpt.models`.
+      exclude: top-level parts that are left out, such as BERT's ("mlm_head", "next_sentence_head").
+
+    Returns:
+      The number of trainable scalars.
+    """
+    kept = {name: part for name, part in abstract(model).items() if name not in set(exclude)}
+
+    def count(box: nn.LogicallyPartitioned) -> int:
+        sizes = dict(zip(box.names, box.value.shape, strict=True))
+        return math.prod((sizes | {"vocab": model.config.vocab_size} if "vocab" in sizes else sizes).values())
+
+    return sum(map(count, jax.tree.leaves(kept, is_leaf=_is_box)))
+
+
+def unstack(layers: dict[str, Any]) -> list[dict[str, Any]]:
+    """Splits the parameters of a stack's segment into one tree per repetition.
+
+    Args:
+      layers: a tree whose leaves have a leading layers axis, such as `params["encoder"]["segment_0"]`.
+
+    Returns:
+      As many trees, without that axis.
+    """
+    repeats = jax.tree.leaves(layers)[0].shape[0]
+    return [jax.tree.map(lambda x, i=i: x[i], layers) for i in range(repeats)]
+
+
+def _boxed_init(model: nn.Module, key: jax.Array) -> dict[str, Any]:
+    return model.init(key, jnp.zeros((1, 1), jnp.int32))["params"]
+
+
+def _is_box(x: Any) -> bool:
+    return isinstance(x, nn.meta.AxisMetadata)
+
+
+def _unbox(tree: Any) -> Any:
+    # Not nn.unbox: on a mesh that one puts sharding constraints on values, which shapes do not take.
+    return jax.tree.map(lambda box: box.value, tree, is_leaf=_is_box)

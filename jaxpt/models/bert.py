@@ -1,0 +1,146 @@
+"""BERT: a bidirectional encoder, LayerNorm after each residual sum. Paper: https://arxiv.org/abs/1810.04805
+
+Shapes: B batch · L length · D embedding width · V vocabulary (Vp: its rows in storage)
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, ClassVar, Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from jaxpt.config import Fraction, ModelConfig, PositiveInt
+from jaxpt.models.attention import Attention, Mask
+from jaxpt.models.base import compute_dtype
+from jaxpt.models.heads import Classifier, MaskedLMHead, Pooler, finish_logits
+from jaxpt.models.layers import Embed, FeedForward, LayerNorm, SmallEmbed, constrain
+from jaxpt.models.positions import LearnedPositions
+from jaxpt.models.stack import Segment, Shared, Stack
+
+EPSILON = 1e-12
+INIT = nn.initializers.truncated_normal(0.02)
+
+
+class BertConfig(ModelConfig):
+    """Sizes of a BERT."""
+
+    family: ClassVar[str] = "encoder"
+
+    kind: Literal["bert"] = "bert"
+    layers: PositiveInt
+    embed_dim: PositiveInt
+    """Width of the hidden states; `heads` divides it."""
+    heads: PositiveInt
+    mlp_dim: PositiveInt
+    """Width inside the feed-forward blocks."""
+    max_positions: PositiveInt = 512
+    token_types: PositiveInt = 2
+    dropout: Fraction = 0.0
+    """Rate on embeddings, attention weights and the output of each block (BERT: 0.1)."""
+
+    @property
+    def position_limit(self) -> int | None:
+        """Longest sequence."""
+        return self.max_positions
+
+    def build(self) -> Bert:
+        """The model of these sizes."""
+        return Bert(self)
+
+
+class Block(nn.Module):
+    """Attention and feed-forward, each x ← LN(x + f(x))."""
+
+    config: BertConfig
+
+    @nn.compact
+    def __call__(self, x_BxLxD: jax.Array, inputs: Any, shared: Shared) -> tuple[jax.Array, None]:
+        c, dtype, deterministic = self.config, compute_dtype(self.config), shared.deterministic
+        attention = Attention(c.heads, c.embed_dim // c.heads, dtype, INIT, INIT, dropout=c.dropout, name="attention")
+        feed_forward = FeedForward(c.mlp_dim, "gelu", INIT, INIT, dtype, name="feed_forward")
+
+        y = attention(x_BxLxD, shared.mask, deterministic=deterministic)
+        y = nn.Dropout(c.dropout)(y, deterministic=deterministic)
+        x_BxLxD = LayerNorm(EPSILON, dtype, name="attention_norm")(x_BxLxD + y)
+        y = feed_forward(x_BxLxD, deterministic=deterministic)
+        y = nn.Dropout(c.dropout)(y, deterministic=deterministic)
+        x_BxLxD = LayerNorm(EPSILON, dtype, name="feed_forward_norm")(x_BxLxD + y)
+        return constrain(x_BxLxD, "act_embed"), None
+
+
+class Bert(nn.Module):
+    """BERT with its two pretraining heads."""
+
+    config: BertConfig
+
+    def setup(self) -> None:
+        c, dtype = self.config, compute_dtype(self.config)
+        self.token_embed = Embed(c.vocab_size, c.embed_dim, INIT, dtype)
+        self.position_embed = LearnedPositions(c.max_positions, c.embed_dim, INIT, dtype)
+        self.type_embed = SmallEmbed(c.token_types, c.embed_dim, INIT, dtype)
+        self.embed_norm = LayerNorm(EPSILON, dtype)
+        self.embed_dropout = nn.Dropout(c.dropout)
+        self.encoder = Stack((Segment((functools.partial(Block, c),), c.layers),), c.remat)
+        self.pooler = Pooler(INIT, dtype)
+        self.pooled_dropout = nn.Dropout(c.dropout)
+        self.next_sentence_head = Classifier(2, INIT)
+        self.mlm_head = MaskedLMHead(c.vocab_size, "gelu", EPSILON, INIT, dtype)
+
+    def encode(
+        self,
+        tokens_BxL: jax.Array,
+        *,
+        token_types: jax.Array | None = None,
+        segment_ids: jax.Array | None = None,
+        positions: jax.Array | None = None,
+        deterministic: bool = True,
+    ) -> jax.Array:
+        """Hidden states of the last layer.
+
+        Args:
+          tokens_BxL: token ids.
+          token_types: [B, L], 0 in the first text and 1 in the second; all 0 by default.
+          segment_ids: [B, L], 0 on padding, counting from 1 over packed sequences; one segment by default.
+          positions: [B, L], 0 … L-1 by default.
+          deterministic: no dropout.
+
+        Returns:
+          [B, L, D] in the compute dtype.
+        """
+        types = jnp.zeros_like(tokens_BxL) if token_types is None else token_types
+        x_BxLxD = self.token_embed(tokens_BxL) + self.type_embed(types)
+        x_BxLxD = self.embed_norm(x_BxLxD + self.position_embed(tokens_BxL.shape[1], positions))
+        x_BxLxD = constrain(self.embed_dropout(x_BxLxD, deterministic=deterministic), "act_embed")
+        x_BxLxD, _ = self.encoder(x_BxLxD, Shared(Mask(segment_ids, segment_ids), deterministic=deterministic))
+        return x_BxLxD
+
+    def pooled(self, x_BxLxD: jax.Array, *, deterministic: bool = True) -> jax.Array:
+        """The sequence as one vector, tanh(x₀ · W + b), with dropout: [B, L, D] → [B, D]."""
+        return self.pooled_dropout(self.pooler(x_BxLxD), deterministic=deterministic)
+
+    def next_sentence(self, x_BxLxD: jax.Array, *, deterministic: bool = True) -> jax.Array:
+        """Scores of "follows" (0) and "random" (1): [B, L, D] → float32 [B, 2].
+
+        The pretraining code has no dropout between pooler and classifier, so neither has this.
+        """
+        return self.next_sentence_head(self.pooler(x_BxLxD))
+
+    def logits(self, x: jax.Array, padded: bool = False) -> jax.Array:
+        """Scores of the vocabulary through the whole masked-LM head.
+
+        Args:
+          x: hidden states [..., D]; all positions or the masked ones alone.
+          padded: keep the columns that exist in storage alone, as a large negative number.
+
+        Returns:
+          float32 [..., V], or [..., Vp] if `padded`.
+        """
+        return finish_logits(self.mlm_head(x, self.token_embed), self.config.vocab_size, padded)
+
+    def __call__(self, tokens_BxL: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Vocabulary scores [B, L, V] and next-sentence scores [B, 2]: touches every parameter."""
+        x_BxLxD = self.encode(tokens_BxL)
+        return self.logits(x_BxLxD), self.next_sentence(x_BxLxD)

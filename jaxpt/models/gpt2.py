@@ -1,0 +1,128 @@
+"""GPT-2: a causal decoder, LayerNorm before each block. Paper: https://openai.com/research/better-language-models
+
+Shapes: B batch · L length · D embedding width · V vocabulary (Vp: its rows in storage)
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, ClassVar, Literal
+
+import flax.linen as nn
+import jax
+
+from jaxpt.config import Fraction, ModelConfig, PositiveInt
+from jaxpt.models.attention import Attention, Mask
+from jaxpt.models.base import compute_dtype
+from jaxpt.models.heads import finish_logits
+from jaxpt.models.layers import Embed, FeedForward, LayerNorm, constrain
+from jaxpt.models.positions import LearnedPositions
+from jaxpt.models.stack import Segment, Shared, Stack
+
+EPSILON = 1e-5
+INIT = nn.initializers.normal(0.02)
+POSITION_INIT = nn.initializers.normal(0.01)
+
+
+class GPT2Config(ModelConfig):
+    """Sizes of a GPT-2."""
+
+    family: ClassVar[str] = "decoder"
+
+    kind: Literal["gpt2"] = "gpt2"
+    layers: PositiveInt
+    embed_dim: PositiveInt
+    """Width of the hidden states; `heads` divides it. Feed-forward blocks are `mlp_dim` wide, 4 · this by default."""
+    heads: PositiveInt
+    mlp_dim: PositiveInt | None = None
+    max_positions: PositiveInt = 1024
+    dropout: Fraction = 0.0
+    """Rate on embeddings, attention weights and the output of each block (GPT-2: 0.1)."""
+
+    @property
+    def position_limit(self) -> int | None:
+        """Longest sequence."""
+        return self.max_positions
+
+    def build(self) -> GPT2:
+        """The model of these sizes."""
+        return GPT2(self)
+
+
+class Block(nn.Module):
+    """Attention and feed-forward, each x ← x + f(LN(x))."""
+
+    config: GPT2Config
+
+    @nn.compact
+    def __call__(self, x_BxLxD: jax.Array, inputs: Any, shared: Shared) -> tuple[jax.Array, None]:
+        c, dtype, deterministic = self.config, compute_dtype(self.config), shared.deterministic
+        # 2 · layers residual sums: each adds so little that the variance at the end does not grow with depth.
+        residual = nn.initializers.normal(0.02 / math.sqrt(2 * c.layers))
+        head_dim, mlp_dim = c.embed_dim // c.heads, c.mlp_dim or 4 * c.embed_dim
+        attention = Attention(c.heads, head_dim, dtype, INIT, residual, dropout=c.dropout, name="attention")
+        feed_forward = FeedForward(mlp_dim, "gelu_tanh", INIT, residual, dtype, name="feed_forward")
+
+        y = LayerNorm(EPSILON, dtype, name="attention_norm")(x_BxLxD)
+        y = attention(y, shared.mask, deterministic=deterministic)
+        x_BxLxD += nn.Dropout(c.dropout)(y, deterministic=deterministic)
+        y = LayerNorm(EPSILON, dtype, name="feed_forward_norm")(x_BxLxD)
+        y = feed_forward(y, deterministic=deterministic)
+        x_BxLxD += nn.Dropout(c.dropout)(y, deterministic=deterministic)
+        return constrain(x_BxLxD, "act_embed"), None
+
+
+class GPT2(nn.Module):
+    """GPT-2, its output projection tied to the token embeddings."""
+
+    config: GPT2Config
+
+    def setup(self) -> None:
+        c, dtype = self.config, compute_dtype(self.config)
+        self.token_embed = Embed(c.vocab_size, c.embed_dim, INIT, dtype)
+        self.position_embed = LearnedPositions(c.max_positions, c.embed_dim, POSITION_INIT, dtype)
+        self.embed_dropout = nn.Dropout(c.dropout)
+        self.decoder = Stack((Segment((functools.partial(Block, c),), c.layers),), c.remat)
+        self.final_norm = LayerNorm(EPSILON, dtype)
+
+    def decode(
+        self,
+        tokens_BxL: jax.Array,
+        *,
+        segment_ids: jax.Array | None = None,
+        positions: jax.Array | None = None,
+        deterministic: bool = True,
+    ) -> jax.Array:
+        """Hidden states after the final norm; each position sees itself and those before it.
+
+        Args:
+          tokens_BxL: token ids.
+          segment_ids: [B, L], 0 on padding, counting from 1 over packed sequences; one segment by default.
+          positions: [B, L], 0 … L-1 by default.
+          deterministic: no dropout.
+
+        Returns:
+          [B, L, D] in the compute dtype.
+        """
+        x_BxLxD = self.token_embed(tokens_BxL) + self.position_embed(tokens_BxL.shape[1], positions)
+        x_BxLxD = constrain(self.embed_dropout(x_BxLxD, deterministic=deterministic), "act_embed")
+        mask = Mask(segment_ids, segment_ids, causal=True)
+        x_BxLxD, _ = self.decoder(x_BxLxD, Shared(mask, deterministic=deterministic))
+        return self.final_norm(x_BxLxD)
+
+    def logits(self, x: jax.Array, padded: bool = False) -> jax.Array:
+        """Scores of the next token.
+
+        Args:
+          x: hidden states [..., D].
+          padded: keep the columns that exist in storage alone, as a large negative number.
+
+        Returns:
+          float32 [..., V], or [..., Vp] if `padded`.
+        """
+        return finish_logits(self.token_embed.project(x), self.config.vocab_size, padded)
+
+    def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
+        """Next-token scores [B, L, V]: touches every parameter."""
+        return self.logits(self.decode(tokens_BxL))

@@ -1,0 +1,106 @@
+"""What turns hidden states into scores: of the vocabulary, or of a few classes.
+
+Shapes: B batch · L length · D embedding width · V vocabulary (Vp: its rows in storage)
+"""
+
+from __future__ import annotations
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from jaxpt.models.layers import (
+    ACTIVATIONS,
+    Activation,
+    Dense,
+    Embed,
+    Initializer,
+    LayerNorm,
+    constrain,
+    param,
+    stored_rows,
+)
+
+# Large enough to vanish in a softmax, small enough to be summed.
+PADDED = -1e9
+
+
+def finish_logits(logits: jax.Array, vocab_size: int, padded: bool) -> jax.Array:
+    """Hides the columns that exist in storage alone.
+
+    Args:
+      logits: float32 [..., Vp].
+      vocab_size: V.
+      padded: leave these columns in place, as a large negative number, so that a sharded axis stays divisible.
+
+    Returns:
+      float32 [..., Vp] if `padded`, else [..., V].
+    """
+    logits = constrain(logits, "act_vocab")
+    if logits.shape[-1] == vocab_size:
+        return logits
+    if not padded:
+        return logits[..., :vocab_size]
+    return jnp.where(jnp.arange(logits.shape[-1]) < vocab_size, logits, PADDED)
+
+
+class MaskedLMHead(nn.Module):
+    """BERT's: LN(f(x · W + b)) · Eᵀ + c, with the token embeddings E.
+
+    Paper: https://arxiv.org/abs/1810.04805
+    """
+
+    vocab_size: int
+    activation: Activation
+    epsilon: float
+    kernel_init: Initializer
+    dtype: DTypeLike
+
+    @nn.compact
+    def __call__(self, x: jax.Array, embed: Embed) -> jax.Array:
+        """[..., D] → float32 [..., Vp]."""
+        x = Dense(x.shape[-1], ("embed", "norm"), self.kernel_init, self.dtype, name="dense")(x)
+        x = LayerNorm(self.epsilon, self.dtype, name="norm")(ACTIVATIONS[self.activation](x))
+        bias = param(self, "bias", nn.initializers.zeros, (stored_rows(self.vocab_size),), ("vocab",))
+        return embed.project(x) + bias
+
+
+class UntiedHead(nn.Module):
+    """x · W with its own W [D, Vp] (T5 1.1)."""
+
+    vocab_size: int
+    kernel_init: Initializer
+    dtype: DTypeLike
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[..., D] → float32 [..., Vp]."""
+        shape = (x.shape[-1], stored_rows(self.vocab_size))
+        kernel = param(self, "kernel", self.kernel_init, shape, ("embed", "vocab")).astype(self.dtype)
+        return jnp.einsum("...D,DV->...V", x.astype(self.dtype), kernel, preferred_element_type=jnp.float32)
+
+
+class Pooler(nn.Module):
+    """tanh(x₀ · W + b): the first token's state, for tasks on the whole sequence (BERT)."""
+
+    kernel_init: Initializer
+    dtype: DTypeLike
+
+    @nn.compact
+    def __call__(self, x_BxLxD: jax.Array) -> jax.Array:
+        """[B, L, D] → [B, D]."""
+        width = x_BxLxD.shape[-1]
+        return jnp.tanh(Dense(width, ("embed", "norm"), self.kernel_init, self.dtype, name="dense")(x_BxLxD[:, 0]))
+
+
+class Classifier(nn.Module):
+    """x · W + b over a few classes, in float32."""
+
+    classes: int
+    kernel_init: Initializer
+
+    @nn.compact
+    def __call__(self, x_BxD: jax.Array) -> jax.Array:
+        """[B, D] → float32 [B, classes]."""
+        return Dense(self.classes, ("embed", "classes"), self.kernel_init, jnp.float32, name="dense")(x_BxD)

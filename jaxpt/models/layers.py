@@ -1,0 +1,234 @@
+"""The parameter-carrying parts that all architectures share: projections, embeddings, norms, feed-forward.
+
+Shapes: B batch · L length · D embedding width · F feed-forward width · V vocabulary (Vp: its rows in storage)
+
+Every parameter is float32 and carries logical axis names, which `jaxpt.parallel.rules` maps to mesh axes:
+  "vocab" "embed" "mlp" "heads" "positions" "buckets" "classes" "layers", and "norm" for
+  whatever stays whole, such as vectors of the model's width.
+Activations are constrained by names of their own: "batch" "length" "act_embed" "act_heads" "act_mlp" "act_vocab".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+PARAMETER_AXES = ("vocab", "embed", "mlp", "heads", "positions", "buckets", "classes", "layers", "norm")
+ACTIVATION_AXES = ("batch", "length", "act_embed", "act_heads", "act_mlp", "act_vocab")
+VOCAB_MULTIPLE = 128
+
+Initializer = jax.nn.initializers.Initializer
+Activation = Literal["relu", "gelu", "gelu_tanh"]
+
+
+def stored_rows(vocab_size: int) -> int:
+    """Rows that a vocabulary takes in storage: the next multiple of 128, whatever the mesh.
+
+    Args:
+      vocab_size: number of token ids.
+
+    Returns:
+      Number of rows.
+
+    Example:
+      >>> stored_rows(50257), stored_rows(32128)
+      (50304, 32128)
+    """
+    return math.ceil(vocab_size / VOCAB_MULTIPLE) * VOCAB_MULTIPLE
+
+
+def constrain(x: jax.Array, last: str) -> jax.Array:
+    """Says how an activation lies on the mesh: batch, length, then `last`. Without a mesh it does nothing.
+
+    Args:
+      x: [batch, …, last], of any rank.
+      last: logical name of the last axis, such as "act_mlp".
+
+    Returns:
+      `x`.
+    """
+    leading = ("batch", "length", *(None,) * x.ndim)[: x.ndim - 1]
+    return nn.with_logical_constraint(x, (*leading, last))
+
+
+def param(module: nn.Module, name: str, init: Initializer, shape: tuple[int, ...], axes: tuple[str, ...]) -> jax.Array:
+    """A float32 parameter of `module` with one logical axis name for each of its axes."""
+    return module.param(name, nn.with_logical_partitioning(init, axes), shape, jnp.float32)
+
+
+@jax.custom_jvp
+def gelu(x: jax.Array) -> jax.Array:
+    """Gaussian error linear unit, x · Φ(x), with the exact Φ (BERT).
+
+    The derivative, Φ(x) + x · φ(x), is given in closed form.
+
+    Args:
+      x: of any shape.
+
+    Returns:
+      The same shape and dtype.
+
+    Paper: https://arxiv.org/abs/1606.08415
+    """
+    return x * _normal_cdf(x)
+
+
+@gelu.defjvp
+def _gelu_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    (x,), (dx,) = primals, tangents
+    cdf = _normal_cdf(x)
+    density = jnp.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
+    return x * cdf, (cdf + x * density) * dx
+
+
+def _normal_cdf(x: jax.Array) -> jax.Array:
+    return 0.5 * (1 + jax.lax.erf(x * math.sqrt(0.5)))
+
+
+def gelu_tanh(x: jax.Array) -> jax.Array:
+    """Gaussian error linear unit by its tanh approximation (GPT-2, T5 1.1).
+
+    x · (1 + tanh(√(2/π) · (x + 0.044715 x³))) / 2
+
+    Args:
+      x: of any shape.
+
+    Returns:
+      The same shape and dtype.
+    """
+    return jax.nn.gelu(x, approximate=True)
+
+
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {"relu": jax.nn.relu, "gelu": gelu, "gelu_tanh": gelu_tanh}
+
+
+class Dense(nn.Module):
+    """y = x · W + b, with W of shape [in, features]."""
+
+    features: int
+    axes: tuple[str, str]
+    """Logical names of W's axes. The bias takes the second, or "norm" where that is "embed"."""
+    kernel_init: Initializer
+    dtype: DTypeLike
+    use_bias: bool = True
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        kernel = param(self, "kernel", self.kernel_init, (x.shape[-1], self.features), self.axes)
+        y = x.astype(self.dtype) @ kernel.astype(self.dtype)
+        if self.use_bias:
+            axis = "norm" if self.axes[1] == "embed" else self.axes[1]
+            y += param(self, "bias", nn.initializers.zeros, (self.features,), (axis,)).astype(self.dtype)
+        return y
+
+
+class Embed(nn.Module):
+    """A table of token embeddings [Vp, D], which may serve as the output projection as well."""
+
+    vocab_size: int
+    width: int
+    embedding_init: Initializer
+    dtype: DTypeLike
+
+    def setup(self) -> None:
+        shape = (stored_rows(self.vocab_size), self.width)
+        self.table = param(self, "table", self.embedding_init, shape, ("vocab", "embed"))
+
+    def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
+        """Looks tokens up: [B, L] → [B, L, D]."""
+        # Cast after the look-up: the table's gradient is then summed in float32.
+        x_BxLxD = jnp.take(self.table, tokens_BxL, axis=0, mode="clip").astype(self.dtype)
+        return constrain(x_BxLxD, "act_embed")
+
+    def project(self, x: jax.Array) -> jax.Array:
+        """Scores of all stored rows: [..., D] → float32 [..., Vp]."""
+        table = self.table.astype(self.dtype)
+        return jnp.einsum("...D,VD->...V", x.astype(self.dtype), table, preferred_element_type=jnp.float32)
+
+
+class SmallEmbed(nn.Module):
+    """A table of a few rows (token types), looked up by a product with one-hot rows.
+
+    A gather's gradient would add all tokens of the batch to the same two rows, one after the other.
+    """
+
+    rows: int
+    width: int
+    embedding_init: Initializer
+    dtype: DTypeLike
+
+    @nn.compact
+    def __call__(self, ids_BxL: jax.Array) -> jax.Array:
+        table = param(self, "table", self.embedding_init, (self.rows, self.width), ("classes", "embed"))
+        return jax.nn.one_hot(ids_BxL, self.rows, dtype=self.dtype) @ table.astype(self.dtype)
+
+
+class LayerNorm(nn.Module):
+    """(x − mean) / √(variance + ε) · scale + bias, over the last axis, in float32.
+
+    Paper: https://arxiv.org/abs/1607.06450
+    """
+
+    epsilon: float
+    dtype: DTypeLike
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        scale = param(self, "scale", nn.initializers.ones, x.shape[-1:], ("norm",))
+        bias = param(self, "bias", nn.initializers.zeros, x.shape[-1:], ("norm",))
+        x = x.astype(jnp.float32)
+        x -= x.mean(-1, keepdims=True)
+        variance = jnp.square(x).mean(-1, keepdims=True)
+        return (x * jax.lax.rsqrt(variance + self.epsilon) * scale + bias).astype(self.dtype)
+
+
+class RMSNorm(nn.Module):
+    """x / √(mean(x²) + ε) · scale, over the last axis, in float32.
+
+    Paper: https://arxiv.org/abs/1910.07467
+    """
+
+    epsilon: float
+    dtype: DTypeLike
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        scale = param(self, "scale", nn.initializers.ones, x.shape[-1:], ("norm",))
+        x = x.astype(jnp.float32)
+        mean_square = jnp.square(x).mean(-1, keepdims=True)
+        return (x * jax.lax.rsqrt(mean_square + self.epsilon) * scale).astype(self.dtype)
+
+
+class FeedForward(nn.Module):
+    """f(x · W_up) · W_down, or gated (f(x · W_gate) ⊙ x · W_up) · W_down.
+
+    Papers: https://arxiv.org/abs/1706.03762, gated https://arxiv.org/abs/2002.05202
+    """
+
+    mlp_dim: int
+    activation: Activation
+    up_init: Initializer
+    down_init: Initializer
+    dtype: DTypeLike
+    gated: bool = False
+    use_bias: bool = True
+    dropout: float = 0.0
+    """Rate on the hidden activations."""
+
+    @nn.compact
+    def __call__(self, x_BxLxD: jax.Array, *, deterministic: bool) -> jax.Array:
+        def up(name: str) -> jax.Array:
+            dense = Dense(self.mlp_dim, ("embed", "mlp"), self.up_init, self.dtype, self.use_bias, name=name)
+            return constrain(dense(x_BxLxD), "act_mlp")
+
+        activate = ACTIVATIONS[self.activation]
+        h_BxLxF = activate(up("gate")) * up("up") if self.gated else activate(up("up"))
+        h_BxLxF = nn.Dropout(self.dropout)(h_BxLxF, deterministic=deterministic)
+        width = x_BxLxD.shape[-1]
+        return Dense(width, ("mlp", "embed"), self.down_init, self.dtype, self.use_bias, name="down")(h_BxLxF)

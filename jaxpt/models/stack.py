@@ -1,0 +1,111 @@
+"""A stack of layers: a short list of segments, each a pattern of blocks that is scanned and rematerialised.
+
+Shapes: B batch · L length · S memory length · D embedding width · H heads
+
+A block is an `nn.Module` called as `block(x_BxLxD, inputs, shared) -> (x_BxLxD, outputs)`. `inputs` and `outputs` are
+the layer's own (None, or a cache), `shared` is alike for all layers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import flax
+import flax.linen as nn
+import jax
+
+from jaxpt.models.attention import Mask
+
+# Memory first: the projections around attention are kept, scores and the wide feed-forward are computed again.
+SAVED_NAMES = ("query", "key", "value", "context")
+
+
+@flax.struct.dataclass
+class Shared:
+    """What all layers of a stack are given alike."""
+
+    mask: Mask
+    bias_HxLxS: jax.Array | None = None
+    memory_BxSxD: jax.Array | None = None
+    """What cross-attention looks at."""
+    memory_mask: Mask | None = None
+    deterministic: bool = flax.struct.field(pytree_node=False, default=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Segment:
+    """A pattern of blocks, repeated: `Segment((local, local, global_), 8)` is 24 layers."""
+
+    blocks: tuple[Callable[..., nn.Module], ...]
+    """Makers of blocks, called as `make(name=…)`."""
+    repeats: int
+
+
+class _Pattern(nn.Module):
+    """One repetition of a segment: its blocks one after the other."""
+
+    blocks: tuple[Callable[..., nn.Module], ...]
+
+    @nn.compact
+    def __call__(self, x_BxLxD: jax.Array, inputs: Any, shared: Shared) -> tuple[jax.Array, Any]:
+        inputs = (None,) * len(self.blocks) if inputs is None else inputs
+        outputs = []
+        for index, (make, given) in enumerate(zip(self.blocks, inputs, strict=True)):
+            x_BxLxD, output = make(name=f"block_{index}")(x_BxLxD, given, shared)
+            outputs.append(output)
+        return x_BxLxD, tuple(outputs)
+
+
+class Stack(nn.Module):
+    """Runs segments of layers; parameters of a segment have a leading "layers" axis.
+
+    Attributes:
+      segments: the layers, in order.
+      remat: what the backward pass computes again: "none", "full", "dots" (all but matmuls without a batch) or
+        "names" (all but `SAVED_NAMES`).
+    """
+
+    segments: tuple[Segment, ...]
+    remat: str = "none"
+
+    @nn.compact
+    def __call__(
+        self, x_BxLxD: jax.Array, shared: Shared, inputs: tuple[Any, ...] | None = None
+    ) -> tuple[jax.Array, tuple[Any, ...]]:
+        """Runs all layers.
+
+        Args:
+          x_BxLxD: what the first layer sees.
+          shared: what all layers see.
+          inputs: for each segment a tuple with each block's own inputs, leaves with a leading layers axis.
+
+        Returns:
+          (x [B, L, D], each block's own outputs in the structure of `inputs`).
+        """
+        outputs = []
+        for index, segment in enumerate(self.segments):
+            scanned = nn.scan(
+                _rematerialised(self.remat),
+                variable_axes={"params": 0},
+                split_rngs={"params": True, "dropout": True},
+                in_axes=(0, nn.broadcast),
+                length=segment.repeats,
+                metadata_params={nn.PARTITION_NAME: "layers"},
+            )
+            given = None if inputs is None else inputs[index]
+            x_BxLxD, output = scanned(segment.blocks, name=f"segment_{index}")(x_BxLxD, given, shared)
+            outputs.append(output)
+        return x_BxLxD, tuple(outputs)
+
+
+def _rematerialised(policy: str) -> type[nn.Module]:
+    if policy == "none":
+        return _Pattern
+    keep = {
+        "full": None,
+        "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+        "names": jax.checkpoint_policies.save_only_these_names(*SAVED_NAMES),
+    }[policy]
+    return nn.remat(_Pattern, policy=keep, prevent_cse=False)  # a scan's body needs no guard against CSE

@@ -1,0 +1,201 @@
+"""T5: an encoder-decoder with relative position biases, RMSNorm before each block and no biases.
+
+Version 1.0 has ReLU and one table for inputs and outputs; 1.1 a gated GELU and an output projection of its own.
+Papers: https://arxiv.org/abs/1910.10683, version 1.1 https://arxiv.org/abs/2002.05202
+
+Shapes: B batch · S encoder length · T decoder length · D embedding width · H heads · V vocabulary (Vp: rows in storage)
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, ClassVar, Literal
+
+import flax.linen as nn
+import jax
+
+from jaxpt.config import Fraction, ModelConfig, PositiveInt
+from jaxpt.models.attention import Attention, Mask
+from jaxpt.models.base import compute_dtype
+from jaxpt.models.heads import UntiedHead, finish_logits
+from jaxpt.models.layers import Embed, FeedForward, RMSNorm, constrain
+from jaxpt.models.positions import RelativeBias
+from jaxpt.models.stack import Segment, Shared, Stack
+
+EPSILON = 1e-6
+INIT = nn.initializers.variance_scaling(1.0, "fan_in", "normal")
+
+
+class T5Config(ModelConfig):
+    """Sizes of a T5."""
+
+    family: ClassVar[str] = "encoder_decoder"
+
+    kind: Literal["t5"] = "t5"
+    layers: PositiveInt
+    """Layers of the encoder, and of the decoder unless `decoder_layers` says otherwise."""
+    decoder_layers: PositiveInt | None = None
+    embed_dim: PositiveInt
+    heads: PositiveInt
+    head_dim: PositiveInt = 64
+    """Width of a head; heads · head_dim need not be embed_dim."""
+    mlp_dim: PositiveInt
+    """Width inside the feed-forward blocks."""
+    feed_forward: Literal["relu", "gated_gelu"] = "gated_gelu"
+    """`relu` is version 1.0, `gated_gelu` version 1.1."""
+    tie_embeddings: bool = False
+    """Share the input table with the output projection, whose inputs are then scaled by 1/√D (version 1.0)."""
+    buckets: PositiveInt = 32
+    """Number of distances that the position bias tells apart."""
+    max_distance: PositiveInt = 128
+    """Distance, in tokens, from which on all share one bucket."""
+    dropout: Fraction = 0.0
+    """Rate on embeddings, attention weights, the feed-forward's hidden layer and the output of each block."""
+
+    @property
+    def position_limit(self) -> int | None:
+        """None: relative positions have no end."""
+        return None
+
+    def build(self) -> T5:
+        """The model of these sizes."""
+        return T5(self)
+
+
+class Block(nn.Module):
+    """Self-attention, in the decoder cross-attention, and feed-forward, each x ← x + f(RMSNorm(x))."""
+
+    config: T5Config
+    cross: bool
+
+    @nn.compact
+    def __call__(self, x_BxLxD: jax.Array, inputs: Any, shared: Shared) -> tuple[jax.Array, None]:
+        c, dtype, deterministic = self.config, compute_dtype(self.config), shared.deterministic
+        drop = nn.Dropout(c.dropout)
+
+        def norm(name: str, x: jax.Array) -> jax.Array:
+            return RMSNorm(EPSILON, dtype, name=f"{name}_norm")(x)
+
+        # Scores are not divided by √head_dim: the initial queries are that much smaller instead.
+        query_init = nn.initializers.variance_scaling(1.0 / c.head_dim, "fan_in", "normal")
+        attention = functools.partial(
+            Attention, c.heads, c.head_dim, dtype, INIT, INIT, query_init, use_bias=False, scale=1.0, dropout=c.dropout
+        )
+        feed_forward = FeedForward(
+            c.mlp_dim, "relu" if c.feed_forward == "relu" else "gelu_tanh", INIT, INIT, dtype,
+            gated=c.feed_forward == "gated_gelu", use_bias=False, dropout=c.dropout, name="feed_forward",
+        )  # fmt: skip
+
+        y = attention(name="attention")(
+            norm("attention", x_BxLxD), shared.mask, bias_HxLxS=shared.bias_HxLxS, deterministic=deterministic
+        )
+        x_BxLxD += drop(y, deterministic=deterministic)
+        if self.cross:
+            y = attention(name="cross_attention")(
+                norm("cross_attention", x_BxLxD), shared.memory_mask,
+                memory_BxSxD=shared.memory_BxSxD, deterministic=deterministic,
+            )  # fmt: skip
+            x_BxLxD += drop(y, deterministic=deterministic)
+        y = feed_forward(norm("feed_forward", x_BxLxD), deterministic=deterministic)
+        x_BxLxD += drop(y, deterministic=deterministic)
+        return constrain(x_BxLxD, "act_embed"), None
+
+
+class T5(nn.Module):
+    """T5, versions 1.0 and 1.1."""
+
+    config: T5Config
+
+    def setup(self) -> None:
+        c, dtype = self.config, compute_dtype(self.config)
+        bias_init = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform")
+        bias = functools.partial(
+            RelativeBias, c.heads, embedding_init=bias_init, buckets=c.buckets, max_distance=c.max_distance
+        )
+        encoder = Segment((functools.partial(Block, c, cross=False),), c.layers)
+        decoder = Segment((functools.partial(Block, c, cross=True),), c.decoder_layers or c.layers)
+        self.token_embed = Embed(c.vocab_size, c.embed_dim, nn.initializers.normal(1.0), dtype)
+        self.encoder_bias, self.decoder_bias = bias(bidirectional=True), bias(bidirectional=False)
+        self.encoder, self.decoder = Stack((encoder,), c.remat), Stack((decoder,), c.remat)
+        self.encoder_norm, self.decoder_norm = RMSNorm(EPSILON, dtype), RMSNorm(EPSILON, dtype)
+        self.drop = nn.Dropout(c.dropout)
+        self.head = None if c.tie_embeddings else UntiedHead(c.vocab_size, INIT, dtype)
+
+    def encode(
+        self,
+        tokens_BxS: jax.Array,
+        *,
+        segment_ids: jax.Array | None = None,
+        positions: jax.Array | None = None,
+        deterministic: bool = True,
+    ) -> jax.Array:
+        """Hidden states of the encoder, after its final norm.
+
+        Args:
+          tokens_BxS: token ids.
+          segment_ids: [B, S], 0 on padding, counting from 1 over packed sequences; one segment by default.
+          positions: not needed: distances inside a segment are those inside the row.
+          deterministic: no dropout.
+
+        Returns:
+          [B, S, D] in the compute dtype.
+        """
+        length = tokens_BxS.shape[1]
+        bias_HxSxS = self.encoder_bias(length, length)
+        x_BxSxD = self.drop(self.token_embed(tokens_BxS), deterministic=deterministic)
+        shared = Shared(Mask(segment_ids, segment_ids), bias_HxSxS, deterministic=deterministic)
+        x_BxSxD, _ = self.encoder(x_BxSxD, shared)
+        return self.drop(self.encoder_norm(x_BxSxD), deterministic=deterministic)
+
+    def decode(
+        self,
+        tokens_BxT: jax.Array,
+        encoded_BxSxD: jax.Array,
+        *,
+        segment_ids: jax.Array | None = None,
+        positions: jax.Array | None = None,
+        encoder_segment_ids: jax.Array | None = None,
+        deterministic: bool = True,
+    ) -> jax.Array:
+        """Hidden states of the decoder, after its final norm; each position sees itself, those before, and `encoded`.
+
+        Args:
+          tokens_BxT: token ids, the targets shifted right by one.
+          encoded_BxSxD: what `encode` gave.
+          segment_ids: [B, T], 0 on padding, counting from 1 over packed sequences; one segment by default.
+          positions: not needed: distances inside a segment are those inside the row.
+          encoder_segment_ids: [B, S], the encoder's; a token sees the encoder's tokens of its own segment.
+          deterministic: no dropout.
+
+        Returns:
+          [B, T, D] in the compute dtype.
+        """
+        length = tokens_BxT.shape[1]
+        x_BxTxD = self.drop(self.token_embed(tokens_BxT), deterministic=deterministic)
+        shared = Shared(
+            Mask(segment_ids, segment_ids, causal=True), self.decoder_bias(length, length),
+            memory_BxSxD=encoded_BxSxD, memory_mask=Mask(segment_ids, encoder_segment_ids), deterministic=deterministic,
+        )  # fmt: skip
+        x_BxTxD, _ = self.decoder(x_BxTxD, shared)
+        return self.drop(self.decoder_norm(x_BxTxD), deterministic=deterministic)
+
+    def logits(self, x: jax.Array, padded: bool = False) -> jax.Array:
+        """Scores of the next target token.
+
+        Args:
+          x: hidden states [..., D] of the decoder.
+          padded: keep the columns that exist in storage alone, as a large negative number.
+
+        Returns:
+          float32 [..., V], or [..., Vp] if `padded`.
+        """
+        if self.config.tie_embeddings:
+            scores = self.token_embed.project(x * self.config.embed_dim**-0.5)
+        else:
+            scores = self.head(x)
+        return finish_logits(scores, self.config.vocab_size, padded)
+
+    def __call__(self, tokens_BxS: jax.Array, decoder_tokens_BxT: jax.Array | None = None) -> jax.Array:
+        """Next-token scores [B, T, V], by default with the same tokens on both sides: touches every parameter."""
+        targets = tokens_BxS if decoder_tokens_BxT is None else decoder_tokens_BxT
+        return self.logits(self.decode(targets, self.encode(tokens_BxS)))
