@@ -1,0 +1,130 @@
+"""Cross-entropy over a vocabulary, without ever holding the logits of a whole batch.
+
+B batch, T target positions, C positions of a chunk, N chunks, D width of the model, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+CHUNK_BYTES = 64 * 2**20
+"""About how much a chunk's float32 logits may take on each device."""
+
+Metrics = dict[str, tuple[jax.Array, jax.Array]]
+
+
+def cross_entropy(logits: jax.Array, targets: jax.Array, *, z_loss: float = 0.0) -> jax.Array:
+    """Cross-entropy of each target, in float32.
+
+        loss = log Z − logits[target] + z_loss · (log Z)²,   log Z = logsumexp(logits)
+
+    Args:
+      logits: [..., V], unnormalised.
+      targets: [...], int ids below V.
+      z_loss: coefficient of (log Z)², which keeps log Z near 0 (T5X: 1e-4).
+
+    Returns:
+      [...], float32, in nats.
+
+    Example:
+      >>> print(cross_entropy(jnp.zeros((2, 4)), jnp.array([3, 0])))
+      [1.3862944 1.3862944]
+
+    Paper (z-loss): https://arxiv.org/abs/2204.02311
+    """
+    log_z, gold = _log_z_and_gold(logits, targets)
+    return log_z - gold + z_loss * jnp.square(log_z)
+
+
+def token_loss(
+    project: Callable[[jax.Array], jax.Array],
+    hidden_BxTxD: jax.Array,
+    targets_BxT: jax.Array,
+    weights_BxT: jax.Array,
+    *,
+    probe_weights: jax.Array | None = None,
+    z_loss: float = 0.0,
+    chunk: int = 0,
+) -> tuple[jax.Array, Metrics]:
+    """Σ of the weighted cross-entropy of hidden states that are projected to the vocabulary a chunk at a time.
+
+        Σ_bt weights_bt · cross_entropy(project(hidden)_bt, targets_bt)
+
+    Chunks are cut along the length: batch and vocabulary keep their sharding. The backward pass projects each chunk
+    again, so that neither pass holds [B, T, V]; the value does not depend on `chunk`.
+
+    Args:
+      project: from hidden states [B, C, D] to logits [B, C, V], position by position; closes over the parameters.
+      hidden_BxTxD: hidden states.
+      targets_BxT: int ids below V.
+      weights_BxT: float weights; 0 leaves a position out.
+      probe_weights: [B, T] weights of the metric `probe_loss`, if that is wanted.
+      z_loss: see `cross_entropy`.
+      chunk: positions in a chunk; 0 keeps a chunk's logits near 64 MiB a device.
+
+    Returns:
+      (Σ weighted loss, {metric: (Σ weighted value, Σ weights)}), float32 scalars. Metrics: `accuracy` (of the one most
+      likely token: a tie is no hit), `token_loss` (cross-entropy without z-loss) and, with `probe_weights`,
+      `probe_loss` (the same under other weights).
+
+    Example:
+      >>> hidden, targets = jnp.eye(4)[None, :3] * 9, jnp.array([[0, 1, 3]])
+      >>> total, metrics = token_loss(lambda x: x, hidden, targets, jnp.array([[1.0, 1.0, 1.0]]))
+      >>> print(metrics["accuracy"], round(float(total), 2))
+      (Array(2., dtype=float32), Array(3., dtype=float32)) 9.0
+    """
+    length = targets_BxT.shape[1]
+    chunks = math.ceil(length / (chunk or _chunk(project, hidden_BxTxD)))
+    probe_BxT = jnp.zeros_like(weights_BxT) if probe_weights is None else probe_weights
+
+    def sums(hidden_BxCxD: jax.Array, targets_BxC: jax.Array, *weights: jax.Array) -> jax.Array:
+        """[Σ loss, Σ correct, Σ cross-entropy, Σ probed cross-entropy] of a chunk."""
+        weights_BxC, probe_BxC = weights
+        logits_BxCxV = project(hidden_BxCxD)
+        log_z_BxC, gold_BxC = _log_z_and_gold(logits_BxCxV, targets_BxC)
+        entropy_BxC = log_z_BxC - gold_BxC
+        # A sum, which fuses and shards, says the same as argmax, which does neither.
+        correct_BxC = (logits_BxCxV >= gold_BxC[..., None]).sum(-1) == 1
+        loss_BxC = entropy_BxC + z_loss * jnp.square(log_z_BxC)
+        weighted = [x * weights_BxC for x in (loss_BxC, correct_BxC, entropy_BxC)] + [entropy_BxC * probe_BxC]
+        return jnp.stack([x.sum(dtype=jnp.float32) for x in weighted])
+
+    arrays = (hidden_BxTxD, targets_BxT, weights_BxT, probe_BxT)
+    if chunks <= 1:
+        totals = sums(*arrays)
+    else:
+        cut = tuple(_cut(x, chunks) for x in arrays)
+        step = jax.checkpoint(lambda carry, xs: (carry + sums(*xs), None))
+        totals, _ = jax.lax.scan(step, jnp.zeros(4, jnp.float32), cut)
+
+    loss, correct, entropy, probed = totals
+    total_weight = weights_BxT.sum(dtype=jnp.float32)
+    metrics = {"accuracy": (correct, total_weight), "token_loss": (entropy, total_weight)}
+    if probe_weights is not None:
+        metrics["probe_loss"] = (probed, probe_weights.sum(dtype=jnp.float32))
+    return loss, jax.lax.stop_gradient(metrics)
+
+
+def _log_z_and_gold(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """log Z and the target's logit. The latter by comparing, not gathering: the vocabulary may be sharded."""
+    logits = logits.astype(jnp.float32)
+    at_target = jnp.arange(logits.shape[-1]) == targets[..., None]
+    return jax.nn.logsumexp(logits, axis=-1), jnp.where(at_target, logits, 0.0).sum(-1)
+
+
+def _chunk(project: Callable[[jax.Array], jax.Array], hidden_BxTxD: jax.Array) -> int:
+    """Positions whose float32 logits take `CHUNK_BYTES` on each device of the mesh."""
+    position = jax.eval_shape(project, hidden_BxTxD[:, :1]).size * 4 / max(1, jax.sharding.get_abstract_mesh().size)
+    return max(1, int(CHUNK_BYTES / position))
+
+
+def _cut(x_BxT: jax.Array, chunks: int) -> jax.Array:
+    """[B, T, ...] → [N, B, C, ...], filled up with zeros (and so with zero weight) at the end."""
+    size = math.ceil(x_BxT.shape[1] / chunks)
+    padding = [(0, 0), (0, chunks * size - x_BxT.shape[1])] + [(0, 0)] * (x_BxT.ndim - 2)
+    x_BxT = jnp.pad(x_BxT, padding)
+    return jnp.moveaxis(x_BxT.reshape(x_BxT.shape[0], chunks, size, *x_BxT.shape[2:]), 1, 0)

@@ -1,0 +1,157 @@
+"""Losses: values, gradients, and what the compiled program holds in memory."""
+
+import doctest
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from jaxpt import losses
+
+B, T, D, V = 4, 30, 8, 512
+
+
+@pytest.fixture
+def data():
+    keys = iter(jax.random.split(jax.random.key(0), 6))
+    return {
+        "params": {"kernel": jax.random.normal(next(keys), (D, V)), "bias": jax.random.normal(next(keys), (V,))},
+        "hidden": jax.random.normal(next(keys), (B, T, D)),
+        "targets": jax.random.randint(next(keys), (B, T), 0, V),
+        "weights": jax.random.bernoulli(next(keys), 0.7, (B, T)).astype(jnp.float32),
+        "probe": jax.random.uniform(next(keys), (B, T)),
+    }
+
+
+def _project(params):
+    return lambda x: x @ params["kernel"] + params["bias"]
+
+
+def _loss(params, hidden, data, **kwargs):
+    return losses.token_loss(_project(params), hidden, data["targets"], data["weights"], **kwargs)
+
+
+def _grad(data, **kwargs):
+    """((loss, metrics), gradients with respect to parameters and hidden states), compiled."""
+    function = jax.value_and_grad(lambda p, h: _loss(p, h, data, **kwargs), argnums=(0, 1), has_aux=True)
+    return jax.jit(function).lower(data["params"], data["hidden"]).compile()
+
+
+def _largest(compiled):
+    """Elements of the largest array that the compiled program mentions."""
+    shapes = re.findall(r"\b[a-z]+\d+\[([\d,]+)\]", compiled.as_text())
+    return max(np.prod([int(n) for n in shape.split(",")]) for shape in shapes)
+
+
+def test_cross_entropy_is_the_negative_log_probability():
+    logits = jax.random.normal(jax.random.key(0), (3, 5, 7)) * 5
+    targets = jax.random.randint(jax.random.key(1), (3, 5), 0, 7)
+    expected = -np.take_along_axis(np.log(jax.nn.softmax(logits)), np.asarray(targets)[..., None], -1)[..., 0]
+    np.testing.assert_allclose(losses.cross_entropy(logits, targets), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_cross_entropy_of_extreme_and_masked_logits():
+    logits = jnp.array([[1e4, -1e4, -jnp.inf], [0.0, 0.0, -jnp.inf]])
+    loss = losses.cross_entropy(logits, jnp.array([1, 0]))
+    np.testing.assert_allclose(loss, [2e4, np.log(2)], rtol=1e-6)
+    gradient = jax.grad(lambda x: losses.cross_entropy(x, jnp.array([1, 0]), z_loss=0.1).sum())(logits)
+    assert jnp.isfinite(gradient).all() and (gradient[:, 2] == 0).all()
+
+
+def test_z_loss_is_the_squared_log_partition():
+    logits = jnp.log(jnp.array([[1.0, 2.0, 3.0]]))
+    plain, penalised = (losses.cross_entropy(logits, jnp.array([0]), z_loss=z) for z in (0.0, 0.5))
+    np.testing.assert_allclose(penalised - plain, 0.5 * np.log(6) ** 2, rtol=1e-6)
+
+
+def test_bfloat16_logits_are_summed_in_float32():
+    logits = jax.random.normal(jax.random.key(0), (8, 4096)).astype(jnp.bfloat16)
+    targets = jnp.arange(8)
+    loss = losses.cross_entropy(logits, targets)
+    assert loss.dtype == jnp.float32
+    np.testing.assert_allclose(loss, losses.cross_entropy(logits.astype(jnp.float32), targets), rtol=1e-6)
+
+
+@pytest.mark.parametrize("chunk", [1, 6, 7, 29])
+def test_chunks_change_neither_value_nor_gradient(data, chunk):
+    kwargs = {"z_loss": 1e-2, "probe_weights": data["probe"]}
+    whole = _grad(data, **kwargs, chunk=T)(data["params"], data["hidden"])
+    parts = _grad(data, **kwargs, chunk=chunk)(data["params"], data["hidden"])
+    for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(parts), strict=True):
+        assert jnp.linalg.norm(a - b) <= 1e-6 * jnp.linalg.norm(a)
+
+
+def test_metrics_are_weighted_sums_with_their_weights(data):
+    total, metrics = _loss(data["params"], data["hidden"], data, z_loss=0.1, chunk=7, probe_weights=data["probe"])
+    logits = _project(data["params"])(data["hidden"])
+    entropy = losses.cross_entropy(logits, data["targets"])
+    hits = logits.argmax(-1) == data["targets"]
+    weights, probe = data["weights"], data["probe"]
+    np.testing.assert_allclose(metrics["token_loss"], [(entropy * weights).sum(), weights.sum()], rtol=1e-5)
+    np.testing.assert_allclose(metrics["accuracy"], [(hits * weights).sum(), weights.sum()], rtol=1e-6)
+    np.testing.assert_allclose(metrics["probe_loss"], [(entropy * probe).sum(), probe.sum()], rtol=1e-5)
+    with_z = losses.cross_entropy(logits, data["targets"], z_loss=0.1)
+    np.testing.assert_allclose(total, (with_z * weights).sum(), rtol=1e-5)
+    assert "probe_loss" not in _loss(data["params"], data["hidden"], data)[1]
+
+
+def test_accuracy_counts_hits_and_no_ties():
+    targets = jnp.array([[2, 0, 1]])
+    hits = jax.nn.one_hot(jnp.array([[2, 0, 0]]), 4)
+    weights = jnp.array([[1.0, 0.5, 2.0]])
+    _, metrics = losses.token_loss(lambda x: x, hits, targets, weights)
+    np.testing.assert_allclose(metrics["accuracy"], [1.5, 3.5])
+    _, metrics = losses.token_loss(lambda x: x, jnp.zeros((1, 3, 4)), targets, weights)
+    assert metrics["accuracy"][0] == 0
+
+
+def test_positions_without_weight_change_nothing(data):
+    other = data | {"targets": jnp.where(data["weights"] > 0, data["targets"], 3)}
+    hidden = jnp.where(data["weights"][..., None] > 0, data["hidden"], 5.0)
+    assert _loss(data["params"], data["hidden"], data)[0] == _loss(data["params"], hidden, other)[0]
+
+
+def test_the_program_never_holds_the_logits_of_the_batch(data):
+    whole, parts = _grad(data, chunk=T), _grad(data, chunk=5)
+    assert _largest(whole) >= B * T * V, "the scan of the program's text misses buffers"
+    assert _largest(parts) <= B * 5 * V  # as large as one chunk's logits; the kernel, D·V, is smaller than that
+    logits = 4 * B * T * V
+    assert whole.memory_analysis().temp_size_in_bytes > logits > 2 * parts.memory_analysis().temp_size_in_bytes
+
+
+def test_the_chunk_is_chosen_to_fit_the_budget(data, monkeypatch):
+    monkeypatch.setattr(losses, "CHUNK_BYTES", 4 * B * V * 6)
+    assert _largest(_grad(data)) == B * 6 * V
+    monkeypatch.setattr(losses, "CHUNK_BYTES", 1)  # one position is the least
+    assert _largest(_grad(data)) <= max(B * V, D * V)
+    monkeypatch.undo()
+    assert "while" not in _grad(data).as_text(), "one chunk needs no scan"
+
+
+@pytest.mark.parametrize(("data_axis", "tensor_axis"), [(4, 1), (2, 4)])
+def test_on_a_mesh_the_batch_and_the_vocabulary_stay_sharded(data, data_axis, tensor_axis):
+    mesh = jax.make_mesh((data_axis, tensor_axis), ("data", "tensor"), axis_types=(AxisType.Auto,) * 2)
+    specs = {"kernel": PartitionSpec(None, "tensor"), "bias": PartitionSpec("tensor")}
+    params = {k: jax.device_put(v, NamedSharding(mesh, specs[k])) for k, v in data["params"].items()}
+    rest = {k: jax.device_put(data[k], NamedSharding(mesh, PartitionSpec("data"))) for k in data if k != "params"}
+    with jax.set_mesh(mesh):
+        compiled = _grad({"params": params, **rest}, chunk=5)
+        sharded = compiled(params, rest["hidden"])
+    assert _largest(compiled) == max(
+        B * T * D // data_axis, B * 5 * V // (data_axis * tensor_axis), D * V // tensor_axis
+    )
+    for a, b in zip(jax.tree.leaves(_grad(data, chunk=5)(data["params"], data["hidden"])), jax.tree.leaves(sharded)):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_the_mesh_makes_the_chunk_longer(data, monkeypatch):
+    monkeypatch.setattr(losses, "CHUNK_BYTES", 4 * B * V * 3)
+    with jax.set_mesh(jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))):
+        assert losses._chunk(_project(data["params"]), data["hidden"]) == 12
+
+
+def test_examples_in_the_docstrings():
+    assert doctest.testmod(losses).failed == 0
