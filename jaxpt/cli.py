@@ -61,9 +61,11 @@ def _line(error: Exception) -> str:
 
 def _train(arguments: argparse.Namespace) -> int:
     from jaxpt.config import load
+
+    config = load(arguments.config, arguments.overrides)  # before anything slow is imported
     from jaxpt.train.loop import train
 
-    return train(load(arguments.config, arguments.overrides))
+    return train(config)
 
 
 def _eval(arguments: argparse.Namespace) -> None:

@@ -1,0 +1,70 @@
+"""A recipe (YAML) and command-line overrides become one frozen, typed, hashable tree; and back.
+
+Nothing here imports jax or tensorflow. The hyperparameters of a model or an objective live beside their code:
+`kind: t5` names the module `jaxpt.models.t5`, a dotted `kind` names anyone's own, and the one `ModelConfig` or
+`ObjectiveConfig` class defined in that module says which keys there are.
+
+Every field is one of three: *identity* (the default: a resume under another value is refused), *execution* (free to
+change: mesh, accumulation, readers) or *extensible* (the end of the run).
+
+  files    YAML, `base:`, overrides         tree     the settings
+  check    plain values → tree, phases      explain  errors in one line
+  kinds    `kind` → class                   roles    what a resume may change
+"""
+
+from jaxpt.config.check import at_phase, build, dump, phase_starts
+from jaxpt.config.files import load, to_yaml
+from jaxpt.config.kinds import kinds, resolve
+from jaxpt.config.roles import differences
+from jaxpt.config.schema import json_schema
+from jaxpt.config.tree import (
+    CheckpointConfig,
+    Config,
+    DataConfig,
+    Fraction,
+    Frozen,
+    LogConfig,
+    MeshConfig,
+    ModelConfig,
+    NonNegativeInt,
+    ObjectiveConfig,
+    OptimizerConfig,
+    Phase,
+    PositiveInt,
+    ScheduleConfig,
+    TokenizerConfig,
+    TrainConfig,
+    execution,
+    extensible,
+)
+
+__all__ = [
+    "CheckpointConfig",
+    "Config",
+    "DataConfig",
+    "Fraction",
+    "Frozen",
+    "LogConfig",
+    "MeshConfig",
+    "ModelConfig",
+    "NonNegativeInt",
+    "ObjectiveConfig",
+    "OptimizerConfig",
+    "Phase",
+    "PositiveInt",
+    "ScheduleConfig",
+    "TokenizerConfig",
+    "TrainConfig",
+    "at_phase",
+    "build",
+    "differences",
+    "dump",
+    "execution",
+    "extensible",
+    "json_schema",
+    "kinds",
+    "load",
+    "phase_starts",
+    "resolve",
+    "to_yaml",
+]

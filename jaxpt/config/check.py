@@ -1,0 +1,112 @@
+"""From plain values to the checked tree and back, and the tree as it is in one phase of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from jaxpt.config.explain import explain
+from jaxpt.config.plain import put
+from jaxpt.config.tree import Config, Phase, strictly
+from jaxpt.errors import UserError
+
+
+def build(tree: Mapping[str, Any], where: Callable[[str], str] = lambda key: "config") -> Config:
+    """Checks a plain tree of values.
+
+    Args:
+      tree: nested mappings, lists, strings, numbers, booleans and None, as of a recipe.
+      where: from a dotted key to the file that set it, for messages.
+
+    Returns:
+      The frozen configuration.
+
+    Raises:
+      UserError: names where the key was set, the key, what was given and what is wanted.
+    """
+    try:
+        config = strictly(Config, tree)
+    except ValidationError as error:
+        key, message = explain(error, tree)
+        raise UserError(f"{where(key)}: {message}") from None
+    except UserError as error:  # a kind
+        raise UserError(f"{where(str(error).partition(':')[0])}: {error}") from error
+    try:
+        for index in range(len(config.train.phases)):
+            at_phase(config, index)
+    except UserError as error:
+        raise UserError(f"{where('train.phases')}: {error}") from None
+    return config
+
+
+def dump(config: Config) -> dict[str, Any]:
+    """The tree as plain values, ready for YAML or JSON.
+
+    Args:
+      config: the run's configuration.
+
+    Returns:
+      Nested mappings; `build` makes an equal configuration of them.
+    """
+    tree = config.model_dump(mode="json", warnings=False)  # a `kind` may be dotted where its class has the short name
+    for phase in tree["train"]["phases"]:
+        phase["set"] = dict(phase["set"])
+    return tree
+
+
+def phase_starts(config: Config) -> tuple[int, ...]:
+    """First step of each phase; one phase from step 0 where the recipe has none.
+
+    Args:
+      config: the run's configuration.
+
+    Returns:
+      A tuple of steps that starts with 0.
+
+    Raises:
+      UserError: the phases do not fill `train.steps`.
+
+    Example: `train: {steps: 100, phases: [{steps: 90}, {set: {data.length: 512}}]}` gives (0, 90).
+    """
+    phases = config.train.phases or (Phase(),)
+    starts, at = [], 0
+    for index, phase in enumerate(phases):
+        starts.append(at)
+        if phase.steps is None and index + 1 < len(phases):
+            raise UserError(f"train.phases.{index}: key steps is missing; only the last phase may leave it out")
+        at += phase.steps or 0
+    steps = config.train.steps
+    if phases[-1].steps is not None and at != steps:
+        raise UserError(f"train.phases take {at} steps, train.steps is {steps}; leave the last phase's steps out")
+    if starts[-1] >= steps:
+        raise UserError(f"train.phases: the last phase starts at step {starts[-1]}, train.steps is {steps}")
+    return tuple(starts)
+
+
+def at_phase(config: Config, index: int) -> Config:
+    """The configuration as it is in one phase, the phase's `set` applied.
+
+    Args:
+      config: the run's configuration.
+      index: which phase, from 0.
+
+    Returns:
+      A configuration without phases.
+
+    Raises:
+      UserError: the phases do not fill `train.steps`, or a phase sets what it may not.
+    """
+    phase_starts(config)
+    phases = config.train.phases
+    if not phases:
+        return config
+    tree = dump(config)
+    tree["train"]["phases"] = []
+    here = f"train.phases.{index}.set"
+    for key, value in dump(config)["train"]["phases"][index]["set"].items():
+        if not key.startswith(("data.", "objective.")):
+            raise UserError(f"{here}: {key}: a phase may set keys of data and objective alone")
+        put(tree, key, value, here)
+    return build(tree, lambda key: here)

@@ -1,0 +1,147 @@
+"""pydantic's errors in one line of plain words: the key, what was given, what is wanted, the nearest right name."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, get_args
+
+from pydantic import ValidationError
+
+from jaxpt.config.kinds import nearest, resolve
+from jaxpt.config.tree import Config, Frozen, ModelConfig, ObjectiveConfig
+from jaxpt.errors import UserError
+
+_WANTED = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "string_type": "a string",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping of keys to values",
+    "model_attributes_type": "a mapping of keys to values",
+    "greater_than": "a number above {gt}",
+    "greater_than_equal": "a number not below {ge}",
+    "less_than": "a number below {lt}",
+    "less_than_equal": "a number not above {le}",
+    "literal_error": "one of {expected}",
+}
+
+
+def explain(error: ValidationError, tree: Any) -> tuple[str, str]:
+    """What was wrong, in one line.
+
+    Of several mistakes an unknown key comes first: it is often why another is missing.
+
+    Args:
+      error: what validation raised.
+      tree: the plain values that were validated.
+
+    Returns:
+      (dotted key, message that names the key).
+    """
+    found = [(_key(details, tree), details) for details in error.errors()]
+    found.sort(key=lambda item: item[1]["type"] != "extra_forbidden")
+    key, details = found[0]
+    if details["type"] == "extra_forbidden":
+        of_kind = f" of kind {tree[key[0]]['kind']}" if key[0] in ("model", "objective") and len(key) > 1 else ""
+        return ".".join(key), f"unknown key {'.'.join(key)}{of_kind}{_right_key(key, tree)}"
+    if details["type"] == "missing":
+        return ".".join(key[:-1]), f"key {'.'.join(key)} is missing"
+    # A union gives an error for each of its types: the deepest is nearest to what was meant.
+    key = max((other for other, _ in found if other[: len(key)] == key), key=len)
+    same = [details for other, details in found if other == key]
+    return ".".join(key), f"{'.'.join(key)}: {_wants(same)}" if key else _wants(same)
+
+
+def _key(details: Any, tree: Any) -> tuple[str, ...]:
+    """The error's place without the names of union members, which are no keys of the tree."""
+    key: list[str] = []
+    for part in details["loc"]:
+        if (isinstance(tree, dict) and part in tree) or (isinstance(tree, list) and isinstance(part, int)):
+            tree = tree[part]
+        elif details["type"] != "missing" or part != details["loc"][-1]:
+            continue
+        key.append(str(part))
+    return tuple(key)
+
+
+def _wants(errors: list[Any]) -> str:
+    """ "wants a string or a list, got 3"."""
+    wanted, given = [], errors[0]["input"]
+    for details in errors:
+        context = details.get("ctx", {})
+        template = _WANTED.get(details["type"])
+        if template is None:
+            return details["msg"].removeprefix("Value error, ")
+        wanted.append(template.format(**context))
+    hint = ""
+    if errors[0]["type"] == "literal_error" and isinstance(given, str):
+        hint = nearest(given, errors[0]["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", "), "")
+    elif isinstance(given, float) and given.is_integer():
+        hint = f"; write {int(given)}"
+    elif isinstance(given, str) and "number" in wanted[0] and _is_number(given):
+        hint = f"; write {given} without quotes"
+    return f"wants {' or '.join(dict.fromkeys(wanted))}, got {_show(given)}{hint}"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return bool(text) and float(text) == float(text)
+    except ValueError:
+        return False
+
+
+def _show(value: Any) -> str:
+    text = "nothing" if value is None else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+# ---- the right key --------------------------------------------------------------------------------------------------
+
+
+def _right_key(key: tuple[str, ...], tree: Any) -> str:
+    """The nearest keys in that place, or the same name elsewhere in the tree."""
+    here = _keys(key[:-1], tree)
+    if close := nearest(key[-1], here, ""):
+        return close
+    elsewhere = [path for path in _all_keys((), tree) if path.rpartition(".")[2] == key[-1]]
+    return f"; did you mean {' or '.join(elsewhere)}?" if elsewhere else nearest(key[-1], here)
+
+
+def _keys(key: tuple[str, ...], tree: Any) -> list[str]:
+    """Names of the keys that there are at a place in the tree."""
+    cls = _class_at(key, tree)
+    return list(cls.model_fields) if cls else []
+
+
+def _all_keys(key: tuple[str, ...], tree: Any) -> list[str]:
+    below = [(*key, name) for name in _keys(key, tree)]
+    return [path for each in below for path in (".".join(each), *_all_keys(each, tree))]
+
+
+def _class_at(key: tuple[str, ...], tree: Any) -> type[Frozen] | None:
+    """The class of the tree's part under a key; None where it is a value."""
+    cls: Any = Config
+    for depth, part in enumerate(key):
+        if cls is None or not part.isdecimal():
+            field = cls.model_fields.get(part) if cls else None
+            cls = _kind_class(part, tree) if depth == 0 and part in ("model", "objective") else _part(field)
+    return cls
+
+
+def _kind_class(part: str, tree: Any) -> type[Frozen] | None:
+    """The class that `model.kind` or `objective.kind` names."""
+    base: Any = {"model": ModelConfig, "objective": ObjectiveConfig}[part]
+    try:
+        return resolve(tree[part]["kind"].removeprefix(f"jaxpt.{part}s."), f"jaxpt.{part}s", base)
+    except (UserError, KeyError, TypeError, AttributeError):
+        return base
+
+
+def _part(field: Any) -> type[Frozen] | None:
+    """The part of the tree that a field holds, also within `tuple[Part, ...]` and `Part | None`."""
+    found = [field.annotation, *get_args(field.annotation)] if field else []
+    return next((cls for cls in found if isinstance(cls, type) and issubclass(cls, Frozen)), None)

@@ -1,0 +1,159 @@
+"""Recipes as files: YAML with `base:` files under it and `key=value` overrides on top; and back to YAML."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import yaml
+
+from jaxpt.config.check import build, dump
+from jaxpt.config.plain import leaves, merge, put
+from jaxpt.config.tree import Config
+from jaxpt.errors import UserError
+
+
+def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """Reads a recipe, applies `key=value` overrides and checks every key and type.
+
+    Args:
+      path: a YAML file, or the directory of a run, which means the `config.yaml` in it. A recipe's `base:` (a path
+        relative to it, or a list of them) is merged under it: mappings key by key, unless their `kind` differs.
+      overrides: such as `optimizer.learning_rate=3e-4`; the value is read as YAML.
+
+    Returns:
+      The frozen configuration; `run_dir` is filled in.
+
+    Raises:
+      UserError: names the file (or the override), the key, what was given and what is wanted.
+
+    Example:
+      >>> config = load("configs/smoke/t5_tiny.yaml", ["train.steps=20"])
+      >>> config.train.steps
+      20
+    """
+    path = Path(path)
+    if path.is_dir():
+        if not (path / "config.yaml").is_file():
+            raise UserError(f"{path}: there is no config.yaml in it; wants a recipe (.yaml) or the directory of a run")
+        tree, origin = _read(path / "config.yaml")
+        tree["run_dir"] = str(path)  # a run may have moved since its config.yaml was written
+    else:
+        tree, origin = _read(path)
+        tree["run_dir"] = tree.get("run_dir") or f"runs/{path.stem}"
+    for item in overrides:
+        _override(tree, origin, item)
+    return build(tree, lambda key: _origin(key, origin, str(path)))
+
+
+def to_yaml(config: Config) -> str:
+    """The resolved configuration as YAML, every default written out; `load` reads it back to an equal tree."""
+    return yaml.dump(dump(config), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+
+
+# ---- YAML -----------------------------------------------------------------------------------------------------------
+
+# YAML 1.2's scalars and `1_000`: 1e-4 is a number; `no`, 010, 1:30 and 2020-01-01 are words.
+_NUMBER, _POWER = r"(?:0|[1-9][0-9_]*)", r"[eE][-+]?[0-9]+"
+_SCALARS = (
+    ("null", r"~|null|Null|NULL|", ("~", "n", "N", "")),
+    ("bool", r"true|True|TRUE|false|False|FALSE", tuple("tTfF")),
+    ("int", rf"[-+]?{_NUMBER}|0x[0-9a-fA-F]+", tuple("-+0123456789")),
+    ("float", rf"[-+]?(?:(?:{_NUMBER}\.[0-9]*|\.[0-9]+)(?:{_POWER})?|{_NUMBER}{_POWER})", tuple("-+.0123456789")),
+    ("merge", r"<<", ("<",)),
+)  # fmt: skip
+
+
+class _Loader(yaml.SafeLoader):
+    """With YAML 1.2's scalars; a key given twice is an error."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = (key_node.tag, str(key_node.value))
+            if key in seen:
+                problem = f"key {key_node.value!r} is given twice"
+                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes what `_Loader` would not read as a string."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+
+
+for _tag, _pattern, _first in _SCALARS:
+    for _class in (_Loader, _Dumper):
+        _class.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), list(_first))
+
+
+def _parse(text: str, where: str) -> Any:
+    """The value of a YAML text, made of mappings, lists, strings, numbers, booleans and null alone."""
+    try:
+        return json.loads(json.dumps(yaml.load(text, _Loader), allow_nan=False))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        at = f" line {mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise UserError(f"{where}{at}: not valid YAML: {problem}") from None
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UserError(f"{where}: a value that a recipe cannot hold: {error}") from None
+
+
+# ---- files ----------------------------------------------------------------------------------------------------------
+
+
+def _read(path: Path, below: tuple[Path, ...] = ()) -> tuple[dict[str, Any], dict[str, str]]:
+    """A recipe with its `base:` merged in, and for each dotted key the file that set it."""
+    asked = f"{below[-1]}: base: " if below else ""
+    if path.resolve() in [recipe.resolve() for recipe in below]:
+        raise UserError(f"{below[0]}: base: goes round in a circle: {' → '.join(map(str, (*below, path)))}")
+    try:
+        own = _parse(path.read_text(encoding="utf-8-sig"), str(path))
+    except UnicodeDecodeError:
+        raise UserError(f"{asked}{path}: not UTF-8 text; a recipe is a YAML file") from None
+    except OSError as error:
+        raise UserError(f"{asked}{path}: {error.strerror or error}") from None
+    if not isinstance(own, dict):
+        raise UserError(f"{path}: wants a mapping of keys to values" + (", it is empty" if own is None else ""))
+    bases = own.pop("base", None) or []
+    bases = [bases] if isinstance(bases, str) else bases
+    if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
+        raise UserError(f"{path}: base: wants a path relative to this file, or a list of them, got {json.dumps(bases)}")
+    tree: dict[str, Any] = {}
+    origin: dict[str, str] = {}
+    for base in bases:
+        base_tree, base_origin = _read(path.parent / base, (*below, path))
+        tree, origin = merge(tree, base_tree), origin | base_origin
+    return merge(tree, own), origin | {key: str(path) for key, _ in leaves(own)}
+
+
+def _override(tree: dict[str, Any], origin: dict[str, str], item: str) -> None:
+    """Sets one `key=value` in the tree."""
+    key, equals, text = item.partition("=")
+    if not equals or not key:
+        raise UserError(f"command line: {item!r}: wants key=value, such as train.steps=100")
+    # A glob or an address is no YAML alias, tag or comment: on a command line these have no use.
+    value = text if text[:1] in tuple("*&!%@`#") else _parse(text, f"command line: {item}")
+    put(tree, key, value, "command line")
+    for old in [old for old in origin if old == key or old.startswith(f"{key}.")]:
+        del origin[old]
+    origin[key] = "command line"
+
+
+def _origin(key: str, origin: dict[str, str], default: str) -> str:
+    """The file of a key, or of the nearest key above it or below it."""
+    parts = key.split(".")
+    for n in range(len(parts), 0, -1):
+        prefix = ".".join(parts[:n])
+        for known, where in reversed(origin.items()):
+            if known == prefix or known.startswith(f"{prefix}."):
+                return where
+    return default

@@ -1,0 +1,65 @@
+"""Nested mappings of plain values under dotted keys: walk, merge, set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from jaxpt.errors import UserError
+
+
+def leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The values under their dotted keys; a list or an empty mapping is a value.
+
+    Example:
+      >>> dict(leaves({"data": {"length": 512, "modules": []}}))
+      {'data.length': 512, 'data.modules': []}
+    """
+    for key, value in tree.items():
+        if isinstance(value, dict) and value:
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def merge(old: Any, new: Any) -> Any:
+    """`new` over `old`: mappings key by key (another `kind` starts afresh), everything else is replaced.
+
+    Example:
+      >>> merge({"kind": "adamw", "b1": 0.9, "b2": 0.98}, {"b2": 0.999})
+      {'kind': 'adamw', 'b1': 0.9, 'b2': 0.999}
+      >>> merge({"kind": "adamw", "b1": 0.9}, {"kind": "sgd"})
+      {'kind': 'sgd'}
+    """
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        return new
+    if "kind" in new and "kind" in old and new["kind"] != old["kind"]:
+        return new
+    return old | {key: merge(old[key], value) if key in old else value for key, value in new.items()}
+
+
+def put(tree: Any, key: str, value: Any, where: str) -> None:
+    """Sets a dotted key in place; a mapping is merged into the one that is there.
+
+    Args:
+      tree: nested mappings and lists.
+      key: such as `optimizer.learning_rate`, or `train.phases.0.steps` for the first of a list.
+      value: a plain value.
+      where: who sets it, for messages.
+
+    Raises:
+      UserError: the key goes through a value that has no keys.
+    """
+    parts = key.split(".")
+    for depth, part in enumerate(parts):
+        at: Any = part
+        if isinstance(tree, list) and part.isdecimal() and int(part) < len(tree):
+            at = int(part)
+        elif not isinstance(tree, dict):
+            kind = f"a list of {len(tree)}" if isinstance(tree, list) else "a value, not a mapping"
+            raise UserError(f"{where}: {key}: {'.'.join(parts[:depth])} is {kind}, it has no {part}")
+        elif depth + 1 < len(parts) and tree.get(part) is None:
+            tree[part] = {}
+        if depth + 1 < len(parts):
+            tree = tree[at]
+    tree[at] = merge(tree[at] if at in tree or isinstance(at, int) else None, value)

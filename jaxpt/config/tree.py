@@ -1,0 +1,285 @@
+"""The tree of settings: one frozen class for each part of a recipe, every field with its type, bounds and meaning."""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    WithJsonSchema,
+    WrapValidator,
+    model_validator,
+)
+
+from jaxpt.config.kinds import kinds, resolve
+from jaxpt.config.plain import leaves
+
+PositiveInt = Annotated[int, Field(gt=0)]
+NonNegativeInt = Annotated[int, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+def execution(default: Any, **kwargs: Any) -> Any:
+    """A field that changes how a run is carried out, not what it computes: free to change on a resume."""
+    return Field(default, json_schema_extra={"role": "execution"}, **kwargs)
+
+
+def extensible(default: Any, **kwargs: Any) -> Any:
+    """A field that says when a run ends: a finished run may be continued under a larger value."""
+    return Field(default, json_schema_extra={"role": "extensible"}, **kwargs)
+
+
+class Frozen(BaseModel):
+    """A part of the tree: frozen, no unknown keys, no silent conversion of types."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=())
+
+
+class ModelConfig(Frozen):
+    """What every architecture's hyperparameters share. Subclassed once in each module of `jaxpt.models`."""
+
+    kind: str
+    """Module of `jaxpt.models`, or a dotted path to one's own."""
+    vocab_size: PositiveInt
+    """Number of token ids, special ones included. Storage is padded to a multiple of 128; that never shows."""
+    dtype: Literal["auto", "float32", "bfloat16"] = execution("auto")
+    """Type of the computation: `auto` is bfloat16 on TPU and GPU, float32 on CPU. Parameters stay float32."""
+    remat: Literal["none", "full", "dots", "names"] = execution("none")
+    """What the backward pass computes again: nothing, everything, all but matmuls, or all but named activations."""
+
+
+class ObjectiveConfig(Frozen):
+    """What every objective's hyperparameters share; `jaxpt.objectives.base.Objective` adds its functions."""
+
+    kind: str
+    """Module of `jaxpt.objectives`, or a dotted path to one's own."""
+    z_loss: Annotated[float, Field(ge=0)] = 0.0
+    """Coefficient of log(Z)^2, added to every token's cross-entropy (T5X: 1e-4)."""
+    loss_chunk: NonNegativeInt = execution(0)
+    """Target positions whose logits exist at one time; 0 chooses so that a chunk's logits stay near 64 MiB a device."""
+
+
+class TokenizerConfig(Frozen):
+    """Which vocabulary, and how to train one when no path is given."""
+
+    kind: Literal["sentencepiece", "wordpiece", "bpe"]
+    """SentencePiece unigram (T5), WordPiece (BERT) or byte-level BPE (GPT-2)."""
+    path: str | None = None
+    """A `.model`, `vocab.txt`, `tokenizer.json`, or a directory with one of these or `vocab.json` + `merges.txt`."""
+    vocab_size: PositiveInt | None = None
+    """Ids to train, special ones included; `model.vocab_size` by default."""
+    lowercase: bool = False
+    """Fold case and strip accents before tokenizing (BERT uncased)."""
+    extra_ids: NonNegativeInt | None = None
+    """Sentinels at the end of a SentencePiece vocabulary; 100 by default (T5's)."""
+    characters: PositiveInt = 20_000_000
+    """A vocabulary is trained on about the first so many characters of the training split."""
+
+
+class DataConfig(Frozen):
+    """Where the text comes from, and the shape of a batch."""
+
+    source: Literal["auto", "builtin", "text", "jsonl", "parquet", "tfds", "task"] = "auto"
+    """`auto` goes by the suffix of `path`; without a path it is the built-in corpus (text that CPython ships)."""
+    path: str | tuple[str, ...] | None = None
+    """Files, directories excluded; globs, `gs://` and `.gz` are fine. For `tfds` the data set's name."""
+    validation_path: str | tuple[str, ...] | None = None
+    """Files of the validation split; without them a fraction of the documents is held out, chosen by hash."""
+    validation_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.02
+    """Fraction of documents held out when there is no `validation_path`."""
+    documents: Literal["line", "blank_line"] = "line"
+    """Text files: one document per line, or documents parted by blank lines."""
+    field: str = "text"
+    """JSONL, Parquet and TFDS: the field that holds the text."""
+    task: str | None = None
+    """Name of a registered SeqIO Task (`source: task`)."""
+    modules: tuple[str, ...] = ()
+    """Python modules to import first: they may register SeqIO Tasks."""
+    tokenizer: TokenizerConfig
+    length: PositiveInt = 128
+    """Tokens in an example (of the encoder's input for an encoder-decoder)."""
+    batch_size: PositiveInt = 32
+    """Examples in a step, over all devices and accumulation steps."""
+    cache_dir: str | None = execution(None)
+    """Where prepared data is kept; `$XDG_CACHE_HOME/jaxpt` or `~/.cache/jaxpt` by default."""
+    readers: NonNegativeInt = execution(0)
+    """Threads that prepare batches; 0 lets tf.data choose."""
+
+
+class ScheduleConfig(Frozen):
+    """How the learning rate goes over the steps."""
+
+    kind: Literal["constant", "linear", "cosine", "inverse_sqrt", "wsd", "bert", "t5"] = "constant"
+    """`bert`: linear warm-up and decay to 0. `t5`: 1/sqrt(max(step, warmup_steps)). `wsd`: warm-up, stable, decay."""
+    warmup_steps: NonNegativeInt = 0
+    decay_steps: NonNegativeInt | None = None
+    """wsd: length of the final decay (a tenth of the run by default)."""
+    end_fraction: Fraction = 0.0
+    """Learning rate at the end, as a fraction of the peak (linear, cosine, wsd)."""
+
+
+class OptimizerConfig(Frozen):
+    """The optimizer, applied per logical layer and matrix, after clipping by the global norm."""
+
+    kind: Literal["adamw", "adafactor", "lamb", "lion", "muon", "sgd"] = "adamw"
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
+    """Peak learning rate. For schedule `t5` and Adafactor with `scale_by_parameter` it is a factor (T5: 1.0)."""
+    schedule: ScheduleConfig = ScheduleConfig()
+    b1: Fraction | None = None
+    """First-moment decay; the optimizer's own default when absent."""
+    b2: Fraction | None = None
+    """Second-moment decay; the optimizer's own default when absent."""
+    eps: Annotated[float, Field(gt=0)] | None = None
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """Decoupled weight decay on matrices; never on biases and norms."""
+    bias_correction: bool = True
+    """AdamW: false is BERT's Adam."""
+    scale_by_parameter: bool = True
+    """Adafactor: multiply the step by the parameter's root mean square, as T5 does."""
+    adam_learning_rate: Annotated[float, Field(gt=0)] | None = None
+    """Muon: learning rate of the AdamW that takes embeddings, norms and biases (`learning_rate` by default)."""
+    clip_norm: Annotated[float, Field(gt=0)] | None = None
+    """Clip gradients to this global norm."""
+    ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Keep an exponential moving average of the parameters; evaluation uses it."""
+
+
+def _pairs(value: Any) -> Any:
+    """A mapping as hashable pairs of dotted key and value."""
+    if isinstance(value, dict):
+        return tuple((key, _freeze(leaf)) for key, leaf in leaves(value))
+    if isinstance(value, list):
+        raise ValueError("wants a mapping of keys to values, such as {data.length: 512}")
+    return value
+
+
+def _freeze(value: Any) -> Any:
+    return tuple(map(_freeze, value)) if isinstance(value, list) else value
+
+
+class Phase(Frozen):
+    """A stretch of the run under other data settings, such as BERT's 512-token phase."""
+
+    steps: PositiveInt | None = None
+    """Length in steps; the last phase may leave it out and takes the rest."""
+    set: Annotated[tuple[tuple[str, Any], ...], BeforeValidator(_pairs), WithJsonSchema({"type": "object"})] = ()
+    """Overrides in this phase: keys of `data.*` (length, batch_size) and `objective.*`."""
+
+
+class TrainConfig(Frozen):
+    """How long, how often, and in how many pieces."""
+
+    steps: PositiveInt = extensible(1000)
+    accumulation: PositiveInt = execution(1)
+    """Microbatches of a step, one after the other; losses and gradients are those of the whole batch."""
+    phases: tuple[Phase, ...] = ()
+    eval_every: PositiveInt | None = execution(None)
+    """Steps between evaluations; a tenth of the run by default."""
+    eval_examples: PositiveInt | None = None
+    """Use only the first so many validation examples; all by default."""
+    log_every: PositiveInt = execution(10)
+    layer_norms: bool = execution(False)
+    """Write each layer's gradient, update and parameter norm to the metrics."""
+
+
+class CheckpointConfig(Frozen):
+    """When to save and what to keep. The newest is always kept; a save is atomic and asynchronous."""
+
+    every: PositiveInt | None = execution(None)
+    """Steps between checkpoints; as often as evaluations by default."""
+    keep_last: PositiveInt = execution(2)
+    keep_best: NonNegativeInt = execution(1)
+    """Keep so many with the lowest validation loss."""
+    keep_every: PositiveInt | None = execution(None)
+    """Keep those whose step divides by this for good."""
+
+
+def _axis(size: int) -> int:
+    if size != -1 and size < 1:
+        raise ValueError(f"wants a number of devices above 0, or -1 for what is left, got {size}")
+    return size
+
+
+Axis = Annotated[int, AfterValidator(_axis)]
+
+
+class MeshConfig(Frozen):
+    """Sizes of the device mesh's axes; -1, on one of them, takes what is left."""
+
+    data: Axis = execution(-1)
+    """Copies of the model, each with its part of the batch."""
+    fsdp: Axis = execution(1)
+    """Parts that parameters, optimizer state and batch are cut into."""
+    tensor: Axis = execution(1)
+    """Parts that heads, feed-forward widths and the vocabulary are cut into."""
+
+    @model_validator(mode="after")
+    def _one_free_axis(self) -> Self:
+        if [self.data, self.fsdp, self.tensor].count(-1) > 1:
+            raise ValueError("-1 (what is left) may stand on one axis only")
+        return self
+
+
+class InitConfig(Frozen):
+    """Where the weights come from, instead of being drawn at random."""
+
+    path: str
+    """A run_dir, or one of its `checkpoints/STEP`."""
+    step: NonNegativeInt | None = None
+    """Which checkpoint; the newest by default."""
+    state: bool = False
+    """Go on from the whole state (optimizer, step and with it the place in the data), not from the weights alone."""
+
+
+class LogConfig(Frozen):
+    """Where the curves go, besides the run's metrics.jsonl."""
+
+    tensorboard: bool = execution(True)
+    """Write TensorBoard event files to `run_dir/tensorboard`."""
+    wandb: str | None = execution(None)
+    """Name of a Weights & Biases project; needs `pip install wandb`."""
+
+
+def strictly(cls: type[Frozen], value: Any) -> Any:
+    """Validates plain values in JSON mode: lists become tuples, but "32" is no integer and 1 no boolean."""
+    return cls.model_validate_json(json.dumps(value), strict=True)
+
+
+def _by_kind(package: str, base: type[Frozen], value: Any, _handler: Any) -> Frozen:
+    """Validates a mapping by the class that its `kind` names."""
+    if isinstance(value, base):
+        return value
+    if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
+        raise ValueError(f"wants a mapping with a `kind`, one of: {', '.join(kinds(package, base))}")
+    kind = value["kind"].removeprefix(f"{package}.")
+    part = strictly(resolve(kind, package, base), {key: v for key, v in value.items() if key != "kind"})
+    return part.model_copy(update={"kind": kind})
+
+
+class Config(Frozen):
+    """A whole run."""
+
+    run_dir: str = execution("")
+    """Where everything of the run goes; `runs/<name of the recipe>` by default."""
+    seed: NonNegativeInt = 0
+    model: Annotated[
+        SerializeAsAny[ModelConfig], WrapValidator(functools.partial(_by_kind, "jaxpt.models", ModelConfig))
+    ]
+    objective: Annotated[
+        SerializeAsAny[ObjectiveConfig], WrapValidator(functools.partial(_by_kind, "jaxpt.objectives", ObjectiveConfig))
+    ]
+    data: DataConfig
+    init_from: InitConfig | None = None
+    """Branch from another run."""
+    optimizer: OptimizerConfig = OptimizerConfig()
+    train: TrainConfig = TrainConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    mesh: MeshConfig = MeshConfig()
+    log: LogConfig = LogConfig()
