@@ -1,0 +1,118 @@
+"""Documents from TensorFlow Datasets and from SeqIO Tasks that anyone's module registered."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from jaxpt.config import DataConfig
+from jaxpt.data._tf import seqio, tf
+from jaxpt.errors import UserError
+
+_HELD = ("validation", "valid", "dev", "test")
+
+
+def tfds_documents(data: DataConfig) -> tuple[dict[str, list[str]], Any, float | None]:
+    """The arguments of a `Source` over a TFDS data set.
+
+    Args:
+      data: `path` is the data set's name ("wiki40b/en:1.3.0") or the directory of a prepared one, `field` its text
+        field, `validation_path` the name of its validation split (by default documents of `train` are held out).
+
+    Returns:
+      (splits, reader, fraction held out).
+
+    Raises:
+      UserError: no such data set, split or text field.
+    """
+    import tensorflow_datasets as tfds
+
+    name = data.path if isinstance(data.path, str) else "+".join(data.path or ())
+    try:
+        builder = tfds.builder_from_directory(name) if tf.io.gfile.isdir(name) else tfds.builder(name)
+    except Exception as error:  # tfds has many, with messages of many lines
+        raise UserError(f"data.path: TFDS data set {name}: {_line(error)}") from None
+    held = data.validation_path
+    if held is not None and held not in builder.info.splits:
+        raise UserError(f"data.validation_path: {held} is no split of {name}; it has {', '.join(builder.info.splits)}")
+    fields = dict(builder.info.features) if isinstance(builder.info.features, dict | tfds.features.FeaturesDict) else {}
+    if data.field not in fields or fields[data.field].np_dtype is not object:
+        texts = [k for k, v in fields.items() if getattr(v, "np_dtype", None) is object]
+        raise UserError(f"data.field: {data.field!r} is no text field of {name}; it has {', '.join(texts) or 'none'}")
+
+    def read(split: str) -> Iterator[tuple[int, str]]:
+        try:
+            builder.download_and_prepare()
+            ds = builder.as_dataset(split=split.rpartition(" ")[2], shuffle_files=False)
+            for number, record in enumerate(ds.map(lambda r: r[data.field]).prefetch(64).as_numpy_iterator()):
+                yield number, record.decode("utf-8", "replace")
+        except (tf.errors.OpError, OSError, AssertionError) as error:
+            raise UserError(f"data.path: TFDS data set {name}: {_line(error)}") from None
+
+    full = builder.info.full_name
+    splits = {"train": [f"{full} train"], "validation": [f"{full} {held or 'train'}"]}
+    return splits, read, None if held else data.validation_fraction
+
+
+def task_documents(data: DataConfig) -> tuple[dict[str, list[str]], Any, float | None, bool]:
+    """The arguments of a `Source` over a registered SeqIO Task.
+
+    The task's source and its preprocessors before `seqio.CacheDatasetPlaceholder` (all of them where there is none)
+    make the documents: its `text` feature if it has one, else `targets`, as text or as token ids. Its validation
+    split is used where it has one; else documents of `train` are held out.
+
+    Args:
+      data: `modules` are imported first, `task` is looked up.
+
+    Returns:
+      (splits, reader, fraction held out, whether documents are token ids).
+
+    Raises:
+      UserError: a module that cannot be imported, an unknown task, or one without text or targets.
+    """
+    for module in data.modules:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise UserError(f"data.modules: {module}: {_line(error)}") from None
+    if data.task is None:
+        raise UserError("data.task is missing: data.source: task needs the name of a registered SeqIO Task")
+    names = list(seqio.TaskRegistry.names())
+    if data.task not in names:
+        near = difflib.get_close_matches(data.task, names, 3, 0.4)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"registered are: {', '.join(sorted(names)) or 'none'}"
+        raise UserError(f"data.task: {data.task!r} is not registered; {hint}")
+    task = seqio.TaskRegistry.get(data.task)
+    if "train" not in task.splits:
+        raise UserError(f"data.task: {data.task} has no train split; it has {', '.join(task.splits)}")
+    held = next((s for s in _HELD if s in task.splits), None)
+    spec = _documents(task, "train").element_spec
+    feature = next((f for f in ("text", "targets") if f in spec), None)
+    if feature is None or not (spec[feature].dtype == tf.string or spec[feature].dtype.is_integer):
+        raise UserError(
+            f"data.task: {data.task} gives {', '.join(spec)}; wants text or targets, as strings or token ids"
+        )
+    tokenized = spec[feature].dtype != tf.string
+
+    def read(split: str) -> Iterator[tuple[int, Any]]:
+        ds = _documents(task, split.rpartition(" ")[2])
+        for number, value in enumerate(ds.map(lambda r: r[feature]).prefetch(64).as_numpy_iterator()):
+            yield number, value.astype(np.int32) if tokenized else value.decode("utf-8", "replace")
+
+    splits = {"train": [f"{data.task} train"], "validation": [f"{data.task} {held or 'train'}"]}
+    return splits, read, None if held else data.validation_fraction, tokenized
+
+
+def _documents(task: seqio.Task, split: str) -> tf.data.Dataset:
+    ds = task.source.get_dataset(split=split, shuffle=False)
+    if task.supports_caching:
+        return task.preprocess_precache(ds, seed=0)
+    return task.preprocess_postcache(ds, sequence_length=None, seed=0)
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,168 @@
+"""From the names of preprocessors to a SeqIO Task, and to the one-to-one half of it that the loader maps."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jaxpt.data._tf import seqio, tf
+from jaxpt.data.sources import Source
+from jaxpt.errors import UserError
+from jaxpt.objectives.base import Call, Pipeline
+
+_PACKAGE = "jaxpt.data.preprocessors"
+
+Record = dict[str, tf.Tensor]
+Features = Mapping[str, tuple[tuple[int, ...], str]]
+
+
+def resolve(name: str) -> Callable[..., Any]:
+    """The preprocessor of a name.
+
+    Args:
+      name: "span_corruption.corrupt" under `jaxpt.data.preprocessors`, or "my_lab.noise.shuffle", anyone's own.
+
+    Returns:
+      The function.
+
+    Raises:
+      UserError: there is none of this name; the nearest is given.
+    """
+    module_name, _, function = name.rpartition(".")
+    ours = [m.name for m in pkgutil.iter_modules(importlib.import_module(_PACKAGE).__path__)]
+    if module_name not in ours and "." not in module_name and importlib.util.find_spec(module_name or "-") is None:
+        near = difflib.get_close_matches(module_name, ours, 1, 0)
+        raise UserError(f"preprocessor {name!r}: no module {module_name!r}; did you mean {near[0]}.{function}?")
+    path = f"{_PACKAGE}.{module_name}" if module_name in ours else module_name
+    try:
+        module = importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        raise UserError(f"preprocessor {name!r}: {error}") from None
+    if not callable(getattr(module, function, None)):
+        known = [k for k, v in vars(module).items() if callable(v) and not k.startswith("_")]
+        near = difflib.get_close_matches(function, known, 1, 0)
+        raise UserError(
+            f"preprocessor {name!r}: {path} has no {function!r}; did you mean {near[0] if near else 'none'}?"
+        )
+    return getattr(module, function)
+
+
+def bind(call: Call, vocabulary: seqio.Vocabulary) -> Callable[[tf.data.Dataset], tf.data.Dataset]:
+    """The SeqIO preprocessor of a call: its arguments bound, the vocabulary where it asks for one.
+
+    Args:
+      call: name and arguments.
+      vocabulary: given to a parameter named `vocabulary`.
+
+    Returns:
+      A function of a data set.
+    """
+    function = resolve(call.name)
+    return functools.partial(function, **_arguments(function, call, vocabulary))
+
+
+def _arguments(function: Callable[..., Any], call: Call, vocabulary: seqio.Vocabulary) -> dict[str, Any]:
+    parameters = inspect.signature(function).parameters
+    unknown = [k for k in call.kwargs if k not in parameters]
+    if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        raise UserError(
+            f"preprocessor {call.name!r} takes no argument {unknown[0]!r}; it takes {', '.join(parameters)}"
+        )
+    return call.kwargs | ({"vocabulary": vocabulary} if "vocabulary" in parameters else {})
+
+
+def make_task(
+    name: str, source: Source, pipeline: Pipeline, features: Features, vocabulary: seqio.Vocabulary
+) -> seqio.Task:
+    """A SeqIO Task: source → prepare → seqio.CacheDatasetPlaceholder → present.
+
+    Args:
+      name: letters, digits, `_` and `:`.
+      source: the documents.
+      pipeline: an objective's preprocessors.
+      features: what `objective.features` says of them.
+      vocabulary: for tokenizing, and of the output features.
+
+    Returns:
+      The task, not registered.
+
+    Raises:
+      UserError: a source of token ids, and preprocessors that want text.
+    """
+    prepare = pipeline.prepare
+    if source.tokenized:
+        if prepare[0].name != "documents.tokenize":
+            raise UserError(f"data.task gives token ids, but {prepare[0].name} wants text; use a Task that gives text")
+        prepare = prepare[1:]
+    present = [bind(call, vocabulary) for call in pipeline.present]
+    return seqio.Task(
+        name,
+        seqio.FunctionDataSource(lambda split, shuffle_files: source.dataset(split), ["train", "validation"]),
+        preprocessors=[*(bind(call, vocabulary) for call in prepare), seqio.CacheDatasetPlaceholder(), *present],
+        output_features={
+            feature: seqio.Feature(vocabulary, add_eos=False, dtype=tf.as_dtype(dtype), rank=len(shape))
+            for feature, (shape, dtype) in features.items()
+        },
+    )
+
+
+def present(calls: tuple[Call, ...], vocabulary: seqio.Vocabulary, seed: int) -> Callable[[Record, tf.Tensor], Record]:
+    """The one-to-one half as a function of a record and its number: what SeqIO draws one after the other is keyed here.
+
+    Args:
+      calls: functions under `seqio.map_over_dataset`.
+      vocabulary: given to a parameter named `vocabulary`.
+      seed: key of all their random draws.
+
+    Returns:
+      (record, int64 index) → features. The index alone decides the draws: seed (key of the call, index).
+
+    Raises:
+      UserError: a function that is not under `seqio.map_over_dataset`.
+    """
+    steps = []
+    for number, call in enumerate(calls):
+        outer = resolve(call.name)
+        function = getattr(outer, "__wrapped__", None)
+        if function is None:
+            raise UserError(
+                f"preprocessor {call.name!r} maps records one to one: decorate it with seqio.map_over_dataset"
+            )
+        count = inspect.getclosurevars(outer).nonlocals.get("num_seeds")
+        steps.append((functools.partial(function, **_arguments(function, call, vocabulary)), count, key(seed, number)))
+
+    def apply(record: Record, index: tf.Tensor) -> Record:
+        for step, count, number in steps:
+            rng = tf.stack([tf.constant(number, tf.int64), index])
+            if count is None:
+                record = step(record)
+            elif count == 1:
+                record = step(record, seed=rng)
+            else:
+                record = step(record, seeds=tf.unstack(tf.random.experimental.stateless_split(rng, count)))
+        return record
+
+    return apply
+
+
+def key(*parts: int | str) -> int:
+    """A 63-bit number that depends on all of `parts`, the same on every machine.
+
+    Args:
+      *parts: a seed, the name of a purpose, a phase, …
+
+    Returns:
+      The number.
+
+    Example:
+      >>> key(0, "noise") == key(0, "noise") != key(1, "noise")
+      True
+    """
+    import hashlib
+
+    return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest(), "big") >> 1

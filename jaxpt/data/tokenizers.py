@@ -1,0 +1,445 @@
+"""Text to token ids and back: SentencePiece unigram (T5), WordPiece (BERT) and byte-level BPE (GPT-2).
+
+    kind           ids                                             trained by, run by
+    sentencepiece  0 <pad>  1 </s>  2 <unk>  …  sentinels at the end   sentencepiece
+    wordpiece      0 [PAD]  1 [UNK]  2 [CLS]  3 [SEP]  4 [MASK]  …     tokenizers (Rust)
+    bpe            …  <|endoftext|> is the last                        tokenizers (Rust)
+
+Training is deterministic. Nothing here needs TensorFlow: generation imports this module alone.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxpt.config import TokenizerConfig
+from jaxpt.errors import UserError
+from jaxpt.objectives.base import Vocabulary
+
+DEFAULT_EXTRA_IDS = 100
+BERT_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+END_OF_TEXT = "<|endoftext|>"
+_SPECIALS = {
+    "pad": ("[PAD]", "<pad>"),
+    "unk": ("[UNK]", "<unk>"),
+    "bos": ("<s>", "<|begin_of_text|>", END_OF_TEXT),
+    "eos": (END_OF_TEXT, "</s>", "<|end_of_text|>"),
+    "cls": ("[CLS]",),
+    "sep": ("[SEP]",),
+    "mask": ("[MASK]", "<mask>"),
+}
+# A directory is searched in this order: the first is the most exact.
+_FILES = (
+    ("sentencepiece", ("spiece.model",)),
+    ("sentencepiece", ("sentencepiece.model",)),
+    ("sentencepiece", ("tokenizer.model",)),
+    (None, ("tokenizer.json",)),
+    ("wordpiece", ("vocab.txt",)),
+    ("bpe", ("vocab.json", "merges.txt")),
+    ("bpe", ("encoder.json", "vocab.bpe")),
+)
+
+
+class Tokenizer(abc.ABC):
+    """What all three kinds offer.
+
+    Attributes:
+      kind: "sentencepiece", "wordpiece" or "bpe".
+      lowercase: whether case is folded.
+      vocabulary: the ids that objectives need to know.
+    """
+
+    kind: str
+    lowercase: bool
+    vocabulary: Vocabulary
+
+    def encode(self, text: str, special: bool = False) -> list[int]:
+        """Token ids of a text; nothing is put before or after it.
+
+        Args:
+          text: any text.
+          special: read special tokens written in the text (`[MASK]`, `<|endoftext|>`) as such; by default they are
+            plain text. Sentinels (`<extra_id_0>`) are always read as such, as T5 does.
+
+        Returns:
+          Ids.
+        """
+        if not special:
+            return self.encode_batch([text])[0]
+        parts = re.split(f"({'|'.join(map(re.escape, self._written()))})", text)
+        named = self._written()
+        return [i for part in parts if part for i in ([named[part]] if part in named else self.encode(part))]
+
+    @abc.abstractmethod
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """`encode` of many texts, faster than one by one."""
+
+    @abc.abstractmethod
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of ids. Padding, EOS, [CLS] and [SEP] are left out; masks and sentinels are shown."""
+
+    @abc.abstractmethod
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """The readable piece of each id, such as ["▁the", "##ing", "<extra_id_0>"]."""
+
+    @abc.abstractmethod
+    def save(self, directory: str | Path) -> None:
+        """Writes the files that `load` and Hugging Face's AutoTokenizer read."""
+
+    @abc.abstractmethod
+    def digest(self) -> str:
+        """Hash of everything that determines the ids."""
+
+    def _written(self) -> dict[str, int]:
+        """Special tokens as they are written, with their ids."""
+        v = self.vocabulary
+        ids = dict.fromkeys(i for i in (v.bos, v.eos, v.cls, v.sep, v.mask) if i is not None)
+        return dict(zip(self.tokens(ids), ids))
+
+    def _shown(self, ids: Iterable[int]) -> list[int]:
+        """Ids without those that stand for no text."""
+        v = self.vocabulary
+        hidden = {v.bos, v.eos, v.cls, v.sep} | ({v.pad} if self.tokens([v.pad])[0] in _SPECIALS["pad"] else set())
+        return [i for i in map(int, ids) if i not in hidden]
+
+
+class SentencePieceTokenizer(Tokenizer):
+    """A SentencePiece model with sentinels added at its end, in SeqIO's layout."""
+
+    kind = "sentencepiece"
+
+    def __init__(self, model: bytes, extra_ids: int = DEFAULT_EXTRA_IDS, path: str | None = None) -> None:
+        """Takes a serialized model; `path` is the file it came from.
+
+        Raises:
+          UserError: not a SentencePiece model.
+        """
+        import sentencepiece
+        from google.protobuf.message import DecodeError
+        from sentencepiece import sentencepiece_model_pb2
+
+        self.path, self._model = path, model
+        try:
+            proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+            # Sentinel 0 is the last id. The pieces start with a space, as a sentinel in running text does.
+            for i in reversed(range(extra_ids)):
+                proto.pieces.add(piece=f"▁<extra_id_{i}>", score=0.0, type=proto.SentencePiece.USER_DEFINED)
+            self._sp = sentencepiece.SentencePieceProcessor(model_proto=proto.SerializeToString())
+        except (DecodeError, RuntimeError):
+            raise UserError(f"{path or 'tokenizer'}: not a SentencePiece model") from None
+        self.lowercase = proto.normalizer_spec.name.endswith("_cf")
+        self._full = proto.SerializeToString(deterministic=True)
+
+        def named(piece: str) -> int | None:
+            found = self._sp.piece_to_id(piece)
+            return None if found == self._sp.unk_id() else found
+
+        def valid(i: int) -> int | None:
+            return i if i >= 0 else None
+
+        self.vocabulary = Vocabulary(
+            size=self._sp.get_piece_size(), pad=max(self._sp.pad_id(), 0), unk=valid(self._sp.unk_id()),
+            bos=valid(self._sp.bos_id()), eos=valid(self._sp.eos_id()),
+            cls=named("[CLS]"), sep=named("[SEP]"), mask=named("[MASK]"), sentinels=extra_ids,
+        )  # fmt: skip
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return self._sp.encode(list(texts), num_threads=1)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return self._sp.decode(self._shown(ids))
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        pieces = [self._sp.id_to_piece(int(i)) if 0 <= i < self.vocabulary.size else f"<{i}>" for i in ids]
+        return [p.removeprefix("▁") if p.startswith("▁<extra_id_") else p for p in pieces]
+
+    def save(self, directory: str | Path) -> None:
+        extra = {"extra_ids": self.vocabulary.sentinels, "do_lower_case": self.lowercase}
+        _write(directory, {"spiece.model": self._model, "tokenizer_config.json": _settings("T5Tokenizer", extra)})
+        self.path = str(Path(directory) / "spiece.model")
+
+    def digest(self) -> str:
+        return _hash(self._full)
+
+
+class RustTokenizer(Tokenizer):
+    """WordPiece or byte-level BPE, run by Hugging Face's `tokenizers`."""
+
+    def __init__(self, tokenizer: Any, kind: str) -> None:
+        """Takes a `tokenizers.Tokenizer`; special tokens are found by their usual names."""
+        self.kind, self._tokenizer = kind, tokenizer
+        # Special tokens that a document happens to spell out are text like any other.
+        self._tokenizer.encode_special_tokens = True
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        self.lowercase = _folds_case(json.loads(tokenizer.to_str())["normalizer"])
+        ids = {
+            name: next((i for t in spellings if (i := tokenizer.token_to_id(t)) is not None), None)
+            for name, spellings in _SPECIALS.items()
+        }
+        size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        self.vocabulary = Vocabulary(size=size, **(ids | {"pad": ids["pad"] or 0}))
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        if len(texts) == 1:  # no thread pool for one text
+            return [self._tokenizer.encode(texts[0], add_special_tokens=False).ids]
+        return [e.ids for e in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return self._tokenizer.decode(self._shown(ids), skip_special_tokens=False)
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        return [self._piece(int(i)) for i in ids]
+
+    @functools.cache  # noqa: B019 (a tokenizer lives as long as the program)
+    def _piece(self, i: int) -> str:
+        piece = self._tokenizer.id_to_token(i)
+        if piece is None or self.kind == "wordpiece":
+            return piece or f"<{i}>"
+        text = self._tokenizer.decode([i], skip_special_tokens=False)
+        return piece if "\ufffd" in text else text  # part of a character: as the vocabulary spells its bytes
+
+    def save(self, directory: str | Path) -> None:
+        tree = json.loads(self._tokenizer.to_str())
+        vocab = dict(sorted(self._tokenizer.get_vocab(with_added_tokens=True).items(), key=lambda item: item[1]))
+        name = "BertTokenizer" if self.kind == "wordpiece" else "GPT2Tokenizer"
+        files = {
+            "tokenizer.json": json.dumps(tree, ensure_ascii=False, indent=1),
+            "tokenizer_config.json": _settings(name, {"do_lower_case": self.lowercase}),
+        }
+        if self.kind == "wordpiece":
+            files["vocab.txt"] = "".join(f"{token}\n" for token in vocab)
+        else:
+            merges = (" ".join(m) if isinstance(m, list) else m for m in tree["model"]["merges"])
+            files["vocab.json"] = json.dumps(vocab, ensure_ascii=False)
+            files["merges.txt"] = "#version: 0.2\n" + "".join(f"{m}\n" for m in merges)
+        _write(directory, files)
+
+    def digest(self) -> str:
+        return _hash(self._tokenizer.to_str().encode())
+
+
+# ---- loading --------------------------------------------------------------------------------------------------------
+
+
+def load(
+    path: str | Path,
+    kind: str | None = None,
+    *,
+    lowercase: bool | None = None,
+    extra_ids: int | None = None,
+    max_size: int | None = None,
+) -> Tokenizer:
+    """Reads a vocabulary.
+
+    Args:
+      path: a `.model`, `vocab.txt`, `tokenizer.json`, or a directory with one of these or `vocab.json` + `merges.txt`.
+      kind: the kind it must be; whatever it is by default.
+      lowercase: whether it must fold case; for `vocab.txt` and `vocab.json`, whether to. By default what
+        `tokenizer_config.json` beside it says, else false.
+      extra_ids: sentinels of a SentencePiece model; by default what `tokenizer_config.json` says, else 100.
+      max_size: more ids than this are an error (`model.vocab_size`).
+
+    Returns:
+      The tokenizer.
+
+    Raises:
+      UserError: no such file, a damaged one, another kind or case than wanted, or too many ids.
+    """
+    found, files = _find(Path(path), kind)
+    settings = _read_settings(files[0].parent)
+    if extra_ids is None:
+        extra_ids = int(settings.get("extra_ids", DEFAULT_EXTRA_IDS))
+    fold = bool(settings.get("do_lower_case", False)) if lowercase is None else lowercase
+    try:
+        tokenizer = _read(found, files, fold, extra_ids)
+    except UserError:
+        raise
+    except Exception as error:  # the Rust library raises bare Exceptions
+        raise UserError(
+            f"{files[0]}: damaged, or no {found or 'tokenizer'} file ({str(error).splitlines()[0]})"
+        ) from None
+    if kind is not None and tokenizer.kind != kind:
+        raise UserError(f"{files[0]}: holds a {tokenizer.kind} vocabulary, data.tokenizer.kind is {kind}")
+    if lowercase is not None and tokenizer.lowercase != lowercase:
+        now, wanted = ("folds", "false") if tokenizer.lowercase else ("keeps", "true")
+        raise UserError(f"{files[0]}: this vocabulary {now} case, data.tokenizer.lowercase is {wanted}")
+    if max_size is not None and tokenizer.vocabulary.size > max_size:
+        extra = f" (with data.tokenizer.extra_ids: {extra_ids})" if tokenizer.vocabulary.sentinels else ""
+        raise UserError(f"{path}: {tokenizer.vocabulary.size} token ids{extra}, but model.vocab_size is {max_size}")
+    return tokenizer
+
+
+def _find(path: Path, kind: str | None) -> tuple[str | None, list[Path]]:
+    """The kind (None: the file says) and the files of a vocabulary."""
+    if path.is_dir():
+        for found, names in _FILES:
+            files = [path / name for name in names]
+            if all(f.is_file() for f in files) and (kind is None or found in (None, kind)):
+                return found, files
+        wanted = "spiece.model, tokenizer.json, vocab.txt, or vocab.json with merges.txt"
+        raise UserError(f"{path}: no {kind or 'known'} vocabulary in this directory; wants {wanted}")
+    if not path.is_file():
+        raise UserError(f"{path}: no such vocabulary file or directory")
+    for found, names in _FILES:
+        if path.name in names:
+            files = [path.parent / name for name in names]
+            missing = [f.name for f in files if not f.is_file()]
+            if missing:
+                raise UserError(f"{path}: wants {missing[0]} beside it")
+            return found, files
+    suffixes = {".model": "sentencepiece", ".txt": "wordpiece", ".json": None}
+    if path.suffix not in suffixes:
+        raise UserError(f"{path}: wants a .model, vocab.txt, tokenizer.json, or vocab.json with merges.txt beside it")
+    return suffixes[path.suffix], [path]
+
+
+def _read(kind: str | None, files: list[Path], lowercase: bool, extra_ids: int) -> Tokenizer:
+    from tokenizers import Tokenizer as Rust
+
+    if kind == "sentencepiece":
+        return SentencePieceTokenizer(files[0].read_bytes(), extra_ids, str(files[0]))
+    if kind == "wordpiece":
+        vocab = {line: i for i, line in enumerate(files[0].read_text("utf-8").splitlines())}
+        if "[UNK]" not in vocab:
+            raise UserError(f"{files[0]}: no [UNK] line; wants a WordPiece vocabulary, one token a line")
+        return wordpiece(vocab, lowercase)
+    if kind == "bpe":
+        lines = files[1].read_text("utf-8").split("\n")
+        merges = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
+        return bpe(json.loads(files[0].read_text("utf-8")), merges, lowercase)
+    rust = Rust.from_str(files[0].read_text("utf-8"))
+    model = type(rust.model).__name__
+    if model not in ("WordPiece", "BPE"):
+        raise UserError(
+            f"{files[0]}: holds a {model} model; wants WordPiece or BPE here, and a .model for SentencePiece"
+        )
+    return RustTokenizer(rust, "wordpiece" if model == "WordPiece" else "bpe")
+
+
+def wordpiece(vocab: dict[str, int], lowercase: bool) -> RustTokenizer:
+    """BERT's tokenizer over a vocabulary."""
+    from tokenizers import Tokenizer as Rust
+    from tokenizers import decoders, models
+
+    rust = Rust(models.WordPiece(vocab, unk_token="[UNK]", max_input_chars_per_word=100))
+    rust.normalizer, rust.pre_tokenizer = bert_steps(lowercase)
+    rust.decoder = decoders.WordPiece()
+    rust.add_special_tokens([t for t in BERT_SPECIALS if t in vocab])
+    return RustTokenizer(rust, "wordpiece")
+
+
+def bert_steps(lowercase: bool) -> tuple[Any, Any]:
+    from tokenizers import normalizers, pre_tokenizers
+
+    return normalizers.BertNormalizer(lowercase=lowercase), pre_tokenizers.BertPreTokenizer()
+
+
+def bpe(vocab: dict[str, int], merges: list[tuple[str, str]], lowercase: bool) -> RustTokenizer:
+    """GPT-2's tokenizer over a vocabulary; <|endoftext|> is added where it is missing."""
+    from tokenizers import Tokenizer as Rust
+    from tokenizers import decoders, models
+
+    rust = Rust(models.BPE(vocab, merges))
+    rust.normalizer, rust.pre_tokenizer = gpt2_steps(lowercase)
+    rust.decoder = decoders.ByteLevel()
+    rust.add_special_tokens([END_OF_TEXT])
+    return RustTokenizer(rust, "bpe")
+
+
+def gpt2_steps(lowercase: bool) -> tuple[Any, Any]:
+    from tokenizers import normalizers, pre_tokenizers
+
+    fold = normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents(), normalizers.Lowercase()])
+    return fold if lowercase else None, pre_tokenizers.ByteLevel(add_prefix_space=False)
+
+
+def _folds_case(normalizer: dict[str, Any] | None) -> bool:
+    if not normalizer:
+        return False
+    parts = normalizer.get("normalizers", [normalizer])
+    return any(p.get("type") == "Lowercase" or p.get("lowercase") is True for p in parts)
+
+
+# ---- training -------------------------------------------------------------------------------------------------------
+
+
+def train(texts: Iterable[str], config: TokenizerConfig, vocab_size: int, out_dir: str | Path) -> Tokenizer:
+    """Trains a vocabulary and saves it.
+
+    Args:
+      texts: documents; about the first `config.characters` characters are used.
+      config: kind, case, sentinels.
+      vocab_size: ids wanted, special ones included. A small corpus may give fewer.
+      out_dir: directory for the files.
+
+    Returns:
+      The tokenizer. The same texts give the same one.
+
+    Raises:
+      UserError: too few ids for the kind, or no text.
+    """
+    kept = _first(texts, config.characters)
+    if not kept:
+        raise UserError("data.tokenizer: no text to train a vocabulary on")
+    least = {"sentencepiece": 3 + _extra(config), "wordpiece": len(BERT_SPECIALS), "bpe": 257}[config.kind]
+    if vocab_size <= least:
+        raise UserError(f"data.tokenizer.vocab_size: {vocab_size} is too small, {config.kind} needs more than {least}")
+    from jaxpt.data import tokenizer_training
+
+    tokenizer = getattr(tokenizer_training, config.kind)(kept, config.lowercase, vocab_size, _extra(config))
+    tokenizer.save(out_dir)
+    return tokenizer
+
+
+def _extra(config: TokenizerConfig) -> int:
+    return DEFAULT_EXTRA_IDS if config.extra_ids is None else config.extra_ids
+
+
+def _first(texts: Iterable[str], characters: int) -> list[str]:
+    kept, total = [], 0
+    for text in texts:
+        if total >= characters:
+            break
+        kept.append(text[: characters - total])
+        total += len(kept[-1])
+    return kept
+
+
+# ---- files ----------------------------------------------------------------------------------------------------------
+
+
+def _settings(name: str, values: dict[str, Any]) -> str:
+    return json.dumps({"tokenizer_class": name, **values}, indent=1)
+
+
+def _read_settings(directory: Path) -> dict[str, Any]:
+    path = directory / "tokenizer_config.json"
+    if not path.is_file():
+        return {}
+    try:
+        settings = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON ({error})") from None
+    return settings if isinstance(settings, dict) else {}
+
+
+def _write(directory: str | Path, files: dict[str, str | bytes]) -> None:
+    """Each file appears whole or not at all."""
+    Path(directory).mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        temporary = Path(directory) / f".{name}.{os.getpid()}"
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+        temporary.replace(Path(directory) / name)
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
