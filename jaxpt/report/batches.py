@@ -1,0 +1,277 @@
+"""`jaxpt inspect`: examples as the model will see them, in words: masks, spans, documents, padding.
+
+[CLS] the cat [MASK]⟨sat⟩ on a dog⟨random, was mat⟩ . [SEP] ⟨118 × padding⟩          encoder
+Thank you <extra_id_0>⟨for inviting⟩ me to your party</s>                           encoder-decoder
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import numpy as np
+
+from jaxpt.errors import UserError
+
+if TYPE_CHECKING:
+    from jaxpt.config import Config
+    from jaxpt.objectives.base import Vocabulary
+
+Example = Mapping[str, np.ndarray]
+Style = Literal["text", "mask", "random", "kept", "sentinel", "special", "context", "padding", "label"]
+
+LEGEND: dict[Style, str] = {
+    "mask": "masked, ⟨what stood there⟩",
+    "random": "replaced by a random token",
+    "kept": "chosen, left as it was",
+    "sentinel": "stands for ⟨these tokens⟩",
+    "special": "special token",
+    "context": "carries no loss (~…~ without colours)",
+}
+
+
+# Control characters must not reach the terminal: a text may hold an escape sequence.
+_VISIBLE = {"\n": "⏎\n", "\t": "⇥"}
+
+
+class Pieces(Protocol):
+    """What is needed of a tokenizer."""
+
+    kind: str
+    vocabulary: Vocabulary
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """The piece of each id."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Span:
+    """A stretch of text in one style."""
+
+    text: str
+    style: Style = "text"
+    note: str = ""
+    """What the text stands for: printed after it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Shown:
+    """One example, ready to be drawn."""
+
+    index: int
+    facts: dict[str, str]
+    sections: dict[str, list[Span]]
+
+
+# ---- from features to spans -----------------------------------------------------------------------------------------
+
+
+def segments(example: Example, tokenizer: Pieces) -> dict[str, list[Span]]:
+    """An example's features as styled text.
+
+    Args:
+      example: the features of one example by their names, as `jaxpt.objectives.base` lists them; without a batch axis.
+      tokenizer: makes words of ids.
+
+    Returns:
+      {title: spans}: "inputs" for an encoder, "inputs" and "targets" for an encoder-decoder, "text" for a decoder.
+    """
+    if "masked_positions" in example:
+        return {"inputs": _masked(example, tokenizer)}
+    if "encoder_input_tokens" in example:
+        return {"inputs": _corrupted(example, tokenizer), "targets": _targets(example, tokenizer)}
+    return {"text": _running(example, tokenizer)}
+
+
+def _masked(example: Example, tokenizer: Pieces) -> list[Span]:
+    """An encoder's input, each chosen position with its target."""
+    tokens = example["encoder_input_tokens"]
+    weights, targets = example["masked_weights"], example["masked_targets"]
+    chosen = {int(p): int(targets[i]) for i, p in enumerate(example["masked_positions"]) if weights[i] > 0}
+    types = example.get("encoder_token_types", np.zeros_like(tokens))
+    pair = "next_sentence_labels" in example
+    spans: list[Span] = []
+    for position in _real(example, "encoder"):
+        if pair and (position == 0 or types[position] != types[position - 1]):
+            spans += [Span("\n" if spans else ""), Span(f"{'AB'[int(types[position] > 0)]}:", "label")]
+        else:
+            spans += _document_end(example, "encoder", position)
+        token, target = int(tokens[position]), chosen.get(position)
+        text, was = _word(token, tokenizer), "" if target is None else _word(target, tokenizer).strip()
+        if target is None:
+            spans.append(Span(text, _style(token, tokenizer.vocabulary)))
+        elif token == target:
+            spans.append(Span(text, "kept", "kept"))
+        elif token == tokenizer.vocabulary.mask:
+            spans.append(Span(text, "mask", was))
+        else:
+            spans.append(Span(text, "random", f"random, was {was}"))
+    return spans + _padding(example, "encoder")
+
+
+def _corrupted(example: Example, tokenizer: Pieces) -> list[Span]:
+    """An encoder's input with sentinels, each with the tokens that it stands for."""
+    vocabulary, stands_for = tokenizer.vocabulary, _by_sentinel(example, tokenizer)
+    spans: list[Span] = []
+    for position in _real(example, "encoder"):
+        spans += _document_end(example, "encoder", position)
+        token = int(example["encoder_input_tokens"][position])
+        segment = int(example["encoder_segment_ids"][position])
+        if _is_sentinel(token, vocabulary):
+            note = stands_for.get((segment, token), "nothing in the targets")
+            spans.append(Span(_word(token, tokenizer), "sentinel", note))
+        else:
+            spans.append(Span(_word(token, tokenizer), _style(token, vocabulary)))
+    return spans + _padding(example, "encoder")
+
+
+def _by_sentinel(example: Example, tokenizer: Pieces) -> dict[tuple[int, int], str]:
+    """{(segment, sentinel): the text after it in the targets}."""
+    texts: dict[tuple[int, int], str] = {}
+    at: tuple[int, int] | None = None
+    for position in _real(example, "decoder"):
+        token = int(example["decoder_target_tokens"][position])
+        segment = int(example["decoder_segment_ids"][position])
+        if _is_sentinel(token, tokenizer.vocabulary):
+            at = (segment, token)
+            texts[at] = ""
+        elif token == tokenizer.vocabulary.eos:
+            at = None
+        elif at:
+            texts[at] += _word(token, tokenizer)
+    return {key: text.strip() for key, text in texts.items()}
+
+
+def _targets(example: Example, tokenizer: Pieces) -> list[Span]:
+    """What a decoder is to say."""
+    spans: list[Span] = []
+    for position in _real(example, "decoder"):
+        spans += [*_document_end(example, "decoder", position), _target(example, position, tokenizer)]
+    return spans + _padding(example, "decoder")
+
+
+def _running(example: Example, tokenizer: Pieces) -> list[Span]:
+    """A decoder's text: the first input, which is no target, then the targets; a new line after each document."""
+    spans: list[Span] = []
+    for position in _real(example, "decoder"):
+        if position == 0:
+            spans.append(Span(_word(int(example["decoder_input_tokens"][0]), tokenizer), "context"))
+        elif int(example["decoder_target_tokens"][position - 1]) == tokenizer.vocabulary.eos:
+            spans.append(Span("\n"))
+        else:
+            spans += _document_end(example, "decoder", position)
+        spans.append(_target(example, position, tokenizer))
+    return spans + _padding(example, "decoder")
+
+
+def _target(example: Example, position: int, tokenizer: Pieces) -> Span:
+    token = int(example["decoder_target_tokens"][position])
+    style = _style(token, tokenizer.vocabulary) if example["decoder_loss_weights"][position] > 0 else "context"
+    return Span(_word(token, tokenizer), style)
+
+
+def _real(example: Example, side: str) -> list[int]:
+    """Positions that are not padding."""
+    return np.flatnonzero(example[f"{side}_segment_ids"] > 0).tolist()
+
+
+def _document_end(example: Example, side: str, position: int) -> list[Span]:
+    """A new line and the number of the segment where a packed row goes on with another one."""
+    segment_ids = example[f"{side}_segment_ids"]
+    if position == 0 or segment_ids[position] == segment_ids[position - 1]:
+        return []
+    return [Span("\n"), Span(f"segment {int(segment_ids[position])}:", "label"), Span(" ")]
+
+
+def _padding(example: Example, side: str) -> list[Span]:
+    count = int((example[f"{side}_segment_ids"] == 0).sum())
+    return [Span(f" ⟨{count} × padding⟩", "padding")] if count else []
+
+
+def _is_sentinel(token: int, vocabulary: Vocabulary) -> bool:
+    return vocabulary.size - vocabulary.sentinels <= token < vocabulary.size
+
+
+def _style(token: int, vocabulary: Vocabulary) -> Style:
+    if _is_sentinel(token, vocabulary):
+        return "sentinel"
+    named = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")
+    return "special" if token in [getattr(vocabulary, name) for name in named] else "text"
+
+
+def _word(token: int, tokenizer: Pieces) -> str:
+    """A token as running text: WordPiece's pieces and sentinels stand apart, the others carry their spaces."""
+    piece = tokenizer.tokens([token])[0]
+    apart = tokenizer.kind == "wordpiece" or _is_sentinel(token, tokenizer.vocabulary)
+    text = f" {piece}" if apart else piece.replace("▁", " ")
+    return "".join(c if c.isprintable() else _VISIBLE.get(c) or f"\\x{ord(c):02x}" for c in text)
+
+
+# ---- what is said above an example ----------------------------------------------------------------------------------
+
+
+def facts(example: Example, files: Sequence[str] = ()) -> dict[str, str]:
+    """The figures of an example.
+
+    Args:
+      example: features of one example; "origin" says where it begins: file, document, and offset in tokens.
+      files: names of the files that "origin" counts.
+
+    Returns:
+      {name: value in words}.
+    """
+    said: dict[str, str] = {}
+    if "origin" in example:
+        file, document, *offset = map(int, example["origin"])
+        name = files[file] if file < len(files) else f"file {file}"
+        said["origin"] = ", token ".join([f"{name}, document {document}", *map(str, offset)])
+    for side in ("encoder", "decoder"):
+        if f"{side}_segment_ids" in example:
+            real = int((example[f"{side}_segment_ids"] > 0).sum())
+            said[f"{side} tokens"] = f"{real} (+ {example[f'{side}_segment_ids'].size - real} padding)"
+    weights = example.get("masked_weights", example.get("decoder_loss_weights"))
+    if weights is not None:
+        said["targets"] = str(int((weights > 0).sum()))
+    if "next_sentence_labels" in example:
+        said["next sentence"] = "B is random (label 1)" if example["next_sentence_labels"] else "B follows A (label 0)"
+    return said
+
+
+# ---- the command ----------------------------------------------------------------------------------------------------
+
+
+def inspect(config: Config, *, count: int = 8, at: int = 0, split: str = "train", html: str | None = None) -> None:
+    """Prints examples of a recipe's stream, or writes them to a page.
+
+    Args:
+      config: the run's configuration; its first phase is shown.
+      count: how many examples.
+      at: index of the first one in the stream.
+      split: "train" or "validation".
+      html: a file to write instead of printing.
+
+    Raises:
+      UserError: the validation split ends before `at`, or the data cannot be read.
+    """
+    from jaxpt.data.pipeline import prepare
+    from jaxpt.report import text
+    from jaxpt.report.html import page
+
+    data = prepare(config, save=False)
+    stream = data.train if split == "train" else data.validation
+    stop = at + count if split == "train" else min(at + count, stream.num_records)
+    if at >= stop:
+        raise UserError(f"--at {at}: the validation split ends with example {stream.num_records - 1}")
+    files = [file["name"] for file in data.fingerprint["source"]["files"][split]]
+    shown = [
+        Shown(index, facts(example, files), segments(example, data.tokenizer))
+        for index, example in ((index, stream.example(index)) for index in range(at, stop))
+    ]
+    title = f"{config.objective.kind}, {split}"
+    if html is None:
+        text.show(title, shown)
+    else:
+        Path(html).write_text(page(title, shown), encoding="utf-8")
+        print(f"wrote {html}")

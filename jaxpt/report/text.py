@@ -1,0 +1,70 @@
+"""Examples on a terminal in colour, and elsewhere with plain markers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.rule import Rule
+from rich.text import Text
+
+from jaxpt.report.batches import LEGEND, Shown, Span, Style
+
+_COLOURS: dict[Style, str] = {
+    "mask": "bold black on yellow",
+    "random": "bold white on red",
+    "kept": "bold black on green",
+    "sentinel": "bold black on cyan",
+    "special": "magenta",
+    "context": "dim",
+    "padding": "dim",
+    "label": "bold blue",
+}
+
+
+def show(title: str, examples: Sequence[Shown], console: Console | None = None) -> None:
+    """Prints examples, then a legend of the styles that occur.
+
+    Args:
+      title: what they are examples of.
+      examples: from `jaxpt.report.batches`.
+      console: where to; standard output by default.
+    """
+    console = console or Console(highlight=False, emoji=False)
+    plain = console.color_system is None or console.no_color
+    for example in examples:
+        console.print(Rule(Text(f"{title} {example.index}"), align="left"))
+        console.print(Text("; ".join(f"{name}: {value}" for name, value in example.facts.items()), "dim"))
+        for heading, spans in example.sections.items():
+            if len(example.sections) > 1:
+                console.print(Text(f"{heading}:", "bold"))
+            console.print(as_text(spans, plain))
+    used = {span.style for example in examples for spans in example.sections.values() for span in spans}
+    console.print(Rule())
+    for style, meaning in LEGEND.items():
+        if style in used:
+            console.print(as_text([Span(style, style), Span(f" {meaning}")], plain))
+
+
+def as_text(spans: Sequence[Span], plain: bool) -> Text:
+    """Spans as rich text, never read as markup: `[MASK]` is a token.
+
+    Args:
+      spans: styled text.
+      plain: mark tokens without loss as ~…~, for want of a colour.
+
+    Returns:
+      The text, without space at its ends.
+    """
+    text = Text()
+    for n, span in enumerate(spans):
+        context = plain and span.style == "context"
+        opens = "~" if context and (n == 0 or spans[n - 1].style != "context") else ""
+        closes = "~" if context and (n + 1 == len(spans) or spans[n + 1].style != "context") else ""
+        word = span.text.lstrip(" ")
+        text.append(span.text[: len(span.text) - len(word)])  # no colour on the space before a word
+        text.append(opens + word + closes, _COLOURS.get(span.style, ""))
+        if span.note:
+            text.append(f"⟨{span.note}⟩", "italic")
+    text.rstrip()
+    return text[len(text.plain) - len(text.plain.lstrip()) :]

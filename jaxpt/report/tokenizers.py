@@ -1,0 +1,61 @@
+"""`jaxpt tokenizer`: trains a vocabulary on a recipe's text, shows what one makes of a text."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jaxpt.config import Config
+
+
+def train(config: Config, out: str) -> None:
+    """Trains a recipe's vocabulary on its training split.
+
+    Args:
+      config: the recipe; `data.tokenizer` says which kind and how many ids (`model.vocab_size` by default).
+      out: directory to write it to.
+
+    Raises:
+      UserError: the text cannot be read, or is too little for the kind.
+    """
+    from jaxpt.data import tokenizers
+    from jaxpt.data.sources import open_source
+
+    settings = config.data.tokenizer
+    texts = (text for _, _, text in open_source(config.data).documents("train") if isinstance(text, str))
+    tokenizer = tokenizers.train(texts, settings, settings.vocab_size or config.model.vocab_size, out)
+    print(f"wrote {out}: {tokenizer.kind}, {tokenizer.vocabulary.size:,} ids")
+
+
+def inspect(path: str, text: str | None = None) -> None:
+    """Prints a vocabulary's size and special ids, and the tokens of a text.
+
+    Args:
+      path: a vocabulary's file or directory.
+      text: what to tokenize.
+
+    Raises:
+      UserError: no vocabulary there.
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from jaxpt.data import tokenizers
+
+    tokenizer = tokenizers.load(path)
+    table = Table(title=Text(f"{path}: {tokenizer.kind}"), title_justify="left", show_header=False)
+    for name, value in dataclasses.asdict(tokenizer.vocabulary).items():
+        piece = tokenizer.tokens([value])[0] if name not in ("size", "sentinels") and value is not None else ""
+        table.add_row(name, "-" if value is None else f"{value:,}", Text(piece))
+    console = Console(highlight=False)
+    console.print(table)
+    if text is not None:
+        ids = tokenizer.encode(text, special=True)
+        rows = Table("token", "id")
+        for piece, number in zip(tokenizer.tokens(ids), ids):
+            rows.add_row(Text(repr(piece)[1:-1]), str(number))
+        console.print(rows)
+        again = tokenizer.decode(ids)
+        console.print(Text(f"{len(ids)} tokens; decoded: {again}"))
