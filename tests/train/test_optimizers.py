@@ -1,0 +1,234 @@
+"""Optimizers: a stack is updated as its layers alone would be; what is decayed, clipped, factored and sharded."""
+
+import doctest
+import zlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jaxpt.config import OptimizerConfig
+from jaxpt.errors import UserError
+from jaxpt.train import optimizers
+
+KINDS = ["adamw", "adafactor", "lamb", "lion", "muon", "sgd"]
+
+AXES = {
+    "embedding": {"table": ("vocab", "embed")},
+    "encoder": {
+        "kernel": ("layers", "embed", "mlp"),
+        "big": ("layers", "embed", "heads"),
+        "bias": ("layers", "mlp"),
+        "gain": ("layers",),
+    },
+    "decoder": {"kernel": ("layers", "mlp", "embed"), "scale": ("layers", "norm")},
+    "final": {"kernel": ("embed", "mlp"), "scale": ("norm",)},
+}
+SHAPES = {
+    "embedding": {"table": (160, 128)},
+    "encoder": {"kernel": (3, 8, 16), "big": (3, 128, 130), "bias": (3, 16), "gain": (3,)},
+    "decoder": {"kernel": (2, 16, 8), "scale": (2, 8)},
+    "final": {"kernel": (8, 16), "scale": (8,)},
+}
+
+
+def _random(seed):
+    """A tree of random arrays; each layer has a scale of its own, so that norms over a whole stack would show."""
+
+    def one(path, shape):
+        name = jax.tree_util.keystr(path)
+        x = np.random.default_rng([seed, zlib.crc32(name.encode())]).normal(size=shape)
+        layers = shape[0] if "coder" in name else 1
+        return (x * (10.0 ** np.arange(layers)).reshape(-1, *[1] * (len(shape) - 1))).astype(np.float32)
+
+    return jax.tree_util.tree_map_with_path(one, SHAPES, is_leaf=lambda x: isinstance(x, tuple))
+
+
+def _unrolled(tree, axes=AXES):
+    """The same model without stacks: {"kernel": [L, …]} becomes {"kernel": {"0": […], "1": […]}}."""
+    is_axes = optimizers.is_axes
+
+    def one(names, x):
+        if names[:1] != ("layers",):
+            return x
+        return {str(i): x[1:] if is_axes(x) else x[i] for i in range(3 if is_axes(x) else len(x))}
+
+    return jax.tree.map(one, axes, tree, is_leaf=is_axes)
+
+
+def _unrolled_axes(params):
+    """Logical axes of the unrolled model: as many entries as there are layers."""
+    return jax.tree.map(
+        lambda names, x: {str(i): names[1:] for i in range(len(x))} if names[:1] == ("layers",) else names,
+        AXES,
+        params,
+        is_leaf=optimizers.is_axes,
+    )
+
+
+def _steps(config, axes, params, gradients):
+    """Parameters after some steps, and the last updates."""
+    tx = optimizers.make(config, optax.linear_schedule(config.learning_rate, 0.0, 10), axes)
+
+    @jax.jit
+    def step(params, state, gradient):
+        updates, state = tx.update(gradient, state, params)
+        return optax.apply_updates(params, updates), state, updates
+
+    state = jax.jit(tx.init)(params)
+    for gradient in gradients:
+        params, state, updates = step(params, state, gradient)
+    return jax.tree.map(np.asarray, (params, updates))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stack_is_updated_as_its_layers_alone(kind):
+    config = OptimizerConfig(kind=kind, learning_rate=0.01, weight_decay=0.1, clip_norm=1e3)
+    params, gradients = _random(0), [_random(seed) for seed in (1, 2, 3)]
+    stacked = _steps(config, AXES, params, gradients)
+    alone = _steps(config, _unrolled_axes(params), _unrolled(params), [_unrolled(g) for g in gradients])
+    for a, b in zip(jax.tree.leaves(_unrolled(stacked[0])), jax.tree.leaves(alone[0]), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    for a, b in zip(jax.tree.leaves(_unrolled(stacked[1])), jax.tree.leaves(alone[1]), strict=True):
+        assert np.linalg.norm(a - b) <= 1e-5 * np.linalg.norm(b)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_matrices_are_decayed_stacked_or_not(kind):
+    params, zeros = _random(0), jax.tree.map(np.zeros_like, _random(0))
+    config = OptimizerConfig(kind=kind, learning_rate=0.5, weight_decay=0.1)
+    tx = optimizers.make(config, optax.constant_schedule(0.5), AXES)
+    updates = jax.jit(lambda: tx.update(zeros, tx.init(params), params)[0])()
+    for axes, update, param in zip(
+        jax.tree.leaves(AXES, is_leaf=optimizers.is_axes),
+        jax.tree.leaves(updates),
+        jax.tree.leaves(params),
+        strict=True,
+    ):
+        if len(axes) - ("layers" in axes) < 2:
+            assert not update.any(), axes
+        elif kind == "lamb":  # the decay is the whole update, and takes the length of the parameter
+            np.testing.assert_allclose(update, -0.5 * param, rtol=1e-5)
+        else:
+            np.testing.assert_allclose(update, -0.05 * param, rtol=1e-5)
+
+
+def test_adamw_takes_a_first_step_of_the_learning_rate():
+    config = OptimizerConfig(learning_rate=0.1)
+    _, updates = _steps(config, AXES, _random(0), [_random(1)])
+    for update in jax.tree.leaves(updates):
+        np.testing.assert_allclose(np.abs(update), 0.1, rtol=1e-3)
+
+
+def test_adam_without_bias_correction_is_berts():
+    config = OptimizerConfig(bias_correction=False, weight_decay=0.01, learning_rate=0.1)
+    axes = {"kernel": ("embed", "mlp"), "bias": ("mlp",)}
+    params = {"kernel": jnp.array([[1.0, -2.0]]), "bias": jnp.array([3.0, 0.5])}
+    gradients = [{"kernel": jnp.array([[0.5, 0.1]]), "bias": jnp.array([-0.2, 0.3])}] * 3
+    moved, _ = _steps(config, axes, params, gradients)
+    for name, decay in (("kernel", 0.01), ("bias", 0.0)):
+        x, g, m, v = np.asarray(params[name]), np.asarray(gradients[0][name]), 0.0, 0.0
+        for step in range(3):
+            m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+            x = x - 0.1 * (1 - step / 10) * (m / (np.sqrt(v) + 1e-6) + decay * x)
+        np.testing.assert_allclose(moved[name], x, rtol=1e-5)
+
+
+def test_adafactor_by_hand():
+    config = OptimizerConfig(kind="adafactor", learning_rate=1.0)
+    param, gradient = (jax.random.normal(jax.random.key(i), (2, 128, 160)) for i in range(2))
+    axes = {"w": ("layers", "embed", "mlp")}
+    tx = optimizers.make(config, optax.constant_schedule(0.01), axes)
+    updates, state = tx.update({"w": gradient}, tx.init({"w": param}), {"w": param})
+    for p, g, update in zip(np.asarray(param), np.asarray(gradient), updates["w"]):
+        rows, columns = (g**2).mean(1), (g**2).mean(0)  # the first step's decay is 1 − 1^−0.8 = 0
+        u = g / np.sqrt(np.outer(rows, columns) / rows.mean())
+        u /= max(1.0, np.sqrt((u**2).mean()))
+        np.testing.assert_allclose(update, -0.01 * np.sqrt((p**2).mean()) * u, rtol=1e-4, atol=1e-7)
+    assert max(x.size for x in jax.tree.leaves(state)) == 2 * 160, "a factored state is small"
+
+
+def test_adafactor_without_parameter_scale_takes_steps_of_the_learning_rate():
+    config = OptimizerConfig(kind="adafactor", scale_by_parameter=False, learning_rate=0.3)
+    _, updates = _steps(config, AXES, _random(0), [_random(1)])
+    np.testing.assert_allclose(np.abs(updates["encoder"]["bias"]), 0.3, rtol=1e-3)
+
+
+def test_muon_makes_matrices_orthogonal_and_leaves_tables_to_adam():
+    config = OptimizerConfig(kind="muon", learning_rate=0.1, adam_learning_rate=0.001)
+    _, updates = _steps(config, AXES, _random(0), [_random(1)])
+    for matrix in [*updates["encoder"]["kernel"], *updates["decoder"]["kernel"], updates["final"]["kernel"]]:
+        scale = 0.1 * max(1.0, matrix.shape[1] / matrix.shape[0]) ** 0.5
+        singular = np.linalg.svd(matrix, compute_uv=False) / scale
+        assert singular.min() > 0.3 and singular.max() < 1.5, "Newton-Schulz brings them near 1"
+    for table in (updates["embedding"]["table"], updates["encoder"]["bias"], updates["final"]["scale"]):
+        np.testing.assert_allclose(np.abs(table), 0.001, rtol=1e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_gradient_is_clipped_by_its_norm_over_everything(kind):
+    gradients = [_random(seed) for seed in (1, 2)]
+    norms = [np.sqrt(sum((x**2).sum() for x in jax.tree.leaves(g))) for g in gradients]
+    clipped = [jax.tree.map(lambda x, n=n: x * 0.5 / n, g) for g, n in zip(gradients, norms)]
+    config = {"kind": kind, "learning_rate": 0.01}
+    a, _ = _steps(OptimizerConfig(**config, clip_norm=0.5), AXES, _random(0), gradients)
+    b, _ = _steps(OptimizerConfig(**config), AXES, _random(0), clipped)
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b)):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("momentum", [None, 0.9])
+def test_the_state_has_the_axes_of_its_parameters(kind, momentum):
+    config = OptimizerConfig(kind=kind, b1=momentum, weight_decay=0.1, clip_norm=1.0)
+    tx = optimizers.make(config, optax.constant_schedule(1.0), AXES)
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), _random(0))
+    state = jax.eval_shape(tx.init, shapes)
+    axes = optimizers.state_axes(tx, shapes, AXES)
+    sizes = {"vocab": 160, "layers": 3}  # axes whose size tells them apart in AXES
+    moments = 0
+    for leaf, names in zip(jax.tree.leaves(state), jax.tree.leaves(axes, is_leaf=optimizers.is_axes), strict=True):
+        assert len(names) == leaf.ndim
+        assert all(size in (sizes[n], 2) for n, size in zip(names, leaf.shape) if n in sizes)
+        moments += leaf.shape == (3, 8, 16) and names == ("layers", "embed", "mlp")
+        if leaf.size > 160:  # nothing of size is left whole
+            assert None not in names
+    assert moments == {"adamw": 2, "adafactor": 2 if momentum else 1, "lamb": 2, "lion": 1, "muon": 1}.get(
+        kind, 1 if momentum else 0
+    )
+
+
+def test_rows_and_columns_keep_their_axes():
+    config = OptimizerConfig(kind="adafactor")
+    axes = {"wide": ("layers", "embed", "mlp"), "tall": ("mlp", "embed"), "square": ("embed", "heads"), "b": ("mlp",)}
+    shapes = {"wide": (2, 128, 256), "tall": (256, 128), "square": (128, 128), "b": (256,)}
+    params = {k: jax.ShapeDtypeStruct(s, jnp.float32) for k, s in shapes.items()}
+    tx = optimizers.make(config, optax.constant_schedule(1.0), axes)
+    state, names = jax.eval_shape(tx.init, params), optimizers.state_axes(tx, params, axes)
+    factored, stacked = names[0]["unstacked"][0], names[0]["stack_2"][0]
+    assert factored.v_row == {"tall": ("embed",), "square": ("embed",), "b": (None,)}
+    assert factored.v_col == {"tall": ("mlp",), "square": ("heads",), "b": (None,)}
+    assert factored.v == {"tall": (None,), "square": (None,), "b": ("mlp",)}
+    assert stacked.count == ("layers",)
+    assert (stacked.v_row, stacked.v_col) == ({"wide": ("layers", "embed")}, {"wide": ("layers", "mlp")})
+    assert state[0]["stack_2"][0].v_row["wide"].shape == (2, 128)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"kind": "lion", "eps": 1e-8}, "optimizer.eps: lion has no such key, only adamw, adafactor, lamb, muon"),
+        ({"kind": "lamb", "bias_correction": False}, "optimizer.bias_correction: lamb has no such key, only adamw"),
+        ({"kind": "adamw", "adam_learning_rate": 0.1}, "optimizer.adam_learning_rate"),
+        ({"kind": "sgd", "b2": 0.9}, "optimizer.b2"),
+    ],
+)
+def test_keys_of_other_optimizers_are_refused(config, message):
+    with pytest.raises(UserError, match=message):
+        optimizers.make(OptimizerConfig(**config), optax.constant_schedule(1.0), AXES)
+
+
+def test_examples_in_the_docstrings():
+    assert doctest.testmod(optimizers).failed == 0
