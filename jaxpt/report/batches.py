@@ -264,7 +264,7 @@ def inspect(config: Config, *, count: int = 8, at: int = 0, split: str = "train"
     stop = at + count if split == "train" else min(at + count, stream.num_records)
     if at >= stop:
         raise UserError(f"--at {at}: the validation split ends with example {stream.num_records - 1}")
-    files = [file["name"] for file in data.fingerprint["source"]["files"][split]]
+    files = [file["name"] for file in data.fingerprint["source"].get("files", {}).get(split, ())]
     shown = [
         Shown(index, facts(example, files), segments(example, data.tokenizer))
         for index, example in ((index, stream.example(index)) for index in range(at, stop))

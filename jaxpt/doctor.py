@@ -1,0 +1,199 @@
+"""`jaxpt doctor`: what this machine has, whether training can work on it, and what to install if not."""
+
+from __future__ import annotations
+
+import collections
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+# Each probe is a process of its own: a library that crashes, hangs or prints takes nothing down with it.
+_DEVICES = """
+import json, jax, jax.numpy as jnp
+total = float(jax.jit(lambda x: (x @ x).sum())(jnp.ones((8, 8))))
+assert total == 512, total
+memory = lambda d: (d.memory_stats() or {}).get("bytes_limit")
+print(json.dumps([[d.platform, d.device_kind, memory(d)] for d in jax.local_devices()]))
+"""
+_PIPELINE = """
+import json, seqio, tensorflow as tf
+tf.config.set_visible_devices([], "GPU")
+print(json.dumps(sum(int(x) for x in tf.data.Dataset.range(8).map(lambda x: 2 * x).batch(2).unbatch())))
+"""
+_PROBE_SECONDS = 180
+
+
+class Row(NamedTuple):
+    """One line of the answer."""
+
+    what: str
+    found: str
+    ok: bool = True
+    advice: str = ""
+
+
+def doctor(console: Console | None = None) -> int:
+    """Prints what there is and what is missing.
+
+    Args:
+      console: where to; standard output by default.
+
+    Returns:
+      0 if training can work, 1 otherwise.
+    """
+    console = console or Console(highlight=False, soft_wrap=True)
+    probes = {name: _start(code) for name, code in (("devices", _DEVICES), ("pipeline", _PIPELINE))}
+    packages = _packages()
+    _print(console, "Python packages", packages)
+    machine = _machine()
+    _print(console, "Machine", machine)
+    work = [*_devices(probes["devices"]), _pipeline(probes["pipeline"])]
+    _print(console, "A compiled step, a data pipeline", work)
+    bad = [row for row in (*packages, *machine, *work) if not row.ok]
+    console.print("Training can work here." if not bad else f"Training cannot work: mend {_names(bad)}.")
+    return 1 if bad else 0
+
+
+def _names(rows: list[Row]) -> str:
+    return ", ".join(row.what for row in rows)
+
+
+def _print(console: Console, title: str, rows: list[Row]) -> None:
+    table = Table("", "", "", "", title=title, title_justify="left", show_header=False, box=None)
+    for row in rows:
+        mark = (
+            Text("ok", "green") if row.ok and not row.advice else Text("-", "yellow") if row.ok else Text("!!", "red")
+        )
+        table.add_row(mark, Text(row.what), Text(row.found), Text(row.advice, "bold"))
+    console.print(table)
+
+
+# ---- packages -------------------------------------------------------------------------------------------------------
+
+
+def _packages() -> list[Row]:
+    """Python and every package that jaxpt needs, by its own metadata."""
+    python = sys.version_info
+    good = (3, 11) <= python[:2] < (3, 14)
+    rows = [Row("python", platform.python_version(), good, "" if good else "wants Python 3.11 to 3.13")]
+    try:
+        wanted = importlib.metadata.requires("jaxpt") or []
+    except importlib.metadata.PackageNotFoundError:
+        return [*rows, Row("jaxpt", "not installed", True, "pip install -e . (in the repository)")]
+    return rows + [_package(text) for text in wanted if "extra ==" not in text]
+
+
+def _package(requirement: str) -> Row:
+    """Whether one requirement such as `jax>=0.10` is met."""
+    name = re.match(r"[A-Za-z0-9._-]+", requirement)[0]  # type: ignore[index]
+    least = re.search(r">=\s*([0-9.]+)", requirement)
+    try:
+        version = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return Row(name, "missing", False, f"pip install '{requirement}'")
+    if least and _numbers(version) < _numbers(least[1]):
+        return Row(name, f"{version}, wants {least[1]} or later", False, f"pip install -U '{requirement}'")
+    return Row(name, version)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Leading numbers of a version: "0.12.8rc1" is (0, 12, 8)."""
+    return tuple(int(part) for part in re.findall(r"(?:^|\.)(\d+)", version))
+
+
+# ---- machine --------------------------------------------------------------------------------------------------------
+
+
+def _machine() -> list[Row]:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxpt"
+    return [
+        Row("system", f"{platform.system()} {platform.release()}, {platform.machine()}"),
+        Row("CPU cores", str(cores)),
+        Row("memory", _memory()),
+        _disk("disk here", Path.cwd()),
+        _disk("disk of the data cache", cache),
+    ]
+
+
+def _memory() -> str:
+    try:
+        return _gigabytes(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (ValueError, OSError, AttributeError):
+        return "unknown"
+
+
+def _disk(what: str, path: Path) -> Row:
+    """Free space at a path, or at the nearest directory above it that exists; it must be writable."""
+    existing = next(parent for parent in (path, *path.parents) if parent.exists())
+    writable = os.access(existing, os.W_OK)
+    found = f"{_gigabytes(shutil.disk_usage(existing).free)} free at {path}"
+    return Row(what, found, writable, "" if writable else f"{existing} is not writable")
+
+
+def _gigabytes(size: float) -> str:
+    return f"{size / 1e9:.1f} GB"
+
+
+# ---- probes ---------------------------------------------------------------------------------------------------------
+
+
+def _start(code: str) -> subprocess.Popen[str]:
+    environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ}
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, "-c", code], stdout=pipe, stderr=pipe, text=True, env=environment)
+
+
+def _finish(process: subprocess.Popen[str]) -> tuple[object, str]:
+    """(What the probe printed, None if it failed; why it failed)."""
+    try:
+        out, error = process.communicate(timeout=_PROBE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return None, f"no answer in {_PROBE_SECONDS} s; is another process holding the device?"
+    if process.returncode:
+        return None, (error.strip().splitlines() or [f"exit code {process.returncode}"])[-1][:200]
+    return json.loads(out.strip().splitlines()[-1]), ""
+
+
+def _devices(process: subprocess.Popen[str]) -> list[Row]:
+    found, why = _finish(process)
+    if not isinstance(found, list):
+        return [Row("a jitted step", "failed", False, why)]
+    kinds = collections.Counter(tuple(device) for device in found)
+    rows = [
+        Row("devices", f"{count} × {kind} ({where})" + (f", {_gigabytes(memory)} each" if memory else ""))
+        for (where, kind, memory), count in kinds.items()
+    ]
+    return [Row("a jitted step", "runs"), *rows, *_missing_accelerator({where for where, *_ in kinds})]
+
+
+def _missing_accelerator(platforms: set[str]) -> list[Row]:
+    """An accelerator that the machine has and jax does not use."""
+    if "gpu" not in platforms and (shutil.which("nvidia-smi") or Path("/dev/nvidia0").exists()):
+        return [Row("CUDA", "an NVIDIA GPU is here, jax does not use it", True, "pip install 'jaxpt[cuda]'")]
+    if "tpu" not in platforms and (Path("/dev/accel0").exists() or Path("/dev/vfio/0").exists()):
+        return [Row("TPU", "a TPU is here, jax does not use it", True, "pip install 'jaxpt[tpu]'")]
+    if platforms == {"cpu"}:
+        return [Row("accelerator", "none; the smoke recipes run on a CPU")]
+    return []
+
+
+def _pipeline(process: subprocess.Popen[str]) -> Row:
+    found, why = _finish(process)
+    good = found == 56
+    return Row(
+        "a tf.data pipeline", "runs" if good else "failed", good, "" if good else why or f"56 wanted, got {found}"
+    )
