@@ -24,7 +24,7 @@ from jaxpt.plan import flops
 from jaxpt.train import checkpoint, guards, state, step
 from jaxpt.train.display import Display, console, duration, number
 from jaxpt.train.metrics import Metrics, environment
-from jaxpt.train.run_dir import check_fingerprint, open_run, write_text
+from jaxpt.train.run_dir import check, check_fingerprint, claim, write_text
 from jaxpt.train.state import Setup, State
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _train(config: Config, signals: guards.Signals) -> int:
     begun = time.time()
     say(f"jaxpt train: {config.model.kind} · {config.objective.kind} · {config.train.steps} steps → {config.run_dir}")
     starts = configs.phase_starts(config)
-    run_dir = open_run(config)
+    run_dir = check(config)
     setup = state.setup(config)
     checkpoint.check_space(setup, config.checkpoint, run_dir)
     checkpoints = checkpoint.Checkpoints(run_dir, config.checkpoint)
@@ -76,7 +76,7 @@ def _train(config: Config, signals: guards.Signals) -> int:
             say(f"{run_dir} is finished at step {done}; `train.steps={2 * done}` would go on")
             run.enter_phase(len(starts) - 1, meta)
             return run.finish(current)
-        say(_describe(setup, done))
+        say(_describe(setup))
         return run.go(current, meta)
     finally:
         checkpoints.close()
@@ -107,15 +107,13 @@ def _start(setup: Setup, checkpoints: checkpoint.Checkpoints, run_dir: Path) -> 
         reader.close()
 
 
-def _describe(setup: Setup, done: int) -> str:
-    config = setup.config
-    total = base.count_params(setup.model)
-    device = jax.devices()[0]
+def _describe(setup: Setup) -> str:
+    config, device = setup.config, jax.devices()[0]
     shape = " × ".join(f"{axis} {size}" for axis, size in setup.mesh.shape.items())
     disk = checkpoint.disk_need(setup, config.checkpoint)
     return (
-        f"{total:,} parameters; {jax.device_count()} × {device.device_kind}, mesh {shape}, "
-        f"computing in {base.compute_dtype(config.model).__name__ if hasattr(base.compute_dtype(config.model), '__name__') else base.compute_dtype(config.model)}\n"
+        f"{base.count_params(setup.model):,} parameters; {jax.device_count()} × {device.device_kind}, mesh {shape}, "
+        f"computing in {jnp.dtype(base.compute_dtype(config.model)).name}\n"
         f"state {state.per_device_size(setup) / 1e6:.1f} MB a device; checkpoints take up to {disk / 1e9:.2f} GB of disk"
     )
 
@@ -169,6 +167,7 @@ class Run:
         self.data = pipeline.prepare(self.here, phase=index, report=say)
         if meta is not None and meta["phase"] == index:
             check_fingerprint(meta["data"], json.loads(json.dumps(self.data.fingerprint)), str(self.run_dir))
+        claim(self.config)
 
     def _phase(self, current: State, done: int, end: int, metrics: Metrics) -> tuple[State, int]:
         """The steps of one phase, or up to a signal."""

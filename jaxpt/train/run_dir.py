@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,14 @@ from jaxpt.config import Config
 from jaxpt.errors import UserError
 
 
-def open_run(config: Config) -> Path:
-    """Makes or opens the run_dir, and writes `config.yaml`.
+def check(config: Config) -> Path:
+    """Finds out whether a run may start or go on in its run_dir; nothing is written there yet.
 
     Args:
       config: what was asked for.
 
     Returns:
-      The directory.
+      The directory; it exists and can be written.
 
     Raises:
       UserError: it cannot be written, or it belongs to a run of another identity (the differing keys are named).
@@ -26,8 +27,7 @@ def open_run(config: Config) -> Path:
     run_dir = Path(config.run_dir)
     saved = run_dir / "config.yaml"
     if saved.exists():
-        old = configs.load(saved)
-        changed = configs.differences(old, config)
+        changed = configs.differences(configs.load(saved), config)
         if changed:
             key, was, now = changed[0]
             more = f" (and {', '.join(k for k, _, _ in changed[1:6])})" if len(changed) > 1 else ""
@@ -35,14 +35,18 @@ def open_run(config: Config) -> Path:
                 f"{run_dir}: belongs to another run: {key} is {was!r} there, {now!r} was asked for{more}; "
                 f"choose another run_dir=…, or delete this one"
             )
-    elif run_dir.exists() and not run_dir.is_dir():
-        raise UserError(f"{run_dir}: run_dir is a file, a directory is wanted")
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
-        write_text(saved, configs.to_yaml(config))
+        with tempfile.TemporaryFile(dir=run_dir) as probe:
+            probe.write(b"x")
     except OSError as error:
         raise UserError(f"{run_dir}: cannot write the run_dir: {error.strerror or error}") from None
     return run_dir
+
+
+def claim(config: Config) -> None:
+    """Writes `config.yaml`: from now on the run_dir belongs to this configuration."""
+    write_text(Path(config.run_dir) / "config.yaml", configs.to_yaml(config))
 
 
 def write_text(path: Path, text: str) -> None:
