@@ -6,6 +6,7 @@ feature is an error, never trimmed.
 
 from __future__ import annotations
 
+import numpy as np
 import seqio
 import tensorflow as tf
 
@@ -89,14 +90,13 @@ def encoder(ex: dict[str, tf.Tensor], length: int, max_predictions: int) -> dict
       >>> [ex[name].tolist() for name in ("encoder_segment_ids", "masked_targets", "masked_weights")]
       [[1, 1, 1, 1, 0], [8, 0], [1.0, 0.0]]
     """
-    predictions = tf.ones_like(ex["masked_targets"], tf.float32)
     features = {
         "encoder_input_tokens": _pad(ex["tokens"], length, "tokens"),
         "encoder_token_types": _pad(ex["token_types"], length, "token_types"),
         **_layout("encoder", tf.size(ex["tokens"]), length),
         "masked_positions": _pad(ex["masked_positions"], max_predictions, "masked_positions"),
         "masked_targets": _pad(ex["masked_targets"], max_predictions, "masked_targets"),
-        "masked_weights": _pad(predictions, max_predictions, "masked_weights"),
+        "masked_weights": _weights(tf.size(ex["masked_targets"]), max_predictions),
     }
     if "is_random_next" in ex:
         label = tf.ensure_shape(tf.cast(ex["is_random_next"], tf.int32), [])
@@ -110,18 +110,25 @@ def _decoder(inputs: tf.Tensor, targets: tf.Tensor, length: int) -> dict[str, tf
         "decoder_input_tokens": _pad(inputs, length, "targets"),
         "decoder_target_tokens": _pad(targets, length, "targets"),
         **_layout("decoder", tf.size(targets), length),
-        "decoder_loss_weights": tf.sequence_mask(tf.size(targets), length, tf.float32),
+        "decoder_loss_weights": _weights(tf.size(targets), length),
     }
 
 
 def _layout(side: str, size: tf.Tensor, length: int) -> dict[str, tf.Tensor]:
     """Segment id 1 and positions 0, 1, … on `size` real tokens, zeros on the padding after them."""
-    segment_ids = tf.sequence_mask(size, length, tf.int32)
-    return {f"{side}_segment_ids": segment_ids, f"{side}_positions": tf.range(length) * segment_ids}
+    positions = np.arange(length, dtype=np.int32)
+    segment_ids = tf.cast(positions < size, tf.int32)
+    return {f"{side}_segment_ids": segment_ids, f"{side}_positions": positions * segment_ids}
+
+
+def _weights(size: tf.Tensor, length: int) -> tf.Tensor:
+    """1.0 on `size` real entries, zeros after them."""
+    return tf.cast(np.arange(length, dtype=np.int32) < size, tf.float32)
 
 
 def _pad(x: tf.Tensor, length: int, name: str) -> tf.Tensor:
     """Zeros after `x` up to the static `length`."""
-    message = f"{name} of an example are longer than their feature of length {length}"
-    tf.debugging.assert_less_equal(tf.size(x), length, message)
-    return tf.ensure_shape(tf.pad(x, [[0, length - tf.size(x)]]), [length])
+    size = tf.size(x)
+    message = f"{name} of an example are longer than their feature of length {length}:"
+    tf.raw_ops.Assert(condition=size <= length, data=[message, size])  # tf.debugging's costs ten times as many ops
+    return tf.ensure_shape(tf.pad(x, [[0, length - size]]), [length])

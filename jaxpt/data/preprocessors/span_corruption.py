@@ -42,23 +42,24 @@ def corrupt(
       >>> with seqio.map_seed_manager(1):
       ...     ds = corrupt(ds, density=0.5, mean_span=2.0, first_sentinel=99, eos=1)
       >>> {name: x.tolist() for name, x in next(ds.as_numpy_iterator()).items()}
-      {'inputs': [11, 12, 99, 16, 17, 98, 1], 'targets': [99, 13, 14, 15, 98, 18, 1]}
+      {'inputs': [11, 12, 99, 15, 16, 98, 1], 'targets': [99, 13, 14, 98, 17, 18, 1]}
     """
     tokens = ex["tokens"]
     length = tf.size(tokens)
     noise, spans = _noise_counts(length, density, mean_span)
-    seeds = tf.random.split(seed, 2)
-    kept_spans = _composition(length - noise, spans, seeds[0])
-    noise_spans = _composition(noise, spans, seeds[1])
-    ends = tf.cumsum(tf.reshape(tf.stack([kept_spans, noise_spans], axis=1), [-1]))
-    # Spans are numbered through: even ones stay, odd ones are noise. A sentinel of the same number stands for a noise
-    # span in the inputs, and for the text before it in the targets.
-    span = tf.searchsorted(ends, tf.range(length), side="right")
-    is_noise = span % 2 == 1
-    is_first = tf.concat([[spans > 0], span[1:] != span[:-1]], axis=0)[:length]
-    sentinel = first_sentinel - span // 2
-    inputs = tf.boolean_mask(tf.where(is_noise, sentinel, tokens), ~is_noise | is_first)
-    targets = tf.boolean_mask(tf.where(is_noise, tokens, sentinel), is_noise | is_first)
+    priority = tf.random.stateless_uniform([length], seed, minval=None, maxval=None, dtype=tf.int32)
+    lost = _composition(noise, spans, priority[:noise])
+    kept = _composition(length - noise, spans, priority[noise:])
+    # A kept span begins where as many kept and noise spans have ended; a noise span one kept span later.
+    starts = tf.concat([kept[:-1] + lost[:-1], kept[1:] + lost[:-1]], 0)[: 2 * spans]
+    is_first = tf.scatter_nd(starts[:, None], tf.ones_like(starts), [length])
+    span = tf.cumsum(is_first)  # 1, 3, … are kept, 2, 4, … are noise; 0 throughout a text of one token
+    is_noise, is_first = (span > 0) & (span % 2 == 0), is_first > 0
+    # Kept span 2i+1 and noise span 2i+2 share a sentinel: it stands for the noise in the inputs, for the kept in the
+    # targets.
+    sentinel = first_sentinel - (span - 1) // 2
+    inputs = tf.gather_nd(tf.where(is_noise, sentinel, tokens), tf.where(~is_noise | is_first))
+    targets = tf.gather_nd(tf.where(is_noise, tokens, sentinel), tf.where(is_noise | is_first))
     origin = {"origin": ex["origin"]} if "origin" in ex else {}
     return {"inputs": tf.concat([inputs, [eos]], 0), "targets": tf.concat([targets, [eos]], 0)} | origin
 
@@ -71,8 +72,7 @@ def _noise_counts(length: tf.Tensor, density: float, mean_span: float) -> tuple[
     return noise, tf.minimum(tf.maximum(spans, 1), tf.minimum(noise, length - noise))
 
 
-def _composition(total: tf.Tensor, parts: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """`parts` positive integers of sum `total`, uniform: parts-1 of the total-1 places between items are cut."""
-    priority = tf.random.stateless_uniform([tf.maximum(total - 1, 0)], seed, minval=None, maxval=None, dtype=tf.int32)
-    cuts = tf.sort(tf.math.top_k(priority, tf.maximum(parts - 1, 0), sorted=False).indices) + 1
-    return tf.concat([cuts, [total]], 0)[:parts] - tf.concat([[0], cuts], 0)[:parts]
+def _composition(total: tf.Tensor, parts: tf.Tensor, priority: tf.Tensor) -> tf.Tensor:
+    """Bounds [0, …, total] of `parts` positive lengths, uniform: parts-1 of the total-1 places between are cut."""
+    cuts = tf.math.top_k(priority[1:], tf.maximum(parts - 1, 0), sorted=False).indices
+    return tf.concat([[0], 1 + tf.sort(cuts), [total]], 0)
