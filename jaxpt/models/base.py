@@ -80,8 +80,8 @@ def count_params(model: nn.Module, exclude: Iterable[str] = ()) -> int:
     kept = {name: part for name, part in abstract(model).items() if name not in set(exclude)}
 
     def count(box: nn.LogicallyPartitioned) -> int:
-        sizes = dict(zip(box.names, box.value.shape, strict=True))
-        return math.prod((sizes | {"vocab": model.config.vocab_size} if "vocab" in sizes else sizes).values())
+        axes = zip(box.names, box.value.shape, strict=True)
+        return math.prod(model.config.vocab_size if name == "vocab" else size for name, size in axes)
 
     return sum(map(count, jax.tree.leaves(kept, is_leaf=_is_box)))
 
@@ -100,7 +100,8 @@ def unstack(layers: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _boxed_init(model: nn.Module, key: jax.Array) -> dict[str, Any]:
-    return model.init(key, jnp.zeros((1, 1), jnp.int32))["params"]
+    with nn.logical_axis_rules(()):  # a batch of one does not divide over a mesh, nor need it
+        return model.init(key, jnp.zeros((1, 1), jnp.int32))["params"]
 
 
 def _is_box(x: Any) -> bool:

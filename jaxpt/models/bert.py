@@ -6,11 +6,12 @@ Shapes: B batch · L length · D embedding width · V vocabulary (Vp: its rows i
 from __future__ import annotations
 
 import functools
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from pydantic import model_validator
 
 from jaxpt.config import Fraction, ModelConfig, PositiveInt
 from jaxpt.models.attention import Attention, Mask
@@ -40,6 +41,12 @@ class BertConfig(ModelConfig):
     token_types: PositiveInt = 2
     dropout: Fraction = 0.0
     """Rate on embeddings, attention weights and the output of each block (BERT: 0.1)."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.embed_dim % self.heads:
+            raise ValueError(f"heads: {self.heads} does not divide embed_dim {self.embed_dim}")
+        return self
 
     @property
     def position_limit(self) -> int | None:

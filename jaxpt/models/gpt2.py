@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import flax.linen as nn
 import jax
+from pydantic import model_validator
 
 from jaxpt.config import Fraction, ModelConfig, PositiveInt
 from jaxpt.models.attention import Attention, Mask
@@ -39,6 +40,12 @@ class GPT2Config(ModelConfig):
     max_positions: PositiveInt = 1024
     dropout: Fraction = 0.0
     """Rate on embeddings, attention weights and the output of each block (GPT-2: 0.1)."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.embed_dim % self.heads:
+            raise ValueError(f"heads: {self.heads} does not divide embed_dim {self.embed_dim}")
+        return self
 
     @property
     def position_limit(self) -> int | None:

@@ -1,0 +1,85 @@
+"""Small models and what is asked of each of them."""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxpt.models import base
+from jaxpt.models.bert import BertConfig
+from jaxpt.models.gpt2 import GPT2Config
+from jaxpt.models.layers import Embed
+from jaxpt.models.t5 import T5Config
+
+V = 203
+SIZES = {"vocab_size": V, "layers": 2, "embed_dim": 24, "heads": 3, "dtype": "float32"}
+
+
+def bert(**options):
+    return BertConfig(**SIZES | {"mlp_dim": 40, "max_positions": 32} | options)
+
+
+def gpt2(**options):
+    return GPT2Config(**SIZES | {"mlp_dim": 40, "max_positions": 32} | options)
+
+
+def t5(**options):
+    return T5Config(**SIZES | {"mlp_dim": 40, "head_dim": 5, "max_distance": 16, "buckets": 8} | options)
+
+
+def t5_old(**options):
+    return t5(feed_forward="relu", tie_embeddings=True, **options)
+
+
+ALL = {"bert": bert, "gpt2": gpt2, "t5": t5, "t5_old": t5_old}
+
+
+@functools.cache
+def made(name, **options):
+    """(model, variables) of seed 0, the biases and norms shaken so that all of them matter."""
+    model = ALL[name](**options).build()
+    params = jax.jit(lambda key: base.init(model, key))(jax.random.key(0))
+    rng = np.random.default_rng(0)
+    return model, {"params": jax.tree.map(lambda x: x + 0.1 * rng.normal(size=x.shape).astype(np.float32), params)}
+
+
+def tokens(*shape, seed=0):
+    return np.random.default_rng(seed).integers(0, V, shape)
+
+
+def apply(model, variables, method, *args, **kwargs):
+    return jax.jit(functools.partial(model.apply, method=method))(variables, *args, **kwargs)
+
+
+def packed(run, length):
+    """Two sequences of 5 and 7 tokens in one row of `length`, and each alone.
+
+    `run(tokens, segment_ids, positions)` gives hidden states. Returns those of both sequences, packed and alone.
+    """
+    first, second = tokens(1, 5, seed=1), tokens(1, 7, seed=2)
+    padding = length - 12
+    row = np.concatenate([first, second, tokens(1, padding, seed=3)], axis=1)
+    segments = np.array([[1] * 5 + [2] * 7 + [0] * padding])
+    positions = np.array([[*range(5), *range(7), *[0] * padding]])
+    together = run(row, segments, positions)
+    alone = [run(x, np.ones_like(x), np.arange(x.shape[1])[None]) for x in (first, second)]
+    return (together[:, :5], together[:, 5:12]), alone
+
+
+def influence(model, variables, method, ids, *args, **kwargs):
+    """d(output t) / d(embedding of token s), summed in absolute value over the width: [L, L]."""
+
+    def outputs(delta_LxD):
+        def shift(call, a, k, context):
+            out = call(*a, **k)
+            looked_up = isinstance(context.module, Embed) and context.method_name == "__call__"
+            return out + delta_LxD if looked_up else out
+
+        with nn.intercept_methods(shift):
+            hidden = model.apply(variables, ids, *args, method=method, **kwargs)
+        return hidden[0] @ jnp.linspace(-1, 1, hidden.shape[-1])
+
+    zeros = jnp.zeros((ids.shape[1], model.config.embed_dim))
+    return np.abs(jax.jit(jax.jacrev(outputs))(zeros)).sum(-1)

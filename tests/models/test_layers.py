@@ -1,0 +1,74 @@
+"""Activations, norms, embeddings and the padding of vocabularies."""
+
+import doctest
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxpt.models import layers
+from jaxpt.models.heads import finish_logits
+
+INIT = nn.initializers.normal(1.0)
+
+
+def test_examples():
+    assert doctest.testmod(layers).failed == 0
+
+
+def test_gelu_and_its_derivative_are_exact():
+    x = jnp.linspace(-12, 12, 4801)
+    np.testing.assert_allclose(layers.gelu(x), jax.nn.gelu(x, approximate=False), atol=1e-6)
+    plain = jax.vmap(jax.grad(lambda x: jax.nn.gelu(x, approximate=False)))(x)
+    np.testing.assert_allclose(jax.vmap(jax.grad(layers.gelu))(x), plain, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_norms(dtype):
+    x = (3 + 5 * jax.random.normal(jax.random.key(0), (4, 64))).astype(dtype)
+    exact = np.asarray(x, np.float64)
+    centred = exact - exact.mean(-1, keepdims=True)
+    wanted = {
+        layers.LayerNorm: centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 0.1),
+        layers.RMSNorm: exact / np.sqrt((exact**2).mean(-1, keepdims=True) + 0.1),
+    }
+    for norm, want in wanted.items():
+        y, _ = norm(0.1, dtype).init_with_output(jax.random.key(1), x)
+        assert y.dtype == dtype
+        np.testing.assert_allclose(np.asarray(y, np.float64), want, atol=1e-5 if dtype == jnp.float32 else 2e-2)
+
+
+def test_embedding_gradient_is_summed_in_float32():
+    # 4,096 ones in bfloat16 stop at 256.
+    module = layers.Embed(10, 8, INIT, jnp.bfloat16)
+    tokens = jnp.zeros((1, 4096), jnp.int32)
+    variables = nn.unbox(module.init(jax.random.key(0), tokens))
+    gradient = jax.grad(lambda v: module.apply(v, tokens).astype(jnp.float32).sum())(variables)
+    np.testing.assert_array_equal(gradient["params"]["table"][0], 4096)
+
+
+def test_small_embedding_is_a_lookup():
+    module = layers.SmallEmbed(3, 8, INIT, jnp.float32)
+    ids = jnp.array([[0, 2, 1, 1]])
+    variables = nn.unbox(module.init(jax.random.key(0), ids))
+    np.testing.assert_allclose(module.apply(variables, ids), variables["params"]["table"][ids], atol=1e-6)
+
+
+def test_gated_feed_forward():
+    module = layers.FeedForward(6, "gelu_tanh", INIT, INIT, jnp.float32, gated=True, use_bias=False)
+    x = jax.random.normal(jax.random.key(0), (1, 2, 4))
+    variables = nn.unbox(module.init(jax.random.key(1), x, deterministic=True))
+    w = {name: part["kernel"] for name, part in variables["params"].items()}
+    want = (jax.nn.gelu(x @ w["gate"]) * (x @ w["up"])) @ w["down"]
+    np.testing.assert_allclose(module.apply(variables, x, deterministic=True), want, rtol=1e-5)
+
+
+def test_padded_columns_of_logits():
+    logits = jax.random.normal(jax.random.key(0), (2, 3, 128))
+    assert finish_logits(logits, 101, padded=False).shape == (2, 3, 101)
+    padded = finish_logits(logits, 101, padded=True)
+    np.testing.assert_array_equal(padded[..., :101], logits[..., :101])
+    np.testing.assert_array_equal(jax.nn.softmax(padded)[..., 101:], 0)
+    np.testing.assert_array_equal(finish_logits(logits, 128, padded=True), logits)
