@@ -5,10 +5,10 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 
 from jaxpt import config as configs
 from jaxpt.config import at_phase, build, differences, dump, load, phase_starts, to_yaml
+from jaxpt.config.files import parse
 from jaxpt.errors import UserError
 
 ROOT = Path(__file__).parents[1]
@@ -423,7 +423,7 @@ def test_the_schema_in_the_repository_is_current():
 def test_the_schema_takes_every_recipe_and_refuses_mistakes():
     jsonschema = pytest.importorskip("jsonschema")
     schema = jsonschema.Draft202012Validator(configs.json_schema())
-    recipes = [yaml.safe_load(path.read_text("utf-8")) for path in sorted((ROOT / "configs").glob("*/*.yaml"))]
+    recipes = [parse(path.read_text("utf-8"), str(path)) for path in sorted((ROOT / "configs").glob("*/*.yaml"))]
     assert recipes
     for tree in recipes:
         schema.validate(tree)

@@ -94,7 +94,7 @@ for _tag, _pattern, _first in _SCALARS:
         _class.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), list(_first))
 
 
-def _parse(text: str, where: str) -> Any:
+def parse(text: str, where: str) -> Any:
     """The value of a YAML text, made of mappings, lists, strings, numbers, booleans and null alone."""
     try:
         return json.loads(json.dumps(yaml.load(text, _Loader), allow_nan=False))
@@ -116,7 +116,7 @@ def _read(path: Path, below: tuple[Path, ...] = ()) -> tuple[dict[str, Any], dic
     if path.resolve() in [recipe.resolve() for recipe in below]:
         raise UserError(f"{below[0]}: base: goes round in a circle: {' → '.join(map(str, (*below, path)))}")
     try:
-        own = _parse(path.read_text(encoding="utf-8-sig"), str(path))
+        own = parse(path.read_text(encoding="utf-8-sig"), str(path))
     except UnicodeDecodeError:
         raise UserError(f"{asked}{path}: not UTF-8 text; a recipe is a YAML file") from None
     except OSError as error:
@@ -141,7 +141,7 @@ def _override(tree: dict[str, Any], origin: dict[str, str], item: str) -> None:
     if not equals or not key:
         raise UserError(f"command line: {item!r}: wants key=value, such as train.steps=100")
     # A glob or an address is no YAML alias, tag or comment: on a command line these have no use.
-    value = text if text[:1] in tuple("*&!%@`#") else _parse(text, f"command line: {item}")
+    value = text if text[:1] in tuple("*&!%@`#") else parse(text, f"command line: {item}")
     put(tree, key, value, "command line")
     for old in [old for old in origin if old == key or old.startswith(f"{key}.")]:
         del origin[old]

@@ -79,10 +79,18 @@ def segments(example: Example, tokenizer: Pieces) -> dict[str, list[Span]]:
       {title: spans}: "inputs" for an encoder, "inputs" and "targets" for an encoder-decoder, "text" for a decoder.
     """
     if "masked_positions" in example:
-        return {"inputs": _masked(example, tokenizer)}
-    if "encoder_input_tokens" in example:
-        return {"inputs": _corrupted(example, tokenizer), "targets": _targets(example, tokenizer)}
-    return {"text": _running(example, tokenizer)}
+        parts = {"inputs": _masked(example, tokenizer)}
+    elif "encoder_input_tokens" in example:
+        parts = {"inputs": _corrupted(example, tokenizer), "targets": _targets(example, tokenizer)}
+    else:
+        parts = {"text": _running(example, tokenizer)}
+    return {title: _spaced(spans) for title, spans in parts.items()}
+
+
+def _spaced(spans: Sequence[Span]) -> list[Span]:
+    """One space after each label, whatever the token there begins with."""
+    after = [False, *(span.style == "label" for span in spans)]
+    return [dataclasses.replace(s, text=f" {s.text.lstrip(' ')}") if label else s for s, label in zip(spans, after)]
 
 
 def _masked(example: Example, tokenizer: Pieces) -> list[Span]:
@@ -182,7 +190,7 @@ def _document_end(example: Example, side: str, position: int) -> list[Span]:
     segment_ids = example[f"{side}_segment_ids"]
     if position == 0 or segment_ids[position] == segment_ids[position - 1]:
         return []
-    return [Span("\n"), Span(f"segment {int(segment_ids[position])}:", "label"), Span(" ")]
+    return [Span("\n"), Span(f"segment {int(segment_ids[position])}:", "label")]
 
 
 def _padding(example: Example, side: str) -> list[Span]:

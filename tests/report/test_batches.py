@@ -1,0 +1,244 @@
+"""What `jaxpt inspect` says of an example is what its features hold."""
+
+import io
+import types
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from jaxpt.objectives.base import Vocabulary
+from jaxpt.report import text
+from jaxpt.report.batches import LEGEND, Shown, Span, facts, segments
+from jaxpt.report.html import page
+
+
+def tokenizer(kind, pieces, **vocabulary):
+    return types.SimpleNamespace(
+        kind=kind,
+        vocabulary=Vocabulary(size=len(pieces), **vocabulary),
+        tokens=lambda ids: [pieces[int(i)] for i in ids],
+    )
+
+
+WORDPIECE = tokenizer(
+    "wordpiece",
+    ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "sat", "dog"],
+    unk=1, cls=2, sep=3, mask=4,
+)  # fmt: skip
+SENTENCEPIECE = tokenizer(
+    "sentencepiece",
+    ["<pad>", "</s>", "<unk>", "▁a", "▁b", "c", "<extra_id_1>", "<extra_id_0>"],
+    unk=2, eos=1, sentinels=2,
+)  # fmt: skip
+BPE = tokenizer("bpe", ["a", " b", "\n", "\x1b[31m", "<|endoftext|>"], bos=4, eos=4)
+
+
+def example(**features):
+    return {name: np.array(value) for name, value in features.items()}
+
+
+def pair():
+    """[CLS] the [MASK]=cat ##s=kept [SEP] dog=was sat [SEP], padding"""
+    return example(
+        encoder_input_tokens=[2, 5, 4, 7, 3, 9, 3, 0, 0],
+        encoder_token_types=[0, 0, 0, 0, 0, 1, 1, 0, 0],
+        encoder_segment_ids=[1, 1, 1, 1, 1, 1, 1, 0, 0],
+        masked_positions=[2, 3, 5, 0],
+        masked_targets=[6, 7, 8, 0],
+        masked_weights=[1.0, 1.0, 1.0, 0.0],
+        next_sentence_labels=1,
+        next_sentence_weights=1.0,
+        origin=[1, 20, 300],
+    )
+
+
+def corrupted():
+    return example(
+        encoder_input_tokens=[3, 7, 4, 6, 1, 0],
+        encoder_segment_ids=[1, 1, 1, 1, 1, 0],
+        decoder_input_tokens=[0, 7, 4, 5, 6, 3],
+        decoder_target_tokens=[7, 4, 5, 6, 3, 1],
+        decoder_segment_ids=[1, 1, 1, 1, 1, 1],
+        decoder_loss_weights=[1.0] * 6,
+    )
+
+
+def running():
+    return example(
+        decoder_input_tokens=[0, 1, 4, 0, 1, 0],
+        decoder_target_tokens=[1, 4, 0, 1, 1, 0],
+        decoder_segment_ids=[1, 1, 1, 1, 1, 0],
+        decoder_loss_weights=[1.0, 1.0, 0.0, 0.0, 1.0, 0.0],
+    )
+
+
+def drawn(spans, plain=True):
+    return text.as_text(spans, plain).plain
+
+
+def test_chosen_positions_show_input_and_target():
+    spans = segments(pair(), WORDPIECE)["inputs"]
+    assert drawn(spans) == ("A: [CLS] the [MASK]⟨cat⟩ ##s⟨kept⟩ [SEP]\nB: dog⟨random, was sat⟩ [SEP] ⟨2 × padding⟩")
+    assert [s.style for s in spans if s.note] == ["mask", "kept", "random"]
+
+
+def test_positions_without_weight_are_not_chosen():
+    """Unused entries of the masked features point at position 0."""
+    spans = segments({**pair(), "masked_weights": np.zeros(4)}, WORDPIECE)["inputs"]
+    assert not [s for s in spans if s.note]
+    assert "mask" not in [s.style for s in spans]
+
+
+def test_windows_without_pairs_have_no_a_and_b():
+    features = {k: v for k, v in pair().items() if not k.startswith("next_sentence")}
+    assert drawn(segments(features, WORDPIECE)["inputs"]).startswith("[CLS] the")
+
+
+def test_packed_rows_show_where_segments_begin():
+    features = {k: v for k, v in pair().items() if not k.startswith("next_sentence")}
+    features["encoder_segment_ids"] = np.array([1, 1, 1, 1, 1, 2, 2, 0, 0])
+    assert "[SEP]\nsegment 2: dog" in drawn(segments(features, WORDPIECE)["inputs"])
+
+
+def test_sentinels_show_the_span_they_stand_for():
+    shown = segments(corrupted(), SENTENCEPIECE)
+    assert drawn(shown["inputs"]) == "a <extra_id_0>⟨bc⟩ b <extra_id_1>⟨a⟩</s> ⟨1 × padding⟩"
+    assert drawn(shown["targets"]) == "<extra_id_0> bc <extra_id_1> a</s>"
+
+
+def test_a_sentinel_without_a_span_is_said():
+    features = corrupted()
+    features["decoder_target_tokens"][3] = 3
+    assert "<extra_id_1>⟨nothing in the targets⟩" in drawn(segments(features, SENTENCEPIECE)["inputs"])
+
+
+def test_sentinels_of_packed_examples_are_told_apart():
+    features = example(
+        encoder_input_tokens=[7, 7],
+        encoder_segment_ids=[1, 2],
+        decoder_target_tokens=[7, 3, 7, 4],
+        decoder_segment_ids=[1, 1, 2, 2],
+        decoder_loss_weights=[1.0] * 4,
+    )
+    assert [s.note for s in segments(features, SENTENCEPIECE)["inputs"] if s.note] == ["a", "b"]
+
+
+def test_running_text_breaks_after_documents_and_marks_tokens_without_loss():
+    spans = segments(running(), BPE)["text"]
+    assert drawn(spans) == "~a~ b<|endoftext|>\n~a b~ b ⟨1 × padding⟩"
+    assert [s.style for s in spans if s.text == "<|endoftext|>"] == ["special"]
+
+
+def test_a_decoder_shows_every_token_once():
+    """The first input, then all targets."""
+    spans = segments(running(), BPE)["text"]
+    words = [s.text for s in spans if s.style != "padding" and s.text != "\n"]
+    assert words == BPE.tokens([0, 1, 4, 0, 1, 1])
+
+
+@pytest.mark.parametrize(("make", "model"), [(pair, WORDPIECE), (corrupted, SENTENCEPIECE), (running, BPE)])
+def test_a_row_of_padding_alone(make, model):
+    empty = {name: np.zeros_like(value) for name, value in make().items()}
+    for spans in segments(empty, model).values():
+        assert [s.style for s in spans] == ["padding"]
+
+
+def test_facts():
+    said = facts(pair(), ["a.txt", "b.txt"])
+    assert said == {
+        "origin": "b.txt, document 20, token 300",
+        "encoder tokens": "7 (+ 2 padding)",
+        "targets": "3",
+        "next sentence": "B is random (label 1)",
+    }
+    assert facts(pair())["origin"] == "file 1, document 20, token 300"
+    assert facts(running())["targets"] == "3"
+    assert facts(corrupted())["decoder tokens"] == "6 (+ 0 padding)"
+
+
+NASTY = [Span(" [bold]"), Span(" [/red]", "mask", "[MASK] & <b>"), Span(" :smile:"), Span(" <script>", "special")]
+
+
+def test_tokens_are_never_markup():
+    console = Console(file=io.StringIO(), width=200, force_terminal=True, color_system="standard")
+    text.show("title [x]", [Shown(0, {"origin": "[a] <b>"}, {"inputs": NASTY})], console)
+    plain = Console(file=io.StringIO(), width=200)
+    text.show("title [x]", [Shown(0, {"origin": "[a] <b>"}, {"inputs": NASTY})], plain)
+    out = plain.file.getvalue()
+    for word in ("[bold]", "[/red]⟨[MASK] & <b>⟩", ":smile:", "<script>", "[a] <b>", "title [x]"):
+        assert word in out
+    assert "\x1b[" in console.file.getvalue() and "\x1b[" not in out
+
+
+def test_control_characters_do_not_reach_the_terminal():
+    features = {**running(), "decoder_target_tokens": np.array([3, 2, 3, 3, 3, 3])}
+    words = drawn(segments(features, BPE)["text"])
+    assert "\x1b" not in words
+    assert r"\x1b[31m" in words and "⏎\n" in words
+
+
+class Tags(HTMLParser):
+    """Checks that tags close in order, and collects the text."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.words = [], ""
+
+    def handle_starttag(self, tag, attrs):
+        assert tag not in ("script", "link", "img"), "self-contained"
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words += data
+
+
+def test_page_is_well_formed_escaped_and_self_contained():
+    styles = [Span(f" {style}", style, "note") for style in LEGEND]
+    source = page("a < b", [Shown(7, {"origin": "x & y"}, {"inputs": NASTY, "targets": styles})])
+    tags = Tags()
+    tags.feed(source)
+    tags.close()
+    assert not tags.open
+    for word in ("a < b", "x & y", "[/red]⟨[MASK] & <b>⟩", "<script>", *LEGEND):
+        assert word in tags.words
+    assert "http" not in source and "prefers" not in source
+    assert "color-scheme: light dark" in source
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bert", "gpt2", "t5"])
+def test_recipes_are_shown(name, tmp_path, capsys, monkeypatch):
+    """From a recipe to text and to a page; the cache of the vocabulary is shared by both."""
+    from jaxpt.cli import main
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("\n".join(f"The {a} saw the {b}. It ran. Then the {b} sat." for a, b in WORDS))
+    recipe = f"{__file__.rpartition('/tests/')[0]}/configs/smoke/{name}_tiny.yaml"
+    common = [
+        recipe,
+        "-n",
+        "2",
+        "data.path=text.txt",
+        "data.length=32",
+        "data.tokenizer.vocab_size=400",
+        "data.batch_size=2",
+    ]
+    assert main(["inspect", *common]) == 0
+    out = capsys.readouterr().out
+    assert "text.txt, document" in out and "targets" in out
+    assert main(["inspect", *common, "--split", "validation", "--html", "page.html"]) == 0
+    assert (tmp_path / "page.html").stat().st_size > 1000
+    assert not (tmp_path / "runs").exists(), "looking leaves no run behind"
+    capsys.readouterr()
+    assert main(["inspect", *common, "--split", "validation", "--at", "99999"]) == 2
+    assert "the validation split ends with example" in capsys.readouterr().err
+
+
+WORDS = [(f"{x}at", f"{y}og") for x in "bcdfghjklmnprst" for y in "bcdfghjklmnprst"]
