@@ -43,8 +43,16 @@ class Stream:
     ) -> None:
         """A stream over `store`; `present` makes the features, `seed` keys the order, `readers` are threads."""
         self.num_records, self.features, self.batch_size = len(store), dict(features), batch_size
-        self._store, self._present, self._readers = store, present, readers
-        self._order = key(seed, "order")
+        self._store, self._readers, self._order = store, readers, key(seed, "order")
+
+        def make(record: Record, index: tf.Tensor, valid: tf.Tensor) -> Record:
+            made = present(record, index)
+            return {name: made[name] * tf.cast(valid, made[name].dtype) for name in self.features if name in made}
+
+        # Traced once; every pass over the stream runs the same graph.
+        scalars = (tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.bool))
+        self._make = tf.function(make, input_signature=[store.spec, *scalars])
+        check_features(self._make.get_concrete_function().structured_outputs, self.features)
 
     def batches(self, start: int = 0, rows: slice | None = None) -> Iterator[Batch]:
         """Training batches without end; every epoch is another permutation with other noise.
@@ -142,12 +150,7 @@ class Stream:
         return self._readers or tf.data.AUTOTUNE
 
     def _iterate(self, ds: tf.data.Dataset, rows: int) -> Iterator[Batch]:
-        def features(record: Record, index: tf.Tensor, valid: tf.Tensor) -> Record:
-            made = self._present(record, index)
-            return {name: made[name] * tf.cast(valid, made[name].dtype) for name in self.features if name in made}
-
-        ds = self._records(ds).map(features, num_parallel_calls=self._threads, deterministic=True)
-        check_features(ds.element_spec, self.features)
+        ds = self._records(ds).map(self._make, num_parallel_calls=self._threads, deterministic=True)
         ds = ds.batch(rows, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
         options = tf.data.Options()
         options.deterministic = True
@@ -172,5 +175,6 @@ def check_features(spec: dict[str, tf.TensorSpec], features: Features) -> None:
         got = (tuple(spec[name].shape), spec[name].dtype.name)
         if got != (tuple(shape), dtype):
             raise ValueError(
-                f"objective.features declares {name} as {dtype}{list(shape)}, its preprocessors give {got[1]}{list(got[0])}"
+                f"objective.features declares {name} as {dtype}{list(shape)}, "
+                f"its preprocessors give {got[1]}{list(got[0])}"
             )

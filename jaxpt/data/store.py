@@ -202,7 +202,11 @@ def _batches(ds: tf.data.Dataset) -> Iterator[dict[str, Ragged]]:
                 out[name] = (value, tf.ones(tf.shape(value)[:1], tf.int64))
         return out
 
-    for batch in ds.ragged_batch(_BATCH).map(flatten).prefetch(2).as_numpy_iterator():
+    options = tf.data.Options()
+    # A preprocessor that gathers the whole corpus in one batch would have room for 2^62 elements allocated beforehand.
+    options.experimental_optimization.map_and_batch_fusion = False
+    ds = ds.ragged_batch(_BATCH).map(flatten).prefetch(2).with_options(options)
+    for batch in ds.as_numpy_iterator():
         yield {name: Ragged(*pair) for name, pair in batch.items()}
 
 
