@@ -210,6 +210,7 @@ def test_interrupted(capsys, fake):
     assert run(capsys, "eval", "runs/x")[0] == 130
 
 
+@pytest.mark.slow
 def test_closed_pipe_is_silent():
     command = f"{sys.executable} -m jaxpt schema | head -c 10"
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True)

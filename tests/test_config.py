@@ -1,5 +1,7 @@
 """Recipes: what is read is what was written, and every mistake is answered in one line that says how to mend it."""
 
+import doctest
+import importlib
 import json
 import re
 from pathlib import Path
@@ -410,6 +412,16 @@ def test_a_run_with_phases_can_be_extended_at_its_end_alone(recipe):
     assert differences(old, longer, "extensible") == [("train.steps", 1000, 3000)]
     earlier = load(recipe, [PHASES.replace("900", "800")])
     assert [key for key, _, _ in differences(old, earlier)] == ["train.phases"]
+
+
+# ---- examples -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("module", ["plain", "kinds", "files"])
+def test_examples_in_docstrings(module, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    failed, tried = doctest.testmod(importlib.import_module(f"jaxpt.config.{module}"))
+    assert tried and not failed
 
 
 # ---- schema ---------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """What `jaxpt inspect` says of an example is what its features hold."""
 
+import doctest
 import io
 import types
 from html.parser import HTMLParser
@@ -9,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from jaxpt.objectives.base import Vocabulary
-from jaxpt.report import text
+from jaxpt.report import html, text
 from jaxpt.report.batches import LEGEND, Shown, Span, facts, segments
 from jaxpt.report.html import page
 
@@ -209,6 +210,11 @@ def test_page_is_well_formed_escaped_and_self_contained():
         assert word in tags.words
     assert "http" not in source and "prefers" not in source
     assert "color-scheme: light dark" in source
+
+
+def test_examples_in_docstrings():
+    failed, tried = doctest.testmod(html)
+    assert tried and not failed
 
 
 @pytest.mark.slow
