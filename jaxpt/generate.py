@@ -73,9 +73,7 @@ def answer(
     tokens = jnp.full((inputs_BxS.shape[0], length + 1), start_token, jnp.int32)
 
     def next_logits(tokens: jax.Array, i: jax.Array) -> jax.Array:
-        hidden = model.apply(
-            {"params": params}, tokens, encoded, encoder_segment_ids=segment_ids_BxS, method="decode"
-        )
+        hidden = model.apply({"params": params}, tokens, encoded, encoder_segment_ids=segment_ids_BxS, method="decode")
         return _logits_at(model, params, hidden, i - 1)
 
     return greedy(next_logits, tokens, 1)[:, 1:]
@@ -93,8 +91,12 @@ def fill_masks(model: nn.Module, params: Any, batch: dict[str, jax.Array]) -> ja
       int32 [batch, max_predictions].
     """
     hidden = model.apply(
-        {"params": params}, batch["encoder_input_tokens"], token_types=batch["encoder_token_types"],
-        segment_ids=batch["encoder_segment_ids"], positions=batch["encoder_positions"], method="encode",
+        {"params": params},
+        batch["encoder_input_tokens"],
+        token_types=batch["encoder_token_types"],
+        segment_ids=batch["encoder_segment_ids"],
+        positions=batch["encoder_positions"],
+        method="encode",
     )
     chosen = jnp.take_along_axis(hidden, batch["masked_positions"][..., None], axis=1)
     return model.apply({"params": params}, chosen, method="logits").argmax(-1).astype(jnp.int32)

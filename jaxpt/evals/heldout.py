@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -37,7 +36,11 @@ def batches(config: Config, data: Data, rows: slice | None = None) -> Iterator[d
 
 
 def validate(
-    setup: Setup, objective: Objective, eval_step: Callable[..., Any], params: Any, feed: Iterator[dict[str, np.ndarray]]
+    setup: Setup,
+    objective: Objective,
+    eval_step: Callable[..., Any],
+    params: Any,
+    feed: Iterator[dict[str, np.ndarray]],
 ) -> dict[str, float]:
     """Means over the whole validation split.
 
@@ -88,17 +91,17 @@ def verdict(objective: Objective, probe_loss: float, trivial: float) -> str:
     """One line that sets the model beside the baseline."""
     side = "below" if probe_loss < trivial else "ABOVE"
     return (
-        f"validation, {objective.probe_name}: model {probe_loss:.3f} nats, {objective.baseline} baseline {trivial:.3f}: "
-        f"{abs(trivial - probe_loss):.3f} nats {side} it"
+        f"validation, {objective.probe_name}: model {probe_loss:.3f} nats, {objective.baseline} baseline "
+        f"{trivial:.3f}: {abs(trivial - probe_loss):.3f} nats {side} it"
     )
 
 
 def evaluate(path: str, overrides: tuple[str, ...] | list[str] = ()) -> dict[str, float]:
-    """`jaxpt eval`: the newest checkpoint of a run on its validation split.
+    """`jaxpt eval`: a checkpoint of a run on its validation split.
 
     Args:
-      path: a run_dir (or a recipe that names one).
-      overrides: `key=value`; `data.validation_path=…` evaluates other text. `init_from.step=N` chooses a checkpoint.
+      path: a run_dir or a recipe (the newest checkpoint), or `RUN_DIR/checkpoints/STEP`.
+      overrides: `key=value`; `data.validation_path=…` evaluates other text.
 
     Returns:
       The means that were printed.
@@ -111,25 +114,22 @@ def evaluate(path: str, overrides: tuple[str, ...] | list[str] = ()) -> dict[str
     from jaxpt.train import checkpoint, state
     from jaxpt.train.display import console
 
-    config = configs.load(path, overrides)
-    if Path(path).is_dir():
-        config = config.model_copy(update={"run_dir": path})
-    run_dir, step = checkpoint.find(config.run_dir, config.init_from.step if config.init_from else None)
+    named = checkpoint.named_step(path)
+    config = configs.load(named[0] if named else path, overrides)
+    run_dir, step = checkpoint.find(path if named else config.run_dir, None)
     phase = sum(start < step for start in configs.phase_starts(config)) - 1
     config = configs.at_phase(config, max(phase, 0))
-    data = pipeline.prepare(config)
+    data = pipeline.prepare(config, phase=max(phase, 0))
     setup = state.setup(config)
     steps.check_batch(config, setup)
     reader = checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True)
     params = reader.restore_params(setup, step)
     reader.close()
-    means = validate(setup, config.objective, steps.make_eval_step(setup, config.objective), params, batches(config, data))
-    console.print(f"{run_dir} at step {step}, {data.validation.num_records} validation examples", markup=False)
-    for name, value in means.items():
-        console.print(f"  {name:24} {value:.4f}", markup=False)
-    console.print(verdict(config.objective, means["probe_loss"], baseline(config, data)), markup=False)
-    for line in samples.show(setup.model, params, config, data):
+    eval_step = steps.make_eval_step(setup, config.objective)
+    means = validate(setup, config.objective, eval_step, params, batches(config, data))
+    lines = [f"{run_dir} at step {step}, {data.validation.num_records} validation examples"]
+    lines += [f"  {name:24} {value:.4f}" for name, value in means.items()]
+    lines += [verdict(config.objective, means["probe_loss"], baseline(config, data))]
+    for line in [*lines, *samples.show(setup.model, params, config, data)]:
         console.print(line, markup=False)
     return means
-
-

@@ -131,7 +131,9 @@ class Objective(ObjectiveConfig):
         raise NotImplementedError
 
 
-def apply(model: nn.Module, params: Any, method: str, *args: Any, rngs: dict[str, jax.Array] | None = None, **kwargs: Any) -> Any:
+def apply(
+    model: nn.Module, params: Any, method: str, *args: Any, rngs: dict[str, jax.Array] | None = None, **kwargs: Any
+) -> Any:
     """Calls a model's method, with dropout where random keys are given.
 
     Args:

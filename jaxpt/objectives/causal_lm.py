@@ -46,7 +46,7 @@ class CausalLM(Objective):
 
     def features(self, length: int) -> dict[str, tuple[tuple[int, ...], str]]:
         names = ("decoder_input_tokens", "decoder_target_tokens", "decoder_segment_ids", "decoder_positions")
-        return {**{name: ((length,), "int32") for name in names}, "decoder_loss_weights": ((length,), "float32")}
+        return {**dict.fromkeys(names, ((length,), "int32")), "decoder_loss_weights": ((length,), "float32")}
 
     def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
         separator = vocabulary.eos if self.separator else None
@@ -69,12 +69,21 @@ class CausalLM(Objective):
         from jaxpt.objectives.base import apply
 
         hidden = apply(
-            model, params, "decode", batch["decoder_input_tokens"],
-            segment_ids=batch["decoder_segment_ids"], positions=batch["decoder_positions"], rngs=rngs,
+            model,
+            params,
+            "decode",
+            batch["decoder_input_tokens"],
+            segment_ids=batch["decoder_segment_ids"],
+            positions=batch["decoder_positions"],
+            rngs=rngs,
         )
         total, metrics = token_loss(
-            lambda x: apply(model, params, "logits", x, padded=True), hidden, batch["decoder_target_tokens"],
-            batch["decoder_loss_weights"], probe_weights=batch.get("probe_weights"),
-            z_loss=self.z_loss, chunk=self.loss_chunk,
+            lambda x: apply(model, params, "logits", x, padded=True),
+            hidden,
+            batch["decoder_target_tokens"],
+            batch["decoder_loss_weights"],
+            probe_weights=batch.get("probe_weights"),
+            z_loss=self.z_loss,
+            chunk=self.loss_chunk,
         )
         return {"causal_lm": total}, metrics

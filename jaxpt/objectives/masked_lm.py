@@ -60,11 +60,13 @@ class MaskedLM(Objective):
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         for name in ("cls", "sep", "mask"):
             if getattr(vocabulary, name) is None:
-                raise UserError(f"masked_lm needs a vocabulary with [{name.upper()}]; data.tokenizer.kind: wordpiece has it")
+                wanted = f"masked_lm needs a vocabulary with [{name.upper()}]"
+                raise UserError(f"{wanted}; data.tokenizer.kind: wordpiece has it")
         if length < 8:
             raise UserError(f"data.length: {length} is too short for masked_lm, at least 8 is needed")
         if self.predictions(length) > length - 3:
-            raise UserError(f"objective.max_predictions: {self.predictions(length)} is more than fit into data.length {length}")
+            n = self.predictions(length)
+            raise UserError(f"objective.max_predictions: {n} is more than fit into data.length {length}")
         if self.mask_probability + self.random_probability > 1:
             raise UserError("objective.mask_probability + objective.random_probability is more than 1")
 
@@ -72,26 +74,38 @@ class MaskedLM(Objective):
         n = self.predictions(length)
         sequence = ("encoder_input_tokens", "encoder_token_types", "encoder_segment_ids", "encoder_positions")
         masked = {"masked_positions": "int32", "masked_targets": "int32", "masked_weights": "float32"}
-        pairs = {"next_sentence_labels": "int32", "next_sentence_weights": "float32"} if self.next_sentence else {}
+        pairs = {"next_sentence_labels": "int32", "next_sentence_weights": "float32"}
         return {
-            **{name: ((length,), "int32") for name in sequence},
+            **dict.fromkeys(sequence, ((length,), "int32")),
             **{name: ((n,), dtype) for name, dtype in masked.items()},
-            **{name: ((), dtype) for name, dtype in pairs.items()},
+            **{name: ((), dtype) for name, dtype in pairs.items() if self.next_sentence},
         }
 
     def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
         special = {"cls": vocabulary.cls, "sep": vocabulary.sep}
-        pairs = {"length": length, "short_probability": self.short_probability, "dupe_factor": self.dupe_factor, "seed": seed}
+        pairs = {
+            "length": length,
+            "short_probability": self.short_probability,
+            "dupe_factor": self.dupe_factor,
+            "seed": seed,
+        }
         prepare = (
             (Call("documents.tokenize_sentences"), Call("sentence_pairs.make", {**pairs, **special}))
             if self.next_sentence
-            else (Call("documents.tokenize"), Call("windows.cut", {"length": length - 2, "join": True}),
-                  Call("windows.enclose", special))
+            else (
+                Call("documents.tokenize"),
+                Call("windows.cut", {"length": length - 2, "join": True}),
+                Call("windows.enclose", special),
+            )
         )
         mask = {
-            "rate": self.mask_rate, "max_predictions": self.predictions(length), "mask": vocabulary.mask,
-            "mask_probability": self.mask_probability, "random_probability": self.random_probability,
-            "vocab_size": vocabulary.size, **special,
+            "rate": self.mask_rate,
+            "max_predictions": self.predictions(length),
+            "mask": vocabulary.mask,
+            "mask_probability": self.mask_probability,
+            "random_probability": self.random_probability,
+            "vocab_size": vocabulary.size,
+            **special,
         }
         return Pipeline(
             prepare=prepare,
@@ -120,15 +134,25 @@ class MaskedLM(Objective):
         from jaxpt.objectives.base import apply
 
         hidden = apply(
-            model, params, "encode", batch["encoder_input_tokens"], token_types=batch["encoder_token_types"],
-            segment_ids=batch["encoder_segment_ids"], positions=batch["encoder_positions"], rngs=rngs,
+            model,
+            params,
+            "encode",
+            batch["encoder_input_tokens"],
+            token_types=batch["encoder_token_types"],
+            segment_ids=batch["encoder_segment_ids"],
+            positions=batch["encoder_positions"],
+            rngs=rngs,
         )
         # Only the chosen positions go through the vocabulary projection.
         chosen = jnp.take_along_axis(hidden, batch["masked_positions"][..., None], axis=1)
         total, metrics = token_loss(
-            lambda x: apply(model, params, "logits", x, padded=True), chosen, batch["masked_targets"],
-            batch["masked_weights"], probe_weights=batch.get("probe_weights"),
-            z_loss=self.z_loss, chunk=self.loss_chunk,
+            lambda x: apply(model, params, "logits", x, padded=True),
+            chosen,
+            batch["masked_targets"],
+            batch["masked_weights"],
+            probe_weights=batch.get("probe_weights"),
+            z_loss=self.z_loss,
+            chunk=self.loss_chunk,
         )
         sums = {"masked_lm": total}
         if self.next_sentence:

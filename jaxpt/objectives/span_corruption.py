@@ -65,6 +65,7 @@ def lengths(inputs_length: int, density: float, mean_span: float) -> tuple[int, 
       >>> lengths(512, 0.15, 3.0), lengths(256, 0.15, 3.0), lengths(128, 0.15, 3.0), lengths(512, 0.5, 3.0)
       ((568, 114), (284, 58), (141, 29), (766, 512))
     """
+
     def both(length: int) -> tuple[int, int]:
         noise, spans = noise_counts(length, density, mean_span)
         return length - noise + spans + 1, noise + spans + 1
@@ -97,7 +98,8 @@ class SpanCorruption(Objective):
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         if vocabulary.eos is None or vocabulary.sentinels == 0:
-            raise UserError("span_corruption needs a vocabulary with EOS and sentinels; data.tokenizer.kind: sentencepiece has them")
+            wanted = "span_corruption needs a vocabulary with EOS and sentinels"
+            raise UserError(f"{wanted}; data.tokenizer.kind: sentencepiece has them")
         if length < 4:
             raise UserError(f"data.length: {length} is too short for span corruption, at least 4 is needed")
         text, _ = lengths(length, self.density, self.mean_span)
@@ -113,8 +115,8 @@ class SpanCorruption(Objective):
         encoder = ("encoder_input_tokens", "encoder_segment_ids", "encoder_positions")
         decoder = ("decoder_input_tokens", "decoder_target_tokens", "decoder_segment_ids", "decoder_positions")
         return {
-            **{name: ((length,), "int32") for name in encoder},
-            **{name: ((targets,), "int32") for name in decoder},
+            **dict.fromkeys(encoder, ((length,), "int32")),
+            **dict.fromkeys(decoder, ((targets,), "int32")),
             "decoder_loss_weights": ((targets,), "float32"),
         }
 
@@ -128,8 +130,13 @@ class SpanCorruption(Objective):
                 Call("windows.cut", {"length": text, "join": self.join_documents, "separator": separator}),
             ),
             present=(
-                Call("span_corruption.corrupt", {**noise, "first_sentinel": vocabulary.size - 1, "eos": vocabulary.eos}),
-                Call("features.encoder_decoder", {"inputs_length": length, "targets_length": targets, "start": vocabulary.pad}),
+                Call(
+                    "span_corruption.corrupt", {**noise, "first_sentinel": vocabulary.size - 1, "eos": vocabulary.eos}
+                ),
+                Call(
+                    "features.encoder_decoder",
+                    {"inputs_length": length, "targets_length": targets, "start": vocabulary.pad},
+                ),
             ),
         )
 
@@ -151,12 +158,22 @@ class SpanCorruption(Objective):
         decoder = {"segment_ids": batch["decoder_segment_ids"], "positions": batch["decoder_positions"]}
         encoded = apply(model, params, "encode", batch["encoder_input_tokens"], **encoder, rngs=rngs)
         hidden = apply(
-            model, params, "decode", batch["decoder_input_tokens"], encoded,
-            encoder_segment_ids=batch["encoder_segment_ids"], **decoder, rngs=rngs,
+            model,
+            params,
+            "decode",
+            batch["decoder_input_tokens"],
+            encoded,
+            encoder_segment_ids=batch["encoder_segment_ids"],
+            **decoder,
+            rngs=rngs,
         )
         total, metrics = token_loss(
-            lambda x: apply(model, params, "logits", x, padded=True), hidden, batch["decoder_target_tokens"],
-            batch["decoder_loss_weights"], probe_weights=batch.get("probe_weights"),
-            z_loss=self.z_loss, chunk=self.loss_chunk,
+            lambda x: apply(model, params, "logits", x, padded=True),
+            hidden,
+            batch["decoder_target_tokens"],
+            batch["decoder_loss_weights"],
+            probe_weights=batch.get("probe_weights"),
+            z_loss=self.z_loss,
+            chunk=self.loss_chunk,
         )
         return {"span_corruption": total}, metrics

@@ -70,7 +70,8 @@ def spec(axes: tuple[str | None, ...], shape: tuple[int, ...], mesh: Mesh, name:
         mesh_axes = RULES[axis] if axis is not None else ()
         for mesh_axis in mesh_axes:
             if mesh_axis in used:
-                raise UserError(f"{name}: logical axes {used[mesh_axis]!r} and {axis!r} both want mesh axis {mesh_axis!r}")
+                both = f"{used[mesh_axis]!r} and {axis!r}"
+                raise UserError(f"{name}: logical axes {both} both want mesh axis {mesh_axis!r}")
             used[mesh_axis] = str(axis)
         ways = math.prod(mesh.shape[a] for a in mesh_axes)
         if size % ways:
@@ -93,7 +94,8 @@ def shardings(axes: Any, shapes: Any, mesh: Mesh) -> Any:
     """
 
     def one(path: tuple[Any, ...], leaf: Any, names: tuple[str | None, ...]) -> NamedSharding:
-        return NamedSharding(mesh, spec(names, leaf.shape, mesh, jax.tree_util.keystr(path, simple=True, separator="/")))
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        return NamedSharding(mesh, spec(names, leaf.shape, mesh, name))
 
     return jax.tree_util.tree_map_with_path(one, shapes, axes)
 

@@ -27,7 +27,9 @@ class Checkpoints:
         keep = [policies.LatestN(config.keep_last)]
         if config.keep_best:
             best = policies.BestN(
-                get_metric_fn=lambda metrics: metrics["validation_loss"], reverse=True, n=config.keep_best,
+                get_metric_fn=lambda metrics: metrics["validation_loss"],
+                reverse=True,
+                n=config.keep_best,
                 keep_checkpoints_without_metrics=False,
             )
             keep.append(best)
@@ -118,7 +120,15 @@ def check_space(setup: Setup, config: CheckpointConfig, run_dir: Path) -> None:
         )
 
 
-def find(path: str, step: int | None) -> tuple[Path, int]:
+def named_step(path: str | Path) -> tuple[Path, int] | None:
+    """(run_dir, step) where a path is `RUN_DIR/checkpoints/STEP`, else None."""
+    path = Path(path)
+    if path.parent.name == "checkpoints" and path.name.isdigit():
+        return path.parent.parent, int(path.name)
+    return None
+
+
+def find(path: str | Path, step: int | None) -> tuple[Path, int]:
     """The run_dir and step that a user means.
 
     Args:
@@ -131,9 +141,7 @@ def find(path: str, step: int | None) -> tuple[Path, int]:
     Raises:
       UserError: there is no such checkpoint; those that exist are named.
     """
-    run_dir = Path(path)
-    if run_dir.parent.name == "checkpoints" and run_dir.name.isdigit():
-        run_dir, step = run_dir.parent.parent, int(run_dir.name)
+    run_dir, step = named_step(path) or (Path(path), step)
     if not (run_dir / "checkpoints").is_dir():
         raise UserError(f"{path}: is no run_dir, it holds no checkpoints")
     checkpoints = Checkpoints(run_dir, CheckpointConfig(), read_only=True)

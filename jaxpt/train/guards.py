@@ -1,9 +1,9 @@
-"""Signals: the first SIGINT or SIGTERM ends a run after its current step, with a checkpoint; a second one ends it at once."""
+"""Signals: the first SIGINT or SIGTERM ends a run after its step, with a checkpoint; a second one ends it at once."""
 
 from __future__ import annotations
 
 import signal
-from types import FrameType, TracebackType
+from types import FrameType
 
 
 class Interrupted(Exception):
@@ -30,7 +30,7 @@ class Signals:
             self._previous[number] = signal.signal(number, self._handle)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 

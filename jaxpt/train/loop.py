@@ -30,6 +30,8 @@ from jaxpt.train.state import Setup, State
 if TYPE_CHECKING:
     from jaxpt.data.pipeline import Data
 
+Figures = dict[str, jax.Array]
+
 MOST_SKIPPED = 10
 """So many steps in a row without a finite loss and gradient end a run."""
 
@@ -50,7 +52,9 @@ def train(config: Config) -> int:
         try:
             return _train(config, signals)
         except guards.Interrupted as interrupted:
-            say(f"{interrupted}: stopped at once; the newest whole checkpoint in {config.run_dir} is where the same command goes on")
+            say(
+                f"{interrupted}: stopped at once; the same command goes on from the newest checkpoint in {config.run_dir}"
+            )
             return 128 + interrupted.number
 
 
@@ -176,7 +180,7 @@ class Run:
         feed = self.data.train.batches(done - self.starts[self.phase], rows=self._rows())
         eval_every = train.eval_every or max(self.config.train.steps // 10, 1)
         save_every = config.checkpoint.every or eval_every
-        window: list[dict[str, jax.Array]] = []
+        window: list[Figures] = []
         tokens = config.data.batch_size * self._tokens_per_example()
         peak = flops.peak(jax.devices()[0])
         self.signals.training = True
@@ -228,7 +232,8 @@ class Run:
             forward = flops.matmul_flops(
                 lambda p, b: self.objective.loss(self.setup.model, p, b, None)[0], self.setup.shapes.params, batch
             )
-            compiled = step.make_train_step(self.setup, self.objective).lower(self.setup.placed_shapes(), batch).compile()
+            train_step = step.make_train_step(self.setup, self.objective)
+            compiled = train_step.lower(self.setup.placed_shapes(), batch).compile()
         self.flops = 3.0 * forward
         memory = compiled.memory_analysis()
         used = memory.argument_size_in_bytes + memory.temp_size_in_bytes if memory else 0
@@ -239,7 +244,7 @@ class Run:
         )
         return compiled
 
-    def _log(self, window: list[dict[str, jax.Array]], done: int, display: Display, metrics: Metrics) -> None:
+    def _log(self, window: list[Figures], done: int, display: Display, metrics: Metrics) -> None:
         values = jax.device_get(window)
         means = {name: np.mean([v[name] for v in values], axis=0) for name in values[0]}
         rates = display.rates(done)
@@ -258,14 +263,16 @@ class Run:
             self.skipped = self.skipped + 1 if value["skipped"] else 0
             if self.skipped == MOST_SKIPPED:
                 raise UserError(
-                    f"{self.run_dir}: loss or gradient was not finite in {MOST_SKIPPED} steps in a row up to step {done}; "
+                    f"{self.run_dir}: loss or gradient was not finite in {MOST_SKIPPED} steps in a row up to {done}; "
                     "the weights are those before them; lower optimizer.learning_rate or set optimizer.clip_norm"
                 )
         if any(value["skipped"] for value in values):
             count = int(sum(value["skipped"] for value in values))
             display.say(f"step {done}: {count} update(s) skipped, the loss or its gradient was not finite")
 
-    def _validate(self, current: State, eval_step: Any, done: int, display: Display, metrics: Metrics) -> dict[str, float]:
+    def _validate(
+        self, current: State, eval_step: Any, done: int, display: Display, metrics: Metrics
+    ) -> dict[str, float]:
         begun = time.perf_counter()
         feed = heldout.batches(self.here, self.data, self._rows())
         means = heldout.validate(self.setup, self.objective, eval_step, current.averaged, feed)
@@ -281,7 +288,8 @@ class Run:
         try:
             self.checkpoints.save(current, meta, validation["loss"] if validation else None)
         except OSError as error:
-            raise UserError(f"{self.run_dir}: cannot save: {error.strerror or error}; the checkpoint before is whole") from None
+            reason = error.strerror or error
+            raise UserError(f"{self.run_dir}: cannot save: {reason}; the checkpoint before is whole") from None
 
     def _stopped(self, current: State, done: int) -> int:
         self.checkpoints.wait()

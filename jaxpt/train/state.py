@@ -133,8 +133,8 @@ def size(tree: Any) -> int:
 
 def per_device_size(setup: Setup) -> int:
     """Bytes of the state on one device."""
+
     def one(shape: jax.ShapeDtypeStruct, sharding: NamedSharding) -> int:
         return int(jnp.dtype(shape.dtype).itemsize) * math.prod(sharding.shard_shape(shape.shape))
 
     return sum(jax.tree.leaves(jax.tree.map(one, setup.shapes, setup.shardings)))
-

@@ -55,6 +55,7 @@ def gradients(
     if accumulation == 1:
         (loss, aux), grads = value_and_grad(params, batch, key)
     else:
+
         def body(carry: Any, micro: tuple[jax.Array, Batch]) -> tuple[Any, None]:
             index, rows = micro
             out = value_and_grad(params, rows, None if key is None else jax.random.fold_in(key, index))

@@ -33,5 +33,6 @@ def test_what_would_replicate_silently_is_an_error(axes, shape, message):
 
 
 def test_message_names_the_array():
-    with pytest.raises(UserError, match="kernel: mesh.tensor=4"):
-        rules.shardings({"a": {"kernel": ("embed", "mlp")}}, {"a": {"kernel": jax.ShapeDtypeStruct((8, 6), "float32")}}, mesh())
+    with pytest.raises(UserError, match=r"kernel: mesh\.tensor=4"):
+        kernel = jax.ShapeDtypeStruct((8, 6), "float32")
+        rules.shardings({"a": {"kernel": ("embed", "mlp")}}, {"a": {"kernel": kernel}}, mesh())
