@@ -8,8 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
 CHUNK_BYTES = 64 * 2**20
 """About how much a chunk's float32 logits may take on each device."""
@@ -55,7 +57,8 @@ def token_loss(
         Σ_bt weights_bt · cross_entropy(project(hidden)_bt, targets_bt)
 
     Chunks are cut along the length: batch and vocabulary keep their sharding. The backward pass projects each chunk
-    again, so that neither pass holds [B, T, V]; the value does not depend on `chunk`.
+    again, so that neither pass holds [B, T, V]; the value does not depend on `chunk`. On a mesh (with the logical axis
+    "batch" mapped to it) sharded parameters are gathered once, and their gradients summed once, not for every chunk.
 
     Args:
       project: from hidden states [B, C, D] to logits [B, C, V], position by position; closes over the parameters.
@@ -93,14 +96,12 @@ def token_loss(
         weighted = [x * weights_BxC for x in (loss_BxC, correct_BxC, entropy_BxC)] + [entropy_BxC * probe_BxC]
         return jnp.stack([x.sum(dtype=jnp.float32) for x in weighted])
 
-    arrays = (hidden_BxTxD, targets_BxT, weights_BxT, probe_BxT)
-    if chunks <= 1:
-        totals = sums(*arrays)
-    else:
-        cut = tuple(_cut(x, chunks) for x in arrays)
+    def scan(*cut: jax.Array) -> jax.Array:
         step = jax.checkpoint(lambda carry, xs: (carry + sums(*xs), None))
-        totals, _ = jax.lax.scan(step, jnp.zeros(4, jnp.float32), cut)
+        return jax.lax.scan(step, jnp.zeros(4, jnp.float32), cut)[0]
 
+    arrays = (hidden_BxTxD, targets_BxT, weights_BxT, probe_BxT)
+    totals = sums(*arrays) if chunks <= 1 else _per_shard(scan, *(_cut(x, chunks) for x in arrays))
     loss, correct, entropy, probed = totals
     total_weight = weights_BxT.sum(dtype=jnp.float32)
     metrics = {"accuracy": (correct, total_weight), "token_loss": (entropy, total_weight)}
@@ -128,3 +129,27 @@ def _cut(x_BxT: jax.Array, chunks: int) -> jax.Array:
     padding = [(0, 0), (0, chunks * size - x_BxT.shape[1])] + [(0, 0)] * (x_BxT.ndim - 2)
     x_BxT = jnp.pad(x_BxT, padding)
     return jnp.moveaxis(x_BxT.reshape(x_BxT.shape[0], chunks, size, *x_BxT.shape[2:]), 1, 0)
+
+
+def _per_shard(function: Callable[..., jax.Array], *xs_NxBxC: jax.Array) -> jax.Array:
+    """Σ of `function` over the shards of the batch.
+
+    Parameters that `function` closes over enter the manual region whole. Left to the compiler, the loop inside would
+    gather them, and reduce their gradients over the mesh, in every iteration.
+    """
+    rules = dict(nn.get_logical_axis_rules())
+    mesh = jax.sharding.get_abstract_mesh()
+    names = rules.get("batch") or ()
+    axes = tuple(a for a in ((names,) if isinstance(names, str) else names) if mesh.shape.get(a, 1) > 1)
+    if not axes or xs_NxBxC[0].shape[1] % math.prod(mesh.shape[a] for a in axes):
+        return function(*xs_NxBxC)
+
+    def shard(*xs_NxBxC: jax.Array) -> jax.Array:
+        with nn.logical_axis_rules(tuple((rules | {"batch": None}).items())):
+            return function(*xs_NxBxC)[None]
+
+    # Without check_vma the gradients of what is closed over are summed at the region's edge.
+    mapped = jax.shard_map(
+        shard, in_specs=PartitionSpec(None, axes), out_specs=PartitionSpec(axes), axis_names=set(axes), check_vma=False
+    )
+    return mapped(*xs_NxBxC).sum(0)

@@ -3,6 +3,7 @@
 import doctest
 import re
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -131,20 +132,62 @@ def test_the_chunk_is_chosen_to_fit_the_budget(data, monkeypatch):
     assert "while" not in _grad(data).as_text(), "one chunk needs no scan"
 
 
-@pytest.mark.parametrize(("data_axis", "tensor_axis"), [(4, 1), (2, 4)])
-def test_on_a_mesh_the_batch_and_the_vocabulary_stay_sharded(data, data_axis, tensor_axis):
-    mesh = jax.make_mesh((data_axis, tensor_axis), ("data", "tensor"), axis_types=(AxisType.Auto,) * 2)
-    specs = {"kernel": PartitionSpec(None, "tensor"), "bias": PartitionSpec("tensor")}
+RULES = (("batch", ("data", "fsdp")), ("act_vocab", ("tensor",)), ("length", None))
+
+
+def _on_mesh(data, sizes, rules=RULES):
+    """The compiled program and its results where batch, table and vocabulary are sharded."""
+    mesh = jax.make_mesh(sizes, ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
+    specs = {"kernel": PartitionSpec("fsdp", "tensor"), "bias": PartitionSpec("tensor")}
     params = {k: jax.device_put(v, NamedSharding(mesh, specs[k])) for k, v in data["params"].items()}
-    rest = {k: jax.device_put(data[k], NamedSharding(mesh, PartitionSpec("data"))) for k in data if k != "params"}
-    with jax.set_mesh(mesh):
+    rows = NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
+    rest = {k: jax.device_put(data[k], rows) for k in data if k != "params"}
+    with jax.set_mesh(mesh), nn.logical_axis_rules(rules):
         compiled = _grad({"params": params, **rest}, chunk=5)
-        sharded = compiled(params, rest["hidden"])
-    assert _largest(compiled) == max(
-        B * T * D // data_axis, B * 5 * V // (data_axis * tensor_axis), D * V // tensor_axis
-    )
-    for a, b in zip(jax.tree.leaves(_grad(data, chunk=5)(data["params"], data["hidden"])), jax.tree.leaves(sharded)):
+        return compiled, compiled(params, rest["hidden"])
+
+
+@pytest.mark.parametrize("rules", [RULES, ()], ids=["by_shard", "by_compiler"])
+@pytest.mark.parametrize("sizes", [(4, 1, 1), (2, 1, 4), (1, 4, 2), (2, 2, 2)])
+def test_on_a_mesh_the_batch_and_the_vocabulary_stay_sharded(data, sizes, rules):
+    compiled, sharded = _on_mesh(data, sizes, rules)
+    shards, tensor = sizes[0] * sizes[1], sizes[2]
+    assert _largest(compiled) <= max(B * T * D // shards, B * 5 * V // (shards * tensor), D * V // tensor)
+    single = _grad(data, chunk=5)(data["params"], data["hidden"])
+    for a, b in zip(jax.tree.leaves(single), jax.tree.leaves(sharded), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_a_sharded_table_is_gathered_and_its_gradient_reduced_outside_of_the_loop(data):
+    def moved(compiled):
+        """Sizes of the arrays that loop bodies send over the mesh."""
+        bodies = re.split(r"\n(?=ENTRY)", compiled.as_text())[0]
+        found = re.findall(r"f32\[([\d,]+)\]\S* (?:all-gather|all-reduce|reduce-scatter)\(", bodies)
+        return [np.prod([int(n) for n in shape.split(",")]) for shape in found]
+
+    assert max(moved(_on_mesh(data, (2, 2, 1), rules=())[0])) >= D * V // 2, "the compiler has learnt it: drop our own"
+    assert max(moved(_on_mesh(data, (2, 2, 1))[0]), default=0) < D * V // 2
+
+
+def test_constraints_inside_the_projection_hold_in_a_shard(data):
+    def project(x):
+        return nn.with_logical_constraint(_project(data["params"])(x), ("batch", "length", "act_vocab"))
+
+    def loss(hidden):
+        return losses.token_loss(project, hidden, data["targets"], data["weights"], chunk=7)[0]
+
+    mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
+    with jax.set_mesh(mesh), nn.logical_axis_rules(RULES):
+        sharded = jax.jit(loss)(data["hidden"])
+    np.testing.assert_allclose(sharded, loss(data["hidden"]), rtol=1e-5)
+
+
+def test_a_batch_that_the_mesh_does_not_divide_is_fine(data):
+    few = {k: v if k == "params" else v[:3] for k, v in data.items()}
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Auto,))
+    with jax.set_mesh(mesh), nn.logical_axis_rules(RULES):
+        total = jax.jit(lambda h: _loss(few["params"], h, few, chunk=7)[0])(few["hidden"])
+    np.testing.assert_allclose(total, _loss(few["params"], few["hidden"], few)[0], rtol=1e-5)
 
 
 def test_the_mesh_makes_the_chunk_longer(data, monkeypatch):

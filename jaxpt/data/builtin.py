@@ -41,7 +41,7 @@ def documents() -> tuple[str, ...]:
     """
     from pydoc_data.topics import topics
 
-    texts = [topics[name].strip() for name in sorted(topics)]
+    texts = list(dict.fromkeys(topics[name].strip() for name in sorted(topics)))
     seen: set[str] = set()
     for path in _sources():
         new = [d for d in dict.fromkeys(_docstrings(path)) if d not in seen]

@@ -1,8 +1,8 @@
 """Batches: a pure function of (records, seed), addressed by index, so that a resume seeks instead of replaying.
 
     index i → epoch e = i // n, place p = i % n
-            → record = permutation of epoch e at p                (tf.random index_shuffle, nothing is materialised)
-            → features = present(record, noise keyed by (seed, phase, i))
+            → record = permutation of epoch e at p                (RandomIndexShuffle: nothing is materialised)
+            → features = present(record, noise keyed by (seed, phase, i))   (SeqIO's preprocessors, in one graph)
     step s  = indices s·batch … (s + 1)·batch - 1
 
 The stream is the same whatever the number of hosts, threads or restarts.
@@ -10,7 +10,11 @@ The stream is the same whatever the number of hosts, threads or restarts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import collections
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -18,8 +22,6 @@ import numpy as np
 from jaxpt.data._tf import tf
 from jaxpt.data.store import Ragged, Store
 from jaxpt.data.tasks import Features, Record, key
-
-_NO_END = np.iinfo(np.int64).max
 
 Batch = dict[str, np.ndarray]
 
@@ -43,16 +45,9 @@ class Stream:
     ) -> None:
         """A stream over `store`; `present` makes the features, `seed` keys the order, `readers` are threads."""
         self.num_records, self.features, self.batch_size = len(store), dict(features), batch_size
-        self._store, self._readers, self._order = store, readers, key(seed, "order")
-
-        def make(record: Record, index: tf.Tensor, valid: tf.Tensor) -> Record:
-            made = present(record, index)
-            return {name: made[name] * tf.cast(valid, made[name].dtype) for name in self.features if name in made}
-
-        # Traced once; every pass over the stream runs the same graph.
-        scalars = (tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.bool))
-        self._make = tf.function(make, input_signature=[store.spec, *scalars])
-        check_features(self._make.get_concrete_function().structured_outputs, self.features)
+        self._store, self._order = store, key(seed, "order")
+        self._threads = readers or min(4, os.cpu_count() or 1)
+        self._make = _compiled(store, present, self.features)
 
     def batches(self, start: int = 0, rows: slice | None = None) -> Iterator[Batch]:
         """Training batches without end; every epoch is another permutation with other noise.
@@ -61,17 +56,16 @@ class Stream:
           start: first step, counted from the start of the phase. Starting late costs no more than starting at 0.
           rows: this host's rows of the global batch; all by default.
 
-        Yields:
-          {feature: array [rows, ...]}.
+        Returns:
+          An iterator of {feature: array [rows, ...]}.
         """
-        ids = self._rows(self.batch_size, rows)
+        row = np.arange(self.batch_size, dtype=np.int64)[rows or slice(None)]
 
-        def indices(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            index = step * self.batch_size + ids
-            return index, self._shuffled(index), tf.ones_like(index, tf.bool)
+        def batch(step: int) -> Batch:
+            index = step * self.batch_size + row
+            return self._batch(index, self._shuffled(index), np.ones_like(index, bool))
 
-        ds = tf.data.Dataset.range(start, _NO_END).map(indices)
-        return self._iterate(ds, len(ids))
+        return _ahead(batch, itertools.count(start), self._threads)
 
     def epoch(self, batch_size: int, limit: int | None = None, rows: slice | None = None) -> Iterator[Batch]:
         """Every record exactly once, in order, always under the same noise: for validation.
@@ -81,17 +75,17 @@ class Stream:
           limit: only the first so many records.
           rows: this host's rows of the global batch; all by default.
 
-        Yields:
-          {feature: array [rows, ...]}.
+        Returns:
+          An iterator of {feature: array [rows, ...]}.
         """
-        ids, end = self._rows(batch_size, rows), min(limit or self.num_records, self.num_records)
+        row, end = np.arange(batch_size, dtype=np.int64)[rows or slice(None)], self.num_records
+        end = end if limit is None else min(limit, end)
 
-        def indices(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            index = step * batch_size + ids
-            return index, tf.minimum(index, end - 1), index < end
+        def batch(step: int) -> Batch:
+            index = step * batch_size + row
+            return self._batch(index, np.minimum(index, end - 1), index < end)
 
-        ds = tf.data.Dataset.range(-(-end // batch_size)).map(indices)
-        return self._iterate(ds, len(ids))
+        return _ahead(batch, range(-(-end // batch_size)), self._threads)
 
     def example(self, index: int) -> dict[str, Any]:
         """One example of the training stream, to look at.
@@ -102,77 +96,92 @@ class Stream:
         Returns:
           The record before noise (its features, among them "origin"), and over these the features of the batch.
         """
-        index_ = tf.constant([index], tf.int64)
-        ds = tf.data.Dataset.from_tensors((index_, self._shuffled(index_), tf.constant([True])))
-        record = next(iter(self._records(ds)))[0]
-        features = next(self._iterate(ds, 1))
-        return {k: v.numpy() for k, v in record.items()} | {k: v[0] for k, v in features.items()}
+        at = np.array([index], np.int64)
+        record = {
+            k: v.values if isinstance(v, Ragged) else v[0] for k, v in self._store.fetch(self._shuffled(at)).items()
+        }
+        return record | {k: v[0] for k, v in self._batch(at, self._shuffled(at), np.array([True])).items()}
 
-    def _rows(self, batch_size: int, rows: slice | None) -> np.ndarray:
-        return np.arange(batch_size, dtype=np.int64)[rows or slice(None)]
-
-    def _shuffled(self, index: tf.Tensor) -> tf.Tensor:
+    def _shuffled(self, index: np.ndarray) -> np.ndarray:
         """Record of each index: a permutation of 0 … n-1 for each epoch."""
-        epoch, place = index // self.num_records, index % self.num_records
-        seed = tf.stack([tf.fill(tf.shape(epoch), np.int64(self._order)), epoch, tf.zeros_like(epoch)], axis=1)
+        epoch, place = np.divmod(index, self.num_records)
+        seed = np.stack([np.full_like(epoch, self._order), epoch, np.zeros_like(epoch)], axis=1)
         # The raw operation takes one seed per index; the public function (TF 2.21) only one for all of them.
-        last = tf.constant(self.num_records - 1, tf.int64)
-        return tf.raw_ops.RandomIndexShuffle(index=place, seed=seed, max_index=last, rounds=4)
+        last = np.int64(self.num_records - 1)
+        return tf.raw_ops.RandomIndexShuffle(index=place, seed=seed, max_index=last, rounds=4).numpy()
 
-    def _records(self, ds: tf.data.Dataset) -> tf.data.Dataset:
-        """(indices, record numbers, valid) of a batch → (record, index, valid) one by one."""
-        spec = self._store.spec
-        ragged = [name for name, s in spec.items() if s.shape.rank == 1 and s.shape[0] is None]
-        fixed = [name for name in spec if name not in ragged]
-
-        def read(numbers: np.ndarray) -> list[np.ndarray]:
-            rows = self._store.fetch(numbers)
-            return [part for name in ragged for part in Ragged(*rows[name])] + [rows[name] for name in fixed]
-
-        dtypes = [d for name in ragged for d in (spec[name].dtype, tf.int64)] + [spec[name].dtype for name in fixed]
-
-        def fetch(index: tf.Tensor, numbers: tf.Tensor, valid: tf.Tensor) -> tuple[Record, tf.Tensor, tf.Tensor]:
-            parts = list(tf.numpy_function(read, [numbers], dtypes))
-            record = {}
-            for name in ragged:
-                values, lengths = parts.pop(0), parts.pop(0)
-                values.set_shape([None])
-                lengths.set_shape([None])
-                record[name] = tf.RaggedTensor.from_row_lengths(values, lengths, validate=False)
-            for name, value in zip(fixed, parts):
-                record[name] = tf.ensure_shape(value, [None, *spec[name].shape])
-            return record, index, valid
-
-        return ds.map(fetch, num_parallel_calls=self._threads, deterministic=True).unbatch()
-
-    @property
-    def _threads(self) -> int:
-        return self._readers or tf.data.AUTOTUNE
-
-    def _iterate(self, ds: tf.data.Dataset, rows: int) -> Iterator[Batch]:
-        ds = self._records(ds).map(self._make, num_parallel_calls=self._threads, deterministic=True)
-        ds = ds.batch(rows, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
-        options = tf.data.Options()
-        options.deterministic = True
-        if self._readers:
-            options.threading.private_threadpool_size = self._readers
-        return iter(ds.with_options(options).as_numpy_iterator())
+    def _batch(self, index: np.ndarray, record: np.ndarray, valid: np.ndarray) -> Batch:
+        return {name: value.numpy() for name, value in self._make(self._store.fetch(record), index, valid).items()}
 
 
-def check_features(spec: dict[str, tf.TensorSpec], features: Features) -> None:
+def _compiled(
+    store: Store, present: Callable[[Record, tf.Tensor], Record], features: Features
+) -> Callable[..., Record]:
+    """(rows of the store, index [rows], valid [rows]) → features [rows, ...], as one graph."""
+    spec = store.spec
+    ragged = {name for name, s in spec.items() if s.shape.rank == 1 and s.shape[0] is None}
+
+    def one(args: tuple[Record, tf.Tensor, tf.Tensor]) -> Record:
+        record, index, valid = args
+        made = present({name: tf.ensure_shape(value, spec[name].shape) for name, value in record.items()}, index)
+        check_features(made, features)
+        return {name: made[name] * tf.cast(valid, made[name].dtype) for name in features}
+
+    def make(rows: dict[str, Any], index: tf.Tensor, valid: tf.Tensor) -> Record:
+        records = {
+            name: tf.RaggedTensor.from_row_lengths(*value, validate=False) if name in ragged else value
+            for name, value in rows.items()
+        }
+        out = {name: tf.TensorSpec(shape, dtype) for name, (shape, dtype) in features.items()}
+        return tf.map_fn(one, (records, index, valid), fn_output_signature=out, parallel_iterations=4)
+
+    def rows(name: str) -> Any:
+        values = tf.TensorSpec([None, *([] if name in ragged else spec[name].shape)], spec[name].dtype)
+        return Ragged(values, tf.TensorSpec([None], tf.int64)) if name in ragged else values
+
+    compiled = tf.function(
+        make,
+        input_signature=[
+            {name: rows(name) for name in spec},
+            tf.TensorSpec([None], tf.int64),
+            tf.TensorSpec([None], tf.bool),
+        ],
+    )
+    compiled.get_concrete_function()  # a mistake in a preprocessor shows here, not at the first step
+    return compiled
+
+
+def _ahead(batch: Callable[[int], Batch], steps: Iterable[int], threads: int) -> Iterator[Batch]:
+    """Batches in the order of their steps, made by `threads` threads that run two batches each ahead.
+
+    Python's threads, not tf.data's: a tf.data pipeline that reads through Python can lock up when the program ends.
+    """
+    pool, waiting, steps = ThreadPoolExecutor(threads, "jaxpt-data"), collections.deque(), iter(steps)
+    waiting.extend(pool.submit(batch, step) for step in itertools.islice(steps, 2 * threads))
+
+    def take() -> Iterator[Batch]:
+        while waiting:
+            ready = waiting.popleft().result()
+            waiting.extend(pool.submit(batch, step) for step in itertools.islice(steps, 1))
+            yield ready
+
+    return take()
+
+
+def check_features(made: Record, features: Features) -> None:
     """Compares what the preprocessors give with what the objective declares.
 
     Args:
-      spec: of one example, as it comes out.
+      made: one example, as it comes out.
       features: {name: (shape, dtype)}, as declared.
 
     Raises:
       ValueError: names the first feature that is missing or differs.
     """
     for name, (shape, dtype) in features.items():
-        if name not in spec:
-            raise ValueError(f"objective.features declares {name}, its preprocessors give {', '.join(sorted(spec))}")
-        got = (tuple(spec[name].shape), spec[name].dtype.name)
+        if name not in made:
+            raise ValueError(f"objective.features declares {name}, its preprocessors give {', '.join(sorted(made))}")
+        got = (tuple(made[name].shape), made[name].dtype.name)
         if got != (tuple(shape), dtype):
             raise ValueError(
                 f"objective.features declares {name} as {dtype}{list(shape)}, "

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import inspect
 import json
 import platform
 from collections.abc import Callable, Iterator
@@ -111,7 +112,7 @@ class Source:
         return ds if self.tokenized else ds.unbatch()
 
     def fingerprint(self) -> dict[str, Any]:
-        """What determines the documents: each file's name and content (or size and time), and the rule of the splits."""
+        """What determines the documents: each file's name and content (or size and time), and what is held out."""
         paths = {split: list(paths) for split, paths in self._files.items()}
         known = fingerprints(sorted({p for ps in paths.values() for p in ps}))
         return {
@@ -206,8 +207,11 @@ def fingerprints(paths: list[str]) -> dict[str, dict[str, Any]]:
     by_content = sum(s.length for s in stats.values()) <= _HASHED_BYTES
     out: dict[str, dict[str, Any]] = {}
     for path in paths:
-        if path not in stats:  # the built-in corpus, a TFDS name
-            out[path] = {"name": path, "python": platform.python_version()} if path == "builtin" else {"name": path}
+        if path not in stats:  # a TFDS name, or the built-in corpus
+            out[path] = {"name": path}
+            if path == "builtin":
+                code = hashlib.blake2b(inspect.getsource(builtin).encode(), digest_size=16)
+                out[path] |= {"python": platform.python_version(), "blake2b": code.hexdigest()}
             continue
         out[path] = {"name": path.rpartition("/")[2], "size": stats[path].length}
         if by_content:
@@ -222,7 +226,7 @@ def fingerprints(paths: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def _open(path: str, unpack: bool = True) -> IO[bytes]:
-    file = tf.io.gfile.GFile(path, "rb") if "://" in path else open(path, "rb")
+    file = tf.io.gfile.GFile(path, "rb") if "://" in path else open(path, "rb")  # noqa: SIM115 (the caller closes it)
     return gzip.GzipFile(fileobj=file) if unpack and path.endswith(".gz") else file
 
 
@@ -243,8 +247,9 @@ def _lines(path: str) -> Iterator[tuple[int, str]]:
                 try:
                     text = line.decode("utf-8-sig" if number == 0 else "utf-8")
                 except UnicodeDecodeError as error:
+                    byte = f"byte 0x{line[error.start]:02x}"
                     raise UserError(
-                        f"{path}: line {number + 1}: not UTF-8 (byte 0x{line[error.start]:02x}); convert the file to UTF-8"
+                        f"{path}: line {number + 1}: not UTF-8 ({byte}); convert the file to UTF-8"
                     ) from None
                 yield number, text.rstrip("\r\n")
     except (gzip.BadGzipFile, EOFError) as error:

@@ -10,6 +10,7 @@ Activations are constrained by names of their own: "batch" "length" "act_embed" 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Literal
@@ -62,50 +63,11 @@ def param(module: nn.Module, name: str, init: Initializer, shape: tuple[int, ...
     return module.param(name, nn.with_logical_partitioning(init, axes), shape, jnp.float32)
 
 
-@jax.custom_jvp
-def gelu(x: jax.Array) -> jax.Array:
-    """Gaussian error linear unit, x · Φ(x), with the exact Φ (BERT).
-
-    The derivative, Φ(x) + x · φ(x), is given in closed form.
-
-    Args:
-      x: of any shape.
-
-    Returns:
-      The same shape and dtype.
-
-    Paper: https://arxiv.org/abs/1606.08415
-    """
-    return x * _normal_cdf(x)
-
-
-@gelu.defjvp
-def _gelu_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
-    (x,), (dx,) = primals, tangents
-    cdf = _normal_cdf(x)
-    density = jnp.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
-    return x * cdf, (cdf + x * density) * dx
-
-
-def _normal_cdf(x: jax.Array) -> jax.Array:
-    return 0.5 * (1 + jax.lax.erf(x * math.sqrt(0.5)))
-
-
-def gelu_tanh(x: jax.Array) -> jax.Array:
-    """Gaussian error linear unit by its tanh approximation (GPT-2, T5 1.1).
-
-    x · (1 + tanh(√(2/π) · (x + 0.044715 x³))) / 2
-
-    Args:
-      x: of any shape.
-
-    Returns:
-      The same shape and dtype.
-    """
-    return jax.nn.gelu(x, approximate=True)
-
-
-ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {"relu": jax.nn.relu, "gelu": gelu, "gelu_tanh": gelu_tanh}
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "relu": jax.nn.relu,
+    "gelu": functools.partial(jax.nn.gelu, approximate=False),  # by the error function: BERT
+    "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),  # by tanh: GPT-2, T5 1.1
+}
 
 
 class Dense(nn.Module):
@@ -143,7 +105,9 @@ class Embed(nn.Module):
     def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
         """Looks tokens up: [B, L] → [B, L, D]."""
         # Cast after the look-up: the table's gradient is then summed in float32.
-        x_BxLxD = jnp.take(self.table, tokens_BxL, axis=0, mode="clip").astype(self.dtype)
+        # Rows are made whole first: a look-up in rows split over the mesh would gather its far larger result.
+        table = nn.with_logical_constraint(self.table, ("vocab", None))
+        x_BxLxD = jnp.take(table, tokens_BxL, axis=0, mode="clip").astype(self.dtype)
         return constrain(x_BxLxD, "act_embed")
 
     def project(self, x: jax.Array) -> jax.Array:

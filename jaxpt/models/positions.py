@@ -27,6 +27,7 @@ class LearnedPositions(nn.Module):
     def __call__(self, length: int, positions_BxL: jax.Array | None = None) -> jax.Array:
         """Embeddings of `positions`, or of 0 … length-1: → [B or 1, L, D]."""
         table = param(self, "table", self.embedding_init, (self.rows, self.width), ("positions", "embed"))
+        table = nn.with_logical_constraint(table, ("positions", None))  # whole rows, before they are looked up
         if positions_BxL is not None:
             return jnp.take(table, positions_BxL, axis=0, mode="clip").astype(self.dtype)
         if length > self.rows:

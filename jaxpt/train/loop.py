@@ -52,9 +52,7 @@ def train(config: Config) -> int:
         try:
             return _train(config, signals)
         except guards.Interrupted as interrupted:
-            say(
-                f"{interrupted}: stopped at once; the same command goes on from the newest checkpoint in {config.run_dir}"
-            )
+            say(f"{interrupted}: stopped; the same command goes on from the newest checkpoint in {config.run_dir}")
             return 128 + interrupted.number
 
 
@@ -118,7 +116,7 @@ def _describe(setup: Setup) -> str:
     return (
         f"{base.count_params(setup.model):,} parameters; {jax.device_count()} × {device.device_kind}, mesh {shape}, "
         f"computing in {jnp.dtype(base.compute_dtype(config.model)).name}\n"
-        f"state {state.per_device_size(setup) / 1e6:.1f} MB a device; checkpoints take up to {disk / 1e9:.2f} GB of disk"
+        f"state {state.per_device_size(setup) / 1e6:.1f} MB a device; checkpoints take up to {disk / 1e9:.2f} GB"
     )
 
 
@@ -310,7 +308,7 @@ class Run:
             say(line)
         self._receipt(current, finished=True, validation=means, baseline=trivial)
         say(
-            f"done in {duration(time.time() - self.begun)}: {self.run_dir} holds the checkpoints, metrics.jsonl, the tokenizer\n"
+            f"done in {duration(time.time() - self.begun)}: {self.run_dir} holds checkpoints, metrics and tokenizer\n"
             f"next: jaxpt eval {self.run_dir} · jaxpt inspect {self.run_dir} · jaxpt train … "
             f"train.steps={2 * self.config.train.steps} run_dir={self.run_dir} trains on"
         )

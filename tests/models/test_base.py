@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 import yaml
 
-from jaxpt.config import ModelConfig, resolve
+from jaxpt.config import MeshConfig, ModelConfig, resolve
 from jaxpt.models import base
 from jaxpt.models.layers import PARAMETER_AXES
+from jaxpt.parallel import mesh as meshes
+from jaxpt.parallel import rules
 from tests.models.helpers import ALL, V, made, tokens
 
 SIZES = sorted((Path(__file__).parents[2] / "configs" / "models").glob("*.yaml"))
@@ -154,3 +156,24 @@ def test_padded_vocabulary_never_shows():
     padded = model.apply(variables, hidden, padded=True, method="logits")
     assert padded.shape == (2, 3, 256) and float(padded[..., V:].max()) < -1e8
     np.testing.assert_array_equal(padded[..., :V], model.apply(variables, hidden, method="logits"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALL)
+def test_a_mesh_changes_nothing_and_embeddings_are_not_gathered_whole(name, capfd):
+    model = ALL[name](heads=2).build()
+    ids = tokens(8, 8)
+    mesh = meshes.make(MeshConfig(data=2, fsdp=2, tensor=2))
+    params = jax.jit(lambda key: base.init(model, key))(jax.random.key(0))
+
+    def run(params, ids):
+        return jnp.square(scores(model, {"params": params}, ids)).mean()
+
+    want = jax.jit(run)(params, ids)
+    placed = jax.device_put(params, rules.shardings(base.logical_axes(model), base.shapes(model), mesh))
+    with meshes.use(mesh):
+        again = jax.jit(lambda key: base.init(model, key))(jax.random.key(0))
+        got = jax.jit(run)(placed, jax.device_put(ids, rules.batch_sharding(mesh)))
+    jax.tree.map(np.testing.assert_array_equal, params, again)
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+    assert "Involuntary full rematerialization" not in capfd.readouterr().err

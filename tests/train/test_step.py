@@ -26,8 +26,8 @@ MESHES = {
     "fsdp8": (1, 8, 1),
     "data8": (8, 1, 1),
 }
-# The gradient of a key projection's bias is zero in exact arithmetic (it shifts all scores of a row alike): what is left
-# is rounding, compared absolutely against the largest gradient of all.
+# The gradient of a key projection's bias is zero in exact arithmetic (it shifts all scores of a row alike): what is
+# left is rounding, compared absolutely against the largest gradient of all.
 ZERO_GRADIENTS = ("key/bias",)
 
 
