@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import yaml
+from jax.experimental.compilation_cache import compilation_cache
 
 from jaxpt.config import MeshConfig, ModelConfig, resolve
 from jaxpt.models import base
@@ -158,9 +159,20 @@ def test_padded_vocabulary_never_shows():
     np.testing.assert_array_equal(padded[..., :V], model.apply(variables, hidden, method="logits"))
 
 
+@pytest.fixture
+def fresh_compilation():
+    """No compilation cache: what comes out of it brings no warnings."""
+    kept = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", None)
+    compilation_cache.reset_cache()
+    yield
+    jax.config.update("jax_compilation_cache_dir", kept)
+    compilation_cache.reset_cache()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
-def test_a_mesh_changes_nothing_and_embeddings_are_not_gathered_whole(name, capfd):
+def test_a_mesh_changes_nothing_and_embeddings_are_not_gathered_whole(name, fresh_compilation, capfd):
     model = ALL[name](heads=2).build()
     ids = tokens(8, 8)
     mesh = meshes.make(MeshConfig(data=2, fsdp=2, tensor=2))
