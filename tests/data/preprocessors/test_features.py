@@ -1,0 +1,89 @@
+"""Features: padding, shift, masks; an id 0 in a text is a token; too long is an error."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from jaxpt.data.preprocessors import features
+
+
+def first(ds):
+    return next(ds.as_numpy_iterator())
+
+
+def dataset(**features):
+    """One record whose lengths are unknown to the graph, as those of a store."""
+    ex = {k: np.array(v, np.int32) for k, v in features.items()}
+    signature = {k: tf.TensorSpec([None] * v.ndim, tf.int32) for k, v in ex.items()}
+    return tf.data.Dataset.from_generator(lambda: iter([ex]), output_signature=signature)
+
+
+def test_encoder_decoder():
+    ex = first(features.encoder_decoder(dataset(inputs=[7, 0, 1], targets=[0, 9, 1]), 5, 4, start=6))
+    assert {k: v.tolist() for k, v in ex.items()} == {
+        "encoder_input_tokens": [7, 0, 1, 0, 0],
+        "encoder_segment_ids": [1, 1, 1, 0, 0],
+        "encoder_positions": [0, 1, 2, 0, 0],
+        "decoder_input_tokens": [6, 0, 9, 0],
+        "decoder_target_tokens": [0, 9, 1, 0],
+        "decoder_segment_ids": [1, 1, 1, 0],
+        "decoder_positions": [0, 1, 2, 0],
+        "decoder_loss_weights": [1.0, 1.0, 1.0, 0.0],
+    }
+
+
+def test_decoder():
+    ex = first(features.decoder(dataset(tokens=[5, 0, 7]), 4))
+    assert {k: v.tolist() for k, v in ex.items()} == {
+        "decoder_input_tokens": [5, 0, 0, 0],
+        "decoder_target_tokens": [0, 7, 0, 0],
+        "decoder_segment_ids": [1, 1, 0, 0],
+        "decoder_positions": [0, 1, 0, 0],
+        "decoder_loss_weights": [1.0, 1.0, 0.0, 0.0],
+    }
+
+
+def test_encoder():
+    record = {"tokens": [2, 0, 3, 8, 3], "token_types": [0, 0, 0, 1, 1], "masked_positions": [1], "masked_targets": [0]}
+    ex = first(features.encoder(dataset(**record, is_random_next=1), 6, 3))
+    assert {k: v.tolist() for k, v in ex.items()} == {
+        "encoder_input_tokens": [2, 0, 3, 8, 3, 0],
+        "encoder_token_types": [0, 0, 0, 1, 1, 0],
+        "encoder_segment_ids": [1, 1, 1, 1, 1, 0],
+        "encoder_positions": [0, 1, 2, 3, 4, 0],
+        "masked_positions": [1, 0, 0],
+        "masked_targets": [0, 0, 0],
+        "masked_weights": [1.0, 0.0, 0.0],
+        "next_sentence_labels": 1,
+        "next_sentence_weights": 1.0,
+    }
+    assert not any(name.startswith("next_sentence") for name in first(features.encoder(dataset(**record), 6, 3)))
+
+
+def test_shapes_are_static():
+    spec = features.encoder_decoder(dataset(inputs=[7], targets=[9]), 5, 4, start=0).element_spec
+    assert {tuple(s.shape) for name, s in spec.items() if name.startswith("encoder")} == {(5,)}
+    assert {tuple(s.shape) for name, s in spec.items() if name.startswith("decoder")} == {(4,)}
+
+
+ENCODER = {"tokens": [5] * 5, "token_types": [0] * 5, "masked_positions": [1, 2], "masked_targets": [5, 5]}
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "record"),
+    [
+        ("inputs", lambda ds: features.encoder_decoder(ds, 5, 4, start=0), {"inputs": [7] * 6, "targets": [9]}),
+        ("targets", lambda ds: features.encoder_decoder(ds, 5, 4, start=0), {"inputs": [7], "targets": [9] * 5}),
+        ("targets", lambda ds: features.decoder(ds, 4), {"tokens": [5] * 6}),
+        ("tokens", lambda ds: features.encoder(ds, 4, 2), ENCODER),
+        ("masked_positions", lambda ds: features.encoder(ds, 5, 1), ENCODER),
+    ],
+)
+def test_too_long_is_an_error(name, make, record):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"{name} of an example are longer"):
+        first(make(dataset(**record)))
+
+
+def test_exactly_full():
+    ex = first(features.decoder(dataset(tokens=[5, 6, 7]), 2))
+    np.testing.assert_array_equal(ex["decoder_loss_weights"], [1.0, 1.0])

@@ -1,0 +1,99 @@
+"""BERT's masking: how many, which, what becomes of them, seeds."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from jaxpt.data.preprocessors import masked_lm
+
+CLS, SEP, MASK, SIZE = 2, 3, 4, 1000
+BERT = {"rate": 0.15, "max_predictions": 20, "mask_probability": 0.8, "random_probability": 0.1}
+
+
+def masked(records, number=0, **kwargs):
+    """Records of tokens after masking, as [{name: numpy}]."""
+    kwargs = {**BERT, "mask": MASK, "vocab_size": SIZE, "cls": CLS, "sep": SEP, **kwargs}
+    ds = tf.data.Dataset.from_tensor_slices((np.arange(len(records)), tf.ragged.constant(records, tf.int32)))
+    ds = ds.map(
+        lambda i, x: masked_lm.mask.__wrapped__({"tokens": x}, tf.stack([tf.constant(number, i.dtype), i]), **kwargs)
+    )
+    return list(ds.as_numpy_iterator())
+
+
+def pair(a, b):
+    return [CLS, *range(10, 10 + a), SEP, *range(500, 500 + b), SEP]
+
+
+def test_how_many():
+    """round(.15 · length), halves to even, the three special tokens counted: 10 → 1.5 → 2, 30 → 4.5 → 4."""
+    lengths = [4, 5, 9, 10, 30, 50, 128, 140, 300]
+    out = masked([pair(1, n - 4) for n in lengths])
+    assert [len(ex["masked_positions"]) for ex in out] == [1, 1, 1, 2, 4, 8, 19, 20, 20]
+    expected = [min(20, max(1, round(0.15 * n))) for n in lengths]
+    assert [len(ex["masked_targets"]) for ex in out] == expected
+
+
+def test_never_more_than_there_are():
+    [one, none] = masked([[CLS, 10, SEP], [CLS, SEP]], rate=0.99)
+    assert (one["masked_positions"].tolist(), one["masked_targets"].tolist()) == ([1], [10])
+    assert none["tokens"].tolist() == [CLS, SEP] and len(none["masked_positions"]) == 0
+
+
+def test_targets_are_the_originals_and_nothing_else_changes():
+    records = [pair(5 + n, 40) for n in range(60)]
+    for record, ex in zip(records, masked(records)):
+        positions = ex["masked_positions"]
+        assert (np.diff(positions) > 0).all()
+        original = np.array(record)
+        np.testing.assert_array_equal(ex["masked_targets"], original[positions])
+        assert not np.isin(ex["masked_targets"], [CLS, SEP]).any()
+        np.testing.assert_array_equal(np.delete(ex["tokens"], positions), np.delete(original, positions))
+
+
+def test_eighty_ten_ten_over_the_whole_vocabulary():
+    out = masked([pair(60, 60)] * 1500)
+    shown = np.concatenate([ex["tokens"][ex["masked_positions"]] for ex in out])
+    targets = np.concatenate([ex["masked_targets"] for ex in out])
+    # A random id is the original, or [MASK], once in SIZE times.
+    random = (shown != MASK) & (shown != targets)
+    for share, expected in (((shown == MASK), 0.8001), ((shown == targets), 0.1001), (random, 0.0998)):
+        sigma = np.sqrt(expected * (1 - expected) / len(shown))
+        assert abs(share.mean() - expected) < 3 * sigma
+    assert shown[random].min() < 10 and shown[random].max() >= SIZE - 10
+    assert abs(shown[random].mean() - SIZE / 2) < 3 * SIZE / np.sqrt(12 * random.sum())
+
+
+def test_positions_are_uniform_among_text():
+    record = pair(6, 4)
+    counts = np.zeros(len(record))
+    out = masked([record] * 3000)
+    for ex in out:
+        counts[ex["masked_positions"]] += 1
+    text = np.isin(record, [CLS, SEP], invert=True)
+    assert counts[~text].sum() == 0
+    expected = 2 * len(out) / 10
+    assert ((counts[text] - expected) ** 2 / expected).sum() < 27.9  # 9 degrees of freedom, 1 in 1,000
+
+
+@pytest.mark.parametrize(("mask_probability", "random_probability"), [(1.0, 0.0), (0.0, 1.0), (0.0, 0.0)])
+def test_shares_at_their_ends(mask_probability, random_probability):
+    out = masked([pair(60, 60)] * 20, mask_probability=mask_probability, random_probability=random_probability)
+    shown = np.concatenate([ex["tokens"][ex["masked_positions"]] for ex in out])
+    targets = np.concatenate([ex["masked_targets"] for ex in out])
+    assert (shown == MASK).all() == (mask_probability == 1.0)
+    assert (shown == targets).all() == (mask_probability + random_probability == 0.0)
+
+
+def test_the_seed_alone_decides():
+    first, again, other = (masked([pair(60, 60)] * 3, number=n) for n in (1, 1, 2))
+    for a, b, c in zip(first, again, other):
+        np.testing.assert_array_equal(a["tokens"], b["tokens"])
+        assert not np.array_equal(a["masked_positions"], c["masked_positions"])
+    assert not np.array_equal(first[0]["masked_positions"], first[1]["masked_positions"])
+
+
+def test_other_features_are_passed_through():
+    kwargs = {**BERT, "mask": MASK, "vocab_size": SIZE, "cls": CLS, "sep": SEP}
+    ex = {"tokens": tf.constant(pair(3, 3)), "is_random_next": tf.constant(1), "origin": tf.constant([0, 1, 2])}
+    out = masked_lm.mask.__wrapped__(ex, tf.constant([0, 0]), **kwargs)
+    assert int(out["is_random_next"]) == 1 and out["origin"].numpy().tolist() == [0, 1, 2]

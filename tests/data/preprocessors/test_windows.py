@@ -1,0 +1,88 @@
+"""Windows against a plain reference: every token, every origin."""
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from jaxpt.data.preprocessors import windows
+
+SEPARATOR = 1
+
+
+def documents(sizes, seed=0):
+    draw = np.random.default_rng(seed)
+    return [draw.integers(10, 1000, n).tolist() for n in sizes]
+
+
+def cut(docs, **kwargs):
+    origin = tf.constant([[n % 3, n] for n in range(len(docs))], tf.int64)
+    ds = tf.data.Dataset.from_tensor_slices({"tokens": tf.ragged.constant(docs, tf.int32), "origin": origin})
+    return [(ex["tokens"].tolist(), ex["origin"].tolist()) for ex in windows.cut(ds, **kwargs).as_numpy_iterator()]
+
+
+def reference(docs, length, join, separator=None, overlap=0, shortest=1):
+    end = [] if separator is None else [separator]
+    docs = [[(token, [n % 3, n, i]) for i, token in enumerate([*doc, *end])] for n, doc in enumerate(docs)]
+    for text in [list(itertools.chain(*docs))] if join else docs:
+        for start in range(0, max(len(text) - overlap, 1), length - overlap):
+            window = text[start : start + length]
+            if len(window) >= shortest:
+                yield [token for token, _ in window], window[0][1]
+
+
+@pytest.mark.parametrize("join", [True, False])
+@pytest.mark.parametrize(
+    ("length", "overlap", "shortest", "separator"),
+    [
+        (1, 0, 1, None),
+        (7, 0, 1, None),
+        (7, 1, 2, SEPARATOR),
+        (7, 6, 1, None),
+        (64, 3, 5, SEPARATOR),
+        (5000, 0, 1, None),
+    ],
+)
+def test_windows_are_the_references(join, length, overlap, shortest, separator):
+    docs = documents([*range(1, 40), 300, 1, 1, 2, *[5] * 20])  # more than one group of documents
+    kwargs = {"length": length, "join": join, "separator": separator, "overlap": overlap, "shortest": shortest}
+    assert cut(docs, **kwargs) == list(reference(docs, **kwargs))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 6, 7, 8, 11, 12])
+def test_the_last_window(size):
+    """A window of 6 that shares 2: the rest makes one if, and only if, it brings a new token."""
+    docs = documents([size])
+    kwargs = {"length": 6, "join": True, "overlap": 2}
+    assert cut(docs, **kwargs) == list(reference(docs, **kwargs))
+
+
+def test_nothing_is_lost():
+    docs = documents(np.random.default_rng(1).integers(1, 50, 70))
+    tokens = [token for doc in docs for token in doc]
+    for join in (True, False):
+        assert [t for window, _ in cut(docs, length=8, join=join) for t in window] == tokens
+    overlapped = cut(docs, length=8, join=True, overlap=1, shortest=2)
+    assert tokens[:1] + [t for window, _ in overlapped for t in window[1:]] == tokens
+
+
+def test_an_overlap_as_long_as_the_window_is_refused():
+    with pytest.raises(ValueError, match="overlap 4"):
+        cut(documents([9]), length=4, join=True, overlap=4)
+
+
+def test_no_documents_no_windows():
+    for join in (True, False):
+        ds = tf.data.Dataset.from_tensors({"tokens": tf.range(3), "origin": tf.zeros([2], tf.int64)}).take(0)
+        assert list(windows.cut(ds, length=4, join=join)) == []
+
+
+def test_enclose():
+    ds = tf.data.Dataset.from_tensors({"tokens": tf.constant([7, 0]), "origin": tf.constant([1, 2, 3])})
+    ex = next(windows.enclose(ds, cls=2, sep=3).as_numpy_iterator())
+    assert {k: v.tolist() for k, v in ex.items()} == {
+        "tokens": [2, 7, 0, 3],
+        "token_types": [0, 0, 0, 0],
+        "origin": [1, 2, 3],
+    }
