@@ -1,0 +1,191 @@
+import itertools
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from jaxpt.data._tf import seqio, tf
+from jaxpt.data.loader import Stream
+from jaxpt.data.store import build
+from jaxpt.data.tasks import present
+from jaxpt.errors import UserError
+from jaxpt.objectives.base import Call
+
+N, BATCH = 23, 8  # epochs end in the middle of a batch
+FEATURES = {"x": ((4,), "int32"), "noise": ((), "float32"), "pair": ((2,), "float32")}
+CALLS = (Call(f"{__name__}.pad", {"length": 4}), Call(f"{__name__}.noise"))
+
+
+@seqio.map_over_dataset
+def pad(example, length):
+    tokens = example["tokens"]
+    return example | {"x": tf.ensure_shape(tf.pad(tokens, [[0, length - tf.size(tokens)]]), [length])}
+
+
+@seqio.map_over_dataset(num_seeds=1)
+def noise(example, seed):
+    return example | {
+        "noise": tf.random.stateless_uniform([], seed),
+        "pair": tf.random.stateless_uniform([2], seed) + 1,
+    }
+
+
+@seqio.map_over_dataset(num_seeds=2)
+def two_seeds(example, seeds):
+    draws = [tf.random.stateless_uniform([], seed) for seed in seeds]
+    return example | {"noise": draws[0], "pair": tf.stack(draws)}
+
+
+@seqio.map_over_dataset(num_seeds=1)
+def scaled(example, seed, by):
+    return example | {"noise": by * tf.random.stateless_uniform([], seed)}
+
+
+def plain(ds):
+    return ds
+
+
+def records():
+    numbers = tf.data.Dataset.range(1, N + 1, output_type=tf.int32)
+    return numbers.map(lambda i: {"tokens": tf.fill([1 + i % 4], i), "origin": tf.stack([0, tf.cast(i, tf.int64)])})
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return build(records, tmp_path_factory.mktemp("store") / "records")
+
+
+def make(store, seed=0, calls=CALLS, features=FEATURES, readers=0):
+    return Stream(store, present(calls, None, seed), features, BATCH, seed, readers)
+
+
+def first(iterator, n):
+    return list(itertools.islice(iterator, n))
+
+
+def joined(batches, name):
+    return np.concatenate([b[name] for b in batches])
+
+
+def equal(a, b):
+    return len(a) == len(b) and all(x.keys() == y.keys() and all((x[k] == y[k]).all() for k in x) for x, y in zip(a, b))
+
+
+def test_batches_are_what_the_objective_declares(store):
+    batch = next(make(store).batches())
+    assert {k: (v.shape, v.dtype.name) for k, v in batch.items()} == {
+        k: ((BATCH, *shape), dtype) for k, (shape, dtype) in FEATURES.items()
+    }
+
+
+@pytest.mark.parametrize("start", [1, 2, 3, 7])
+def test_starting_late_equals_going_there(store, start):
+    stream = make(store)
+    assert equal(first(stream.batches(), start + 4)[start:], first(stream.batches(start), 4))
+
+
+def test_a_far_step_is_reached_at_once(store):
+    assert equal(first(make(store).batches(10**12), 2), first(make(store).batches(10**12), 2))
+
+
+def test_hosts_rows_put_together_are_the_whole(store):
+    stream = make(store)
+    parts = [first(stream.batches(1, slice(a, a + 2)), 5) for a in range(0, BATCH, 2)]
+    whole = first(stream.batches(1), 5)
+    assert equal(whole, [{k: np.concatenate([p[i][k] for p in parts]) for k in whole[i]} for i in range(5)])
+
+
+def test_the_number_of_threads_changes_nothing(store):
+    assert equal(first(make(store, readers=1).batches(), 12), first(make(store, readers=5).batches(), 12))
+
+
+def test_each_epoch_is_another_permutation_with_other_noise(store):
+    batches = first(make(store).batches(), 3 * N)
+    x, noise = joined(batches, "x")[:, 0], joined(batches, "noise")
+    epochs = [x[e * N : (e + 1) * N] for e in range(8)]
+    assert all(sorted(epoch) == list(range(1, N + 1)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 8
+    assert len(np.unique(noise)) == len(noise)
+
+
+def test_the_seed_changes_order_and_noise(store):
+    a, b = (first(make(store, seed).batches(), 3) for seed in (0, 1))
+    assert not (joined(a, "x") == joined(b, "x")).all()
+    assert not np.intersect1d(joined(a, "noise"), joined(b, "noise")).size
+
+
+def test_noise_is_uniform_and_independent_of_its_neighbours(store):
+    noise = joined(first(make(store).batches(), 500), "noise")
+    assert abs(noise.mean() - 0.5) < 0.03
+    assert abs(np.corrcoef(noise[1:], noise[:-1])[0, 1]) < 0.07
+
+
+def test_validation_sees_every_record_once_and_fills_up_with_zeros(store):
+    stream = make(store)
+    batches = list(stream.epoch(BATCH))
+    assert len(batches) == 3
+    x = joined(batches, "x")[:, 0]
+    assert x[:N].tolist() == list(range(1, N + 1))
+    assert all(not batches[-1][name][N % BATCH :].any() for name in FEATURES)
+    assert (joined(batches, "pair")[:N] >= 1).all()
+    assert equal(batches, list(stream.epoch(BATCH)))
+    # The batch size changes which rows stand together, not what they are.
+    assert (joined(list(stream.epoch(5)), "noise")[:N] == joined(batches, "noise")[:N]).all()
+
+
+def test_validation_limit_and_rows(store):
+    stream = make(store)
+    assert joined(list(stream.epoch(4, limit=6)), "x")[:, 0].tolist() == [1, 2, 3, 4, 5, 6, 0, 0]
+    assert joined(list(stream.epoch(BATCH, limit=1000)), "x")[:, 0].astype(bool).sum() == N
+    halves = [list(stream.epoch(BATCH, rows=rows)) for rows in (slice(0, 4), slice(4, 8))]
+    both = [{k: np.concatenate([a[k], b[k]]) for k in a} for a, b in zip(*halves, strict=True)]
+    assert equal(both, list(stream.epoch(BATCH)))
+
+
+def test_an_example_is_the_streams_and_knows_its_record(store):
+    stream = make(store)
+    batches = first(stream.batches(), 4)
+    for index in (0, 9, 30):
+        example = stream.example(index)
+        assert (example["x"] == joined(batches, "x")[index]).all()
+        assert example["noise"] == joined(batches, "noise")[index]
+        assert example["origin"][1] == example["tokens"][0] == example["x"][0]
+
+
+def test_each_call_draws_for_itself(store):
+    stream = make(store, calls=(CALLS[0], Call(f"{__name__}.two_seeds")))
+    batch = next(stream.batches())
+    assert (batch["noise"] == batch["pair"][:, 0]).all()
+    assert not (batch["pair"][:, 0] == batch["pair"][:, 1]).any()
+    again = Call(f"{__name__}.scaled", {"by": 1.0})
+    stream = make(store, calls=(*CALLS, again))
+    assert not (next(stream.batches())["noise"] == next(make(store).batches())["noise"]).any()
+
+
+def test_an_undeclared_shape_is_named(store):
+    for features, words in (
+        ({"y": ((4,), "int32")}, "declares y, its preprocessors give"),
+        ({"x": ((5,), "int32")}, r"declares x as int32\[5\], its preprocessors give int32\[4\]"),
+        ({"x": ((4,), "float32")}, r"declares x as float32\[4\], its preprocessors give int32\[4\]"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            make(store, features=features)
+
+
+def test_only_one_to_one_functions_present(store):
+    with pytest.raises(UserError, match="decorate it with seqio"):
+        make(store, calls=(Call(f"{__name__}.plain"),))
+
+
+@pytest.mark.slow
+def test_a_program_ends_while_its_stream_runs(store):
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[2])\n"
+        "import test_loader as t; from jaxpt.data.store import Store\n"
+        "batches = t.make(Store.open(sys.argv[1])).batches(); next(batches)\n"
+        "print('done')"
+    )
+    arguments = [sys.executable, "-c", code, store.directory, __file__.rpartition("/")[0]]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.stderr, done.returncode) == ("done\n", "", 0)
