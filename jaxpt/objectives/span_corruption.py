@@ -73,7 +73,10 @@ def lengths(inputs_length: int, density: float, mean_span: float) -> tuple[int, 
     length = 1
     while both(length + 1)[0] <= inputs_length:
         length += 1
-    return length, max(both(n)[1] for n in range(1, length + 1))
+    targets = max(both(n)[1] for n in range(1, length + 1))
+    if density == 0.5 and targets > inputs_length:  # T5 gives up one token, so that both sides are equally long
+        return length - 1, max(both(n)[1] for n in range(1, length))
+    return length, targets
 
 
 class SpanCorruption(Objective):

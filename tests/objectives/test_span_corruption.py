@@ -1,5 +1,7 @@
 """Span corruption: lengths by hand, what is refused, and features as declared. (Its loss: tests of the losses.)"""
 
+import doctest
+
 import numpy as np
 import pytest
 import seqio
@@ -7,6 +9,7 @@ import tensorflow as tf
 
 from jaxpt.data.tasks import bind
 from jaxpt.errors import UserError
+from jaxpt.objectives import span_corruption
 from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.span_corruption import SpanCorruption, lengths, noise_counts
 
@@ -81,3 +84,8 @@ def test_the_pipeline_gives_the_declared_features(settings):
     assert sum((ex["decoder_target_tokens"] == 1).any() for ex in examples) == len(examples) >= 103 // text
     full = max(examples, key=lambda ex: ex["encoder_segment_ids"].sum())
     assert full["encoder_segment_ids"].sum() >= length - 1 and full["decoder_loss_weights"].sum() >= targets - 1
+
+
+def test_docstrings():
+    failed, attempted = doctest.testmod(span_corruption)
+    assert failed == 0 and attempted > 0
