@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec
 CHUNK_BYTES = 64 * 2**20
 """About how much a chunk's float32 logits may take on each device."""
 
+Project = Callable[[jax.Array], jax.Array]
 Metrics = dict[str, tuple[jax.Array, jax.Array]]
 
 
@@ -43,7 +44,7 @@ def cross_entropy(logits: jax.Array, targets: jax.Array, *, z_loss: float = 0.0)
 
 
 def token_loss(
-    project: Callable[[jax.Array], jax.Array],
+    project: Project,
     hidden_BxTxD: jax.Array,
     targets_BxT: jax.Array,
     weights_BxT: jax.Array,
@@ -84,30 +85,41 @@ def token_loss(
     chunks = math.ceil(length / (chunk or _chunk(project, hidden_BxTxD)))
     probe_BxT = jnp.zeros_like(weights_BxT) if probe_weights is None else probe_weights
 
-    def sums(hidden_BxCxD: jax.Array, targets_BxC: jax.Array, *weights: jax.Array) -> jax.Array:
-        """[Σ loss, Σ correct, Σ cross-entropy, Σ probed cross-entropy] of a chunk."""
-        weights_BxC, probe_BxC = weights
-        logits_BxCxV = project(hidden_BxCxD)
-        log_z_BxC, gold_BxC = _log_z_and_gold(logits_BxCxV, targets_BxC)
-        entropy_BxC = log_z_BxC - gold_BxC
-        # A sum, which fuses and shards, says the same as argmax, which does neither.
-        correct_BxC = (logits_BxCxV >= gold_BxC[..., None]).sum(-1) == 1
-        loss_BxC = entropy_BxC + z_loss * jnp.square(log_z_BxC)
-        weighted = [x * weights_BxC for x in (loss_BxC, correct_BxC, entropy_BxC)] + [entropy_BxC * probe_BxC]
-        return jnp.stack([x.sum(dtype=jnp.float32) for x in weighted])
-
-    def scan(*cut: jax.Array) -> jax.Array:
-        step = jax.checkpoint(lambda carry, xs: (carry + sums(*xs), None))
-        return jax.lax.scan(step, jnp.zeros(4, jnp.float32), cut)[0]
-
     arrays = (hidden_BxTxD, targets_BxT, weights_BxT, probe_BxT)
-    totals = sums(*arrays) if chunks <= 1 else _per_shard(scan, *(_cut(x, chunks) for x in arrays))
+
+    def scan(project: Project, *arrays_NxBxC: jax.Array) -> jax.Array:
+        step = jax.checkpoint(lambda totals, xs: (totals + _sums(project, z_loss, *xs), None))
+        return jax.lax.scan(step, jnp.zeros(4, jnp.float32), arrays_NxBxC)[0]
+
+    if chunks <= 1:
+        totals = _sums(project, z_loss, *arrays)
+    else:
+        totals = _over_shards(scan, project, *(_cut(x, chunks) for x in arrays))
     loss, correct, entropy, probed = totals
     total_weight = weights_BxT.sum(dtype=jnp.float32)
     metrics = {"accuracy": (correct, total_weight), "token_loss": (entropy, total_weight)}
     if probe_weights is not None:
         metrics["probe_loss"] = (probed, probe_weights.sum(dtype=jnp.float32))
     return loss, jax.lax.stop_gradient(metrics)
+
+
+def _sums(
+    project: Project,
+    z_loss: float,
+    hidden_BxCxD: jax.Array,
+    targets_BxC: jax.Array,
+    weights_BxC: jax.Array,
+    probe_BxC: jax.Array,
+) -> jax.Array:
+    """[Σ loss, Σ correct, Σ cross-entropy, Σ probed cross-entropy] of a chunk."""
+    logits_BxCxV = project(hidden_BxCxD)
+    log_z_BxC, gold_BxC = _log_z_and_gold(logits_BxCxV, targets_BxC)
+    entropy_BxC = log_z_BxC - gold_BxC
+    # A sum over the vocabulary instead of argmax: it fuses and shards, and says no where several are most likely.
+    correct_BxC = (logits_BxCxV >= gold_BxC[..., None]).sum(-1) == 1
+    loss_BxC = entropy_BxC + z_loss * jnp.square(log_z_BxC)
+    weighted = [x * weights_BxC for x in (loss_BxC, correct_BxC, entropy_BxC)] + [entropy_BxC * probe_BxC]
+    return jnp.stack([x.sum(dtype=jnp.float32) for x in weighted])
 
 
 def _log_z_and_gold(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -117,10 +129,11 @@ def _log_z_and_gold(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, j
     return jax.nn.logsumexp(logits, axis=-1), jnp.where(at_target, logits, 0.0).sum(-1)
 
 
-def _chunk(project: Callable[[jax.Array], jax.Array], hidden_BxTxD: jax.Array) -> int:
+def _chunk(project: Project, hidden_BxTxD: jax.Array) -> int:
     """Positions whose float32 logits take `CHUNK_BYTES` on each device of the mesh."""
-    position = jax.eval_shape(project, hidden_BxTxD[:, :1]).size * 4 / max(1, jax.sharding.get_abstract_mesh().size)
-    return max(1, int(CHUNK_BYTES / position))
+    batch, _, width = hidden_BxTxD.shape
+    position = jax.eval_shape(project, jax.ShapeDtypeStruct((batch, 1, width), hidden_BxTxD.dtype))
+    return max(1, CHUNK_BYTES * max(1, jax.sharding.get_abstract_mesh().size) // (4 * position.size))
 
 
 def _cut(x_BxT: jax.Array, chunks: int) -> jax.Array:
@@ -131,25 +144,30 @@ def _cut(x_BxT: jax.Array, chunks: int) -> jax.Array:
     return jnp.moveaxis(x_BxT.reshape(x_BxT.shape[0], chunks, size, *x_BxT.shape[2:]), 1, 0)
 
 
-def _per_shard(function: Callable[..., jax.Array], *xs_NxBxC: jax.Array) -> jax.Array:
-    """Σ of `function` over the shards of the batch.
+def _over_shards(function: Callable[..., jax.Array], project: Project, *arrays_NxBxC: jax.Array) -> jax.Array:
+    """Σ of `function(project, *arrays)` over the shards of the batch.
 
-    Parameters that `function` closes over enter the manual region whole. Left to the compiler, the loop inside would
-    gather them, and reduce their gradients over the mesh, in every iteration.
+    The parameters behind `project` enter the manual region as arguments, so they are gathered, and their gradients
+    summed over the mesh, once at its edge. Left to the compiler that happens in every iteration of a loop inside.
     """
-    rules = dict(nn.get_logical_axis_rules())
-    mesh = jax.sharding.get_abstract_mesh()
-    names = rules.get("batch") or ()
-    axes = tuple(a for a in ((names,) if isinstance(names, str) else names) if mesh.shape.get(a, 1) > 1)
-    if not axes or xs_NxBxC[0].shape[1] % math.prod(mesh.shape[a] for a in axes):
-        return function(*xs_NxBxC)
+    mesh, rules = jax.sharding.get_abstract_mesh(), dict(nn.get_logical_axis_rules())
+    axes = tuple(axis for axis in _names(rules.get("batch")) if mesh.shape.get(axis, 1) > 1)
+    if not axes or arrays_NxBxC[0].shape[1] % math.prod(mesh.shape[a] for a in axes):
+        return function(project, *arrays_NxBxC)
 
-    def shard(*xs_NxBxC: jax.Array) -> jax.Array:
-        with nn.logical_axis_rules(tuple((rules | {"batch": None}).items())):
-            return function(*xs_NxBxC)[None]
+    inside = tuple((name, None if set(axes) & set(_names(to)) else to) for name, to in rules.items())
+    _, params = jax.closure_convert(project, arrays_NxBxC[0][0])
 
-    # Without check_vma the gradients of what is closed over are summed at the region's edge.
-    mapped = jax.shard_map(
-        shard, in_specs=PartitionSpec(None, axes), out_specs=PartitionSpec(axes), axis_names=set(axes), check_vma=False
-    )
-    return mapped(*xs_NxBxC).sum(0)
+    def shard(params: list[jax.Array], *arrays_NxBxC: jax.Array) -> jax.Array:
+        with nn.logical_axis_rules(inside):  # traced once more: constraints inside may not name the batch's mesh axes
+            inner, _ = jax.closure_convert(project, arrays_NxBxC[0][0])
+        return function(lambda x: inner(x, *params), *arrays_NxBxC)[None]
+
+    rows = PartitionSpec(None, axes)
+    specs = (PartitionSpec(), *[rows] * len(arrays_NxBxC))
+    mapped = jax.shard_map(shard, in_specs=specs, out_specs=PartitionSpec(axes), axis_names=set(axes), check_vma=False)
+    return mapped(params, *arrays_NxBxC).sum(0)
+
+
+def _names(mesh_axes: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    return (mesh_axes,) if isinstance(mesh_axes, str) else tuple(mesh_axes or ())
