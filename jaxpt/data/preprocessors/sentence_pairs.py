@@ -4,13 +4,12 @@ The rules are those of BERT's published data creation. It loops over sentences a
 one array of all tokens, and one step makes the next pair of every document of a group at a time.
 Paper: https://arxiv.org/abs/1810.04805.
 
-Memory: the whole corpus is held while the pairs are made, 4 bytes a token and 16 a sentence, twice that for a moment at
-the start. This runs once; the pairs are stored.
+Memory: the whole corpus is held while the pairs are made, 4 bytes a token and 8 a sentence, two to three times that for
+a moment at the start. This runs once; the pairs are stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -29,14 +28,6 @@ class _Corpus(NamedTuple):
     sentence_S1: tf.Tensor  # int64: where each sentence begins in tokens; N at the end
     document_D1: tf.Tensor  # int64: where each document begins in sentences; S at the end
     origin_Dx2: tf.Tensor
-
-
-_SIGNATURE = (
-    tf.TensorSpec([None], tf.int32),
-    tf.TensorSpec([None], tf.int64),
-    tf.TensorSpec([None], tf.int64),
-    tf.TensorSpec([None, 2], tf.int64),
-)
 
 
 def make(
@@ -75,19 +66,13 @@ def make(
       [2, 21, 22, 3, 23, 24, 3] 0
     """
 
-    def read() -> Iterator[_Corpus]:
-        batches = list(ds.ragged_batch(_BATCH))
-        if batches:
-            tokens, lengths = (
-                np.concatenate([ragged(batch[name]).values for batch in batches])
-                for name in ("tokens", "sentence_lengths")
-            )
-            sentences = np.concatenate([ragged(batch["sentence_lengths"]).row_lengths() for batch in batches])
-            origin = np.concatenate([batch["origin"] for batch in batches])
-            yield _Corpus(tokens, _bounds(lengths), _bounds(sentences), origin)
+    def read(_: tf.Tensor) -> _Corpus:
+        types = _Corpus(tf.int32, tf.int64, tf.int64, tf.int64)
+        arrays = tf.numpy_function(lambda: _read(ds), [], tuple(types))
+        shapes = _Corpus([None], [None], [None], [None, 2])
+        return _Corpus(*(tf.ensure_shape(x, shape) for x, shape in zip(arrays, shapes)))
 
-    def pairs(*arrays: tf.Tensor) -> tf.data.Dataset:
-        corpus = _Corpus(*arrays)
+    def pairs(corpus: _Corpus) -> tf.data.Dataset:
         documents = tf.size(corpus.document_D1, tf.int64) - 1
         groups = (documents + _GROUP - 1) // _GROUP
 
@@ -99,7 +84,19 @@ def make(
         rows = tf.data.Dataset.range(dupe_factor * groups).map(of_group, num_parallel_calls=tf.data.AUTOTUNE)
         return rows.unbatch().map(lambda row: _record(corpus, row, cls, sep), num_parallel_calls=tf.data.AUTOTUNE)
 
-    return tf.data.Dataset.from_generator(read, output_signature=_SIGNATURE).flat_map(pairs)
+    return tf.data.Dataset.range(1).map(read).flat_map(pairs)
+
+
+def _read(ds: tf.data.Dataset) -> tuple[np.ndarray, ...]:
+    """The arrays of the corpus."""
+    batches = list(ds.ragged_batch(_BATCH))
+    tokens, lengths = [ragged(b["tokens"]) for b in batches], [ragged(b["sentence_lengths"]) for b in batches]
+    return (
+        np.concatenate([np.zeros(0, np.int32), *(x.values for x in tokens)]),
+        _bounds(np.concatenate([np.zeros(0, np.int32), *(x.values for x in lengths)])),
+        _bounds(np.concatenate([np.zeros(0, np.int64), *(x.row_lengths() for x in lengths)])),
+        np.concatenate([np.zeros((0, 2), np.int64), *(b["origin"] for b in batches)]),
+    )
 
 
 def _bounds(sizes: np.ndarray) -> np.ndarray:

@@ -12,9 +12,9 @@ from jaxpt.data.preprocessors.documents import ragged
 
 _GROUP = 32  # documents
 
-# What a group leaves to the next one: tokens not yet in a full window (but for `overlap` at the front, of which `seen`
-# says how many), and for each document among them its first token's place in `tokens` and its origin.
-_State = dict[str, tf.Tensor]
+# Documents laid end to end: "tokens", and for each document the place of its first token ("starts") and the origin of
+# that token (file, document, offset in it).
+_Buffer = dict[str, tf.Tensor]
 
 
 def cut(
@@ -51,74 +51,88 @@ def cut(
     """
     if not 0 <= overlap < length:
         raise ValueError(f"overlap {overlap} must be at least 0 and less than length {length}")
+    groups = ds.ragged_batch(_GROUP).map(lambda docs: _lay(docs, separator), num_parallel_calls=tf.data.AUTOTUNE)
+    if join:
+        nothing = {k: tf.zeros([0, *v.shape[1:]], v.dtype) for k, v in groups.element_spec.items()}
+        groups = groups.map(lambda docs: (docs, False)).concatenate(tf.data.Dataset.from_tensors((nothing, True)))
+        state = {"rest": nothing, "seen": tf.constant(0, tf.int64)}
+        cuts = groups.scan(state, lambda state, docs: _cut_joined(state, *docs, length, overlap, shortest))
+    else:
+        cuts = groups.map(lambda docs: _cut_each(docs, length, overlap, shortest), num_parallel_calls=tf.data.AUTOTUNE)
+    return cuts.flat_map(_unpack)
+
+
+def _lay(docs: dict[str, tf.Tensor], separator: int | None) -> _Buffer:
+    """Lays a batch of documents end to end, the separator after each."""
+    tokens = ragged(docs["tokens"])
+    if separator is not None:
+        tokens = tf.concat([tokens, tf.fill([tokens.nrows(), 1], separator)], axis=1)
+    origin = tf.pad(tf.cast(docs["origin"], tf.int64), [[0, 0], [0, 1]])
+    return {"tokens": tokens.values, "starts": tokens.row_starts(), "origin": origin}
+
+
+def _cut_each(docs: _Buffer, length: int, overlap: int, shortest: int) -> dict[str, tf.Tensor]:
+    """Windows of each document by itself."""
     stride = length - overlap
+    ends = _ends(docs)
+    counts = tf.maximum((ends - docs["starts"] - overlap + stride - 1) // stride, 1)
+    doc = tf.repeat(tf.range(tf.size(counts)), counts)
+    nth = tf.range(tf.size(doc, tf.int64)) - tf.gather(tf.cumsum(counts, exclusive=True), doc)
+    first = tf.gather(docs["starts"], doc) + nth * stride
+    return _windows(docs, first, tf.minimum(first + length, tf.gather(ends, doc)), shortest)
 
-    def group(ex: dict[str, tf.Tensor]) -> _State:
-        tokens = ragged(ex["tokens"])
-        if separator is not None:
-            tokens = tf.concat([tokens, tf.fill([tokens.nrows(), 1], separator)], axis=1)
-        origin = tf.pad(tf.cast(ex["origin"], tf.int64), [[0, 0], [0, 1]])
-        return {"tokens": tokens.values, "starts": tokens.row_starts(), "origin": origin}
 
-    def each(docs: _State) -> dict[str, tf.Tensor]:
-        """Windows of each document by itself."""
-        ends = tf.concat([docs["starts"][1:], [tf.size(docs["tokens"], tf.int64)]], 0)
-        counts = tf.maximum((ends - docs["starts"] - overlap + stride - 1) // stride, 1)
-        doc = tf.repeat(tf.range(tf.size(counts)), counts)
-        nth = tf.range(tf.size(doc, tf.int64)) - tf.gather(tf.cumsum(counts, exclusive=True), doc)
-        start = tf.gather(docs["starts"], doc) + nth * stride
-        end = tf.minimum(start + length, tf.gather(ends, doc))
-        return windows(docs, start, end)
+def _cut_joined(
+    state: dict[str, tf.Tensor], docs: _Buffer, is_last: tf.Tensor, length: int, overlap: int, shortest: int
+) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+    """Full windows of what was left and more documents; what is left now, of which `seen` tokens are in a window."""
+    stride, rest = length - overlap, state["rest"]
+    starts = docs["starts"] + tf.size(rest["tokens"], tf.int64)
+    docs = {k: tf.concat([rest[k], v], 0) for k, v in {**docs, "starts": starts}.items()}
+    total = tf.size(docs["tokens"], tf.int64)
+    full = tf.maximum((total - overlap) // stride, 0)
+    done = full * stride
+    seen = tf.where(full > 0, tf.constant(overlap, tf.int64), state["seen"])
+    first = stride * tf.range(full + tf.cast(is_last & (total - done > seen), tf.int64))
+    windows = _windows(docs, first, tf.minimum(first + length, total), shortest)
+    return {"rest": _drop(docs, done), "seen": seen}, windows
 
-    def joined(rest: _State, docs_last: tuple[_State, tf.Tensor]) -> tuple[_State, dict[str, tf.Tensor]]:
-        """Full windows of the rest and a group of documents laid end to end; the last group's rest, too."""
-        docs, is_last = docs_last
-        old = tf.size(rest["tokens"], tf.int64)
-        all_docs = {
-            "tokens": tf.concat([rest["tokens"], docs["tokens"]], 0),
-            "starts": tf.concat([rest["starts"], docs["starts"] + old], 0),
-            "origin": tf.concat([rest["origin"], docs["origin"]], 0),
-        }
-        total = tf.size(all_docs["tokens"], tf.int64)
-        full = tf.maximum((total - overlap) // stride, 0)
-        done = full * stride
-        seen = tf.where(full > 0, tf.constant(overlap, tf.int64), rest["seen"])
-        count = full + tf.cast(is_last & (total - done > seen), tf.int64)
-        start = tf.range(count) * stride
-        return after(all_docs, done, seen), windows(all_docs, start, tf.minimum(start + length, total))
 
-    def after(docs: _State, done: tf.Tensor, seen: tf.Tensor) -> _State:
-        """What is left from token `done` on."""
-        ends = tf.concat([docs["starts"][1:], [tf.size(docs["tokens"], tf.int64)]], 0)
-        left = ends > done
-        start = tf.boolean_mask(docs["starts"], left)
-        skipped = tf.maximum(done - start, 0)
-        origin = tf.boolean_mask(docs["origin"], left) + skipped[:, None] * tf.constant([0, 0, 1], tf.int64)
-        return {"tokens": docs["tokens"][done:], "starts": start + skipped - done, "origin": origin, "seen": seen}
+def _drop(docs: _Buffer, done: tf.Tensor) -> _Buffer:
+    """The buffer without its first `done` tokens."""
+    docs = {**docs, "tokens": docs["tokens"][done:], **_only(docs, _ends(docs) > done)}
+    skipped = tf.maximum(done - docs["starts"], 0)
+    return {**docs, "starts": docs["starts"] + skipped - done, "origin": _shift(docs["origin"], skipped)}
 
-    def windows(docs: _State, start: tf.Tensor, end: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Windows from `start` to `end` in the buffer, the short ones left out."""
-        enough = end - start >= shortest
-        start, end = tf.boolean_mask(start, enough), tf.boolean_mask(end, enough)
-        doc = tf.searchsorted(docs["starts"], start, side="right") - 1
-        offset = start - tf.gather(docs["starts"], doc)
-        origin = tf.gather(docs["origin"], doc) + offset[:, None] * tf.constant([0, 0, 1], tf.int64)
-        return {"tokens": docs["tokens"], "start": start, "end": end, "origin": origin}
 
-    def unpack(group: dict[str, tf.Tensor]) -> tf.data.Dataset:
-        bounds = tf.data.Dataset.from_tensor_slices((group["start"], group["end"], group["origin"]))
-        return bounds.map(lambda start, end, origin: {"tokens": group["tokens"][start:end], "origin": origin})
+def _windows(docs: _Buffer, first: tf.Tensor, end: tf.Tensor, shortest: int) -> dict[str, tf.Tensor]:
+    """Windows from token `first` to `end` of the buffer and their origins, the short ones left out."""
+    enough = end - first >= shortest
+    first, end = tf.boolean_mask(first, enough), tf.boolean_mask(end, enough)
+    doc = tf.searchsorted(docs["starts"], first, side="right") - 1
+    origin = _shift(tf.gather(docs["origin"], doc), first - tf.gather(docs["starts"], doc))
+    return {"tokens": docs["tokens"], "first": first, "end": end, "origin": origin}
 
-    groups = ds.ragged_batch(_GROUP).map(group, num_parallel_calls=tf.data.AUTOTUNE)
-    if not join:
-        return groups.map(each, num_parallel_calls=tf.data.AUTOTUNE).flat_map(unpack)
-    nothing = {
-        "tokens": tf.zeros([0], tf.int32),
-        "starts": tf.zeros([0], tf.int64),
-        "origin": tf.zeros([0, 3], tf.int64),
-    }
-    groups = groups.map(lambda g: (g, False)).concatenate(tf.data.Dataset.from_tensors((nothing, True)))
-    return groups.scan({**nothing, "seen": tf.zeros([], tf.int64)}, joined).flat_map(unpack)
+
+def _unpack(cuts: dict[str, tf.Tensor]) -> tf.data.Dataset:
+    """One element a window."""
+    bounds = tf.data.Dataset.from_tensor_slices((cuts["first"], cuts["end"], cuts["origin"]))
+    return bounds.map(lambda first, end, origin: {"tokens": cuts["tokens"][first:end], "origin": origin})
+
+
+def _ends(docs: _Buffer) -> tf.Tensor:
+    """Where each document ends."""
+    return tf.concat([docs["starts"], [tf.size(docs["tokens"], tf.int64)]], 0)[1:]
+
+
+def _only(docs: _Buffer, chosen: tf.Tensor) -> _Buffer:
+    """Starts and origins of the chosen documents."""
+    return {k: tf.boolean_mask(docs[k], chosen) for k in ("starts", "origin")}
+
+
+def _shift(origin: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
+    """The origins so many tokens further on."""
+    return origin + tokens[:, None] * tf.constant([0, 0, 1], tf.int64)
 
 
 def enclose(ds: tf.data.Dataset, cls: int, sep: int) -> tf.data.Dataset:
