@@ -34,28 +34,30 @@ def tfds_documents(data: DataConfig) -> tuple[dict[str, list[str]], Any, float |
     name = data.path if isinstance(data.path, str) else "+".join(data.path or ())
     try:
         builder = tfds.builder_from_directory(name) if tf.io.gfile.isdir(name) else tfds.builder(name)
+        if not builder.is_prepared():
+            builder.download_and_prepare()
     except Exception as error:  # tfds has many, with messages of many lines
         raise UserError(f"data.path: TFDS data set {name}: {_line(error)}") from None
-    held = data.validation_path
-    if held is not None and held not in builder.info.splits:
-        raise UserError(f"data.validation_path: {held} is no split of {name}; it has {', '.join(builder.info.splits)}")
-    fields = dict(builder.info.features) if isinstance(builder.info.features, dict | tfds.features.FeaturesDict) else {}
-    if data.field not in fields or fields[data.field].np_dtype is not object:
-        texts = [k for k, v in fields.items() if getattr(v, "np_dtype", None) is object]
+    held, splits = data.validation_path, builder.info.splits
+    for key, split in (("data.path", "train"), ("data.validation_path", held)):
+        if split is not None and split not in splits:
+            raise UserError(f"{key}: {name} has no split {split!r}; it has {', '.join(splits)}")
+    spec = builder.info.features.get_tensor_info()
+    texts = [k for k, v in spec.items() if getattr(v, "tf_dtype", None) == tf.string and v.shape == ()]
+    if data.field not in texts:
         raise UserError(f"data.field: {data.field!r} is no text field of {name}; it has {', '.join(texts) or 'none'}")
 
     def read(split: str) -> Iterator[tuple[int, str]]:
+        ds = builder.as_dataset(split=split.rpartition(" ")[2], shuffle_files=False).map(lambda r: r[data.field])
         try:
-            builder.download_and_prepare()
-            ds = builder.as_dataset(split=split.rpartition(" ")[2], shuffle_files=False)
-            for number, record in enumerate(ds.map(lambda r: r[data.field]).prefetch(64).as_numpy_iterator()):
-                yield number, record.decode("utf-8", "replace")
-        except (tf.errors.OpError, OSError, AssertionError) as error:
+            for number, text in enumerate(ds.prefetch(64).as_numpy_iterator()):
+                yield number, text.decode("utf-8", "replace")
+        except (tf.errors.OpError, OSError) as error:
             raise UserError(f"data.path: TFDS data set {name}: {_line(error)}") from None
 
     full = builder.info.full_name
-    splits = {"train": [f"{full} train"], "validation": [f"{full} {held or 'train'}"]}
-    return splits, read, None if held else data.validation_fraction
+    files = {"train": [f"{full} train"], "validation": [f"{full} {held or 'train'}"]}
+    return files, read, None if held else data.validation_fraction
 
 
 def task_documents(data: DataConfig) -> tuple[dict[str, list[str]], Any, float | None, bool]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import inspect
+import io
 import json
 import platform
 from collections.abc import Callable, Iterator
@@ -225,8 +226,34 @@ def fingerprints(paths: list[str]) -> dict[str, dict[str, Any]]:
 # ---- readers: path → (number, text) ---------------------------------------------------------------------------------
 
 
+class _Remote(io.RawIOBase):
+    """A file that tf.io.gfile opens (`gs://`), as Python's own file objects are."""
+
+    def __init__(self, path: str) -> None:
+        self._file = tf.io.gfile.GFile(path, "rb")
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._file.seek(offset, whence)
+        return self._file.tell()
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+
 def _open(path: str, unpack: bool = True) -> IO[bytes]:
-    file = tf.io.gfile.GFile(path, "rb") if "://" in path else open(path, "rb")  # noqa: SIM115 (the caller closes it)
+    # The caller closes it.
+    file = io.BufferedReader(_Remote(path), 1 << 20) if "://" in path else open(path, "rb")  # noqa: SIM115
     return gzip.GzipFile(fileobj=file) if unpack and path.endswith(".gz") else file
 
 
@@ -300,7 +327,7 @@ def _parquet(path: str, field: str) -> Iterator[tuple[int, str]]:
 
     try:
         with _open(path) as file:
-            table = pq.ParquetFile(file if "://" not in path else pa.PythonFile(file, mode="r"))
+            table = pq.ParquetFile(file)
             names = table.schema_arrow.names
             if field not in names:
                 raise UserError(f"{path}: no column {field!r} (data.field); it has {', '.join(map(repr, names))}")

@@ -1,0 +1,175 @@
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+from jaxpt.data import pipeline
+from jaxpt.data._tf import seqio, tf
+from jaxpt.errors import UserError
+from tests import families
+
+LINES = [
+    f"Sentence {i} speaks of {w}. It goes on, and ends." for i in range(30) for w in ("cats", "dogs", "mice", "birds")
+]
+SIZES = {"t5": 200, "bert": 120, "gpt2": 300}
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "a.txt"
+    path.write_text("\n".join(LINES))
+    return path
+
+
+def config(family, text, cache, run_dir="", objective=None, **data):
+    settings = {"path": str(text), "cache_dir": str(cache), "validation_fraction": 0.15, "length": 24, "batch_size": 8}
+    return families.config(
+        family,
+        model={"vocab_size": SIZES[family]},
+        data=settings | data,
+        run_dir=str(run_dir),
+        objective=objective or {},
+    )
+
+
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_from_text_to_the_declared_features(family, text, cache):
+    settings = config(family, text, cache)
+    data = pipeline.prepare(settings)
+    declared = settings.objective.features(24)
+    for batch in (next(data.train.batches(1000)), next(data.validation.epoch(8))):
+        assert {k: (v.shape[1:], v.dtype.name) for k, v in batch.items()} == declared
+    assert data.vocabulary.size <= SIZES[family]
+    assert data.summary["train"]["documents"] + data.summary["validation"]["documents"] == len(LINES)
+    assert data.summary["train"]["records"] == data.train.num_records
+    assert json.loads(json.dumps(data.fingerprint)) == json.loads(json.dumps(pipeline.prepare(settings).fingerprint))
+    example = data.train.example(3)
+    assert "tokens" in example and example["origin"].shape == (3,)
+
+
+def test_the_second_time_is_found_in_the_cache(text, cache, monkeypatch):
+    first = next(pipeline.prepare(config("gpt2", text, cache)).train.batches())
+    monkeypatch.setattr(pipeline.tokenizers, "train", None)
+    monkeypatch.setattr(seqio.Task, "preprocess_precache", None)
+    again = next(pipeline.prepare(config("gpt2", text, cache)).train.batches())
+    assert all((first[k] == again[k]).all() for k in first)
+
+
+def test_any_change_of_what_determines_records_makes_new_ones(text, cache, tmp_path):
+    def names():
+        return {p.name for p in (cache / "records").iterdir()}
+
+    pipeline.prepare(config("gpt2", text, cache))
+    before = names()
+    pipeline.prepare(config("gpt2", text, cache, batch_size=4, readers=1))
+    assert names() == before
+    other = tmp_path / "a.txt"
+    other.write_text("\n".join(LINES[::-1]))
+    for changed in (
+        {"length": 20},
+        {"validation_fraction": 0.3},
+        {"documents": "blank_line", "validation_path": str(text)},
+    ):
+        pipeline.prepare(config("gpt2", text, cache, **changed))
+        assert len(names()) > len(before)
+        before = names()
+    pipeline.prepare(config("gpt2", other, cache))
+    assert len(names()) > len(before)
+
+
+def test_the_run_keeps_its_vocabulary(text, cache, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    data = pipeline.prepare(config("t5", text, cache, run))
+    assert (run / "tokenizer" / "spiece.model").is_file()
+    monkeypatch.setattr(pipeline.tokenizers, "train", None)
+    moved = run.rename(tmp_path / "moved")
+    again = pipeline.prepare(config("t5", text, tmp_path / "elsewhere", moved))
+    assert again.tokenizer.digest() == data.tokenizer.digest()
+    assert again.fingerprint == data.fingerprint
+    unsaved = tmp_path / "looked_at"
+    pipeline.prepare(
+        config("t5", text, cache, unsaved, tokenizer={"kind": "sentencepiece", "path": str(moved / "tokenizer")}),
+        save=False,
+    )
+    assert not unsaved.exists()
+
+
+def test_a_vocabulary_larger_than_the_models(text, cache, tmp_path):
+    run = tmp_path / "run"
+    pipeline.prepare(config("gpt2", text, cache, run))
+    tokenizer = {"kind": "bpe", "path": str(run / "tokenizer")}
+    small = families.config(
+        "gpt2", model={"vocab_size": 260}, data={"path": str(text), "cache_dir": str(cache), "tokenizer": tokenizer}
+    )
+    with pytest.raises(UserError, match=r"300 token ids, but model\.vocab_size is 260"):
+        pipeline.prepare(small)
+
+
+def test_phases_differ_in_order_and_settings(text, cache):
+    phases = [{"steps": 5}, {"set": {"data.length": 16}}]
+    settings = families.config(
+        "gpt2", model={"vocab_size": 300}, train={"steps": 10, "phases": phases},
+        data={"path": str(text), "cache_dir": str(cache), "length": 24, "validation_fraction": 0.15},
+    )  # fmt: skip
+    first, second = (next(pipeline.prepare(settings, phase).train.batches()) for phase in (0, 1))
+    assert first["decoder_input_tokens"].shape[1] == 24
+    assert second["decoder_input_tokens"].shape[1] == 16
+
+
+def test_mistakes_inside_tensorflow_come_out_in_one_line(cache, tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(json.dumps({"text": line}) for line in LINES) + '\n{"text": 1}')
+    tokenizer = {"kind": "bpe", "path": str(next((cache / "tokenizers").iterdir()))}
+    with pytest.raises(UserError, match="line 121: field 'text' wants a string, got int"):
+        pipeline.prepare(config("gpt2", path, cache, tokenizer=tokenizer))
+    assert not list(cache.rglob("*.partial"))
+
+
+def test_the_objective_is_asked_first(text, cache):
+    with pytest.raises(UserError, match="too short for masked_lm"):
+        pipeline.prepare(config("bert", text, cache, length=4))
+
+
+def test_validation_does_not_follow_the_training_draws(text, cache):
+    data = pipeline.prepare(config("bert", text, cache))
+    fixed = [list(data.validation.epoch(8)) for _ in range(2)]
+    assert all((a[k] == b[k]).all() for a, b in zip(*fixed, strict=True) for k in a)
+    weights = np.concatenate([b["masked_weights"] for b in fixed[0]])
+    assert (weights.sum(1) > 0).sum() == data.validation.num_records
+
+
+def test_every_token_of_the_training_text_is_a_target_once_an_epoch(text, cache):
+    data = pipeline.prepare(config("gpt2", text, cache))
+    batches = itertools.islice(data.train.epoch(8), None)
+    targets = np.concatenate([b["decoder_target_tokens"][b["decoder_loss_weights"] > 0] for b in batches])
+    ends = (targets == data.vocabulary.eos).sum()
+    assert ends == data.summary["train"]["documents"]
+    task = data.task.get_dataset(None, "train", shuffle=False)
+    assert len(targets) == sum(int(tf.reduce_sum(x["decoder_loss_weights"])) for x in task)
+
+
+def test_a_task_of_token_ids_feeds_an_objective(cache, tmp_path):
+    def documents(split, shuffle_files):
+        return tf.data.Dataset.range(80).map(lambda i: {"targets": tf.fill([9], tf.cast(i + 3, tf.int32))})
+
+    feature = {"targets": seqio.Feature(seqio.PassThroughVocabulary(300), add_eos=False)}
+    seqio.TaskRegistry.add(
+        "own_ids", seqio.FunctionDataSource(documents, ["train"]), output_features=feature, preprocessors=[]
+    )
+    try:
+        settings = {"source": "task", "task": "own_ids", "path": None}
+        with pytest.raises(UserError, match=r"data\.tokenizer\.path is missing"):
+            pipeline.prepare(config("gpt2", "", cache, **settings))
+        tokenizer = {"kind": "bpe", "path": str(next((cache / "tokenizers").glob("*/vocab.json")).parent)}
+        data = pipeline.prepare(config("gpt2", "", cache, tokenizer=tokenizer, **settings))
+        batch = next(data.train.batches())
+        targets = batch["decoder_target_tokens"][batch["decoder_loss_weights"] > 0]
+        assert set(np.unique(targets)) <= {*range(3, 83), data.vocabulary.eos}
+    finally:
+        seqio.TaskRegistry.remove("own_ids")

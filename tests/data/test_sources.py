@@ -1,0 +1,184 @@
+import gzip
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from jaxpt.config import DataConfig
+from jaxpt.data.sources import held_out, open_source
+from jaxpt.errors import UserError
+
+LINES = [f"document number {i}" for i in range(200)]
+
+
+def config(path=None, **settings):
+    return DataConfig(tokenizer={"kind": "bpe"}, path=str(path) if path else None, **settings)
+
+
+def read(path=None, split="train", **settings):
+    return list(open_source(config(path, **settings)).documents(split))
+
+
+def write(path, lines=LINES):
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def text(tmp_path):
+    return write(tmp_path / "a.txt")
+
+
+def both(path, **settings):
+    return [document for split in ("train", "validation") for document in read(path, split, **settings)]
+
+
+# ---- formats --------------------------------------------------------------------------------------------------------
+
+
+def test_lines_jsonl_parquet_and_gzip_give_the_same_documents(tmp_path, text):
+    jsonl = write(tmp_path / "a.jsonl", [json.dumps({"id": 1, "text": line}) for line in LINES])
+    zipped = tmp_path / "b.txt.gz"
+    zipped.write_bytes(gzip.compress(text.read_bytes()))
+    parquet = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": LINES, "n": range(200)}), parquet, row_group_size=7)
+    expected = sorted((0, i, line) for i, line in enumerate(LINES))
+    for path in (text, jsonl, zipped, parquet, f"file://{text}", f"file://{zipped}", f"file://{parquet}"):
+        assert sorted(both(path)) == expected, path
+
+
+def test_blank_lines_part_documents(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes("\ufeffone\r\ntwo\r\n\r\n \r\nthree\n\n\n".encode() + "\n\n".join(LINES).encode())
+    found = sorted(both(path, documents="blank_line"))
+    assert found[:3] == [(0, 0, "one\ntwo"), (0, 1, "three"), (0, 2, LINES[0])]
+    assert len(found) == 2 + len(LINES)
+
+
+def test_globs_are_sorted_and_origins_name_file_and_line(tmp_path):
+    for name in ("b", "a"):
+        write(tmp_path / f"{name}.txt", ["", f"{name} first", "   ", *LINES])
+    found = sorted(both(tmp_path / "*.txt"))
+    assert found[0] == (0, 1, "a first")
+    assert next(d for d in found if d[0] == 1) == (1, 1, "b first")
+    assert found[1] == (0, 3, LINES[0])
+
+
+def test_empty_documents_are_counted(tmp_path):
+    source = open_source(config(write(tmp_path / "a.txt", ["", "  ", *LINES])))
+    train = list(source.documents("train"))
+    assert source.counts["train"] == {"documents": len(train), "empty": 2}
+
+
+def test_dataset_gives_text_and_origin(text):
+    source = open_source(config(text))
+    got = [(*map(int, d["origin"]), d["text"].decode()) for d in source.dataset("train").as_numpy_iterator()]
+    assert got == list(source.documents("train"))
+
+
+# ---- splits ---------------------------------------------------------------------------------------------------------
+
+
+def test_splits_are_disjoint_stable_and_together_everything(text):
+    train, held = ({d[2] for d in read(text, s, validation_fraction=0.2)} for s in ("train", "validation"))
+    assert not train & held
+    assert train | held == set(LINES)
+    assert 20 <= len(held) <= 60
+    assert held >= {d[2] for d in read(text, "validation", validation_fraction=0.1)}
+    assert held == {line for line in LINES if held_out(line, 0.2)}
+
+
+def test_equal_documents_stand_on_one_side(tmp_path):
+    path = write(tmp_path / "a.txt", LINES * 3)
+    train, held = ([d[2] for d in read(path, s)] for s in ("train", "validation"))
+    assert not set(train) & set(held)
+    assert len(train) + len(held) == 3 * len(LINES)
+
+
+def test_validation_path_holds_nothing_out(tmp_path, text):
+    valid = write(tmp_path / "v.txt", ["held"])
+    assert len(read(text, "train", validation_path=str(valid))) == len(LINES)
+    assert read(text, "validation", validation_path=str(valid)) == [(0, 0, "held")]
+
+
+def test_builtin_is_the_default():
+    assert len(read(split="train")) > len(read(split="validation")) > 0
+
+
+# ---- mistakes -------------------------------------------------------------------------------------------------------
+
+
+def mistakes(tmp_path):
+    """(configuration, words of its message)"""
+    good = json.dumps({"text": "fine"})
+    latin = tmp_path / "latin.txt"
+    latin.write_bytes(b"first\nsecond\ncaf\xe9\n")
+    numbers = tmp_path / "n.parquet"
+    pq.write_table(pa.table({"text": [1, 2]}), numbers)
+    (tmp_path / "torn.parquet").write_bytes(b"PAR1 nonsense")
+    (tmp_path / "torn.txt.gz").write_bytes(gzip.compress(b"some words\n" * 1000)[:40])
+    (tmp_path / "plain.txt.gz").write_bytes(b"not gzip")
+    (tmp_path / "dir").mkdir()
+    (tmp_path / "empty.txt").write_bytes(b"")
+    return {
+        "missing": (config(tmp_path / "nowhere.txt"), "nowhere.txt: no such file"),
+        "glob": (config(tmp_path / "*.csv"), "no file matches"),
+        "directory": (config(tmp_path / "dir"), "is a directory"),
+        "suffix": (config(write(tmp_path / "a.xyz")), "set data.source"),
+        "no path": (config(source="jsonl"), "data.path is missing"),
+        "empty": (config(tmp_path / "empty.txt"), "empty.txt: no documents"),
+        "blank": (config(write(tmp_path / "blank.txt", ["", " "])), "blank.txt: no documents"),
+        "not UTF-8": (config(latin), "latin.txt: line 3: not UTF-8 (byte 0xe9)"),
+        "broken": (config(write(tmp_path / "b.jsonl", [good, '{"text": "x'])), "b.jsonl: line 2: not JSON"),
+        "list": (config(write(tmp_path / "l.jsonl", [good, "[1]"])), "line 2: wants a JSON object, got list"),
+        "field": (
+            config(write(tmp_path / "f.jsonl", [good, '{"title": "t", "body": "b"}'])),
+            "line 2: no field 'text' (data.field); it has 'title', 'body'",
+        ),
+        "number": (
+            config(write(tmp_path / "t.jsonl", ['{"text": 3}'])),
+            "line 1: field 'text' wants a string, got int",
+        ),
+        "column": (config(numbers, field="body"), "no column 'body' (data.field); it has 'text'"),
+        "column type": (config(numbers), "column 'text' wants strings, it holds int64"),
+        "torn parquet": (config(tmp_path / "torn.parquet"), "torn.parquet: not a readable Parquet file"),
+        "torn gzip": (config(tmp_path / "torn.txt.gz"), "torn.txt.gz: not a whole gzip file"),
+        "no gzip": (config(tmp_path / "plain.txt.gz"), "plain.txt.gz: not a whole gzip file"),
+        "no validation": (config(write(tmp_path / "one.txt", ["only"])), "leaves the validation split empty"),
+    }
+
+
+@pytest.mark.parametrize("through", ["documents", "dataset"])
+def test_bad_input_is_named_in_one_line(tmp_path, through):
+    for name, (data, words) in mistakes(tmp_path).items():
+        with pytest.raises(UserError) as error:
+            source = open_source(data)
+            for split in ("train", "validation"):
+                if through == "documents":
+                    list(source.documents(split))
+                else:
+                    read_through_tensorflow(source, split)
+        assert words in str(error.value), name
+        assert "\n" not in str(error.value), name
+
+
+def read_through_tensorflow(source, split):
+    try:
+        for _ in source.dataset(split):
+            pass
+    except Exception:
+        raise source.failure from None
+
+
+# ---- fingerprint ----------------------------------------------------------------------------------------------------
+
+
+def test_fingerprint_follows_content_not_place(tmp_path, text):
+    (tmp_path / "moved").mkdir()
+    moved = write(tmp_path / "moved" / "a.txt")
+    before = open_source(config(text)).fingerprint()
+    assert open_source(config(moved)).fingerprint() == before
+    assert open_source(config(moved, validation_fraction=0.3)).fingerprint() != before
+    write(moved, [*LINES, "one more"])
+    assert open_source(config(moved)).fingerprint() != before
