@@ -9,6 +9,8 @@ import json
 import os
 import shutil
 import sys
+import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +29,8 @@ from jaxpt.errors import UserError
 from jaxpt.objectives.base import Objective, Pipeline, Vocabulary
 
 Report = Callable[[str], None]
+
+_REPORT_SECONDS = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,15 +127,26 @@ def _tokenizer(config: Config, source: Source, say: Report, save: bool) -> Token
     settings, size = config.data.tokenizer, config.model.vocab_size
     own = Path(config.run_dir) / "tokenizer" if config.run_dir else None
     checks = {"lowercase": settings.lowercase, "extra_ids": settings.extra_ids, "max_size": size}
-    if own is not None and own.is_dir() and any(own.iterdir()):
+    if own is not None and own.is_dir():
         return tokenizers.load(own, settings.kind, **checks)
     if settings.path is not None:
         tokenizer = tokenizers.load(settings.path, settings.kind, **checks)
     else:
         tokenizer = _trained(config, source, say)
     if own is not None and save:
-        tokenizer.save(own)
+        _publish(tokenizer, own)
+        tokenizer = tokenizers.load(own, settings.kind, **checks)
     return tokenizer
+
+
+def _publish(tokenizer: Tokenizer, directory: Path) -> None:
+    """The directory appears whole or not at all; another process's is kept."""
+    temporary = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}.partial")
+    tokenizer.save(temporary)
+    try:
+        temporary.rename(directory)
+    except OSError:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _trained(config: Config, source: Source, say: Report) -> Tokenizer:
@@ -148,14 +163,9 @@ def _trained(config: Config, source: Source, say: Report) -> Tokenizer:
         return tokenizers.load(directory, settings.kind)
     except UserError:  # not there yet, or torn
         say(f"training a {settings.kind} vocabulary of {size:,} ids")
-    temporary = directory.with_name(f".{directory.name}.{os.getpid()}.partial")
     texts = (text for _, _, text in source.documents("train") if isinstance(text, str))
-    tokenizers.train(texts, settings, size, temporary)
     shutil.rmtree(directory, ignore_errors=True)
-    try:
-        temporary.rename(directory)
-    except OSError:  # another process was faster
-        shutil.rmtree(temporary, ignore_errors=True)
+    _publish(tokenizers.train(texts, settings, size), directory)
     return tokenizers.load(directory, settings.kind)
 
 
@@ -214,9 +224,17 @@ def _hash(identity: Any) -> str:
 
 @contextmanager
 def _progress(report: Report | None) -> Iterator[Report]:
-    """`report`, at most ten times a second; without one a line on a terminal."""
+    """`report`, with one line every few seconds; without it a live line on a terminal, nothing elsewhere."""
     if report is not None:
-        yield report
+        last = float("-inf")
+
+        def now_and_then(line: str) -> None:
+            nonlocal last
+            if time.monotonic() - last > _REPORT_SECONDS:
+                last = time.monotonic()
+                report(line)
+
+        yield now_and_then
         return
     from rich.console import Console
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import functools
-import importlib
+import hashlib
+import importlib.util
 import inspect
 import pkgutil
 from collections.abc import Callable, Mapping
@@ -163,6 +164,4 @@ def key(*parts: int | str) -> int:
       >>> key(0, "noise") == key(0, "noise") != key(1, "noise")
       True
     """
-    import hashlib
-
     return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest(), "big") >> 1

@@ -10,7 +10,7 @@ import io
 import json
 from collections.abc import Iterator
 
-from jaxpt.data import tokenizers
+from jaxpt.data import rust_tokenizers, tokenizers
 from jaxpt.errors import UserError
 
 
@@ -47,7 +47,7 @@ def wordpiece(texts: list[str], lowercase: bool, vocab_size: int, extra_ids: int
     from tokenizers import models, trainers
 
     rust = Rust(models.WordPiece(unk_token="[UNK]"))
-    rust.normalizer, rust.pre_tokenizer = tokenizers.bert_steps(lowercase)
+    rust.normalizer, rust.pre_tokenizer = rust_tokenizers.bert_steps(lowercase)
     words: collections.Counter[str] = collections.Counter()
     for text in texts:
         words.update(word for word, _ in rust.pre_tokenizer.pre_tokenize_str(rust.normalizer.normalize_str(text)))
@@ -62,7 +62,7 @@ def wordpiece(texts: list[str], lowercase: bool, vocab_size: int, extra_ids: int
         initial_alphabet=alphabet, limit_alphabet=len(alphabet), min_frequency=2, show_progress=False,
     )  # fmt: skip
     rust.train_from_iterator(texts, trainer)
-    return tokenizers.wordpiece(rust.get_vocab(), lowercase)
+    return rust_tokenizers.wordpiece(rust.get_vocab(), lowercase)
 
 
 def bpe(texts: list[str], lowercase: bool, vocab_size: int, extra_ids: int) -> tokenizers.Tokenizer:
@@ -70,7 +70,7 @@ def bpe(texts: list[str], lowercase: bool, vocab_size: int, extra_ids: int) -> t
     from tokenizers import models, pre_tokenizers, trainers
 
     rust = Rust(models.BPE())
-    rust.normalizer, rust.pre_tokenizer = tokenizers.gpt2_steps(lowercase)
+    rust.normalizer, rust.pre_tokenizer = rust_tokenizers.gpt2_steps(lowercase)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size - 1, initial_alphabet=alphabet, min_frequency=2, show_progress=False
@@ -78,4 +78,4 @@ def bpe(texts: list[str], lowercase: bool, vocab_size: int, extra_ids: int) -> t
     rust.train_from_iterator(texts, trainer)
     model = json.loads(rust.to_str())["model"]
     merges = [tuple(m.split(" ")) if isinstance(m, str) else tuple(m) for m in model["merges"]]
-    return tokenizers.bpe(model["vocab"] | {tokenizers.END_OF_TEXT: len(model["vocab"])}, merges, lowercase)
+    return rust_tokenizers.bpe(model["vocab"] | {tokenizers.END_OF_TEXT: len(model["vocab"])}, merges, lowercase)

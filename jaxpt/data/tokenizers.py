@@ -11,7 +11,6 @@ Training is deterministic. Nothing here needs TensorFlow: generation imports thi
 from __future__ import annotations
 
 import abc
-import functools
 import hashlib
 import json
 import os
@@ -27,7 +26,7 @@ from jaxpt.objectives.base import Vocabulary
 DEFAULT_EXTRA_IDS = 100
 BERT_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 END_OF_TEXT = "<|endoftext|>"
-_SPECIALS = {
+SPECIALS = {
     "pad": ("[PAD]", "<pad>"),
     "unk": ("[UNK]", "<unk>"),
     "bos": ("<s>", "<|begin_of_text|>", END_OF_TEXT),
@@ -107,7 +106,7 @@ class Tokenizer(abc.ABC):
     def _shown(self, ids: Iterable[int]) -> list[int]:
         """Ids without those that stand for no text."""
         v = self.vocabulary
-        hidden = {v.bos, v.eos, v.cls, v.sep} | ({v.pad} if self.tokens([v.pad])[0] in _SPECIALS["pad"] else set())
+        hidden = {v.bos, v.eos, v.cls, v.sep} | ({v.pad} if self.tokens([v.pad])[0] in SPECIALS["pad"] else set())
         return [i for i in map(int, ids) if i not in hidden]
 
 
@@ -163,68 +162,13 @@ class SentencePieceTokenizer(Tokenizer):
 
     def save(self, directory: str | Path) -> None:
         extra = {"extra_ids": self.vocabulary.sentinels, "do_lower_case": self.lowercase}
-        _write(directory, {"spiece.model": self._model, "tokenizer_config.json": _settings("T5Tokenizer", extra)})
+        write_files(
+            directory, {"spiece.model": self._model, "tokenizer_config.json": settings_file("T5Tokenizer", extra)}
+        )
         self.path = str(Path(directory) / "spiece.model")
 
     def digest(self) -> str:
-        return _hash(self._full)
-
-
-class RustTokenizer(Tokenizer):
-    """WordPiece or byte-level BPE, run by Hugging Face's `tokenizers`."""
-
-    def __init__(self, tokenizer: Any, kind: str) -> None:
-        """Takes a `tokenizers.Tokenizer`; special tokens are found by their usual names."""
-        self.kind, self._tokenizer = kind, tokenizer
-        # Special tokens that a document happens to spell out are text like any other.
-        self._tokenizer.encode_special_tokens = True
-        self._tokenizer.no_padding()
-        self._tokenizer.no_truncation()
-        self.lowercase = _folds_case(json.loads(tokenizer.to_str())["normalizer"])
-        ids = {
-            name: next((i for t in spellings if (i := tokenizer.token_to_id(t)) is not None), None)
-            for name, spellings in _SPECIALS.items()
-        }
-        size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
-        self.vocabulary = Vocabulary(size=size, **(ids | {"pad": ids["pad"] or 0}))
-
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        if len(texts) == 1:  # no thread pool for one text
-            return [self._tokenizer.encode(texts[0], add_special_tokens=False).ids]
-        return [e.ids for e in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
-
-    def decode(self, ids: Iterable[int]) -> str:
-        return self._tokenizer.decode(self._shown(ids), skip_special_tokens=False)
-
-    def tokens(self, ids: Iterable[int]) -> list[str]:
-        return [self._piece(int(i)) for i in ids]
-
-    @functools.cache  # noqa: B019 (a tokenizer lives as long as the program)
-    def _piece(self, i: int) -> str:
-        piece = self._tokenizer.id_to_token(i)
-        if piece is None or self.kind == "wordpiece":
-            return piece or f"<{i}>"
-        text = self._tokenizer.decode([i], skip_special_tokens=False)
-        return piece if "\ufffd" in text else text  # part of a character: as the vocabulary spells its bytes
-
-    def save(self, directory: str | Path) -> None:
-        tree = json.loads(self._tokenizer.to_str())
-        vocab = dict(sorted(self._tokenizer.get_vocab(with_added_tokens=True).items(), key=lambda item: item[1]))
-        name = "BertTokenizer" if self.kind == "wordpiece" else "GPT2Tokenizer"
-        files = {
-            "tokenizer.json": json.dumps(tree, ensure_ascii=False, indent=1),
-            "tokenizer_config.json": _settings(name, {"do_lower_case": self.lowercase}),
-        }
-        if self.kind == "wordpiece":
-            files["vocab.txt"] = "".join(f"{token}\n" for token in vocab)
-        else:
-            merges = (" ".join(m) if isinstance(m, list) else m for m in tree["model"]["merges"])
-            files["vocab.json"] = json.dumps(vocab, ensure_ascii=False)
-            files["merges.txt"] = "#version: 0.2\n" + "".join(f"{m}\n" for m in merges)
-        _write(directory, files)
-
-    def digest(self) -> str:
-        return _hash(self._tokenizer.to_str().encode())
+        return digest_of(self._full)
 
 
 # ---- loading --------------------------------------------------------------------------------------------------------
@@ -305,81 +249,41 @@ def _find(path: Path, kind: str | None) -> tuple[str | None, list[Path]]:
 def _read(kind: str | None, files: list[Path], lowercase: bool, extra_ids: int) -> Tokenizer:
     from tokenizers import Tokenizer as Rust
 
+    from jaxpt.data import rust_tokenizers
+
     if kind == "sentencepiece":
         return SentencePieceTokenizer(files[0].read_bytes(), extra_ids, str(files[0]))
     if kind == "wordpiece":
-        vocab = {line: i for i, line in enumerate(files[0].read_text("utf-8").splitlines())}
+        vocab = {line: i for i, line in enumerate(files[0].read_text("utf-8").removesuffix("\n").split("\n"))}
         if "[UNK]" not in vocab:
             raise UserError(f"{files[0]}: no [UNK] line; wants a WordPiece vocabulary, one token a line")
-        return wordpiece(vocab, lowercase)
+        return rust_tokenizers.wordpiece(vocab, lowercase)
     if kind == "bpe":
         lines = files[1].read_text("utf-8").split("\n")
         merges = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
-        return bpe(json.loads(files[0].read_text("utf-8")), merges, lowercase)
+        return rust_tokenizers.bpe(json.loads(files[0].read_text("utf-8")), merges, lowercase)
     rust = Rust.from_str(files[0].read_text("utf-8"))
     model = type(rust.model).__name__
     if model not in ("WordPiece", "BPE"):
         raise UserError(
             f"{files[0]}: holds a {model} model; wants WordPiece or BPE here, and a .model for SentencePiece"
         )
-    return RustTokenizer(rust, "wordpiece" if model == "WordPiece" else "bpe")
-
-
-def wordpiece(vocab: dict[str, int], lowercase: bool) -> RustTokenizer:
-    """BERT's tokenizer over a vocabulary."""
-    from tokenizers import Tokenizer as Rust
-    from tokenizers import decoders, models
-
-    rust = Rust(models.WordPiece(vocab, unk_token="[UNK]", max_input_chars_per_word=100))
-    rust.normalizer, rust.pre_tokenizer = bert_steps(lowercase)
-    rust.decoder = decoders.WordPiece()
-    rust.add_special_tokens([t for t in BERT_SPECIALS if t in vocab])
-    return RustTokenizer(rust, "wordpiece")
-
-
-def bert_steps(lowercase: bool) -> tuple[Any, Any]:
-    from tokenizers import normalizers, pre_tokenizers
-
-    return normalizers.BertNormalizer(lowercase=lowercase), pre_tokenizers.BertPreTokenizer()
-
-
-def bpe(vocab: dict[str, int], merges: list[tuple[str, str]], lowercase: bool) -> RustTokenizer:
-    """GPT-2's tokenizer over a vocabulary; <|endoftext|> is added where it is missing."""
-    from tokenizers import Tokenizer as Rust
-    from tokenizers import decoders, models
-
-    rust = Rust(models.BPE(vocab, merges))
-    rust.normalizer, rust.pre_tokenizer = gpt2_steps(lowercase)
-    rust.decoder = decoders.ByteLevel()
-    rust.add_special_tokens([END_OF_TEXT])
-    return RustTokenizer(rust, "bpe")
-
-
-def gpt2_steps(lowercase: bool) -> tuple[Any, Any]:
-    from tokenizers import normalizers, pre_tokenizers
-
-    fold = normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents(), normalizers.Lowercase()])
-    return fold if lowercase else None, pre_tokenizers.ByteLevel(add_prefix_space=False)
-
-
-def _folds_case(normalizer: dict[str, Any] | None) -> bool:
-    if not normalizer:
-        return False
-    parts = normalizer.get("normalizers", [normalizer])
-    return any(p.get("type") == "Lowercase" or p.get("lowercase") is True for p in parts)
+    return rust_tokenizers.RustTokenizer(rust, "wordpiece" if model == "WordPiece" else "bpe")
 
 
 # ---- training -------------------------------------------------------------------------------------------------------
 
 
-def train(texts: Iterable[str], config: TokenizerConfig, vocab_size: int, out_dir: str | Path) -> Tokenizer:
-    """Trains a vocabulary and saves it.
+def train(
+    texts: Iterable[str], config: TokenizerConfig, vocab_size: int, out_dir: str | Path | None = None
+) -> Tokenizer:
+    """Trains a vocabulary, and saves it where a directory is given.
 
     Args:
       texts: documents; about the first `config.characters` characters are used.
       config: kind, case, sentinels.
       vocab_size: ids wanted, special ones included. A small corpus may give fewer.
-      out_dir: directory for the files.
+      out_dir: directory for the files, or None.
 
     Returns:
       The tokenizer. The same texts give the same one.
@@ -396,7 +300,8 @@ def train(texts: Iterable[str], config: TokenizerConfig, vocab_size: int, out_di
     from jaxpt.data import tokenizer_training
 
     tokenizer = getattr(tokenizer_training, config.kind)(kept, config.lowercase, vocab_size, _extra(config))
-    tokenizer.save(out_dir)
+    if out_dir is not None:
+        tokenizer.save(out_dir)
     return tokenizer
 
 
@@ -417,7 +322,7 @@ def _first(texts: Iterable[str], characters: int) -> list[str]:
 # ---- files ----------------------------------------------------------------------------------------------------------
 
 
-def _settings(name: str, values: dict[str, Any]) -> str:
+def settings_file(name: str, values: dict[str, Any]) -> str:
     return json.dumps({"tokenizer_class": name, **values}, indent=1)
 
 
@@ -432,7 +337,7 @@ def _read_settings(directory: Path) -> dict[str, Any]:
     return settings if isinstance(settings, dict) else {}
 
 
-def _write(directory: str | Path, files: dict[str, str | bytes]) -> None:
+def write_files(directory: str | Path, files: dict[str, str | bytes]) -> None:
     """Each file appears whole or not at all."""
     Path(directory).mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
@@ -441,5 +346,5 @@ def _write(directory: str | Path, files: dict[str, str | bytes]) -> None:
         temporary.replace(Path(directory) / name)
 
 
-def _hash(content: bytes) -> str:
+def digest_of(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=16).hexdigest()

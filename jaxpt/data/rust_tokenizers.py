@@ -1,0 +1,111 @@
+"""WordPiece (BERT) and byte-level BPE (GPT-2), run by Hugging Face's `tokenizers`, which is written in Rust."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxpt.data.tokenizers import BERT_SPECIALS, END_OF_TEXT, SPECIALS, Tokenizer, digest_of, settings_file, write_files
+from jaxpt.objectives.base import Vocabulary
+
+
+class RustTokenizer(Tokenizer):
+    """WordPiece or byte-level BPE, run by Hugging Face's `tokenizers`."""
+
+    def __init__(self, tokenizer: Any, kind: str) -> None:
+        """Takes a `tokenizers.Tokenizer`; special tokens are found by their usual names."""
+        self.kind, self._tokenizer = kind, tokenizer
+        # Special tokens that a document happens to spell out are text like any other.
+        self._tokenizer.encode_special_tokens = True
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        self.lowercase = _folds_case(json.loads(tokenizer.to_str())["normalizer"])
+        ids = {
+            name: next((i for t in spellings if (i := tokenizer.token_to_id(t)) is not None), None)
+            for name, spellings in SPECIALS.items()
+        }
+        size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        self.vocabulary = Vocabulary(size=size, **(ids | {"pad": ids["pad"] or 0}))
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return [e.ids for e in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return self._tokenizer.decode(self._shown(ids), skip_special_tokens=False)
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        return [self._piece(int(i)) for i in ids]
+
+    @functools.cache  # noqa: B019 (a tokenizer lives as long as the program)
+    def _piece(self, i: int) -> str:
+        piece = self._tokenizer.id_to_token(i)
+        if piece is None or self.kind == "wordpiece":
+            return piece or f"<{i}>"
+        text = self._tokenizer.decode([i], skip_special_tokens=False)
+        return piece if "\ufffd" in text else text  # part of a character: as the vocabulary spells its bytes
+
+    def save(self, directory: str | Path) -> None:
+        tree = json.loads(self._tokenizer.to_str())
+        vocab = dict(sorted(self._tokenizer.get_vocab(with_added_tokens=True).items(), key=lambda item: item[1]))
+        name = "BertTokenizer" if self.kind == "wordpiece" else "GPT2Tokenizer"
+        files = {
+            "tokenizer.json": json.dumps(tree, ensure_ascii=False, indent=1),
+            "tokenizer_config.json": settings_file(name, {"do_lower_case": self.lowercase}),
+        }
+        if self.kind == "wordpiece":
+            files["vocab.txt"] = "".join(f"{token}\n" for token in vocab)
+        else:
+            merges = (" ".join(m) if isinstance(m, list) else m for m in tree["model"]["merges"])
+            files["vocab.json"] = json.dumps(vocab, ensure_ascii=False)
+            files["merges.txt"] = "#version: 0.2\n" + "".join(f"{m}\n" for m in merges)
+        write_files(directory, files)
+
+    def digest(self) -> str:
+        return digest_of(self._tokenizer.to_str().encode())
+
+
+def wordpiece(vocab: dict[str, int], lowercase: bool) -> RustTokenizer:
+    """BERT's tokenizer over a vocabulary."""
+    from tokenizers import Tokenizer as Rust
+    from tokenizers import decoders, models
+
+    rust = Rust(models.WordPiece(vocab, unk_token="[UNK]", max_input_chars_per_word=100))
+    rust.normalizer, rust.pre_tokenizer = bert_steps(lowercase)
+    rust.decoder = decoders.WordPiece()
+    rust.add_special_tokens([t for t in BERT_SPECIALS if t in vocab])
+    return RustTokenizer(rust, "wordpiece")
+
+
+def bert_steps(lowercase: bool) -> tuple[Any, Any]:
+    from tokenizers import normalizers, pre_tokenizers
+
+    return normalizers.BertNormalizer(lowercase=lowercase), pre_tokenizers.BertPreTokenizer()
+
+
+def bpe(vocab: dict[str, int], merges: list[tuple[str, str]], lowercase: bool) -> RustTokenizer:
+    """GPT-2's tokenizer over a vocabulary; <|endoftext|> is added where it is missing."""
+    from tokenizers import Tokenizer as Rust
+    from tokenizers import decoders, models
+
+    rust = Rust(models.BPE(vocab, merges))
+    rust.normalizer, rust.pre_tokenizer = gpt2_steps(lowercase)
+    rust.decoder = decoders.ByteLevel()
+    rust.add_special_tokens([END_OF_TEXT])
+    return RustTokenizer(rust, "bpe")
+
+
+def gpt2_steps(lowercase: bool) -> tuple[Any, Any]:
+    from tokenizers import normalizers, pre_tokenizers
+
+    fold = normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents(), normalizers.Lowercase()])
+    return fold if lowercase else None, pre_tokenizers.ByteLevel(add_prefix_space=False)
+
+
+def _folds_case(normalizer: dict[str, Any] | None) -> bool:
+    if not normalizer:
+        return False
+    parts = normalizer.get("normalizers", [normalizer])
+    return any(p.get("type") == "Lowercase" or p.get("lowercase") is True for p in parts)

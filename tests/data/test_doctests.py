@@ -1,0 +1,9 @@
+import doctest
+import importlib
+
+import pytest
+
+
+@pytest.mark.parametrize("module", ["builtin", "tasks", "tokenizers", "sources", "loader"])
+def test_examples_in_docstrings(module):
+    assert doctest.testmod(importlib.import_module(f"jaxpt.data.{module}")).failed == 0
