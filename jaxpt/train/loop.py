@@ -18,8 +18,8 @@ from jaxpt.errors import UserError
 from jaxpt.evals import heldout, samples
 from jaxpt.models import base
 from jaxpt.objectives.base import Objective
+from jaxpt.parallel import compiler, rules
 from jaxpt.parallel import mesh as meshes
-from jaxpt.parallel import rules
 from jaxpt.plan import flops
 from jaxpt.train import checkpoint, guards, state, step
 from jaxpt.train.display import Display, console, duration, number
@@ -231,7 +231,8 @@ class Run:
                 lambda p, b: self.objective.loss(self.setup.model, p, b, None)[0], self.setup.shapes.params, batch
             )
             train_step = step.make_train_step(self.setup, self.objective)
-            compiled = train_step.lower(self.setup.placed_shapes(), batch).compile()
+            lowered = train_step.lower(self.setup.placed_shapes(), batch)
+            compiled = lowered.compile(compiler_options=compiler.options())
         self.flops = 3.0 * forward
         memory = compiled.memory_analysis()
         used = memory.argument_size_in_bytes + memory.temp_size_in_bytes if memory else 0
