@@ -110,7 +110,7 @@ class DataConfig(Frozen):
     cache_dir: str | None = execution(None)
     """Where prepared data is kept; `$XDG_CACHE_HOME/jaxpt` or `~/.cache/jaxpt` by default."""
     readers: NonNegativeInt = execution(0)
-    """Threads that prepare batches; 0 lets tf.data choose."""
+    """Threads that prepare batches; 0: one for each core, four at most."""
 
 
 class ScheduleConfig(Frozen):

@@ -92,7 +92,10 @@ def task_documents(data: DataConfig) -> tuple[dict[str, list[str]], Any, float |
     if "train" not in task.splits:
         raise UserError(f"data.task: {data.task} has no train split; it has {', '.join(task.splits)}")
     held = next((s for s in _HELD if s in task.splits), None)
-    spec = _documents(task, "train").element_spec
+    try:
+        spec = _documents(task, "train").element_spec
+    except Exception as error:  # whatever anyone's preprocessors raise
+        raise UserError(f"data.task: {data.task}: its preprocessors fail: {_line(error)}") from None
     feature = next((f for f in ("text", "targets") if f in spec), None)
     if feature is None or not (spec[feature].dtype == tf.string or spec[feature].dtype.is_integer):
         raise UserError(

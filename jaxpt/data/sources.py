@@ -318,7 +318,7 @@ def _jsonl(path: str, field: str) -> Iterator[tuple[int, str]]:
             )
         if not isinstance(record[field], str):
             raise UserError(f"{where}: field {field!r} wants a string, got {type(record[field]).__name__}")
-        yield number, record[field]
+        yield number, record[field].encode("utf-8", "replace").decode()  # JSON can spell half a surrogate pair
 
 
 def _parquet(path: str, field: str) -> Iterator[tuple[int, str]]:

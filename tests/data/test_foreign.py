@@ -48,8 +48,14 @@ def tasks():
         output_features=feature,
         preprocessors=[lambda ds: ds.map(lambda x: {"inputs": x["text"]})],
     )
+    add(
+        "fruit_broken",
+        source(),
+        output_features=feature,
+        preprocessors=[lambda ds, sequence_length: ds.take(sequence_length["x"])],
+    )
     yield
-    for name in ("fruit_text", "fruit_numbers", "fruit_other"):
+    for name in ("fruit_broken", "fruit_text", "fruit_numbers", "fruit_other"):
         seqio.TaskRegistry.remove(name)
 
 
@@ -79,6 +85,7 @@ def test_token_ids_and_the_tasks_own_validation_split():
     ("settings", "words"),
     [
         ({"task": "fruit_txt"}, "did you mean fruit_text"),
+        ({"task": "fruit_broken"}, "its preprocessors fail"),
         ({"task": None}, "data.task is missing"),
         ({"task": "fruit_other"}, "gives inputs; wants text or targets"),
         ({"task": "fruit_text", "modules": ("no_such_module_here",)}, "data.modules: no_such_module_here"),

@@ -71,6 +71,12 @@ def test_empty_documents_are_counted(tmp_path):
     assert source.counts["train"] == {"documents": len(train), "empty": 2}
 
 
+def test_half_a_surrogate_pair_does_no_harm(tmp_path):
+    path = write(tmp_path / "a.jsonl", ['{"text": "broken \\ud83d emoji"}'])
+    ds = open_source(config(path, validation_path=str(path))).dataset("train")
+    assert next(ds.as_numpy_iterator())["text"] == b"broken ? emoji"
+
+
 def test_dataset_gives_text_and_origin(text):
     source = open_source(config(text))
     got = [(*map(int, d["origin"]), d["text"].decode()) for d in source.dataset("train").as_numpy_iterator()]
