@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import uuid
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -130,8 +131,7 @@ def build(
     found = Store.open(directory)
     if found is not None:
         return found
-    temporary = directory.with_name(f".{directory.name}.{os.getpid()}.partial")
-    shutil.rmtree(temporary, ignore_errors=True)
+    temporary = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}.partial")
     temporary.mkdir(parents=True)
     try:
         _write(make(), temporary, counts, report)
