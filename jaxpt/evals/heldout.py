@@ -121,7 +121,7 @@ def evaluate(path: str, overrides: tuple[str, ...] | list[str] = ()) -> dict[str
     config = configs.at_phase(config, max(phase, 0))
     data = pipeline.prepare(config, phase=max(phase, 0))
     setup = state.setup(config)
-    steps.check_batch(config, setup)
+    steps.check(config, setup)
     reader = checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True)
     params = reader.restore_params(setup, step)
     reader.close()

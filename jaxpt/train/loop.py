@@ -165,8 +165,12 @@ class Run:
         self.phase, self.here = index, configs.at_phase(self.config, index)
         self.setup = dataclasses.replace(self.setup, config=self.here)
         self.objective = self.here.objective
-        step.check_batch(self.here, self.setup)
+        later = [configs.at_phase(self.config, n) for n in range(index, len(self.starts))]
+        for config in later:  # what is wrong with the last phase is said before the first one starts
+            step.check(config, self.setup)
         self.data = pipeline.prepare(self.here, phase=index, report=say)
+        for config in later:
+            config.objective.check(config.model, config.data.length, self.data.vocabulary)
         if meta is not None and meta["phase"] == index:
             check_fingerprint(meta["data"], json.loads(json.dumps(self.data.fingerprint)), str(self.run_dir))
         claim(self.config)

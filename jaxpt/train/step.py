@@ -166,8 +166,28 @@ def layer_norms(trees: dict[str, Any], axes: Any) -> Metrics:
     return norms
 
 
-def check_batch(config: Config, setup: Setup) -> None:
-    """Raises UserError where the batch does not divide over accumulation and devices."""
+def check(config: Config, setup: Setup) -> None:
+    """Finds settings that cannot work together, before anything is compiled.
+
+    Args:
+      config: the run's configuration in its current phase.
+      setup: gives the mesh.
+
+    Raises:
+      UserError: a model of another family than the objective needs, a length beyond the position table, or a batch that
+        does not divide over accumulation and devices.
+    """
+    model, objective, length = config.model, config.objective, config.data.length
+    if model.family != objective.family:
+        raise UserError(
+            f"objective.kind: {objective.kind} needs a model of the family {objective.family}, "
+            f"model.kind: {model.kind} is of the family {model.family}"
+        )
+    if model.position_limit is not None and length > model.position_limit:
+        raise UserError(
+            f"data.length: {length} is beyond the position table of model.kind: {model.kind}, "
+            f"which has {model.position_limit} rows; shorten data.length or raise model.max_positions"
+        )
     rows = setup.mesh.shape["data"] * setup.mesh.shape["fsdp"]
     if config.data.batch_size % (rows * config.train.accumulation):
         raise UserError(

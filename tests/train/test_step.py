@@ -156,7 +156,19 @@ def test_parts_are_divided_by_their_own_weights(family):
 def test_batch_that_does_not_divide_is_refused():
     config = families.config("gpt2", mesh={"data": 8}, train={"accumulation": 2})
     with pytest.raises(UserError, match=r"data\.batch_size: 8 must divide by"):
-        step.check_batch(config, state.setup(config, jax.devices()[:8]))
+        step.check(config, state.setup(config, jax.devices()[:8]))
+
+
+def test_a_model_of_another_family_is_refused():
+    config = families.config("gpt2", model={**families.MODELS["bert"]})
+    with pytest.raises(UserError, match=r"causal_lm needs a model of the family decoder, model\.kind: bert"):
+        step.check(config, state.setup(config, jax.devices()[:1]))
+
+
+def test_a_length_beyond_the_position_table_is_refused():
+    config = families.config("bert", data={"length": 64})
+    with pytest.raises(UserError, match=r"data\.length: 64 is beyond the position table .* 32 rows"):
+        step.check(config, state.setup(config, jax.devices()[:1]))
 
 
 def test_layer_norms_have_an_entry_for_each_layer():
