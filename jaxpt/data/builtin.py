@@ -10,9 +10,13 @@ import ast
 import functools
 import importlib.util
 import inspect
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+# A line of * or = under a heading: a mark for the eye, and no text to learn from.
+_UNDERLINE = re.compile(r"^ *[*=~^-]{3,}\n", re.MULTILINE)
 
 _LEFT_OUT = {
     "__pycache__",
@@ -41,7 +45,7 @@ def documents() -> tuple[str, ...]:
     """
     from pydoc_data.topics import topics
 
-    texts = list(dict.fromkeys(topics[name].strip() for name in sorted(topics)))
+    texts = list(dict.fromkeys(_UNDERLINE.sub("", topics[name]).strip() for name in sorted(topics)))
     seen: set[str] = set()
     for path in _sources():
         new = [d for d in dict.fromkeys(_docstrings(path)) if d not in seen]
@@ -78,7 +82,7 @@ def _docstrings(path: Path) -> Iterator[str]:
     while todo:
         node = todo.pop()
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            text = inspect.cleandoc(ast.get_docstring(node, clean=False) or "").strip()
+            text = _UNDERLINE.sub("", inspect.cleandoc(ast.get_docstring(node, clean=False) or "")).strip()
             if text:
                 yield text
         todo.extend(reversed(list(ast.iter_child_nodes(node))))

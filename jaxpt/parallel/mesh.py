@@ -37,8 +37,6 @@ def make(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mes
     devices = list(jax.devices() if devices is None else devices)
     sizes = [getattr(config, axis) for axis in AXES]
     shown = ", ".join(f"mesh.{axis}={size}" for axis, size in zip(AXES, sizes))
-    if any(size < 1 and size != -1 for size in sizes) or sizes.count(-1) > 1:
-        raise UserError(f"{shown}: sizes are positive, and -1 (what is left) on one axis at most")
     known = math.prod(size for size in sizes if size != -1)
     if len(devices) % known or (-1 not in sizes and known != len(devices)):
         hint = "divide" if -1 in sizes else "multiply to"

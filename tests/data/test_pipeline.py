@@ -61,6 +61,7 @@ def test_the_second_time_is_found_in_the_cache(text, cache, monkeypatch):
     assert all((first[k] == again[k]).all() for k in first)
 
 
+@pytest.mark.slow
 def test_any_change_of_what_determines_records_makes_new_ones(text, cache, tmp_path):
     def names():
         return {p.name for p in (cache / "records").iterdir()}
