@@ -9,9 +9,8 @@ import yaml
 from jaxpt import cli
 from tests import families
 
-TEXT = "\n".join(
-    f"document number {i} says that the cat sat on the mat and the dog ran to the house" for i in range(60)
-)
+WORDS = "says that the cat sat on the mat and the dog ran to the house"
+TEXT = "\n".join(f"document number {i} {WORDS}" for i in range(60))
 
 
 @pytest.fixture

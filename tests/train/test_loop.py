@@ -1,0 +1,110 @@
+"""What a run leaves behind, and how it is extended and branched."""
+
+import json
+
+import numpy as np
+import pytest
+import yaml
+
+from jaxpt import cli
+from jaxpt import config as configs
+from jaxpt.train import checkpoint, state
+from tests import families
+
+WORDS = "says that the cat sat on the mat and the dog ran to the house"
+TEXT = "\n".join(f"document number {i} {WORDS}" for i in range(60))
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    """A recipe, and a run of 4 steps of it."""
+    folder = tmp_path_factory.mktemp("loop")
+    (folder / "text.txt").write_text(TEXT)
+    tree = families.tree(
+        "gpt2",
+        model={"vocab_size": 300},
+        data={
+            "path": str(folder / "text.txt"),
+            "cache_dir": str(folder / "cache"),
+            "validation_fraction": 0.2,
+            "length": 16,
+        },
+        mesh={"data": 8},
+        optimizer={"kind": "adamw", "learning_rate": 1e-2, "ema_decay": 0.5},
+        train={"steps": 4, "log_every": 1, "eval_every": 2},
+        checkpoint={"keep_last": 9},
+    )
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(tree))
+    assert run(folder, "first") == 0
+    return folder
+
+
+def run(folder, name, *overrides):
+    return cli.main(["train", str(folder / "recipe.yaml"), f"run_dir={folder / name}", *overrides])
+
+
+def final(folder, name, step):
+    config = configs.load(folder / name)
+    reader = checkpoint.Checkpoints(folder / name, config.checkpoint, read_only=True)
+    restored = reader.restore(state.setup(config), step)
+    reader.close()
+    return restored
+
+
+def records(folder, name):
+    return [json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.slow
+def test_a_run_leaves_all_that_it_needs(workplace):
+    run_dir = workplace / "first"
+    steps = [r["step"] for r in records(workplace, "first") if "train/loss" in r]
+    assert steps == [1, 2, 3, 4]
+    losses = [r["validation/loss"] for r in records(workplace, "first") if "validation/loss" in r]
+    assert len(losses) == 2 and losses[1] < losses[0]
+    receipt = json.loads((run_dir / "run.json").read_text())
+    assert receipt["finished"] and receipt["step"] == 4 and receipt["baseline"] > 0
+    assert receipt["environment"]["packages"]["jax"]
+    assert configs.load(run_dir).train.steps == 4
+    assert (run_dir / "tokenizer").is_dir() and list((run_dir / "tensorboard").iterdir())
+    assert {int(p.name) for p in (run_dir / "checkpoints").iterdir() if p.name.isdigit()} == {2, 4}
+
+
+@pytest.mark.slow
+def test_extending_a_finished_run_equals_the_longer_run(workplace, capsys):
+    assert run(workplace, "long", "train.steps=6") == 0
+    assert run(workplace, "short") == 0
+    assert run(workplace, "short", "train.steps=6") == 0
+    assert "going on from step 4" in capsys.readouterr().out
+    a, b = final(workplace, "long", 6), final(workplace, "short", 6)
+    for x, y in zip(_leaves(a), _leaves(b), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.slow
+def test_branching(workplace):
+    source = f"init_from.path={workplace / 'first'}"
+    assert run(workplace, "whole", source, "init_from.step=2", "init_from.state=true") == 0
+    # The same state, data and settings from step 2 on: the same end.
+    for x, y in zip(_leaves(final(workplace, "first", 4)), _leaves(final(workplace, "whole", 4)), strict=True):
+        np.testing.assert_array_equal(x, y)
+    assert run(workplace, "weights", source, "train.steps=1") == 0
+    assert [r["step"] for r in records(workplace, "weights") if "train/loss" in r] == [1]
+    # It starts from the averaged weights, and so with a lower loss than a fresh model.
+    first, branched = (records(workplace, name)[0]["train/loss"] for name in ("first", "weights"))
+    assert branched < first - 0.1
+
+
+@pytest.mark.slow
+def test_eval_gives_what_training_measured(workplace, capsys):
+    measured = [r["validation/loss"] for r in records(workplace, "first") if "validation/loss" in r]
+    for path, loss in ((workplace / "first", measured[1]), (workplace / "first" / "checkpoints" / "2", measured[0])):
+        assert cli.main(["eval", str(path)]) == 0
+        shown = capsys.readouterr().out
+        assert f"{loss:.4f}" in shown and "baseline" in shown
+
+
+def _leaves(tree):
+    import jax
+
+    return jax.device_get(jax.tree.leaves(tree))
