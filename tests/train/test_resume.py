@@ -48,11 +48,12 @@ def recipe(tmp_path, family):
     rng = random.Random(0)
     lines = [" ".join(rng.choices(WORDS, k=rng.randint(20, 60))) for _ in range(30)]
     (tmp_path / "corpus.txt").write_text("\n".join(lines) + "\n")
+    size = 300 if family == "gpt2" else 160  # byte-level BPE has all 256 bytes
     sections = {
-        "model": {"vocab_size": 160, "dropout": 0.1},
+        "model": {"vocab_size": size, "dropout": 0.1},
         "data": {
             "path": str(tmp_path / "corpus.txt"), "cache_dir": str(tmp_path / "cache"), "validation_fraction": 0.1,
-            "length": 16, "batch_size": 8, "tokenizer": {"kind": families.TOKENIZERS[family], "vocab_size": 150},
+            "length": 16, "batch_size": 8, "tokenizer": {"kind": families.TOKENIZERS[family], "vocab_size": size},
         },
         "optimizer": {"ema_decay": 0.9, "clip_norm": 1.0},
         "train": {
