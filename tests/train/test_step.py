@@ -79,9 +79,8 @@ def test_mesh_changes_nothing(family, mesh):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", families.FAMILIES)
-def test_mesh_and_accumulation_together_change_nothing(family):
-    assert_equal_steps(one_step(family, (2, 1, 2), accumulation=2), reference(family))
+def test_mesh_and_accumulation_together_change_nothing():
+    assert_equal_steps(one_step("bert", (2, 1, 2), accumulation=2), reference("bert"))
 
 
 @pytest.mark.parametrize("family", families.FAMILIES)
