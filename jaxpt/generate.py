@@ -1,4 +1,4 @@
-"""Text from a model: greedy continuation and greedy answers of a decoder, most likely tokens at masks."""
+"""Text from a model: greedy continuation, spans filled in greedily, most likely tokens at masks."""
 
 from __future__ import annotations
 
@@ -53,10 +53,19 @@ def continue_text(model: nn.Module, params: Any, prompt_BxP: jax.Array, length: 
     return greedy(next_logits, tokens, prompt_length)
 
 
-def answer(
-    model: nn.Module, params: Any, inputs_BxS: jax.Array, segment_ids_BxS: jax.Array, start_token: int, length: int
+def fill_spans(
+    model: nn.Module,
+    params: Any,
+    inputs_BxS: jax.Array,
+    segment_ids_BxS: jax.Array,
+    start_token: int,
+    length: int,
+    first_sentinel: int,
+    eos: int,
 ) -> jax.Array:
-    """An encoder-decoder's greedy answer.
+    """An encoder-decoder's greedy answer to a text with sentinels: each sentinel, and the span that stood there.
+
+    A span has at least one token, so neither a sentinel nor EOS may follow a sentinel.
 
     Args:
       model: an encoder-decoder.
@@ -65,6 +74,8 @@ def answer(
       segment_ids_BxS: 0 on padding.
       start_token: what the decoder starts with (T5: 0).
       length: tokens to generate.
+      first_sentinel: the lowest id of a sentinel; all ids from there on are sentinels.
+      eos: what ends the answer.
 
     Returns:
       int32 [batch, length]; what follows the first EOS means nothing.
@@ -74,7 +85,11 @@ def answer(
 
     def next_logits(tokens: jax.Array, i: jax.Array) -> jax.Array:
         hidden = model.apply({"params": params}, tokens, encoded, encoder_segment_ids=segment_ids_BxS, method="decode")
-        return _logits_at(model, params, hidden, i - 1)
+        logits_BxV = _logits_at(model, params, hidden, i - 1)
+        ids_V = jnp.arange(logits_BxV.shape[-1])
+        ends_span_V = (ids_V >= first_sentinel) | (ids_V == eos)
+        after_sentinel_B = jax.lax.dynamic_index_in_dim(tokens, i - 1, axis=1, keepdims=False) >= first_sentinel
+        return jnp.where(after_sentinel_B[:, None] & ends_span_V, -jnp.inf, logits_BxV)
 
     return greedy(next_logits, tokens, 1)[:, 1:]
 

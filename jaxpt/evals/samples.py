@@ -38,16 +38,24 @@ def show(model: nn.Module, params: Any, config: Config, data: Data, count: int =
 def _spans(model: nn.Module, params: Any, batch: dict[str, np.ndarray], data: Data) -> Iterator[str]:
     targets = batch["decoder_target_tokens"]
     start = int(batch["decoder_input_tokens"][0, 0])
-    answers = jax.jit(generate.answer, static_argnums=(0, 4, 5))(
-        model, params, batch["encoder_input_tokens"], batch["encoder_segment_ids"], start, targets.shape[1]
+    vocabulary = data.vocabulary
+    answers = jax.jit(generate.fill_spans, static_argnums=(0, 4, 5, 6, 7))(
+        model,
+        params,
+        batch["encoder_input_tokens"],
+        batch["encoder_segment_ids"],
+        start,
+        targets.shape[1],
+        vocabulary.size - vocabulary.sentinels,
+        vocabulary.eos,
     )
     for row in range(len(targets)):
-        truth, model_says = (split_spans(x[row], data.vocabulary) for x in (targets, np.asarray(answers)))
+        truth, model_says = (split_spans(x[row], vocabulary) for x in (targets, np.asarray(answers)))
         inputs = batch["encoder_input_tokens"][row][batch["encoder_segment_ids"][row] > 0]
         names = {sentinel: index for index, sentinel in enumerate(truth)}
         yield f"  text   {_with_blanks(inputs, names, data)[:300]} …"
         for sentinel in list(truth)[:4]:
-            guess, right = (data.tokenizer.decode(x.get(sentinel, [])) for x in (model_says, truth))
+            guess, right = (_pieces(x.get(sentinel, []), data) for x in (model_says, truth))
             yield f"    <{names[sentinel]}>  model: {guess!r}   truth: {right!r}"
 
 
@@ -88,6 +96,11 @@ def _with_blanks(tokens: np.ndarray, names: dict[int, int], data: Data) -> str:
         elif token != data.vocabulary.eos:
             run.append(token)
     return " ".join(p for p in [*pieces, data.tokenizer.decode(run)] if p)
+
+
+def _pieces(tokens: list[int], data: Data) -> str:
+    """A span with the spaces at its ends, which decoding drops."""
+    return "".join(data.tokenizer.tokens(tokens)).replace("▁", " ")
 
 
 def _masks(model: nn.Module, params: Any, batch: dict[str, np.ndarray], data: Data) -> Iterator[str]:

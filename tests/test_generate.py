@@ -1,0 +1,55 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxpt import generate
+from jaxpt.models import base
+from tests import families
+
+
+@pytest.fixture(scope="module")
+def models():
+    made = {family: families.config(family).model.build() for family in families.FAMILIES}
+    return {family: (model, base.init(model, jax.random.key(1))) for family, model in made.items()}
+
+
+def test_greedy_fills_from_left_to_right():
+    # The next id is always one more than the id before it.
+    tokens = generate.greedy(lambda t, i: jax.nn.one_hot(t[:, i - 1] + 1, 10), jnp.array([[3, 0, 0, 0]]), 1)
+    assert tokens.tolist() == [[3, 4, 5, 6]]
+
+
+def test_continuation_keeps_the_prompt_and_is_the_most_likely(models):
+    model, params = models["gpt2"]
+    prompt = jnp.array([[5, 6, 7], [9, 8, 7]])
+    tokens = generate.continue_text(model, params, prompt, 8)
+    np.testing.assert_array_equal(tokens[:, :3], prompt)
+    hidden = model.apply({"params": params}, tokens, method="decode")
+    best = model.apply({"params": params}, hidden, method="logits").argmax(-1)
+    np.testing.assert_array_equal(tokens[:, 3:], best[:, 2:-1])
+
+
+def test_a_span_is_never_empty(models):
+    model, params = models["t5"]
+    sentinel, eos = 180, 1
+    inputs = jax.random.randint(jax.random.key(0), (16, 12), 0, 200)
+    answers = np.asarray(generate.fill_spans(model, params, inputs, jnp.ones_like(inputs), 0, 20, sentinel, eos))
+    after = answers[:, 1:][answers[:, :-1] >= sentinel]
+    assert len(after) > 0, "this random model has to write a sentinel somewhere"
+    assert (after < sentinel).all() and (after != eos).all()
+
+
+def test_masks_get_the_most_likely_token(models):
+    model, params = models["bert"]
+    batch = families.batch(families.config("bert"))
+    filled = generate.fill_masks(model, params, batch)
+    hidden = model.apply(
+        {"params": params},
+        batch["encoder_input_tokens"],
+        token_types=batch["encoder_token_types"],
+        segment_ids=batch["encoder_segment_ids"],
+        method="encode",
+    )
+    best = np.asarray(model.apply({"params": params}, hidden, method="logits").argmax(-1))
+    np.testing.assert_array_equal(filled, np.take_along_axis(best, batch["masked_positions"], axis=1))
