@@ -1,35 +1,106 @@
-"""Names of a BERT's weights in Hugging Face's `BertForPreTraining`."""
+"""A BERT in Hugging Face's `BertForPreTraining`, or `BertForMaskedLM` where it has no next-sentence head."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from jaxpt.hf.mapping import Row, Table, dense, layer_norm
+from jaxpt.hf.options import ACTIVATIONS, Family, Option
 from jaxpt.models.bert import BertConfig
 
-OURS, THEIRS = "encoder/segment_0/block_0", "bert.encoder.layer.{layer}"
+
+def encoder(theirs: str, ours: str = "encoder/segment_0/block_0") -> tuple[Row, ...]:
+    """Rows of the layers, which several encoders spell alike."""
+    return (
+        *dense(f"{ours}/attention/query", f"{theirs}.attention.self.query"),
+        *dense(f"{ours}/attention/key", f"{theirs}.attention.self.key"),
+        *dense(f"{ours}/attention/value", f"{theirs}.attention.self.value"),
+        *dense(f"{ours}/attention/output", f"{theirs}.attention.output.dense"),
+        *layer_norm(f"{ours}/attention_norm", f"{theirs}.attention.output.LayerNorm"),
+        *dense(f"{ours}/feed_forward/up", f"{theirs}.intermediate.dense"),
+        *dense(f"{ours}/feed_forward/down", f"{theirs}.output.dense"),
+        *layer_norm(f"{ours}/feed_forward_norm", f"{theirs}.output.LayerNorm"),
+    )
+
+
+def embeddings(theirs: str, tied: tuple[str, ...], types: bool = True) -> tuple[Row, ...]:
+    """Rows of the embeddings; `tied` are further names of the token table."""
+    rows = (
+        Row("token_embed/table", f"{theirs}.word_embeddings.weight", tied=tied),
+        Row("position_embed/table", f"{theirs}.position_embeddings.weight"),
+        *layer_norm("embed_norm", f"{theirs}.LayerNorm"),
+    )
+    return (*rows, Row("type_embed/table", f"{theirs}.token_type_embeddings.weight")) if types else rows
+
+
+def options(**defaults: Any) -> tuple[Option, ...]:
+    """Keys of config.json that encoders like BERT share; `defaults` replace BERT's."""
+    plain = {
+        "vocab_size": ("vocab_size", 30522),
+        "hidden_size": ("embed_dim", 768),
+        "num_hidden_layers": ("layers", 12),
+        "num_attention_heads": ("heads", 12),
+        "intermediate_size": ("mlp_dim", 3072),
+        "max_position_embeddings": ("max_positions", 512),
+        "type_vocab_size": ("token_types", 2),
+        "layer_norm_eps": ("epsilon", 1e-12),
+        "hidden_dropout_prob": ("dropout", 0.1),
+    }
+    rows = [Option(theirs, ours, defaults.pop(theirs, default)) for theirs, (ours, default) in plain.items()]
+    activation = Option("hidden_act", "activation", defaults.pop("hidden_act", "gelu"), ACTIVATIONS)
+    assert not defaults, defaults
+    return (*rows, activation)
+
+
+# Rate of the attention weights: ours is that of everything else. The last two are of sizes, in files of 2018.
+HARMLESS = (
+    "attention_probs_dropout_prob", "directionality", "pooler_fc_size", "pooler_num_attention_heads",
+    "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type",
+)  # fmt: skip
+FIXED = {"position_embedding_type": "absolute", "tie_word_embeddings": True}
+IGNORED = (r".*\.position_ids", r".*embeddings\.token_type_ids")
+# Files of 2018 keep TensorFlow's names of a norm's parameters.
+RENAMED = ((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias"))
 
 
 def table(config: BertConfig) -> Table:
-    """The table of a BERT with both pretraining heads."""
-    embeddings, head = "bert.embeddings", "cls.predictions"
+    """The table of a BERT."""
+    head = "cls.predictions"
+    next_sentence = (
+        *dense("pooler/dense", "bert.pooler.dense"),
+        *dense("next_sentence_head/dense", "cls.seq_relationship"),
+    )
     return Table(
         rows=(
-            Row("token_embed/table", f"{embeddings}.word_embeddings.weight", tied=(f"{head}.decoder.weight",)),
-            Row("position_embed/table", f"{embeddings}.position_embeddings.weight"),
-            Row("type_embed/table", f"{embeddings}.token_type_embeddings.weight"),
-            *layer_norm("embed_norm", f"{embeddings}.LayerNorm"),
-            *dense(f"{OURS}/attention/query", f"{THEIRS}.attention.self.query"),
-            *dense(f"{OURS}/attention/key", f"{THEIRS}.attention.self.key"),
-            *dense(f"{OURS}/attention/value", f"{THEIRS}.attention.self.value"),
-            *dense(f"{OURS}/attention/output", f"{THEIRS}.attention.output.dense"),
-            *layer_norm(f"{OURS}/attention_norm", f"{THEIRS}.attention.output.LayerNorm"),
-            *dense(f"{OURS}/feed_forward/up", f"{THEIRS}.intermediate.dense"),
-            *dense(f"{OURS}/feed_forward/down", f"{THEIRS}.output.dense"),
-            *layer_norm(f"{OURS}/feed_forward_norm", f"{THEIRS}.output.LayerNorm"),
-            *dense("pooler/dense", "bert.pooler.dense"),
+            *embeddings("bert.embeddings", tied=(f"{head}.decoder.weight",)),
+            *encoder("bert.encoder.layer.{layer}"),
             *dense("mlm_head/dense", f"{head}.transform.dense"),
             *layer_norm("mlm_head/norm", f"{head}.transform.LayerNorm"),
             Row("mlm_head/bias", f"{head}.bias", tied=(f"{head}.decoder.bias",)),
-            *dense("next_sentence_head/dense", "cls.seq_relationship"),
+            *(next_sentence if config.next_sentence else ()),
         ),
-        ignored=(r"bert\.embeddings\.position_ids",),
+        ignored=IGNORED,
+        prefix="bert.",
+        renamed=RENAMED,
     )
+
+
+def _infer(keys: dict[str, Any], tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """A file with a masked-LM head and no next-sentence head is a `BertForMaskedLM`."""
+    masked_alone = "cls.predictions.bias" in tensors and "cls.seq_relationship.weight" not in tensors
+    return {"next_sentence": not masked_alone}
+
+
+FAMILIES = (
+    Family(
+        model_type="bert",
+        kind="bert",
+        architecture=lambda config: "BertForPreTraining" if config.next_sentence else "BertForMaskedLM",
+        table=table,
+        options=options(),
+        fixed=FIXED,
+        harmless=HARMLESS,
+        infer=_infer,
+    ),
+)

@@ -1,35 +1,59 @@
-"""Names of a GPT-2's weights in Hugging Face's `GPT2LMHeadModel`, whose projections store [in, out] as ours do."""
+"""A GPT-2 in Hugging Face's `GPT2LMHeadModel`, whose projections store [in, out] as ours do."""
 
 from __future__ import annotations
 
-from jaxpt.hf.mapping import Row, Table, layer_norm
+from jaxpt.hf.mapping import Row, Table, conv1d, dense, layer_norm
+from jaxpt.hf.options import ACTIVATIONS, Family, Option
 from jaxpt.models.gpt2 import GPT2Config
 
 OURS, THEIRS = "decoder/segment_0/block_0", "transformer.h.{layer}"
 
 
-def _conv1d(ours: str | tuple[str, ...], theirs: str) -> tuple[Row, ...]:
-    """Rows of a projection; several of ours are one of theirs."""
-    paths = (ours,) if isinstance(ours, str) else ours
-    return tuple(
-        Row(tuple(f"{OURS}/{path}/{mine}" for path in paths), f"{THEIRS}.{theirs}.{name}")
-        for mine, name in (("kernel", "weight"), ("bias", "bias"))
-    )
-
-
 def table(config: GPT2Config) -> Table:
     """The table of a GPT-2."""
+    attention = tuple(f"{OURS}/attention/{name}" for name in ("query", "key", "value"))
     return Table(
         rows=(
-            Row("token_embed/table", "transformer.wte.weight", tied=("lm_head.weight",)),
+            Row(
+                "token_embed/table", "transformer.wte.weight", tied=("lm_head.weight",) if config.tie_embeddings else ()
+            ),
             Row("position_embed/table", "transformer.wpe.weight"),
             *layer_norm(f"{OURS}/attention_norm", f"{THEIRS}.ln_1"),
-            *_conv1d(("attention/query", "attention/key", "attention/value"), "attn.c_attn"),
-            *_conv1d("attention/output", "attn.c_proj"),
+            *conv1d(attention, f"{THEIRS}.attn.c_attn"),
+            *conv1d(f"{OURS}/attention/output", f"{THEIRS}.attn.c_proj"),
             *layer_norm(f"{OURS}/feed_forward_norm", f"{THEIRS}.ln_2"),
-            *_conv1d("feed_forward/up", "mlp.c_fc"),
-            *_conv1d("feed_forward/down", "mlp.c_proj"),
+            *conv1d(f"{OURS}/feed_forward/up", f"{THEIRS}.mlp.c_fc"),
+            *conv1d(f"{OURS}/feed_forward/down", f"{THEIRS}.mlp.c_proj"),
             *layer_norm("final_norm", "transformer.ln_f"),
+            *(() if config.tie_embeddings else dense("head", "lm_head", bias=False)),
         ),
         ignored=(r"transformer\.h\.\d+\.attn\.(masked_)?bias",),
+        prefix="transformer.",
     )
+
+
+FAMILIES = (
+    Family(
+        model_type="gpt2",
+        kind="gpt2",
+        architecture="GPT2LMHeadModel",
+        table=table,
+        options=(
+            Option("vocab_size", "vocab_size", 50257),
+            Option("n_positions", "max_positions", 1024),
+            Option("n_embd", "embed_dim", 768),
+            Option("n_layer", "layers", 12),
+            Option("n_head", "heads", 12),
+            Option("n_inner", "mlp_dim", None),
+            Option("activation_function", "activation", "gelu_new", ACTIVATIONS),
+            Option("layer_norm_epsilon", "epsilon", 1e-5),
+            Option("resid_pdrop", "dropout", 0.1),
+            Option("tie_word_embeddings", "tie_embeddings", True),
+        ),
+        fixed={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
+        harmless=(
+            "embd_pdrop", "attn_pdrop", "n_ctx", "reorder_and_upcast_attn", "summary_type", "summary_use_proj",
+            "summary_activation", "summary_proj_to_labels", "summary_first_dropout",
+        ),
+    ),
+)  # fmt: skip

@@ -1,15 +1,16 @@
 """Weights to Hugging Face's names and layouts, and back: one engine, one table per family.
 
 A table says for each of our parameters what it is called there. Layers, which are stacked here, are taken apart and
-put together; rows that only pad the vocabulary in storage are stripped and put back. A name that is missing, left over
-or of the wrong shape is an error.
+put together; rows that only pad the vocabulary in storage are stripped and put back. Tensors pass one at a time, so a
+model need never be in memory as a whole. A name that is missing, left over or of the wrong shape is an error.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -33,6 +34,10 @@ class Row:
     transform: Literal["identity", "transpose"] = "identity"
     tied: tuple[str, ...] = ()
     """Further names of the same tensor: written on request, and when read they must hold the same values."""
+    layers: tuple[int, ...] | None = None
+    """Their numbers of our layers; 0, 1, 2, … by default."""
+    shape: tuple[int, ...] | None = None
+    """Their shape, where it differs from ours after the transform in the number of axes alone."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -47,17 +52,81 @@ class Table:
     rows: tuple[Row, ...]
     ignored: tuple[str, ...] = ()
     """Regular expressions of names that hold no weights, such as causal masks in old files."""
+    prefix: str = ""
+    """What the names of the body begin with; files of a body without heads leave it out."""
+    renamed: tuple[tuple[str, str], ...] = ()
+    """(regular expression, replacement) for spellings of old files."""
+    zeros: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    """{name: shape} of tensors that must be zero: nothing of ours holds them."""
 
 
-def dense(ours: str, theirs: str, bias: bool = True) -> tuple[Row, ...]:
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """What a set of tensors has, as seen from a table. Names are theirs, paths ours."""
+
+    names: Mapping[str, str]
+    """{name in the table: name in the file}, for all that is there in the right shape."""
+    missing: tuple[str, ...]
+    misshapen: tuple[str, ...]
+    """One sentence each."""
+    left_over: tuple[str, ...]
+
+    def complain(self, config: ModelConfig) -> None:
+        """Raises UserError where anything is missing, misshapen or left over."""
+        if self.missing:
+            raise UserError(f"weights: {_some(self.missing)} {'is' if len(self.missing) == 1 else 'are'} missing")
+        if self.misshapen:
+            raise UserError(f"weights: {self.misshapen[0]}" + _more(len(self.misshapen) - 1))
+        if self.left_over:
+            known = f"not known in a {config.kind} of this configuration"
+            raise UserError(f"weights: {_some(self.left_over)} {known}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a parameter lies in storage."""
+
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+
+    def stripped(self, vocab_size: int) -> tuple[int, ...]:
+        """The shape without rows that only pad the vocabulary."""
+        return tuple(vocab_size if axis == "vocab" else size for size, axis in zip(self.shape, self.axes, strict=True))
+
+
+def dense(ours: str, theirs: str, bias: bool = True, **more: Any) -> tuple[Row, ...]:
     """Rows of a `torch.nn.Linear`, which stores [out, in]."""
-    kernel = Row(f"{ours}/kernel", f"{theirs}.weight", "transpose")
-    return (kernel, Row(f"{ours}/bias", f"{theirs}.bias")) if bias else (kernel,)
+    kernel = Row(f"{ours}/kernel", f"{theirs}.weight", "transpose", **more)
+    return (kernel, Row(f"{ours}/bias", f"{theirs}.bias", **more)) if bias else (kernel,)
 
 
-def layer_norm(ours: str, theirs: str) -> tuple[Row, ...]:
+def conv1d(ours: str | tuple[str, ...], theirs: str) -> tuple[Row, ...]:
+    """Rows of OpenAI's projection, which stores [in, out]; several of ours are one of theirs."""
+    paths = (ours,) if isinstance(ours, str) else ours
+    return tuple(
+        Row(tuple(f"{path}/{mine}" for path in paths), f"{theirs}.{name}")
+        for mine, name in (("kernel", "weight"), ("bias", "bias"))
+    )
+
+
+def layer_norm(ours: str, theirs: str, bias: bool = True, **more: Any) -> tuple[Row, ...]:
     """Rows of a LayerNorm."""
-    return (Row(f"{ours}/scale", f"{theirs}.weight"), Row(f"{ours}/bias", f"{theirs}.bias"))
+    scale = Row(f"{ours}/scale", f"{theirs}.weight", **more)
+    return (scale, Row(f"{ours}/bias", f"{theirs}.bias", **more)) if bias else (scale,)
+
+
+def places(config: ModelConfig, table: Table | None = None) -> dict[str, Place]:
+    """Shape and axes of each parameter; with a table, after a check that it names each exactly once."""
+    flat = traverse_util.flatten_dict(base.abstract(config.build()), sep="/")
+    found = {path: Place(box.value.shape, box.names) for path, box in flat.items()}
+    if table is not None:
+        named = [path for row in table.rows for path in row.paths]
+        _same_names(set(named), set(found), "row of the table for")
+        assert len(named) == len(set(named)), "a parameter has two rows"
+    return found
+
+
+# ---- to Hugging Face ------------------------------------------------------------------------------------------------
 
 
 def to_hf(params: Mapping[str, Any], table: Table, config: ModelConfig, *, tied: bool = True) -> dict[str, np.ndarray]:
@@ -70,26 +139,72 @@ def to_hf(params: Mapping[str, Any], table: Table, config: ModelConfig, *, tied:
       tied: write tied tensors under each of their names, as a PyTorch state dict has them; a file needs them once.
 
     Returns:
-      {their name: array}.
+      {their name: array}, in the dtype of `params`.
 
     Raises:
       UserError: a parameter is missing, has no row in the table, or is not of the shape that `config` says.
     """
-    expected = _expected(config)
     flat = traverse_util.flatten_dict(dict(params), sep="/")
+    expected = places(config, table)
     _same_names(set(flat), set(expected), "parameter")
-    _same_names({path for row in table.rows for path in row.paths}, set(expected), "row of the table for")
-    for path, (shape, _) in expected.items():
-        _same_shape(path, flat[path].shape, shape)
-    state: dict[str, np.ndarray] = {}
-    for row in table.rows:
-        parts = [_strip(np.asarray(flat[path]), expected[path][1], config.vocab_size) for path in row.paths]
-        joined = np.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0]
-        layers = dict(enumerate(joined)) if "{layer}" in row.theirs else {0: joined}
-        for name in (row.theirs, *(row.tied if tied else ())):
-            for layer, x in layers.items():
-                state[name.format(layer=layer)] = np.ascontiguousarray(TRANSFORMS[row.transform](x))
+    for path, place in expected.items():
+        _same_shape(path, flat[path].shape, place.shape)
+    state = dict(tensors(flat, table, config))
+    for row in table.rows if tied else ():
+        for name in row.tied:
+            for layer in _layers(row, expected):
+                state[name.format(layer=layer)] = state[row.theirs.format(layer=layer)]
     return state
+
+
+def announced(
+    dtypes: Mapping[str, Any], table: Table, config: ModelConfig
+) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+    """Shape and dtype of each tensor of `tensors`, in its order, before any is made.
+
+    Args:
+      dtypes: {our path: dtype}.
+      table: of the model's family.
+      config: the model's configuration.
+
+    Returns:
+      {their name: (shape, dtype)}.
+    """
+    expected, out = places(config, table), {}
+    for row in table.rows:
+        shape, dtype = _their_shape(row, expected, config), np.dtype(dtypes[row.paths[0]])
+        out |= {row.theirs.format(layer=layer): (shape, dtype) for layer in _layers(row, expected)}
+    first = np.dtype(dtypes[table.rows[0].paths[0]])
+    return out | {name: (shape, first) for name, shape in table.zeros.items()}
+
+
+def tensors(params: Mapping[str, Any], table: Table, config: ModelConfig) -> Iterator[tuple[str, np.ndarray]]:
+    """Their tensors, one at a time; tied ones once.
+
+    Args:
+      params: {our path: array}; each parameter is asked for once, so it may be read when asked for.
+      table: of the model's family.
+      config: the model's configuration.
+
+    Yields:
+      (their name, array).
+    """
+    expected, dtype = places(config, table), None
+    for row in table.rows:
+        parts = [np.asarray(params[path]) for path in row.paths]
+        dtype = dtype or parts[0].dtype
+        parts = [_strip(x, expected[path].axes, config.vocab_size) for x, path in zip(parts, row.paths, strict=True)]
+        shape = _their_shape(row, expected, config)
+        for index, layer in enumerate(_layers(row, expected)):
+            of_layer = [x[index] for x in parts] if "{layer}" in row.theirs else parts
+            joined = np.concatenate(of_layer, axis=-1) if len(of_layer) > 1 else of_layer[0]
+            tensor = np.ascontiguousarray(TRANSFORMS[row.transform](joined)).reshape(shape)
+            yield row.theirs.format(layer=layer), tensor
+    for name, shape in table.zeros.items():
+        yield name, np.zeros(shape, dtype)
+
+
+# ---- from Hugging Face ----------------------------------------------------------------------------------------------
 
 
 def from_hf(state: Mapping[str, Any], table: Table, config: ModelConfig) -> dict[str, Any]:
@@ -101,65 +216,144 @@ def from_hf(state: Mapping[str, Any], table: Table, config: ModelConfig) -> dict
       config: the model's configuration.
 
     Returns:
-      The tree as `base.init` makes it, float32, NumPy arrays.
+      The tree as `base.init` makes it, NumPy arrays, in the dtype of `state`.
 
     Raises:
       UserError: a tensor is missing, left over, of the wrong shape, or differs from one that it is tied to.
     """
-    expected = _expected(config)
-    _same_names({path for row in table.rows for path in row.paths}, set(expected), "row of the table for")
-    left = {name for name in state if not any(re.fullmatch(pattern, name) for pattern in table.ignored)}
-    flat: dict[str, np.ndarray] = {}
+    found = find({name: tuple(x.shape) for name, x in state.items()}, table, config)
+    found.complain(config)
+    return gather(pieces(state, found, table, config), places(config))
+
+
+def find(shapes: Mapping[str, tuple[int, ...]], table: Table, config: ModelConfig) -> Found:
+    """Compares what there is with what the table wants; no tensor is read.
+
+    Args:
+      shapes: {name in the file: shape}.
+      table: of the model's family.
+      config: the model's configuration.
+
+    Returns:
+      What is there, missing, misshapen and left over.
+    """
+    expected = places(config, table)
+    wanted = {
+        name.format(layer=layer): (_their_shape(row, expected, config), bool(index))
+        for row in table.rows
+        for index, name in enumerate((row.theirs, *row.tied))
+        for layer in _layers(row, expected)
+    }
+    wanted |= {name: (shape, True) for name, shape in table.zeros.items()}
+    there = _spelled(shapes, table, wanted)
+    for row in table.rows:  # a file that holds a tied tensor once may hold it under any of its names
+        once = [name for name in row.tied if name in there]
+        if once and row.theirs not in there:
+            there[row.theirs] = there[once[0]]
+    misshapen = {name for name, file in there.items() if name in wanted and shapes[file] != wanted[name][0]}
+    says = "{} has shape {}, this configuration wants {}"
+    return Found(
+        names={name: file for name, file in there.items() if name in wanted and name not in misshapen},
+        missing=tuple(name for name, (_, optional) in wanted.items() if not optional and name not in there),
+        misshapen=tuple(says.format(name, shapes[there[name]], wanted[name][0]) for name in sorted(misshapen)),
+        left_over=tuple(sorted(set(there) - set(wanted))),
+    )
+
+
+def pieces(
+    state: Mapping[str, Any], found: Found, table: Table, config: ModelConfig
+) -> Iterator[tuple[str, int | None, np.ndarray]]:
+    """Their tensors as parts of our parameters, each read when its turn comes.
+
+    Args:
+      state: {name in the file: array}.
+      found: what `find` said of it; tensors that it does not name are passed over.
+      table: of the model's family.
+      config: the model's configuration.
+
+    Yields:
+      (our path, layer or None for a parameter without layers, array in the shape of storage).
+
+    Raises:
+      UserError: a tensor differs from one that it is tied to, or one that must be zero is not.
+    """
+    expected = places(config)
     for row in table.rows:
-        boxes = [expected[path] for path in row.paths]
-        shapes = [_stripped_shape(shape, axes, config.vocab_size) for shape, axes in boxes]
         layered = "{layer}" in row.theirs
-        names = [row.theirs.format(layer=i) for i in range(shapes[0][0])] if layered else [row.theirs]
-        shape = (*shapes[0][layered:-1], sum(s[-1] for s in shapes))
-        shape = shape[::-1] if row.transform == "transpose" else shape
-        arrays = [_take(state, name, shape) for name in names]
-        left -= set(names) | _check_tied(state, row, arrays)
-        arrays = [TRANSFORMS[row.transform](x) for x in arrays]
-        joined = np.stack(arrays) if layered else arrays[0]
-        splits = np.cumsum([s[-1] for s in shapes])[:-1]
-        for path, part, (full, _) in zip(row.paths, np.split(joined, splits, axis=-1), boxes, strict=True):
-            padding = [(0, stored - size) for stored, size in zip(full, part.shape, strict=True)]
-            flat[path] = np.ascontiguousarray(np.pad(part, padding))
-    if left:
-        raise UserError(f"weights: {_some(left)} not known in a {config.kind} of this configuration")
+        widths = [expected[path].stripped(config.vocab_size)[-1] for path in row.paths]
+        joined_shape = (*expected[row.paths[0]].stripped(config.vocab_size)[layered:-1], sum(widths))
+        for index, layer in enumerate(_layers(row, expected)):
+            name = row.theirs.format(layer=layer)
+            if name not in found.names:
+                continue
+            x = _read(state, found.names[name])
+            for tied in (tied.format(layer=layer) for tied in row.tied):
+                if tied in found.names and not np.array_equal(_read(state, found.names[tied]), x):
+                    raise UserError(f"weights: {tied} and {name} differ, this configuration ties them")
+            x = x.reshape(joined_shape[::-1] if row.transform == "transpose" else joined_shape)
+            parts = np.split(TRANSFORMS[row.transform](x), np.cumsum(widths)[:-1], axis=-1)
+            for path, part in zip(row.paths, parts, strict=True):
+                full = expected[path].shape[layered:]
+                padding = [(0, stored - size) for stored, size in zip(full, part.shape, strict=True)]
+                yield path, index if layered else None, np.pad(part, padding)
+    for name in table.zeros:
+        if name in found.names and np.any(_read(state, found.names[name])):
+            raise UserError(f"weights: {name} is not zero, which is not supported")
+
+
+def gather(parts: Iterator[tuple[str, int | None, np.ndarray]], expected: Mapping[str, Place]) -> dict[str, Any]:
+    """The tree that `pieces` make; paths of which nothing came are not in it."""
+    flat: dict[str, np.ndarray] = {}
+    for path, layer, part in parts:
+        if layer is None:
+            flat[path] = np.ascontiguousarray(part)
+        else:
+            if path not in flat:
+                flat[path] = np.zeros(expected[path].shape, part.dtype)
+            flat[path][layer] = part
     return traverse_util.unflatten_dict(flat, sep="/")
 
 
-def _expected(config: ModelConfig) -> dict[str, tuple[tuple[int, ...], tuple[str, ...]]]:
-    """{path: (shape in storage, logical axes)}."""
-    flat = traverse_util.flatten_dict(base.abstract(config.build()), sep="/")
-    return {path: (box.value.shape, box.names) for path, box in flat.items()}
+# ---- parts ----------------------------------------------------------------------------------------------------------
 
 
-def _stripped_shape(shape: tuple[int, ...], axes: tuple[str, ...], vocab_size: int) -> tuple[int, ...]:
-    return tuple(vocab_size if axis == "vocab" else size for size, axis in zip(shape, axes, strict=True))
+def _layers(row: Row, expected: Mapping[str, Place]) -> tuple[int, ...]:
+    """Their layer numbers, (0,) for a tensor that belongs to none."""
+    if "{layer}" not in row.theirs:
+        return (0,)
+    return row.layers or tuple(range(expected[row.paths[0]].shape[0]))
+
+
+def _their_shape(row: Row, expected: Mapping[str, Place], config: ModelConfig) -> tuple[int, ...]:
+    shapes = [expected[path].stripped(config.vocab_size) for path in row.paths]
+    shape = (*shapes[0]["{layer}" in row.theirs : -1], sum(s[-1] for s in shapes))
+    shape = shape[::-1] if row.transform == "transpose" else shape
+    assert row.shape is None or math.prod(row.shape) == math.prod(shape), row
+    return row.shape or shape
+
+
+def _spelled(names: Mapping[str, Any], table: Table, wanted: Mapping[str, Any]) -> dict[str, str]:
+    """{name as the table spells it: name in the file}, without names that hold no weights."""
+    bare = table.prefix and not any(name.startswith(table.prefix) for name in names)
+    there = {}
+    for file in names:
+        name = file
+        for pattern, replacement in table.renamed:
+            name = re.sub(pattern, replacement, name)
+        if bare and table.prefix + name in wanted:
+            name = table.prefix + name
+        body = table.prefix + name if bare else name
+        if not any(re.fullmatch(pattern, x) for pattern in table.ignored for x in (name, body)):
+            there[name] = file
+    return there
+
+
+def _read(state: Mapping[str, Any], name: str) -> np.ndarray:
+    return np.asarray(state[name])
 
 
 def _strip(x: np.ndarray, axes: tuple[str, ...], vocab_size: int) -> np.ndarray:
     return x[tuple(slice(vocab_size) if axis == "vocab" else slice(None) for axis in axes)]
-
-
-def _take(state: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> np.ndarray:
-    if name not in state:
-        raise UserError(f"weights: {name} is missing")
-    _same_shape(name, tuple(state[name].shape), shape)
-    return np.asarray(state[name], dtype=np.float32)
-
-
-def _check_tied(state: Mapping[str, Any], row: Row, arrays: list[np.ndarray]) -> set[str]:
-    """The tied names that `state` has, after a look at their values."""
-    found = set()
-    for name in row.tied:
-        if name in state:
-            found.add(name)
-            if not np.array_equal(_take(state, name, arrays[0].shape), arrays[0]):
-                raise UserError(f"weights: {name} and {row.theirs} differ, this configuration ties them")
-    return found
 
 
 def _same_shape(name: str, got: tuple[int, ...], want: tuple[int, ...]) -> None:
@@ -169,11 +363,14 @@ def _same_shape(name: str, got: tuple[int, ...], want: tuple[int, ...]) -> None:
 
 def _same_names(got: set[str], want: set[str], what: str) -> None:
     if want - got:
-        raise UserError(f"weights: no {what} {_some(want - got)}")
+        raise UserError(f"weights: no {what} {_some(sorted(want - got))}")
     if got - want:
-        raise UserError(f"weights: {what} {_some(got - want)} is not part of this configuration")
+        raise UserError(f"weights: {what} {_some(sorted(got - want))} is not part of this configuration")
 
 
-def _some(names: set[str]) -> str:
-    first = sorted(names)[:3]
-    return ", ".join(first) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+def _some(names: tuple[str, ...] | list[str]) -> str:
+    return ", ".join(names[:3]) + _more(len(names) - 3)
+
+
+def _more(count: int) -> str:
+    return f" and {count} more" if count > 0 else ""

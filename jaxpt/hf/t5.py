@@ -1,8 +1,14 @@
-"""Names of a T5's weights, 1.0 and 1.1, in Hugging Face's `T5ForConditionalGeneration`."""
+"""A T5 (1.0, 1.1), mT5 or UMT5 in Hugging Face's `…ForConditionalGeneration`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
 from jaxpt.hf.mapping import Row, Table, dense
+from jaxpt.hf.options import Family, Option
 from jaxpt.models.t5 import T5Config
 
 
@@ -20,13 +26,16 @@ def _stack(side: str, config: T5Config) -> tuple[Row, ...]:
         rows += _attention(f"{ours}/{mine}", f"{theirs}.{i}.{name}")
         rows.append(Row(f"{ours}/{mine}_norm/scale", f"{theirs}.{i}.layer_norm.weight"))
     last = len(parts)
-    gated = config.feed_forward == "gated_gelu"
-    wide = {"gate": "wi_0", "up": "wi_1"} if gated else {"up": "wi"}
+    wide = {"up": "wi"} if config.feed_forward == "relu" else {"gate": "wi_0", "up": "wi_1"}
     for mine, name in (wide | {"down": "wo"}).items():
         rows += dense(f"{ours}/feed_forward/{mine}", f"{theirs}.{last}.DenseReluDense.{name}", bias=False)
     rows.append(Row(f"{ours}/feed_forward_norm/scale", f"{theirs}.{last}.layer_norm.weight"))
-    bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-    return (*rows, Row(f"{side}_bias/table", bias), Row(f"{side}_norm/scale", f"{side}.final_layer_norm.weight"))
+    bias = "0.SelfAttention.relative_attention_bias.weight"
+    if config.bias_per_layer:
+        rows.append(Row(f"{ours}/position_bias/table", f"{theirs}.{bias}"))
+    else:
+        rows.append(Row(f"{side}_bias/table", f"{side}.block.0.layer.{bias}"))
+    return (*rows, Row(f"{side}_norm/scale", f"{side}.final_layer_norm.weight"))
 
 
 def table(config: T5Config) -> Table:
@@ -44,3 +53,69 @@ def table(config: T5Config) -> Table:
         # The first release had a bias table in cross-attention, which nothing reads.
         ignored=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
     )
+
+
+def _infer(keys: dict[str, Any], tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """Whether the output projection is the input table: newer files all say that it is, so the tensors decide."""
+    if "lm_head.weight" not in tensors:
+        return {"tie_embeddings": True}
+    tied = keys.get("tie_word_embeddings", True) and np.array_equal(tensors["lm_head.weight"], tensors["shared.weight"])
+    return {"tie_embeddings": bool(tied)}
+
+
+def _scaled(keys: dict[str, Any], tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """Version 1.0 scales what goes into the output projection. 1.1 said so by not tying it, newer files by a key."""
+    return _infer(keys, tensors) | {
+        "scale_logits": keys.get("scale_decoder_outputs", keys.get("tie_word_embeddings", True))
+    }
+
+
+def _write(keys: dict[str, Any], config: T5Config) -> dict[str, Any]:
+    scaled = config.tie_embeddings if config.scale_logits is None else config.scale_logits
+    # Read by versions before and after 5: not tying was the sign of not scaling.
+    return keys | {"tie_word_embeddings": scaled, "scale_decoder_outputs": scaled, "decoder_start_token_id": 0}
+
+
+def _family(model_type: str, name: str, feed_forward: str, **more: Any) -> Family:
+    return Family(
+        model_type=model_type,
+        kind="t5",
+        architecture=f"{name}ForConditionalGeneration",
+        table=table,
+        options=(
+            Option("vocab_size", "vocab_size", 250112 if "m" in model_type else 32128),
+            Option("d_model", "embed_dim", 512),
+            Option("d_kv", "head_dim", 64),
+            Option("d_ff", "mlp_dim", 1024 if "m" in model_type else 2048),
+            Option("num_layers", "layers", 8 if "m" in model_type else 6),
+            Option("num_decoder_layers", "decoder_layers", None),
+            Option("num_heads", "heads", 6 if "m" in model_type else 8),
+            Option("relative_attention_num_buckets", "buckets", 32),
+            Option("relative_attention_max_distance", "max_distance", 128),
+            Option("dropout_rate", "dropout", 0.1),
+            Option("layer_norm_epsilon", "epsilon", 1e-6),
+            Option(
+                "feed_forward_proj", "feed_forward", feed_forward,
+                {"relu": "relu", "gated-gelu": "gated_gelu", "gated-silu": "gated_silu"},
+            ),
+        ),
+        fixed={"is_encoder_decoder": True},
+        harmless=("tie_word_embeddings", "scale_decoder_outputs", "n_positions", "dense_act_fn", "is_gated_act"),
+        **more,
+    )  # fmt: skip
+
+
+FAMILIES = (
+    _family(
+        "t5", "T5", "relu", infer=_scaled, write=_write, suits=lambda config: not config.bias_per_layer
+    ),
+    # mT5's class never scales, UMT5's always.
+    _family(
+        "mt5", "MT5", "gated-gelu", infer=lambda *found: _infer(*found) | {"scale_logits": False},
+        write=_write, suits=lambda config: False,
+    ),
+    _family(
+        "umt5", "UMT5", "gated-gelu",
+        infer=lambda *found: _infer(*found) | {"scale_logits": True, "bias_per_layer": True}, write=_write,
+    ),
+)  # fmt: skip

@@ -1,5 +1,8 @@
 """BERT: a bidirectional encoder, LayerNorm after each residual sum. Paper: https://arxiv.org/abs/1810.04805
 
+RoBERTa, DistilBERT, ALBERT and ELECTRA are BERTs with other embeddings, layers shared or heads of their own: their modules
+derive from this one, and the properties of `BertConfig` that have no field here are what they change.
+
 Shapes: B batch · L length · D embedding width · V vocabulary (Vp: its rows in storage)
 """
 
@@ -13,15 +16,14 @@ import jax
 import jax.numpy as jnp
 from pydantic import model_validator
 
-from jaxpt.config import Fraction, ModelConfig, PositiveInt
+from jaxpt.config import Fraction, ModelConfig, NonNegativeInt, PositiveFloat, PositiveInt
 from jaxpt.models.attention import Attention, Mask
 from jaxpt.models.base import compute_dtype
 from jaxpt.models.heads import Classifier, MaskedLMHead, Pooler, finish_logits
-from jaxpt.models.layers import Embed, FeedForward, LayerNorm, SmallEmbed, constrain
+from jaxpt.models.layers import Activation, Dense, Embed, FeedForward, LayerNorm, SmallEmbed, constrain
 from jaxpt.models.positions import LearnedPositions
 from jaxpt.models.stack import Segment, Shared, Stack
 
-EPSILON = 1e-12
 INIT = nn.initializers.truncated_normal(0.02)
 
 
@@ -38,7 +40,13 @@ class BertConfig(ModelConfig):
     mlp_dim: PositiveInt
     """Width inside the feed-forward blocks."""
     max_positions: PositiveInt = 512
-    token_types: PositiveInt = 2
+    token_types: NonNegativeInt = 2
+    """Kinds of text that an input tells apart; 0: no such embedding."""
+    activation: Activation = "gelu"
+    next_sentence: bool = True
+    """Has the pooler and the next-sentence head."""
+    epsilon: PositiveFloat = 1e-12
+    """Of the norms."""
     dropout: Fraction = 0.0
     """Rate on embeddings, attention weights and the output of each block (BERT: 0.1)."""
 
@@ -49,9 +57,33 @@ class BertConfig(ModelConfig):
         return self
 
     @property
+    def position_offset(self) -> int:
+        """Row of the first position in the table."""
+        return 0
+
+    @property
     def position_limit(self) -> int | None:
         """Longest sequence."""
-        return self.max_positions
+        return self.max_positions - self.position_offset
+
+    @property
+    def table_dim(self) -> int:
+        """Width of the embeddings."""
+        return self.embed_dim
+
+    @property
+    def project_embeddings(self) -> bool:
+        """Whether a projection leads from the embeddings to the first layer."""
+        return False
+
+    @property
+    def head_activation(self) -> Activation:
+        """Of the masked-LM head."""
+        return self.activation
+
+    def segments(self) -> tuple[Segment, ...]:
+        """The layers."""
+        return (Segment((functools.partial(Block, self),), self.layers),)
 
     def build(self) -> Bert:
         """The model of these sizes."""
@@ -67,34 +99,40 @@ class Block(nn.Module):
     def __call__(self, x_BxLxD: jax.Array, inputs: Any, shared: Shared) -> tuple[jax.Array, None]:
         c, dtype, deterministic = self.config, compute_dtype(self.config), shared.deterministic
         attention = Attention(c.heads, c.embed_dim // c.heads, dtype, INIT, INIT, dropout=c.dropout, name="attention")
-        feed_forward = FeedForward(c.mlp_dim, "gelu", INIT, INIT, dtype, name="feed_forward")
+        feed_forward = FeedForward(c.mlp_dim, c.activation, INIT, INIT, dtype, name="feed_forward")
 
         y = attention(x_BxLxD, shared.mask, deterministic=deterministic)
         y = nn.Dropout(c.dropout)(y, deterministic=deterministic)
-        x_BxLxD = LayerNorm(EPSILON, dtype, name="attention_norm")(x_BxLxD + y)
+        x_BxLxD = LayerNorm(c.epsilon, dtype, name="attention_norm")(x_BxLxD + y)
         y = feed_forward(x_BxLxD, deterministic=deterministic)
         y = nn.Dropout(c.dropout)(y, deterministic=deterministic)
-        x_BxLxD = LayerNorm(EPSILON, dtype, name="feed_forward_norm")(x_BxLxD + y)
+        x_BxLxD = LayerNorm(c.epsilon, dtype, name="feed_forward_norm")(x_BxLxD + y)
         return constrain(x_BxLxD, "act_embed"), None
 
 
 class Bert(nn.Module):
-    """BERT with its two pretraining heads."""
+    """BERT with its pretraining heads."""
 
     config: BertConfig
 
     def setup(self) -> None:
         c, dtype = self.config, compute_dtype(self.config)
-        self.token_embed = Embed(c.vocab_size, c.embed_dim, INIT, dtype)
-        self.position_embed = LearnedPositions(c.max_positions, c.embed_dim, INIT, dtype)
-        self.type_embed = SmallEmbed(c.token_types, c.embed_dim, INIT, dtype)
-        self.embed_norm = LayerNorm(EPSILON, dtype)
+        self.token_embed = Embed(c.vocab_size, c.table_dim, INIT, dtype)
+        self.position_embed = LearnedPositions(c.max_positions, c.table_dim, INIT, dtype, c.position_offset)
+        self.type_embed = SmallEmbed(c.token_types, c.table_dim, INIT, dtype) if c.token_types else None
+        self.embed_norm = LayerNorm(c.epsilon, dtype)
         self.embed_dropout = nn.Dropout(c.dropout)
-        self.encoder = Stack((Segment((functools.partial(Block, c),), c.layers),), c.remat)
-        self.pooler = Pooler(INIT, dtype)
+        self.embed_project = Dense(c.embed_dim, ("norm", "embed"), INIT, dtype) if c.project_embeddings else None
+        self.encoder = Stack(c.segments(), c.remat)
+        self.heads()
+
+    def heads(self) -> None:
+        """Makes what comes after the layers."""
+        c, dtype = self.config, compute_dtype(self.config)
+        self.pooler = Pooler(INIT, dtype) if c.next_sentence else None
         self.pooled_dropout = nn.Dropout(c.dropout)
-        self.next_sentence_head = Classifier(2, INIT)
-        self.mlm_head = MaskedLMHead(c.vocab_size, "gelu", EPSILON, INIT, dtype)
+        self.next_sentence_head = Classifier(2, INIT) if c.next_sentence else None
+        self.mlm_head = MaskedLMHead(c.vocab_size, c.head_activation, c.epsilon, INIT, dtype)
 
     def encode(
         self,
@@ -117,10 +155,13 @@ class Bert(nn.Module):
         Returns:
           [B, L, D] in the compute dtype.
         """
-        types = jnp.zeros_like(tokens_BxL) if token_types is None else token_types
-        x_BxLxD = self.token_embed(tokens_BxL) + self.type_embed(types)
-        x_BxLxD = self.embed_norm(x_BxLxD + self.position_embed(tokens_BxL.shape[1], positions))
-        x_BxLxD = constrain(self.embed_dropout(x_BxLxD, deterministic=deterministic), "act_embed")
+        x_BxLxD = self.token_embed(tokens_BxL) + self.position_embed(tokens_BxL.shape[1], positions)
+        if self.type_embed is not None:
+            x_BxLxD += self.type_embed(jnp.zeros_like(tokens_BxL) if token_types is None else token_types)
+        x_BxLxD = self.embed_dropout(self.embed_norm(x_BxLxD), deterministic=deterministic)
+        if self.embed_project is not None:
+            x_BxLxD = self.embed_project(x_BxLxD)
+        x_BxLxD = constrain(x_BxLxD, "act_embed")
         x_BxLxD, _ = self.encoder(x_BxLxD, Shared(Mask(segment_ids, segment_ids), deterministic=deterministic))
         return x_BxLxD
 
@@ -147,7 +188,8 @@ class Bert(nn.Module):
         """
         return finish_logits(self.mlm_head(x, self.token_embed), self.config.vocab_size, padded)
 
-    def __call__(self, tokens_BxL: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Vocabulary scores [B, L, V] and next-sentence scores [B, 2]: touches every parameter."""
+    def __call__(self, tokens_BxL: jax.Array) -> tuple[jax.Array, ...]:
+        """Vocabulary scores [B, L, V], and next-sentence scores [B, 2] where it has them: touches every parameter."""
         x_BxLxD = self.encode(tokens_BxL)
-        return self.logits(x_BxLxD), self.next_sentence(x_BxLxD)
+        heads = (self.next_sentence(x_BxLxD),) if self.config.next_sentence else ()
+        return self.logits(x_BxLxD), *heads

@@ -13,15 +13,14 @@ import flax.linen as nn
 import jax
 from pydantic import model_validator
 
-from jaxpt.config import Fraction, ModelConfig, PositiveInt
+from jaxpt.config import Fraction, ModelConfig, PositiveFloat, PositiveInt
 from jaxpt.models.attention import Attention, Mask
 from jaxpt.models.base import compute_dtype
-from jaxpt.models.heads import finish_logits
-from jaxpt.models.layers import Embed, FeedForward, LayerNorm, constrain
+from jaxpt.models.heads import UntiedHead, finish_logits
+from jaxpt.models.layers import Activation, Embed, FeedForward, LayerNorm, constrain
 from jaxpt.models.positions import LearnedPositions
 from jaxpt.models.stack import Segment, Shared, Stack
 
-EPSILON = 1e-5
 INIT = nn.initializers.normal(0.02)
 POSITION_INIT = nn.initializers.normal(0.01)
 
@@ -38,6 +37,11 @@ class GPT2Config(ModelConfig):
     heads: PositiveInt
     mlp_dim: PositiveInt | None = None
     max_positions: PositiveInt = 1024
+    activation: Activation = "gelu_tanh"
+    tie_embeddings: bool = True
+    """Share the input table with the output projection."""
+    epsilon: PositiveFloat = 1e-5
+    """Of the norms."""
     dropout: Fraction = 0.0
     """Rate on embeddings, attention weights and the output of each block (GPT-2: 0.1)."""
 
@@ -69,19 +73,19 @@ class Block(nn.Module):
         residual = nn.initializers.normal(0.02 / math.sqrt(2 * c.layers))
         head_dim, mlp_dim = c.embed_dim // c.heads, c.mlp_dim or 4 * c.embed_dim
         attention = Attention(c.heads, head_dim, dtype, INIT, residual, dropout=c.dropout, name="attention")
-        feed_forward = FeedForward(mlp_dim, "gelu_tanh", INIT, residual, dtype, name="feed_forward")
+        feed_forward = FeedForward(mlp_dim, c.activation, INIT, residual, dtype, name="feed_forward")
 
-        y = LayerNorm(EPSILON, dtype, name="attention_norm")(x_BxLxD)
+        y = LayerNorm(c.epsilon, dtype, name="attention_norm")(x_BxLxD)
         y = attention(y, shared.mask, deterministic=deterministic)
         x_BxLxD += nn.Dropout(c.dropout)(y, deterministic=deterministic)
-        y = LayerNorm(EPSILON, dtype, name="feed_forward_norm")(x_BxLxD)
+        y = LayerNorm(c.epsilon, dtype, name="feed_forward_norm")(x_BxLxD)
         y = feed_forward(y, deterministic=deterministic)
         x_BxLxD += nn.Dropout(c.dropout)(y, deterministic=deterministic)
         return constrain(x_BxLxD, "act_embed"), None
 
 
 class GPT2(nn.Module):
-    """GPT-2, its output projection tied to the token embeddings."""
+    """GPT-2."""
 
     config: GPT2Config
 
@@ -91,7 +95,8 @@ class GPT2(nn.Module):
         self.position_embed = LearnedPositions(c.max_positions, c.embed_dim, POSITION_INIT, dtype)
         self.embed_dropout = nn.Dropout(c.dropout)
         self.decoder = Stack((Segment((functools.partial(Block, c),), c.layers),), c.remat)
-        self.final_norm = LayerNorm(EPSILON, dtype)
+        self.final_norm = LayerNorm(c.epsilon, dtype)
+        self.head = None if c.tie_embeddings else UntiedHead(c.vocab_size, INIT, dtype)
 
     def decode(
         self,
@@ -128,7 +133,8 @@ class GPT2(nn.Module):
         Returns:
           float32 [..., V], or [..., Vp] if `padded`.
         """
-        return finish_logits(self.token_embed.project(x), self.config.vocab_size, padded)
+        scores = self.token_embed.project(x) if self.config.tie_embeddings else self.head(x)
+        return finish_logits(scores, self.config.vocab_size, padded)
 
     def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
         """Next-token scores [B, L, V]: touches every parameter."""

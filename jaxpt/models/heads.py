@@ -46,7 +46,7 @@ def finish_logits(logits: jax.Array, vocab_size: int, padded: bool) -> jax.Array
 
 
 class MaskedLMHead(nn.Module):
-    """BERT's: LN(f(x · W + b)) · Eᵀ + c, with the token embeddings E.
+    """BERT's: LN(f(x · W + b)) · Eᵀ + c, with the token embeddings E, whose width W gives.
 
     Paper: https://arxiv.org/abs/1810.04805
     """
@@ -60,7 +60,7 @@ class MaskedLMHead(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array, embed: Embed) -> jax.Array:
         """[..., D] → float32 [..., Vp]."""
-        x = Dense(x.shape[-1], ("embed", "norm"), self.kernel_init, self.dtype, name="dense")(x)
+        x = Dense(embed.width, ("embed", "norm"), self.kernel_init, self.dtype, name="dense")(x)
         x = LayerNorm(self.epsilon, self.dtype, name="norm")(ACTIVATIONS[self.activation](x))
         bias = param(self, "bias", nn.initializers.zeros, (stored_rows(self.vocab_size),), ("vocab",))
         return embed.project(x) + bias
@@ -104,3 +104,21 @@ class Classifier(nn.Module):
     def __call__(self, x_BxD: jax.Array) -> jax.Array:
         """[B, D] → float32 [B, classes]."""
         return Dense(self.classes, ("embed", "classes"), self.kernel_init, jnp.float32, name="dense")(x_BxD)
+
+
+class ReplacedTokenHead(nn.Module):
+    """f(x · W + b) · w + c: one score a token, high where it was replaced (ELECTRA).
+
+    Paper: https://arxiv.org/abs/2003.10555
+    """
+
+    activation: Activation
+    kernel_init: Initializer
+    dtype: DTypeLike
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[..., D] → float32 [...]."""
+        x = Dense(x.shape[-1], ("embed", "norm"), self.kernel_init, self.dtype, name="dense")(x)
+        x = ACTIVATIONS[self.activation](x)
+        return Dense(1, ("embed", "classes"), self.kernel_init, jnp.float32, name="score")(x)[..., 0]

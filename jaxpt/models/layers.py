@@ -25,7 +25,7 @@ ACTIVATION_AXES = ("batch", "length", "act_embed", "act_heads", "act_mlp", "act_
 VOCAB_MULTIPLE = 128
 
 Initializer = jax.nn.initializers.Initializer
-Activation = Literal["relu", "gelu", "gelu_tanh"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 
 
 def stored_rows(vocab_size: int) -> int:
@@ -67,6 +67,7 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "relu": jax.nn.relu,
     "gelu": functools.partial(jax.nn.gelu, approximate=False),  # by the error function: BERT
     "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),  # by tanh: GPT-2, T5 1.1
+    "silu": jax.nn.silu,  # Llama
 }
 
 

@@ -1,9 +1,12 @@
-"""How a model learns of token positions: a table of absolute positions, or T5's bias by relative distance.
+"""How a model learns of token positions: absolute ones (learned, sinusoidal), or relative ones (T5, ALiBi, Shaw, RoPE).
 
-Shapes: B batch · L length (queries) · S keys · D embedding width · H heads · N = L + S distances
+Shapes: B batch · L length (queries) · S keys · D embedding width · H heads · K head width · N = L + S distances
 """
 
 from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -22,6 +25,8 @@ class LearnedPositions(nn.Module):
     width: int
     embedding_init: Initializer
     dtype: DTypeLike
+    offset: int = 0
+    """Row of position 0 (RoBERTa, BART: 2)."""
 
     @nn.compact
     def __call__(self, length: int, positions_BxL: jax.Array | None = None) -> jax.Array:
@@ -29,10 +34,10 @@ class LearnedPositions(nn.Module):
         table = param(self, "table", self.embedding_init, (self.rows, self.width), ("positions", "embed"))
         table = nn.with_logical_constraint(table, ("positions", None))  # whole rows, before they are looked up
         if positions_BxL is not None:
-            return jnp.take(table, positions_BxL, axis=0, mode="clip").astype(self.dtype)
-        if length > self.rows:
-            raise UserError(f"a sequence of {length} tokens: the model's table has {self.rows} positions")
-        return table[None, :length].astype(self.dtype)
+            return jnp.take(table, positions_BxL + self.offset, axis=0, mode="clip").astype(self.dtype)
+        if length > self.rows - self.offset:
+            raise UserError(f"a sequence of {length} tokens: the model's table has {self.rows - self.offset} positions")
+        return table[None, self.offset : self.offset + length].astype(self.dtype)
 
 
 def relative_bucket(
@@ -97,3 +102,128 @@ class RelativeBias(nn.Module):
         by_distance_HxN = table[bucket_N].T
         rows = jnp.tile(by_distance_HxN, (1, queries))[:, : queries * (n - 1)]
         return rows.reshape(self.heads, queries, n - 1)[:, :, :keys]
+
+
+def sinusoidal(length: int, width: int) -> np.ndarray:
+    """The original Transformer's table: sin(p / 10000^(2i/D)) at 2i, the cosine at 2i + 1.
+
+    Args:
+      length: positions.
+      width: D.
+
+    Returns:
+      float32 [length, D].
+
+    Paper: https://arxiv.org/abs/1706.03762
+    """
+    angle = np.arange(length)[:, None] / 10_000.0 ** (np.arange(width) // 2 * 2 / width)
+    return np.where(np.arange(width) % 2, np.cos(angle), np.sin(angle)).astype(np.float32)
+
+
+def alibi_slopes(heads: int) -> np.ndarray:
+    """ALiBi's slope of each head: 2^(−8h/H) for h = 1 … H, where H is a power of 2; else the next smaller power's, and
+    every second one of the next larger's.
+
+    Args:
+      heads: H.
+
+    Returns:
+      float32 [H].
+
+    Example:
+      >>> alibi_slopes(4)
+      array([0.25      , 0.0625    , 0.015625  , 0.00390625], dtype=float32)
+    """
+
+    def powers(n: int) -> list[float]:
+        return [2.0 ** (-8 * (h + 1) / n) for h in range(n)]
+
+    whole = 2 ** math.floor(math.log2(heads))
+    return np.array(powers(whole) + powers(2 * whole)[::2][: heads - whole], np.float32)
+
+
+def alibi(heads: int, queries: int, keys: int) -> jax.Array:
+    """ALiBi's bias, −slope · |i − j|: float32 [H, L, S]. Nothing is learned. Paper: https://arxiv.org/abs/2108.12409"""
+    distance_LxS = jnp.abs(jnp.arange(queries)[:, None] - jnp.arange(keys))
+    return -alibi_slopes(heads)[:, None, None] * distance_LxS
+
+
+class ShawPositions(nn.Module):
+    """Shaw's relative positions on the keys: q_i · a_clip(j−i, ±k), a vector for each distance up to k either way.
+
+    Paper: https://arxiv.org/abs/1803.02155
+    """
+
+    reach: int
+    """k: from this distance on all share one vector."""
+    embedding_init: Initializer
+
+    @nn.compact
+    def __call__(self, q_BxLxHxK: jax.Array, keys: int) -> jax.Array:
+        """What is added to the scores before they are scaled: → float32 [B, H, L, S]."""
+        rows, length = 2 * self.reach + 1, q_BxLxHxK.shape[1]
+        table = param(self, "table", self.embedding_init, (rows, q_BxLxHxK.shape[-1]), ("buckets", "norm"))
+        by_row = jnp.einsum("BLHK,RK->BHLR", q_BxLxHxK, table.astype(q_BxLxHxK.dtype))
+        distance_LxS = np.arange(keys) - np.arange(length)[:, None]
+        row_LxS = np.clip(distance_LxS, -self.reach, self.reach) + self.reach
+        return jnp.take_along_axis(by_row, row_LxS[None, None], axis=-1).astype(jnp.float32)
+
+
+# ---- rotary positions -----------------------------------------------------------------------------------------------
+
+
+class Rotation(NamedTuple):
+    """Cosines and sines by which queries and keys are turned."""
+
+    cos_BxLxK: jax.Array
+    sin_BxLxK: jax.Array
+
+
+class Rope(NamedTuple):
+    """How fast each pair of a head's coordinates turns."""
+
+    theta: float = 10_000.0
+    """Pair i turns by θ^(−2i/K) a position."""
+    scaling: Literal["none", "linear", "llama3"] = "none"
+    """Stretches positions: `linear` all by `factor`, `llama3` slow pairs alone."""
+    factor: float = 1.0
+    low_frequency: float = 1.0
+    """llama3: pairs that turn fewer times than this over `original_positions` are stretched in full."""
+    high_frequency: float = 4.0
+    """llama3: pairs that turn more often than this are left alone; those between are in between."""
+    original_positions: int = 8192
+    """llama3: length that the model was first trained on."""
+
+    def frequencies(self, head_dim: int) -> np.ndarray:
+        """Angle by which each pair turns in one position: float32 [K/2]."""
+        plain = self.theta ** (-np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
+        if self.scaling == "none":
+            return plain.astype(np.float32)
+        if self.scaling == "linear":
+            return (plain / self.factor).astype(np.float32)
+        turns = self.original_positions * plain / (2 * np.pi)
+        kept = np.clip((turns - self.low_frequency) / (self.high_frequency - self.low_frequency), 0, 1)
+        return (kept * plain + (1 - kept) * plain / self.factor).astype(np.float32)
+
+    def rotation(self, positions_BxL: jax.Array, head_dim: int) -> Rotation:
+        """The rotation of each position: [B, L] → cosines and sines, float32 [B, L, K]."""
+        angle_BxLxK = positions_BxL[..., None].astype(jnp.float32) * jnp.tile(self.frequencies(head_dim), 2)
+        return Rotation(jnp.cos(angle_BxLxK), jnp.sin(angle_BxLxK))
+
+
+def rotate(x_BxLxHxK: jax.Array, rotation: Rotation) -> jax.Array:
+    """Rotary positions: coordinate i and coordinate i + K/2 are one pair, turned by the position's angle.
+
+    Args:
+      x_BxLxHxK: queries or keys.
+      rotation: of their positions.
+
+    Returns:
+      As `x`. The dot product of two of them depends on the difference of their positions alone.
+
+    Paper: https://arxiv.org/abs/2104.09864
+    """
+    first, second = jnp.split(x_BxLxHxK, 2, axis=-1)
+    turned = jnp.concatenate([-second, first], axis=-1)
+    cos, sin = (part[:, :, None] for part in rotation)
+    return (x_BxLxHxK * cos + turned * sin).astype(x_BxLxHxK.dtype)

@@ -31,6 +31,8 @@ class Shared:
     memory_BxSxD: jax.Array | None = None
     """What cross-attention looks at."""
     memory_mask: Mask | None = None
+    positional: Any = None
+    """What the architecture's positions give every layer: rotations, relative embeddings."""
     deterministic: bool = flax.struct.field(pytree_node=False, default=True)
 
 
@@ -41,6 +43,8 @@ class Segment:
     blocks: tuple[Callable[..., nn.Module], ...]
     """Makers of blocks, called as `make(name=…)`."""
     repeats: int
+    shared: bool = False
+    """All repetitions have the same parameters, which then have no layers axis (ALBERT)."""
 
 
 class _Pattern(nn.Module):
@@ -88,8 +92,9 @@ class Stack(nn.Module):
         for index, segment in enumerate(self.segments):
             scanned = nn.scan(
                 _rematerialised(self.remat),
-                variable_axes={"params": 0},
-                split_rngs={"params": True, "dropout": True},
+                variable_axes={} if segment.shared else {"params": 0},
+                variable_broadcast="params" if segment.shared else False,
+                split_rngs={"params": not segment.shared, "dropout": True},
                 in_axes=(0, nn.broadcast),
                 length=segment.repeats,
                 metadata_params={nn.PARTITION_NAME: "layers"},

@@ -14,16 +14,18 @@ from typing import Any, ClassVar, Literal
 import flax.linen as nn
 import jax
 
-from jaxpt.config import Fraction, ModelConfig, PositiveInt
+from jaxpt.config import Fraction, ModelConfig, PositiveFloat, PositiveInt
 from jaxpt.models.attention import Attention, Mask
 from jaxpt.models.base import compute_dtype
 from jaxpt.models.heads import UntiedHead, finish_logits
-from jaxpt.models.layers import Embed, FeedForward, RMSNorm, constrain
+from jaxpt.models.layers import Activation, Embed, FeedForward, RMSNorm, constrain
 from jaxpt.models.positions import RelativeBias
 from jaxpt.models.stack import Segment, Shared, Stack
 
-EPSILON = 1e-6
 INIT = nn.initializers.variance_scaling(1.0, "fan_in", "normal")
+
+
+ACTIVATION: dict[str, Activation] = {"relu": "relu", "gated_gelu": "gelu_tanh", "gated_silu": "silu"}
 
 
 class T5Config(ModelConfig):
@@ -41,10 +43,16 @@ class T5Config(ModelConfig):
     """Width of a head; heads · head_dim need not be embed_dim."""
     mlp_dim: PositiveInt
     """Width inside the feed-forward blocks."""
-    feed_forward: Literal["relu", "gated_gelu"] = "gated_gelu"
-    """`relu` is version 1.0, `gated_gelu` version 1.1."""
+    feed_forward: Literal["relu", "gated_gelu", "gated_silu"] = "gated_gelu"
+    """`relu` is version 1.0, `gated_gelu` version 1.1, `gated_silu` UL2."""
     tie_embeddings: bool = False
-    """Share the input table with the output projection, whose inputs are then scaled by 1/√D (version 1.0)."""
+    """Share the input table with the output projection (version 1.0)."""
+    scale_logits: bool | None = None
+    """Scale what goes into the output projection by 1/√D; by default where it is tied."""
+    bias_per_layer: bool = False
+    """Each layer has a position bias of its own (UMT5), else all layers of a stack share one."""
+    epsilon: PositiveFloat = 1e-6
+    """Of the norms."""
     buckets: PositiveInt = 32
     """Number of distances that the position bias tells apart."""
     max_distance: PositiveInt = 128
@@ -74,7 +82,7 @@ class Block(nn.Module):
         drop = nn.Dropout(c.dropout)
 
         def norm(name: str, x: jax.Array) -> jax.Array:
-            return RMSNorm(EPSILON, dtype, name=f"{name}_norm")(x)
+            return RMSNorm(c.epsilon, dtype, name=f"{name}_norm")(x)
 
         # Scores are not divided by √head_dim: the initial queries are that much smaller instead.
         query_init = nn.initializers.variance_scaling(1.0 / c.head_dim, "fan_in", "normal")
@@ -82,12 +90,16 @@ class Block(nn.Module):
             Attention, c.heads, c.head_dim, dtype, INIT, INIT, query_init, use_bias=False, scale=1.0, dropout=c.dropout
         )
         feed_forward = FeedForward(
-            c.mlp_dim, "relu" if c.feed_forward == "relu" else "gelu_tanh", INIT, INIT, dtype,
-            gated=c.feed_forward == "gated_gelu", use_bias=False, dropout=c.dropout, name="feed_forward",
+            c.mlp_dim, ACTIVATION[c.feed_forward], INIT, INIT, dtype,
+            gated=c.feed_forward != "relu", use_bias=False, dropout=c.dropout, name="feed_forward",
         )  # fmt: skip
 
+        length = x_BxLxD.shape[1]
+        bias_HxLxL = shared.bias_HxLxS
+        if c.bias_per_layer:
+            bias_HxLxL = position_bias(c, bidirectional=not self.cross, name="position_bias")(length, length)
         y = attention(name="attention")(
-            norm("attention", x_BxLxD), shared.mask, bias_HxLxS=shared.bias_HxLxS, deterministic=deterministic
+            norm("attention", x_BxLxD), shared.mask, bias_HxLxS=bias_HxLxL, deterministic=deterministic
         )
         x_BxLxD += drop(y, deterministic=deterministic)
         if self.cross:
@@ -101,23 +113,28 @@ class Block(nn.Module):
         return constrain(x_BxLxD, "act_embed"), None
 
 
+def position_bias(config: T5Config, bidirectional: bool, name: str | None = None) -> RelativeBias:
+    """A module that gives the bias [H, L, S] of relative positions."""
+    init = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform")
+    return RelativeBias(
+        config.heads, bidirectional, init, buckets=config.buckets, max_distance=config.max_distance, name=name
+    )
+
+
 class T5(nn.Module):
-    """T5, versions 1.0 and 1.1."""
+    """T5, versions 1.0 and 1.1; mT5 and UMT5."""
 
     config: T5Config
 
     def setup(self) -> None:
         c, dtype = self.config, compute_dtype(self.config)
-        bias_init = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform")
-        bias = functools.partial(
-            RelativeBias, c.heads, embedding_init=bias_init, buckets=c.buckets, max_distance=c.max_distance
-        )
         encoder = Segment((functools.partial(Block, c, cross=False),), c.layers)
         decoder = Segment((functools.partial(Block, c, cross=True),), c.decoder_layers or c.layers)
         self.token_embed = Embed(c.vocab_size, c.embed_dim, nn.initializers.normal(1.0), dtype)
-        self.encoder_bias, self.decoder_bias = bias(bidirectional=True), bias(bidirectional=False)
+        self.encoder_bias = None if c.bias_per_layer else position_bias(c, bidirectional=True)
+        self.decoder_bias = None if c.bias_per_layer else position_bias(c, bidirectional=False)
         self.encoder, self.decoder = Stack((encoder,), c.remat), Stack((decoder,), c.remat)
-        self.encoder_norm, self.decoder_norm = RMSNorm(EPSILON, dtype), RMSNorm(EPSILON, dtype)
+        self.encoder_norm, self.decoder_norm = RMSNorm(c.epsilon, dtype), RMSNorm(c.epsilon, dtype)
         self.drop = nn.Dropout(c.dropout)
         self.head = None if c.tie_embeddings else UntiedHead(c.vocab_size, INIT, dtype)
 
@@ -141,7 +158,7 @@ class T5(nn.Module):
           [B, S, D] in the compute dtype.
         """
         length = tokens_BxS.shape[1]
-        bias_HxSxS = self.encoder_bias(length, length)
+        bias_HxSxS = self.encoder_bias(length, length) if self.encoder_bias else None
         x_BxSxD = self.drop(self.token_embed(tokens_BxS), deterministic=deterministic)
         shared = Shared(Mask(segment_ids, segment_ids), bias_HxSxS, deterministic=deterministic)
         x_BxSxD, _ = self.encoder(x_BxSxD, shared)
@@ -173,7 +190,7 @@ class T5(nn.Module):
         length = tokens_BxT.shape[1]
         x_BxTxD = self.drop(self.token_embed(tokens_BxT), deterministic=deterministic)
         shared = Shared(
-            Mask(segment_ids, segment_ids, causal=True), self.decoder_bias(length, length),
+            Mask(segment_ids, segment_ids, causal=True), self.decoder_bias(length, length) if self.decoder_bias else None,
             memory_BxSxD=encoded_BxSxD, memory_mask=Mask(segment_ids, encoder_segment_ids), deterministic=deterministic,
         )  # fmt: skip
         x_BxTxD, _ = self.decoder(x_BxTxD, shared)
@@ -189,11 +206,11 @@ class T5(nn.Module):
         Returns:
           float32 [..., V], or [..., Vp] if `padded`.
         """
-        if self.config.tie_embeddings:
-            scores = self.token_embed.project(x * self.config.embed_dim**-0.5)
-        else:
-            scores = self.head(x)
-        return finish_logits(scores, self.config.vocab_size, padded)
+        c = self.config
+        if c.tie_embeddings if c.scale_logits is None else c.scale_logits:
+            x = x * c.embed_dim**-0.5
+        scores = self.token_embed.project(x) if c.tie_embeddings else self.head(x)
+        return finish_logits(scores, c.vocab_size, padded)
 
     def __call__(self, tokens_BxS: jax.Array, decoder_tokens_BxT: jax.Array | None = None) -> jax.Array:
         """Next-token scores [B, T, V], by default with the same tokens on both sides: touches every parameter."""

@@ -1,137 +1,102 @@
-"""Hidden states and scores equal those of PyTorch and Hugging Face's transformers, and weights go both ways."""
+"""Outputs and gradients equal those of Hugging Face's transformers, and weights go both ways."""
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
 
-from jaxpt.hf import bert, gpt2, t5
-from jaxpt.hf.mapping import from_hf, to_hf
-from jaxpt.models.bert import BertConfig
-from jaxpt.models.gpt2 import GPT2Config
-from jaxpt.models.t5 import T5Config
+from tests.hf.parity import FF, HEADS, LAYERS, D, V, check, untie
 
 pytestmark = pytest.mark.parity
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-V, LAYERS, D, HEADS, FF, BATCH, LENGTH = 101, 3, 24, 3, 40, 3, 21
-SEEDS = (0, 1)
+SIZES = {
+    "vocab_size": V, "hidden_size": D, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
+    "intermediate_size": FF, "max_position_embeddings": 32,
+}  # fmt: skip
+T5_SIZES = {
+    "vocab_size": V, "d_model": D, "d_kv": 5, "num_heads": HEADS, "d_ff": FF, "num_layers": LAYERS,
+    "num_decoder_layers": 2, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 16,
+}  # fmt: skip
+GPT2_SIZES = {
+    "vocab_size": V, "n_embd": D, "n_layer": LAYERS, "n_head": HEADS, "n_positions": 32, "bos_token_id": 0,
+    "eos_token_id": 0,
+}  # fmt: skip
+DISTIL_SIZES = {
+    "vocab_size": V, "dim": D, "n_layers": LAYERS, "n_heads": HEADS, "hidden_dim": FF, "max_position_embeddings": 32,
+}  # fmt: skip
+LLAMA_SIZES = SIZES | {"num_attention_heads": 6, "num_key_value_heads": 2}
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 500.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 2.0,
+    "original_max_position_embeddings": 16,
+}  # fmt: skip
+
+# name: (class, configuration class, sizes and options)
+CASES = {
+    "bert": ("BertForPreTraining", "BertConfig", SIZES),
+    "bert, masked LM alone": ("BertForMaskedLM", "BertConfig", SIZES | {"type_vocab_size": 3}),
+    "bert, relu": ("BertForPreTraining", "BertConfig", SIZES | {"hidden_act": "relu", "layer_norm_eps": 1e-3}),
+    "bert, gelu_new": ("BertForPreTraining", "BertConfig", SIZES | {"hidden_act": "gelu_new"}),
+    "gpt2": ("GPT2LMHeadModel", "GPT2Config", GPT2_SIZES | {"n_inner": FF}),
+    "gpt2, untied": ("GPT2LMHeadModel", "GPT2Config", GPT2_SIZES | {"tie_word_embeddings": False}),
+    "gpt2, options": (
+        "GPT2LMHeadModel", "GPT2Config", GPT2_SIZES | {"activation_function": "relu", "layer_norm_epsilon": 1e-3},
+    ),
+    "t5": ("T5ForConditionalGeneration", "T5Config", T5_SIZES),
+    "t5, options": (
+        "T5ForConditionalGeneration", "T5Config",
+        T5_SIZES | {"layer_norm_epsilon": 1e-3, "feed_forward_proj": "gated-silu"},
+    ),
+    "t5 1.1": (
+        "T5ForConditionalGeneration", "T5Config",
+        T5_SIZES | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+    ),
+    "t5 1.1, as made from its config": (
+        "T5ForConditionalGeneration", "T5Config",
+        T5_SIZES | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+    ),
+    "umt5": ("UMT5ForConditionalGeneration", "UMT5Config", T5_SIZES),
+    "umt5, tied": ("UMT5ForConditionalGeneration", "UMT5Config", T5_SIZES),
+    "llama": ("LlamaForCausalLM", "LlamaConfig", LLAMA_SIZES),
+    "llama, multi-query, biases, tied": (
+        "LlamaForCausalLM", "LlamaConfig",
+        LLAMA_SIZES | {
+            "num_key_value_heads": 1, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True,
+            "hidden_act": "gelu", "rms_norm_eps": 1e-3, "head_dim": 8,
+        },
+    ),
+    "llama, rope of Llama 3": ("LlamaForCausalLM", "LlamaConfig", LLAMA_SIZES | {"rope_parameters": LLAMA3}),
+    "llama, linear rope": (
+        "LlamaForCausalLM", "LlamaConfig",
+        LLAMA_SIZES | {"rope_parameters": {"rope_type": "linear", "rope_theta": 100.0, "factor": 3.0}},
+    ),
+    "roberta": ("RobertaForMaskedLM", "RobertaConfig", SIZES | {"type_vocab_size": 1}),
+    "roberta, options": (
+        "RobertaForMaskedLM", "RobertaConfig",
+        SIZES | {"type_vocab_size": 2, "pad_token_id": 2, "hidden_act": "relu", "layer_norm_eps": 1e-3},
+    ),
+    "xlm-roberta": ("XLMRobertaForMaskedLM", "XLMRobertaConfig", SIZES | {"type_vocab_size": 1}),
+    "distilbert": ("DistilBertForMaskedLM", "DistilBertConfig", DISTIL_SIZES),
+    "distilbert, relu": ("DistilBertForMaskedLM", "DistilBertConfig", DISTIL_SIZES | {"activation": "relu"}),
+    "albert": ("AlbertForPreTraining", "AlbertConfig", SIZES | {"embedding_size": 10}),
+    "albert, groups, masked LM alone": (
+        "AlbertForMaskedLM", "AlbertConfig",
+        SIZES | {"embedding_size": 10, "num_hidden_layers": 4, "num_hidden_groups": 2, "inner_group_num": 2,
+                 "hidden_act": "gelu"},
+    ),
+    "electra": ("ElectraForPreTraining", "ElectraConfig", SIZES | {"embedding_size": D}),
+    "electra, narrow embeddings": (
+        "ElectraForPreTraining", "ElectraConfig", SIZES | {"embedding_size": 10, "hidden_act": "relu"}
+    ),
+    "electra generator": ("ElectraForMaskedLM", "ElectraConfig", SIZES | {"embedding_size": 10, "hidden_act": "relu"}),
+    "mistral": ("MistralForCausalLM", "MistralConfig", LLAMA_SIZES | {"sliding_window": 5}),
+}  # fmt: skip
+UNTIED = {"t5 1.1", "umt5"}
 
 
-def randomise(model, seed):
-    """Weights large enough that every part of the model matters; tied tensors stay tied."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            weight.normal_(0, 0.2, generator=generator)
-            if "norm" in name.lower() or "ln_" in name:
-                weight.add_(0 if name.endswith("bias") else 1)
-    return model.eval()
-
-
-def batch(seed, length=LENGTH):
-    """Token ids and segment ids; rows end in 0, 4 and 8 tokens of padding."""
-    tokens = np.random.default_rng(seed).integers(0, V, (BATCH, length))
-    segments = (np.arange(length) < length - 4 * np.arange(BATCH)[:, None]).astype(np.int32)
-    return tokens, segments
-
-
-def close(ours, theirs, keep=None):
-    ours, theirs = np.asarray(ours), theirs.detach().numpy()
-    assert ours.shape == theirs.shape
-    difference = np.abs(ours - theirs)
-    assert (difference if keep is None else difference[keep]).max() < 1e-4 * np.abs(theirs).max()
-
-
-def both_ways(model, params, table, config):
-    """Exported weights load strictly, and equal what was imported."""
-    state = to_hf(params, table, config)
-    tensors = {name: torch.from_numpy(x.copy()) for name, x in state.items()}
-    for name, tensor in model.state_dict().items():
-        assert torch.equal(tensor, tensors[name]), name
-    model.load_state_dict(tensors, strict=True)
-    again = from_hf(state, table, config)
-    jax.tree.map(np.testing.assert_array_equal, params, again)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_bert(seed):
-    theirs = transformers.BertConfig(
-        vocab_size=V, hidden_size=D, num_hidden_layers=LAYERS, num_attention_heads=HEADS, intermediate_size=FF,
-        max_position_embeddings=32, tie_word_embeddings=True,
-    )  # fmt: skip
-    model = randomise(transformers.BertForPreTraining(theirs), seed)
-    config = BertConfig(vocab_size=V, layers=LAYERS, embed_dim=D, heads=HEADS, mlp_dim=FF, max_positions=32)
-    params = from_hf(model.state_dict(), bert.table(config), config)
-    ours, variables = config.build(), {"params": params}
-
-    tokens, segments = batch(seed)
-    types = np.random.default_rng(seed + 9).integers(0, 2, tokens.shape)
-    want = model(
-        torch.from_numpy(tokens), attention_mask=torch.from_numpy(segments), token_type_ids=torch.from_numpy(types),
-        output_hidden_states=True,
-    )  # fmt: skip
-    hidden = ours.apply(variables, tokens, token_types=types, segment_ids=segments, method="encode")
-    real = segments.astype(bool)
-    close(hidden, want.hidden_states[-1], real)
-    close(ours.apply(variables, hidden, method="logits"), want.prediction_logits, real)
-    close(ours.apply(variables, hidden, method="next_sentence"), want.seq_relationship_logits)
-    both_ways(model, params, bert.table(config), config)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_gpt2(seed):
-    theirs = transformers.GPT2Config(
-        vocab_size=V, n_embd=D, n_layer=LAYERS, n_head=HEADS, n_inner=FF, n_positions=32, bos_token_id=0, eos_token_id=0
-    )
-    model = randomise(transformers.GPT2LMHeadModel(theirs), seed)
-    config = GPT2Config(vocab_size=V, layers=LAYERS, embed_dim=D, heads=HEADS, mlp_dim=FF, max_positions=32)
-    params = from_hf(model.state_dict(), gpt2.table(config), config)
-    ours, variables = config.build(), {"params": params}
-
-    tokens, segments = batch(seed)
-    mask = torch.from_numpy(segments)
-    want = model(torch.from_numpy(tokens), attention_mask=mask, output_hidden_states=True)
-    hidden = ours.apply(variables, tokens, segment_ids=segments, method="decode")
-    real = segments.astype(bool)
-    close(hidden, want.hidden_states[-1], real)
-    close(ours.apply(variables, hidden, method="logits"), want.logits, real)
-    both_ways(model, params, gpt2.table(config), config)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("version", ["1.0", "1.1"])
-def test_t5(version, seed):
-    old = version == "1.0"
-    theirs = transformers.T5Config(
-        vocab_size=V, d_model=D, d_kv=5, num_heads=HEADS, d_ff=FF, num_layers=LAYERS, num_decoder_layers=2,
-        relative_attention_num_buckets=8, relative_attention_max_distance=16,
-        feed_forward_proj="relu" if old else "gated-gelu", tie_word_embeddings=old,
-    )  # fmt: skip
-    model = transformers.T5ForConditionalGeneration(theirs)
-    if not old:  # tied in a random model, in spite of its configuration
-        model.lm_head.weight = torch.nn.Parameter(torch.empty(V, D))
-    model = randomise(model, seed)
-    config = T5Config(
-        vocab_size=V, layers=LAYERS, decoder_layers=2, embed_dim=D, heads=HEADS, head_dim=5, mlp_dim=FF, buckets=8,
-        max_distance=16, feed_forward="relu" if old else "gated_gelu", tie_embeddings=old,
-    )  # fmt: skip
-    params = from_hf(model.state_dict(), t5.table(config), config)
-    ours, variables = config.build(), {"params": params}
-
-    tokens, segments = batch(seed)
-    targets, target_segments = batch(seed + 9, length=13)
-    want = model(
-        torch.from_numpy(tokens), attention_mask=torch.from_numpy(segments),
-        decoder_input_ids=torch.from_numpy(targets), output_hidden_states=True,
-    )  # fmt: skip
-    encoded = ours.apply(variables, tokens, segment_ids=segments, method="encode")
-    close(encoded, want.encoder_last_hidden_state, segments.astype(bool))
-    hidden = ours.apply(
-        variables, targets, encoded, segment_ids=target_segments, encoder_segment_ids=segments, method="decode"
-    )
-    real = target_segments.astype(bool)
-    close(hidden, want.decoder_hidden_states[-1], real)
-    close(ours.apply(variables, jnp.asarray(hidden), method="logits"), want.logits, real)
-    both_ways(model, params, t5.table(config), config)
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("name", CASES)
+def test_parity(name, seed, tmp_path):
+    if seed and "," in name:
+        pytest.skip("one seed for options")
+    architecture, config, options = CASES[name]
+    model = getattr(transformers, architecture)(getattr(transformers, config)(**options))
+    check(untie(model) if name in UNTIED else model, tmp_path, seed)

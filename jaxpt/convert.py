@@ -1,0 +1,199 @@
+"""`jaxpt import` and `jaxpt export`: Hugging Face directories to run directories and back, a tensor at a time.
+
+An imported directory is a run at step 0 that holds weights alone: config.yaml (its family's own objective, to be changed at
+will), tokenizer/ and checkpoints/0. It evaluates, and a run starts from it with `init_from.path`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxpt import config as configs
+from jaxpt.config import Config, ModelConfig
+from jaxpt.errors import UserError
+from jaxpt.hf import directory as hf
+from jaxpt.hf import llama2c
+from jaxpt.hf.verify import Difference, verify
+from jaxpt.models import base
+from jaxpt.train import weights
+
+OBJECTIVES = {"encoder": "masked_lm", "decoder": "causal_lm", "encoder_decoder": "span_corruption"}
+TOKENIZER_FILES = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt",
+    "vocab.json", "merges.txt", "encoder.json", "vocab.bpe", "spiece.model", "sentencepiece.model", "tokenizer.model",
+    "sentencepiece.bpe.model", "spm.model",
+)  # fmt: skip
+Report = Callable[[str], None]
+
+
+def import_weights(
+    source: str | Path,
+    out: str | Path,
+    *,
+    check: bool = False,
+    partial: bool = False,
+    ignore: Sequence[str] = (),
+    tokenizer: str | Path | None = None,
+    report: Report = print,
+) -> None:
+    """Makes a run directory of a Hugging Face directory, or of a checkpoint of llama2.c.
+
+    Args:
+      source: a directory with config.json and weights, or a llama2.c `.bin`.
+      out: the directory to make.
+      check: compare the outputs with those of Hugging Face's class.
+      partial: take what fits; draw what is missing at random and drop what is left over.
+      ignore: keys of config.json that may be passed over though unknown.
+      tokenizer: the vocabulary's file or directory; that of `source` by default.
+      report: is given lines for the user.
+
+    Raises:
+      UserError: `out` exists, or `source` does not hold a model that we have. Nothing is left behind.
+    """
+    source, out = Path(source), Path(out)
+    if out.exists():
+        raise UserError(f"{out}: exists already; name a new directory")
+    opened: Any = (
+        llama2c.open_file(source) if source.is_file() else hf.open_directory(source, partial=partial, ignore=ignore)
+    )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}.", suffix=".partial"))
+    try:
+        tokens = _take_tokenizer(Path(tokenizer) if tokenizer else source, temporary / "tokenizer", report)
+        (temporary / "config.yaml").write_text(configs.to_yaml(recipe(opened.config, tokens, out)), encoding="utf-8")
+        lacking = weights.write(temporary, opened.config, opened.dtypes(), opened.pieces())
+        temporary.chmod(0o755)
+        temporary.rename(out)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    count = base.count_params(opened.config.build())
+    report(f"{out}: {opened.config.kind}, {count:,} parameters from {source}")
+    for line in _left(opened, lacking):
+        report(line)
+    if check and not source.is_file():
+        model = opened.config.build()
+        _say(verify(source, model, weights.read(out, 0)), report)
+    report(f"next: jaxpt eval {out} data.path=… · init_from.path={out} in a recipe · jaxpt export {out} DIR")
+
+
+def export(
+    run: str | Path, out: str | Path, *, check: bool = False, dtype: str | None = None,
+    shard_bytes: int | None = None, report: Report = print,
+) -> None:  # fmt: skip
+    """Makes a Hugging Face directory of a run's weights (their average where there is one) and vocabulary.
+
+    Args:
+      run: a run directory (its newest checkpoint), or RUN_DIR/checkpoints/STEP.
+      out: the directory to make.
+      check: compare the outputs with those of Hugging Face's class.
+      dtype: "float32", "bfloat16" or "float16"; that of the checkpoint by default.
+      shard_bytes: files are closed before they grow beyond this.
+      report: is given lines for the user.
+
+    Raises:
+      UserError: `out` exists, there is no checkpoint, or Hugging Face has no such architecture. Nothing is left behind.
+    """
+    out = Path(out)
+    if out.exists():
+        raise UserError(f"{out}: exists already; name a new directory")
+    run_dir, step = weights.locate(run)
+    config = configs.load(run_dir)
+    family = hf.family_of(config.model)
+    saved = weights.Saved(run_dir, step)
+    dtypes = dict.fromkeys(saved, dtype) if dtype else saved.dtypes
+    out.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}.", suffix=".partial"))
+    try:
+        shards = {} if shard_bytes is None else {"shard_bytes": shard_bytes}
+        hf.write(temporary, config.model, saved, dtypes, _special_ids(run_dir), **shards)
+        for name in TOKENIZER_FILES:
+            if (run_dir / "tokenizer" / name).is_file():
+                shutil.copy(run_dir / "tokenizer" / name, temporary / name)
+        temporary.chmod(0o755)
+        temporary.rename(out)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    report(
+        f"{out}: {family.class_of(config.model)}, {base.count_params(config.model.build()):,} parameters, step {step}"
+    )
+    if check:
+        _say(verify(out), report)
+
+
+def recipe(model: ModelConfig, tokens: Mapping[str, Any], run_dir: Path) -> Config:
+    """A configuration to evaluate an imported model under: the objective of its family, on the built-in corpus."""
+    objective: dict[str, Any] = {"kind": OBJECTIVES[model.family]}
+    if model.family == "encoder":
+        objective["next_sentence"] = bool(getattr(model, "next_sentence", False))
+    length = min(model.position_limit or 512, 512)
+    return configs.build(
+        {
+            "run_dir": str(run_dir),
+            "model": model.model_dump(mode="json"),
+            "objective": objective,
+            "data": {"tokenizer": dict(tokens), "length": length, "batch_size": 8},
+        }
+    )
+
+
+def _take_tokenizer(source: Path, out: Path, report: Report) -> dict[str, Any]:
+    """Copies the vocabulary's files as they are; returns the recipe's settings of it."""
+    from jaxpt.data import tokenizers
+
+    if source.is_file():
+        files = [source] if source.suffix in (".model", ".json", ".txt") else []
+    else:
+        files = [source / name for name in TOKENIZER_FILES if (source / name).is_file()]
+    if not files:
+        report(f"{source}: no vocabulary there; name one with --tokenizer, or data.tokenizer.path later")
+        return {"kind": "sentencepiece"}
+    out.mkdir(parents=True)
+    for file in files:
+        shutil.copy(file, out / ("tokenizer.model" if source.is_file() and file.suffix == ".model" else file.name))
+    try:
+        found = tokenizers.load(out)
+    except UserError as error:
+        report(f"vocabulary: kept as it is, not usable for training here: {error}")
+        return {"kind": "sentencepiece"}
+    return {"kind": found.kind, "lowercase": found.lowercase}
+
+
+def _special_ids(run_dir: Path) -> dict[str, int]:
+    """The keys of config.json that name special tokens."""
+    from jaxpt.data import tokenizers
+
+    if not (run_dir / "tokenizer").is_dir():
+        return {}
+    try:
+        found = tokenizers.load(run_dir / "tokenizer").vocabulary
+    except UserError:
+        return {}
+    ids = {"pad": found.pad, "bos": found.bos or found.cls, "eos": found.eos or found.sep}
+    return {f"{name}_token_id": i for name, i in ids.items() if i is not None}
+
+
+def _left(opened: Any, lacking: Sequence[str]) -> Iterator[str]:
+    """What was not as it should be, after a partial import."""
+    for what, names in (
+        ("drawn at random", lacking),
+        ("left out, of another shape", getattr(opened.found, "misshapen", ())),
+        ("left out, not known", getattr(opened.found, "left_over", ())),
+    ):
+        if names:
+            yield f"{what}: {', '.join(names)}"
+
+
+def _say(differences: Mapping[str, Difference], report: Report) -> None:
+    for name, (largest, scale) in differences.items():
+        report(f"  {name:14} largest difference {largest:.2e} at a scale of {scale:.3g} ({largest / scale:.1e})")
+    wrong = [name for name, difference in differences.items() if not difference.equal]
+    if wrong:
+        raise UserError(f"the outputs differ from Hugging Face's: {', '.join(wrong)}")
+    report("equal to Hugging Face's within rounding")

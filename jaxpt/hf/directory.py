@@ -1,0 +1,236 @@
+"""A model's directory as Hugging Face keeps it: config.json and tensor files, in both directions."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import json
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import numpy as np
+from flax import traverse_util
+
+from jaxpt.config import ModelConfig
+from jaxpt.errors import UserError
+from jaxpt.hf import files, mapping
+from jaxpt.hf.options import Family, from_json, to_json
+from jaxpt.models import base
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """An opened directory: nothing but config.json and the tensors' names and shapes has been read."""
+
+    directory: Path
+    family: Family
+    config: ModelConfig
+    tensors: Mapping[str, np.ndarray]
+    table: mapping.Table
+    found: mapping.Found
+
+    def pieces(self) -> Iterator[tuple[str, int | None, np.ndarray]]:
+        """(our path, layer or None, array), a tensor at a time; see `mapping.pieces`."""
+        return mapping.pieces(self.tensors, self.found, self.table, self.config)
+
+    def dtypes(self) -> dict[str, np.dtype]:
+        """{our path: dtype of its tensors}; paths that the files lack are left out."""
+        dtypes: Mapping[str, Any] = self.tensors.dtypes  # type: ignore[attr-defined]
+        out = {}
+        for row in self.table.rows:
+            names = [n for n in self.found.names if n == row.theirs or _of_layer(row.theirs, n)]
+            if names:
+                out |= dict.fromkeys(row.paths, np.dtype(dtypes[self.found.names[names[0]]]))
+        return out
+
+
+def open_directory(
+    directory: str | Path, *, partial: bool = False, ignore: Sequence[str] = (), change: Mapping[str, Any] | None = None
+) -> Source:
+    """Reads config.json and the names of the tensors, and compares them with what our model has.
+
+    Args:
+      directory: holds config.json and safetensors or .bin files.
+      partial: tensors may be missing, left over or of another shape.
+      ignore: keys of config.json that may be passed over though unknown.
+      change: fields of our configuration to set otherwise.
+
+    Returns:
+      The opened directory.
+
+    Raises:
+      UserError: no such directory, an unknown model_type, an option that we do not have, or, unless `partial`, a tensor
+        that is missing, left over or misshapen.
+    """
+    path = Path(directory)
+    given = _read_json(path / "config.json")
+    model_type = given.get("model_type")
+    known = families()
+    if model_type not in known:
+        raise UserError(f"{path / 'config.json'}: model_type {model_type!r} is none of {', '.join(sorted(known))}")
+    family, tensors = known[model_type], files.Tensors(path)
+    try:
+        config = from_json(family, given, tensors, tuple(ignore))
+        config = type(config)(**{**dict(config), **(change or {})})
+        table = family.table(config)
+        found = mapping.find(tensors.shapes, table, config)
+        if not partial:
+            found.complain(config)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    return Source(path, family, config, tensors, table, found)
+
+
+def load(
+    directory: str | Path, *, dtype: Any = None, partial: bool = False, ignore: Sequence[str] = ()
+) -> tuple[nn.Module, dict[str, Any]]:
+    """A model and its parameters from a Hugging Face directory.
+
+    Args:
+      directory: holds config.json and safetensors or .bin files.
+      dtype: type of the parameters; that of the files by default.
+      partial: take what fits, and draw the rest at random.
+      ignore: keys of config.json that may be passed over though unknown.
+
+    Returns:
+      (model, params): a module of `jaxpt.models`, and NumPy arrays as `base.init` would arrange them.
+
+    Raises:
+      UserError: as `open_directory`, and where tensors differ that the configuration ties.
+
+    Example: `model, params = jaxpt.hf.load("gpt2")`, then
+    `model.apply({"params": params}, tokens, method="decode")` gives hidden states.
+    """
+    source = open_directory(directory, partial=partial, ignore=ignore)
+    model = source.config.build()
+    params = mapping.gather(source.pieces(), mapping.places(source.config))
+    params = fill(model, params)
+    return model, params if dtype is None else _map(lambda x: np.asarray(x, dtype), params)
+
+
+def fill(model: nn.Module, params: Mapping[str, Any], seed: int = 0) -> dict[str, Any]:
+    """Draws the parameters that are not there.
+
+    Args:
+      model: a module of `jaxpt.models`.
+      params: a part of its tree.
+      seed: of the draw.
+
+    Returns:
+      The whole tree.
+    """
+    import jax
+
+    have = traverse_util.flatten_dict(dict(params), sep="/")
+    wanted = list(traverse_util.flatten_dict(base.shapes(model), sep="/"))
+    lacking = [path for path in wanted if path not in have]
+    if lacking:
+
+        def draw(key: jax.Array) -> dict[str, jax.Array]:
+            flat = traverse_util.flatten_dict(base.init(model, key), sep="/")
+            return {path: flat[path] for path in lacking}
+
+        have |= {path: np.asarray(x) for path, x in jax.jit(draw)(jax.random.key(seed)).items()}
+    return traverse_util.unflatten_dict({path: have[path] for path in wanted}, sep="/")
+
+
+def save(
+    directory: str | Path,
+    model: nn.Module,
+    params: Mapping[str, Any],
+    *,
+    dtype: Any = None,
+    extra: Mapping[str, Any] | None = None,
+    shard_bytes: int = files.SHARD_BYTES,
+) -> None:
+    """Writes a Hugging Face directory: config.json and (sharded) safetensors.
+
+    Args:
+      directory: is made where there is none.
+      model: a module of `jaxpt.models`.
+      params: its parameters.
+      dtype: type of the tensors; that of `params` by default.
+      extra: further keys of config.json, such as `pad_token_id`.
+      shard_bytes: files are closed before they grow beyond this.
+
+    Raises:
+      UserError: `params` is not this model's tree.
+    """
+    flat = traverse_util.flatten_dict(dict(params), sep="/")
+    expected = mapping.places(model.config)
+    if set(flat) != set(expected) or any(flat[path].shape != expected[path].shape for path in flat):
+        mapping.to_hf(params, family_of(model.config).table(model.config), model.config)  # says what is wrong
+    dtypes = {path: np.dtype(dtype or x.dtype) for path, x in flat.items()}
+    write(directory, model.config, flat, dtypes, extra, shard_bytes)
+
+
+def write(
+    directory: str | Path,
+    config: ModelConfig,
+    params: Mapping[str, Any],
+    dtypes: Mapping[str, Any],
+    extra: Mapping[str, Any] | None = None,
+    shard_bytes: int = files.SHARD_BYTES,
+) -> None:
+    """`save` for parameters that are read one at a time: {our path: array}, with their dtypes known before."""
+    family = family_of(config)
+    table = family.table(config)
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    first = np.dtype(next(iter(dtypes.values())))
+    keys = to_json(family, config) | {"dtype": first.name} | dict(extra or {})
+    (directory / "config.json").write_text(json.dumps(keys, indent=2) + "\n")
+    announced = mapping.announced(dtypes, table, config)
+    files.write(directory, announced, mapping.tensors(params, table, config), shard_bytes)
+
+
+@functools.cache
+def families() -> dict[str, Family]:
+    """{model_type: family}: every module of this package that has FAMILIES."""
+    import jaxpt.hf
+
+    found = [importlib.import_module(f"jaxpt.hf.{m.name}") for m in pkgutil.iter_modules(jaxpt.hf.__path__)]
+    return {family.model_type: family for module in found for family in getattr(module, "FAMILIES", ())}
+
+
+def family_of(config: ModelConfig) -> Family:
+    """What a configuration is written as.
+
+    Args:
+      config: of any kind.
+
+    Returns:
+      The family.
+
+    Raises:
+      UserError: Hugging Face has no such architecture.
+    """
+    for family in families().values():
+        if family.kind == config.kind and family.suits(config):
+            return family
+    raise UserError(f"model.kind: {config.kind} of this configuration has no counterpart in Hugging Face's library")
+
+
+def _of_layer(pattern: str, name: str) -> bool:
+    start, layered, end = pattern.partition("{layer}")
+    return bool(layered) and name.startswith(start) and name.endswith(end) and name[len(start) : -len(end)].isdecimal()
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise UserError(f"{path.parent}: no config.json there; wants a directory in Hugging Face's form")
+    try:
+        given = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON: {error}") from None
+    if not isinstance(given, dict):
+        raise UserError(f"{path}: wants a mapping of keys to values")
+    return given
+
+
+def _map(function: Callable[[np.ndarray], np.ndarray], tree: Any) -> Any:
+    return {k: _map(function, v) for k, v in tree.items()} if isinstance(tree, dict) else function(tree)

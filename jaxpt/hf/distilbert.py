@@ -1,0 +1,55 @@
+"""A DistilBERT in Hugging Face's `DistilBertForMaskedLM`."""
+
+from __future__ import annotations
+
+from jaxpt.hf import bert
+from jaxpt.hf.mapping import Row, Table, dense, layer_norm
+from jaxpt.hf.options import ACTIVATIONS, Family, Option
+from jaxpt.models.distilbert import DistilBertConfig
+
+OURS, THEIRS = "encoder/segment_0/block_0", "distilbert.transformer.layer.{layer}"
+
+
+def table(config: DistilBertConfig) -> Table:
+    """The table of a DistilBERT."""
+    attention = {"query": "q_lin", "key": "k_lin", "value": "v_lin", "output": "out_lin"}
+    projections = (dense(f"{OURS}/attention/{mine}", f"{THEIRS}.attention.{name}") for mine, name in attention.items())
+    return Table(
+        rows=(
+            *bert.embeddings("distilbert.embeddings", tied=("vocab_projector.weight",), types=False),
+            *(row for rows in projections for row in rows),
+            *layer_norm(f"{OURS}/attention_norm", f"{THEIRS}.sa_layer_norm"),
+            *dense(f"{OURS}/feed_forward/up", f"{THEIRS}.ffn.lin1"),
+            *dense(f"{OURS}/feed_forward/down", f"{THEIRS}.ffn.lin2"),
+            *layer_norm(f"{OURS}/feed_forward_norm", f"{THEIRS}.output_layer_norm"),
+            *dense("mlm_head/dense", "vocab_transform"),
+            *layer_norm("mlm_head/norm", "vocab_layer_norm"),
+            Row("mlm_head/bias", "vocab_projector.bias"),
+        ),
+        ignored=bert.IGNORED,
+        prefix="distilbert.",
+    )
+
+
+FAMILIES = (
+    Family(
+        model_type="distilbert",
+        kind="distilbert",
+        architecture="DistilBertForMaskedLM",
+        table=table,
+        options=(
+            Option("vocab_size", "vocab_size", 30522),
+            Option("dim", "embed_dim", 768),
+            Option("n_layers", "layers", 6),
+            Option("n_heads", "heads", 12),
+            Option("hidden_dim", "mlp_dim", 3072),
+            Option("max_position_embeddings", "max_positions", 512),
+            Option("activation", "activation", "gelu", ACTIVATIONS),
+            Option("dropout", "dropout", 0.1),
+        ),
+        fixed={"tie_word_embeddings": True},
+        # Sinusoidal positions are a table like any other in the file.
+        harmless=("attention_dropout", "sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout", "tie_weights_"),
+        suits=lambda config: config.epsilon == 1e-12,  # no key of theirs says otherwise
+    ),
+)

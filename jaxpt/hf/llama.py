@@ -1,0 +1,115 @@
+"""A Llama or Mistral in Hugging Face's `LlamaForCausalLM` or `MistralForCausalLM`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxpt.hf.mapping import Row, Table, dense
+from jaxpt.hf.options import ACTIVATIONS, Family, Option
+from jaxpt.models.llama import LlamaConfig
+
+OURS, THEIRS = "decoder/segment_0/block_0", "model.layers.{layer}"
+
+
+def table(config: LlamaConfig) -> Table:
+    """The table of a Llama."""
+    attention = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "o_proj"}
+    feed_forward = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
+    rows: list[Row] = []
+    for ours, theirs in attention.items():
+        rows += dense(f"{OURS}/attention/{ours}", f"{THEIRS}.self_attn.{theirs}", config.attention_bias)
+    for ours, theirs in feed_forward.items():
+        rows += dense(f"{OURS}/feed_forward/{ours}", f"{THEIRS}.mlp.{theirs}", config.mlp_bias)
+    return Table(
+        rows=(
+            Row(
+                "token_embed/table",
+                "model.embed_tokens.weight",
+                tied=("lm_head.weight",) if config.tie_embeddings else (),
+            ),
+            *rows,
+            Row(f"{OURS}/attention_norm/scale", f"{THEIRS}.input_layernorm.weight"),
+            Row(f"{OURS}/feed_forward_norm/scale", f"{THEIRS}.post_attention_layernorm.weight"),
+            Row("final_norm/scale", "model.norm.weight"),
+            *(() if config.tie_embeddings else dense("head", "lm_head", bias=False)),
+        ),
+        ignored=(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",),
+        prefix="model.",
+    )
+
+
+def read_rope(keys: dict[str, Any]) -> dict[str, Any]:
+    """Rotary positions under one key, `rope_parameters`, as files of version 5 have them."""
+    old = {"rope_theta", "rope_scaling"} & set(keys)
+    rope = {"rope_theta": keys.pop("rope_theta", 10_000.0), **(keys.pop("rope_scaling", None) or {})} if old else {}
+    rope |= keys.pop("rope_parameters", None) or {}
+    if "type" in rope:
+        rope["rope_type"] = rope.pop("type")
+    return keys | {"rope_parameters": rope}
+
+
+def write_rope(keys: dict[str, Any], config: LlamaConfig) -> dict[str, Any]:
+    """The same for versions before and after 5, without what the kind of scaling does not use."""
+    rope = keys["rope_parameters"]
+    used = {"default": (), "linear": ("factor",)}.get(rope["rope_type"], tuple(rope))
+    rope = {key: value for key, value in rope.items() if key in ("rope_theta", "rope_type", *used)}
+    scaling = {key: value for key, value in rope.items() if key != "rope_theta"}
+    old = {"rope_theta": rope["rope_theta"], "rope_scaling": None if rope["rope_type"] == "default" else scaling}
+    return keys | {"rope_parameters": rope} | old
+
+
+def _options(heads: int | None, positions: int) -> tuple[Option, ...]:
+    scaling = {"default": "none", "linear": "linear", "llama3": "llama3"}
+    return (
+        Option("vocab_size", "vocab_size", 32000),
+        Option("hidden_size", "embed_dim", 4096),
+        Option("intermediate_size", "mlp_dim", 11008 if heads is None else 14336),
+        Option("num_hidden_layers", "layers", 32),
+        Option("num_attention_heads", "heads", 32),
+        Option("num_key_value_heads", "kv_heads", heads),
+        Option("head_dim", "head_dim", None),
+        Option("max_position_embeddings", "max_positions", positions),
+        Option("hidden_act", "activation", "silu", ACTIVATIONS),
+        Option("rms_norm_eps", "epsilon", 1e-6),
+        Option("tie_word_embeddings", "tie_embeddings", False),
+        Option("attention_dropout", "dropout", 0.0),
+        Option("rope_parameters.rope_theta", "rope_theta", 10_000.0),
+        Option("rope_parameters.rope_type", "rope_scaling", "default", scaling),
+        Option("rope_parameters.factor", "rope_factor", 1.0),
+        Option("rope_parameters.low_freq_factor", "rope_low_frequency", 1.0),
+        Option("rope_parameters.high_freq_factor", "rope_high_frequency", 4.0),
+        Option("rope_parameters.original_max_position_embeddings", "rope_original_positions", 8192),
+    )
+
+
+FIXED = {"partial_rotary_factor": 1.0, "rope_parameters.partial_rotary_factor": 1.0}
+
+FAMILIES = (
+    Family(
+        model_type="llama",
+        kind="llama",
+        architecture="LlamaForCausalLM",
+        table=table,
+        options=(
+            *_options(None, 2048),
+            Option("attention_bias", "attention_bias", False),
+            Option("mlp_bias", "mlp_bias", False),
+        ),
+        fixed=FIXED,
+        harmless=("pretraining_tp",),
+        read=read_rope,
+        write=write_rope,
+        suits=lambda config: config.window is None,
+    ),
+    Family(
+        model_type="mistral",
+        kind="llama",
+        architecture="MistralForCausalLM",
+        table=table,
+        options=(*_options(8, 131_072), Option("sliding_window", "window", 4096)),
+        fixed=FIXED,
+        read=read_rope,
+        write=write_rope,
+        suits=lambda config: not (config.attention_bias or config.mlp_bias),
+    ),
+)

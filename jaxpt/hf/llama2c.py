@@ -1,0 +1,100 @@
+"""Checkpoints of llama2.c: a header of seven integers, then float32 tensors one after the other.
+
+Format: https://github.com/karpathy/llama2.c (export.py, version 0)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from jaxpt.errors import UserError
+from jaxpt.hf import mapping
+from jaxpt.models.llama import LlamaConfig
+
+BLOCK = "decoder/segment_0/block_0"
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """An opened file; tensors are read when asked for."""
+
+    config: LlamaConfig
+    tensors: dict[str, np.memmap]
+    """{our path: [layers,] out, in}"""
+
+    def dtypes(self) -> dict[str, np.dtype]:
+        """{our path: float32}."""
+        return dict.fromkeys(self.tensors, np.dtype(np.float32))
+
+    def pieces(self) -> Iterator[tuple[str, int | None, np.ndarray]]:
+        """(our path, layer or None, array in the shape of storage), one at a time."""
+        expected = mapping.places(self.config)
+        for path, tensor in self.tensors.items():
+            layers: list[int | None] = list(range(len(tensor))) if path.startswith(BLOCK) else [None]
+            for layer in layers:
+                x = np.array(tensor if layer is None else tensor[layer])
+                if path.endswith(("query/kernel", "key/kernel")):
+                    x = _halves(x, self.config.width)
+                x = x.T if path.endswith("/kernel") else x
+                stored = expected[path].shape[layer is not None :]
+                yield path, layer, np.pad(x, [(0, s - n) for s, n in zip(stored, x.shape, strict=True)])
+
+
+def open_file(path: str | Path) -> Checkpoint:
+    """Reads the header and maps the tensors.
+
+    Args:
+      path: a `.bin` of llama2.c, version 0.
+
+    Returns:
+      The opened file.
+
+    Raises:
+      UserError: it is not such a file.
+    """
+    path = Path(path)
+    header = np.fromfile(path, np.int32, 7)
+    wrong = UserError(f"{path}: not a checkpoint of llama2.c, version 0 (a header of 7 integers, then float32 weights)")
+    if len(header) < 7:
+        raise wrong
+    dim, mlp_dim, layers, heads, kv_heads, vocab, length = map(int, header)
+    if min(dim, mlp_dim, layers, heads, kv_heads, abs(vocab), length) < 1 or dim % heads or heads % kv_heads:
+        raise wrong
+    tied, vocab, width = vocab > 0, abs(vocab), dim // heads
+    config = LlamaConfig(
+        vocab_size=vocab, layers=layers, embed_dim=dim, heads=heads, kv_heads=kv_heads, mlp_dim=mlp_dim,
+        max_positions=length, tie_embeddings=tied,
+    )  # fmt: skip
+    shapes = {
+        "token_embed/table": (vocab, dim),
+        f"{BLOCK}/attention_norm/scale": (layers, dim),
+        f"{BLOCK}/attention/query/kernel": (layers, dim, dim),
+        f"{BLOCK}/attention/key/kernel": (layers, kv_heads * width, dim),
+        f"{BLOCK}/attention/value/kernel": (layers, kv_heads * width, dim),
+        f"{BLOCK}/attention/output/kernel": (layers, dim, dim),
+        f"{BLOCK}/feed_forward_norm/scale": (layers, dim),
+        f"{BLOCK}/feed_forward/gate/kernel": (layers, mlp_dim, dim),
+        f"{BLOCK}/feed_forward/down/kernel": (layers, dim, mlp_dim),
+        f"{BLOCK}/feed_forward/up/kernel": (layers, mlp_dim, dim),
+        "final_norm/scale": (dim,),
+        "rotation": (2, length, width // 2),  # cosines and sines, which are computed here
+    } | ({} if tied else {"head/kernel": (vocab, dim)})
+    total = sum(int(np.prod(shape)) for shape in shapes.values())
+    if path.stat().st_size != 4 * (7 + total):
+        raise wrong
+    tensors, offset = {}, 4 * 7
+    for name, shape in shapes.items():
+        tensors[name] = np.memmap(path, np.float32, "r", offset, shape)
+        offset += tensors[name].nbytes
+    del tensors["rotation"]
+    return Checkpoint(config, tensors)
+
+
+def _halves(x_OxD: np.ndarray, width: int) -> np.ndarray:
+    """Rows 2i and 2i + 1 of a head are a rotary pair there; here rows i and i + K/2 are."""
+    out, dim = x_OxD.shape
+    return x_OxD.reshape(out // width, width // 2, 2, dim).swapaxes(1, 2).reshape(out, dim)

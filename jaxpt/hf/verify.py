@@ -1,0 +1,183 @@
+"""Hugging Face's class beside ours on the same random tokens: the largest difference of their outputs.
+
+Shapes: B batch · L length · D embedding width · V vocabulary
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import numpy as np
+
+from jaxpt.errors import UserError
+from jaxpt.hf.directory import family_of, load
+
+TOLERANCE = 1e-4
+"""Of the largest value of an output."""
+
+
+class Difference(NamedTuple):
+    """How far two arrays are apart."""
+
+    largest: float
+    """max |ours − theirs|"""
+    scale: float
+    """max |theirs|"""
+
+    @property
+    def equal(self) -> bool:
+        """Whether the difference is rounding."""
+        return self.largest <= TOLERANCE * self.scale
+
+
+def batch(config: Any, length: int = 24, seed: int = 0) -> dict[str, np.ndarray]:
+    """Random inputs of three rows with 0, 4 and 8 tokens of padding; token types where the model has some.
+
+    Args:
+      config: of the model.
+      length: tokens in a row, cut to what the model can take.
+      seed: of the draw.
+
+    Returns:
+      tokens, segments, and types or targets and target_segments, all int32 [3, length].
+    """
+    rng = np.random.default_rng(seed)
+    length = min(length, config.position_limit or length)
+
+    def rows(length: int) -> tuple[np.ndarray, np.ndarray]:
+        # Ids from 3 on: some classes of theirs find padding by its id.
+        tokens = rng.integers(min(3, config.vocab_size - 1), config.vocab_size, (3, length)).astype(np.int32)
+        return tokens, (np.arange(length) < length - length // 6 * np.arange(3)[:, None]).astype(np.int32)
+
+    tokens, segments = rows(length)
+    out = {"tokens": tokens, "segments": segments}
+    if getattr(config, "token_types", 0) > 1:
+        out["types"] = rng.integers(0, config.token_types, tokens.shape).astype(np.int32)
+    if config.family == "encoder_decoder":
+        out["targets"], out["target_segments"] = rows(max(length // 2, 1))
+    return out
+
+
+def ours(model: nn.Module, params: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
+    """All outputs of a model of ours.
+
+    Args:
+      model: a module of `jaxpt.models`.
+      params: its parameters.
+      inputs: what `batch` made.
+
+    Returns:
+      {"hidden": [B, L, D], "logits": [B, L, V], …}.
+    """
+
+    def call(method: str, *args: Any, **kwargs: Any) -> jax.Array:
+        return model.apply({"params": params}, *args, **kwargs, method=method)
+
+    segments = inputs["segments"]
+    if model.config.family == "encoder_decoder":
+        encoded = call("encode", inputs["tokens"], segment_ids=segments)
+        target_segments = inputs["target_segments"]
+        hidden = call(
+            "decode", inputs["targets"], encoded, segment_ids=target_segments, encoder_segment_ids=segments
+        )  # fmt: skip
+        return {"encoded": encoded, "hidden": hidden, "logits": call("logits", hidden)}
+    method = "encode" if model.config.family == "encoder" else "decode"
+    types = {"token_types": inputs["types"]} if "types" in inputs else {}
+    hidden = call(method, inputs["tokens"], segment_ids=segments, **types)
+    head = "replaced" if getattr(model.config, "role", None) == "discriminator" else "logits"
+    out = {"hidden": hidden, "logits": call(head, hidden)}
+    if getattr(model.config, "next_sentence", False):
+        out["next_sentence"] = call("next_sentence", hidden)
+    return out
+
+
+def theirs(model: Any, inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """All outputs of a class of `transformers`, under the names of `ours`.
+
+    Args:
+      model: a torch module.
+      inputs: what `batch` made.
+
+    Returns:
+      {name: torch tensor}.
+    """
+    import torch
+
+    names = {
+        "tokens": "input_ids", "segments": "attention_mask", "types": "token_type_ids", "targets": "decoder_input_ids",
+    }  # fmt: skip
+    given = {names[name]: torch.from_numpy(x).long() for name, x in inputs.items() if name in names}
+    got = model(**given, output_hidden_states=True)
+    out = {"logits": got.prediction_logits if "prediction_logits" in got else got.logits}
+    if "decoder_hidden_states" in got:
+        out |= {"encoded": got.encoder_last_hidden_state, "hidden": got.decoder_hidden_states[-1]}
+    else:
+        out["hidden"] = got.hidden_states[-1]
+    for name in ("seq_relationship_logits", "sop_logits"):
+        if name in got:
+            out["next_sentence"] = got[name]
+    return out
+
+
+def real(name: str, x: np.ndarray, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    """An output with zeros in the place of padding; what has no length axis stays as it is."""
+    segments = inputs["target_segments" if "target_segments" in inputs and name != "encoded" else "segments"]
+    if x.shape[:2] != segments.shape:
+        return x
+    return np.where(segments.reshape(*segments.shape, *[1] * (x.ndim - 2)) > 0, x, 0)
+
+
+def differences(
+    mine: Mapping[str, Any], other: Mapping[str, Any], inputs: Mapping[str, np.ndarray]
+) -> dict[str, Difference]:
+    """How far the outputs are apart, padding left out.
+
+    Args:
+      mine: what `ours` gave.
+      other: what `theirs` gave.
+      inputs: what `batch` made.
+
+    Returns:
+      {output: difference}.
+    """
+    out = {}
+    for name, x in mine.items():
+        got = real(name, np.asarray(x, np.float32), inputs)
+        want = real(name, other[name].detach().float().numpy(), inputs)
+        out[name] = Difference(float(np.abs(got - want).max()), float(np.abs(want).max()))
+    return out
+
+
+def verify(directory: str | Path, model: nn.Module | None = None, params: Any = None) -> dict[str, Difference]:
+    """Loads a directory with `transformers` and with ours, and compares them on random tokens, all in float32.
+
+    Args:
+      directory: in Hugging Face's form.
+      model: ours; what the directory holds by default.
+      params: its parameters.
+
+    Returns:
+      {output: difference}.
+
+    Raises:
+      UserError: torch or transformers is not installed.
+    """
+    try:
+        import torch
+        import transformers
+    except ModuleNotFoundError as error:
+        raise UserError(f"--verify needs {error.name}: pip install 'jaxpt[parity]'") from None
+    if model is None:
+        model, params = load(directory)
+    model = model.config.model_copy(update={"dtype": "float32"}).build()
+    params = jax.tree.map(lambda x: np.asarray(x, np.float32), params)
+    their_class = getattr(transformers, family_of(model.config).class_of(model.config))
+    torch_model = their_class.from_pretrained(directory, dtype=torch.float32).eval()
+    inputs = batch(model.config)
+    with torch.no_grad():
+        other = theirs(torch_model, inputs)
+    return differences(jax.jit(lambda params: ours(model, params, inputs))(params), other, inputs)

@@ -1,0 +1,28 @@
+"""DistilBERT: a BERT of half the layers, without token types and next-sentence head.
+
+Paper: https://arxiv.org/abs/1910.01108
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from jaxpt.models.bert import Bert, BertConfig
+
+
+class DistilBertConfig(BertConfig):
+    """Sizes of a DistilBERT."""
+
+    kind: Literal["distilbert"] = "distilbert"
+    token_types: Literal[0] = 0
+    next_sentence: Literal[False] = False
+
+    def build(self) -> DistilBert:
+        """The model of these sizes."""
+        return DistilBert(self)
+
+
+class DistilBert(Bert):
+    """DistilBERT with its masked-LM head."""
+
+    config: DistilBertConfig

@@ -1,0 +1,183 @@
+"""Llama: a causal decoder with RMSNorm before each block, rotary positions, gated feed-forward and no biases.
+
+Several heads of queries may share one of keys and values; with a window it is a Mistral.
+Papers: https://arxiv.org/abs/2302.13971, Llama 3 https://arxiv.org/abs/2407.21783, Mistral https://arxiv.org/abs/2310.06825
+
+Shapes: B batch · L length · D embedding width · K head width · V vocabulary (Vp: its rows in storage)
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, ClassVar, Literal, Self
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from pydantic import model_validator
+
+from jaxpt.config import Fraction, ModelConfig, PositiveFloat, PositiveInt
+from jaxpt.models.attention import Attention, Mask
+from jaxpt.models.base import compute_dtype
+from jaxpt.models.heads import UntiedHead, finish_logits
+from jaxpt.models.layers import Activation, Embed, FeedForward, RMSNorm, constrain
+from jaxpt.models.positions import Rope
+from jaxpt.models.stack import Segment, Shared, Stack
+
+INIT = nn.initializers.normal(0.02)
+
+
+class LlamaConfig(ModelConfig):
+    """Sizes of a Llama."""
+
+    family: ClassVar[str] = "decoder"
+
+    kind: Literal["llama"] = "llama"
+    layers: PositiveInt
+    embed_dim: PositiveInt
+    heads: PositiveInt
+    """Heads of the queries."""
+    kv_heads: PositiveInt | None = None
+    """Heads of keys and values, which divide `heads`; 1 is multi-query attention, all of them the default."""
+    head_dim: PositiveInt | None = None
+    """Width of a head; embed_dim / heads by default."""
+    mlp_dim: PositiveInt
+    """Width inside the gated feed-forward blocks."""
+    max_positions: PositiveInt = 2048
+    """Longest sequence."""
+    window: PositiveInt | None = None
+    """Each token sees so many tokens, itself the last of them; all before it by default."""
+    rope_theta: PositiveFloat = 10_000.0
+    """Pair i of a head's coordinates turns by θ^(−2i/K) a position."""
+    rope_scaling: Literal["none", "linear", "llama3"] = "none"
+    """`linear` stretches all positions by `rope_factor`, `llama3` those of slow pairs alone."""
+    rope_factor: PositiveFloat = 1.0
+    rope_low_frequency: PositiveFloat = 1.0
+    """llama3: pairs that turn fewer times over `rope_original_positions` are stretched in full."""
+    rope_high_frequency: PositiveFloat = 4.0
+    """llama3: pairs that turn more often are left alone."""
+    rope_original_positions: PositiveInt = 8192
+    activation: Activation = "silu"
+    attention_bias: bool = False
+    mlp_bias: bool = False
+    tie_embeddings: bool = False
+    """Share the input table with the output projection."""
+    epsilon: PositiveFloat = 1e-5
+    """Of the norms."""
+    dropout: Fraction = 0.0
+    """Rate on the attention weights and the output of each block."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.head_dim is None and self.embed_dim % self.heads:
+            raise ValueError(f"heads: {self.heads} does not divide embed_dim {self.embed_dim}; set head_dim")
+        if self.heads % (self.kv_heads or self.heads):
+            raise ValueError(f"kv_heads: {self.kv_heads} does not divide heads {self.heads}")
+        if self.width % 2:
+            raise ValueError(f"head_dim: {self.width} is odd, rotary positions turn pairs")
+        return self
+
+    @property
+    def width(self) -> int:
+        """Width of a head."""
+        return self.head_dim or self.embed_dim // self.heads
+
+    @property
+    def rope(self) -> Rope:
+        """The rotary positions."""
+        return Rope(
+            self.rope_theta, self.rope_scaling, self.rope_factor, self.rope_low_frequency, self.rope_high_frequency,
+            self.rope_original_positions,
+        )  # fmt: skip
+
+    @property
+    def position_limit(self) -> int | None:
+        """Longest sequence."""
+        return self.max_positions
+
+    def build(self) -> Llama:
+        """The model of these sizes."""
+        return Llama(self)
+
+
+class Block(nn.Module):
+    """Attention and feed-forward, each x ← x + f(RMSNorm(x))."""
+
+    config: LlamaConfig
+
+    @nn.compact
+    def __call__(self, x_BxLxD: jax.Array, inputs: Any, shared: Shared) -> tuple[jax.Array, None]:
+        c, dtype, deterministic = self.config, compute_dtype(self.config), shared.deterministic
+        residual = nn.initializers.normal(0.02 / math.sqrt(2 * c.layers))
+        attention = Attention(
+            c.heads, c.width, dtype, INIT, residual, use_bias=c.attention_bias, dropout=c.dropout,
+            kv_heads=c.kv_heads, name="attention",
+        )  # fmt: skip
+        feed_forward = FeedForward(
+            c.mlp_dim, c.activation, INIT, residual, dtype, gated=True, use_bias=c.mlp_bias, name="feed_forward"
+        )
+
+        y = RMSNorm(c.epsilon, dtype, name="attention_norm")(x_BxLxD)
+        y = attention(y, shared.mask, rotation=shared.positional, deterministic=deterministic)
+        x_BxLxD += nn.Dropout(c.dropout)(y, deterministic=deterministic)
+        y = RMSNorm(c.epsilon, dtype, name="feed_forward_norm")(x_BxLxD)
+        y = feed_forward(y, deterministic=deterministic)
+        x_BxLxD += nn.Dropout(c.dropout)(y, deterministic=deterministic)
+        return constrain(x_BxLxD, "act_embed"), None
+
+
+class Llama(nn.Module):
+    """Llama, and what is built like it."""
+
+    config: LlamaConfig
+
+    def setup(self) -> None:
+        c, dtype = self.config, compute_dtype(self.config)
+        self.token_embed = Embed(c.vocab_size, c.embed_dim, INIT, dtype)
+        self.decoder = Stack((Segment((functools.partial(Block, c),), c.layers),), c.remat)
+        self.final_norm = RMSNorm(c.epsilon, dtype)
+        self.head = None if c.tie_embeddings else UntiedHead(c.vocab_size, INIT, dtype)
+
+    def decode(
+        self,
+        tokens_BxL: jax.Array,
+        *,
+        segment_ids: jax.Array | None = None,
+        positions: jax.Array | None = None,
+        deterministic: bool = True,
+    ) -> jax.Array:
+        """Hidden states after the final norm; each position sees itself and those before it, as far as `window`.
+
+        Args:
+          tokens_BxL: token ids.
+          segment_ids: [B, L], 0 on padding, counting from 1 over packed sequences; one segment by default.
+          positions: [B, L], 0 … L-1 by default.
+          deterministic: no dropout.
+
+        Returns:
+          [B, L, D] in the compute dtype.
+        """
+        c = self.config
+        positions = jnp.arange(tokens_BxL.shape[1])[None] if positions is None else positions
+        mask = Mask(segment_ids, segment_ids, causal=True, window=c.window)
+        shared = Shared(mask, positional=c.rope.rotation(positions, c.width), deterministic=deterministic)
+        x_BxLxD, _ = self.decoder(self.token_embed(tokens_BxL), shared)
+        return self.final_norm(x_BxLxD)
+
+    def logits(self, x: jax.Array, padded: bool = False) -> jax.Array:
+        """Scores of the next token.
+
+        Args:
+          x: hidden states [..., D].
+          padded: keep the columns that exist in storage alone, as a large negative number.
+
+        Returns:
+          float32 [..., V], or [..., Vp] if `padded`.
+        """
+        scores = self.token_embed.project(x) if self.config.tie_embeddings else self.head(x)
+        return finish_logits(scores, self.config.vocab_size, padded)
+
+    def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
+        """Next-token scores [B, L, V]: touches every parameter."""
+        return self.logits(self.decode(tokens_BxL))

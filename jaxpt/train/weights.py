@@ -1,0 +1,138 @@
+"""Checkpoints that hold weights alone, written and read a parameter (and a layer) at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+import tensorstore
+from flax import traverse_util
+
+from jaxpt.config import ModelConfig
+from jaxpt.models import base
+from jaxpt.train import checkpoint
+
+STEP = 0
+Piece = tuple[str, int | None, np.ndarray]
+
+
+def write(
+    run_dir: Path, config: ModelConfig, dtypes: Mapping[str, Any], pieces: Iterator[Piece], seed: int = 0
+) -> tuple[str, ...]:
+    """Writes `run_dir/checkpoints/0` as Orbax would, but never more than one piece is in memory.
+
+    Args:
+      run_dir: an existing directory, without checkpoints.
+      config: of the model.
+      dtypes: {path: dtype on the disk} of the parameters that `pieces` has.
+      pieces: (path, layer or None, array in the shape of storage).
+      seed: of the parameters that `pieces` lacks.
+
+    Returns:
+      Paths of the parameters that were drawn at random.
+    """
+    model = config.build()
+    shapes = traverse_util.flatten_dict(base.shapes(model), sep="/")
+    state = run_dir / "checkpoints" / str(STEP) / "state"
+    _skeleton(run_dir, {path: np.zeros((1,), dtypes.get(path, np.float32)) for path in shapes})
+
+    @functools.cache
+    def array(path: str) -> tensorstore.TensorStore:
+        # Orbax reads a parameter's true shape from the array's own metadata.
+        shape = shapes[path].shape
+        metadata = {
+            "shape": list(shape),
+            "chunks": [1, *shape[1:]] if "/segment_" in path else list(shape),
+            "dtype": _zarr_dtype(dtypes.get(path, np.float32)),
+            "compressor": None,
+        }
+        file = {"driver": "file", "path": str((state / f"params.{path.replace('/', '.')}").absolute())}
+        spec = {"driver": "zarr", "kvstore": file, "metadata": metadata}
+        return tensorstore.open(spec, create=True, delete_existing=True).result()
+
+    for path, layer, x in pieces:
+        (array(path) if layer is None else array(path)[layer]).write(x).result()
+    lacking = tuple(path for path in shapes if path not in dtypes)
+    for path in lacking:
+        array(path).write(np.asarray(_drawn(model, path, seed))).result()
+    return lacking
+
+
+def _skeleton(run_dir: Path, flat: Mapping[str, np.ndarray]) -> None:
+    """A committed checkpoint with the right names and arrays of one element."""
+    registry = ocp.handlers.DefaultCheckpointHandlerRegistry()
+    registry.add("state", ocp.args.PyTreeSave, ocp.PyTreeCheckpointHandler(use_ocdbt=False, use_zarr3=False))
+    registry.add("meta", ocp.args.JsonSave, ocp.JsonCheckpointHandler())
+    params = traverse_util.unflatten_dict(dict(flat), sep="/")
+    state = {"step": np.zeros((), np.int32), "params": params, "opt_state": None, "ema": None}
+    directory = (run_dir / "checkpoints").absolute()
+    with ocp.CheckpointManager(directory, handler_registry=registry) as manager:
+        args = ocp.args.Composite(state=ocp.args.PyTreeSave(state), meta=ocp.args.JsonSave({"phase": 0, "data": {}}))
+        manager.save(STEP, args=args)
+
+
+def _drawn(model: Any, path: str, seed: int) -> jax.Array:
+    """One parameter as a fresh model would have it."""
+    return jax.jit(lambda key: traverse_util.flatten_dict(base.init(model, key), sep="/")[path])(jax.random.key(seed))
+
+
+def _zarr_dtype(dtype: Any) -> str:
+    return "bfloat16" if np.dtype(dtype) == jnp.bfloat16 else np.dtype(dtype).str
+
+
+def locate(run: str | Path) -> tuple[Path, int]:
+    """(run_dir, step) of a run directory or of one of its `checkpoints/STEP`."""
+    return checkpoint.find(run, None)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Entry:
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+class Saved(Mapping[str, np.ndarray]):
+    """The parameters of a checkpoint by path (their average where there is one), each read when asked for.
+
+    Attributes:
+      dtypes: {path: dtype on the disk}.
+    """
+
+    def __init__(self, run_dir: Path, step: int) -> None:
+        """Opens `run_dir/checkpoints/STEP`."""
+        self._path = run_dir.absolute() / "checkpoints" / str(step) / "state"
+        self._handler = ocp.PyTreeCheckpointHandler()
+        tree = self._handler.metadata(self._path).tree
+        self._key = "ema" if tree.get("ema") is not None else "params"
+        flat = traverse_util.flatten_dict(tree[self._key], sep="/")
+        self._entries = {path: _Entry(tuple(x.shape), np.dtype(x.dtype)) for path, x in flat.items()}
+        self.dtypes = {path: entry.dtype for path, entry in self._entries.items()}
+
+    def __getitem__(self, path: str) -> np.ndarray:
+        entry = self._entries[path]
+        nested = traverse_util.unflatten_dict({path: jax.ShapeDtypeStruct(entry.shape, entry.dtype)}, sep="/")
+        as_numpy = traverse_util.unflatten_dict({path: ocp.RestoreArgs(restore_type=np.ndarray)}, sep="/")
+        args = ocp.args.PyTreeRestore(
+            item={self._key: nested}, restore_args={self._key: as_numpy}, partial_restore=True
+        )
+        with ocp.Checkpointer(self._handler) as reader:
+            tree = reader.restore(self._path, args=args)[self._key]
+        return np.asarray(traverse_util.flatten_dict(tree, sep="/")[path])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+def read(run_dir: str | Path, step: int) -> dict[str, Any]:
+    """All parameters of a checkpoint as NumPy arrays: {"encoder": {…}, …}."""
+    return traverse_util.unflatten_dict(dict(Saved(Path(run_dir), step)), sep="/")

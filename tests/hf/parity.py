@@ -1,0 +1,89 @@
+"""Random models of `transformers` and what is asked of ours beside them."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxpt.hf import directory, load, mapping, save, verify
+
+V, LAYERS, D, HEADS, FF = 101, 3, 24, 3, 40
+
+
+def randomise(model, seed):
+    """Weights large enough that every part of the model matters; tied tensors stay tied."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            weight.normal_(0, 0.2, generator=generator)
+            if "norm" in name.lower() or "ln_" in name:
+                weight.add_(0 if name.endswith("bias") else 1)
+    return model.eval()
+
+
+def untie(model):
+    """Gives the output projection a tensor of its own, in spite of a class that ties it."""
+    import torch
+
+    model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.lm_head.weight))
+    return model
+
+
+def check(model, path, seed=0):
+    """Outputs, loss and gradients equal, and the way back: exported files load strictly, with the same tensors.
+
+    Returns our model and its parameters.
+    """
+    randomise(model, seed).save_pretrained(path / "theirs")
+    ours, params = load(path / "theirs")
+    ours = ours.config.model_copy(update={"dtype": "float32"}).build()
+    outputs_and_gradients(model, ours, params, verify.batch(ours.config, seed=seed))
+    save(path / "ours", ours, params)
+    again, info = type(model).from_pretrained(path / "ours", output_loading_info=True)
+    assert not any(info.values()), info
+    state = again.state_dict()
+    for name, tensor in model.state_dict().items():
+        assert tensor.equal(state[name]), name
+    before, after = (json.loads((path / side / "config.json").read_text()) for side in ("theirs", "ours"))
+    for option in directory.family_of(ours.config).options:
+        key = option.theirs
+        assert key not in after or before.get(key, after[key]) in (after[key], None), key
+    return ours, params
+
+
+def outputs_and_gradients(model, ours, params, inputs):
+    """All outputs are equal, and so are the gradients of a smooth function of them."""
+    import torch
+
+    theirs = verify.theirs(model, inputs)
+    rng = np.random.default_rng(7)
+    weights = {
+        name: verify.real(name, rng.normal(size=x.shape).astype(np.float32), inputs) for name, x in theirs.items()
+    }
+    model.zero_grad()
+    sum((torch.tanh(theirs[name]) * torch.from_numpy(w)).sum() for name, w in weights.items()).backward()
+
+    def loss(params):
+        out = verify.ours(ours, params, inputs)
+        return sum((jnp.tanh(out[name]) * w).sum() for name, w in weights.items()), out
+
+    gradient, mine = jax.jit(jax.grad(loss, has_aux=True))(params)
+    assert set(mine) == set(theirs)
+    for name, difference in verify.differences(mine, theirs, inputs).items():
+        assert difference.equal, (name, difference)
+    assert all(w.grad is not None for w in model.parameters())
+    state = {n: w.grad.numpy() for n, w in model.named_parameters()}
+    table = directory.family_of(ours.config).table(ours.config)
+    found = mapping.find({n: x.shape for n, x in state.items()}, table, ours.config)
+    wanted = mapping.gather(mapping.pieces(state, found, table, ours.config), mapping.places(ours.config))
+    flat = jax.tree_util.tree_leaves_with_path(gradient)
+    largest = max(float(jnp.abs(g).max()) for _, g in flat)
+    for path, g in flat:
+        want = wanted
+        for key in path:
+            want = want[key.key]
+        scale = max(float(np.abs(want).max()), 1e-3 * largest)
+        assert float(np.abs(g - want).max()) < 1e-3 * scale, jax.tree_util.keystr(path)
