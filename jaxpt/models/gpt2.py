@@ -121,7 +121,7 @@ class GPT2(nn.Module):
         x_BxLxD = constrain(self.embed_dropout(x_BxLxD, deterministic=deterministic), "act_embed")
         mask = Mask(segment_ids, segment_ids, causal=True)
         x_BxLxD, _ = self.decoder(x_BxLxD, Shared(mask, deterministic=deterministic))
-        return self.final_norm(x_BxLxD)
+        return x_BxLxD if self.final_norm is None else self.final_norm(x_BxLxD)
 
     def logits(self, x: jax.Array, padded: bool = False) -> jax.Array:
         """Scores of the next token.

@@ -56,12 +56,20 @@ class MaskedLMHead(nn.Module):
     epsilon: float
     kernel_init: Initializer
     dtype: DTypeLike
+    dense_bias: bool = True
+    """Whether there is b."""
+    norm_bias: bool = True
+    use_bias: bool = True
+    """Whether there is c."""
 
     @nn.compact
     def __call__(self, x: jax.Array, embed: Embed) -> jax.Array:
         """[..., D] → float32 [..., Vp]."""
-        x = Dense(embed.width, ("embed", "norm"), self.kernel_init, self.dtype, name="dense")(x)
-        x = LayerNorm(self.epsilon, self.dtype, name="norm")(ACTIVATIONS[self.activation](x))
+        dense = Dense(embed.width, ("embed", "norm"), self.kernel_init, self.dtype, self.dense_bias, name="dense")
+        x = ACTIVATIONS[self.activation](dense(x))
+        x = LayerNorm(self.epsilon, self.dtype, self.norm_bias, name="norm")(x)
+        if not self.use_bias:
+            return embed.project(x)
         bias = param(self, "bias", nn.initializers.zeros, (stored_rows(self.vocab_size),), ("vocab",))
         return embed.project(x) + bias
 

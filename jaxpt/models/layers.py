@@ -25,7 +25,7 @@ ACTIVATION_AXES = ("batch", "length", "act_embed", "act_heads", "act_mlp", "act_
 VOCAB_MULTIPLE = 128
 
 Initializer = jax.nn.initializers.Initializer
-Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh"]
 
 
 def stored_rows(vocab_size: int) -> int:
@@ -68,6 +68,7 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "gelu": functools.partial(jax.nn.gelu, approximate=False),  # by the error function: BERT
     "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),  # by tanh: GPT-2, T5 1.1
     "silu": jax.nn.silu,  # Llama
+    "tanh": jnp.tanh,
 }
 
 
@@ -142,15 +143,18 @@ class LayerNorm(nn.Module):
 
     epsilon: float
     dtype: DTypeLike
+    use_bias: bool = True
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         scale = param(self, "scale", nn.initializers.ones, x.shape[-1:], ("norm",))
-        bias = param(self, "bias", nn.initializers.zeros, x.shape[-1:], ("norm",))
         x = x.astype(jnp.float32)
         x -= x.mean(-1, keepdims=True)
         variance = jnp.square(x).mean(-1, keepdims=True)
-        return (x * jax.lax.rsqrt(variance + self.epsilon) * scale + bias).astype(self.dtype)
+        y = x * jax.lax.rsqrt(variance + self.epsilon) * scale
+        if self.use_bias:
+            y += param(self, "bias", nn.initializers.zeros, x.shape[-1:], ("norm",))
+        return y.astype(self.dtype)
 
 
 class RMSNorm(nn.Module):

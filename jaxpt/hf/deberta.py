@@ -1,0 +1,124 @@
+"""A DeBERTa v2 or v3 in Hugging Face's `DebertaV2ForMaskedLM`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxpt.hf import bert
+from jaxpt.hf.mapping import Row, Table, dense, layer_norm
+from jaxpt.hf.options import ACTIVATIONS, Family, Option
+from jaxpt.models.deberta import DebertaConfig
+
+
+def _block(ours: str, layers: range, config: DebertaConfig) -> tuple[Row, ...]:
+    theirs, at = "deberta.encoder.layer.{layer}", {"layers": tuple(layers)}
+    own = {"query": "query_proj", "key": "key_proj", "value": "value_proj"}
+    if not config.share_projections:
+        own |= {"position_key": "pos_key_proj"} if config.content_to_position else {}
+        own |= {"position_query": "pos_query_proj"} if config.position_to_content else {}
+    projections = (
+        row
+        for mine, name in own.items()
+        for row in dense(f"{ours}/attention/{mine}", f"{theirs}.attention.self.{name}", **at)
+    )
+    return (
+        *projections,
+        *dense(f"{ours}/attention/output", f"{theirs}.attention.output.dense", **at),
+        *layer_norm(f"{ours}/attention_norm", f"{theirs}.attention.output.LayerNorm", **at),
+        *dense(f"{ours}/feed_forward/up", f"{theirs}.intermediate.dense", **at),
+        *dense(f"{ours}/feed_forward/down", f"{theirs}.output.dense", **at),
+        *layer_norm(f"{ours}/feed_forward_norm", f"{theirs}.output.LayerNorm", **at),
+    )
+
+
+def table(config: DebertaConfig) -> Table:
+    """The table of a DeBERTa."""
+    embeddings, encoder, head = "deberta.embeddings", "deberta.encoder", "cls.predictions"
+    positions = config.absolute_positions or config.mask_decoder
+    rows = [
+        Row("token_embed/table", f"{embeddings}.word_embeddings.weight", tied=(f"{head}.decoder.weight",)),
+        *layer_norm("embed_norm", f"{embeddings}.LayerNorm"),
+        *dense("mlm_head/dense", f"{head}.transform.dense"),
+        *layer_norm("mlm_head/norm", f"{head}.transform.LayerNorm"),
+        Row("mlm_head/bias", f"{head}.bias", tied=(f"{head}.decoder.bias",)),
+    ]
+    if positions:
+        rows.append(Row("position_embed/table", f"{embeddings}.position_embeddings.weight"))
+    if config.token_types:
+        rows.append(Row("type_embed/table", f"{embeddings}.token_type_embeddings.weight"))
+    if config.relative:
+        rows.append(Row("relative_table", f"{encoder}.rel_embeddings.weight"))
+        rows += layer_norm("relative_norm", f"{encoder}.LayerNorm") if config.norm_relative else ()
+    if config.convolution:
+        rows += dense("convolution", f"{encoder}.conv.conv")
+        rows += layer_norm("convolution/norm", f"{encoder}.conv.LayerNorm")
+    for name, layers in config.parts().items():
+        rows += _block(f"{name}/segment_0/block_0", layers, config)
+    return Table(
+        rows=tuple(rows),
+        # The discriminator's head of v3; a table of absolute positions that no layer reads.
+        ignored=(*bert.IGNORED, r"mask_predictions\..*", *(() if positions else (r".*\.position_embeddings\.weight",))),
+        prefix="deberta.",
+        renamed=(
+            (r"^lm_predictions\.lm_head\.(dense|LayerNorm)", r"cls.predictions.transform.\1"),
+            (r"^lm_predictions\.lm_head\.bias", "cls.predictions.bias"),
+        ),
+    )
+
+
+def _read(keys: dict[str, Any]) -> dict[str, Any]:
+    kinds = keys.pop("pos_att_type", None) or []
+    kinds = [kind.strip() for kind in kinds.lower().split("|")] if isinstance(kinds, str) else kinds
+    relative = keys.pop("relative_attention", False)
+    limit = keys.get("max_position_embeddings", 512)
+    if keys.pop("max_relative_positions", -1) not in (-1, 0, limit):
+        keys["max_relative_positions"] = "another number than max_position_embeddings"
+    return keys | {
+        "pos_att_type.c2p": relative and "c2p" in kinds,
+        "pos_att_type.p2c": relative and "p2c" in kinds,
+        "position_buckets": buckets if (buckets := keys.get("position_buckets", -1)) > 0 else None,
+        "conv_kernel_size": keys.get("conv_kernel_size", 0) or None,
+        "norm_rel_ebd": "layer_norm" in keys.get("norm_rel_ebd", "none"),
+    }
+
+
+def _write(keys: dict[str, Any], config: DebertaConfig) -> dict[str, Any]:
+    return keys | {
+        "relative_attention": config.relative,
+        "pos_att_type": [kind for kind, used in keys["pos_att_type"].items() if used],
+        "position_buckets": config.buckets or -1,
+        "max_relative_positions": -1,
+        "conv_kernel_size": config.convolution or 0,
+        "norm_rel_ebd": "layer_norm" if config.norm_relative else "none",
+        "legacy": True,
+    }
+
+
+FAMILIES = (
+    Family(
+        model_type="deberta-v2",
+        kind="deberta",
+        architecture="DebertaV2ForMaskedLM",
+        table=table,
+        options=(
+            *bert.options(
+                vocab_size=128100, hidden_size=1536, num_hidden_layers=24, num_attention_heads=24,
+                intermediate_size=6144, layer_norm_eps=1e-7, type_vocab_size=0,
+            ),
+            Option("pos_att_type.c2p", "content_to_position", False),
+            Option("pos_att_type.p2c", "position_to_content", False),
+            Option("share_att_key", "share_projections", False),
+            Option("norm_rel_ebd", "norm_relative", False),
+            Option("position_buckets", "buckets", None),
+            Option("position_biased_input", "absolute_positions", True),
+            Option("conv_kernel_size", "convolution", None),
+            Option("conv_act", "convolution_activation", "tanh", ACTIVATIONS),
+        ),
+        fixed={"tie_word_embeddings": True, "conv_groups": 1, "max_relative_positions": -1},
+        harmless=(
+            *bert.HARMLESS, "legacy", "pooler_dropout", "pooler_hidden_act", "pooler_hidden_size",
+        ),
+        read=_read,
+        write=_write,
+    ),
+)  # fmt: skip

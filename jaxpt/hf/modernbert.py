@@ -1,0 +1,118 @@
+"""A ModernBERT in Hugging Face's `ModernBertForMaskedLM`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxpt.errors import UserError
+from jaxpt.hf.mapping import Row, Table, dense, layer_norm
+from jaxpt.hf.options import ACTIVATIONS, Family, Option
+from jaxpt.models.modernbert import ModernBertConfig
+
+
+def _fused(ours: tuple[str, ...], theirs: str, bias: bool, layers: tuple[int, ...]) -> tuple[Row, ...]:
+    """Rows of a projection that holds several of ours."""
+    kernel = Row(tuple(f"{path}/kernel" for path in ours), f"{theirs}.weight", "transpose", layers=layers)
+    return (kernel, Row(tuple(f"{path}/bias" for path in ours), f"{theirs}.bias", layers=layers)) if bias else (kernel,)
+
+
+def _block(ours: str, numbers: range, config: ModernBertConfig) -> tuple[Row, ...]:
+    theirs, layers = "model.layers.{layer}", tuple(numbers)
+    attention = tuple(f"{ours}/attention/{name}" for name in ("query", "key", "value"))
+    feed_forward = tuple(f"{ours}/feed_forward/{name}" for name in ("gate", "up"))
+    first = layers == (0,)
+    return (
+        *_fused(attention, f"{theirs}.attn.Wqkv", config.attention_bias, layers),
+        *dense(f"{ours}/attention/output", f"{theirs}.attn.Wo", config.attention_bias, layers=layers),
+        *(() if first else layer_norm(f"{ours}/attention_norm", f"{theirs}.attn_norm", config.norm_bias, layers=layers)),
+        *_fused(feed_forward, f"{theirs}.mlp.Wi", config.mlp_bias, layers),
+        *dense(f"{ours}/feed_forward/down", f"{theirs}.mlp.Wo", config.mlp_bias, layers=layers),
+        *layer_norm(f"{ours}/feed_forward_norm", f"{theirs}.mlp_norm", config.norm_bias, layers=layers),
+    )
+
+
+def table(config: ModernBertConfig) -> Table:
+    """The table of a ModernBERT."""
+    blocks = (
+        row
+        for s, segment in enumerate(config.patterns())
+        for b, numbers in enumerate(segment)
+        for row in _block(f"encoder/segment_{s}/block_{b}", numbers, config)
+    )
+    return Table(
+        rows=(
+            Row("token_embed/table", "model.embeddings.tok_embeddings.weight", tied=("decoder.weight",)),
+            *layer_norm("embed_norm", "model.embeddings.norm", config.norm_bias),
+            *blocks,
+            *layer_norm("final_norm", "model.final_norm", config.norm_bias),
+            *dense("mlm_head/dense", "head.dense", config.head_bias),
+            *layer_norm("mlm_head/norm", "head.norm", config.norm_bias),
+            *((Row("mlm_head/bias", "decoder.bias"),) if config.vocab_bias else ()),
+        ),
+        prefix="model.",
+    )
+
+
+def _read(keys: dict[str, Any]) -> dict[str, Any]:
+    """Layer types and rotary bases under flat names, as files before version 5 have them."""
+    types = keys.pop("layer_types", None)
+    every = keys.setdefault("global_attn_every_n_layers", 3)
+    if types is not None:
+        every = next((i for i, kind in enumerate(types) if i and kind == "full_attention"), len(types))
+        if types != ["sliding_attention" if i % every else "full_attention" for i in range(len(types))]:
+            raise UserError("config.json: layer_types: only one global layer in every n, the first one global")
+        keys["global_attn_every_n_layers"] = every
+    for kind, flat in (("full_attention", "global_rope_theta"), ("sliding_attention", "local_rope_theta")):
+        rope = (keys.get("rope_parameters") or {}).get(kind) or {}
+        if rope.get("rope_type", "default") != "default":
+            raise UserError(f"config.json: rope_parameters.{kind}.rope_type: {rope['rope_type']!r}, only default")
+        if "rope_theta" in rope:
+            keys[flat] = rope["rope_theta"]
+    return {key: value for key, value in keys.items() if key != "rope_parameters"}
+
+
+def _write(keys: dict[str, Any], config: ModernBertConfig) -> dict[str, Any]:
+    every = config.global_every
+    types = ["sliding_attention" if i % every else "full_attention" for i in range(config.layers)]
+    thetas = {"full_attention": config.global_theta, "sliding_attention": config.local_theta}
+    rope = {kind: {"rope_type": "default", "rope_theta": theta} for kind, theta in thetas.items()}
+    return keys | {"layer_types": types, "rope_parameters": rope}
+
+
+FAMILIES = (
+    Family(
+        model_type="modernbert",
+        kind="modernbert",
+        architecture="ModernBertForMaskedLM",
+        table=table,
+        options=(
+            Option("vocab_size", "vocab_size", 50368),
+            Option("hidden_size", "embed_dim", 768),
+            Option("intermediate_size", "mlp_dim", 1152),
+            Option("num_hidden_layers", "layers", 22),
+            Option("num_attention_heads", "heads", 12),
+            Option("hidden_activation", "activation", "gelu", ACTIVATIONS),
+            Option("classifier_activation", "head_activation", "gelu", ACTIVATIONS),
+            Option("max_position_embeddings", "max_positions", 8192),
+            Option("norm_eps", "epsilon", 1e-5),
+            Option("norm_bias", "norm_bias", False),
+            Option("attention_bias", "attention_bias", False),
+            Option("mlp_bias", "mlp_bias", False),
+            Option("classifier_bias", "head_bias", False),
+            Option("decoder_bias", "vocab_bias", True),
+            Option("local_attention", "window", 128),
+            Option("global_attn_every_n_layers", "global_every", 3),
+            Option("global_rope_theta", "global_theta", 160_000.0),
+            Option("local_rope_theta", "local_theta", 10_000.0),
+            Option("embedding_dropout", "dropout", 0.0),
+        ),
+        fixed={"tie_word_embeddings": True, "position_embedding_type": "absolute", "sparse_prediction": False},
+        harmless=(
+            "attention_dropout", "mlp_dropout", "classifier_pooling", "deterministic_flash_attn", "layer_norm_eps",
+            "initializer_cutoff_factor", "sparse_pred_ignore_index", "repad_logits_with_grad", "reference_compile",
+            "sliding_window",
+        ),
+        read=_read,
+        write=_write,
+    ),
+)  # fmt: skip

@@ -1,0 +1,204 @@
+"""BART and mBART: encoder-decoders with learned positions; LayerNorm after each residual sum, or before each block.
+
+Papers: https://arxiv.org/abs/1910.13461, mBART https://arxiv.org/abs/2001.08210
+
+Shapes: B batch · S encoder length · T decoder length · D embedding width · V vocabulary (Vp: rows in storage)
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, ClassVar, Literal, Self
+
+import flax.linen as nn
+import jax
+from pydantic import model_validator
+
+from jaxpt.config import Fraction, ModelConfig, PositiveInt
+from jaxpt.models.attention import Attention, Mask
+from jaxpt.models.base import compute_dtype
+from jaxpt.models.heads import finish_logits
+from jaxpt.models.layers import Activation, Embed, FeedForward, LayerNorm, constrain
+from jaxpt.models.positions import LearnedPositions
+from jaxpt.models.stack import Segment, Shared, Stack
+
+EPSILON = 1e-5
+INIT = nn.initializers.normal(0.02)
+OFFSET = 2
+"""Row of position 0; the rows before it belong to none."""
+
+
+class BartConfig(ModelConfig):
+    """Sizes of a BART."""
+
+    family: ClassVar[str] = "encoder_decoder"
+
+    kind: Literal["bart"] = "bart"
+    layers: PositiveInt
+    """Layers of the encoder, and of the decoder unless `decoder_layers` says otherwise."""
+    decoder_layers: PositiveInt | None = None
+    embed_dim: PositiveInt
+    heads: PositiveInt
+    """Heads in the encoder; they divide embed_dim."""
+    decoder_heads: PositiveInt | None = None
+    mlp_dim: PositiveInt
+    """Width inside the encoder's feed-forward blocks."""
+    decoder_mlp_dim: PositiveInt | None = None
+    max_positions: PositiveInt = 1024
+    pre_norm: bool = False
+    """LayerNorm before each block and at the end of both stacks (mBART), else after each residual sum (BART)."""
+    scale_embeddings: bool = False
+    """Multiply token embeddings by √D (mBART)."""
+    activation: Activation = "gelu"
+    dropout: Fraction = 0.0
+    """Rate on embeddings, attention weights and the output of each block (BART: 0.1)."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for name, heads in (("heads", self.heads), ("decoder_heads", self.decoder_heads or self.heads)):
+            if self.embed_dim % heads:
+                raise ValueError(f"{name}: {heads} does not divide embed_dim {self.embed_dim}")
+        return self
+
+    @property
+    def position_limit(self) -> int | None:
+        """Longest sequence."""
+        return self.max_positions
+
+    def build(self) -> Bart:
+        """The model of these sizes."""
+        return Bart(self)
+
+
+class Block(nn.Module):
+    """Self-attention, in the decoder cross-attention, and feed-forward."""
+
+    config: BartConfig
+    cross: bool
+
+    @nn.compact
+    def __call__(self, x_BxLxD: jax.Array, inputs: Any, shared: Shared) -> tuple[jax.Array, None]:
+        c, dtype, deterministic = self.config, compute_dtype(self.config), shared.deterministic
+        heads = (c.decoder_heads if self.cross else None) or c.heads
+        mlp_dim = (c.decoder_mlp_dim if self.cross else None) or c.mlp_dim
+        attention = functools.partial(Attention, heads, c.embed_dim // heads, dtype, INIT, INIT, dropout=c.dropout)
+
+        def residual(name: str, x: jax.Array, f: Any) -> jax.Array:
+            """x + f(LN(x)), or LN(x + f(x))."""
+            norm = LayerNorm(EPSILON, dtype, name=f"{name}_norm")
+            y = nn.Dropout(c.dropout)(f(norm(x) if c.pre_norm else x), deterministic=deterministic)
+            return x + y if c.pre_norm else norm(x + y)
+
+        attend = functools.partial(attention(name="attention"), mask=shared.mask, deterministic=deterministic)
+        x_BxLxD = residual("attention", x_BxLxD, attend)
+        if self.cross:
+            attend = functools.partial(
+                attention(name="cross_attention"), mask=shared.memory_mask, memory_BxSxD=shared.memory_BxSxD,
+                deterministic=deterministic,
+            )  # fmt: skip
+            x_BxLxD = residual("cross_attention", x_BxLxD, attend)
+        feed_forward = FeedForward(mlp_dim, c.activation, INIT, INIT, dtype, name="feed_forward")
+        x_BxLxD = residual("feed_forward", x_BxLxD, functools.partial(feed_forward, deterministic=deterministic))
+        return constrain(x_BxLxD, "act_embed"), None
+
+
+class Bart(nn.Module):
+    """BART and mBART, the output projection tied to the token embeddings."""
+
+    config: BartConfig
+
+    def setup(self) -> None:
+        c, dtype = self.config, compute_dtype(self.config)
+        positions = functools.partial(LearnedPositions, c.max_positions + OFFSET, c.embed_dim, INIT, dtype, OFFSET)
+        norm = functools.partial(LayerNorm, EPSILON, dtype)
+        encoder = Segment((functools.partial(Block, c, cross=False),), c.layers)
+        decoder = Segment((functools.partial(Block, c, cross=True),), c.decoder_layers or c.layers)
+        self.token_embed = Embed(c.vocab_size, c.embed_dim, INIT, dtype)
+        self.encoder_positions, self.decoder_positions = positions(), positions()
+        self.encoder_embed_norm, self.decoder_embed_norm = norm(), norm()
+        self.encoder, self.decoder = Stack((encoder,), c.remat), Stack((decoder,), c.remat)
+        self.encoder_norm, self.decoder_norm = (norm(), norm()) if c.pre_norm else (None, None)
+        self.drop = nn.Dropout(c.dropout)
+
+    def _embed(
+        self, tokens_BxL: jax.Array, positions: jax.Array | None, table: nn.Module, norm: nn.Module, deterministic: bool
+    ) -> jax.Array:
+        scale = math.sqrt(self.config.embed_dim) if self.config.scale_embeddings else 1.0
+        x_BxLxD = self.token_embed(tokens_BxL) * scale + table(tokens_BxL.shape[1], positions)
+        return constrain(self.drop(norm(x_BxLxD), deterministic=deterministic), "act_embed")
+
+    def encode(
+        self,
+        tokens_BxS: jax.Array,
+        *,
+        segment_ids: jax.Array | None = None,
+        positions: jax.Array | None = None,
+        deterministic: bool = True,
+    ) -> jax.Array:
+        """Hidden states of the encoder.
+
+        Args:
+          tokens_BxS: token ids.
+          segment_ids: [B, S], 0 on padding, counting from 1 over packed sequences; one segment by default.
+          positions: [B, S], 0 … S-1 by default.
+          deterministic: no dropout.
+
+        Returns:
+          [B, S, D] in the compute dtype.
+        """
+        x_BxSxD = self._embed(
+            tokens_BxS, positions, self.encoder_positions, self.encoder_embed_norm, deterministic
+        )  # fmt: skip
+        x_BxSxD, _ = self.encoder(x_BxSxD, Shared(Mask(segment_ids, segment_ids), deterministic=deterministic))
+        return x_BxSxD if self.encoder_norm is None else self.encoder_norm(x_BxSxD)
+
+    def decode(
+        self,
+        tokens_BxT: jax.Array,
+        encoded_BxSxD: jax.Array,
+        *,
+        segment_ids: jax.Array | None = None,
+        positions: jax.Array | None = None,
+        encoder_segment_ids: jax.Array | None = None,
+        deterministic: bool = True,
+    ) -> jax.Array:
+        """Hidden states of the decoder; each position sees itself, those before, and `encoded`.
+
+        Args:
+          tokens_BxT: token ids, the targets shifted right by one.
+          encoded_BxSxD: what `encode` gave.
+          segment_ids: [B, T], 0 on padding, counting from 1 over packed sequences; one segment by default.
+          positions: [B, T], 0 … T-1 by default.
+          encoder_segment_ids: [B, S], the encoder's; a token sees the encoder's tokens of its own segment.
+          deterministic: no dropout.
+
+        Returns:
+          [B, T, D] in the compute dtype.
+        """
+        x_BxTxD = self._embed(
+            tokens_BxT, positions, self.decoder_positions, self.decoder_embed_norm, deterministic
+        )  # fmt: skip
+        shared = Shared(
+            Mask(segment_ids, segment_ids, causal=True), memory_BxSxD=encoded_BxSxD,
+            memory_mask=Mask(segment_ids, encoder_segment_ids), deterministic=deterministic,
+        )  # fmt: skip
+        x_BxTxD, _ = self.decoder(x_BxTxD, shared)
+        return x_BxTxD if self.decoder_norm is None else self.decoder_norm(x_BxTxD)
+
+    def logits(self, x: jax.Array, padded: bool = False) -> jax.Array:
+        """Scores of the next target token.
+
+        Args:
+          x: hidden states [..., D] of the decoder.
+          padded: keep the columns that exist in storage alone, as a large negative number.
+
+        Returns:
+          float32 [..., V], or [..., Vp] if `padded`.
+        """
+        return finish_logits(self.token_embed.project(x), self.config.vocab_size, padded)
+
+    def __call__(self, tokens_BxS: jax.Array, decoder_tokens_BxT: jax.Array | None = None) -> jax.Array:
+        """Next-token scores [B, T, V], by default with the same tokens on both sides: touches every parameter."""
+        targets = tokens_BxS if decoder_tokens_BxT is None else decoder_tokens_BxT
+        return self.logits(self.decode(targets, self.encode(tokens_BxS)))

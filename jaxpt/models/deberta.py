@@ -1,0 +1,314 @@
+"""DeBERTa v2 and v3: a BERT whose attention keeps content and relative position apart.
+
+Paper: https://arxiv.org/abs/2006.03654, v3 https://arxiv.org/abs/2111.09543
+
+Shapes: B batch · L length (S of the keys) · D embedding width · H heads · K head width · R relative positions · V vocabulary
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar, Literal, Self
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from pydantic import model_validator
+
+from jaxpt.config import Fraction, ModelConfig, NonNegativeInt, PositiveFloat, PositiveInt
+from jaxpt.models.attention import Mask, attend
+from jaxpt.models.base import compute_dtype
+from jaxpt.models.heads import MaskedLMHead, finish_logits
+from jaxpt.models.layers import (
+    ACTIVATIONS,
+    Activation,
+    Dense,
+    Embed,
+    FeedForward,
+    LayerNorm,
+    SmallEmbed,
+    constrain,
+    param,
+)
+from jaxpt.models.positions import LearnedPositions
+from jaxpt.models.stack import Segment, Shared, Stack
+
+INIT = nn.initializers.truncated_normal(0.02)
+
+
+class DebertaConfig(ModelConfig):
+    """Sizes of a DeBERTa."""
+
+    family: ClassVar[str] = "encoder"
+
+    kind: Literal["deberta"] = "deberta"
+    layers: PositiveInt
+    embed_dim: PositiveInt
+    """Width of the hidden states; `heads` divides it."""
+    heads: PositiveInt
+    mlp_dim: PositiveInt
+    """Width inside the feed-forward blocks."""
+    max_positions: PositiveInt = 512
+    """Longest sequence, and the largest distance that positions tell apart."""
+    buckets: PositiveInt | None = 256
+    """k: distances up to k/2 are exact, farther ones share logarithmic buckets; None: all are exact."""
+    content_to_position: bool = True
+    """Scores have the term Qc·Kr."""
+    position_to_content: bool = True
+    """Scores have the term Kc·Qr."""
+    share_projections: bool = True
+    """Relative positions go through the projections of the content."""
+    norm_relative: bool = True
+    """LayerNorm on the relative embeddings."""
+    absolute_positions: bool = False
+    """Add a table of absolute positions to the embeddings."""
+    token_types: NonNegativeInt = 0
+    convolution: PositiveInt | None = None
+    """Width of the convolution beside the first layer (v2: 3)."""
+    convolution_activation: Activation = "tanh"
+    mask_decoder: bool = False
+    """Enhanced mask decoder: the last layer runs twice, its queries begin with absolute positions."""
+    activation: Activation = "gelu"
+    epsilon: PositiveFloat = 1e-7
+    """Of the norms."""
+    dropout: Fraction = 0.0
+    """Rate on embeddings, attention weights and the output of each block."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.embed_dim % self.heads:
+            raise ValueError(f"heads: {self.heads} does not divide embed_dim {self.embed_dim}")
+        if self.layers <= bool(self.convolution) + self.mask_decoder:
+            raise ValueError(f"layers: {self.layers} are too few with convolution or mask_decoder")
+        return self
+
+    @property
+    def relative(self) -> bool:
+        """Whether relative positions are used at all."""
+        return self.content_to_position or self.position_to_content
+
+    @property
+    def span(self) -> int:
+        """k: there are 2k relative embeddings."""
+        return self.buckets or self.max_positions
+
+    @property
+    def position_limit(self) -> int | None:
+        """Longest sequence."""
+        return self.max_positions
+
+    def parts(self) -> dict[str, range]:
+        """{name of a stack: numbers of its layers}, in order; the first and the last layer may stand alone."""
+        start, end = int(bool(self.convolution)), self.layers - self.mask_decoder
+        parts = {"first": range(start), "encoder": range(start, end), "last": range(end, self.layers)}
+        return {name: numbers for name, numbers in parts.items() if numbers}
+
+    def build(self) -> Deberta:
+        """The model of these sizes."""
+        return Deberta(self)
+
+
+def relative_rows(length: int, span: int, buckets: int | None, max_positions: int) -> np.ndarray:
+    """δ(i, j) = clamp(bucket(i − j) + k, 0, 2k − 1): the relative embedding of each query and key.
+
+    Args:
+      length: L.
+      span: k.
+      buckets: k where distances beyond k/2 share logarithmic buckets, None where all are exact.
+      max_positions: distance from which on all share one bucket.
+
+    Returns:
+      int32 [L, L].
+
+    Example:
+      >>> relative_rows(4, 2, None, 4)
+      array([[2, 1, 0, 0],
+             [3, 2, 1, 0],
+             [3, 3, 2, 1],
+             [3, 3, 3, 2]], dtype=int32)
+    """
+    distance = np.arange(length)[:, None] - np.arange(length)
+    if buckets is not None:
+        middle = buckets // 2
+        far = np.maximum(np.abs(distance), middle).astype(np.float32)
+        ratio = np.log(far / np.float32(middle)) / np.log(np.float32((max_positions - 1) / middle))
+        bucket = np.ceil(ratio * np.float32(middle - 1)) + middle
+        distance = np.where(np.abs(distance) <= middle, distance, np.sign(distance) * bucket)
+    return np.clip(distance.astype(np.int32) + span, 0, 2 * span - 1)
+
+
+class DisentangledAttention(nn.Module):
+    """(Qc·Kc + Qc·Kr[δ] + Kc·Qr[δ]) / √(3K), its terms as configured."""
+
+    config: DebertaConfig
+
+    @nn.compact
+    def __call__(self, x_BxLxD: jax.Array, memory_BxSxD: jax.Array, shared: Shared) -> jax.Array:
+        c, dtype, deterministic = self.config, compute_dtype(self.config), shared.deterministic
+        heads, width, length = c.heads, c.embed_dim // c.heads, x_BxLxD.shape[1]
+
+        def projection(name: str) -> Dense:
+            return Dense(c.embed_dim, ("embed", "heads"), INIT, dtype, name=name)
+
+        def split(x: jax.Array) -> jax.Array:
+            return constrain(x, "act_heads").reshape(*x.shape[:-1], heads, width)
+
+        query, key = projection("query"), projection("key")
+        q_BxLxHxK, k_BxSxHxK = split(query(x_BxLxD)), split(key(memory_BxSxD))
+        v_BxSxHxK = split(projection("value")(memory_BxSxD))
+        scale = 1 / math.sqrt(width * (1 + c.content_to_position + c.position_to_content))
+        bias_BxHxLxS = None
+        if c.relative:
+            # Of 2k embeddings those that occur at this length, so that short sequences pay for no more.
+            rows_LxL = relative_rows(length, c.span, c.buckets, c.max_positions)
+            low, high = int(rows_LxL.min()), int(rows_LxL.max())
+            relative_RxD = nn.Dropout(c.dropout)(shared.positional[low : high + 1], deterministic=deterministic)
+            at_LxL = jnp.asarray(rows_LxL - low)[None, None]
+            bias_BxHxLxS = jnp.zeros((), jnp.float32)
+            if c.content_to_position:
+                kr = split((key if c.share_projections else projection("position_key"))(relative_RxD))
+                by_row = jnp.einsum("BLHK,RHK->BHLR", q_BxLxHxK, kr, preferred_element_type=jnp.float32)
+                bias_BxHxLxS += jnp.take_along_axis(by_row, at_LxL, axis=-1)
+            if c.position_to_content:
+                qr = split((query if c.share_projections else projection("position_query"))(relative_RxD))
+                by_row = jnp.einsum("BSHK,RHK->BHRS", k_BxSxHxK, qr, preferred_element_type=jnp.float32)
+                bias_BxHxLxS += jnp.take_along_axis(by_row, at_LxL, axis=-2)
+            bias_BxHxLxS *= scale
+        dropping = c.dropout > 0 and not deterministic
+        y_BxLxHxK = attend(
+            q_BxLxHxK, k_BxSxHxK, v_BxSxHxK, shared.mask, bias_BxHxLxS, scale=scale, dropout=c.dropout,
+            dropout_key=self.make_rng("dropout") if dropping else None,
+        )  # fmt: skip
+        y_BxLxD = constrain(y_BxLxHxK.reshape(*x_BxLxD.shape), "act_heads")
+        return Dense(c.embed_dim, ("heads", "embed"), INIT, dtype, name="output")(y_BxLxD)
+
+
+class Block(nn.Module):
+    """Attention and feed-forward, each x ← LN(x + f(x)); keys and values come from `shared.memory_BxSxD` if given."""
+
+    config: DebertaConfig
+
+    @nn.compact
+    def __call__(self, x_BxLxD: jax.Array, inputs: Any, shared: Shared) -> tuple[jax.Array, None]:
+        c, dtype, deterministic = self.config, compute_dtype(self.config), shared.deterministic
+        memory_BxSxD = x_BxLxD if shared.memory_BxSxD is None else shared.memory_BxSxD
+        y = DisentangledAttention(c, name="attention")(x_BxLxD, memory_BxSxD, shared)
+        y = nn.Dropout(c.dropout)(y, deterministic=deterministic)
+        x_BxLxD = LayerNorm(c.epsilon, dtype, name="attention_norm")(x_BxLxD + y)
+        y = FeedForward(c.mlp_dim, c.activation, INIT, INIT, dtype, name="feed_forward")(
+            x_BxLxD, deterministic=deterministic
+        )
+        y = nn.Dropout(c.dropout)(y, deterministic=deterministic)
+        x_BxLxD = LayerNorm(c.epsilon, dtype, name="feed_forward_norm")(x_BxLxD + y)
+        return constrain(x_BxLxD, "act_embed"), None
+
+
+class Convolution(nn.Module):
+    """LN(y + f(conv(x))): neighbouring tokens mixed, beside the first layer, whose output is y. Padding stays 0."""
+
+    config: DebertaConfig
+
+    @nn.compact
+    def __call__(self, x_BxLxD: jax.Array, y_BxLxD: jax.Array, real_BxLx1: jax.Array, deterministic: bool) -> jax.Array:
+        c, dtype = self.config, compute_dtype(self.config)
+        shape = (c.convolution, c.embed_dim, c.embed_dim)
+        kernel = param(self, "kernel", INIT, shape, ("positions", "embed", "norm")).astype(dtype)
+        bias = param(self, "bias", nn.initializers.zeros, (c.embed_dim,), ("norm",)).astype(dtype)
+        side = (c.convolution - 1) // 2
+        z = jax.lax.conv_general_dilated(
+            x_BxLxD, kernel, (1,), [(side, side)], dimension_numbers=("NWC", "WIO", "NWC")
+        )
+        z = jnp.where(real_BxLx1, z + bias, 0)
+        z = ACTIVATIONS[c.convolution_activation](nn.Dropout(c.dropout)(z, deterministic=deterministic))
+        return jnp.where(real_BxLx1, LayerNorm(c.epsilon, dtype, name="norm")(y_BxLxD + z), 0)
+
+
+class Deberta(nn.Module):
+    """DeBERTa with its masked-LM head."""
+
+    config: DebertaConfig
+
+    def setup(self) -> None:
+        c, dtype = self.config, compute_dtype(self.config)
+        positions = c.absolute_positions or c.mask_decoder
+        self.token_embed = Embed(c.vocab_size, c.embed_dim, INIT, dtype)
+        self.position_embed = LearnedPositions(c.max_positions, c.embed_dim, INIT, dtype) if positions else None
+        self.type_embed = SmallEmbed(c.token_types, c.embed_dim, INIT, dtype) if c.token_types else None
+        self.embed_norm = LayerNorm(c.epsilon, dtype)
+        self.embed_dropout = nn.Dropout(c.dropout)
+        if c.relative:
+            self.relative_table = param(self, "relative_table", INIT, (2 * c.span, c.embed_dim), ("buckets", "embed"))
+            self.relative_norm = LayerNorm(c.epsilon, dtype) if c.norm_relative else None
+
+        def stack(name: str) -> Stack | None:
+            numbers = c.parts().get(name)
+            return Stack((Segment((lambda name: Block(c, name=name),), len(numbers)),), c.remat) if numbers else None
+
+        self.first, self.encoder, self.last = stack("first"), stack("encoder"), stack("last")
+        self.convolution = Convolution(c) if c.convolution else None
+        self.mlm_head = MaskedLMHead(c.vocab_size, c.activation, c.epsilon, INIT, dtype)
+
+    def encode(
+        self,
+        tokens_BxL: jax.Array,
+        *,
+        token_types: jax.Array | None = None,
+        segment_ids: jax.Array | None = None,
+        positions: jax.Array | None = None,
+        deterministic: bool = True,
+    ) -> jax.Array:
+        """Hidden states of the last layer, or of the enhanced mask decoder.
+
+        Args:
+          tokens_BxL: token ids.
+          token_types: [B, L], where the model has any; all 0 by default.
+          segment_ids: [B, L], 0 on padding, counting from 1 over packed sequences; one segment by default.
+          positions: [B, L] of absolute positions, 0 … L-1 by default.
+          deterministic: no dropout.
+
+        Returns:
+          [B, L, D] in the compute dtype.
+        """
+        c, dtype, length = self.config, compute_dtype(self.config), tokens_BxL.shape[1]
+        x_BxLxD = self.token_embed(tokens_BxL)
+        at = None if self.position_embed is None else self.position_embed(length, positions)
+        if c.absolute_positions:
+            x_BxLxD += at
+        if self.type_embed is not None:
+            x_BxLxD += self.type_embed(jnp.zeros_like(tokens_BxL) if token_types is None else token_types)
+        real_BxLx1 = jnp.ones((1, 1, 1), bool) if segment_ids is None else segment_ids[..., None] > 0
+        x_BxLxD = jnp.where(real_BxLx1, self.embed_norm(x_BxLxD), 0)
+        x_BxLxD = constrain(self.embed_dropout(x_BxLxD, deterministic=deterministic), "act_embed")
+
+        relative_RxD = None
+        if c.relative:
+            relative_RxD = self.relative_table.astype(dtype)
+            relative_RxD = relative_RxD if self.relative_norm is None else self.relative_norm(relative_RxD)
+        shared = Shared(Mask(segment_ids, segment_ids), positional=relative_RxD, deterministic=deterministic)
+        if self.convolution is not None:
+            y_BxLxD, _ = self.first(x_BxLxD, shared)
+            x_BxLxD = self.convolution(x_BxLxD, y_BxLxD, real_BxLx1, deterministic)
+        x_BxLxD, _ = self.encoder(x_BxLxD, shared)
+        if self.last is None:
+            return x_BxLxD
+        shared = shared.replace(memory_BxSxD=x_BxLxD)
+        query_BxLxD, _ = self.last(x_BxLxD + at, shared)
+        query_BxLxD, _ = self.last(query_BxLxD, shared)
+        return query_BxLxD
+
+    def logits(self, x: jax.Array, padded: bool = False) -> jax.Array:
+        """Scores of the vocabulary through the whole masked-LM head.
+
+        Args:
+          x: hidden states [..., D]; all positions or the masked ones alone.
+          padded: keep the columns that exist in storage alone, as a large negative number.
+
+        Returns:
+          float32 [..., V], or [..., Vp] if `padded`.
+        """
+        return finish_logits(self.mlm_head(x, self.token_embed), self.config.vocab_size, padded)
+
+    def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
+        """Vocabulary scores [B, L, V]: touches every parameter."""
+        return self.logits(self.encode(tokens_BxL))

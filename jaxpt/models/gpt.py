@@ -1,0 +1,67 @@
+"""GPT: the first one, a causal decoder with LayerNorm after each residual sum and none at the end.
+
+Paper: https://openai.com/research/language-unsupervised
+
+Shapes: B batch · L length · D embedding width
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Literal
+
+import flax.linen as nn
+import jax
+
+from jaxpt.config import PositiveInt
+from jaxpt.models.attention import Attention
+from jaxpt.models.base import compute_dtype
+from jaxpt.models.gpt2 import GPT2, INIT, GPT2Config
+from jaxpt.models.layers import Embed, FeedForward, LayerNorm, constrain
+from jaxpt.models.positions import LearnedPositions
+from jaxpt.models.stack import Segment, Shared, Stack
+
+
+class GPTConfig(GPT2Config):
+    """Sizes of a GPT."""
+
+    kind: Literal["gpt"] = "gpt"
+    max_positions: PositiveInt = 512
+    tie_embeddings: Literal[True] = True
+
+    def build(self) -> GPT:
+        """The model of these sizes."""
+        return GPT(self)
+
+
+class Block(nn.Module):
+    """Attention and feed-forward, each x ← LN(x + f(x))."""
+
+    config: GPTConfig
+
+    @nn.compact
+    def __call__(self, x_BxLxD: jax.Array, inputs: Any, shared: Shared) -> tuple[jax.Array, None]:
+        c, dtype, deterministic = self.config, compute_dtype(self.config), shared.deterministic
+        head_dim, mlp_dim = c.embed_dim // c.heads, c.mlp_dim or 4 * c.embed_dim
+        attention = Attention(c.heads, head_dim, dtype, INIT, INIT, dropout=c.dropout, name="attention")
+        feed_forward = FeedForward(mlp_dim, c.activation, INIT, INIT, dtype, name="feed_forward")
+
+        y = nn.Dropout(c.dropout)(attention(x_BxLxD, shared.mask, deterministic=deterministic), deterministic)
+        x_BxLxD = LayerNorm(c.epsilon, dtype, name="attention_norm")(x_BxLxD + y)
+        y = nn.Dropout(c.dropout)(feed_forward(x_BxLxD, deterministic=deterministic), deterministic)
+        x_BxLxD = LayerNorm(c.epsilon, dtype, name="feed_forward_norm")(x_BxLxD + y)
+        return constrain(x_BxLxD, "act_embed"), None
+
+
+class GPT(GPT2):
+    """GPT, its output projection tied to the token embeddings."""
+
+    config: GPTConfig
+
+    def setup(self) -> None:
+        c, dtype = self.config, compute_dtype(self.config)
+        self.token_embed = Embed(c.vocab_size, c.embed_dim, INIT, dtype)
+        self.position_embed = LearnedPositions(c.max_positions, c.embed_dim, INIT, dtype)
+        self.embed_dropout = nn.Dropout(c.dropout)
+        self.decoder = Stack((Segment((functools.partial(Block, c),), c.layers),), c.remat)
+        self.final_norm = None

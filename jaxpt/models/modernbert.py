@@ -1,0 +1,195 @@
+"""ModernBERT: an encoder with rotary positions, gated feed-forward, norms before each block, and mostly local attention.
+
+Every third layer looks at the whole sequence, the others at a window around each token; the first has no norm before its
+attention. Paper: https://arxiv.org/abs/2412.13663
+
+Shapes: B batch · L length · D embedding width · V vocabulary (Vp: its rows in storage)
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, ClassVar, Literal, Self
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from pydantic import model_validator
+
+from jaxpt.config import Fraction, ModelConfig, PositiveFloat, PositiveInt
+from jaxpt.models.attention import Attention, Mask
+from jaxpt.models.base import compute_dtype
+from jaxpt.models.heads import MaskedLMHead, finish_logits
+from jaxpt.models.layers import Activation, Embed, FeedForward, LayerNorm, constrain
+from jaxpt.models.positions import Rope
+from jaxpt.models.stack import Segment, Shared, Stack
+
+INIT = nn.initializers.truncated_normal(0.02)
+
+
+class ModernBertConfig(ModelConfig):
+    """Sizes of a ModernBERT."""
+
+    family: ClassVar[str] = "encoder"
+
+    kind: Literal["modernbert"] = "modernbert"
+    layers: PositiveInt
+    embed_dim: PositiveInt
+    """Width of the hidden states; `heads` divides it."""
+    heads: PositiveInt
+    mlp_dim: PositiveInt
+    """Width inside the gated feed-forward blocks."""
+    max_positions: PositiveInt = 8192
+    """Longest sequence."""
+    global_every: PositiveInt = 3
+    """Layers 0, 3, 6 … look at the whole sequence."""
+    window: PositiveInt = 128
+    """The others look at window / 2 tokens to either side."""
+    global_theta: PositiveFloat = 160_000.0
+    """Base of the rotary positions in global layers."""
+    local_theta: PositiveFloat = 10_000.0
+    """Base of the rotary positions in local layers."""
+    activation: Activation = "gelu"
+    head_activation: Activation = "gelu"
+    """Of the masked-LM head."""
+    attention_bias: bool = False
+    mlp_bias: bool = False
+    norm_bias: bool = False
+    head_bias: bool = False
+    """Bias of the head's hidden layer."""
+    vocab_bias: bool = True
+    """Bias of the scores of the vocabulary."""
+    epsilon: PositiveFloat = 1e-5
+    """Of the norms."""
+    dropout: Fraction = 0.0
+    """Rate on embeddings, attention weights and the hidden layer of the feed-forward."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.embed_dim % self.heads or self.embed_dim // self.heads % 2:
+            raise ValueError(f"heads: {self.heads} does not divide embed_dim {self.embed_dim} into even widths")
+        return self
+
+    @property
+    def position_limit(self) -> int | None:
+        """Longest sequence."""
+        return self.max_positions
+
+    def patterns(self) -> tuple[tuple[range, ...], ...]:
+        """The numbers of the layers of each block of each segment: `patterns()[segment][block]`.
+
+        Example: 7 layers, one in three global: (0, 1, 2) as a segment of their own, for its first layer has no norm,
+        then one turn of (3, 4, 5), then (6).
+        """
+        n, step = self.layers, self.global_every
+        first, whole = min(step, n), (n - min(step, n)) // step
+        segments = [tuple(range(i, i + 1) for i in range(first))]
+        if whole:
+            end = first + whole * step
+            segments.append(tuple(range(first + i, end, step) for i in range(step)))
+        rest = range(first + whole * step, n)
+        return (*segments, tuple(range(i, i + 1) for i in rest)) if rest else tuple(segments)
+
+    def build(self) -> ModernBert:
+        """The model of these sizes."""
+        return ModernBert(self)
+
+
+class Block(nn.Module):
+    """Attention and feed-forward, each x ← x + f(LN(x)); the first layer's attention without the norm."""
+
+    config: ModernBertConfig
+    number: int
+    """Of the layer, or of the first of those that share this place in the pattern."""
+
+    @nn.compact
+    def __call__(self, x_BxLxD: jax.Array, inputs: Any, shared: Shared) -> tuple[jax.Array, None]:
+        c, dtype, deterministic = self.config, compute_dtype(self.config), shared.deterministic
+        local = bool(self.number % c.global_every)
+        residual = nn.initializers.truncated_normal(0.02 / math.sqrt(2 * c.layers))
+        norm = functools.partial(LayerNorm, c.epsilon, dtype, c.norm_bias)
+        attention = Attention(
+            c.heads, c.embed_dim // c.heads, dtype, INIT, residual, use_bias=c.attention_bias, dropout=c.dropout,
+            name="attention",
+        )  # fmt: skip
+        feed_forward = FeedForward(
+            c.mlp_dim, c.activation, INIT, residual, dtype, gated=True, use_bias=c.mlp_bias, dropout=c.dropout,
+            name="feed_forward",
+        )  # fmt: skip
+
+        mask = shared.mask.replace(window=c.window // 2 + 1) if local else shared.mask
+        y = x_BxLxD if self.number == 0 else norm(name="attention_norm")(x_BxLxD)
+        y = attention(y, mask, rotation=shared.positional["local" if local else "global"], deterministic=deterministic)
+        x_BxLxD += nn.Dropout(c.dropout)(y, deterministic=deterministic)
+        x_BxLxD += feed_forward(norm(name="feed_forward_norm")(x_BxLxD), deterministic=deterministic)
+        return constrain(x_BxLxD, "act_embed"), None
+
+
+class ModernBert(nn.Module):
+    """ModernBERT with its masked-LM head."""
+
+    config: ModernBertConfig
+
+    def setup(self) -> None:
+        c, dtype = self.config, compute_dtype(self.config)
+        segments = tuple(
+            Segment(tuple(functools.partial(Block, c, numbers[0]) for numbers in blocks), len(blocks[0]))
+            for blocks in c.patterns()
+        )
+        self.token_embed = Embed(c.vocab_size, c.embed_dim, INIT, dtype)
+        self.embed_norm = LayerNorm(c.epsilon, dtype, c.norm_bias)
+        self.embed_dropout = nn.Dropout(c.dropout)
+        self.encoder = Stack(segments, c.remat)
+        self.final_norm = LayerNorm(c.epsilon, dtype, c.norm_bias)
+        self.mlm_head = MaskedLMHead(
+            c.vocab_size, c.head_activation, c.epsilon, INIT, dtype, c.head_bias, c.norm_bias, c.vocab_bias
+        )
+
+    def encode(
+        self,
+        tokens_BxL: jax.Array,
+        *,
+        token_types: jax.Array | None = None,
+        segment_ids: jax.Array | None = None,
+        positions: jax.Array | None = None,
+        deterministic: bool = True,
+    ) -> jax.Array:
+        """Hidden states after the final norm.
+
+        Args:
+          tokens_BxL: token ids.
+          token_types: not used: this model does not tell texts apart.
+          segment_ids: [B, L], 0 on padding, counting from 1 over packed sequences; one segment by default.
+          positions: [B, L], 0 … L-1 by default.
+          deterministic: no dropout.
+
+        Returns:
+          [B, L, D] in the compute dtype.
+        """
+        c = self.config
+        positions = jnp.arange(tokens_BxL.shape[1])[None] if positions is None else positions
+        rotations = {
+            name: Rope(theta).rotation(positions, c.embed_dim // c.heads)
+            for name, theta in (("global", c.global_theta), ("local", c.local_theta))
+        }
+        x_BxLxD = self.embed_dropout(self.embed_norm(self.token_embed(tokens_BxL)), deterministic=deterministic)
+        shared = Shared(Mask(segment_ids, segment_ids), positional=rotations, deterministic=deterministic)
+        x_BxLxD, _ = self.encoder(x_BxLxD, shared)
+        return self.final_norm(x_BxLxD)
+
+    def logits(self, x: jax.Array, padded: bool = False) -> jax.Array:
+        """Scores of the vocabulary through the whole masked-LM head.
+
+        Args:
+          x: hidden states [..., D]; all positions or the masked ones alone.
+          padded: keep the columns that exist in storage alone, as a large negative number.
+
+        Returns:
+          float32 [..., V], or [..., Vp] if `padded`.
+        """
+        return finish_logits(self.mlm_head(x, self.token_embed), self.config.vocab_size, padded)
+
+    def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
+        """Vocabulary scores [B, L, V]: touches every parameter."""
+        return self.logits(self.encode(tokens_BxL))
