@@ -95,6 +95,22 @@ def _tokenizer_inspect(arguments: argparse.Namespace) -> None:
     inspect(arguments.path, arguments.text)
 
 
+def _import(arguments: argparse.Namespace) -> None:
+    from jaxpt.convert import import_weights
+
+    import_weights(
+        arguments.source, arguments.out, check=arguments.verify, partial=arguments.partial, ignore=arguments.ignore,
+        tokenizer=arguments.tokenizer,
+    )  # fmt: skip
+
+
+def _export(arguments: argparse.Namespace) -> None:
+    from jaxpt.convert import export
+
+    size = None if arguments.shard_gb is None else int(arguments.shard_gb * 1e9)
+    export(arguments.run_dir, arguments.out, check=arguments.verify, dtype=arguments.dtype, shard_bytes=size)
+
+
 def _doctor(arguments: argparse.Namespace) -> int:
     from jaxpt.doctor import doctor
 
@@ -171,10 +187,36 @@ def _parser() -> argparse.ArgumentParser:
     inspect.add_argument("--split", choices=("train", "validation"), default="train", help="which split (train)")
     inspect.add_argument("--html", metavar="FILE", help="write a page instead of printing")
 
+    _conversions(commands)
     _tokenizer(commands)
     _command(commands, "doctor", _doctor, "versions, devices, memory, and what is missing", ("",))
     _command(commands, "schema", _schema, "the JSON Schema of recipes, for editors", ("> configs/schema.json",))
     return parser
+
+
+def _conversions(commands: argparse._SubParsersAction) -> None:
+    take = _command(commands, "import", _import, "make a run directory of a Hugging Face directory", (
+        "downloads/bert-base-uncased runs/bert_base",
+        "downloads/gpt2 runs/gpt2 --verify",
+        "stories260K.bin runs/stories260K --tokenizer tok512.model",
+    ))  # fmt: skip
+    take.add_argument("source", metavar="HF_DIR", help="config.json with safetensors or .bin files; or a llama2.c .bin")
+    take.add_argument("out", metavar="OUT", help="the run directory to make")
+    take.add_argument("--partial", action="store_true", help="take what fits, draw what is missing, drop the rest")
+    take.add_argument(
+        "--ignore", metavar="KEY", action="append", default=[], help="pass over an unknown key of config.json"
+    )
+    take.add_argument("--tokenizer", metavar="PATH", help="the vocabulary, where it is not in HF_DIR")
+    give = _command(commands, "export", _export, "make a Hugging Face directory of a run", (
+        "runs/bert_tiny out/bert_tiny",
+        "runs/bert_tiny/checkpoints/500 out/bert_tiny_500 --dtype bfloat16 --verify",
+    ))  # fmt: skip
+    give.add_argument("run_dir", metavar="RUN_DIR", help="a run, or RUN_DIR/checkpoints/STEP")
+    give.add_argument("out", metavar="OUT", help="the directory to make")
+    give.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="of the tensors (the checkpoint's)")
+    give.add_argument("--shard-gb", type=float, metavar="GB", help="largest size of a file (5)")
+    for parser in (take, give):
+        parser.add_argument("--verify", action="store_true", help="compare the outputs with Hugging Face's class")
 
 
 def _tokenizer(commands: argparse._SubParsersAction) -> None:

@@ -1,19 +1,16 @@
 """`jaxpt import` and `jaxpt export`: Hugging Face directories to run directories and back, a tensor at a time.
 
-An imported directory is a run at step 0 that holds weights alone: config.yaml (its family's own objective, to be changed at
-will), tokenizer/ and checkpoints/0. It evaluates, and a run starts from it with `init_from.path`.
+An imported directory is a run at step 0 that holds weights alone: config.yaml (with an objective of its family, to be
+changed at will), tokenizer/ and checkpoints/0. It evaluates, and a run starts from it with `init_from.path`.
 """
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from jaxpt import config as configs
 from jaxpt.config import Config, ModelConfig
@@ -66,7 +63,8 @@ def import_weights(
     out.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}.", suffix=".partial"))
     try:
-        tokens = _take_tokenizer(Path(tokenizer) if tokenizer else source, temporary / "tokenizer", report)
+        extra_ids = None if opened.config.kind == "t5" else 0  # only T5 adds sentinels to its SentencePiece model
+        tokens = _take_tokenizer(Path(tokenizer or source), temporary / "tokenizer", extra_ids, report)
         (temporary / "config.yaml").write_text(configs.to_yaml(recipe(opened.config, tokens, out)), encoding="utf-8")
         lacking = weights.write(temporary, opened.config, opened.dtypes(), opened.pieces())
         temporary.chmod(0o755)
@@ -112,7 +110,7 @@ def export(
     temporary = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}.", suffix=".partial"))
     try:
         shards = {} if shard_bytes is None else {"shard_bytes": shard_bytes}
-        hf.write(temporary, config.model, saved, dtypes, _special_ids(run_dir), **shards)
+        hf.write(temporary, config.model, saved, dtypes, _special_ids(config, run_dir), **shards)
         for name in TOKENIZER_FILES:
             if (run_dir / "tokenizer" / name).is_file():
                 shutil.copy(run_dir / "tokenizer" / name, temporary / name)
@@ -143,7 +141,7 @@ def recipe(model: ModelConfig, tokens: Mapping[str, Any], run_dir: Path) -> Conf
     )
 
 
-def _take_tokenizer(source: Path, out: Path, report: Report) -> dict[str, Any]:
+def _take_tokenizer(source: Path, out: Path, extra_ids: int | None, report: Report) -> dict[str, Any]:
     """Copies the vocabulary's files as they are; returns the recipe's settings of it."""
     from jaxpt.data import tokenizers
 
@@ -158,21 +156,21 @@ def _take_tokenizer(source: Path, out: Path, report: Report) -> dict[str, Any]:
     for file in files:
         shutil.copy(file, out / ("tokenizer.model" if source.is_file() and file.suffix == ".model" else file.name))
     try:
-        found = tokenizers.load(out)
+        found = tokenizers.load(out, extra_ids=extra_ids)
     except UserError as error:
         report(f"vocabulary: kept as it is, not usable for training here: {error}")
         return {"kind": "sentencepiece"}
-    return {"kind": found.kind, "lowercase": found.lowercase}
+    return {"kind": found.kind, "lowercase": found.lowercase, "extra_ids": extra_ids}
 
 
-def _special_ids(run_dir: Path) -> dict[str, int]:
+def _special_ids(config: Config, run_dir: Path) -> dict[str, int]:
     """The keys of config.json that name special tokens."""
     from jaxpt.data import tokenizers
 
     if not (run_dir / "tokenizer").is_dir():
         return {}
     try:
-        found = tokenizers.load(run_dir / "tokenizer").vocabulary
+        found = tokenizers.load(run_dir / "tokenizer", extra_ids=config.data.tokenizer.extra_ids).vocabulary
     except UserError:
         return {}
     ids = {"pad": found.pad, "bos": found.bos or found.cls, "eos": found.eos or found.sep}

@@ -232,11 +232,15 @@ class InitConfig(Frozen):
     """Where the weights come from, instead of being drawn at random."""
 
     path: str
-    """A run_dir, or one of its `checkpoints/STEP`."""
+    """A run_dir, one of its `checkpoints/STEP`, or a directory in Hugging Face's form."""
     step: NonNegativeInt | None = None
     """Which checkpoint; the newest by default."""
     state: bool = False
     """Go on from the whole state (optimizer, step and with it the place in the data), not from the weights alone."""
+    partial: bool = False
+    """Take the weights that fit and draw the others: a new head, more layers of another kind. Both are listed."""
+    vocabulary: Literal["same", "first", "new"] = "same"
+    """Another vocabulary: `first` takes the rows of the ids that both have, `new` draws all rows."""
 
 
 class LogConfig(Frozen):

@@ -301,17 +301,26 @@ def pieces(
             raise UserError(f"weights: {name} is not zero, which is not supported")
 
 
-def gather(parts: Iterator[tuple[str, int | None, np.ndarray]], expected: Mapping[str, Place]) -> dict[str, Any]:
-    """The tree that `pieces` make; paths of which nothing came are not in it."""
-    flat: dict[str, np.ndarray] = {}
+def parameters(
+    parts: Iterator[tuple[str, int | None, np.ndarray]], expected: Mapping[str, Place]
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Puts `pieces` together: each parameter is given as soon as it has all its layers."""
+    growing: dict[str, tuple[np.ndarray, int]] = {}
     for path, layer, part in parts:
         if layer is None:
-            flat[path] = np.ascontiguousarray(part)
+            yield path, np.ascontiguousarray(part)
+            continue
+        whole, seen = growing.pop(path, None) or (np.zeros(expected[path].shape, part.dtype), 0)
+        whole[layer] = part
+        if seen + 1 == len(whole):
+            yield path, whole
         else:
-            if path not in flat:
-                flat[path] = np.zeros(expected[path].shape, part.dtype)
-            flat[path][layer] = part
-    return traverse_util.unflatten_dict(flat, sep="/")
+            growing[path] = whole, seen + 1
+
+
+def gather(parts: Iterator[tuple[str, int | None, np.ndarray]], expected: Mapping[str, Place]) -> dict[str, Any]:
+    """The tree that `pieces` make; parameters of which a layer is missing are not in it."""
+    return traverse_util.unflatten_dict(dict(parameters(parts, expected)), sep="/")
 
 
 # ---- parts ----------------------------------------------------------------------------------------------------------

@@ -20,14 +20,17 @@ def _block(ours: str, numbers: range, config: ModernBertConfig) -> tuple[Row, ..
     theirs, layers = "model.layers.{layer}", tuple(numbers)
     attention = tuple(f"{ours}/attention/{name}" for name in ("query", "key", "value"))
     feed_forward = tuple(f"{ours}/feed_forward/{name}" for name in ("gate", "up"))
-    first = layers == (0,)
+
+    def norm(mine: str, name: str) -> tuple[Row, ...]:
+        return layer_norm(f"{ours}/{mine}", f"{theirs}.{name}", config.norm_bias, layers=layers)
+
     return (
         *_fused(attention, f"{theirs}.attn.Wqkv", config.attention_bias, layers),
         *dense(f"{ours}/attention/output", f"{theirs}.attn.Wo", config.attention_bias, layers=layers),
-        *(() if first else layer_norm(f"{ours}/attention_norm", f"{theirs}.attn_norm", config.norm_bias, layers=layers)),
+        *(() if layers == (0,) else norm("attention_norm", "attn_norm")),
         *_fused(feed_forward, f"{theirs}.mlp.Wi", config.mlp_bias, layers),
         *dense(f"{ours}/feed_forward/down", f"{theirs}.mlp.Wo", config.mlp_bias, layers=layers),
-        *layer_norm(f"{ours}/feed_forward_norm", f"{theirs}.mlp_norm", config.norm_bias, layers=layers),
+        *norm("feed_forward_norm", "mlp_norm"),
     )
 
 

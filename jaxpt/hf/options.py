@@ -32,20 +32,20 @@ ACTIVATIONS = {
 }
 
 # Keys of any family that change no output of the model.
-HARMLESS = frozenset(
-    """
-    _name_or_path architectures model_type transformers_version torch_dtype dtype use_cache return_dict
-    output_hidden_states output_attentions output_past torchscript use_bfloat16 initializer_range initializer_factor
-    finetuning_task id2label label2id problem_type num_labels task_specific_params prefix tokenizer_class
-    bos_token_id eos_token_id pad_token_id sep_token_id cls_token_id mask_token_id unk_token_id decoder_start_token_id
-    forced_bos_token_id forced_eos_token_id bad_words_ids suppress_tokens begin_suppress_tokens
-    max_length min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty temperature top_k top_p
-    typical_p repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size num_return_sequences
-    output_scores return_dict_in_generate remove_invalid_values exponential_decay_length_penalty
-    classifier_dropout gradient_checkpointing attn_implementation _attn_implementation chunk_size_feed_forward
-    pruned_heads tf_legacy_loss language license _num_labels reference_compile
-    """.split()
-)
+HARMLESS = frozenset((
+    "_name_or_path", "architectures", "model_type", "transformers_version", "torch_dtype", "dtype", "use_cache",
+    "return_dict", "output_hidden_states", "output_attentions", "output_past", "torchscript", "use_bfloat16",
+    "initializer_range", "initializer_factor", "finetuning_task", "id2label", "label2id", "problem_type",
+    "num_labels", "task_specific_params", "prefix", "tokenizer_class", "bos_token_id", "eos_token_id", "pad_token_id",
+    "sep_token_id", "cls_token_id", "mask_token_id", "unk_token_id", "decoder_start_token_id", "forced_bos_token_id",
+    "forced_eos_token_id", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "max_length", "min_length",
+    "do_sample", "early_stopping", "num_beams", "num_beam_groups", "diversity_penalty", "temperature", "top_k",
+    "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size", "num_return_sequences", "output_scores", "return_dict_in_generate",
+    "remove_invalid_values", "exponential_decay_length_penalty", "classifier_dropout", "gradient_checkpointing",
+    "attn_implementation", "_attn_implementation", "chunk_size_feed_forward", "pruned_heads", "tf_legacy_loss",
+    "language", "license", "_num_labels", "reference_compile",
+))  # fmt: skip
 # Keys of any family that would change the arithmetic.
 FIXED: Mapping[str, Any] = {
     "is_decoder": False,
@@ -153,6 +153,8 @@ def to_json(family: Family, config: ModelConfig) -> dict[str, Any]:
       Plain values; every option and every fixed key is written out.
     """
     flat: dict[str, Any] = {"model_type": family.model_type, "architectures": [family.class_of(config)]}
+    # Their classes have ids of published vocabularies as defaults, which may lie beyond this one.
+    flat |= dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
     flat |= {key: value[0] if isinstance(value, tuple) else value for key, value in family.fixed.items()}
     flat |= {option.theirs: _theirs(option, getattr(config, option.ours)) for option in family.options}
     keys: dict[str, Any] = {}

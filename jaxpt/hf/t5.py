@@ -73,7 +73,8 @@ def _scaled(keys: dict[str, Any], tensors: Mapping[str, Any]) -> dict[str, Any]:
 def _write(keys: dict[str, Any], config: T5Config) -> dict[str, Any]:
     scaled = config.tie_embeddings if config.scale_logits is None else config.scale_logits
     # Read by versions before and after 5: not tying was the sign of not scaling.
-    return keys | {"tie_word_embeddings": scaled, "scale_decoder_outputs": scaled, "decoder_start_token_id": 0}
+    ids = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
+    return keys | {"tie_word_embeddings": scaled, "scale_decoder_outputs": scaled, **ids}
 
 
 def _family(model_type: str, name: str, feed_forward: str, **more: Any) -> Family:

@@ -57,6 +57,14 @@ def batch(config: Any, length: int = 24, seed: int = 0) -> dict[str, np.ndarray]
     out = {"tokens": tokens, "segments": segments}
     if getattr(config, "token_types", 0) > 1:
         out["types"] = rng.integers(0, config.token_types, tokens.shape).astype(np.int32)
+    if config.kind == "xlnet":  # the last six tokens of each row are predicted, in some order
+        out["ranks"] = np.where(
+            segments.cumsum(1) > segments.sum(1)[:, None] - 6,
+            rng.permuted(np.tile(np.arange(length), (3, 1)), axis=1),
+            -1,
+        ).astype(np.int32)
+        out["queries"] = (segments.sum(1)[:, None] - 6 + np.arange(6)).astype(np.int32)
+        out["types"] = rng.integers(0, 2, tokens.shape).astype(np.int32)
     if config.family == "encoder_decoder":
         out["targets"], out["target_segments"] = rows(max(length // 2, 1))
     return out
@@ -85,6 +93,12 @@ def ours(model: nn.Module, params: Mapping[str, Any], inputs: Mapping[str, np.nd
             "decode", inputs["targets"], encoded, segment_ids=target_segments, encoder_segment_ids=segments
         )  # fmt: skip
         return {"encoded": encoded, "hidden": hidden, "logits": call("logits", hidden)}
+    if "ranks" in inputs:
+        hidden, query, _ = call(
+            "streams", inputs["tokens"], segment_ids=segments, token_types=inputs["types"], ranks=inputs["ranks"],
+            targets=inputs["queries"],
+        )  # fmt: skip
+        return {"hidden": hidden, "query": query, "logits": call("logits", query)}
     method = "encode" if model.config.family == "encoder" else "decode"
     types = {"token_types": inputs["types"]} if "types" in inputs else {}
     hidden = call(method, inputs["tokens"], segment_ids=segments, **types)
@@ -111,9 +125,17 @@ def theirs(model: Any, inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
         "tokens": "input_ids", "segments": "attention_mask", "types": "token_type_ids", "targets": "decoder_input_ids",
     }  # fmt: skip
     given = {names[name]: torch.from_numpy(x).long() for name, x in inputs.items() if name in names}
+    if "ranks" in inputs:
+        ranks = torch.from_numpy(inputs["ranks"])
+        given["perm_mask"] = (ranks[:, :, None] <= ranks[:, None, :]).float() * (ranks[:, None, :] >= 0)
+        given["target_mapping"] = torch.nn.functional.one_hot(
+            torch.from_numpy(inputs["queries"]).long(), ranks.shape[1]
+        ).float()
     got = model(**given, output_hidden_states=True)
     out = {"logits": got.prediction_logits if "prediction_logits" in got else got.logits}
-    if "decoder_hidden_states" in got:
+    if "ranks" in inputs:
+        out |= {"hidden": got.hidden_states[-2], "query": got.hidden_states[-1]}
+    elif "decoder_hidden_states" in got:
         out |= {"encoded": got.encoder_last_hidden_state, "hidden": got.decoder_hidden_states[-1]}
     else:
         out["hidden"] = got.hidden_states[-1]

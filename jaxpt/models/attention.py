@@ -1,6 +1,6 @@
 """Multi-head attention. All of it goes through one function, `attend`.
 
-Shapes: B batch · L query length · S key length · D embedding width · H heads · G heads of keys and values · K head width
+Shapes: B batch · L query length · S key length · D embedding width · H heads · G heads of keys · K head width
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ class Mask:
     key_segments_BxS: jax.Array | None = None
     prefix_BxS: jax.Array | None = None
     """True at keys that a causal mask leaves open to all of their segment (prefix LM)."""
+    query_ranks_BxL: jax.Array | None = None
+    key_ranks_BxS: jax.Array | None = None
+    """Where there are ranks, a query looks at keys of a lower rank than its own (XLNet)."""
     causal: bool = flax.struct.field(pytree_node=False, default=False)
     window: int | None = flax.struct.field(pytree_node=False, default=None)
     """A query looks at keys that are less than so many positions away."""
@@ -56,7 +59,6 @@ class Mask:
                   [0, 1, 1, 0],
                   [0, 0, 0, 0]]], dtype=int32)
         """
-        q_BxL, k_BxS = self.query_segments_BxL, self.key_segments_BxS
         parts = []
         distance_LxS = jnp.arange(queries)[:, None] - jnp.arange(keys)
         if self.causal:
@@ -64,6 +66,9 @@ class Mask:
             parts.append(before if self.prefix_BxS is None else before | self.prefix_BxS[:, None, :])
         if self.window is not None:
             parts.append((jnp.abs(distance_LxS) < self.window)[None])
+        q_BxL, k_BxS = self.query_segments_BxL, self.key_segments_BxS
+        if self.query_ranks_BxL is not None:
+            parts.append(self.key_ranks_BxS[:, None, :] < self.query_ranks_BxL[:, :, None])
         if q_BxL is not None or k_BxS is not None:
             q_BxL = jnp.ones((1, queries), jnp.int32) if q_BxL is None else q_BxL
             k_BxS = jnp.ones((1, keys), jnp.int32) if k_BxS is None else k_BxS

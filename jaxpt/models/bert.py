@@ -1,7 +1,7 @@
 """BERT: a bidirectional encoder, LayerNorm after each residual sum. Paper: https://arxiv.org/abs/1810.04805
 
-RoBERTa, DistilBERT, ALBERT and ELECTRA are BERTs with other embeddings, layers shared or heads of their own: their modules
-derive from this one, and the properties of `BertConfig` that have no field here are what they change.
+RoBERTa, DistilBERT, ALBERT and ELECTRA are BERTs with other embeddings, layers shared or heads of their own: their
+modules derive from this one, and the properties of `BertConfig` that have no field here are what they change.
 
 Shapes: B batch · L length · D embedding width · V vocabulary (Vp: its rows in storage)
 """

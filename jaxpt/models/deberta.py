@@ -2,7 +2,8 @@
 
 Paper: https://arxiv.org/abs/2006.03654, v3 https://arxiv.org/abs/2111.09543
 
-Shapes: B batch · L length (S of the keys) · D embedding width · H heads · K head width · R relative positions · V vocabulary
+Shapes: B batch · L length (S of the keys) · D embedding width · H heads · K head width · R relative positions
+V vocabulary (Vp: its rows in storage)
 """
 
 from __future__ import annotations
@@ -216,9 +217,7 @@ class Convolution(nn.Module):
         kernel = param(self, "kernel", INIT, shape, ("positions", "embed", "norm")).astype(dtype)
         bias = param(self, "bias", nn.initializers.zeros, (c.embed_dim,), ("norm",)).astype(dtype)
         side = (c.convolution - 1) // 2
-        z = jax.lax.conv_general_dilated(
-            x_BxLxD, kernel, (1,), [(side, side)], dimension_numbers=("NWC", "WIO", "NWC")
-        )
+        z = jax.lax.conv_general_dilated(x_BxLxD, kernel, (1,), [(side, side)], dimension_numbers=("NWC", "WIO", "NWC"))
         z = jnp.where(real_BxLx1, z + bias, 0)
         z = ACTIVATIONS[c.convolution_activation](nn.Dropout(c.dropout)(z, deterministic=deterministic))
         return jnp.where(real_BxLx1, LayerNorm(c.epsilon, dtype, name="norm")(y_BxLxD + z), 0)

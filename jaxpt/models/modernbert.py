@@ -1,7 +1,7 @@
-"""ModernBERT: an encoder with rotary positions, gated feed-forward, norms before each block, and mostly local attention.
+"""ModernBERT: an encoder with rotary positions, gated feed-forward and mostly local attention.
 
-Every third layer looks at the whole sequence, the others at a window around each token; the first has no norm before its
-attention. Paper: https://arxiv.org/abs/2412.13663
+Every third layer looks at the whole sequence, the others at a window around each token. LayerNorm stands before each
+block, but for the first attention. Paper: https://arxiv.org/abs/2412.13663
 
 Shapes: B batch · L length · D embedding width · V vocabulary (Vp: its rows in storage)
 """

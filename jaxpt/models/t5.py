@@ -189,8 +189,9 @@ class T5(nn.Module):
         """
         length = tokens_BxT.shape[1]
         x_BxTxD = self.drop(self.token_embed(tokens_BxT), deterministic=deterministic)
+        bias_HxTxT = self.decoder_bias(length, length) if self.decoder_bias else None
         shared = Shared(
-            Mask(segment_ids, segment_ids, causal=True), self.decoder_bias(length, length) if self.decoder_bias else None,
+            Mask(segment_ids, segment_ids, causal=True), bias_HxTxT,
             memory_BxSxD=encoded_BxSxD, memory_mask=Mask(segment_ids, encoder_segment_ids), deterministic=deterministic,
         )  # fmt: skip
         x_BxTxD, _ = self.decoder(x_BxTxD, shared)

@@ -21,7 +21,7 @@ from jaxpt.objectives.base import Objective
 from jaxpt.parallel import compiler, rules
 from jaxpt.parallel import mesh as meshes
 from jaxpt.plan import flops
-from jaxpt.train import checkpoint, guards, state, step
+from jaxpt.train import checkpoint, guards, initial, state, step
 from jaxpt.train.display import Display, console, duration, number
 from jaxpt.train.metrics import Metrics, environment
 from jaxpt.train.run_dir import check, check_fingerprint, claim, write_text
@@ -93,6 +93,8 @@ def _start(setup: Setup, checkpoints: checkpoint.Checkpoints, run_dir: Path) -> 
     source = setup.config.init_from
     if source is None:
         return setup.init(), None
+    if not source.state and (initial.is_hugging_face(source.path) or source.partial or source.vocabulary != "same"):
+        return initial.start(setup, source, say), None
     from_dir, at = checkpoint.find(source.path, source.step)
     reader = checkpoint.Checkpoints(from_dir, setup.config.checkpoint, read_only=True)
     try:

@@ -23,6 +23,22 @@ GPT2_SIZES = {
 DISTIL_SIZES = {
     "vocab_size": V, "dim": D, "n_layers": LAYERS, "n_heads": HEADS, "hidden_dim": FF, "max_position_embeddings": 32,
 }  # fmt: skip
+BART_SIZES = {
+    "vocab_size": V, "d_model": D, "encoder_layers": LAYERS, "decoder_layers": 2, "encoder_attention_heads": HEADS,
+    "decoder_attention_heads": 4, "encoder_ffn_dim": FF, "decoder_ffn_dim": 20, "max_position_embeddings": 32,
+}  # fmt: skip
+MODERN_SIZES = SIZES | {
+    "num_hidden_layers": 8, "num_attention_heads": 6, "local_attention": 6, "pad_token_id": 0, "bos_token_id": 1,
+    "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2, "max_position_embeddings": 64,
+}  # fmt: skip
+DEBERTA_SIZES = SIZES | {
+    "relative_attention": True, "position_buckets": 4, "pos_att_type": ["p2c", "c2p"], "share_att_key": True,
+    "norm_rel_ebd": "layer_norm", "position_biased_input": False,
+}  # fmt: skip
+XLNET_SIZES = {
+    "vocab_size": V, "d_model": D, "n_layer": LAYERS, "n_head": HEADS, "d_inner": FF, "bos_token_id": 0,
+    "eos_token_id": 0, "pad_token_id": 0,
+}  # fmt: skip
 LLAMA_SIZES = SIZES | {"num_attention_heads": 6, "num_key_value_heads": 2}
 LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 500.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 2.0,
@@ -87,9 +103,57 @@ CASES = {
         "ElectraForPreTraining", "ElectraConfig", SIZES | {"embedding_size": 10, "hidden_act": "relu"}
     ),
     "electra generator": ("ElectraForMaskedLM", "ElectraConfig", SIZES | {"embedding_size": 10, "hidden_act": "relu"}),
+    "openai-gpt": ("OpenAIGPTLMHeadModel", "OpenAIGPTConfig", GPT2_SIZES),
+    "openai-gpt, options": (
+        "OpenAIGPTLMHeadModel", "OpenAIGPTConfig", GPT2_SIZES | {"afn": "relu", "layer_norm_epsilon": 1e-3}
+    ),
+    "mt5": ("MT5ForConditionalGeneration", "MT5Config", T5_SIZES),
+    "bart": ("BartForConditionalGeneration", "BartConfig", BART_SIZES),
+    "bart, options": (
+        "BartForConditionalGeneration", "BartConfig",
+        BART_SIZES | {"scale_embedding": True, "activation_function": "relu"},
+    ),
+    "mbart": ("MBartForConditionalGeneration", "MBartConfig", BART_SIZES | {"scale_embedding": True}),
+    "modernbert": ("ModernBertForMaskedLM", "ModernBertConfig", MODERN_SIZES),
+    "modernbert, options": (
+        "ModernBertForMaskedLM", "ModernBertConfig",
+        MODERN_SIZES | {
+            "num_hidden_layers": 4, "global_attn_every_n_layers": 2, "norm_bias": True, "attention_bias": True,
+            "mlp_bias": True, "classifier_bias": True, "decoder_bias": False, "norm_eps": 1e-3,
+            "hidden_activation": "silu", "classifier_activation": "relu",
+            "rope_parameters": {
+                "full_attention": {"rope_type": "default", "rope_theta": 50.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 20.0},
+            },
+        },
+    ),
+    "deberta-v3": ("DebertaV2ForMaskedLM", "DebertaV2Config", DEBERTA_SIZES),
+    "deberta-v2, convolution": (
+        "DebertaV2ForMaskedLM", "DebertaV2Config",
+        DEBERTA_SIZES
+        | {"conv_kernel_size": 3, "conv_act": "gelu", "type_vocab_size": 2, "position_biased_input": True},
+    ),
+    "deberta-v2, own projections, no buckets": (
+        "DebertaV2ForMaskedLM", "DebertaV2Config",
+        DEBERTA_SIZES | {"share_att_key": False, "position_buckets": -1, "norm_rel_ebd": "none"},
+    ),
+    "deberta-v2, one term": (
+        "DebertaV2ForMaskedLM", "DebertaV2Config",
+        DEBERTA_SIZES | {"share_att_key": False, "pos_att_type": ["c2p"]},
+    ),
+    "deberta-v2, none": (
+        "DebertaV2ForMaskedLM", "DebertaV2Config",
+        DEBERTA_SIZES | {"relative_attention": False, "position_biased_input": True, "pos_att_type": [],
+                         "norm_rel_ebd": "none"},
+    ),
+    "xlnet": ("XLNetLMHeadModel", "XLNetConfig", XLNET_SIZES),
+    "xlnet, options": (
+        "XLNetLMHeadModel", "XLNetConfig",
+        XLNET_SIZES | {"clamp_len": 4, "ff_activation": "relu", "layer_norm_eps": 1e-3},
+    ),
     "mistral": ("MistralForCausalLM", "MistralConfig", LLAMA_SIZES | {"sliding_window": 5}),
 }  # fmt: skip
-UNTIED = {"t5 1.1", "umt5"}
+UNTIED = {"t5 1.1", "umt5", "mt5"}
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -1,0 +1,305 @@
+"""XLNet: an encoder with relative positions and memory that can predict tokens in any order.
+
+A content stream sees each token and those of lower rank; a query stream, at the tokens to predict, the latter alone.
+Paper: https://arxiv.org/abs/1906.08237
+
+Shapes: B batch · L length · M memory length · S = M + L keys · P predicted tokens · N = S + L distances
+D embedding width · H heads · K head width · V vocabulary (Vp: its rows in storage)
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, ClassVar, Literal, NamedTuple, Self
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from pydantic import model_validator
+
+from jaxpt.config import Fraction, ModelConfig, PositiveFloat, PositiveInt
+from jaxpt.models.attention import Mask, attend
+from jaxpt.models.base import compute_dtype
+from jaxpt.models.heads import finish_logits
+from jaxpt.models.layers import Activation, Dense, Embed, FeedForward, LayerNorm, constrain, param, stored_rows
+from jaxpt.models.stack import Segment, Shared, Stack
+
+INIT = nn.initializers.normal(0.02)
+
+
+class XLNetConfig(ModelConfig):
+    """Sizes of an XLNet."""
+
+    family: ClassVar[str] = "encoder"
+
+    kind: Literal["xlnet"] = "xlnet"
+    layers: PositiveInt
+    embed_dim: PositiveInt
+    heads: PositiveInt
+    head_dim: PositiveInt | None = None
+    """Width of a head; embed_dim / heads by default."""
+    mlp_dim: PositiveInt
+    """Width inside the feed-forward blocks."""
+    clamp: PositiveInt | None = None
+    """Distance, in tokens, beyond which all are alike."""
+    memory_length: PositiveInt | None = None
+    """States of so many tokens before the sequence are kept for the next one; all by default."""
+    reuse_length: PositiveInt | None = None
+    """Only the first so many tokens of a sequence go into the memory."""
+    activation: Activation = "gelu"
+    epsilon: PositiveFloat = 1e-12
+    """Of the norms."""
+    dropout: Fraction = 0.0
+    """Rate on embeddings, positions, attention weights and the output of each block."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.head_dim is None and self.embed_dim % self.heads:
+            raise ValueError(f"heads: {self.heads} does not divide embed_dim {self.embed_dim}; set head_dim")
+        return self
+
+    @property
+    def width(self) -> int:
+        """Width of a head."""
+        return self.head_dim or self.embed_dim // self.heads
+
+    @property
+    def position_limit(self) -> int | None:
+        """None: relative positions have no end."""
+        return None
+
+    def build(self) -> XLNet:
+        """The model of these sizes."""
+        return XLNet(self)
+
+
+class Streams(NamedTuple):
+    """What goes from layer to layer."""
+
+    content_BxLxD: jax.Array
+    query_BxPxD: jax.Array | None
+
+
+class Relative(NamedTuple):
+    """What the layers know of positions and of the texts that tokens belong to."""
+
+    distances_NxD: jax.Array
+    """Sinusoids of the distances S … 1 − L, query minus key."""
+    differ_BxLxS: jax.Array | None
+    """Whether query and key are of different token types."""
+    targets_BxP: jax.Array | None
+    """Positions of the query stream."""
+    query_mask: Mask | None
+
+
+def sinusoids(queries: int, keys: int, width: int, clamp: int | None) -> np.ndarray:
+    """sin and then cos of the distances keys … 1 − queries, each over D/2 frequencies: float32 [N, D]."""
+    distance_N = np.arange(keys, -queries, -1.0)
+    distance_N = distance_N if clamp is None else np.clip(distance_N, -clamp, clamp)
+    angle = distance_N[:, None] / 10_000.0 ** (np.arange(0, width, 2.0) / width)
+    return np.concatenate([np.sin(angle), np.cos(angle)], axis=-1).astype(np.float32)
+
+
+class RelativeAttention(nn.Module):
+    """((q + u)·k + (q + v)·r[i − j] + (q + w)·s[same type?]) / √K, for both streams with the same keys and values."""
+
+    config: XLNetConfig
+
+    @nn.compact
+    def __call__(self, streams: Streams, memory_BxMxD: jax.Array | None, shared: Shared) -> Streams:
+        c, dtype = self.config, compute_dtype(self.config)
+        relative: Relative = shared.positional
+        heads, width, length = c.heads, c.width, streams.content_BxLxD.shape[1]
+
+        def project(name: str) -> Any:
+            dense = Dense(heads * width, ("embed", "heads"), INIT, dtype, use_bias=False, name=name)
+            return lambda x: constrain(dense(x), "act_heads").reshape(*x.shape[:-1], heads, width)
+
+        def vector(name: str) -> jax.Array:
+            return param(self, name, INIT, (heads, width), ("heads", "norm")).astype(dtype)
+
+        h = streams.content_BxLxD
+        all_BxSxD = h if memory_BxMxD is None else jnp.concatenate([memory_BxMxD.astype(dtype), h], axis=1)
+        keys = all_BxSxD.shape[1]
+        query, k_BxSxHxK, v_BxSxHxK = project("query"), project("key")(all_BxSxD), project("value")(all_BxSxD)
+        r_NxHxK = project("position")(relative.distances_NxD)
+        content_bias, position_bias, type_bias = vector("content_bias"), vector("position_bias"), vector("type_bias")
+        types = param(self, "types", INIT, (2, heads * width), ("classes", "heads")).astype(dtype)
+        types_2xHxK = types.reshape(2, heads, width)
+        output = Dense(c.embed_dim, ("heads", "embed"), INIT, dtype, use_bias=False, name="output")
+        dropping = c.dropout > 0 and not shared.deterministic
+
+        def run(x_BxLxD: jax.Array, mask: Mask, targets: jax.Array | None) -> jax.Array:
+            q = query(x_BxLxD)
+            by_row = jnp.einsum("BLHK,NHK->BHLN", q + position_bias, r_NxHxK, preferred_element_type=jnp.float32)
+            if targets is None:
+                # Row i wants the distances from i + M on: read with a stride of N − 1, each row starts one later.
+                B, H, L, N = by_row.shape
+                bias = by_row.reshape(B, H, N, L)[:, :, 1:].reshape(B, H, L, N - 1)[..., :keys]
+            else:
+                at_BxPxS = length - targets[:, :, None] + jnp.arange(keys)
+                bias = jnp.take_along_axis(by_row, at_BxPxS[:, None], axis=-1)
+            if relative.differ_BxLxS is not None:
+                by_type = jnp.einsum("BLHK,THK->BHLT", q + type_bias, types.reshape(2, heads, width)).astype(
+                    jnp.float32
+                )
+                differ = relative.differ_BxLxS
+                differ = differ if targets is None else jnp.take_along_axis(differ, targets[:, :, None], axis=1)
+                bias += jnp.where(differ[:, None], by_type[..., 1:], by_type[..., :1])
+            scale = 1 / math.sqrt(width)
+            y = attend(
+                q + content_bias, k_BxSxHxK, v_BxSxHxK, mask, bias * scale, scale=scale, dropout=c.dropout,
+                dropout_key=self.make_rng("dropout") if dropping else None,
+            )  # fmt: skip
+            return output(constrain(y.reshape(*x_BxLxD.shape[:2], -1), "act_heads"))
+
+        g = streams.query_BxPxD
+        return Streams(
+            run(h, shared.mask, None), None if g is None else run(g, relative.query_mask, relative.targets_BxP)
+        )
+
+
+class Block(nn.Module):
+    """Attention and feed-forward, each x ← LN(x + f(x)), on both streams; returns the layer's next memory."""
+
+    config: XLNetConfig
+
+    @nn.compact
+    def __call__(self, x: Streams, inputs: Any, shared: Shared) -> tuple[Streams, jax.Array]:
+        c, dtype, deterministic = self.config, compute_dtype(self.config), shared.deterministic
+        attention_norm = LayerNorm(c.epsilon, dtype, name="attention_norm")
+        feed_forward_norm = LayerNorm(c.epsilon, dtype, name="feed_forward_norm")
+        feed_forward = FeedForward(
+            c.mlp_dim, c.activation, INIT, INIT, dtype, dropout=c.dropout, name="feed_forward"
+        )  # fmt: skip
+        drop = functools.partial(nn.Dropout(c.dropout), deterministic=deterministic)
+
+        kept = x.content_BxLxD[:, : c.reuse_length]
+        kept = kept if inputs is None else jnp.concatenate([inputs.astype(kept.dtype), kept], axis=1)
+        kept = kept if c.memory_length is None else kept[:, -c.memory_length :]
+
+        attended = RelativeAttention(c, name="attention")(x, inputs, shared)
+
+        def rest(x_BxLxD: jax.Array, y_BxLxD: jax.Array) -> jax.Array:
+            x_BxLxD = attention_norm(x_BxLxD + drop(y_BxLxD))
+            y_BxLxD = drop(feed_forward(x_BxLxD, deterministic=deterministic))
+            return constrain(feed_forward_norm(x_BxLxD + y_BxLxD), "act_embed")
+
+        query = None if x.query_BxPxD is None else rest(x.query_BxPxD, attended.query_BxPxD)
+        return Streams(rest(x.content_BxLxD, attended.content_BxLxD), query), jax.lax.stop_gradient(kept)
+
+
+class XLNet(nn.Module):
+    """XLNet, its output projection tied to the token embeddings."""
+
+    config: XLNetConfig
+
+    def setup(self) -> None:
+        c, dtype = self.config, compute_dtype(self.config)
+        self.token_embed = Embed(c.vocab_size, c.embed_dim, INIT, dtype)
+        self.query_embed = param(self, "query_embed", INIT, (c.embed_dim,), ("norm",))
+        self.encoder = Stack((Segment((functools.partial(Block, c),), c.layers),), c.remat)
+        self.drop = nn.Dropout(c.dropout)
+        self.vocab_bias = param(self, "vocab_bias", nn.initializers.zeros, (stored_rows(c.vocab_size),), ("vocab",))
+
+    def streams(
+        self,
+        tokens_BxL: jax.Array,
+        *,
+        token_types: jax.Array | None = None,
+        segment_ids: jax.Array | None = None,
+        ranks: jax.Array | None = None,
+        targets: jax.Array | None = None,
+        memory: Any = None,
+        deterministic: bool = True,
+    ) -> tuple[jax.Array, jax.Array | None, Any]:
+        """Both streams and the memory for the next sequence.
+
+        Args:
+          tokens_BxL: token ids.
+          token_types: [B, L]; only whether two tokens are of the same type matters, and memory is of type 0.
+          segment_ids: [B, L], 0 on padding, counting from 1 over packed sequences (all 1 with memory).
+          ranks: [B, L], place of each token in the order of prediction; −1 for tokens that are context to all. A token
+            sees those of a rank up to its own. By default all see all.
+          targets: [B, P] positions to predict, which see lower ranks alone; None: no query stream.
+          memory: what this method gave for the sequence before.
+          deterministic: no dropout.
+
+        Returns:
+          (content [B, L, D], query [B, P, D] or None, memory).
+        """
+        c, dtype, (B, L) = self.config, compute_dtype(self.config), tokens_BxL.shape
+        M = 0 if memory is None else jax.tree.leaves(memory)[0].shape[2]
+
+        def before(x: jax.Array | None, value: int) -> jax.Array | None:
+            """Keys' property: that of the memory, then the sequence's own."""
+            return x if x is None or M == 0 else jnp.concatenate([jnp.full((B, M), value, x.dtype), x], axis=1)
+
+        def at_targets(x: jax.Array | None) -> jax.Array | None:
+            return None if x is None else jnp.take_along_axis(x, targets, axis=1)
+
+        key_segments, key_ranks = before(segment_ids, 1), before(ranks, -1)
+        mask = Mask(
+            segment_ids, key_segments, query_ranks_BxL=None if ranks is None else ranks + 1, key_ranks_BxS=key_ranks
+        )
+        query_mask = query_BxPxD = None
+        if targets is not None:
+            query_mask = Mask(
+                at_targets(segment_ids), key_segments, query_ranks_BxL=at_targets(ranks), key_ranks_BxS=key_ranks
+            )
+            query_BxPxD = jnp.broadcast_to(self.query_embed.astype(dtype), (*targets.shape, c.embed_dim))
+            query_BxPxD = self.drop(query_BxPxD, deterministic=deterministic)
+        differ = None if token_types is None else token_types[:, :, None] != before(token_types, 0)[:, None, :]
+        distances = self.drop(
+            jnp.asarray(sinusoids(L, M + L, c.embed_dim, c.clamp), dtype), deterministic=deterministic
+        )
+        content = self.drop(self.token_embed(tokens_BxL), deterministic=deterministic)
+        shared = Shared(mask, positional=Relative(distances, differ, targets, query_mask), deterministic=deterministic)
+        x, memory = self.encoder(Streams(content, query_BxPxD), shared, memory)
+        query_BxPxD = None if targets is None else self.drop(x.query_BxPxD, deterministic=deterministic)
+        return self.drop(x.content_BxLxD, deterministic=deterministic), query_BxPxD, memory
+
+    def encode(
+        self,
+        tokens_BxL: jax.Array,
+        *,
+        token_types: jax.Array | None = None,
+        segment_ids: jax.Array | None = None,
+        positions: jax.Array | None = None,
+        deterministic: bool = True,
+    ) -> jax.Array:
+        """Hidden states of the content stream, each token seeing all others.
+
+        Args:
+          tokens_BxL: token ids.
+          token_types: [B, L]; only whether two tokens are of the same type matters.
+          segment_ids: [B, L], 0 on padding, counting from 1 over packed sequences; one segment by default.
+          positions: not needed: distances inside a segment are those inside the row.
+          deterministic: no dropout.
+
+        Returns:
+          [B, L, D] in the compute dtype.
+        """
+        return self.streams(
+            tokens_BxL, token_types=token_types, segment_ids=segment_ids, deterministic=deterministic
+        )[0]  # fmt: skip
+
+    def logits(self, x: jax.Array, padded: bool = False) -> jax.Array:
+        """Scores of the vocabulary.
+
+        Args:
+          x: hidden states [..., D] of either stream.
+          padded: keep the columns that exist in storage alone, as a large negative number.
+
+        Returns:
+          float32 [..., V], or [..., Vp] if `padded`.
+        """
+        return finish_logits(self.token_embed.project(x) + self.vocab_bias, self.config.vocab_size, padded)
+
+    def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
+        """Scores [B, L, V] of the tokens, predicted from left to right: touches every parameter."""
+        order = jnp.broadcast_to(jnp.arange(tokens_BxL.shape[1]), tokens_BxL.shape)
+        _, query_BxLxD, _ = self.streams(tokens_BxL, token_types=order, ranks=order, targets=order)
+        return self.logits(query_BxLxD)

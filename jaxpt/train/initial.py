@@ -1,0 +1,125 @@
+"""A run that starts from weights made elsewhere, whole or in part: what was taken is said, and what is new."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import traverse_util
+
+from jaxpt import config as configs
+from jaxpt.config import InitConfig
+from jaxpt.errors import UserError
+from jaxpt.hf import mapping
+from jaxpt.hf.directory import open_directory
+from jaxpt.models.layers import stored_rows
+from jaxpt.train import checkpoint, weights
+from jaxpt.train.state import Setup, State
+
+
+def is_hugging_face(path: str | Path) -> bool:
+    """Whether a directory is in Hugging Face's form, and no run_dir."""
+    return (Path(path) / "config.json").is_file() and not (Path(path) / "checkpoints").is_dir()
+
+
+def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State:
+    """A fresh state with weights from `source`, each placed as soon as it is read.
+
+    A parameter is taken where the source has one of its name and shape. Along the vocabulary, `source.vocabulary` says
+    what happens to another number of rows. A longer table of positions begins with the shorter one and repeats it; a
+    shorter one is its beginning.
+
+    Args:
+      setup: of the run.
+      source: where the weights are.
+      say: is given lines for the user.
+
+    Returns:
+      The state at step 0.
+
+    Raises:
+      UserError: without `source.partial`, where a parameter is missing, of another shape or left over.
+    """
+    expected, vocab_size = mapping.places(setup.config.model), setup.config.model.vocab_size
+    given, their_size, name = _open(source)
+    if their_size != vocab_size and source.vocabulary == "same":
+        raise UserError(
+            f"init_from.path: {source.path}: its vocabulary has {their_size} ids, model.vocab_size is {vocab_size}; "
+            "init_from.vocabulary=first takes the rows of the ids that both have, =new draws all rows"
+        )
+    state = setup.init()
+    flat = traverse_util.flatten_dict(state.params, sep="/")
+    taken, fitted, unused = [], [], []
+    for path, array in given:
+        place = expected.get(path)
+        fresh = None if place is None else flat[path]
+        fit = None if place is None else _fit(array, fresh, place, min(their_size, vocab_size), source.vocabulary)
+        if fit is None:
+            unused.append(path if place is None else f"{path} {array.shape}")
+            continue
+        (taken if fit is array else fitted).append(path)
+        flat[path] = _placed(fit, fresh.sharding)
+    new = [path for path in expected if path not in taken and path not in fitted]
+    new_by_wish = [path for path in new if "vocab" in expected[path].axes and source.vocabulary == "new"]
+    if not source.partial and (set(new) - set(new_by_wish) or (unused and len(unused) > len(new_by_wish))):
+        lacking = [path for path in new if path not in new_by_wish] or unused
+        what = "lacks or has in another shape" if set(new) - set(new_by_wish) else "has, this model has not,"
+        raise UserError(
+            f"init_from.path: {source.path} {what} {_some(lacking)}; init_from.partial=true takes what fits"
+        )
+    say(f"starting from {name}: {len(taken)} of {len(expected)} parameters taken as they are")
+    for what, paths in (("fitted", fitted), ("new", new), ("not used", unused)):
+        if paths:
+            say(f"  {what}: {', '.join(paths)}")
+    params = traverse_util.unflatten_dict(flat, sep="/")
+    return state.replace(params=params, ema=None if state.ema is None else jax.tree.map(jnp.copy, params))
+
+
+def _open(source: InitConfig) -> tuple[Iterator[tuple[str, np.ndarray]], int, str]:
+    """(parameters by path, rows of its vocabulary, what it is)."""
+    if is_hugging_face(source.path):
+        opened = open_directory(source.path, partial=True)
+        parts = mapping.parameters(opened.pieces(), mapping.places(opened.config))
+        return parts, opened.config.vocab_size, str(source.path)
+    run_dir, step = checkpoint.find(source.path, source.step)
+    saved: Mapping[str, np.ndarray] = weights.Saved(run_dir, step)
+    parts = ((path, saved[path]) for path in saved)
+    return parts, configs.load(run_dir).model.vocab_size, f"{run_dir} at step {step}"
+
+
+def _fit(array: np.ndarray, fresh: jax.Array, place: mapping.Place, common: int, vocabulary: str) -> np.ndarray | None:
+    """The parameter in the shape wanted: `array` itself where nothing is to be done, None where it cannot be."""
+    if "vocab" in place.axes:
+        axis = place.axes.index("vocab")
+        if vocabulary == "new" or _without(array.shape, axis) != _without(place.shape, axis):
+            return None
+        if array.shape[axis] == place.shape[axis] == stored_rows(common) and vocabulary == "same":
+            return array
+        rows = (slice(None),) * axis + (slice(common),)
+        whole = np.array(fresh)
+        whole[rows] = array[rows]
+        return whole
+    if array.shape == place.shape:
+        return array
+    if "positions" in place.axes and array.ndim == len(place.shape):
+        axis = place.axes.index("positions")
+        if _without(array.shape, axis) == _without(place.shape, axis):
+            return np.take(array, np.arange(place.shape[axis]) % array.shape[axis], axis)
+    return None
+
+
+def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return (*shape[:axis], *shape[axis + 1 :])
+
+
+def _placed(array: np.ndarray, sharding: Any) -> jax.Array:
+    array = np.asarray(array, np.float32)
+    return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+
+
+def _some(paths: list[str]) -> str:
+    return ", ".join(paths[:3]) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
