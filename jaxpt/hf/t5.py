@@ -55,19 +55,16 @@ def table(config: T5Config) -> Table:
     )
 
 
-def _infer(keys: dict[str, Any], tensors: Mapping[str, Any]) -> dict[str, Any]:
+def _infer(tensors: Mapping[str, Any], scaled: bool, **more: Any) -> dict[str, Any]:
     """Whether the output projection is the input table: newer files all say that it is, so the tensors decide."""
-    if "lm_head.weight" not in tensors:
-        return {"tie_embeddings": True}
-    tied = keys.get("tie_word_embeddings", True) and np.array_equal(tensors["lm_head.weight"], tensors["shared.weight"])
-    return {"tie_embeddings": bool(tied)}
+    tied = "lm_head.weight" not in tensors or "shared.weight" not in tensors
+    tied = tied or bool(np.array_equal(tensors["lm_head.weight"], tensors["shared.weight"]))
+    return {"tie_embeddings": tied, "scale_logits": None if scaled == tied else scaled, **more}
 
 
-def _scaled(keys: dict[str, Any], tensors: Mapping[str, Any]) -> dict[str, Any]:
+def _infer_t5(keys: dict[str, Any], tensors: Mapping[str, Any]) -> dict[str, Any]:
     """Version 1.0 scales what goes into the output projection. 1.1 said so by not tying it, newer files by a key."""
-    return _infer(keys, tensors) | {
-        "scale_logits": keys.get("scale_decoder_outputs", keys.get("tie_word_embeddings", True))
-    }
+    return _infer(tensors, keys.get("scale_decoder_outputs", keys.get("tie_word_embeddings", True)))
 
 
 def _write(keys: dict[str, Any], config: T5Config) -> dict[str, Any]:
@@ -107,16 +104,14 @@ def _family(model_type: str, name: str, feed_forward: str, **more: Any) -> Famil
 
 
 FAMILIES = (
-    _family(
-        "t5", "T5", "relu", infer=_scaled, write=_write, suits=lambda config: not config.bias_per_layer
-    ),
+    _family("t5", "T5", "relu", infer=_infer_t5, write=_write, suits=lambda config: not config.bias_per_layer),
     # mT5's class never scales, UMT5's always.
     _family(
-        "mt5", "MT5", "gated-gelu", infer=lambda *found: _infer(*found) | {"scale_logits": False},
-        write=_write, suits=lambda config: False,
+        "mt5", "MT5", "gated-gelu", infer=lambda keys, tensors: _infer(tensors, False), write=_write,
+        suits=lambda config: False,
     ),
     _family(
-        "umt5", "UMT5", "gated-gelu",
-        infer=lambda *found: _infer(*found) | {"scale_logits": True, "bias_per_layer": True}, write=_write,
+        "umt5", "UMT5", "gated-gelu", infer=lambda keys, tensors: _infer(tensors, True, bias_per_layer=True),
+        write=_write,
     ),
 )  # fmt: skip

@@ -142,9 +142,7 @@ class RelativeAttention(nn.Module):
                 at_BxPxS = length - targets[:, :, None] + jnp.arange(keys)
                 bias = jnp.take_along_axis(by_row, at_BxPxS[:, None], axis=-1)
             if relative.differ_BxLxS is not None:
-                by_type = jnp.einsum("BLHK,THK->BHLT", q + type_bias, types.reshape(2, heads, width)).astype(
-                    jnp.float32
-                )
+                by_type = jnp.einsum("BLHK,THK->BHLT", q + type_bias, types_2xHxK).astype(jnp.float32)
                 differ = relative.differ_BxLxS
                 differ = differ if targets is None else jnp.take_along_axis(differ, targets[:, :, None], axis=1)
                 bias += jnp.where(differ[:, None], by_type[..., 1:], by_type[..., :1])

@@ -8,10 +8,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxpt.models import base
+from jaxpt.models.albert import AlbertConfig
+from jaxpt.models.bart import BartConfig
 from jaxpt.models.bert import BertConfig
+from jaxpt.models.deberta import DebertaConfig
+from jaxpt.models.distilbert import DistilBertConfig
+from jaxpt.models.electra import ElectraConfig
+from jaxpt.models.gpt import GPTConfig
 from jaxpt.models.gpt2 import GPT2Config
 from jaxpt.models.layers import Embed
+from jaxpt.models.llama import LlamaConfig
+from jaxpt.models.modernbert import ModernBertConfig
+from jaxpt.models.roberta import RobertaConfig
 from jaxpt.models.t5 import T5Config
+from jaxpt.models.xlnet import XLNetConfig
 
 V = 203
 SIZES = {"vocab_size": V, "layers": 2, "embed_dim": 24, "heads": 3, "dtype": "float32"}
@@ -34,6 +44,37 @@ def t5_old(**options):
 
 
 ALL = {"bert": bert, "gpt2": gpt2, "t5": t5, "t5_old": t5_old}
+
+
+def _maker(kind, **more):
+    return lambda **options: kind(**SIZES | {"mlp_dim": 40} | more | options)
+
+
+# The other architectures: each differs from one of the four above in a few parts.
+OTHERS = {
+    "albert": _maker(AlbertConfig, max_positions=32, embedding_dim=10, layers=4, groups=2, inner_layers=2),
+    "bart": _maker(BartConfig, max_positions=32, decoder_layers=1, decoder_heads=4, decoder_mlp_dim=20),
+    "mbart": _maker(
+        BartConfig, max_positions=32, decoder_layers=1, decoder_heads=3, decoder_mlp_dim=40, pre_norm=True,
+        scale_embeddings=True,
+    ),
+    "deberta": _maker(DebertaConfig, max_positions=32, buckets=4),
+    "deberta_v2": _maker(
+        DebertaConfig, max_positions=32, buckets=4, share_projections=False, convolution=3, token_types=2,
+        absolute_positions=True,
+    ),
+    "distilbert": _maker(DistilBertConfig, max_positions=32),
+    "electra": _maker(ElectraConfig, max_positions=32, embedding_dim=10),
+    "electra_generator": _maker(ElectraConfig, max_positions=32, embedding_dim=10, role="generator"),
+    "gpt": _maker(GPTConfig, max_positions=32, mlp_dim=None),
+    "llama": _maker(LlamaConfig, max_positions=32, heads=6, kv_heads=2),
+    "mistral": _maker(LlamaConfig, max_positions=32, heads=6, kv_heads=2, window=3),
+    "modernbert": _maker(ModernBertConfig, max_positions=32, heads=6, layers=8, window=4),
+    "roberta": _maker(RobertaConfig, max_positions=34),
+    "umt5": lambda **options: t5(bias_per_layer=True, scale_logits=True, **options),
+    "xlnet": _maker(XLNetConfig, head_dim=8),
+}  # fmt: skip
+EVERY = ALL | OTHERS
 
 
 @functools.cache

@@ -19,13 +19,32 @@ from tests.models.helpers import ALL, V, made, tokens
 
 SIZES = sorted((Path(__file__).parents[2] / "configs" / "models").glob("*.yaml"))
 PUBLISHED = {
-    "bert_tiny": 4_433_468, "bert_base": 110_106_428, "bert_large": 336_226_108,
-    "gpt2_124m": 124_439_808, "gpt2_355m": 354_823_168, "gpt2_774m": 774_030_080, "gpt2_1558m": 1_557_611_200,
-    "t5_small": 60_506_624, "t5_base": 222_903_552, "t5_large": 737_668_096, "t5_3b": 2_851_598_336,
-    "t5_11b": 11_307_321_344, "t5_1_1_small": 76_961_152, "t5_1_1_base": 247_577_856,
-    "t5_1_1_large": 783_150_080, "t5_1_1_xl": 2_849_757_184, "t5_1_1_xxl": 11_135_332_352,
+    "albert_base": 11_813_810, "albert_large": 17_847_474, "albert_xlarge": 59_021_490, "albert_xxlarge": 223_158_450,
+    "bart_base": 139_420_416, "bart_large": 406_291_456, "bert_base": 110_106_428, "bert_large": 336_226_108,
+    "bert_medium": 41_668_412, "bert_mini": 11_267_900, "bert_small": 29_058_876, "bert_tiny": 4_433_468,
+    "deberta_v2_xlarge": 887_085_156, "deberta_v2_xxlarge": 1_567_041_636, "deberta_v3_base": 184_551_780,
+    "deberta_v3_large": 435_191_908, "deberta_v3_small": 142_024_548, "deberta_v3_xsmall": 70_958_820,
+    "distilbert_base": 66_985_530, "electra_base": 109_483_009, "electra_base_generator": 33_740_602,
+    "electra_large": 335_142_913, "electra_large_generator": 51_295_290, "electra_small": 13_549_057,
+    "gpt2_124m": 124_439_808, "gpt2_1558m": 1_557_611_200, "gpt2_355m": 354_823_168, "gpt2_774m": 774_030_080,
+    "gpt3_125m": 125_226_240, "gpt3_13b": 12_853_386_240, "gpt3_175b": 174_604_259_328, "gpt3_1_3b": 1_315_723_264,
+    "gpt3_2_7b": 2_651_553_280, "gpt3_350m": 355_871_744, "gpt3_6_7b": 6_658_404_352, "gpt3_760m": 760_300_032,
+    "gpt_117m": 116_534_784, "llama2_70b": 68_976_648_192, "llama3_1_405b": 405_853_388_800,
+    "llama3_2_1b": 1_235_814_400, "llama3_2_3b": 3_212_749_824, "llama3_70b": 70_553_706_496,
+    "llama3_8b": 8_030_261_248, "llama_13b": 13_015_864_320, "llama_33b": 32_528_943_616, "llama_65b": 65_285_660_672,
+    "llama_7b": 6_738_415_616, "mbart_cc25": 610_851_840, "mistral_7b": 7_241_732_096, "modernbert_base": 149_655_232,
+    "modernbert_large": 395_881_664, "mt5_base": 582_401_280, "mt5_large": 1_229_581_312, "mt5_small": 300_176_768,
+    "mt5_xl": 3_742_619_648, "mt5_xxl": 12_921_057_280, "roberta_base": 124_697_433, "roberta_large": 355_412_057,
+    "t5_11b": 11_307_321_344, "t5_1_1_base": 247_577_856, "t5_1_1_large": 783_150_080, "t5_1_1_small": 76_961_152,
+    "t5_1_1_xl": 2_849_757_184, "t5_1_1_xxl": 11_135_332_352, "t5_3b": 2_851_598_336, "t5_base": 222_903_552,
+    "t5_large": 737_668_096, "t5_small": 60_506_624, "tinyllama_1_1b": 1_100_048_384, "umt5_base": 592_043_520,
+    "umt5_small": 306_601_984, "umt5_xl": 3_768_356_864, "umt5_xxl": 12_972_531_712, "xlm_roberta_base": 278_295_186,
+    "xlm_roberta_large": 560_142_482, "xlnet_base": 116_750_336, "xlnet_large": 360_300_800,
 }  # fmt: skip
-WITHOUT_HEADS = {"bert_tiny": 4_385_920, "bert_base": 109_482_240, "bert_large": 335_141_888}
+WITHOUT_HEADS = {
+    "bert_tiny": 4_385_920, "bert_base": 109_482_240, "bert_large": 335_141_888, "albert_base": 11_683_584,
+    "albert_large": 17_683_968, "albert_xlarge": 58_724_864, "albert_xxlarge": 222_595_584,
+}  # fmt: skip
 
 
 def scores(model, variables, ids):

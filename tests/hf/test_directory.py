@@ -1,0 +1,180 @@
+"""Directories in Hugging Face's form: every family's round trip, and what is said of wrong ones. No torch needed."""
+
+import json
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+from flax import traverse_util
+
+from jaxpt import hf
+from jaxpt.errors import UserError
+from jaxpt.hf import directory, files, mapping
+from jaxpt.hf.options import FIXED, HARMLESS
+from jaxpt.models import base
+from tests.models.helpers import ALL, EVERY
+
+V = 203
+
+
+def fresh(config, seed=0):
+    """(model, random parameters) with zeros in the rows that only pad the vocabulary, as an import has them."""
+    rng = np.random.default_rng(seed)
+    flat = {}
+    for path, place in mapping.places(config).items():
+        stripped = place.stripped(config.vocab_size)
+        padding = [(0, full - size) for full, size in zip(place.shape, stripped)]
+        flat[path] = np.pad(rng.normal(size=stripped).astype(np.float32), padding)
+    return config.build(), traverse_util.unflatten_dict(flat, sep="/")
+
+
+@pytest.fixture
+def bert():
+    return fresh(ALL["bert"]())
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_saved_and_loaded(name, tmp_path):
+    model, params = fresh(EVERY[name]())
+    hf.save(tmp_path, model, params)
+    again, loaded = hf.load(tmp_path)
+    assert again.config == model.config.model_copy(update={"dtype": "auto"})
+    jax.tree.map(np.testing.assert_array_equal, params, loaded)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_config_json_names_the_class_and_every_option(name):
+    config = EVERY[name]()
+    family = directory.family_of(config)
+    keys = directory.to_json(family, config)
+    assert keys["model_type"] == family.model_type and keys["architectures"] == [family.class_of(config)]
+    known = {o.theirs for o in family.options} | {*family.fixed, *family.harmless, *HARMLESS, *FIXED}
+    assert {key.split(".")[0] for key in keys} <= {key.split(".")[0] for key in known}  # so it can be read back
+
+
+def test_files_are_cut_and_indexed(bert, tmp_path):
+    model, params = bert
+    hf.save(tmp_path, model, params, shard_bytes=10_000)
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    names = sorted({*index["weight_map"].values()})
+    assert len(names) > 3 and names[0] == f"model-00001-of-{len(names):05}.safetensors"
+    assert all((tmp_path / name).stat().st_size < 30_000 for name in names)
+    jax.tree.map(np.testing.assert_array_equal, params, hf.load(tmp_path)[1])
+    (tmp_path / names[1]).unlink()
+    with pytest.raises(UserError, match=f"{names[1]} is missing, model.safetensors.index.json names it"):
+        hf.load(tmp_path)
+
+
+def test_the_safetensors_package_reads_what_is_written(bert, tmp_path):
+    from safetensors.numpy import load_file
+
+    hf.save(tmp_path, *bert)
+    theirs = load_file(tmp_path / "model.safetensors")
+    ours = mapping.to_hf(bert[1], directory.family_of(bert[0].config).table(bert[0].config), bert[0].config, tied=False)
+    assert set(theirs) == set(ours)
+    for name, x in theirs.items():
+        np.testing.assert_array_equal(x, ours[name])
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16])
+def test_the_dtype_is_kept(bert, tmp_path, dtype):
+    model, params = bert
+    hf.save(tmp_path, model, params, dtype=dtype)
+    _, low = hf.load(tmp_path)
+    assert {x.dtype for x in jax.tree.leaves(low)} == {np.dtype(dtype)}
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a.astype(dtype), b), params, low)
+    _, full = hf.load(tmp_path, dtype=np.float32)
+    assert {x.dtype for x in jax.tree.leaves(full)} == {np.dtype(np.float32)}
+
+
+def edit(path, **changes):
+    keys = json.loads((path / "config.json").read_text()) | changes
+    (path / "config.json").write_text(json.dumps({k: v for k, v in keys.items() if v != "absent"}))
+
+
+def test_options_that_are_not_had_are_named(bert, tmp_path):
+    hf.save(tmp_path, *bert)
+    for change, message in (
+        ({"model_type": "rwkv"}, r"model_type 'rwkv' is none of albert, "),
+        (
+            {"position_embedding_type": "relative_key"},
+            r"position_embedding_type: 'relative_key' is not supported, only ",
+        ),
+        ({"is_decoder": True}, r"is_decoder: True is not supported, only false"),
+        ({"hidden_act": "mish"}, r"hidden_act: 'mish' is not supported, only \"gelu\" or "),
+        ({"hiden_act": "relu"}, r"hiden_act: 'relu' is not known for model_type bert \(near hidden_act\)"),
+        ({"num_attention_heads": 5}, r"heads: 5 does not divide embed_dim 24"),
+    ):
+        hf.save(tmp_path, *bert)
+        edit(tmp_path, **change)
+        with pytest.raises(UserError, match=message):
+            hf.load(tmp_path)
+    hf.save(tmp_path, *bert)
+    edit(tmp_path, flavour="vanilla", model_type="bert")
+    hf.load(tmp_path, ignore=["flavour"])
+
+
+def test_what_is_missing_is_drawn_when_told_so(bert, tmp_path):
+    model, params = bert
+    hf.save(tmp_path, model, params)
+    edit(tmp_path, intermediate_size=48)
+    with pytest.raises(UserError, match=r"weights: bert\.encoder\.layer\.0\.intermediate\.dense\.bias has shape"):
+        hf.load(tmp_path)
+    wider, taken = hf.load(tmp_path, partial=True)
+    assert jax.tree.map(np.shape, taken) == jax.tree.map(lambda x: x.shape, base.shapes(wider))
+    np.testing.assert_array_equal(taken["token_embed"]["table"], params["token_embed"]["table"])
+
+
+def test_a_body_without_heads_and_old_spellings(bert, tmp_path):
+    """`BertModel` leaves the prefix out; files of 2018 say gamma and beta."""
+    model, params = bert
+    hf.save(tmp_path, model, params)
+    tensors = dict(files.Tensors(tmp_path))
+    body = {name.removeprefix("bert."): x for name, x in tensors.items() if name.startswith("bert.")}
+    body["embeddings.LayerNorm.gamma"] = body.pop("embeddings.LayerNorm.weight")
+    files.write(tmp_path, {name: (x.shape, x.dtype) for name, x in body.items()}, body.items())
+    with pytest.raises(UserError, match=r"weights: cls\.predictions\..* are missing"):
+        hf.load(tmp_path)
+    _, taken = hf.load(tmp_path, partial=True)
+    jax.tree.map(np.testing.assert_array_equal, params["encoder"], taken["encoder"])
+    jax.tree.map(np.testing.assert_array_equal, params["embed_norm"], taken["embed_norm"])
+
+
+def test_a_tied_tensor_may_stand_under_either_name(bert, tmp_path):
+    model, params = bert
+    hf.save(tmp_path, model, params)
+    tensors = dict(files.Tensors(tmp_path))
+    tensors["cls.predictions.decoder.weight"] = tensors.pop("bert.embeddings.word_embeddings.weight")
+    files.write(tmp_path, {name: (x.shape, x.dtype) for name, x in tensors.items()}, tensors.items())
+    jax.tree.map(np.testing.assert_array_equal, params, hf.load(tmp_path)[1])
+
+
+def test_no_directory_no_weights_and_damaged_files(bert, tmp_path):
+    with pytest.raises(UserError, match=r"no config\.json there"):
+        hf.load(tmp_path)
+    hf.save(tmp_path, *bert)
+    whole = (tmp_path / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(whole[:-10])
+    with pytest.raises(UserError, match=r"model\.safetensors: not a whole safetensors file"):
+        hf.load(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"holds no weights; wants model\.safetensors or pytorch_model\.bin"):
+        hf.load(tmp_path)
+
+
+def test_tensors_that_must_be_zero(tmp_path):
+    model, params = fresh(EVERY["bart"]())
+    hf.save(tmp_path, model, params)
+    tensors = dict(files.Tensors(tmp_path))
+    assert tensors["final_logits_bias"].shape == (1, V)
+    tensors["final_logits_bias"] = tensors["final_logits_bias"] + 1
+    files.write(tmp_path, {name: (x.shape, x.dtype) for name, x in tensors.items()}, tensors.items())
+    with pytest.raises(UserError, match=r"final_logits_bias is not zero"):
+        hf.load(tmp_path)
+
+
+def test_saving_another_tree_is_an_error(bert, tmp_path):
+    model, params = bert
+    with pytest.raises(UserError, match=r"no parameter token_embed/table"):
+        hf.save(tmp_path, model, {k: v for k, v in params.items() if k != "token_embed"})

@@ -1,0 +1,134 @@
+"""`jaxpt import` and `jaxpt export`, and runs that start from what was imported."""
+
+import json
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+
+from jaxpt import config as configs
+from jaxpt import convert, hf
+from jaxpt.cli import main
+from jaxpt.data import tokenizers
+from jaxpt.train import initial, state, weights
+from tests import families
+from tests.hf.test_directory import fresh
+
+
+def model_config(family, **options):
+    return families.config(family, model={**families.MODELS[family], "dtype": "auto", **options}).model
+
+
+@pytest.fixture(scope="module")
+def texts():
+    return ["the cat sat on the mat", "a dog ran after the cat", "no one saw the dog run away"] * 5
+
+
+def made(path, family, texts, **save):
+    """A directory in Hugging Face's form, with a vocabulary; returns its parameters."""
+    model, params = fresh(model_config(family, vocab_size=300 if family == "gpt2" else 60))
+    hf.save(path, model, params, **save)
+    size = {"gpt2": 270, "t5": 50, "bert": 50}[family]
+    settings = configs.TokenizerConfig(kind=families.TOKENIZERS[family], extra_ids=5 if family == "t5" else None)
+    tokenizers.train(texts, settings, size, path)
+    return params
+
+
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_there_and_back(family, texts, tmp_path, capsys):
+    params = made(tmp_path / "hf", family, texts)
+    assert main(["import", str(tmp_path / "hf"), str(tmp_path / "run")]) == 0
+    assert "parameters from" in capsys.readouterr().out
+    jax.tree.map(np.testing.assert_array_equal, params, weights.read(tmp_path / "run", 0))
+    config = configs.load(tmp_path / "run")
+    assert config.model == model_config(family, vocab_size=config.model.vocab_size)
+    assert main(["export", str(tmp_path / "run"), str(tmp_path / "out")]) == 0
+    jax.tree.map(np.testing.assert_array_equal, params, hf.load(tmp_path / "out")[1])
+    before, after = (tokenizers.load(tmp_path / side) for side in ("hf", "out"))
+    assert before.digest() == after.digest()
+    keys = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert keys["pad_token_id"] == before.vocabulary.pad
+
+
+def test_the_dtype_is_kept_and_changed_on_request(texts, tmp_path):
+    made(tmp_path / "hf", "bert", texts, dtype=ml_dtypes.bfloat16)
+    convert.import_weights(tmp_path / "hf", tmp_path / "run", report=lambda line: None)
+    assert {np.dtype(d) for d in weights.Saved(tmp_path / "run", 0).dtypes.values()} == {np.dtype(ml_dtypes.bfloat16)}
+    for asked, dtype in ((None, ml_dtypes.bfloat16), ("float32", np.float32)):
+        convert.export(tmp_path / "run", tmp_path / str(asked), dtype=asked, report=lambda line: None)
+        assert {x.dtype for x in jax.tree.leaves(hf.load(tmp_path / str(asked))[1])} == {np.dtype(dtype)}
+
+
+def test_nothing_is_left_behind_where_an_import_fails(texts, tmp_path, capsys):
+    made(tmp_path / "hf", "bert", texts)
+    (tmp_path / "hf" / "model.safetensors").write_bytes(b"")
+    assert main(["import", str(tmp_path / "hf"), str(tmp_path / "run")]) == 2
+    assert "not a whole safetensors file" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["hf"]
+    assert main(["import", str(tmp_path / "hf"), str(tmp_path / "hf")]) == 2
+    assert "exists already" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_an_imported_directory_evaluates(texts, tmp_path, capsys):
+    made(tmp_path / "hf", "gpt2", texts)
+    convert.import_weights(tmp_path / "hf", tmp_path / "run")
+    (tmp_path / "text.txt").write_text("\n".join(texts * 8))
+    options = [f"data.path={tmp_path / 'text.txt'}", "data.length=16", f"data.cache_dir={tmp_path / 'cache'}"]
+    assert main(["eval", str(tmp_path / "run"), "data.validation_fraction=0.5", *options]) == 0
+    assert "at step 0" in capsys.readouterr().out
+
+
+def start(source, family="bert", **options):
+    """Starts a run of `family` from `source`; returns its state and what was said."""
+    model = options.pop("model", {})
+    config = families.config(
+        family, model={**families.MODELS[family], "vocab_size": 60, **model},
+        init_from={"path": str(source), **options},
+    )  # fmt: skip
+    said = []
+    setup = state.setup(config, jax.devices()[:1])
+    return initial.start(setup, config.init_from, said.append), setup.init(), said
+
+
+def test_a_run_starts_from_a_hugging_face_directory_and_from_an_import(texts, tmp_path):
+    params = made(tmp_path / "hf", "bert", texts)
+    convert.import_weights(tmp_path / "hf", tmp_path / "run", report=lambda line: None)
+    for source in ("hf", "run"):
+        begun, _, said = start(tmp_path / source, partial=True)
+        jax.tree.map(np.testing.assert_array_equal, params, begun.params)
+        assert int(begun.step) == 0 and len(said) == 1 and "parameters taken as they are" in said[0]
+
+
+def test_a_longer_position_table_repeats_the_shorter_one(texts, tmp_path):
+    params = made(tmp_path / "hf", "bert", texts)
+    begun, _, said = start(tmp_path / "hf", model={"max_positions": 80})
+    old, new = (np.asarray(p["position_embed"]["table"]) for p in (params, begun.params))
+    np.testing.assert_array_equal(new, np.concatenate([old, old, old[:16]]))
+    assert said[1] == "  fitted: position_embed/table"
+
+
+def test_another_vocabulary(texts, tmp_path):
+    params = made(tmp_path / "hf", "bert", texts)
+    with pytest.raises(Exception, match=r"its vocabulary has 60 ids, model.vocab_size is 70"):
+        start(tmp_path / "hf", model={"vocab_size": 70})
+    old = params["token_embed"]["table"]
+    begun, fresh_state, said = start(tmp_path / "hf", model={"vocab_size": 70}, vocabulary="first")
+    now, drawn = (np.asarray(s.params["token_embed"]["table"]) for s in (begun, fresh_state))
+    np.testing.assert_array_equal(now[:60], old[:60])
+    np.testing.assert_array_equal(now[60:], drawn[60:])
+    assert said[1] == "  fitted: token_embed/table, mlm_head/bias"
+    begun, fresh_state, said = start(tmp_path / "hf", model={"vocab_size": 70}, vocabulary="new")
+    np.testing.assert_array_equal(begun.params["token_embed"]["table"], fresh_state.params["token_embed"]["table"])
+    assert any("new: " in line and "token_embed/table" in line for line in said)
+
+
+def test_a_new_head_has_to_be_asked_for(texts, tmp_path):
+    model, params = fresh(model_config("bert", vocab_size=60, next_sentence=False))
+    hf.save(tmp_path / "hf", model, params)
+    with pytest.raises(Exception, match=r"lacks or has in another shape .*init_from\.partial=true"):
+        start(tmp_path / "hf")
+    begun, _, said = start(tmp_path / "hf", partial=True)
+    jax.tree.map(np.testing.assert_array_equal, params["encoder"], begun.params["encoder"])
+    assert any(line.startswith("  new: ") and "next_sentence_head" in line for line in said)
