@@ -54,6 +54,8 @@ class ModelConfig(Frozen):
     """Type of the computation: `auto` is bfloat16 on TPU and GPU, float32 on CPU. Parameters stay float32."""
     remat: Literal["none", "full", "dots", "names"] = execution("none")
     """What the backward pass computes again: nothing, everything, all but matmuls, or all but named activations."""
+    attention: Literal["auto", "xla", "chunked", "cudnn", "splash"] = execution("auto")
+    """Who computes attention: XLA (`chunked`: memory linear in the length), cuDNN (GPU) or the splash kernel (TPU)."""
 
 
 class ObjectiveConfig(Frozen):

@@ -1,79 +1,26 @@
-"""Multi-head attention. All of it goes through one function, `attend`.
+"""Multi-head attention. All of it goes through one function, `attend`, whose implementations are in `kernels`.
 
 Shapes: B batch · L query length · S key length · D embedding width · H heads · G heads of keys · K head width
 """
 
 from __future__ import annotations
 
-import functools
 import math
+from typing import Literal
 
-import flax
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 
+from jaxpt.errors import UserError
+from jaxpt.models import kernels
 from jaxpt.models.layers import Dense, Initializer, constrain
+from jaxpt.models.mask import Mask
 from jaxpt.models.positions import Rotation, rotate
 
-# Finite, so that a row which may look nowhere (padding) gives a plain average and not NaN.
-MASKED = -1e30
-
-
-@flax.struct.dataclass
-class Mask:
-    """Which keys a query may look at, described by parts, so that a kernel need not see an [L, S] array.
-
-    A query looks at keys of its own segment alone. Segment 0 is padding: no one looks there. Without ids, all is
-    one segment. Causality and windows go by the index in the row, which is right for packed rows as well.
-    """
-
-    query_segments_BxL: jax.Array | None = None
-    key_segments_BxS: jax.Array | None = None
-    prefix_BxS: jax.Array | None = None
-    """True at keys that a causal mask leaves open to all of their segment (prefix LM)."""
-    query_ranks_BxL: jax.Array | None = None
-    key_ranks_BxS: jax.Array | None = None
-    """Where there are ranks, a query looks at keys of a lower rank than its own (XLNet)."""
-    causal: bool = flax.struct.field(pytree_node=False, default=False)
-    window: int | None = flax.struct.field(pytree_node=False, default=None)
-    """A query looks at keys that are less than so many positions away."""
-
-    def materialise(self, queries: int, keys: int) -> jax.Array | None:
-        """The mask as an array.
-
-        Args:
-          queries: L.
-          keys: S.
-
-        Returns:
-          bool, broadcastable to [B, L, S], True where a query may look; None where all may look everywhere.
-
-        Example:
-          >>> segments = jnp.array([[1, 2, 2, 0]])
-          >>> Mask(segments, segments, causal=True).materialise(4, 4).astype(int)
-          Array([[[1, 0, 0, 0],
-                  [0, 1, 0, 0],
-                  [0, 1, 1, 0],
-                  [0, 0, 0, 0]]], dtype=int32)
-        """
-        parts = []
-        distance_LxS = jnp.arange(queries)[:, None] - jnp.arange(keys)
-        if self.causal:
-            before = (distance_LxS >= 0)[None]
-            parts.append(before if self.prefix_BxS is None else before | self.prefix_BxS[:, None, :])
-        if self.window is not None:
-            parts.append((jnp.abs(distance_LxS) < self.window)[None])
-        q_BxL, k_BxS = self.query_segments_BxL, self.key_segments_BxS
-        if self.query_ranks_BxL is not None:
-            parts.append(self.key_ranks_BxS[:, None, :] < self.query_ranks_BxL[:, :, None])
-        if q_BxL is not None or k_BxS is not None:
-            q_BxL = jnp.ones((1, queries), jnp.int32) if q_BxL is None else q_BxL
-            k_BxS = jnp.ones((1, keys), jnp.int32) if k_BxS is None else k_BxS
-            parts.append((q_BxL[:, :, None] == k_BxS[:, None, :]) & (k_BxS != 0)[:, None, :])
-        return functools.reduce(jnp.logical_and, parts) if parts else None
+Implementation = Literal["auto", "xla", "chunked", "cudnn", "splash"]
 
 
 def attend(
@@ -86,6 +33,7 @@ def attend(
     scale: float | None = None,
     dropout: float = 0.0,
     dropout_key: jax.Array | None = None,
+    implementation: Implementation = "auto",
 ) -> jax.Array:
     """Scaled dot-product attention, softmax(scale · q·kᵀ + bias) · v, with the softmax in float32.
 
@@ -98,37 +46,76 @@ def attend(
       scale: factor of the scores; 1/√K by default.
       dropout: rate on the attention weights.
       dropout_key: random key; None for no dropout.
+      implementation: who computes it; `auto` goes by device and need, see `choose`.
 
     Returns:
-      [B, L, H, K] in q's dtype. A query that may look nowhere gets the average of all values.
+      [B, L, H, K] in q's dtype. What a query gets that may look nowhere (padding) means nothing, but is finite.
 
     Papers: https://arxiv.org/abs/1706.03762, shared keys https://arxiv.org/abs/2305.13245
     """
-    B, L, H, K = q_BxLxHxK.shape
-    S, G = k_BxSxGxK.shape[1:3]
-    scale = 1 / math.sqrt(K) if scale is None else scale
-    # Heads before length: several times faster on CPUs than contracting in [B, L, H, K].
-    q, k, v = (x.transpose(0, 2, 1, 3) for x in (q_BxLxHxK, k_BxSxGxK, v_BxSxGxK))
-    q = q * scale if scale != 1.0 else q
-    if G == H:
-        scores_BxHxLxS = jnp.einsum("BHLK,BHSK->BHLS", q, k, preferred_element_type=jnp.float32)
-    else:
-        q = q.reshape(B, G, H // G, L, K)
-        scores = jnp.einsum("BGRLK,BGSK->BGRLS", q, k, preferred_element_type=jnp.float32)
-        scores_BxHxLxS = scores.reshape(B, H, L, S)
-    if bias_HxLxS is not None:
-        scores_BxHxLxS += bias_HxLxS
-    allowed_BxLxS = mask.materialise(L, S)
-    if allowed_BxLxS is not None:
-        scores_BxHxLxS = jnp.where(allowed_BxLxS[:, None], scores_BxHxLxS, MASKED)
-    weights = jax.nn.softmax(scores_BxHxLxS, axis=-1).astype(v.dtype)
-    if dropout_key is not None and dropout > 0:
-        keep = jax.random.bernoulli(dropout_key, 1 - dropout, weights.shape)
-        weights = jnp.where(keep, weights / (1 - dropout), 0)
-    if G == H:
-        return jnp.einsum("BHLS,BHSK->BHLK", weights, v).transpose(0, 2, 1, 3)
-    y = jnp.einsum("BGRLS,BGSK->BGRLK", weights.reshape(B, G, H // G, L, S), v)
-    return y.reshape(B, H, L, K).transpose(0, 2, 1, 3)
+    dropping = dropout_key is not None and dropout > 0
+    shapes = q_BxLxHxK.shape, k_BxSxGxK.shape
+    name = choose(*shapes, q_BxLxHxK.dtype, mask, bias_HxLxS is not None, dropping, implementation)
+    scale = 1 / math.sqrt(q_BxLxHxK.shape[-1]) if scale is None else scale
+    if name == "splash":
+        return kernels.splash(q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, scale)
+    if name == "cudnn":
+        return kernels.cudnn(q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS, scale)
+    run = kernels.chunked if name == "chunked" else kernels.plain
+    return run(q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS, scale, dropout if dropping else 0.0, dropout_key)
+
+
+LONG = 2048 * 2048
+"""From so many scores a head on, they are not made all at once."""
+
+
+def choose(
+    q_shape: tuple[int, ...], k_shape: tuple[int, ...], dtype: DTypeLike, mask: Mask, bias: bool, dropping: bool,
+    implementation: Implementation = "auto",
+) -> Implementation:  # fmt: skip
+    """The implementation for a case: a kernel where the device has one and it can do the case, else XLA.
+
+    Args:
+      q_shape: [B, L, H, K].
+      k_shape: [B, S, G, K].
+      dtype: of queries and keys.
+      mask: which keys each query may look at.
+      bias: whether there is one.
+      dropping: whether attention weights are dropped.
+      implementation: what was asked for.
+
+    Returns:
+      "xla", "chunked", "cudnn" or "splash".
+
+    Raises:
+      UserError: what was asked for cannot do this case here.
+    """
+    L, S, device = q_shape[1], k_shape[1], jax.default_backend()
+    lacks = {
+        "splash": {
+            "a TPU": device == "tpu",
+            "no bias": not bias,
+            "no dropout": not dropping,
+            "no ranks or prefix": mask.query_ranks_BxL is None and mask.prefix_BxS is None,
+            "self-attention": L == S and mask.query_segments_BxL is mask.key_segments_BxS,
+            "lengths that are multiples of 128": L % 128 == 0,
+        },
+        "cudnn": {
+            "a GPU": device == "gpu",
+            "bfloat16 or float16": jnp.dtype(dtype).itemsize == 2,
+            "no dropout": not dropping,
+            "lengths that are even": L % 2 == 0 and S % 2 == 0,
+            "heads up to 128 wide": q_shape[-1] % 8 == 0 and q_shape[-1] <= 128,
+        },
+    }
+    lacking = {name: [what for what, there in wanted.items() if not there] for name, wanted in lacks.items()}
+    if implementation == "auto":
+        # cuDNN takes a bias, but turns its gradient out as an array of all scores.
+        fitting = [name for name, what in lacking.items() if not what and not (bias and name == "cudnn")]
+        return fitting[0] if fitting else ("chunked" if L * S > LONG else "xla")
+    if lacking.get(implementation):
+        raise UserError(f"model.attention: {implementation} wants {', '.join(lacking[implementation])}; auto chooses")
+    return implementation
 
 
 class Attention(nn.Module):
@@ -147,6 +134,7 @@ class Attention(nn.Module):
     """Rate on the attention weights."""
     kv_heads: int | None = None
     """Heads of keys and values; as many as queries have by default."""
+    implementation: Implementation = "auto"
 
     @nn.compact
     def __call__(
@@ -175,6 +163,7 @@ class Attention(nn.Module):
         y_BxLxHxK = attend(
             q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS,
             scale=self.scale, dropout=self.dropout, dropout_key=self.make_rng("dropout") if dropping else None,
+            implementation=self.implementation,
         )  # fmt: skip
         y = checkpoint_name(constrain(y_BxLxHxK.reshape(*x_BxLxD.shape[:2], -1), "act_heads"), "context")
         output = Dense(

@@ -16,10 +16,11 @@ import jax
 from pydantic import model_validator
 
 from jaxpt.config import Fraction, ModelConfig, PositiveInt
-from jaxpt.models.attention import Attention, Mask
+from jaxpt.models.attention import Attention
 from jaxpt.models.base import compute_dtype
 from jaxpt.models.heads import finish_logits
 from jaxpt.models.layers import Activation, Embed, FeedForward, LayerNorm, constrain
+from jaxpt.models.mask import Mask
 from jaxpt.models.positions import LearnedPositions
 from jaxpt.models.stack import Segment, Shared, Stack
 
@@ -82,7 +83,9 @@ class Block(nn.Module):
         c, dtype, deterministic = self.config, compute_dtype(self.config), shared.deterministic
         heads = (c.decoder_heads if self.cross else None) or c.heads
         mlp_dim = (c.decoder_mlp_dim if self.cross else None) or c.mlp_dim
-        attention = functools.partial(Attention, heads, c.embed_dim // heads, dtype, INIT, INIT, dropout=c.dropout)
+        attention = functools.partial(
+            Attention, heads, c.embed_dim // heads, dtype, INIT, INIT, dropout=c.dropout, implementation=c.attention
+        )
 
         def residual(name: str, x: jax.Array, f: Any) -> jax.Array:
             """x + f(LN(x)), or LN(x + f(x))."""

@@ -17,10 +17,11 @@ import jax.numpy as jnp
 from pydantic import model_validator
 
 from jaxpt.config import Fraction, ModelConfig, NonNegativeInt, PositiveFloat, PositiveInt
-from jaxpt.models.attention import Attention, Mask
+from jaxpt.models.attention import Attention
 from jaxpt.models.base import compute_dtype
 from jaxpt.models.heads import Classifier, MaskedLMHead, Pooler, finish_logits
 from jaxpt.models.layers import Activation, Dense, Embed, FeedForward, LayerNorm, SmallEmbed, constrain
+from jaxpt.models.mask import Mask
 from jaxpt.models.positions import LearnedPositions
 from jaxpt.models.stack import Segment, Shared, Stack
 
@@ -98,7 +99,10 @@ class Block(nn.Module):
     @nn.compact
     def __call__(self, x_BxLxD: jax.Array, inputs: Any, shared: Shared) -> tuple[jax.Array, None]:
         c, dtype, deterministic = self.config, compute_dtype(self.config), shared.deterministic
-        attention = Attention(c.heads, c.embed_dim // c.heads, dtype, INIT, INIT, dropout=c.dropout, name="attention")
+        attention = Attention(
+            c.heads, c.embed_dim // c.heads, dtype, INIT, INIT, dropout=c.dropout,
+            implementation=c.attention, name="attention",
+        )  # fmt: skip
         feed_forward = FeedForward(c.mlp_dim, c.activation, INIT, INIT, dtype, name="feed_forward")
 
         y = attention(x_BxLxD, shared.mask, deterministic=deterministic)

@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import model_validator
 
 from jaxpt.config import Fraction, ModelConfig, NonNegativeInt, PositiveFloat, PositiveInt
-from jaxpt.models.attention import Mask, attend
+from jaxpt.models.attention import attend
 from jaxpt.models.base import compute_dtype
 from jaxpt.models.heads import MaskedLMHead, finish_logits
 from jaxpt.models.layers import (
@@ -32,6 +32,7 @@ from jaxpt.models.layers import (
     constrain,
     param,
 )
+from jaxpt.models.mask import Mask
 from jaxpt.models.positions import LearnedPositions
 from jaxpt.models.stack import Segment, Shared, Stack
 
@@ -179,7 +180,7 @@ class DisentangledAttention(nn.Module):
         dropping = c.dropout > 0 and not deterministic
         y_BxLxHxK = attend(
             q_BxLxHxK, k_BxSxHxK, v_BxSxHxK, shared.mask, bias_BxHxLxS, scale=scale, dropout=c.dropout,
-            dropout_key=self.make_rng("dropout") if dropping else None,
+            dropout_key=self.make_rng("dropout") if dropping else None, implementation=c.attention,
         )  # fmt: skip
         y_BxLxD = constrain(y_BxLxHxK.reshape(*x_BxLxD.shape), "act_heads")
         return Dense(c.embed_dim, ("heads", "embed"), INIT, dtype, name="output")(y_BxLxD)

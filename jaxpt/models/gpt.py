@@ -43,7 +43,10 @@ class Block(nn.Module):
     def __call__(self, x_BxLxD: jax.Array, inputs: Any, shared: Shared) -> tuple[jax.Array, None]:
         c, dtype, deterministic = self.config, compute_dtype(self.config), shared.deterministic
         head_dim, mlp_dim = c.embed_dim // c.heads, c.mlp_dim or 4 * c.embed_dim
-        attention = Attention(c.heads, head_dim, dtype, INIT, INIT, dropout=c.dropout, name="attention")
+        attention = Attention(
+            c.heads, head_dim, dtype, INIT, INIT, dropout=c.dropout,
+            implementation=c.attention, name="attention",
+        )  # fmt: skip
         feed_forward = FeedForward(mlp_dim, c.activation, INIT, INIT, dtype, name="feed_forward")
 
         y = nn.Dropout(c.dropout)(attention(x_BxLxD, shared.mask, deterministic=deterministic), deterministic)

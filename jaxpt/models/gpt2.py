@@ -14,10 +14,11 @@ import jax
 from pydantic import model_validator
 
 from jaxpt.config import Fraction, ModelConfig, PositiveFloat, PositiveInt
-from jaxpt.models.attention import Attention, Mask
+from jaxpt.models.attention import Attention
 from jaxpt.models.base import compute_dtype
 from jaxpt.models.heads import UntiedHead, finish_logits
 from jaxpt.models.layers import Activation, Embed, FeedForward, LayerNorm, constrain
+from jaxpt.models.mask import Mask
 from jaxpt.models.positions import LearnedPositions
 from jaxpt.models.stack import Segment, Shared, Stack
 
@@ -72,7 +73,10 @@ class Block(nn.Module):
         # 2 · layers residual sums: each adds so little that the variance at the end does not grow with depth.
         residual = nn.initializers.normal(0.02 / math.sqrt(2 * c.layers))
         head_dim, mlp_dim = c.embed_dim // c.heads, c.mlp_dim or 4 * c.embed_dim
-        attention = Attention(c.heads, head_dim, dtype, INIT, residual, dropout=c.dropout, name="attention")
+        attention = Attention(
+            c.heads, head_dim, dtype, INIT, residual, dropout=c.dropout,
+            implementation=c.attention, name="attention",
+        )  # fmt: skip
         feed_forward = FeedForward(mlp_dim, c.activation, INIT, residual, dtype, name="feed_forward")
 
         y = LayerNorm(c.epsilon, dtype, name="attention_norm")(x_BxLxD)

@@ -18,10 +18,11 @@ import jax.numpy as jnp
 from pydantic import model_validator
 
 from jaxpt.config import Fraction, ModelConfig, PositiveFloat, PositiveInt
-from jaxpt.models.attention import Attention, Mask
+from jaxpt.models.attention import Attention
 from jaxpt.models.base import compute_dtype
 from jaxpt.models.heads import UntiedHead, finish_logits
 from jaxpt.models.layers import Activation, Embed, FeedForward, RMSNorm, constrain
+from jaxpt.models.mask import Mask
 from jaxpt.models.positions import Rope
 from jaxpt.models.stack import Segment, Shared, Stack
 
@@ -112,7 +113,7 @@ class Block(nn.Module):
         residual = nn.initializers.normal(0.02 / math.sqrt(2 * c.layers))
         attention = Attention(
             c.heads, c.width, dtype, INIT, residual, use_bias=c.attention_bias, dropout=c.dropout,
-            kv_heads=c.kv_heads, name="attention",
+            kv_heads=c.kv_heads, implementation=c.attention, name="attention",
         )  # fmt: skip
         feed_forward = FeedForward(
             c.mlp_dim, c.activation, INIT, residual, dtype, gated=True, use_bias=c.mlp_bias, name="feed_forward"

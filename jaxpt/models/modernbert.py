@@ -18,10 +18,11 @@ import jax.numpy as jnp
 from pydantic import model_validator
 
 from jaxpt.config import Fraction, ModelConfig, PositiveFloat, PositiveInt
-from jaxpt.models.attention import Attention, Mask
+from jaxpt.models.attention import Attention
 from jaxpt.models.base import compute_dtype
 from jaxpt.models.heads import MaskedLMHead, finish_logits
 from jaxpt.models.layers import Activation, Embed, FeedForward, LayerNorm, constrain
+from jaxpt.models.mask import Mask
 from jaxpt.models.positions import Rope
 from jaxpt.models.stack import Segment, Shared, Stack
 
@@ -111,7 +112,7 @@ class Block(nn.Module):
         norm = functools.partial(LayerNorm, c.epsilon, dtype, c.norm_bias)
         attention = Attention(
             c.heads, c.embed_dim // c.heads, dtype, INIT, residual, use_bias=c.attention_bias, dropout=c.dropout,
-            name="attention",
+            implementation=c.attention, name="attention",
         )  # fmt: skip
         feed_forward = FeedForward(
             c.mlp_dim, c.activation, INIT, residual, dtype, gated=True, use_bias=c.mlp_bias, dropout=c.dropout,

@@ -16,7 +16,7 @@ import flax
 import flax.linen as nn
 import jax
 
-from jaxpt.models.attention import Mask
+from jaxpt.models.mask import Mask
 
 # Memory first: the projections around attention are kept, scores and the wide feed-forward are computed again.
 SAVED_NAMES = ("query", "key", "value", "context")

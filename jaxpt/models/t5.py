@@ -15,10 +15,11 @@ import flax.linen as nn
 import jax
 
 from jaxpt.config import Fraction, ModelConfig, PositiveFloat, PositiveInt
-from jaxpt.models.attention import Attention, Mask
+from jaxpt.models.attention import Attention
 from jaxpt.models.base import compute_dtype
 from jaxpt.models.heads import UntiedHead, finish_logits
 from jaxpt.models.layers import Activation, Embed, FeedForward, RMSNorm, constrain
+from jaxpt.models.mask import Mask
 from jaxpt.models.positions import RelativeBias
 from jaxpt.models.stack import Segment, Shared, Stack
 
@@ -87,7 +88,17 @@ class Block(nn.Module):
         # Scores are not divided by √head_dim: the initial queries are that much smaller instead.
         query_init = nn.initializers.variance_scaling(1.0 / c.head_dim, "fan_in", "normal")
         attention = functools.partial(
-            Attention, c.heads, c.head_dim, dtype, INIT, INIT, query_init, use_bias=False, scale=1.0, dropout=c.dropout
+            Attention,
+            c.heads,
+            c.head_dim,
+            dtype,
+            INIT,
+            INIT,
+            query_init,
+            use_bias=False,
+            scale=1.0,
+            dropout=c.dropout,
+            implementation=c.attention,
         )
         feed_forward = FeedForward(
             c.mlp_dim, ACTIVATION[c.feed_forward], INIT, INIT, dtype,

@@ -20,10 +20,11 @@ import numpy as np
 from pydantic import model_validator
 
 from jaxpt.config import Fraction, ModelConfig, PositiveFloat, PositiveInt
-from jaxpt.models.attention import Mask, attend
+from jaxpt.models.attention import attend
 from jaxpt.models.base import compute_dtype
 from jaxpt.models.heads import finish_logits
 from jaxpt.models.layers import Activation, Dense, Embed, FeedForward, LayerNorm, constrain, param, stored_rows
+from jaxpt.models.mask import Mask
 from jaxpt.models.stack import Segment, Shared, Stack
 
 INIT = nn.initializers.normal(0.02)
@@ -149,7 +150,7 @@ class RelativeAttention(nn.Module):
             scale = 1 / math.sqrt(width)
             y = attend(
                 q + content_bias, k_BxSxHxK, v_BxSxHxK, mask, bias * scale, scale=scale, dropout=c.dropout,
-                dropout_key=self.make_rng("dropout") if dropping else None,
+                dropout_key=self.make_rng("dropout") if dropping else None, implementation=c.attention,
             )  # fmt: skip
             return output(constrain(y.reshape(*x_BxLxD.shape[:2], -1), "act_heads"))
 

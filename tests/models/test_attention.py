@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from jaxpt.models import attention
-from jaxpt.models.attention import Mask, attend
+from jaxpt.models.attention import attend
+from jaxpt.models.mask import Mask
 
 B, L, S, H, K = 2, 5, 7, 3, 4
 

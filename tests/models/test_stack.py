@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxpt.models.attention import Mask
 from jaxpt.models.base import unstack
+from jaxpt.models.mask import Mask
 from jaxpt.models.stack import Segment, Shared, Stack
 
 

@@ -1,0 +1,175 @@
+"""Implementations of attention: plain XLA, XLA in chunks of queries, cuDNN on GPUs, splash attention on TPUs.
+
+All take queries [B, L, H, K], keys and values [B, S, G, K], G of which divides H, a mask by its parts and the factor of
+the scores. `attention.choose` knows what each of them can do.
+
+Shapes: B batch · L query length · S key length · H heads · G heads of keys · K head width · C chunk of queries
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from jaxpt.models.mask import MASKED, Mask
+
+CHUNK_SCORES = 2048 * 512
+"""Scores of one head that exist at one time."""
+LANES = 128
+
+
+def plain(
+    q_BxLxHxK: jax.Array,
+    k_BxSxGxK: jax.Array,
+    v_BxSxGxK: jax.Array,
+    mask: Mask,
+    bias_HxLxS: jax.Array | None,
+    scale: float,
+    dropout: float = 0.0,
+    dropout_key: jax.Array | None = None,
+    start: jax.Array | int = 0,
+) -> jax.Array:
+    """All scores at once; `start` is the index of the first query, where these are some of more."""
+    B, L, H, K = q_BxLxHxK.shape
+    S, G = k_BxSxGxK.shape[1:3]
+    # Heads before length: several times faster on CPUs than contracting in [B, L, H, K].
+    q, k, v = (x.transpose(0, 2, 1, 3) for x in (q_BxLxHxK, k_BxSxGxK, v_BxSxGxK))
+    q = q * scale if scale != 1.0 else q
+    if G == H:
+        scores_BxHxLxS = jnp.einsum("BHLK,BHSK->BHLS", q, k, preferred_element_type=jnp.float32)
+    else:
+        q = q.reshape(B, G, H // G, L, K)
+        scores = jnp.einsum("BGRLK,BGSK->BGRLS", q, k, preferred_element_type=jnp.float32)
+        scores_BxHxLxS = scores.reshape(B, H, L, S)
+    if bias_HxLxS is not None:
+        scores_BxHxLxS += bias_HxLxS
+    allowed_BxLxS = mask.materialise(L, S, start)
+    if allowed_BxLxS is not None:
+        scores_BxHxLxS = jnp.where(allowed_BxLxS[:, None], scores_BxHxLxS, MASKED)
+    weights = jax.nn.softmax(scores_BxHxLxS, axis=-1).astype(v.dtype)
+    if dropout > 0:
+        keep = jax.random.bernoulli(dropout_key, 1 - dropout, weights.shape)
+        weights = jnp.where(keep, weights / (1 - dropout), 0)
+    if G == H:
+        return jnp.einsum("BHLS,BHSK->BHLK", weights, v).transpose(0, 2, 1, 3)
+    y = jnp.einsum("BGRLS,BGSK->BGRLK", weights.reshape(B, G, H // G, L, S), v)
+    return y.reshape(B, H, L, K).transpose(0, 2, 1, 3)
+
+
+def chunked(
+    q_BxLxHxK: jax.Array,
+    k_BxSxGxK: jax.Array,
+    v_BxSxGxK: jax.Array,
+    mask: Mask,
+    bias_HxLxS: jax.Array | None,
+    scale: float,
+    dropout: float = 0.0,
+    dropout_key: jax.Array | None = None,
+    chunk: int | None = None,
+) -> jax.Array:
+    """A chunk of queries after the other; the backward pass computes their scores again: memory linear in L and S."""
+    B, L, H, K = q_BxLxHxK.shape
+    chunk = chunk or max(CHUNK_SCORES // k_BxSxGxK.shape[1], 1)
+    count = math.ceil(L / min(chunk, L))
+    chunk = math.ceil(L / count)
+    padding = count * chunk - L
+
+    def padded(x: jax.Array | None, axis: int) -> jax.Array | None:
+        return x if x is None or not padding else jnp.pad(x, [(0, padding if i == axis else 0) for i in range(x.ndim)])
+
+    mask = mask.replace(
+        query_segments_BxL=padded(mask.query_segments_BxL, 1), query_ranks_BxL=padded(mask.query_ranks_BxL, 1)
+    )
+    q, bias = padded(q_BxLxHxK, 1), bias_HxLxS
+    bias = (
+        None if bias is None else padded(jnp.broadcast_to(bias, (*bias.shape[:-2], L, bias.shape[-1])), bias.ndim - 2)
+    )
+
+    @jax.checkpoint
+    def one(index: jax.Array) -> jax.Array:
+        start = index * chunk
+        key = None if dropout_key is None else jax.random.fold_in(dropout_key, index)
+        rows = None if bias is None else jax.lax.dynamic_slice_in_dim(bias, start, chunk, bias.ndim - 2)
+        part = jax.lax.dynamic_slice_in_dim(q, start, chunk, 1)
+        return plain(part, k_BxSxGxK, v_BxSxGxK, mask, rows, scale, dropout, key, start)
+
+    y_NxBxCxHxK = jax.lax.map(one, jnp.arange(count))
+    return y_NxBxCxHxK.swapaxes(0, 1).reshape(B, count * chunk, H, K)[:, :L]
+
+
+def cudnn(
+    q_BxLxHxK: jax.Array,
+    k_BxSxGxK: jax.Array,
+    v_BxSxGxK: jax.Array,
+    mask: Mask,
+    bias_HxLxS: jax.Array | None,
+    scale: float,
+    implementation: Any = "cudnn",
+) -> jax.Array:
+    """`jax.nn.dot_product_attention`: causal masks and windows as such, segments, ranks and prefixes as an array."""
+    static = mask.prefix_BxS is None
+    rest = mask.replace(causal=False, window=None) if static else mask
+    allowed = rest.materialise(q_BxLxHxK.shape[1], k_BxSxGxK.shape[1])
+    window = None if mask.window is None or not static else mask.window - 1
+    bias = None
+    if bias_HxLxS is not None:
+        bias = bias_HxLxS.reshape(-1, *bias_HxLxS.shape[-3:]).astype(q_BxLxHxK.dtype)
+    return jax.nn.dot_product_attention(
+        q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, bias, None if allowed is None else allowed[:, None], scale=scale,
+        is_causal=mask.causal and static, local_window_size=window, implementation=implementation,
+    )  # fmt: skip
+
+
+def splash(
+    q_BxLxHxK: jax.Array, k_BxSxGxK: jax.Array, v_BxSxGxK: jax.Array, mask: Mask, scale: float, interpret: bool = False
+) -> jax.Array:
+    """The TPU kernel: causal masks, windows and segments, none as an array; padding is a segment like others."""
+    B, L, _, K = q_BxLxHxK.shape
+    wide = math.ceil(K / LANES) * LANES  # columns of zeros change neither scores nor, once cut off, values
+    q, k, v = (
+        jnp.pad(x.transpose(0, 2, 1, 3), [(0, 0)] * 3 + [(0, wide - K)])
+        for x in (q_BxLxHxK * scale, k_BxSxGxK, v_BxSxGxK)
+    )
+    segments_BxL = mask.query_segments_BxL
+    segments_BxL = jnp.ones((B, L), jnp.int32) if segments_BxL is None else segments_BxL.astype(jnp.int32)
+    mesh = jax.sharding.get_abstract_mesh()
+    run = functools.partial(_splash, causal=mask.causal, window=mask.window, interpret=interpret)
+    if not mesh.empty and mesh.size > 1:  # a kernel knows nothing of a mesh: each device has its rows and heads
+        from jaxpt.parallel.rules import RULES
+
+        rows, heads = RULES["batch"], RULES["act_heads"]
+        spec = PartitionSpec(rows, heads)
+        run = jax.shard_map(
+            run, mesh=mesh, in_specs=(spec, spec, spec, PartitionSpec(rows)), out_specs=spec, check_vma=False
+        )
+    return run(q, k, v, segments_BxL)[..., :K].transpose(0, 2, 1, 3)
+
+
+def _splash(
+    q_BxHxLxK: jax.Array, k_BxGxLxK: jax.Array, v_BxGxLxK: jax.Array, segments_BxL: jax.Array,
+    *, causal: bool, window: int | None, interpret: bool,
+) -> jax.Array:  # fmt: skip
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernel
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+
+    _, H, L, _ = q_BxHxLxK.shape
+    shape = (L, L)
+    whole: Any = masks.CausalMask(shape) if causal else masks.FullMask(shape)
+    if window is not None:
+        whole = masks.LocalMask(shape, (window - 1, 0 if causal else window - 1), 0)
+    block = max(size for size in (512, 384, 256, 128) if L % size == 0)
+    sizes = kernel.BlockSizes(
+        block_q=block, block_kv=block, block_kv_compute=block, block_q_dkv=block, block_kv_dkv=block,
+        block_kv_dkv_compute=block, block_q_dq=block, block_kv_dq=block,
+    )  # fmt: skip
+    attend = kernel.make_splash_mha(
+        masks.MultiHeadMask([whole] * H), head_shards=1, q_seq_shards=1, block_sizes=sizes, interpret=interpret
+    )
+    return jax.vmap(lambda q, k, v, ids: attend(q, k, v, kernel.SegmentIds(ids, ids)))(
+        q_BxHxLxK, k_BxGxLxK, v_BxGxLxK, segments_BxL
+    )

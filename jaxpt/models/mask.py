@@ -1,0 +1,78 @@
+"""What attention may look at.
+
+Shapes: B batch · L query length · S key length
+"""
+
+from __future__ import annotations
+
+import functools
+
+import flax
+import jax
+import jax.numpy as jnp
+
+# Finite, so that a row which may look nowhere (padding) gives a plain average and not NaN.
+MASKED = -1e30
+
+
+@flax.struct.dataclass
+class Mask:
+    """Which keys a query may look at, described by parts, so that a kernel need not see an [L, S] array.
+
+    A query looks at keys of its own segment alone. Segment 0 is padding: no one looks there. Without ids, all is
+    one segment. Causality and windows go by the index in the row, which is right for packed rows as well.
+    """
+
+    query_segments_BxL: jax.Array | None = None
+    key_segments_BxS: jax.Array | None = None
+    prefix_BxS: jax.Array | None = None
+    """True at keys that a causal mask leaves open to all of their segment (prefix LM)."""
+    query_ranks_BxL: jax.Array | None = None
+    key_ranks_BxS: jax.Array | None = None
+    """Where there are ranks, a query looks at keys of a lower rank than its own (XLNet)."""
+    causal: bool = flax.struct.field(pytree_node=False, default=False)
+    window: int | None = flax.struct.field(pytree_node=False, default=None)
+    """A query looks at keys that are less than so many positions away."""
+
+    def materialise(self, queries: int, keys: int, start: jax.Array | int = 0) -> jax.Array | None:
+        """The mask as an array.
+
+        Args:
+          queries: L.
+          keys: S.
+          start: index of the first query, for rows of a larger mask.
+
+        Returns:
+          bool, broadcastable to [B, L, S], True where a query may look; None where all may look everywhere.
+
+        Example:
+          >>> segments = jnp.array([[1, 2, 2, 0]])
+          >>> Mask(segments, segments, causal=True).materialise(4, 4).astype(int)
+          Array([[[1, 0, 0, 0],
+                  [0, 1, 0, 0],
+                  [0, 1, 1, 0],
+                  [0, 0, 0, 0]]], dtype=int32)
+        """
+        parts = []
+
+        def rows(x_BxL: jax.Array) -> jax.Array:
+            return (
+                x_BxL
+                if isinstance(start, int) and start == 0
+                else jax.lax.dynamic_slice_in_dim(x_BxL, start, queries, 1)
+            )
+
+        distance_LxS = (start + jnp.arange(queries))[:, None] - jnp.arange(keys)
+        if self.causal:
+            before = (distance_LxS >= 0)[None]
+            parts.append(before if self.prefix_BxS is None else before | self.prefix_BxS[:, None, :])
+        if self.window is not None:
+            parts.append((jnp.abs(distance_LxS) < self.window)[None])
+        q_BxL, k_BxS = self.query_segments_BxL, self.key_segments_BxS
+        if self.query_ranks_BxL is not None:
+            parts.append(self.key_ranks_BxS[:, None, :] < rows(self.query_ranks_BxL)[:, :, None])
+        if q_BxL is not None or k_BxS is not None:
+            q_BxL = jnp.ones((1, queries), jnp.int32) if q_BxL is None else rows(q_BxL)
+            k_BxS = jnp.ones((1, keys), jnp.int32) if k_BxS is None else k_BxS
+            parts.append((q_BxL[:, :, None] == k_BxS[:, None, :]) & (k_BxS != 0)[:, None, :])
+        return functools.reduce(jnp.logical_and, parts) if parts else None

@@ -1,0 +1,113 @@
+"""Every implementation of attention gives what the plain one gives, values and gradients, for every kind of mask."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxpt.errors import UserError
+from jaxpt.models import attention, kernels
+from jaxpt.models.mask import Mask
+
+B, L, H, K = 2, 128, 4, 8
+SEGMENTS = jnp.array(np.repeat([[1, 2, 0], [1, 2, 3]], [50, 60, 18], axis=1))
+MASKS = {
+    "causal": Mask(causal=True),
+    "bidirectional": Mask(),
+    "padding": Mask(jnp.minimum(SEGMENTS, 1), jnp.minimum(SEGMENTS, 1)),
+    "packed": Mask(SEGMENTS, SEGMENTS, causal=True),
+    "prefix": Mask(prefix_BxS=jnp.arange(L)[None] < jnp.array([[20], [3]]), causal=True),
+    "sliding": Mask(causal=True, window=7),
+    "window": Mask(SEGMENTS, SEGMENTS, window=9),
+    "ranks": Mask(query_ranks_BxL=(jnp.arange(L) * 37 % L)[None] + 1, key_ranks_BxS=(jnp.arange(L) * 37 % L)[None]),
+}
+SHARED_HEADS = {"causal", "packed", "window"}
+RUNS = {
+    "chunked": functools.partial(kernels.chunked, chunk=50),
+    "library": functools.partial(kernels.cudnn, implementation="xla"),
+    "splash": lambda q, k, v, mask, bias, scale: kernels.splash(q, k, v, mask, scale, interpret=True),
+}
+
+
+def inputs(name, mask):
+    keys = jax.random.split(jax.random.key(0), 4)
+    kv_heads = 2 if mask in SHARED_HEADS else H
+    q, k, v = (jax.random.normal(key, (B, L, h, K)) for key, h in zip(keys, (H, kv_heads, kv_heads)))
+    bias = None if name == "splash" else jax.random.normal(keys[3], (H, L, L))
+    return (q, k, v), bias
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("name", RUNS)
+def test_equals_plain(name, mask):
+    if name == "splash" and mask in ("prefix", "ranks"):
+        pytest.skip("the kernel does not have these, and `choose` knows")
+    qkv, bias = inputs(name, mask)
+    real = jnp.ones((B, L)) if MASKS[mask].query_segments_BxL is None else MASKS[mask].query_segments_BxL > 0
+
+    def loss(qkv, run):
+        y = run(*qkv, MASKS[mask], bias, 0.3)
+        return jnp.tanh(y * real[..., None, None]).sum(), y * real[..., None, None]
+
+    (want, grad_want), (got, grad_got) = (
+        (out[0][1], out[1])
+        for out in (
+            jax.jit(jax.value_and_grad(functools.partial(loss, run=run), has_aux=True))(qkv)
+            for run in (kernels.plain, RUNS[name])
+        )
+    )
+    np.testing.assert_allclose(got, want, atol=2e-5)
+    for a, b in zip(grad_got, grad_want):
+        np.testing.assert_allclose(a, b, atol=1e-4)
+
+
+def test_chunks_never_hold_all_scores():
+    q = jax.ShapeDtypeStruct((1, 2048, 1, 8), jnp.float32)
+
+    def loss(q, run):
+        return run(q, q, q, Mask(causal=True), None, 1.0).sum()
+
+    def largest(run):
+        compiled = jax.jit(jax.grad(functools.partial(loss, run=run))).lower(q).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    assert largest(functools.partial(kernels.chunked, chunk=64)) < 0.1 * largest(kernels.plain)
+
+
+def test_dropout_in_chunks_keeps_the_rate():
+    (q, k, _), _ = inputs("chunked", "bidirectional")
+    v = jnp.ones_like(k)
+    y = kernels.chunked(q, k, v, Mask(), None, 0.3, 0.25, jax.random.key(1), chunk=50)
+    assert abs(float(y.mean()) - 1) < 0.02 and float(y.std()) > 0.01
+
+
+@pytest.mark.parametrize("mask", ["causal", "packed", "sliding"])
+def test_the_kernel_is_in_the_program_for_a_tpu(mask):
+    x = jax.ShapeDtypeStruct((B, L, H, K), jnp.bfloat16)
+
+    def loss(q, k, v):
+        return kernels.splash(q, k, v, MASKS[mask], 0.3).astype(jnp.float32).sum()
+
+    lowered = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).trace(x, x, x).lower(lowering_platforms=("tpu",))
+    text = lowered.as_text()
+    assert text.count("tpu_custom_call") >= 2
+    assert f"tensor<{B}x{H}x{L}x{L}x" not in text  # no array of all scores, nor a mask of that size
+    assert f"{L}x{L}xi1" not in text
+
+
+def test_the_choice_goes_by_need(monkeypatch):
+    def choose(length=256, dtype=jnp.bfloat16, mask=None, bias=False, dropping=False, **asked):
+        shape = (1, length, 4, 64)
+        return attention.choose(shape, shape, dtype, mask or Mask(causal=True), bias, dropping, **asked)
+
+    assert choose() == "xla" and choose(length=4096) == "chunked"
+    with pytest.raises(UserError, match=r"model\.attention: splash wants a TPU; auto chooses"):
+        choose(implementation="splash")
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    assert choose() == "splash" and choose(length=100) == "xla" and choose(bias=True) == "xla"
+    assert choose(mask=MASKS["prefix"]) == "xla" and choose(dropping=True) == "xla"
+    assert choose(implementation="chunked") == "chunked"
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert choose() == "cudnn" and choose(dtype=jnp.float32) == "xla" and choose(length=4095) == "chunked"
