@@ -8,8 +8,10 @@ model need never be in memory as a whole. A name that is missing, left over or o
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
+import types
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
@@ -115,15 +117,20 @@ def layer_norm(ours: str, theirs: str, bias: bool = True, **more: Any) -> tuple[
     return (scale, Row(f"{ours}/bias", f"{theirs}.bias", **more)) if bias else (scale,)
 
 
-def places(config: ModelConfig, table: Table | None = None) -> dict[str, Place]:
+def places(config: ModelConfig, table: Table | None = None) -> Mapping[str, Place]:
     """Shape and axes of each parameter; with a table, after a check that it names each exactly once."""
-    flat = traverse_util.flatten_dict(base.abstract(config.build()), sep="/")
-    found = {path: Place(box.value.shape, box.names) for path, box in flat.items()}
+    found = _places(config)
     if table is not None:
         named = [path for row in table.rows for path in row.paths]
         _same_names(set(named), set(found), "row of the table for")
         assert len(named) == len(set(named)), "a parameter has two rows"
     return found
+
+
+@functools.lru_cache(maxsize=16)
+def _places(config: ModelConfig) -> Mapping[str, Place]:
+    flat = traverse_util.flatten_dict(base.abstract(config.build()), sep="/")
+    return types.MappingProxyType({path: Place(box.value.shape, box.names) for path, box in flat.items()})
 
 
 # ---- to Hugging Face ------------------------------------------------------------------------------------------------

@@ -68,10 +68,9 @@ def _infer_t5(keys: dict[str, Any], tensors: Mapping[str, Any]) -> dict[str, Any
 
 
 def _write(keys: dict[str, Any], config: T5Config) -> dict[str, Any]:
-    scaled = config.tie_embeddings if config.scale_logits is None else config.scale_logits
     # Read by versions before and after 5: not tying was the sign of not scaling.
     ids = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
-    return keys | {"tie_word_embeddings": scaled, "scale_decoder_outputs": scaled, **ids}
+    return keys | {"tie_word_embeddings": config.scaled, "scale_decoder_outputs": config.scaled, **ids}
 
 
 def _family(model_type: str, name: str, feed_forward: str, **more: Any) -> Family:
@@ -104,7 +103,10 @@ def _family(model_type: str, name: str, feed_forward: str, **more: Any) -> Famil
 
 
 FAMILIES = (
-    _family("t5", "T5", "relu", infer=_infer_t5, write=_write, suits=lambda config: not config.bias_per_layer),
+    _family(
+        "t5", "T5", "relu", infer=_infer_t5, write=_write,
+        suits=lambda config: not (config.bias_per_layer or config.share_layers),
+    ),
     # mT5's class never scales, UMT5's always.
     _family(
         "mt5", "MT5", "gated-gelu", infer=lambda keys, tensors: _infer(tensors, False), write=_write,
@@ -112,6 +114,6 @@ FAMILIES = (
     ),
     _family(
         "umt5", "UMT5", "gated-gelu", infer=lambda keys, tensors: _infer(tensors, True, bias_per_layer=True),
-        write=_write,
+        write=_write, suits=lambda config: config.bias_per_layer and config.scaled,
     ),
 )  # fmt: skip

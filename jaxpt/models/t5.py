@@ -9,10 +9,11 @@ Shapes: B batch · S encoder length · T decoder length · D embedding width · 
 from __future__ import annotations
 
 import functools
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import flax.linen as nn
 import jax
+from pydantic import model_validator
 
 from jaxpt.config import Fraction, ModelConfig, PositiveFloat, PositiveInt
 from jaxpt.models.attention import Attention
@@ -50,6 +51,8 @@ class T5Config(ModelConfig):
     """Share the input table with the output projection (version 1.0)."""
     scale_logits: bool | None = None
     """Scale what goes into the output projection by 1/√D; by default where it is tied."""
+    share_layers: bool = False
+    """The decoder has the encoder's layers, and cross-attention of its own."""
     bias_per_layer: bool = False
     """Each layer has a position bias of its own (UMT5), else all layers of a stack share one."""
     epsilon: PositiveFloat = 1e-6
@@ -60,6 +63,17 @@ class T5Config(ModelConfig):
     """Distance, in tokens, from which on all share one bucket."""
     dropout: Fraction = 0.0
     """Rate on embeddings, attention weights, the feed-forward's hidden layer and the output of each block."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.share_layers and (self.bias_per_layer or self.decoder_layers not in (None, self.layers)):
+            raise ValueError("share_layers: encoder and decoder have the same layers, and one position bias each")
+        return self
+
+    @property
+    def scaled(self) -> bool:
+        """Whether what goes into the output projection is scaled."""
+        return self.tie_embeddings if self.scale_logits is None else self.scale_logits
 
     @property
     def position_limit(self) -> int | None:
@@ -72,10 +86,9 @@ class T5Config(ModelConfig):
 
 
 class Block(nn.Module):
-    """Self-attention, in the decoder cross-attention, and feed-forward, each x ← x + f(RMSNorm(x))."""
+    """Self-attention, with a memory cross-attention, and feed-forward, each x ← x + f(RMSNorm(x))."""
 
     config: T5Config
-    cross: bool
 
     @nn.compact
     def __call__(self, x_BxLxD: jax.Array, inputs: Any, shared: Shared) -> tuple[jax.Array, None]:
@@ -108,12 +121,14 @@ class Block(nn.Module):
         length = x_BxLxD.shape[1]
         bias_HxLxL = shared.bias_HxLxS
         if c.bias_per_layer:
-            bias_HxLxL = position_bias(c, bidirectional=not self.cross, name="position_bias")(length, length)
+            bias_HxLxL = position_bias(c, bidirectional=shared.memory_BxSxD is None, name="position_bias")(
+                length, length
+            )
         y = attention(name="attention")(
             norm("attention", x_BxLxD), shared.mask, bias_HxLxS=bias_HxLxL, deterministic=deterministic
         )
         x_BxLxD += drop(y, deterministic=deterministic)
-        if self.cross:
+        if shared.memory_BxSxD is not None:
             y = attention(name="cross_attention")(
                 norm("cross_attention", x_BxLxD), shared.memory_mask,
                 memory_BxSxD=shared.memory_BxSxD, deterministic=deterministic,
@@ -139,12 +154,13 @@ class T5(nn.Module):
 
     def setup(self) -> None:
         c, dtype = self.config, compute_dtype(self.config)
-        encoder = Segment((functools.partial(Block, c, cross=False),), c.layers)
-        decoder = Segment((functools.partial(Block, c, cross=True),), c.decoder_layers or c.layers)
+        block = (functools.partial(Block, c),)
         self.token_embed = Embed(c.vocab_size, c.embed_dim, nn.initializers.normal(1.0), dtype)
         self.encoder_bias = None if c.bias_per_layer else position_bias(c, bidirectional=True)
         self.decoder_bias = None if c.bias_per_layer else position_bias(c, bidirectional=False)
-        self.encoder, self.decoder = Stack((encoder,), c.remat), Stack((decoder,), c.remat)
+        self.encoder = Stack((Segment(block, c.layers),), c.remat)
+        decoder = Stack((Segment(block, c.decoder_layers or c.layers),), c.remat)
+        self.decoder = self.encoder if c.share_layers else decoder
         self.encoder_norm, self.decoder_norm = RMSNorm(c.epsilon, dtype), RMSNorm(c.epsilon, dtype)
         self.drop = nn.Dropout(c.dropout)
         self.head = None if c.tie_embeddings else UntiedHead(c.vocab_size, INIT, dtype)
@@ -219,8 +235,7 @@ class T5(nn.Module):
           float32 [..., V], or [..., Vp] if `padded`.
         """
         c = self.config
-        if c.tie_embeddings if c.scale_logits is None else c.scale_logits:
-            x = x * c.embed_dim**-0.5
+        x = x * c.embed_dim**-0.5 if c.scaled else x
         scores = self.token_embed.project(x) if c.tie_embeddings else self.head(x)
         return finish_logits(scores, c.vocab_size, padded)
 

@@ -21,6 +21,7 @@ from jaxpt.models.llama import LlamaConfig
 from jaxpt.models.modernbert import ModernBertConfig
 from jaxpt.models.roberta import RobertaConfig
 from jaxpt.models.t5 import T5Config
+from jaxpt.models.t5_lm import T5LMConfig
 from jaxpt.models.xlnet import XLNetConfig
 
 V = 203
@@ -71,6 +72,8 @@ OTHERS = {
     "mistral": _maker(LlamaConfig, max_positions=32, heads=6, kv_heads=2, window=3),
     "modernbert": _maker(ModernBertConfig, max_positions=32, heads=6, layers=8, window=4),
     "roberta": _maker(RobertaConfig, max_positions=34),
+    "t5_shared": lambda **options: t5(share_layers=True, **options),
+    "t5_lm": _maker(T5LMConfig, head_dim=5, max_distance=16, buckets=8),
     "umt5": lambda **options: t5(bias_per_layer=True, scale_logits=True, **options),
     "xlnet": _maker(XLNetConfig, head_dim=8),
 }  # fmt: skip

@@ -1,0 +1,156 @@
+"""The architectures beside BERT, GPT-2 and T5: axes, gradients, padding, packing, and what is particular to each."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxpt.models import base
+from jaxpt.models.deberta import relative_rows
+from jaxpt.models.layers import PARAMETER_AXES
+from tests.models.helpers import EVERY, OTHERS, V, apply, made, packed, tokens
+
+METHOD = {"encoder": "encode", "decoder": "decode"}
+SINGLE = [name for name, make in OTHERS.items() if make().family != "encoder_decoder"]
+
+
+def close(a, b, atol=2e-5):
+    np.testing.assert_allclose(a, b, atol=atol * max(1.0, float(np.abs(b).max())))
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_parameters_have_known_axes_and_count_without_padding(name):
+    model = OTHERS[name]().build()
+    leaves = jax.tree_util.tree_leaves_with_path(base.abstract(model), is_leaf=lambda x: hasattr(x, "names"))
+    shared = name == "albert"
+    for path, box in leaves:
+        assert len(box.names) == box.value.ndim and set(box.names) <= set(PARAMETER_AXES), path
+        assert len(set(box.names)) == len(box.names), path
+        stacked = any(getattr(key, "key", "").startswith("segment_") for key in path) and not shared
+        assert (box.names[0] == "layers") == stacked, path
+    padded = sum(x.size for x in jax.tree.leaves(base.shapes(model)))
+    assert base.count_params(model) < padded
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERS)
+def test_every_parameter_has_a_gradient(name):
+    model, variables = made(name)
+    shapes = jax.eval_shape(lambda v: model.apply(v, tokens(2, 8)), variables)
+    weights = jax.tree.map(lambda x: np.random.default_rng(0).normal(size=x.shape), shapes)
+
+    def total(v):
+        return sum((w * x).sum() for w, x in zip(*map(jax.tree.leaves, (weights, model.apply(v, tokens(2, 8))))))
+
+    gradient = jax.jit(jax.grad(total))(variables)["params"]
+    for path, g in jax.tree_util.tree_leaves_with_path(gradient):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        assert name.endswith("key/bias") or float(jnp.abs(g).max()) > 0, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in SINGLE if name != "deberta_v2"])
+def test_packed_equals_separate(name):
+    """A convolution (DeBERTa v2) alone looks past the end of a sequence."""
+    model, variables = made(name)
+
+    def run(ids, segments, positions):
+        return apply(model, variables, METHOD[model.config.family], ids, segment_ids=segments, positions=positions)
+
+    for got, want in zip(*packed(run, 16)):
+        close(got, want)
+
+
+@pytest.mark.parametrize("name", ["bart", "mbart"])
+def test_padding_never_changes_a_real_token(name):
+    model, variables = made(name)
+    ids, segments = tokens(2, 12), np.array([[1] * 8 + [0] * 4] * 2)
+    other = np.where(segments == 1, ids, tokens(2, 12, seed=5))
+    targets = tokens(2, 6, seed=7)
+
+    def run(v, ids, segments):
+        encoded = model.apply(v, ids, segment_ids=segments, method="encode")
+        return model.apply(v, targets, encoded, encoder_segment_ids=segments, method="decode")
+
+    first, second = (jax.jit(run)(variables, x, segments) for x in (ids, other))
+    np.testing.assert_array_equal(first, second)
+    close(first, jax.jit(run)(variables, ids[:, :8], segments[:, :8]))
+
+
+def test_a_window_ends():
+    """Two layers of windows of 3 see 4 tokens back, and no further."""
+    model, variables = made("mistral")
+    ids = tokens(1, 12)
+    changed = ids.copy()
+    changed[0, 2] = (ids[0, 2] + 1) % V
+    difference = np.abs(apply(model, variables, "decode", ids) - apply(model, variables, "decode", changed)).max(-1)[0]
+    assert (difference[2:7] > 1e-5).all() and (np.delete(difference, range(2, 7)) == 0).all()
+
+
+def test_a_prefix_is_seen_from_both_sides():
+    model, variables = made("t5_lm")
+    ids = tokens(1, 8)
+    changed = ids.copy()
+    changed[0, 3] = (ids[0, 3] + 1) % V
+    for prefix, seen in ((np.arange(8)[None] < 5, [0, 1, 2, 3, 4, 5, 6, 7]), (np.arange(8)[None] < 3, [3, 4, 5, 6, 7])):
+        outputs = [apply(model, variables, "decode", x, prefix=prefix) for x in (ids, changed)]
+        assert np.flatnonzero(np.abs(outputs[0] - outputs[1]).max(-1)[0] > 1e-6).tolist() == seen
+
+
+def test_shared_layers_are_counted_once():
+    """The decoder adds its cross-attention and its norm, its position bias and its final norm."""
+    own, shared = (base.count_params(EVERY[name]().build()) for name in ("t5", "t5_shared"))
+    block = base.shapes(EVERY["t5"]().build())["encoder"]["segment_0"]["block_0"]
+    assert own - shared == sum(x.size for x in jax.tree.leaves(block))
+
+
+def test_groups_of_layers_run_in_order():
+    """ALBERT's 4 layers in 2 groups of 2 inner layers are 8 blocks, the first group's pair twice, then the second's."""
+    _, variables = made("albert")
+    params = variables["params"]["encoder"]
+    assert set(params) == {"segment_0", "segment_1"} and set(params["segment_0"]) == {"block_0", "block_1"}
+    assert params["segment_0"]["block_0"]["feed_forward"]["up"]["kernel"].shape == (24, 40)
+
+
+def test_the_memory_goes_on():
+    """Two halves, the second with the first's memory, equal a pass over the whole in which no token looks ahead."""
+    model, variables = made("xlnet")
+    ids = tokens(2, 10)
+    order = np.tile(np.arange(10), (2, 1))
+    whole, _, _ = apply(model, variables, "streams", ids, ranks=order)
+    first, _, memory = apply(model, variables, "streams", ids[:, :6], ranks=order[:, :6])
+    second, _, _ = apply(model, variables, "streams", ids[:, 6:], ranks=order[:, :4], memory=memory)
+    close(first, whole[:, :6])
+    close(second, whole[:, 6:])
+
+
+def test_a_predicted_token_does_not_see_itself():
+    model, variables = made("xlnet")
+    ids, order, targets = tokens(1, 8), np.array([[3, 0, -1, 2, -1, 1, 4, -1]]), np.array([[0, 1, 3, 5, 6]])
+
+    def query(ids):
+        return apply(model, variables, "streams", ids, ranks=order, targets=targets)[1]
+
+    for at, rank in ((0, 3), (5, 1), (2, -1)):
+        changed = ids.copy()
+        changed[0, at] = (ids[0, at] + 1) % V
+        moved = np.abs(query(ids) - query(changed)).max(-1)[0] > 1e-6
+        np.testing.assert_array_equal(moved, order[0, targets[0]] > rank)
+
+
+def test_the_mask_decoder_runs_the_last_layer_twice():
+    plain, _ = made("deberta")
+    model, variables = made("deberta", mask_decoder=True)
+    extra = base.count_params(model) - base.count_params(plain)
+    assert extra == 32 * 24  # the table of absolute positions alone
+    hidden = apply(model, variables, "encode", tokens(2, 8))
+    assert hidden.shape == (2, 8, 24)
+    moved = apply(model, variables, "encode", tokens(2, 8), positions=np.arange(1, 9)[None].repeat(2, 0))
+    assert float(jnp.abs(hidden - moved).max()) > 1e-3
+
+
+def test_relative_rows():
+    rows = relative_rows(300, 256, 256, 512)
+    assert rows[5, 5] == 256 and rows[0, 100] == 156 and rows[100, 0] == 356  # up to k/2 exact
+    assert rows[299, 0] == 256 + 127 + np.ceil(np.log(299 / 128) / np.log(511 / 128) * 127) + 1
+    np.testing.assert_array_equal(rows - 256, -(rows.T - 256))
