@@ -11,7 +11,8 @@ from jaxpt import config as configs
 from jaxpt import convert, hf
 from jaxpt.cli import main
 from jaxpt.data import tokenizers
-from jaxpt.train import initial, state, weights
+from jaxpt.errors import UserError
+from jaxpt.train import checkpoint, initial, state, weights
 from tests import families
 from tests.hf.test_directory import fresh
 
@@ -58,6 +59,16 @@ def test_the_dtype_is_kept_and_changed_on_request(texts, tmp_path):
     for asked, dtype in ((None, ml_dtypes.bfloat16), ("float32", np.float32)):
         convert.export(tmp_path / "run", tmp_path / str(asked), dtype=asked, report=lambda line: None)
         assert {x.dtype for x in jax.tree.leaves(hf.load(tmp_path / str(asked))[1])} == {np.dtype(dtype)}
+
+
+def test_an_import_is_no_run_to_go_on_with(texts, tmp_path):
+    made(tmp_path / "hf", "bert", texts)
+    convert.import_weights(tmp_path / "hf", tmp_path / "run", report=lambda line: None)
+    config = families.config("bert", model={**families.MODELS["bert"], "vocab_size": 60})
+    reader = checkpoint.Checkpoints(tmp_path / "run", config.checkpoint, read_only=True)
+    with pytest.raises(UserError, match=r"holds imported weights alone.*init_from\.path="):
+        reader.restore(state.setup(config, jax.devices()[:1]), 0)
+    reader.close()
 
 
 def test_nothing_is_left_behind_where_an_import_fails(texts, tmp_path, capsys):
@@ -111,7 +122,7 @@ def test_a_longer_position_table_repeats_the_shorter_one(texts, tmp_path):
 
 def test_another_vocabulary(texts, tmp_path):
     params = made(tmp_path / "hf", "bert", texts)
-    with pytest.raises(Exception, match=r"its vocabulary has 60 ids, model.vocab_size is 70"):
+    with pytest.raises(UserError, match=r"its vocabulary has 60 ids, model.vocab_size is 70"):
         start(tmp_path / "hf", model={"vocab_size": 70})
     old = params["token_embed"]["table"]
     begun, fresh_state, said = start(tmp_path / "hf", model={"vocab_size": 70}, vocabulary="first")
@@ -127,7 +138,7 @@ def test_another_vocabulary(texts, tmp_path):
 def test_a_new_head_has_to_be_asked_for(texts, tmp_path):
     model, params = fresh(model_config("bert", vocab_size=60, next_sentence=False))
     hf.save(tmp_path / "hf", model, params)
-    with pytest.raises(Exception, match=r"lacks or has in another shape .*init_from\.partial=true"):
+    with pytest.raises(UserError, match=r"lacks or has in another shape .*init_from\.partial=true"):
         start(tmp_path / "hf")
     begun, _, said = start(tmp_path / "hf", partial=True)
     jax.tree.map(np.testing.assert_array_equal, params["encoder"], begun.params["encoder"])

@@ -11,6 +11,8 @@ from typing import Any
 from jaxpt.data.tokenizers import BERT_SPECIALS, END_OF_TEXT, SPECIALS, Tokenizer, digest_of, settings_file, write_files
 from jaxpt.objectives.base import Vocabulary
 
+BPE_SPECIALS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")  # RoBERTa's, BART's
+
 
 class RustTokenizer(Tokenizer):
     """WordPiece or byte-level BPE, run by Hugging Face's `tokenizers`."""
@@ -86,14 +88,15 @@ def bert_steps(lowercase: bool) -> tuple[Any, Any]:
 
 
 def bpe(vocab: dict[str, int], merges: list[tuple[str, str]], lowercase: bool) -> RustTokenizer:
-    """GPT-2's tokenizer over a vocabulary; <|endoftext|> is added where it is missing."""
+    """GPT-2's tokenizer over a vocabulary; <|endoftext|> is added where no token ends a text (RoBERTa: </s>)."""
     from tokenizers import Tokenizer as Rust
     from tokenizers import decoders, models
 
     rust = Rust(models.BPE(vocab, merges))
     rust.normalizer, rust.pre_tokenizer = gpt2_steps(lowercase)
     rust.decoder = decoders.ByteLevel()
-    rust.add_special_tokens([END_OF_TEXT])
+    known = [token for token in (*BPE_SPECIALS, END_OF_TEXT) if token in vocab]
+    rust.add_special_tokens(known if {"</s>", END_OF_TEXT} & set(known) else [*known, END_OF_TEXT])
     return RustTokenizer(rust, "bpe")
 
 

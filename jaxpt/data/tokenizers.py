@@ -31,8 +31,8 @@ SPECIALS = {
     "unk": ("[UNK]", "<unk>"),
     "bos": ("<s>", "<|begin_of_text|>", END_OF_TEXT),
     "eos": (END_OF_TEXT, "</s>", "<|end_of_text|>"),
-    "cls": ("[CLS]",),
-    "sep": ("[SEP]",),
+    "cls": ("[CLS]", "<s>"),
+    "sep": ("[SEP]", "</s>"),
     "mask": ("[MASK]", "<mask>"),
 }
 # A directory is searched in this order: the first is the most exact.

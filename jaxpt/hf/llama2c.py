@@ -26,6 +26,11 @@ class Checkpoint:
     tensors: dict[str, np.memmap]
     """{our path: [layers,] out, in}"""
 
+    @property
+    def found(self) -> mapping.Found:
+        """The format has no room for anything missing or left over."""
+        return mapping.Found({}, (), (), ())
+
     def dtypes(self) -> dict[str, np.dtype]:
         """{our path: float32}."""
         return dict.fromkeys(self.tensors, np.dtype(np.float32))

@@ -62,6 +62,8 @@ class MaskedLM(Objective):
             if getattr(vocabulary, name) is None:
                 wanted = f"masked_lm needs a vocabulary with [{name.upper()}]"
                 raise UserError(f"{wanted}; data.tokenizer.kind: wordpiece has it")
+        if self.next_sentence and not getattr(model, "next_sentence", False):
+            raise UserError(f"model.kind: {model.kind} has no next-sentence head; set objective.next_sentence=false")
         if length < 8:
             raise UserError(f"data.length: {length} is too short for masked_lm, at least 8 is needed")
         if self.predictions(length) > length - 3:

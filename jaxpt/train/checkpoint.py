@@ -80,6 +80,12 @@ class Checkpoints:
 
     def restore(self, setup: Setup, step: int) -> State:
         """The state of `step`, each array placed where the setup wants it, on any mesh."""
+        if self._manager.item_metadata(step).state["opt_state"] is None:
+            run_dir = self.directory.parent
+            raise UserError(
+                f"{run_dir}: holds imported weights alone, no run to go on with; "
+                f"start one from them: init_from.path={run_dir} run_dir=…"
+            )
         wanted = ocp.args.StandardRestore(setup.placed_shapes())
         return self._manager.restore(step, args=ocp.args.Composite(state=wanted)).state
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
+import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -57,9 +59,11 @@ def write(
         spec = {"driver": "zarr", "kvstore": file, "metadata": metadata}
         return tensorstore.open(spec, create=True, delete_existing=True).result()
 
+    written: collections.Counter[str] = collections.Counter()
     for path, layer, x in pieces:
         (array(path) if layer is None else array(path)[layer]).write(x).result()
-    lacking = tuple(path for path in shapes if path not in dtypes)
+        written[path] += shapes[path].shape[0] if layer is None else 1
+    lacking = tuple(path for path, shape in shapes.items() if written[path] < shape.shape[0])  # in whole or in part
     for path in lacking:
         array(path).write(np.asarray(_drawn(model, path, seed))).result()
     return lacking
@@ -73,9 +77,15 @@ def _skeleton(run_dir: Path, flat: Mapping[str, np.ndarray]) -> None:
     params = traverse_util.unflatten_dict(dict(flat), sep="/")
     state = {"step": np.zeros((), np.int32), "params": params, "opt_state": None, "ema": None}
     directory = (run_dir / "checkpoints").absolute()
-    with ocp.CheckpointManager(directory, handler_registry=registry) as manager:
-        args = ocp.args.Composite(state=ocp.args.PyTreeSave(state), meta=ocp.args.JsonSave({"phase": 0, "data": {}}))
-        manager.save(STEP, args=args)
+    args = ocp.args.Composite(state=ocp.args.PyTreeSave(state), meta=ocp.args.JsonSave({"phase": 0, "data": {}}))
+    log = logging.getLogger("absl")
+    level = log.level
+    log.setLevel(logging.ERROR)  # Orbax warns of a format that was chosen on purpose
+    try:
+        with ocp.CheckpointManager(directory, handler_registry=registry) as manager:
+            manager.save(STEP, args=args)
+    finally:
+        log.setLevel(level)
 
 
 def _drawn(model: Any, path: str, seed: int) -> jax.Array:

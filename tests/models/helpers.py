@@ -83,7 +83,7 @@ EVERY = ALL | OTHERS
 @functools.cache
 def made(name, **options):
     """(model, variables) of seed 0, the biases and norms shaken so that all of them matter."""
-    model = ALL[name](**options).build()
+    model = EVERY[name](**options).build()
     params = jax.jit(lambda key: base.init(model, key))(jax.random.key(0))
     rng = np.random.default_rng(0)
     return model, {"params": jax.tree.map(lambda x: x + 0.1 * rng.normal(size=x.shape).astype(np.float32), params)}
