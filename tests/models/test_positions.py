@@ -1,4 +1,4 @@
-"""T5's buckets and the bias made of them; tables of absolute positions."""
+"""T5's buckets and the bias made of them, tables of absolute positions, rotations, slopes."""
 
 import doctest
 
@@ -10,7 +10,16 @@ import pytest
 
 from jaxpt.errors import UserError
 from jaxpt.models import positions
-from jaxpt.models.positions import LearnedPositions, RelativeBias, relative_bucket
+from jaxpt.models.positions import (
+    LearnedPositions,
+    RelativeBias,
+    Rope,
+    ShawPositions,
+    alibi,
+    relative_bucket,
+    rotate,
+    sinusoidal,
+)
 
 
 def test_examples():
@@ -56,3 +65,48 @@ def test_learned_positions():
     np.testing.assert_array_equal(module.apply(variables, 5, given), table[given])
     with pytest.raises(UserError, match=r"9 tokens.* 8 positions"):
         module.apply(variables, 9)
+
+
+def test_sinusoidal():
+    table = sinusoidal(50, 6)
+    np.testing.assert_allclose(table[7], [f(7 / 10_000 ** (i / 6)) for i in (0, 2, 4) for f in (np.sin, np.cos)], 1e-5)
+
+
+def test_alibi_falls_off_with_distance():
+    bias = np.asarray(alibi(6, 4, 5))
+    slopes = [2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8, 2.0**-1, 2.0**-3]  # four of 4 heads, then every second one of 8
+    want = [[[-slope * abs(i - j) for j in range(5)] for i in range(4)] for slope in slopes]
+    np.testing.assert_allclose(bias, want)
+
+
+def test_shaw_is_one_vector_for_each_distance():
+    module = ShawPositions(reach=2, embedding_init=nn.initializers.normal(1.0))
+    q = np.random.default_rng(0).normal(size=(2, 4, 3, 5)).astype(np.float32)
+    scores, variables = module.init_with_output(jax.random.key(0), q, 6)
+    table = np.asarray(variables["params"]["table"].value)
+    for i in range(4):
+        for j in range(6):
+            want = q[:, i] @ table[np.clip(j - i, -2, 2) + 2]
+            np.testing.assert_allclose(scores[:, :, i, j], want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("rope", [Rope(), Rope(500.0, "linear", 4.0), Rope(500.0, "llama3", 8.0, 1.0, 4.0, 64)])
+def test_turned_products_depend_on_the_distance_alone(rope):
+    rng = np.random.default_rng(0)
+    q, k = (jnp.asarray(rng.normal(size=(1, 1, 1, 8)), jnp.float32) for _ in range(2))
+
+    def product(i, j):
+        turned = (rotate(x, rope.rotation(jnp.array([[at]]), 8)) for x, at in ((q, i), (k, j)))
+        return float((next(turned) * next(turned)).sum())
+
+    np.testing.assert_allclose(product(7, 3), product(104, 100), rtol=1e-3, atol=1e-3)
+    assert abs(product(7, 3) - product(7, 4)) > 1e-2
+
+
+def test_llama3_stretches_slow_pairs_alone():
+    plain, scaled = (r.frequencies(16) for r in (Rope(), Rope(scaling="llama3", factor=8.0, original_positions=8192)))
+    turns = 8192 * plain / (2 * np.pi)
+    np.testing.assert_array_equal(scaled[turns > 4], plain[turns > 4])
+    np.testing.assert_allclose(scaled[turns < 1], plain[turns < 1] / 8)
+    between = (turns > 1) & (turns < 4)
+    assert between.any() and ((scaled < plain) & (scaled > plain / 8))[between].all()
