@@ -90,7 +90,7 @@ class Bert(nn.Module):
         self.type_embed = SmallEmbed(c.token_types, c.embed_dim, INIT, dtype)
         self.embed_norm = LayerNorm(EPSILON, dtype)
         self.embed_dropout = nn.Dropout(c.dropout)
-        self.encoder = Stack((Segment((functools.partial(Block, c),), c.layers),), c.remat)
+        self.encoder = Stack((Segment((functools.partial(Block, c),), c.layers),), c.remat, c.unroll)
         self.pooler = Pooler(INIT, dtype)
         self.pooled_dropout = nn.Dropout(c.dropout)
         self.next_sentence_head = Classifier(2, INIT)

@@ -116,7 +116,7 @@ class T5(nn.Module):
         decoder = Segment((functools.partial(Block, c, cross=True),), c.decoder_layers or c.layers)
         self.token_embed = Embed(c.vocab_size, c.embed_dim, nn.initializers.normal(1.0), dtype)
         self.encoder_bias, self.decoder_bias = bias(bidirectional=True), bias(bidirectional=False)
-        self.encoder, self.decoder = Stack((encoder,), c.remat), Stack((decoder,), c.remat)
+        self.encoder, self.decoder = Stack((encoder,), c.remat, c.unroll), Stack((decoder,), c.remat, c.unroll)
         self.encoder_norm, self.decoder_norm = RMSNorm(EPSILON, dtype), RMSNorm(EPSILON, dtype)
         self.drop = nn.Dropout(c.dropout)
         self.head = None if c.tie_embeddings else UntiedHead(c.vocab_size, INIT, dtype)
