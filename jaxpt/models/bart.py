@@ -120,7 +120,7 @@ class Bart(nn.Module):
         self.token_embed = Embed(c.vocab_size, c.embed_dim, INIT, dtype)
         self.encoder_positions, self.decoder_positions = positions(), positions()
         self.encoder_embed_norm, self.decoder_embed_norm = norm(), norm()
-        self.encoder, self.decoder = Stack((encoder,), c.remat), Stack((decoder,), c.remat)
+        self.encoder, self.decoder = Stack((encoder,), c.remat, c.unroll), Stack((decoder,), c.remat, c.unroll)
         self.encoder_norm, self.decoder_norm = (norm(), norm()) if c.pre_norm else (None, None)
         self.drop = nn.Dropout(c.dropout)
 

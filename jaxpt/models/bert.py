@@ -127,7 +127,7 @@ class Bert(nn.Module):
         self.embed_norm = LayerNorm(c.epsilon, dtype)
         self.embed_dropout = nn.Dropout(c.dropout)
         self.embed_project = Dense(c.embed_dim, ("norm", "embed"), INIT, dtype) if c.project_embeddings else None
-        self.encoder = Stack(c.segments(), c.remat)
+        self.encoder = Stack(c.segments(), c.remat, c.unroll)
         self.heads()
 
     def heads(self) -> None:

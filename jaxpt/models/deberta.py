@@ -243,7 +243,11 @@ class Deberta(nn.Module):
 
         def stack(name: str) -> Stack | None:
             numbers = c.parts().get(name)
-            return Stack((Segment((lambda name: Block(c, name=name),), len(numbers)),), c.remat) if numbers else None
+            return (
+                Stack((Segment((lambda name: Block(c, name=name),), len(numbers)),), c.remat, c.unroll)
+                if numbers
+                else None
+            )
 
         self.first, self.encoder, self.last = stack("first"), stack("encoder"), stack("last")
         self.convolution = Convolution(c) if c.convolution else None

@@ -66,5 +66,5 @@ class GPT(GPT2):
         self.token_embed = Embed(c.vocab_size, c.embed_dim, INIT, dtype)
         self.position_embed = LearnedPositions(c.max_positions, c.embed_dim, INIT, dtype)
         self.embed_dropout = nn.Dropout(c.dropout)
-        self.decoder = Stack((Segment((functools.partial(Block, c),), c.layers),), c.remat)
+        self.decoder = Stack((Segment((functools.partial(Block, c),), c.layers),), c.remat, c.unroll)
         self.final_norm = None

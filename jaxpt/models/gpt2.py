@@ -98,7 +98,7 @@ class GPT2(nn.Module):
         self.token_embed = Embed(c.vocab_size, c.embed_dim, INIT, dtype)
         self.position_embed = LearnedPositions(c.max_positions, c.embed_dim, POSITION_INIT, dtype)
         self.embed_dropout = nn.Dropout(c.dropout)
-        self.decoder = Stack((Segment((functools.partial(Block, c),), c.layers),), c.remat)
+        self.decoder = Stack((Segment((functools.partial(Block, c),), c.layers),), c.remat, c.unroll)
         self.final_norm = LayerNorm(c.epsilon, dtype)
         self.head = None if c.tie_embeddings else UntiedHead(c.vocab_size, INIT, dtype)
 

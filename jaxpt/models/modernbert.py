@@ -141,7 +141,7 @@ class ModernBert(nn.Module):
         self.token_embed = Embed(c.vocab_size, c.embed_dim, INIT, dtype)
         self.embed_norm = LayerNorm(c.epsilon, dtype, c.norm_bias)
         self.embed_dropout = nn.Dropout(c.dropout)
-        self.encoder = Stack(segments, c.remat)
+        self.encoder = Stack(segments, c.remat, c.unroll)
         self.final_norm = LayerNorm(c.epsilon, dtype, c.norm_bias)
         self.mlm_head = MaskedLMHead(
             c.vocab_size, c.head_activation, c.epsilon, INIT, dtype, c.head_bias, c.norm_bias, c.vocab_bias

@@ -69,10 +69,12 @@ class Stack(nn.Module):
       segments: the layers, in order.
       remat: what the backward pass computes again: "none", "full", "dots" (all but matmuls without a batch) or
         "names" (all but `SAVED_NAMES`).
+      unroll: repetitions of a segment's pattern that one turn of the compiled loop does.
     """
 
     segments: tuple[Segment, ...]
     remat: str = "none"
+    unroll: int = 1
 
     @nn.compact
     def __call__(
@@ -97,6 +99,7 @@ class Stack(nn.Module):
                 split_rngs={"params": not segment.shared, "dropout": True},
                 in_axes=(0, nn.broadcast),
                 length=segment.repeats,
+                unroll=min(self.unroll, segment.repeats),
                 metadata_params={nn.PARTITION_NAME: "layers"},
             )
             given = None if inputs is None else inputs[index]

@@ -158,8 +158,8 @@ class T5(nn.Module):
         self.token_embed = Embed(c.vocab_size, c.embed_dim, nn.initializers.normal(1.0), dtype)
         self.encoder_bias = None if c.bias_per_layer else position_bias(c, bidirectional=True)
         self.decoder_bias = None if c.bias_per_layer else position_bias(c, bidirectional=False)
-        self.encoder = Stack((Segment(block, c.layers),), c.remat)
-        decoder = Stack((Segment(block, c.decoder_layers or c.layers),), c.remat)
+        self.encoder = Stack((Segment(block, c.layers),), c.remat, c.unroll)
+        decoder = Stack((Segment(block, c.decoder_layers or c.layers),), c.remat, c.unroll)
         self.decoder = self.encoder if c.share_layers else decoder
         self.encoder_norm, self.decoder_norm = RMSNorm(c.epsilon, dtype), RMSNorm(c.epsilon, dtype)
         self.drop = nn.Dropout(c.dropout)

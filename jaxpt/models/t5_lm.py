@@ -46,7 +46,7 @@ class T5LM(nn.Module):
         self.token_embed = Embed(c.vocab_size, c.embed_dim, nn.initializers.normal(1.0), dtype)
         # With a prefix there are distances to tokens that come later.
         self.decoder_bias = position_bias(c, bidirectional=True)
-        self.decoder = Stack((Segment((functools.partial(Block, c),), c.layers),), c.remat)
+        self.decoder = Stack((Segment((functools.partial(Block, c),), c.layers),), c.remat, c.unroll)
         self.decoder_norm = RMSNorm(c.epsilon, dtype)
         self.drop = nn.Dropout(c.dropout)
         self.head = None if c.tie_embeddings else UntiedHead(c.vocab_size, INIT, dtype)

@@ -199,7 +199,7 @@ class XLNet(nn.Module):
         c, dtype = self.config, compute_dtype(self.config)
         self.token_embed = Embed(c.vocab_size, c.embed_dim, INIT, dtype)
         self.query_embed = param(self, "query_embed", INIT, (c.embed_dim,), ("norm",))
-        self.encoder = Stack((Segment((functools.partial(Block, c),), c.layers),), c.remat)
+        self.encoder = Stack((Segment((functools.partial(Block, c),), c.layers),), c.remat, c.unroll)
         self.drop = nn.Dropout(c.dropout)
         self.vocab_bias = param(self, "vocab_bias", nn.initializers.zeros, (stored_rows(c.vocab_size),), ("vocab",))
 

@@ -54,6 +54,14 @@ def test_equals_its_layers_in_order(x):
     np.testing.assert_allclose(np.concatenate([first, second]), means, atol=1e-6)
 
 
+def test_unrolled_layers_are_the_same_layers(x):
+    """3 repetitions at 2 a turn leave one over, and 2 at a turn are all of the second segment."""
+    variables = nn.unbox(Stack(SEGMENTS).init(jax.random.key(1), x, Shared(Mask())))
+    want = Stack(SEGMENTS).apply(variables, x, Shared(Mask()))
+    got = Stack(SEGMENTS, unroll=2).apply(variables, x, Shared(Mask()))
+    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-6), got, want)
+
+
 def test_layers_start_different(x):
     params = nn.unbox(Stack(SEGMENTS).init(jax.random.key(1), x, Shared(Mask())))["params"]
     first, second, _ = params["segment_0"]["block_0"]["kernel"]
