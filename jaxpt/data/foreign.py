@@ -11,12 +11,14 @@ import numpy as np
 
 from jaxpt.config import DataConfig
 from jaxpt.data._tf import seqio, tf
+from jaxpt.data.readers import Mark
+from jaxpt.data.store import MOST_SHARDS
 from jaxpt.errors import UserError
 
 _HELD = ("validation", "valid", "dev", "test")
 
 
-def tfds_documents(data: DataConfig) -> tuple[dict[str, list[str]], Any, float | None]:
+def tfds_documents(data: DataConfig) -> dict[str, Any]:
     """The arguments of a `Source` over a TFDS data set.
 
     Args:
@@ -24,7 +26,7 @@ def tfds_documents(data: DataConfig) -> tuple[dict[str, list[str]], Any, float |
         field, `validation_path` the name of its validation split (by default documents of `train` are held out).
 
     Returns:
-      (splits, reader, fraction held out).
+      Arguments of `Source`.
 
     Raises:
       UserError: no such data set, split or text field.
@@ -47,20 +49,31 @@ def tfds_documents(data: DataConfig) -> tuple[dict[str, list[str]], Any, float |
     if data.field not in texts:
         raise UserError(f"data.field: {data.field!r} is no text field of {name}; it has {', '.join(texts) or 'none'}")
 
-    def read(split: str) -> Iterator[tuple[int, str]]:
-        ds = builder.as_dataset(split=split.rpartition(" ")[2], shuffle_files=False).map(lambda r: r[data.field])
+    def read(path: str, mark: Mark) -> Iterator[tuple[int, str]]:
+        part = tfds.core.ReadInstruction(path.rpartition(" ")[2], from_=mark.number, unit="abs")
+        ds = builder.as_dataset(split=part, shuffle_files=False).map(lambda r: r[data.field])
         try:
-            for number, text in enumerate(ds.prefetch(64).as_numpy_iterator()):
+            for number, text in enumerate(ds.prefetch(64).as_numpy_iterator(), mark.number):
                 yield number, text.decode("utf-8", "replace")
         except (tf.errors.OpError, OSError) as error:
             raise UserError(f"data.path: TFDS data set {name}: {_line(error)}") from None
 
+    def size(path: str) -> int:
+        return splits[path.rpartition(" ")[2]].num_bytes
+
+    def cut(path: str, every: int) -> Iterator[tuple[Mark, int]]:
+        examples = splits[path.rpartition(" ")[2]].num_examples
+        pieces = min(max(size(path) // every, 1), max(examples, 1))
+        for piece in range(pieces):
+            yield Mark(number=examples * piece // pieces), size(path) // pieces
+
     full = builder.info.full_name
     files = {"train": [f"{full} train"], "validation": [f"{full} {held or 'train'}"]}
-    return files, read, None if held else data.validation_fraction
+    fraction = None if held else data.validation_fraction
+    return {"files": files, "read": read, "fraction": fraction, "cut": cut, "size": size}
 
 
-def task_documents(data: DataConfig) -> tuple[dict[str, list[str]], Any, float | None, bool]:
+def task_documents(data: DataConfig) -> dict[str, Any]:
     """The arguments of a `Source` over a registered SeqIO Task.
 
     The task's source and its preprocessors before `seqio.CacheDatasetPlaceholder` (all of them where there is none)
@@ -71,7 +84,7 @@ def task_documents(data: DataConfig) -> tuple[dict[str, list[str]], Any, float |
       data: `modules` are imported first, `task` is looked up.
 
     Returns:
-      (splits, reader, fraction held out, whether documents are token ids).
+      Arguments of `Source`; each shard of the task's source counts as a file.
 
     Raises:
       UserError: a module that cannot be imported, an unknown task, or one without text or targets.
@@ -103,17 +116,25 @@ def task_documents(data: DataConfig) -> tuple[dict[str, list[str]], Any, float |
         )
     tokenized = spec[feature].dtype != tf.string
 
-    def read(split: str) -> Iterator[tuple[int, Any]]:
-        ds = _documents(task, split.rpartition(" ")[2])
+    files: dict[str, list[str]] = {}
+    parts: dict[str, tuple[str, seqio.ShardInfo | None]] = {}
+    for split, of in (("train", "train"), ("validation", held or "train")):
+        shards = min(len(task.source.list_shards(of)), MOST_SHARDS)
+        infos = [seqio.ShardInfo(i, shards) if shards > 1 else None for i in range(shards)]
+        files[split] = [f"{data.task} {of}" + (f" {i.index} of {shards}" if i else "") for i in infos]
+        parts |= {name: (of, info) for name, info in zip(files[split], infos)}
+
+    def read(path: str, mark: Mark) -> Iterator[tuple[int, Any]]:
+        ds = _documents(task, *parts[path])
         for number, value in enumerate(ds.map(lambda r: r[feature]).prefetch(64).as_numpy_iterator()):
             yield number, value.astype(np.int32) if tokenized else value.decode("utf-8", "replace")
 
-    splits = {"train": [f"{data.task} train"], "validation": [f"{data.task} {held or 'train'}"]}
-    return splits, read, None if held else data.validation_fraction, tokenized
+    fraction = None if held else data.validation_fraction
+    return {"files": files, "read": read, "fraction": fraction, "tokenized": tokenized}
 
 
-def _documents(task: seqio.Task, split: str) -> tf.data.Dataset:
-    ds = task.source.get_dataset(split=split, shuffle=False)
+def _documents(task: seqio.Task, split: str, shard: seqio.ShardInfo | None = None) -> tf.data.Dataset:
+    ds = task.source.get_dataset(split=split, shuffle=False, shard_info=shard)
     if task.supports_caching:
         return task.preprocess_precache(ds, seed=0)
     return task.preprocess_postcache(ds, sequence_length=None, seed=0)

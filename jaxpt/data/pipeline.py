@@ -9,28 +9,22 @@ import json
 import os
 import shutil
 import sys
-import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from jaxpt.config import Config, at_phase
-from jaxpt.data import tokenizers
-from jaxpt.data._tf import seqio, tf
+from jaxpt.data import cache, tokenizers
+from jaxpt.data._tf import seqio
 from jaxpt.data.loader import Stream
+from jaxpt.data.progress import Progress, Report, progress
 from jaxpt.data.sources import Source, open_source
-from jaxpt.data.store import FORMAT, Store, build
-from jaxpt.data.tasks import key, make_task, present, resolve
+from jaxpt.data.store import FORMAT, Store
+from jaxpt.data.tasks import Prepare, key, make_task, present, resolve
 from jaxpt.data.tokenizers import Tokenizer
 from jaxpt.data.vocabularies import to_seqio
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Objective, Pipeline, Vocabulary
-
-Report = Callable[[str], None]
-
-_REPORT_SECONDS = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +43,14 @@ class Data:
     """{split: {"documents", "empty" (skipped), "records", "tokens"}}."""
 
 
-def prepare(config: Config, phase: int = 0, report: Report | None = None, save: bool = True) -> Data:
+def prepare(
+    config: Config,
+    phase: int = 0,
+    report: Report | None = None,
+    save: bool = True,
+    workers: int | None = None,
+    verify: bool = False,
+) -> Data:
     """Makes the data of one phase ready: what was prepared before is found again in the cache.
 
     Args:
@@ -57,6 +58,8 @@ def prepare(config: Config, phase: int = 0, report: Report | None = None, save: 
       phase: which of `train.phases`, from 0.
       report: called with a line of progress now and then; by default it shows on a terminal and is silent elsewhere.
       save: put the vocabulary into `run_dir/tokenizer`, so that the run is self-contained.
+      workers: processes that make records; by default one for each core.
+      verify: compare the checksums of records found in the cache, however many they are.
 
     Returns:
       Tokenizer, streams, and what determines them.
@@ -73,7 +76,7 @@ def prepare(config: Config, phase: int = 0, report: Report | None = None, save: 
     config = at_phase(config, phase)
     data, objective = config.data, config.objective
     assert isinstance(objective, Objective)
-    with _progress(report) as say:
+    with progress(report) as say:
         source = open_source(data)
         tokenizer = _tokenizer(config, source, say, save)
         vocabulary = tokenizer.vocabulary
@@ -83,7 +86,8 @@ def prepare(config: Config, phase: int = 0, report: Report | None = None, save: 
         ours = to_seqio(tokenizer)
         task = make_task("jaxpt", source, pipeline, features, ours)
         stores = {
-            split: _store(config, split, source, task, pipeline, tokenizer, say) for split in ("train", "validation")
+            split: _store(config, split, source, pipeline, tokenizer, say, workers, verify)
+            for split in ("train", "validation")
         }
 
     def stream(split: str) -> Stream:
@@ -122,7 +126,7 @@ def cache_root(config: Config) -> Path:
 # ---- vocabulary -----------------------------------------------------------------------------------------------------
 
 
-def _tokenizer(config: Config, source: Source, say: Report, save: bool) -> Tokenizer:
+def _tokenizer(config: Config, source: Source, say: Progress, save: bool) -> Tokenizer:
     """Loaded from `data.tokenizer.path` or the run, found in the cache, or trained; and kept in the run."""
     settings, size = config.data.tokenizer, config.model.vocab_size
     own = Path(config.run_dir) / "tokenizer" if config.run_dir else None
@@ -149,7 +153,7 @@ def _publish(tokenizer: Tokenizer, directory: Path) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _trained(config: Config, source: Source, say: Report) -> Tokenizer:
+def _trained(config: Config, source: Source, say: Progress) -> Tokenizer:
     """From the cache, or trained on the training split into it."""
     settings = config.data.tokenizer
     size = settings.vocab_size or config.model.vocab_size
@@ -162,7 +166,7 @@ def _trained(config: Config, source: Source, say: Report) -> Tokenizer:
     try:
         return tokenizers.load(directory, settings.kind)
     except UserError:  # not there yet, or torn
-        say(f"training a {settings.kind} vocabulary of {size:,} ids")
+        say.update(f"training a {settings.kind} vocabulary of {size:,} ids")
     texts = (text for _, _, text in source.documents("train") if isinstance(text, str))
     shutil.rmtree(directory, ignore_errors=True)
     _publish(tokenizers.train(texts, settings, size), directory)
@@ -173,7 +177,14 @@ def _trained(config: Config, source: Source, say: Report) -> Tokenizer:
 
 
 def _store(
-    config: Config, split: str, source: Source, task: seqio.Task, pipeline: Pipeline, tokenizer: Tokenizer, say: Report
+    config: Config,
+    split: str,
+    source: Source,
+    pipeline: Pipeline,
+    tokenizer: Tokenizer,
+    say: Progress,
+    workers: int | None,
+    verify: bool,
 ) -> Store:
     """The records of a split; built where they are not there yet."""
     calls = pipeline.prepare
@@ -187,18 +198,7 @@ def _store(
         "code": [_hash(inspect.getsource(sys.modules[resolve(call.name).__module__])) for call in calls],
     }
     directory = cache_root(config) / "records" / f"{_hash(identity)}-{split}"
-    source.failure = None
-    try:
-        return build(
-            lambda: task.preprocess_precache(task.source.get_dataset(split, shuffle=False)),
-            directory,
-            lambda: source.counts[split],
-            lambda records: say(f"preparing {split}: {records:,} records"),
-        )
-    except tf.errors.OpError:
-        if source.failure is not None:
-            raise source.failure from None
-        raise
+    return cache.build(Prepare(config, split, tokenizer), directory, identity, say, workers, verify)
 
 
 def _reading(config: Config) -> dict[str, Any]:
@@ -208,7 +208,8 @@ def _reading(config: Config) -> dict[str, Any]:
 
 def _counts(store: Store) -> dict[str, int]:
     described = store.manifest["features"]
-    return store.manifest["counts"] | {"records": len(store), "tokens": described.get("tokens", {}).get("values", 0)}
+    counts = {name: count for name, count in store.manifest["counts"].items() if isinstance(count, int)}
+    return counts | {"records": len(store), "tokens": described.get("tokens", {}).get("values", 0)}
 
 
 def _describe(pipeline: Pipeline) -> dict[str, list[Any]]:
@@ -217,30 +218,3 @@ def _describe(pipeline: Pipeline) -> dict[str, list[Any]]:
 
 def _hash(identity: Any) -> str:
     return hashlib.blake2b(json.dumps(identity, sort_keys=True, default=str).encode(), digest_size=10).hexdigest()
-
-
-# ---- progress -------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _progress(report: Report | None) -> Iterator[Report]:
-    """`report`, with one line every few seconds; without it a live line on a terminal, nothing elsewhere."""
-    if report is not None:
-        last = float("-inf")
-
-        def now_and_then(line: str) -> None:
-            nonlocal last
-            if time.monotonic() - last > _REPORT_SECONDS:
-                last = time.monotonic()
-                report(line)
-
-        yield now_and_then
-        return
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda line: None
-        return
-    with console.status("preparing data") as status:
-        yield status.update

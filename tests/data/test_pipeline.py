@@ -126,7 +126,7 @@ def test_phases_differ_in_order_and_settings(text, cache):
 def test_mistakes_inside_tensorflow_come_out_in_one_line(cache, tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text("\n".join(json.dumps({"text": line}) for line in LINES) + '\n{"text": 1}')
-    tokenizer = {"kind": "bpe", "path": str(next((cache / "tokenizers").iterdir()))}
+    tokenizer = {"kind": "bpe", "path": str(next((cache / "tokenizers").glob("*/vocab.json")).parent)}
     with pytest.raises(UserError, match="line 121: field 'text' wants a string, got int"):
         pipeline.prepare(config("gpt2", path, cache, tokenizer=tokenizer))
     assert not list(cache.rglob("*.partial"))
