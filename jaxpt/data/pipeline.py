@@ -35,6 +35,8 @@ class Data:
     vocabulary: Vocabulary
     train: Stream
     validation: Stream
+    stores: dict[str, Store]
+    """The records, by split."""
     task: seqio.Task
     """The same pipeline as SeqIO runs it."""
     fingerprint: dict[str, Any]
@@ -101,6 +103,7 @@ def prepare(
         vocabulary=vocabulary,
         train=stream("train"),
         validation=stream("validation"),
+        stores=stores,
         task=task,
         fingerprint={
             "source": source.fingerprint(),
@@ -212,8 +215,12 @@ def _counts(store: Store) -> dict[str, int]:
     return counts | {"records": len(store), "tokens": described.get("tokens", {}).get("values", 0)}
 
 
-def _describe(pipeline: Pipeline) -> dict[str, list[Any]]:
-    return {half: [[c.name, c.kwargs] for c in getattr(pipeline, half)] for half in ("prepare", "present")}
+def _describe(pipeline: Pipeline) -> dict[str, dict[str, Any]]:
+    """Names and arguments of the preprocessors, in their order."""
+    return {
+        half: {f"{number} {call.name}": call.kwargs for number, call in enumerate(getattr(pipeline, half))}
+        for half in ("prepare", "present")
+    }
 
 
 def _hash(identity: Any) -> str:
