@@ -102,6 +102,10 @@ class DataConfig(Frozen):
     """Name of a registered SeqIO Task (`source: task`)."""
     modules: tuple[str, ...] = ()
     """Python modules to import first: they may register SeqIO Tasks."""
+    task_cache: str | None = None
+    """Directory in which `seqio_cache_tasks` cached the task: it is read from there."""
+    passes: PositiveInt = 1
+    """Passes over a SeqIO Task that concatenates, filters or draws, each frozen with a seed of its own (`seq2seq`)."""
     tokenizer: TokenizerConfig
     length: PositiveInt = 128
     """Tokens in an example (of the encoder's input for an encoder-decoder)."""

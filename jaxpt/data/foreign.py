@@ -39,7 +39,7 @@ def tfds_documents(data: DataConfig) -> dict[str, Any]:
         if not builder.is_prepared():
             builder.download_and_prepare()
     except Exception as error:  # tfds has many, with messages of many lines
-        raise UserError(f"data.path: TFDS data set {name}: {_line(error)}") from None
+        raise UserError(f"data.path: TFDS data set {name}: {first_line(error)}") from None
     held, splits = data.validation_path, builder.info.splits
     for key, split in (("data.path", "train"), ("data.validation_path", held)):
         if split is not None and split not in splits:
@@ -56,7 +56,7 @@ def tfds_documents(data: DataConfig) -> dict[str, Any]:
             for number, text in enumerate(ds.prefetch(64).as_numpy_iterator(), mark.number):
                 yield number, text.decode("utf-8", "replace")
         except (tf.errors.OpError, OSError) as error:
-            raise UserError(f"data.path: TFDS data set {name}: {_line(error)}") from None
+            raise UserError(f"data.path: TFDS data set {name}: {first_line(error)}") from None
 
     def size(path: str) -> int:
         return splits[path.rpartition(" ")[2]].num_bytes
@@ -89,26 +89,15 @@ def task_documents(data: DataConfig) -> dict[str, Any]:
     Raises:
       UserError: a module that cannot be imported, an unknown task, or one without text or targets.
     """
-    for module in data.modules:
-        try:
-            importlib.import_module(module)
-        except ImportError as error:
-            raise UserError(f"data.modules: {module}: {_line(error)}") from None
-    if data.task is None:
-        raise UserError("data.task is missing: data.source: task needs the name of a registered SeqIO Task")
-    names = list(seqio.TaskRegistry.names())
-    if data.task not in names:
-        near = difflib.get_close_matches(data.task, names, 3, 0.4)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"registered are: {', '.join(sorted(names)) or 'none'}"
-        raise UserError(f"data.task: {data.task!r} is not registered; {hint}")
-    task = seqio.TaskRegistry.get(data.task)
-    if "train" not in task.splits:
-        raise UserError(f"data.task: {data.task} has no train split; it has {', '.join(task.splits)}")
-    held = next((s for s in _HELD if s in task.splits), None)
+    task, held = find_task(data)
     try:
         spec = _documents(task, "train").element_spec
     except Exception as error:  # whatever anyone's preprocessors raise
-        raise UserError(f"data.task: {data.task}: its preprocessors fail: {_line(error)}") from None
+        raise UserError(f"data.task: {data.task}: its preprocessors fail: {first_line(error)}") from None
+    if "inputs" in task.output_features and "targets" in spec and "text" not in spec:
+        raise UserError(
+            f"data.task: {data.task} has inputs and targets; objective.kind: seq2seq trains on both, others want text"
+        )
     feature = next((f for f in ("text", "targets") if f in spec), None)
     if feature is None or not (spec[feature].dtype == tf.string or spec[feature].dtype.is_integer):
         raise UserError(
@@ -133,6 +122,41 @@ def task_documents(data: DataConfig) -> dict[str, Any]:
     return {"files": files, "read": read, "fraction": fraction, "tokenized": tokenized}
 
 
+def find_task(data: DataConfig) -> tuple[seqio.Task, str | None]:
+    """Imports `data.modules` and looks `data.task` up.
+
+    Args:
+      data: names both.
+
+    Returns:
+      (the task, its validation split if it has one).
+
+    Raises:
+      UserError: a module that cannot be imported, an unknown task, a mixture, or a task without a train split.
+    """
+    for module in data.modules:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise UserError(f"data.modules: {module}: {first_line(error)}") from None
+    if data.task is None:
+        raise UserError("data.task is missing: data.source: task needs the name of a registered SeqIO Task")
+    names = list(seqio.TaskRegistry.names())
+    if data.task not in names:
+        near = difflib.get_close_matches(data.task, names, 3, 0.4)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"registered are: {', '.join(sorted(names)) or 'none'}"
+        raise UserError(f"data.task: {data.task!r} is not registered; {hint}")
+    task = seqio.TaskRegistry.get(data.task)
+    if "train" not in task.splits:
+        raise UserError(f"data.task: {data.task} has no train split; it has {', '.join(task.splits)}")
+    return task, held_split(task)
+
+
+def held_split(task: seqio.Task) -> str | None:
+    """The task's validation split, or what else it holds out."""
+    return next((s for s in _HELD if s in task.splits), None)
+
+
 def _documents(task: seqio.Task, split: str, shard: seqio.ShardInfo | None = None) -> tf.data.Dataset:
     ds = task.source.get_dataset(split=split, shuffle=False, shard_info=shard)
     if task.supports_caching:
@@ -140,5 +164,6 @@ def _documents(task: seqio.Task, split: str, shard: seqio.ShardInfo | None = Non
     return task.preprocess_postcache(ds, sequence_length=None, seed=0)
 
 
-def _line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """What went wrong, in one line."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -16,6 +16,7 @@ from typing import Any
 from jaxpt.config import Config, at_phase
 from jaxpt.data import cache, tokenizers
 from jaxpt.data._tf import seqio
+from jaxpt.data.examples import Examples
 from jaxpt.data.loader import Stream
 from jaxpt.data.progress import Progress, Report, progress
 from jaxpt.data.sources import Source, open_source
@@ -79,9 +80,11 @@ def prepare(
     data, objective = config.data, config.objective
     assert isinstance(objective, Objective)
     with progress(report) as say:
-        source = open_source(data)
+        source = open_source(data, objective.examples(data.length))
         tokenizer = _tokenizer(config, source, say, save)
         vocabulary = tokenizer.vocabulary
+        if isinstance(source, Examples):
+            source.check_tokenizer(tokenizer)
         objective.check(config.model, data.length, vocabulary)
         pipeline = objective.pipeline(data.length, vocabulary, config.seed)
         features = objective.features(data.length)
@@ -91,6 +94,7 @@ def prepare(
             split: _store(config, split, source, pipeline, tokenizer, say, workers, verify)
             for split in ("train", "validation")
         }
+        say.note(f"data: {source.tier}")
 
     def stream(split: str) -> Stream:
         seed = key(config.seed, phase, split)
@@ -138,6 +142,9 @@ def _tokenizer(config: Config, source: Source, say: Progress, save: bool) -> Tok
         return tokenizers.load(own, settings.kind, **checks)
     if settings.path is not None:
         tokenizer = tokenizers.load(settings.path, settings.kind, **checks)
+    elif isinstance(source, Examples) and source.sentencepiece is not None:
+        path, sentinels = source.sentencepiece
+        tokenizer = tokenizers.load(path, settings.kind, **checks | {"extra_ids": sentinels})
     else:
         tokenizer = _trained(config, source, say)
     if own is not None and save:

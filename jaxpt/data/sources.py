@@ -79,6 +79,11 @@ class Source:
         self.counts: dict[str, dict[str, Any]] = {}
         self.consumed = 0
 
+    @property
+    def tier(self) -> str:
+        """Which guarantee the stream has, for people to read."""
+        return "by index: any step is reached at once, every epoch has another order and noise of its own"
+
     def shards(self, split: str) -> list[list[Piece]]:
         """Cuts a split into runs of documents; corpora of many bytes are read through for it.
 
@@ -205,11 +210,12 @@ def held_out(text: Text, fraction: float) -> bool:
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "big") < fraction * 2**64
 
 
-def open_source(data: DataConfig) -> Source:
+def open_source(data: DataConfig, examples: int | None = None) -> Source:
     """Finds the files (or the data set, or the task) that a configuration names.
 
     Args:
       data: `source`, `path`, `validation_path`, …
+      examples: finished examples of a SeqIO Task are wanted, not documents, with so many tokens of targets at most.
 
     Returns:
       A source with a "train" and a "validation" split; nothing but the files' existence is checked yet.
@@ -217,6 +223,14 @@ def open_source(data: DataConfig) -> Source:
     Raises:
       UserError: a file is missing or a directory, a glob matches nothing, a suffix is unknown.
     """
+    if examples is not None:
+        from jaxpt.data.examples import Examples
+
+        if data.source != "task":
+            raise UserError(
+                "objective.kind: seq2seq wants inputs and targets: data.source: task and data.task name them"
+            )
+        return Examples(data, examples)
     if data.source == "task":
         from jaxpt.data import foreign
 

@@ -119,7 +119,7 @@ def make_task(
 def _of_source(pipeline: Pipeline, source: Source) -> tuple[Call, ...]:
     """The calls that make records of a source's documents: token ids are not tokenized again."""
     prepare = pipeline.prepare
-    if not source.tokenized:
+    if not source.tokenized or not prepare:
         return prepare
     if prepare[0].name != "documents.tokenize":
         raise UserError(f"data.task gives token ids, but {prepare[0].name} wants text; use a Task that gives text")
@@ -144,7 +144,8 @@ class Prepare:
 
     def open(self) -> Documents:
         """Opens the source."""
-        return Documents(self, open_source(self.config.data))
+        assert isinstance(self.config.objective, Objective)
+        return Documents(self, open_source(self.config.data, self.config.objective.examples(self.config.data.length)))
 
 
 class Documents:

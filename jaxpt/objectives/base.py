@@ -102,6 +102,10 @@ class Objective(ObjectiveConfig):
         """The preprocessors that make this objective's features; lengths and the seed are closed over."""
         raise NotImplementedError
 
+    def examples(self, length: int) -> int | None:
+        """The most tokens of targets, if it takes finished examples of a SeqIO Task; None if it takes documents."""
+        return None
+
     def probe(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
         """Weights, shaped as the targets', of the positions on which model and baseline are compared.
 
