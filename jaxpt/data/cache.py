@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from jaxpt.data._tf import tf
 from jaxpt.data.progress import Progress, work_line
-from jaxpt.data.store import Store, damaged, publish, read_manifest, shard_name, whole_shard, write_shard
+from jaxpt.data.store import Store, damaged, made, publish, read_manifest, shard_name, whole_shard, write_shard
 from jaxpt.errors import UserError
 
 _POLL = 0.3  # seconds
@@ -93,15 +93,9 @@ def build(
     store = _whole(directory, verify)
     if store is not None:
         return store
-    directory.mkdir(parents=True, exist_ok=True)
-    try:
-        with _lock(directory, say):
-            store = _whole(directory, verify)
-            return store or _build(recipe, directory, identity, say, workers)
-    except BaseException:
-        if not any(directory.iterdir()):
-            directory.rmdir()
-        raise
+    with made(directory), _lock(directory, say):
+        store = _whole(directory, verify)
+        return store or _build(recipe, directory, identity, say, workers)
 
 
 def _whole(directory: Path, verify: bool) -> Store | None:

@@ -134,11 +134,10 @@ def find_task(data: DataConfig) -> tuple[seqio.Task, str | None]:
     Raises:
       UserError: a module that cannot be imported, an unknown task, a mixture, or a task without a train split.
     """
-    for module in data.modules:
-        try:
-            importlib.import_module(module)
-        except ImportError as error:
-            raise UserError(f"data.modules: {module}: {first_line(error)}") from None
+    mixed = subtasks(data)
+    if mixed:
+        shares = ", ".join(f"{name} ({rate:g})" for name, rate in mixed)
+        raise UserError(f"data.task: {data.task} is a mixture of {shares}; name them as tasks of data.mixture")
     if data.task is None:
         raise UserError("data.task is missing: data.source: task needs the name of a registered SeqIO Task")
     names = list(seqio.TaskRegistry.names())
@@ -150,6 +149,29 @@ def find_task(data: DataConfig) -> tuple[seqio.Task, str | None]:
     if "train" not in task.splits:
         raise UserError(f"data.task: {data.task} has no train split; it has {', '.join(task.splits)}")
     return task, held_split(task)
+
+
+def subtasks(data: DataConfig) -> list[tuple[str, float]]:
+    """The tasks of a registered SeqIO Mixture, those of mixtures in it included.
+
+    Args:
+      data: `modules` are imported first; `task` may name a mixture.
+
+    Returns:
+      (task, rate) for each; none if `task` is not a mixture.
+
+    Raises:
+      UserError: a module cannot be imported.
+    """
+    for module in data.modules:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise UserError(f"data.modules: {module}: {first_line(error)}") from None
+    if data.task not in seqio.MixtureRegistry.names():
+        return []
+    mixture = seqio.MixtureRegistry.get(data.task)
+    return [(task.name, mixture.get_rate(task)) for task in mixture.tasks]
 
 
 def held_split(task: seqio.Task) -> str | None:

@@ -22,6 +22,7 @@ import tempfile
 import uuid
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -156,9 +157,21 @@ def build(
     found = Store.open(directory)
     if found is not None:
         return found
+    with made(directory):
+        write_shard(make(), directory / shard_name(0, 1), counts, report)
+        return publish(directory, 1, {})
+
+
+@contextmanager
+def made(directory: Path) -> Iterator[None]:
+    """A directory, which a failure leaves behind only if something whole is in it."""
     directory.mkdir(parents=True, exist_ok=True)
-    write_shard(make(), directory / shard_name(0, 1), counts, report)
-    return publish(directory, 1, {})
+    try:
+        yield
+    except BaseException:
+        if not any(directory.iterdir()):
+            directory.rmdir()
+        raise
 
 
 def shard_name(index: int, shards: int) -> str:

@@ -1,14 +1,15 @@
 """A module as T5's task files are: anyone's, registered with SeqIO, imported through `data.modules`."""
 
 import functools
+from pathlib import Path
 
 import seqio
 import tensorflow as tf
 
-FEATURES = {
-    "inputs": seqio.Feature(seqio.ByteVocabulary(), add_eos=True, required=False),
-    "targets": seqio.Feature(seqio.ByteVocabulary(), add_eos=True),
-}
+# A small model that SeqIO itself ships.
+MODEL = str(Path(seqio.__file__).parent / "test_data/sentencepiece/sentencepiece.model")
+VOCABULARY = seqio.SentencePieceVocabulary(MODEL, extra_ids=20)
+FEATURES = {name: seqio.Feature(VOCABULARY, add_eos=True) for name in ("inputs", "targets")}
 WORDS = ("cats", "dogs", "mice", "birds", "bees")
 
 
@@ -19,7 +20,9 @@ def documents(split, shuffle_files=False, seed=None, count=90):
 
 def concatenate(ds, feature_key="targets", batch_size=4):
     """As T5's reduce_concat_tokens: several documents become one, without anything between them."""
-    ds = ds.map(lambda x: {feature_key: x[feature_key]}).padded_batch(batch_size, {feature_key: [-1]}, {feature_key: -1})
+    ds = ds.map(lambda x: {feature_key: x[feature_key]}).padded_batch(
+        batch_size, {feature_key: [None]}, {feature_key: -1}
+    )
     return ds.map(lambda x: {feature_key: tf.boolean_mask(x[feature_key], x[feature_key] >= 0)})
 
 
@@ -28,8 +31,7 @@ def split_tokens(ds, sequence_length, feature_key="targets"):
 
     def split(x):
         tokens, length = x[feature_key], sequence_length["inputs"] - 2
-        pieces = tf.strings.length("")  # a scalar 0
-        count = (tf.size(tokens) + length - 1) // length + pieces
+        count = (tf.size(tokens) + length - 1) // length
         padded = tf.pad(tokens, [[0, count * length - tf.size(tokens)]], constant_values=-1)
         return tf.reshape(padded, [count, length])
 
