@@ -113,6 +113,8 @@ class DataConfig(Frozen):
     """Examples in a step, over all devices and accumulation steps."""
     cache_dir: str | None = execution(None)
     """Where prepared data is kept; `$XDG_CACHE_HOME/jaxpt` or `~/.cache/jaxpt` by default."""
+    mirror: str | None = execution(None)
+    """Where prepared records are looked for before they are made: a copy of `records` of another cache (https://, gs://)."""
     readers: NonNegativeInt = execution(0)
     """Threads that prepare batches; 0: one for each core, four at most."""
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from jaxpt.data._tf import tf
+from jaxpt.data.mirror import fetch
 from jaxpt.data.progress import Progress, work_line
 from jaxpt.data.store import Store, damaged, made, publish, read_manifest, shard_name, whole_shard, write_shard
 from jaxpt.errors import UserError
@@ -39,10 +40,13 @@ class Shard(Protocol):
 class Work(Protocol):
     """A split that can be made shard by shard."""
 
-    failure: UserError | None
-    """The mistake that ended a reading inside tf.data, which would hide it."""
-    consumed: int
-    """Bytes of text read so far."""
+    @property
+    def failure(self) -> UserError | None:
+        """The mistake that ended the last reading, inside tf.data, which would hide it."""
+
+    @property
+    def consumed(self) -> int:
+        """Bytes of text read so far."""
 
     def shards(self) -> Sequence[Any]:
         """The shards, in the order of their records."""
@@ -73,6 +77,7 @@ def build(
     say: Progress,
     workers: int | None = None,
     verify: bool = False,
+    mirror: str | None = None,
 ) -> Store:
     """Opens a store; what is missing or damaged is made.
 
@@ -83,6 +88,7 @@ def build(
       say: is told what is damaged, how far the work is and how long it will take.
       workers: processes; by default one for each core. The records do not depend on it.
       verify: compare the checksums of all files, however large (small stores are always checked).
+      mirror: where a copy of the store may lie, in a directory of the same name.
 
     Returns:
       The store.
@@ -95,6 +101,11 @@ def build(
         return store
     with made(directory), _lock(directory, say):
         store = _whole(directory, verify)
+        if store is not None:
+            return store
+        _sweep(directory, say)
+        if mirror is not None and fetch(f"{mirror.rstrip('/')}/{directory.name}", directory, say):
+            store = _whole(directory, verify)
         return store or _build(recipe, directory, identity, say, workers)
 
 
@@ -103,7 +114,6 @@ def _whole(directory: Path, verify: bool) -> Store | None:
 
 
 def _build(recipe: Recipe, directory: Path, identity: dict[str, Any], say: Progress, workers: int | None) -> Store:
-    _sweep(directory, say)
     work = recipe.open()
     shards = work.shards()
     names = [shard_name(n, len(shards)) for n in range(len(shards))]
@@ -175,7 +185,6 @@ def _write(work: Work, number: int, shard: Any, path: Path, report: Any) -> int:
         last = records
         report(records)
 
-    work.failure = None
     try:
         write_shard(work.dataset(number, shard), path, work.counts, told)
     except tf.errors.OpError:

@@ -128,6 +128,16 @@ class Examples(Source):
 
         return tf.data.Dataset.from_generator(elements, output_signature=signature)
 
+    def check(self, split: str, counts: dict[str, Any]) -> None:
+        """Raises UserError where a split has no example at all.
+
+        Args:
+          split: "train" or "validation".
+          counts: of all its shards together.
+        """
+        if not counts["documents"]:
+            raise UserError(f"data.task: {self._task.name} gives no examples for {split}")
+
     def fingerprint(self) -> dict[str, Any]:
         """Name, features, preprocessors and lengths of the task, its modules' code, and its cache's description."""
         return super().fingerprint() | {

@@ -208,7 +208,8 @@ def _store(
         "code": [_hash(inspect.getsource(sys.modules[resolve(call.name).__module__])) for call in calls],
     }
     directory = cache_root(config) / "records" / f"{_hash(identity)}-{split}"
-    return cache.build(Prepare(config, split, tokenizer), directory, identity, say, workers, verify)
+    recipe = Prepare(config, split, tokenizer)
+    return cache.build(recipe, directory, identity, say, workers, verify, config.data.mirror)
 
 
 def _reading(config: Config) -> dict[str, Any]:

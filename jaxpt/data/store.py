@@ -218,7 +218,7 @@ def write_shard(
             os.fsync(file.fileno())
         os.replace(partial, path)
     except OSError as error:
-        if error.errno in _FULL:
+        if full_disk(error):
             raise UserError(
                 f"{path.parent}: the disk is full ({error.strerror}); what is done is kept: free some space and start "
                 "again, or give another data.cache_dir"
@@ -268,11 +268,20 @@ def publish(
             for name, head in zip(names, heads)
         ],
     }
-    manifest["crc32"] = _manifest_crc(manifest)
+    write_manifest(directory, manifest | {"crc32": _manifest_crc(manifest)})
+    return Store(directory, manifest)
+
+
+def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
+    """Writes the manifest of a directory that holds all its shards: from now on it is a store."""
     partial = directory / f".manifest.{uuid.uuid4().hex}.partial"
     partial.write_text(json.dumps(manifest, indent=1), "utf-8")
     os.replace(partial, directory / "manifest.json")
-    return Store(directory, manifest)
+
+
+def full_disk(error: OSError) -> str | None:
+    """The system's words for a disk that is full, None for another error."""
+    return error.strerror if error.errno in _FULL else None
 
 
 def _total(counts: list[dict[str, Any]]) -> dict[str, Any]:
@@ -394,10 +403,16 @@ def read_manifest(directory: Path) -> dict[str, Any] | None:
     """What a store says of itself, None where there is none that can be read."""
     try:
         manifest = json.loads((directory / "manifest.json").read_text("utf-8"))
-        whole = manifest["format"] == FORMAT and manifest["crc32"] == _manifest_crc(manifest)
-        return manifest if whole else None
-    except (OSError, ValueError, KeyError, TypeError):
+        return manifest if manifest_is_whole(manifest) else None
+    except (OSError, ValueError):
         return None
+
+
+def manifest_is_whole(manifest: Any) -> bool:
+    """Whether a manifest is of this format and has its own checksum."""
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        return False
+    return manifest.get("crc32") == _manifest_crc(manifest)
 
 
 def _manifest_crc(manifest: dict[str, Any]) -> str:

@@ -158,7 +158,11 @@ class Documents:
         self._vocabulary = to_seqio(recipe.tokenizer)
         pipeline = config.objective.pipeline(config.data.length, recipe.tokenizer.vocabulary, config.seed)
         self._calls = _of_source(pipeline, source)
-        self.failure: UserError | None = None
+
+    @property
+    def failure(self) -> UserError | None:
+        """The mistake that ended the last reading."""
+        return self._source.failure
 
     @property
     def consumed(self) -> int:
@@ -171,6 +175,7 @@ class Documents:
 
     def dataset(self, number: int, shard: Pieces) -> tf.data.Dataset:
         """The records of a shard."""
+        self._source.failure = None
         ds = self._source.dataset(self._split, shard)
         with seqio.map_seed_manager(number):
             for call in self._calls:

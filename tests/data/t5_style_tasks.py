@@ -52,14 +52,14 @@ def ask(x):
 
 
 def no_birds(ds):
-    return ds.filter(lambda x: tf.strings.regex_full_match(x["inputs"], "[^b]*b[^b]*"))
+    return ds.filter(lambda x: tf.strings.regex_full_match(x["inputs"], ".*(cats|dogs|mice).*"))
 
 
 source = seqio.FunctionDataSource(documents, ["train", "validation"])
 seqio.TaskRegistry.add(
     "style_denoise",
-    source,
-    [
+    source=source,
+    preprocessors=[
         functools.partial(seqio.preprocessors.rekey, key_map={"targets": "text"}),
         seqio.preprocessors.tokenize,
         seqio.CacheDatasetPlaceholder(),
@@ -72,20 +72,26 @@ seqio.TaskRegistry.add(
 )
 seqio.TaskRegistry.add(
     "style_ask",
-    source,
-    [ask, no_birds, seqio.preprocessors.tokenize, seqio.CacheDatasetPlaceholder(), seqio.preprocessors.append_eos],
+    source=source,
+    preprocessors=[
+        ask,
+        no_birds,
+        seqio.preprocessors.tokenize,
+        seqio.CacheDatasetPlaceholder(),
+        seqio.preprocessors.append_eos,
+    ],
     output_features=FEATURES,
 )
 seqio.TaskRegistry.add(
     "style_train_only",
-    seqio.FunctionDataSource(documents, ["train"]),
-    [ask, seqio.preprocessors.tokenize, seqio.preprocessors.append_eos],
+    source=seqio.FunctionDataSource(documents, ["train"]),
+    preprocessors=[ask, seqio.preprocessors.tokenize, seqio.preprocessors.append_eos],
     output_features=FEATURES,
 )
 seqio.TaskRegistry.add(
     "style_without_end",
-    source,
-    [ask, seqio.preprocessors.tokenize, lambda ds: ds.repeat(), seqio.preprocessors.append_eos],
+    source=source,
+    preprocessors=[ask, seqio.preprocessors.tokenize, lambda ds: ds.repeat(), seqio.preprocessors.append_eos],
     output_features=FEATURES,
 )
 seqio.MixtureRegistry.add("style_both", [("style_denoise", 3), ("style_ask", 1)])
