@@ -69,12 +69,13 @@ def bind(call: Call, vocabulary: seqio.Vocabulary, shard: int = 0) -> Callable[[
       A function of a data set.
     """
     function = resolve(call.name)
-    return functools.partial(function, **_arguments(function, call, vocabulary, shard))
+    return functools.partial(function, **arguments(function, call, vocabulary, shard))
 
 
-def _arguments(
+def arguments(
     function: Callable[..., Any], call: Call, vocabulary: seqio.Vocabulary, shard: int = 0
 ) -> dict[str, Any]:
+    """The arguments of a call, with the vocabulary and the shard where the function asks for them."""
     parameters = inspect.signature(function).parameters
     unknown = [k for k in call.kwargs if k not in parameters]
     if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
@@ -198,45 +199,6 @@ class Pieces(list[Piece]):
     def size(self) -> int:
         """Bytes of text, about."""
         return sum(piece.size for piece in self)
-
-
-def present(calls: tuple[Call, ...], vocabulary: seqio.Vocabulary, seed: int) -> Callable[[Record, tf.Tensor], Record]:
-    """The one-to-one half as a function of a record and its number: what SeqIO draws one after the other is keyed here.
-
-    Args:
-      calls: functions under `seqio.map_over_dataset`.
-      vocabulary: given to a parameter named `vocabulary`.
-      seed: key of all their random draws.
-
-    Returns:
-      (record, int64 index) → features. The index alone decides the draws: seed (key of the call, index).
-
-    Raises:
-      UserError: a function that is not under `seqio.map_over_dataset`.
-    """
-    steps = []
-    for number, call in enumerate(calls):
-        outer = resolve(call.name)
-        function = getattr(outer, "__wrapped__", None)
-        if function is None:
-            raise UserError(
-                f"preprocessor {call.name!r} maps records one to one: decorate it with seqio.map_over_dataset"
-            )
-        count = inspect.getclosurevars(outer).nonlocals.get("num_seeds")
-        steps.append((functools.partial(function, **_arguments(function, call, vocabulary)), count, key(seed, number)))
-
-    def apply(record: Record, index: tf.Tensor) -> Record:
-        for step, count, number in steps:
-            rng = tf.stack([tf.constant(number, tf.int64), index])
-            if count is None:
-                record = step(record)
-            elif count == 1:
-                record = step(record, seed=rng)
-            else:
-                record = step(record, seeds=tf.unstack(tf.random.experimental.stateless_split(rng, count)))
-        return record
-
-    return apply
 
 
 def key(*parts: int | str) -> int:

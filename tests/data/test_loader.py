@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from jaxpt.data._tf import seqio, tf
-from jaxpt.data.loader import Stream
+from jaxpt.data.loader import Stream, Task
+from jaxpt.data.present import compiled
 from jaxpt.data.store import build
-from jaxpt.data.tasks import present
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Call
 
@@ -56,8 +56,9 @@ def store(tmp_path_factory):
     return build(records, tmp_path_factory.mktemp("store") / "records")
 
 
-def make(store, seed=0, calls=CALLS, features=FEATURES, readers=0):
-    return Stream(store, present(calls, None, seed), features, BATCH, seed, readers)
+def make(store, seed=0, calls=CALLS, features=FEATURES, readers=0, **task):
+    made = compiled(calls, None, store.spec, features)
+    return Stream([Task("one", store, made, seed, **task)], features, BATCH, readers)
 
 
 def first(iterator, n):
