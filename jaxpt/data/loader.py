@@ -78,6 +78,7 @@ class Stream:
     Attributes:
       tasks: what they come from.
       features: {name: (shape without the batch, dtype)}.
+      mixture: their shares.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class Stream:
     ) -> None:
         """A stream of `tasks` in the shares of `mixture` (one task needs none), by `readers` threads."""
         self.tasks, self.features, self.batch_size = tuple(tasks), dict(features), batch_size
-        self._mixture = mixture or Mixture([1.0], 0)
+        self.mixture = mixture or Mixture([1.0], 0)
         self._ends = np.cumsum([len(task) for task in self.tasks])
         self._readers = readers
         self._threads = readers or min(4, os.cpu_count() or 1)
@@ -139,19 +140,23 @@ class Stream:
 
         return _ahead(batch, range(-(-end // batch_size)), self._threads)
 
-    def example(self, index: int, in_order: bool = False) -> dict[str, Any]:
-        """One example of the stream, to look at.
+    def rows(self, index: np.ndarray) -> Batch:
+        """Rows as `epoch` gives them: {feature: array [rows, ...]}."""
+        return self._made(*self._in_order(index))
+
+    def example(self, index: int, shuffled: bool = True) -> dict[str, Any]:
+        """One example, to look at.
 
         Args:
-          index: its place in the stream, from 0.
-          in_order: in that of `epoch`, not in that of `batches`.
+          index: its place, from 0.
+          shuffled: its place in `batches`, else in `epoch`.
 
         Returns:
           Its features in the batch; "task", the name of its task; and of the records before noise: all features of one
           record, and of several that share a row those of fixed shape, such as "origin", one after the other.
         """
         at = np.array([index], np.int64)
-        task, epoch, row = self._in_order(at) if in_order else self._mixed(at)
+        task, epoch, row = self._mixed(at) if shuffled else self._in_order(at)
         of = self.tasks[task[0]]
         records, _, _ = of.records(epoch, row)
         found = {
@@ -163,7 +168,7 @@ class Stream:
 
     def _mixed(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(task, epoch, row) of each index of the training stream."""
-        task, own = self._mixture.at(index)
+        task, own = self.mixture.at(index)
         epoch, row = np.empty_like(index), np.empty_like(index)
         for number in np.unique(task):
             of_it = task == number

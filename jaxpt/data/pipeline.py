@@ -10,22 +10,29 @@ import os
 import shutil
 import sys
 import uuid
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from jaxpt.config import Config, at_phase
-from jaxpt.data import cache, tokenizers
+from jaxpt.data import cache, mixtures, packing, tokenizers
 from jaxpt.data._tf import seqio
 from jaxpt.data.examples import Examples
-from jaxpt.data.loader import Stream
+from jaxpt.data.loader import Stream, Task
+from jaxpt.data.present import compiled
 from jaxpt.data.progress import Progress, Report, progress
 from jaxpt.data.sources import Source, open_source
 from jaxpt.data.store import FORMAT, Store
-from jaxpt.data.tasks import Prepare, key, make_task, present, resolve
+from jaxpt.data.tasks import Features, Prepare, key, make_task, resolve
 from jaxpt.data.tokenizers import Tokenizer
 from jaxpt.data.vocabularies import to_seqio
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Objective, Pipeline, Vocabulary
+
+_SPLITS = ("train", "validation")
+_LOOKED_AT = 256  # rows whose real fill is measured
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,13 +44,13 @@ class Data:
     train: Stream
     validation: Stream
     stores: dict[str, Store]
-    """The records, by split."""
-    task: seqio.Task
-    """The same pipeline as SeqIO runs it."""
+    """The records, by split; of a mixture by "task/split"."""
+    tasks: dict[str, seqio.Task]
+    """The same pipelines as SeqIO runs them, unpacked."""
     fingerprint: dict[str, Any]
     """What determines the stream, ready for JSON: a resume under another one would be another run."""
     summary: dict[str, dict[str, int]]
-    """{split: {"documents", "empty" (skipped), "records", "tokens"}}."""
+    """As `stores`: {"documents", "empty" (skipped), "records", "tokens"}."""
 
 
 def prepare(
@@ -79,48 +86,63 @@ def prepare(
     config = at_phase(config, phase)
     data, objective = config.data, config.objective
     assert isinstance(objective, Objective)
+    parts = mixtures.parts(config)
     with progress(report) as say:
-        source = open_source(data, objective.examples(data.length))
-        tokenizer = _tokenizer(config, source, say, save)
+        sources = [open_source(part.config.data, objective.examples(data.length)) for part in parts]
+        known = [source.fingerprint() for source in sources]  # reads files: once
+        tokenizer = _tokenizer(config, sources, known, say, save)
         vocabulary = tokenizer.vocabulary
-        if isinstance(source, Examples):
-            source.check_tokenizer(tokenizer)
+        for source in sources:
+            if isinstance(source, Examples):
+                source.check_tokenizer(tokenizer)
         objective.check(config.model, data.length, vocabulary)
         pipeline = objective.pipeline(data.length, vocabulary, config.seed)
         features = objective.features(data.length)
         ours = to_seqio(tokenizer)
-        task = make_task("jaxpt", source, pipeline, features, ours)
         stores = {
-            split: _store(config, split, source, pipeline, tokenizer, say, workers, verify)
-            for split in ("train", "validation")
+            split: [
+                _store(part.config, split, of_source, pipeline, tokenizer, say, workers, verify)
+                for part, of_source in zip(parts, known)
+            ]
+            for split in _SPLITS
         }
-        say.note(f"data: {source.tier}")
+        for part, source in zip(parts, sources):
+            say.note(f"{part.name}: {source.tier}")
+        streams = _streams(config, phase, parts, stores, pipeline, ours)
+        for line in _lines(objective, streams):
+            say.note(line)
 
-    def stream(split: str) -> Stream:
-        seed = key(config.seed, phase, split)
-        return Stream(
-            stores[split], present(pipeline.present, ours, seed), features, data.batch_size, seed, data.readers
-        )
-
+    names = [f"{part.name}/{split}" if len(parts) > 1 else split for split in _SPLITS for part in parts]
+    named = dict(zip(names, (store for split in _SPLITS for store in stores[split])))
     return Data(
         tokenizer=tokenizer,
         vocabulary=vocabulary,
-        train=stream("train"),
-        validation=stream("validation"),
-        stores=stores,
-        task=task,
+        train=streams["train"],
+        validation=streams["validation"],
+        stores=named,
+        tasks={
+            part.name: make_task(part.name, source, pipeline, features, ours) for part, source in zip(parts, sources)
+        },
         fingerprint={
-            "source": source.fingerprint(),
+            "source": _one_or_named({part.name: of_source for part, of_source in zip(parts, known)}),
             "tokenizer": tokenizer.digest(),
-            "records": {split: store.checksum for split, store in stores.items()},
+            "records": {name: store.checksum for name, store in named.items()},
             "pipeline": _describe(pipeline),
+            "mixture": dict(zip((part.name for part in parts), streams["train"].mixture.quotas)),
+            "packing": data.packing,
+            "noise_copies": objective.copies(),
             "length": data.length,
             "batch_size": data.batch_size,
             "seed": config.seed,
             "phase": phase,
         },
-        summary={split: _counts(store) for split, store in stores.items()},
+        summary={name: _counts(store) for name, store in named.items()},
     )
+
+
+def _one_or_named(values: dict[str, Any]) -> Any:
+    """The value of a single task, or those of all by their names."""
+    return values if len(values) > 1 else next(iter(values.values()))
 
 
 def cache_root(config: Config) -> Path:
@@ -133,7 +155,7 @@ def cache_root(config: Config) -> Path:
 # ---- vocabulary -----------------------------------------------------------------------------------------------------
 
 
-def _tokenizer(config: Config, source: Source, say: Progress, save: bool) -> Tokenizer:
+def _tokenizer(config: Config, sources: list[Source], known: list[Any], say: Progress, save: bool) -> Tokenizer:
     """Loaded from `data.tokenizer.path` or the run, found in the cache, or trained; and kept in the run."""
     settings, size = config.data.tokenizer, config.model.vocab_size
     own = Path(config.run_dir) / "tokenizer" if config.run_dir else None
@@ -142,11 +164,11 @@ def _tokenizer(config: Config, source: Source, say: Progress, save: bool) -> Tok
         return tokenizers.load(own, settings.kind, **checks)
     if settings.path is not None:
         tokenizer = tokenizers.load(settings.path, settings.kind, **checks)
-    elif isinstance(source, Examples) and source.sentencepiece is not None:
-        path, sentinels = source.sentencepiece
+    elif isinstance(sources[0], Examples) and sources[0].sentencepiece is not None:
+        path, sentinels = sources[0].sentencepiece
         tokenizer = tokenizers.load(path, settings.kind, **checks | {"extra_ids": sentinels})
     else:
-        tokenizer = _trained(config, source, say)
+        tokenizer = _trained(config, sources, known, say)
     if own is not None and save:
         _publish(tokenizer, own)
         tokenizer = tokenizers.load(own, settings.kind, **checks)
@@ -163,21 +185,22 @@ def _publish(tokenizer: Tokenizer, directory: Path) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _trained(config: Config, source: Source, say: Progress) -> Tokenizer:
+def _trained(config: Config, sources: list[Source], known: list[Any], say: Progress) -> Tokenizer:
     """From the cache, or trained on the training split into it."""
     settings = config.data.tokenizer
     size = settings.vocab_size or config.model.vocab_size
     if size > config.model.vocab_size:
         raise UserError(f"data.tokenizer.vocab_size: {size} is more than model.vocab_size, {config.model.vocab_size}")
-    if source.tokenized:
+    if any(source.tokenized for source in sources):
         raise UserError("data.tokenizer.path is missing: data.task gives token ids, so its vocabulary has to be named")
-    identity = settings.model_dump() | {"source": source.fingerprint(), "size": size, "format": FORMAT}
+    identity = settings.model_dump() | {"size": size, "format": FORMAT}
+    identity["source"] = known if len(known) > 1 else known[0]
     directory = cache_root(config) / "tokenizers" / _hash(identity)
     try:
         return tokenizers.load(directory, settings.kind)
     except UserError:  # not there yet, or torn
         say.update(f"training a {settings.kind} vocabulary of {size:,} ids")
-    texts = (text for _, _, text in source.documents("train") if isinstance(text, str))
+    texts = mixtures.texts(sources)
     shutil.rmtree(directory, ignore_errors=True)
     _publish(tokenizers.train(texts, settings, size), directory)
     return tokenizers.load(directory, settings.kind)
@@ -189,7 +212,7 @@ def _trained(config: Config, source: Source, say: Progress) -> Tokenizer:
 def _store(
     config: Config,
     split: str,
-    source: Source,
+    source: dict[str, Any],
     pipeline: Pipeline,
     tokenizer: Tokenizer,
     say: Progress,
@@ -201,7 +224,7 @@ def _store(
     identity = {
         "format": FORMAT,
         "split": split,
-        "source": source.fingerprint() | _reading(config),
+        "source": source | _reading(config),
         "tokenizer": tokenizer.digest(),
         "calls": _describe(pipeline)["prepare"],
         # A preprocessor that was edited makes other records.
@@ -221,6 +244,82 @@ def _counts(store: Store) -> dict[str, int]:
     described = store.manifest["features"]
     counts = {name: count for name, count in store.manifest["counts"].items() if isinstance(count, int)}
     return counts | {"records": len(store), "tokens": described.get("tokens", {}).get("values", 0)}
+
+
+# ---- streams --------------------------------------------------------------------------------------------------------
+
+
+def _streams(
+    config: Config,
+    phase: int,
+    parts: Sequence[mixtures.Part],
+    stores: dict[str, list[Store]],
+    pipeline: Pipeline,
+    vocabulary: seqio.Vocabulary,
+) -> dict[str, Stream]:
+    """The stream of each split over the records of all tasks."""
+    data, objective = config.data, config.objective
+    features = objective.features(data.length)
+    # Tasks of equal records go through one graph.
+    presents = {repr(store.spec): store.spec for of_split in stores.values() for store in of_split}
+    presents = {
+        name: compiled(pipeline.present, vocabulary, spec, features, data.packing) for name, spec in presents.items()
+    }
+    streams: dict[str, Stream] = {}
+    for split in _SPLITS:
+        tasks = [
+            Task(
+                name=part.name,
+                store=store,
+                present=presents[repr(store.spec)],
+                seed=key(config.seed, phase, split, *([part.name] if len(parts) > 1 else ())),
+                packs=_packs(config, store) if data.packing else None,
+                copies=objective.copies(),
+            )
+            for part, store in zip(parts, stores[split])
+        ]
+        shares = mixtures.mixture(config, parts, [len(t) for t in tasks], key(config.seed, phase, split, "mixture"))
+        streams[split] = Stream(tasks, features, data.batch_size, data.readers, shares)
+    return streams
+
+
+def _packs(config: Config, store: Store) -> packing.Packs:
+    """The rows that the records of a store share; planned once, then found in the cache."""
+    sizes, room = _footprint(config.objective, store, config.objective.features(config.data.length))
+    return packing.planned(cache_root(config) / "packs", sizes, room)
+
+
+def _footprint(objective: Objective, store: Store, features: Features) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+    """What each record takes in a row, and what a row has: by feature."""
+    ragged = [name for name, s in store.spec.items() if s.shape.as_list() == [None]]
+    sizes = objective.footprint({name: store.lengths(name) for name in ragged})
+    return sizes, {name: features[name][0][0] for name in sizes}
+
+
+def _lines(objective: Objective, streams: dict[str, Stream]) -> Iterator[str]:
+    """What packing and mixing come to, in words."""
+    for split, stream in streams.items():
+        for task in stream.tasks:
+            if task.packs is not None:
+                yield _packing_line(objective, task, split, stream.features)
+    train = streams["train"]
+    if len(train.tasks) > 1:
+        said = (f"{task.name} {quota}" for task, quota in zip(train.tasks, train.mixture.quotas))
+        yield f"mixture, of every {train.mixture.block} rows: {', '.join(said)}"
+
+
+def _packing_line(objective: Objective, task: Task, split: str, features: Features) -> str:
+    """What packing brings: fill without it, as planned, and as found in some rows."""
+    sizes, room = _footprint(objective, task.store, features)
+    rows = np.arange(min(len(task), _LOOKED_AT))
+    made = Stream([task], features, len(rows)).rows(rows)
+    without, planned = packing.fill(len(task.store), sizes, room), packing.fill(len(task), sizes, room)
+    said = []
+    for name in room:
+        side = name.partition("_")[0]
+        real = made[f"{side}_segment_ids"] if f"{side}_segment_ids" in made else made["masked_weights"]
+        said.append(f"{side} {without[name]:.1%} full → {planned[name]:.1%} planned, {(real > 0).mean():.1%} found")
+    return f"packing {task.name}/{split}: {len(task.store):,} records in {len(task):,} rows; {'; '.join(said)}"
 
 
 def _describe(pipeline: Pipeline) -> dict[str, dict[str, Any]]:

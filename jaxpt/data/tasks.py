@@ -72,9 +72,7 @@ def bind(call: Call, vocabulary: seqio.Vocabulary, shard: int = 0) -> Callable[[
     return functools.partial(function, **arguments(function, call, vocabulary, shard))
 
 
-def arguments(
-    function: Callable[..., Any], call: Call, vocabulary: seqio.Vocabulary, shard: int = 0
-) -> dict[str, Any]:
+def arguments(function: Callable[..., Any], call: Call, vocabulary: seqio.Vocabulary, shard: int = 0) -> dict[str, Any]:
     """The arguments of a call, with the vocabulary and the shard where the function asks for them."""
     parameters = inspect.signature(function).parameters
     unknown = [k for k in call.kwargs if k not in parameters]

@@ -127,7 +127,7 @@ def evaluate(path: str, overrides: tuple[str, ...] | list[str] = ()) -> dict[str
     reader.close()
     eval_step = steps.make_eval_step(setup, config.objective)
     means = validate(setup, config.objective, eval_step, params, batches(config, data))
-    lines = [f"{run_dir} at step {step}, {data.validation.num_records} validation examples"]
+    lines = [f"{run_dir} at step {step}, {len(data.validation)} validation examples"]
     lines += [f"  {name:24} {value:.4f}" for name, value in means.items()]
     lines += [verdict(config.objective, means["probe_loss"], baseline(config, data))]
     for line in [*lines, *samples.show(setup.model, params, config, data)]:

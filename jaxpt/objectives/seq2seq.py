@@ -9,6 +9,7 @@ Paper (text to text): https://arxiv.org/abs/1910.10683
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from jaxpt.config import ModelConfig, PositiveInt
@@ -109,6 +110,9 @@ class Seq2Seq(EncoderDecoder):
     def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
         sizes = {"inputs_length": length, "targets_length": self.targets_length or length, "start": vocabulary.pad}
         return Pipeline(prepare=(), present=(Call("features.encoder_decoder", sizes),))
+
+    def footprint(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {"encoder_input_tokens": lengths["inputs"], "decoder_input_tokens": lengths["targets"]}
 
     def probe(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
         return batch["decoder_loss_weights"]

@@ -9,6 +9,7 @@ Sentinels count down from the vocabulary's last id on both sides. Paper: https:/
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -127,6 +128,12 @@ class SpanCorruption(EncoderDecoder):
                 ),
             ),
         )
+
+    def footprint(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        texts, record = np.unique(lengths["tokens"], return_inverse=True)
+        noise, spans = np.array([noise_counts(int(n), self.density, self.mean_span) for n in texts])[record].T
+        inputs, targets = lengths["tokens"] - noise + spans + 1, noise + spans + 1
+        return {"encoder_input_tokens": inputs, "decoder_input_tokens": targets}
 
     def probe(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
         targets = batch["decoder_target_tokens"]
