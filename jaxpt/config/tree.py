@@ -269,6 +269,18 @@ class MeshConfig(Frozen):
         return self
 
 
+class DistributedConfig(Frozen):
+    """How the processes of a run find each other; none of it is saved with the run."""
+
+    coordinator: str | None = execution(None)
+    """Address of process 0, `host:port`, for all others to find; without it this process is alone. Else from
+    `JAXPT_COORDINATOR`."""
+    processes: PositiveInt | None = execution(None)
+    """How many there are; else from `JAXPT_PROCESSES`."""
+    process: NonNegativeInt | None = execution(None)
+    """Which of them this is, from 0; else from `JAXPT_PROCESS`."""
+
+
 class InitConfig(Frozen):
     """Where the weights come from, instead of being drawn at random."""
 
@@ -324,4 +336,5 @@ class Config(Frozen):
     train: TrainConfig = TrainConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     mesh: MeshConfig = MeshConfig()
+    distributed: DistributedConfig = DistributedConfig()
     log: LogConfig = LogConfig()

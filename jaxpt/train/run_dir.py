@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxpt import config as configs
-from jaxpt.config import Config
+from jaxpt.config import Config, DistributedConfig
 from jaxpt.errors import UserError
 
 
@@ -45,7 +45,8 @@ def check(config: Config) -> Path:
 
 
 def claim(config: Config) -> None:
-    """Writes `config.yaml`: from now on the run_dir belongs to this configuration."""
+    """Writes `config.yaml`: from now on the run_dir belongs to this configuration, whichever process asks."""
+    config = config.model_copy(update={"distributed": DistributedConfig()})
     write_text(Path(config.run_dir) / "config.yaml", configs.to_yaml(config))
 
 
