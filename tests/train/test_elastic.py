@@ -27,10 +27,7 @@ DOCUMENTS = {"a": 40, "b": 25, "c": 12}  # several epochs of each in 60 steps
 def recipe(folder):
     rng = random.Random(0)
     for name, count in DOCUMENTS.items():
-        lines = [
-            " ".join(rng.choices(["the", "of", "and", "to", "in", "a", "is", "was"], k=rng.randint(2, 14)))
-            for _ in range(count)
-        ]
+        words = [rng.choices(WORDS, k=rng.randint(2, 14)) for _ in range(count)]
         (folder / f"{name}.txt").write_text("\n".join(" ".join([name, *line]) for line in words))
     tasks = [
         {"name": n, "path": str(folder / f"{n}.txt"), "rate": r, "validation_fraction": 0.2}
