@@ -1,15 +1,16 @@
 """Packing: which records share a row. Planned once, from lengths; nothing is cut, dropped or repeated.
 
-Best fit, largest first: each record goes into the row in which it leaves the least room. Records of the same sizes, and
+Best fit, largest first: each record goes into the row in which it leaves the least room; where a row has several sides,
+the sum of the squares of what is left of each. Records of the same sizes, and
 rows with the same room left, are handled together, so that the work grows with the number of different sizes.
 """
 
 from __future__ import annotations
 
-import bisect
 import hashlib
 import json
 import uuid
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 _FORMAT = 1
-_LOOKED_AT = 64  # rows' rooms that are tried before a new row is begun; it matters only where a row has several sides
+_MOST_OPEN = 1024  # different rooms that rows under way may have left; above it the fullest row is finished
 
 
 class Packs(NamedTuple):
@@ -68,8 +69,7 @@ def plan(sizes: Sizes, room: Room) -> Packs:
       >>> [packs.records[a:b].tolist() for a, b in zip(packs.offsets, packs.offsets[1:])]
       [[1, 2], [0, 3, 4]]
     """
-    # The side that is short of room comes first: the order of sizes and the search go by it.
-    names = sorted(room, key=lambda name: -int(np.sum(sizes[name], dtype=np.int64)) / room[name])
+    names = sorted(room)
     table = np.stack([np.asarray(sizes[name], np.int64) for name in names], axis=1)
     full = np.array([room[name] for name in names], np.int64)
     if (over := np.flatnonzero((table > full).any(axis=1))).size:
@@ -77,58 +77,89 @@ def plan(sizes: Sizes, room: Room) -> Packs:
         raise ValueError(f"record {over[0]} takes {took}, a row has {dict(room)}")
     kinds, kind_of = np.unique(table, axis=0, return_inverse=True)
     members = np.split(np.argsort(kind_of.ravel(), kind="stable"), np.cumsum(np.bincount(kind_of.ravel()))[:-1])
-    row_of, rows = np.empty(len(table), np.int64), _Rows()
-    for kind, records in zip(kinds[::-1], members[::-1]):
-        size = tuple(kind.tolist())
+    row_of, rows = np.empty(len(table), np.int64), _Rows(full)
+    for n in _order(kinds / full, np.array([len(m) for m in members])):
+        size, records = kinds[n], members[n]
         while records.size:
-            left = rows.best(size)
-            if left is None:
-                row_of[records] = rows.begin(tuple(full.tolist()), size, len(records))
+            place = rows.best(size)
+            if place is None:
+                row_of[records] = rows.begin(size, len(records))
                 break
-            taken = rows.take(left, size, len(records))
+            taken = rows.take(place, size, len(records))
             row_of[records[: len(taken)]] = taken
             records = records[len(taken) :]
     order = np.argsort(row_of, kind="stable")
     return Packs(order, np.concatenate([[0], np.cumsum(np.bincount(row_of, minlength=rows.count))]))
 
 
+def _order(share: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """The order of the kinds: the largest first; where rows have several sides, those that are large on one side in
+    turn with those that are large on another, so that they meet in a row.
+
+    Takes what a record of each kind fills of each side of a row, and how many there are.
+    """
+    relative = share / np.maximum(share.T @ count, 1e-9)
+    side = relative.argmax(axis=1)
+    done = np.empty(len(share))
+    for one in np.unique(side):
+        of_side = np.flatnonzero(side == one)
+        of_side = of_side[np.argsort(-share[of_side].sum(axis=1), kind="stable")]
+        weight = np.cumsum((share.sum(axis=1) * count)[of_side])
+        done[of_side] = weight / max(weight[-1], 1e-9)
+    return np.argsort(done, kind="stable")
+
+
 class _Rows:
-    """Rows under way, by the room that they have left."""
+    """Rows under way: those with the same room left are one entry of a table."""
 
-    def __init__(self) -> None:
+    def __init__(self, full: np.ndarray) -> None:
         self.count = 0
-        self._with: dict[tuple[int, ...], list[np.ndarray]] = {}
-        self._rooms: list[tuple[int, ...]] = []  # the keys, ascending
+        self._full = full
+        self._left = np.zeros((0, len(full)), np.int64)
+        self._rows: list[np.ndarray] = []
 
-    def best(self, size: tuple[int, ...]) -> tuple[int, ...] | None:
-        """The least room that holds `size`."""
-        first = bisect.bisect_left(self._rooms, size)
-        nearest = self._rooms[first : first + _LOOKED_AT]
-        return next((left for left in nearest if all(a >= b for a, b in zip(left, size))), None)
+    def best(self, size: np.ndarray) -> int | None:
+        """The entry that holds `size` and has the least room left then, by the sum of squares over its sides."""
+        left = (self._left - size) / self._full
+        waste = np.where((left >= 0).all(axis=1), (left * left).sum(axis=1), np.inf)
+        place = int(waste.argmin()) if len(waste) else 0
+        return place if len(waste) and np.isfinite(waste[place]) else None
 
-    def take(self, left: tuple[int, ...], size: tuple[int, ...], most: int) -> np.ndarray:
-        """Puts a record each into at most so many of the rows with this room left: their numbers."""
-        rows = np.concatenate(self._with.pop(left))
-        self._rooms.pop(bisect.bisect_left(self._rooms, left))
-        if rows[most:].size:
-            self._add(left, rows[most:])
-        self._add(tuple(a - b for a, b in zip(left, size)), rows[:most])
+    def take(self, place: int, size: np.ndarray, most: int) -> np.ndarray:
+        """Puts a record each into at most so many rows of an entry: their numbers."""
+        rows, left = self._rows[place], self._left[place].copy()
+        if len(rows) > most:
+            self._rows[place] = rows[most:]
+        else:
+            self._remove(place)
+        self._add(left - size, rows[:most])
         return rows[:most]
 
-    def begin(self, full: tuple[int, ...], size: tuple[int, ...], records: int) -> np.ndarray:
+    def begin(self, size: np.ndarray, records: int) -> np.ndarray:
         """Begins as many rows as so many records of one size need: the row of each record."""
-        each = min((a // b for a, b in zip(full, size) if b), default=records)
+        each = int(np.min(self._full[size > 0] // size[size > 0], initial=records))
         rows = self.count + np.arange(records) // each
-        for held in {min(each, records), records % each or each}:
-            of_these = np.unique(rows)[np.bincount(rows - self.count) == held]
-            self._add(tuple(a - held * b for a, b in zip(full, size)), of_these)
-        self.count = int(rows[-1]) + 1
+        held = np.bincount(rows - self.count)
+        for number in {int(held[0]), int(held[-1])}:
+            self._add(self._full - number * size, self.count + np.flatnonzero(held == number))
+        self.count += len(held)
         return rows
 
-    def _add(self, left: tuple[int, ...], rows: np.ndarray) -> None:
-        if left not in self._with:
-            bisect.insort(self._rooms, left)
-        self._with.setdefault(left, []).append(rows)
+    def _add(self, left: np.ndarray, rows: np.ndarray) -> None:
+        same = np.flatnonzero((self._left == left).all(axis=1))
+        if same.size:
+            self._rows[same[0]] = np.concatenate([self._rows[same[0]], rows])
+            return
+        if len(self._rows) == _MOST_OPEN:
+            self._remove(int((self._left / self._full).min(axis=1).argmin()))
+        self._left = np.concatenate([self._left, left[None]])
+        self._rows.append(rows)
+
+    def _remove(self, place: int) -> None:
+        """The last entry takes the place."""
+        self._left[place], self._rows[place] = self._left[-1], self._rows[-1]
+        self._left = self._left[:-1]
+        self._rows.pop()
 
 
 def planned(directory: Path, sizes: Sizes, room: Room) -> Packs:
@@ -142,14 +173,14 @@ def planned(directory: Path, sizes: Sizes, room: Room) -> Packs:
     Returns:
       The rows.
     """
-    name = hashlib.blake2b(json.dumps([_FORMAT, _LOOKED_AT, dict(room)], sort_keys=True).encode(), digest_size=10)
+    name = hashlib.blake2b(json.dumps([_FORMAT, _MOST_OPEN, dict(room)], sort_keys=True).encode(), digest_size=10)
     for feature in sorted(sizes):
         name.update(np.ascontiguousarray(sizes[feature], np.int32).data)
     path = directory / f"{name.hexdigest()}.npz"
     try:
         with np.load(path) as file:
             return Packs(file["records"], file["offsets"])
-    except (OSError, ValueError, KeyError):  # not there, or torn
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile):  # not there, or torn
         packs = plan(sizes, room)
     directory.mkdir(parents=True, exist_ok=True)
     temporary = directory / f".{uuid.uuid4().hex}.npz"
