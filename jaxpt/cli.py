@@ -82,6 +82,13 @@ def _inspect(arguments: argparse.Namespace) -> None:
     inspect(config, count=arguments.n, at=arguments.at, split=arguments.split, html=arguments.html)
 
 
+def _cache(arguments: argparse.Namespace) -> None:
+    from jaxpt.config import load
+    from jaxpt.report.caches import cache
+
+    cache(load(arguments.config, arguments.overrides), arguments.workers, arguments.verify, arguments.beam)
+
+
 def _tokenizer_train(arguments: argparse.Namespace) -> None:
     from jaxpt.config import load
     from jaxpt.report.tokenizers import train
@@ -186,6 +193,16 @@ def _parser() -> argparse.ArgumentParser:
     inspect.add_argument("--at", type=_index, default=0, metavar="INDEX", help="index of the first in the stream (0)")
     inspect.add_argument("--split", choices=("train", "validation"), default="train", help="which split (train)")
     inspect.add_argument("--html", metavar="FILE", help="write a page instead of printing")
+
+    cache = _command(commands, "cache", _cache, "make a recipe's records ahead of its run, in parallel; check them", (
+        "configs/smoke/bert_tiny.yaml --workers 8",
+        "configs/smoke/bert_tiny.yaml --verify     # read every file; damaged ones are made again",
+        "configs/smoke/bert_tiny.yaml --beam='--runner=FlinkRunner --flink_master=…' data.cache_dir=/mnt/shared",
+    ))  # fmt: skip
+    _recipe(cache)
+    cache.add_argument("--workers", type=_count, metavar="N", help="processes (one for each core)")
+    cache.add_argument("--beam", metavar="OPTIONS", help="Apache Beam makes them: '--runner=DataflowRunner …'")
+    cache.add_argument("--verify", action="store_true", help="compare the checksums of all files, however large")
 
     _conversions(commands)
     _tokenizer(commands)

@@ -17,6 +17,7 @@ COMMANDS = [
     ["train"],
     ["eval"],
     ["inspect"],
+    ["cache"],
     ["tokenizer"],
     ["tokenizer", "train"],
     ["tokenizer", "inspect"],
@@ -123,6 +124,15 @@ def test_a_defect_is_not_hidden(fake):
     fake("jaxpt.train.loop", train=train)
     with pytest.raises(ModuleNotFoundError):
         cli.main(["train", RECIPE])
+
+
+def test_cache(capsys, fake):
+    seen = []
+    fake("jaxpt.report.caches", cache=lambda config, *rest: seen.append((config.seed, *rest)))
+    assert run(capsys, "cache", RECIPE, "--workers", "3", "seed=4")[0] == 0
+    assert run(capsys, "cache", RECIPE, "--verify")[0] == 0
+    assert run(capsys, "cache", RECIPE, "--beam=--runner=DirectRunner")[0] == 0
+    assert seen == [(4, 3, False, None), (0, None, True, None), (0, None, False, "--runner=DirectRunner")]
 
 
 def test_train(capsys, fake):

@@ -88,8 +88,8 @@ class TokenizerConfig(Frozen):
     """A vocabulary is trained on about the first so many characters of the training split."""
 
 
-class DataConfig(Frozen):
-    """Where the text comes from, and the shape of a batch."""
+class SourceConfig(Frozen):
+    """Where text comes from."""
 
     source: Literal["auto", "builtin", "text", "jsonl", "parquet", "tfds", "task"] = "auto"
     """`auto` goes by the suffix of `path`; without a path it is the built-in corpus (text that CPython ships)."""
@@ -107,15 +107,57 @@ class DataConfig(Frozen):
     """Name of a registered SeqIO Task (`source: task`)."""
     modules: tuple[str, ...] = ()
     """Python modules to import first: they may register SeqIO Tasks."""
+    task_cache: str | None = None
+    """Directory in which `seqio_cache_tasks` cached the task: it is read from there."""
+    passes: PositiveInt = 1
+    """Passes over a SeqIO Task that concatenates, filters or draws, each frozen with a seed of its own (`seq2seq`)."""
+
+
+class MixtureTask(SourceConfig):
+    """One of the tasks that `data.mixture` mixes."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")]
+    """How metrics and messages call it."""
+    rate: Annotated[float, Field(gt=0)] | None = None
+    """Its share of the examples, in any unit; on all tasks, or on none: then shares go by size."""
+
+
+class DataConfig(SourceConfig):
+    """Where the text comes from, and the shape of a batch."""
+
+    mixture: tuple[MixtureTask, ...] = ()
+    """Several tasks, instead of `path` or `task`: each with the keys of a source, a `name`, and possibly a `rate`."""
+    mixture_temperature: Annotated[float, Field(gt=0)] = 1.0
+    """Without rates, a task of n examples has the share min(n, cap)^(1/temperature); mT5: 3.33, that is 1/0.3."""
+    mixture_cap: PositiveInt | None = None
+    """Without rates, the most that counts of a task's size (T5: 2^19 … 2^21)."""
     tokenizer: TokenizerConfig
     length: PositiveInt = 128
     """Tokens in an example (of the encoder's input for an encoder-decoder)."""
     batch_size: PositiveInt = 32
-    """Examples in a step, over all devices and accumulation steps."""
+    """Rows in a step, over all devices and accumulation steps."""
+    packing: bool = False
+    """Let records that are shorter than a row share one, each a segment of its own; for validation as well."""
     cache_dir: str | None = execution(None)
     """Where prepared data is kept; `$XDG_CACHE_HOME/jaxpt` or `~/.cache/jaxpt` by default."""
+    mirror: str | None = execution(None)
+    """Where prepared records are looked for before they are made: a copy of `records` of another cache (https://, gs://)."""
     readers: NonNegativeInt = execution(0)
     """Threads that prepare batches; 0: one for each core, four at most."""
+
+    @model_validator(mode="after")
+    def _one_kind_of_source(self) -> Self:
+        if not self.mixture:
+            return self
+        for key in ("path", "task", "validation_path"):
+            if getattr(self, key) is not None:
+                raise ValueError(f"{key} belongs into the tasks of mixture, where there is a mixture")
+        names = [task.name for task in self.mixture]
+        if len(set(names)) < len(names):
+            raise ValueError(f"mixture: two tasks have the name {max(names, key=names.count)!r}")
+        if len({task.rate is None for task in self.mixture}) > 1:
+            raise ValueError("mixture: wants a rate on every task, or on none (shares by size)")
+        return self
 
 
 class ScheduleConfig(Frozen):
@@ -232,6 +274,18 @@ class MeshConfig(Frozen):
         return self
 
 
+class DistributedConfig(Frozen):
+    """How the processes of a run find each other; none of it is saved with the run."""
+
+    coordinator: str | None = execution(None)
+    """Address of process 0, `host:port`, for all others to find; without it this process is alone. Else from
+    `JAXPT_COORDINATOR`."""
+    processes: PositiveInt | None = execution(None)
+    """How many there are; else from `JAXPT_PROCESSES`."""
+    process: NonNegativeInt | None = execution(None)
+    """Which of them this is, from 0; else from `JAXPT_PROCESS`."""
+
+
 class InitConfig(Frozen):
     """Where the weights come from, instead of being drawn at random."""
 
@@ -291,4 +345,5 @@ class Config(Frozen):
     train: TrainConfig = TrainConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     mesh: MeshConfig = MeshConfig()
+    distributed: DistributedConfig = DistributedConfig()
     log: LogConfig = LogConfig()

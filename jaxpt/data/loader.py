@@ -1,154 +1,219 @@
 """Batches: a pure function of (records, seed), addressed by index, so that a resume seeks instead of replaying.
 
-    index i → epoch e = i // n, place p = i % n
-            → record = permutation of epoch e at p                (RandomIndexShuffle: nothing is materialised)
-            → features = present(record, noise keyed by (seed, phase, i))   (SeqIO's preprocessors, in one graph)
+    index i → task t, index j in it               quotas in blocks (`order.Mixture`)
+            → epoch e = j // n, place j % n
+            → row u = permutation of epoch e at the place          nothing is materialised
+            → records of row u                    itself, or those that were packed into it
+            → features = present(records, noise keyed by (seed, phase, task, epoch, record))
     step s  = indices s·batch … (s + 1)·batch - 1
 
-The stream is the same whatever the number of hosts, threads or restarts.
+The stream is the same whatever the number of hosts, devices, threads or restarts: no step needs the one before it.
 """
 
 from __future__ import annotations
 
 import collections
+import dataclasses
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
-from jaxpt.data._tf import tf
+from jaxpt.data.order import Mixture, permuted
+from jaxpt.data.packing import Packs
+from jaxpt.data.preprocessors.batched import derived
+from jaxpt.data.present import Present
 from jaxpt.data.store import Ragged, Store
-from jaxpt.data.tasks import Features, Record, key
+from jaxpt.data.tasks import Features, key
 
 Batch = dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What a stream takes examples from: the records of one split of one task."""
+
+    name: str
+    store: Store
+    present: Present
+    seed: int
+    """Key of its order and its noise."""
+    packs: Packs | None = None
+    """Which records share a row; None: each has its own."""
+    copies: int | None = None
+    """Epoch e has the noise of copy e modulo this; None: every epoch has its own."""
+
+    def __len__(self) -> int:
+        """Rows in an epoch."""
+        return len(self.store if self.packs is None else self.packs)
+
+    def shuffled(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(epoch, row) of each index of the task's own training stream: int64 [n] each."""
+        epoch, place = np.divmod(index, len(self))
+        return epoch, permuted(place, len(self), key(self.seed, "order"), epoch)
+
+    def records(self, epoch: np.ndarray, row: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The records of some rows in some epochs.
+
+        Args:
+          epoch: int64 [n].
+          row: int64 [n].
+
+        Returns:
+          (records int64 [R], keys of their noise uint64 [R], where each row begins among them int64 [n + 1]).
+        """
+        records, splits = (row, np.arange(len(row) + 1)) if self.packs is None else self.packs.of(row)
+        copy = epoch if self.copies is None else epoch % self.copies
+        seed = np.full(len(records), self.seed, np.uint64)
+        of_copy = derived(seed, np.repeat(copy, np.diff(splits)).astype(np.uint64))
+        return records, derived(of_copy, records.astype(np.uint64)), splits
 
 
 class Stream:
     """The examples of one split in one phase.
 
     Attributes:
-      num_records: records in an epoch.
+      tasks: what they come from.
       features: {name: (shape without the batch, dtype)}.
+      mixture: their shares.
     """
 
     def __init__(
         self,
-        store: Store,
-        present: Callable[[Record, tf.Tensor], Record],
+        tasks: Sequence[Task],
         features: Features,
         batch_size: int,
-        seed: int,
         readers: int = 0,
+        mixture: Mixture | None = None,
     ) -> None:
-        """A stream over `store`; `present` makes the features, `seed` keys the order, `readers` are threads."""
-        self.num_records, self.features, self.batch_size = len(store), dict(features), batch_size
-        self._store, self._order = store, key(seed, "order")
+        """A stream of `tasks` in the shares of `mixture` (one task needs none), by `readers` threads."""
+        self.tasks, self.features, self.batch_size = tuple(tasks), dict(features), batch_size
+        self.mixture = mixture or Mixture([1.0], 0)
+        self._ends = np.cumsum([len(task) for task in self.tasks])
+        self._readers = readers
         self._threads = readers or min(4, os.cpu_count() or 1)
-        self._make = _compiled(store, present, self.features)
 
-    def batches(self, start: int = 0, rows: slice | None = None) -> Iterator[Batch]:
-        """Training batches without end; every epoch is another permutation with other noise.
+    def __len__(self) -> int:
+        """Rows of all tasks together."""
+        return int(self._ends[-1])
+
+    def each(self) -> dict[str, Stream]:
+        """A stream for each task by itself."""
+        return {t.name: Stream([t], self.features, self.batch_size, self._readers) for t in self.tasks}
+
+    def batches(self, start: int = 0, rows: np.ndarray | slice | None = None) -> Iterator[Batch]:
+        """Training batches without end; every epoch of a task is another permutation with other noise.
 
         Args:
           start: first step, counted from the start of the phase. Starting late costs no more than starting at 0.
-          rows: this host's rows of the global batch; all by default.
+          rows: this process's rows of the global batch; all by default.
 
         Returns:
           An iterator of {feature: array [rows, ...]}.
         """
-        row = np.arange(self.batch_size, dtype=np.int64)[rows or slice(None)]
+        row = np.arange(self.batch_size, dtype=np.int64)[slice(None) if rows is None else rows]
+        return _ahead(lambda step: self._made(*self._mixed(step * self.batch_size + row)), itertools.count(start),
+                      self._threads)  # fmt: skip
 
-        def batch(step: int) -> Batch:
-            index = step * self.batch_size + row
-            return self._batch(index, self._shuffled(index), np.ones_like(index, bool))
-
-        return _ahead(batch, itertools.count(start), self._threads)
-
-    def epoch(self, batch_size: int, limit: int | None = None, rows: slice | None = None) -> Iterator[Batch]:
-        """Every record exactly once, in order, always under the same noise: for validation.
+    def epoch(
+        self, batch_size: int, limit: int | None = None, rows: np.ndarray | slice | None = None
+    ) -> Iterator[Batch]:
+        """Every row of every task exactly once, in order, always under the same noise: for validation.
 
         Args:
           batch_size: rows of the global batch. The last batch is filled up with rows of zeros.
-          limit: only the first so many records.
-          rows: this host's rows of the global batch; all by default.
+          limit: only the first so many rows.
+          rows: this process's rows of the global batch; all by default.
 
         Returns:
           An iterator of {feature: array [rows, ...]}.
         """
-        row, end = np.arange(batch_size, dtype=np.int64)[rows or slice(None)], self.num_records
-        end = end if limit is None else min(limit, end)
+        row = np.arange(batch_size, dtype=np.int64)[slice(None) if rows is None else rows]
+        end = len(self) if limit is None else min(limit, len(self))
 
         def batch(step: int) -> Batch:
             index = step * batch_size + row
-            return self._batch(index, np.minimum(index, end - 1), index < end)
+            return self._made(*self._in_order(index[index < end]), size=len(row))
 
         return _ahead(batch, range(-(-end // batch_size)), self._threads)
 
-    def example(self, index: int) -> dict[str, Any]:
-        """One example of the training stream, to look at.
+    def rows(self, index: np.ndarray) -> Batch:
+        """Rows as `epoch` gives them: {feature: array [rows, ...]}."""
+        return self._made(*self._in_order(index))
+
+    def example(self, index: int, shuffled: bool = True) -> dict[str, Any]:
+        """One example, to look at.
 
         Args:
-          index: its place in the stream, from 0.
+          index: its place, from 0.
+          shuffled: its place in `batches`, else in `epoch`.
 
         Returns:
-          The record before noise (its features, among them "origin"), and over these the features of the batch.
+          Its features in the batch; "task", the name of its task; and of the records before noise: all features of one
+          record, and of several that share a row those of fixed shape, such as "origin", one after the other.
         """
         at = np.array([index], np.int64)
-        record = {
-            k: v.values if isinstance(v, Ragged) else v[0] for k, v in self._store.fetch(self._shuffled(at)).items()
+        task, epoch, row = self._mixed(at) if shuffled else self._in_order(at)
+        of = self.tasks[task[0]]
+        records, _, _ = of.records(epoch, row)
+        found = {
+            name: (value[0] if len(records) == 1 else value) if isinstance(value, np.ndarray) else value.values
+            for name, value in of.store.fetch(records).items()
+            if isinstance(value, np.ndarray) or len(records) == 1
         }
-        return record | {k: v[0] for k, v in self._batch(at, self._shuffled(at), np.array([True])).items()}
+        return found | {"task": of.name} | {k: v[0] for k, v in self._made(task, epoch, row).items()}
 
-    def _shuffled(self, index: np.ndarray) -> np.ndarray:
-        """Record of each index: a permutation of 0 … n-1 for each epoch."""
-        epoch, place = np.divmod(index, self.num_records)
-        seed = np.stack([np.full_like(epoch, self._order), epoch, np.zeros_like(epoch)], axis=1)
-        # The raw operation takes one seed per index; the public function (TF 2.21) only one for all of them.
-        last = np.int64(self.num_records - 1)
-        return tf.raw_ops.RandomIndexShuffle(index=place, seed=seed, max_index=last, rounds=4).numpy()
+    def _mixed(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(task, epoch, row) of each index of the training stream."""
+        task, own = self.mixture.at(index)
+        epoch, row = np.empty_like(index), np.empty_like(index)
+        for number in np.unique(task):
+            of_it = task == number
+            epoch[of_it], row[of_it] = self.tasks[number].shuffled(own[of_it])
+        return task, epoch, row
 
-    def _batch(self, index: np.ndarray, record: np.ndarray, valid: np.ndarray) -> Batch:
-        return {name: value.numpy() for name, value in self._make(self._store.fetch(record), index, valid).items()}
+    def _in_order(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(task, epoch 0, row) of each index of all tasks one after the other."""
+        task = np.searchsorted(self._ends, index, side="right")
+        before = np.concatenate([[0], self._ends])
+        return task, np.zeros_like(index), index - before[task]
 
-
-def _compiled(
-    store: Store, present: Callable[[Record, tf.Tensor], Record], features: Features
-) -> Callable[..., Record]:
-    """(rows of the store, index [rows], valid [rows]) → features [rows, ...], as one graph."""
-    spec = store.spec
-    ragged = {name for name, s in spec.items() if s.shape.rank == 1 and s.shape[0] is None}
-
-    def one(args: tuple[Record, tf.Tensor, tf.Tensor]) -> Record:
-        record, index, valid = args
-        made = present({name: tf.ensure_shape(value, spec[name].shape) for name, value in record.items()}, index)
-        check_features(made, features)
-        return {name: made[name] * tf.cast(valid, made[name].dtype) for name in features}
-
-    def make(rows: dict[str, Any], index: tf.Tensor, valid: tf.Tensor) -> Record:
-        records = {
-            name: tf.RaggedTensor.from_row_lengths(*value, validate=False) if name in ragged else value
-            for name, value in rows.items()
+    def _made(self, task: np.ndarray, epoch: np.ndarray, row: np.ndarray, size: int | None = None) -> Batch:
+        """The features of these rows, and rows of zeros up to `size`."""
+        out = {
+            name: np.zeros((len(task) if size is None else size, *shape), dtype)
+            for name, (shape, dtype) in self.features.items()
         }
-        out = {name: tf.TensorSpec(shape, dtype) for name, (shape, dtype) in features.items()}
-        return tf.map_fn(one, (records, index, valid), fn_output_signature=out, parallel_iterations=4)
+        # Tasks whose records become features in the same way go through one graph together.
+        presents = {id(t.present): t.present for t in self.tasks}
+        for which, present in presents.items():
+            numbers = [n for n in np.unique(task).tolist() if id(self.tasks[n].present) == which]
+            if not numbers:
+                continue
+            places = [np.flatnonzero(task == n) for n in numbers]
+            found = [self.tasks[n].records(epoch[at], row[at]) for n, at in zip(numbers, places)]
+            stored = _joined([self.tasks[n].store.fetch(records) for n, (records, _, _) in zip(numbers, found)])
+            sizes = np.concatenate([np.diff(splits) for _, _, splits in found])
+            splits = np.concatenate([[0], np.cumsum(sizes)])
+            at = np.concatenate(places)
+            for name, value in present(stored, np.concatenate([keys for _, keys, _ in found]), splits).items():
+                out[name][at] = value
+        return out
 
-    def rows(name: str) -> Any:
-        values = tf.TensorSpec([None, *([] if name in ragged else spec[name].shape)], spec[name].dtype)
-        return Ragged(values, tf.TensorSpec([None], tf.int64)) if name in ragged else values
 
-    compiled = tf.function(
-        make,
-        input_signature=[
-            {name: rows(name) for name in spec},
-            tf.TensorSpec([None], tf.int64),
-            tf.TensorSpec([None], tf.bool),
-        ],
-    )
-    compiled.get_concrete_function()  # a mistake in a preprocessor shows here, not at the first step
-    return compiled
+def _joined(parts: list[dict[str, Ragged | np.ndarray]]) -> dict[str, Ragged | np.ndarray]:
+    """Records of several stores one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    return {
+        name: Ragged(*(np.concatenate(x) for x in zip(*(part[name] for part in parts))))
+        if isinstance(first, Ragged)
+        else np.concatenate([part[name] for part in parts])
+        for name, first in parts[0].items()
+    }
 
 
 def _ahead(batch: Callable[[int], Batch], steps: Iterable[int], threads: int) -> Iterator[Batch]:
@@ -166,24 +231,3 @@ def _ahead(batch: Callable[[int], Batch], steps: Iterable[int], threads: int) ->
             yield ready
 
     return take()
-
-
-def check_features(made: Record, features: Features) -> None:
-    """Compares what the preprocessors give with what the objective declares.
-
-    Args:
-      made: one example, as it comes out.
-      features: {name: (shape, dtype)}, as declared.
-
-    Raises:
-      ValueError: names the first feature that is missing or differs.
-    """
-    for name, (shape, dtype) in features.items():
-        if name not in made:
-            raise ValueError(f"objective.features declares {name}, its preprocessors give {', '.join(sorted(made))}")
-        got = (tuple(made[name].shape), made[name].dtype.name)
-        if got != (tuple(shape), dtype):
-            raise ValueError(
-                f"objective.features declares {name} as {dtype}{list(shape)}, "
-                f"its preprocessors give {got[1]}{list(got[0])}"
-            )

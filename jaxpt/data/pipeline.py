@@ -11,26 +11,30 @@ import shutil
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from jaxpt.config import Config, at_phase
-from jaxpt.data import tokenizers
-from jaxpt.data._tf import seqio, tf
-from jaxpt.data.loader import Stream
+from jaxpt.data import cache, mixtures, packing, tokenizers
+from jaxpt.data._tf import seqio
+from jaxpt.data.examples import Examples
+from jaxpt.data.loader import Stream, Task
+from jaxpt.data.present import compiled
+from jaxpt.data.progress import Progress, Report, progress
 from jaxpt.data.sources import Source, open_source
-from jaxpt.data.store import FORMAT, Store, build
-from jaxpt.data.tasks import key, make_task, present, resolve
+from jaxpt.data.store import FORMAT, Store
+from jaxpt.data.tasks import Features, Prepare, key, make_task, resolve
 from jaxpt.data.tokenizers import Tokenizer
 from jaxpt.data.vocabularies import to_seqio
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Objective, Pipeline, Vocabulary
 
-Report = Callable[[str], None]
-
-_REPORT_SECONDS = 5.0
+_SPLITS = ("train", "validation")
+_LOOKED_AT = 256  # rows whose real fill is measured
+_ABANDONED = 3600.0  # seconds after which nobody goes on with a vocabulary that is half written
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,15 +45,25 @@ class Data:
     vocabulary: Vocabulary
     train: Stream
     validation: Stream
-    task: seqio.Task
-    """The same pipeline as SeqIO runs it."""
+    stores: dict[str, Store]
+    """The records, by split; of a mixture by "task/split"."""
+    tasks: dict[str, seqio.Task]
+    """The same pipelines as SeqIO runs them, unpacked."""
     fingerprint: dict[str, Any]
     """What determines the stream, ready for JSON: a resume under another one would be another run."""
     summary: dict[str, dict[str, int]]
-    """{split: {"documents", "empty" (skipped), "records", "tokens"}}."""
+    """As `stores`: {"documents", "empty" (skipped), "records", "tokens"}."""
 
 
-def prepare(config: Config, phase: int = 0, report: Report | None = None, save: bool = True) -> Data:
+def prepare(
+    config: Config,
+    phase: int = 0,
+    report: Report | None = None,
+    save: bool = True,
+    workers: int | None = None,
+    verify: bool = False,
+    beam: Sequence[str] | None = None,
+) -> Data:
     """Makes the data of one phase ready: what was prepared before is found again in the cache.
 
     Args:
@@ -57,6 +71,9 @@ def prepare(config: Config, phase: int = 0, report: Report | None = None, save: 
       phase: which of `train.phases`, from 0.
       report: called with a line of progress now and then; by default it shows on a terminal and is silent elsewhere.
       save: put the vocabulary into `run_dir/tokenizer`, so that the run is self-contained.
+      workers: processes that make records; by default one for each core.
+      verify: compare the checksums of records found in the cache, however many they are.
+      beam: options of an Apache Beam pipeline that makes records instead.
 
     Returns:
       Tokenizer, streams, and what determines them.
@@ -73,43 +90,63 @@ def prepare(config: Config, phase: int = 0, report: Report | None = None, save: 
     config = at_phase(config, phase)
     data, objective = config.data, config.objective
     assert isinstance(objective, Objective)
-    with _progress(report) as say:
-        source = open_source(data)
-        tokenizer = _tokenizer(config, source, say, save)
+    parts = mixtures.parts(config)
+    with progress(report) as say:
+        sources = [open_source(part.config.data, objective.examples(data.length)) for part in parts]
+        known = [source.fingerprint() for source in sources]  # reads files: once
+        tokenizer = _tokenizer(config, sources, known, say, save)
         vocabulary = tokenizer.vocabulary
+        for source in sources:
+            if isinstance(source, Examples):
+                source.check_tokenizer(tokenizer)
         objective.check(config.model, data.length, vocabulary)
         pipeline = objective.pipeline(data.length, vocabulary, config.seed)
         features = objective.features(data.length)
         ours = to_seqio(tokenizer)
-        task = make_task("jaxpt", source, pipeline, features, ours)
         stores = {
-            split: _store(config, split, source, task, pipeline, tokenizer, say) for split in ("train", "validation")
+            split: [
+                _store(part.config, split, of_source, pipeline, tokenizer, say, workers, verify, beam)
+                for part, of_source in zip(parts, known)
+            ]
+            for split in _SPLITS
         }
+        for part, source in zip(parts, sources):
+            say.note(f"{part.name}: {source.tier}")
+        streams = _streams(config, phase, parts, stores, pipeline, ours)
+        for line in _lines(objective, streams):
+            say.note(line)
 
-    def stream(split: str) -> Stream:
-        seed = key(config.seed, phase, split)
-        return Stream(
-            stores[split], present(pipeline.present, ours, seed), features, data.batch_size, seed, data.readers
-        )
-
+    names = [f"{part.name}/{split}" if len(parts) > 1 else split for split in _SPLITS for part in parts]
+    named = dict(zip(names, (store for split in _SPLITS for store in stores[split])))
     return Data(
         tokenizer=tokenizer,
         vocabulary=vocabulary,
-        train=stream("train"),
-        validation=stream("validation"),
-        task=task,
+        train=streams["train"],
+        validation=streams["validation"],
+        stores=named,
+        tasks={
+            part.name: make_task(part.name, source, pipeline, features, ours) for part, source in zip(parts, sources)
+        },
         fingerprint={
-            "source": source.fingerprint(),
+            "source": _one_or_named({part.name: of_source for part, of_source in zip(parts, known)}),
             "tokenizer": tokenizer.digest(),
-            "records": {split: store.checksum for split, store in stores.items()},
+            "records": {name: store.checksum for name, store in named.items()},
             "pipeline": _describe(pipeline),
+            "mixture": dict(zip((part.name for part in parts), streams["train"].mixture.quotas)),
+            "packing": data.packing,
+            "noise_copies": objective.copies(),
             "length": data.length,
             "batch_size": data.batch_size,
             "seed": config.seed,
             "phase": phase,
         },
-        summary={split: _counts(store) for split, store in stores.items()},
+        summary={name: _counts(store) for name, store in named.items()},
     )
+
+
+def _one_or_named(values: dict[str, Any]) -> Any:
+    """The value of a single task, or those of all by their names."""
+    return values if len(values) > 1 else next(iter(values.values()))
 
 
 def cache_root(config: Config) -> Path:
@@ -122,7 +159,7 @@ def cache_root(config: Config) -> Path:
 # ---- vocabulary -----------------------------------------------------------------------------------------------------
 
 
-def _tokenizer(config: Config, source: Source, say: Report, save: bool) -> Tokenizer:
+def _tokenizer(config: Config, sources: list[Source], known: list[Any], say: Progress, save: bool) -> Tokenizer:
     """Loaded from `data.tokenizer.path` or the run, found in the cache, or trained; and kept in the run."""
     settings, size = config.data.tokenizer, config.model.vocab_size
     own = Path(config.run_dir) / "tokenizer" if config.run_dir else None
@@ -131,8 +168,11 @@ def _tokenizer(config: Config, source: Source, say: Report, save: bool) -> Token
         return tokenizers.load(own, settings.kind, **checks)
     if settings.path is not None:
         tokenizer = tokenizers.load(settings.path, settings.kind, **checks)
+    elif isinstance(sources[0], Examples) and sources[0].sentencepiece is not None:
+        path, sentinels = sources[0].sentencepiece
+        tokenizer = tokenizers.load(path, settings.kind, **checks | {"extra_ids": sentinels})
     else:
-        tokenizer = _trained(config, source, say)
+        tokenizer = _trained(config, sources, known, say)
     if own is not None and save:
         _publish(tokenizer, own)
         tokenizer = tokenizers.load(own, settings.kind, **checks)
@@ -141,6 +181,9 @@ def _tokenizer(config: Config, source: Source, say: Report, save: bool) -> Token
 
 def _publish(tokenizer: Tokenizer, directory: Path) -> None:
     """The directory appears whole or not at all; another process's is kept."""
+    for old in directory.parent.glob(f".{directory.name}.*.partial"):  # of processes that were killed
+        if time.time() - old.stat().st_mtime > _ABANDONED:
+            shutil.rmtree(old, ignore_errors=True)
     temporary = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}.partial")
     tokenizer.save(temporary)
     try:
@@ -149,21 +192,22 @@ def _publish(tokenizer: Tokenizer, directory: Path) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _trained(config: Config, source: Source, say: Report) -> Tokenizer:
+def _trained(config: Config, sources: list[Source], known: list[Any], say: Progress) -> Tokenizer:
     """From the cache, or trained on the training split into it."""
     settings = config.data.tokenizer
     size = settings.vocab_size or config.model.vocab_size
     if size > config.model.vocab_size:
         raise UserError(f"data.tokenizer.vocab_size: {size} is more than model.vocab_size, {config.model.vocab_size}")
-    if source.tokenized:
+    if any(source.tokenized for source in sources):
         raise UserError("data.tokenizer.path is missing: data.task gives token ids, so its vocabulary has to be named")
-    identity = settings.model_dump() | {"source": source.fingerprint(), "size": size, "format": FORMAT}
+    identity = settings.model_dump() | {"size": size, "format": FORMAT}
+    identity["source"] = known if len(known) > 1 else known[0]
     directory = cache_root(config) / "tokenizers" / _hash(identity)
     try:
         return tokenizers.load(directory, settings.kind)
     except UserError:  # not there yet, or torn
-        say(f"training a {settings.kind} vocabulary of {size:,} ids")
-    texts = (text for _, _, text in source.documents("train") if isinstance(text, str))
+        say.update(f"training a {settings.kind} vocabulary of {size:,} ids")
+    texts = mixtures.texts(sources)
     shutil.rmtree(directory, ignore_errors=True)
     _publish(tokenizers.train(texts, settings, size), directory)
     return tokenizers.load(directory, settings.kind)
@@ -173,32 +217,30 @@ def _trained(config: Config, source: Source, say: Report) -> Tokenizer:
 
 
 def _store(
-    config: Config, split: str, source: Source, task: seqio.Task, pipeline: Pipeline, tokenizer: Tokenizer, say: Report
+    config: Config,
+    split: str,
+    source: dict[str, Any],
+    pipeline: Pipeline,
+    tokenizer: Tokenizer,
+    say: Progress,
+    workers: int | None,
+    verify: bool,
+    beam: Sequence[str] | None,
 ) -> Store:
     """The records of a split; built where they are not there yet."""
     calls = pipeline.prepare
     identity = {
         "format": FORMAT,
         "split": split,
-        "source": source.fingerprint() | _reading(config),
+        "source": source | _reading(config),
         "tokenizer": tokenizer.digest(),
         "calls": _describe(pipeline)["prepare"],
         # A preprocessor that was edited makes other records.
         "code": [_hash(inspect.getsource(sys.modules[resolve(call.name).__module__])) for call in calls],
     }
     directory = cache_root(config) / "records" / f"{_hash(identity)}-{split}"
-    source.failure = None
-    try:
-        return build(
-            lambda: task.preprocess_precache(task.source.get_dataset(split, shuffle=False)),
-            directory,
-            lambda: source.counts[split],
-            lambda records: say(f"preparing {split}: {records:,} records"),
-        )
-    except tf.errors.OpError:
-        if source.failure is not None:
-            raise source.failure from None
-        raise
+    recipe = Prepare(config, split, tokenizer)
+    return cache.build(recipe, directory, identity, say, workers, verify, config.data.mirror, beam)
 
 
 def _reading(config: Config) -> dict[str, Any]:
@@ -207,40 +249,94 @@ def _reading(config: Config) -> dict[str, Any]:
 
 
 def _counts(store: Store) -> dict[str, int]:
-    described = store.manifest["features"]
-    return store.manifest["counts"] | {"records": len(store), "tokens": described.get("tokens", {}).get("values", 0)}
+    tokens = [f["values"] for name, f in store.manifest["features"].items() if name in ("tokens", "inputs", "targets")]
+    counts = {name: count for name, count in store.manifest["counts"].items() if isinstance(count, int)}
+    return counts | {"records": len(store), "tokens": sum(tokens)}
 
 
-def _describe(pipeline: Pipeline) -> dict[str, list[Any]]:
-    return {half: [[c.name, c.kwargs] for c in getattr(pipeline, half)] for half in ("prepare", "present")}
+# ---- streams --------------------------------------------------------------------------------------------------------
+
+
+def _streams(
+    config: Config,
+    phase: int,
+    parts: Sequence[mixtures.Part],
+    stores: dict[str, list[Store]],
+    pipeline: Pipeline,
+    vocabulary: seqio.Vocabulary,
+) -> dict[str, Stream]:
+    """The stream of each split over the records of all tasks."""
+    data, objective = config.data, config.objective
+    features = objective.features(data.length)
+    # Tasks of equal records go through one graph.
+    presents = {repr(store.spec): store.spec for of_split in stores.values() for store in of_split}
+    presents = {
+        name: compiled(pipeline.present, vocabulary, spec, features, data.packing) for name, spec in presents.items()
+    }
+    streams: dict[str, Stream] = {}
+    for split in _SPLITS:
+        tasks = [
+            Task(
+                name=part.name,
+                store=store,
+                present=presents[repr(store.spec)],
+                seed=key(config.seed, phase, split, *([part.name] if len(parts) > 1 else ())),
+                packs=_packs(config, store) if data.packing else None,
+                copies=objective.copies(),
+            )
+            for part, store in zip(parts, stores[split])
+        ]
+        shares = mixtures.mixture(config, parts, [len(t) for t in tasks], key(config.seed, phase, split, "mixture"))
+        streams[split] = Stream(tasks, features, data.batch_size, data.readers, shares)
+    return streams
+
+
+def _packs(config: Config, store: Store) -> packing.Packs:
+    """The rows that the records of a store share; planned once, then found in the cache."""
+    sizes, room = _footprint(config.objective, store, config.objective.features(config.data.length))
+    return packing.planned(cache_root(config) / "packs", sizes, room)
+
+
+def _footprint(objective: Objective, store: Store, features: Features) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+    """What each record takes in a row, and what a row has: by feature."""
+    ragged = [name for name, s in store.spec.items() if s.shape.as_list() == [None]]
+    sizes = objective.footprint({name: store.lengths(name) for name in ragged})
+    return sizes, {name: features[name][0][0] for name in sizes}
+
+
+def _lines(objective: Objective, streams: dict[str, Stream]) -> Iterator[str]:
+    """What packing and mixing come to, in words."""
+    for split, stream in streams.items():
+        for task in stream.tasks:
+            if task.packs is not None:
+                yield _packing_line(objective, task, split, stream.features)
+    train = streams["train"]
+    if len(train.tasks) > 1:
+        said = (f"{task.name} {quota}" for task, quota in zip(train.tasks, train.mixture.quotas))
+        yield f"mixture, of every {train.mixture.block} rows: {', '.join(said)}"
+
+
+def _packing_line(objective: Objective, task: Task, split: str, features: Features) -> str:
+    """What packing brings: fill without it, as planned, and as found in some rows."""
+    sizes, room = _footprint(objective, task.store, features)
+    rows = np.arange(min(len(task), _LOOKED_AT))
+    made = Stream([task], features, len(rows)).rows(rows)
+    without, planned = packing.fill(len(task.store), sizes, room), packing.fill(len(task), sizes, room)
+    said = []
+    for name in room:
+        side = name.partition("_")[0]
+        real = made[f"{side}_segment_ids"] if f"{side}_segment_ids" in made else made["masked_weights"]
+        said.append(f"{side} {without[name]:.1%} full → {planned[name]:.1%} planned, {(real > 0).mean():.1%} found")
+    return f"packing {task.name}/{split}: {len(task.store):,} records in {len(task):,} rows; {'; '.join(said)}"
+
+
+def _describe(pipeline: Pipeline) -> dict[str, dict[str, Any]]:
+    """Names and arguments of the preprocessors, in their order."""
+    return {
+        half: {f"{number} {call.name}": call.kwargs for number, call in enumerate(getattr(pipeline, half))}
+        for half in ("prepare", "present")
+    }
 
 
 def _hash(identity: Any) -> str:
     return hashlib.blake2b(json.dumps(identity, sort_keys=True, default=str).encode(), digest_size=10).hexdigest()
-
-
-# ---- progress -------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _progress(report: Report | None) -> Iterator[Report]:
-    """`report`, with one line every few seconds; without it a live line on a terminal, nothing elsewhere."""
-    if report is not None:
-        last = float("-inf")
-
-        def now_and_then(line: str) -> None:
-            nonlocal last
-            if time.monotonic() - last > _REPORT_SECONDS:
-                last = time.monotonic()
-                report(line)
-
-        yield now_and_then
-        return
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda line: None
-        return
-    with console.status("preparing data") as status:
-        yield status.update

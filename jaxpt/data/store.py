@@ -1,39 +1,34 @@
 """Records on disk, read in any order: the deterministic half of a pipeline, run once.
 
-    DIR/manifest.json            format, number of records, features with sizes and checksums, counts of documents
-    DIR/<feature>.npy            all rows end to end (ragged feature), or [records, ...] (fixed shape)
-    DIR/<feature>.offsets.npy    int64 [records + 1]: row i is values[offsets[i]:offsets[i+1]]
+    DIR/records-00000-of-00012.safetensors   a shard (jaxpt.data.shard): one file whatever the number of features
+    DIR/manifest.json                        format, identity, features, counts; each shard's size, checksum and records
 
-Files are memory-mapped. A store is written under a temporary name and renamed when whole, so that one under its right
-name is complete; of two processes that build the same store, the second finds the first one's and takes it.
+Shards are memory-mapped. The manifest is written last, so that a store that has one is whole. `jaxpt.data.cache` says
+which shards there are, and makes them in parallel.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import uuid
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from jaxpt.data._tf import tf
+from jaxpt.data.shard import Ragged, map_shard, read_meta, whole_shard, write_shard
 from jaxpt.errors import UserError
 
-FORMAT = 1
-_BATCH = 256  # records that leave TensorFlow together
-_CHECKED_BYTES = 256 << 20  # larger stores are checked by their sizes alone
-
-
-class Ragged(NamedTuple):
-    """Rows of unequal length: `values` [Σ lengths] end to end, `lengths` [rows]."""
-
-    values: np.ndarray
-    lengths: np.ndarray
+FORMAT = 2
+CHECKED_BYTES = 256 << 20
+"""Larger stores are opened by their sizes alone; `jaxpt cache --verify` reads them through."""
+MOST_SHARDS = 512
+"""Larger corpora have larger shards: each is one open file."""
 
 
 class Store:
@@ -42,32 +37,28 @@ class Store:
     def __init__(self, directory: Path, manifest: dict[str, Any]) -> None:
         """Maps the files that `manifest` names; use `Store.open`."""
         self.directory, self.manifest = directory, manifest
-        self._columns = {
-            name: (_map(directory / f"{name}.npy"), _map(directory / f"{name}.offsets.npy") if f["ragged"] else None)
-            for name, f in manifest["features"].items()
-        }
+        shards = [s for s in manifest["shards"] if s["records"]]
+        self._shards = [map_shard(directory / s["file"]) for s in shards]
+        self._starts = np.cumsum([0, *(s["records"] for s in shards)])
 
     @classmethod
-    def open(cls, directory: str | Path) -> Store | None:
+    def open(cls, directory: str | Path, check: bool | None = None) -> Store | None:
         """Opens a store.
 
         Args:
           directory: where it lies.
+          check: compare the checksums of all files; by default those of stores up to 256 MB, where it takes no time.
 
         Returns:
           The store, or None if there is none, or one that is not whole (altered, cut short, of another format).
         """
         directory = Path(directory)
+        manifest = read_manifest(directory)
+        if manifest is None or damaged(directory, manifest, check):
+            return None
         try:
-            manifest = json.loads((directory / "manifest.json").read_text("utf-8"))
-            sizes = {name: (directory / name).stat().st_size for name in manifest["files"]}
-            if manifest["format"] != FORMAT or sizes != {n: f["size"] for n, f in manifest["files"].items()}:
-                return None
-            small = sum(sizes.values()) <= _CHECKED_BYTES
-            if small and any(_crc(directory / n) != f["crc32"] for n, f in manifest["files"].items()):
-                return None
             return cls(directory, manifest)
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError):
             return None
 
     def __len__(self) -> int:
@@ -76,7 +67,7 @@ class Store:
     @property
     def checksum(self) -> str:
         """A short name of the content: equal stores have equal ones."""
-        files = sorted((name, f["size"], f["crc32"]) for name, f in self.manifest["files"].items())
+        files = sorted((s["file"], s["size"], s["crc32"]) for s in self.manifest["shards"])
         return f"{zlib.crc32(json.dumps(files).encode()):08x}-{len(self)}"
 
     @property
@@ -87,6 +78,18 @@ class Store:
             for name, f in self.manifest["features"].items()
         }
 
+    def lengths(self, name: str) -> np.ndarray:
+        """Lengths of a ragged feature, of all records.
+
+        Args:
+          name: the feature.
+
+        Returns:
+          int32 [len(store)].
+        """
+        sizes = [np.diff(shard[f"{name}.offsets"].astype(np.int64)).astype(np.int32) for shard in self._shards]
+        return np.concatenate([np.zeros(0, np.int32), *sizes])
+
     def fetch(self, indices: np.ndarray) -> dict[str, Ragged | np.ndarray]:
         """Reads records.
 
@@ -96,24 +99,28 @@ class Store:
         Returns:
           {feature: Ragged, or an array [rows, ...] for a feature of fixed shape}.
         """
+        number = np.searchsorted(self._starts, indices, side="right") - 1
+        places = [(self._shards[s], i) for s, i in zip(number.tolist(), (indices - self._starts[number]).tolist())]
         out: dict[str, Ragged | np.ndarray] = {}
-        for name, (values, offsets) in self._columns.items():
-            if offsets is None:
-                out[name] = values[indices]
+        for name, feature in self.manifest["features"].items():
+            dtype, offsets = feature["dtype"], f"{name}.offsets"
+            if feature["ragged"]:
+                rows = [shard[name][shard[offsets][i] : shard[offsets][i + 1]] for shard, i in places]
+                values = np.concatenate(rows, dtype=dtype) if rows else np.zeros(0, dtype)
+                out[name] = Ragged(values, np.fromiter(map(len, rows), np.int64, len(rows)))
             else:
-                starts, ends = offsets[indices], offsets[indices + 1]
-                rows = [values[a:b] for a, b in zip(starts.tolist(), ends.tolist())]
-                out[name] = Ragged(np.concatenate(rows) if rows else values[:0], ends - starts)
+                rows = [shard[name][i] for shard, i in places]
+                out[name] = np.array(rows, dtype).reshape(len(rows), *feature["shape"])
         return out
 
 
 def build(
     make: Callable[[], tf.data.Dataset],
     directory: str | Path,
-    counts: Callable[[], dict[str, int]] = dict,
+    counts: Callable[[], dict[str, Any]] = dict,
     report: Callable[[int], None] = lambda records: None,
 ) -> Store:
-    """Opens the store at `directory`; where there is none that is whole, runs the pipeline and writes it.
+    """Opens the store at `directory`; where there is none that is whole, runs the pipeline and writes it, as one shard.
 
     Args:
       make: gives the data set of records; called only if it has to be built.
@@ -125,155 +132,137 @@ def build(
       The store.
 
     Raises:
-      UserError: no records come out.
+      UserError: no records come out, or the disk is full.
     """
     directory = Path(directory)
     found = Store.open(directory)
     if found is not None:
         return found
-    temporary = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}.partial")
-    temporary.mkdir(parents=True)
+    with made(directory):
+        write_shard(make(), directory / shard_name(0, 1), counts, report)
+        return publish(directory, 1, {})
+
+
+@contextmanager
+def made(directory: Path) -> Iterator[None]:
+    """A directory, which a failure leaves behind only if something whole is in it."""
+    directory.mkdir(parents=True, exist_ok=True)
     try:
-        _write(make(), temporary, counts, report)
-        return _publish(temporary, directory)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        yield
+    except BaseException:
+        if directory.is_dir() and not any(directory.iterdir()):
+            directory.rmdir()
+        raise
 
 
-def _publish(temporary: Path, directory: Path) -> Store:
-    """Renames a finished store; another process's whole one is kept, a torn one is replaced."""
-    for _ in range(3):
-        found = Store.open(directory)
-        if found is not None:
-            return found
-        if directory.exists():
-            torn = temporary.with_suffix(".torn")
-            try:
-                directory.rename(torn)
-            except OSError:
-                continue  # another process was faster
-            shutil.rmtree(torn, ignore_errors=True)
-        try:
-            temporary.rename(directory)
-        except OSError:
-            continue
-    found = Store.open(directory)
-    if found is None:
-        raise UserError(f"{directory}: cannot be written; give another data.cache_dir")
-    return found
+def shard_name(index: int, shards: int) -> str:
+    """File name of a shard, as SeqIO numbers its own."""
+    return f"records-{index:05d}-of-{shards:05d}.safetensors"
 
 
-def _write(
-    ds: tf.data.Dataset, directory: Path, counts: Callable[[], dict[str, int]], report: Callable[[int], None]
-) -> None:
-    spec = ds.element_spec
-    columns = {name: _Column(directory, name, s) for name, s in spec.items()}
-    records = 0
-    for rows in _batches(ds):
-        for name, column in columns.items():
-            column.append(rows[name])
-        records += len(next(iter(rows.values())).lengths if columns else ())
-        report(records)
+# ---- writing --------------------------------------------------------------------------------------------------------
+
+
+def publish(
+    directory: Path,
+    shards: int,
+    identity: dict[str, Any],
+    check: Callable[[dict[str, Any]], None] = lambda counts: None,
+) -> Store:
+    """Writes the manifest of a directory that holds all its shards.
+
+    Args:
+      directory: where they lie.
+      shards: how many there are.
+      identity: what determines them, kept for people to read.
+      check: called with the sum of all counts; may raise.
+
+    Returns:
+      The store.
+
+    Raises:
+      UserError: the shards hold no record at all.
+    """
+    names = [shard_name(i, shards) for i in range(shards)]
+    heads = [read_meta(directory / name) for name in names]
+    records, counts = sum(head["records"] for head in heads), _total([head["counts"] for head in heads])
+    check(counts)
     if not records:
         raise UserError("data: the documents give no record; they are too few or too short for data.length")
-    files = {file: entry for column in columns.values() for file, entry in column.close().items()}
+    features = heads[0]["features"]
+    for name, feature in features.items():
+        feature["values"] = sum(head["features"][name]["values"] for head in heads)
     manifest = {
         "format": FORMAT,
+        "identity": identity,
         "records": records,
-        "features": {name: column.describe() for name, column in columns.items()},
-        "files": files,
-        "counts": counts(),
+        "features": features,
+        "counts": counts,
+        "shards": [
+            {"file": name, "size": (directory / name).stat().st_size} | {k: head[k] for k in ("records", "crc32")}
+            for name, head in zip(names, heads)
+        ],
     }
-    (directory / "manifest.json").write_text(json.dumps(manifest, indent=1), "utf-8")
-    for path in directory.iterdir():
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
+    write_manifest(directory, manifest | {"crc32": _manifest_crc(manifest)})
+    return Store(directory, manifest)
 
 
-def _batches(ds: tf.data.Dataset) -> Iterator[dict[str, Ragged]]:
-    """Rows of every feature as one flat array and their lengths in elements of it."""
-
-    def flatten(batch: dict[str, Any]) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
-        out = {}
-        for name, value in batch.items():
-            if isinstance(value, tf.RaggedTensor):
-                out[name] = (value.flat_values, value.row_lengths())
-            else:
-                out[name] = (value, tf.ones(tf.shape(value)[:1], tf.int64))
-        return out
-
-    options = tf.data.Options()
-    # A preprocessor that gathers the whole corpus in one batch would have room for 2^62 elements allocated beforehand.
-    options.experimental_optimization.map_and_batch_fusion = False
-    ds = ds.ragged_batch(_BATCH).map(flatten).prefetch(2).with_options(options)
-    for batch in ds.as_numpy_iterator():
-        yield {name: Ragged(*pair) for name, pair in batch.items()}
+def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
+    """Writes the manifest of a directory that holds all its shards: from now on it is a store."""
+    partial = directory / f".manifest.{uuid.uuid4().hex}.partial"
+    partial.write_text(json.dumps(manifest, indent=1), "utf-8")
+    os.replace(partial, directory / "manifest.json")
 
 
-class _Column:
-    """A feature on its way to disk."""
-
-    def __init__(self, directory: Path, name: str, spec: tf.TensorSpec) -> None:
-        self._ragged = spec.shape.rank == 1 and spec.shape[0] is None
-        if not self._ragged and not spec.shape.is_fully_defined():
-            raise ValueError(f"feature {name} has shape {spec.shape}: wants a fixed one, or a vector of any length")
-        self._shape = [] if self._ragged else spec.shape.as_list()
-        self._dtype = spec.dtype.as_numpy_dtype
-        self._values = _Array(directory / f"{name}.npy", self._dtype, self._shape)
-        self._offsets = _Array(directory / f"{name}.offsets.npy", np.int64, []) if self._ragged else None
-        self._end = 0
-        if self._offsets:
-            self._offsets.append(np.zeros(1, np.int64))
-
-    def append(self, rows: Ragged) -> None:
-        self._values.append(rows.values)
-        if self._offsets:
-            ends = self._end + np.cumsum(rows.lengths)
-            self._offsets.append(ends)
-            self._end = int(ends[-1])
-
-    def close(self) -> dict[str, dict[str, int]]:
-        return self._values.close() | (self._offsets.close() if self._offsets else {})
-
-    def describe(self) -> dict[str, Any]:
-        return {"ragged": self._ragged, "shape": self._shape, "dtype": np.dtype(self._dtype).name, "values": self._end}
+def _total(counts: list[dict[str, Any]]) -> dict[str, Any]:
+    """The sum of counts, and of counts inside them."""
+    keys = dict.fromkeys(key for count in counts for key in count)
+    values = {key: [count[key] for count in counts if key in count] for key in keys}
+    return {key: _total(found) if isinstance(found[0], dict) else sum(found) for key, found in values.items()}
 
 
-class _Array:
-    """A .npy file of unknown length, appended to."""
-
-    def __init__(self, path: Path, dtype: Any, row: list[int]) -> None:
-        self._path, self._dtype, self._row, self._rows = path, np.dtype(dtype), row, 0
-        self._file = path.open("wb")
-        self._header()
-
-    def _header(self) -> None:
-        """NumPy pads headers so that the first dimension can grow in place."""
-        shape = (self._rows, *self._row)
-        head = {"descr": np.lib.format.dtype_to_descr(self._dtype), "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(self._file, head)
-
-    def append(self, rows: np.ndarray) -> None:
-        rows = np.ascontiguousarray(rows, self._dtype)
-        self._rows += len(rows)
-        self._file.write(rows.data if rows.size else b"")
-
-    def close(self) -> dict[str, dict[str, int]]:
-        self._file.seek(0)
-        self._header()
-        self._file.close()
-        return {self._path.name: {"size": self._path.stat().st_size, "crc32": _crc(self._path)}}
+# ---- reading --------------------------------------------------------------------------------------------------------
 
 
-def _map(path: Path) -> np.ndarray:
-    """Memory-mapped; an array without elements cannot be mapped."""
-    array = np.load(path, mmap_mode="r")
-    return array.view(np.ndarray) if array.size else np.load(path)
+def read_manifest(directory: Path) -> dict[str, Any] | None:
+    """What a store says of itself, None where there is none that can be read."""
+    try:
+        manifest = json.loads((directory / "manifest.json").read_text("utf-8"))
+        return manifest if manifest_is_whole(manifest) else None
+    except (OSError, ValueError):
+        return None
 
 
-def _crc(path: Path) -> int:
-    crc = 0
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            crc = zlib.crc32(chunk, crc)
-    return crc
+def manifest_is_whole(manifest: Any) -> bool:
+    """Whether a manifest is of this format and has its own checksum."""
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        return False
+    return manifest.get("crc32") == _manifest_crc(manifest)
+
+
+def _manifest_crc(manifest: dict[str, Any]) -> str:
+    told = {key: value for key, value in manifest.items() if key != "crc32"}
+    return f"{zlib.crc32(json.dumps(told, sort_keys=True).encode()):08x}"
+
+
+def damaged(directory: Path, manifest: dict[str, Any], check: bool | None = None) -> list[str]:
+    """Names of the shards that are missing, cut short or altered.
+
+    Args:
+      directory: where the store lies.
+      manifest: what it says of itself.
+      check: compare checksums and not sizes alone; by default for stores up to 256 MB.
+
+    Returns:
+      File names, sorted.
+    """
+    if check is None:
+        check = sum(shard["size"] for shard in manifest["shards"]) <= CHECKED_BYTES
+    return sorted(s["file"] for s in manifest["shards"] if not _sound(directory / s["file"], s, check))
+
+
+def _sound(path: Path, told: dict[str, Any], check: bool) -> bool:
+    try:
+        return path.stat().st_size == told["size"] and (not check or whole_shard(path, told["crc32"]))
+    except OSError:
+        return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import functools
 import hashlib
@@ -11,10 +12,13 @@ import pkgutil
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from jaxpt.config import Config
 from jaxpt.data._tf import seqio, tf
-from jaxpt.data.sources import Source
+from jaxpt.data.sources import Piece, Source, open_source
+from jaxpt.data.tokenizers import Tokenizer
+from jaxpt.data.vocabularies import to_seqio
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Call, Pipeline
+from jaxpt.objectives.base import Call, Objective, Pipeline
 
 _PACKAGE = "jaxpt.data.preprocessors"
 
@@ -53,28 +57,31 @@ def resolve(name: str) -> Callable[..., Any]:
     return getattr(module, function)
 
 
-def bind(call: Call, vocabulary: seqio.Vocabulary) -> Callable[[tf.data.Dataset], tf.data.Dataset]:
-    """The SeqIO preprocessor of a call: its arguments bound, the vocabulary where it asks for one.
+def bind(call: Call, vocabulary: seqio.Vocabulary, shard: int = 0) -> Callable[[tf.data.Dataset], tf.data.Dataset]:
+    """The SeqIO preprocessor of a call: its arguments bound, the vocabulary and the shard where it asks for them.
 
     Args:
       call: name and arguments.
       vocabulary: given to a parameter named `vocabulary`.
+      shard: number of the run of documents, given to a parameter named `shard`: one more key of frozen random draws.
 
     Returns:
       A function of a data set.
     """
     function = resolve(call.name)
-    return functools.partial(function, **_arguments(function, call, vocabulary))
+    return functools.partial(function, **arguments(function, call, vocabulary, shard))
 
 
-def _arguments(function: Callable[..., Any], call: Call, vocabulary: seqio.Vocabulary) -> dict[str, Any]:
+def arguments(function: Callable[..., Any], call: Call, vocabulary: seqio.Vocabulary, shard: int = 0) -> dict[str, Any]:
+    """The arguments of a call, with the vocabulary and the shard where the function asks for them."""
     parameters = inspect.signature(function).parameters
     unknown = [k for k in call.kwargs if k not in parameters]
     if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         raise UserError(
             f"preprocessor {call.name!r} takes no argument {unknown[0]!r}; it takes {', '.join(parameters)}"
         )
-    return call.kwargs | ({"vocabulary": vocabulary} if "vocabulary" in parameters else {})
+    offered = {"vocabulary": vocabulary, "shard": shard}
+    return {name: value for name, value in offered.items() if name in parameters} | call.kwargs
 
 
 def make_task(
@@ -95,11 +102,7 @@ def make_task(
     Raises:
       UserError: a source of token ids, and preprocessors that want text.
     """
-    prepare = pipeline.prepare
-    if source.tokenized:
-        if prepare[0].name != "documents.tokenize":
-            raise UserError(f"data.task gives token ids, but {prepare[0].name} wants text; use a Task that gives text")
-        prepare = prepare[1:]
+    prepare = _of_source(pipeline, source)
     present = [bind(call, vocabulary) for call in pipeline.present]
     return seqio.Task(
         name,
@@ -112,43 +115,88 @@ def make_task(
     )
 
 
-def present(calls: tuple[Call, ...], vocabulary: seqio.Vocabulary, seed: int) -> Callable[[Record, tf.Tensor], Record]:
-    """The one-to-one half as a function of a record and its number: what SeqIO draws one after the other is keyed here.
+def _of_source(pipeline: Pipeline, source: Source) -> tuple[Call, ...]:
+    """The calls that make records of a source's documents: token ids are not tokenized again."""
+    prepare = pipeline.prepare
+    if not source.tokenized or not prepare:
+        return prepare
+    if prepare[0].name != "documents.tokenize":
+        raise UserError(f"data.task gives token ids, but {prepare[0].name} wants text; use a Task that gives text")
+    return prepare[1:]
 
-    Args:
-      calls: functions under `seqio.map_over_dataset`.
-      vocabulary: given to a parameter named `vocabulary`.
-      seed: key of all their random draws.
 
-    Returns:
-      (record, int64 index) → features. The index alone decides the draws: seed (key of the call, index).
+@dataclasses.dataclass(frozen=True)
+class Prepare:
+    """Recipe of a split's records: an objective's `prepare` over the source's documents, shard by shard.
 
-    Raises:
-      UserError: a function that is not under `seqio.map_over_dataset`.
+    A shard is a corpus of its own: windows do not cross its end, random next sentences come from within it.
     """
-    steps = []
-    for number, call in enumerate(calls):
-        outer = resolve(call.name)
-        function = getattr(outer, "__wrapped__", None)
-        if function is None:
-            raise UserError(
-                f"preprocessor {call.name!r} maps records one to one: decorate it with seqio.map_over_dataset"
-            )
-        count = inspect.getclosurevars(outer).nonlocals.get("num_seeds")
-        steps.append((functools.partial(function, **_arguments(function, call, vocabulary)), count, key(seed, number)))
 
-    def apply(record: Record, index: tf.Tensor) -> Record:
-        for step, count, number in steps:
-            rng = tf.stack([tf.constant(number, tf.int64), index])
-            if count is None:
-                record = step(record)
-            elif count == 1:
-                record = step(record, seed=rng)
-            else:
-                record = step(record, seeds=tf.unstack(tf.random.experimental.stateless_split(rng, count)))
-        return record
+    config: Config
+    split: str
+    tokenizer: Tokenizer
 
-    return apply
+    @property
+    def name(self) -> str:
+        """What is made, for messages."""
+        return self.split
+
+    def open(self) -> Documents:
+        """Opens the source."""
+        assert isinstance(self.config.objective, Objective)
+        return Documents(self, open_source(self.config.data, self.config.objective.examples(self.config.data.length)))
+
+
+class Documents:
+    """The work of a `Prepare`, as `jaxpt.data.cache` does it."""
+
+    def __init__(self, recipe: Prepare, source: Source) -> None:
+        """Resolves the objective's preprocessors."""
+        config, self._split, self._source = recipe.config, recipe.split, source
+        assert isinstance(config.objective, Objective)
+        self._vocabulary = to_seqio(recipe.tokenizer)
+        pipeline = config.objective.pipeline(config.data.length, recipe.tokenizer.vocabulary, config.seed)
+        self._calls = _of_source(pipeline, source)
+
+    @property
+    def failure(self) -> UserError | None:
+        """The mistake that ended the last reading."""
+        return self._source.failure
+
+    @property
+    def consumed(self) -> int:
+        """Characters read so far."""
+        return self._source.consumed
+
+    def shards(self) -> list[Pieces]:
+        """Runs of documents."""
+        return [Pieces(pieces) for pieces in self._source.shards(self._split)]
+
+    def dataset(self, number: int, shard: Pieces) -> tf.data.Dataset:
+        """The records of a shard."""
+        self._source.failure = None
+        ds = self._source.dataset(self._split, shard)
+        with seqio.map_seed_manager(number):
+            for call in self._calls:
+                ds = bind(call, self._vocabulary, number)(ds)
+        return ds
+
+    def counts(self) -> dict[str, Any]:
+        """Of the shard that was read last."""
+        return self._source.counts[self._split]
+
+    def check(self, counts: dict[str, Any]) -> None:
+        """Of all shards together."""
+        self._source.check(self._split, counts)
+
+
+class Pieces(list[Piece]):
+    """A shard of a source."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of text, about."""
+        return sum(piece.size for piece in self)
 
 
 def key(*parts: int | str) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -17,22 +18,33 @@ from jaxpt.train import step as steps
 from jaxpt.train.state import Setup
 
 if TYPE_CHECKING:
+    from jaxpt.data.loader import Stream
     from jaxpt.data.pipeline import Data
 
 
-def batches(config: Config, data: Data, rows: slice | None = None) -> Iterator[dict[str, np.ndarray]]:
-    """The validation batches of a run, with `probe_weights`; the last one is filled up with rows without weight.
+def feeds(config: Config, data: Data, rows: np.ndarray | None = None) -> dict[str, Iterator[dict[str, np.ndarray]]]:
+    """The validation batches of each task of a run, with `probe_weights`; the last one of each is filled up with rows
+    without weight.
 
     Args:
       config: the run's configuration in its current phase.
       data: what `jaxpt.data.pipeline.prepare` gave.
       rows: this process's rows of each batch, all by default.
 
-    Yields:
-      Feature dictionaries of numpy arrays.
+    Returns:
+      {task: feature dictionaries of numpy arrays}.
     """
-    for batch in data.validation.epoch(config.data.batch_size, limit=config.train.eval_examples, rows=rows):
-        yield batch | {"probe_weights": config.objective.probe(batch, data.vocabulary).astype(np.float32)}
+
+    def batches(stream: Stream) -> Iterator[dict[str, np.ndarray]]:
+        for batch in stream.epoch(config.data.batch_size, limit=config.train.eval_examples, rows=rows):
+            yield batch | {"probe_weights": config.objective.probe(batch, data.vocabulary).astype(np.float32)}
+
+    return {name: batches(stream) for name, stream in data.validation.each().items()}
+
+
+def batches(config: Config, data: Data) -> Iterator[dict[str, np.ndarray]]:
+    """The validation batches of all tasks, one after the other."""
+    return itertools.chain.from_iterable(feeds(config, data).values())
 
 
 def validate(
@@ -40,7 +52,7 @@ def validate(
     objective: Objective,
     eval_step: Callable[..., Any],
     params: Any,
-    feed: Iterator[dict[str, np.ndarray]],
+    feeds: Mapping[str, Iterable[dict[str, np.ndarray]]],
 ) -> dict[str, float]:
     """Means over the whole validation split.
 
@@ -49,22 +61,30 @@ def validate(
       objective: gives the coefficients of the loss parts.
       eval_step: what `make_eval_step` returns.
       params: the parameters to evaluate.
-      feed: this process's validation batches.
+      feeds: this process's validation batches of each task.
 
     Returns:
-      "loss", each loss part, and each metric of the objective, as means over all examples.
+      "loss", each loss part, and each metric of the objective, as means over all examples; of several tasks also
+      "task/loss", … over those of one.
     """
-    totals: dict[str, list[float]] = {}
+    totals: dict[str, dict[str, np.ndarray]] = {task: {} for task in feeds}
     with meshes.use(setup.mesh):
-        for batch in feed:
-            sums = jax.device_get(eval_step(params, steps.put(batch, setup)))
-            for name, (value, weight) in sums.items():
-                total = totals.setdefault(name, [0.0, 0.0])
-                total[0] += float(value)
-                total[1] += float(weight)
-    means = {name: value / max(weight, 1e-9) for name, (value, weight) in totals.items()}
-    loss = sum(coefficient * means[part] for part, coefficient in objective.coefficients().items())
-    return {"loss": loss, **means}
+        for task, feed in feeds.items():
+            for batch in feed:
+                for name, sums in jax.device_get(eval_step(params, steps.put(batch, setup))).items():
+                    totals[task][name] = totals[task].get(name, 0.0) + np.array(sums, np.float64)
+    of_all = {name: np.sum([of_task[name] for of_task in totals.values()], 0) for name in next(iter(totals.values()))}
+    means = _means(objective, of_all)
+    if len(totals) > 1:
+        for task, of_task in totals.items():
+            means |= {f"{task}/{name}": value for name, value in _means(objective, of_task).items()}
+    return means
+
+
+def _means(objective: Objective, totals: dict[str, np.ndarray]) -> dict[str, float]:
+    """The loss, and each Σ value / Σ weight."""
+    means = {name: float(value / max(weight, 1e-9)) for name, (value, weight) in totals.items()}
+    return {"loss": sum(c * means[part] for part, c in objective.coefficients().items()), **means}
 
 
 def baseline(config: Config, data: Data) -> float:
@@ -126,8 +146,8 @@ def evaluate(path: str, overrides: tuple[str, ...] | list[str] = ()) -> dict[str
     params = reader.restore_params(setup, step)
     reader.close()
     eval_step = steps.make_eval_step(setup, config.objective)
-    means = validate(setup, config.objective, eval_step, params, batches(config, data))
-    lines = [f"{run_dir} at step {step}, {data.validation.num_records} validation examples"]
+    means = validate(setup, config.objective, eval_step, params, feeds(config, data))
+    lines = [f"{run_dir} at step {step}, {len(data.validation)} validation examples"]
     lines += [f"  {name:24} {value:.4f}" for name, value in means.items()]
     lines += [verdict(config.objective, means["probe_loss"], baseline(config, data))]
     for line in [*lines, *samples.show(setup.model, params, config, data)]:

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxpt import generate
 from jaxpt.config import Config
+from jaxpt.parallel.distributed import fetched
 
 if TYPE_CHECKING:
     from jaxpt.data.pipeline import Data
+
+SIDES = ("encoder", "decoder")
 
 
 def show(model: nn.Module, params: Any, config: Config, data: Data, count: int = 3) -> Iterator[str]:
@@ -30,9 +32,20 @@ def show(model: nn.Module, params: Any, config: Config, data: Data, count: int =
     Yields:
       Lines of text.
     """
-    batch = next(data.validation.epoch(count, limit=count))
+    batch = _first_segments(next(data.validation.epoch(count, limit=count)))
     by_family = {"encoder": _masks, "decoder": _continuations, "encoder_decoder": _spans}
     yield from by_family[config.objective.family](model, params, batch, data)
+
+
+def _first_segments(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The rows with the first record of each alone, where several share a row."""
+    of_first = {side: batch[f"{side}_segment_ids"] == 1 for side in SIDES if f"{side}_segment_ids" in batch}
+    if "masked_positions" in batch:
+        of_first["masked"] = np.take_along_axis(of_first["encoder"], batch["masked_positions"], axis=1)
+    return {
+        name: value * of_first[name.partition("_")[0]] if name.partition("_")[0] in of_first else value
+        for name, value in batch.items()
+    }
 
 
 def _spans(model: nn.Module, params: Any, batch: dict[str, np.ndarray], data: Data) -> Iterator[str]:
@@ -49,8 +62,9 @@ def _spans(model: nn.Module, params: Any, batch: dict[str, np.ndarray], data: Da
         vocabulary.size - vocabulary.sentinels,
         vocabulary.eos,
     )
+    answers = fetched(answers)
     for row in range(len(targets)):
-        truth, model_says = (split_spans(x[row], vocabulary) for x in (targets, np.asarray(answers)))
+        truth, model_says = (split_spans(x[row], vocabulary) for x in (targets, answers))
         inputs = batch["encoder_input_tokens"][row][batch["encoder_segment_ids"][row] > 0]
         names = {sentinel: index for index, sentinel in enumerate(truth)}
         yield f"  text   {_with_blanks(inputs, names, data)[:300]} …"
@@ -104,7 +118,7 @@ def _pieces(tokens: list[int], data: Data) -> str:
 
 
 def _masks(model: nn.Module, params: Any, batch: dict[str, np.ndarray], data: Data) -> Iterator[str]:
-    guesses = np.asarray(jax.jit(generate.fill_masks, static_argnums=0)(model, params, batch))
+    guesses = fetched(jax.jit(generate.fill_masks, static_argnums=0)(model, params, batch))
     for row, guess in enumerate(guesses):
         real = batch["encoder_segment_ids"][row] > 0
         yield f"  text   {' '.join(data.tokenizer.tokens(batch['encoder_input_tokens'][row][real].tolist()))[:300]} …"
@@ -117,8 +131,9 @@ def _continuations(model: nn.Module, params: Any, batch: dict[str, np.ndarray], 
     tokens = batch["decoder_input_tokens"]
     length = min(tokens.shape[1], 48)
     half = length // 2
-    said = jax.jit(generate.continue_text, static_argnums=(0, 3))(model, params, jnp.asarray(tokens[:, :half]), length)
+    said = jax.jit(generate.continue_text, static_argnums=(0, 3))(model, params, tokens[:, :half], length)
+    said = fetched(said)
     for row in range(len(tokens)):
         yield f"  prompt {data.tokenizer.decode(tokens[row, :half].tolist())!r}"
-        yield f"    model: {data.tokenizer.decode(np.asarray(said)[row, half:].tolist())!r}"
+        yield f"    model: {data.tokenizer.decode(said[row, half:].tolist())!r}"
         yield f"    truth: {data.tokenizer.decode(tokens[row, half:length].tolist())!r}"

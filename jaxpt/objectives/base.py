@@ -10,16 +10,18 @@ Batch features, all [batch, ...], by their SeqIO names:
   decoder_loss_weights                                                    float32 [batch, length]
   masked_positions, masked_targets int32, masked_weights float32          [batch, max_predictions]
   next_sentence_labels int32, next_sentence_weights float32               [batch]
-A segment id is 0 on padding and counts from 1 on real tokens. A row of zeros carries no weight anywhere: evaluation
-fills its last batch up with such rows.
+A segment id is 0 on padding; real tokens count the records of a row, from 1, and in each positions start at 0. A row of
+zeros carries no weight anywhere: evaluation fills its last batch up with such rows.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from jaxpt.config import ModelConfig, ObjectiveConfig
+from jaxpt.errors import UserError
 
 if TYPE_CHECKING:
     import flax.linen as nn
@@ -101,6 +103,29 @@ class Objective(ObjectiveConfig):
     def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
         """The preprocessors that make this objective's features; lengths and the seed are closed over."""
         raise NotImplementedError
+
+    def examples(self, length: int) -> int | None:
+        """The most tokens of targets, if it takes finished examples of a SeqIO Task; None if it takes documents."""
+        return None
+
+    def footprint(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The most places that records take in a row: what `data.packing` plans with.
+
+        Args:
+          lengths: {feature of a record: its lengths, int [records]}.
+
+        Returns:
+          {feature of a batch: int [records]}: the room is that of `features`. One of each side is enough, and of each
+          that may be full before its side is.
+
+        Raises:
+          UserError: records of this objective cannot share a row.
+        """
+        raise UserError(f"data.packing: objective.kind: {self.kind} cannot put several records into a row")
+
+    def copies(self) -> int | None:
+        """Epoch e has the noise of copy e modulo this; None: every epoch has noise of its own."""
+        return None
 
     def probe(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
         """Weights, shaped as the targets', of the positions on which model and baseline are compared.

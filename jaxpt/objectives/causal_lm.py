@@ -10,6 +10,7 @@ token but the first is a target exactly once. Paper (GPT-2): https://openai.com/
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from jaxpt.config import ModelConfig
@@ -55,6 +56,9 @@ class CausalLM(Objective):
             prepare=(Call("documents.tokenize"), Call("windows.cut", cut)),
             present=(Call("features.decoder", {"length": length}),),
         )
+
+    def footprint(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {"decoder_input_tokens": lengths["tokens"] - 1}
 
     def probe(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
         return batch["decoder_loss_weights"]

@@ -11,6 +11,7 @@ Paper: https://arxiv.org/abs/1810.04805
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -48,7 +49,12 @@ class MaskedLM(Objective):
     short_probability: Fraction = 0.1
     """Chance, once for each document and pass, that its pairs are shorter than `data.length`."""
     dupe_factor: PositiveInt = 10
-    """Passes over the documents, each with other pairs. Masks are drawn anew in every epoch."""
+    """Passes over the documents, each with other pairs."""
+    static_masking: bool = False
+    """Draw masks once (BERT's data): those of each pass, or of `dupe_factor` copies of running text that epochs take in
+    turn; false: new ones in every epoch (RoBERTa's dynamic masking)."""
+    join_documents: bool = True
+    """Without next_sentence, cut windows from the documents laid end to end; false: none crosses a document's end."""
 
     def predictions(self, length: int) -> int:
         """Size of the masked features."""
@@ -96,7 +102,7 @@ class MaskedLM(Objective):
             if self.next_sentence
             else (
                 Call("documents.tokenize"),
-                Call("windows.cut", {"length": length - 2, "join": True}),
+                Call("windows.cut", {"length": length - 2, "join": self.join_documents}),
                 Call("windows.enclose", special),
             )
         )
@@ -116,6 +122,20 @@ class MaskedLM(Objective):
                 Call("features.encoder", {"length": length, "max_predictions": self.predictions(length)}),
             ),
         )
+
+    def footprint(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        import numpy as np
+
+        if self.next_sentence:
+            raise UserError("data.packing: a row has one next-sentence label; set objective.next_sentence: false")
+        tokens = lengths["tokens"]
+        masked = np.minimum(np.maximum(np.round(self.mask_rate * tokens), 1), np.maximum(tokens - 2, 0))
+        return {"encoder_input_tokens": tokens, "masked_positions": masked.astype(np.int64)}
+
+    def copies(self) -> int | None:
+        if not self.static_masking:
+            return None
+        return 1 if self.next_sentence else self.dupe_factor  # each pass has pairs of its own
 
     def probe(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
         import numpy as np

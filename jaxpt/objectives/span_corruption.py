@@ -9,20 +9,16 @@ Sentinels count down from the vocabulary's last id on both sides. Paper: https:/
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
 from jaxpt.config import ModelConfig
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Call, Objective, Pipeline, Vocabulary
-
-if TYPE_CHECKING:
-    import flax.linen as nn
-    import jax
-
-    from jaxpt.objectives.base import Batch, Metrics
+from jaxpt.objectives.base import Call, Pipeline, Vocabulary
+from jaxpt.objectives.seq2seq import EncoderDecoder, encoder_decoder_features
 
 
 def noise_counts(length: int, density: float, mean_span: float) -> tuple[int, int]:
@@ -79,10 +75,9 @@ def lengths(inputs_length: int, density: float, mean_span: float) -> tuple[int, 
     return length, targets
 
 
-class SpanCorruption(Objective):
+class SpanCorruption(EncoderDecoder):
     """Hyperparameters of span corruption; the defaults are T5's."""
 
-    family: ClassVar[str] = "encoder_decoder"
     baseline: ClassVar[str] = "unigram"
     probe_name: ClassVar[str] = "target tokens without sentinels and EOS"
 
@@ -95,9 +90,6 @@ class SpanCorruption(Objective):
     """Cut windows from the documents laid end to end (T5); false: no window crosses a document's end."""
     separator: bool = False
     """With join_documents, put EOS between documents."""
-
-    def coefficients(self) -> dict[str, float]:
-        return {"span_corruption": 1.0}
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         if vocabulary.eos is None or vocabulary.sentinels == 0:
@@ -115,13 +107,7 @@ class SpanCorruption(Objective):
 
     def features(self, length: int) -> dict[str, tuple[tuple[int, ...], str]]:
         _, targets = lengths(length, self.density, self.mean_span)
-        encoder = ("encoder_input_tokens", "encoder_segment_ids", "encoder_positions")
-        decoder = ("decoder_input_tokens", "decoder_target_tokens", "decoder_segment_ids", "decoder_positions")
-        return {
-            **dict.fromkeys(encoder, ((length,), "int32")),
-            **dict.fromkeys(decoder, ((targets,), "int32")),
-            "decoder_loss_weights": ((targets,), "float32"),
-        }
+        return encoder_decoder_features(length, targets)
 
     def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
         text, targets = lengths(length, self.density, self.mean_span)
@@ -143,40 +129,13 @@ class SpanCorruption(Objective):
             ),
         )
 
+    def footprint(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        texts, record = np.unique(lengths["tokens"], return_inverse=True)
+        noise, spans = np.array([noise_counts(int(n), self.density, self.mean_span) for n in texts])[record].T
+        inputs, targets = lengths["tokens"] - noise + spans + 1, noise + spans + 1
+        return {"encoder_input_tokens": inputs, "decoder_input_tokens": targets}
+
     def probe(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
         targets = batch["decoder_target_tokens"]
         text = (targets != vocabulary.eos) & (targets < vocabulary.size - vocabulary.sentinels)
         return batch["decoder_loss_weights"] * text
-
-    def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        return {"span_corruption": batch["decoder_loss_weights"].sum()}
-
-    def loss(
-        self, model: nn.Module, params: Any, batch: Batch, rngs: dict[str, jax.Array] | None = None
-    ) -> tuple[dict[str, jax.Array], Metrics]:
-        from jaxpt.losses import token_loss
-        from jaxpt.objectives.base import apply
-
-        encoder = {"segment_ids": batch["encoder_segment_ids"], "positions": batch["encoder_positions"]}
-        decoder = {"segment_ids": batch["decoder_segment_ids"], "positions": batch["decoder_positions"]}
-        encoded = apply(model, params, "encode", batch["encoder_input_tokens"], **encoder, rngs=rngs)
-        hidden = apply(
-            model,
-            params,
-            "decode",
-            batch["decoder_input_tokens"],
-            encoded,
-            encoder_segment_ids=batch["encoder_segment_ids"],
-            **decoder,
-            rngs=rngs,
-        )
-        total, metrics = token_loss(
-            lambda x: apply(model, params, "logits", x, padded=True),
-            hidden,
-            batch["decoder_target_tokens"],
-            batch["decoder_loss_weights"],
-            probe_weights=batch.get("probe_weights"),
-            z_loss=self.z_loss,
-            chunk=self.loss_chunk,
-        )
-        return {"span_corruption": total}, metrics

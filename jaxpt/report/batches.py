@@ -224,17 +224,18 @@ def facts(example: Example, files: Sequence[str] = ()) -> dict[str, str]:
     """The figures of an example.
 
     Args:
-      example: features of one example; "origin" says where it begins: file, document, and offset in tokens.
+      example: features of one example; "origin" says where it begins: file, document, and offset in tokens; a packed
+        row has one line of them for each segment. "task" is the name of its task in a mixture.
       files: names of the files that "origin" counts.
 
     Returns:
       {name: value in words}.
     """
     said: dict[str, str] = {}
+    if str(example.get("task", "data")) != "data":
+        said["task"] = str(example["task"])
     if "origin" in example:
-        file, document, *offset = map(int, example["origin"])
-        name = files[file] if file < len(files) else f"file {file}"
-        said["origin"] = ", token ".join([f"{name}, document {document}", *map(str, offset)])
+        said["origin"] = "; ".join(_place(origin, files) for origin in np.atleast_2d(example["origin"]))
     for side in ("encoder", "decoder"):
         if f"{side}_segment_ids" in example:
             real = int((example[f"{side}_segment_ids"] > 0).sum())
@@ -245,6 +246,12 @@ def facts(example: Example, files: Sequence[str] = ()) -> dict[str, str]:
     if "next_sentence_labels" in example:
         said["next sentence"] = "B is random (label 1)" if example["next_sentence_labels"] else "B follows A (label 0)"
     return said
+
+
+def _place(origin: np.ndarray, files: Sequence[str]) -> str:
+    file, document, *offset = map(int, origin)
+    name = files[file] if file < len(files) else f"file {file}"
+    return ", token ".join([f"{name}, document {document}", *map(str, offset)])
 
 
 # ---- the command ----------------------------------------------------------------------------------------------------
@@ -269,13 +276,17 @@ def inspect(config: Config, *, count: int = 8, at: int = 0, split: str = "train"
 
     data = prepare(config, save=False)
     stream = data.train if split == "train" else data.validation
-    stop = at + count if split == "train" else min(at + count, stream.num_records)
+    stop = at + count if split == "train" else min(at + count, len(stream))
     if at >= stop:
-        raise UserError(f"--at {at}: the validation split ends with example {stream.num_records - 1}")
-    files = [file["name"] for file in data.fingerprint["source"].get("files", {}).get(split, ())]
+        raise UserError(f"--at {at}: the validation split ends with example {len(stream) - 1}")
+    source = data.fingerprint["source"]
+    files = {
+        task.name: [file["name"] for file in source.get(task.name, source).get("files", {}).get(split, ())]
+        for task in stream.tasks
+    }
     shown = [
-        Shown(index, facts(example, files), segments(example, data.tokenizer))
-        for index, example in ((index, stream.example(index)) for index in range(at, stop))
+        Shown(index, facts(example, files[example["task"]]), segments(example, data.tokenizer))
+        for index, example in ((i, stream.example(i, shuffled=split == "train")) for i in range(at, stop))
     ]
     title = f"{config.objective.kind}, {split}"
     if html is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from jaxpt.errors import UserError
 from jaxpt.evals import heldout, samples
 from jaxpt.models import base
 from jaxpt.objectives.base import Objective
-from jaxpt.parallel import compiler, rules
+from jaxpt.parallel import compiler, distributed, rules
 from jaxpt.parallel import mesh as meshes
 from jaxpt.plan import flops
 from jaxpt.train import checkpoint, guards, initial, state, step
@@ -48,6 +49,8 @@ def train(config: Config) -> int:
     Raises:
       UserError: for all that a user can mend, before the first step.
     """
+    distributed.start(config.distributed)
+    console.quiet = not checkpoint.is_primary()
     with guards.Signals() as signals:
         try:
             return _train(config, signals)
@@ -58,8 +61,7 @@ def train(config: Config) -> int:
 
 def say(text: str) -> None:
     """A line for the person at the first process; square brackets are not markup."""
-    if checkpoint.is_primary():
-        console.print(text, markup=False)
+    console.print(text, markup=False)
 
 
 def _train(config: Config, signals: guards.Signals) -> int:
@@ -135,6 +137,8 @@ class Run:
     begun: float
     phase: int = -1
     skipped: int = 0
+    stopped: bool = False
+    """By a signal, which this or another process received."""
     last_loss: float | None = None
 
     # Set by enter_phase.
@@ -154,7 +158,7 @@ class Run:
                     continue
                 self.enter_phase(index, meta if done == first else None)
                 current, done = self._phase(current, done, end, metrics)
-                if self.signals.received is not None:
+                if self.stopped:
                     return self._stopped(current, done)
         finally:
             metrics.close()
@@ -175,13 +179,15 @@ class Run:
             config.objective.check(config.model, config.data.length, self.data.vocabulary)
         if meta is not None and meta["phase"] == index:
             check_fingerprint(meta["data"], json.loads(json.dumps(self.data.fingerprint)), str(self.run_dir))
-        claim(self.config)
+        if checkpoint.is_primary():
+            claim(self.config)
 
     def _phase(self, current: State, done: int, end: int, metrics: Metrics) -> tuple[State, int]:
         """The steps of one phase, or up to a signal."""
         config, train = self.here, self.here.train
         compiled, eval_step = self._compile(), step.make_eval_step(self.setup, self.objective)
         feed = self.data.train.batches(done - self.starts[self.phase], rows=self._rows())
+        agreed = distributed.Agreement(self.setup.mesh)
         eval_every = train.eval_every or max(self.config.train.steps // 10, 1)
         save_every = config.checkpoint.every or eval_every
         window: list[Figures] = []
@@ -199,7 +205,7 @@ class Run:
                 if done < end:  # the device works on this step while the host gets the next batch
                     batch = step.put(next(feed), self.setup)
                 window.append(figures)
-                stop = self.signals.received is not None
+                stop = self.stopped = agreed(self.signals.received is not None)
                 if done % train.log_every == 0 or done in (end, self.starts[self.phase] + 1) or stop:
                     self._log(window, done, display, metrics)
                     window = []
@@ -213,10 +219,9 @@ class Run:
         self.signals.training = False
         return current, done
 
-    def _rows(self) -> slice:
+    def _rows(self) -> np.ndarray:
         """This process's rows of a global batch."""
-        each = self.here.data.batch_size // jax.process_count()
-        return slice(jax.process_index() * each, (jax.process_index() + 1) * each)
+        return distributed.rows(self.setup.mesh, self.here.data.batch_size)
 
     def _tokens_per_example(self) -> int:
         features = self.objective.features(self.here.data.length)
@@ -279,10 +284,10 @@ class Run:
         self, current: State, eval_step: Any, done: int, display: Display, metrics: Metrics
     ) -> dict[str, float]:
         begun = time.perf_counter()
-        feed = heldout.batches(self.here, self.data, self._rows())
-        means = heldout.validate(self.setup, self.objective, eval_step, current.averaged, feed)
+        feeds = heldout.feeds(self.here, self.data, self._rows())
+        means = heldout.validate(self.setup, self.objective, eval_step, current.averaged, feeds)
         metrics.write(done, {f"validation/{name}": value for name, value in means.items()})
-        shown = "  ".join(f"{name} {value:.4f}" for name, value in means.items())
+        shown = "  ".join(f"{k} {v:.4f}" for k, v in means.items() if "/" not in k or k.endswith("/loss"))
         display.say(f"step {done}/{self.config.train.steps}  validation: {shown}")
         display.paused(time.perf_counter() - begun)
         return means
@@ -300,15 +305,15 @@ class Run:
         self.checkpoints.wait()
         say(f"stopped by a signal after step {done}, saved; the same command goes on from there")
         self._receipt(current, finished=False)
-        return 128 + int(self.signals.received or 0)
+        return 128 + int(self.signals.received or signal.SIGTERM)
 
     def finish(self, current: State) -> int:
         """The last words: final validation beside the baseline, samples, receipt, what to do next."""
         self.checkpoints.wait()
         eval_step = step.make_eval_step(self.setup, self.objective)
-        feed = heldout.batches(self.here, self.data, self._rows())
-        means = heldout.validate(self.setup, self.objective, eval_step, current.averaged, feed)
-        trivial = heldout.baseline(self.here, self.data)
+        feeds = heldout.feeds(self.here, self.data, self._rows())
+        means = heldout.validate(self.setup, self.objective, eval_step, current.averaged, feeds)
+        trivial = heldout.baseline(self.here, self.data) if checkpoint.is_primary() else float("nan")
         say(heldout.verdict(self.objective, means["probe_loss"], trivial))
         say("a few validation examples:")
         for line in samples.show(self.setup.model, current.averaged, self.here, self.data):

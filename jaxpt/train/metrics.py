@@ -20,16 +20,18 @@ from jaxpt.train.run_dir import write_text
 
 
 class Metrics:
-    """Appends to RUN_DIR/metrics.jsonl, a JSON object a line: {"step": …, "train/loss": …, …}.
+    """Appends to RUN_DIR/metrics.jsonl, a JSON object a line: {"step": …, "train/loss": …, …}; process 0 alone does.
 
     After a resume at step s the lines after s are dropped: they are about to be written again.
     """
 
     def __init__(self, run_dir: Path, config: Config, start: int) -> None:
         self.path = run_dir / "metrics.jsonl"
+        self._file = self._board = self._wandb = None
+        if jax.process_index() > 0:
+            return
         self._rewind(start)
         self._file = self.path.open("a", encoding="utf-8")
-        self._board = self._wandb = None
         if config.log.tensorboard:
             from tensorboardX import SummaryWriter
 
@@ -57,6 +59,8 @@ class Metrics:
 
     def write(self, step: int, values: dict[str, Any]) -> None:
         """Records figures of a step; arrays (one entry for each layer) become `name/0`, `name/1`, …"""
+        if self._file is None:
+            return
         flat: dict[str, float] = {}
         for name, value in values.items():
             array = np.asarray(value, np.float64)
@@ -76,7 +80,8 @@ class Metrics:
 
     def close(self) -> None:
         """Flushes and closes all writers."""
-        self._file.close()
+        if self._file:
+            self._file.close()
         if self._board:
             self._board.close()
         if self._wandb:

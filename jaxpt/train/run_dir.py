@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxpt import config as configs
-from jaxpt.config import Config
+from jaxpt.config import Config, DistributedConfig
 from jaxpt.errors import UserError
 
 
@@ -45,7 +45,8 @@ def check(config: Config) -> Path:
 
 
 def claim(config: Config) -> None:
-    """Writes `config.yaml`: from now on the run_dir belongs to this configuration."""
+    """Writes `config.yaml`: from now on the run_dir belongs to this configuration, whichever process asks."""
+    config = config.model_copy(update={"distributed": DistributedConfig()})
     write_text(Path(config.run_dir) / "config.yaml", configs.to_yaml(config))
 
 
@@ -57,16 +58,27 @@ def write_text(path: Path, text: str) -> None:
 
 
 def check_fingerprint(saved: dict[str, Any], current: dict[str, Any], where: str) -> None:
-    """Raises UserError, naming the first difference, where the data are not those of the checkpoint.
+    """Raises UserError, naming the differences, where the data are not those of the checkpoint.
 
     Args:
       saved: the data's fingerprint in the checkpoint.
       current: the data's fingerprint now.
       where: the checkpoint, for the message.
     """
-    for key in sorted(saved.keys() | current.keys()):
-        if saved.get(key) != current.get(key):
-            raise UserError(
-                f"{where}: was trained on other data: {key} was {saved.get(key)!r}, is {current.get(key)!r}; "
-                "restore the data, or branch into a new run_dir with init_from"
-            )
+    was, now = _leaves(saved), _leaves(current)
+    changed = [key for key in was | now if was.get(key) != now.get(key)]
+    if changed:
+        changed.sort(key=lambda key: key.startswith("records"))  # they differ because something else does
+        key, more = changed[0], f" (and {', '.join(changed[1:4])})" if len(changed) > 1 else ""
+        raise UserError(
+            f"{where}: was trained on other data: {key} was {was.get(key)!r}, is {now.get(key)!r}{more}; "
+            "restore the data, or branch into a new run_dir with init_from"
+        )
+
+
+def _leaves(value: Any, key: str = "") -> dict[str, Any]:
+    """Nested mappings and lists as dotted keys."""
+    if not isinstance(value, dict | list) or not value:
+        return {key: value}
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    return {k: leaf for name, part in items for k, leaf in _leaves(part, f"{key}.{name}" if key else str(name)).items()}

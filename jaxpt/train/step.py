@@ -18,8 +18,8 @@ import optax
 from jaxpt.config import Config
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Objective
+from jaxpt.parallel import distributed, rules
 from jaxpt.parallel import mesh as meshes
-from jaxpt.parallel import rules
 from jaxpt.train.state import Setup, State, purpose_key
 
 Batch = dict[str, jax.Array]
@@ -198,6 +198,5 @@ def check(config: Config, setup: Setup) -> None:
 
 def put(batch: dict[str, Any], setup: Setup) -> Batch:
     """This process's rows (numpy) as arrays of the global batch."""
-    sharding = rules.batch_sharding(setup.mesh)
     with meshes.use(setup.mesh):
-        return {name: jax.make_array_from_process_local_data(sharding, rows) for name, rows in batch.items()}
+        return distributed.put(batch, setup.mesh, setup.config.data.batch_size)

@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 
 from jaxpt.data._tf import seqio, tf
-from jaxpt.data.loader import Stream
+from jaxpt.data.loader import Stream, Task
+from jaxpt.data.order import Mixture
+from jaxpt.data.packing import plan
+from jaxpt.data.preprocessors.batched import one_to_one
+from jaxpt.data.present import compiled
 from jaxpt.data.store import build
-from jaxpt.data.tasks import present
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Call
 
@@ -56,8 +59,9 @@ def store(tmp_path_factory):
     return build(records, tmp_path_factory.mktemp("store") / "records")
 
 
-def make(store, seed=0, calls=CALLS, features=FEATURES, readers=0):
-    return Stream(store, present(calls, None, seed), features, BATCH, seed, readers)
+def make(store, seed=0, calls=CALLS, features=FEATURES, readers=0, **task):
+    made = compiled(calls, None, store.spec, features)
+    return Stream([Task("one", store, made, seed, **task)], features, BATCH, readers)
 
 
 def first(iterator, n):
@@ -151,6 +155,78 @@ def test_an_example_is_the_streams_and_knows_its_record(store):
         assert (example["x"] == joined(batches, "x")[index]).all()
         assert example["noise"] == joined(batches, "noise")[index]
         assert example["origin"][1] == example["tokens"][0] == example["x"][0]
+
+
+def lines(store, packs=None, **task):
+    """A stream whose rows say which records they are made of, and under which noise."""
+    features = {"x": ((12,), "int32"), "noise": ((4,), "float32")}
+    calls = (Call(f"{__name__}.noise"), Call(f"{__name__}.row"))
+    made = compiled(calls, None, store.spec, features, packs is not None)
+    return Task(task.pop("name", "one"), store, made, task.pop("seed", 0), packs, **task), features
+
+
+@one_to_one
+def row(batch, packs=None):
+    splits = tf.range(batch["tokens"].nrows() + 1) if packs is None else packs
+    tokens, noise = (
+        tf.RaggedTensor.from_row_splits(x, splits, validate=False)
+        for x in (batch["tokens"].values, tf.reshape(batch["noise"], [-1]))
+    )
+    tokens = tf.RaggedTensor.from_row_splits(batch["tokens"].values, tf.gather(batch["tokens"].row_splits, splits))
+    return {"x": tokens.to_tensor(shape=[None, 12]), "noise": noise.to_tensor(shape=[None, 4])}
+
+
+def test_packed_rows_have_every_record_once_an_epoch_and_noise_of_their_own(store):
+    packs = plan({"x": store.lengths("tokens"), "noise": np.ones(N)}, {"x": 12, "noise": 4})
+    task, features = lines(store, packs)
+    stream = Stream([task], features, 1)
+    batches = first(stream.batches(), 3 * len(packs))
+    epochs = [batches[e * len(packs) : (e + 1) * len(packs)] for e in range(3)]
+    for epoch in epochs:
+        found = joined(epoch, "x")
+        assert sorted(set(found[found > 0].tolist())) == list(range(1, N + 1))
+        assert (found > 0).sum() == store.lengths("tokens").sum()
+    assert len({tuple(joined(epoch, "x").ravel().tolist()) for epoch in epochs}) == 3
+    draws = joined(batches, "noise")
+    assert len(set(draws[draws > 0].tolist())) == 3 * N
+    # The noise of a record is its own, whatever it shares a row with.
+    alone, _ = lines(store)
+    by_record = dict(zip(range(N), joined(list(Stream([alone], features, 8).epoch(8)), "noise")[:N, 0]))
+    at_rest = next(stream.epoch(len(packs)))["noise"]
+    assert at_rest[at_rest > 0].tolist() == [by_record[r] for r in packs.records.tolist()]
+    example = stream.example(5)
+    assert example["origin"].shape[1] == 2 and (example["x"] == batches[5]["x"][0]).all()
+
+
+def test_copies_are_static_masks_that_epochs_take_in_turn(store):
+    task, features = lines(store, copies=2)
+    draws = []
+    for epoch in range(4):
+        rows = joined(first(Stream([task], features, 1).batches(epoch * N), N), "x")[:, 0]
+        noise = joined(first(Stream([task], features, 1).batches(epoch * N), N), "noise")[:, 0]
+        draws.append(dict(zip(rows.tolist(), noise.tolist())))
+    assert draws[0] == draws[2] and draws[1] == draws[3]
+    assert not set(draws[0].values()) & set(draws[1].values())
+
+
+def test_a_mixture_keeps_its_shares_and_each_task_its_epochs(store):
+    tasks = [lines(store, name=name, seed=seed)[0] for name, seed in (("a", 1), ("b", 2), ("c", 3))]
+    features = lines(store)[1]
+    mixture = Mixture([5, 2, 1], key=0)
+    stream = Stream(tasks, features, 16, mixture=mixture)
+    blocks = first(stream.batches(), 5 * mixture.block // 16)
+    task, own = mixture.at(np.arange(5 * mixture.block))
+    for number, one in enumerate(tasks):
+        mine = joined(blocks, "x")[task == number, 0]
+        by_itself = joined(first(Stream([one], features, 1).batches(), len(mine)), "x")[:, 0]
+        assert sorted(mine.tolist()) == sorted(by_itself.tolist())
+        assert (mine == by_itself[own[task == number]]).all()
+    assert equal(first(stream.batches(7), 3), blocks[7:10])
+    assert {stream.example(i)["task"] for i in range(60)} == {"a", "b", "c"}
+    assert len(stream) == 3 * N and set(stream.each()) == {"a", "b", "c"}
+    whole = list(stream.epoch(8))
+    assert (joined(whole, "x")[:, 0] > 0).sum() == 3 * N
+    assert joined(whole, "x")[:N, 0].tolist() == list(range(1, N + 1))
 
 
 def test_each_call_draws_for_itself(store):

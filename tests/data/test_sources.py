@@ -6,6 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from jaxpt.config import DataConfig
+from jaxpt.data import sources
 from jaxpt.data.sources import held_out, open_source
 from jaxpt.errors import UserError
 
@@ -68,7 +69,7 @@ def test_globs_are_sorted_and_origins_name_file_and_line(tmp_path):
 def test_empty_documents_are_counted(tmp_path):
     source = open_source(config(write(tmp_path / "a.txt", ["", "  ", *LINES])))
     train = list(source.documents("train"))
-    assert source.counts["train"] == {"documents": len(train), "empty": 2}
+    assert source.counts["train"] == {"documents": len(train), "empty": 2, "files": {"0": len(LINES)}}
 
 
 def test_half_a_surrogate_pair_does_no_harm(tmp_path):
@@ -188,3 +189,53 @@ def test_fingerprint_follows_content_not_place(tmp_path, text):
     assert open_source(config(moved, validation_fraction=0.3)).fingerprint() != before
     write(moved, [*LINES, "one more"])
     assert open_source(config(moved)).fingerprint() != before
+
+
+# ---- shards ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_shards(monkeypatch):
+    monkeypatch.setattr(sources, "SHARD_BYTES", 500)
+
+
+def pieces_of(path, **settings):
+    """Documents of each shard, and of the whole."""
+    corpus = open_source(config(path, **settings))
+    shards = [list(corpus.documents("train", shard)) for shard in corpus.shards("train")]
+    return shards, list(corpus.documents("train"))
+
+
+def test_shards_put_together_are_the_whole(tmp_path, small_shards):
+    text = write(tmp_path / "a.txt")
+    blocks = write(tmp_path / "blocks.txt", "\n\n \n".join(f"{line}\nand more" for line in LINES).split("\n"))
+    jsonl = write(tmp_path / "a.jsonl", [json.dumps({"text": line}) + "\n" * (i % 3) for i, line in enumerate(LINES)])
+    zipped = tmp_path / "b.txt.gz"
+    zipped.write_bytes(gzip.compress(text.read_bytes()))
+    parquet = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": LINES, "n": range(200)}), parquet, row_group_size=7)
+    for path, documents in (
+        (text, "line"),
+        (blocks, "blank_line"),
+        (jsonl, "line"),
+        (zipped, "line"),
+        (parquet, "line"),
+    ):
+        shards, whole = pieces_of(path, documents=documents)
+        assert len(shards) > 3 and all(shards), path
+        assert [document for shard in shards for document in shard] == whole, path
+        assert max(map(len, shards)) < 60, path
+
+
+def test_small_files_share_a_shard(tmp_path, small_shards):
+    for i in range(20):
+        write(tmp_path / f"{i:02}.txt", LINES[10 * i : 10 * i + 10])
+    shards, whole = pieces_of(tmp_path / "*.txt")
+    assert [document for shard in shards for document in shard] == whole
+    assert len(shards) < 10 and len({file for file, _, _ in shards[0]}) > 1
+
+
+def test_a_corpus_has_no_more_shards_than_may_be_open(tmp_path, small_shards, monkeypatch):
+    monkeypatch.setattr(sources, "MOST_SHARDS", 3)
+    shards, whole = pieces_of(write(tmp_path / "a.txt"))
+    assert len(shards) == 3 and sum(map(len, shards)) == len(whole)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from jaxpt.data._tf import tf
-from jaxpt.data.store import Ragged, Store, build
+from jaxpt.data.store import Ragged, Store, build, shard_name
 from jaxpt.errors import UserError
 
 LENGTHS = [3, 0, 5, 1] * 200  # more than one batch of the writer
@@ -53,16 +53,20 @@ def test_a_whole_store_is_found_again(directory):
     assert build(unwanted, directory).checksum == Store.open(directory).checksum
 
 
-@pytest.mark.parametrize("damage", ["cut", "flip", "manifest", "gone", "format"])
+@pytest.mark.parametrize("damage", ["cut", "flip", "head", "manifest", "gone", "format", "records"])
 def test_a_torn_store_is_rebuilt(tmp_path, damage):
     path = tmp_path / "records"
     whole = build(records, path).checksum
-    tokens, manifest = path / "tokens.npy", path / "manifest.json"
+    tokens, manifest = path / shard_name(0, 1), path / "manifest.json"
     content = tokens.read_bytes()
     if damage == "cut":
         tokens.write_bytes(content[:-4])
     elif damage == "flip":
         tokens.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    elif damage == "head":
+        tokens.write_bytes(content.replace(b"800", b"801", 1))
+    elif damage == "records":
+        manifest.write_text(manifest.read_text().replace("800", "801", 1))
     elif damage == "manifest":
         manifest.write_text(manifest.read_text()[:40])
     elif damage == "gone":

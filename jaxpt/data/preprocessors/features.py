@@ -1,27 +1,33 @@
 """From examples of any length to the features of a batch: padded, of static shape, with SeqIO's names.
 
+An example fills a row by itself, or several of them stand one after the other in a packed row: each is a segment of
+its own, numbered from 1, whose positions start at 0.
+
 What is real is known from lengths alone: an id 0 inside a text is a token like any other. An example longer than its
 feature is an error, never trimmed.
+
+Shapes: R records · B rows of the batch · N tokens of all records end to end · L length of a row
 """
 
 from __future__ import annotations
 
-import numpy as np
-import seqio
 import tensorflow as tf
 
+from jaxpt.data.preprocessors.batched import Batch, one_to_one
 
-@seqio.map_over_dataset
-def encoder_decoder(
-    ex: dict[str, tf.Tensor], inputs_length: int, targets_length: int, start: int
-) -> dict[str, tf.Tensor]:
+Packs = tf.Tensor | None
+
+
+@one_to_one
+def encoder_decoder(batch: Batch, inputs_length: int, targets_length: int, start: int, packs: Packs = None) -> Batch:
     """Features of an encoder-decoder; the decoder reads the targets shifted right.
 
     Args:
-      ex: an example with "inputs" and "targets", int32 [any].
+      batch: examples with "inputs" and "targets", int32 [any].
       inputs_length: length of the encoder's features.
       targets_length: length of the decoder's features.
-      start: id that the decoder starts from.
+      start: id that the decoder starts from, in each segment.
+      packs: which examples a row is made of; None: one each.
 
     Returns:
       encoder_{input_tokens,segment_ids,positions} [inputs_length],
@@ -36,21 +42,25 @@ def encoder_decoder(
       >>> [ex["decoder_" + name].tolist() for name in ("input_tokens", "target_tokens", "loss_weights")]
       [[0, 9, 0], [9, 1, 0], [1.0, 1.0, 0.0]]
     """
-    inputs, targets = ex["inputs"], ex["targets"]
+    inputs, targets = batch["inputs"], batch["targets"]
+    # Shifted right as a whole; the first place of each example is then the start.
+    shifted = tf.concat([[start], targets.values[:-1]], 0)[: tf.size(targets.values)]
+    shifted = _at_starts(shifted, targets, start)
     return {
-        "encoder_input_tokens": _pad(inputs, inputs_length, "inputs"),
-        **_layout("encoder", tf.size(inputs), inputs_length),
-        **_decoder(tf.concat([[start], targets[:-1]], 0), targets, targets_length),
+        "encoder_input_tokens": _rows(inputs, inputs_length, packs, "inputs"),
+        **_layout("encoder", inputs, inputs_length, packs),
+        **_decoder(targets.with_values(shifted), targets, targets_length, packs),
     }
 
 
-@seqio.map_over_dataset
-def decoder(ex: dict[str, tf.Tensor], length: int) -> dict[str, tf.Tensor]:
+@one_to_one
+def decoder(batch: Batch, length: int, packs: Packs = None) -> Batch:
     """Features of a decoder: every token but the first is a target, its inputs are those before it.
 
     Args:
-      ex: a record with "tokens" int32 [at most length + 1].
+      batch: records with "tokens" int32 [at most length + 1].
       length: length of the features.
+      packs: which records a row is made of; None: one each.
 
     Returns:
       decoder_{input_tokens,target_tokens,segment_ids,positions} and decoder_loss_weights [length].
@@ -64,25 +74,36 @@ def decoder(ex: dict[str, tf.Tensor], length: int) -> dict[str, tf.Tensor]:
       >>> [ex["decoder_" + name].tolist() for name in ("input_tokens", "target_tokens", "loss_weights")]
       [[5, 6, 0], [6, 7, 0], [1.0, 1.0, 0.0]]
     """
-    return _decoder(ex["tokens"][:-1], ex["tokens"][1:], length)
+    tokens = batch["tokens"]
+    none_N = tf.zeros_like(tokens.values, tf.bool)
+    sizes_R = tf.maximum(tokens.row_lengths() - 1, 0)
+    is_first_N = _at_starts(none_N, tokens, True)
+    is_last_N = tf.concat([is_first_N[1:], [True]], 0)[: tf.size(is_first_N)]
+    inputs, targets = (
+        tf.RaggedTensor.from_row_lengths(tf.boolean_mask(tokens.values, ~left_out), sizes_R, validate=False)
+        for left_out in (is_last_N, is_first_N)
+    )
+    return _decoder(inputs, targets, length, packs)
 
 
-@seqio.map_over_dataset
-def encoder(ex: dict[str, tf.Tensor], length: int, max_predictions: int) -> dict[str, tf.Tensor]:
-    """Features of an encoder with masked positions, and the next-sentence label where the record has one.
+@one_to_one
+def encoder(batch: Batch, length: int, max_predictions: int, packs: Packs = None) -> Batch:
+    """Features of an encoder with masked positions, and the next-sentence label where the records have one.
 
     Args:
-      ex: an example with "tokens" and "token_types" int32 [any], "masked_positions" and "masked_targets" int32 [any],
+      batch: examples with "tokens" and "token_types" int32 [any], "masked_positions" and "masked_targets" int32 [any],
         and possibly "is_random_next", an int32 scalar.
       length: length of the encoder's features.
       max_predictions: length of the masked features.
+      packs: which examples a row is made of; None: one each.
 
     Returns:
       encoder_{input_tokens,token_types,segment_ids,positions} [length], masked_{positions,targets,weights}
-      [max_predictions], and next_sentence_{labels,weights} [] if the record has "is_random_next".
+      [max_predictions], and next_sentence_{labels,weights} [] if the records have "is_random_next".
 
     Raises:
       tf.errors.InvalidArgumentError: more tokens or masked positions than fit.
+      ValueError: packed rows of examples with a next-sentence label: there is one place for it in a row.
 
     Example:
       >>> ex = {"tokens": [2, 4, 9, 3], "token_types": [0] * 4, "masked_positions": [1], "masked_targets": [8]}
@@ -90,47 +111,85 @@ def encoder(ex: dict[str, tf.Tensor], length: int, max_predictions: int) -> dict
       >>> [ex[name].tolist() for name in ("encoder_segment_ids", "masked_targets", "masked_weights")]
       [[1, 1, 1, 1, 0], [8, 0], [1.0, 0.0]]
     """
+    tokens, positions = batch["tokens"], batch["masked_positions"]
+    if packs is not None:
+        before_R = tf.cast(tokens.row_starts() - _first(tokens, packs), tf.int32)
+        positions = positions.with_values(positions.values + tf.repeat(before_R, positions.row_lengths()))
     features = {
-        "encoder_input_tokens": _pad(ex["tokens"], length, "tokens"),
-        "encoder_token_types": _pad(ex["token_types"], length, "token_types"),
-        **_layout("encoder", tf.size(ex["tokens"]), length),
-        "masked_positions": _pad(ex["masked_positions"], max_predictions, "masked_positions"),
-        "masked_targets": _pad(ex["masked_targets"], max_predictions, "masked_targets"),
-        "masked_weights": _weights(tf.size(ex["masked_targets"]), max_predictions),
+        "encoder_input_tokens": _rows(tokens, length, packs, "tokens"),
+        "encoder_token_types": _rows(batch["token_types"], length, packs, "token_types"),
+        **_layout("encoder", tokens, length, packs),
+        "masked_positions": _rows(positions, max_predictions, packs, "masked_positions"),
+        "masked_targets": _rows(batch["masked_targets"], max_predictions, packs, "masked_targets"),
+        "masked_weights": _weights(positions, max_predictions, packs),
     }
-    if "is_random_next" in ex:
-        label = tf.ensure_shape(tf.cast(ex["is_random_next"], tf.int32), [])
-        features |= {"next_sentence_labels": label, "next_sentence_weights": tf.constant(1.0)}
+    if "is_random_next" in batch:
+        if packs is not None:
+            raise ValueError("a packed row has no place for the next-sentence labels of its examples")
+        labels = tf.ensure_shape(tf.cast(batch["is_random_next"], tf.int32), [None])
+        features |= {"next_sentence_labels": labels, "next_sentence_weights": tf.ones_like(labels, tf.float32)}
     return features
 
 
-def _decoder(inputs: tf.Tensor, targets: tf.Tensor, length: int) -> dict[str, tf.Tensor]:
-    """The decoder's features of inputs and targets of one length."""
+def _decoder(inputs: tf.RaggedTensor, targets: tf.RaggedTensor, length: int, packs: Packs) -> Batch:
+    """The decoder's features of inputs and targets of the same lengths."""
     return {
-        "decoder_input_tokens": _pad(inputs, length, "targets"),
-        "decoder_target_tokens": _pad(targets, length, "targets"),
-        **_layout("decoder", tf.size(targets), length),
-        "decoder_loss_weights": _weights(tf.size(targets), length),
+        "decoder_input_tokens": _rows(inputs, length, packs, "targets"),
+        "decoder_target_tokens": _rows(targets, length, packs, "targets"),
+        **_layout("decoder", targets, length, packs),
+        "decoder_loss_weights": _weights(targets, length, packs),
     }
 
 
-def _layout(side: str, size: tf.Tensor, length: int) -> dict[str, tf.Tensor]:
-    """Segment id 1 and positions 0, 1, … on `size` real tokens, zeros on the padding after them."""
-    positions = np.arange(length, dtype=np.int32)
-    segment_ids = tf.cast(positions < size, tf.int32)
-    return {f"{side}_segment_ids": segment_ids, f"{side}_positions": positions * segment_ids}
+def _layout(side: str, x: tf.RaggedTensor, length: int, packs: Packs) -> Batch:
+    """Segment ids and positions of the real tokens, zeros on the padding after them."""
+    positions = tf.range(length)[None]
+    if packs is None:
+        segment_ids = tf.cast(positions < _sizes(x, packs)[:, None], tf.int32)
+        return {f"{side}_segment_ids": segment_ids, f"{side}_positions": positions * segment_ids}
+    # A row's segment ids count the records that have begun; a position counts from where the last of them did.
+    first_R, sizes_R = tf.cast(x.row_starts() - _first(x, packs), tf.int32), tf.cast(x.row_lengths(), tf.int32)
+    number_R = tf.range(tf.size(first_R)) - tf.cast(_by_record(packs[:-1], packs), tf.int32) + 1
+    segment_ids, first = (
+        _rows(x.with_values(tf.repeat(of_record, sizes_R)), length, packs, side) for of_record in (number_R, first_R)
+    )
+    return {f"{side}_segment_ids": segment_ids, f"{side}_positions": (positions - first) * tf.sign(segment_ids)}
 
 
-def _weights(size: tf.Tensor, length: int) -> tf.Tensor:
-    """1.0 on `size` real entries, zeros after them."""
-    return tf.cast(np.arange(length, dtype=np.int32) < size, tf.float32)
+def _weights(x: tf.RaggedTensor, length: int, packs: Packs) -> tf.Tensor:
+    """1.0 on the real entries of each row, zeros after them: float32 [B, L]."""
+    return tf.cast(tf.range(length)[None] < _sizes(x, packs)[:, None], tf.float32)
 
 
-def _pad(x: tf.Tensor, length: int, name: str) -> tf.Tensor:
-    """Zeros after `x` up to the static `length`."""
-    size = tf.size(x)
+def _rows(x: tf.RaggedTensor, length: int, packs: Packs, name: str) -> tf.Tensor:
+    """The rows, filled up with zeros to the static `length`: [B, L]."""
+    splits = x.row_splits if packs is None else tf.gather(x.row_splits, packs)
+    longest = tf.reduce_max(_sizes(x, packs))
     message = f"{name} of an example are longer than their feature of length {length}:"
-    # tf.debugging's assertion costs ten times as many ops. The dependency makes it speak before the padding fails.
-    fits = tf.raw_ops.Assert(condition=size <= length, data=[message, size])
+    # tf.debugging's assertion costs ten times as many ops.
+    fits = tf.raw_ops.Assert(condition=longest <= length, data=[message, longest])
     with tf.control_dependencies([fits]):
-        return tf.ensure_shape(tf.pad(x, [[0, length - size]]), [length])
+        rows = tf.RaggedTensor.from_row_splits(x.values, splits, validate=False)
+        return tf.ensure_shape(rows.to_tensor(shape=[None, length]), [None, length])
+
+
+def _sizes(x: tf.RaggedTensor, packs: Packs) -> tf.Tensor:
+    """Real entries of each row: int32 [B]."""
+    splits = tf.cast(x.row_splits if packs is None else tf.gather(x.row_splits, packs), tf.int32)
+    return splits[1:] - splits[:-1]
+
+
+def _first(x: tf.RaggedTensor, packs: tf.Tensor) -> tf.Tensor:
+    """For each record, where the row that it stands in begins in `x.values`: [R]."""
+    return _by_record(tf.gather(x.row_splits, packs[:-1]), packs)
+
+
+def _by_record(of_row: tf.Tensor, packs: tf.Tensor) -> tf.Tensor:
+    """Values of rows as values of their records: [B] → [R]."""
+    return tf.repeat(of_row, packs[1:] - packs[:-1])
+
+
+def _at_starts(values: tf.Tensor, x: tf.RaggedTensor, value: int | bool) -> tf.Tensor:
+    """`values` [N] with `value` where a record begins; records without a token are passed over."""
+    starts = tf.boolean_mask(x.row_starts(), x.row_lengths() > 0)
+    return tf.tensor_scatter_nd_update(values, starts[:, None], tf.fill(tf.shape(starts), value))

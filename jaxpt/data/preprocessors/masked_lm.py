@@ -1,15 +1,19 @@
-"""BERT's masking, one record to one example, in graph code. Paper: https://arxiv.org/abs/1810.04805."""
+"""BERT's masking, one record to one example, in graph code. Paper: https://arxiv.org/abs/1810.04805.
+
+Shapes: R records · N tokens of all records end to end · M chosen tokens of all records · P most that one record has
+"""
 
 from __future__ import annotations
 
-import seqio
 import tensorflow as tf
 
+from jaxpt.data.preprocessors.batched import Batch, bits, choose, derived, one_to_one, uniform
 
-@seqio.map_over_dataset(num_seeds=1)
+
+@one_to_one
 def mask(
-    ex: dict[str, tf.Tensor],
-    seed: tf.Tensor,
+    batch: Batch,
+    keys: tf.Tensor,
     rate: float,
     max_predictions: int,
     mask: int,
@@ -18,7 +22,7 @@ def mask(
     vocab_size: int,
     cls: int,
     sep: int,
-) -> dict[str, tf.Tensor]:
+) -> Batch:
     """Chooses tokens to predict; most of them become [MASK].
 
     n = min(max_predictions, max(1, round(rate · length))), rounded half to even, the special tokens counted in the
@@ -26,8 +30,8 @@ def mask(
     becomes, by itself, [MASK], a random id of the whole vocabulary, or stays.
 
     Args:
-      ex: a record with "tokens" int32 [length]; its other features are passed through.
-      seed: int [2], stateless.
+      batch: records with "tokens" int32 [length]; their other features are passed through.
+      keys: of the records' draws.
       rate: fraction of tokens chosen.
       max_predictions: most tokens chosen.
       mask: id of [MASK].
@@ -38,32 +42,46 @@ def mask(
       sep: id of [SEP], never chosen.
 
     Returns:
-      The record with masked "tokens", and "masked_positions" (ascending) and "masked_targets" (the original ids at all
-      of these positions), both int32 [n].
+      The records with masked "tokens", and "masked_positions" (ascending) and "masked_targets" (the original ids at
+      all of these positions), both int32 [n].
 
     Example:
+      >>> import seqio
       >>> ds = tf.data.Dataset.from_tensors({"tokens": [101, 11, 12, 13, 14, 15, 16, 17, 18, 102]})
       >>> with seqio.map_seed_manager(1):
       ...     ds = mask(ds, rate=0.25, max_predictions=20, mask=103, mask_probability=1.0, random_probability=0.0,
       ...               vocab_size=200, cls=101, sep=102)
       >>> {name: x.tolist() for name, x in next(ds.as_numpy_iterator()).items()}
-      {'tokens': [101, 11, 103, 13, 14, 103, 16, 17, 18, 102], 'masked_positions': [2, 5], 'masked_targets': [12, 15]}
+      {'tokens': [101, 11, 12, 13, 14, 15, 103, 17, 103, 102], 'masked_positions': [6, 8], 'masked_targets': [16, 18]}
     """
-    tokens = ex["tokens"]
-    choose, change, replace = tf.unstack(tf.random.split(seed, 3))
-    candidates = tf.where((tokens != cls) & (tokens != sep))[:, 0]
-    n = tf.cast(tf.round(rate * tf.cast(tf.size(tokens), tf.float64)), tf.int32)
-    n = tf.minimum(tf.minimum(tf.maximum(n, 1), max_predictions), tf.size(candidates))
-    priority = tf.random.stateless_uniform([tf.size(candidates)], choose, minval=None, maxval=None, dtype=tf.int32)
-    positions = tf.sort(tf.gather(candidates, tf.math.top_k(priority, n, sorted=False).indices))
-    targets = tf.gather(tokens, positions)
-    draw = tf.random.stateless_uniform([n], change)
-    random_ids = tf.random.stateless_uniform([n], replace, maxval=vocab_size, dtype=tf.int32)
-    shown = tf.where(draw < mask_probability + random_probability, random_ids, targets)
-    shown = tf.where(draw < mask_probability, mask, shown)
+    tokens = batch["tokens"]
+    tokens_N, start_R = tokens.values, tokens.row_starts()
+    candidates = tf.where((tokens_N != cls) & (tokens_N != sep))[:, 0]
+    first_R1 = tf.searchsorted(candidates, tokens.row_splits)
+    sizes_R = first_R1[1:] - first_R1[:-1]
+    n_R = tf.cast(tf.round(rate * tf.cast(tokens.row_lengths(), tf.float64)), tf.int32)
+    n_R = tf.minimum(tf.minimum(tf.maximum(n_R, 1), max_predictions), sizes_R)
+    place_RxP, real_RxP = choose(derived(keys, 1), sizes_R, n_R)
+    place_M = tf.boolean_mask(first_R1[:-1, None] + tf.where(real_RxP, place_RxP, 0), real_RxP)
+    at_M = tf.gather(candidates, place_M)
+    targets_M = tf.gather(tokens_N, at_M)
+
+    number = tf.range(tf.shape(place_RxP)[1])[None]
+    draw_M = tf.boolean_mask(uniform(derived(keys, 2), number), real_RxP)
+    random_M = _below(vocab_size, tf.boolean_mask(bits(derived(keys, 3), number), real_RxP))
+    shown_M = tf.where(draw_M < mask_probability + random_probability, random_M, targets_M)
+    shown_M = tf.where(draw_M < mask_probability, mask, shown_M)
+    record_M = tf.where(real_RxP)[:, 0]
+    positions_M = tf.cast(at_M - tf.gather(start_R, record_M), tf.int32)
+    n_R = tf.cast(n_R, tf.int64)
     return {
-        **ex,
-        "tokens": tf.tensor_scatter_nd_update(tokens, positions[:, None], shown),
-        "masked_positions": tf.cast(positions, tf.int32),
-        "masked_targets": targets,
+        **batch,
+        "tokens": tokens.with_values(tf.tensor_scatter_nd_update(tokens_N, at_M[:, None], shown_M)),
+        "masked_positions": tf.RaggedTensor.from_row_lengths(positions_M, n_R, validate=False),
+        "masked_targets": tf.RaggedTensor.from_row_lengths(targets_M, n_R, validate=False),
     }
+
+
+def _below(n: int, x: tf.Tensor) -> tf.Tensor:
+    """Bits (0 … 2^31 - 1) → 0 … n-1, by multiplication."""
+    return tf.cast(tf.bitwise.right_shift(tf.cast(x, tf.int64) * n, tf.constant(31, tf.int64)), tf.int32)

@@ -4,8 +4,8 @@ The rules are those of BERT's published data creation. It loops over sentences a
 one array of all tokens, and one step makes the next pair of every document of a group at a time.
 Paper: https://arxiv.org/abs/1810.04805.
 
-Memory: the whole corpus is held while the pairs are made, 4 bytes a token and 8 a sentence, two to three times that for
-a moment at the start. This runs once; the pairs are stored.
+Memory: the documents (of one shard of the corpus, in a run) are held while the pairs are made, 4 bytes a token and 8 a
+sentence, two to three times that for a moment at the start. This runs once; the pairs are stored.
 """
 
 from __future__ import annotations
@@ -31,7 +31,14 @@ class _Corpus(NamedTuple):
 
 
 def make(
-    ds: tf.data.Dataset, length: int, short_probability: float, dupe_factor: int, seed: int, cls: int, sep: int
+    ds: tf.data.Dataset,
+    length: int,
+    short_probability: float,
+    dupe_factor: int,
+    seed: int,
+    cls: int,
+    sep: int,
+    shard: int = 0,
 ) -> tf.data.Dataset:
     """Makes pairs of texts out of documents, in `dupe_factor` passes, each with other pairs.
 
@@ -50,6 +57,7 @@ def make(
       seed: of all draws.
       cls: id of [CLS].
       sep: id of [SEP].
+      shard: number of this run of documents in the corpus: others draw otherwise.
 
     Returns:
       {"tokens": int32 [at most length], "token_types": int32 (0 up to the first [SEP], 1 from there on),
@@ -79,7 +87,7 @@ def make(
         def of_group(n: tf.Tensor) -> tf.Tensor:
             first = n % groups * _GROUP
             docs_G = tf.range(first, tf.minimum(first + _GROUP, documents))
-            return _pairs_of_group(corpus, docs_G, tf.stack([seed, n]), length - 3, short_probability)
+            return _pairs_of_group(corpus, docs_G, tf.stack([seed, shard << 32 | n]), length - 3, short_probability)
 
         rows = tf.data.Dataset.range(dupe_factor * groups).map(of_group, num_parallel_calls=tf.data.AUTOTUNE)
         return rows.unbatch().map(lambda row: _record(corpus, row, cls, sep), num_parallel_calls=tf.data.AUTOTUNE)

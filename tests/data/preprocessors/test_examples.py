@@ -6,7 +6,9 @@ import importlib
 import pytest
 
 
-@pytest.mark.parametrize("name", ["documents", "features", "masked_lm", "sentence_pairs", "span_corruption", "windows"])
+@pytest.mark.parametrize(
+    "name", ["batched", "documents", "features", "masked_lm", "sentence_pairs", "span_corruption", "windows"]
+)
 def test_docstrings(name):
     failed, attempted = doctest.testmod(importlib.import_module(f"jaxpt.data.preprocessors.{name}"))
     assert failed == 0

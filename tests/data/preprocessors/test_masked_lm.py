@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from jaxpt.data.preprocessors import masked_lm
+from jaxpt.data.preprocessors.batched import derived
 
 CLS, SEP, MASK, SIZE = 2, 3, 4, 1000
 BERT = {"rate": 0.15, "max_predictions": 20, "mask_probability": 0.8, "random_probability": 0.1}
@@ -13,11 +14,11 @@ BERT = {"rate": 0.15, "max_predictions": 20, "mask_probability": 0.8, "random_pr
 def masked(records, number=0, **kwargs):
     """Records of tokens after masking, as [{name: numpy}]."""
     kwargs = {**BERT, "mask": MASK, "vocab_size": SIZE, "cls": CLS, "sep": SEP, **kwargs}
-    ds = tf.data.Dataset.from_tensor_slices((np.arange(len(records)), tf.ragged.constant(records, tf.int32)))
-    ds = ds.map(
-        lambda i, x: masked_lm.mask.__wrapped__({"tokens": x}, tf.stack([tf.constant(number, i.dtype), i]), **kwargs)
-    )
-    return list(ds.as_numpy_iterator())
+    batch = {"tokens": tf.ragged.constant(records, tf.int32, row_splits_dtype=tf.int64)}
+    keys = derived(np.arange(len(records), dtype=np.uint64), number)
+    out = masked_lm.mask.batched(batch, tf.constant(keys), **kwargs)
+    rows = {name: np.split(x.values.numpy(), x.row_splits.numpy()[1:-1]) for name, x in out.items()}
+    return [{name: x[i] for name, x in rows.items()} for i in range(len(records))]
 
 
 def pair(a, b):

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from jaxpt.data.preprocessors import span_corruption
+from jaxpt.data.preprocessors.batched import derived
 from jaxpt.objectives.span_corruption import noise_counts
 
 SENTINEL, EOS, FIRST = 50_000, 1, 100
@@ -15,15 +16,10 @@ SENTINEL, EOS, FIRST = 50_000, 1, 100
 def corrupted(lengths, number=0, density=0.15, mean_span=3.0):
     """[(inputs, targets)] of texts FIRST, FIRST + 1, … of these lengths, each under a seed of its own."""
 
-    def one(index, length):
-        ex = {"tokens": tf.range(FIRST, FIRST + length), "origin": tf.zeros([3], tf.int64)}
-        return span_corruption.corrupt.__wrapped__(
-            ex, tf.stack([number, index]), density, mean_span, first_sentinel=SENTINEL, eos=EOS
-        )
-
-    ds = tf.data.Dataset.from_tensor_slices((np.arange(len(lengths)), np.array(lengths, np.int32))).map(one)
-    batch = next(iter(ds.ragged_batch(len(lengths))))
-    split = {k: np.split(batch[k].values.numpy(), batch[k].row_splits.numpy()[1:-1]) for k in ("inputs", "targets")}
+    batch = {"tokens": FIRST + tf.ragged.range(tf.constant(lengths, tf.int32), row_splits_dtype=tf.int64)}
+    keys = tf.constant(derived(np.arange(len(lengths), dtype=np.uint64), number))
+    out = span_corruption.corrupt.batched(batch, keys, density, mean_span, first_sentinel=SENTINEL, eos=EOS)
+    split = {k: np.split(x.values.numpy(), x.row_splits.numpy()[1:-1]) for k, x in out.items()}
     return list(zip(split["inputs"], split["targets"]))
 
 

@@ -1,0 +1,76 @@
+"""The tasks that a recipe mixes, each with a source, records, order and epochs of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from jaxpt.config import Config, SourceConfig
+from jaxpt.data.foreign import subtasks
+from jaxpt.data.order import Mixture, proportional
+from jaxpt.data.sources import Source
+
+ALONE = "data"
+"""Name of the task of a recipe without a mixture."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One task of a recipe."""
+
+    name: str
+    config: Config
+    """The recipe as if this task were all."""
+    rate: float | None = None
+    """Its share, in any unit; None: by its size."""
+
+
+def parts(config: Config) -> tuple[Part, ...]:
+    """The tasks of a recipe.
+
+    Args:
+      config: the run's configuration in one phase.
+
+    Returns:
+      One part for each task of `data.mixture`, or of the registered SeqIO Mixture that `data.task` names; else one.
+    """
+    data = config.data
+    if data.mixture:
+        own = [{name: getattr(task, name) for name in SourceConfig.model_fields} for task in data.mixture]
+        return tuple(Part(task.name, _with(config, **of), task.rate) for task, of in zip(data.mixture, own))
+    if data.source == "task" and (mixed := subtasks(data)):
+        return tuple(Part(name, _with(config, task=name), rate) for name, rate in mixed)
+    return (Part(ALONE, config),)
+
+
+def _with(config: Config, **source: Any) -> Config:
+    """The recipe with another source."""
+    data = config.data.model_copy(update={**source, "mixture": ()})
+    return config.model_copy(update={"data": data})
+
+
+def mixture(config: Config, tasks: Sequence[Part], sizes: Sequence[int], key: int) -> Mixture:
+    """The shares of the tasks.
+
+    Args:
+      config: gives temperature and cap of shares by size.
+      tasks: what `parts` gave.
+      sizes: rows of each task.
+      key: decides the order.
+
+    Returns:
+      Which task gives which example.
+    """
+    rates = [task.rate for task in tasks]
+    if None in rates:
+        rates = proportional(sizes, config.data.mixture_temperature, config.data.mixture_cap)
+    return Mixture(rates, key)
+
+
+def texts(sources: Sequence[Source]) -> Iterator[str]:
+    """The training texts of several sources in turn, for a vocabulary of all of them."""
+    streams = ((text for _, _, text in source.documents("train") if isinstance(text, str)) for source in sources)
+    for group in itertools.zip_longest(*streams):
+        yield from (text for text in group if text is not None)

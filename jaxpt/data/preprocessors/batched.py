@@ -1,0 +1,150 @@
+"""Preprocessors written once for many records at a time; of a batch of one record they are SeqIO preprocessors.
+
+A batch of records is {name: RaggedTensor [records, any] for sequences, Tensor [records, ...] for features of fixed
+shape}. What becomes of a record depends on the record and on its key alone, never on what else is in the batch. Random
+numbers are therefore not drawn one after the other: number j of a record is SplitMix64's, mix(key + j · γ), so that a
+whole batch needs a few vector operations.
+
+SplitMix64: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import seqio
+import tensorflow as tf
+
+Batch = dict[str, "tf.Tensor | tf.RaggedTensor"]
+
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+_FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+_SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
+
+
+def one_to_one(function: Callable[..., Batch]) -> Callable[..., tf.data.Dataset]:
+    """Makes a SeqIO preprocessor of a function of a batch of records.
+
+    Args:
+      function: (batch, ...) → batch. A second parameter `keys` gets the records' keys, uint64 [records], for its draws.
+        A function with the parameter `packs` makes the features of a row out of one or more records: int64 [rows + 1],
+        row i is made of records packs[i] … packs[i+1]-1; None: each record is a row.
+
+    Returns:
+      The preprocessor of a data set of single records. Its attribute `batched` is the function, `__wrapped__` that of
+      one record: (example, [seed,] ...) → example.
+
+    Example:
+      >>> @one_to_one
+      ... def plus(batch, by):
+      ...     return {**batch, "x": batch["x"] + by}
+      >>> [ex["x"].tolist() for ex in plus(tf.data.Dataset.from_tensors({"x": [1, 2]}), by=3).as_numpy_iterator()]
+      [[4, 5]]
+    """
+    keyed = "keys" in inspect.signature(function).parameters
+
+    def single(ex: dict[str, tf.Tensor], *args: Any, seed: Any = None, **kwargs: Any) -> dict[str, tf.Tensor]:
+        if keyed:
+            if seed is None:
+                seed, *args = args
+            args = (derived(tf.cast(seed[:1], tf.uint64), tf.cast(seed[1:], tf.uint64)), *args)
+        made = function({name: of_one(x) for name, x in ex.items()}, *args, **kwargs)
+        return {name: tf.ensure_shape(x[0], x.shape[1:]) for name, x in made.items()}
+
+    single = functools.wraps(function)(single)
+    preprocessor = seqio.map_over_dataset(single, num_seeds=1 if keyed else None)
+    preprocessor.batched = function
+    preprocessor.packs = "packs" in inspect.signature(function).parameters
+    return preprocessor
+
+
+def of_one(x: tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
+    """A feature of one record as that of a batch: sequences become ragged."""
+    if x.shape.rank != 1 or x.shape[0] is not None:
+        return x[None] if x.shape.rank != 1 else tf.RaggedTensor.from_tensor(x[None], row_splits_dtype=tf.int64)
+    return tf.RaggedTensor.from_row_lengths(x, [tf.size(x, tf.int64)], validate=False)
+
+
+def mixed(x: Any) -> Any:
+    """SplitMix64's finalizer: uint64 → uint64, each bit depends on all bits.
+
+    Args:
+      x: uint64, a tensor or a NumPy array.
+
+    Returns:
+      The same shape.
+
+    Example:
+      >>> hex(mixed(np.array([0x9E3779B97F4A7C15], np.uint64))[0])  # the first output of seed 0
+      '0xe220a8397b1dcdaf'
+    """
+    shift, xor = (np.right_shift, np.bitwise_xor) if isinstance(x, np.ndarray) else _TF
+    x = xor(x, shift(x, _SHIFTS[0])) * _FACTORS[0]
+    x = xor(x, shift(x, _SHIFTS[1])) * _FACTORS[1]
+    return xor(x, shift(x, _SHIFTS[2]))
+
+
+_TF = (tf.bitwise.right_shift, tf.bitwise.bitwise_xor)
+
+
+def derived(keys: Any, number: Any) -> Any:
+    """Keys for a purpose: those of other numbers are independent of them.
+
+    Args:
+      keys: uint64, a tensor or a NumPy array.
+      number: what they are for: a whole number, or uint64 like `keys`.
+
+    Returns:
+      uint64 of the shape of `keys`.
+    """
+    step = np.uint64(number * int(_GAMMA) % 2**64) if isinstance(number, int) else number * _GAMMA
+    return mixed(keys + step)
+
+
+def bits(keys_R: tf.Tensor, number_RxN: tf.Tensor) -> tf.Tensor:
+    """31 random bits for each (key, number).
+
+    Args:
+      keys_R: uint64.
+      number_RxN: int32 or int64, [records or 1, numbers].
+
+    Returns:
+      int32 [records, numbers], uniform on 0 … 2^31 - 1.
+    """
+    number = tf.cast(number_RxN, tf.uint64) + np.uint64(1)
+    return tf.cast(tf.bitwise.right_shift(mixed(keys_R[:, None] + number * _GAMMA), np.uint64(33)), tf.int32)
+
+
+def uniform(keys_R: tf.Tensor, number_RxN: tf.Tensor) -> tf.Tensor:
+    """A number uniform on [0, 1) for each (key, number): float32 [records, numbers]."""
+    return tf.cast(tf.bitwise.right_shift(bits(keys_R, number_RxN), 7), tf.float32) * np.float32(2.0**-24)
+
+
+def choose(keys_R: tf.Tensor, sizes_R: tf.Tensor, counts_R: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """For each record, so many of its places: every set of them is equally likely.
+
+    Args:
+      keys_R: uint64.
+      sizes_R: int32, places of each record.
+      counts_R: int32, how many to choose, at most as many as there are.
+
+    Returns:
+      (int32 [records, most], bool [records, most]): the places ascending, and which of them are real; those after the
+      first `counts_R` are int32's maximum.
+
+    Example:
+      >>> keys = tf.constant([7, 8], tf.uint64)
+      >>> places, real = choose(keys, tf.constant([9, 3]), tf.constant([2, 3]))
+      >>> [p[r].tolist() for p, r in zip(places.numpy(), real.numpy())]
+      [[2, 3], [0, 1, 2]]
+    """
+    place = tf.range(tf.reduce_max(tf.concat([sizes_R, [0]], 0)))[None]
+    priority = tf.where(place < sizes_R[:, None], bits(keys_R, place), -1)
+    most = tf.reduce_max(tf.concat([counts_R, [0]], 0))
+    best = tf.math.top_k(priority, most).indices
+    real = tf.range(most)[None] < counts_R[:, None]
+    return tf.sort(tf.where(real, best, tf.int32.max)), real

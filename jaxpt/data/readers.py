@@ -1,0 +1,256 @@
+"""Files of text, JSONL and Parquet: their documents, from any place on, and the places where they can be cut."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from collections.abc import Iterator
+from typing import IO, Any, NamedTuple
+
+from jaxpt.config import DataConfig
+from jaxpt.data._tf import tf
+from jaxpt.errors import UserError
+
+_SUFFIXES = {".txt": "text", ".text": "text", ".md": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
+             ".parquet": "parquet"}  # fmt: skip
+_GZIP_RATIO = 3  # text to its .gz
+_GZIP_PIECES = 16  # a piece of a .gz is reached by unpacking all before it
+
+
+class Mark(NamedTuple):
+    """A place in a file between two documents."""
+
+    offset: int = 0
+    """Bytes of (unpacked) text before it; row groups of a Parquet file; any number for other sources."""
+    line: int = 0
+    """Lines before it."""
+    number: int = 0
+    """Documents before it."""
+
+
+def file_format(path: str, data: DataConfig) -> str:
+    """How a file is read.
+
+    Args:
+      path: its name.
+      data: `source` says it, or leaves it to the suffix.
+
+    Returns:
+      "text", "jsonl" or "parquet".
+
+    Raises:
+      UserError: the suffix says nothing.
+    """
+    if data.source != "auto":
+        return data.source
+    name = path.removesuffix(".gz")
+    for suffix, kind in _SUFFIXES.items():
+        if name.endswith(suffix):
+            return kind
+    raise UserError(f"{path}: the suffix says nothing of the format; set data.source to text, jsonl or parquet")
+
+
+def open_file(path: str, unpack: bool = True) -> IO[bytes]:
+    """A local or remote file, `.gz` unpacked; the caller closes it."""
+    file = io.BufferedReader(_Remote(path), 1 << 20) if "://" in path else open(path, "rb")  # noqa: SIM115
+    return gzip.GzipFile(fileobj=file) if unpack and path.endswith(".gz") else file
+
+
+def read(path: str, data: DataConfig, mark: Mark) -> Iterator[tuple[int, str]]:
+    """A file's documents.
+
+    Args:
+      path: the file.
+      data: says how it is read.
+      mark: where to begin.
+
+    Yields:
+      (number of the document in the file, text).
+
+    Raises:
+      UserError: names the file and line that is not as it should be.
+    """
+    kind = file_format(path, data)
+    if kind == "parquet":
+        return _parquet(path, data.field, mark)
+    if kind == "jsonl":
+        return _jsonl(path, data.field, mark)
+    return _blocks(path, mark) if data.documents == "blank_line" else _lines(path, mark)
+
+
+def size(path: str) -> int:
+    """Bytes of text in a file, about."""
+    packed = tf.io.gfile.stat(path).length
+    return packed * _GZIP_RATIO if path.endswith(".gz") else packed
+
+
+def marks(path: str, data: DataConfig, every: int) -> Iterator[tuple[Mark, int]]:
+    """Cuts a file into pieces of whole documents.
+
+    Args:
+      path: the file.
+      data: says how it is read.
+      every: bytes of text that a piece has at least, but for the last.
+
+    Yields:
+      (where a piece begins, its bytes).
+    """
+    total = size(path)
+    kind = file_format(path, data)
+    if kind == "parquet":
+        yield from _row_groups(path, data.field, every)
+    elif total <= every:
+        yield Mark(), total
+    else:
+        if path.endswith(".gz"):
+            every = max(every, total // _GZIP_PIECES)
+        yield from _line_marks(path, every, blocks=kind == "text" and data.documents == "blank_line")
+
+
+class _Remote(io.RawIOBase):
+    """A file that tf.io.gfile opens (`gs://`), as Python's own file objects are."""
+
+    def __init__(self, path: str) -> None:
+        self._file = tf.io.gfile.GFile(path, "rb")
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._file.seek(offset, whence)
+        return self._file.tell()
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def _raw_lines(path: str, offset: int) -> Iterator[bytes]:
+    """Lines of an (unpacked) file from a byte on, their ends included."""
+    try:
+        with open_file(path) as file:
+            file.seek(offset)
+            yield from file
+    except (gzip.BadGzipFile, EOFError) as error:
+        raise UserError(f"{path}: not a whole gzip file ({error})") from None
+    except (OSError, tf.errors.OpError) as error:
+        raise UserError(
+            f"{path}: cannot be read ({getattr(error, 'strerror', None) or getattr(error, 'message', error)})"
+        ) from None
+
+
+def _line_marks(path: str, every: int, blocks: bool) -> Iterator[tuple[Mark, int]]:
+    start, offset, documents, inside = Mark(), 0, 0, False
+    for number, line in enumerate(_raw_lines(path, 0), 1):
+        offset += len(line)
+        if blocks:
+            blank = not line.strip()
+            documents += blank and inside
+            inside = not blank
+        else:
+            documents = number
+        if offset - start.offset >= every and not inside:
+            yield start, offset - start.offset
+            start = Mark(offset, number, documents)
+    if offset > start.offset or not offset:
+        yield start, offset - start.offset
+
+
+def _lines(path: str, mark: Mark) -> Iterator[tuple[int, str]]:
+    """Each line of a UTF-8 file, its number from 0."""
+    for number, line in enumerate(_raw_lines(path, mark.offset), mark.line):
+        try:
+            text = line.decode("utf-8-sig" if number == 0 else "utf-8")
+        except UnicodeDecodeError as error:
+            byte = f"byte 0x{line[error.start]:02x}"
+            raise UserError(f"{path}: line {number + 1}: not UTF-8 ({byte}); convert the file to UTF-8") from None
+        yield number, text.rstrip("\r\n")
+
+
+def _blocks(path: str, mark: Mark) -> Iterator[tuple[int, str]]:
+    """Runs of lines between blank ones."""
+    block: list[str] = []
+    number = mark.number
+    for _, line in _lines(path, mark):
+        if line.strip():
+            block.append(line)
+        elif block:
+            yield number, "\n".join(block)
+            block, number = [], number + 1
+    if block:
+        yield number, "\n".join(block)
+
+
+def _jsonl(path: str, field: str, mark: Mark) -> Iterator[tuple[int, str]]:
+    for number, line in _lines(path, mark):
+        if not line.strip():
+            continue
+        where = f"{path}: line {number + 1}"
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            raise UserError(f"{where}: not JSON ({error}); wants one object a line") from None
+        if not isinstance(record, dict):
+            raise UserError(f"{where}: wants a JSON object, got {type(record).__name__}")
+        if field not in record:
+            raise UserError(
+                f"{where}: no field {field!r} (data.field); it has {', '.join(map(repr, record)) or 'none'}"
+            )
+        if not isinstance(record[field], str):
+            raise UserError(f"{where}: field {field!r} wants a string, got {type(record[field]).__name__}")
+        yield number, record[field].encode("utf-8", "replace").decode()  # JSON can spell half a surrogate pair
+
+
+def _parquet(path: str, field: str, mark: Mark) -> Iterator[tuple[int, str]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with open_file(path) as file:
+            table = pq.ParquetFile(file)
+            names = table.schema_arrow.names
+            if field not in names:
+                raise UserError(f"{path}: no column {field!r} (data.field); it has {', '.join(map(repr, names))}")
+            kind = table.schema_arrow.field(field).type
+            if pa.types.is_dictionary(kind):
+                kind = kind.value_type
+            if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+                raise UserError(f"{path}: column {field!r} wants strings, it holds {kind}")
+            number, groups = mark.number, range(mark.offset, table.num_row_groups)
+            for batch in table.iter_batches(batch_size=1024, columns=[field], row_groups=groups):
+                for value in batch.column(0).to_pylist():
+                    yield number, value or ""
+                    number += 1
+    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
+        raise UserError(f"{path}: not a readable Parquet file ({str(error).splitlines()[0]})") from None
+
+
+def _row_groups(path: str, field: str, every: int) -> Iterator[tuple[Mark, int]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with open_file(path) as file:
+            meta = pq.ParquetFile(file).metadata
+    except (pa.ArrowException, OSError):
+        yield Mark(), 0  # reading says what is wrong with it
+        return
+    start, rows, collected = Mark(), 0, 0
+    for index in range(meta.num_row_groups):
+        group = meta.row_group(index)
+        columns = [group.column(i) for i in range(group.num_columns)]
+        rows += group.num_rows
+        collected += sum(c.total_uncompressed_size for c in columns if c.path_in_schema == field)
+        if collected >= every:
+            yield start, collected
+            start, collected = Mark(index + 1, 0, rows), 0
+    if start.offset < meta.num_row_groups or not meta.num_row_groups:
+        yield start, collected

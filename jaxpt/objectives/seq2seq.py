@@ -1,0 +1,118 @@
+"""Supervised training of an encoder-decoder: the targets of a SeqIO Task are predicted from its inputs.
+
+    inputs   translate English to German: That is good. </s>
+    targets  Das ist gut. </s>
+
+Both are the Task's own, its EOS and prefixes included: nothing is added, each is cut where it is longer than it may be.
+Paper (text to text): https://arxiv.org/abs/1910.10683
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from jaxpt.config import ModelConfig, PositiveInt
+from jaxpt.errors import UserError
+from jaxpt.objectives.base import Call, Objective, Pipeline, Vocabulary
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    import flax.linen as nn
+    import jax
+    import numpy as np
+
+    from jaxpt.objectives.base import Batch, Metrics
+
+
+def encoder_decoder_features(inputs: int, targets: int) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shape and dtype of an encoder-decoder's features.
+
+    Args:
+      inputs: tokens of the encoder's input.
+      targets: tokens of the decoder's targets.
+
+    Returns:
+      {name: (shape, dtype)}, as `Objective.features`.
+    """
+    encoder = ("encoder_input_tokens", "encoder_segment_ids", "encoder_positions")
+    decoder = ("decoder_input_tokens", "decoder_target_tokens", "decoder_segment_ids", "decoder_positions")
+    return {
+        **dict.fromkeys(encoder, ((inputs,), "int32")),
+        **dict.fromkeys(decoder, ((targets,), "int32")),
+        "decoder_loss_weights": ((targets,), "float32"),
+    }
+
+
+class EncoderDecoder(Objective):
+    """Base of objectives whose one loss is the cross-entropy of the decoder's targets."""
+
+    family: ClassVar[str] = "encoder_decoder"
+
+    def coefficients(self) -> dict[str, float]:
+        return {self.kind: 1.0}
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        return {self.kind: batch["decoder_loss_weights"].sum()}
+
+    def loss(
+        self, model: nn.Module, params: Any, batch: Batch, rngs: dict[str, jax.Array] | None = None
+    ) -> tuple[dict[str, jax.Array], Metrics]:
+        from jaxpt.losses import token_loss
+        from jaxpt.objectives.base import apply
+
+        encoder = {"segment_ids": batch["encoder_segment_ids"], "positions": batch["encoder_positions"]}
+        decoder = {"segment_ids": batch["decoder_segment_ids"], "positions": batch["decoder_positions"]}
+        encoded = apply(model, params, "encode", batch["encoder_input_tokens"], **encoder, rngs=rngs)
+        hidden = apply(
+            model,
+            params,
+            "decode",
+            batch["decoder_input_tokens"],
+            encoded,
+            encoder_segment_ids=batch["encoder_segment_ids"],
+            **decoder,
+            rngs=rngs,
+        )
+        total, metrics = token_loss(
+            lambda x: apply(model, params, "logits", x, padded=True),
+            hidden,
+            batch["decoder_target_tokens"],
+            batch["decoder_loss_weights"],
+            probe_weights=batch.get("probe_weights"),
+            z_loss=self.z_loss,
+            chunk=self.loss_chunk,
+        )
+        return {self.kind: total}, metrics
+
+
+class Seq2Seq(EncoderDecoder):
+    """Hyperparameters of supervised training on a SeqIO Task."""
+
+    baseline: ClassVar[str] = "unigram"
+    probe_name: ClassVar[str] = "target tokens"
+
+    kind: Literal["seq2seq"] = "seq2seq"
+    targets_length: PositiveInt | None = None
+    """Most tokens of the targets, EOS included; `data.length` (which is that of the inputs) by default."""
+
+    def examples(self, length: int) -> int | None:
+        return self.targets_length or length
+
+    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
+        if length < 2:
+            raise UserError(f"data.length: {length} is too short for seq2seq, at least 2 is needed")
+
+    def features(self, length: int) -> dict[str, tuple[tuple[int, ...], str]]:
+        return encoder_decoder_features(length, self.targets_length or length)
+
+    def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
+        sizes = {"inputs_length": length, "targets_length": self.targets_length or length, "start": vocabulary.pad}
+        return Pipeline(prepare=(), present=(Call("features.encoder_decoder", sizes),))
+
+    def footprint(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {"encoder_input_tokens": lengths["inputs"], "decoder_input_tokens": lengths["targets"]}
+
+    def probe(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
+        return batch["decoder_loss_weights"]

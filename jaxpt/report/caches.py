@@ -1,0 +1,40 @@
+"""`jaxpt cache`: makes a recipe's records ahead of its run, and says what there is."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jaxpt.config import Config
+
+
+def cache(config: Config, workers: int | None = None, verify: bool = False, beam: str | None = None) -> None:
+    """Makes the records of all phases of a recipe, or finds them, and prints what they are.
+
+    Args:
+      config: the recipe.
+      workers: processes; by default one for each core. They make the same bytes, however many they are.
+      verify: compare the checksums of all files; damaged ones are named and made again.
+      beam: options of an Apache Beam pipeline that makes them instead, as on a command line.
+
+    Raises:
+      UserError: the text cannot be read or gives no record, or the disk is full.
+    """
+    from jaxpt.data.pipeline import prepare
+
+    report = None if sys.stderr.isatty() else print
+    for phase in range(max(len(config.train.phases), 1)):
+        begun = time.monotonic()
+        options = None if beam is None else shlex.split(beam)
+        data = prepare(config, phase, report, save=False, workers=workers, verify=verify, beam=options)
+        seconds = time.monotonic() - begun
+        for split, store in data.stores.items():
+            size = sum(shard["size"] for shard in store.manifest["shards"])
+            counts = ", ".join(f"{count:,} {name}" for name, count in data.summary[split].items() if count)
+            print(f"{split}: {counts}; {size / 1e6:.1f} MB in {len(store.manifest['shards'])} shards")
+            print(f"  {store.directory}")
+        of = f" for phase {phase + 1}" if config.train.phases else ""
+        print(f"ready{of} after {seconds:.1f} s{', every checksum compared' if verify else ''}")

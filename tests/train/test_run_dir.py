@@ -1,0 +1,91 @@
+"""What a resume may change, and what it may not: the difference is named."""
+
+import json
+
+import pytest
+
+from jaxpt.data import pipeline
+from jaxpt.errors import UserError
+from jaxpt.train.run_dir import check, check_fingerprint, claim
+from tests import families
+
+LINES = "\n".join(f"number {i} says that the cat sat on the mat and the dog ran to the house" for i in range(60))
+SECTIONS = {
+    "model": {"vocab_size": 160},
+    "data": {"tokenizer": {"kind": "sentencepiece", "extra_ids": 20}, "validation_fraction": 0.1},
+}
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("run")
+    (directory / "a.txt").write_text(LINES)
+
+    def make(**changed):
+        sections = {"run_dir": str(directory / "run"), "seed": 0} | SECTIONS
+        paths = {"path": str(directory / "a.txt"), "cache_dir": str(directory / "cache")}
+        sections["data"] = {**sections["data"], **paths}
+        for name, value in changed.items():
+            sections[name] = {**sections.get(name, {}), **value} if isinstance(value, dict) else value
+        return families.config("t5", **sections)
+
+    return make
+
+
+def fingerprint(config):
+    return json.loads(json.dumps(pipeline.prepare(config, save=False).fingerprint))
+
+
+@pytest.fixture(scope="module")
+def saved(config):
+    check(config())
+    claim(config())
+    return fingerprint(config())
+
+
+REFUSED = {
+    "density": ({"objective": {"density": 0.5}}, "objective.density is 0.15 there, 0.5", "density was 0.15, is 0.5"),
+    "length": ({"data": {"length": 16}}, "data.length is 32 there, 16", "length was 32, is 16"),
+    "seed": ({"seed": 7}, "seed is 0 there, 7", "seed was 0, is 7"),
+    "batch": ({"data": {"batch_size": 16}}, "data.batch_size is 8 there, 16", "batch_size was 8, is 16"),
+    "vocabulary": ({"data": {"tokenizer": {"kind": "sentencepiece", "extra_ids": 30}}}, "extra_ids", "tokenizer was"),
+    "held out": ({"data": {"validation_fraction": 0.2}}, "validation_fraction is 0.1", "held_out was 0.1, is 0.2"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_another_stream_is_refused_and_the_difference_named(config, saved, case):
+    changed, in_settings, in_data = REFUSED[case]
+    with pytest.raises(UserError) as error:
+        check(config(**changed))
+    assert in_settings in str(error.value)
+    with pytest.raises(UserError, match="other data") as error:
+        check_fingerprint(saved, fingerprint(config(**changed)), "RUN")
+    assert in_data in str(error.value) and "\n" not in str(error.value)
+
+
+def test_another_text_is_refused(config, saved, tmp_path):
+    (tmp_path / "a.txt").write_text(LINES.replace("cat", "cow"))
+    with pytest.raises(UserError, match=r"source\.files\.train\.0\.blake2b was '[0-9a-f]+', is '[0-9a-f]+'"):
+        check_fingerprint(saved, fingerprint(config(data={"path": str(tmp_path / "a.txt")})), "RUN")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"train": {"accumulation": 4}},
+        {"mesh": {"data": 2, "fsdp": 2, "tensor": 2}},
+        {"data": {"readers": 3}},
+        {"model": {"remat": "full", "dtype": "bfloat16"}},
+        {"train": {"steps": 20, "eval_every": 3}},
+    ],
+)
+def test_how_a_run_is_carried_out_may_change(config, saved, changed):
+    check(config(**changed))
+    check_fingerprint(saved, fingerprint(config(**changed)), "RUN")
+
+
+def test_the_records_do_not_depend_on_the_processes(config, saved, tmp_path):
+    settings = config(data={"cache_dir": str(tmp_path)})
+    again = pipeline.prepare(settings, save=False, workers=1).fingerprint
+    check_fingerprint(saved, json.loads(json.dumps(again)), "RUN")
