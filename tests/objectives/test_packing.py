@@ -101,4 +101,4 @@ def test_packed_equals_separate(family, tmp_path):
 def test_pairs_of_sentences_cannot_share_a_row():
     objective = families.config("bert").objective
     with pytest.raises(UserError, match="next_sentence: false"):
-        objective.footprint({"tokens": np.array([5])})
+        objective.check_packing()
