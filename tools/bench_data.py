@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("text")
     parser.add_argument("--sentencepiece", required=True)
     parser.add_argument("--t5-python", default=None)
-    parser.add_argument("--documents", type=int, default=300)
+    parser.add_argument("--documents", type=int, default=60)
     parser.add_argument("--seconds", type=float, default=5.0)
     arguments = parser.parse_args()
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # one core

@@ -183,25 +183,29 @@ class Stream:
 
     def _made(self, task: np.ndarray, epoch: np.ndarray, row: np.ndarray, size: int | None = None) -> Batch:
         """The features of these rows, and rows of zeros up to `size`."""
+        numbers = np.unique(task).tolist()
+        if len(numbers) == 1 and size in (None, len(task)):
+            return self._together(numbers, [np.arange(len(task))], epoch, row)
         out = {
             name: np.zeros((len(task) if size is None else size, *shape), dtype)
             for name, (shape, dtype) in self.features.items()
         }
         # Tasks whose records become features in the same way go through one graph together.
-        presents = {id(t.present): t.present for t in self.tasks}
-        for which, present in presents.items():
-            numbers = [n for n in np.unique(task).tolist() if id(self.tasks[n].present) == which]
-            if not numbers:
-                continue
-            places = [np.flatnonzero(task == n) for n in numbers]
-            found = [self.tasks[n].records(epoch[at], row[at]) for n, at in zip(numbers, places)]
-            stored = _joined([self.tasks[n].store.fetch(records) for n, (records, _, _) in zip(numbers, found)])
-            sizes = np.concatenate([np.diff(splits) for _, _, splits in found])
-            splits = np.concatenate([[0], np.cumsum(sizes)])
+        for present in {id(self.tasks[n].present) for n in numbers}:
+            alike = [n for n in numbers if id(self.tasks[n].present) == present]
+            places = [np.flatnonzero(task == n) for n in alike]
             at = np.concatenate(places)
-            for name, value in present(stored, np.concatenate([keys for _, keys, _ in found]), splits).items():
+            for name, value in self._together(alike, places, epoch, row).items():
                 out[name][at] = value
         return out
+
+    def _together(self, numbers: list[int], places: list[np.ndarray], epoch: np.ndarray, row: np.ndarray) -> Batch:
+        """The features of the rows at `places` of each of these tasks, one task after the other."""
+        found = [self.tasks[n].records(epoch[at], row[at]) for n, at in zip(numbers, places)]
+        stored = _joined([self.tasks[n].store.fetch(records) for n, (records, _, _) in zip(numbers, found)])
+        keys = np.concatenate([keys for _, keys, _ in found])
+        sizes = np.concatenate([np.diff(splits) for _, _, splits in found])
+        return self.tasks[numbers[0]].present(stored, keys, np.concatenate([[0], np.cumsum(sizes)]))
 
 
 def _joined(parts: list[dict[str, Ragged | np.ndarray]]) -> dict[str, Ragged | np.ndarray]:

@@ -90,6 +90,8 @@ def prepare(
     config = at_phase(config, phase)
     data, objective = config.data, config.objective
     assert isinstance(objective, Objective)
+    if data.packing:
+        objective.check_packing()
     parts = mixtures.parts(config)
     with progress(report) as say:
         sources = [open_source(part.config.data, objective.examples(data.length)) for part in parts]

@@ -117,11 +117,13 @@ class Objective(ObjectiveConfig):
         Returns:
           {feature of a batch: int [records]}: the room is that of `features`. One of each side is enough, and of each
           that may be full before its side is.
-
-        Raises:
-          UserError: records of this objective cannot share a row.
         """
-        raise UserError(f"data.packing: objective.kind: {self.kind} cannot put several records into a row")
+        raise NotImplementedError
+
+    def check_packing(self) -> None:
+        """Raises UserError where records cannot share a row; called before anything is prepared."""
+        if type(self).footprint is Objective.footprint:
+            raise UserError(f"data.packing: objective.kind: {self.kind} cannot put several records into a row")
 
     def copies(self) -> int | None:
         """Epoch e has the noise of copy e modulo this; None: every epoch has noise of its own."""

@@ -126,11 +126,13 @@ class MaskedLM(Objective):
     def footprint(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         import numpy as np
 
-        if self.next_sentence:
-            raise UserError("data.packing: a row has one next-sentence label; set objective.next_sentence: false")
         tokens = lengths["tokens"]
         masked = np.minimum(np.maximum(np.round(self.mask_rate * tokens), 1), np.maximum(tokens - 2, 0))
         return {"encoder_input_tokens": tokens, "masked_positions": masked.astype(np.int64)}
+
+    def check_packing(self) -> None:
+        if self.next_sentence:
+            raise UserError("data.packing: a row has one next-sentence label; set objective.next_sentence: false")
 
     def copies(self) -> int | None:
         if not self.static_masking:
