@@ -161,15 +161,15 @@ def _targets(example: Example, tokenizer: Pieces) -> list[Span]:
 
 
 def _running(example: Example, tokenizer: Pieces) -> list[Span]:
-    """A decoder's text: the first input, which is no target, then the targets; a new line after each document."""
+    """A decoder's text: of each segment the first input, which is no target, then its targets."""
     spans: list[Span] = []
+    segment_ids = example["decoder_segment_ids"]
     for position in _real(example, "decoder"):
-        if position == 0:
-            spans.append(Span(_word(int(example["decoder_input_tokens"][0]), tokenizer), "context"))
+        if position == 0 or segment_ids[position] != segment_ids[position - 1]:
+            spans += _document_end(example, "decoder", position)
+            spans.append(Span(_word(int(example["decoder_input_tokens"][position]), tokenizer), "context"))
         elif int(example["decoder_target_tokens"][position - 1]) == tokenizer.vocabulary.eos:
             spans.append(Span("\n"))
-        else:
-            spans += _document_end(example, "decoder", position)
         spans.append(_target(example, position, tokenizer))
     return spans + _padding(example, "decoder")
 
