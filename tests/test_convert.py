@@ -12,7 +12,7 @@ from jaxpt import convert, hf
 from jaxpt.cli import main
 from jaxpt.data import tokenizers
 from jaxpt.errors import UserError
-from jaxpt.train import checkpoint, initial, state, weights
+from jaxpt.train import checkpoint, initial, run_dir, state, weights
 from tests import families
 from tests.hf.test_directory import fresh
 
@@ -143,3 +143,59 @@ def test_a_new_head_has_to_be_asked_for(texts, tmp_path):
     begun, _, said = start(tmp_path / "hf", partial=True)
     jax.tree.map(np.testing.assert_array_equal, params["encoder"], begun.params["encoder"])
     assert any(line.startswith("  new: ") and "next_sentence_head" in line for line in said)
+
+
+def run_of(path, family, texts):
+    """A run directory as training leaves it, at step 0; returns its parameters."""
+    path.mkdir()
+    size = {"gpt2": 270, "t5": 50, "bert": 50}[family]
+    settings = configs.TokenizerConfig(kind=families.TOKENIZERS[family], extra_ids=5 if family == "t5" else None)
+    tokenizers.train(texts, settings, size, path / "tokenizer")
+    model = {**families.MODELS[family], "vocab_size": 300}
+    config = families.config(
+        family, run_dir=str(path), model=model, data={"tokenizer": settings.model_dump()}, optimizer={"ema_decay": 0.9}
+    )
+    run_dir.claim(config)
+    begun = state.setup(config, jax.devices()[:1]).init()
+    kept = checkpoint.Checkpoints(path, config.checkpoint)
+    kept.save(begun, {"phase": 0, "data": {}})
+    kept.close()
+    return begun.ema
+
+
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_a_run_is_exported_without_the_padding_of_its_vocabulary(family, texts, tmp_path):
+    params = run_of(tmp_path / "run", family, texts)
+    convert.export(tmp_path / "run", tmp_path / "out", report=lambda line: None)
+    _, loaded = hf.load(tmp_path / "out")
+    for (path, ours), (_, theirs) in zip(*map(jax.tree_util.tree_leaves_with_path, (params, loaded))):
+        rows = tuple(slice(300) if size == 384 else slice(None) for size in ours.shape)
+        np.testing.assert_array_equal(np.asarray(ours)[rows], theirs[rows], err_msg=str(path))
+
+
+@pytest.mark.slow
+@pytest.mark.parity
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_transformers_goes_on_from_an_exported_run(family, texts, tmp_path, capsys):
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    run_of(tmp_path / "run", family, texts)
+    assert main(["export", str(tmp_path / "run"), str(tmp_path / "out"), "--verify"]) == 0
+    assert "equal to Hugging Face's within rounding" in capsys.readouterr().out
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    ours = tokenizers.load(tmp_path / "run" / "tokenizer")
+    assert [tokenizer.encode(text, add_special_tokens=False) for text in texts[:3]] == ours.encode_batch(texts[:3])
+    architecture = json.loads((tmp_path / "out" / "config.json").read_text())["architectures"][0]
+    model = getattr(transformers, architecture).from_pretrained(tmp_path / "out").train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    ids = torch.tensor([ours.encode(texts[0])])
+    losses = []
+    for _ in range(3):
+        if family == "bert":
+            loss = -model(input_ids=ids).prediction_logits[0, 0].log_softmax(-1)[7]
+        else:
+            loss = model(input_ids=ids, labels=ids).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[2] < losses[0]
