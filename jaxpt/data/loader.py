@@ -87,20 +87,20 @@ class Stream:
 
         return _ahead(batch, range(-(-end // batch_size)), self._threads)
 
-    def example(self, index: int) -> dict[str, Any]:
-        """One example of the training stream, to look at.
+    def example(self, index: int, shuffled: bool = True) -> dict[str, Any]:
+        """One example, to look at.
 
         Args:
-          index: its place in the stream, from 0.
+          index: its place, from 0.
+          shuffled: its place in `batches`, else in `epoch`.
 
         Returns:
           The record before noise (its features, among them "origin"), and over these the features of the batch.
         """
         at = np.array([index], np.int64)
-        record = {
-            k: v.values if isinstance(v, Ragged) else v[0] for k, v in self._store.fetch(self._shuffled(at)).items()
-        }
-        return record | {k: v[0] for k, v in self._batch(at, self._shuffled(at), np.array([True])).items()}
+        row = self._shuffled(at) if shuffled else at
+        record = {k: v.values if isinstance(v, Ragged) else v[0] for k, v in self._store.fetch(row).items()}
+        return record | {k: v[0] for k, v in self._batch(at, row, np.array([True])).items()}
 
     def _shuffled(self, index: np.ndarray) -> np.ndarray:
         """Record of each index: a permutation of 0 … n-1 for each epoch."""

@@ -153,6 +153,16 @@ def test_an_example_is_the_streams_and_knows_its_record(store):
         assert example["origin"][1] == example["tokens"][0] == example["x"][0]
 
 
+def test_an_example_in_order_is_that_row_of_an_epoch(store):
+    stream = make(store)
+    epoch = list(stream.epoch(BATCH))
+    for index in (0, 9, N - 1):
+        example = stream.example(index, shuffled=False)
+        assert example["tokens"][0] == index + 1
+        assert (example["x"] == joined(epoch, "x")[index]).all()
+        assert example["noise"] == joined(epoch, "noise")[index]
+
+
 def test_each_call_draws_for_itself(store):
     stream = make(store, calls=(CALLS[0], Call(f"{__name__}.two_seeds")))
     batch = next(stream.batches())
