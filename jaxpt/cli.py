@@ -79,7 +79,14 @@ def _inspect(arguments: argparse.Namespace) -> None:
     from jaxpt.report.batches import inspect
 
     config = load(arguments.config, arguments.overrides)
-    inspect(config, count=arguments.n, at=arguments.at, split=arguments.split, html=arguments.html)
+    inspect(
+        config,
+        count=arguments.n,
+        at=arguments.at,
+        split=arguments.split,
+        phase=arguments.phase,
+        html=arguments.html,
+    )
 
 
 def _cache(arguments: argparse.Namespace) -> None:
@@ -192,6 +199,7 @@ def _parser() -> argparse.ArgumentParser:
     inspect.add_argument("-n", type=_count, default=8, metavar="N", help="how many examples (8)")
     inspect.add_argument("--at", type=_index, default=0, metavar="INDEX", help="index of the first in the stream (0)")
     inspect.add_argument("--split", choices=("train", "validation"), default="train", help="which split (train)")
+    inspect.add_argument("--phase", type=_count, default=1, metavar="N", help="which phase of the recipe, from 1 (1)")
     inspect.add_argument("--html", metavar="FILE", help="write a page instead of printing")
 
     cache = _command(commands, "cache", _cache, "make a recipe's records ahead of its run, in parallel; check them", (

@@ -124,6 +124,12 @@ def test_run_dir_below_a_file(attempt, tmp_path):
     assert_refused(attempt(f"run_dir={tmp_path / 'good.txt' / 'run'}"), tmp_path, "run_dir", "good.txt")
 
 
+def test_a_bucket_is_no_run_dir(attempt, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert_refused(attempt("run_dir=gs://bucket/run"), tmp_path, "run_dir: gs://bucket/run", "mounted")
+    assert not (tmp_path / "gs:").exists()
+
+
 def test_no_space(attempt, tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))

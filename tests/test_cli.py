@@ -157,24 +157,11 @@ def test_eval(capsys, fake):
 def test_inspect_takes_overrides_before_and_after_options(capsys, fake):
     seen = []
     fake("jaxpt.report.batches", inspect=lambda config, **kwargs: seen.append((config, kwargs)))
-    argv = [
-        "inspect",
-        RECIPE,
-        "seed=1",
-        "-n",
-        "3",
-        "--at",
-        "7",
-        "--split",
-        "validation",
-        "--html",
-        "f",
-        "train.steps=9",
-    ]
-    assert run(capsys, *argv)[0] == 0
+    options = "-n 3 --at 7 --split validation --phase 2 --html f"
+    assert run(capsys, "inspect", RECIPE, "seed=1", *options.split(), "train.steps=9")[0] == 0
     config, kwargs = seen[0]
     assert (config.seed, config.train.steps) == (1, 9)
-    assert kwargs == {"count": 3, "at": 7, "split": "validation", "html": "f"}
+    assert kwargs == {"count": 3, "at": 7, "split": "validation", "phase": 2, "html": "f"}
 
 
 def test_tokenizer(capsys, fake):

@@ -246,6 +246,8 @@ class CheckpointConfig(Frozen):
     """Keep so many with the lowest validation loss."""
     keep_every: PositiveInt | None = execution(None)
     """Keep those whose step divides by this for good."""
+    verify: Literal["contents", "sizes"] = execution("contents")
+    """What is compared with a checkpoint's checksums before it is read: all bytes, or the files' names and sizes."""
 
 
 def _axis(size: int) -> int:

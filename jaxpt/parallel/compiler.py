@@ -1,8 +1,10 @@
-"""Options that the compiler is given for a device, each with the reason and the measurement behind it."""
+"""What the compiler is told: options for a device, each with its reason and measurement; where programs are kept."""
 
 from __future__ import annotations
 
 import functools
+import os
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -30,3 +32,30 @@ def options() -> dict[str, str | bool | int]:
             continue
         known[name] = value
     return known
+
+
+CACHE_BYTES = 4 << 30
+"""Where the programs take more, those not used for longest go."""
+
+
+def keep_programs() -> Path | None:
+    """Lets JAX keep compiled programs on disk, so that a second start does not compile them again.
+
+    They are kept in `$XDG_CACHE_HOME/jaxpt/compiled`, or `~/.cache/jaxpt/compiled`. JAX's own settings win: another
+    place with `JAX_COMPILATION_CACHE_DIR`, none with `JAX_ENABLE_COMPILATION_CACHE=false`.
+
+    Returns:
+      The directory, None where programs are not kept.
+    """
+    if not jax.config.jax_enable_compilation_cache:
+        return None
+    if jax.config.jax_compilation_cache_dir is None:
+        directory = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxpt" / "compiled"
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            return None  # a home that cannot be written: compile at every start
+        jax.config.update("jax_compilation_cache_dir", str(directory))
+        jax.config.update("jax_compilation_cache_max_size", CACHE_BYTES)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    return Path(jax.config.jax_compilation_cache_dir)

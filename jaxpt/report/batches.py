@@ -257,24 +257,31 @@ def _place(origin: np.ndarray, files: Sequence[str]) -> str:
 # ---- the command ----------------------------------------------------------------------------------------------------
 
 
-def inspect(config: Config, *, count: int = 8, at: int = 0, split: str = "train", html: str | None = None) -> None:
+def inspect(
+    config: Config, *, count: int = 8, at: int = 0, split: str = "train", phase: int = 1, html: str | None = None
+) -> None:
     """Prints examples of a recipe's stream, or writes them to a page.
 
     Args:
-      config: the run's configuration; its first phase is shown.
+      config: the run's configuration.
       count: how many examples.
-      at: index of the first one in the stream.
+      at: index of the first one: row at % batch_size of the phase's step at // batch_size, or of the validation split.
       split: "train" or "validation".
+      phase: which of `train.phases`, from 1.
       html: a file to write instead of printing.
 
     Raises:
-      UserError: the validation split ends before `at`, or the data cannot be read.
+      UserError: the recipe has no such phase, the validation split ends before `at`, or the data cannot be read.
     """
+    from jaxpt.config import phase_starts
     from jaxpt.data.pipeline import prepare
     from jaxpt.report import text
     from jaxpt.report.html import page
 
-    data = prepare(config, save=False)
+    phases = len(phase_starts(config))
+    if phase > phases:
+        raise UserError(f"--phase {phase}: the recipe has {phases} phase{'s' if phases > 1 else ''}")
+    data = prepare(config, phase - 1, save=False)
     stream = data.train if split == "train" else data.validation
     stop = at + count if split == "train" else min(at + count, len(stream))
     if at >= stop:
@@ -288,7 +295,7 @@ def inspect(config: Config, *, count: int = 8, at: int = 0, split: str = "train"
         Shown(index, facts(example, files[example["task"]]), segments(example, data.tokenizer))
         for index, example in ((i, stream.example(i, shuffled=split == "train")) for i in range(at, stop))
     ]
-    title = f"{config.objective.kind}, {split}"
+    title = f"{config.objective.kind}, {split}" + (f", phase {phase} of {phases}" if phases > 1 else "")
     if html is None:
         text.show(title, shown)
     else:

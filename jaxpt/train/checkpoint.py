@@ -1,12 +1,19 @@
 """Checkpoints of a run: Orbax, asynchronous, atomic; what is kept, restored, branched from.
 
 `RUN_DIR/checkpoints/STEP/` holds `state` (parameters, optimizer state, average, step) and `meta` (the data's
-fingerprint). A directory without Orbax's commit mark is a save that was cut off: it is never read.
+fingerprint), each with its files' checksums. A directory without Orbax's commit mark is a save that was cut off: it is
+never read.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
+import logging
+import os
+import re
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +23,27 @@ from orbax.checkpoint import checkpoint_managers as policies
 
 from jaxpt.config import CheckpointConfig
 from jaxpt.errors import UserError
+from jaxpt.train import checksums
 from jaxpt.train.state import Setup, State, size
+
+# Orbax logs an error of its background threads with the traceback, and then raises it: we say it once, in a line.
+logging.getLogger("absl").addFilter(lambda record: not (record.exc_info and "orbax" in record.pathname))
+
+
+class _Hashed:
+    """A handler that hashes its files when all are written, before Orbax commits the checkpoint."""
+
+    def finalize(self, directory: Any) -> None:
+        super().finalize(directory)  # type: ignore[misc]
+        checksums.write(Path(directory))
+
+
+class _StateHandler(_Hashed, ocp.StandardCheckpointHandler):
+    pass
+
+
+class _MetaHandler(_Hashed, ocp.JsonCheckpointHandler):
+    pass
 
 
 class Checkpoints:
@@ -24,6 +51,8 @@ class Checkpoints:
 
     def __init__(self, run_dir: Path, config: CheckpointConfig, read_only: bool = False) -> None:
         self.directory = run_dir.absolute() / "checkpoints"
+        self._contents = config.verify == "contents"
+        self._whole: set[int] = set()
         keep = [policies.LatestN(config.keep_last)]
         if config.keep_best:
             best = policies.BestN(
@@ -43,7 +72,8 @@ class Checkpoints:
             create=not read_only,
             read_only=read_only,
         )
-        handlers = {"state": ocp.StandardCheckpointHandler(), "meta": ocp.JsonCheckpointHandler()}
+        self._drop_unreadable_figures(read_only)
+        handlers = {"state": _StateHandler(), "meta": _MetaHandler()}
         registry = ocp.handlers.DefaultCheckpointHandlerRegistry()
         registry.add("state", ocp.args.StandardSave, handlers["state"])
         registry.add("state", ocp.args.StandardRestore, handlers["state"])
@@ -51,13 +81,69 @@ class Checkpoints:
         registry.add("meta", ocp.args.JsonRestore, handlers["meta"])
         self._manager = ocp.CheckpointManager(self.directory, options=options, handler_registry=registry)
 
-    def latest(self) -> int | None:
-        """Step of the newest whole checkpoint, None where there is none."""
-        return self._manager.latest_step()
+    def _drop_unreadable_figures(self, read_only: bool) -> None:
+        """Orbax reads the validation losses of all checkpoints at once: a broken one counts as not measured."""
+        for file in self.directory.glob("*/metrics/metrics"):
+            try:
+                float(json.loads(file.read_text(encoding="utf-8"))["validation_loss"])
+            except (ValueError, TypeError, KeyError):
+                if read_only:
+                    raise UserError(f"{file} is altered: it holds no validation loss; delete {file.parent}") from None
+                shutil.rmtree(file.parent)
 
     def steps(self) -> list[int]:
-        """Steps of all whole checkpoints, ascending."""
+        """Steps of all checkpoints, ascending."""
         return sorted(self._manager.all_steps())
+
+    def newest_whole(self, report: Callable[[str], None]) -> int | None:
+        """The step to go on from; newer checkpoints, that are damaged, are put aside as `STEP.damaged`.
+
+        Args:
+          report: called with a line for each of them.
+
+        Returns:
+          The step, None where there are no checkpoints.
+
+        Raises:
+          UserError: there are checkpoints, and all of them are damaged.
+        """
+        damaged: list[tuple[int, str]] = []
+        for step in reversed(self.steps()):
+            found = self.damage(step)
+            if found is None:
+                break
+            damaged.append((step, found))
+        else:
+            if damaged:
+                raise UserError(
+                    f"{damaged[0][1]}; no other checkpoint is whole: restore the file, or delete the run_dir"
+                )
+            return None
+        for bad, found in damaged:
+            report(f"{found}; put aside as {bad}.damaged")
+            if is_primary():
+                aside = self.directory / f"{bad}.damaged"
+                shutil.rmtree(aside, ignore_errors=True)
+                (self.directory / str(bad)).rename(aside)
+        if damaged:
+            self._manager.reload()
+        return step
+
+    def damage(self, step: int) -> str | None:
+        """The first file of a checkpoint that is missing or altered, and how; None where it is whole."""
+        parts = () if step in self._whole else ("meta", "state")
+        directory = self.directory / str(step)
+        found = next(filter(None, (checksums.damage(directory / part, self._contents) for part in parts)), None)
+        if found is None:
+            self._whole.add(step)
+        return found
+
+    def _check(self, step: int) -> None:
+        """Raises UserError where a checkpoint is damaged."""
+        found = self.damage(step)
+        if found is not None:
+            others = ", ".join(str(other) for other in self.steps() if other != step) or "none"
+            raise UserError(f"{found}; other checkpoints there: {others}")
 
     def save(self, state: State, meta: dict[str, Any], validation_loss: float | None = None) -> None:
         """Starts to save in the background; the state may be donated as soon as this returns.
@@ -72,14 +158,30 @@ class Checkpoints:
             return
         args = ocp.args.Composite(state=ocp.args.StandardSave(state), meta=ocp.args.JsonSave(meta))
         metrics = None if validation_loss is None else {"validation_loss": float(validation_loss)}
-        self._manager.save(step, args=args, metrics=metrics)
+        with self._saving():  # Orbax raises here what went wrong in the save before
+            self._manager.save(step, args=args, metrics=metrics)
+
+    @contextlib.contextmanager
+    def _saving(self) -> Iterator[None]:
+        """Turns the disk's errors into a line for the user."""
+        try:
+            yield
+        except Exception as error:
+            reason = _disk_error(error)
+            if reason is None:
+                raise
+            whole = self.steps()
+            kept = f"the newest checkpoint is that of step {whole[-1]}" if whole else "there is no checkpoint yet"
+            raise UserError(f"{self.directory}: cannot save: {reason}; {kept}") from error
 
     def meta(self, step: int) -> dict[str, Any]:
         """What was kept beside the state of `step`."""
+        self._check(step)
         return self._manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore())).meta
 
     def restore(self, setup: Setup, step: int) -> State:
         """The state of `step`, each array placed where the setup wants it, on any mesh."""
+        self._check(step)
         if self._manager.item_metadata(step).state["opt_state"] is None:
             run_dir = self.directory.parent
             raise UserError(
@@ -91,6 +193,7 @@ class Checkpoints:
 
     def restore_params(self, setup: Setup, step: int) -> Any:
         """The parameters alone of `step` (their average where the checkpoint has one)."""
+        self._check(step)
         saved = self._manager.item_metadata(step).state
         key = "ema" if saved["ema"] is not None else "params"
         target = {key: setup.placed_shapes().params}
@@ -104,11 +207,21 @@ class Checkpoints:
 
     def wait(self) -> None:
         """Returns when the last save is whole on the disk."""
-        self._manager.wait_until_finished()
+        with self._saving():
+            self._manager.wait_until_finished()
 
     def close(self) -> None:
         """Waits for the last save and ends the background threads."""
-        self._manager.close()
+        with self._saving():
+            self._manager.close()
+
+
+def _disk_error(error: BaseException) -> str | None:
+    """What the operating system said, where that is behind an error of Orbax or of TensorStore."""
+    if isinstance(error, OSError) and error.errno:
+        return os.strerror(error.errno)
+    number = re.search(r"OS error (\d+)", str(error))  # TensorStore's words
+    return number and os.strerror(int(number[1]))
 
 
 def disk_need(setup: Setup, config: CheckpointConfig) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import signal
@@ -24,6 +25,7 @@ from jaxpt.parallel import mesh as meshes
 from jaxpt.plan import flops
 from jaxpt.train import checkpoint, guards, initial, state, step
 from jaxpt.train.display import Display, console, duration, number
+from jaxpt.train.lock import hold
 from jaxpt.train.metrics import Metrics, environment
 from jaxpt.train.run_dir import check, check_fingerprint, claim, write_text
 from jaxpt.train.state import Setup, State
@@ -68,11 +70,15 @@ def _train(config: Config, signals: guards.Signals) -> int:
     begun = time.time()
     say(f"jaxpt train: {config.model.kind} · {config.objective.kind} · {config.train.steps} steps → {config.run_dir}")
     starts = configs.phase_starts(config)
+    compiler.keep_programs()
     run_dir = check(config)
     setup = state.setup(config)
     checkpoint.check_space(setup, config.checkpoint, run_dir)
-    checkpoints = checkpoint.Checkpoints(run_dir, config.checkpoint)
-    try:
+    with contextlib.ExitStack() as stack:
+        if checkpoint.is_primary():
+            stack.enter_context(hold(run_dir))
+        checkpoints = checkpoint.Checkpoints(run_dir, config.checkpoint)
+        stack.callback(checkpoints.close)
         current, meta = _start(setup, checkpoints, run_dir)
         done = int(current.step)
         run = Run(config, setup, run_dir, checkpoints, signals, starts, begun)
@@ -82,13 +88,11 @@ def _train(config: Config, signals: guards.Signals) -> int:
             return run.finish(current)
         say(_describe(setup))
         return run.go(current, meta)
-    finally:
-        checkpoints.close()
 
 
 def _start(setup: Setup, checkpoints: checkpoint.Checkpoints, run_dir: Path) -> tuple[State, dict[str, Any] | None]:
     """The state to go on from, and what was saved beside it (None for a fresh one)."""
-    latest = checkpoints.latest()
+    latest = checkpoints.newest_whole(report=say)
     if latest is not None:
         say(f"going on from step {latest} in {run_dir}")
         return checkpoints.restore(setup, latest), checkpoints.meta(latest)
@@ -140,6 +144,8 @@ class Run:
     stopped: bool = False
     """By a signal, which this or another process received."""
     last_loss: float | None = None
+    validation: dict[str, float] | None = None
+    """Means of the last step's validation, None where it had none."""
 
     # Set by enter_phase.
     here: Config = dataclasses.field(init=False)
@@ -209,11 +215,11 @@ class Run:
                 if done % train.log_every == 0 or done in (end, self.starts[self.phase] + 1) or stop:
                     self._log(window, done, display, metrics)
                     window = []
-                validation = None
+                self.validation = None
                 if done % eval_every == 0 or done == self.config.train.steps:
-                    validation = self._validate(current, eval_step, done, display, metrics)
+                    self.validation = self._validate(current, eval_step, done, display, metrics)
                 if done % save_every == 0 or done == self.config.train.steps or stop:
-                    self.save(current, validation)
+                    self.save(current)
                 if stop:
                     break
         self.signals.training = False
@@ -284,22 +290,21 @@ class Run:
         self, current: State, eval_step: Any, done: int, display: Display, metrics: Metrics
     ) -> dict[str, float]:
         begun = time.perf_counter()
-        feeds = heldout.feeds(self.here, self.data, self._rows())
-        means = heldout.validate(self.setup, self.objective, eval_step, current.averaged, feeds)
+        means = self._means(current, eval_step)
         metrics.write(done, {f"validation/{name}": value for name, value in means.items()})
         shown = "  ".join(f"{k} {v:.4f}" for k, v in means.items() if "/" not in k or k.endswith("/loss"))
         display.say(f"step {done}/{self.config.train.steps}  validation: {shown}")
         display.paused(time.perf_counter() - begun)
         return means
 
-    def save(self, current: State, validation: dict[str, float] | None) -> None:
+    def _means(self, current: State, eval_step: Any) -> dict[str, float]:
+        feeds = heldout.feeds(self.here, self.data, self._rows())
+        return heldout.validate(self.setup, self.objective, eval_step, current.averaged, feeds)
+
+    def save(self, current: State) -> None:
         """Starts to save the state."""
         meta = {"phase": self.phase, "data": self.data.fingerprint}
-        try:
-            self.checkpoints.save(current, meta, validation["loss"] if validation else None)
-        except OSError as error:
-            reason = error.strerror or error
-            raise UserError(f"{self.run_dir}: cannot save: {reason}; the checkpoint before is whole") from None
+        self.checkpoints.save(current, meta, self.validation and self.validation["loss"])
 
     def _stopped(self, current: State, done: int) -> int:
         self.checkpoints.wait()
@@ -310,9 +315,7 @@ class Run:
     def finish(self, current: State) -> int:
         """The last words: final validation beside the baseline, samples, receipt, what to do next."""
         self.checkpoints.wait()
-        eval_step = step.make_eval_step(self.setup, self.objective)
-        feeds = heldout.feeds(self.here, self.data, self._rows())
-        means = heldout.validate(self.setup, self.objective, eval_step, current.averaged, feeds)
+        means = self.validation or self._means(current, step.make_eval_step(self.setup, self.objective))
         trivial = heldout.baseline(self.here, self.data) if checkpoint.is_primary() else float("nan")
         say(heldout.verdict(self.objective, means["probe_loss"], trivial))
         say("a few validation examples:")

@@ -24,6 +24,10 @@ def check(config: Config) -> Path:
     Raises:
       UserError: it cannot be written, or it belongs to a run of another identity (the differing keys are named).
     """
+    if "://" in config.run_dir:
+        raise UserError(
+            f"run_dir: {config.run_dir} is no path of a mounted file system, which a run's directory has to be"
+        )
     run_dir = Path(config.run_dir)
     saved = run_dir / "config.yaml"
     if saved.exists():

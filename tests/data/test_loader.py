@@ -229,6 +229,16 @@ def test_a_mixture_keeps_its_shares_and_each_task_its_epochs(store):
     assert joined(whole, "x")[:N, 0].tolist() == list(range(1, N + 1))
 
 
+def test_an_example_in_order_is_that_row_of_an_epoch(store):
+    stream = make(store)
+    epoch = list(stream.epoch(BATCH))
+    for index in (0, 9, N - 1):
+        example = stream.example(index, shuffled=False)
+        assert example["tokens"][0] == index + 1
+        assert (example["x"] == joined(epoch, "x")[index]).all()
+        assert example["noise"] == joined(epoch, "noise")[index]
+
+
 def test_each_call_draws_for_itself(store):
     stream = make(store, calls=(CALLS[0], Call(f"{__name__}.two_seeds")))
     batch = next(stream.batches())

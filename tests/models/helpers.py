@@ -93,8 +93,13 @@ def tokens(*shape, seed=0):
     return np.random.default_rng(seed).integers(0, V, shape)
 
 
+@functools.cache
+def _compiled(model, method):
+    return jax.jit(functools.partial(model.apply, method=method))
+
+
 def apply(model, variables, method, *args, **kwargs):
-    return jax.jit(functools.partial(model.apply, method=method))(variables, *args, **kwargs)
+    return _compiled(model, method)(variables, *args, **kwargs)
 
 
 def packed(run, length):

@@ -1,5 +1,10 @@
+import os
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
+import pytest
 
 from jaxpt.parallel import compiler
 
@@ -14,3 +19,28 @@ def test_options_are_accepted_and_change_no_result():
 def test_an_option_that_is_not_known_is_left_out(monkeypatch):
     monkeypatch.setitem(compiler.OPTIONS, "cpu", {"xla_no_such_option": True})
     assert compiler.options.__wrapped__() == {}
+
+
+PROGRAM = """
+import jax
+from jaxpt.parallel import compiler
+print(compiler.keep_programs())
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+jax.jit(lambda x: x + 41)(1)
+"""
+
+
+def kept(tmp_path, **settings):
+    """What a new process prints, and the files that it leaves in tmp_path."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")} | {"JAX_PLATFORMS": "cpu"}
+    environment |= {"XDG_CACHE_HOME": str(tmp_path / "home"), "PYTHONPATH": os.getcwd()} | settings
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.strip(), {path.parent for path in tmp_path.rglob("*-cache")}
+
+
+@pytest.mark.slow
+def test_programs_are_kept_where_the_user_says(tmp_path):
+    ours, theirs = tmp_path / "home" / "jaxpt" / "compiled", tmp_path / "theirs"
+    assert kept(tmp_path, JAX_ENABLE_COMPILATION_CACHE="false") == ("None", set())
+    assert kept(tmp_path, JAX_COMPILATION_CACHE_DIR=str(theirs)) == (str(theirs), {theirs})
+    assert kept(tmp_path) == (str(ours), {ours, theirs})

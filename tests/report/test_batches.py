@@ -2,6 +2,7 @@
 
 import doctest
 import io
+import re
 import types
 from html.parser import HTMLParser
 
@@ -245,6 +246,15 @@ def test_recipes_are_shown(name, tmp_path, capsys, monkeypatch):
     capsys.readouterr()
     assert main(["inspect", *common, "--split", "validation", "--at", "99999"]) == 2
     assert "the validation split ends with example" in capsys.readouterr().err
+    phases = "train.phases=[{steps: 1}, {set: {data.length: 64}}]"
+    for phase, length in (("1", 32), ("2", 64)):
+        assert main(["inspect", *common, phases, "--phase", phase]) == 0
+        out = capsys.readouterr().out
+        assert f"phase {phase} of 2" in out
+        sizes = re.findall(r"coder tokens: (\d+) \(\+ (\d+) padding", " ".join(out.split()))
+        assert sum(map(int, sizes[0])) == length
+    assert main(["inspect", *common, phases, "--phase", "3"]) == 2
+    assert "--phase 3: the recipe has 2 phases" in capsys.readouterr().err
 
 
 WORDS = [(f"{x}at", f"{y}og") for x in "bcdfghjklmnprst" for y in "bcdfghjklmnprst"]

@@ -15,11 +15,15 @@ from tests import families
 
 MESHES = {
     "data2": (2, 1, 1),
-    "tensor2": (1, 1, 2),
+    "data4": (4, 1, 1),
+    "data8": (8, 1, 1),
+    "fsdp2": (1, 2, 1),
     "fsdp4": (1, 4, 1),
+    "fsdp8": (1, 8, 1),
+    "tensor2": (1, 1, 2),
+    "tensor4": (1, 1, 4),
     "data2xtensor2": (2, 1, 2),
     "data2xfsdp2xtensor2": (2, 2, 2),
-    "fsdp8": (1, 8, 1),
 }
 # The gradient of a key projection's bias is zero in exact arithmetic (it shifts all scores of a row alike): what is
 # left is rounding, compared absolutely against the largest gradient of all.
@@ -27,32 +31,44 @@ ZERO_GRADIENTS = ("key/bias",)
 
 
 def setup_for(family, mesh=(1, 1, 1), accumulation=1):
+    """A setup with plain SGD, whose momentum (decay 0) is the gradient itself."""
     sizes = dict(zip(meshes.AXES, mesh))
-    config = families.config(
-        family, mesh=sizes, train={"accumulation": accumulation}, optimizer={"kind": "sgd", "learning_rate": 0.1}
-    )
-    return state.setup(config, jax.devices()[: int(np.prod(mesh))])
-
-
-def one_step(family, mesh=(1, 1, 1), accumulation=1):
-    """Loss figures, gradients and parameters after one step of SGD, whose momentum (decay 0) is the gradient itself."""
+    config = families.config(family, mesh=sizes, train={"accumulation": accumulation})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(optimizers, "make", lambda *_: optax.sgd(0.1, momentum=0.0))
-        setup = setup_for(family, mesh, accumulation)
-    with meshes.use(setup.mesh):
-        batch = step.put(families.batch(setup.config), setup)
-        after, losses = step.make_train_step(setup, setup.config.objective)(setup.init(), batch)
-    (momentum,) = [s for s in jax.tree.leaves(after.opt_state, is_leaf=lambda x: isinstance(x, optax.TraceState)) if s]
-    return jax.device_get((losses, momentum.trace, after.params))
+        return state.setup(config, jax.devices()[: int(np.prod(mesh))])
 
 
 @functools.cache
-def reference(family):
-    return one_step(family)
+def initial(family):
+    return jax.device_get(setup_for(family).init().params)
+
+
+def fresh(setup):
+    """What `setup.init()` gives on one device, without compiling it for every mesh."""
+    zeros = jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), setup.shapes)
+    state = zeros.replace(params=initial(setup.config.model.kind))
+    return jax.device_put(state, setup.shardings, may_alias=False)  # a step donates its state
+
+
+@functools.cache
+def train_step(family, mesh=(1, 1, 1), accumulation=1):
+    setup = setup_for(family, mesh, accumulation)
+    return setup, step.make_train_step(setup, setup.config.objective)
+
+
+@functools.cache
+def one_step(family, mesh=(1, 1, 1), accumulation=1):
+    """Loss figures, gradients and parameters after one step."""
+    setup, update = train_step(family, mesh, accumulation)
+    with meshes.use(setup.mesh):
+        after, losses = update(fresh(setup), step.put(families.batch(setup.config), setup))
+    (momentum,) = [s for s in jax.tree.leaves(after.opt_state, is_leaf=lambda x: isinstance(x, optax.TraceState)) if s]
+    return losses, momentum.trace, after.params
 
 
 def assert_equal_steps(got, wanted):
-    (losses, grads, params), (losses_0, grads_0, params_0) = got, wanted
+    (losses, grads, params), (losses_0, grads_0, params_0) = jax.device_get((got, wanted))
     for name in losses_0:
         np.testing.assert_allclose(losses[name], losses_0[name], rtol=1e-5, atol=1e-7, err_msg=name)
     largest = max(np.abs(g).max() for g in jax.tree.leaves(grads_0))
@@ -68,26 +84,26 @@ def assert_equal_steps(got, wanted):
 @pytest.mark.parametrize("family", families.FAMILIES)
 @pytest.mark.parametrize("accumulation", [2, 4])
 def test_accumulation_changes_nothing(family, accumulation):
-    assert_equal_steps(one_step(family, accumulation=accumulation), reference(family))
+    assert_equal_steps(one_step(family, accumulation=accumulation), one_step(family))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", families.FAMILIES)
 @pytest.mark.parametrize("mesh", MESHES)
 def test_mesh_changes_nothing(family, mesh):
-    assert_equal_steps(one_step(family, MESHES[mesh]), reference(family))
+    assert_equal_steps(one_step(family, MESHES[mesh]), one_step(family))
 
 
 @pytest.mark.slow
 def test_mesh_and_accumulation_together_change_nothing():
-    assert_equal_steps(one_step("bert", (2, 1, 2), accumulation=2), reference("bert"))
+    assert_equal_steps(one_step("bert", (2, 1, 2), accumulation=2), one_step("bert"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", families.FAMILIES)
-def test_every_matrix_is_sharded_over_fsdp_and_tensor(family):
-    setup = setup_for(family, (2, 2, 2))
-    params = setup.init().params
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+def test_every_matrix_and_its_gradient_are_sharded_over_fsdp_and_tensor(family):
+    _, grads, params = one_step(family, MESHES["data2xfsdp2xtensor2"])
+    for path, leaf in jax.tree_util.tree_leaves_with_path({"gradient": grads, "parameter": params}):
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         if leaf.size >= 32 * 64:  # attention kernels and larger
             assert leaf.addressable_shards[0].data.size * 4 == leaf.size, f"{name} is not split four ways"
@@ -114,21 +130,18 @@ def test_split_keeps_neighbouring_rows_apart_and_loses_none():
 @pytest.mark.slow
 @pytest.mark.parametrize("family", families.FAMILIES)
 def test_a_step_that_is_not_finite_never_reaches_the_weights(family):
-    setup = setup_for(family)
-    before = setup.init()
-    poisoned = setup.init().replace(params=jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), before.params))
-    kept = jax.device_get(before.params)
-    train_step = step.make_train_step(setup, setup.config.objective)
+    setup, update = train_step(family)
+    poisoned = jax.tree.map(lambda x: np.full_like(x, np.nan), initial(family))
     batch = families.batch(setup.config)
     with meshes.use(setup.mesh):
-        after, metrics = train_step(poisoned, step.put(batch, setup))
+        after, metrics = update(fresh(setup).replace(params=jax.device_put(poisoned)), step.put(batch, setup))
         assert metrics["skipped"] == 1 and after.step == 1
         # … and with sound weights but a batch whose weights are infinite
         weights = next(name for name in batch if name.endswith("weights"))
         batch[weights] = np.full_like(batch[weights], np.inf)
-        after, metrics = train_step(before, step.put(batch, setup))
+        after, metrics = update(fresh(setup), step.put(batch, setup))
     assert metrics["skipped"] == 1
-    jax.tree.map(np.testing.assert_array_equal, jax.device_get(after.params), kept)
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(after.params), initial(family))
 
 
 @pytest.mark.parametrize("family", families.FAMILIES)
@@ -138,7 +151,7 @@ def test_parts_are_divided_by_their_own_weights(family):
     batch = families.batch(setup.config)
     empty = {k: np.zeros_like(v) if k.endswith("weights") else v for k, v in batch.items()}
     double = {k: np.concatenate([batch[k], empty[k]]) for k in batch}
-    params = setup.init().params
+    params = initial(family)
 
     @jax.jit
     def figures(b):

@@ -1,0 +1,38 @@
+"""One process at a time runs in a run_dir."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from jaxpt.errors import UserError
+
+
+@contextlib.contextmanager
+def hold(run_dir: Path) -> Iterator[None]:
+    """Keeps other processes from running in a run_dir meanwhile. However this one ends, the kernel lets go of it.
+
+    Args:
+      run_dir: a directory that exists; `.lock` in it names the process that runs there.
+
+    Raises:
+      UserError: another process runs there; it is named.
+    """
+    with (run_dir / ".lock").open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read().strip() or "another process"
+            raise UserError(f"{run_dir}: {holder} is running there; stop it, or choose another run_dir=…") from None
+        except OSError:
+            pass  # a file system without locks
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        file.flush()
+        yield
+        file.truncate(0)

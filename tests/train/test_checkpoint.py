@@ -1,0 +1,141 @@
+"""A checkpoint comes back bit for bit, and one that was altered or torn is never used without a word."""
+
+import contextlib
+import errno
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxpt.config import CheckpointConfig
+from jaxpt.errors import UserError
+from jaxpt.train import checkpoint
+from jaxpt.train.state import State
+
+
+def state(step):
+    params = {"kernel": jnp.arange(600.0).reshape(20, 30) + step, "bias": jnp.full(7, 0.1 * step)}
+    return State(step=jnp.int32(step), params=params, opt_state={"mu": jnp.ones(5)}, ema=None)
+
+
+SETUP = types.SimpleNamespace(
+    placed_shapes=lambda: jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state(0))
+)
+
+
+@contextlib.contextmanager
+def opened(run_dir, **settings):
+    checkpoints = checkpoint.Checkpoints(run_dir, CheckpointConfig(keep_last=9, **settings))
+    try:
+        yield checkpoints
+    finally:
+        checkpoints.close()
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    """Checkpoints of steps 1, 2 and 3."""
+    with opened(tmp_path) as checkpoints:
+        for step in (1, 2, 3):
+            checkpoints.save(state(step), {"phase": step}, validation_loss=1.0 / step)
+    return tmp_path
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def largest(directory):
+    """The largest file with anything of the state in it."""
+    files = (path for path in directory.rglob("*") if path.is_file() and path.name != "commit_success.txt")
+    return max((path for path in files if path.name != "checksums.json"), key=lambda path: path.stat().st_size)
+
+
+def test_what_is_saved_comes_back(run_dir):
+    with opened(run_dir) as checkpoints:
+        assert checkpoints.newest_whole(print) == 3
+        restored = checkpoints.restore(SETUP, 3)
+        jax.tree.map(np.testing.assert_array_equal, restored, state(3))
+        assert checkpoints.meta(2) == {"phase": 2}
+        jax.tree.map(np.testing.assert_array_equal, checkpoints.restore_params(SETUP, 1), state(1).params)
+
+
+@pytest.mark.parametrize("part", ["state", "meta"])
+@pytest.mark.parametrize(
+    "harm", [flip, lambda path: path.unlink(), lambda path: path.write_bytes(b"")], ids=["flipped", "missing", "empty"]
+)
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(run_dir, part, harm):
+    file = largest(run_dir / "checkpoints" / "3" / part)
+    harm(file)
+    with opened(run_dir) as checkpoints:
+        with pytest.raises(UserError, match=rf"{file} is (altered|missing).*other checkpoints there: 1, 2"):
+            checkpoints.restore(SETUP, 3)
+        lines = []
+        assert checkpoints.newest_whole(lines.append) == 2
+        (line,) = lines
+        assert str(file) in line and "put aside as 3.damaged" in line
+        assert checkpoints.steps() == [1, 2] and (run_dir / "checkpoints" / "3.damaged").is_dir()
+        jax.tree.map(np.testing.assert_array_equal, checkpoints.restore(SETUP, 2), state(2))
+        checkpoints.save(state(3), {"phase": 3})  # its place is free again
+    with opened(run_dir) as checkpoints:
+        assert checkpoints.newest_whole(print) == 3
+
+
+def test_a_checkpoint_without_checksums_is_not_trusted(run_dir):
+    (run_dir / "checkpoints" / "3" / "state" / "checksums.json").unlink()
+    with opened(run_dir) as checkpoints:
+        assert "checksums.json is missing" in checkpoints.damage(3)
+        assert checkpoints.newest_whole(print) == 2
+
+
+@pytest.mark.parametrize("content", ["", "[1]", '{"validation_loss": 1', '{"validation_loss": null}'])
+def test_figures_that_cannot_be_read_harm_nothing(run_dir, content):
+    (run_dir / "checkpoints" / "3" / "metrics" / "metrics").write_text(content)
+    with opened(run_dir) as checkpoints:
+        assert checkpoints.newest_whole(print) == 3
+        checkpoints.save(state(4), {}, validation_loss=0.1)
+        checkpoints.wait()
+        assert checkpoints.steps() == [1, 2, 3, 4]
+
+
+def test_nothing_is_put_aside_where_no_checkpoint_is_whole(run_dir):
+    for step in (1, 2, 3):
+        flip(largest(run_dir / "checkpoints" / str(step) / "state"))
+    with opened(run_dir) as checkpoints:
+        with pytest.raises(UserError, match=r"checkpoints/3/state.* is altered.*no other checkpoint is whole"):
+            checkpoints.newest_whole(print)
+        assert checkpoints.steps() == [1, 2, 3]
+
+
+def test_sizes_alone_are_compared_where_that_is_wanted(run_dir):
+    flip(largest(run_dir / "checkpoints" / "3" / "state"))
+    with opened(run_dir, verify="sizes") as checkpoints:
+        assert checkpoints.newest_whole(print) == 3
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        ValueError('RESOURCE_EXHAUSTED: Error writing "x": [OS error 28: ENOSPC No space left on device]'),
+    ],
+)
+def test_a_full_disk_is_one_line(run_dir, monkeypatch, capfd, error):
+    """The save runs in the background: what goes wrong there is said at the next save, or at the end."""
+
+    def full(directory):
+        raise error
+
+    monkeypatch.setattr(checkpoint.checksums, "write", full)
+    words = r"checkpoints: cannot save: No space left on device; the newest checkpoint is that of step 3"
+    with pytest.raises(UserError, match=words), opened(run_dir) as checkpoints:
+        checkpoints.save(state(4), {})
+        checkpoints.wait()
+    assert "Traceback" not in capfd.readouterr().err
+    monkeypatch.undo()
+    with opened(run_dir) as checkpoints:
+        assert checkpoints.newest_whole(print) == 3
