@@ -211,7 +211,7 @@ def test_no_text_and_no_file(tmp_path):
         ("mesh.data=0", "mesh.data: wants a number of devices above 0, or -1 for what is left, got 0"),
         ("mesh.tensor=-1", "mesh: -1 (what is left) may stand on one axis only"),
         # kinds
-        ("model.kind=brt", "model.kind: 'brt' is none of *bert*; did you mean bert?"),
+        ("model.kind=brt", "model.kind: 'brt' is none of *bert*; did you mean bert or bart?"),
         ("model.kind=layers", "model.kind: 'layers' is none of *bert*"),
         ("model.kind=../x", "model.kind: *"),
         ("model.kind=.x", "model.kind: *"),
@@ -229,7 +229,6 @@ def test_no_text_and_no_file(tmp_path):
         ("train.phases=[{steps: 1}, {set: [a]}]", "train.phases.1.set: wants a mapping of keys to values, such as *"),
         ("train.phases=[{steps: 10}]", "train.phases take 10 steps, train.steps is 1000; leave the last *"),
         ("train.phases=[{}, {}]", "train.phases.0: key steps is missing; only the last phase may leave it out"),
-        ("train.phases=[{steps: 1000}, {}]", "train.phases: the last phase starts at step 1000, train.steps is 1000"),
         # overrides
         ("train.steps.x=3", "train.steps: wants a whole number, got *"),
         ("train.phases=[a=", "train.phases=[a= line 1: not valid YAML: *"),
@@ -374,6 +373,13 @@ def test_phases(recipe):
     assert (first.objective.mask_rate, second.objective.mask_rate) == (0.15, 0.2)
     assert first.train.phases == second.train.phases == ()
     assert second.model == config.model
+
+
+def test_a_shorter_run_ends_in_an_earlier_phase_and_can_go_on(recipe):
+    shorter = load(recipe, [PHASES, "train.steps=900"])
+    assert phase_starts(shorter) == (0,)
+    assert at_phase(shorter, 0).data.length == 128
+    assert differences(shorter, load(recipe, [PHASES])) == []
 
 
 def test_no_phases_is_one_phase(recipe):
