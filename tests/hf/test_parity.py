@@ -4,7 +4,7 @@ import pytest
 
 from tests.hf.parity import FF, HEADS, LAYERS, D, V, check, untie
 
-pytestmark = pytest.mark.parity
+pytestmark = [pytest.mark.parity, pytest.mark.slow]
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
