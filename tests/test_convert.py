@@ -86,8 +86,14 @@ def test_an_imported_directory_evaluates(texts, tmp_path, capsys):
     made(tmp_path / "hf", "gpt2", texts)
     convert.import_weights(tmp_path / "hf", tmp_path / "run")
     (tmp_path / "text.txt").write_text("\n".join(texts * 8))
-    options = [f"data.path={tmp_path / 'text.txt'}", "data.length=16", f"data.cache_dir={tmp_path / 'cache'}"]
-    assert main(["eval", str(tmp_path / "run"), "data.validation_fraction=0.5", *options]) == 0
+    text = tmp_path / "text.txt"
+    options = [
+        f"data.path={text}",
+        f"data.validation_path={text}",
+        "data.length=16",
+        f"data.cache_dir={tmp_path / 'c'}",
+    ]
+    assert main(["eval", str(tmp_path / "run"), *options]) == 0, capsys.readouterr().err
     assert "at step 0" in capsys.readouterr().out
 
 

@@ -53,23 +53,24 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
         )
     state = setup.init()
     flat = traverse_util.flatten_dict(state.params, sep="/")
+    wished = {path for path, place in expected.items() if source.vocabulary == "new" and "vocab" in place.axes}
     taken, fitted, unused = [], [], []
     for path, array in given:
+        if path in wished:
+            continue
         place = expected.get(path)
-        fresh = None if place is None else flat[path]
-        fit = None if place is None else _fit(array, fresh, place, min(their_size, vocab_size), source.vocabulary)
+        fit = None if place is None else _fit(array, flat[path], place, min(their_size, vocab_size), source.vocabulary)
         if fit is None:
-            unused.append(path if place is None else f"{path} {array.shape}")
+            unused.append(path)
             continue
         (taken if fit is array else fitted).append(path)
-        flat[path] = _placed(fit, fresh.sharding)
+        flat[path] = _placed(fit, flat[path].sharding)
     new = [path for path in expected if path not in taken and path not in fitted]
-    new_by_wish = [path for path in new if "vocab" in expected[path].axes and source.vocabulary == "new"]
-    if not source.partial and (set(new) - set(new_by_wish) or (unused and len(unused) > len(new_by_wish))):
-        lacking = [path for path in new if path not in new_by_wish] or unused
-        what = "lacks or has in another shape" if set(new) - set(new_by_wish) else "has, this model has not,"
+    lacking = [path for path in new if path not in wished]
+    if (lacking or unused) and not source.partial:
+        what = "lacks or has in another shape" if lacking else "has, this model has not,"
         raise UserError(
-            f"init_from.path: {source.path} {what} {_some(lacking)}; init_from.partial=true takes what fits"
+            f"init_from.path: {source.path} {what} {_some(lacking or unused)}; init_from.partial=true takes what fits"
         )
     say(f"starting from {name}: {len(taken)} of {len(expected)} parameters taken as they are")
     for what, paths in (("fitted", fitted), ("new", new), ("not used", unused)):
@@ -95,7 +96,7 @@ def _fit(array: np.ndarray, fresh: jax.Array, place: mapping.Place, common: int,
     """The parameter in the shape wanted: `array` itself where nothing is to be done, None where it cannot be."""
     if "vocab" in place.axes:
         axis = place.axes.index("vocab")
-        if vocabulary == "new" or _without(array.shape, axis) != _without(place.shape, axis):
+        if _without(array.shape, axis) != _without(place.shape, axis):
             return None
         if array.shape[axis] == place.shape[axis] == stored_rows(common) and vocabulary == "same":
             return array
