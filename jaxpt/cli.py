@@ -86,7 +86,7 @@ def _cache(arguments: argparse.Namespace) -> None:
     from jaxpt.config import load
     from jaxpt.report.caches import cache
 
-    cache(load(arguments.config, arguments.overrides), arguments.workers, arguments.verify)
+    cache(load(arguments.config, arguments.overrides), arguments.workers, arguments.verify, arguments.beam)
 
 
 def _tokenizer_train(arguments: argparse.Namespace) -> None:
@@ -181,9 +181,11 @@ def _parser() -> argparse.ArgumentParser:
     cache = _command(commands, "cache", _cache, "make a recipe's records ahead of its run, in parallel; check them", (
         "configs/smoke/bert_tiny.yaml --workers 8",
         "configs/smoke/bert_tiny.yaml --verify     # read every file; damaged ones are made again",
+        "configs/smoke/bert_tiny.yaml --beam='--runner=FlinkRunner --flink_master=…' data.cache_dir=/mnt/shared",
     ))  # fmt: skip
     _recipe(cache)
     cache.add_argument("--workers", type=_count, metavar="N", help="processes (one for each core)")
+    cache.add_argument("--beam", metavar="OPTIONS", help="Apache Beam makes them: '--runner=DataflowRunner …'")
     cache.add_argument("--verify", action="store_true", help="compare the checksums of all files, however large")
 
     _tokenizer(commands)

@@ -128,10 +128,11 @@ def test_a_defect_is_not_hidden(fake):
 
 def test_cache(capsys, fake):
     seen = []
-    fake("jaxpt.report.caches", cache=lambda config, workers, verify: seen.append((config.seed, workers, verify)))
+    fake("jaxpt.report.caches", cache=lambda config, *rest: seen.append((config.seed, *rest)))
     assert run(capsys, "cache", RECIPE, "--workers", "3", "seed=4")[0] == 0
     assert run(capsys, "cache", RECIPE, "--verify")[0] == 0
-    assert seen == [(4, 3, False), (0, None, True)]
+    assert run(capsys, "cache", RECIPE, "--beam=--runner=DirectRunner")[0] == 0
+    assert seen == [(4, 3, False, None), (0, None, True, None), (0, None, False, "--runner=DirectRunner")]
 
 
 def test_train(capsys, fake):

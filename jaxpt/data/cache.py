@@ -14,7 +14,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -24,7 +24,8 @@ from typing import Any, Protocol
 from jaxpt.data._tf import tf
 from jaxpt.data.mirror import fetch
 from jaxpt.data.progress import Progress, work_line
-from jaxpt.data.store import Store, damaged, made, publish, read_manifest, shard_name, whole_shard, write_shard
+from jaxpt.data.shard import whole_shard, write_shard
+from jaxpt.data.store import Store, damaged, made, publish, read_manifest, shard_name
 from jaxpt.errors import UserError
 
 _POLL = 0.3  # seconds
@@ -78,6 +79,7 @@ def build(
     workers: int | None = None,
     verify: bool = False,
     mirror: str | None = None,
+    beam: Sequence[str] | None = None,
 ) -> Store:
     """Opens a store; what is missing or damaged is made.
 
@@ -89,6 +91,7 @@ def build(
       workers: processes; by default one for each core. The records do not depend on it.
       verify: compare the checksums of all files, however large (small stores are always checked).
       mirror: where a copy of the store may lie, in a directory of the same name.
+      beam: options of an Apache Beam pipeline that makes the shards, instead of processes here.
 
     Returns:
       The store.
@@ -106,30 +109,46 @@ def build(
         _sweep(directory, say)
         if mirror is not None and fetch(f"{mirror.rstrip('/')}/{directory.name}", directory, say):
             store = _whole(directory, verify)
-        return store or _build(recipe, directory, identity, say, workers)
+        return store or _build(recipe, directory, identity, say, workers, beam)
 
 
 def _whole(directory: Path, verify: bool) -> Store | None:
     return Store.open(directory, True if verify else None)
 
 
-def _build(recipe: Recipe, directory: Path, identity: dict[str, Any], say: Progress, workers: int | None) -> Store:
+def _build(
+    recipe: Recipe,
+    directory: Path,
+    identity: dict[str, Any],
+    say: Progress,
+    workers: int | None,
+    beam: Sequence[str] | None,
+) -> Store:
     work = recipe.open()
     shards = work.shards()
     names = [shard_name(n, len(shards)) for n in range(len(shards))]
     missing = [n for n, name in enumerate(names) if not whole_shard(directory / name)]
-    workers = min(workers or len(os.sched_getaffinity(0)), len(missing))
+    workers = min(workers or _cores(), len(missing))
     size = sum(shards[n].size for n in missing)
     if missing:
         kept = f", {len(names) - len(missing)} shards are there" if len(missing) < len(names) else ""
         about = f"about {size / 1e6:.0f} MB of text, " if size else ""
         say.update(f"preparing {recipe.name}: {about}{len(missing)} shards, {workers} processes{kept}")
     jobs = [(n, shards[n], directory / names[n]) for n in missing]
-    if workers > 1:
+    if beam is not None and jobs:
+        from jaxpt.data.beam import make_shards
+
+        make_shards(recipe, jobs, beam)
+    elif workers > 1:
         _in_parallel(recipe, jobs, say, workers)
     else:
         _one_by_one(recipe.name, work, jobs, say)
     return publish(directory, len(shards), identity, work.check)
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _sweep(directory: Path, say: Progress) -> None:
@@ -173,11 +192,28 @@ def _one_by_one(name: str, work: Work, jobs: list[tuple[int, Any, Path]], say: P
         say.update(work_line(name, records + made, work.consumed, total, time.monotonic() - begun))
 
     for number, shard, path in jobs:
-        made = _write(work, number, shard, path, report)
+        made = make_shard(work, number, shard, path, report)
         records += made
 
 
-def _write(work: Work, number: int, shard: Any, path: Path, report: Any) -> int:
+def make_shard(
+    work: Work, number: int, shard: Any, path: Path, report: Callable[[int], None] = lambda records: None
+) -> int:
+    """Writes one shard.
+
+    Args:
+      work: open source and vocabulary.
+      number: which shard.
+      shard: its run of documents.
+      path: its file.
+      report: called with the number of records so far.
+
+    Returns:
+      The number of records.
+
+    Raises:
+      UserError: the documents are not as they should be, or the disk is full.
+    """
     last = 0
 
     def told(records: int) -> None:
@@ -254,6 +290,6 @@ def _work_on(slot: int, number: int, shard: Any, path: Path) -> None:
             raise _Stopped
 
     try:
-        _write(work, number, shard, path, report)
+        make_shard(work, number, shard, path, report)
     except tf.errors.OpError as error:  # these do not travel between processes
         raise RuntimeError(str(error)) from None

@@ -6,13 +6,13 @@ not answer, or gives other bytes, is asked again, then named.
 
 from __future__ import annotations
 
+import http.client
 import json
 import shutil
 import time
 import urllib.error
 import urllib.request
 import uuid
-import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,7 +21,8 @@ from typing import IO, Any
 from jaxpt.data._tf import tf
 from jaxpt.data.progress import Progress
 from jaxpt.data.readers import open_file
-from jaxpt.data.store import full_disk, manifest_is_whole, whole_shard, write_manifest
+from jaxpt.data.shard import full_disk, whole_shard
+from jaxpt.data.store import manifest_is_whole, write_manifest
 from jaxpt.errors import UserError
 
 TIMEOUT = 30.0
@@ -90,7 +91,7 @@ def _tried(url: str, use: Callable[[IO[bytes]], Any]) -> Any:
         try:
             with _open(url) as file:
                 return use(file)
-        except (OSError, tf.errors.OpError, zlib.error) as error:
+        except (OSError, http.client.HTTPException, tf.errors.OpError) as error:
             if isinstance(error, urllib.error.HTTPError) and error.code in (403, 404, 410):
                 raise FileNotFoundError(url) from None
             if isinstance(error, FileNotFoundError | tf.errors.NotFoundError):

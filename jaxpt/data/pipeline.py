@@ -60,6 +60,7 @@ def prepare(
     save: bool = True,
     workers: int | None = None,
     verify: bool = False,
+    beam: Sequence[str] | None = None,
 ) -> Data:
     """Makes the data of one phase ready: what was prepared before is found again in the cache.
 
@@ -70,6 +71,7 @@ def prepare(
       save: put the vocabulary into `run_dir/tokenizer`, so that the run is self-contained.
       workers: processes that make records; by default one for each core.
       verify: compare the checksums of records found in the cache, however many they are.
+      beam: options of an Apache Beam pipeline that makes records instead.
 
     Returns:
       Tokenizer, streams, and what determines them.
@@ -103,7 +105,7 @@ def prepare(
         ours = to_seqio(tokenizer)
         stores = {
             split: [
-                _store(part.config, split, of_source, pipeline, tokenizer, say, workers, verify)
+                _store(part.config, split, of_source, pipeline, tokenizer, say, workers, verify, beam)
                 for part, of_source in zip(parts, known)
             ]
             for split in _SPLITS
@@ -220,6 +222,7 @@ def _store(
     say: Progress,
     workers: int | None,
     verify: bool,
+    beam: Sequence[str] | None,
 ) -> Store:
     """The records of a split; built where they are not there yet."""
     calls = pipeline.prepare
@@ -234,7 +237,7 @@ def _store(
     }
     directory = cache_root(config) / "records" / f"{_hash(identity)}-{split}"
     recipe = Prepare(config, split, tokenizer)
-    return cache.build(recipe, directory, identity, say, workers, verify, config.data.mirror)
+    return cache.build(recipe, directory, identity, say, workers, verify, config.data.mirror, beam)
 
 
 def _reading(config: Config) -> dict[str, Any]:

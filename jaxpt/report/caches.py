@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -10,13 +11,14 @@ if TYPE_CHECKING:
     from jaxpt.config import Config
 
 
-def cache(config: Config, workers: int | None = None, verify: bool = False) -> None:
+def cache(config: Config, workers: int | None = None, verify: bool = False, beam: str | None = None) -> None:
     """Makes the records of all phases of a recipe, or finds them, and prints what they are.
 
     Args:
       config: the recipe.
       workers: processes; by default one for each core. They make the same bytes, however many they are.
       verify: compare the checksums of all files; damaged ones are named and made again.
+      beam: options of an Apache Beam pipeline that makes them instead, as on a command line.
 
     Raises:
       UserError: the text cannot be read or gives no record, or the disk is full.
@@ -26,7 +28,8 @@ def cache(config: Config, workers: int | None = None, verify: bool = False) -> N
     report = None if sys.stderr.isatty() else print
     for phase in range(max(len(config.train.phases), 1)):
         begun = time.monotonic()
-        data = prepare(config, phase, report, save=False, workers=workers, verify=verify)
+        options = None if beam is None else shlex.split(beam)
+        data = prepare(config, phase, report, save=False, workers=workers, verify=verify, beam=options)
         seconds = time.monotonic() - begun
         for split, store in data.stores.items():
             size = sum(shard["size"] for shard in store.manifest["shards"])

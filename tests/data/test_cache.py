@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from jaxpt.data import cache, store
+from jaxpt.data import cache, shard, store
 from jaxpt.data._tf import tf
 from jaxpt.data.progress import Progress
 from jaxpt.data.store import Store, shard_name
@@ -44,7 +44,7 @@ class Counting:
     def shards(self):
         return [self.recipe] * SHARDS
 
-    def dataset(self, number, shard):
+    def dataset(self, number, part):
         if self.recipe.log:
             with open(self.recipe.log, "a") as file:
                 file.write(f"{number}\n")
@@ -157,7 +157,7 @@ def test_a_mistake_keeps_the_shards_that_are_done(tmp_path, whole):
 
 
 def test_a_full_disk_is_said_in_one_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(store.tempfile, "TemporaryFile", lambda **_: open("/dev/full", "w+b"))  # noqa: SIM115
+    monkeypatch.setattr(shard.tempfile, "TemporaryFile", lambda **_: open("/dev/full", "w+b"))  # noqa: SIM115
     with pytest.raises(UserError, match=r"the disk is full \(No space left on device\)") as error:
         make(tmp_path / "numbers")
     assert "\n" not in str(error.value) and str(tmp_path) in str(error.value)

@@ -66,7 +66,10 @@ def put(whole, root):
         (root / "numbers" / name).write_bytes(data)
 
 
-def copied(directory, url, recipe=Numbers(log="/nowhere/it/is/not/made")):
+NOT_MADE = Numbers(log="/nowhere/to/be/made")
+
+
+def copied(directory, url, recipe=NOT_MADE):
     return cache.build(recipe, directory, {}, Progress(), 1, mirror=url)
 
 
@@ -99,7 +102,7 @@ def test_a_failure_is_tried_again_then_named(server, whole, tmp_path, fault):
 
 
 def test_without_a_copy_the_records_are_made(server, whole, tmp_path):
-    url, root, asked, _ = server
+    url, _, asked, _ = server
     copied(tmp_path / "numbers", url, Numbers())
     assert content(tmp_path / "numbers").keys() == content(whole).keys() and asked == ["/numbers/manifest.json"]
 
