@@ -34,6 +34,13 @@ class _SentencePieceVocabulary(seqio.SentencePieceVocabulary):
     def _encode_tf(self, s: tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
         return _encode_tf(self._tokenizer, s)
 
+    def __eq__(self, other: object) -> bool:
+        ours = isinstance(other, _SentencePieceVocabulary)
+        return self._tokenizer.digest() == other._tokenizer.digest() if ours else super().__eq__(other)
+
+    def __hash__(self) -> int:
+        return hash(self._tokenizer.digest())
+
 
 class TokenizerVocabulary(seqio.Vocabulary):
     """Any of our tokenizers behind SeqIO's interface."""
