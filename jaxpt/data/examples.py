@@ -15,17 +15,15 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.util
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from jaxpt.config import DataConfig
 from jaxpt.data._tf import seqio, tf
-from jaxpt.data.foreign import find_task, first_line
+from jaxpt.data.foreign import find_task, first_line, module_digest
 from jaxpt.data.readers import Mark
 from jaxpt.data.sources import Piece, Source
 from jaxpt.data.store import MOST_SHARDS
@@ -64,8 +62,15 @@ class Examples(Source):
         files = {
             s: [f"{data.task} {self._splits[s]} {n} of {count}" for n in range(count)] for s, count in shards.items()
         }
-        super().__init__(files, self._no_documents, None if held else data.validation_fraction, tokenized=True)
-        self._modules = data.modules
+        fraction = None if held else data.validation_fraction
+        identity = {
+            "preprocessors": [_name(f) for f in self._task.preprocessors],
+            "lengths": self._lengths,
+            "passes": self._passes,
+            "modules": {module: module_digest(module) for module in data.modules},
+            "cache": _cache_digest(self._cache, set(self._splits.values())) if self._cache else None,
+        }
+        super().__init__(files, self._no_documents, fraction, tokenized=True, identity=identity)
 
     @property
     def tier(self) -> str:
@@ -137,16 +142,6 @@ class Examples(Source):
         """
         if not counts["documents"]:
             raise UserError(f"data.task: {self._task.name} gives no examples for {split}")
-
-    def fingerprint(self) -> dict[str, Any]:
-        """Name, features, preprocessors and lengths of the task, its modules' code, and its cache's description."""
-        return super().fingerprint() | {
-            "preprocessors": [_name(f) for f in self._task.preprocessors],
-            "lengths": self._lengths,
-            "passes": self._passes,
-            "modules": {module: module_digest(module) for module in self._modules},
-            "cache": _cache_digest(self._cache, set(self._splits.values())) if self._cache else None,
-        }
 
     def _elements(self, split: str, pieces: Sequence[Piece]) -> Iterator[dict[str, Any]]:
         counts: dict[str, Any] = {"documents": 0, "empty": 0, "files": {}}
@@ -281,18 +276,3 @@ def _cache_digest(directory: str, splits: set[str]) -> str:
         for path in (f"{directory}/info.{split}.json", f"{directory}/stats.{split}.json"):
             texts.append(tf.io.gfile.GFile(path).read())
     return hashlib.blake2b("".join(texts).encode(), digest_size=10).hexdigest()
-
-
-def module_digest(module: str) -> str:
-    """Hash of a module's source: tasks that were edited give other examples.
-
-    Args:
-      module: its dotted name.
-
-    Returns:
-      20 hexadecimal digits.
-    """
-    found = importlib.util.find_spec(module)
-    origin = Path(found.origin) if found is not None and found.origin else None
-    code = origin.read_bytes() if origin is not None and origin.is_file() else b""
-    return hashlib.blake2b(code, digest_size=10).hexdigest()

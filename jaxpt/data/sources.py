@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import platform
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,11 +68,14 @@ class Source:
         tokenized: bool = False,
         cut: Cutter = lambda path, every: [(Mark(), 0)],
         size: Callable[[str], int] = lambda path: 0,
+        identity: Mapping[str, Any] | None = None,
     ) -> None:
         """A corpus of `files` by split, of which `read` gives (number, text) from a mark on.
 
-        `fraction` is held out by hash; `cut` gives (mark, bytes) of a file's pieces, `size` a file's bytes of text.
+        `fraction` is held out by hash; `cut` gives (mark, bytes) of a file's pieces, `size` a file's bytes of text;
+        `identity` says what else determines the documents.
         """
+        self._identity = dict(identity or {})
         self._files, self._read, self._fraction, self._cut, self._size = files, read, fraction, cut, size
         self.tokenized = tokenized
         self.failure: UserError | None = None
@@ -193,6 +196,7 @@ class Source:
         return {
             "files": {split: [known[p] for p in ps] for split, ps in paths.items()},
             "held_out": self._fraction,
+            **self._identity,
         }
 
 

@@ -8,11 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from jaxpt import config as configs
 from jaxpt.data import pipeline
 from jaxpt.data._tf import seqio, tf
 from jaxpt.data.examples import Examples
 from jaxpt.data.sources import open_source
 from jaxpt.errors import UserError
+from jaxpt.train import checkpoint, state
 from tests import families
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -168,11 +170,46 @@ def test_a_cache_of_seqio_is_read(cache, tmp_path):
     assert sorted(pairs(cached.train)) == sorted(pairs(pipeline.prepare(config("style_ask", cache)).train))
 
 
+def test_a_registered_mixture_is_mixed(cache):
+    lines = []
+    data = pipeline.prepare(config("style_both", cache), report=lines.append)
+    assert set(data.summary) == {f"{t}/{s}" for t in ("style_denoise", "style_ask") for s in ("train", "validation")}
+    asked = data.tokenizer.encode("number?")[:3]
+    batches = itertools.islice(data.train.batches(), 20)
+    rows = [row for batch in batches for row in batch["encoder_input_tokens"]]
+    share = sum(row[:3].tolist() == asked for row in rows) / len(rows)
+    assert abs(share - 0.25) < 0.03
+    assert [line.partition(":")[0] for line in lines if "any step is reached" in line] == ["style_denoise", "style_ask"]
+
+
+@pytest.mark.slow
+def test_a_run_is_resumed_exactly(cache, tmp_path, capsys):
+    import jax
+    import yaml
+
+    from jaxpt import cli
+
+    tree = configs.dump(config("style_both", cache)) | {"log": {"tensorboard": False}, "mesh": {"data": 8}}
+    tree["data"]["packing"] = True
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(tree))
+    last = {}
+    for name, stops in (("whole", (6,)), ("parts", (2, 5, 6))):
+        run = tmp_path / name
+        for stop in stops:
+            assert cli.main(["train", str(tmp_path / "recipe.yaml"), f"run_dir={run}", f"train.steps={stop}"]) == 0
+        final = configs.load(run / "config.yaml", [])
+        checkpoints = checkpoint.Checkpoints(run, final.checkpoint, read_only=True)
+        last[name] = jax.device_get(checkpoints.restore(state.setup(final), 6))
+        checkpoints.close()
+    for a, b in zip(*map(jax.tree.leaves, last.values()), strict=True):
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+    assert "style_denoise: frozen: concatenate" in capsys.readouterr().out.replace("\n", " ")
+
+
 @pytest.mark.parametrize(
     ("task", "data", "words"),
     [
         ("style_aks", {}, "did you mean style_ask"),
-        ("style_both", {}, "style_both is a mixture"),
         ("style_without_end", {}, "repeats without end"),
         ("style_ask", {"source": "builtin"}, "data.source: task and data.task"),
     ],
