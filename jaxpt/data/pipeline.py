@@ -246,9 +246,9 @@ def _reading(config: Config) -> dict[str, Any]:
 
 
 def _counts(store: Store) -> dict[str, int]:
-    described = store.manifest["features"]
+    tokens = [f["values"] for name, f in store.manifest["features"].items() if name in ("tokens", "inputs", "targets")]
     counts = {name: count for name, count in store.manifest["counts"].items() if isinstance(count, int)}
-    return counts | {"records": len(store), "tokens": described.get("tokens", {}).get("values", 0)}
+    return counts | {"records": len(store), "tokens": sum(tokens)}
 
 
 # ---- streams --------------------------------------------------------------------------------------------------------

@@ -114,8 +114,5 @@ class Seq2Seq(EncoderDecoder):
     def footprint(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {"encoder_input_tokens": lengths["inputs"], "decoder_input_tokens": lengths["targets"]}
 
-    def footprint(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return {"encoder_input_tokens": lengths["inputs"], "decoder_input_tokens": lengths["targets"]}
-
     def probe(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
         return batch["decoder_loss_weights"]
