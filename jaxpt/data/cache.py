@@ -125,6 +125,7 @@ def _build(
     beam: Sequence[str] | None,
 ) -> Store:
     work = recipe.open()
+    say.update(f"preparing {recipe.name}: cutting the corpus into shards")
     shards = work.shards()
     names = [shard_name(n, len(shards)) for n in range(len(shards))]
     missing = [n for n, name in enumerate(names) if not whole_shard(directory / name)]

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import sys
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -33,6 +34,7 @@ from jaxpt.objectives.base import Objective, Pipeline, Vocabulary
 
 _SPLITS = ("train", "validation")
 _LOOKED_AT = 256  # rows whose real fill is measured
+_ABANDONED = 3600.0  # seconds after which nobody goes on with a vocabulary that is half written
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,6 +183,9 @@ def _tokenizer(config: Config, sources: list[Source], known: list[Any], say: Pro
 
 def _publish(tokenizer: Tokenizer, directory: Path) -> None:
     """The directory appears whole or not at all; another process's is kept."""
+    for old in directory.parent.glob(f".{directory.name}.*.partial"):  # of processes that were killed
+        if time.time() - old.stat().st_mtime > _ABANDONED:
+            shutil.rmtree(old, ignore_errors=True)
     temporary = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}.partial")
     tokenizer.save(temporary)
     try:
