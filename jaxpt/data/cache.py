@@ -29,6 +29,8 @@ from jaxpt.data.store import Store, damaged, made, publish, read_manifest, shard
 from jaxpt.errors import UserError
 
 _POLL = 0.3  # seconds
+_SMALL = 1 << 20  # bytes of text in a shard, or of unknown size
+_STARTUP = 5.0  # seconds that processes take to start: less work than that is done without them
 
 
 class Shard(Protocol):
@@ -140,10 +142,11 @@ def _build(
         from jaxpt.data.beam import make_shards
 
         make_shards(recipe, jobs, beam)
-    elif workers > 1:
-        _in_parallel(recipe, jobs, say, workers)
-    else:
-        _one_by_one(recipe.name, work, jobs, say)
+        jobs = []
+    elif workers == 1 or all(shard.size < _SMALL for _, shard, _ in jobs):
+        jobs = _one_by_one(recipe.name, work, jobs, say, float("inf") if workers == 1 else _STARTUP)
+    if jobs:
+        _in_parallel(recipe, jobs, say, min(workers, len(jobs)))
     return publish(directory, len(shards), identity, work.check)
 
 
@@ -186,15 +189,20 @@ def _lock(directory: Path, say: Progress) -> Iterator[None]:
 # ---- in this process ------------------------------------------------------------------------------------------------
 
 
-def _one_by_one(name: str, work: Work, jobs: list[tuple[int, Any, Path]], say: Progress) -> None:
+def _one_by_one(
+    name: str, work: Work, jobs: list[tuple[int, Any, Path]], say: Progress, seconds: float
+) -> list[tuple[int, Any, Path]]:
+    """Does so many seconds of the work; gives what is left."""
     begun, total, records = time.monotonic(), sum(shard.size for _, shard, _ in jobs), 0
 
     def report(made: int) -> None:
         say.update(work_line(name, records + made, work.consumed, total, time.monotonic() - begun))
 
-    for number, shard, path in jobs:
-        made = make_shard(work, number, shard, path, report)
-        records += made
+    for done, (number, shard, path) in enumerate(jobs):
+        if time.monotonic() - begun > seconds:
+            return jobs[done:]
+        records += make_shard(work, number, shard, path, report)
+    return []
 
 
 def make_shard(

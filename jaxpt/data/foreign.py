@@ -175,7 +175,7 @@ def subtasks(data: DataConfig) -> list[tuple[str, float]]:
     if data.task not in seqio.MixtureRegistry.names():
         return []
     mixture = seqio.MixtureRegistry.get(data.task)
-    return [(task.name, mixture.get_rate(task)) for task in mixture.tasks]
+    return sorted((task.name, mixture.get_rate(task)) for task in mixture.tasks)
 
 
 def held_split(task: seqio.Task) -> str | None:

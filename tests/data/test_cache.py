@@ -28,7 +28,7 @@ class Numbers:
     pause: float = 0.0
     fails: int | None = None
     log: str = ""
-    size: int = 1000
+    size: int = 10_000_000
 
     def open(self):
         return Counting(self)
@@ -55,7 +55,7 @@ class Counting:
                 if number == self.recipe.fails:
                     self.failure = UserError("records 7: broken")
                     raise self.failure
-                self.consumed += 25
+                self.consumed += self.recipe.size // EACH
                 yield {"tokens": np.arange(number, number + i % 5), "label": number * EACH + i}
 
         types = {"tokens": tf.TensorSpec([None], tf.int32), "label": tf.TensorSpec([], tf.int64)}
