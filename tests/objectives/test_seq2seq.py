@@ -1,0 +1,44 @@
+"""Supervised training of an encoder-decoder: its features, and that its loss is that of its targets alone."""
+
+import jax
+import numpy as np
+import pytest
+
+from jaxpt.errors import UserError
+from jaxpt.models import base
+from jaxpt.objectives.base import Vocabulary
+from jaxpt.objectives.seq2seq import Seq2Seq
+from jaxpt.objectives.span_corruption import SpanCorruption
+from tests import families
+
+
+def test_features_follow_both_lengths():
+    features = Seq2Seq(targets_length=7).features(20)
+    assert {shape for name, (shape, _) in features.items() if name.startswith("encoder")} == {(20,)}
+    assert {shape for name, (shape, _) in features.items() if name.startswith("decoder")} == {(7,)}
+    assert Seq2Seq().examples(20) == 20 and Seq2Seq(targets_length=7).examples(20) == 7
+    assert Seq2Seq().features(20).keys() == SpanCorruption().features(20).keys()
+    assert SpanCorruption().examples(20) is None
+
+
+def test_too_short_is_refused():
+    with pytest.raises(UserError, match=r"data\.length: 1 is too short"):
+        Seq2Seq().check(None, 1, Vocabulary(size=100, eos=1))
+
+
+def test_the_loss_is_that_of_the_weighted_targets():
+    config = families.config("t5", objective={"kind": "seq2seq", "targets_length": 6}, data={"length": 8})
+    model = config.model.build()
+    batch = families.batch(config)
+    features = config.objective.features(8)
+    assert {name: value.shape[1:] for name, value in batch.items()} == {n: shape for n, (shape, _) in features.items()}
+    params = jax.jit(lambda key: base.init(model, key))(jax.random.key(0))
+    loss = jax.jit(lambda batch: config.objective.loss(model, params, batch)[0]["seq2seq"])
+    weights = config.objective.weights(batch)
+    assert set(weights) == set(config.objective.coefficients()) == {"seq2seq"}
+    np.testing.assert_allclose(weights["seq2seq"], batch["decoder_loss_weights"].sum())
+    targets = batch["decoder_target_tokens"]
+    hidden = dict(batch, decoder_target_tokens=np.where(batch["decoder_loss_weights"] > 0, targets, 3))
+    np.testing.assert_allclose(loss(hidden), loss(batch), rtol=1e-6)
+    changed = dict(batch, decoder_target_tokens=targets ^ 1)
+    assert abs(loss(changed) - loss(batch)) > 1e-3
