@@ -105,6 +105,7 @@ def build(
     if store is not None:
         return store
     with made(directory), _lock(directory, say):
+        directory.mkdir(exist_ok=True)  # whoever had the lock may have failed and removed it
         store = _whole(directory, verify)
         if store is not None:
             return store

@@ -150,7 +150,7 @@ def made(directory: Path) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        if not any(directory.iterdir()):
+        if directory.is_dir() and not any(directory.iterdir()):
             directory.rmdir()
         raise
 
