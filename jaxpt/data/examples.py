@@ -31,6 +31,7 @@ from jaxpt.data.tokenizers import Tokenizer
 from jaxpt.errors import UserError
 
 _ONE_TO_ONE = ("tokenize", "tokenize_and_append_eos", "append_eos", "append_eos_after_trim")
+_SHARD_EXAMPLES = 10_000  # of the source in a shard, at least, where it knows how many it has
 _SENTENCE = "The quick brown fox, 1 of 23 (or so), jumps over the lazy dog's bed."
 
 
@@ -201,7 +202,9 @@ class Examples(Source):
 
     def _count_shards(self, split: str) -> int:
         source = self._task._get_cached_source(split) if self._cache else self._task.source
-        return min(len(source.list_shards(split)), MOST_SHARDS)
+        examples = source.num_input_examples(split)
+        most = MOST_SHARDS if examples is None else max(examples // _SHARD_EXAMPLES, 1)
+        return min(len(source.list_shards(split)), most, MOST_SHARDS)
 
     def _no_documents(self, path: str, mark: Mark) -> Iterator[Any]:
         raise UserError("data.tokenizer.path is missing: the task's vocabulary is no SentencePiece model, name it")

@@ -149,7 +149,8 @@ def write_as_seqio_does(task, split, directory, shards):
     (directory / f"stats.{split}.json").write_text(json.dumps({"examples": len(records)}))
 
 
-def test_a_cache_of_seqio_is_read(cache, tmp_path):
+def test_a_cache_of_seqio_is_read(cache, tmp_path, monkeypatch):
+    monkeypatch.setattr("jaxpt.data.examples._SHARD_EXAMPLES", 10)
     data = config("style_ask", cache).data
     Examples(data, TARGETS)  # imports the module
     task = seqio.TaskRegistry.get("style_ask")
