@@ -68,10 +68,12 @@ def check_fingerprint(saved: dict[str, Any], current: dict[str, Any], where: str
     was, now = _leaves(saved), _leaves(current)
     changed = [key for key in was | now if was.get(key) != now.get(key)]
     if changed:
-        changed.sort(key=lambda key: key.startswith("records"))  # they differ because something else does
-        key, more = changed[0], f" (and {', '.join(changed[1:4])})" if len(changed) > 1 else ""
+        # Settings of the run first; records differ because something else does.
+        changed.sort(key=lambda key: (key.startswith("records"), "." in key))
+        told = ", ".join(f"{key} was {was.get(key)!r}, is {now.get(key)!r}" for key in changed[:3])
+        more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         raise UserError(
-            f"{where}: was trained on other data: {key} was {was.get(key)!r}, is {now.get(key)!r}{more}; "
+            f"{where}: was trained on other data: {told}{more}; "
             "restore the data, or branch into a new run_dir with init_from"
         )
 
