@@ -102,7 +102,7 @@ SETTINGS = {
     "accumulation": (["train.accumulation=3"], ["train.accumulation", "8"]),
     "position table": (["data.length=64"], ["data.length", "64", "32"]),
     "warm-up": (["optimizer.schedule.kind=linear", "optimizer.schedule.warmup_steps=99"], ["warmup_steps", "99"]),
-    "phases": (['train.phases=[{"steps": 99}, {}]'], ["train.phases", "99"]),
+    "phases": (['train.phases=[{"steps": 99}]'], ["train.phases", "99"]),
     "later phase": (['train.phases=[{"steps": 5}, {"set": {"data.length": 64}}]'], ["data.length", "64", "32"]),
     "family": (["objective={kind: masked_lm}"], ["family"]),
     "branch": (["init_from.path=nowhere"], ["nowhere"]),

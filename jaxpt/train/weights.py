@@ -19,7 +19,7 @@ from flax import traverse_util
 
 from jaxpt.config import ModelConfig
 from jaxpt.models import base
-from jaxpt.train import checkpoint
+from jaxpt.train import checkpoint, checksums
 
 STEP = 0
 Piece = tuple[str, int | None, np.ndarray]
@@ -66,6 +66,8 @@ def write(
     lacking = tuple(path for path, shape in shapes.items() if written[path] < shape.shape[0])  # in whole or in part
     for path in lacking:
         array(path).write(np.asarray(_drawn(model, path, seed))).result()
+    for part in ("state", "meta"):
+        checksums.write(state.parent / part)
     return lacking
 
 
