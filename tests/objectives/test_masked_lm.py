@@ -9,6 +9,7 @@ from jaxpt.data.tasks import bind
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.masked_lm import MaskedLM
+from tests import families
 
 VOCABULARY = Vocabulary(size=300, cls=290, sep=291, mask=292)
 
@@ -19,7 +20,10 @@ def test_predictions_are_berts():
 
 
 def test_check():
-    MaskedLM().check(None, 128, VOCABULARY)
+    model = families.config("bert").model
+    MaskedLM().check(model, 128, VOCABULARY)
+    with pytest.raises(UserError, match="no next-sentence head"):
+        MaskedLM().check(families.config("gpt2").model, 128, VOCABULARY)
     for message, objective, length, vocabulary in (
         ("MASK", MaskedLM(), 128, Vocabulary(size=300, cls=290, sep=291)),
         ("too short", MaskedLM(), 7, VOCABULARY),
@@ -27,7 +31,7 @@ def test_check():
         ("more than 1", MaskedLM(mask_probability=0.8, random_probability=0.3), 128, VOCABULARY),
     ):
         with pytest.raises(UserError, match=message):
-            objective.check(None, length, vocabulary)
+            objective.check(model, length, vocabulary)
 
 
 @pytest.mark.parametrize("next_sentence", [True, False])
