@@ -18,7 +18,7 @@ from pydantic import model_validator
 
 from jaxpt.config import Fraction, ModelConfig, NonNegativeInt, PositiveFloat, PositiveInt
 from jaxpt.models.attention import Attention
-from jaxpt.models.base import compute_dtype
+from jaxpt.models.base import check_heads, compute_dtype
 from jaxpt.models.heads import Classifier, MaskedLMHead, Pooler, finish_logits
 from jaxpt.models.layers import Activation, Dense, Embed, FeedForward, LayerNorm, SmallEmbed, constrain
 from jaxpt.models.mask import Mask
@@ -53,8 +53,7 @@ class BertConfig(ModelConfig):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.embed_dim % self.heads:
-            raise ValueError(f"heads: {self.heads} does not divide embed_dim {self.embed_dim}")
+        check_heads(self.embed_dim, self.heads)
         return self
 
     @property

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from jaxpt.config import ModelConfig
 from jaxpt.models.layers import (
     ACTIVATIONS,
     Activation,
@@ -43,6 +44,28 @@ def finish_logits(logits: jax.Array, vocab_size: int, padded: bool) -> jax.Array
     if not padded:
         return logits[..., :vocab_size]
     return jnp.where(jnp.arange(logits.shape[-1]) < vocab_size, logits, PADDED)
+
+
+class LanguageModel(nn.Module):
+    """Base of models whose scores are x · Eᵀ with the token embeddings E, or x · W where both tables are apart.
+
+    Its `setup` makes `token_embed`, and `head` where `tie_embeddings` is false.
+    """
+
+    config: ModelConfig
+
+    def logits(self, x: jax.Array, padded: bool = False) -> jax.Array:
+        """Scores of the next token.
+
+        Args:
+          x: hidden states [..., D].
+          padded: keep the columns that exist in storage alone, as a large negative number.
+
+        Returns:
+          float32 [..., V], or [..., Vp] if `padded`.
+        """
+        scores = self.token_embed.project(x) if self.config.tie_embeddings else self.head(x)
+        return finish_logits(scores, self.config.vocab_size, padded)
 
 
 class MaskedLMHead(nn.Module):
