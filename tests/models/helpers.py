@@ -80,13 +80,25 @@ OTHERS = {
 EVERY = ALL | OTHERS
 
 
+def drawn(model):
+    """Parameters of a model: all N(0, 0.1²), the norms' scales about 1, so that biases and norms matter too.
+
+    Not `base.init`: compiling that takes longer than what tests ask of a small model.
+    """
+    rng = np.random.default_rng(0)
+
+    def draw(path, leaf):
+        x = 0.1 * rng.normal(size=leaf.shape).astype(np.float32)
+        return jnp.asarray(x + 1 if path[-1].key == "scale" else x)
+
+    return jax.tree_util.tree_map_with_path(draw, base.shapes(model))
+
+
 @functools.cache
 def made(name, **options):
-    """(model, variables) of seed 0, the biases and norms shaken so that all of them matter."""
+    """(model, variables)"""
     model = EVERY[name](**options).build()
-    params = jax.jit(lambda key: base.init(model, key))(jax.random.key(0))
-    rng = np.random.default_rng(0)
-    return model, {"params": jax.tree.map(lambda x: x + 0.1 * rng.normal(size=x.shape).astype(np.float32), params)}
+    return model, {"params": drawn(model)}
 
 
 def tokens(*shape, seed=0):
