@@ -156,7 +156,9 @@ def _take_tokenizer(source: Path, out: Path, extra_ids: int | None, report: Repo
     for file in files:
         shutil.copy(file, out / ("tokenizer.model" if source.is_file() and file.suffix == ".model" else file.name))
     try:
-        found = tokenizers.load(out, extra_ids=extra_ids)
+        found = tokenizers.load(source, extra_ids=extra_ids)
+        if tokenizers.load(out, extra_ids=extra_ids).digest() != found.digest():  # config.json beside it says more
+            found.save(out)
     except UserError as error:
         report(f"vocabulary: kept as it is, not usable for training here: {error}")
         return {"kind": "sentencepiece"}
