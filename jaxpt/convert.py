@@ -52,7 +52,7 @@ def import_weights(
       report: is given lines for the user.
 
     Raises:
-      UserError: `out` exists, or `source` does not hold a model that we have. Nothing is left behind.
+      UserError: `out` exists, `source` holds no model that we have, or the outputs differ. Nothing is left behind.
     """
     source, out = Path(source), Path(out)
     if out.exists():
@@ -67,6 +67,8 @@ def import_weights(
         tokens = _take_tokenizer(Path(tokenizer or source), temporary / "tokenizer", extra_ids, report)
         (temporary / "config.yaml").write_text(configs.to_yaml(recipe(opened.config, tokens, out)), encoding="utf-8")
         lacking = weights.write(temporary, opened.config, opened.dtypes(), opened.pieces())
+        if check and not source.is_file():
+            _say(verify(source, opened.config.build(), weights.read(temporary, 0)), report)
         temporary.chmod(0o755)
         temporary.rename(out)
     finally:
@@ -75,9 +77,6 @@ def import_weights(
     report(f"{out}: {opened.config.kind}, {count:,} parameters from {source}")
     for line in _left(opened, lacking):
         report(line)
-    if check and not source.is_file():
-        model = opened.config.build()
-        _say(verify(source, model, weights.read(out, 0)), report)
     report(f"next: jaxpt eval {out} data.path=… · init_from.path={out} in a recipe · jaxpt export {out} DIR")
 
 
@@ -96,7 +95,8 @@ def export(
       report: is given lines for the user.
 
     Raises:
-      UserError: `out` exists, there is no checkpoint, or Hugging Face has no such architecture. Nothing is left behind.
+      UserError: `out` exists, there is no checkpoint, Hugging Face has no such architecture, or the outputs differ.
+        Nothing is left behind.
     """
     out = Path(out)
     if out.exists():
@@ -114,6 +114,8 @@ def export(
         for name in TOKENIZER_FILES:
             if (run_dir / "tokenizer" / name).is_file():
                 shutil.copy(run_dir / "tokenizer" / name, temporary / name)
+        if check:
+            _say(verify(temporary), report)
         temporary.chmod(0o755)
         temporary.rename(out)
     finally:
@@ -121,8 +123,6 @@ def export(
     report(
         f"{out}: {family.class_of(config.model)}, {base.count_params(config.model.build()):,} parameters, step {step}"
     )
-    if check:
-        _say(verify(out), report)
 
 
 def recipe(model: ModelConfig, tokens: Mapping[str, Any], run_dir: Path) -> Config:
@@ -191,8 +191,10 @@ def _left(opened: Any, lacking: Sequence[str]) -> Iterator[str]:
 
 
 def _say(differences: Mapping[str, Difference], report: Report) -> None:
-    for name, (largest, scale) in differences.items():
-        report(f"  {name:14} largest difference {largest:.2e} at a scale of {scale:.3g} ({largest / scale:.1e})")
+    for name, found in differences.items():
+        report(
+            f"  {name:14} largest difference {found.largest:.2e} at a scale of {found.scale:.3g} ({found.relative:.1e})"
+        )
     wrong = [name for name, difference in differences.items() if not difference.equal]
     if wrong:
         raise UserError(f"the outputs differ from Hugging Face's: {', '.join(wrong)}")

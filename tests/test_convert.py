@@ -12,6 +12,7 @@ from jaxpt import convert, hf
 from jaxpt.cli import main
 from jaxpt.data import tokenizers
 from jaxpt.errors import UserError
+from jaxpt.hf.verify import Difference
 from jaxpt.train import checkpoint, initial, run_dir, state, weights
 from tests import families
 from tests.hf.test_directory import fresh
@@ -79,6 +80,23 @@ def test_nothing_is_left_behind_where_an_import_fails(texts, tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["hf"]
     assert main(["import", str(tmp_path / "hf"), str(tmp_path / "hf")]) == 2
     assert "exists already" in capsys.readouterr().err
+
+
+def test_a_failed_comparison_is_an_error_and_leaves_nothing(texts, tmp_path, capsys, monkeypatch):
+    made(tmp_path / "hf", "bert", texts)
+    found = {"hidden": Difference(1e-6, 2.0), "logits": Difference(0.5, 2.0)}
+    monkeypatch.setattr(convert, "verify", lambda *arguments: found)
+    assert main(["import", str(tmp_path / "hf"), str(tmp_path / "run"), "--verify"]) == 2
+    told = capsys.readouterr()
+    assert "largest difference 5.00e-01 at a scale of 2 (2.5e-01)" in told.out
+    assert "the outputs differ from Hugging Face's: logits" in told.err
+    assert [path.name for path in tmp_path.iterdir()] == ["hf"]
+    found["logits"] = Difference(1e-6, 2.0)
+    assert main(["import", str(tmp_path / "hf"), str(tmp_path / "run"), "--verify"]) == 0
+    assert "equal to Hugging Face's within rounding" in capsys.readouterr().out
+    found["logits"] = Difference(float("nan"), 2.0)
+    assert main(["export", str(tmp_path / "run"), str(tmp_path / "out"), "--verify"]) == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["hf", "run"]
 
 
 @pytest.mark.slow
