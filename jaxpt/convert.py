@@ -6,6 +6,7 @@ changed at will), tokenizer/ and checkpoints/0. It evaluates, and a run starts f
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -157,12 +158,26 @@ def _take_tokenizer(source: Path, out: Path, extra_ids: int | None, report: Repo
         shutil.copy(file, out / ("tokenizer.model" if source.is_file() and file.suffix == ".model" else file.name))
     try:
         found = tokenizers.load(source, extra_ids=extra_ids)
-        if tokenizers.load(out, extra_ids=extra_ids).digest() != found.digest():  # config.json beside it says more
-            found.save(out)
+        _name_class(found, out)
     except UserError as error:
         report(f"vocabulary: kept as it is, not usable for training here: {error}")
         return {"kind": "sentencepiece"}
     return {"kind": found.kind, "lowercase": found.lowercase, "extra_ids": extra_ids}
+
+
+def _name_class(tokenizer: Any, directory: Path) -> None:
+    """Files without a class have config.json beside them to say it; here they have to say it themselves."""
+    path = directory / "tokenizer_config.json"
+    settings = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    if "tokenizer_class" in settings:
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        tokenizer.save(temporary)
+        for file in Path(temporary).iterdir():
+            if not (directory / file.name).is_file():
+                shutil.copy(file, directory / file.name)
+        written = json.loads((Path(temporary) / path.name).read_text("utf-8"))
+    path.write_text(json.dumps(written | settings, indent=1) + "\n", encoding="utf-8")
 
 
 def _special_ids(config: Config, run_dir: Path) -> dict[str, int]:
@@ -175,7 +190,8 @@ def _special_ids(config: Config, run_dir: Path) -> dict[str, int]:
         found = tokenizers.load(run_dir / "tokenizer", extra_ids=config.data.tokenizer.extra_ids).vocabulary
     except UserError:
         return {}
-    ids = {"pad": found.pad, "bos": found.bos or found.cls, "eos": found.eos or found.sep}
+    bos, eos = (a if a is not None else b for a, b in ((found.bos, found.cls), (found.eos, found.sep)))
+    ids = {"pad": found.pad, "bos": bos, "eos": eos}
     return {f"{name}_token_id": i for name, i in ids.items() if i is not None}
 
 
