@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from jaxpt.data._tf import seqio, tf
-from jaxpt.data.tokenizers import SentencePieceTokenizer, Tokenizer
+from jaxpt.data.sentencepiece_tokenizers import SentencePieceTokenizer
+from jaxpt.data.tokenizers import Tokenizer
 
 
 def to_seqio(tokenizer: Tokenizer) -> seqio.Vocabulary:
@@ -17,9 +18,9 @@ def to_seqio(tokenizer: Tokenizer) -> seqio.Vocabulary:
       tokenizer: one that was loaded or saved.
 
     Returns:
-      seqio.SentencePieceVocabulary for SentencePiece, an adapter for the others.
+      seqio.SentencePieceVocabulary for a SentencePiece model as it is, an adapter for the others.
     """
-    if isinstance(tokenizer, SentencePieceTokenizer) and tokenizer.path is not None:
+    if isinstance(tokenizer, SentencePieceTokenizer) and tokenizer.path is not None and tokenizer.style.plain:
         return _SentencePieceVocabulary(tokenizer)
     return TokenizerVocabulary(tokenizer)
 
