@@ -185,7 +185,7 @@ def test_no_text_and_no_file(tmp_path):
         ("train.learning_rate=3", "unknown key train.learning_rate; did you mean optimizer.learning_rate?"),
         ("zzz=3", "unknown key zzz; known here: run_dir, seed, model, *"),
         ("model.head=3", "unknown key model.head of kind bert; did you mean heads?"),
-        ("objective.density=.3", "unknown key objective.density of kind masked_lm; known here: *mask_rate*"),
+        ("objective.zzz=.3", "unknown key objective.zzz of kind masked_lm; known here: *mask_rate*"),
         ("data.tokenizer.x.y=3", "unknown key data.tokenizer.x; known here: kind, path, *"),
         ("train.phases=[{stepz: 1}, {}]", "unknown key train.phases.0.stepz; did you mean steps or set?"),
         # types
