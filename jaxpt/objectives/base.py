@@ -175,6 +175,6 @@ def apply(
     Returns:
       What the method returns.
     """
-    if method != "logits":
+    if not method.endswith("logits"):
         kwargs["deterministic"] = not rngs
     return model.apply({"params": params}, *args, **kwargs, rngs=rngs or {}, method=method)

@@ -230,13 +230,18 @@ class MaskedLM(Objective):
     def loss(
         self, model: nn.Module, params: Any, batch: Batch, rngs: dict[str, jax.Array] | None = None
     ) -> tuple[dict[str, jax.Array], Metrics]:
-        hidden = encoded(model, params, batch, rngs)
-        total, metrics = self.masked_loss(model, params, hidden, batch)
-        if self.pair_loss is None:
-            return {"masked_lm": total}, metrics
+        return self.sums(model, params, encoded(model, params, batch, rngs), batch, rngs)
+
+    def sums(
+        self, model: nn.Module, params: Any, hidden: jax.Array, batch: Batch, rngs: dict[str, jax.Array] | None
+    ) -> tuple[dict[str, jax.Array], Metrics]:
+        """`loss` of hidden states [batch, length, width]."""
         from jaxpt.losses import cross_entropy
         from jaxpt.objectives.base import apply
 
+        total, metrics = self.masked_loss(model, params, hidden, batch)
+        if self.pair_loss is None:
+            return {"masked_lm": total}, metrics
         logits = apply(model, params, "next_sentence", hidden, rngs=rngs)
         labels, weights = batch[f"{self.pair_loss}_labels"], batch[f"{self.pair_loss}_weights"]
         correct = (logits.argmax(-1) == labels) * weights
