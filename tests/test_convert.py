@@ -84,6 +84,7 @@ def test_nothing_is_left_behind_where_an_import_fails(texts, tmp_path, capsys):
     assert "exists already" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parity
 @pytest.mark.parametrize("name", ["albert", "xlm-roberta"])
 def test_what_config_json_says_of_the_vocabulary_is_kept(name, texts, tmp_path):

@@ -19,6 +19,7 @@ COLUMNS = {"logits": "logits", "next_sentence": "second head", "gradient": "grad
 
 def main() -> None:
     """Prints the table as Markdown."""
+    from tests import conftest  # noqa: F401 (compiles quickly, and keeps what it compiled)
     from tests.hf.test_parity import CASES
 
     rows: dict[str, tuple[list[str], dict[str, float]]] = {}

@@ -91,6 +91,7 @@ def test_the_dtype_is_kept(bert, tmp_path, dtype):
     assert {x.dtype for x in jax.tree.leaves(full)} == {np.dtype(np.float32)}
 
 
+@pytest.mark.slow
 @pytest.mark.parity
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_torch_pickles_are_read(bert, tmp_path, dtype):

@@ -44,6 +44,10 @@ XLNET_SIZES = {
     "eos_token_id": 0, "pad_token_id": 0,
 }  # fmt: skip
 LLAMA_SIZES = SIZES | {"num_attention_heads": 6, "num_key_value_heads": 2}
+OPT_SIZES = {
+    "vocab_size": V, "hidden_size": D, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "ffn_dim": FF,
+    "max_position_embeddings": 32, "word_embed_proj_dim": D,
+}  # fmt: skip
 LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 500.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 2.0,
     "original_max_position_embeddings": 16,
@@ -154,6 +158,10 @@ CASES = {
     "xlnet, options": (
         "XLNetLMHeadModel", "XLNetConfig",
         XLNET_SIZES | {"clamp_len": 4, "ff_activation": "relu", "layer_norm_eps": 1e-3},
+    ),
+    "opt": ("OPTForCausalLM", "OPTConfig", OPT_SIZES),
+    "opt, untied, gelu": (
+        "OPTForCausalLM", "OPTConfig", OPT_SIZES | {"tie_word_embeddings": False, "activation_function": "gelu"}
     ),
     "mistral": ("MistralForCausalLM", "MistralConfig", LLAMA_SIZES | {"sliding_window": 5}),
 }  # fmt: skip

@@ -19,6 +19,7 @@ from jaxpt.models.gpt2 import GPT2Config
 from jaxpt.models.layers import Embed
 from jaxpt.models.llama import LlamaConfig
 from jaxpt.models.modernbert import ModernBertConfig
+from jaxpt.models.opt import OPTConfig
 from jaxpt.models.roberta import RobertaConfig
 from jaxpt.models.t5 import T5Config
 from jaxpt.models.t5_lm import T5LMConfig
@@ -71,6 +72,7 @@ OTHERS = {
     "llama": _maker(LlamaConfig, max_positions=32, heads=6, kv_heads=2),
     "mistral": _maker(LlamaConfig, max_positions=32, heads=6, kv_heads=2, window=3),
     "modernbert": _maker(ModernBertConfig, max_positions=32, heads=6, layers=8, window=4),
+    "opt": _maker(OPTConfig, max_positions=32),
     "roberta": _maker(RobertaConfig, max_positions=34),
     "t5_shared": lambda **options: t5(share_layers=True, **options),
     "t5_lm": _maker(T5LMConfig, head_dim=5, max_distance=16, buckets=8),
