@@ -11,15 +11,16 @@ Shapes: R records · B rows of the batch · N tokens of all records end to end �
 
 from __future__ import annotations
 
-import tensorflow as tf
+import numpy as np
 
-from jaxpt.data.preprocessors.batched import Batch, one_to_one
+from jaxpt.data.preprocessors.batched import Records, makes_rows
 
-Packs = tf.Tensor | None
+Packs = np.ndarray | None
+Rows = dict[str, np.ndarray]
 
 
-@one_to_one
-def encoder_decoder(batch: Batch, inputs_length: int, targets_length: int, start: int, packs: Packs = None) -> Batch:
+@makes_rows
+def encoder_decoder(batch: Records, inputs_length: int, targets_length: int, start: int, packs: Packs = None) -> Rows:
     """Features of an encoder-decoder; the decoder reads the targets shifted right.
 
     Args:
@@ -34,27 +35,30 @@ def encoder_decoder(batch: Batch, inputs_length: int, targets_length: int, start
       decoder_{input_tokens,target_tokens,segment_ids,positions} and decoder_loss_weights [targets_length].
 
     Raises:
-      tf.errors.InvalidArgumentError: inputs or targets are longer than their features.
+      ValueError: inputs or targets are longer than their features.
 
     Example:
+      >>> import tensorflow as tf
       >>> ds = tf.data.Dataset.from_tensors({"inputs": [7, 8, 1], "targets": [9, 1]})
       >>> ex = next(encoder_decoder(ds, inputs_length=4, targets_length=3, start=0).as_numpy_iterator())
       >>> [ex["decoder_" + name].tolist() for name in ("input_tokens", "target_tokens", "loss_weights")]
       [[0, 9, 0], [9, 1, 0], [1.0, 1.0, 0.0]]
     """
     inputs, targets = batch["inputs"], batch["targets"]
+    encoder = _Layout(inputs.lengths, inputs_length, packs, "inputs")
+    decoder = _Layout(targets.lengths, targets_length, packs, "targets")
     # Shifted right as a whole; the first place of each example is then the start.
-    shifted = tf.concat([[start], targets.values[:-1]], 0)[: tf.size(targets.values)]
-    shifted = _at_starts(shifted, targets, start)
+    shifted_N = np.concatenate([[start], targets.values])[:-1]
+    shifted_N[decoder.starts()] = start
     return {
-        "encoder_input_tokens": _rows(inputs, inputs_length, packs, "inputs"),
-        **_layout("encoder", inputs, inputs_length, packs),
-        **_decoder(targets.with_values(shifted), targets, targets_length, packs),
+        "encoder_input_tokens": encoder.rows(inputs.values),
+        **encoder.features("encoder"),
+        **_decoder(decoder, shifted_N, targets.values),
     }
 
 
-@one_to_one
-def decoder(batch: Batch, length: int, packs: Packs = None) -> Batch:
+@makes_rows
+def decoder(batch: Records, length: int, packs: Packs = None) -> Rows:
     """Features of a decoder: every token but the first is a target, its inputs are those before it.
 
     Args:
@@ -66,28 +70,24 @@ def decoder(batch: Batch, length: int, packs: Packs = None) -> Batch:
       decoder_{input_tokens,target_tokens,segment_ids,positions} and decoder_loss_weights [length].
 
     Raises:
-      tf.errors.InvalidArgumentError: more than length + 1 tokens.
+      ValueError: more than length + 1 tokens.
 
     Example:
+      >>> import tensorflow as tf
       >>> ds = tf.data.Dataset.from_tensors({"tokens": [5, 6, 7]})
       >>> ex = next(decoder(ds, length=3).as_numpy_iterator())
       >>> [ex["decoder_" + name].tolist() for name in ("input_tokens", "target_tokens", "loss_weights")]
       [[5, 6, 0], [6, 7, 0], [1.0, 1.0, 0.0]]
     """
     tokens = batch["tokens"]
-    none_N = tf.zeros_like(tokens.values, tf.bool)
-    sizes_R = tf.maximum(tokens.row_lengths() - 1, 0)
-    is_first_N = _at_starts(none_N, tokens, True)
-    is_last_N = tf.concat([is_first_N[1:], [True]], 0)[: tf.size(is_first_N)]
-    inputs, targets = (
-        tf.RaggedTensor.from_row_lengths(tf.boolean_mask(tokens.values, ~left_out), sizes_R, validate=False)
-        for left_out in (is_last_N, is_first_N)
-    )
-    return _decoder(inputs, targets, length, packs)
+    ends = np.cumsum(tokens.lengths)[tokens.lengths > 0]
+    starts = np.concatenate([[0], ends])[:-1]
+    layout = _Layout(np.maximum(tokens.lengths - 1, 0), length, packs, "targets")
+    return _decoder(layout, np.delete(tokens.values, ends - 1), np.delete(tokens.values, starts))
 
 
-@one_to_one
-def encoder(batch: Batch, length: int, max_predictions: int, packs: Packs = None) -> Batch:
+@makes_rows
+def encoder(batch: Records, length: int, max_predictions: int, packs: Packs = None) -> Rows:
     """Features of an encoder with masked positions, and the label of a pair of texts where the records have one.
 
     Args:
@@ -103,96 +103,80 @@ def encoder(batch: Batch, length: int, max_predictions: int, packs: Packs = None
       sentence_order_{labels,weights} [] if they have "is_swapped".
 
     Raises:
-      tf.errors.InvalidArgumentError: more tokens or masked positions than fit.
-      ValueError: packed rows of examples with such a label: there is one place for it in a row.
+      ValueError: more tokens or masked positions than fit; packed rows of examples with such a label: there is one
+        place for it in a row.
 
     Example:
+      >>> import tensorflow as tf
       >>> ex = {"tokens": [2, 4, 9, 3], "token_types": [0] * 4, "masked_positions": [1], "masked_targets": [8]}
       >>> ex = next(encoder(tf.data.Dataset.from_tensors(ex), length=5, max_predictions=2).as_numpy_iterator())
       >>> [ex[name].tolist() for name in ("encoder_segment_ids", "masked_targets", "masked_weights")]
       [[1, 1, 1, 1, 0], [8, 0], [1.0, 0.0]]
     """
     tokens, positions = batch["tokens"], batch["masked_positions"]
-    if packs is not None:
-        before_R = tf.cast(tokens.row_starts() - _first(tokens, packs), tf.int32)
-        positions = positions.with_values(positions.values + tf.repeat(before_R, positions.row_lengths()))
+    layout = _Layout(tokens.lengths, length, packs, "tokens")
+    masked = _Layout(positions.lengths, max_predictions, packs, "masked_positions")
     features = {
-        "encoder_input_tokens": _rows(tokens, length, packs, "tokens"),
-        "encoder_token_types": _rows(batch["token_types"], length, packs, "token_types"),
-        **_layout("encoder", tokens, length, packs),
-        "masked_positions": _rows(positions, max_predictions, packs, "masked_positions"),
-        "masked_targets": _rows(batch["masked_targets"], max_predictions, packs, "masked_targets"),
-        "masked_weights": _weights(positions, max_predictions, packs),
+        "encoder_input_tokens": layout.rows(tokens.values),
+        "encoder_token_types": layout.rows(batch["token_types"].values),
+        **layout.features("encoder"),
+        # A position counts from its row's beginning.
+        "masked_positions": masked.rows(positions.values + np.repeat(layout.before_R, positions.lengths)),
+        "masked_targets": masked.rows(batch["masked_targets"].values),
+        "masked_weights": masked.weights(),
     }
     for label, name in (("is_random_next", "next_sentence"), ("is_swapped", "sentence_order")):
         if label not in batch:
             continue
         if packs is not None:
             raise ValueError(f"a packed row has no place for the {name} labels of its examples")
-        labels = tf.ensure_shape(tf.cast(batch[label], tf.int32), [None])
-        features |= {f"{name}_labels": labels, f"{name}_weights": tf.ones_like(labels, tf.float32)}
+        labels = batch[label].astype(np.int32)
+        features |= {f"{name}_labels": labels, f"{name}_weights": np.ones_like(labels, np.float32)}
     return features
 
 
-def _decoder(inputs: tf.RaggedTensor, targets: tf.RaggedTensor, length: int, packs: Packs) -> Batch:
+def _decoder(layout: _Layout, inputs_N: np.ndarray, targets_N: np.ndarray) -> Rows:
     """The decoder's features of inputs and targets of the same lengths."""
     return {
-        "decoder_input_tokens": _rows(inputs, length, packs, "targets"),
-        "decoder_target_tokens": _rows(targets, length, packs, "targets"),
-        **_layout("decoder", targets, length, packs),
-        "decoder_loss_weights": _weights(targets, length, packs),
+        "decoder_input_tokens": layout.rows(inputs_N),
+        "decoder_target_tokens": layout.rows(targets_N),
+        **layout.features("decoder"),
+        "decoder_loss_weights": layout.weights(),
     }
 
 
-def _layout(side: str, x: tf.RaggedTensor, length: int, packs: Packs) -> Batch:
-    """Segment ids and positions of the real tokens, zeros on the padding after them."""
-    positions = tf.range(length)[None]
-    if packs is None:
-        segment_ids = tf.cast(positions < _sizes(x, packs)[:, None], tf.int32)
-        return {f"{side}_segment_ids": segment_ids, f"{side}_positions": positions * segment_ids}
-    # A row's segment ids count the records that have begun; a position counts from where the last of them did.
-    first_R, sizes_R = tf.cast(x.row_starts() - _first(x, packs), tf.int32), tf.cast(x.row_lengths(), tf.int32)
-    number_R = tf.range(tf.size(first_R)) - tf.cast(_by_record(packs[:-1], packs), tf.int32) + 1
-    segment_ids, first = (
-        _rows(x.with_values(tf.repeat(of_record, sizes_R)), length, packs, side) for of_record in (number_R, first_R)
-    )
-    return {f"{side}_segment_ids": segment_ids, f"{side}_positions": (positions - first) * tf.sign(segment_ids)}
+class _Layout:
+    """Where the entries of records stand in rows: one record after the other, from the first place on."""
 
+    def __init__(self, lengths: np.ndarray, length: int, packs: Packs, name: str) -> None:
+        """For records of `lengths` [R] in rows of `length` places; `name` says in an error what does not fit."""
+        packs = np.arange(len(lengths) + 1) if packs is None else packs
+        splits = np.concatenate([[0], np.cumsum(lengths)])
+        of_row, sizes_B = np.diff(packs), np.diff(splits[packs])
+        if (longest := sizes_B.max(initial=0)) > length:
+            raise ValueError(f"{name} of an example are longer than their feature of length {length}: {longest}")
+        self._lengths, self._first_R = lengths, splits[:-1]
+        self._number_R = np.arange(1, len(lengths) + 1) - np.repeat(packs[:-1], of_row)
+        self._real_BxL = np.arange(length) < sizes_B[:, None]
+        self.before_R = self._first_R - np.repeat(splits[packs[:-1]], of_row)
+        """Entries that stand before each record in its row."""
 
-def _weights(x: tf.RaggedTensor, length: int, packs: Packs) -> tf.Tensor:
-    """1.0 on the real entries of each row, zeros after them: float32 [B, L]."""
-    return tf.cast(tf.range(length)[None] < _sizes(x, packs)[:, None], tf.float32)
+    def rows(self, values_N: np.ndarray) -> np.ndarray:
+        """Values as rows, zeros after them: int32 [B, L]."""
+        rows = np.zeros(self._real_BxL.shape, np.int32)
+        rows[self._real_BxL] = values_N  # the real places, row by row, are in the order of the values
+        return rows
 
+    def features(self, side: str) -> Rows:
+        """Segment ids and positions."""
+        positions_N = np.arange(self._lengths.sum()) - np.repeat(self._first_R, self._lengths)
+        segment_ids = self.rows(np.repeat(self._number_R, self._lengths))
+        return {f"{side}_segment_ids": segment_ids, f"{side}_positions": self.rows(positions_N)}
 
-def _rows(x: tf.RaggedTensor, length: int, packs: Packs, name: str) -> tf.Tensor:
-    """The rows, filled up with zeros to the static `length`: [B, L]."""
-    splits = x.row_splits if packs is None else tf.gather(x.row_splits, packs)
-    longest = tf.reduce_max(_sizes(x, packs))
-    message = f"{name} of an example are longer than their feature of length {length}:"
-    # tf.debugging's assertion costs ten times as many ops.
-    fits = tf.raw_ops.Assert(condition=longest <= length, data=[message, longest])
-    with tf.control_dependencies([fits]):
-        rows = tf.RaggedTensor.from_row_splits(x.values, splits, validate=False)
-        return tf.ensure_shape(rows.to_tensor(shape=[None, length]), [None, length])
+    def weights(self) -> np.ndarray:
+        """1.0 on the real places, zeros after them: float32 [B, L]."""
+        return self._real_BxL.astype(np.float32)
 
-
-def _sizes(x: tf.RaggedTensor, packs: Packs) -> tf.Tensor:
-    """Real entries of each row: int32 [B]."""
-    splits = tf.cast(x.row_splits if packs is None else tf.gather(x.row_splits, packs), tf.int32)
-    return splits[1:] - splits[:-1]
-
-
-def _first(x: tf.RaggedTensor, packs: tf.Tensor) -> tf.Tensor:
-    """For each record, where the row that it stands in begins in `x.values`: [R]."""
-    return _by_record(tf.gather(x.row_splits, packs[:-1]), packs)
-
-
-def _by_record(of_row: tf.Tensor, packs: tf.Tensor) -> tf.Tensor:
-    """Values of rows as values of their records: [B] → [R]."""
-    return tf.repeat(of_row, packs[1:] - packs[:-1])
-
-
-def _at_starts(values: tf.Tensor, x: tf.RaggedTensor, value: int | bool) -> tf.Tensor:
-    """`values` [N] with `value` where a record begins; records without a token are passed over."""
-    starts = tf.boolean_mask(x.row_starts(), x.row_lengths() > 0)
-    return tf.tensor_scatter_nd_update(values, starts[:, None], tf.fill(tf.shape(starts), value))
+    def starts(self) -> np.ndarray:
+        """Where records begin among the values; records without an entry are passed over."""
+        return self._first_R[self._lengths > 0]
