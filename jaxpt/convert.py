@@ -104,14 +104,15 @@ def export(
         raise UserError(f"{out}: exists already; name a new directory")
     run_dir, step = weights.locate(run)
     config = configs.load(run_dir)
-    family = hf.family_of(config.model)
     saved = weights.Saved(run_dir, step)
-    dtypes = dict.fromkeys(saved, dtype) if dtype else saved.dtypes
+    model, summands = config.model.shipped(saved)
+    family = hf.family_of(model)
+    dtypes = {path: dtype or saved.dtypes[paths[0]] for path, paths in summands.items()}
     out.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}.", suffix=".partial"))
     try:
         shards = {} if shard_bytes is None else {"shard_bytes": shard_bytes}
-        hf.write(temporary, config.model, saved, dtypes, _special_ids(config, run_dir), **shards)
+        hf.write(temporary, model, _Sums(saved, summands), dtypes, _special_ids(config, run_dir), **shards)
         for name in TOKENIZER_FILES:
             if (run_dir / "tokenizer" / name).is_file():
                 shutil.copy(run_dir / "tokenizer" / name, temporary / name)
@@ -121,9 +122,32 @@ def export(
         temporary.rename(out)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+<<<<<<< HEAD
     report(
         f"{out}: {family.class_of(config.model)}, {base.count_params(config.model.build()):,} parameters, step {step}"
     )
+=======
+    report(f"{out}: {family.class_of(model)}, {base.count_params(model.build()):,} parameters, step {step}")
+    if check:
+        _say(verify(out), report)
+>>>>>>> help-d
+
+
+class _Sums(Mapping[str, Any]):
+    """The parameters of a model that is shipped, each read when asked for."""
+
+    def __init__(self, saved: Mapping[str, Any], summands: Mapping[str, tuple[str, ...]]) -> None:
+        self._saved, self._summands = saved, summands
+
+    def __getitem__(self, path: str) -> Any:
+        first, *others = (self._saved[p] for p in self._summands[path])
+        return sum(others, start=first)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._summands)
+
+    def __len__(self) -> int:
+        return len(self._summands)
 
 
 def recipe(model: ModelConfig, tokens: Mapping[str, Any], run_dir: Path) -> Config:

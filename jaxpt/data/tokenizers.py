@@ -13,6 +13,7 @@ Training is deterministic. Nothing here needs TensorFlow: generation imports thi
 from __future__ import annotations
 
 import abc
+import functools
 import hashlib
 import json
 import os
@@ -20,6 +21,8 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from jaxpt.config import TokenizerConfig
 from jaxpt.errors import UserError
@@ -91,6 +94,19 @@ class Tokenizer(abc.ABC):
     @abc.abstractmethod
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """The readable piece of each id, such as ["▁the", "##ing", "<extra_id_0>"]."""
+
+    @functools.cache  # noqa: B019 (a tokenizer lives as long as the program)
+    def word_starts(self) -> np.ndarray:
+        """Whether an id starts a word, or stands for no part of one: bool [ids].
+
+        SentencePiece's and byte-level pieces start a word with white space ("▁the", "Ġthe"), WordPiece's without "##".
+        """
+        v = self.vocabulary
+        named = {v.pad, v.unk, v.bos, v.eos, v.cls, v.sep, v.mask, *range(v.size - v.sentinels, v.size)}
+        pieces = self.tokens(range(v.size))
+        if self.kind == "wordpiece":
+            return np.array([i in named or not p.startswith("##") for i, p in enumerate(pieces)])
+        return np.array([i in named or p.startswith("▁") or p[:1].isspace() for i, p in enumerate(pieces)])
 
     @abc.abstractmethod
     def save(self, directory: str | Path) -> None:

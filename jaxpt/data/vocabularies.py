@@ -32,6 +32,10 @@ class _SentencePieceVocabulary(seqio.SentencePieceVocabulary):
         super().__init__(tokenizer.path, tokenizer.vocabulary.sentinels)
         self._tokenizer = tokenizer
 
+    def word_starts(self) -> np.ndarray:
+        """Whether an id starts a word: bool [ids]."""
+        return self._tokenizer.word_starts()
+
     def _encode_tf(self, s: tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
         return _encode_tf(self._tokenizer, s)
 
@@ -65,6 +69,10 @@ class TokenizerVocabulary(seqio.Vocabulary):
     def unk_id(self) -> int | None:
         """Id of the unknown token."""
         return self._tokenizer.vocabulary.unk
+
+    def word_starts(self) -> np.ndarray:
+        """Whether an id starts a word: bool [ids]."""
+        return self._tokenizer.word_starts()
 
     @property
     def _base_vocab_size(self) -> int:

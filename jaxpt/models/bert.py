@@ -9,6 +9,7 @@ Shapes: B batch · L length · D embedding width · V vocabulary (Vp: its rows i
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from typing import Any, ClassVar, Literal, Self
 
 import flax.linen as nn
@@ -19,7 +20,7 @@ from pydantic import model_validator
 from jaxpt.config import Fraction, ModelConfig, NonNegativeInt, PositiveFloat, PositiveInt
 from jaxpt.models.attention import Attention
 from jaxpt.models.base import check_heads, compute_dtype
-from jaxpt.models.heads import Classifier, MaskedLMHead, Pooler, finish_logits
+from jaxpt.models.heads import Classifier, MaskedLMHead, Pooler, SpanBoundaryHead, finish_logits
 from jaxpt.models.layers import Activation, Dense, Embed, FeedForward, LayerNorm, SmallEmbed, constrain
 from jaxpt.models.mask import Mask
 from jaxpt.models.positions import LearnedPositions
@@ -46,6 +47,10 @@ class BertConfig(ModelConfig):
     activation: Activation = "gelu"
     next_sentence: bool = True
     """Has the pooler and the next-sentence head."""
+    span_boundary: NonNegativeInt = 0
+    """Tokens of a span that the span-boundary head tells apart (SpanBERT: 20); 0: no such head."""
+    span_position_dim: PositiveInt = 200
+    """Width of that head's embeddings of a token's place in its span."""
     epsilon: PositiveFloat = 1e-12
     """Of the norms."""
     dropout: Fraction = 0.0
@@ -84,6 +89,11 @@ class BertConfig(ModelConfig):
     def segments(self) -> tuple[Segment, ...]:
         """The layers."""
         return (Segment((functools.partial(Block, self),), self.layers),)
+
+    def shipped(self, paths: Iterable[str]) -> tuple[ModelConfig, dict[str, tuple[str, ...]]]:
+        """The model without its span-boundary head."""
+        kept = {path: (path,) for path in paths if not path.startswith("span_boundary_head/")}
+        return self.model_copy(update={"span_boundary": 0}), kept
 
     def build(self) -> Bert:
         """The model of these sizes."""
@@ -136,6 +146,20 @@ class Bert(nn.Module):
         self.pooled_dropout = nn.Dropout(c.dropout)
         self.next_sentence_head = Classifier(2, INIT) if c.next_sentence else None
         self.mlm_head = MaskedLMHead(c.vocab_size, c.head_activation, c.epsilon, INIT, dtype)
+        self.span_boundary_head = (
+            SpanBoundaryHead(
+                c.span_boundary,
+                c.span_position_dim,
+                c.vocab_size,
+                c.table_dim,
+                c.head_activation,
+                c.epsilon,
+                INIT,
+                dtype,
+            )
+            if c.span_boundary
+            else None
+        )
 
     def encode(
         self,
@@ -191,8 +215,31 @@ class Bert(nn.Module):
         """
         return finish_logits(self.mlm_head(x, self.token_embed), self.config.vocab_size, padded)
 
+    def span_states(
+        self, left: jax.Array, right: jax.Array, places: jax.Array, *, deterministic: bool = True
+    ) -> jax.Array:
+        """What the span-boundary head makes of spans' tokens.
+
+        Args:
+          left: hidden states of the tokens before the spans, [..., D].
+          right: of those after them, [..., D].
+          places: int [...], a token's place in its span, from 0.
+          deterministic: of no effect: the head has no dropout.
+
+        Returns:
+          [..., width of the token embeddings].
+        """
+        return self.span_boundary_head.states(left, right, places)
+
+    def span_logits(self, x: jax.Array, padded: bool = False) -> jax.Array:
+        """`logits` of what `span_states` gives."""
+        return finish_logits(self.span_boundary_head.scores(x, self.token_embed), self.config.vocab_size, padded)
+
     def __call__(self, tokens_BxL: jax.Array) -> tuple[jax.Array, ...]:
-        """Vocabulary scores [B, L, V], and next-sentence scores [B, 2] where it has them: touches every parameter."""
+        """Vocabulary scores [B, L, V], and those of the heads that it has: touches every parameter."""
         x_BxLxD = self.encode(tokens_BxL)
         heads = (self.next_sentence(x_BxLxD),) if self.config.next_sentence else ()
+        if self.config.span_boundary:
+            states = self.span_states(x_BxLxD, x_BxLxD[:, ::-1], jnp.zeros_like(tokens_BxL))
+            heads = (*heads, self.span_logits(states))
         return self.logits(x_BxLxD), *heads

@@ -18,6 +18,7 @@ from jaxpt.models.layers import (
     Embed,
     Initializer,
     LayerNorm,
+    SmallEmbed,
     constrain,
     param,
     stored_rows,
@@ -95,6 +96,45 @@ class MaskedLMHead(nn.Module):
             return embed.project(x)
         bias = param(self, "bias", nn.initializers.zeros, (stored_rows(self.vocab_size),), ("vocab",))
         return embed.project(x) + bias
+
+
+class SpanBoundaryHead(nn.Module):
+    """SpanBERT's: a token of a span from the states beside the span and its place in it.
+
+        h = LN(f(LN(f([x_{s−1}; x_{e+1}; p_i] · W₁ + b₁)) · W₂ + b₂)),   scores = h · Eᵀ + c
+
+    with the token embeddings E, whose width W₂ gives. Paper: https://arxiv.org/abs/1907.10529
+    """
+
+    rows: int
+    """Places in a span that have an embedding p."""
+    position_dim: int
+    vocab_size: int
+    width: int
+    """Of the token embeddings."""
+    activation: Activation
+    epsilon: float
+    kernel_init: Initializer
+    dtype: DTypeLike
+
+    def setup(self) -> None:
+        self.position_embed = SmallEmbed(self.rows, self.position_dim, self.kernel_init, self.dtype)
+        self.dense_1, self.dense_2 = (
+            Dense(self.width, ("embed", "norm"), self.kernel_init, self.dtype) for _ in range(2)
+        )
+        self.norm_1, self.norm_2 = (LayerNorm(self.epsilon, self.dtype) for _ in range(2))
+        self.bias = param(self, "bias", nn.initializers.zeros, (stored_rows(self.vocab_size),), ("vocab",))
+
+    def states(self, left: jax.Array, right: jax.Array, places: jax.Array) -> jax.Array:
+        """[..., D], [..., D], int [...] from 0 → h [..., width]."""
+        x = jnp.concatenate([left, right, self.position_embed(places)], axis=-1)
+        for dense, norm in ((self.dense_1, self.norm_1), (self.dense_2, self.norm_2)):
+            x = norm(ACTIVATIONS[self.activation](dense(x)))
+        return x
+
+    def scores(self, h: jax.Array, embed: Embed) -> jax.Array:
+        """[..., width] → float32 [..., Vp]."""
+        return embed.project(h) + self.bias
 
 
 class UntiedHead(nn.Module):

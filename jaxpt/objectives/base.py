@@ -10,6 +10,7 @@ Batch features, all [batch, ...], by their SeqIO names:
   decoder_loss_weights                                                    float32 [batch, length]
   masked_positions, masked_targets int32, masked_weights float32          [batch, max_predictions]
   next_sentence_labels int32, next_sentence_weights float32               [batch]
+  sentence_order_labels int32, sentence_order_weights float32             [batch]
 A segment id is 0 on padding; real tokens count the records of a row, from 1, and in each positions start at 0. A row of
 zeros carries no weight anywhere: evaluation fills its last batch up with such rows.
 """
@@ -174,6 +175,6 @@ def apply(
     Returns:
       What the method returns.
     """
-    if method != "logits":
+    if not method.endswith("logits"):
         kwargs["deterministic"] = not rngs
     return model.apply({"params": params}, *args, **kwargs, rngs=rngs or {}, method=method)

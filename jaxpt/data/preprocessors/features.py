@@ -88,22 +88,23 @@ def decoder(batch: Batch, length: int, packs: Packs = None) -> Batch:
 
 @one_to_one
 def encoder(batch: Batch, length: int, max_predictions: int, packs: Packs = None) -> Batch:
-    """Features of an encoder with masked positions, and the next-sentence label where the records have one.
+    """Features of an encoder with masked positions, and the label of a pair of texts where the records have one.
 
     Args:
       batch: examples with "tokens" and "token_types" int32 [any], "masked_positions" and "masked_targets" int32 [any],
-        and possibly "is_random_next", an int32 scalar.
+        and possibly "is_random_next" or "is_swapped", an int32 scalar.
       length: length of the encoder's features.
       max_predictions: length of the masked features.
       packs: which examples a row is made of; None: one each.
 
     Returns:
       encoder_{input_tokens,token_types,segment_ids,positions} [length], masked_{positions,targets,weights}
-      [max_predictions], and next_sentence_{labels,weights} [] if the records have "is_random_next".
+      [max_predictions]; next_sentence_{labels,weights} [] if the records have "is_random_next", and
+      sentence_order_{labels,weights} [] if they have "is_swapped".
 
     Raises:
       tf.errors.InvalidArgumentError: more tokens or masked positions than fit.
-      ValueError: packed rows of examples with a next-sentence label: there is one place for it in a row.
+      ValueError: packed rows of examples with such a label: there is one place for it in a row.
 
     Example:
       >>> ex = {"tokens": [2, 4, 9, 3], "token_types": [0] * 4, "masked_positions": [1], "masked_targets": [8]}
@@ -123,11 +124,13 @@ def encoder(batch: Batch, length: int, max_predictions: int, packs: Packs = None
         "masked_targets": _rows(batch["masked_targets"], max_predictions, packs, "masked_targets"),
         "masked_weights": _weights(positions, max_predictions, packs),
     }
-    if "is_random_next" in batch:
+    for label, name in (("is_random_next", "next_sentence"), ("is_swapped", "sentence_order")):
+        if label not in batch:
+            continue
         if packs is not None:
-            raise ValueError("a packed row has no place for the next-sentence labels of its examples")
-        labels = tf.ensure_shape(tf.cast(batch["is_random_next"], tf.int32), [None])
-        features |= {"next_sentence_labels": labels, "next_sentence_weights": tf.ones_like(labels, tf.float32)}
+            raise ValueError(f"a packed row has no place for the {name} labels of its examples")
+        labels = tf.ensure_shape(tf.cast(batch[label], tf.int32), [None])
+        features |= {f"{name}_labels": labels, f"{name}_weights": tf.ones_like(labels, tf.float32)}
     return features
 
 
