@@ -21,7 +21,7 @@ from jaxpt.config import Fraction, ModelConfig, NonNegativeInt, PositiveFloat, P
 from jaxpt.models.attention import Attention
 from jaxpt.models.base import check_heads, compute_dtype
 from jaxpt.models.heads import Classifier, MaskedLMHead, Pooler, SpanBoundaryHead, finish_logits
-from jaxpt.models.layers import Activation, Dense, Embed, FeedForward, LayerNorm, SmallEmbed, constrain
+from jaxpt.models.layers import Activation, Dense, Embed, FeedForward, Initializer, LayerNorm, SmallEmbed, constrain
 from jaxpt.models.mask import Mask
 from jaxpt.models.positions import LearnedPositions
 from jaxpt.models.stack import Segment, Shared, Stack
@@ -130,14 +130,19 @@ class Bert(nn.Module):
 
     def setup(self) -> None:
         c, dtype = self.config, compute_dtype(self.config)
-        self.token_embed = Embed(c.vocab_size, c.table_dim, INIT, dtype)
-        self.position_embed = LearnedPositions(c.max_positions, c.table_dim, INIT, dtype, c.position_offset)
-        self.type_embed = SmallEmbed(c.token_types, c.table_dim, INIT, dtype) if c.token_types else None
-        self.embed_norm = LayerNorm(c.epsilon, dtype)
+        self.embeddings(INIT)
         self.embed_dropout = nn.Dropout(c.dropout)
         self.embed_project = Dense(c.embed_dim, ("norm", "embed"), INIT, dtype) if c.project_embeddings else None
         self.encoder = Stack(c.segments(), c.remat, c.unroll)
         self.heads()
+
+    def embeddings(self, init: Initializer) -> None:
+        """Makes the tables and their norm."""
+        c, dtype = self.config, compute_dtype(self.config)
+        self.token_embed = Embed(c.vocab_size, c.table_dim, init, dtype)
+        self.position_embed = LearnedPositions(c.max_positions, c.table_dim, init, dtype, c.position_offset)
+        self.type_embed = SmallEmbed(c.token_types, c.table_dim, init, dtype) if c.token_types else None
+        self.embed_norm = LayerNorm(c.epsilon, dtype)
 
     def heads(self) -> None:
         """Makes what comes after the layers."""
@@ -161,6 +166,13 @@ class Bert(nn.Module):
             else None
         )
 
+    def embed(self, tokens_BxL: jax.Array, token_types: jax.Array | None, positions: jax.Array | None) -> jax.Array:
+        """The sum of the embeddings, before the norm: [B, L] → [B, L, table's width]."""
+        x_BxLxD = self.token_embed(tokens_BxL) + self.position_embed(tokens_BxL.shape[1], positions)
+        if self.type_embed is None:
+            return x_BxLxD
+        return x_BxLxD + self.type_embed(jnp.zeros_like(tokens_BxL) if token_types is None else token_types)
+
     def encode(
         self,
         tokens_BxL: jax.Array,
@@ -182,9 +194,7 @@ class Bert(nn.Module):
         Returns:
           [B, L, D] in the compute dtype.
         """
-        x_BxLxD = self.token_embed(tokens_BxL) + self.position_embed(tokens_BxL.shape[1], positions)
-        if self.type_embed is not None:
-            x_BxLxD += self.type_embed(jnp.zeros_like(tokens_BxL) if token_types is None else token_types)
+        x_BxLxD = self.embed(tokens_BxL, token_types, positions)
         x_BxLxD = self.embed_dropout(self.embed_norm(x_BxLxD), deterministic=deterministic)
         if self.embed_project is not None:
             x_BxLxD = self.embed_project(x_BxLxD)

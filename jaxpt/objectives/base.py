@@ -81,6 +81,8 @@ class Objective(ObjectiveConfig):
     """The trivial predictor that a model must beat, a function of `jaxpt.evals.baselines`."""
     probe_name: ClassVar[str]
     """In words, the target positions on which model and baseline are compared."""
+    states: ClassVar[str] = "encode"
+    """The encoder's method whose hidden states its `logits` take."""
 
     def coefficients(self) -> dict[str, float]:
         """{loss part: its weight in the total}."""

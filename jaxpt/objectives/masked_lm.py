@@ -230,7 +230,7 @@ class MaskedLM(Objective):
     def loss(
         self, model: nn.Module, params: Any, batch: Batch, rngs: dict[str, jax.Array] | None = None
     ) -> tuple[dict[str, jax.Array], Metrics]:
-        return self.sums(model, params, encoded(model, params, batch, rngs), batch, rngs)
+        return self.sums(model, params, encoded(model, params, batch, rngs, self.states), batch, rngs)
 
     def sums(
         self, model: nn.Module, params: Any, hidden: jax.Array, batch: Batch, rngs: dict[str, jax.Array] | None
