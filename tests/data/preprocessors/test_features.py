@@ -92,7 +92,7 @@ def test_packed_rows_of_masked_records_and_windows():
                      masked_targets=[[9], [2, 8]])  # fmt: skip
     rows = features.encoder.rows(masked, 7, 4, packs)
     assert rows["masked_positions"].tolist() == [[1, 3, 4, 0]] and rows["masked_targets"].tolist() == [[9, 2, 8, 0]]
-    with pytest.raises(ValueError, match="no place for the next-sentence labels"):
+    with pytest.raises(ValueError, match="no place for the next_sentence labels"):
         features.encoder.rows(masked | {"is_random_next": np.array([0, 1])}, 7, 4, packs)
     rows = features.decoder.rows(records(tokens=[[5, 6, 7], [8, 9]]), 4, packs)
     assert rows["decoder_input_tokens"].tolist() == [[5, 6, 8, 0]]
