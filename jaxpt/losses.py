@@ -106,7 +106,7 @@ def token_loss(
 def sample(project: Project, hidden_BxTxD: jax.Array, key: jax.Array, *, chunk: int = 0) -> jax.Array:
     """A token for each hidden state, drawn from softmax(project(hidden)), by the largest logit + Gumbel noise.
 
-    A position's draw depends on the key, its place and its row alone, not on `chunk`. No gradient passes.
+    A draw depends on the key, the row and the place alone: not on `chunk`, nor on the mesh. No gradient passes.
 
     Args:
       project: as in `token_loss`.

@@ -200,10 +200,16 @@ def test_examples_in_the_docstrings():
     assert doctest.testmod(losses).failed == 0
 
 
-def test_samples_follow_the_distribution_whatever_the_chunk(data):
+def test_samples_follow_the_distribution_whatever_chunk_and_mesh(data):
     key = jax.random.key(0)
     whole, parts = (losses.sample(_project(data["params"]), data["hidden"], key, chunk=chunk) for chunk in (T, 7))
     np.testing.assert_array_equal(whole, parts)
+    mesh = jax.make_mesh((4, 2), ("data", "tensor"), axis_types=(AxisType.Auto,) * 2)
+    kernel = jax.device_put(data["params"]["kernel"], NamedSharding(mesh, PartitionSpec(None, "tensor")))
+    rows = jax.device_put(data["hidden"], NamedSharding(mesh, PartitionSpec("data")))
+    with jax.set_mesh(mesh):
+        project = _project(data["params"] | {"kernel": kernel})
+        np.testing.assert_array_equal(whole, jax.jit(lambda h: losses.sample(project, h, key, chunk=7))(rows))
     hidden = jnp.log(jnp.broadcast_to(jnp.array([0.5, 0.3, 0.15, 0.05]), (4, 2500, 4)))
     counts = np.bincount(np.ravel(losses.sample(lambda x: x, hidden, key)), minlength=4)
     expected = 10_000 * np.array([0.5, 0.3, 0.15, 0.05])

@@ -11,11 +11,11 @@ import tensorflow as tf
 
 from jaxpt.data.tasks import bind
 from jaxpt.errors import UserError
-from jaxpt.models import base
 from jaxpt.objectives import masked_lm
 from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.masked_lm import MaskedLM
 from tests import families
+from tests.models.helpers import drawn
 
 VOCABULARY = Vocabulary(size=300, cls=290, sep=291, mask=292)
 
@@ -87,7 +87,7 @@ def losses():
     """(batch, objective, batch → {part: loss of each row}, jitted) of a sentence-order BERT."""
     config = families.config("bert", objective={"next_sentence": False, "sentence_order": True})
     batch, model = families.batch(config), config.model.build()
-    params = base.init(model, jax.random.key(0))
+    params = drawn(model)
 
     @jax.jit
     def parts(batch):

@@ -14,6 +14,7 @@ from jaxpt.objectives import span_boundary
 from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.span_boundary import SpanBoundary, boundaries
 from tests import families
+from tests.models.helpers import drawn
 
 CONFIG = families.config(
     "bert", model={"span_boundary": 3, "span_position_dim": 6, "next_sentence": False, "layers": 1},
@@ -28,8 +29,7 @@ def case():
     batch = families.batch(CONFIG) | {"masked_positions": POSITIONS, "masked_weights": np.float32(POSITIONS > 0)}
     batch["encoder_segment_ids"] = np.ones_like(batch["encoder_segment_ids"])
     model = CONFIG.model.build()
-    params = jax.tree.map(lambda x: x + 0.1, jax.jit(lambda key: base.init(model, key))(jax.random.key(0)))
-    return batch, model, params
+    return batch, model, drawn(model)
 
 
 def test_boundaries_against_a_loop():
