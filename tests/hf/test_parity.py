@@ -57,15 +57,15 @@ LLAMA3 = {
 CASES = {
     "bert": ("BertForPreTraining", "BertConfig", SIZES),
     "bert, masked LM alone": ("BertForMaskedLM", "BertConfig", SIZES | {"type_vocab_size": 3}),
-    "bert, relu": ("BertForPreTraining", "BertConfig", SIZES | {"hidden_act": "relu", "layer_norm_eps": 1e-3}),
+    "bert, relu, epsilon": ("BertForPreTraining", "BertConfig", SIZES | {"hidden_act": "relu", "layer_norm_eps": 1e-3}),
     "bert, gelu_new": ("BertForPreTraining", "BertConfig", SIZES | {"hidden_act": "gelu_new"}),
     "gpt2": ("GPT2LMHeadModel", "GPT2Config", GPT2_SIZES | {"n_inner": FF}),
     "gpt2, untied": ("GPT2LMHeadModel", "GPT2Config", GPT2_SIZES | {"tie_word_embeddings": False}),
-    "gpt2, options": (
+    "gpt2, relu, epsilon": (
         "GPT2LMHeadModel", "GPT2Config", GPT2_SIZES | {"activation_function": "relu", "layer_norm_epsilon": 1e-3},
     ),
     "t5": ("T5ForConditionalGeneration", "T5Config", T5_SIZES),
-    "t5, options": (
+    "t5, gated silu, epsilon": (
         "T5ForConditionalGeneration", "T5Config",
         T5_SIZES | {"layer_norm_epsilon": 1e-3, "feed_forward_proj": "gated-silu"},
     ),
@@ -93,7 +93,7 @@ CASES = {
         LLAMA_SIZES | {"rope_parameters": {"rope_type": "linear", "rope_theta": 100.0, "factor": 3.0}},
     ),
     "roberta": ("RobertaForMaskedLM", "RobertaConfig", SIZES | {"type_vocab_size": 1}),
-    "roberta, options": (
+    "roberta, token types, padding id, relu, epsilon": (
         "RobertaForMaskedLM", "RobertaConfig",
         SIZES | {"type_vocab_size": 2, "pad_token_id": 2, "hidden_act": "relu", "layer_norm_eps": 1e-3},
     ),
@@ -112,18 +112,18 @@ CASES = {
     ),
     "electra generator": ("ElectraForMaskedLM", "ElectraConfig", SIZES | {"embedding_size": 10, "hidden_act": "relu"}),
     "openai-gpt": ("OpenAIGPTLMHeadModel", "OpenAIGPTConfig", GPT2_SIZES),
-    "openai-gpt, options": (
+    "openai-gpt, relu, epsilon": (
         "OpenAIGPTLMHeadModel", "OpenAIGPTConfig", GPT2_SIZES | {"afn": "relu", "layer_norm_epsilon": 1e-3}
     ),
     "mt5": ("MT5ForConditionalGeneration", "MT5Config", T5_SIZES),
     "bart": ("BartForConditionalGeneration", "BartConfig", BART_SIZES),
-    "bart, options": (
+    "bart, scaled embeddings, relu": (
         "BartForConditionalGeneration", "BartConfig",
         BART_SIZES | {"scale_embedding": True, "activation_function": "relu"},
     ),
     "mbart": ("MBartForConditionalGeneration", "MBartConfig", BART_SIZES | {"scale_embedding": True}),
     "modernbert": ("ModernBertForMaskedLM", "ModernBertConfig", MODERN_SIZES),
-    "modernbert, options": (
+    "modernbert, biases, silu, rotary bases, every second layer global": (
         "ModernBertForMaskedLM", "ModernBertConfig",
         MODERN_SIZES | {
             "num_hidden_layers": 4, "global_attn_every_n_layers": 2, "norm_bias": True, "attention_bias": True,
@@ -155,7 +155,7 @@ CASES = {
                          "norm_rel_ebd": "none"},
     ),
     "xlnet": ("XLNetLMHeadModel", "XLNetConfig", XLNET_SIZES),
-    "xlnet, options": (
+    "xlnet, clamped distances, relu, epsilon": (
         "XLNetLMHeadModel", "XLNetConfig",
         XLNET_SIZES | {"clamp_len": 4, "ff_activation": "relu", "layer_norm_eps": 1e-3},
     ),
