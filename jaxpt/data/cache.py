@@ -8,7 +8,6 @@ for it, wherever the disk has locks.
 
 from __future__ import annotations
 
-import fcntl
 import multiprocessing
 import os
 import signal
@@ -21,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from jaxpt import disk
 from jaxpt.data._tf import tf
 from jaxpt.data.mirror import fetch
 from jaxpt.data.progress import Progress, work_line
@@ -170,18 +170,12 @@ def _sweep(directory: Path, say: Progress) -> None:
 
 @contextmanager
 def _lock(directory: Path, say: Progress) -> Iterator[None]:
-    """Held by one process at a time; the kernel lets go of it when the process dies."""
+    """Held by one process at a time; on a disk without locks two write the same bytes, each under names of its own."""
     handle = os.open(directory, os.O_RDONLY)
     try:
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                say.update(f"waiting for another process that prepares {directory}")
-                time.sleep(_POLL)
-            except OSError:
-                break  # a disk without locks: two processes write the same bytes, each under names of its own
+        while not disk.lock(handle):
+            say.update(f"waiting for another process that prepares {directory}")
+            time.sleep(_POLL)
         yield
     finally:
         os.close(handle)

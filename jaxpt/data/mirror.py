@@ -1,7 +1,8 @@
 """Records that were prepared elsewhere, on a web server or an object store: copied once, then read from the local disk.
 
 One request a shard, none a record. A copy is checked against the manifest before it gets its name; a server that does
-not answer, or gives other bytes, is asked again, then named.
+not answer, or gives other bytes, is asked again, then named. Tested against a server that is slow, lies and breaks off;
+what TensorFlow opens (`gs://…`) has its time-outs and is not tested against a real bucket.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
 
+from jaxpt import disk
 from jaxpt.data._tf import tf
 from jaxpt.data.progress import Progress
 from jaxpt.data.readers import open_file
-from jaxpt.data.shard import full_disk, whole_shard
+from jaxpt.data.shard import whole_shard
 from jaxpt.data.store import manifest_is_whole, write_manifest
 from jaxpt.errors import UserError
 
@@ -96,7 +98,7 @@ def _tried(url: str, use: Callable[[IO[bytes]], Any]) -> Any:
                 raise FileNotFoundError(url) from None
             if isinstance(error, FileNotFoundError | tf.errors.NotFoundError):
                 raise FileNotFoundError(url) from None
-            if isinstance(error, OSError) and (full := full_disk(error)):
+            if full := disk.full(error):
                 raise UserError(
                     f"data.mirror: no room for a copy of {url} ({full}); give another data.cache_dir"
                 ) from None

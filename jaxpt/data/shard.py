@@ -9,7 +9,6 @@ they were given in. The header tells records, features, counts and the checksum 
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import tempfile
@@ -21,6 +20,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
+from jaxpt import disk
 from jaxpt.data._tf import tf
 from jaxpt.errors import UserError
 
@@ -28,7 +28,6 @@ _BATCH = 256  # records that leave TensorFlow together
 _CHUNK = 1 << 20  # elements that are narrowed at a time
 _TYPES = {"int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "uint64": "U64", "uint32": "U32",
           "uint16": "U16", "uint8": "U8", "bool": "BOOL", "float32": "F32", "float64": "F64"}  # fmt: skip
-_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 
 class Ragged(NamedTuple):
@@ -74,19 +73,14 @@ def write_shard(
             os.fsync(file.fileno())
         os.replace(partial, path)
     except OSError as error:
-        if full_disk(error):
+        if said := disk.full(error):
             raise UserError(
-                f"{path.parent}: the disk is full ({error.strerror}); what is done is kept: free some space and start "
+                f"{path.parent}: the disk is full ({said}); what is done is kept: free some space and start "
                 "again, or give another data.cache_dir"
             ) from None
         raise
     finally:
         partial.unlink(missing_ok=True)
-
-
-def full_disk(error: OSError) -> str | None:
-    """The system's words for a disk that is full, None for another error."""
-    return error.strerror if error.errno in _FULL else None
 
 
 # ---- writing --------------------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ import contextlib
 import json
 import logging
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers as policies
 
+from jaxpt import disk
 from jaxpt.config import CheckpointConfig
 from jaxpt.errors import UserError
 from jaxpt.train import checksums
@@ -167,12 +167,12 @@ class Checkpoints:
         try:
             yield
         except Exception as error:
-            reason = _disk_error(error)
-            if reason is None:
+            number = disk.error_number(error)
+            if number is None:
                 raise
             whole = self.steps()
             kept = f"the newest checkpoint is that of step {whole[-1]}" if whole else "there is no checkpoint yet"
-            raise UserError(f"{self.directory}: cannot save: {reason}; {kept}") from error
+            raise UserError(f"{self.directory}: cannot save: {os.strerror(number)}; {kept}") from error
 
     def meta(self, step: int) -> dict[str, Any]:
         """What was kept beside the state of `step`."""
@@ -214,14 +214,6 @@ class Checkpoints:
         """Waits for the last save and ends the background threads."""
         with self._saving():
             self._manager.close()
-
-
-def _disk_error(error: BaseException) -> str | None:
-    """What the operating system said, where that is behind an error of Orbax or of TensorStore."""
-    if isinstance(error, OSError) and error.errno:
-        return os.strerror(error.errno)
-    number = re.search(r"OS error (\d+)", str(error))  # TensorStore's words
-    return number and os.strerror(int(number[1]))
 
 
 def disk_need(setup: Setup, config: CheckpointConfig) -> int:

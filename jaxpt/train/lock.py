@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+from jaxpt import disk
 from jaxpt.errors import UserError
 
 
@@ -23,14 +23,10 @@ def hold(run_dir: Path) -> Iterator[None]:
       UserError: another process runs there; it is named.
     """
     with (run_dir / ".lock").open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not disk.lock(file.fileno()):
             file.seek(0)
             holder = file.read().strip() or "another process"
-            raise UserError(f"{run_dir}: {holder} is running there; stop it, or choose another run_dir=…") from None
-        except OSError:
-            pass  # a file system without locks
+            raise UserError(f"{run_dir}: {holder} is running there; stop it, or choose another run_dir=…")
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
         file.flush()
