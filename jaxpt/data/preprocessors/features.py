@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from jaxpt.data.preprocessors.batched import Batch, one_to_one
+from jaxpt.data.preprocessors.batched import Batch, at_starts, one_to_one
 
 Packs = tf.Tensor | None
 
@@ -45,7 +45,7 @@ def encoder_decoder(batch: Batch, inputs_length: int, targets_length: int, start
     inputs, targets = batch["inputs"], batch["targets"]
     # Shifted right as a whole; the first place of each example is then the start.
     shifted = tf.concat([[start], targets.values[:-1]], 0)[: tf.size(targets.values)]
-    shifted = _at_starts(shifted, targets, start)
+    shifted = at_starts(shifted, targets, start)
     return {
         "encoder_input_tokens": _rows(inputs, inputs_length, packs, "inputs"),
         **_layout("encoder", inputs, inputs_length, packs),
@@ -77,7 +77,7 @@ def decoder(batch: Batch, length: int, packs: Packs = None) -> Batch:
     tokens = batch["tokens"]
     none_N = tf.zeros_like(tokens.values, tf.bool)
     sizes_R = tf.maximum(tokens.row_lengths() - 1, 0)
-    is_first_N = _at_starts(none_N, tokens, True)
+    is_first_N = at_starts(none_N, tokens, True)
     is_last_N = tf.concat([is_first_N[1:], [True]], 0)[: tf.size(is_first_N)]
     inputs, targets = (
         tf.RaggedTensor.from_row_lengths(tf.boolean_mask(tokens.values, ~left_out), sizes_R, validate=False)
@@ -187,9 +187,3 @@ def _first(x: tf.RaggedTensor, packs: tf.Tensor) -> tf.Tensor:
 def _by_record(of_row: tf.Tensor, packs: tf.Tensor) -> tf.Tensor:
     """Values of rows as values of their records: [B] → [R]."""
     return tf.repeat(of_row, packs[1:] - packs[:-1])
-
-
-def _at_starts(values: tf.Tensor, x: tf.RaggedTensor, value: int | bool) -> tf.Tensor:
-    """`values` [N] with `value` where a record begins; records without a token are passed over."""
-    starts = tf.boolean_mask(x.row_starts(), x.row_lengths() > 0)
-    return tf.tensor_scatter_nd_update(values, starts[:, None], tf.fill(tf.shape(starts), value))

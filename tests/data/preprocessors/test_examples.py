@@ -7,7 +7,8 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    "name", ["batched", "documents", "features", "masked_lm", "sentence_pairs", "span_corruption", "windows"]
+    "name",
+    ["batched", "denoising", "documents", "features", "masked_lm", "sentence_pairs", "span_corruption", "windows"],
 )
 def test_docstrings(name):
     failed, attempted = doctest.testmod(importlib.import_module(f"jaxpt.data.preprocessors.{name}"))

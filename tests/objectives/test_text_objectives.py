@@ -1,0 +1,152 @@
+"""What holds for every objective that makes both sides of windows of text, and for those of decoders.
+
+Its pipeline gives the features that it declares, packing plans for enough, loss falls on real targets alone, and the
+prediction of a target cannot see it: neither in the encoder's inputs nor in what the decoder has read by then.
+"""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxpt.data._tf import seqio, tf
+from jaxpt.data.preprocessors.batched import derived
+from jaxpt.data.tasks import arguments, bind, resolve
+from jaxpt.errors import UserError
+from jaxpt.models import base, layers
+from jaxpt.objectives.base import Vocabulary
+from jaxpt.objectives.denoising import Denoising
+from jaxpt.objectives.seq2seq import EncoderDecoder
+from jaxpt.objectives.span_corruption import SpanCorruption
+from tests import families
+
+LENGTH, SENTINELS = 24, 40
+SIZE = 259 + SENTINELS
+VOCABULARY = Vocabulary(size=SIZE, eos=1, unk=2, sentinels=SENTINELS)
+
+ENCODER_DECODERS = {
+    "span_corruption": SpanCorruption(density=0.5, mean_span=2.0),
+    **{
+        noise: Denoising(noise=noise, density=0.3, random_probability=0.0)
+        for noise in ("replace_spans", "drop", "bert_style", "mass_style", "deshuffle", "prefix_lm")
+    },
+}
+DECODERS = {}
+OBJECTIVES = ENCODER_DECODERS | DECODERS
+WHOLE = {"bert_style", "mass_style", "deshuffle"}
+"""Their targets are the whole text, of which the encoder reads what is not noise."""
+
+
+def documents():
+    texts = ["The 4th of July 1776 was a Thursday. In Paris it rained.", "x", "yz", "One two three. " * 9]
+    return tf.data.Dataset.from_tensor_slices({"text": texts, "origin": np.zeros([len(texts), 2], np.int64)})
+
+
+@functools.cache
+def made(name):
+    """(lengths of the records, batch) of some documents."""
+    pipeline, vocabulary = OBJECTIVES[name].pipeline(LENGTH, VOCABULARY, seed=0), seqio.ByteVocabulary(SENTINELS)
+    ds = documents()
+    for call in pipeline.prepare:
+        ds = bind(call, vocabulary)(ds)
+    records = list(ds.as_numpy_iterator())
+    batch = {
+        feature: tf.ragged.constant([list(r[feature]) for r in records], tf.int32, row_splits_dtype=tf.int64)
+        for feature in records[0]
+        if feature != "origin"
+    }
+    lengths = {feature: x.row_lengths().numpy() for feature, x in batch.items()}
+    keys = tf.constant(derived(np.arange(len(records), dtype=np.uint64), 3))
+    for call in pipeline.present:
+        function = resolve(call.name)
+        given = {"keys": keys} if "keys" in function.batched.__code__.co_varnames else {}
+        batch = function.batched(batch, **given, **arguments(function, call, vocabulary))
+    return lengths, {feature: x.numpy() for feature, x in batch.items()}
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_features_are_as_declared_and_packing_plans_for_enough(name):
+    lengths, batch = made(name)
+    features = OBJECTIVES[name].features(LENGTH)
+    assert {n: (x.shape[1:], x.dtype.name) for n, x in batch.items()} == features
+    for feature, places in OBJECTIVES[name].footprint(lengths).items():
+        real = (batch[f"{feature.partition('_')[0]}_segment_ids"] > 0).sum(1)
+        assert (real <= places).all() and (places <= features[feature][0][0]).all()
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_loss_falls_on_real_targets_and_the_probe_on_text(name):
+    _, batch = made(name)
+    weights, real = batch["decoder_loss_weights"], batch["decoder_segment_ids"] > 0
+    assert set(np.unique(weights)) <= {0.0, 1.0} and not weights[~real].any() and weights.sum() > 0
+    if name in ENCODER_DECODERS:
+        np.testing.assert_array_equal(weights > 0, real)
+        probe = OBJECTIVES[name].probe(batch, VOCABULARY)
+        assert ((probe > 0) <= (weights > 0)).all() and probe.sum() > 0
+        assert (batch["decoder_target_tokens"][probe > 0] < 259).all()
+
+
+def seen(family, objective, batch, targets):
+    """How strongly the loss of each target depends on what the decoder reads at each place: [targets, rows, places]."""
+    model = families.config(family, model={"vocab_size": SIZE, "layers": 1}).model.build()
+    params = jax.jit(functools.partial(base.init, model))(jax.random.key(0))
+    width, sides = model.config.embed_dim, ["decoder"] if family == "gpt2" else ["encoder", "decoder"]
+
+    def loss(delta, weights):
+        reads = iter(sides)
+
+        def add(embed, args, kwargs, context):
+            x = embed(*args, **kwargs)
+            is_tokens = type(context.module) is layers.Embed and context.method_name == "__call__"
+            return x + delta if is_tokens and next(reads) == "decoder" else x
+
+        with nn.intercept_methods(add):
+            losses, _ = objective.loss(model, params, dict(batch, decoder_loss_weights=weights))
+        return sum(losses.values())
+
+    rows, places = batch["decoder_input_tokens"].shape
+    one = jnp.eye(places)[targets][:, None] * batch["decoder_loss_weights"]
+    slope = jax.jit(jax.vmap(jax.grad(loss), (None, 0)))(jnp.zeros((rows, places, width)), one)
+    return np.abs(slope).sum(-1)
+
+
+def test_a_target_is_predicted_from_the_targets_before_it_alone():
+    """One loss serves all objectives of encoder-decoders, so that one program is compiled for all of them."""
+    batches = {name: made(name)[1] for name in ENCODER_DECODERS}
+    places = max(batch["decoder_input_tokens"].shape[1] for batch in batches.values())
+    joined = {
+        feature: np.concatenate([fitted(b[feature][-3:], places, feature) for b in batches.values()])
+        for feature in batches["span_corruption"]
+    }
+    assert {type(objective).loss for objective in ENCODER_DECODERS.values()} == {EncoderDecoder.loss}
+    real = joined["decoder_loss_weights"] > 0
+    read, said = joined["decoder_input_tokens"], joined["decoder_target_tokens"]
+    np.testing.assert_array_equal(read[:, 1:][real[:, 1:]], said[:, :-1][real[:, 1:]])
+    targets = np.arange(0, places, 3)
+    slope = seen("t5", SpanCorruption(), joined, targets)
+    for n, target in enumerate(targets):
+        assert not slope[n][:, target + 1 :].any()
+        assert (slope[n][real[:, target], : target + 1] > 0).all()
+
+
+def fitted(x, places, feature):
+    """Features of decoders filled up to so many places."""
+    return np.pad(x, [(0, 0), (0, places - x.shape[1])]) if feature.startswith("decoder") else x
+
+
+def test_settings_that_cannot_be_right_are_refused():
+    for message, objective, length, vocabulary in (
+        ("need up to .* sentinels", Denoising(), 1024, VOCABULARY),
+        ("mask or sentinels", Denoising(noise="bert_style"), 64, Vocabulary(size=9, eos=1)),
+        ("too short", Denoising(), 3, VOCABULARY),
+        ("EOS", Denoising(), 64, Vocabulary(size=9, sentinels=4)),
+    ):
+        with pytest.raises(UserError, match=message):
+            objective.check(None, length, vocabulary)
+    for density in (0.0, 1.0):
+        with pytest.raises(ValueError, match="density"):
+            Denoising(density=density)
+    Denoising().check(None, 512, Vocabulary(size=32100, eos=1, sentinels=100))  # T5's own
