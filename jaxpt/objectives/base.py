@@ -8,6 +8,7 @@ Batch features, all [batch, ...], by their SeqIO names:
   encoder_token_types                                                     int32 [batch, length]       (BERT)
   decoder_input_tokens, decoder_target_tokens, decoder_segment_ids, decoder_positions   int32 [batch, length]
   decoder_loss_weights                                                    float32 [batch, length]
+  decoder_prefix (1 where all of the segment may look)                    int32 [batch, length]       (prefix LM)
   masked_positions, masked_targets int32, masked_weights float32          [batch, max_predictions]
   next_sentence_labels int32, next_sentence_weights float32               [batch]
 A segment id is 0 on padding; real tokens count the records of a row, from 1, and in each positions start at 0. A row of

@@ -18,7 +18,10 @@ from jaxpt.data.tasks import arguments, bind, resolve
 from jaxpt.errors import UserError
 from jaxpt.models import base, layers
 from jaxpt.objectives.base import Vocabulary
+from jaxpt.objectives.causal_lm import CausalLM
 from jaxpt.objectives.denoising import Denoising
+from jaxpt.objectives.fill_in_the_middle import FillInTheMiddle
+from jaxpt.objectives.prefix_lm import PrefixLM
 from jaxpt.objectives.seq2seq import EncoderDecoder
 from jaxpt.objectives.span_corruption import SpanCorruption
 from tests import families
@@ -31,13 +34,17 @@ ENCODER_DECODERS = {
     "span_corruption": SpanCorruption(density=0.5, mean_span=2.0),
     **{
         noise: Denoising(noise=noise, density=0.3, random_probability=0.0)
-        for noise in ("replace_spans", "drop", "bert_style", "mass_style", "deshuffle", "prefix_lm")
+        for noise in ("replace_spans", "drop", "bert_style", "mass_style", "deshuffle")
     },
+    "prefix_and_rest": Denoising(noise="prefix_lm"),
 }
-DECODERS = {}
+DECODERS = {
+    "causal_lm": CausalLM(),
+    "reset_at_documents": CausalLM(reset_at_documents=True),
+    "prefix_lm": PrefixLM(),
+    "fill_in_the_middle": FillInTheMiddle(),
+}
 OBJECTIVES = ENCODER_DECODERS | DECODERS
-WHOLE = {"bert_style", "mass_style", "deshuffle"}
-"""Their targets are the whole text, of which the encoder reads what is not noise."""
 
 
 def documents():
@@ -91,9 +98,10 @@ def test_loss_falls_on_real_targets_and_the_probe_on_text(name):
 
 def seen(family, objective, batch, targets):
     """How strongly the loss of each target depends on what the decoder reads at each place: [targets, rows, places]."""
-    model = families.config(family, model={"vocab_size": SIZE, "layers": 1}).model.build()
+    of = "t5" if family == "t5_lm" else family
+    model = families.config(of, model={"kind": family, "vocab_size": SIZE, "layers": 1}).model.build()
     params = jax.jit(functools.partial(base.init, model))(jax.random.key(0))
-    width, sides = model.config.embed_dim, ["decoder"] if family == "gpt2" else ["encoder", "decoder"]
+    width, sides = model.config.embed_dim, ["encoder", "decoder"] if family == "t5" else ["decoder"]
 
     def loss(delta, weights):
         reads = iter(sides)
@@ -132,6 +140,47 @@ def test_a_target_is_predicted_from_the_targets_before_it_alone():
         assert (slope[n][real[:, target], : target + 1] > 0).all()
 
 
+@pytest.mark.parametrize("family", ["gpt2", "t5_lm"])
+def test_a_target_sees_the_prefix_and_the_tokens_before_it(family):
+    """Prefix LM, and the other objectives with a prefix of no tokens, so that one program serves all."""
+    batches = [{"decoder_prefix": np.zeros_like(b["decoder_positions"])} | b for b in (made(n)[1] for n in DECODERS)]
+    joined = {feature: np.concatenate([b[feature][-3:] for b in batches]) for feature in batches[0]}
+    targets = np.arange(0, LENGTH, 3)
+    slope = seen(family, PrefixLM(), joined, targets)
+    segments, prefix = joined["decoder_segment_ids"], joined["decoder_prefix"] > 0
+    for n, target in enumerate(targets):
+        open_ = (np.arange(LENGTH) <= target) | prefix
+        own = open_ & (segments == segments[:, target : target + 1])
+        carries = joined["decoder_loss_weights"][:, target] > 0
+        assert not slope[n][~own].any()
+        assert (slope[n][carries] > 0)[own[carries]].all()
+        # What the prefix shows is before the first target.
+        assert (prefix.sum(1) <= target + 1)[carries].all()
+
+
+def test_documents_of_a_window_are_as_in_windows_of_their_own():
+    _, batch = made("reset_at_documents")
+    _, plain = made("causal_lm")
+    for name in ("decoder_input_tokens", "decoder_target_tokens", "decoder_loss_weights"):
+        np.testing.assert_array_equal(batch[name], plain[name])
+    opens = (batch["decoder_input_tokens"] == VOCABULARY.eos) & (batch["decoder_segment_ids"] > 0)
+    assert opens.sum() >= 3
+    opens[:, 0] = True
+    real = batch["decoder_segment_ids"] > 0
+    np.testing.assert_array_equal(np.where(real, np.cumsum(opens, 1), 0), batch["decoder_segment_ids"])
+    place = np.tile(np.arange(LENGTH), (len(opens), 1))
+    since = place - np.maximum.accumulate(np.where(opens, place, 0), 1)
+    np.testing.assert_array_equal(np.where(real, since, 0), batch["decoder_positions"])
+
+
+def test_loss_of_prefix_lm_is_that_of_the_rest():
+    lengths, batch = made("prefix_lm")
+    prefix = batch["decoder_prefix"].sum(1)
+    assert (prefix >= 1).all() and (prefix < lengths["tokens"]).all()
+    np.testing.assert_array_equal(batch["decoder_loss_weights"].sum(1), lengths["tokens"] - prefix)
+    np.testing.assert_array_equal(batch["decoder_loss_weights"].argmax(1), prefix - 1)
+
+
 def fitted(x, places, feature):
     """Features of decoders filled up to so many places."""
     return np.pad(x, [(0, 0), (0, places - x.shape[1])]) if feature.startswith("decoder") else x
@@ -143,6 +192,11 @@ def test_settings_that_cannot_be_right_are_refused():
         ("mask or sentinels", Denoising(noise="bert_style"), 64, Vocabulary(size=9, eos=1)),
         ("too short", Denoising(), 3, VOCABULARY),
         ("EOS", Denoising(), 64, Vocabulary(size=9, sentinels=4)),
+        ("set separator: true", CausalLM(reset_at_documents=True, separator=False), 64, VOCABULARY),
+        ("end-of-text", PrefixLM(), 64, Vocabulary(size=9)),
+        ("too short", PrefixLM(), 1, VOCABULARY),
+        ("3 sentinels", FillInTheMiddle(), 64, Vocabulary(size=9, eos=1, sentinels=2)),
+        ("too short", FillInTheMiddle(), 7, VOCABULARY),
     ):
         with pytest.raises(UserError, match=message):
             objective.check(None, length, vocabulary)

@@ -52,8 +52,8 @@ def replace_spans(
       {"inputs": int32 [at most length + 1], "targets": int32 [at most targets_length], "origin"}.
 
     Example:
-      >>> ex = {"tokens": tf.range(11, 19)}
-      >>> ex = replace_spans.__wrapped__(ex, (0, 4), density=0.4, first_sentinel=99, sentinels=10, targets_length=10, eos=1)
+      >>> settings = {"first_sentinel": 99, "sentinels": 10, "targets_length": 10, "eos": 1}
+      >>> ex = replace_spans.__wrapped__({"tokens": tf.range(11, 19)}, (0, 4), density=0.4, **settings)
       >>> {name: x.numpy().tolist() for name, x in ex.items()}
       {'inputs': [99, 12, 98, 15, 97, 18, 1], 'targets': [11, 99, 13, 14, 98, 16, 17, 97, 1]}
     """
@@ -165,11 +165,29 @@ def split(batch: Batch, keys: tf.Tensor, eos: int) -> Batch:
       {'inputs': [11, 12, 13, 1], 'targets': [14, 15, 16, 17, 18, 1]}
     """
     tokens = batch["tokens"]
-    in_prefix_N = places(tokens) < tf.repeat(prefix_lengths(keys, tokens), tokens.row_lengths())
+    in_prefix_N = places(tokens) < tf.repeat(_prefix_lengths(keys, tokens), tokens.row_lengths())
     return _sides(batch, only(tokens, in_prefix_N), only(tokens, ~in_prefix_N), eos)
 
 
-def prefix_lengths(keys: tf.Tensor, tokens: tf.RaggedTensor) -> tf.Tensor:
+@one_to_one
+def mark_prefix(batch: Batch, keys: tf.Tensor) -> Batch:
+    """Says how much of each text is its prefix, uniform on 1 … length - 1: 1 for a text of one token.
+
+    Args:
+      batch: records with "tokens" int32 [length]; their other features are passed through.
+      keys: of the records' draws.
+
+    Returns:
+      The records with "prefix", an int32 scalar.
+
+    Example:
+      >>> mark_prefix.__wrapped__({"tokens": tf.range(11, 19)}, (0, 4))["prefix"].numpy().item()
+      3
+    """
+    return {**batch, "prefix": _prefix_lengths(keys, batch["tokens"])}
+
+
+def _prefix_lengths(keys: tf.Tensor, tokens: tf.RaggedTensor) -> tf.Tensor:
     """Length of each record's prefix, uniform on 1 … length - 1; 1 for a record of one token: int32 [R]."""
     lengths_R = tf.cast(tokens.row_lengths(), tf.int32)
     return 1 + below(tf.maximum(lengths_R - 1, 1), bits(keys, tf.constant([[0]]))[:, 0])

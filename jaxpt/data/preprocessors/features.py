@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from jaxpt.data.preprocessors.batched import Batch, at_starts, one_to_one
+from jaxpt.data.preprocessors.batched import Batch, at_starts, one_to_one, places
 
 Packs = tf.Tensor | None
 
@@ -54,16 +54,19 @@ def encoder_decoder(batch: Batch, inputs_length: int, targets_length: int, start
 
 
 @one_to_one
-def decoder(batch: Batch, length: int, packs: Packs = None) -> Batch:
+def decoder(batch: Batch, length: int, opening: int | None = None, packs: Packs = None) -> Batch:
     """Features of a decoder: every token but the first is a target, its inputs are those before it.
 
     Args:
-      batch: records with "tokens" int32 [at most length + 1].
+      batch: records with "tokens" int32 [at most length + 1], and possibly "prefix", an int32 scalar: the first so many
+        tokens are no targets.
       length: length of the features.
+      opening: id that begins a segment of its own wherever it stands; None: a record is one segment.
       packs: which records a row is made of; None: one each.
 
     Returns:
-      decoder_{input_tokens,target_tokens,segment_ids,positions} and decoder_loss_weights [length].
+      decoder_{input_tokens,target_tokens,segment_ids,positions} and decoder_loss_weights [length], and decoder_prefix
+      [length], 1 at the prefix's tokens, if the records have one.
 
     Raises:
       tf.errors.InvalidArgumentError: more than length + 1 tokens.
@@ -73,6 +76,10 @@ def decoder(batch: Batch, length: int, packs: Packs = None) -> Batch:
       >>> ex = next(decoder(ds, length=3).as_numpy_iterator())
       >>> [ex["decoder_" + name].tolist() for name in ("input_tokens", "target_tokens", "loss_weights")]
       [[5, 6, 0], [6, 7, 0], [1.0, 1.0, 0.0]]
+      >>> ds = tf.data.Dataset.from_tensors({"tokens": [5, 6, 1, 7, 8]})
+      >>> ex = next(decoder(ds, length=4, opening=1).as_numpy_iterator())
+      >>> [ex["decoder_" + name].tolist() for name in ("input_tokens", "segment_ids", "positions")]
+      [[5, 6, 1, 7], [1, 1, 2, 2], [0, 1, 0, 1]]
     """
     tokens = batch["tokens"]
     none_N = tf.zeros_like(tokens.values, tf.bool)
@@ -83,7 +90,27 @@ def decoder(batch: Batch, length: int, packs: Packs = None) -> Batch:
         tf.RaggedTensor.from_row_lengths(tf.boolean_mask(tokens.values, ~left_out), sizes_R, validate=False)
         for left_out in (is_last_N, is_first_N)
     )
-    return _decoder(inputs, targets, length, packs)
+    features = _decoder(inputs, targets, length, packs)
+    if opening is not None:
+        pieces, rows = _cut_at(inputs, opening, packs)
+        features |= _layout("decoder", pieces, length, rows)
+    if "prefix" in batch:
+        prefix_N = tf.repeat(batch["prefix"], sizes_R)
+        in_prefix, after = places(inputs) < prefix_N, places(inputs) + 1 >= prefix_N
+        features |= {
+            "decoder_prefix": _rows(inputs.with_values(tf.cast(in_prefix, tf.int32)), length, packs, "tokens"),
+            "decoder_loss_weights": _rows(inputs.with_values(tf.cast(after, tf.float32)), length, packs, "tokens"),
+        }
+    return features
+
+
+def _cut_at(x: tf.RaggedTensor, opening: int, packs: Packs) -> tuple[tf.RaggedTensor, tf.Tensor]:
+    """Records cut before each opening token, and which of the pieces a row is made of."""
+    starts = tf.where(at_starts(x.values == opening, x, True))[:, 0]
+    bounds = tf.concat([starts, [tf.size(x.values, tf.int64)]], 0)
+    rows = x.row_splits if packs is None else tf.gather(x.row_splits, packs)
+    pieces = tf.RaggedTensor.from_row_splits(x.values, bounds, validate=False)
+    return pieces, tf.searchsorted(bounds, rows, out_type=tf.int64)
 
 
 @one_to_one
