@@ -149,7 +149,7 @@ class Llama(nn.Module):
         prefix: jax.Array | None = None,
         deterministic: bool = True,
     ) -> jax.Array:
-        """Hidden states after the final norm; each position sees itself, those before it and the prefix, up to `window`.
+        """Hidden states after the final norm; each sees itself, those before it and the prefix, up to `window`.
 
         Args:
           tokens_BxL: token ids.

@@ -107,6 +107,8 @@ class TextDenoising(EncoderDecoder):
     def probe(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
         targets = batch["decoder_target_tokens"]
         text = (targets != vocabulary.eos) & (targets < vocabulary.size - vocabulary.sentinels)
+        if vocabulary.bos is not None:
+            text &= targets != vocabulary.bos
         return batch["decoder_loss_weights"] * text
 
 

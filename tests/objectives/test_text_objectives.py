@@ -17,10 +17,12 @@ from jaxpt.data.preprocessors.batched import derived
 from jaxpt.data.tasks import arguments, bind, resolve
 from jaxpt.errors import UserError
 from jaxpt.models import base, layers
+from jaxpt.objectives.bart import Bart
 from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.causal_lm import CausalLM
 from jaxpt.objectives.denoising import Denoising
 from jaxpt.objectives.fill_in_the_middle import FillInTheMiddle
+from jaxpt.objectives.mass import Mass
 from jaxpt.objectives.prefix_lm import PrefixLM
 from jaxpt.objectives.seq2seq import EncoderDecoder
 from jaxpt.objectives.span_corruption import SpanCorruption
@@ -37,6 +39,9 @@ ENCODER_DECODERS = {
         for noise in ("replace_spans", "drop", "bert_style", "mass_style", "deshuffle")
     },
     "prefix_and_rest": Denoising(noise="prefix_lm"),
+    "bart": Bart(mask_rate=0.3, insert_rate=0.1, rotate=0.5),
+    "token_deletion": Bart(mask_rate=0.3, mask_length="subword", replace="nothing"),
+    "mass": Mass(),
 }
 DECODERS = {
     "causal_lm": CausalLM(),
@@ -192,6 +197,13 @@ def test_settings_that_cannot_be_right_are_refused():
         ("mask or sentinels", Denoising(noise="bert_style"), 64, Vocabulary(size=9, eos=1)),
         ("too short", Denoising(), 3, VOCABULARY),
         ("EOS", Denoising(), 64, Vocabulary(size=9, sentinels=4)),
+        ("EOS", Bart(), 64, Vocabulary(size=9, mask=4)),
+        ("mask or sentinels", Bart(), 64, Vocabulary(size=9, eos=1)),
+        ("too short", Bart(), 7, VOCABULARY),
+        ("nothing to restore", Bart(mask_rate=0.0, permute_sentences=0.0), 64, VOCABULARY),
+        ("mask or sentinels", Mass(), 64, Vocabulary(size=9, eos=1)),
+        ("too short", Mass(), 3, VOCABULARY),
+        ("mask_probability .* more than 1", Mass(mask_probability=0.95), 64, VOCABULARY),
         ("set separator: true", CausalLM(reset_at_documents=True, separator=False), 64, VOCABULARY),
         ("end-of-text", PrefixLM(), 64, Vocabulary(size=9)),
         ("too short", PrefixLM(), 1, VOCABULARY),
@@ -203,4 +215,8 @@ def test_settings_that_cannot_be_right_are_refused():
     for density in (0.0, 1.0):
         with pytest.raises(ValueError, match="density"):
             Denoising(density=density)
+    for settings in ({"mask_rate": 1.0}, {"insert_rate": 1.0}, {"poisson_lambda": 0.5}):
+        with pytest.raises(ValueError, match=next(iter(settings))):
+            Bart(**settings)
+    Bart(mask_rate=0.0).check(None, 64, Vocabulary(size=9, eos=1))  # sentences alone need no mask
     Denoising().check(None, 512, Vocabulary(size=32100, eos=1, sentinels=100))  # T5's own

@@ -150,6 +150,26 @@ def choose(keys_R: tf.Tensor, sizes_R: tf.Tensor, counts_R: tf.Tensor) -> tuple[
     return tf.sort(tf.where(real, best, tf.int32.max)), real
 
 
+def chosen(keys: tf.Tensor, sizes: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
+    """`choose` as a mask of all places of all records end to end.
+
+    Args:
+      keys: uint64 [records].
+      sizes: int32 [records], places of each record.
+      counts: int32 [records], how many to choose, at most as many as there are.
+
+    Returns:
+      bool [places of all records].
+
+    Example:
+      >>> chosen(tf.constant([7, 8], tf.uint64), tf.constant([4, 3]), tf.constant([2, 3])).numpy().astype(int).tolist()
+      [0, 0, 1, 1, 1, 1, 1]
+    """
+    place, real = choose(keys, sizes, counts)
+    at = tf.boolean_mask(tf.cumsum(sizes, exclusive=True)[:, None] + tf.where(real, place, 0), real)
+    return tf.scatter_nd(at[:, None], tf.ones_like(at), [tf.reduce_sum(sizes)]) > 0
+
+
 def below(limit: Any, x: tf.Tensor) -> tf.Tensor:
     """Random bits (0 … 2^31 - 1) as numbers 0 … limit - 1, by multiplication.
 

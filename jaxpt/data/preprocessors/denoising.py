@@ -61,8 +61,8 @@ def replace_spans(
     is_noise_N = token_uniform(derived(keys, 1), tokens) < density
     is_first_N = is_noise_N & ~at_starts(tf.roll(is_noise_N, 1, 0), tokens, False)
     # In the targets each noise token takes a place, and each run of noise the sentinel before it.
-    spans_N = _so_far(is_first_N, tokens)
-    taken_N = _so_far(is_noise_N, tokens) + spans_N
+    spans_N = so_far(is_first_N, tokens)
+    taken_N = so_far(is_noise_N, tokens) + spans_N
     is_noise_N &= (taken_N <= targets_length - 2) & (spans_N < sentinels)
     return with_sentinels(batch, is_noise_N, first_sentinel, eos)
 
@@ -88,7 +88,7 @@ def drop(batch: Batch, keys: tf.Tensor, density: float, targets_length: int, eos
     """
     tokens = batch["tokens"]
     is_noise_N = token_uniform(derived(keys, 1), tokens) < density
-    is_noise_N &= _so_far(is_noise_N, tokens) < targets_length
+    is_noise_N &= so_far(is_noise_N, tokens) < targets_length
     return _sides(batch, only(tokens, ~is_noise_N), only(tokens, is_noise_N), eos)
 
 
@@ -193,7 +193,7 @@ def _prefix_lengths(keys: tf.Tensor, tokens: tf.RaggedTensor) -> tf.Tensor:
     return 1 + below(tf.maximum(lengths_R - 1, 1), bits(keys, tf.constant([[0]]))[:, 0])
 
 
-def _so_far(chosen_N: tf.Tensor, tokens: tf.RaggedTensor) -> tf.Tensor:
+def so_far(chosen_N: tf.Tensor, tokens: tf.RaggedTensor) -> tf.Tensor:
     """How many of the chosen tokens of its record stand up to each token, itself counted: int32 [N]."""
     count_N = tf.cumsum(tf.cast(chosen_N, tf.int32))
     before_R = tf.gather(tf.pad(count_N, [[1, 0]]), tokens.row_starts())

@@ -23,7 +23,8 @@ def encoder_decoder(batch: Batch, inputs_length: int, targets_length: int, start
     """Features of an encoder-decoder; the decoder reads the targets shifted right.
 
     Args:
-      batch: examples with "inputs" and "targets", int32 [any].
+      batch: examples with "inputs" and "targets", int32 [any], and possibly "decoder_inputs", which the decoder then
+        reads, and "offset", an int32 scalar, where its positions start.
       inputs_length: length of the encoder's features.
       targets_length: length of the decoder's features.
       start: id that the decoder starts from, in each segment.
@@ -44,13 +45,16 @@ def encoder_decoder(batch: Batch, inputs_length: int, targets_length: int, start
     """
     inputs, targets = batch["inputs"], batch["targets"]
     # Shifted right as a whole; the first place of each example is then the start.
-    shifted = tf.concat([[start], targets.values[:-1]], 0)[: tf.size(targets.values)]
-    shifted = at_starts(shifted, targets, start)
-    return {
+    shifted = at_starts(tf.roll(targets.values, 1, 0), targets, start)
+    features = {
         "encoder_input_tokens": _rows(inputs, inputs_length, packs, "inputs"),
         **_layout("encoder", inputs, inputs_length, packs),
-        **_decoder(targets.with_values(shifted), targets, targets_length, packs),
+        **_decoder(batch.get("decoder_inputs", targets.with_values(shifted)), targets, targets_length, packs),
     }
+    if "offset" in batch:
+        offsets = targets.with_values(tf.repeat(batch["offset"], targets.row_lengths()))
+        features["decoder_positions"] += _rows(offsets, targets_length, packs, "targets")
+    return features
 
 
 @one_to_one
