@@ -7,12 +7,12 @@
     token deletion        a c. d e.                  mask_length: subword, replace: nothing
     document rotation     c. d e. a b                rotate: 1.0
 
-BOS, where the vocabulary has one, and EOS enclose both sides; the decoder starts from EOS. <M> is the vocabulary's mask,
-or its first sentinel where it has none.
+BOS, where the vocabulary has one, and EOS enclose both sides; the decoder starts from EOS. <M> is the vocabulary's
+mask, or its first sentinel where it has none.
 
-The defaults are the paper's large model's: infilling of 30 % of the words, lengths of mean 3, all sentences permuted. The
-released scripts have poisson_lambda: 3.5 and random_probability: 0.1, mBART's mask_rate: 0.35 and poisson_lambda: 3.5.
-Infilling with replace: token is SpanBERT's masking of spans. Papers: https://arxiv.org/abs/1910.13461, mBART
+The defaults are the paper's large model's: infilling of 30 % of the words, spans of 3 words on average, all sentences
+permuted. The released scripts have poisson_lambda: 3.5 and random_probability: 0.1; mBART has mask_rate: 0.35 and
+poisson_lambda: 3.5, and a language id at the end of either side, which is not here. Papers: https://arxiv.org/abs/1910.13461, mBART
 https://arxiv.org/abs/2001.08210
 """
 

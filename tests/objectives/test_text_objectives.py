@@ -26,6 +26,7 @@ from jaxpt.objectives.mass import Mass
 from jaxpt.objectives.prefix_lm import PrefixLM
 from jaxpt.objectives.seq2seq import EncoderDecoder
 from jaxpt.objectives.span_corruption import SpanCorruption
+from jaxpt.objectives.ul2 import UL2, Denoiser
 from tests import families
 
 LENGTH, SENTINELS = 24, 40
@@ -42,6 +43,7 @@ ENCODER_DECODERS = {
     "bart": Bart(mask_rate=0.3, insert_rate=0.1, rotate=0.5),
     "token_deletion": Bart(mask_rate=0.3, mask_length="subword", replace="nothing"),
     "mass": Mass(),
+    "ul2": UL2(),
 }
 DECODERS = {
     "causal_lm": CausalLM(),
@@ -204,6 +206,9 @@ def test_settings_that_cannot_be_right_are_refused():
         ("mask or sentinels", Mass(), 64, Vocabulary(size=9, eos=1)),
         ("too short", Mass(), 3, VOCABULARY),
         ("mask_probability .* more than 1", Mass(mask_probability=0.95), 64, VOCABULARY),
+        ("three of them for the modes", UL2(), 64, Vocabulary(size=9, eos=1, sentinels=3)),
+        ("beside the 3 modes", UL2(), 512, VOCABULARY),
+        ("too short", UL2(), 7, VOCABULARY),
         ("set separator: true", CausalLM(reset_at_documents=True, separator=False), 64, VOCABULARY),
         ("end-of-text", PrefixLM(), 64, Vocabulary(size=9)),
         ("too short", PrefixLM(), 1, VOCABULARY),
@@ -219,4 +224,7 @@ def test_settings_that_cannot_be_right_are_refused():
         with pytest.raises(ValueError, match=next(iter(settings))):
             Bart(**settings)
     Bart(mask_rate=0.0).check(None, 64, Vocabulary(size=9, eos=1))  # sentences alone need no mask
+    with pytest.raises(ValueError, match="density"):
+        UL2(denoisers=(Denoiser(mode="S2S", density=1.0),))
     Denoising().check(None, 512, Vocabulary(size=32100, eos=1, sentinels=100))  # T5's own
+    UL2().check(None, 512, Vocabulary(size=32100, eos=1, sentinels=100))

@@ -46,6 +46,18 @@ def corrupt(batch: Batch, keys: tf.Tensor, density: float, mean_span: float, fir
       >>> {name: x.tolist() for name, x in next(ds.as_numpy_iterator()).items()}
       {'inputs': [11, 12, 13, 99, 16, 98, 1], 'targets': [99, 14, 15, 98, 17, 18, 1]}
     """
+    return corrupted(batch, keys, density, mean_span, first_sentinel, eos)
+
+
+def corrupted(
+    batch: Batch,
+    keys: tf.Tensor,
+    density: float | tf.Tensor,
+    mean_span: float | tf.Tensor,
+    first_sentinel: int,
+    eos: int,
+) -> Batch:
+    """`corrupt`, each record possibly under a density and a mean of its own, float64 [R]."""
     length_R = tf.cast(batch["tokens"].row_lengths(), tf.int32)
     noise_R, spans_R = _noise_counts(length_R, density, mean_span)
     is_noise_N = _noise(keys, batch["tokens"], noise_R, spans_R)
@@ -87,7 +99,9 @@ def ended(tokens: tf.RaggedTensor, eos: int) -> tf.RaggedTensor:
     return tf.concat([tokens, tf.fill([tokens.nrows(), 1], eos)], axis=1)
 
 
-def _noise_counts(length: tf.Tensor, density: float, mean_span: float) -> tuple[tf.Tensor, tf.Tensor]:
+def _noise_counts(
+    length: tf.Tensor, density: float | tf.Tensor, mean_span: float | tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
     """`objectives.span_corruption.noise_counts` in graph code: float64, and `tf.round` rounds half to even."""
     noise = tf.cast(tf.round(tf.cast(length, tf.float64) * density), tf.int32)
     noise = tf.minimum(tf.maximum(noise, 1), tf.maximum(length - 1, 0))
