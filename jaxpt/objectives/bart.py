@@ -12,8 +12,8 @@ mask, or its first sentinel where it has none.
 
 The defaults are the paper's large model's: infilling of 30 % of the words, spans of 3 words on average, all sentences
 permuted. The released scripts have poisson_lambda: 3.5 and random_probability: 0.1; mBART has mask_rate: 0.35 and
-poisson_lambda: 3.5, and a language id at the end of either side, which is not here. Papers: https://arxiv.org/abs/1910.13461, mBART
-https://arxiv.org/abs/2001.08210
+poisson_lambda: 3.5, and a language id at the end of either side, which is not here. Papers:
+https://arxiv.org/abs/1910.13461, mBART https://arxiv.org/abs/2001.08210
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@
     X  extreme     [NLG] a <X> e f <Y> </s>       → <X> b c d <Y> g h i </s>     half of the text, or spans of 64
 
 Each text is under one denoiser, drawn by its key. All windows have one length, of which the inputs of every denoiser
-and its mode token fit into `data.length`. The seven are mixed evenly, as in the paper; S is one span of a quarter of the
-text, as in its table (the code sketched in its appendix takes T5's prefix LM: denoising with noise: prefix_lm). A mode
-token is one id, of the last three sentinels: [NLU] is <extra_id_97> of a hundred, [NLG] 98, [S2S] 99; the published
-models write the three words out in pieces. Paper: https://arxiv.org/abs/2205.05131
+and its mode token fit into `data.length`. The seven are mixed evenly, as in the paper; S is one span of a quarter of
+the text, as in its table (the code sketched in its appendix takes T5's prefix LM: denoising with noise: prefix_lm). A
+mode token is one id, of the last three sentinels: [NLU] is <extra_id_97> of a hundred, [NLG] 98, [S2S] 99; the
+published models write the three words out in pieces. Paper: https://arxiv.org/abs/2205.05131
 """
 
 from __future__ import annotations
