@@ -24,6 +24,7 @@ from jaxpt.objectives.denoising import Denoising
 from jaxpt.objectives.fill_in_the_middle import FillInTheMiddle
 from jaxpt.objectives.mass import Mass
 from jaxpt.objectives.prefix_lm import PrefixLM
+from jaxpt.objectives.salient_spans import SalientSpans
 from jaxpt.objectives.seq2seq import EncoderDecoder
 from jaxpt.objectives.span_corruption import SpanCorruption
 from jaxpt.objectives.ul2 import UL2, Denoiser
@@ -44,6 +45,7 @@ ENCODER_DECODERS = {
     "token_deletion": Bart(mask_rate=0.3, mask_length="subword", replace="nothing"),
     "mass": Mass(),
     "ul2": UL2(),
+    "salient_spans": SalientSpans(targets_length=16),
 }
 DECODERS = {
     "causal_lm": CausalLM(),
@@ -124,7 +126,7 @@ def seen(family, objective, batch, targets):
 
     rows, places = batch["decoder_input_tokens"].shape
     one = jnp.eye(places)[targets][:, None] * batch["decoder_loss_weights"]
-    slope = jax.jit(jax.vmap(jax.grad(loss), (None, 0)))(jnp.zeros((rows, places, width)), one)
+    slope = jax.jit(lambda one: jax.lax.map(lambda w: jax.grad(loss)(jnp.zeros((rows, places, width)), w), one))(one)
     return np.abs(slope).sum(-1)
 
 
@@ -209,6 +211,9 @@ def test_settings_that_cannot_be_right_are_refused():
         ("three of them for the modes", UL2(), 64, Vocabulary(size=9, eos=1, sentinels=3)),
         ("beside the 3 modes", UL2(), 512, VOCABULARY),
         ("too short", UL2(), 7, VOCABULARY),
+        ("EOS", SalientSpans(), 64, Vocabulary(size=9)),
+        ("too short", SalientSpans(), 8, VOCABULARY),
+        ("targets_length", SalientSpans(targets_length=1), 64, VOCABULARY),
         ("set separator: true", CausalLM(reset_at_documents=True, separator=False), 64, VOCABULARY),
         ("end-of-text", PrefixLM(), 64, Vocabulary(size=9)),
         ("too short", PrefixLM(), 1, VOCABULARY),

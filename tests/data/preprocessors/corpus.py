@@ -1,11 +1,11 @@
-"""Many records of real text for properties of preprocessors: the built-in corpus as bytes, ids 3 … 258."""
+"""Many records of real text for properties of preprocessors: the topics of `help()` as bytes, ids 3 … 258."""
 
 import functools
+from pydoc_data.topics import topics
 
 import numpy as np
 import tensorflow as tf
 
-from jaxpt.data import builtin
 from jaxpt.data.preprocessors.batched import derived
 
 SIZE = 259  # ids of bytes, and three before them
@@ -22,7 +22,7 @@ def lengths(count=10_000, longest=64):
 @functools.cache
 def texts(count=10_000, longest=64):
     """Ids of each record, as they stand one after the other in the corpus."""
-    ids = np.frombuffer("\n".join(builtin.documents()).encode(), np.uint8).astype(np.int32) + 3
+    ids = np.frombuffer("\n".join(topics.values()).encode(), np.uint8).astype(np.int32) + 3
     ends = np.cumsum(lengths(count, longest))
     return np.split(np.resize(ids, ends[-1]), ends[:-1])
 
