@@ -6,6 +6,7 @@ changed at will), tokenizer/ and checkpoints/0. It evaluates, and a run starts f
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -52,7 +53,7 @@ def import_weights(
       report: is given lines for the user.
 
     Raises:
-      UserError: `out` exists, or `source` does not hold a model that we have. Nothing is left behind.
+      UserError: `out` exists, `source` holds no model that we have, or the outputs differ. Nothing is left behind.
     """
     source, out = Path(source), Path(out)
     if out.exists():
@@ -67,6 +68,8 @@ def import_weights(
         tokens = _take_tokenizer(Path(tokenizer or source), temporary / "tokenizer", extra_ids, report)
         (temporary / "config.yaml").write_text(configs.to_yaml(recipe(opened.config, tokens, out)), encoding="utf-8")
         lacking = weights.write(temporary, opened.config, opened.dtypes(), opened.pieces())
+        if check and not source.is_file():
+            _say(verify(source, opened.config.build(), weights.read(temporary, 0)), report)
         temporary.chmod(0o755)
         temporary.rename(out)
     finally:
@@ -75,9 +78,6 @@ def import_weights(
     report(f"{out}: {opened.config.kind}, {count:,} parameters from {source}")
     for line in _left(opened, lacking):
         report(line)
-    if check and not source.is_file():
-        model = opened.config.build()
-        _say(verify(source, model, weights.read(out, 0)), report)
     report(f"next: jaxpt eval {out} data.path=… · init_from.path={out} in a recipe · jaxpt export {out} DIR")
 
 
@@ -96,33 +96,50 @@ def export(
       report: is given lines for the user.
 
     Raises:
-      UserError: `out` exists, there is no checkpoint, or Hugging Face has no such architecture. Nothing is left behind.
+      UserError: `out` exists, there is no checkpoint, Hugging Face has no such architecture, or the outputs differ.
+        Nothing is left behind.
     """
     out = Path(out)
     if out.exists():
         raise UserError(f"{out}: exists already; name a new directory")
     run_dir, step = weights.locate(run)
     config = configs.load(run_dir)
-    family = hf.family_of(config.model)
     saved = weights.Saved(run_dir, step)
-    dtypes = dict.fromkeys(saved, dtype) if dtype else saved.dtypes
+    model, summands = config.model.shipped(saved)
+    family = hf.family_of(model)
+    dtypes = {path: dtype or saved.dtypes[paths[0]] for path, paths in summands.items()}
     out.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}.", suffix=".partial"))
     try:
         shards = {} if shard_bytes is None else {"shard_bytes": shard_bytes}
-        hf.write(temporary, config.model, saved, dtypes, _special_ids(config, run_dir), **shards)
+        hf.write(temporary, model, _Sums(saved, summands), dtypes, _special_ids(config, run_dir), **shards)
         for name in TOKENIZER_FILES:
             if (run_dir / "tokenizer" / name).is_file():
                 shutil.copy(run_dir / "tokenizer" / name, temporary / name)
+        if check:
+            _say(verify(temporary), report)
         temporary.chmod(0o755)
         temporary.rename(out)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    report(
-        f"{out}: {family.class_of(config.model)}, {base.count_params(config.model.build()):,} parameters, step {step}"
-    )
-    if check:
-        _say(verify(out), report)
+    report(f"{out}: {family.class_of(model)}, {base.count_params(model.build()):,} parameters, step {step}")
+
+
+class _Sums(Mapping[str, Any]):
+    """The parameters of a model that is shipped, each read when asked for."""
+
+    def __init__(self, saved: Mapping[str, Any], summands: Mapping[str, tuple[str, ...]]) -> None:
+        self._saved, self._summands = saved, summands
+
+    def __getitem__(self, path: str) -> Any:
+        first, *others = (self._saved[p] for p in self._summands[path])
+        return sum(others, start=first)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._summands)
+
+    def __len__(self) -> int:
+        return len(self._summands)
 
 
 def recipe(model: ModelConfig, tokens: Mapping[str, Any], run_dir: Path) -> Config:
@@ -156,11 +173,27 @@ def _take_tokenizer(source: Path, out: Path, extra_ids: int | None, report: Repo
     for file in files:
         shutil.copy(file, out / ("tokenizer.model" if source.is_file() and file.suffix == ".model" else file.name))
     try:
-        found = tokenizers.load(out, extra_ids=extra_ids)
+        found = tokenizers.load(source, extra_ids=extra_ids)
+        _name_class(found, out)
     except UserError as error:
         report(f"vocabulary: kept as it is, not usable for training here: {error}")
         return {"kind": "sentencepiece"}
     return {"kind": found.kind, "lowercase": found.lowercase, "extra_ids": extra_ids}
+
+
+def _name_class(tokenizer: Any, directory: Path) -> None:
+    """Files without a class have config.json beside them to say it; here they have to say it themselves."""
+    path = directory / "tokenizer_config.json"
+    settings = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    if "tokenizer_class" in settings:
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        tokenizer.save(temporary)
+        for file in Path(temporary).iterdir():
+            if not (directory / file.name).is_file():
+                shutil.copy(file, directory / file.name)
+        written = json.loads((Path(temporary) / path.name).read_text("utf-8"))
+    path.write_text(json.dumps(written | settings, indent=1) + "\n", encoding="utf-8")
 
 
 def _special_ids(config: Config, run_dir: Path) -> dict[str, int]:
@@ -173,7 +206,8 @@ def _special_ids(config: Config, run_dir: Path) -> dict[str, int]:
         found = tokenizers.load(run_dir / "tokenizer", extra_ids=config.data.tokenizer.extra_ids).vocabulary
     except UserError:
         return {}
-    ids = {"pad": found.pad, "bos": found.bos or found.cls, "eos": found.eos or found.sep}
+    bos, eos = (a if a is not None else b for a, b in ((found.bos, found.cls), (found.eos, found.sep)))
+    ids = {"pad": found.pad, "bos": bos, "eos": eos}
     return {f"{name}_token_id": i for name, i in ids.items() if i is not None}
 
 
@@ -189,8 +223,10 @@ def _left(opened: Any, lacking: Sequence[str]) -> Iterator[str]:
 
 
 def _say(differences: Mapping[str, Difference], report: Report) -> None:
-    for name, (largest, scale) in differences.items():
-        report(f"  {name:14} largest difference {largest:.2e} at a scale of {scale:.3g} ({largest / scale:.1e})")
+    for name, found in differences.items():
+        report(
+            f"  {name:14} largest difference {found.largest:.2e} at a scale of {found.scale:.3g} ({found.relative:.1e})"
+        )
     wrong = [name for name, difference in differences.items() if not difference.equal]
     if wrong:
         raise UserError(f"the outputs differ from Hugging Face's: {', '.join(wrong)}")

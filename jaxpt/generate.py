@@ -94,13 +94,14 @@ def fill_spans(
     return greedy(next_logits, tokens, 1)[:, 1:]
 
 
-def fill_masks(model: nn.Module, params: Any, batch: dict[str, jax.Array]) -> jax.Array:
+def fill_masks(model: nn.Module, params: Any, batch: dict[str, jax.Array], states: str = "encode") -> jax.Array:
     """An encoder's most likely id at each masked position.
 
     Args:
       model: an encoder with a masked-LM head.
       params: its parameters.
       batch: encoder_input_tokens, encoder_token_types, encoder_segment_ids, encoder_positions, masked_positions.
+      states: the method that gives the hidden states.
 
     Returns:
       int32 [batch, max_predictions].
@@ -111,7 +112,7 @@ def fill_masks(model: nn.Module, params: Any, batch: dict[str, jax.Array]) -> ja
         token_types=batch["encoder_token_types"],
         segment_ids=batch["encoder_segment_ids"],
         positions=batch["encoder_positions"],
-        method="encode",
+        method=states,
     )
     chosen = jnp.take_along_axis(hidden, batch["masked_positions"][..., None], axis=1)
     return model.apply({"params": params}, chosen, method="logits").argmax(-1).astype(jnp.int32)

@@ -103,6 +103,42 @@ def token_loss(
     return loss, jax.lax.stop_gradient(metrics)
 
 
+def sample(project: Project, hidden_BxTxD: jax.Array, key: jax.Array, *, chunk: int = 0) -> jax.Array:
+    """A token for each hidden state, drawn from softmax(project(hidden)), by the largest logit + Gumbel noise.
+
+    A draw depends on the key, the row and the place alone: not on `chunk`, nor on the mesh. No gradient passes.
+
+    Args:
+      project: as in `token_loss`.
+      hidden_BxTxD: hidden states.
+      key: random key.
+      chunk: positions whose logits exist at one time; 0 keeps them near 64 MiB a device.
+
+    Returns:
+      int32 [B, T].
+
+    Example:
+      >>> hidden = jnp.log(jnp.array([[[0.1, 0.9]] * 1000]))
+      >>> round(float(sample(lambda x: x, hidden, jax.random.key(0)).mean()), 1)
+      0.9
+    """
+    batch, length, _ = hidden_BxTxD.shape
+    chunks = math.ceil(length / (chunk or _chunk(project, hidden_BxTxD)))
+    keys_T = jax.vmap(lambda t: jax.random.fold_in(key, t))(jnp.arange(length))
+
+    def draw(hidden_BxCxD: jax.Array, keys_C: jax.Array) -> jax.Array:
+        logits_BxCxV = project(hidden_BxCxD).astype(jnp.float32)
+        noise = jax.vmap(lambda key: jax.random.gumbel(key, (batch, logits_BxCxV.shape[-1])), out_axes=1)(keys_C)
+        return (logits_BxCxV + noise).argmax(-1).astype(jnp.int32)
+
+    hidden_BxTxD = jax.lax.stop_gradient(hidden_BxTxD)
+    if chunks <= 1:
+        return draw(hidden_BxTxD, keys_T)
+    hidden_NxBxCxD, places_NxC = _cut(hidden_BxTxD, chunks), _cut(jnp.arange(length)[None], chunks)[:, 0]
+    sampled_NxBxC = jax.lax.map(lambda xs: draw(xs[0], keys_T[xs[1]]), (hidden_NxBxCxD, places_NxC))
+    return jnp.moveaxis(sampled_NxBxC, 0, 1).reshape(batch, -1)[:, :length]
+
+
 def _sums(
     project: Project,
     z_loss: float,

@@ -50,7 +50,7 @@ def batch(config, seed=0):
             out[name] = np.stack([np.sort(rng.permutation(length)[: shape[0]]) for _ in range(size)]).astype(dtype)
         elif name.endswith("positions"):
             out[name] = np.tile(np.arange(shape[0], dtype=dtype), (size, 1))
-        elif name in ("encoder_token_types", "next_sentence_labels"):
+        elif name == "encoder_token_types" or name.endswith("labels"):
             out[name] = rng.integers(0, 2, full).astype(dtype)
         else:
             out[name] = rng.integers(0, config.model.vocab_size, full).astype(dtype)

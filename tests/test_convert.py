@@ -1,5 +1,6 @@
 """`jaxpt import` and `jaxpt export`, and runs that start from what was imported."""
 
+import io
 import json
 
 import jax
@@ -12,9 +13,11 @@ from jaxpt import convert, hf
 from jaxpt.cli import main
 from jaxpt.data import tokenizers
 from jaxpt.errors import UserError
+from jaxpt.hf.verify import Difference
 from jaxpt.train import checkpoint, initial, run_dir, state, weights
 from tests import families
 from tests.hf.test_directory import fresh
+from tests.models.helpers import EVERY
 
 
 def model_config(family, **options):
@@ -79,6 +82,54 @@ def test_nothing_is_left_behind_where_an_import_fails(texts, tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["hf"]
     assert main(["import", str(tmp_path / "hf"), str(tmp_path / "hf")]) == 2
     assert "exists already" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parity
+@pytest.mark.parametrize("name", ["albert", "xlm-roberta"])
+def test_what_config_json_says_of_the_vocabulary_is_kept(name, texts, tmp_path):
+    """A published directory has a bare SentencePiece model; its class alone knows what to do around it."""
+    import sentencepiece
+
+    hf.save(tmp_path / "hf", *fresh(EVERY["albert" if name == "albert" else "roberta"]()))
+    keys = json.loads((tmp_path / "hf" / "config.json").read_text()) | {"model_type": name}
+    (tmp_path / "hf" / "config.json").write_text(json.dumps(keys))
+    model, albert = io.BytesIO(), name == "albert"
+    layout = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1} if albert else {}
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([text + " (b)." for text in texts]), model_writer=model, vocab_size=45,
+        hard_vocab_limit=False, control_symbols=["[CLS]", "[SEP]", "[MASK]"] * albert,
+        user_defined_symbols=["("] * albert, minloglevel=2, **layout,
+    )  # fmt: skip
+    file = {"albert": "spiece.model", "xlm-roberta": "sentencepiece.bpe.model"}[name]
+    (tmp_path / "hf" / file).write_bytes(model.getvalue())
+    convert.import_weights(tmp_path / "hf", tmp_path / "run", report=lambda line: None)
+    convert.export(tmp_path / "run", tmp_path / "out", report=lambda line: None)
+    before, after = (tokenizers.load(tmp_path / side) for side in ("hf", "out"))
+    assert before.digest() == after.digest()
+    assert (before.encode("A Cat") == before.encode("a cat")) == albert
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["pad_token_id"] == after.vocabulary.pad
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    given = [*texts[:3], "The ``Café'' (see b).", "A  dog"]
+    assert theirs(given, add_special_tokens=False)["input_ids"] == after.encode_batch(given)
+
+
+def test_a_failed_comparison_is_an_error_and_leaves_nothing(texts, tmp_path, capsys, monkeypatch):
+    made(tmp_path / "hf", "bert", texts)
+    found = {"hidden": Difference(1e-6, 2.0), "logits": Difference(0.5, 2.0)}
+    monkeypatch.setattr(convert, "verify", lambda *arguments: found)
+    assert main(["import", str(tmp_path / "hf"), str(tmp_path / "run"), "--verify"]) == 2
+    told = capsys.readouterr()
+    assert "largest difference 5.00e-01 at a scale of 2 (2.5e-01)" in told.out
+    assert "the outputs differ from Hugging Face's: logits" in told.err
+    assert [path.name for path in tmp_path.iterdir()] == ["hf"]
+    found["logits"] = Difference(1e-6, 2.0)
+    assert main(["import", str(tmp_path / "hf"), str(tmp_path / "run"), "--verify"]) == 0
+    assert "equal to Hugging Face's within rounding" in capsys.readouterr().out
+    found["logits"] = Difference(float("nan"), 2.0)
+    assert main(["export", str(tmp_path / "run"), str(tmp_path / "out"), "--verify"]) == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["hf", "run"]
 
 
 @pytest.mark.slow

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from jaxpt import generate
-from jaxpt.models import base
 from tests import families
+from tests.models.helpers import drawn
 
 
 @pytest.fixture(scope="module")
 def models():
     made = {family: families.config(family).model.build() for family in families.FAMILIES}
-    return {family: (model, base.init(model, jax.random.key(1))) for family, model in made.items()}
+    return {family: (model, drawn(model)) for family, model in made.items()}
 
 
 def test_greedy_fills_from_left_to_right():

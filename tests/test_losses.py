@@ -198,3 +198,21 @@ def test_the_mesh_makes_the_chunk_longer(data, monkeypatch):
 
 def test_examples_in_the_docstrings():
     assert doctest.testmod(losses).failed == 0
+
+
+def test_samples_follow_the_distribution_whatever_chunk_and_mesh(data):
+    key = jax.random.key(0)
+    whole, parts = (losses.sample(_project(data["params"]), data["hidden"], key, chunk=chunk) for chunk in (T, 7))
+    np.testing.assert_array_equal(whole, parts)
+    mesh = jax.make_mesh((4, 2), ("data", "tensor"), axis_types=(AxisType.Auto,) * 2)
+    kernel = jax.device_put(data["params"]["kernel"], NamedSharding(mesh, PartitionSpec(None, "tensor")))
+    rows = jax.device_put(data["hidden"], NamedSharding(mesh, PartitionSpec("data")))
+    with jax.set_mesh(mesh):
+        project = _project(data["params"] | {"kernel": kernel})
+        np.testing.assert_array_equal(whole, jax.jit(lambda h: losses.sample(project, h, key, chunk=7))(rows))
+    hidden = jnp.log(jnp.broadcast_to(jnp.array([0.5, 0.3, 0.15, 0.05]), (4, 2500, 4)))
+    counts = np.bincount(np.ravel(losses.sample(lambda x: x, hidden, key)), minlength=4)
+    expected = 10_000 * np.array([0.5, 0.3, 0.15, 0.05])
+    assert ((counts - expected) ** 2 / expected).sum() < 16.3  # 3 degrees of freedom, 1 in 1,000
+    grad = jax.grad(lambda h: losses.sample(_project(data["params"]), h, key).astype(jnp.float32).sum())(data["hidden"])
+    assert (grad == 0).all()

@@ -150,9 +150,14 @@ def our_rows(tokens: dict[str, list[np.ndarray]], folder: Path, seconds: float) 
         if packs:
             sizes = {"encoder_input_tokens": store.lengths("inputs") + 0,
                      "decoder_input_tokens": store.lengths("targets") + 0}  # fmt: skip
+            begun = time.process_time()
             plans = plan(sizes, {k: features[k][0][0] for k in sizes})
+            spent = time.process_time() - begun
+            print(
+                f"packed short pairs: {len(store):,} planned in {spent:.2f} CPU-s, {len(store) / len(plans):.1f} a row"
+            )
         task = Task("bench", store, compiled(calls, None, spec, features, packs), 0, plans)
-        return Stream([task], features, BATCH, readers=1).batches(), plans
+        return Stream([task], features, BATCH, readers=1).batches()
 
     spans, masked = objective("span_corruption"), objective("masked_lm", next_sentence=False)
     causal = objective("causal_lm")
@@ -165,16 +170,14 @@ def our_rows(tokens: dict[str, list[np.ndarray]], folder: Path, seconds: float) 
         return which.pipeline(LENGTH, VOCABULARY, 0).present
 
     out = {}
-    batches, _ = stream(present(spans), spans.features(LENGTH), tokens="windows")
+    batches = stream(present(spans), spans.features(LENGTH), tokens="windows")
     out["span corruption"] = measured(batches, seconds)
     tokens["token_types"] = [np.zeros_like(x) for x in tokens["instances"]]
-    batches, _ = stream(present(masked), masked.features(LENGTH), tokens="instances", token_types="token_types")
+    batches = stream(present(masked), masked.features(LENGTH), tokens="instances", token_types="token_types")
     out["BERT masking"] = measured(batches, seconds)
-    batches, _ = stream(present(causal), causal.features(LENGTH), tokens="texts")
+    batches = stream(present(causal), causal.features(LENGTH), tokens="texts")
     out["causal LM"] = measured(batches, seconds)
-    batches, plans = stream(pairs, pair_features, True, inputs="inputs", targets="targets")
-    each = len(plans.records) / len(plans)
-    print(f"packed short pairs: {each:.1f} in a row")
+    batches = stream(pairs, pair_features, True, inputs="inputs", targets="targets")
     out["packed short pairs"] = measured(
         batches, seconds, lambda batch: int(batch["encoder_segment_ids"].max(axis=1).sum())
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -58,6 +59,17 @@ class ModelConfig(Frozen):
     """Who computes attention: XLA (`chunked`: memory linear in the length), cuDNN (GPU) or the splash kernel (TPU)."""
     unroll: PositiveInt = execution(1)
     """Layers that one turn of the loop over a stack does: 2 makes a small model on a CPU a quarter faster."""
+
+    def shipped(self, paths: Iterable[str]) -> tuple[ModelConfig, dict[str, tuple[str, ...]]]:
+        """What is left of the model when its pretraining is done: what `jaxpt export` writes.
+
+        Args:
+          paths: of all parameters.
+
+        Returns:
+          (its configuration, {path of a parameter of it: the paths of those that are summed up to it}).
+        """
+        return self, {path: (path,) for path in paths}
 
 
 class ObjectiveConfig(Frozen):

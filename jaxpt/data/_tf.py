@@ -24,6 +24,7 @@ def _no_stderr() -> Iterator[None]:
 
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # oneDNN prints that it cannot do integers: we have nothing else
 with _no_stderr():
     import seqio
     import tensorflow as tf

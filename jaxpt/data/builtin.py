@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import ast
 import functools
-import importlib.util
+import importlib.machinery
 import inspect
 import re
 import sys
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,11 +57,10 @@ def documents() -> tuple[str, ...]:
 
 def _sources() -> Iterator[Path]:
     """Files of the standard library's modules."""
+    library = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")]
     for name in sorted(sys.stdlib_module_names - _LEFT_OUT):
-        try:
-            spec = importlib.util.find_spec(name)
-        except (ImportError, ValueError):  # a module of another platform
-            continue
+        # Not importlib.util.find_spec: setuptools answers that for distutils, with files of its own.
+        spec = importlib.machinery.PathFinder.find_spec(name, library)
         if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
             continue
         path = Path(spec.origin)

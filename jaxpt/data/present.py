@@ -1,4 +1,4 @@
-"""The run-time half of a pipeline as one graph: records and their keys → rows of features."""
+"""The run-time half of a pipeline: records and their keys → rows of features."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from jaxpt.data._tf import seqio, tf
-from jaxpt.data.preprocessors.batched import Batch, derived
-from jaxpt.data.store import Ragged
+from jaxpt.data.preprocessors.batched import Batch, Records, derived
+from jaxpt.data.shard import Ragged
 from jaxpt.data.tasks import Features, arguments, resolve
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Call
 
-Step = Callable[[Batch, tf.Tensor, tf.Tensor | None], Batch]
-Present = Callable[[dict[str, Ragged | np.ndarray], np.ndarray, np.ndarray | None], dict[str, np.ndarray]]
+Step = Callable[[Batch, tf.Tensor], Batch]
+Present = Callable[[Records, np.ndarray, np.ndarray | None], dict[str, np.ndarray]]
 
 
 def compiled(
@@ -27,10 +27,11 @@ def compiled(
     features: Features,
     packed: bool = False,
 ) -> Present:
-    """Compiles the calls.
+    """Compiles the calls: those that draw as one graph, the last one, where it lays out rows, as NumPy.
 
     Args:
-      calls: preprocessors, one record to one: under `batched.one_to_one`, or under `seqio.map_over_dataset`.
+      calls: preprocessors, one record to one: under `batched.one_to_one`, or under `seqio.map_over_dataset`; the last
+        may be under `batched.makes_rows`.
       vocabulary: given to a parameter named `vocabulary`.
       spec: shape and type of a record's features.
       features: {name: (shape, dtype)}: what has to come out.
@@ -44,44 +45,66 @@ def compiled(
       UserError: a preprocessor that does not map one to one, or cannot pack.
       ValueError: other features than declared.
     """
-    steps = [_step(call, vocabulary) for call in calls]
-    if packed and not any(getattr(resolve(call.name), "packs", False) for call in calls):
+    last = resolve(calls[-1].name)
+    rows = getattr(last, "rows", None)
+    if rows is None and packed:
         raise UserError(f"data.packing: {calls[-1].name} makes a row of one record; it takes no parameter `packs`")
-    ragged = {name for name, s in spec.items() if s.shape.rank == 1 and s.shape[0] is None}
+    if rows is not None:
+        rows = functools.partial(rows, **arguments(last, calls[-1], vocabulary))
+        calls = calls[:-1]
+    drawn = _graph(calls, vocabulary, spec) if calls else lambda records, keys: records
 
-    def make(rows: dict[str, Any], keys: tf.Tensor, packs: tf.Tensor) -> Batch:
+    def present(records: Records, keys: np.ndarray, packs: np.ndarray | None) -> dict[str, np.ndarray]:
+        batch = drawn(records, keys)
+        made = batch if rows is None else rows(batch, packs=packs if packed else None)
+        return {name: made[name] for name in features}
+
+    # A mistake in a preprocessor shows here, not at the first step.
+    none = {
+        name: Ragged(np.zeros(0, s.dtype.as_numpy_dtype), np.zeros(0, np.int64))
+        if _is_ragged(s)
+        else np.zeros((0, *s.shape), s.dtype.as_numpy_dtype)
+        for name, s in spec.items()
+    }
+    batch = drawn(none, np.zeros(0, np.uint64))
+    _check(batch if rows is None else rows(batch, packs=np.zeros(1, np.int64) if packed else None), features)
+    return present
+
+
+def _is_ragged(spec: tf.TensorSpec) -> bool:
+    return spec.shape.rank == 1 and spec.shape[0] is None
+
+
+def _graph(
+    calls: tuple[Call, ...], vocabulary: seqio.Vocabulary, spec: Mapping[str, tf.TensorSpec]
+) -> Callable[[Records, np.ndarray], Records]:
+    """Calls as one graph: (records, keys) → records."""
+    steps = [_step(call, vocabulary) for call in calls]
+
+    def make(records: dict[str, Any], keys: tf.Tensor) -> dict[str, Any]:
         batch = {
-            name: tf.RaggedTensor.from_row_lengths(*value, validate=False) if name in ragged else value
-            for name, value in rows.items()
+            name: tf.RaggedTensor.from_row_lengths(*x, validate=False) if _is_ragged(spec[name]) else x
+            for name, x in records.items()
         }
         for number, step in enumerate(steps):
-            batch = step(batch, derived(keys, number), packs if packed else None)
-        _check(batch, features)
-        return {name: batch[name] for name in features}
+            batch = step(batch, derived(keys, number))
+        return {
+            name: Ragged(x.values, x.row_lengths()) if isinstance(x, tf.RaggedTensor) else x
+            for name, x in batch.items()
+        }
 
-    def row(name: str) -> Any:
-        values = tf.TensorSpec([None, *([] if name in ragged else spec[name].shape)], spec[name].dtype)
-        return Ragged(values, tf.TensorSpec([None], tf.int64)) if name in ragged else values
+    def given(s: tf.TensorSpec) -> Any:
+        if _is_ragged(s):
+            return Ragged(tf.TensorSpec([None], s.dtype), tf.TensorSpec([None], tf.int64))
+        return tf.TensorSpec([None, *s.shape], s.dtype)
 
-    graph = tf.function(
-        make,
-        input_signature=[
-            {name: row(name) for name in spec},
-            tf.TensorSpec([None], tf.uint64),
-            tf.TensorSpec([None], tf.int64),
-        ],
-        autograph=False,
-    )
-    graph.get_concrete_function()  # a mistake in a preprocessor shows here, not at the first step
-    none = np.zeros(1, np.int64)
+    signature = [{name: given(s) for name, s in spec.items()}, tf.TensorSpec([None], tf.uint64)]
+    graph = tf.function(make, input_signature=signature, autograph=False)
 
-    def present(
-        records: dict[str, Ragged | np.ndarray], keys: np.ndarray, packs: np.ndarray | None
-    ) -> dict[str, np.ndarray]:
-        made = graph(records, keys, none if packs is None else packs)
-        return {name: value.numpy() for name, value in made.items()}
+    def run(records: Records, keys: np.ndarray) -> Records:
+        return tf.nest.map_structure(lambda x: x.numpy(), graph(records, keys))
 
-    return present
+    return run
 
 
 def _step(call: Call, vocabulary: seqio.Vocabulary) -> Step:
@@ -90,13 +113,8 @@ def _step(call: Call, vocabulary: seqio.Vocabulary) -> Step:
     function = getattr(outer, "batched", None)
     bound = arguments(outer, call, vocabulary)
     if function is not None:
-        parameters = inspect.signature(function).parameters
-
-        def step(batch: Batch, keys: tf.Tensor, packs: tf.Tensor | None) -> Batch:
-            given = {"keys": keys, "packs": packs}
-            return function(batch, **bound, **{name: x for name, x in given.items() if name in parameters})
-
-        return step
+        keyed = "keys" in inspect.signature(function).parameters
+        return lambda batch, keys: function(batch, **bound, **({"keys": keys} if keyed else {}))
     function = getattr(outer, "__wrapped__", None)
     if function is None:
         raise UserError(f"preprocessor {call.name!r} maps records one to one: decorate it with seqio.map_over_dataset")
@@ -116,7 +134,7 @@ def _lifted(function: Callable[..., dict[str, tf.Tensor]], seeds: int | None) ->
             return function(record, seed=rng)
         return function(record, seeds=tf.unstack(tf.random.experimental.stateless_split(rng, seeds)))
 
-    def step(batch: Batch, keys: tf.Tensor, packs: tf.Tensor | None) -> Batch:
+    def step(batch: Batch, keys: tf.Tensor) -> Batch:
         inputs = {name: tf.TensorSpec(x.shape[1:], x.dtype) for name, x in batch.items()}
         outputs = tf.function(one).get_concrete_function((inputs, tf.TensorSpec([], tf.uint64))).structured_outputs
         signature = {
@@ -130,12 +148,13 @@ def _lifted(function: Callable[..., dict[str, tf.Tensor]], seeds: int | None) ->
     return step
 
 
-def _check(made: Batch, features: Features) -> None:
+def _check(made: Records, features: Features) -> None:
     """Compares what the preprocessors give with what the objective declares; names the first feature that differs."""
     for name, (shape, dtype) in features.items():
         if name not in made:
             raise ValueError(f"objective.features declares {name}, its preprocessors give {', '.join(sorted(made))}")
-        got = (tuple(made[name].shape[1:]), made[name].dtype.name)
+        x = made[name]
+        got = ((None,), x.values.dtype.name) if isinstance(x, Ragged) else (x.shape[1:], x.dtype.name)
         if got != (tuple(shape), dtype):
             raise ValueError(
                 f"objective.features declares {name} as {dtype}{list(shape)}, "

@@ -1,23 +1,25 @@
-"""WordPiece (BERT) and byte-level BPE (GPT-2), run by Hugging Face's `tokenizers`, which is written in Rust."""
+"""WordPiece (BERT), byte-level BPE (GPT-2) and whatever else a tokenizer.json holds, run by `tokenizers` (Rust)."""
 
 from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxpt.data.tokenizers import BERT_SPECIALS, END_OF_TEXT, SPECIALS, Tokenizer, digest_of, settings_file, write_files
+from jaxpt.errors import UserError
 from jaxpt.objectives.base import Vocabulary
 
 BPE_SPECIALS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")  # RoBERTa's, BART's
 
 
 class RustTokenizer(Tokenizer):
-    """WordPiece or byte-level BPE, run by Hugging Face's `tokenizers`."""
+    """Any tokenizer that Hugging Face's `tokenizers` runs."""
 
-    def __init__(self, tokenizer: Any, kind: str) -> None:
+    def __init__(self, tokenizer: Any, kind: str, sentinels: int = 0) -> None:
         """Takes a `tokenizers.Tokenizer`; special tokens are found by their usual names."""
         self.kind, self._tokenizer = kind, tokenizer
         # Special tokens that a document happens to spell out are text like any other.
@@ -30,7 +32,7 @@ class RustTokenizer(Tokenizer):
             for name, spellings in SPECIALS.items()
         }
         size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
-        self.vocabulary = Vocabulary(size=size, **(ids | {"pad": ids["pad"] or 0}))
+        self.vocabulary = Vocabulary(size=size, sentinels=sentinels, **(ids | {"pad": ids["pad"] or 0}))
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [e.ids for e in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
@@ -52,21 +54,51 @@ class RustTokenizer(Tokenizer):
     def save(self, directory: str | Path) -> None:
         tree = json.loads(self._tokenizer.to_str())
         vocab = dict(sorted(self._tokenizer.get_vocab(with_added_tokens=True).items(), key=lambda item: item[1]))
-        name = "BertTokenizer" if self.kind == "wordpiece" else "GPT2Tokenizer"
-        files = {
-            "tokenizer.json": json.dumps(tree, ensure_ascii=False, indent=1),
-            "tokenizer_config.json": settings_file(name, {"do_lower_case": self.lowercase}),
-        }
+        files = {"tokenizer.json": json.dumps(tree, ensure_ascii=False, indent=1)}
         if self.kind == "wordpiece":
+            name = "BertTokenizer"
             files["vocab.txt"] = "".join(f"{token}\n" for token in vocab)
-        else:
+        elif self.kind == "bpe" and "ByteLevel" in str(tree["pre_tokenizer"]):
+            name = "RobertaTokenizer" if "<mask>" in vocab else "GPT2Tokenizer"
             merges = (" ".join(m) if isinstance(m, list) else m for m in tree["model"]["merges"])
             files["vocab.json"] = json.dumps(vocab, ensure_ascii=False)
             files["merges.txt"] = "#version: 0.2\n" + "".join(f"{m}\n" for m in merges)
-        write_files(directory, files)
+        else:
+            name = "PreTrainedTokenizerFast"
+        settings: dict[str, Any] = {"do_lower_case": self.lowercase}
+        if name == "PreTrainedTokenizerFast":  # which knows no special token by itself
+            ids = {part: getattr(self.vocabulary, part) for part in SPECIALS}
+            settings |= {f"{p}_token": self._tokenizer.id_to_token(i) for p, i in ids.items() if i is not None}
+        write_files(directory, files | {"tokenizer_config.json": settings_file(name, settings)})
 
     def digest(self) -> str:
         return digest_of(self._tokenizer.to_str().encode())
+
+
+def read(path: Path) -> RustTokenizer:
+    """The tokenizer of a tokenizer.json.
+
+    Raises:
+      UserError: of another kind than WordPiece, BPE and SentencePiece's unigram model, or with sentinels elsewhere than
+        at its end.
+    """
+    from tokenizers import Tokenizer as Rust
+
+    tree = json.loads(path.read_text("utf-8"))
+    ids = {token["content"]: token["id"] for token in tree.get("added_tokens", ())}
+    sentinels = sum(bool(re.fullmatch(r"<extra_id_\d+>", content)) for content in ids)
+    for token in tree.get("added_tokens", ()):  # sentinels are read in running text, as T5 does
+        token["special"] = token["special"] and not token["content"].startswith("<extra_id_")
+    rust = Rust.from_str(json.dumps(tree))
+    kinds = {"WordPiece": "wordpiece", "BPE": "bpe", "Unigram": "sentencepiece"}
+    model = type(rust.model).__name__
+    if model not in kinds:
+        raise UserError(f"{path}: holds a {model} model; wants WordPiece, BPE or Unigram")
+    tokenizer = RustTokenizer(rust, kinds[model], sentinels)
+    size = tokenizer.vocabulary.size
+    if any(ids.get(f"<extra_id_{i}>") != size - 1 - i for i in range(sentinels)):
+        raise UserError(f"{path}: wants its {sentinels} sentinels at the end, <extra_id_0> the last")
+    return tokenizer
 
 
 def wordpiece(vocab: dict[str, int], lowercase: bool) -> RustTokenizer:

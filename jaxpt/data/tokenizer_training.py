@@ -10,7 +10,7 @@ import io
 import json
 from collections.abc import Iterator
 
-from jaxpt.data import rust_tokenizers, tokenizers
+from jaxpt.data import rust_tokenizers, sentencepiece_tokenizers, tokenizers
 from jaxpt.errors import UserError
 
 
@@ -28,7 +28,7 @@ def sentencepiece(texts: list[str], lowercase: bool, vocab_size: int, extra_ids:
         )  # fmt: skip
     except RuntimeError as error:
         raise UserError(f"data.tokenizer.vocab_size: {vocab_size}: {str(error).splitlines()[-1]}") from None
-    return tokenizers.SentencePieceTokenizer(model.getvalue(), extra_ids)
+    return sentencepiece_tokenizers.SentencePieceTokenizer(model.getvalue(), extra_ids)
 
 
 def _sentences(texts: list[str]) -> Iterator[str]:

@@ -1,9 +1,11 @@
-"""Text to token ids and back: SentencePiece unigram (T5), WordPiece (BERT) and byte-level BPE (GPT-2).
+"""Text to token ids and back: SentencePiece (T5, ALBERT, XLM-R), WordPiece (BERT) and byte-level BPE (GPT-2).
 
     kind           ids                                             trained by, run by
     sentencepiece  0 <pad>  1 </s>  2 <unk>  …  sentinels at the end   sentencepiece
     wordpiece      0 [PAD]  1 [UNK]  2 [CLS]  3 [SEP]  4 [MASK]  …     tokenizers (Rust)
     bpe            …  <|endoftext|> is the last                        tokenizers (Rust)
+
+The ids are those of a vocabulary trained here; a published one keeps its own.
 
 Training is deterministic. Nothing here needs TensorFlow: generation imports this module alone.
 """
@@ -11,6 +13,7 @@ Training is deterministic. Nothing here needs TensorFlow: generation imports thi
 from __future__ import annotations
 
 import abc
+import functools
 import hashlib
 import json
 import os
@@ -18,6 +21,8 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from jaxpt.config import TokenizerConfig
 from jaxpt.errors import UserError
@@ -31,8 +36,8 @@ SPECIALS = {
     "unk": ("[UNK]", "<unk>"),
     "bos": ("<s>", "<|begin_of_text|>", END_OF_TEXT),
     "eos": (END_OF_TEXT, "</s>", "<|end_of_text|>"),
-    "cls": ("[CLS]", "<s>"),
-    "sep": ("[SEP]", "</s>"),
+    "cls": ("[CLS]", "<cls>", "<s>"),
+    "sep": ("[SEP]", "<sep>", "</s>"),
     "mask": ("[MASK]", "<mask>"),
 }
 # A directory is searched in this order: the first is the most exact.
@@ -40,6 +45,7 @@ _FILES = (
     ("sentencepiece", ("spiece.model",)),
     ("sentencepiece", ("sentencepiece.model",)),
     ("sentencepiece", ("tokenizer.model",)),
+    ("sentencepiece", ("sentencepiece.bpe.model",)),
     (None, ("tokenizer.json",)),
     ("wordpiece", ("vocab.txt",)),
     ("bpe", ("vocab.json", "merges.txt")),
@@ -89,6 +95,19 @@ class Tokenizer(abc.ABC):
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """The readable piece of each id, such as ["▁the", "##ing", "<extra_id_0>"]."""
 
+    @functools.cache  # noqa: B019 (a tokenizer lives as long as the program)
+    def word_starts(self) -> np.ndarray:
+        """Whether an id starts a word, or stands for no part of one: bool [ids].
+
+        SentencePiece's and byte-level pieces start a word with white space ("▁the", "Ġthe"), WordPiece's without "##".
+        """
+        v = self.vocabulary
+        named = {v.pad, v.unk, v.bos, v.eos, v.cls, v.sep, v.mask, *range(v.size - v.sentinels, v.size)}
+        pieces = self.tokens(range(v.size))
+        if self.kind == "wordpiece":
+            return np.array([i in named or not p.startswith("##") for i, p in enumerate(pieces)])
+        return np.array([i in named or p.startswith("▁") or p[:1].isspace() for i, p in enumerate(pieces)])
+
     @abc.abstractmethod
     def save(self, directory: str | Path) -> None:
         """Writes the files that `load` and Hugging Face's AutoTokenizer read."""
@@ -110,67 +129,6 @@ class Tokenizer(abc.ABC):
         return [i for i in map(int, ids) if i not in hidden]
 
 
-class SentencePieceTokenizer(Tokenizer):
-    """A SentencePiece model with sentinels added at its end, in SeqIO's layout."""
-
-    kind = "sentencepiece"
-
-    def __init__(self, model: bytes, extra_ids: int = DEFAULT_EXTRA_IDS, path: str | None = None) -> None:
-        """Takes a serialized model; `path` is the file it came from.
-
-        Raises:
-          UserError: not a SentencePiece model.
-        """
-        import sentencepiece
-        from google.protobuf.message import DecodeError
-        from sentencepiece import sentencepiece_model_pb2
-
-        self.path, self._model = path, model
-        try:
-            proto = sentencepiece_model_pb2.ModelProto.FromString(model)
-            # Sentinel 0 is the last id. The pieces start with a space, as a sentinel in running text does.
-            for i in reversed(range(extra_ids)):
-                proto.pieces.add(piece=f"▁<extra_id_{i}>", score=0.0, type=proto.SentencePiece.USER_DEFINED)
-            self._sp = sentencepiece.SentencePieceProcessor(model_proto=proto.SerializeToString())
-        except (DecodeError, RuntimeError):
-            raise UserError(f"{path or 'tokenizer'}: not a SentencePiece model") from None
-        self.lowercase = proto.normalizer_spec.name.endswith("_cf")
-        self._full = proto.SerializeToString(deterministic=True)
-
-        def named(piece: str) -> int | None:
-            found = self._sp.piece_to_id(piece)
-            return None if found == self._sp.unk_id() else found
-
-        def valid(i: int) -> int | None:
-            return i if i >= 0 else None
-
-        self.vocabulary = Vocabulary(
-            size=self._sp.get_piece_size(), pad=max(self._sp.pad_id(), 0), unk=valid(self._sp.unk_id()),
-            bos=valid(self._sp.bos_id()), eos=valid(self._sp.eos_id()),
-            cls=named("[CLS]"), sep=named("[SEP]"), mask=named("[MASK]"), sentinels=extra_ids,
-        )  # fmt: skip
-
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        return self._sp.encode(list(texts), num_threads=1)
-
-    def decode(self, ids: Iterable[int]) -> str:
-        return self._sp.decode(self._shown(ids))
-
-    def tokens(self, ids: Iterable[int]) -> list[str]:
-        pieces = [self._sp.id_to_piece(int(i)) if 0 <= i < self.vocabulary.size else f"<{i}>" for i in ids]
-        return [p.removeprefix("▁") if p.startswith("▁<extra_id_") else p for p in pieces]
-
-    def save(self, directory: str | Path) -> None:
-        extra = {"extra_ids": self.vocabulary.sentinels, "do_lower_case": self.lowercase}
-        write_files(
-            directory, {"spiece.model": self._model, "tokenizer_config.json": settings_file("T5Tokenizer", extra)}
-        )
-        self.path = str(Path(directory) / "spiece.model")
-
-    def digest(self) -> str:
-        return digest_of(self._full)
-
-
 # ---- loading --------------------------------------------------------------------------------------------------------
 
 
@@ -189,7 +147,8 @@ def load(
       kind: the kind it must be; whatever it is by default.
       lowercase: whether it must fold case; for `vocab.txt` and `vocab.json`, whether to. By default what
         `tokenizer_config.json` beside it says, else false.
-      extra_ids: sentinels of a SentencePiece model; by default what `tokenizer_config.json` says, else 100.
+      extra_ids: sentinels of a SentencePiece model; by default what `tokenizer_config.json` says, else 100. Where that
+        file or `config.json` names ALBERT, XLNet, XLM-R or Llama, its rules hold and there are none.
       max_size: more ids than this are an error (`model.vocab_size`).
 
     Returns:
@@ -199,12 +158,11 @@ def load(
       UserError: no such file, a damaged one, another kind or case than wanted, or too many ids.
     """
     found, files = _find(Path(path), kind)
-    settings = _read_settings(files[0].parent)
-    if extra_ids is None:
-        extra_ids = int(settings.get("extra_ids", DEFAULT_EXTRA_IDS))
-    fold = bool(settings.get("do_lower_case", False)) if lowercase is None else lowercase
+    settings = _read_settings(files[0].parent, "tokenizer_config.json")
+    if lowercase is not None:
+        settings = settings | {"do_lower_case": lowercase}
     try:
-        tokenizer = _read(found, files, fold, extra_ids)
+        tokenizer = _read(found, files, settings, extra_ids)
     except UserError:
         raise
     except Exception as error:  # the Rust library raises bare Exceptions
@@ -217,7 +175,8 @@ def load(
         now, wanted = ("folds", "false") if tokenizer.lowercase else ("keeps", "true")
         raise UserError(f"{files[0]}: this vocabulary {now} case, data.tokenizer.lowercase is {wanted}")
     if max_size is not None and tokenizer.vocabulary.size > max_size:
-        extra = f" (with data.tokenizer.extra_ids: {extra_ids})" if tokenizer.vocabulary.sentinels else ""
+        sentinels = tokenizer.vocabulary.sentinels
+        extra = f" (with data.tokenizer.extra_ids: {sentinels})" if sentinels else ""
         raise UserError(f"{path}: {tokenizer.vocabulary.size} token ids{extra}, but model.vocab_size is {max_size}")
     return tokenizer
 
@@ -246,29 +205,30 @@ def _find(path: Path, kind: str | None) -> tuple[str | None, list[Path]]:
     return suffixes[path.suffix], [path]
 
 
-def _read(kind: str | None, files: list[Path], lowercase: bool, extra_ids: int) -> Tokenizer:
-    from tokenizers import Tokenizer as Rust
+def _read(kind: str | None, files: list[Path], settings: dict[str, Any], extra_ids: int | None) -> Tokenizer:
+    from jaxpt.data import rust_tokenizers, sentencepiece_tokenizers
 
-    from jaxpt.data import rust_tokenizers
-
+    fold = bool(settings.get("do_lower_case", False))
     if kind == "sentencepiece":
-        return SentencePieceTokenizer(files[0].read_bytes(), extra_ids, str(files[0]))
+        model_type = _read_settings(files[0].parent, "config.json").get("model_type")
+        style = sentencepiece_tokenizers.style_of(files[0], settings, model_type)
+        if extra_ids is None:
+            extra_ids = int(settings.get("extra_ids", DEFAULT_EXTRA_IDS if style.takes_sentinels else 0))
+        return sentencepiece_tokenizers.SentencePieceTokenizer(files[0].read_bytes(), extra_ids, str(files[0]), style)
     if kind == "wordpiece":
         vocab = {line: i for i, line in enumerate(files[0].read_text("utf-8").removesuffix("\n").split("\n"))}
         if "[UNK]" not in vocab:
             raise UserError(f"{files[0]}: no [UNK] line; wants a WordPiece vocabulary, one token a line")
-        return rust_tokenizers.wordpiece(vocab, lowercase)
+        return rust_tokenizers.wordpiece(vocab, fold)
     if kind == "bpe":
         lines = files[1].read_text("utf-8").split("\n")
         merges = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
-        return rust_tokenizers.bpe(json.loads(files[0].read_text("utf-8")), merges, lowercase)
-    rust = Rust.from_str(files[0].read_text("utf-8"))
-    model = type(rust.model).__name__
-    if model not in ("WordPiece", "BPE"):
-        raise UserError(
-            f"{files[0]}: holds a {model} model; wants WordPiece or BPE here, and a .model for SentencePiece"
-        )
-    return rust_tokenizers.RustTokenizer(rust, "wordpiece" if model == "WordPiece" else "bpe")
+        return rust_tokenizers.bpe(json.loads(files[0].read_text("utf-8")), merges, fold)
+    tokenizer = rust_tokenizers.read(files[0])
+    if extra_ids is not None and tokenizer.kind == "sentencepiece" and tokenizer.vocabulary.sentinels != extra_ids:
+        has = tokenizer.vocabulary.sentinels
+        raise UserError(f"{files[0]}: has {has} sentinels, data.tokenizer.extra_ids is {extra_ids}")
+    return tokenizer
 
 
 # ---- training -------------------------------------------------------------------------------------------------------
@@ -326,8 +286,8 @@ def settings_file(name: str, values: dict[str, Any]) -> str:
     return json.dumps({"tokenizer_class": name, **values}, indent=1)
 
 
-def _read_settings(directory: Path) -> dict[str, Any]:
-    path = directory / "tokenizer_config.json"
+def _read_settings(directory: Path, name: str) -> dict[str, Any]:
+    path = directory / name
     if not path.is_file():
         return {}
     try:

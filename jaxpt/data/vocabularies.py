@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from jaxpt.data._tf import seqio, tf
-from jaxpt.data.tokenizers import SentencePieceTokenizer, Tokenizer
+from jaxpt.data.sentencepiece_tokenizers import SentencePieceTokenizer
+from jaxpt.data.tokenizers import Tokenizer
 
 
 def to_seqio(tokenizer: Tokenizer) -> seqio.Vocabulary:
@@ -17,9 +18,9 @@ def to_seqio(tokenizer: Tokenizer) -> seqio.Vocabulary:
       tokenizer: one that was loaded or saved.
 
     Returns:
-      seqio.SentencePieceVocabulary for SentencePiece, an adapter for the others.
+      seqio.SentencePieceVocabulary for a SentencePiece model as it is, an adapter for the others.
     """
-    if isinstance(tokenizer, SentencePieceTokenizer) and tokenizer.path is not None:
+    if isinstance(tokenizer, SentencePieceTokenizer) and tokenizer.path is not None and tokenizer.style.plain:
         return _SentencePieceVocabulary(tokenizer)
     return TokenizerVocabulary(tokenizer)
 
@@ -47,6 +48,10 @@ class _SentencePieceVocabulary(seqio.SentencePieceVocabulary):
     def __init__(self, tokenizer: SentencePieceTokenizer) -> None:
         super().__init__(tokenizer.path, tokenizer.vocabulary.sentinels)
         self._tokenizer = tokenizer
+
+    def word_starts(self) -> np.ndarray:
+        """Whether an id starts a word: bool [ids]."""
+        return self._tokenizer.word_starts()
 
     def _encode_tf(self, s: tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
         return _encode_tf(self._tokenizer, s)
@@ -81,6 +86,10 @@ class TokenizerVocabulary(seqio.Vocabulary):
     def unk_id(self) -> int | None:
         """Id of the unknown token."""
         return self._tokenizer.vocabulary.unk
+
+    def word_starts(self) -> np.ndarray:
+        """Whether an id starts a word: bool [ids]."""
+        return self._tokenizer.word_starts()
 
     @property
     def _base_vocab_size(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,8 @@ def show(model: nn.Module, params: Any, config: Config, data: Data, count: int =
       Lines of text.
     """
     batch = _first_segments(next(data.validation.epoch(count, limit=count)))
-    by_family = {"encoder": _masks, "decoder": _continuations, "encoder_decoder": _spans}
+    masks = functools.partial(_masks, states=config.objective.states)
+    by_family = {"encoder": masks, "decoder": _continuations, "encoder_decoder": _spans}
     yield from by_family[config.objective.family](model, params, batch, data)
 
 
@@ -117,8 +119,8 @@ def _pieces(tokens: list[int], data: Data) -> str:
     return "".join(data.tokenizer.tokens(tokens)).replace("▁", " ")
 
 
-def _masks(model: nn.Module, params: Any, batch: dict[str, np.ndarray], data: Data) -> Iterator[str]:
-    guesses = fetched(jax.jit(generate.fill_masks, static_argnums=0)(model, params, batch))
+def _masks(model: nn.Module, params: Any, batch: dict[str, np.ndarray], data: Data, states: str) -> Iterator[str]:
+    guesses = fetched(jax.jit(generate.fill_masks, static_argnums=(0, 3))(model, params, batch, states))
     for row, guess in enumerate(guesses):
         real = batch["encoder_segment_ids"][row] > 0
         yield f"  text   {' '.join(data.tokenizer.tokens(batch['encoder_input_tokens'][row][real].tolist()))[:300]} …"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from jaxpt.errors import UserError
 from jaxpt.hf import bert
 from jaxpt.hf.mapping import Row, Table, dense, layer_norm
 from jaxpt.hf.options import ACTIVATIONS, Family, Option
@@ -73,6 +74,9 @@ def _read(keys: dict[str, Any]) -> dict[str, Any]:
     limit = keys.get("max_position_embeddings", 512)
     if keys.pop("max_relative_positions", -1) not in (-1, 0, limit):
         keys["max_relative_positions"] = "another number than max_position_embeddings"
+    width, heads = keys.get("hidden_size", 1536), keys.get("num_attention_heads", 24)
+    if keys.pop("attention_head_size", width // heads) != width // heads:
+        raise UserError("config.json: attention_head_size: only hidden_size / num_attention_heads")
     return keys | {
         "pos_att_type.c2p": relative and "c2p" in kinds,
         "pos_att_type.p2c": relative and "p2c" in kinds,

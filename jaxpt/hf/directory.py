@@ -182,7 +182,9 @@ def write(
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     first = np.dtype(next(iter(dtypes.values())))
-    keys = to_json(family, config) | {"dtype": first.name} | dict(extra or {})
+    keys = to_json(family, config) | {"dtype": first.name}
+    options = {option.theirs for option in family.options}  # RoBERTa's pad_token_id is where its positions start
+    keys |= {key: value for key, value in (extra or {}).items() if key not in options}
     (directory / "config.json").write_text(json.dumps(keys, indent=2) + "\n")
     announced = mapping.announced(dtypes, table, config)
     files.write(directory, announced, mapping.tensors(params, table, config), shard_bytes)

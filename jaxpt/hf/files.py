@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import pickle
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -66,7 +68,13 @@ class Tensors(Mapping[str, np.ndarray]):
             import torch
         except ModuleNotFoundError:
             raise UserError(f"{path}: needs torch to be read: pip install torch, or take .safetensors files") from None
-        for name, tensor in torch.load(path, map_location="cpu", mmap=True, weights_only=True).items():
+        # Files from before torch 1.6 are no archives, and cannot be mapped.
+        archive = zipfile.is_zipfile(path)
+        try:
+            tensors = torch.load(path, map_location="cpu", mmap=archive, weights_only=True)
+        except (RuntimeError, pickle.UnpicklingError, EOFError, OSError):
+            raise UserError(f"{path}: not a whole file of torch's weights") from None
+        for name, tensor in tensors.items():
             self.shapes[name] = tuple(tensor.shape)
             self.dtypes[name] = np.dtype(str(tensor.dtype).removeprefix("torch."))
             self._open[name] = tensor

@@ -45,7 +45,7 @@ def read_rope(keys: dict[str, Any]) -> dict[str, Any]:
     rope |= keys.pop("rope_parameters", None) or {}
     if "type" in rope:
         rope["rope_type"] = rope.pop("type")
-    return keys | {"rope_parameters": rope}
+    return keys | ({"rope_parameters": rope} if rope else {})
 
 
 def write_rope(keys: dict[str, Any], config: LlamaConfig) -> dict[str, Any]:

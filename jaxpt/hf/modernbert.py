@@ -58,6 +58,8 @@ def table(config: ModernBertConfig) -> Table:
 
 def _read(keys: dict[str, Any]) -> dict[str, Any]:
     """Layer types and rotary bases under flat names, as files before version 5 have them."""
+    if (half := keys.pop("sliding_window", None)) is not None:
+        keys["local_attention"] = 2 * half
     types = keys.pop("layer_types", None)
     every = keys.setdefault("global_attn_every_n_layers", 3)
     if types is not None:
@@ -113,7 +115,6 @@ FAMILIES = (
         harmless=(
             "attention_dropout", "mlp_dropout", "classifier_pooling", "deterministic_flash_attn", "layer_norm_eps",
             "initializer_cutoff_factor", "sparse_pred_ignore_index", "repad_logits_with_grad", "reference_compile",
-            "sliding_window",
         ),
         read=_read,
         write=_write,

@@ -43,15 +43,17 @@ HARMLESS = frozenset((
     "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size",
     "encoder_no_repeat_ngram_size", "num_return_sequences", "output_scores", "return_dict_in_generate",
     "remove_invalid_values", "exponential_decay_length_penalty", "classifier_dropout", "gradient_checkpointing",
-    "attn_implementation", "_attn_implementation", "chunk_size_feed_forward", "pruned_heads", "tf_legacy_loss",
+    "attn_implementation", "_attn_implementation", "chunk_size_feed_forward", "tf_legacy_loss",
     "language", "license", "_num_labels", "reference_compile",
 ))  # fmt: skip
 # Keys of any family that would change the arithmetic.
 FIXED: Mapping[str, Any] = {
     "is_decoder": False,
+    "is_encoder_decoder": False,
     "add_cross_attention": False,
     "cross_attention_hidden_size": None,
     "quantization_config": None,
+    "pruned_heads": ({},),
 }
 
 

@@ -26,16 +26,21 @@ def table(config: RobertaConfig) -> Table:
     )
 
 
+PADDING = Option("pad_token_id", "padding_id", 1)
 ROBERTA = Family(
     model_type="roberta",
     kind="roberta",
     architecture="RobertaForMaskedLM",
     table=table,
-    options=(*bert.options(), Option("pad_token_id", "padding_id", 1)),
+    options=(*bert.options(vocab_size=50265), PADDING),
     fixed=bert.FIXED,
     harmless=bert.HARMLESS,
 )
 XLM_ROBERTA = dataclasses.replace(
-    ROBERTA, model_type="xlm-roberta", architecture="XLMRobertaForMaskedLM", suits=lambda config: False
+    ROBERTA,
+    model_type="xlm-roberta",
+    architecture="XLMRobertaForMaskedLM",
+    options=(*bert.options(), PADDING),
+    suits=lambda config: False,
 )
 FAMILIES = (ROBERTA, XLM_ROBERTA)

@@ -97,7 +97,10 @@ def _family(model_type: str, name: str, feed_forward: str, **more: Any) -> Famil
             ),
         ),
         fixed={"is_encoder_decoder": True},
-        harmless=("tie_word_embeddings", "scale_decoder_outputs", "n_positions", "dense_act_fn", "is_gated_act"),
+        harmless=(
+            "tie_word_embeddings", "scale_decoder_outputs", "n_positions", "dense_act_fn", "is_gated_act",
+            "scalable_attention",
+        ),
         **more,
     )  # fmt: skip
 

@@ -1,23 +1,31 @@
 """Hugging Face's class beside ours on the same random tokens: the largest difference of their outputs.
 
-Shapes: B batch · L length · D embedding width · V vocabulary
+What every layer sees is compared too: `states` are the embeddings and each layer's output but the last one's, `hidden`
+is the last one's after the final norm where there is one. That is how `transformers` cuts its `hidden_states`.
+
+Shapes: B batch · L length · N layers · D embedding width · V vocabulary
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxpt.errors import UserError
 from jaxpt.hf.directory import family_of, load
+from jaxpt.models.stack import layer_inputs
 
 TOLERANCE = 1e-4
 """Of the largest value of an output."""
+STACKS = ("first", "encoder", "decoder", "last")
+"""Names of a model's stacks, in the order in which they run."""
 
 
 class Difference(NamedTuple):
@@ -32,6 +40,12 @@ class Difference(NamedTuple):
     def equal(self) -> bool:
         """Whether the difference is rounding."""
         return self.largest <= TOLERANCE * self.scale
+
+    @property
+    def relative(self) -> float:
+        """largest / scale; infinite where ours is not finite."""
+        relative = self.largest / self.scale if self.scale else self.largest
+        return relative if math.isfinite(relative) else math.inf
 
 
 def batch(config: Any, length: int = 24, seed: int = 0) -> dict[str, np.ndarray]:
@@ -79,33 +93,38 @@ def ours(model: nn.Module, params: Mapping[str, Any], inputs: Mapping[str, np.nd
       inputs: what `batch` made.
 
     Returns:
-      {"hidden": [B, L, D], "logits": [B, L, V], …}.
+      {"states": [B, L, N, D], "hidden": [B, L, D], "logits": [B, L, V], …}.
     """
 
-    def call(method: str, *args: Any, **kwargs: Any) -> jax.Array:
-        return model.apply({"params": params}, *args, **kwargs, method=method)
+    def call(method: str, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        """What a method gives, and what the layers of its stacks saw, one stack after the other."""
+        out, sown = model.apply({"params": params}, *args, **kwargs, method=method, mutable=["layers"])
+        stacks = [sown["layers"][name] for name in STACKS if name in sown.get("layers", ())]
+        states = jax.tree.map(lambda *x: jnp.concatenate(x), *map(layer_inputs, stacks)) if stacks else None
+        return out, jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2), states)
 
     segments = inputs["segments"]
     if model.config.family == "encoder_decoder":
-        encoded = call("encode", inputs["tokens"], segment_ids=segments)
-        target_segments = inputs["target_segments"]
-        hidden = call(
-            "decode", inputs["targets"], encoded, segment_ids=target_segments, encoder_segment_ids=segments
+        encoded, before = call("encode", inputs["tokens"], segment_ids=segments)
+        hidden, states = call(
+            "decode", inputs["targets"], encoded, segment_ids=inputs["target_segments"], encoder_segment_ids=segments
         )  # fmt: skip
-        return {"encoded": encoded, "hidden": hidden, "logits": call("logits", hidden)}
+        out = {"encoder_states": before, "encoded": encoded, "states": states, "hidden": hidden}
+        return out | {"logits": call("logits", hidden)[0]}
     if "ranks" in inputs:
-        hidden, query, _ = call(
+        (hidden, query, _), states = call(
             "streams", inputs["tokens"], segment_ids=segments, token_types=inputs["types"], ranks=inputs["ranks"],
             targets=inputs["queries"],
         )  # fmt: skip
-        return {"hidden": hidden, "query": query, "logits": call("logits", query)}
+        out = {"states": states.content_BxLxD, "hidden": hidden, "query_states": states.query_BxPxD, "query": query}
+        return out | {"logits": call("logits", query)[0]}
     method = "encode" if model.config.family == "encoder" else "decode"
     types = {"token_types": inputs["types"]} if "types" in inputs else {}
-    hidden = call(method, inputs["tokens"], segment_ids=segments, **types)
+    hidden, states = call(method, inputs["tokens"], segment_ids=segments, **types)
     head = "replaced" if getattr(model.config, "role", None) == "discriminator" else "logits"
-    out = {"hidden": hidden, "logits": call(head, hidden)}
+    out = {"states": states, "hidden": hidden, "logits": call(head, hidden)[0]}
     if getattr(model.config, "next_sentence", False):
-        out["next_sentence"] = call("next_sentence", hidden)
+        out["next_sentence"], _ = call("next_sentence", hidden)
     return out
 
 
@@ -133,12 +152,17 @@ def theirs(model: Any, inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
         ).float()
     got = model(**given, output_hidden_states=True)
     out = {"logits": got.prediction_logits if "prediction_logits" in got else got.logits}
-    if "ranks" in inputs:
-        out |= {"hidden": got.hidden_states[-2], "query": got.hidden_states[-1]}
+
+    def cut(states: Sequence[Any], name: str, last: str) -> dict[str, Any]:
+        return {name: torch.stack(tuple(states[:-1]), dim=2), last: states[-1]}
+
+    if "ranks" in inputs:  # the two streams by turns
+        out |= cut(got.hidden_states[::2], "states", "hidden") | cut(got.hidden_states[1::2], "query_states", "query")
     elif "decoder_hidden_states" in got:
-        out |= {"encoded": got.encoder_last_hidden_state, "hidden": got.decoder_hidden_states[-1]}
+        out |= cut(got.encoder_hidden_states, "encoder_states", "encoded")
+        out |= cut(got.decoder_hidden_states, "states", "hidden")
     else:
-        out["hidden"] = got.hidden_states[-1]
+        out |= cut(got.hidden_states, "states", "hidden")
     for name in ("seq_relationship_logits", "sop_logits"):
         if name in got:
             out["next_sentence"] = got[name]
@@ -147,7 +171,9 @@ def theirs(model: Any, inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 def real(name: str, x: np.ndarray, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
     """An output with zeros in the place of padding; what has no length axis stays as it is."""
-    segments = inputs["target_segments" if "target_segments" in inputs and name != "encoded" else "segments"]
+    segments = inputs[
+        "target_segments" if "target_segments" in inputs and not name.startswith("encode") else "segments"
+    ]
     if x.shape[:2] != segments.shape:
         return x
     return np.where(segments.reshape(*segments.shape, *[1] * (x.ndim - 2)) > 0, x, 0)
@@ -156,7 +182,7 @@ def real(name: str, x: np.ndarray, inputs: Mapping[str, np.ndarray]) -> np.ndarr
 def differences(
     mine: Mapping[str, Any], other: Mapping[str, Any], inputs: Mapping[str, np.ndarray]
 ) -> dict[str, Difference]:
-    """How far the outputs are apart, padding left out.
+    """How far the outputs are apart, padding left out; of all layers' states, the layer that is farthest off.
 
     Args:
       mine: what `ours` gave.
@@ -170,7 +196,9 @@ def differences(
     for name, x in mine.items():
         got = real(name, np.asarray(x, np.float32), inputs)
         want = real(name, other[name].detach().float().numpy(), inputs)
-        out[name] = Difference(float(np.abs(got - want).max()), float(np.abs(want).max()))
+        layers = zip(*(np.moveaxis(x, 2, 0) if name.endswith("states") else x[None] for x in (got, want)), strict=True)
+        found = [Difference(float(np.abs(a - b).max()), float(np.abs(b).max())) for a, b in layers]
+        out[name] = max(found, key=lambda difference: difference.relative)
     return out
 
 

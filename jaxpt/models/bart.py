@@ -17,7 +17,7 @@ from pydantic import model_validator
 
 from jaxpt.config import Fraction, ModelConfig, PositiveInt
 from jaxpt.models.attention import Attention
-from jaxpt.models.base import compute_dtype
+from jaxpt.models.base import check_heads, compute_dtype
 from jaxpt.models.heads import finish_logits
 from jaxpt.models.layers import Activation, Embed, FeedForward, LayerNorm, constrain
 from jaxpt.models.mask import Mask
@@ -57,9 +57,8 @@ class BartConfig(ModelConfig):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        for name, heads in (("heads", self.heads), ("decoder_heads", self.decoder_heads or self.heads)):
-            if self.embed_dim % heads:
-                raise ValueError(f"{name}: {heads} does not divide embed_dim {self.embed_dim}")
+        check_heads(self.embed_dim, self.heads)
+        check_heads(self.embed_dim, self.decoder_heads or self.heads, "decoder_heads")
         return self
 
     @property

@@ -24,6 +24,19 @@ def compute_dtype(config: ModelConfig) -> DTypeLike:
     return jnp.dtype(config.dtype)
 
 
+def check_heads(embed_dim: int, heads: int, name: str = "heads", hint: str = "") -> None:
+    """Raises ValueError where a width does not split evenly into heads.
+
+    Args:
+      embed_dim: width of the hidden states.
+      heads: number of heads.
+      name: key of the configuration that holds it.
+      hint: what else could be done.
+    """
+    if embed_dim % heads:
+        raise ValueError(f"{name}: {heads} does not divide embed_dim {embed_dim}{hint}")
+
+
 def init(model: nn.Module, key: jax.Array) -> dict[str, Any]:
     """Makes a model's parameters; works under `jax.jit`.
 

@@ -9,6 +9,7 @@ Shapes: B batch · L length · D embedding width · V vocabulary (Vp: its rows i
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from typing import Any, ClassVar, Literal, Self
 
 import flax.linen as nn
@@ -18,9 +19,9 @@ from pydantic import model_validator
 
 from jaxpt.config import Fraction, ModelConfig, NonNegativeInt, PositiveFloat, PositiveInt
 from jaxpt.models.attention import Attention
-from jaxpt.models.base import compute_dtype
-from jaxpt.models.heads import Classifier, MaskedLMHead, Pooler, finish_logits
-from jaxpt.models.layers import Activation, Dense, Embed, FeedForward, LayerNorm, SmallEmbed, constrain
+from jaxpt.models.base import check_heads, compute_dtype
+from jaxpt.models.heads import Classifier, MaskedLMHead, Pooler, SpanBoundaryHead, finish_logits
+from jaxpt.models.layers import Activation, Dense, Embed, FeedForward, Initializer, LayerNorm, SmallEmbed, constrain
 from jaxpt.models.mask import Mask
 from jaxpt.models.positions import LearnedPositions
 from jaxpt.models.stack import Segment, Shared, Stack
@@ -46,6 +47,10 @@ class BertConfig(ModelConfig):
     activation: Activation = "gelu"
     next_sentence: bool = True
     """Has the pooler and the next-sentence head."""
+    span_boundary: NonNegativeInt = 0
+    """Tokens of a span that the span-boundary head tells apart (SpanBERT: 20); 0: no such head."""
+    span_position_dim: PositiveInt = 200
+    """Width of that head's embeddings of a token's place in its span."""
     epsilon: PositiveFloat = 1e-12
     """Of the norms."""
     dropout: Fraction = 0.0
@@ -53,8 +58,7 @@ class BertConfig(ModelConfig):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.embed_dim % self.heads:
-            raise ValueError(f"heads: {self.heads} does not divide embed_dim {self.embed_dim}")
+        check_heads(self.embed_dim, self.heads)
         return self
 
     @property
@@ -85,6 +89,11 @@ class BertConfig(ModelConfig):
     def segments(self) -> tuple[Segment, ...]:
         """The layers."""
         return (Segment((functools.partial(Block, self),), self.layers),)
+
+    def shipped(self, paths: Iterable[str]) -> tuple[ModelConfig, dict[str, tuple[str, ...]]]:
+        """The model without its span-boundary head."""
+        kept = {path: (path,) for path in paths if not path.startswith("span_boundary_head/")}
+        return self.model_copy(update={"span_boundary": 0}), kept
 
     def build(self) -> Bert:
         """The model of these sizes."""
@@ -121,14 +130,19 @@ class Bert(nn.Module):
 
     def setup(self) -> None:
         c, dtype = self.config, compute_dtype(self.config)
-        self.token_embed = Embed(c.vocab_size, c.table_dim, INIT, dtype)
-        self.position_embed = LearnedPositions(c.max_positions, c.table_dim, INIT, dtype, c.position_offset)
-        self.type_embed = SmallEmbed(c.token_types, c.table_dim, INIT, dtype) if c.token_types else None
-        self.embed_norm = LayerNorm(c.epsilon, dtype)
+        self.embeddings(INIT)
         self.embed_dropout = nn.Dropout(c.dropout)
         self.embed_project = Dense(c.embed_dim, ("norm", "embed"), INIT, dtype) if c.project_embeddings else None
         self.encoder = Stack(c.segments(), c.remat, c.unroll)
         self.heads()
+
+    def embeddings(self, init: Initializer) -> None:
+        """Makes the tables and their norm."""
+        c, dtype = self.config, compute_dtype(self.config)
+        self.token_embed = Embed(c.vocab_size, c.table_dim, init, dtype)
+        self.position_embed = LearnedPositions(c.max_positions, c.table_dim, init, dtype, c.position_offset)
+        self.type_embed = SmallEmbed(c.token_types, c.table_dim, init, dtype) if c.token_types else None
+        self.embed_norm = LayerNorm(c.epsilon, dtype)
 
     def heads(self) -> None:
         """Makes what comes after the layers."""
@@ -137,6 +151,27 @@ class Bert(nn.Module):
         self.pooled_dropout = nn.Dropout(c.dropout)
         self.next_sentence_head = Classifier(2, INIT) if c.next_sentence else None
         self.mlm_head = MaskedLMHead(c.vocab_size, c.head_activation, c.epsilon, INIT, dtype)
+        self.span_boundary_head = (
+            SpanBoundaryHead(
+                c.span_boundary,
+                c.span_position_dim,
+                c.vocab_size,
+                c.table_dim,
+                c.head_activation,
+                c.epsilon,
+                INIT,
+                dtype,
+            )
+            if c.span_boundary
+            else None
+        )
+
+    def embed(self, tokens_BxL: jax.Array, token_types: jax.Array | None, positions: jax.Array | None) -> jax.Array:
+        """The sum of the embeddings, before the norm: [B, L] → [B, L, table's width]."""
+        x_BxLxD = self.token_embed(tokens_BxL) + self.position_embed(tokens_BxL.shape[1], positions)
+        if self.type_embed is None:
+            return x_BxLxD
+        return x_BxLxD + self.type_embed(jnp.zeros_like(tokens_BxL) if token_types is None else token_types)
 
     def encode(
         self,
@@ -159,9 +194,7 @@ class Bert(nn.Module):
         Returns:
           [B, L, D] in the compute dtype.
         """
-        x_BxLxD = self.token_embed(tokens_BxL) + self.position_embed(tokens_BxL.shape[1], positions)
-        if self.type_embed is not None:
-            x_BxLxD += self.type_embed(jnp.zeros_like(tokens_BxL) if token_types is None else token_types)
+        x_BxLxD = self.embed(tokens_BxL, token_types, positions)
         x_BxLxD = self.embed_dropout(self.embed_norm(x_BxLxD), deterministic=deterministic)
         if self.embed_project is not None:
             x_BxLxD = self.embed_project(x_BxLxD)
@@ -192,8 +225,31 @@ class Bert(nn.Module):
         """
         return finish_logits(self.mlm_head(x, self.token_embed), self.config.vocab_size, padded)
 
+    def span_states(
+        self, left: jax.Array, right: jax.Array, places: jax.Array, *, deterministic: bool = True
+    ) -> jax.Array:
+        """What the span-boundary head makes of spans' tokens.
+
+        Args:
+          left: hidden states of the tokens before the spans, [..., D].
+          right: of those after them, [..., D].
+          places: int [...], a token's place in its span, from 0.
+          deterministic: of no effect: the head has no dropout.
+
+        Returns:
+          [..., width of the token embeddings].
+        """
+        return self.span_boundary_head.states(left, right, places)
+
+    def span_logits(self, x: jax.Array, padded: bool = False) -> jax.Array:
+        """`logits` of what `span_states` gives."""
+        return finish_logits(self.span_boundary_head.scores(x, self.token_embed), self.config.vocab_size, padded)
+
     def __call__(self, tokens_BxL: jax.Array) -> tuple[jax.Array, ...]:
-        """Vocabulary scores [B, L, V], and next-sentence scores [B, 2] where it has them: touches every parameter."""
+        """Vocabulary scores [B, L, V], and those of the heads that it has: touches every parameter."""
         x_BxLxD = self.encode(tokens_BxL)
         heads = (self.next_sentence(x_BxLxD),) if self.config.next_sentence else ()
+        if self.config.span_boundary:
+            states = self.span_states(x_BxLxD, x_BxLxD[:, ::-1], jnp.zeros_like(tokens_BxL))
+            heads = (*heads, self.span_logits(states))
         return self.logits(x_BxLxD), *heads

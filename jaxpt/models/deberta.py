@@ -19,7 +19,7 @@ from pydantic import model_validator
 
 from jaxpt.config import Fraction, ModelConfig, NonNegativeInt, PositiveFloat, PositiveInt
 from jaxpt.models.attention import attend
-from jaxpt.models.base import compute_dtype
+from jaxpt.models.base import check_heads, compute_dtype
 from jaxpt.models.heads import MaskedLMHead, finish_logits
 from jaxpt.models.layers import (
     ACTIVATIONS,
@@ -79,8 +79,7 @@ class DebertaConfig(ModelConfig):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.embed_dim % self.heads:
-            raise ValueError(f"heads: {self.heads} does not divide embed_dim {self.embed_dim}")
+        check_heads(self.embed_dim, self.heads)
         if self.layers <= bool(self.convolution) + self.mask_decoder:
             raise ValueError(f"layers: {self.layers} are too few with convolution or mask_decoder")
         return self

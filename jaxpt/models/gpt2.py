@@ -15,8 +15,8 @@ from pydantic import model_validator
 
 from jaxpt.config import Fraction, ModelConfig, PositiveFloat, PositiveInt
 from jaxpt.models.attention import Attention
-from jaxpt.models.base import compute_dtype
-from jaxpt.models.heads import UntiedHead, finish_logits
+from jaxpt.models.base import check_heads, compute_dtype
+from jaxpt.models.heads import LanguageModel, UntiedHead
 from jaxpt.models.layers import Activation, Embed, FeedForward, LayerNorm, constrain
 from jaxpt.models.mask import Mask
 from jaxpt.models.positions import LearnedPositions
@@ -48,8 +48,7 @@ class GPT2Config(ModelConfig):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.embed_dim % self.heads:
-            raise ValueError(f"heads: {self.heads} does not divide embed_dim {self.embed_dim}")
+        check_heads(self.embed_dim, self.heads)
         return self
 
     @property
@@ -88,7 +87,7 @@ class Block(nn.Module):
         return constrain(x_BxLxD, "act_embed"), None
 
 
-class GPT2(nn.Module):
+class GPT2(LanguageModel):
     """GPT-2."""
 
     config: GPT2Config
@@ -128,19 +127,6 @@ class GPT2(nn.Module):
         mask = Mask(segment_ids, segment_ids, prefix_BxS=prefix, causal=True)
         x_BxLxD, _ = self.decoder(x_BxLxD, Shared(mask, deterministic=deterministic))
         return x_BxLxD if self.final_norm is None else self.final_norm(x_BxLxD)
-
-    def logits(self, x: jax.Array, padded: bool = False) -> jax.Array:
-        """Scores of the next token.
-
-        Args:
-          x: hidden states [..., D].
-          padded: keep the columns that exist in storage alone, as a large negative number.
-
-        Returns:
-          float32 [..., V], or [..., Vp] if `padded`.
-        """
-        scores = self.token_embed.project(x) if self.config.tie_embeddings else self.head(x)
-        return finish_logits(scores, self.config.vocab_size, padded)
 
     def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
         """Next-token scores [B, L, V]: touches every parameter."""

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from jaxpt.config import ModelConfig
 from jaxpt.models.layers import (
     ACTIVATIONS,
     Activation,
@@ -17,6 +18,7 @@ from jaxpt.models.layers import (
     Embed,
     Initializer,
     LayerNorm,
+    SmallEmbed,
     constrain,
     param,
     stored_rows,
@@ -43,6 +45,28 @@ def finish_logits(logits: jax.Array, vocab_size: int, padded: bool) -> jax.Array
     if not padded:
         return logits[..., :vocab_size]
     return jnp.where(jnp.arange(logits.shape[-1]) < vocab_size, logits, PADDED)
+
+
+class LanguageModel(nn.Module):
+    """Base of models whose scores are x · Eᵀ with the token embeddings E, or x · W where both tables are apart.
+
+    Its `setup` makes `token_embed`, and `head` where `tie_embeddings` is false.
+    """
+
+    config: ModelConfig
+
+    def logits(self, x: jax.Array, padded: bool = False) -> jax.Array:
+        """Scores of the next token.
+
+        Args:
+          x: hidden states [..., D].
+          padded: keep the columns that exist in storage alone, as a large negative number.
+
+        Returns:
+          float32 [..., V], or [..., Vp] if `padded`.
+        """
+        scores = self.token_embed.project(x) if self.config.tie_embeddings else self.head(x)
+        return finish_logits(scores, self.config.vocab_size, padded)
 
 
 class MaskedLMHead(nn.Module):
@@ -72,6 +96,45 @@ class MaskedLMHead(nn.Module):
             return embed.project(x)
         bias = param(self, "bias", nn.initializers.zeros, (stored_rows(self.vocab_size),), ("vocab",))
         return embed.project(x) + bias
+
+
+class SpanBoundaryHead(nn.Module):
+    """SpanBERT's: a token of a span from the states beside the span and its place in it.
+
+        h = LN(f(LN(f([x_{s−1}; x_{e+1}; p_i] · W₁ + b₁)) · W₂ + b₂)),   scores = h · Eᵀ + c
+
+    with the token embeddings E, whose width W₂ gives. Paper: https://arxiv.org/abs/1907.10529
+    """
+
+    rows: int
+    """Places in a span that have an embedding p."""
+    position_dim: int
+    vocab_size: int
+    width: int
+    """Of the token embeddings."""
+    activation: Activation
+    epsilon: float
+    kernel_init: Initializer
+    dtype: DTypeLike
+
+    def setup(self) -> None:
+        self.position_embed = SmallEmbed(self.rows, self.position_dim, self.kernel_init, self.dtype)
+        self.dense_1, self.dense_2 = (
+            Dense(self.width, ("embed", "norm"), self.kernel_init, self.dtype) for _ in range(2)
+        )
+        self.norm_1, self.norm_2 = (LayerNorm(self.epsilon, self.dtype) for _ in range(2))
+        self.bias = param(self, "bias", nn.initializers.zeros, (stored_rows(self.vocab_size),), ("vocab",))
+
+    def states(self, left: jax.Array, right: jax.Array, places: jax.Array) -> jax.Array:
+        """[..., D], [..., D], int [...] from 0 → h [..., width]."""
+        x = jnp.concatenate([left, right, self.position_embed(places)], axis=-1)
+        for dense, norm in ((self.dense_1, self.norm_1), (self.dense_2, self.norm_2)):
+            x = norm(ACTIVATIONS[self.activation](dense(x)))
+        return x
+
+    def scores(self, h: jax.Array, embed: Embed) -> jax.Array:
+        """[..., width] → float32 [..., Vp]."""
+        return embed.project(h) + self.bias
 
 
 class UntiedHead(nn.Module):

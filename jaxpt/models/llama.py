@@ -19,8 +19,8 @@ from pydantic import model_validator
 
 from jaxpt.config import Fraction, ModelConfig, PositiveFloat, PositiveInt
 from jaxpt.models.attention import Attention
-from jaxpt.models.base import compute_dtype
-from jaxpt.models.heads import UntiedHead, finish_logits
+from jaxpt.models.base import check_heads, compute_dtype
+from jaxpt.models.heads import LanguageModel, UntiedHead
 from jaxpt.models.layers import Activation, Embed, FeedForward, RMSNorm, constrain
 from jaxpt.models.mask import Mask
 from jaxpt.models.positions import Rope
@@ -71,8 +71,8 @@ class LlamaConfig(ModelConfig):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.head_dim is None and self.embed_dim % self.heads:
-            raise ValueError(f"heads: {self.heads} does not divide embed_dim {self.embed_dim}; set head_dim")
+        if self.head_dim is None:
+            check_heads(self.embed_dim, self.heads, hint="; set head_dim")
         if self.heads % (self.kv_heads or self.heads):
             raise ValueError(f"kv_heads: {self.kv_heads} does not divide heads {self.heads}")
         if self.width % 2:
@@ -128,7 +128,7 @@ class Block(nn.Module):
         return constrain(x_BxLxD, "act_embed"), None
 
 
-class Llama(nn.Module):
+class Llama(LanguageModel):
     """Llama, and what is built like it."""
 
     config: LlamaConfig
@@ -167,19 +167,6 @@ class Llama(nn.Module):
         shared = Shared(mask, positional=c.rope.rotation(positions, c.width), deterministic=deterministic)
         x_BxLxD, _ = self.decoder(self.token_embed(tokens_BxL), shared)
         return self.final_norm(x_BxLxD)
-
-    def logits(self, x: jax.Array, padded: bool = False) -> jax.Array:
-        """Scores of the next token.
-
-        Args:
-          x: hidden states [..., D].
-          padded: keep the columns that exist in storage alone, as a large negative number.
-
-        Returns:
-          float32 [..., V], or [..., Vp] if `padded`.
-        """
-        scores = self.token_embed.project(x) if self.config.tie_embeddings else self.head(x)
-        return finish_logits(scores, self.config.vocab_size, padded)
 
     def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
         """Next-token scores [B, L, V]: touches every parameter."""

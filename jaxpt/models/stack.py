@@ -4,17 +4,21 @@ Shapes: B batch · L length · S memory length · D embedding width · H heads
 
 A block is an `nn.Module` called as `block(x_BxLxD, inputs, shared) -> (x_BxLxD, outputs)`. `inputs` and `outputs` are
 the layer's own (None, or a cache), `shared` is alike for all layers.
+
+What each layer saw is there for the asking: `model.apply(…, mutable=["layers"])`, then `layer_inputs`. Who does not ask
+pays nothing.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 
 from jaxpt.models.mask import Mask
 
@@ -57,6 +61,7 @@ class _Pattern(nn.Module):
         inputs = (None,) * len(self.blocks) if inputs is None else inputs
         outputs = []
         for index, (make, given) in enumerate(zip(self.blocks, inputs, strict=True)):
+            self.sow("layers", f"input_{index}", x_BxLxD, init_fn=lambda: None, reduce_fn=lambda _, x: x)
             x_BxLxD, output = make(name=f"block_{index}")(x_BxLxD, given, shared)
             outputs.append(output)
         return x_BxLxD, tuple(outputs)
@@ -94,7 +99,7 @@ class Stack(nn.Module):
         for index, segment in enumerate(self.segments):
             scanned = nn.scan(
                 _rematerialised(self.remat),
-                variable_axes={} if segment.shared else {"params": 0},
+                variable_axes={"layers": 0} | ({} if segment.shared else {"params": 0}),
                 variable_broadcast="params" if segment.shared else False,
                 split_rngs={"params": not segment.shared, "dropout": True},
                 in_axes=(0, nn.broadcast),
@@ -106,6 +111,23 @@ class Stack(nn.Module):
             x_BxLxD, output = scanned(segment.blocks, name=f"segment_{index}")(x_BxLxD, given, shared)
             outputs.append(output)
         return x_BxLxD, tuple(outputs)
+
+
+def layer_inputs(sown: Mapping[str, Any]) -> Any:
+    """What each layer of one stack saw: the embeddings, then every layer's output but the last one's.
+
+    Args:
+      sown: the stack's part of the "layers" collection, {"segment_0": {"input_0": [repeats, B, L, D], …}, …}.
+
+    Returns:
+      [layers, B, L, D], or a tree of such where a block's input is one.
+    """
+
+    def pattern(inputs: Mapping[str, Any]) -> Any:
+        blocks = [inputs[f"input_{i}"] for i in range(len(inputs))]
+        return jax.tree.map(lambda *x: jnp.stack(x, axis=1).reshape(-1, *x[0].shape[1:]), *blocks)
+
+    return jax.tree.map(lambda *x: jnp.concatenate(x), *(pattern(sown[f"segment_{i}"]) for i in range(len(sown))))
 
 
 def _rematerialised(policy: str) -> type[nn.Module]:

@@ -18,7 +18,7 @@ from pydantic import model_validator
 from jaxpt.config import Fraction, ModelConfig, PositiveFloat, PositiveInt
 from jaxpt.models.attention import Attention
 from jaxpt.models.base import compute_dtype
-from jaxpt.models.heads import UntiedHead, finish_logits
+from jaxpt.models.heads import LanguageModel, UntiedHead
 from jaxpt.models.layers import Activation, Embed, FeedForward, RMSNorm, constrain
 from jaxpt.models.mask import Mask
 from jaxpt.models.positions import RelativeBias
@@ -147,7 +147,17 @@ def position_bias(config: T5Config, bidirectional: bool, name: str | None = None
     )
 
 
-class T5(nn.Module):
+class T5Scores(LanguageModel):
+    """Base of T5's models: the scores of tied embeddings, which have unit variance, are divided by √D."""
+
+    config: T5Config
+
+    def logits(self, x: jax.Array, padded: bool = False) -> jax.Array:
+        """As `LanguageModel.logits`."""
+        return super().logits(x * self.config.embed_dim**-0.5 if self.config.scaled else x, padded)
+
+
+class T5(T5Scores):
     """T5, versions 1.0 and 1.1; mT5 and UMT5."""
 
     config: T5Config
@@ -223,21 +233,6 @@ class T5(nn.Module):
         )  # fmt: skip
         x_BxTxD, _ = self.decoder(x_BxTxD, shared)
         return self.drop(self.decoder_norm(x_BxTxD), deterministic=deterministic)
-
-    def logits(self, x: jax.Array, padded: bool = False) -> jax.Array:
-        """Scores of the next target token.
-
-        Args:
-          x: hidden states [..., D] of the decoder.
-          padded: keep the columns that exist in storage alone, as a large negative number.
-
-        Returns:
-          float32 [..., V], or [..., Vp] if `padded`.
-        """
-        c = self.config
-        x = x * c.embed_dim**-0.5 if c.scaled else x
-        scores = self.token_embed.project(x) if c.tie_embeddings else self.head(x)
-        return finish_logits(scores, c.vocab_size, padded)
 
     def __call__(self, tokens_BxS: jax.Array, decoder_tokens_BxT: jax.Array | None = None) -> jax.Array:
         """Next-token scores [B, T, V], by default with the same tokens on both sides: touches every parameter."""

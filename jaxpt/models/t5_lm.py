@@ -14,11 +14,11 @@ import flax.linen as nn
 import jax
 
 from jaxpt.models.base import compute_dtype
-from jaxpt.models.heads import UntiedHead, finish_logits
+from jaxpt.models.heads import UntiedHead
 from jaxpt.models.layers import Embed, RMSNorm
 from jaxpt.models.mask import Mask
 from jaxpt.models.stack import Segment, Shared, Stack
-from jaxpt.models.t5 import INIT, Block, T5Config, position_bias
+from jaxpt.models.t5 import INIT, Block, T5Config, T5Scores, position_bias
 
 
 class T5LMConfig(T5Config):
@@ -36,7 +36,7 @@ class T5LMConfig(T5Config):
         return T5LM(self)
 
 
-class T5LM(nn.Module):
+class T5LM(T5Scores):
     """A decoder of T5's blocks."""
 
     config: T5LMConfig
@@ -77,21 +77,6 @@ class T5LM(nn.Module):
         shared = Shared(mask, self.decoder_bias(length, length), deterministic=deterministic)
         x_BxLxD, _ = self.decoder(self.drop(self.token_embed(tokens_BxL), deterministic=deterministic), shared)
         return self.drop(self.decoder_norm(x_BxLxD), deterministic=deterministic)
-
-    def logits(self, x: jax.Array, padded: bool = False) -> jax.Array:
-        """Scores of the next token.
-
-        Args:
-          x: hidden states [..., D].
-          padded: keep the columns that exist in storage alone, as a large negative number.
-
-        Returns:
-          float32 [..., V], or [..., Vp] if `padded`.
-        """
-        c = self.config
-        x = x * c.embed_dim**-0.5 if c.scaled else x
-        scores = self.token_embed.project(x) if c.tie_embeddings else self.head(x)
-        return finish_logits(scores, c.vocab_size, padded)
 
     def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
         """Next-token scores [B, L, V]: touches every parameter."""

@@ -21,7 +21,7 @@ from pydantic import model_validator
 
 from jaxpt.config import Fraction, ModelConfig, PositiveFloat, PositiveInt
 from jaxpt.models.attention import attend
-from jaxpt.models.base import compute_dtype
+from jaxpt.models.base import check_heads, compute_dtype
 from jaxpt.models.heads import finish_logits
 from jaxpt.models.layers import Activation, Dense, Embed, FeedForward, LayerNorm, constrain, param, stored_rows
 from jaxpt.models.mask import Mask
@@ -57,8 +57,8 @@ class XLNetConfig(ModelConfig):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.head_dim is None and self.embed_dim % self.heads:
-            raise ValueError(f"heads: {self.heads} does not divide embed_dim {self.embed_dim}; set head_dim")
+        if self.head_dim is None:
+            check_heads(self.embed_dim, self.heads, hint="; set head_dim")
         return self
 
     @property

@@ -11,6 +11,7 @@ Batch features, all [batch, ...], by their SeqIO names:
   decoder_prefix (1 where all of the segment may look)                    int32 [batch, length]       (prefix LM)
   masked_positions, masked_targets int32, masked_weights float32          [batch, max_predictions]
   next_sentence_labels int32, next_sentence_weights float32               [batch]
+  sentence_order_labels int32, sentence_order_weights float32             [batch]
 A segment id is 0 on padding; real tokens count the records of a row, from 1, and in each positions start at 0. A row of
 zeros carries no weight anywhere: evaluation fills its last batch up with such rows.
 """
@@ -81,6 +82,8 @@ class Objective(ObjectiveConfig):
     """The trivial predictor that a model must beat, a function of `jaxpt.evals.baselines`."""
     probe_name: ClassVar[str]
     """In words, the target positions on which model and baseline are compared."""
+    states: ClassVar[str] = "encode"
+    """The encoder's method whose hidden states its `logits` take."""
 
     def coefficients(self) -> dict[str, float]:
         """{loss part: its weight in the total}."""
@@ -175,6 +178,6 @@ def apply(
     Returns:
       What the method returns.
     """
-    if method != "logits":
+    if not method.endswith("logits"):
         kwargs["deterministic"] = not rngs
     return model.apply({"params": params}, *args, **kwargs, rngs=rngs or {}, method=method)

@@ -4,8 +4,10 @@
     inputs   [CLS] the [MASK] sat [SEP] it purred [SEP]      masked_positions 2, masked_targets cat, label 0
 
 15 % of the tokens are chosen; of these 80 % become [MASK], 10 % a random token, 10 % stay. All chosen positions carry
-loss. The total is the masked-LM cross-entropy plus the next-sentence cross-entropy.
-Paper: https://arxiv.org/abs/1810.04805
+loss. The total is the masked-LM cross-entropy plus the next-sentence cross-entropy. The options make it RoBERTa's
+(no pairs, other counts), ALBERT's (n-grams, sentence order) and SpanBERT's (spans).
+Papers: https://arxiv.org/abs/1810.04805 https://arxiv.org/abs/1907.11692 https://arxiv.org/abs/1909.11942
+https://arxiv.org/abs/1907.10529
 """
 
 from __future__ import annotations
@@ -28,8 +30,11 @@ if TYPE_CHECKING:
     from jaxpt.objectives.base import Batch, Metrics
 
 
+Unit = Literal["piece", "word", "ngram", "span"]
+
+
 class MaskedLM(Objective):
-    """Hyperparameters of masked LM with next-sentence prediction; the defaults are BERT's."""
+    """Hyperparameters of masked LM; the defaults are BERT's."""
 
     family: ClassVar[str] = "encoder"
     baseline: ClassVar[str] = "unigram"
@@ -40,12 +45,31 @@ class MaskedLM(Objective):
     """Fraction of tokens chosen, special ones counted in the length."""
     max_predictions: PositiveInt | None = None
     """Most tokens chosen in an example; ceil(mask_rate · length) by default (20 at 128, 77 at 512, as BERT)."""
+    rounding: Literal["nearest", "random", "up"] = "nearest"
+    """Of mask_rate · length: `nearest`, at least 1 (BERT, ALBERT); `random`, up with the probability of its fraction
+    (RoBERTa); `up`, the special tokens not counted (SpanBERT)."""
+    unit: Unit = "piece"
+    """What is chosen as a whole: a `piece`, a `word` (whole-word masking; one that would exceed the number is passed
+    over), an `ngram` of words, n with probability ∝ 1/n (ALBERT), or a `span` of words, whose length is geometric
+    (SpanBERT: chosen to exactly the number, masked or replaced as one)."""
+    max_words: PositiveInt | None = None
+    """Most words of an n-gram (3 by default, ALBERT's) or span (10, SpanBERT's)."""
+    span_end: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """Chance that a span ends after each of its words: p of the geometric distribution, truncated at `max_words`."""
     mask_probability: Fraction = 0.8
     """Share of the chosen tokens that become [MASK]."""
     random_probability: Fraction = 0.1
     """Share of the chosen tokens that become a random token; the rest stay."""
+    random_specials: bool = True
+    """A random token may be a special one, as in BERT's code; false: never (RoBERTa's)."""
+    inputs: Literal["segment_pairs", "sentence_pairs", "sentences", "windows"] | None = None
+    """`segment_pairs`: [CLS] a [SEP] b [SEP] of several sentences each (BERT), `sentence_pairs`: of one each;
+    `sentences`: [CLS] … [SEP], as many whole sentences as fit, [SEP] between documents (RoBERTa's FULL-SENTENCES);
+    `windows`: running text cut anywhere. By default pairs where they have a loss, else windows."""
     next_sentence: bool = True
-    """Pairs of texts and the next-sentence loss; false: windows of running text, [CLS] … [SEP]."""
+    """Loss of whether b follows a, or was drawn from another document (1)."""
+    sentence_order: bool = False
+    """Loss of whether a and b stand in their order, or were swapped (1), instead of next_sentence (ALBERT)."""
     short_probability: Fraction = 0.1
     """Chance, once for each document and pass, that its pairs are shorter than `data.length`."""
     dupe_factor: PositiveInt = 10
@@ -54,90 +78,144 @@ class MaskedLM(Objective):
     """Draw masks once (BERT's data): those of each pass, or of `dupe_factor` copies of running text that epochs take in
     turn; false: new ones in every epoch (RoBERTa's dynamic masking)."""
     join_documents: bool = True
-    """Without next_sentence, cut windows from the documents laid end to end; false: none crosses a document's end."""
+    """Windows and sentences go on from one document to the next; false: none crosses a document's end (RoBERTa's
+    DOC-SENTENCES)."""
+
+    @property
+    def pair_loss(self) -> str | None:
+        """The loss part of a pair of texts."""
+        return "next_sentence" if self.next_sentence else "sentence_order" if self.sentence_order else None
 
     def predictions(self, length: int) -> int:
         """Size of the masked features."""
         return self.max_predictions or math.ceil(self.mask_rate * length)
 
+    def word_shares(self) -> list[float]:
+        """Probability of 1, 2, … words in a unit.
+
+        Example:
+          >>> [round(11 * p) for p in MaskedLM(unit="ngram").word_shares()]
+          [6, 3, 2]
+          >>> shares = MaskedLM(unit="span").word_shares()
+          >>> len(shares), round(sum(n * p for n, p in enumerate(shares, 1)), 3)
+          (10, 3.797)
+        """
+        most = self.max_words or {"ngram": 3, "span": 10}.get(self.unit, 1)
+        weights = [(1 - self.span_end) ** n if self.unit == "span" else 1 / (n + 1) for n in range(most)]
+        return [weight / sum(weights) for weight in weights]
+
     def coefficients(self) -> dict[str, float]:
-        return {"masked_lm": 1.0, "next_sentence": 1.0} if self.next_sentence else {"masked_lm": 1.0}
+        return {"masked_lm": 1.0, **({self.pair_loss: 1.0} if self.pair_loss else {})}
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         for name in ("cls", "sep", "mask"):
             if getattr(vocabulary, name) is None:
-                wanted = f"masked_lm needs a vocabulary with [{name.upper()}]"
+                wanted = f"{self.kind} needs a vocabulary with [{name.upper()}]"
                 raise UserError(f"{wanted}; data.tokenizer.kind: wordpiece has it")
-        if self.next_sentence and not getattr(model, "next_sentence", False):
-            raise UserError(f"model.kind: {model.kind} has no next-sentence head; set objective.next_sentence=false")
+        self._check_inputs(model)
         if length < 8:
-            raise UserError(f"data.length: {length} is too short for masked_lm, at least 8 is needed")
+            raise UserError(f"data.length: {length} is too short for {self.kind}, at least 8 is needed")
         if self.predictions(length) > length - 3:
             n = self.predictions(length)
             raise UserError(f"objective.max_predictions: {n} is more than fit into data.length {length}")
         if self.mask_probability + self.random_probability > 1:
             raise UserError("objective.mask_probability + objective.random_probability is more than 1")
+        if self.max_words and self.unit not in ("ngram", "span"):
+            raise UserError(f"objective.max_words is of n-grams and spans; objective.unit is {self.unit}")
+
+    def _check_inputs(self, model: ModelConfig) -> None:
+        """Raises UserError where pairs and their loss do not go together."""
+        if self.next_sentence and self.sentence_order:
+            raise UserError(
+                "objective.sentence_order takes the place of next_sentence; set objective.next_sentence=false"
+            )
+        if self.pair_loss and not getattr(model, "next_sentence", False):
+            raise UserError(f"model.kind: {model.kind} has no next-sentence head; set objective.{self.pair_loss}=false")
+        if self.inputs and self.inputs.endswith("pairs") != (self.pair_loss is not None):
+            said = "next_sentence and sentence_order are" if self.pair_loss is None else f"{self.pair_loss} is"
+            wanted = "false" if self.pair_loss is None else "a loss of pairs"
+            raise UserError(f"objective.inputs: {self.inputs} does not fit: objective.{said} {wanted}")
 
     def features(self, length: int) -> dict[str, tuple[tuple[int, ...], str]]:
         n = self.predictions(length)
         sequence = ("encoder_input_tokens", "encoder_token_types", "encoder_segment_ids", "encoder_positions")
         masked = {"masked_positions": "int32", "masked_targets": "int32", "masked_weights": "float32"}
-        pairs = {"next_sentence_labels": "int32", "next_sentence_weights": "float32"}
+        pairs = {f"{self.pair_loss}_labels": "int32", f"{self.pair_loss}_weights": "float32"}
         return {
             **dict.fromkeys(sequence, ((length,), "int32")),
             **{name: ((n,), dtype) for name, dtype in masked.items()},
-            **{name: ((), dtype) for name, dtype in pairs.items() if self.next_sentence},
+            **{name: ((), dtype) for name, dtype in pairs.items() if self.pair_loss},
         }
 
     def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
-        special = {"cls": vocabulary.cls, "sep": vocabulary.sep}
-        pairs = {
-            "length": length,
-            "short_probability": self.short_probability,
-            "dupe_factor": self.dupe_factor,
-            "seed": seed,
-        }
-        prepare = (
-            (Call("documents.tokenize_sentences"), Call("sentence_pairs.make", {**pairs, **special}))
-            if self.next_sentence
-            else (
-                Call("documents.tokenize"),
-                Call("windows.cut", {"length": length - 2, "join": self.join_documents}),
-                Call("windows.enclose", special),
-            )
-        )
-        mask = {
-            "rate": self.mask_rate,
-            "max_predictions": self.predictions(length),
-            "mask": vocabulary.mask,
-            "mask_probability": self.mask_probability,
-            "random_probability": self.random_probability,
-            "vocab_size": vocabulary.size,
-            **special,
-        }
         return Pipeline(
-            prepare=prepare,
+            prepare=self._prepare(length, {"cls": vocabulary.cls, "sep": vocabulary.sep}, seed),
             present=(
-                Call("masked_lm.mask", mask),
+                Call("masked_lm.mask", self._mask(length, vocabulary)),
                 Call("features.encoder", {"length": length, "max_predictions": self.predictions(length)}),
             ),
         )
+
+    def _prepare(self, length: int, special: dict[str, Any], seed: int) -> tuple[Call, ...]:
+        """From documents to records."""
+        if self.pair_loss:
+            pairs = {
+                "length": length,
+                "short_probability": self.short_probability,
+                "dupe_factor": self.dupe_factor,
+                "seed": seed,
+                "single": self.inputs == "sentence_pairs",
+                "swap": self.sentence_order,
+            }
+            return Call("documents.tokenize_sentences"), Call("sentence_pairs.make", {**pairs, **special})
+        cut = {"length": length - 2, "join": self.join_documents}
+        windows = (
+            (Call("documents.tokenize_sentences"), Call("windows.fill", {**cut, "separator": special["sep"]}))
+            if self.inputs == "sentences"
+            else (Call("documents.tokenize"), Call("windows.cut", cut))
+        )
+        return *windows, Call("windows.enclose", special)
+
+    def _mask(self, length: int, vocabulary: Vocabulary) -> dict[str, Any]:
+        """The arguments of the masking."""
+        v = vocabulary
+        special = {i for i in (v.pad, v.unk, v.bos, v.eos, v.cls, v.sep, v.mask) if i is not None}
+        return {
+            "rate": self.mask_rate,
+            "max_predictions": self.predictions(length),
+            "mask": v.mask,
+            "mask_probability": self.mask_probability,
+            "random_probability": self.random_probability,
+            "vocab_size": v.size,
+            "unit": self.unit,
+            "shares": self.word_shares(),
+            "rounding": self.rounding,
+            "never": [] if self.random_specials else sorted(special),
+            "cls": v.cls,
+            "sep": v.sep,
+        }
 
     def footprint(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         import numpy as np
 
         tokens = lengths["tokens"]
-        masked = np.minimum(np.maximum(np.round(self.mask_rate * tokens), 1), np.maximum(tokens - 2, 0))
+        most = {
+            "nearest": lambda: np.maximum(np.round(self.mask_rate * tokens), 1),
+            "random": lambda: np.floor(self.mask_rate * tokens) + 1,
+            "up": lambda: np.ceil(self.mask_rate * (tokens - 2)),
+        }[self.rounding]()
+        masked = np.minimum(most, np.maximum(tokens - 2, 0))
         return {"encoder_input_tokens": tokens, "masked_positions": masked.astype(np.int64)}
 
     def check_packing(self) -> None:
-        if self.next_sentence:
-            raise UserError("data.packing: a row has one next-sentence label; set objective.next_sentence: false")
+        if self.pair_loss:
+            label = self.pair_loss.replace("_", "-")
+            raise UserError(f"data.packing: a row has one {label} label; set objective.{self.pair_loss}: false")
 
     def copies(self) -> int | None:
         if not self.static_masking:
             return None
-        return 1 if self.next_sentence else self.dupe_factor  # each pass has pairs of its own
+        return 1 if self.pair_loss else self.dupe_factor  # each pass has pairs of its own
 
     def probe(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
         import numpy as np
@@ -147,42 +225,70 @@ class MaskedLM(Objective):
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         sums = {"masked_lm": batch["masked_weights"].sum()}
-        return sums | {"next_sentence": batch["next_sentence_weights"].sum()} if self.next_sentence else sums
+        return sums | ({self.pair_loss: batch[f"{self.pair_loss}_weights"].sum()} if self.pair_loss else {})
 
     def loss(
         self, model: nn.Module, params: Any, batch: Batch, rngs: dict[str, jax.Array] | None = None
     ) -> tuple[dict[str, jax.Array], Metrics]:
-        import jax.numpy as jnp
+        return self.sums(model, params, encoded(model, params, batch, rngs, self.states), batch, rngs)
 
-        from jaxpt.losses import cross_entropy, token_loss
+    def sums(
+        self, model: nn.Module, params: Any, hidden: jax.Array, batch: Batch, rngs: dict[str, jax.Array] | None
+    ) -> tuple[dict[str, jax.Array], Metrics]:
+        """`loss` of hidden states [batch, length, width]."""
+        from jaxpt.losses import cross_entropy
         from jaxpt.objectives.base import apply
 
-        hidden = apply(
-            model,
-            params,
-            "encode",
-            batch["encoder_input_tokens"],
-            token_types=batch["encoder_token_types"],
-            segment_ids=batch["encoder_segment_ids"],
-            positions=batch["encoder_positions"],
-            rngs=rngs,
-        )
-        # Only the chosen positions go through the vocabulary projection.
-        chosen = jnp.take_along_axis(hidden, batch["masked_positions"][..., None], axis=1)
-        total, metrics = token_loss(
+        total, metrics = self.masked_loss(model, params, hidden, batch)
+        if self.pair_loss is None:
+            return {"masked_lm": total}, metrics
+        logits = apply(model, params, "next_sentence", hidden, rngs=rngs)
+        labels, weights = batch[f"{self.pair_loss}_labels"], batch[f"{self.pair_loss}_weights"]
+        correct = (logits.argmax(-1) == labels) * weights
+        metrics[f"{self.pair_loss}_accuracy"] = (correct.sum(), weights.sum())
+        return {"masked_lm": total, self.pair_loss: (cross_entropy(logits, labels) * weights).sum()}, metrics
+
+    def masked_loss(self, model: nn.Module, params: Any, hidden: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:
+        """Σ of the cross-entropy of the masked targets, which alone go through the vocabulary projection.
+
+        Args:
+          model: a module with the method `logits`.
+          params: its parameters.
+          hidden: hidden states [batch, length, width].
+          batch: the features.
+
+        Returns:
+          As `jaxpt.losses.token_loss`.
+        """
+        import jax.numpy as jnp
+
+        from jaxpt.losses import token_loss
+        from jaxpt.objectives.base import apply
+
+        return token_loss(
             lambda x: apply(model, params, "logits", x, padded=True),
-            chosen,
+            jnp.take_along_axis(hidden, batch["masked_positions"][..., None], axis=1),
             batch["masked_targets"],
             batch["masked_weights"],
             probe_weights=batch.get("probe_weights"),
             z_loss=self.z_loss,
             chunk=self.loss_chunk,
         )
-        sums = {"masked_lm": total}
-        if self.next_sentence:
-            logits = apply(model, params, "next_sentence", hidden, rngs=rngs)
-            labels, weights = batch["next_sentence_labels"], batch["next_sentence_weights"]
-            sums["next_sentence"] = (cross_entropy(logits, labels) * weights).sum()
-            correct = (logits.argmax(-1) == labels) * weights
-            metrics["next_sentence_accuracy"] = (correct.sum(), weights.sum())
-        return sums, metrics
+
+
+def encoded(
+    model: nn.Module, params: Any, batch: Batch, rngs: dict[str, jax.Array] | None = None, method: str = "encode"
+) -> jax.Array:
+    """An encoder's hidden states of a batch: [batch, length, width].
+
+    Args:
+      model: a module of the family "encoder".
+      params: its parameters.
+      batch: the encoder's features.
+      rngs: random keys by purpose, or None for no dropout.
+      method: which of the module's methods.
+    """
+    from jaxpt.objectives.base import apply
+
+    features = {name: batch[f"encoder_{name}"] for name in ("token_types", "segment_ids", "positions")}
+    return apply(model, params, method, batch["encoder_input_tokens"], **features, rngs=rngs)

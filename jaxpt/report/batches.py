@@ -99,7 +99,7 @@ def _masked(example: Example, tokenizer: Pieces) -> list[Span]:
     weights, targets = example["masked_weights"], example["masked_targets"]
     chosen = {int(p): int(targets[i]) for i, p in enumerate(example["masked_positions"]) if weights[i] > 0}
     types = example.get("encoder_token_types", np.zeros_like(tokens))
-    pair = "next_sentence_labels" in example
+    pair = any(name.endswith("_labels") for name in example)
     spans: list[Span] = []
     for position in _real(example, "encoder"):
         if pair and (position == 0 or types[position] != types[position - 1]):
@@ -245,6 +245,8 @@ def facts(example: Example, files: Sequence[str] = ()) -> dict[str, str]:
         said["targets"] = str(int((weights > 0).sum()))
     if "next_sentence_labels" in example:
         said["next sentence"] = "B is random (label 1)" if example["next_sentence_labels"] else "B follows A (label 0)"
+    if "sentence_order_labels" in example:
+        said["sentence order"] = "swapped (label 1)" if example["sentence_order_labels"] else "A, then B (label 0)"
     return said
 
 

@@ -20,7 +20,7 @@ from jaxpt.errors import UserError
 from jaxpt.evals import heldout, samples
 from jaxpt.models import base
 from jaxpt.objectives.base import Objective
-from jaxpt.parallel import compiler, distributed, rules
+from jaxpt.parallel import compiler, distributed, failures, rules
 from jaxpt.parallel import mesh as meshes
 from jaxpt.plan import flops
 from jaxpt.train import checkpoint, guards, initial, state, step
@@ -55,7 +55,8 @@ def train(config: Config) -> int:
     console.quiet = not checkpoint.is_primary()
     with guards.Signals() as signals:
         try:
-            return _train(config, signals)
+            with failures.shared():
+                return _train(config, signals)
         except guards.Interrupted as interrupted:
             say(f"{interrupted}: stopped; the same command goes on from the newest checkpoint in {config.run_dir}")
             return 128 + interrupted.number

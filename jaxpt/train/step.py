@@ -36,7 +36,7 @@ def gradients(
       model: the module.
       params: its parameters.
       batch: features [batch, ...].
-      key: random key of this step's dropout, None for none.
+      key: random key of this step's dropout, and by purpose of other draws; None for none.
       accumulation: number of microbatches; it divides the batch.
 
     Returns:
@@ -45,7 +45,7 @@ def gradients(
     coefficients, weights = objective.coefficients(), objective.weights(batch)
 
     def loss_fn(params: Any, micro: Batch, key: jax.Array | None) -> tuple[jax.Array, Any]:
-        rngs = None if key is None else {"dropout": key}
+        rngs = None if key is None else {"dropout": key, "sample": purpose_key(key, "sample")}
         sums, metrics = objective.loss(model, params, micro, rngs)
         means = {part: total / jnp.maximum(weights[part], 1.0) for part, total in sums.items()}
         loss = sum(coefficients[part] * mean for part, mean in means.items())

@@ -9,7 +9,7 @@ from jaxpt.data._tf import seqio, tf
 from jaxpt.data.loader import Stream, Task
 from jaxpt.data.order import Mixture
 from jaxpt.data.packing import plan
-from jaxpt.data.preprocessors.batched import one_to_one
+from jaxpt.data.preprocessors.batched import makes_rows
 from jaxpt.data.present import compiled
 from jaxpt.data.store import build
 from jaxpt.errors import UserError
@@ -165,15 +165,14 @@ def lines(store, packs=None, **task):
     return Task(task.pop("name", "one"), store, made, task.pop("seed", 0), packs, **task), features
 
 
-@one_to_one
-def row(batch, packs=None):
-    splits = tf.range(batch["tokens"].nrows() + 1) if packs is None else packs
-    tokens, noise = (
-        tf.RaggedTensor.from_row_splits(x, splits, validate=False)
-        for x in (batch["tokens"].values, tf.reshape(batch["noise"], [-1]))
-    )
-    tokens = tf.RaggedTensor.from_row_splits(batch["tokens"].values, tf.gather(batch["tokens"].row_splits, splits))
-    return {"x": tokens.to_tensor(shape=[None, 12]), "noise": noise.to_tensor(shape=[None, 4])}
+@makes_rows
+def row(records, packs=None):
+    packs = np.arange(len(records["noise"]) + 1) if packs is None else packs
+    splits = np.concatenate([[0], np.cumsum(records["tokens"].lengths)])[packs]
+    x, noise = np.zeros((len(packs) - 1, 12), np.int32), np.zeros((len(packs) - 1, 4), np.float32)
+    x[np.arange(12) < np.diff(splits)[:, None]] = records["tokens"].values
+    noise[np.arange(4) < np.diff(packs)[:, None]] = records["noise"]
+    return {"x": x, "noise": noise}
 
 
 def test_packed_rows_have_every_record_once_an_epoch_and_noise_of_their_own(store):

@@ -1,4 +1,5 @@
 import gzip
+import io
 import json
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from jaxpt.errors import UserError
 
 KINDS = ("sentencepiece", "wordpiece", "bpe")
 SIZE = 600
-VOCAB = Path(__file__).parents[3] / "shared" / "data" / "vocab"
+DATA = Path(__file__).parents[3] / "shared" / "data"
 SAMPLES = [
     "Hello, world! It's a test.", "naïve café — “quotes” … 中文字 ﬁne", "tabs\tand\nnew lines  twice ", "f(x)**2",
     "😀 emoji and e\u0301 combining", "", " ", "unaffable " * 30, "1,234.5% of $9.99", "a" * 150,
@@ -179,48 +180,205 @@ def test_too_few_ids_or_no_text(kind, tmp_path, texts):
         tokenizers.train([], TokenizerConfig(kind=kind), SIZE, tmp_path)
 
 
+# ---- published vocabularies -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def sentencepiece_model(texts):
+    """As ALBERT's and XLM-R's are trained: <unk> <s> </s> first, no padding."""
+    import sentencepiece
+
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts[0].splitlines()), model_writer=model, vocab_size=200, hard_vocab_limit=False,
+        control_symbols=["[CLS]", "[SEP]", "[MASK]"], user_defined_symbols=["(", '"'], minloglevel=2,
+    )  # fmt: skip
+    return model.getvalue()
+
+
+def test_alberts_rules_come_from_the_file_beside_the_model(sentencepiece_model, tmp_path):
+    (tmp_path / "spiece.model").write_bytes(sentencepiece_model)
+    plain = tokenizers.load(tmp_path, extra_ids=0)
+    (tmp_path / "config.json").write_text('{"model_type": "albert"}')
+    albert = tokenizers.load(tmp_path)
+    v = albert.vocabulary
+    assert (v.cls, v.sep, v.mask, v.sentinels) == (3, 4, 5, 0) and albert.lowercase
+    assert albert.encode("The ``Café''") == plain.encode('the "cafe"') != plain.encode("The ``Café''")
+    assert albert.digest() != plain.digest()
+    albert.save(tmp_path / "saved")  # where no config.json is
+    assert tokenizers.load(tmp_path / "saved").digest() == albert.digest()
+    from tokenizers import Tokenizer as Rust
+
+    rust = Rust.from_file(str(tmp_path / "saved" / "tokenizer.json"))
+    rust.encode_special_tokens = True
+    assert [rust.encode(text, add_special_tokens=False).ids for text in SAMPLES] == albert.encode_batch(SAMPLES)
+    xlnet = {"tokenizer_class": "XLNetTokenizer", "keep_accents": True}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(xlnet))
+    assert tokenizers.load(tmp_path).encode("The ``Café''") == plain.encode('The "Café"')
+
+
+def test_xlm_r_has_fairseqs_ids(sentencepiece_model, tmp_path):
+    (tmp_path / "spiece.model").write_bytes(sentencepiece_model)
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(sentencepiece_model)
+    plain = tokenizers.load(tmp_path / "spiece.model", extra_ids=0)
+    ours = tokenizers.load(tmp_path / "sentencepiece.bpe.model")
+    v, size = ours.vocabulary, plain.vocabulary.size
+    assert (v.bos, v.cls, v.pad, v.eos, v.sep, v.unk, v.mask, v.size) == (0, 0, 1, 2, 2, 3, size + 1, size + 2)
+    assert ours.tokens([0, 1, 2, 3, size + 1]) == ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    for text in SAMPLES:
+        assert ours.encode(text) == [3 if i == 0 else i + 1 for i in plain.encode(text)]
+    assert ours.encode("a <mask>", special=True)[-1] == size + 1 != ours.encode("a <mask>")[-1]
+    assert ours.decode([0, *ours.encode("return a value"), 2]) == "return a value"
+    ours.save(tmp_path / "saved")
+    assert tokenizers.load(tmp_path / "saved").digest() == ours.digest()
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "MBartTokenizer"}')
+    with pytest.raises(UserError, match="mBART's language codes"):
+        tokenizers.load(tmp_path / "sentencepiece.bpe.model")
+
+
+def roberta(path, texts):
+    """A vocabulary in fairseq's order: <s> <pad> </s> <unk> … <mask>."""
+    tokenizers.train(texts[:10], TokenizerConfig(kind="bpe"), 300, path)
+    pieces = [p for p in json.loads((path / "vocab.json").read_text("utf-8")) if p != "<|endoftext|>"]
+    vocab = {p: i for i, p in enumerate(["<s>", "<pad>", "</s>", "<unk>", *pieces, "<mask>"])}
+    (path / "vocab.json").write_text(json.dumps(vocab))
+    (path / "tokenizer.json").unlink()
+    return tokenizers.load(path)
+
+
+def test_roberta_has_its_own_special_tokens(texts, tmp_path):
+    ours = roberta(tmp_path, texts)
+    v = ours.vocabulary
+    assert (v.bos, v.cls, v.pad, v.eos, v.sep, v.unk, v.mask, v.size) == (0, 0, 1, 2, 2, 3, 303, 304)
+    assert ours.tokens([0, 1, 2, 3, 303]) == ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    assert ours.encode("a<mask>", special=True)[-1] == 303 not in ours.encode("a<mask>")
+    assert ours.decode([0, *ours.encode("the end"), 2]) == "the end"
+    ours.save(tmp_path / "saved")
+    assert tokenizers.load(tmp_path / "saved").digest() == ours.digest()
+    assert '"tokenizer_class": "RobertaTokenizer"' in (tmp_path / "saved" / "tokenizer_config.json").read_text()
+
+
+def test_a_unigram_model_in_a_tokenizer_json(tmp_path):
+    from tokenizers import Tokenizer as Rust
+    from tokenizers import models, pre_tokenizers
+
+    pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁a", -1.0), ("b", -2.0)]
+    rust = Rust(models.Unigram(pieces, unk_id=2))
+    rust.pre_tokenizer = pre_tokenizers.Metaspace()
+    rust.add_special_tokens(["<pad>", "</s>", "<unk>", "<extra_id_1>", "<extra_id_0>"])
+    rust.save(str(tmp_path / "tokenizer.json"))
+    ours = tokenizers.load(tmp_path, "sentencepiece")
+    v = ours.vocabulary
+    assert (v.size, v.pad, v.eos, v.unk, v.sentinels) == (7, 0, 1, 2, 2)
+    assert ours.encode("ab<extra_id_0>") == [3, 4, 6]
+    ours.save(tmp_path / "saved")
+    assert tokenizers.load(tmp_path / "saved").digest() == ours.digest()
+    with pytest.raises(UserError, match=r"has 2 sentinels, data\.tokenizer\.extra_ids is 100"):
+        tokenizers.load(tmp_path, extra_ids=100)
+    rust.add_special_tokens(["<extra_id_2>"])
+    rust.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(UserError, match="wants its 3 sentinels at the end"):
+        tokenizers.load(tmp_path)
+
+
 # ---- the same ids as Hugging Face -----------------------------------------------------------------------------------
 
 
-def unpacked(name, tmp_path):
-    path = VOCAB / name
+def unpacked(path, out):
     if not path.exists():
         pytest.skip("published vocabularies are not here")
-    out = tmp_path / path.name.removesuffix(".gz")
     out.write_bytes(gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes())
-    return out
 
 
+@pytest.fixture(scope="module")
+def lines():
+    """10,000 lines in 26 languages: sentences, novels, an encyclopedia."""
+    if not (DATA / "multilingual").is_dir():
+        pytest.skip("real text is not here")
+
+    def read(path):
+        return gzip.decompress(path.read_bytes()).decode("utf-8").splitlines()
+
+    found = []
+    for path in sorted((DATA / "multilingual" / "tatoeba").glob("tatoeba.*.gz")):
+        found += read(path)[: 100 if path.stem.endswith("eng") else 270]
+    for path in [*(DATA / "multilingual" / "novels").glob("*.gz"), DATA / "text" / "wiki_en" / "valid.jsonl.gz"]:
+        found += [line for record in read(path) for line in json.loads(record)["text"].splitlines() if line][:400]
+    return (found + SAMPLES)[-10_000:]
+
+
+PUBLISHED = {  # name: (files here: under which name, model_type, settings, size)
+    "bert, uncased": ({"bert-base-uncased/vocab.txt.gz": "vocab.txt"}, "bert", {"do_lower_case": True}, 30522),
+    "bert, cased": ({"bert-base-uncased/vocab.txt.gz": "vocab.txt"}, "bert", {"do_lower_case": False}, 30522),
+    "gpt2": ({"gpt2/encoder.json.gz": "vocab.json", "gpt2/vocab.bpe.gz": "merges.txt"}, "gpt2", {}, 50257),
+    "albert": ({"albert/spiece.model": "spiece.model"}, "albert", {}, 30000),
+    "t5": ({"t5-seqio-test/sentencepiece.model": "spiece.model"}, "t5", {}, 126),
+    "llama": (
+        {"../weights/stories260K/tok512.model": "tokenizer.model"}, "llama", {"tokenizer_class": "LlamaTokenizer"}, 512,
+    ),
+}  # fmt: skip
+
+
+def assert_equal(ours, theirs, lines):
+    got, want = ours.encode_batch(lines), theirs(lines, add_special_tokens=False)["input_ids"]
+    wrong = [i for i in range(len(lines)) if got[i] != want[i]]
+    assert not wrong, (len(wrong), lines[wrong[0]], ours.tokens(got[wrong[0]]), theirs.tokenize(lines[wrong[0]]))
+
+
+@pytest.mark.slow
 @pytest.mark.parity
-def test_bert_ids_equal_hugging_face(tmp_path):
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_real_lines_have_hugging_faces_ids(name, lines, tmp_path):
+    """Of the published files, and of what `transformers` reads where we saved them."""
     transformers = pytest.importorskip("transformers")
-    path = unpacked("bert-base-uncased/vocab.txt.gz", tmp_path)
-    for lowercase in (True, False):
-        theirs = transformers.BertTokenizerFast(vocab=str(path), do_lower_case=lowercase)
-        ours = tokenizers.load(path, "wordpiece", lowercase=lowercase)
-        assert ours.vocabulary.size == 30522 and ours.vocabulary.mask == 103
-        for text in [*SAMPLES, *builtin.documents()[:20]]:
-            assert ours.encode(text) == theirs(text, add_special_tokens=False)["input_ids"], text[:50]
+    files, model_type, settings, size = PUBLISHED[name]
+    for source, wanted in files.items():
+        unpacked(DATA / "vocab" / source, tmp_path / wanted)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    if settings:
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    ours = tokenizers.load(tmp_path)
+    assert ours.vocabulary.size == size
+    if name == "llama":  # this model squeezes spaces, their class does not
+        lines = [line for line in lines if line == line.strip(" ") and "  " not in line]
+        assert len(lines) > 9990
+    ours.save(tmp_path / "saved")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
+    assert len(theirs) == size
+    assert_equal(ours, theirs, lines)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    if name == "albert":  # `transformers` puts a space behind each of these; sentencepiece, ALBERT's own, does not
+        clean = theirs.backend_tokenizer.normalizer.normalize_str
+        lines = [line for line in lines if not set(clean(line)) & set('()"-.–£€')]
+        assert len(lines) > 1000
+    assert_equal(ours, theirs, lines[::2])
+    theirs.save_pretrained(tmp_path / "theirs")  # which has a tokenizer.json alone
+    assert_equal(tokenizers.load(tmp_path / "theirs"), theirs, lines[::5])
 
 
+@pytest.mark.slow
 @pytest.mark.parity
-def test_gpt2_ids_equal_hugging_face(tmp_path):
+@pytest.mark.parametrize("name", [*KINDS, "xlm-r", "roberta"])
+def test_multilingual_vocabularies_have_hugging_faces_ids(name, lines, tmp_path):
     transformers = pytest.importorskip("transformers")
-    vocab = unpacked("gpt2/encoder.json.gz", tmp_path)
-    merges = unpacked("gpt2/vocab.bpe.gz", tmp_path)
-    pairs = [tuple(m.split()) for m in merges.read_text("utf-8").splitlines()[1:]]
-    theirs = transformers.GPT2Tokenizer(vocab=json.loads(vocab.read_text("utf-8")), merges=pairs)
-    ours = tokenizers.load(tmp_path, "bpe")
-    assert ours.vocabulary.size == 50257 and ours.vocabulary.eos == 50256
-    for text in [*SAMPLES, *builtin.documents()[:20]]:
-        assert ours.encode(text) == theirs(text, add_special_tokens=False)["input_ids"], text[:50]
-        assert ours.decode(ours.encode(text)) == text
+    if name == "roberta":
+        ours = roberta(tmp_path, lines)
+    elif name == "xlm-r":
+        import sentencepiece
 
-
-@pytest.mark.parity
-def test_what_we_save_hugging_face_reads(trained):
-    transformers = pytest.importorskip("transformers")
-    tokenizer, out = trained
-    theirs = transformers.AutoTokenizer.from_pretrained(out)
-    for text in ["the quick brown fox", "It's 12 o'clock."]:
-        assert theirs(text, add_special_tokens=False)["input_ids"] == tokenizer.encode(text)
+        model = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines[::3]), model_writer=model, vocab_size=3000, minloglevel=2
+        )
+        (tmp_path / "sentencepiece.bpe.model").write_bytes(model.getvalue())
+        ours = tokenizers.load(tmp_path)
+    else:
+        ours = tokenizers.train(lines[::3], TokenizerConfig(kind=name), 3000)
+    ours.save(tmp_path / "saved")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
+    v = ours.vocabulary
+    assert theirs.mask_token_id == v.mask and len(theirs) == v.size
+    if name in ("xlm-r", "roberta"):
+        assert theirs("a b")["input_ids"] == [v.cls, *ours.encode("a b"), v.sep]
+        assert (theirs.bos_token_id, theirs.eos_token_id, theirs.pad_token_id) == (v.bos, v.eos, v.pad) == (0, 2, 1)
+    assert_equal(ours, theirs, lines)

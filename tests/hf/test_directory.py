@@ -91,6 +91,35 @@ def test_the_dtype_is_kept(bert, tmp_path, dtype):
     assert {x.dtype for x in jax.tree.leaves(full)} == {np.dtype(np.float32)}
 
 
+@pytest.mark.slow
+@pytest.mark.parity
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_torch_pickles_are_read(bert, tmp_path, dtype):
+    torch = pytest.importorskip("torch")
+    model, params = bert
+    hf.save(tmp_path, model, params, dtype=dtype)
+    _, want = hf.load(tmp_path)
+    state = {
+        name: torch.from_numpy(np.array(x, np.float32)).to(getattr(torch, dtype))
+        for name, x in files.Tensors(tmp_path).items()
+    }
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(state, tmp_path / "pytorch_model.bin")
+    jax.tree.map(np.testing.assert_array_equal, want, (single := hf.load(tmp_path)[1]))
+    assert {x.dtype for x in jax.tree.leaves(single)} == {np.dtype(dtype)}
+
+    (tmp_path / "pytorch_model.bin").unlink()
+    names, places = list(state), {}
+    for i, part in enumerate((names[::2], names[1::2]), start=1):
+        places |= dict.fromkeys(part, file := f"pytorch_model-0000{i}-of-00002.bin")
+        torch.save({name: state[name] for name in part}, tmp_path / file)
+    (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": places}))
+    jax.tree.map(np.testing.assert_array_equal, want, hf.load(tmp_path)[1])
+    (tmp_path / "pytorch_model-00001-of-00002.bin").write_bytes(b"not a pickle")
+    with pytest.raises(UserError, match=r"pytorch_model-00001-of-00002\.bin: not a whole file of torch"):
+        hf.load(tmp_path)
+
+
 def edit(path, **changes):
     keys = json.loads((path / "config.json").read_text()) | changes
     (path / "config.json").write_text(json.dumps({k: v for k, v in keys.items() if v != "absent"}))
@@ -107,6 +136,8 @@ def test_options_that_are_not_had_are_named(bert, tmp_path):
         ({"is_decoder": True}, r"is_decoder: True is not supported, only false"),
         ({"hidden_act": "mish"}, r"hidden_act: 'mish' is not supported, only \"gelu\" or "),
         ({"hiden_act": "relu"}, r"hiden_act: 'relu' is not known for model_type bert \(near hidden_act\)"),
+        ({"is_encoder_decoder": True}, r"is_encoder_decoder: True is not supported, only false"),
+        ({"pruned_heads": {"0": [1]}}, r"pruned_heads\.0: \[1\] is not known for model_type bert"),
         ({"num_attention_heads": 5}, r"heads: 5 does not divide embed_dim 24"),
     ):
         hf.save(tmp_path, *bert)

@@ -19,6 +19,7 @@ from jaxpt.models.gpt2 import GPT2Config
 from jaxpt.models.layers import Embed
 from jaxpt.models.llama import LlamaConfig
 from jaxpt.models.modernbert import ModernBertConfig
+from jaxpt.models.opt import OPTConfig
 from jaxpt.models.roberta import RobertaConfig
 from jaxpt.models.t5 import T5Config
 from jaxpt.models.t5_lm import T5LMConfig
@@ -71,6 +72,7 @@ OTHERS = {
     "llama": _maker(LlamaConfig, max_positions=32, heads=6, kv_heads=2),
     "mistral": _maker(LlamaConfig, max_positions=32, heads=6, kv_heads=2, window=3),
     "modernbert": _maker(ModernBertConfig, max_positions=32, heads=6, layers=8, window=4),
+    "opt": _maker(OPTConfig, max_positions=32),
     "roberta": _maker(RobertaConfig, max_positions=34),
     "t5_shared": lambda **options: t5(share_layers=True, **options),
     "t5_lm": _maker(T5LMConfig, head_dim=5, max_distance=16, buckets=8),
@@ -80,13 +82,25 @@ OTHERS = {
 EVERY = ALL | OTHERS
 
 
+def drawn(model):
+    """Parameters of a model: all N(0, 0.1²), the norms' scales about 1, so that biases and norms matter too.
+
+    Not `base.init`: compiling that takes longer than what tests ask of a small model.
+    """
+    rng = np.random.default_rng(0)
+
+    def draw(path, leaf):
+        x = 0.1 * rng.normal(size=leaf.shape).astype(np.float32)
+        return jnp.asarray(x + 1 if path[-1].key == "scale" else x)
+
+    return jax.tree_util.tree_map_with_path(draw, base.shapes(model))
+
+
 @functools.cache
 def made(name, **options):
-    """(model, variables) of seed 0, the biases and norms shaken so that all of them matter."""
+    """(model, variables)"""
     model = EVERY[name](**options).build()
-    params = jax.jit(lambda key: base.init(model, key))(jax.random.key(0))
-    rng = np.random.default_rng(0)
-    return model, {"params": jax.tree.map(lambda x: x + 0.1 * rng.normal(size=x.shape).astype(np.float32), params)}
+    return model, {"params": drawn(model)}
 
 
 def tokens(*shape, seed=0):

@@ -10,7 +10,7 @@ import pytest
 
 from jaxpt.models.base import unstack
 from jaxpt.models.mask import Mask
-from jaxpt.models.stack import Segment, Shared, Stack
+from jaxpt.models.stack import Segment, Shared, Stack, layer_inputs
 
 
 class Block(nn.Module):
@@ -42,16 +42,18 @@ def test_equals_its_layers_in_order(x):
     boxed = stack.init(jax.random.key(1), x, shared)
     assert boxed["params"]["segment_0"]["block_2"]["kernel"].names == ("layers", "embed", "norm")
     variables = nn.unbox(boxed)
-    y, outputs = stack.apply(variables, x, shared)
-    means = []
+    (y, outputs), sown = stack.apply(variables, x, shared, mutable=["layers"])
+    means, inputs = [], []
     for s, segment in enumerate(SEGMENTS):
         for layer in unstack(variables["params"][f"segment_{s}"]):
             for b, make in enumerate(segment.blocks):
+                inputs.append(x)
                 x, mean = make().apply({"params": layer[f"block_{b}"]}, x, None, shared)
                 means.append(mean)
     np.testing.assert_allclose(y, x, atol=1e-6)
     first, second = np.stack(outputs[0], axis=1).ravel(), np.asarray(outputs[1][0])
     np.testing.assert_allclose(np.concatenate([first, second]), means, atol=1e-6)
+    np.testing.assert_allclose(layer_inputs(sown["layers"]), inputs, atol=1e-6)
 
 
 def test_unrolled_layers_are_the_same_layers(x):

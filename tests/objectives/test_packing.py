@@ -13,9 +13,9 @@ from jaxpt.data.packing import plan
 from jaxpt.data.present import compiled
 from jaxpt.data.store import build
 from jaxpt.errors import UserError
-from jaxpt.models import base
 from jaxpt.objectives.base import Vocabulary, apply
 from tests import families
+from tests.models.helpers import drawn
 
 LENGTH, RECORDS = 32, 24
 VOCABULARY = Vocabulary(size=200, pad=0, eos=1, cls=2, sep=3, mask=4, sentinels=20)
@@ -78,7 +78,7 @@ def test_packed_equals_separate(family, tmp_path):
     separate, packed = streams(family, tmp_path / "store")
     assert len(packed) < 0.6 * len(separate) == 0.6 * RECORDS
     model = families.config(family).model.build()
-    params = base.init(model, jax.random.key(0))
+    params = drawn(model)
     weights = "masked_weights" if family == "bert" else "decoder_loss_weights"
     alone, together = separate.rows(np.arange(RECORDS)), packed.rows(np.arange(len(packed)))
     packs = packed.tasks[0].packs

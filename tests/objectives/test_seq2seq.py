@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from jaxpt.errors import UserError
-from jaxpt.models import base
 from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.seq2seq import Seq2Seq
 from jaxpt.objectives.span_corruption import SpanCorruption
 from tests import families
+from tests.models.helpers import drawn
 
 
 def test_features_follow_both_lengths():
@@ -32,7 +32,7 @@ def test_the_loss_is_that_of_the_weighted_targets():
     batch = families.batch(config)
     features = config.objective.features(8)
     assert {name: value.shape[1:] for name, value in batch.items()} == {n: shape for n, (shape, _) in features.items()}
-    params = jax.jit(lambda key: base.init(model, key))(jax.random.key(0))
+    params = drawn(model)
     loss = jax.jit(lambda batch: config.objective.loss(model, params, batch)[0]["seq2seq"])
     weights = config.objective.weights(batch)
     assert set(weights) == set(config.objective.coefficients()) == {"seq2seq"}

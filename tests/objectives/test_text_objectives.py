@@ -14,6 +14,7 @@ import pytest
 
 from jaxpt.data._tf import seqio, tf
 from jaxpt.data.preprocessors.batched import derived
+from jaxpt.data.store import Ragged
 from jaxpt.data.tasks import arguments, bind, resolve
 from jaxpt.errors import UserError
 from jaxpt.models import base, layers
@@ -76,11 +77,16 @@ def made(name):
     }
     lengths = {feature: x.row_lengths().numpy() for feature, x in batch.items()}
     keys = tf.constant(derived(np.arange(len(records), dtype=np.uint64), 3))
-    for call in pipeline.present:
+    *drawn, last = pipeline.present
+    for call in drawn:
         function = resolve(call.name)
-        given = {"keys": keys} if "keys" in function.batched.__code__.co_varnames else {}
-        batch = function.batched(batch, **given, **arguments(function, call, vocabulary))
-    return lengths, {feature: x.numpy() for feature, x in batch.items()}
+        batch = function.batched(batch, keys, **arguments(function, call, vocabulary))
+    records = {
+        feature: Ragged(x.values.numpy(), x.row_lengths().numpy()) if isinstance(x, tf.RaggedTensor) else x.numpy()
+        for feature, x in batch.items()
+    }
+    function = resolve(last.name)
+    return lengths, function.rows(records, **arguments(function, last, vocabulary))
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)

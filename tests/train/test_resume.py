@@ -140,6 +140,8 @@ def test_stopped_and_started_again(uninterrupted, family, every, stops):
     tmp_path, path, wanted = uninterrupted(family)
     run_dir, stopped_at = tmp_path / f"every-{every}", []
     for number, first, last in stops:
+        # A checkpoint is written beside the steps that follow: kill -9 may come before the first one is whole.
+        saved = any(path.name.isdigit() for path in run_dir.glob("checkpoints/*"))
         since = time.time()
         started = start(path, run_dir, f"checkpoint.every={every}")
         stopped_at.append(random.Random().randint(first, last))
@@ -148,7 +150,7 @@ def test_stopped_and_started_again(uninterrupted, family, every, stops):
         code, output = finish(started, run_dir)
         assert code == (-signal.SIGKILL if number == signal.SIGKILL else 128 + number), output
         assert number == signal.SIGKILL or "goes on from there" in output
-        assert number == stops[0][0] or "going on from step" in output
+        assert ("going on from step" in output) == bool(saved), output
     code, output = finish(start(path, run_dir, f"checkpoint.every={every}"), run_dir)
     assert code == 0 and "going on from step" in output, output
     assert_bit_equal(final_state(path, run_dir), wanted)

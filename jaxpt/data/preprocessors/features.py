@@ -11,15 +11,16 @@ Shapes: R records · B rows of the batch · N tokens of all records end to end �
 
 from __future__ import annotations
 
-import tensorflow as tf
+import numpy as np
 
-from jaxpt.data.preprocessors.batched import Batch, at_starts, one_to_one, places
+from jaxpt.data.preprocessors.batched import Records, makes_rows
 
-Packs = tf.Tensor | None
+Packs = np.ndarray | None
+Rows = dict[str, np.ndarray]
 
 
-@one_to_one
-def encoder_decoder(batch: Batch, inputs_length: int, targets_length: int, start: int, packs: Packs = None) -> Batch:
+@makes_rows
+def encoder_decoder(batch: Records, inputs_length: int, targets_length: int, start: int, packs: Packs = None) -> Rows:
     """Features of an encoder-decoder; the decoder reads the targets shifted right.
 
     Args:
@@ -35,47 +36,52 @@ def encoder_decoder(batch: Batch, inputs_length: int, targets_length: int, start
       decoder_{input_tokens,target_tokens,segment_ids,positions} and decoder_loss_weights [targets_length].
 
     Raises:
-      tf.errors.InvalidArgumentError: inputs or targets are longer than their features.
+      ValueError: inputs or targets are longer than their features.
 
     Example:
+      >>> import tensorflow as tf
       >>> ds = tf.data.Dataset.from_tensors({"inputs": [7, 8, 1], "targets": [9, 1]})
       >>> ex = next(encoder_decoder(ds, inputs_length=4, targets_length=3, start=0).as_numpy_iterator())
       >>> [ex["decoder_" + name].tolist() for name in ("input_tokens", "target_tokens", "loss_weights")]
       [[0, 9, 0], [9, 1, 0], [1.0, 1.0, 0.0]]
     """
     inputs, targets = batch["inputs"], batch["targets"]
+    encoder = _Layout(inputs.lengths, inputs_length, packs, "inputs")
+    decoder = _Layout(targets.lengths, targets_length, packs, "targets")
     # Shifted right as a whole; the first place of each example is then the start.
-    shifted = at_starts(tf.roll(targets.values, 1, 0), targets, start)
+    shifted_N = np.concatenate([[start], targets.values])[:-1]
+    shifted_N[decoder.starts()] = start
+    read_N = batch["decoder_inputs"].values if "decoder_inputs" in batch else shifted_N
     features = {
-        "encoder_input_tokens": _rows(inputs, inputs_length, packs, "inputs"),
-        **_layout("encoder", inputs, inputs_length, packs),
-        **_decoder(batch.get("decoder_inputs", targets.with_values(shifted)), targets, targets_length, packs),
+        "encoder_input_tokens": encoder.rows(inputs.values),
+        **encoder.features("encoder"),
+        **_decoder(decoder, read_N, targets.values),
     }
     if "offset" in batch:
-        offsets = targets.with_values(tf.repeat(batch["offset"], targets.row_lengths()))
-        features["decoder_positions"] += _rows(offsets, targets_length, packs, "targets")
+        features["decoder_positions"] += decoder.rows(np.repeat(batch["offset"], targets.lengths))
     return features
 
 
-@one_to_one
-def decoder(batch: Batch, length: int, opening: int | None = None, packs: Packs = None) -> Batch:
+@makes_rows
+def decoder(batch: Records, length: int, packs: Packs = None, opening: int | None = None) -> Rows:
     """Features of a decoder: every token but the first is a target, its inputs are those before it.
 
     Args:
       batch: records with "tokens" int32 [at most length + 1], and possibly "prefix", an int32 scalar: the first so many
         tokens are no targets.
       length: length of the features.
-      opening: id that begins a segment of its own wherever it stands; None: a record is one segment.
       packs: which records a row is made of; None: one each.
+      opening: id that begins a segment of its own wherever it stands; None: a record is one segment.
 
     Returns:
       decoder_{input_tokens,target_tokens,segment_ids,positions} and decoder_loss_weights [length], and decoder_prefix
       [length], 1 at the prefix's tokens, if the records have one.
 
     Raises:
-      tf.errors.InvalidArgumentError: more than length + 1 tokens.
+      ValueError: more than length + 1 tokens.
 
     Example:
+      >>> import tensorflow as tf
       >>> ds = tf.data.Dataset.from_tensors({"tokens": [5, 6, 7]})
       >>> ex = next(decoder(ds, length=3).as_numpy_iterator())
       >>> [ex["decoder_" + name].tolist() for name in ("input_tokens", "target_tokens", "loss_weights")]
@@ -86,135 +92,121 @@ def decoder(batch: Batch, length: int, opening: int | None = None, packs: Packs 
       [[5, 6, 1, 7], [1, 1, 2, 2], [0, 1, 0, 1]]
     """
     tokens = batch["tokens"]
-    none_N = tf.zeros_like(tokens.values, tf.bool)
-    sizes_R = tf.maximum(tokens.row_lengths() - 1, 0)
-    is_first_N = at_starts(none_N, tokens, True)
-    is_last_N = tf.concat([is_first_N[1:], [True]], 0)[: tf.size(is_first_N)]
-    inputs, targets = (
-        tf.RaggedTensor.from_row_lengths(tf.boolean_mask(tokens.values, ~left_out), sizes_R, validate=False)
-        for left_out in (is_last_N, is_first_N)
-    )
-    features = _decoder(inputs, targets, length, packs)
+    ends = np.cumsum(tokens.lengths)[tokens.lengths > 0]
+    starts = np.concatenate([[0], ends])[:-1]
+    layout = _Layout(np.maximum(tokens.lengths - 1, 0), length, packs, "targets")
+    inputs_N = np.delete(tokens.values, ends - 1)
+    features = _decoder(layout, inputs_N, np.delete(tokens.values, starts))
     if opening is not None:
-        pieces, rows = _cut_at(inputs, opening, packs)
-        features |= _layout("decoder", pieces, length, rows)
+        features |= layout.cut_at(inputs_N == opening).features("decoder")
     if "prefix" in batch:
-        prefix_N = tf.repeat(batch["prefix"], sizes_R)
-        in_prefix, after = places(inputs) < prefix_N, places(inputs) + 1 >= prefix_N
-        features |= {
-            "decoder_prefix": _rows(inputs.with_values(tf.cast(in_prefix, tf.int32)), length, packs, "tokens"),
-            "decoder_loss_weights": _rows(inputs.with_values(tf.cast(after, tf.float32)), length, packs, "tokens"),
-        }
+        prefix_N = np.repeat(batch["prefix"], layout.lengths)
+        features["decoder_prefix"] = layout.rows(layout.places() < prefix_N)
+        features["decoder_loss_weights"] = layout.rows(layout.places() + 1 >= prefix_N).astype(np.float32)
     return features
 
 
-def _cut_at(x: tf.RaggedTensor, opening: int, packs: Packs) -> tuple[tf.RaggedTensor, tf.Tensor]:
-    """Records cut before each opening token, and which of the pieces a row is made of."""
-    starts = tf.where(at_starts(x.values == opening, x, True))[:, 0]
-    bounds = tf.concat([starts, [tf.size(x.values, tf.int64)]], 0)
-    rows = x.row_splits if packs is None else tf.gather(x.row_splits, packs)
-    pieces = tf.RaggedTensor.from_row_splits(x.values, bounds, validate=False)
-    return pieces, tf.searchsorted(bounds, rows, out_type=tf.int64)
-
-
-@one_to_one
-def encoder(batch: Batch, length: int, max_predictions: int, packs: Packs = None) -> Batch:
-    """Features of an encoder with masked positions, and the next-sentence label where the records have one.
+@makes_rows
+def encoder(batch: Records, length: int, max_predictions: int, packs: Packs = None) -> Rows:
+    """Features of an encoder with masked positions, and the label of a pair of texts where the records have one.
 
     Args:
       batch: examples with "tokens" and "token_types" int32 [any], "masked_positions" and "masked_targets" int32 [any],
-        and possibly "is_random_next", an int32 scalar.
+        and possibly "is_random_next" or "is_swapped", an int32 scalar.
       length: length of the encoder's features.
       max_predictions: length of the masked features.
       packs: which examples a row is made of; None: one each.
 
     Returns:
       encoder_{input_tokens,token_types,segment_ids,positions} [length], masked_{positions,targets,weights}
-      [max_predictions], and next_sentence_{labels,weights} [] if the records have "is_random_next".
+      [max_predictions]; next_sentence_{labels,weights} [] if the records have "is_random_next", and
+      sentence_order_{labels,weights} [] if they have "is_swapped".
 
     Raises:
-      tf.errors.InvalidArgumentError: more tokens or masked positions than fit.
-      ValueError: packed rows of examples with a next-sentence label: there is one place for it in a row.
+      ValueError: more tokens or masked positions than fit; packed rows of examples with such a label: there is one
+        place for it in a row.
 
     Example:
+      >>> import tensorflow as tf
       >>> ex = {"tokens": [2, 4, 9, 3], "token_types": [0] * 4, "masked_positions": [1], "masked_targets": [8]}
       >>> ex = next(encoder(tf.data.Dataset.from_tensors(ex), length=5, max_predictions=2).as_numpy_iterator())
       >>> [ex[name].tolist() for name in ("encoder_segment_ids", "masked_targets", "masked_weights")]
       [[1, 1, 1, 1, 0], [8, 0], [1.0, 0.0]]
     """
     tokens, positions = batch["tokens"], batch["masked_positions"]
-    if packs is not None:
-        before_R = tf.cast(tokens.row_starts() - _first(tokens, packs), tf.int32)
-        positions = positions.with_values(positions.values + tf.repeat(before_R, positions.row_lengths()))
+    layout = _Layout(tokens.lengths, length, packs, "tokens")
+    masked = _Layout(positions.lengths, max_predictions, packs, "masked_positions")
     features = {
-        "encoder_input_tokens": _rows(tokens, length, packs, "tokens"),
-        "encoder_token_types": _rows(batch["token_types"], length, packs, "token_types"),
-        **_layout("encoder", tokens, length, packs),
-        "masked_positions": _rows(positions, max_predictions, packs, "masked_positions"),
-        "masked_targets": _rows(batch["masked_targets"], max_predictions, packs, "masked_targets"),
-        "masked_weights": _weights(positions, max_predictions, packs),
+        "encoder_input_tokens": layout.rows(tokens.values),
+        "encoder_token_types": layout.rows(batch["token_types"].values),
+        **layout.features("encoder"),
+        # A position counts from its row's beginning.
+        "masked_positions": masked.rows(positions.values + np.repeat(layout.before_R, positions.lengths)),
+        "masked_targets": masked.rows(batch["masked_targets"].values),
+        "masked_weights": masked.weights(),
     }
-    if "is_random_next" in batch:
+    for label, name in (("is_random_next", "next_sentence"), ("is_swapped", "sentence_order")):
+        if label not in batch:
+            continue
         if packs is not None:
-            raise ValueError("a packed row has no place for the next-sentence labels of its examples")
-        labels = tf.ensure_shape(tf.cast(batch["is_random_next"], tf.int32), [None])
-        features |= {"next_sentence_labels": labels, "next_sentence_weights": tf.ones_like(labels, tf.float32)}
+            raise ValueError(f"a packed row has no place for the {name} labels of its examples")
+        labels = batch[label].astype(np.int32)
+        features |= {f"{name}_labels": labels, f"{name}_weights": np.ones_like(labels, np.float32)}
     return features
 
 
-def _decoder(inputs: tf.RaggedTensor, targets: tf.RaggedTensor, length: int, packs: Packs) -> Batch:
+def _decoder(layout: _Layout, inputs_N: np.ndarray, targets_N: np.ndarray) -> Rows:
     """The decoder's features of inputs and targets of the same lengths."""
     return {
-        "decoder_input_tokens": _rows(inputs, length, packs, "targets"),
-        "decoder_target_tokens": _rows(targets, length, packs, "targets"),
-        **_layout("decoder", targets, length, packs),
-        "decoder_loss_weights": _weights(targets, length, packs),
+        "decoder_input_tokens": layout.rows(inputs_N),
+        "decoder_target_tokens": layout.rows(targets_N),
+        **layout.features("decoder"),
+        "decoder_loss_weights": layout.weights(),
     }
 
 
-def _layout(side: str, x: tf.RaggedTensor, length: int, packs: Packs) -> Batch:
-    """Segment ids and positions of the real tokens, zeros on the padding after them."""
-    positions = tf.range(length)[None]
-    if packs is None:
-        segment_ids = tf.cast(positions < _sizes(x, packs)[:, None], tf.int32)
-        return {f"{side}_segment_ids": segment_ids, f"{side}_positions": positions * segment_ids}
-    # A row's segment ids count the records that have begun; a position counts from where the last of them did.
-    first_R, sizes_R = tf.cast(x.row_starts() - _first(x, packs), tf.int32), tf.cast(x.row_lengths(), tf.int32)
-    number_R = tf.range(tf.size(first_R)) - tf.cast(_by_record(packs[:-1], packs), tf.int32) + 1
-    segment_ids, first = (
-        _rows(x.with_values(tf.repeat(of_record, sizes_R)), length, packs, side) for of_record in (number_R, first_R)
-    )
-    return {f"{side}_segment_ids": segment_ids, f"{side}_positions": (positions - first) * tf.sign(segment_ids)}
+class _Layout:
+    """Where the entries of records stand in rows: one record after the other, from the first place on."""
 
+    def __init__(self, lengths: np.ndarray, length: int, packs: Packs, name: str) -> None:
+        """For records of `lengths` [R] in rows of `length` places; `name` says in an error what does not fit."""
+        packs = np.arange(len(lengths) + 1) if packs is None else packs
+        splits = np.concatenate([[0], np.cumsum(lengths)])
+        self._length, self._name, self._rows = length, name, splits[packs]
+        of_row, sizes_B = np.diff(packs), np.diff(splits[packs])
+        if (longest := sizes_B.max(initial=0)) > length:
+            raise ValueError(f"{name} of an example are longer than their feature of length {length}: {longest}")
+        self.lengths, self._first_R = lengths, splits[:-1]
+        self._number_R = np.arange(1, len(lengths) + 1) - np.repeat(packs[:-1], of_row)
+        self._real_BxL = np.arange(length) < sizes_B[:, None]
+        self.before_R = self._first_R - np.repeat(splits[packs[:-1]], of_row)
+        """Entries that stand before each record in its row."""
 
-def _weights(x: tf.RaggedTensor, length: int, packs: Packs) -> tf.Tensor:
-    """1.0 on the real entries of each row, zeros after them: float32 [B, L]."""
-    return tf.cast(tf.range(length)[None] < _sizes(x, packs)[:, None], tf.float32)
+    def rows(self, values_N: np.ndarray) -> np.ndarray:
+        """Values as rows, zeros after them: int32 [B, L]."""
+        rows = np.zeros(self._real_BxL.shape, np.int32)
+        rows[self._real_BxL] = values_N  # the real places, row by row, are in the order of the values
+        return rows
 
+    def features(self, side: str) -> Rows:
+        """Segment ids and positions."""
+        segment_ids = self.rows(np.repeat(self._number_R, self.lengths))
+        return {f"{side}_segment_ids": segment_ids, f"{side}_positions": self.rows(self.places())}
 
-def _rows(x: tf.RaggedTensor, length: int, packs: Packs, name: str) -> tf.Tensor:
-    """The rows, filled up with zeros to the static `length`: [B, L]."""
-    splits = x.row_splits if packs is None else tf.gather(x.row_splits, packs)
-    longest = tf.reduce_max(_sizes(x, packs))
-    message = f"{name} of an example are longer than their feature of length {length}:"
-    # tf.debugging's assertion costs ten times as many ops.
-    fits = tf.raw_ops.Assert(condition=longest <= length, data=[message, longest])
-    with tf.control_dependencies([fits]):
-        rows = tf.RaggedTensor.from_row_splits(x.values, splits, validate=False)
-        return tf.ensure_shape(rows.to_tensor(shape=[None, length]), [None, length])
+    def places(self) -> np.ndarray:
+        """Place of each entry in its record: [N]."""
+        return np.arange(self.lengths.sum()) - np.repeat(self._first_R, self.lengths)
 
+    def cut_at(self, opens_N: np.ndarray) -> _Layout:
+        """The same rows of smaller records: one begins at each entry that opens one."""
+        opens_N[self.starts()] = True
+        bounds = np.append(np.flatnonzero(opens_N), len(opens_N))
+        return _Layout(np.diff(bounds), self._length, np.searchsorted(bounds, self._rows), self._name)
 
-def _sizes(x: tf.RaggedTensor, packs: Packs) -> tf.Tensor:
-    """Real entries of each row: int32 [B]."""
-    splits = tf.cast(x.row_splits if packs is None else tf.gather(x.row_splits, packs), tf.int32)
-    return splits[1:] - splits[:-1]
+    def weights(self) -> np.ndarray:
+        """1.0 on the real places, zeros after them: float32 [B, L]."""
+        return self._real_BxL.astype(np.float32)
 
-
-def _first(x: tf.RaggedTensor, packs: tf.Tensor) -> tf.Tensor:
-    """For each record, where the row that it stands in begins in `x.values`: [R]."""
-    return _by_record(tf.gather(x.row_splits, packs[:-1]), packs)
-
-
-def _by_record(of_row: tf.Tensor, packs: tf.Tensor) -> tf.Tensor:
-    """Values of rows as values of their records: [B] → [R]."""
-    return tf.repeat(of_row, packs[1:] - packs[:-1])
+    def starts(self) -> np.ndarray:
+        """Where records begin among the values; records without an entry are passed over."""
+        return self._first_R[self.lengths > 0]

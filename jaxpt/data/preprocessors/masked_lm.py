@@ -1,13 +1,20 @@
-"""BERT's masking, one record to one example, in graph code. Paper: https://arxiv.org/abs/1810.04805.
+"""BERT's masking and its kin, one record to one example, in graph code. Paper: https://arxiv.org/abs/1810.04805.
 
 Shapes: R records · N tokens of all records end to end · M chosen tokens of all records · P most that one record has
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Literal
+
+import seqio
 import tensorflow as tf
 
+from jaxpt.data.preprocessors import units
 from jaxpt.data.preprocessors.batched import Batch, bits, choose, derived, one_to_one, uniform
+
+Rounding = Literal["nearest", "random", "up"]
 
 
 @one_to_one
@@ -22,12 +29,22 @@ def mask(
     vocab_size: int,
     cls: int,
     sep: int,
+    unit: units.Unit = "piece",
+    shares: Sequence[float] = (),
+    rounding: Rounding = "nearest",
+    never: Sequence[int] = (),
+    vocabulary: seqio.Vocabulary | None = None,
 ) -> Batch:
     """Chooses tokens to predict; most of them become [MASK].
 
-    n = min(max_predictions, max(1, round(rate · length))), rounded half to even, the special tokens counted in the
-    length; never more than there are tokens besides [CLS] and [SEP]. The n positions are uniform among those. Each
-    becomes, by itself, [MASK], a random id of the whole vocabulary, or stays.
+    At most n = min(max_predictions, how many `rounding` makes of the rate, how many there are besides [CLS] and [SEP]):
+
+        nearest  max(1, round(rate · length)), half to even, the special tokens counted in the length (BERT)
+        random   floor(rate · length + u), u uniform on [0, 1) (RoBERTa)
+        up       ceil(rate · length), the special tokens not counted (SpanBERT)
+
+    Single pieces are exactly n and uniform; `units.choose` says how words, n-grams and spans are chosen. Each piece, or
+    of spans each unbroken run of chosen pieces as one, becomes [MASK], random ids, or stays.
 
     Args:
       batch: records with "tokens" int32 [length]; their other features are passed through.
@@ -40,6 +57,11 @@ def mask(
       vocab_size: random ids are below it.
       cls: id of [CLS], never chosen.
       sep: id of [SEP], never chosen.
+      unit: what is chosen as a whole.
+      shares: of units of 1, 2, … words; sums to 1. Not for pieces.
+      rounding: of the number chosen.
+      never: ids that are no random ids, ascending.
+      vocabulary: says where words start (`word_starts`). Not for pieces.
 
     Returns:
       The records with masked "tokens", and "masked_positions" (ascending) and "masked_targets" (the original ids at
@@ -59,29 +81,51 @@ def mask(
     candidates = tf.where((tokens_N != cls) & (tokens_N != sep))[:, 0]
     first_R1 = tf.searchsorted(candidates, tokens.row_splits)
     sizes_R = first_R1[1:] - first_R1[:-1]
-    n_R = tf.cast(tf.round(rate * tf.cast(tokens.row_lengths(), tf.float64)), tf.int32)
-    n_R = tf.minimum(tf.minimum(tf.maximum(n_R, 1), max_predictions), sizes_R)
-    place_RxP, real_RxP = choose(derived(keys, 1), sizes_R, n_R)
+    n_R = _count(rounding, rate, tokens.row_lengths(), sizes_R, keys)
+    n_R = tf.minimum(tf.minimum(n_R, max_predictions), sizes_R)
+    if unit == "piece":
+        place_RxP, real_RxP = choose(derived(keys, 1), sizes_R, n_R)
+    else:
+        words = units.words(tokens_N, candidates, first_R1, vocabulary.word_starts())
+        place_RxP, real_RxP = units.choose(derived(keys, 1), words, n_R, unit, shares)
     place_M = tf.boolean_mask(first_R1[:-1, None] + tf.where(real_RxP, place_RxP, 0), real_RxP)
     at_M = tf.gather(candidates, place_M)
     targets_M = tf.gather(tokens_N, at_M)
-
-    number = tf.range(tf.shape(place_RxP)[1])[None]
-    draw_M = tf.boolean_mask(uniform(derived(keys, 2), number), real_RxP)
-    random_M = _below(vocab_size, tf.boolean_mask(bits(derived(keys, 3), number), real_RxP))
-    shown_M = tf.where(draw_M < mask_probability + random_probability, random_M, targets_M)
-    shown_M = tf.where(draw_M < mask_probability, mask, shown_M)
     record_M = tf.where(real_RxP)[:, 0]
     positions_M = tf.cast(at_M - tf.gather(start_R, record_M), tf.int32)
-    n_R = tf.cast(n_R, tf.int64)
+
+    number = tf.range(tf.shape(place_RxP)[1])[None]
+    draw_RxP = uniform(derived(keys, 2), number)
+    draw_M = tf.boolean_mask(draw_RxP, real_RxP)
+    if unit == "span":
+        goes_on_M = (at_M[1:] == at_M[:-1] + 1) & (record_M[1:] == record_M[:-1])
+        first_M = tf.concat([[True], ~goes_on_M], 0)[: tf.size(at_M)]
+        draw_M = tf.gather(tf.boolean_mask(draw_M, first_M), tf.cumsum(tf.cast(first_M, tf.int32)) - 1)
+    random_M = _random_ids(vocab_size, never, tf.boolean_mask(bits(derived(keys, 3), number), real_RxP))
+    shown_M = tf.where(draw_M < mask_probability + random_probability, random_M, targets_M)
+    shown_M = tf.where(draw_M < mask_probability, mask, shown_M)
+    chosen_R = tf.reduce_sum(tf.cast(real_RxP, tf.int64), axis=1)
     return {
         **batch,
         "tokens": tokens.with_values(tf.tensor_scatter_nd_update(tokens_N, at_M[:, None], shown_M)),
-        "masked_positions": tf.RaggedTensor.from_row_lengths(positions_M, n_R, validate=False),
-        "masked_targets": tf.RaggedTensor.from_row_lengths(targets_M, n_R, validate=False),
+        "masked_positions": tf.RaggedTensor.from_row_lengths(positions_M, chosen_R, validate=False),
+        "masked_targets": tf.RaggedTensor.from_row_lengths(targets_M, chosen_R, validate=False),
     }
 
 
-def _below(n: int, x: tf.Tensor) -> tf.Tensor:
-    """Bits (0 … 2^31 - 1) → 0 … n-1, by multiplication."""
-    return tf.cast(tf.bitwise.right_shift(tf.cast(x, tf.int64) * n, tf.constant(31, tf.int64)), tf.int32)
+def _count(rounding: Rounding, rate: float, lengths_R: tf.Tensor, sizes_R: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
+    """How many tokens the rate asks for: int32 [R]. Lengths count special tokens, sizes do not."""
+    if rounding == "up":
+        return tf.cast(tf.math.ceil(rate * tf.cast(sizes_R, tf.float64)), tf.int32)
+    exact_R = rate * tf.cast(lengths_R, tf.float64)
+    if rounding == "nearest":
+        return tf.maximum(tf.cast(tf.round(exact_R), tf.int32), 1)
+    return tf.cast(tf.floor(exact_R + tf.cast(uniform(derived(keys, 4), [[0]])[:, 0], tf.float64)), tf.int32)
+
+
+def _random_ids(vocab_size: int, never: Sequence[int], x: tf.Tensor) -> tf.Tensor:
+    """Bits (0 … 2^31 - 1) → ids of the vocabulary but for those of `never`, which ascend."""
+    ids = tf.bitwise.right_shift(tf.cast(x, tf.int64) * (vocab_size - len(never)), tf.constant(31, tf.int64))
+    for i in never:
+        ids += tf.cast(ids >= i, tf.int64)
+    return tf.cast(ids, tf.int32)

@@ -30,6 +30,14 @@ class _Corpus(NamedTuple):
     origin_Dx2: tf.Tensor
 
 
+class _Rules(NamedTuple):
+    most: int
+    """Tokens of a pair without the special ones."""
+    short_probability: float
+    single: bool
+    swap: bool
+
+
 def make(
     ds: tf.data.Dataset,
     length: int,
@@ -38,6 +46,8 @@ def make(
     seed: int,
     cls: int,
     sep: int,
+    single: bool = False,
+    swap: bool = False,
     shard: int = 0,
 ) -> tf.data.Dataset:
     """Makes pairs of texts out of documents, in `dupe_factor` passes, each with other pairs.
@@ -49,6 +59,9 @@ def make(
     Otherwise b is the rest. A pair that is too long loses tokens of its longer text (b if they are equal), each from
     the front or the back by the toss of a coin.
 
+    With `swap`, b is always the rest, but a and b change places with probability 1/2 (ALBERT). As in its program a
+    sentence that is left alone still gets a b drawn at random, under the label of a swap.
+
     Args:
       ds: {"tokens": int32 [any], "sentence_lengths": int32 [sentences], "origin": int64 [2]}.
       length: most tokens in a record, special tokens included; at least 5.
@@ -57,11 +70,14 @@ def make(
       seed: of all draws.
       cls: id of [CLS].
       sep: id of [SEP].
+      single: texts of one sentence each (RoBERTa's SENTENCE-PAIR), whatever the aim.
+      swap: pairs to be put in order, instead of random ones.
       shard: number of this run of documents in the corpus: others draw otherwise.
 
     Returns:
       {"tokens": int32 [at most length], "token_types": int32 (0 up to the first [SEP], 1 from there on),
-      "is_random_next": int32 scalar, "origin": int64 [3] = (file, document, token offset) of text a}.
+      "is_random_next" (with `swap` "is_swapped"): int32 scalar, "origin": int64 [3] = (file, document, token offset) of
+      text a}.
 
     Example:
       >>> docs = {"tokens": [[11, 12, 13, 14], [21, 22, 23, 24]], "sentence_lengths": [[2, 2], [2, 2]]}
@@ -87,11 +103,12 @@ def make(
         def of_group(n: tf.Tensor) -> tf.Tensor:
             first = n % groups * _GROUP
             docs_G = tf.range(first, tf.minimum(first + _GROUP, documents))
-            return _pairs_of_group(corpus, docs_G, tf.stack([seed, shard << 32 | n]), length - 3, short_probability)
+            return _pairs_of_group(corpus, docs_G, tf.stack([seed, shard << 32 | n]), rules)
 
         rows = tf.data.Dataset.range(dupe_factor * groups).map(of_group, num_parallel_calls=tf.data.AUTOTUNE)
-        return rows.unbatch().map(lambda row: _record(corpus, row, cls, sep), num_parallel_calls=tf.data.AUTOTUNE)
+        return rows.unbatch().map(lambda row: _record(corpus, row, cls, sep, swap), num_parallel_calls=tf.data.AUTOTUNE)
 
+    rules = _Rules(length - 3, short_probability, single, swap)
     return tf.data.Dataset.range(1).map(read).flat_map(pairs)
 
 
@@ -112,33 +129,31 @@ def _bounds(sizes: np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
 
 
-def _record(corpus: _Corpus, pair: tf.Tensor, cls: int, sep: int) -> dict[str, tf.Tensor]:
-    """The record of a row (document, a's first and end token, b's first and end token, is random)."""
-    doc, a_first, a_end, b_first, b_end, is_random = tf.unstack(pair)
+def _record(corpus: _Corpus, pair: tf.Tensor, cls: int, sep: int, swap: bool) -> dict[str, tf.Tensor]:
+    """The record of a row (document, a's first and end token, b's first and end token, label)."""
+    doc, a_first, a_end, b_first, b_end, is_so = tf.unstack(pair)
     text_a = tf.concat([[cls], corpus.tokens_N[a_first:a_end], [sep]], 0)
     text_b = tf.concat([corpus.tokens_N[b_first:b_end], [sep]], 0)
     offset = a_first - corpus.sentence_S1[corpus.document_D1[doc]]
     return {
         "tokens": tf.concat([text_a, text_b], 0),
         "token_types": tf.concat([tf.zeros_like(text_a), tf.ones_like(text_b)], 0),
-        "is_random_next": tf.cast(is_random, tf.int32),
+        "is_swapped" if swap else "is_random_next": tf.cast(is_so, tf.int32),
         "origin": tf.concat([corpus.origin_Dx2[doc], [offset]], 0),
     }
 
 
-def _pairs_of_group(
-    corpus: _Corpus, docs_G: tf.Tensor, seed: tf.Tensor, most: int, short_probability: float
-) -> tf.Tensor:
+def _pairs_of_group(corpus: _Corpus, docs_G: tf.Tensor, seed: tf.Tensor, rules: _Rules) -> tf.Tensor:
     """All pairs of one pass over a group's documents, as rows of `_record`, in the documents' order."""
     aim_seed, short_seed, step_seed = tf.unstack(tf.random.split(seed, 3))
-    short_G = 2 + _below(tf.fill(tf.shape(docs_G), tf.constant(most - 1, tf.int64)), aim_seed)
-    is_short_G = tf.random.stateless_uniform(tf.shape(docs_G), short_seed) < short_probability
-    aim_G = tf.where(is_short_G, short_G, most)
+    short_G = 2 + _below(tf.fill(tf.shape(docs_G), tf.constant(rules.most - 1, tf.int64)), aim_seed)
+    is_short_G = tf.random.stateless_uniform(tf.shape(docs_G), short_seed) < rules.short_probability
+    aim_G = tf.where(is_short_G, short_G, rules.most)
 
     def step(
         n: tf.Tensor, docs_G: tf.Tensor, aim_G: tf.Tensor, next_G: tf.Tensor, made: tf.TensorArray
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, tf.TensorArray]:
-        next_G, pairs_Gx6 = _next_pairs(corpus, docs_G, aim_G, next_G, tf.random.fold_in(step_seed, n), most)
+        next_G, pairs_Gx6 = _next_pairs(corpus, docs_G, aim_G, next_G, tf.random.fold_in(step_seed, n), rules)
         going = next_G < tf.gather(corpus.document_D1, docs_G + 1)
         return n + 1, docs_G[going], aim_G[going], next_G[going], made.write(n, pairs_Gx6)
 
@@ -152,15 +167,17 @@ def _pairs_of_group(
 
 
 def _next_pairs(
-    corpus: _Corpus, docs_G: tf.Tensor, aim_G: tf.Tensor, next_G: tf.Tensor, seed: tf.Tensor, most: int
+    corpus: _Corpus, docs_G: tf.Tensor, aim_G: tf.Tensor, next_G: tf.Tensor, seed: tf.Tensor, rules: _Rules
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The next pair of each document, from its sentence `next_G` on; and the sentence to go on from."""
     token, sentence = corpus.sentence_S1, corpus.document_D1
     a_seed, coin_seed, doc_seed, start_seed, cut_seed = tf.unstack(tf.random.split(seed, 5))
-    end_G = _reach(token, next_G, aim_G, tf.gather(sentence, docs_G + 1))
+    last_G = tf.gather(sentence, docs_G + 1)
+    end_G = tf.minimum(next_G + 2, last_G) if rules.single else _reach(token, next_G, aim_G, last_G)
     count_G = end_G - next_G
     a_end_G = next_G + 1 + _below(tf.maximum(count_G - 1, 1), a_seed)
-    is_random_G = (count_G == 1) | (tf.random.stateless_uniform(tf.shape(docs_G), coin_seed) < 0.5)
+    coin_G = tf.random.stateless_uniform(tf.shape(docs_G), coin_seed) < 0.5
+    is_random_G = (count_G == 1) | (coin_G & (not rules.swap))
 
     other_G = _other_document(docs_G, tf.size(sentence, tf.int64) - 1, doc_seed)
     other_end_G = tf.gather(sentence, other_G + 1)
@@ -168,10 +185,14 @@ def _next_pairs(
     random_G += _below(other_end_G - random_G, start_seed)
     a_tokens_G = tf.gather(token, a_end_G) - tf.gather(token, next_G)
     random_end_G = _reach(token, random_G, tf.maximum(aim_G - a_tokens_G, 1), other_end_G)
+    random_end_G = random_G + 1 if rules.single else random_end_G
 
     b_G, b_end_G = tf.where(is_random_G, random_G, a_end_G), tf.where(is_random_G, random_end_G, end_G)
     bounds = [tf.gather(token, x) for x in (next_G, a_end_G, b_G, b_end_G)]
-    pairs_Gx6 = tf.stack([docs_G, *_truncate(*bounds, most, cut_seed), tf.cast(is_random_G, tf.int64)], axis=1)
+    is_swapped_G = coin_G & ~is_random_G  # without `swap` the coin has made the random ones
+    bounds = [tf.where(is_swapped_G, y, x) for x, y in zip(bounds, bounds[2:] + bounds[:2])]
+    label_G = tf.cast(is_random_G | is_swapped_G, tf.int64)
+    pairs_Gx6 = tf.stack([docs_G, *_truncate(*bounds, rules.most, cut_seed), label_G], axis=1)
     return tf.where(is_random_G, a_end_G, end_G), pairs_Gx6
 
 

@@ -13,7 +13,7 @@ from jaxpt.data.preprocessors.documents import ragged
 _GROUP = 32  # documents
 
 # Documents laid end to end: "tokens", and for each document the place of its first token ("starts") and the origin of
-# that token (file, document, offset in it).
+# that token (file, document, offset in it); where windows hold whole sentences also where those start ("pieces").
 _Buffer = dict[str, tf.Tensor]
 
 
@@ -53,13 +53,106 @@ def cut(
         raise ValueError(f"overlap {overlap} must be at least 0 and less than length {length}")
     groups = ds.ragged_batch(_GROUP).map(lambda docs: _lay(docs, separator), num_parallel_calls=tf.data.AUTOTUNE)
     if join:
-        nothing = {k: tf.zeros([0, *v.shape[1:]], v.dtype) for k, v in groups.element_spec.items()}
-        groups = groups.map(lambda docs: (docs, False)).concatenate(tf.data.Dataset.from_tensors((nothing, True)))
+        nothing, groups = _ended(groups)
         state = {"rest": nothing, "seen": tf.constant(0, tf.int64)}
         cuts = groups.scan(state, lambda state, docs: _cut_joined(state, *docs, length, overlap, shortest))
     else:
         cuts = groups.map(lambda docs: _cut_each(docs, length, overlap, shortest), num_parallel_calls=tf.data.AUTOTUNE)
     return cuts.flat_map(_unpack)
+
+
+def fill(ds: tf.data.Dataset, length: int, join: bool, separator: int | None = None) -> tf.data.Dataset:
+    """Fills windows with as many whole sentences as fit, one after the other (RoBERTa's FULL-SENTENCES).
+
+    A sentence that is longer than a window is cut into pieces. A window neither starts nor ends with the separator.
+
+    Args:
+      ds: {"tokens": int32 [any], "sentence_lengths": int32 [sentences], "origin": int64 [2] = (file, document)}.
+      length: most tokens in a window.
+      join: a window may go on with the next document; otherwise each document has windows of its own
+        (DOC-SENTENCES).
+      separator: id put between the documents of a window.
+
+    Returns:
+      {"tokens": int32 [at most length], "origin": int64 [3] = (file, document, offset in it) of the first token}.
+
+    Example:
+      >>> docs = {"tokens": [[4, 5, 6], [7, 8, 9]], "sentence_lengths": [[2, 1], [1, 2]]}
+      >>> ds = tf.data.Dataset.from_tensor_slices({**docs, "origin": tf.constant([[0, 0], [0, 1]])})
+      >>> [ex["tokens"].tolist() for ex in fill(ds, length=5, join=True, separator=1).as_numpy_iterator()]
+      [[4, 5, 6, 1, 7], [8, 9]]
+      >>> [ex["tokens"].tolist() for ex in fill(ds, length=5, join=False).as_numpy_iterator()]
+      [[4, 5, 6], [7, 8, 9]]
+    """
+
+    def lay(docs: dict[str, tf.Tensor]) -> _Buffer:
+        return {
+            **_lay(docs, separator if join else None),
+            "pieces": _pieces(docs, length, join and separator is not None),
+        }
+
+    groups = ds.ragged_batch(_GROUP).map(lay, num_parallel_calls=tf.data.AUTOTUNE)
+    if join:
+        nothing, groups = _ended(groups)
+        cuts = groups.scan(nothing, lambda rest, docs: _fill_joined(rest, *docs, length, separator))
+    else:
+        cuts = groups.map(lambda docs: _fill(docs, length, False)[1], num_parallel_calls=tf.data.AUTOTUNE)
+    return cuts.flat_map(_unpack)
+
+
+def _ended(groups: tf.data.Dataset) -> tuple[_Buffer, tf.data.Dataset]:
+    """An empty buffer, and the groups as (buffer, whether it is the end), with the empty one at the end."""
+    nothing = {k: tf.zeros([0, *v.shape[1:]], v.dtype) for k, v in groups.element_spec.items()}
+    return nothing, groups.map(lambda docs: (docs, False)).concatenate(tf.data.Dataset.from_tensors((nothing, True)))
+
+
+def _pieces(docs: dict[str, tf.Tensor], length: int, separated: bool) -> tf.Tensor:
+    """Where sentences start in the buffer, and the pieces of those that are longer than `length`."""
+    sizes = ragged(docs["sentence_lengths"])
+    sizes_S = tf.cast(sizes.values, tf.int64)
+    if separated:
+        last = sizes.row_splits[1:, None] - 1
+        sizes_S = tf.tensor_scatter_nd_add(sizes_S, last, tf.ones_like(last[:, 0]))
+    counts_S = (sizes_S + length - 1) // length
+    first = tf.repeat(tf.cumsum(counts_S, exclusive=True), counts_S)
+    nth = tf.range(tf.size(first, tf.int64)) - first
+    return tf.repeat(tf.cumsum(sizes_S, exclusive=True), counts_S) + nth * length
+
+
+def _fill_joined(
+    rest: _Buffer, docs: _Buffer, is_last: tf.Tensor, length: int, separator: int | None
+) -> tuple[_Buffer, dict[str, tf.Tensor]]:
+    """Windows of what was left and more documents, but for the last, which may yet grow; what is left now."""
+    docs = _after(rest, docs)
+    begins, windows = _fill(docs, length, True, separator)
+    begins = tf.concat([begins, [tf.size(docs["tokens"], tf.int64)]], 0)
+    done = tf.where(is_last, begins[-1], begins[tf.maximum(tf.size(begins) - 2, 0)])
+    whole = windows["first"] < done
+    return _drop(docs, done), {k: v if k == "tokens" else tf.boolean_mask(v, whole) for k, v in windows.items()}
+
+
+def _fill(
+    docs: _Buffer, length: int, join: bool, separator: int | None = None
+) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+    """Where windows begin, and the windows, without the separators at their ends."""
+    total = tf.size(docs["tokens"], tf.int64)
+    bounds = tf.concat([docs["pieces"], [total]], 0)
+    ends = tf.concat([docs["starts"], [total]], 0)
+
+    def next_end(first: tf.Tensor) -> tf.Tensor:
+        end = bounds[tf.searchsorted(bounds, [first + length], side="right")[0] - 1]
+        return end if join else tf.minimum(end, ends[tf.searchsorted(ends, [first], side="right")[0]])
+
+    def step(n: tf.Tensor, first: tf.Tensor, made: tf.TensorArray) -> tuple[tf.Tensor, tf.Tensor, tf.TensorArray]:
+        return n + 1, next_end(first), made.write(n, first)
+
+    state = (tf.constant(0), tf.constant(0, tf.int64), tf.TensorArray(tf.int64, 0, dynamic_size=True, element_shape=[]))
+    begins = tf.while_loop(lambda n, first, made: first < total, step, state)[2].stack()
+    first, end = begins, tf.concat([begins[1:], [total]], 0)[: tf.size(begins)]
+    if separator is not None:
+        first += tf.cast(tf.gather(docs["tokens"], first) == separator, tf.int64)
+        end -= tf.cast((end > first) & (tf.gather(docs["tokens"], end - 1) == separator), tf.int64)
+    return begins, _windows(docs, first, end, 1)
 
 
 def _lay(docs: dict[str, tf.Tensor], separator: int | None) -> _Buffer:
@@ -86,9 +179,8 @@ def _cut_joined(
     state: dict[str, tf.Tensor], docs: _Buffer, is_last: tf.Tensor, length: int, overlap: int, shortest: int
 ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
     """Full windows of what was left and more documents; what is left now, of which `seen` tokens are in a window."""
-    stride, rest = length - overlap, state["rest"]
-    starts = docs["starts"] + tf.size(rest["tokens"], tf.int64)
-    docs = {k: tf.concat([rest[k], v], 0) for k, v in {**docs, "starts": starts}.items()}
+    stride = length - overlap
+    docs = _after(state["rest"], docs)
     total = tf.size(docs["tokens"], tf.int64)
     full = tf.maximum((total - overlap) // stride, 0)
     done = full * stride
@@ -98,8 +190,17 @@ def _cut_joined(
     return {"rest": _drop(docs, done), "seen": seen}, windows
 
 
+def _after(rest: _Buffer, docs: _Buffer) -> _Buffer:
+    """A buffer of what was left and more documents."""
+    size = tf.size(rest["tokens"], tf.int64)
+    moved = {k: docs[k] + size for k in ("starts", "pieces") if k in docs}
+    return {k: tf.concat([rest[k], v], 0) for k, v in {**docs, **moved}.items()}
+
+
 def _drop(docs: _Buffer, done: tf.Tensor) -> _Buffer:
     """The buffer without its first `done` tokens."""
+    if "pieces" in docs:
+        docs = {**docs, "pieces": tf.boolean_mask(docs["pieces"], docs["pieces"] >= done) - done}
     docs = {**docs, "tokens": docs["tokens"][done:], **_only(docs, _ends(docs) > done)}
     skipped = tf.maximum(done - docs["starts"], 0)
     return {**docs, "starts": docs["starts"] + skipped - done, "origin": _shift(docs["origin"], skipped)}

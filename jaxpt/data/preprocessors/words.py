@@ -11,10 +11,10 @@ _SPACES = (" ", "▁", "Ġ")
 
 
 def word_starts(vocabulary: seqio.Vocabulary) -> np.ndarray:
-    """Pieces that begin a word: those with a space before them, of WordPiece those without ##.
+    """Pieces that begin a word.
 
     Args:
-      vocabulary: of the tokens.
+      vocabulary: of the tokens; one without `word_starts` of its own has a word begin at each piece with a space.
 
     Returns:
       bool [ids].
@@ -23,10 +23,9 @@ def word_starts(vocabulary: seqio.Vocabulary) -> np.ndarray:
       >>> [chr(i - 3) for i in np.flatnonzero(word_starts(seqio.ByteVocabulary()))]
       [' ']
     """
-    names = pieces(vocabulary)
-    if any(name.startswith("##") for name in names):
-        return np.array([not name.startswith("##") for name in names])
-    return np.array([name.startswith(_SPACES) for name in names])
+    if hasattr(vocabulary, "word_starts"):
+        return vocabulary.word_starts()
+    return np.array([name.startswith(_SPACES) for name in pieces(vocabulary)])
 
 
 def full_stops(vocabulary: seqio.Vocabulary) -> np.ndarray:

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from jaxpt.data.preprocessors import features
+from jaxpt.data.shard import Ragged
 
 
 def first(ds):
@@ -58,6 +59,44 @@ def test_encoder():
         "next_sentence_weights": 1.0,
     }
     assert not any(name.startswith("next_sentence") for name in first(features.encoder(dataset(**record), 6, 3)))
+
+
+def records(**features):
+    """A batch of records, as a store gives it."""
+    return {
+        name: Ragged(np.array([x for row in rows for x in row], np.int32), np.array([len(row) for row in rows]))
+        for name, rows in features.items()
+    }
+
+
+def test_packed_rows_of_pairs_some_of_which_are_empty_on_a_side():
+    pairs = records(inputs=[[7, 8], [], [9], [5]], targets=[[1], [2, 3], [], [4]])
+    rows = features.encoder_decoder.rows(pairs, 4, 3, start=6, packs=np.array([0, 3, 4]))
+    assert {name: x.tolist() for name, x in rows.items()} == {
+        "encoder_input_tokens": [[7, 8, 9, 0], [5, 0, 0, 0]],
+        "encoder_segment_ids": [[1, 1, 3, 0], [1, 0, 0, 0]],
+        "encoder_positions": [[0, 1, 0, 0], [0, 0, 0, 0]],
+        "decoder_input_tokens": [[6, 6, 2], [6, 0, 0]],
+        "decoder_target_tokens": [[1, 2, 3], [4, 0, 0]],
+        "decoder_segment_ids": [[1, 2, 2], [1, 0, 0]],
+        "decoder_positions": [[0, 0, 1], [0, 0, 0]],
+        "decoder_loss_weights": [[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]],
+    }
+    with pytest.raises(ValueError, match="targets of an example are longer than their feature of length 2: 3"):
+        features.encoder_decoder.rows(pairs, 4, 2, start=6, packs=np.array([0, 3, 4]))
+
+
+def test_packed_rows_of_masked_records_and_windows():
+    packs = np.array([0, 2])
+    masked = records(tokens=[[2, 9, 3], [2, 4, 3]], token_types=[[0] * 3] * 2, masked_positions=[[1], [0, 1]],
+                     masked_targets=[[9], [2, 8]])  # fmt: skip
+    rows = features.encoder.rows(masked, 7, 4, packs)
+    assert rows["masked_positions"].tolist() == [[1, 3, 4, 0]] and rows["masked_targets"].tolist() == [[9, 2, 8, 0]]
+    with pytest.raises(ValueError, match="no place for the next_sentence labels"):
+        features.encoder.rows(masked | {"is_random_next": np.array([0, 1])}, 7, 4, packs)
+    rows = features.decoder.rows(records(tokens=[[5, 6, 7], [8, 9]]), 4, packs)
+    assert rows["decoder_input_tokens"].tolist() == [[5, 6, 8, 0]]
+    assert rows["decoder_target_tokens"].tolist() == [[6, 7, 9, 0]]
 
 
 def test_shapes_are_static():

@@ -34,6 +34,28 @@ def test_how_many():
     assert [len(ex["masked_targets"]) for ex in out] == expected
 
 
+def test_other_roundings():
+    """`up` counts text alone, `random` has the mean .15 · length: 10 → 1 or 2, and is 0 of a short record."""
+    lengths = [4, 23, 24, 50]
+    assert [len(ex["masked_positions"]) for ex in masked([pair(1, n - 4) for n in lengths], rounding="up")] == [
+        1,
+        3,
+        4,
+        8,
+    ]
+    counts = np.array([len(ex["masked_positions"]) for ex in masked([pair(1, 6)] * 2000, rounding="random")])
+    assert set(counts) == {1, 2} and abs(counts.mean() - 1.5) < 3 * 0.5 / np.sqrt(2000)
+    short = [len(ex["masked_positions"]) for ex in masked([pair(1, 1)] * 400, rounding="random")]
+    assert set(short) == {0, 1} and abs(np.mean(short) - 0.75) < 0.08
+
+
+def test_random_ids_without_the_special_ones():
+    kwargs = {"mask_probability": 0.0, "random_probability": 1.0, "vocab_size": 12, "never": [0, 2, 3, 4, 11]}
+    out = masked([[CLS, *[1] * 60, SEP]] * 200, **kwargs)
+    shown, counts = np.unique(np.concatenate([ex["tokens"][ex["masked_positions"]] for ex in out]), return_counts=True)
+    assert shown.tolist() == [1, 5, 6, 7, 8, 9, 10] and counts.min() > 0.7 * counts.mean()
+
+
 def test_never_more_than_there_are():
     [one, none] = masked([[CLS, 10, SEP], [CLS, SEP]], rate=0.99)
     assert (one["masked_positions"].tolist(), one["masked_targets"].tolist()) == ([1], [10])

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from jaxpt.data.preprocessors import features, mass
+from jaxpt.data.store import Ragged
 from tests.data.preprocessors import corpus
 
 MASK, START = 900, 1
+RAGGED = ("inputs", "targets", "decoder_inputs")
 SETTINGS = {
     "share": 0.5, "start_probability": 0.2, "end_probability": 0.2, "mask_probability": 0.8,
     "random_probability": 0.1, "mask": MASK, "vocab_size": 900, "start": START,
@@ -59,8 +61,10 @@ def test_masked_tokens_are_nowhere_in_the_encoder():
 def test_positions_are_those_in_the_text(packs):
     batch, examples = made(corpus.numbered([8, 6, 10]))
     packed = {} if packs is None else {"packs": np.array(packs)}
-    out = features.encoder_decoder.batched(batch, inputs_length=16, targets_length=8, start=START, **packed)
-    positions = out["decoder_positions"].numpy()
+    records = {name: Ragged(batch[name].values.numpy(), batch[name].row_lengths().numpy()) for name in RAGGED}
+    records["offset"] = batch["offset"].numpy()
+    out = features.encoder_decoder.rows(records, inputs_length=16, targets_length=8, start=START, **packed)
+    positions = out["decoder_positions"]
     expected = [list(range(first, first + len(targets))) for _, _, targets, _, first in examples]
     rows = expected if packs is None else [expected[0] + expected[1], expected[2]]
-    assert [p[s > 0].tolist() for p, s in zip(positions, out["decoder_segment_ids"].numpy())] == rows
+    assert [p[s > 0].tolist() for p, s in zip(positions, out["decoder_segment_ids"])] == rows

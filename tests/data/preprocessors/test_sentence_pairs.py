@@ -12,8 +12,9 @@ CLS, SEP, FIRST = 2, 3, 10
 Pair = collections.namedtuple("Pair", "a b is_random a_document b_document origin size types")
 
 
-def pairs(documents, length=23, short_probability=0.0, dupe_factor=1, seed=0):
+def pairs(documents, length=23, short_probability=0.0, dupe_factor=1, seed=0, **options):
     """Pairs of documents given as lists of sentence lengths; a and b are places in the corpus."""
+    label = "is_swapped" if options.get("swap") else "is_random_next"
     ends = np.cumsum([sum(d) for d in documents])
     tokens = tf.ragged.constant(np.split(np.arange(FIRST, FIRST + ends[-1]), ends[:-1]), tf.int32)
     ds = tf.data.Dataset.from_tensor_slices(
@@ -23,7 +24,7 @@ def pairs(documents, length=23, short_probability=0.0, dupe_factor=1, seed=0):
             "origin": tf.constant([[5, n] for n in range(len(documents))], tf.int64),
         }
     )
-    ds = sentence_pairs.make(ds, length, short_probability, dupe_factor, seed, cls=CLS, sep=SEP)
+    ds = sentence_pairs.make(ds, length, short_probability, dupe_factor, seed, cls=CLS, sep=SEP, **options)
     out = []
     for ex in ds.as_numpy_iterator():
         ids = ex["tokens"]
@@ -32,7 +33,7 @@ def pairs(documents, length=23, short_probability=0.0, dupe_factor=1, seed=0):
         a, b = ids[1:middle] - FIRST, ids[middle + 1 : -1] - FIRST
         document = [int(np.searchsorted(ends, x[0], side="right")) for x in (a, b)]
         assert ex["token_types"].tolist() == [0] * (middle + 1) + [1] * (len(b) + 1)
-        out.append(Pair(a, b, int(ex["is_random_next"]), *document, ex["origin"].tolist(), len(ids), ex["token_types"]))
+        out.append(Pair(a, b, int(ex[label]), *document, ex["origin"].tolist(), len(ids), ex["token_types"]))
     return out
 
 
@@ -166,3 +167,35 @@ def test_truncation_is_front_or_back_by_the_toss_of_a_coin():
         assert abs(front.mean() - 5) < 3 * np.sqrt(2.5 / 4000)
         assert abs(front.var() - 2.5) < 0.25
     assert abs(np.corrcoef(a, b)[0, 1]) < 0.06
+
+
+def test_swapped_pairs_are_the_pairs_in_the_other_order():
+    """Nothing is random but for sentences left alone, every token is used once, and half of the pairs are swapped."""
+    documents = [[1] * n for n in (2, 3, 50, 200, 700, 1500)]
+    out = pairs(documents, length=13, short_probability=0.2, dupe_factor=2, swap=True)
+    whole = [p for p in out if p.a_document == p.b_document]
+    np.testing.assert_array_less(len(out) - 13, len(whole))  # a document ends in a sentence alone at most once a pass
+    for p in whole:
+        first, second = (p.b, p.a) if p.is_random else (p.a, p.b)
+        assert second[0] == first[-1] + 1
+        assert p.types[1] == 0 and p.types[-1] == 1
+    alone = [p for p in out if p.a_document != p.b_document]
+    assert all(p.is_random and len(p.a) == 1 for p in alone)
+    used = np.concatenate([x for p in whole for x in (p.a, p.b)] + [p.a for p in alone])
+    np.testing.assert_array_equal(np.bincount(used), np.full(2455, 2))
+    swapped = np.array([p.is_random for p in whole])
+    assert abs(swapped.mean() - 0.5) < 3 * 0.5 / np.sqrt(len(swapped)) and len(swapped) > 400
+
+
+def test_single_sentences():
+    """SENTENCE-PAIR: both texts are one sentence, the second follows the first or is of another document."""
+    documents = corpus(30)
+    ends = np.cumsum(np.concatenate(documents))
+    out = pairs(documents, length=32, single=True)
+    for p in out:
+        for text in (p.a, p.b):
+            assert np.searchsorted(ends, text[0], side="right") == np.searchsorted(ends, text[-1], side="right")
+            assert text[-1] + 1 in ends and (text[0] in ends or text[0] == 0)
+        assert p.is_random == (p.a_document != p.b_document)
+        assert p.is_random or p.b[0] == p.a[-1] + 1
+    assert 0.5 < np.mean([p.is_random for p in out]) < 0.7 and len(out) > 400

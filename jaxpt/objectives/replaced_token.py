@@ -1,0 +1,119 @@
+"""ELECTRA's objective: a generator fills masks, a discriminator tells which tokens are not the original ones.
+
+    text            the chef cooked the meal
+    generator       [MASK] chef [MASK] the meal      masked LM at both
+    sampled         the chef ate the meal            from the generator's distribution
+    discriminator   0 0 1 0 0                        "the" is the original: not replaced
+
+All chosen positions take the sample, those too that were not masked (15 % of them). Nothing passes back through the
+sample. The total is the generator's cross-entropy plus 50 times the discriminator's binary cross-entropy, which is over
+all tokens but padding. Papers: https://arxiv.org/abs/2003.10555, DeBERTa-v3 https://arxiv.org/abs/2111.09543
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from jaxpt.config import Fraction, ModelConfig, PositiveFloat
+from jaxpt.errors import UserError
+from jaxpt.objectives.base import Vocabulary
+from jaxpt.objectives.masked_lm import MaskedLM, encoded
+
+if TYPE_CHECKING:
+    import flax.linen as nn
+    import jax
+
+    from jaxpt.objectives.base import Batch, Metrics
+
+
+class ReplacedToken(MaskedLM):
+    """Hyperparameters of replaced-token detection; the defaults are ELECTRA's (its large model masks 0.25)."""
+
+    states: ClassVar[str] = "generator_states"
+
+    kind: Literal["replaced_token"] = "replaced_token"
+    mask_probability: Fraction = 0.85
+    """Share of the chosen tokens that the generator sees as [MASK]."""
+    random_probability: Fraction = 0.0
+    next_sentence: bool = False
+    discriminator_weight: PositiveFloat = 50.0
+    """Of the discriminator's loss in the total."""
+
+    def coefficients(self) -> dict[str, float]:
+        return {"masked_lm": 1.0, "replaced_token": self.discriminator_weight}
+
+    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
+        if not getattr(model, "generator", None):
+            raise UserError(
+                f"model.kind: {model.kind} has no generator, which objective.kind: replaced_token trains too; set "
+                "model.generator=0.25 in a discriminator of kind electra"
+            )
+        super().check(model, length, vocabulary)
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        return super().weights(batch) | {"replaced_token": _real(batch).sum()}
+
+    def loss(
+        self, model: nn.Module, params: Any, batch: Batch, rngs: dict[str, jax.Array] | None = None
+    ) -> tuple[dict[str, jax.Array], Metrics]:
+        import jax
+        import jax.numpy as jnp
+        import optax
+
+        from jaxpt.losses import sample
+        from jaxpt.objectives.base import apply
+
+        hidden = encoded(model, params, batch, rngs, self.states)
+        sums, metrics = self.sums(model, params, hidden, batch, rngs)
+        chosen = jnp.take_along_axis(hidden, batch["masked_positions"][..., None], axis=1)
+        key = rngs["sample"] if rngs else jax.random.key(0)  # an evaluation draws the same every time
+        sampled = sample(lambda x: apply(model, params, "logits", x, padded=True), chosen, key, chunk=self.loss_chunk)
+        tokens, labels = replaced(batch, sampled)
+
+        states = encoded(model, params, {**batch, "encoder_input_tokens": tokens}, rngs)
+        scores = apply(model, params, "replaced", states, rngs=rngs)
+        weights = _real(batch)
+        total = (optax.sigmoid_binary_cross_entropy(scores, labels) * weights).sum()
+        said = (scores > 0).astype(jnp.float32)
+        of_labels = {
+            "discriminator_accuracy": ((said == labels) * weights, weights),
+            "discriminator_recall": (said * labels * weights, labels * weights),
+            "discriminator_precision": (said * labels * weights, said * weights),
+            "replaced_share": (labels * weights, weights),
+        }
+        metrics |= {name: (x.sum(), weight.sum()) for name, (x, weight) in of_labels.items()}
+        return sums | {"replaced_token": total}, metrics
+
+
+def replaced(batch: Batch, sampled: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The discriminator's input: the text with the samples at the chosen positions.
+
+    Args:
+      batch: encoder_input_tokens [batch, length], masked_{positions,targets,weights} [batch, max_predictions].
+      sampled: int32 [batch, max_predictions].
+
+    Returns:
+      (int32 tokens, float32 labels), [batch, length]; label 1 where a token is not the original one.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> masked = {"positions": [[1, 3, 0]], "targets": [[11, 13, 0]], "weights": [[1.0, 1.0, 0.0]]}
+      >>> batch = {f"masked_{name}": jnp.array(x) for name, x in masked.items()}
+      >>> batch["encoder_input_tokens"] = jnp.array([[2, 4, 12, 4, 14, 3]])
+      >>> tokens, labels = replaced(batch, jnp.array([[11, 77, 55]]))
+      >>> tokens.tolist(), labels.tolist()
+      ([[2, 11, 12, 77, 14, 3]], [[0.0, 0.0, 0.0, 1.0, 0.0, 0.0]])
+    """
+    import jax
+    import jax.numpy as jnp
+
+    tokens, weights = batch["encoder_input_tokens"], batch["masked_weights"]
+    positions = jnp.where(weights > 0, batch["masked_positions"], tokens.shape[-1])  # outside: dropped
+    put = jax.vmap(lambda row, at, new: row.at[at].set(new, mode="drop"))
+    differs = (sampled != batch["masked_targets"]).astype(jnp.float32)
+    return put(tokens, positions, sampled), put(jnp.zeros_like(tokens, jnp.float32), positions, differs)
+
+
+def _real(batch: Batch) -> jax.Array:
+    """1.0 on what is not padding."""
+    return (batch["encoder_segment_ids"] > 0).astype("float32")

@@ -1,0 +1,108 @@
+"""SpanBERT's objective: masked LM of spans, each of whose tokens is also told from the two tokens beside the span.
+
+    text     [CLS] super bowl fifty was an american football game [SEP]
+    inputs   [CLS] super bowl fifty was [MASK] [MASK] [MASK] game [SEP]
+    told     an, american, football: each from the states here, and from those of "was" and "game" and its place
+
+The total is the masked-LM cross-entropy plus the span-boundary cross-entropy, over the same positions; those that lie
+`max_span` tokens or more into their span have the first alone. Paper: https://arxiv.org/abs/1907.10529
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from jaxpt.config import ModelConfig, PositiveInt
+from jaxpt.errors import UserError
+from jaxpt.objectives.base import Vocabulary
+from jaxpt.objectives.masked_lm import MaskedLM, Unit, encoded
+
+if TYPE_CHECKING:
+    import flax.linen as nn
+    import jax
+
+    from jaxpt.objectives.base import Batch, Metrics
+
+
+class SpanBoundary(MaskedLM):
+    """Hyperparameters of the span-boundary objective; the defaults are SpanBERT's."""
+
+    kind: Literal["span_boundary"] = "span_boundary"
+    unit: Unit = "span"
+    rounding: Literal["nearest", "random", "up"] = "up"
+    next_sentence: bool = False
+    max_span: PositiveInt = 20
+    """Tokens of a span, from its first on, that are told from its boundaries, and rows of `model.span_boundary`."""
+
+    def coefficients(self) -> dict[str, float]:
+        return super().coefficients() | {"span_boundary": 1.0}
+
+    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
+        super().check(model, length, vocabulary)
+        rows = getattr(model, "span_boundary", 0)
+        if rows < self.max_span:
+            raise UserError(
+                f"model.span_boundary: {rows} rows are fewer than objective.max_span, {self.max_span}; "
+                f"set model.span_boundary={self.max_span} in a model of kind bert, roberta or albert"
+            )
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        return super().weights(batch) | {"span_boundary": self._told(batch)[3].sum()}
+
+    def loss(
+        self, model: nn.Module, params: Any, batch: Batch, rngs: dict[str, jax.Array] | None = None
+    ) -> tuple[dict[str, jax.Array], Metrics]:
+        import jax.numpy as jnp
+
+        from jaxpt.losses import token_loss
+        from jaxpt.objectives.base import apply
+
+        hidden = encoded(model, params, batch, rngs)
+        sums, metrics = self.sums(model, params, hidden, batch, rngs)
+        left, right, places, weights = self._told(batch)
+        beside = [jnp.take_along_axis(hidden, x[..., None], axis=1) for x in (left, right)]
+        total, of_spans = token_loss(
+            lambda x: apply(model, params, "span_logits", x, padded=True),
+            apply(model, params, "span_states", *beside, places, rngs=rngs),
+            batch["masked_targets"],
+            weights,
+            z_loss=self.z_loss,
+            chunk=self.loss_chunk,
+        )
+        return sums | {"span_boundary": total}, metrics | {"span_boundary_accuracy": of_spans["accuracy"]}
+
+    def _told(self, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+        """`boundaries`, and the weights of the positions that are told from them: all [batch, max_predictions]."""
+        left, right, places = boundaries(batch["masked_positions"], batch["masked_weights"])
+        return left, right, places, batch["masked_weights"] * (places < self.max_span)
+
+
+def boundaries(positions: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """For each chosen position, the positions beside its span, and its place in it. A span is a run without a gap.
+
+    Args:
+      positions: int [..., N], ascending where the weights are positive.
+      weights: [..., N], 0 after the last position.
+
+    Returns:
+      (position before the span, position after it, place from 0), int [..., N]; 0 where weights are.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> left, right, places = boundaries(jnp.array([3, 4, 5, 8, 0]), jnp.array([1.0, 1.0, 1.0, 1.0, 0.0]))
+      >>> print(left, right, places)
+      [2 2 2 7 0] [6 6 6 9 0] [0 1 2 0 0]
+    """
+    import jax
+    import jax.numpy as jnp
+
+    is_real = weights > 0
+    goes_on = (positions[..., 1:] == positions[..., :-1] + 1) & is_real[..., 1:] & is_real[..., :-1]
+    edge = jnp.ones_like(positions[..., :1], bool)
+    is_first = jnp.concatenate([edge, ~goes_on], axis=-1)
+    is_last = jnp.concatenate([~goes_on, edge], axis=-1)
+    axis = positions.ndim - 1
+    first = jax.lax.cummax(jnp.where(is_first & is_real, positions, 0), axis=axis)
+    far = jnp.iinfo(positions.dtype).max - 1
+    last = jax.lax.cummin(jnp.where(is_last & is_real, positions, far), axis=axis, reverse=True)
+    return tuple(jnp.where(is_real, x, 0) for x in (first - 1, last + 1, positions - first))

@@ -1,0 +1,61 @@
+"""A dotted `kind` names a class of anyone's own."""
+
+import doctest
+import importlib
+
+import pytest
+
+from jaxpt.config import build, dump, load
+from tests.config.helpers import ROOT, mistake, write
+
+OWN = """
+from jaxpt.config import ModelConfig
+class Mine(ModelConfig):
+    kind: str = "mine"
+    width: int
+"""
+
+
+@pytest.fixture
+def lab(tmp_path, monkeypatch):
+    """A package of one's own; its name is new in each test, as modules stay imported."""
+    name = f"lab_{abs(hash(str(tmp_path)))}"
+    write(tmp_path / name / "__init__.py", "")
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path / name
+
+
+def test_a_dotted_kind_names_ones_own(lab, recipe):
+    write(lab / "mine.py", OWN)
+    kind = f"{lab.name}.mine"
+    config = load(recipe, ["model=null", f"model={{kind: {kind}, vocab_size: 9, width: 3}}"])
+    assert (config.model.kind, config.model.width) == (kind, 3)
+    assert build(dump(config)) == config
+    answer = mistake(recipe, "model=null", f"model={{kind: {kind}, vocab_size: 9, widht: 3}}")
+    assert answer == f"command line: unknown key model.widht of kind {kind}; did you mean width?"
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("", "must define one subclass of ModelConfig, it has 0"),
+        (OWN + OWN.replace("Mine", "Other"), "must define one subclass of ModelConfig, it has 2"),
+        ("import no_such_thing", "ModuleNotFoundError: No module named 'no_such_thing'"),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_mistakes_in_ones_own_module(lab, recipe, text, answer):
+    write(lab / "mine.py", text)
+    assert answer in mistake(recipe, f"model.kind={lab.name}.mine")
+
+
+def test_the_long_name_of_a_kind_is_the_same_kind(recipe):
+    assert load(recipe, ["model.kind=jaxpt.models.bert"]) == load(recipe)
+
+
+def test_examples_in_docstrings(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    failed, tried = doctest.testmod(
+        importlib.import_module("jaxpt.config.kinds")
+    )  # the package has a function of this name
+    assert tried and not failed

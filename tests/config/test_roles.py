@@ -1,0 +1,62 @@
+"""What another value of a key means for a run; phases of a run."""
+
+import pytest
+
+from jaxpt.config import at_phase, differences, load, phase_starts
+
+PHASES = "train.phases=[{steps: 900}, {set: {data: {length: 512}, objective.mask_rate: 0.2}}]"
+
+
+def test_phases(recipe):
+    config = load(recipe, [PHASES])
+    assert phase_starts(config) == (0, 900)
+    first, second = at_phase(config, 0), at_phase(config, 1)
+    assert (first.data.length, second.data.length) == (128, 512)
+    assert (first.objective.mask_rate, second.objective.mask_rate) == (0.15, 0.2)
+    assert first.train.phases == second.train.phases == ()
+    assert second.model == config.model
+
+
+def test_a_shorter_run_ends_in_an_earlier_phase_and_can_go_on(recipe):
+    shorter = load(recipe, [PHASES, "train.steps=900"])
+    assert phase_starts(shorter) == (0,)
+    assert at_phase(shorter, 0).data.length == 128
+    assert differences(shorter, load(recipe, [PHASES])) == []
+
+
+def test_no_phases_is_one_phase(recipe):
+    config = load(recipe)
+    assert phase_starts(config) == (0,)
+    assert at_phase(config, 0) == config
+
+
+@pytest.mark.parametrize(
+    ("override", "role"),
+    [
+        ("data.length=64", "identity"), ("seed=1", "identity"), ("model.layers=3", "identity"),
+        ("objective.mask_rate=0.3", "identity"), ("optimizer.learning_rate=1.0", "identity"),
+        ("model.dtype=float32", "execution"), ("objective.loss_chunk=8", "execution"), ("mesh.fsdp=2", "execution"),
+        ("train.accumulation=2", "execution"), ("run_dir=x", "execution"), ("data.readers=2", "execution"),
+        ("train.steps=2000", "extensible"),
+    ],
+)  # fmt: skip
+def test_roles(recipe, override, role):
+    key = override.partition("=")[0]
+    a, b = load(recipe), load(recipe, [override])
+    for each in ("identity", "execution", "extensible"):
+        assert [k for k, _, _ in differences(a, b, each)] == ([key] if each == role else [])
+
+
+def test_another_objective_differs_in_its_kind_and_keys(recipe):
+    other = load(recipe, ["objective=null", "objective={kind: causal_lm}"])
+    keys = [key for key, _, _ in differences(load(recipe), other)]
+    assert "objective.kind" in keys and "objective.mask_rate" in keys
+
+
+def test_a_run_with_phases_can_be_extended_at_its_end_alone(recipe):
+    explicit = "train.phases=[{steps: 900}, {steps: 100, set: {data: {length: 512}, objective.mask_rate: 0.2}}]"
+    old, longer = load(recipe, [explicit]), load(recipe, [PHASES, "train.steps=3000"])
+    assert differences(old, longer) == []
+    assert differences(old, longer, "extensible") == [("train.steps", 1000, 3000)]
+    earlier = load(recipe, [PHASES.replace("900", "800")])
+    assert [key for key, _, _ in differences(old, earlier)] == ["train.phases"]

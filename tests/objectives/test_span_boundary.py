@@ -1,0 +1,110 @@
+"""The span-boundary objective: what stands beside a span, what each of its two losses sees, what export leaves out."""
+
+import doctest
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxpt.errors import UserError
+from jaxpt.models import base
+from jaxpt.objectives import span_boundary
+from jaxpt.objectives.base import Vocabulary
+from jaxpt.objectives.span_boundary import SpanBoundary, boundaries
+from tests import families
+from tests.models.helpers import drawn
+
+CONFIG = families.config(
+    "bert", model={"span_boundary": 3, "span_position_dim": 6, "next_sentence": False, "layers": 1},
+    objective={"kind": "span_boundary", "max_span": 3, "max_predictions": 8}, data={"batch_size": 2},
+)  # fmt: skip
+# Spans 3–7 (five tokens) and 12; then 5 and 20–21.
+POSITIONS = np.array([[3, 4, 5, 6, 7, 12, 0, 0], [5, 20, 21, 0, 0, 0, 0, 0]], np.int32)
+
+
+@pytest.fixture(scope="module")
+def case():
+    batch = families.batch(CONFIG) | {"masked_positions": POSITIONS, "masked_weights": np.float32(POSITIONS > 0)}
+    batch["encoder_segment_ids"] = np.ones_like(batch["encoder_segment_ids"])
+    model = CONFIG.model.build()
+    return batch, model, drawn(model)
+
+
+def test_boundaries_against_a_loop():
+    rng = np.random.default_rng(0)
+    chosen = rng.random((2000, 30)) < 0.4
+    chosen[:, [0, -1]] = False
+    positions, weights = np.zeros((2000, 28), np.int32), np.zeros((2000, 28), np.float32)
+    for row, at in enumerate(chosen):
+        positions[row, : at.sum()], weights[row, : at.sum()] = np.flatnonzero(at), 1
+    left, right, places = map(np.asarray, boundaries(jnp.asarray(positions), jnp.asarray(weights)))
+    for row, column in zip(*np.nonzero(weights)):
+        first = last = positions[row, column]
+        while chosen[row, first - 1]:
+            first -= 1
+        while chosen[row, last + 1]:
+            last += 1
+        found = (left[row, column], right[row, column], places[row, column])
+        assert found == (first - 1, last + 1, positions[row, column] - first)
+
+
+def test_the_losses_and_what_they_see(case):
+    """The boundary loss is of the first three tokens of a span, from the hidden states beside it and no others."""
+    batch, model, params = case
+    objective = CONFIG.objective
+
+    def losses(shift_BxLxD, targets):
+        def shifted(call, args, kwargs, context):
+            out = call(*args, **kwargs)
+            return out + shift_BxLxD if context.method_name == "encode" else out
+
+        with nn.intercept_methods(shifted):
+            return objective.loss(model, params, batch | {"masked_targets": targets})[0]
+
+    shift = jnp.zeros((2, 32, 32))
+    seen, moved = jax.jit(lambda s, t: (jax.jacrev(losses)(s, t), losses(s, t)))(shift, batch["masked_targets"])
+    seen = {part: np.abs(x).max(-1) > 0 for part, x in seen.items()}
+    for row, beside, chosen in ((0, {2, 8, 11, 13}, {3, 4, 5, 6, 7, 12}), (1, {4, 6, 19, 22}, {5, 20, 21})):
+        assert set(np.flatnonzero(seen["span_boundary"][row])) == beside
+        assert set(np.flatnonzero(seen["masked_lm"][row])) == chosen
+    assert {k: float(v) for k, v in objective.weights(batch).items()} == {"masked_lm": 9, "span_boundary": 7}
+    far = batch["masked_targets"].copy()
+    far[0, 3:5] = (far[0, 3:5] + 1) % 200  # the fourth and the fifth token of the first span
+    other = jax.jit(losses)(shift, far)
+    assert other["span_boundary"] == moved["span_boundary"] and other["masked_lm"] != moved["masked_lm"]
+
+
+def test_every_parameter_has_a_gradient_and_export_leaves_the_head_out(case):
+    batch, model, params = case
+    gradient = jax.jit(jax.grad(lambda p: sum(CONFIG.objective.loss(model, p, batch)[0].values())))(params)
+    for path, g in jax.tree_util.tree_leaves_with_path(gradient):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        assert name.endswith("key/bias") or float(jnp.abs(g).max()) > 0, name
+    paths = ["/".join(k.key for k in path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    shipped, summands = CONFIG.model.shipped(paths)
+    assert {p for p in paths if "span_boundary" not in p} == set(summands)
+    assert base.count_params(shipped.build()) == base.count_params(model, exclude=["span_boundary_head"])
+
+
+def test_the_head_has_the_size_of_the_paper():
+    """BERT base: 200-wide places, dense layers 1,736 → 768 and 768 → 768 with norms, a bias of the vocabulary."""
+    model = families.config(
+        "bert", model={"vocab_size": 28996, "embed_dim": 768, "heads": 12, "mlp_dim": 3072, "span_boundary": 20}
+    ).model
+    head = base.count_params(model.build()) - base.count_params(model.model_copy(update={"span_boundary": 0}).build())
+    assert head == 20 * 200 + (2 * 768 + 200) * 768 + 768 * 768 + 6 * 768 + 28996
+
+
+def test_check():
+    vocabulary = Vocabulary(size=200, cls=2, sep=3, mask=4)
+    CONFIG.objective.check(CONFIG.model, 64, vocabulary)
+    with pytest.raises(UserError, match=r"model.span_boundary: 3 rows are fewer than objective.max_span, 20"):
+        SpanBoundary().check(CONFIG.model, 64, vocabulary)
+    with pytest.raises(UserError, match=r"model.span_boundary: 0 rows"):
+        SpanBoundary().check(families.config("gpt2").model, 64, vocabulary)
+
+
+def test_examples_in_docstrings():
+    assert doctest.testmod(span_boundary).failed == 0

@@ -1,0 +1,48 @@
+"""How long a training process waits for its first batch, its data being cached.
+
+    python tools/first_batch.py RECIPE.yaml [key=value ...]
+
+Prepares what is missing, then times a process of its own: imports, opening the data, the first batch, and one that lies
+ten million steps ahead. Seconds on the clock, and of the processor in brackets.
+"""
+
+import subprocess
+import sys
+import time
+
+STEP = 10_000_000
+
+
+class Clock:
+    """Says how long each thing took."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def said(self, what: str) -> None:
+        wall, cpu = time.perf_counter(), time.process_time()
+        print(f"{what:32} {wall - self._wall:7.2f} s ({cpu - self._cpu:.2f})", flush=True)
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+
+def opened(arguments: list[str]) -> None:
+    clock = Clock()
+    from jaxpt.config import load
+    from jaxpt.data import pipeline
+    from jaxpt.train import loop  # noqa: F401
+
+    clock.said("imports")
+    data = pipeline.prepare(load(arguments[0], arguments[1:]), save=False)
+    clock.said("opening the data")
+    next(data.train.batches())
+    clock.said("first batch")
+    next(data.train.batches(STEP))
+    clock.said(f"batch of step {STEP:,}")
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--opened":
+        opened(sys.argv[2:])
+    else:
+        subprocess.run([sys.executable, "-m", "jaxpt", "cache", *sys.argv[1:]], check=True)
+        subprocess.run([sys.executable, __file__, "--opened", *sys.argv[1:]], check=True)
