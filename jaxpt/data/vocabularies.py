@@ -25,6 +25,23 @@ def to_seqio(tokenizer: Tokenizer) -> seqio.Vocabulary:
     return TokenizerVocabulary(tokenizer)
 
 
+def pieces(vocabulary: seqio.Vocabulary) -> list[str]:
+    """The readable piece of each id.
+
+    Args:
+      vocabulary: one of `to_seqio`, or any of SeqIO's.
+
+    Returns:
+      As many strings as there are ids.
+    """
+    size = vocabulary.vocab_size
+    if isinstance(vocabulary, _SentencePieceVocabulary | TokenizerVocabulary):
+        return vocabulary._tokenizer.tokens(range(size))
+    if isinstance(vocabulary, seqio.SentencePieceVocabulary):
+        return [vocabulary.tokenizer.id_to_piece(i) for i in range(size)]
+    return [vocabulary.decode([i]) for i in range(size)]
+
+
 class _SentencePieceVocabulary(seqio.SentencePieceVocabulary):
     """SeqIO's, but the ids come from sentencepiece itself: its operation in TensorFlow takes twice the time."""
 

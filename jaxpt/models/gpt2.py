@@ -107,14 +107,16 @@ class GPT2(LanguageModel):
         *,
         segment_ids: jax.Array | None = None,
         positions: jax.Array | None = None,
+        prefix: jax.Array | None = None,
         deterministic: bool = True,
     ) -> jax.Array:
-        """Hidden states after the final norm; each position sees itself and those before it.
+        """Hidden states after the final norm; each position sees itself, those before it, and the prefix.
 
         Args:
           tokens_BxL: token ids.
           segment_ids: [B, L], 0 on padding, counting from 1 over packed sequences; one segment by default.
           positions: [B, L], 0 … L-1 by default.
+          prefix: bool [B, L], True at tokens that all of their segment may see; none by default.
           deterministic: no dropout.
 
         Returns:
@@ -122,7 +124,7 @@ class GPT2(LanguageModel):
         """
         x_BxLxD = self.token_embed(tokens_BxL) + self.position_embed(tokens_BxL.shape[1], positions)
         x_BxLxD = constrain(self.embed_dropout(x_BxLxD, deterministic=deterministic), "act_embed")
-        mask = Mask(segment_ids, segment_ids, causal=True)
+        mask = Mask(segment_ids, segment_ids, prefix_BxS=prefix, causal=True)
         x_BxLxD, _ = self.decoder(x_BxLxD, Shared(mask, deterministic=deterministic))
         return x_BxLxD if self.final_norm is None else self.final_norm(x_BxLxD)
 

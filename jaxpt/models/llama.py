@@ -146,14 +146,16 @@ class Llama(LanguageModel):
         *,
         segment_ids: jax.Array | None = None,
         positions: jax.Array | None = None,
+        prefix: jax.Array | None = None,
         deterministic: bool = True,
     ) -> jax.Array:
-        """Hidden states after the final norm; each position sees itself and those before it, as far as `window`.
+        """Hidden states after the final norm; each sees itself, those before it and the prefix, up to `window`.
 
         Args:
           tokens_BxL: token ids.
           segment_ids: [B, L], 0 on padding, counting from 1 over packed sequences; one segment by default.
           positions: [B, L], 0 … L-1 by default.
+          prefix: bool [B, L], True at tokens that all of their segment may see; none by default.
           deterministic: no dropout.
 
         Returns:
@@ -161,7 +163,7 @@ class Llama(LanguageModel):
         """
         c = self.config
         positions = jnp.arange(tokens_BxL.shape[1])[None] if positions is None else positions
-        mask = Mask(segment_ids, segment_ids, causal=True, window=c.window)
+        mask = Mask(segment_ids, segment_ids, prefix_BxS=prefix, causal=True, window=c.window)
         shared = Shared(mask, positional=c.rope.rotation(positions, c.width), deterministic=deterministic)
         x_BxLxD, _ = self.decoder(self.token_embed(tokens_BxL), shared)
         return self.final_norm(x_BxLxD)

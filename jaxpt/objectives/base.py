@@ -8,6 +8,7 @@ Batch features, all [batch, ...], by their SeqIO names:
   encoder_token_types                                                     int32 [batch, length]       (BERT)
   decoder_input_tokens, decoder_target_tokens, decoder_segment_ids, decoder_positions   int32 [batch, length]
   decoder_loss_weights                                                    float32 [batch, length]
+  decoder_prefix (1 where all of the segment may look)                    int32 [batch, length]       (prefix LM)
   masked_positions, masked_targets int32, masked_weights float32          [batch, max_predictions]
   next_sentence_labels int32, next_sentence_weights float32               [batch]
   sentence_order_labels int32, sentence_order_weights float32             [batch]

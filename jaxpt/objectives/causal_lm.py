@@ -25,46 +25,25 @@ if TYPE_CHECKING:
     from jaxpt.objectives.base import Batch, Metrics
 
 
-class CausalLM(Objective):
-    """Hyperparameters of causal language modelling."""
+class DecoderLM(Objective):
+    """Base of objectives whose one loss is the cross-entropy of a decoder's next tokens."""
 
     family: ClassVar[str] = "decoder"
     baseline: ClassVar[str] = "bigram"
     probe_name: ClassVar[str] = "all target tokens"
 
-    kind: Literal["causal_lm"] = "causal_lm"
-    join_documents: bool = True
-    """Cut windows from the documents laid end to end; false: no window crosses a document's end."""
-    separator: bool = True
-    """Put EOS after every document."""
-
     def coefficients(self) -> dict[str, float]:
-        return {"causal_lm": 1.0}
-
-    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
-        if self.separator and vocabulary.eos is None:
-            raise UserError("causal_lm with separator: true needs a vocabulary with an end-of-text token")
+        return {self.kind: 1.0}
 
     def features(self, length: int) -> dict[str, tuple[tuple[int, ...], str]]:
         names = ("decoder_input_tokens", "decoder_target_tokens", "decoder_segment_ids", "decoder_positions")
         return {**dict.fromkeys(names, ((length,), "int32")), "decoder_loss_weights": ((length,), "float32")}
 
-    def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
-        separator = vocabulary.eos if self.separator else None
-        cut = {"length": length + 1, "join": self.join_documents, "separator": separator, "overlap": 1, "shortest": 2}
-        return Pipeline(
-            prepare=(Call("documents.tokenize"), Call("windows.cut", cut)),
-            present=(Call("features.decoder", {"length": length}),),
-        )
-
-    def footprint(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return {"decoder_input_tokens": lengths["tokens"] - 1}
-
     def probe(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
         return batch["decoder_loss_weights"]
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        return {"causal_lm": batch["decoder_loss_weights"].sum()}
+        return {self.kind: batch["decoder_loss_weights"].sum()}
 
     def loss(
         self, model: nn.Module, params: Any, batch: Batch, rngs: dict[str, jax.Array] | None = None
@@ -72,6 +51,7 @@ class CausalLM(Objective):
         from jaxpt.losses import token_loss
         from jaxpt.objectives.base import apply
 
+        prefix = {"prefix": batch["decoder_prefix"] > 0} if "decoder_prefix" in batch else {}
         hidden = apply(
             model,
             params,
@@ -79,6 +59,7 @@ class CausalLM(Objective):
             batch["decoder_input_tokens"],
             segment_ids=batch["decoder_segment_ids"],
             positions=batch["decoder_positions"],
+            **prefix,
             rngs=rngs,
         )
         total, metrics = token_loss(
@@ -90,4 +71,35 @@ class CausalLM(Objective):
             z_loss=self.z_loss,
             chunk=self.loss_chunk,
         )
-        return {"causal_lm": total}, metrics
+        return {self.kind: total}, metrics
+
+
+class CausalLM(DecoderLM):
+    """Hyperparameters of causal language modelling."""
+
+    kind: Literal["causal_lm"] = "causal_lm"
+    join_documents: bool = True
+    """Cut windows from the documents laid end to end; false: no window crosses a document's end."""
+    separator: bool = True
+    """Put EOS after every document."""
+    reset_at_documents: bool = False
+    """Documents that share a window do not see each other, and positions start again in each; the EOS between two
+    belongs to the one after it, so that every token is still a target."""
+
+    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
+        if self.separator and vocabulary.eos is None:
+            raise UserError("causal_lm with separator: true needs a vocabulary with an end-of-text token")
+        if self.reset_at_documents and not self.separator:
+            raise UserError("objective.reset_at_documents: true finds documents by their EOS; set separator: true")
+
+    def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
+        separator = vocabulary.eos if self.separator else None
+        cut = {"length": length + 1, "join": self.join_documents, "separator": separator, "overlap": 1, "shortest": 2}
+        opening = {"opening": vocabulary.eos} if self.reset_at_documents else {}
+        return Pipeline(
+            prepare=(Call("documents.tokenize"), Call("windows.cut", cut)),
+            present=(Call("features.decoder", {"length": length, **opening}),),
+        )
+
+    def footprint(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {"decoder_input_tokens": lengths["tokens"] - 1}

@@ -87,6 +87,53 @@ class EncoderDecoder(Objective):
         return {self.kind: total}, metrics
 
 
+class TextDenoising(EncoderDecoder):
+    """Base of objectives that make inputs and targets of windows of running text."""
+
+    baseline: ClassVar[str] = "unigram"
+    probe_name: ClassVar[str] = "target tokens without sentinels and EOS"
+
+    join_documents: bool = True
+    """Cut windows from the documents laid end to end (T5); false: no window crosses a document's end."""
+    separator: bool = False
+    """With join_documents, put EOS between documents."""
+
+    def windows(self, length: int, vocabulary: Vocabulary, shortest: int = 1) -> tuple[Call, ...]:
+        """From documents to windows of at most `length` tokens."""
+        separator = vocabulary.eos if self.separator else None
+        cut = {"length": length, "join": self.join_documents, "separator": separator, "shortest": shortest}
+        return (Call("documents.tokenize"), Call("windows.cut", cut))
+
+    def probe(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
+        targets = batch["decoder_target_tokens"]
+        text = (targets != vocabulary.eos) & (targets < vocabulary.size - vocabulary.sentinels)
+        if vocabulary.bos is not None:
+            text &= targets != vocabulary.bos
+        return batch["decoder_loss_weights"] * text
+
+
+def mask_id(vocabulary: Vocabulary, kind: str) -> int:
+    """Id of the mask, or of the first sentinel where the vocabulary has no mask, as in T5.
+
+    Args:
+      vocabulary: the run's.
+      kind: of the objective, for the message.
+
+    Returns:
+      The id.
+
+    Raises:
+      UserError: there is neither.
+    """
+    if vocabulary.mask is not None:
+        return vocabulary.mask
+    if vocabulary.sentinels == 0:
+        raise UserError(
+            f"{kind} needs a vocabulary with a mask or sentinels; data.tokenizer.kind: sentencepiece has them"
+        )
+    return vocabulary.size - 1
+
+
 class Seq2Seq(EncoderDecoder):
     """Hyperparameters of supervised training on a SeqIO Task."""
 

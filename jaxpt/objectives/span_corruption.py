@@ -10,7 +10,7 @@ Sentinels count down from the vocabulary's last id on both sides. Paper: https:/
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -18,7 +18,7 @@ from pydantic import Field
 from jaxpt.config import ModelConfig
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Call, Pipeline, Vocabulary
-from jaxpt.objectives.seq2seq import EncoderDecoder, encoder_decoder_features
+from jaxpt.objectives.seq2seq import TextDenoising, encoder_decoder_features
 
 
 def noise_counts(length: int, density: float, mean_span: float) -> tuple[int, int]:
@@ -75,21 +75,14 @@ def lengths(inputs_length: int, density: float, mean_span: float) -> tuple[int, 
     return length, targets
 
 
-class SpanCorruption(EncoderDecoder):
+class SpanCorruption(TextDenoising):
     """Hyperparameters of span corruption; the defaults are T5's."""
-
-    baseline: ClassVar[str] = "unigram"
-    probe_name: ClassVar[str] = "target tokens without sentinels and EOS"
 
     kind: Literal["span_corruption"] = "span_corruption"
     density: Annotated[float, Field(gt=0, lt=1)] = 0.15
     """Fraction of tokens that are corrupted."""
     mean_span: Annotated[float, Field(ge=1)] = 3.0
     """Mean length of a corrupted span, in tokens."""
-    join_documents: bool = True
-    """Cut windows from the documents laid end to end (T5); false: no window crosses a document's end."""
-    separator: bool = False
-    """With join_documents, put EOS between documents."""
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         if vocabulary.eos is None or vocabulary.sentinels == 0:
@@ -111,13 +104,9 @@ class SpanCorruption(EncoderDecoder):
 
     def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
         text, targets = lengths(length, self.density, self.mean_span)
-        separator = vocabulary.eos if self.separator else None
         noise: dict[str, Any] = {"density": self.density, "mean_span": self.mean_span}
         return Pipeline(
-            prepare=(
-                Call("documents.tokenize"),
-                Call("windows.cut", {"length": text, "join": self.join_documents, "separator": separator}),
-            ),
+            prepare=self.windows(text, vocabulary),
             present=(
                 Call(
                     "span_corruption.corrupt", {**noise, "first_sentinel": vocabulary.size - 1, "eos": vocabulary.eos}
@@ -134,8 +123,3 @@ class SpanCorruption(EncoderDecoder):
         noise, spans = np.array([noise_counts(int(n), self.density, self.mean_span) for n in texts])[record].T
         inputs, targets = lengths["tokens"] - noise + spans + 1, noise + spans + 1
         return {"encoder_input_tokens": inputs, "decoder_input_tokens": targets}
-
-    def probe(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
-        targets = batch["decoder_target_tokens"]
-        text = (targets != vocabulary.eos) & (targets < vocabulary.size - vocabulary.sentinels)
-        return batch["decoder_loss_weights"] * text

@@ -186,3 +186,110 @@ def choose(keys_R: tf.Tensor, sizes_R: tf.Tensor, counts_R: tf.Tensor) -> tuple[
     best = tf.math.top_k(priority, most).indices
     real = tf.range(most)[None] < counts_R[:, None]
     return tf.sort(tf.where(real, best, tf.int32.max)), real
+
+
+def chosen(keys: tf.Tensor, sizes: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
+    """`choose` as a mask of all places of all records end to end.
+
+    Args:
+      keys: uint64 [records].
+      sizes: int32 [records], places of each record.
+      counts: int32 [records], how many to choose, at most as many as there are.
+
+    Returns:
+      bool [places of all records].
+
+    Example:
+      >>> chosen(tf.constant([7, 8], tf.uint64), tf.constant([4, 3]), tf.constant([2, 3])).numpy().astype(int).tolist()
+      [0, 0, 1, 1, 1, 1, 1]
+    """
+    place, real = choose(keys, sizes, counts)
+    at = tf.boolean_mask(tf.cumsum(sizes, exclusive=True)[:, None] + tf.where(real, place, 0), real)
+    return tf.scatter_nd(at[:, None], tf.ones_like(at), [tf.reduce_sum(sizes)]) > 0
+
+
+def below(limit: Any, x: tf.Tensor) -> tf.Tensor:
+    """Random bits (0 … 2^31 - 1) as numbers 0 … limit - 1, by multiplication.
+
+    Args:
+      limit: a whole number, or int32 of the shape of `x`.
+      x: int32.
+
+    Returns:
+      int32 of the shape of `x`.
+    """
+    wide = tf.cast(x, tf.int64) * tf.cast(limit, tf.int64)
+    return tf.cast(tf.bitwise.right_shift(wide, tf.constant(31, tf.int64)), tf.int32)
+
+
+def places(x: tf.RaggedTensor) -> tf.Tensor:
+    """Place of each token in its record: int32 [tokens of all records]."""
+    return tf.range(tf.size(x.values)) - tf.cast(tf.repeat(x.row_starts(), x.row_lengths()), tf.int32)
+
+
+def token_bits(keys: tf.Tensor, x: tf.RaggedTensor) -> tf.Tensor:
+    """31 random bits for each token of each record.
+
+    Args:
+      keys: uint64 [records].
+      x: any feature of the records.
+
+    Returns:
+      int32 [tokens of all records], uniform on 0 … 2^31 - 1.
+    """
+    return bits(tf.repeat(keys, x.row_lengths()), places(x)[:, None])[:, 0]
+
+
+def token_uniform(keys: tf.Tensor, x: tf.RaggedTensor) -> tf.Tensor:
+    """A number uniform on [0, 1) for each token of each record: float32 [tokens of all records]."""
+    return tf.cast(tf.bitwise.right_shift(token_bits(keys, x), 7), tf.float32) * np.float32(2.0**-24)
+
+
+def only(x: tf.RaggedTensor, chosen: tf.Tensor) -> tf.RaggedTensor:
+    """The chosen tokens of each record.
+
+    Args:
+      x: a feature of the records.
+      chosen: bool [tokens of all records].
+
+    Returns:
+      The same number of records.
+
+    Example:
+      >>> only(tf.ragged.constant([[5, 6], [7]], row_splits_dtype=tf.int64), tf.constant([False, True, True])).to_list()
+      [[6], [7]]
+    """
+    before = tf.pad(tf.cumsum(tf.cast(chosen, tf.int64)), [[1, 0]])
+    return tf.RaggedTensor.from_row_splits(
+        tf.boolean_mask(x.values, chosen), tf.gather(before, x.row_splits), validate=False
+    )
+
+
+def reordered(x: tf.RaggedTensor, rank: tf.Tensor) -> tf.RaggedTensor:
+    """The tokens of each record in ascending order of their ranks; equal ranks keep their order.
+
+    Args:
+      x: a feature of the records.
+      rank: int32 [tokens of all records], 0 … 2^31 - 1.
+
+    Returns:
+      Records of the same lengths.
+
+    Example:
+      >>> reordered(tf.ragged.constant([[5, 6], [7]], row_splits_dtype=tf.int64), tf.constant([4, 3, 0])).to_list()
+      [[6, 5], [7]]
+    """
+    record = tf.repeat(tf.range(x.nrows()), x.row_lengths())
+    order = tf.argsort(record * 2**31 + tf.cast(rank, tf.int64), stable=True)
+    return x.with_values(tf.gather(x.values, order))
+
+
+def at_starts(values: tf.Tensor, x: tf.RaggedTensor, value: int | bool) -> tf.Tensor:
+    """`values` [tokens of all records] with `value` where a record begins; records without a token are passed over."""
+    starts = tf.boolean_mask(x.row_starts(), x.row_lengths() > 0)
+    return tf.tensor_scatter_nd_update(values, starts[:, None], tf.fill(tf.shape(starts), value))
+
+
+def origin(batch: Batch) -> Batch:
+    """Where the records are from, if that is known."""
+    return {name: batch[name] for name in ("origin",) if name in batch}

@@ -24,7 +24,8 @@ def encoder_decoder(batch: Records, inputs_length: int, targets_length: int, sta
     """Features of an encoder-decoder; the decoder reads the targets shifted right.
 
     Args:
-      batch: examples with "inputs" and "targets", int32 [any].
+      batch: examples with "inputs" and "targets", int32 [any], and possibly "decoder_inputs", which the decoder then
+        reads, and "offset", an int32 scalar, where its positions start.
       inputs_length: length of the encoder's features.
       targets_length: length of the decoder's features.
       start: id that the decoder starts from, in each segment.
@@ -50,24 +51,31 @@ def encoder_decoder(batch: Records, inputs_length: int, targets_length: int, sta
     # Shifted right as a whole; the first place of each example is then the start.
     shifted_N = np.concatenate([[start], targets.values])[:-1]
     shifted_N[decoder.starts()] = start
-    return {
+    read_N = batch["decoder_inputs"].values if "decoder_inputs" in batch else shifted_N
+    features = {
         "encoder_input_tokens": encoder.rows(inputs.values),
         **encoder.features("encoder"),
-        **_decoder(decoder, shifted_N, targets.values),
+        **_decoder(decoder, read_N, targets.values),
     }
+    if "offset" in batch:
+        features["decoder_positions"] += decoder.rows(np.repeat(batch["offset"], targets.lengths))
+    return features
 
 
 @makes_rows
-def decoder(batch: Records, length: int, packs: Packs = None) -> Rows:
+def decoder(batch: Records, length: int, packs: Packs = None, opening: int | None = None) -> Rows:
     """Features of a decoder: every token but the first is a target, its inputs are those before it.
 
     Args:
-      batch: records with "tokens" int32 [at most length + 1].
+      batch: records with "tokens" int32 [at most length + 1], and possibly "prefix", an int32 scalar: the first so many
+        tokens are no targets.
       length: length of the features.
       packs: which records a row is made of; None: one each.
+      opening: id that begins a segment of its own wherever it stands; None: a record is one segment.
 
     Returns:
-      decoder_{input_tokens,target_tokens,segment_ids,positions} and decoder_loss_weights [length].
+      decoder_{input_tokens,target_tokens,segment_ids,positions} and decoder_loss_weights [length], and decoder_prefix
+      [length], 1 at the prefix's tokens, if the records have one.
 
     Raises:
       ValueError: more than length + 1 tokens.
@@ -78,12 +86,24 @@ def decoder(batch: Records, length: int, packs: Packs = None) -> Rows:
       >>> ex = next(decoder(ds, length=3).as_numpy_iterator())
       >>> [ex["decoder_" + name].tolist() for name in ("input_tokens", "target_tokens", "loss_weights")]
       [[5, 6, 0], [6, 7, 0], [1.0, 1.0, 0.0]]
+      >>> ds = tf.data.Dataset.from_tensors({"tokens": [5, 6, 1, 7, 8]})
+      >>> ex = next(decoder(ds, length=4, opening=1).as_numpy_iterator())
+      >>> [ex["decoder_" + name].tolist() for name in ("input_tokens", "segment_ids", "positions")]
+      [[5, 6, 1, 7], [1, 1, 2, 2], [0, 1, 0, 1]]
     """
     tokens = batch["tokens"]
     ends = np.cumsum(tokens.lengths)[tokens.lengths > 0]
     starts = np.concatenate([[0], ends])[:-1]
     layout = _Layout(np.maximum(tokens.lengths - 1, 0), length, packs, "targets")
-    return _decoder(layout, np.delete(tokens.values, ends - 1), np.delete(tokens.values, starts))
+    inputs_N = np.delete(tokens.values, ends - 1)
+    features = _decoder(layout, inputs_N, np.delete(tokens.values, starts))
+    if opening is not None:
+        features |= layout.cut_at(inputs_N == opening).features("decoder")
+    if "prefix" in batch:
+        prefix_N = np.repeat(batch["prefix"], layout.lengths)
+        features["decoder_prefix"] = layout.rows(layout.places() < prefix_N)
+        features["decoder_loss_weights"] = layout.rows(layout.places() + 1 >= prefix_N).astype(np.float32)
+    return features
 
 
 @makes_rows
@@ -152,10 +172,11 @@ class _Layout:
         """For records of `lengths` [R] in rows of `length` places; `name` says in an error what does not fit."""
         packs = np.arange(len(lengths) + 1) if packs is None else packs
         splits = np.concatenate([[0], np.cumsum(lengths)])
+        self._length, self._name, self._rows = length, name, splits[packs]
         of_row, sizes_B = np.diff(packs), np.diff(splits[packs])
         if (longest := sizes_B.max(initial=0)) > length:
             raise ValueError(f"{name} of an example are longer than their feature of length {length}: {longest}")
-        self._lengths, self._first_R = lengths, splits[:-1]
+        self.lengths, self._first_R = lengths, splits[:-1]
         self._number_R = np.arange(1, len(lengths) + 1) - np.repeat(packs[:-1], of_row)
         self._real_BxL = np.arange(length) < sizes_B[:, None]
         self.before_R = self._first_R - np.repeat(splits[packs[:-1]], of_row)
@@ -169,9 +190,18 @@ class _Layout:
 
     def features(self, side: str) -> Rows:
         """Segment ids and positions."""
-        positions_N = np.arange(self._lengths.sum()) - np.repeat(self._first_R, self._lengths)
-        segment_ids = self.rows(np.repeat(self._number_R, self._lengths))
-        return {f"{side}_segment_ids": segment_ids, f"{side}_positions": self.rows(positions_N)}
+        segment_ids = self.rows(np.repeat(self._number_R, self.lengths))
+        return {f"{side}_segment_ids": segment_ids, f"{side}_positions": self.rows(self.places())}
+
+    def places(self) -> np.ndarray:
+        """Place of each entry in its record: [N]."""
+        return np.arange(self.lengths.sum()) - np.repeat(self._first_R, self.lengths)
+
+    def cut_at(self, opens_N: np.ndarray) -> _Layout:
+        """The same rows of smaller records: one begins at each entry that opens one."""
+        opens_N[self.starts()] = True
+        bounds = np.append(np.flatnonzero(opens_N), len(opens_N))
+        return _Layout(np.diff(bounds), self._length, np.searchsorted(bounds, self._rows), self._name)
 
     def weights(self) -> np.ndarray:
         """1.0 on the real places, zeros after them: float32 [B, L]."""
@@ -179,4 +209,4 @@ class _Layout:
 
     def starts(self) -> np.ndarray:
         """Where records begin among the values; records without an entry are passed over."""
-        return self._first_R[self._lengths > 0]
+        return self._first_R[self.lengths > 0]

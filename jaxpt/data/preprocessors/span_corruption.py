@@ -8,14 +8,14 @@ Paper: https://arxiv.org/abs/1910.10683. The published code draws the counts in 
 targets are one token short of its own length rule for some lengths; here both are the one rule of
 `jaxpt.objectives.span_corruption.noise_counts`.
 
-Shapes: R records · N tokens of all records end to end, each record's EOS with them · S spans
+Shapes: R records · N tokens of all records end to end · S spans
 """
 
 from __future__ import annotations
 
 import tensorflow as tf
 
-from jaxpt.data.preprocessors.batched import Batch, choose, derived, one_to_one
+from jaxpt.data.preprocessors.batched import Batch, at_starts, choose, derived, one_to_one, only, origin
 
 
 @one_to_one
@@ -46,31 +46,62 @@ def corrupt(batch: Batch, keys: tf.Tensor, density: float, mean_span: float, fir
       >>> {name: x.tolist() for name, x in next(ds.as_numpy_iterator()).items()}
       {'inputs': [11, 12, 13, 99, 16, 98, 1], 'targets': [99, 14, 15, 98, 17, 18, 1]}
     """
+    return corrupted(batch, keys, density, mean_span, first_sentinel, eos)
+
+
+def corrupted(
+    batch: Batch,
+    keys: tf.Tensor,
+    density: float | tf.Tensor,
+    mean_span: float | tf.Tensor,
+    first_sentinel: int,
+    eos: int,
+) -> Batch:
+    """`corrupt`, each record possibly under a density and a mean of its own, float64 [R]."""
     length_R = tf.cast(batch["tokens"].row_lengths(), tf.int32)
     noise_R, spans_R = _noise_counts(length_R, density, mean_span)
-    tokens_N, is_eos_N, start_R = _with_eos(batch["tokens"], eos)
-    is_first_N = _first_tokens(keys, length_R - noise_R, noise_R, spans_R, start_R, tf.size(tokens_N))
-
-    # Of all spans, from 1, the odd ones are kept and the even ones noise. Kept span 2i+1 and noise span 2i+2 share a
-    # sentinel: it stands for the noise in the inputs, for the kept in the targets. Records of no span are marked.
-    first_R = first_sentinel + tf.cumsum(spans_R, exclusive=True)
-    first_N = tf.repeat(tf.where(spans_R > 0, first_R, -1), length_R + 1)
-    span_N = tf.cumsum(is_first_N)
-    sentinel_N = first_N - (span_N - 1) // 2
-    is_first_N = is_first_N > 0
-    is_noise_N = (span_N % 2 == 0) & (first_N >= 0) & ~is_eos_N
-    in_targets_N = is_noise_N | is_eos_N
-    inputs_N = tf.boolean_mask(tf.where(is_noise_N, sentinel_N, tokens_N), ~is_noise_N | is_first_N)
-    targets_N = tf.boolean_mask(tf.where(in_targets_N, tokens_N, sentinel_N), in_targets_N | is_first_N)
-    origin = {"origin": batch["origin"]} if "origin" in batch else {}
-    return {
-        "inputs": tf.RaggedTensor.from_row_lengths(inputs_N, _int64(length_R - noise_R + spans_R + 1), validate=False),
-        "targets": tf.RaggedTensor.from_row_lengths(targets_N, _int64(noise_R + spans_R + 1), validate=False),
-        **origin,
-    }
+    is_noise_N = _noise(keys, batch["tokens"], noise_R, spans_R)
+    return with_sentinels(batch, is_noise_N, first_sentinel, eos, whole_R=spans_R == 0)
 
 
-def _noise_counts(length: tf.Tensor, density: float, mean_span: float) -> tuple[tf.Tensor, tf.Tensor]:
+def with_sentinels(
+    batch: Batch, is_noise_N: tf.Tensor, first_sentinel: int, eos: int, whole_R: tf.Tensor | None = None
+) -> Batch:
+    """Inputs with a sentinel for each run of noise, targets with one for each run of what is kept.
+
+    The sentinels of either side count down from the first, by themselves.
+
+    Args:
+      batch: records with "tokens" int32 [length]; "origin" is passed through where there is one.
+      is_noise_N: which tokens are noise, bool.
+      first_sentinel: id of the first sentinel.
+      eos: id put after the inputs and after the targets.
+      whole_R: records whose targets are EOS alone, bool; none by default.
+
+    Returns:
+      {"inputs": int32 [kept + runs of noise + 1], "targets": int32 [noise + runs of kept tokens + 1], "origin"}.
+    """
+    tokens = batch["tokens"]
+    starts_N = at_starts(is_noise_N ^ tf.roll(is_noise_N, 1, 0), tokens, True)
+    runs_N = tf.cumsum(tf.cast(starts_N, tf.int32))
+    before_R = tf.gather(tf.pad(runs_N, [[1, 0]]), tokens.row_starts())
+    # Runs of noise and of kept tokens alternate: each kind has every second one.
+    sentinel_N = first_sentinel - (runs_N - 1 - tf.repeat(before_R, tokens.row_lengths())) // 2
+    inputs = only(tokens.with_values(tf.where(is_noise_N, sentinel_N, tokens.values)), starts_N | ~is_noise_N)
+    if whole_R is not None:
+        starts_N &= ~tf.repeat(whole_R, tokens.row_lengths())
+    targets = only(tokens.with_values(tf.where(is_noise_N, tokens.values, sentinel_N)), starts_N | is_noise_N)
+    return {"inputs": ended(inputs, eos), "targets": ended(targets, eos)} | origin(batch)
+
+
+def ended(tokens: tf.RaggedTensor, eos: int) -> tf.RaggedTensor:
+    """The tokens of each record, and EOS."""
+    return tf.concat([tokens, tf.fill([tokens.nrows(), 1], eos)], axis=1)
+
+
+def _noise_counts(
+    length: tf.Tensor, density: float | tf.Tensor, mean_span: float | tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
     """`objectives.span_corruption.noise_counts` in graph code: float64, and `tf.round` rounds half to even."""
     noise = tf.cast(tf.round(tf.cast(length, tf.float64) * density), tf.int32)
     noise = tf.minimum(tf.maximum(noise, 1), tf.maximum(length - 1, 0))
@@ -78,28 +109,19 @@ def _noise_counts(length: tf.Tensor, density: float, mean_span: float) -> tuple[
     return noise, tf.minimum(tf.maximum(spans, 1), tf.minimum(noise, length - noise))
 
 
-def _with_eos(tokens: tf.RaggedTensor, eos: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The tokens of all records end to end with EOS after each, where these EOS are, where each record starts."""
-    records = tf.range(tokens.nrows())
-    size = tf.size(tokens.values, tf.int64) + tokens.nrows()
-    eos_R = tokens.row_limits() + records
-    is_eos_N = tf.scatter_nd(eos_R[:, None], tf.ones_like(eos_R, tf.int32), [size])
-    place_N = tf.cumsum(1 - is_eos_N) - 1  # of a record's EOS that of its last token, or -1 at the very start
-    tokens_N = tf.where(is_eos_N > 0, eos, tf.gather(tokens.values, tf.maximum(place_N, 0)))
-    return tokens_N, is_eos_N > 0, tf.cast(tokens.row_starts() + records, tf.int32)
-
-
-def _first_tokens(
-    keys: tf.Tensor, kept_R: tf.Tensor, noise_R: tf.Tensor, spans_R: tf.Tensor, start_R: tf.Tensor, size: tf.Tensor
-) -> tf.Tensor:
-    """1 on the first token of each span, 0 elsewhere: int32 [N]."""
-    kept_RxS1 = _composition(derived(keys, 1), kept_R, spans_R)
+def _noise(keys: tf.Tensor, tokens: tf.RaggedTensor, noise_R: tf.Tensor, spans_R: tf.Tensor) -> tf.Tensor:
+    """Which tokens are noise: bool [N]. Kept and noise spans alternate, so that of all spans every second is noise."""
+    length_R, start_R = tf.cast(tokens.row_lengths(), tf.int32), tf.cast(tokens.row_starts(), tf.int32)
+    size = tf.size(tokens.values)
+    kept_RxS1 = _composition(derived(keys, 1), length_R - noise_R, spans_R)
     noise_RxS1 = _composition(derived(keys, 2), noise_R, spans_R)
     # A kept span begins where as many kept and noise spans have ended; a noise span one kept span later.
     starts_2xRxS = start_R[:, None] + noise_RxS1[:, :-1] + tf.stack([kept_RxS1[:, :-1], kept_RxS1[:, 1:]])
     is_span_RxS = tf.range(tf.shape(starts_2xRxS)[2])[None] < spans_R[:, None]
     at = tf.reshape(tf.where(is_span_RxS, starts_2xRxS, size), [-1, 1])
-    return tf.scatter_nd(at, tf.ones_like(at[:, 0]), [size + 1])[:-1]
+    is_first_N = tf.scatter_nd(at, tf.ones_like(at[:, 0]), [size + 1])[:-1]
+    spanless_N = tf.repeat(spans_R == 0, length_R)
+    return (tf.cumsum(is_first_N) % 2 == 0) & ~spanless_N
 
 
 def _composition(keys: tf.Tensor, total_R: tf.Tensor, parts_R: tf.Tensor) -> tf.Tensor:
@@ -110,7 +132,3 @@ def _composition(keys: tf.Tensor, total_R: tf.Tensor, parts_R: tf.Tensor) -> tf.
     cuts, _ = choose(keys, tf.maximum(total_R - 1, 0), tf.maximum(parts_R - 1, 0))
     bounds = tf.pad(tf.minimum(cuts, total_R[:, None] - 1) + 1, [[0, 0], [1, 0]])
     return tf.concat([bounds, total_R[:, None]], 1)
-
-
-def _int64(x: tf.Tensor) -> tf.Tensor:
-    return tf.cast(x, tf.int64)

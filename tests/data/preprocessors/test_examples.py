@@ -2,13 +2,16 @@
 
 import doctest
 import importlib
+import pkgutil
 
 import pytest
 
+from jaxpt.data import preprocessors
 
-@pytest.mark.parametrize(
-    "name", ["batched", "documents", "features", "masked_lm", "sentence_pairs", "span_corruption", "windows"]
-)
+NAMES = [module.name for module in pkgutil.iter_modules(preprocessors.__path__)]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_docstrings(name):
     failed, attempted = doctest.testmod(importlib.import_module(f"jaxpt.data.preprocessors.{name}"))
     assert failed == 0

@@ -1,0 +1,99 @@
+"""BART: the decoder restores a text from any combination of five noises.
+
+    text                  a b c. d e.
+    sentence permutation  d e. a b c.                permute_sentences: 1.0
+    text infilling        d e. a <M>.                mask_rate: 0.3, mask_length: span, replace: span
+    token masking         a <M> c. d e.              mask_length: subword, replace: span
+    token deletion        a c. d e.                  mask_length: subword, replace: nothing
+    document rotation     c. d e. a b                rotate: 1.0
+
+BOS, where the vocabulary has one, and EOS enclose both sides; the decoder starts from EOS. <M> is the vocabulary's
+mask, or its first sentinel where it has none.
+
+The defaults are the paper's large model's: infilling of 30 % of the words, spans of 3 words on average, all sentences
+permuted. The released scripts have poisson_lambda: 3.5 and random_probability: 0.1; mBART has mask_rate: 0.35 and
+poisson_lambda: 3.5, and a language id at the end of either side, which is not here. Papers:
+https://arxiv.org/abs/1910.13461, mBART https://arxiv.org/abs/2001.08210
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from jaxpt.config import Fraction, ModelConfig
+from jaxpt.errors import UserError
+from jaxpt.objectives.base import Call, Pipeline, Vocabulary
+from jaxpt.objectives.seq2seq import TextDenoising, encoder_decoder_features, mask_id
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Bart(TextDenoising):
+    """Hyperparameters of BART's noises; they are applied in the order in which they stand here."""
+
+    kind: Literal["bart"] = "bart"
+    permute_sentences: Fraction = 1.0
+    """Share of a text's sentences that change places with each other."""
+    mask_rate: Share = 0.3
+    """Share of the words that are masked, those that overlapping spans share counted twice; 0: none."""
+    mask_length: Literal["span", "word", "subword"] = "span"
+    """Spans of a Poisson number of words, of one word, or of one token."""
+    poisson_lambda: Annotated[float, Field(ge=1, le=32)] = 3.0
+    """Mean words of a span; one of no words is a mask inserted between two tokens."""
+    replace: Literal["span", "token", "nothing"] = "span"
+    """What a span becomes: one mask, a mask for each of its tokens, or nothing."""
+    random_probability: Fraction = 0.0
+    """Share of the masks that become a random token."""
+    insert_rate: Share = 0.0
+    """Masks inserted, as a share of the length."""
+    rotate: Fraction = 0.0
+    """Share of the texts that begin at a random token."""
+
+    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
+        if vocabulary.eos is None:
+            raise UserError("bart needs a vocabulary with EOS; data.tokenizer.kind: sentencepiece has it")
+        if length < 8:
+            raise UserError(f"data.length: {length} is too short for bart, at least 8 is needed")
+        if not any((self.permute_sentences, self.mask_rate, self.insert_rate, self.rotate)):
+            raise UserError("objective: bart without any noise has nothing to restore; set objective.mask_rate: 0.3")
+        if (self.mask_rate and self.replace != "nothing") or self.insert_rate:
+            mask_id(vocabulary, self.kind)
+
+    def features(self, length: int) -> dict[str, tuple[tuple[int, ...], str]]:
+        return encoder_decoder_features(length, length)
+
+    def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
+        # A vocabulary whose BOS is its EOS (GPT-2's) has none for the start of a text.
+        bos = vocabulary.bos if vocabulary.bos != vocabulary.eos else None
+        text = length - 2
+        while text + math.ceil((text + 2) * self.insert_rate) > length - 2:
+            text -= 1
+        names = ("permute_sentences", "mask_rate", "mask_length", "poisson_lambda", "replace", "random_probability",
+                 "insert_rate", "rotate")  # fmt: skip
+        masks = self.insert_rate or (self.mask_rate and self.replace != "nothing")
+        ids = {
+            "mask": mask_id(vocabulary, self.kind) if masks else vocabulary.pad,
+            "vocab_size": vocabulary.size,
+            "bos": bos,
+            "eos": vocabulary.eos,
+        }
+        noise = {name: getattr(self, name) for name in names} | ids
+        sizes = {"inputs_length": length, "targets_length": length, "start": vocabulary.eos}
+        return Pipeline(
+            prepare=self.windows(text, vocabulary),
+            present=(Call("bart.noise", noise), Call("features.encoder_decoder", sizes)),
+        )
+
+    def footprint(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        import numpy as np
+
+        tokens = lengths["tokens"]
+        inserted = np.ceil((tokens + 2) * self.insert_rate).astype(np.int64)
+        return {"encoder_input_tokens": tokens + 2 + inserted, "decoder_input_tokens": tokens + 2}

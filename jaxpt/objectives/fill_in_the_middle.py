@@ -1,0 +1,62 @@
+"""Fill-in-the-middle: causal language modelling of texts whose middle was moved to their end.
+
+    text   a b c d e f                                  (middle c d)
+    PSM    <PRE> a b <SUF> e f <MID> c d </s>
+    SPM    <PRE> <SUF> e f <MID> a b c d </s>
+
+Windows do not cross a document's end: each is cut in three by itself, at token boundaries. The paper compares cuts
+between lines, tokens and characters; infilling that starts inside a word wants the last, which would have to be cut
+before tokenizing. Every token but the first carries loss, as in the paper. The three marks are the vocabulary's first
+three sentinels. `data.packing` fills rows with several windows. Paper: https://arxiv.org/abs/2207.14255
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+from jaxpt.config import Fraction, ModelConfig
+from jaxpt.errors import UserError
+from jaxpt.objectives.base import Call, Pipeline, Vocabulary
+from jaxpt.objectives.causal_lm import DecoderLM
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_MARKS = 4  # <PRE>, <SUF>, <MID> and EOS
+
+
+class FillInTheMiddle(DecoderLM):
+    """Hyperparameters of fill-in-the-middle."""
+
+    kind: Literal["fill_in_the_middle"] = "fill_in_the_middle"
+    rate: Fraction = 0.5
+    """Share of the texts that are rearranged (the paper compares 0.5 and 0.9); the others are left to right."""
+    spm_rate: Fraction = 0.5
+    """Share of these in the order suffix, prefix, middle; the others are in the order prefix, suffix, middle."""
+
+    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
+        if vocabulary.eos is None or vocabulary.sentinels < 3:
+            raise UserError(
+                "fill_in_the_middle needs a vocabulary with EOS and 3 sentinels for <PRE>, <SUF> and <MID>, this one "
+                f"has {vocabulary.sentinels}; data.tokenizer.kind: sentencepiece has data.tokenizer.extra_ids of them"
+            )
+        if length < 2 * _MARKS:
+            raise UserError(f"data.length: {length} is too short for fill_in_the_middle, at least 8 is needed")
+
+    def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
+        text = length + 1 - _MARKS
+        cut = {"length": text, "join": False, "separator": vocabulary.eos, "overlap": 1, "shortest": 2}
+        names = ("prefix", "suffix", "middle")
+        marks = {name: vocabulary.size - 1 - n for n, name in enumerate(names)} | {"eos": vocabulary.eos}
+        rates = {"rate": self.rate, "spm_rate": self.spm_rate}
+        return Pipeline(
+            prepare=(Call("documents.tokenize"), Call("windows.cut", cut)),
+            present=(
+                Call("fill_in_the_middle.rearrange", {**rates, **marks}),
+                Call("features.decoder", {"length": length}),
+            ),
+        )
+
+    def footprint(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {"decoder_input_tokens": lengths["tokens"] + _MARKS - 1}

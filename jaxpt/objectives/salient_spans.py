@@ -1,0 +1,64 @@
+"""Salient span masking: the decoder says the name or date that was left out of a sentence.
+
+    inputs   nem: The mill burned down in _X_ . </s>
+    targets  May 1912 </s>
+
+An example for each span of each sentence, made once. What is a span is the finder's word: the default knows dates,
+years and capitalised names; one's own may ask a tagger. Papers: https://arxiv.org/abs/2002.08909, for T5
+https://arxiv.org/abs/2002.08910
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from jaxpt.config import ModelConfig, PositiveInt
+from jaxpt.errors import UserError
+from jaxpt.objectives.base import Call, Pipeline, Vocabulary
+from jaxpt.objectives.seq2seq import EncoderDecoder, encoder_decoder_features
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class SalientSpans(EncoderDecoder):
+    """Hyperparameters of salient span masking; the defaults are T5's."""
+
+    baseline: ClassVar[str] = "unigram"
+    probe_name: ClassVar[str] = "target tokens without EOS"
+
+    kind: Literal["salient_spans"] = "salient_spans"
+    finder: str = "salient_spans.dates_and_names"
+    """Function from a sentence to its spans, [(first character, character after the last)]: a dotted name."""
+    prefix: str = "nem: "
+    """Put before each sentence."""
+    blank: str = "_X_"
+    """Stands for the span, as text."""
+    targets_length: PositiveInt = 32
+    """Most tokens of a span, EOS included; longer ones make no example."""
+
+    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
+        if vocabulary.eos is None:
+            raise UserError("salient_spans needs a vocabulary with EOS; data.tokenizer.kind: sentencepiece has it")
+        if length < 16:
+            raise UserError(f"data.length: {length} is too short for salient_spans, at least 16 is needed")
+        if self.targets_length < 2:
+            raise UserError("objective.targets_length: 1 has no room for a span and EOS, at least 2 is needed")
+
+    def features(self, length: int) -> dict[str, tuple[tuple[int, ...], str]]:
+        return encoder_decoder_features(length, self.targets_length)
+
+    def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
+        sizes = {"inputs_length": length, "targets_length": self.targets_length}
+        texts = {"finder": self.finder, "prefix": self.prefix, "blank": self.blank}
+        return Pipeline(
+            prepare=(Call("salient_spans.make", {**texts, **sizes, "eos": vocabulary.eos}),),
+            present=(Call("features.encoder_decoder", {**sizes, "start": vocabulary.pad}),),
+        )
+
+    def footprint(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {"encoder_input_tokens": lengths["inputs"], "decoder_input_tokens": lengths["targets"]}
+
+    def probe(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
+        return batch["decoder_loss_weights"] * (batch["decoder_target_tokens"] != vocabulary.eos)

@@ -1,0 +1,117 @@
+"""UL2's mixture of denoisers: short, long and many spans, and the rest of a text after its beginning.
+
+    R  regular     [NLU] a b <X> e f g h i </s>   → <X> c d </s>                 spans of 3 or 8, 15 % of the text
+    S  sequential  [S2S] a b c d e f <X> </s>     → <X> g h i </s>               the last 25 %
+    X  extreme     [NLG] a <X> e f <Y> </s>       → <X> b c d <Y> g h i </s>     half of the text, or spans of 64
+
+Each text is under one denoiser, drawn by its key. All windows have one length, of which the inputs of every denoiser
+and its mode token fit into `data.length`. The seven are mixed evenly, as in the paper; S is one span of a quarter of
+the text, as in its table (the code sketched in its appendix takes T5's prefix LM: denoising with noise: prefix_lm). A
+mode token is one id, of the last three sentinels: [NLU] is <extra_id_97> of a hundred, [NLG] 98, [S2S] 99; the
+published models write the three words out in pieces. Paper: https://arxiv.org/abs/2205.05131
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from jaxpt.config import Frozen, ModelConfig
+from jaxpt.errors import UserError
+from jaxpt.objectives.base import Call, Pipeline, Vocabulary
+from jaxpt.objectives.seq2seq import TextDenoising, encoder_decoder_features
+from jaxpt.objectives.span_corruption import lengths, noise_counts
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_MODES = ("NLU", "NLG", "S2S")
+
+
+class Denoiser(Frozen):
+    """One kind of span corruption in a mixture."""
+
+    mode: Literal["NLU", "NLG", "S2S"]
+    """Mode token that begins the inputs."""
+    density: Annotated[float, Field(gt=0, lt=1)]
+    """Fraction of tokens that are noise."""
+    mean_span: Annotated[float, Field(ge=1)] | None = None
+    """Mean length of a span, in tokens; without it the noise is one span at the end of the text."""
+    share: Annotated[float, Field(gt=0)] = 1.0
+    """How many texts it gets, in proportion to the shares of the others."""
+
+    @property
+    def mean(self) -> float:
+        """Mean length of a span; infinity makes one."""
+        return math.inf if self.mean_span is None else self.mean_span
+
+
+class UL2(TextDenoising):
+    """Hyperparameters of the mixture; the defaults are the paper's seven denoisers."""
+
+    kind: Literal["ul2"] = "ul2"
+    denoisers: Annotated[tuple[Denoiser, ...], Field(min_length=1)] = (
+        Denoiser(mode="NLU", density=0.15, mean_span=3.0),
+        Denoiser(mode="NLU", density=0.15, mean_span=8.0),
+        Denoiser(mode="S2S", density=0.25),
+        Denoiser(mode="NLG", density=0.5, mean_span=3.0),
+        Denoiser(mode="NLG", density=0.5, mean_span=8.0),
+        Denoiser(mode="NLG", density=0.15, mean_span=64.0),
+        Denoiser(mode="NLG", density=0.5, mean_span=64.0),
+    )
+    """What texts are corrupted by."""
+
+    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
+        if vocabulary.eos is None or vocabulary.sentinels <= len(_MODES):
+            wanted = "ul2 needs a vocabulary with EOS and sentinels, three of them for the modes"
+            raise UserError(f"{wanted}; data.tokenizer.kind: sentencepiece has them")
+        if length < 8:
+            raise UserError(f"data.length: {length} is too short for ul2, at least 8 is needed")
+        texts = range(1, self._text(length) + 1)
+        for denoiser in self.denoisers:
+            spans = max(noise_counts(n, denoiser.density, denoiser.mean)[1] for n in texts)
+            if spans > vocabulary.sentinels - len(_MODES):
+                raise UserError(
+                    f"data.length: {length} tokens with density {denoiser.density} and mean_span {denoiser.mean_span} "
+                    f"need {spans} sentinels beside the 3 modes, the vocabulary has {vocabulary.sentinels}; "
+                    "shorten data.length, raise mean_span in objective.denoisers or data.tokenizer.extra_ids"
+                )
+
+    def features(self, length: int) -> dict[str, tuple[tuple[int, ...], str]]:
+        return encoder_decoder_features(length, self._targets(length))
+
+    def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
+        first_mode = vocabulary.size - vocabulary.sentinels + len(_MODES) - 1
+        modes = {mode: first_mode - n for n, mode in enumerate(_MODES)}
+        denoisers = [[d.density, d.mean_span, modes[d.mode], d.share] for d in self.denoisers]
+        mix = {"denoisers": denoisers, "first_sentinel": vocabulary.size - 1, "eos": vocabulary.eos}
+        sizes = {"inputs_length": length, "targets_length": self._targets(length), "start": vocabulary.pad}
+        return Pipeline(
+            prepare=self.windows(self._text(length), vocabulary),
+            present=(Call("ul2.mix", mix), Call("features.encoder_decoder", sizes)),
+        )
+
+    def footprint(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        import numpy as np
+
+        texts, record = np.unique(lengths["tokens"], return_inverse=True)
+        sizes = np.array([[_sizes(int(n), d) for d in self.denoisers] for n in texts]).max(axis=1)[record]
+        return {"encoder_input_tokens": sizes[:, 0], "decoder_input_tokens": sizes[:, 1]}
+
+    def _text(self, length: int) -> int:
+        """The longest text that fits under every denoiser, a mode token before it."""
+        return min(lengths(length - 1, d.density, d.mean)[0] for d in self.denoisers)
+
+    def _targets(self, length: int) -> int:
+        """Most tokens of the targets of any denoiser."""
+        texts = range(1, self._text(length) + 1)
+        return max(_sizes(n, d)[1] for d in self.denoisers for n in texts)
+
+
+def _sizes(text: int, denoiser: Denoiser) -> tuple[int, int]:
+    """Tokens of the inputs, with mode and EOS, and of the targets, with EOS."""
+    noise, spans = noise_counts(text, denoiser.density, denoiser.mean)
+    return text - noise + spans + 2, noise + spans + 1

@@ -1,0 +1,72 @@
+"""Salient spans: what the default finder finds, and that every example can be filled in again."""
+
+from pydoc_data.topics import topics
+
+import numpy as np
+import pytest
+import seqio
+import tensorflow as tf
+
+from jaxpt.data.preprocessors import salient_spans
+from jaxpt.errors import UserError
+
+SETTINGS = {"prefix": "nem: ", "blank": "_X_", "inputs_length": 256, "targets_length": 16, "eos": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "spans"),
+    [
+        ("The mill burned.", []),
+        ("It was in May 1912.", ["May 1912"]),
+        ("On the 3rd of June, 1990, it ended.", ["3rd of June, 1990"]),
+        ("Since the 1980s Ann O'Neill-Bell has lived in New York.", ["1980s", "Ann O'Neill-Bell", "New York"]),
+        ("The Duke said so.", ["Duke"]),
+        ("Bank of England notes", ["Bank of England"]),
+        ("March 5th or August", ["March 5th", "August"]),
+        ("In 30000 or x1999y there is none, nor in I.", []),
+        ("", []),
+    ],
+)
+def test_dates_and_names(text, spans):
+    assert [text[a:b] for a, b in salient_spans.dates_and_names(text)] == spans
+
+
+def test_every_example_is_filled_in_again():
+    count = 0
+    for sentence in "\n".join(topics.values()).splitlines():
+        for inputs, span in salient_spans.blanks(sentence, salient_spans.dates_and_names, "nem: ", "\0"):
+            assert inputs.count("\0") == 1 and span == span.strip() != ""
+            assert inputs.replace("\0", span) == f"nem: {sentence}"
+            count += 1
+    assert count > 3000
+
+
+def every_word(sentence):
+    """A finder of one's own."""
+    return [(0, len(sentence.split()[0]))]
+
+
+def made(text, finder="salient_spans.dates_and_names", **settings):
+    ds = tf.data.Dataset.from_tensors({"text": text, "origin": np.array([3, 4])})
+    vocabulary = seqio.ByteVocabulary()
+    ds = salient_spans.make(ds, vocabulary, finder=finder, **SETTINGS | settings)
+    examples = list(ds.as_numpy_iterator())
+    inputs, targets = ([vocabulary.decode(ex[side].tolist()[:-1]) for ex in examples] for side in ("inputs", "targets"))
+    return list(zip(inputs, targets, (ex["origin"].tolist() for ex in examples)))
+
+
+def test_an_example_for_each_span_that_fits():
+    text = "He saw Rome. Then Paris and Sevastopol-on-the-Sea."
+    assert made(text) == [
+        ("nem: He saw _X_.", "Rome", [3, 4, 0]),
+        ("nem: Then _X_ and Sevastopol-on-the-Sea.", "Paris", [3, 4, 1]),
+    ]
+    assert [target for _, target, _ in made(text, inputs_length=18)] == ["Rome"]
+    assert made("nothing here") == []
+
+
+def test_a_finder_of_ones_own():
+    name = f"{__name__}.every_word"
+    assert made("one two", name)[0][:2] == ("nem: _X_ two", "one")
+    with pytest.raises(UserError, match="did you mean dates_and_names"):
+        made("one two", "salient_spans.dates")

@@ -1,0 +1,241 @@
+"""What holds for every objective that makes both sides of windows of text, and for those of decoders.
+
+Its pipeline gives the features that it declares, packing plans for enough, loss falls on real targets alone, and the
+prediction of a target cannot see it: neither in the encoder's inputs nor in what the decoder has read by then.
+"""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxpt.data._tf import seqio, tf
+from jaxpt.data.preprocessors.batched import derived
+from jaxpt.data.store import Ragged
+from jaxpt.data.tasks import arguments, bind, resolve
+from jaxpt.errors import UserError
+from jaxpt.models import base, layers
+from jaxpt.objectives.bart import Bart
+from jaxpt.objectives.base import Vocabulary
+from jaxpt.objectives.causal_lm import CausalLM
+from jaxpt.objectives.denoising import Denoising
+from jaxpt.objectives.fill_in_the_middle import FillInTheMiddle
+from jaxpt.objectives.mass import Mass
+from jaxpt.objectives.prefix_lm import PrefixLM
+from jaxpt.objectives.salient_spans import SalientSpans
+from jaxpt.objectives.seq2seq import EncoderDecoder
+from jaxpt.objectives.span_corruption import SpanCorruption
+from jaxpt.objectives.ul2 import UL2, Denoiser
+from tests import families
+
+LENGTH, SENTINELS = 24, 40
+SIZE = 259 + SENTINELS
+VOCABULARY = Vocabulary(size=SIZE, eos=1, unk=2, sentinels=SENTINELS)
+
+ENCODER_DECODERS = {
+    "span_corruption": SpanCorruption(density=0.5, mean_span=2.0),
+    **{
+        noise: Denoising(noise=noise, density=0.3, random_probability=0.0)
+        for noise in ("replace_spans", "drop", "bert_style", "mass_style", "deshuffle")
+    },
+    "prefix_and_rest": Denoising(noise="prefix_lm"),
+    "bart": Bart(mask_rate=0.3, insert_rate=0.1, rotate=0.5),
+    "token_deletion": Bart(mask_rate=0.3, mask_length="subword", replace="nothing"),
+    "mass": Mass(),
+    "ul2": UL2(),
+    "salient_spans": SalientSpans(targets_length=16),
+}
+DECODERS = {
+    "causal_lm": CausalLM(),
+    "reset_at_documents": CausalLM(reset_at_documents=True),
+    "prefix_lm": PrefixLM(),
+    "fill_in_the_middle": FillInTheMiddle(),
+}
+OBJECTIVES = ENCODER_DECODERS | DECODERS
+
+
+def documents():
+    texts = ["The 4th of July 1776 was a Thursday. In Paris it rained.", "x", "yz", "One two three. " * 9]
+    return tf.data.Dataset.from_tensor_slices({"text": texts, "origin": np.zeros([len(texts), 2], np.int64)})
+
+
+@functools.cache
+def made(name):
+    """(lengths of the records, batch) of some documents."""
+    pipeline, vocabulary = OBJECTIVES[name].pipeline(LENGTH, VOCABULARY, seed=0), seqio.ByteVocabulary(SENTINELS)
+    ds = documents()
+    for call in pipeline.prepare:
+        ds = bind(call, vocabulary)(ds)
+    records = list(ds.as_numpy_iterator())
+    batch = {
+        feature: tf.ragged.constant([list(r[feature]) for r in records], tf.int32, row_splits_dtype=tf.int64)
+        for feature in records[0]
+        if feature != "origin"
+    }
+    lengths = {feature: x.row_lengths().numpy() for feature, x in batch.items()}
+    keys = tf.constant(derived(np.arange(len(records), dtype=np.uint64), 3))
+    *drawn, last = pipeline.present
+    for call in drawn:
+        function = resolve(call.name)
+        batch = function.batched(batch, keys, **arguments(function, call, vocabulary))
+    records = {
+        feature: Ragged(x.values.numpy(), x.row_lengths().numpy()) if isinstance(x, tf.RaggedTensor) else x.numpy()
+        for feature, x in batch.items()
+    }
+    function = resolve(last.name)
+    return lengths, function.rows(records, **arguments(function, last, vocabulary))
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_features_are_as_declared_and_packing_plans_for_enough(name):
+    lengths, batch = made(name)
+    features = OBJECTIVES[name].features(LENGTH)
+    assert {n: (x.shape[1:], x.dtype.name) for n, x in batch.items()} == features
+    for feature, places in OBJECTIVES[name].footprint(lengths).items():
+        real = (batch[f"{feature.partition('_')[0]}_segment_ids"] > 0).sum(1)
+        assert (real <= places).all() and (places <= features[feature][0][0]).all()
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_loss_falls_on_real_targets_and_the_probe_on_text(name):
+    _, batch = made(name)
+    weights, real = batch["decoder_loss_weights"], batch["decoder_segment_ids"] > 0
+    assert set(np.unique(weights)) <= {0.0, 1.0} and not weights[~real].any() and weights.sum() > 0
+    if name in ENCODER_DECODERS:
+        np.testing.assert_array_equal(weights > 0, real)
+        probe = OBJECTIVES[name].probe(batch, VOCABULARY)
+        assert ((probe > 0) <= (weights > 0)).all() and probe.sum() > 0
+        assert (batch["decoder_target_tokens"][probe > 0] < 259).all()
+
+
+def seen(family, objective, batch, targets):
+    """How strongly the loss of each target depends on what the decoder reads at each place: [targets, rows, places]."""
+    of = "t5" if family == "t5_lm" else family
+    model = families.config(of, model={"kind": family, "vocab_size": SIZE, "layers": 1}).model.build()
+    params = jax.jit(functools.partial(base.init, model))(jax.random.key(0))
+    width, sides = model.config.embed_dim, ["encoder", "decoder"] if family == "t5" else ["decoder"]
+
+    def loss(delta, weights):
+        reads = iter(sides)
+
+        def add(embed, args, kwargs, context):
+            x = embed(*args, **kwargs)
+            is_tokens = type(context.module) is layers.Embed and context.method_name == "__call__"
+            return x + delta if is_tokens and next(reads) == "decoder" else x
+
+        with nn.intercept_methods(add):
+            losses, _ = objective.loss(model, params, dict(batch, decoder_loss_weights=weights))
+        return sum(losses.values())
+
+    rows, places = batch["decoder_input_tokens"].shape
+    one = jnp.eye(places)[targets][:, None] * batch["decoder_loss_weights"]
+    slope = jax.jit(lambda one: jax.lax.map(lambda w: jax.grad(loss)(jnp.zeros((rows, places, width)), w), one))(one)
+    return np.abs(slope).sum(-1)
+
+
+def test_a_target_is_predicted_from_the_targets_before_it_alone():
+    """One loss serves all objectives of encoder-decoders, so that one program is compiled for all of them."""
+    batches = {name: made(name)[1] for name in ENCODER_DECODERS}
+    places = max(batch["decoder_input_tokens"].shape[1] for batch in batches.values())
+    joined = {
+        feature: np.concatenate([fitted(b[feature][-3:], places, feature) for b in batches.values()])
+        for feature in batches["span_corruption"]
+    }
+    assert {type(objective).loss for objective in ENCODER_DECODERS.values()} == {EncoderDecoder.loss}
+    real = joined["decoder_loss_weights"] > 0
+    read, said = joined["decoder_input_tokens"], joined["decoder_target_tokens"]
+    np.testing.assert_array_equal(read[:, 1:][real[:, 1:]], said[:, :-1][real[:, 1:]])
+    targets = np.arange(0, places, 3)
+    slope = seen("t5", SpanCorruption(), joined, targets)
+    for n, target in enumerate(targets):
+        assert not slope[n][:, target + 1 :].any()
+        assert (slope[n][real[:, target], : target + 1] > 0).all()
+
+
+@pytest.mark.parametrize("family", ["gpt2", "t5_lm"])
+def test_a_target_sees_the_prefix_and_the_tokens_before_it(family):
+    """Prefix LM, and the other objectives with a prefix of no tokens, so that one program serves all."""
+    batches = [{"decoder_prefix": np.zeros_like(b["decoder_positions"])} | b for b in (made(n)[1] for n in DECODERS)]
+    joined = {feature: np.concatenate([b[feature][-3:] for b in batches]) for feature in batches[0]}
+    targets = np.arange(0, LENGTH, 3)
+    slope = seen(family, PrefixLM(), joined, targets)
+    segments, prefix = joined["decoder_segment_ids"], joined["decoder_prefix"] > 0
+    for n, target in enumerate(targets):
+        open_ = (np.arange(LENGTH) <= target) | prefix
+        own = open_ & (segments == segments[:, target : target + 1])
+        carries = joined["decoder_loss_weights"][:, target] > 0
+        assert not slope[n][~own].any()
+        assert (slope[n][carries] > 0)[own[carries]].all()
+        # What the prefix shows is before the first target.
+        assert (prefix.sum(1) <= target + 1)[carries].all()
+
+
+def test_documents_of_a_window_are_as_in_windows_of_their_own():
+    _, batch = made("reset_at_documents")
+    _, plain = made("causal_lm")
+    for name in ("decoder_input_tokens", "decoder_target_tokens", "decoder_loss_weights"):
+        np.testing.assert_array_equal(batch[name], plain[name])
+    opens = (batch["decoder_input_tokens"] == VOCABULARY.eos) & (batch["decoder_segment_ids"] > 0)
+    assert opens.sum() >= 3
+    opens[:, 0] = True
+    real = batch["decoder_segment_ids"] > 0
+    np.testing.assert_array_equal(np.where(real, np.cumsum(opens, 1), 0), batch["decoder_segment_ids"])
+    place = np.tile(np.arange(LENGTH), (len(opens), 1))
+    since = place - np.maximum.accumulate(np.where(opens, place, 0), 1)
+    np.testing.assert_array_equal(np.where(real, since, 0), batch["decoder_positions"])
+
+
+def test_loss_of_prefix_lm_is_that_of_the_rest():
+    lengths, batch = made("prefix_lm")
+    prefix = batch["decoder_prefix"].sum(1)
+    assert (prefix >= 1).all() and (prefix < lengths["tokens"]).all()
+    np.testing.assert_array_equal(batch["decoder_loss_weights"].sum(1), lengths["tokens"] - prefix)
+    np.testing.assert_array_equal(batch["decoder_loss_weights"].argmax(1), prefix - 1)
+
+
+def fitted(x, places, feature):
+    """Features of decoders filled up to so many places."""
+    return np.pad(x, [(0, 0), (0, places - x.shape[1])]) if feature.startswith("decoder") else x
+
+
+def test_settings_that_cannot_be_right_are_refused():
+    for message, objective, length, vocabulary in (
+        ("need up to .* sentinels", Denoising(), 1024, VOCABULARY),
+        ("mask or sentinels", Denoising(noise="bert_style"), 64, Vocabulary(size=9, eos=1)),
+        ("too short", Denoising(), 3, VOCABULARY),
+        ("EOS", Denoising(), 64, Vocabulary(size=9, sentinels=4)),
+        ("EOS", Bart(), 64, Vocabulary(size=9, mask=4)),
+        ("mask or sentinels", Bart(), 64, Vocabulary(size=9, eos=1)),
+        ("too short", Bart(), 7, VOCABULARY),
+        ("nothing to restore", Bart(mask_rate=0.0, permute_sentences=0.0), 64, VOCABULARY),
+        ("mask or sentinels", Mass(), 64, Vocabulary(size=9, eos=1)),
+        ("too short", Mass(), 3, VOCABULARY),
+        ("mask_probability .* more than 1", Mass(mask_probability=0.95), 64, VOCABULARY),
+        ("three of them for the modes", UL2(), 64, Vocabulary(size=9, eos=1, sentinels=3)),
+        ("beside the 3 modes", UL2(), 512, VOCABULARY),
+        ("too short", UL2(), 7, VOCABULARY),
+        ("EOS", SalientSpans(), 64, Vocabulary(size=9)),
+        ("too short", SalientSpans(), 8, VOCABULARY),
+        ("targets_length", SalientSpans(targets_length=1), 64, VOCABULARY),
+        ("set separator: true", CausalLM(reset_at_documents=True, separator=False), 64, VOCABULARY),
+        ("end-of-text", PrefixLM(), 64, Vocabulary(size=9)),
+        ("too short", PrefixLM(), 1, VOCABULARY),
+        ("3 sentinels", FillInTheMiddle(), 64, Vocabulary(size=9, eos=1, sentinels=2)),
+        ("too short", FillInTheMiddle(), 7, VOCABULARY),
+    ):
+        with pytest.raises(UserError, match=message):
+            objective.check(None, length, vocabulary)
+    for density in (0.0, 1.0):
+        with pytest.raises(ValueError, match="density"):
+            Denoising(density=density)
+    for settings in ({"mask_rate": 1.0}, {"insert_rate": 1.0}, {"poisson_lambda": 0.5}):
+        with pytest.raises(ValueError, match=next(iter(settings))):
+            Bart(**settings)
+    Bart(mask_rate=0.0).check(None, 64, Vocabulary(size=9, eos=1))  # sentences alone need no mask
+    with pytest.raises(ValueError, match="density"):
+        UL2(denoisers=(Denoiser(mode="S2S", density=1.0),))
+    Denoising().check(None, 512, Vocabulary(size=32100, eos=1, sentinels=100))  # T5's own
+    UL2().check(None, 512, Vocabulary(size=32100, eos=1, sentinels=100))
