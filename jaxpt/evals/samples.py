@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import flax.linen as nn
-import jax
 import numpy as np
 
 from jaxpt import generate
 from jaxpt.config import Config
+from jaxpt.parallel import compiler
 from jaxpt.parallel.distributed import fetched
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def _spans(model: nn.Module, params: Any, batch: dict[str, np.ndarray], data: Da
     targets = batch["decoder_target_tokens"]
     start = int(batch["decoder_input_tokens"][0, 0])
     vocabulary = data.vocabulary
-    answers = jax.jit(generate.fill_spans, static_argnums=(0, 4, 5, 6, 7))(
+    answers = compiler.jit(generate.fill_spans, static_argnums=(0, 4, 5, 6, 7))(
         model,
         params,
         batch["encoder_input_tokens"],
@@ -120,7 +120,7 @@ def _pieces(tokens: list[int], data: Data) -> str:
 
 
 def _masks(model: nn.Module, params: Any, batch: dict[str, np.ndarray], data: Data, states: str) -> Iterator[str]:
-    guesses = fetched(jax.jit(generate.fill_masks, static_argnums=(0, 3))(model, params, batch, states))
+    guesses = fetched(compiler.jit(generate.fill_masks, static_argnums=(0, 3))(model, params, batch, states))
     for row, guess in enumerate(guesses):
         real = batch["encoder_segment_ids"][row] > 0
         yield f"  text   {' '.join(data.tokenizer.tokens(batch['encoder_input_tokens'][row][real].tolist()))[:300]} …"
@@ -133,7 +133,7 @@ def _continuations(model: nn.Module, params: Any, batch: dict[str, np.ndarray], 
     tokens = batch["decoder_input_tokens"]
     length = min(tokens.shape[1], 48)
     half = length // 2
-    said = jax.jit(generate.continue_text, static_argnums=(0, 3))(model, params, tokens[:, :half], length)
+    said = compiler.jit(generate.continue_text, static_argnums=(0, 3))(model, params, tokens[:, :half], length)
     said = fetched(said)
     for row in range(len(tokens)):
         yield f"  prompt {data.tokenizer.decode(tokens[row, :half].tolist())!r}"

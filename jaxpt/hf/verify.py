@@ -21,6 +21,7 @@ import numpy as np
 from jaxpt.errors import UserError
 from jaxpt.hf.directory import family_of, load
 from jaxpt.models.stack import layer_inputs
+from jaxpt.parallel import compiler
 
 TOLERANCE = 1e-4
 """Of the largest value of an output."""
@@ -230,4 +231,4 @@ def verify(directory: str | Path, model: nn.Module | None = None, params: Any = 
     inputs = batch(model.config)
     with torch.no_grad():
         other = theirs(torch_model, inputs)
-    return differences(jax.jit(lambda params: ours(model, params, inputs))(params), other, inputs)
+    return differences(compiler.jit(lambda params: ours(model, params, inputs))(params), other, inputs)

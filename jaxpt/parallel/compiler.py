@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 OPTIONS: dict[str, dict[str, str | bool | int]] = {
-    # jaxlib 0.10 hands sums to a library that is slow on leading axes: [32, 4, 128, 128] → [4, 128, 128], the gradient
-    # of T5's position bias, takes 10 ms with it and 0.3 ms without (2 cores); products stay with that library.
+    # jaxlib 0.10 hands sums, and what is fused with them, to a library (YNN) whose results can be wrong: of a vmap over
+    # gradients of a cross-entropy after a norm it gave values off by half (tests/parallel/test_compiler.py). It is also
+    # slow on leading axes: [32, 4, 128, 128] → [4, 128, 128], the gradient of T5's position bias, takes 10 ms with it
+    # and 0.3 ms without (2 cores). Products stay with that library.
     "cpu": {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_DOT"},
 }
 
@@ -21,7 +25,7 @@ def options() -> dict[str, str | bool | int]:
     """Compiler options for the default device; those that this version of XLA does not know are left out.
 
     Returns:
-      What `jax.stages.Lowered.compile(compiler_options=…)` takes.
+      What `jax.jit(compiler_options=…)` takes.
     """
     lowered = jax.jit(lambda x: x + 1).lower(jax.ShapeDtypeStruct((), jnp.float32))
     known = {}
@@ -32,6 +36,19 @@ def options() -> dict[str, str | bool | int]:
             continue
         known[name] = value
     return known
+
+
+def jit(fun: Callable[..., Any], **kwargs: Any) -> Any:
+    """`jax.jit` with the options of the default device; the result cannot be called inside another `jax.jit`.
+
+    Args:
+      fun: the function.
+      **kwargs: as for `jax.jit`.
+
+    Returns:
+      The jitted function.
+    """
+    return jax.jit(fun, compiler_options=options(), **kwargs)
 
 
 CACHE_BYTES = 4 << 30

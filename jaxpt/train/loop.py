@@ -250,7 +250,7 @@ class Run:
             )
             train_step = step.make_train_step(self.setup, self.objective)
             lowered = train_step.lower(self.setup.placed_shapes(), batch)
-            compiled = lowered.compile(compiler_options=compiler.options())
+            compiled = lowered.compile()
         self.flops = 3.0 * forward
         memory = compiled.memory_analysis()
         used = memory.argument_size_in_bytes + memory.temp_size_in_bytes if memory else 0

@@ -18,7 +18,7 @@ import optax
 from jaxpt.config import Config
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Objective
-from jaxpt.parallel import distributed, rules
+from jaxpt.parallel import compiler, distributed, rules
 from jaxpt.parallel import mesh as meshes
 from jaxpt.train.state import Setup, State, purpose_key
 
@@ -119,7 +119,7 @@ def make_train_step(setup: Setup, objective: Objective) -> Callable[[State, Batc
             metrics |= layer_norms({"gradient": grads, "update": updates, "parameter": state.params}, setup.axes)
         return new, metrics
 
-    return jax.jit(
+    return compiler.jit(
         step,
         in_shardings=(setup.shardings, rules.batch_sharding(setup.mesh)),
         out_shardings=(setup.shardings, rules.replicated(setup.mesh)),
@@ -139,7 +139,7 @@ def make_eval_step(setup: Setup, objective: Objective) -> Callable[[Any, Batch],
         weights = objective.weights(batch)
         return metrics | {part: (total, weights[part]) for part, total in sums.items()}
 
-    return jax.jit(
+    return compiler.jit(
         step,
         in_shardings=(setup.shardings.params, rules.batch_sharding(setup.mesh)),
         out_shardings=rules.replicated(setup.mesh),
