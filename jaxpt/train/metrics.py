@@ -42,7 +42,9 @@ class Metrics:
                 raise UserError("log.wandb: the package is not installed; pip install wandb, or leave log.wandb out")
             import wandb
 
-            self._wandb = wandb.init(project=config.log.wandb, name=run_dir.name, config=dump(config), resume="allow")
+            self._wandb = wandb.init(
+                project=config.log.wandb, name=run_dir.name, dir=run_dir, config=dump(config), resume="allow"
+            )
 
     def _rewind(self, start: int) -> None:
         if not self.path.exists():
