@@ -73,6 +73,9 @@ def _spans(model: nn.Module, params: Any, batch: dict[str, np.ndarray], data: Da
         for sentinel in list(truth)[:4]:
             guess, right = (_pieces(x.get(sentinel, []), data) for x in (model_says, truth))
             yield f"    <{names[sentinel]}>  model: {guess!r}   truth: {right!r}"
+        if not truth:  # targets without sentinels: shown as they are
+            for who, ids in (("model", answers[row]), ("truth", targets[row])):
+                yield f"    {who}: {data.tokenizer.decode(_up_to(vocabulary.eos, ids))[:300]!r}"
 
 
 def split_spans(tokens: np.ndarray, vocabulary: Any) -> dict[int, list[int]]:
@@ -100,6 +103,12 @@ def split_spans(tokens: np.ndarray, vocabulary: Any) -> dict[int, list[int]]:
         elif current is not None:
             current.append(token)
     return spans
+
+
+def _up_to(eos: int | None, ids: np.ndarray) -> list[int]:
+    """The ids before the first EOS."""
+    ends = np.flatnonzero(ids == eos)
+    return ids[: ends[0] if len(ends) else len(ids)].tolist()
 
 
 def _with_blanks(tokens: np.ndarray, names: dict[int, int], data: Data) -> str:

@@ -1,11 +1,16 @@
 """Every implementation of attention gives what the plain one gives, values and gradients, for every kind of mask."""
 
 import functools
+import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import topologies
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxpt.errors import UserError
 from jaxpt.models import attention, kernels
@@ -83,20 +88,43 @@ def test_dropout_in_chunks_keeps_the_rate():
     assert abs(float(y.mean()) - 1) < 0.02 and float(y.std()) > 0.01
 
 
-@pytest.mark.parametrize("mask", ["causal", "packed", "sliding"])
-def test_the_kernel_is_in_the_program_for_a_tpu(mask):
-    long = 2 * L
-    x = jax.ShapeDtypeStruct((B, long, H, K), jnp.bfloat16)
+def splash_for_a_tpu(mask, sharding=None):
+    """The gradient of splash attention over 2 · L tokens, lowered for a TPU."""
+    x = jax.ShapeDtypeStruct((B, 2 * L, H, K), jnp.bfloat16, sharding=sharding)
 
     def loss(q, k, v):
         segments = jnp.tile(SEGMENTS, 2)
         parts = {"query_segments_BxL": segments, "key_segments_BxS": segments} if mask == "packed" else {}
         return kernels.splash(q, k, v, MASKS[mask].replace(**parts), 0.3).astype(jnp.float32).sum()
 
-    lowered = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).trace(x, x, x).lower(lowering_platforms=("tpu",))
-    text = lowered.as_text()
+    return jax.jit(jax.grad(loss, argnums=(0, 1, 2))).trace(x, x, x).lower(lowering_platforms=("tpu",))
+
+
+@pytest.mark.parametrize("mask", ["causal", "packed", "sliding"])
+def test_the_kernel_is_in_the_program_for_a_tpu(mask):
+    text = splash_for_a_tpu(mask).as_text()
     assert text.count("tpu_custom_call") >= 2
-    assert f"{long}x{long}x" not in text  # no array of all scores, nor a mask of that size
+    assert f"{2 * L}x{2 * L}x" not in text  # no array of all scores, nor a mask of that size
+
+
+def compiled_for_a_tpu(mask):
+    """The gradient's program for a v5e, with no TPU there."""
+    chips = topologies.get_topology_desc("v5e:2x2", platform="tpu").devices
+    one = NamedSharding(Mesh(np.array(chips[:1]), ("data",)), PartitionSpec())
+    return splash_for_a_tpu(mask, one).compile().as_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mask", ["causal", "packed", "sliding"])
+def test_the_kernel_compiles_for_a_tpu(mask):
+    """`pip install libtpu` brings the compiler, which ends the process at a flag of XLA's that it does not know."""
+    pytest.importorskip("libtpu")
+    code = f"from tests.models.test_kernels import *; print(compiled_for_a_tpu({mask!r}).count('tpu_custom_call'))"
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_"))}
+    environment |= {"JAX_PLATFORMS": "cpu", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= 2  # forward and backward
 
 
 def test_the_choice_goes_by_need(monkeypatch):
