@@ -136,6 +136,7 @@ def test_no_space(attempt, tmp_path, monkeypatch):
     assert_refused(attempt(), tmp_path, "GB are free", "keep_last")
 
 
+@pytest.mark.slow
 def test_run_dir_of_another_configuration(attempt, tmp_path):
     run = tmp_path / "run"
     assert attempt("train.steps=2")[0] == 0
@@ -146,6 +147,7 @@ def test_run_dir_of_another_configuration(attempt, tmp_path):
     assert (run / "config.yaml").read_text() == saved
 
 
+@pytest.mark.slow
 def test_data_that_changed_under_a_run(attempt, tmp_path):
     assert attempt("train.steps=2")[0] == 0
     (tmp_path / "good.txt").write_text(TEXT.replace("cat", "cow"))

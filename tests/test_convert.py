@@ -160,6 +160,7 @@ def start(source, family="bert", **options):
     return initial.start(setup, config.init_from, said.append), setup.init(), said
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_a_hugging_face_directory_and_from_an_import(texts, tmp_path):
     params = made(tmp_path / "hf", "bert", texts)
     convert.import_weights(tmp_path / "hf", tmp_path / "run", report=lambda line: None)

@@ -61,6 +61,7 @@ def seqios_own(task, split, seed):
     return [(tuple(ex["inputs"].tolist()), tuple(ex["targets"].tolist())) for ex in ds.as_numpy_iterator()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("task", "passes"), [("style_denoise", 3), ("style_ask", 1)])
 def test_the_examples_are_seqios_own(task, passes, cache):
     data = pipeline.prepare(config(task, cache, passes=passes))
@@ -149,6 +150,7 @@ def write_as_seqio_does(task, split, directory, shards):
     (directory / f"stats.{split}.json").write_text(json.dumps({"examples": len(records)}))
 
 
+@pytest.mark.slow
 def test_a_cache_of_seqio_is_read(cache, tmp_path, monkeypatch):
     monkeypatch.setattr("jaxpt.data.examples._SHARD_EXAMPLES", 10)
     data = config("style_ask", cache).data

@@ -39,6 +39,7 @@ def targets(batches):
     return np.concatenate([b["decoder_target_tokens"][b["decoder_loss_weights"] > 0] for b in batches])
 
 
+@pytest.mark.slow
 def test_every_token_of_every_task_once_an_epoch(folder):
     said = []
     data = pipeline.prepare(config(folder), report=said.append)
@@ -68,6 +69,7 @@ def test_the_mixture_is_part_of_what_determines_the_run(folder):
     assert prints[0]["records"] == prints[1]["records"]
 
 
+@pytest.mark.slow
 def test_masks_are_new_in_every_epoch_unless_they_are_static(folder):
     def seen(**objective):
         settings = {"next_sentence": False, "dupe_factor": 2, **objective}

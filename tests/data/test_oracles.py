@@ -28,6 +28,7 @@ def test_lengths_are_t5s(case):
         assert ours == (text, targets)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", T5["layouts"], ids=lambda case: "-".join(map(str, case[:3])))
 def test_sentinels_lie_as_t5s(case):
     length, density, mean_span, wanted = case
@@ -54,6 +55,7 @@ def dataset():
     return tf.data.Dataset.from_generator(pairs, output_signature={"inputs": ids, "targets": ids})
 
 
+@pytest.mark.slow
 def test_features_of_an_encoder_decoder_are_seqios():
     sizes = {"inputs": 9, "targets": 7}
     theirs = seqio.EncDecFeatureConverter(pack=False)(dataset(), sizes).as_numpy_iterator()
@@ -70,6 +72,7 @@ def test_features_of_an_encoder_decoder_are_seqios():
         assert (b["decoder_segment_ids"] == (a["decoder_target_tokens"] > 0)).all()
 
 
+@pytest.mark.slow
 def test_segments_of_a_row_of_one_are_those_of_seqios_packing():
     sizes = {"inputs": 9, "targets": 7}
     for ex in itertools.islice(pairs(), 3):  # its packing takes seconds to build

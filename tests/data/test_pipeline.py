@@ -84,6 +84,7 @@ def test_any_change_of_what_determines_records_makes_new_ones(text, cache, tmp_p
     assert len(names()) > len(before)
 
 
+@pytest.mark.slow
 def test_the_run_keeps_its_vocabulary(text, cache, tmp_path, monkeypatch):
     run = tmp_path / "run"
     data = pipeline.prepare(config("t5", text, cache, run))
@@ -155,6 +156,7 @@ def test_every_token_of_the_training_text_is_a_target_once_an_epoch(text, cache)
     assert len(targets) == sum(int(tf.reduce_sum(x["decoder_loss_weights"])) for x in task)
 
 
+@pytest.mark.slow
 def test_a_task_of_token_ids_feeds_an_objective(cache, tmp_path):
     def documents(split, shuffle_files):
         return tf.data.Dataset.range(80).map(lambda i: {"targets": tf.fill([9], tf.cast(i + 3, tf.int32))})

@@ -109,6 +109,7 @@ def test_validation_path_holds_nothing_out(tmp_path, text):
     assert read(text, "validation", validation_path=str(valid)) == [(0, 0, "held")]
 
 
+@pytest.mark.slow
 def test_builtin_is_the_default():
     assert len(read(split="train")) > len(read(split="validation")) > 0
 

@@ -105,6 +105,7 @@ def test_init_is_plain_float32_and_as_announced(name):
     assert {x.dtype for x in jax.tree.leaves(params)} == {jnp.dtype("float32")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_loss_at_the_start(name):
     options = {"vocab_size": 1000, "embed_dim": 64, "heads": 4, "mlp_dim": 128} | (
@@ -135,6 +136,7 @@ def test_remat_changes_nothing(name):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), plain, run(policy))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_bfloat16_computation_keeps_float32_parameters(name):
     model, variables = made(name)
@@ -154,6 +156,7 @@ def test_bfloat16_computation_keeps_float32_parameters(name):
     assert np.abs(logits - exact).max() < 0.1 * np.abs(exact).max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_every_parameter_has_a_gradient(name):
     """Nothing is left out of the computation. A key's bias shifts all scores of a query alike: no gradient."""

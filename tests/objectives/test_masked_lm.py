@@ -51,6 +51,7 @@ class Bytes(seqio.ByteVocabulary):
         return np.arange(300) % 4 > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

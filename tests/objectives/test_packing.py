@@ -73,6 +73,7 @@ def scores(model, params, batch):
     return jnp.take_along_axis(log_p, targets[..., None], -1)[..., 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", families.FAMILIES)
 def test_packed_equals_separate(family, tmp_path):
     separate, packed = streams(family, tmp_path / "store")

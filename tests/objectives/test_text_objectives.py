@@ -89,6 +89,7 @@ def made(name):
     return lengths, function.rows(records, **arguments(function, last, vocabulary))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_features_are_as_declared_and_packing_plans_for_enough(name):
     lengths, batch = made(name)

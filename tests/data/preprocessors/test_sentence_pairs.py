@@ -100,6 +100,7 @@ def test_the_end_of_a_is_uniform():
     assert ((counts - 150) ** 2 / 150).sum() < 16.3  # 3 degrees of freedom, 1 in 1,000
 
 
+@pytest.mark.slow
 def test_a_short_aim_is_uniform_from_2_to_the_longest():
     """With sentences of one token a true pair is as long as its aim; whether it is true does not depend on the aim."""
     out = pairs([[1] * 9] * 800, length=12, short_probability=1.0)
@@ -114,6 +115,7 @@ def test_aims_are_the_longest_without_short_pairs():
     assert np.mean([p.size == 23 for p in out]) > 0.9
 
 
+@pytest.mark.slow
 def test_random_documents_are_uniform_and_another_one():
     out = [p for p in pairs([[1] * 100] * 5, dupe_factor=20) if p.is_random]
     assert all(p.a_document != p.b_document for p in out)
@@ -133,6 +135,7 @@ def test_no_documents_no_pairs():
     assert list(sentence_pairs.make(ds, 23, 0.1, 10, 0, cls=CLS, sep=SEP)) == []
 
 
+@pytest.mark.slow
 def test_the_seed_alone_decides_and_passes_differ():
     def plain(**kwargs):
         return [(p.a.tolist(), p.b.tolist()) for p in pairs(corpus(4), length=32, short_probability=0.1, **kwargs)]

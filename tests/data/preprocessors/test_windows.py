@@ -99,6 +99,7 @@ def filled(docs, length, join, separator):
     return [(ex["tokens"].tolist(), ex["origin"].tolist()) for ex in made]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("join", "separator"), [(True, SEPARATOR), (True, None), (False, SEPARATOR)])
 def test_windows_of_whole_sentences(join, separator):
     """Every token once and in order; no window that could have held one more sentence; long sentences are cut."""
