@@ -123,10 +123,10 @@ class Tokenizer(abc.ABC):
         return dict(zip(self.tokens(ids), ids))
 
     def _shown(self, ids: Iterable[int]) -> list[int]:
-        """Ids without those that stand for no text."""
+        """Ids without those that stand for no text, and those that a larger model knows and the vocabulary does not."""
         v = self.vocabulary
         hidden = {v.bos, v.eos, v.cls, v.sep} | ({v.pad} if self.tokens([v.pad])[0] in SPECIALS["pad"] else set())
-        return [i for i in map(int, ids) if i not in hidden]
+        return [i for i in map(int, ids) if i not in hidden and 0 <= i < self.vocabulary.size]
 
 
 # ---- loading --------------------------------------------------------------------------------------------------------

@@ -67,6 +67,13 @@ def test_bpe_gives_any_text_back(trained):
             assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
+def test_ids_beyond_the_vocabulary_are_passed_over(trained):
+    """A model may have more ids than its vocabulary, and say them."""
+    tokenizer, _ = trained
+    ids = tokenizer.encode("a value")
+    assert tokenizer.decode([SIZE, *ids, SIZE + 7]) == tokenizer.decode(ids)
+
+
 def test_batch_equals_one_by_one(trained):
     tokenizer, _ = trained
     assert tokenizer.encode_batch(SAMPLES) == [tokenizer.encode(text) for text in SAMPLES]
