@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from jaxpt.data.preprocessors import units
 from jaxpt.data.preprocessors.batched import Batch, bits, choose, derived, one_to_one, uniform
+from jaxpt.data.preprocessors.words import word_starts
 
 Rounding = Literal["nearest", "random", "up"]
 
@@ -86,7 +87,7 @@ def mask(
     if unit == "piece":
         place_RxP, real_RxP = choose(derived(keys, 1), sizes_R, n_R)
     else:
-        words = units.words(tokens_N, candidates, first_R1, vocabulary.word_starts())
+        words = units.words(tokens_N, candidates, first_R1, word_starts(vocabulary))
         place_RxP, real_RxP = units.choose(derived(keys, 1), words, n_R, unit, shares)
     place_M = tf.boolean_mask(first_R1[:-1, None] + tf.where(real_RxP, place_RxP, 0), real_RxP)
     at_M = tf.gather(candidates, place_M)
