@@ -58,8 +58,9 @@ def token_loss(
         Σ_bt weights_bt · cross_entropy(project(hidden)_bt, targets_bt)
 
     Chunks are cut along the length: batch and vocabulary keep their sharding. The backward pass projects each chunk
-    again, so that neither pass holds [B, T, V]; the value does not depend on `chunk`. On a mesh (with the logical axis
-    "batch" mapped to it) sharded parameters are gathered once, and their gradients summed once, not for every chunk.
+    again, so that neither pass holds [B, T, V]; the value does not depend on `chunk`. On a mesh (with the logical axes
+    "batch" and "length" mapped to it) sharded parameters are gathered once, and their gradients summed once, not for
+    every chunk.
 
     Args:
       project: from hidden states [B, C, D] to logits [B, C, V], position by position; closes over the parameters.
@@ -87,14 +88,14 @@ def token_loss(
 
     arrays = (hidden_BxTxD, targets_BxT, weights_BxT, probe_BxT)
 
-    def scan(project: Project, *arrays_NxBxC: jax.Array) -> jax.Array:
+    def scan(project: Project, *arrays_BxT: jax.Array) -> jax.Array:
         step = jax.checkpoint(lambda totals, xs: (totals + _sums(project, z_loss, *xs), None))
-        return jax.lax.scan(step, jnp.zeros(4, jnp.float32), arrays_NxBxC)[0]
+        return jax.lax.scan(step, jnp.zeros(4, jnp.float32), tuple(_cut(x, chunks) for x in arrays_BxT))[0]
 
     if chunks <= 1:
         totals = _sums(project, z_loss, *arrays)
     else:
-        totals = _over_shards(scan, project, *(_cut(x, chunks) for x in arrays))
+        totals = _over_shards(scan, project, *arrays)
     loss, correct, entropy, probed = totals
     total_weight = weights_BxT.sum(dtype=jnp.float32)
     metrics = {"accuracy": (correct, total_weight), "token_loss": (entropy, total_weight)}
@@ -180,29 +181,33 @@ def _cut(x_BxT: jax.Array, chunks: int) -> jax.Array:
     return jnp.moveaxis(x_BxT.reshape(x_BxT.shape[0], chunks, size, *x_BxT.shape[2:]), 1, 0)
 
 
-def _over_shards(function: Callable[..., jax.Array], project: Project, *arrays_NxBxC: jax.Array) -> jax.Array:
-    """Σ of `function(project, *arrays)` over the shards of the batch.
+def _over_shards(function: Callable[..., jax.Array], project: Project, *arrays_BxT: jax.Array) -> jax.Array:
+    """Σ of `function(project, *arrays)` over the shards of the batch and of the length.
 
     The parameters behind `project` enter the manual region as arguments, so they are gathered, and their gradients
     summed over the mesh, once at its edge. Left to the compiler that happens in every iteration of a loop inside.
     """
     mesh, rules = jax.sharding.get_abstract_mesh(), dict(nn.get_logical_axis_rules())
-    axes = tuple(axis for axis in _names(rules.get("batch")) if mesh.shape.get(axis, 1) > 1)
-    if not axes or arrays_NxBxC[0].shape[1] % math.prod(mesh.shape[a] for a in axes):
-        return function(project, *arrays_NxBxC)
+
+    def dividing(name: str, size: int) -> tuple[str, ...]:
+        axes = tuple(axis for axis in _names(rules.get(name)) if mesh.shape.get(axis, 1) > 1)
+        return () if size % math.prod(mesh.shape[a] for a in axes) else axes
+
+    rows, places = (dividing(name, size) for name, size in zip(("batch", "length"), arrays_BxT[0].shape))
+    if not (axes := rows + places):
+        return function(project, *arrays_BxT)
 
     inside = tuple((name, None if set(axes) & set(_names(to)) else to) for name, to in rules.items())
-    _, params = jax.closure_convert(project, arrays_NxBxC[0][0])
+    _, params = jax.closure_convert(project, arrays_BxT[0][:, :1])
 
-    def shard(params: list[jax.Array], *arrays_NxBxC: jax.Array) -> jax.Array:
+    def shard(params: list[jax.Array], *arrays_BxT: jax.Array) -> jax.Array:
         with nn.logical_axis_rules(inside):  # traced once more: constraints inside may not name the batch's mesh axes
-            inner, _ = jax.closure_convert(project, arrays_NxBxC[0][0])
-        return function(lambda x: inner(x, *params), *arrays_NxBxC)[None]
+            inner, _ = jax.closure_convert(project, arrays_BxT[0][:, :1])
+        return function(lambda x: inner(x, *params), *arrays_BxT)[None]
 
-    rows = PartitionSpec(None, axes)
-    specs = (PartitionSpec(), *[rows] * len(arrays_NxBxC))
+    specs = (PartitionSpec(), *[PartitionSpec(rows or None, places or None)] * len(arrays_BxT))
     mapped = jax.shard_map(shard, in_specs=specs, out_specs=PartitionSpec(axes), axis_names=set(axes), check_vma=False)
-    return mapped(params, *arrays_NxBxC).sum(0)
+    return mapped(params, *arrays_BxT).sum(0)
 
 
 def _names(mesh_axes: str | tuple[str, ...] | None) -> tuple[str, ...]:

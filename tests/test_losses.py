@@ -132,12 +132,13 @@ def test_the_chunk_is_chosen_to_fit_the_budget(data, monkeypatch):
     assert "while" not in _grad(data).as_text(), "one chunk needs no scan"
 
 
-RULES = (("batch", ("data", "fsdp")), ("act_vocab", ("tensor",)), ("length", None))
+RULES = (("batch", ("data", "fsdp")), ("act_vocab", ("tensor",)), ("length", ("sequence",)))
 
 
 def _on_mesh(data, sizes, rules=RULES):
     """The compiled program and its results where batch, table and vocabulary are sharded."""
-    mesh = jax.make_mesh(sizes, ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
+    names = ("data", "fsdp", "tensor", "sequence")[: len(sizes)]
+    mesh = jax.make_mesh(sizes, names, axis_types=(AxisType.Auto,) * len(sizes))
     specs = {"kernel": PartitionSpec("fsdp", "tensor"), "bias": PartitionSpec("tensor")}
     params = {k: jax.device_put(v, NamedSharding(mesh, specs[k])) for k, v in data["params"].items()}
     rows = NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
@@ -148,7 +149,7 @@ def _on_mesh(data, sizes, rules=RULES):
 
 
 @pytest.mark.parametrize("rules", [RULES, ()], ids=["by_shard", "by_compiler"])
-@pytest.mark.parametrize("sizes", [(4, 1, 1), (2, 1, 4), (1, 4, 2), (2, 2, 2)])
+@pytest.mark.parametrize("sizes", [(4, 1, 1), (2, 1, 4), (1, 4, 2), (2, 2, 2), (2, 1, 2, 2)])
 def test_on_a_mesh_the_batch_and_the_vocabulary_stay_sharded(data, sizes, rules):
     compiled, sharded = _on_mesh(data, sizes, rules)
     shards, tensor = sizes[0] * sizes[1], sizes[2]
@@ -176,8 +177,9 @@ def test_constraints_inside_the_projection_hold_in_a_shard(data):
     def loss(hidden):
         return losses.token_loss(project, hidden, data["targets"], data["weights"], chunk=7)[0]
 
-    mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
-    with jax.set_mesh(mesh), nn.logical_axis_rules(RULES):
+    mesh = jax.make_mesh((2, 2, 2), ("data", "sequence", "tensor"), axis_types=(AxisType.Auto,) * 3)
+    rules = (("batch", ("data",)), *RULES[1:])
+    with jax.set_mesh(mesh), nn.logical_axis_rules(rules):
         sharded = jax.jit(loss)(data["hidden"])
     np.testing.assert_allclose(sharded, loss(data["hidden"]), rtol=1e-5)
 
@@ -185,7 +187,7 @@ def test_constraints_inside_the_projection_hold_in_a_shard(data):
 def test_a_batch_that_the_mesh_does_not_divide_is_fine(data):
     few = {k: v if k == "params" else v[:3] for k, v in data.items()}
     mesh = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Auto,))
-    with jax.set_mesh(mesh), nn.logical_axis_rules(RULES):
+    with jax.set_mesh(mesh), nn.logical_axis_rules(RULES[:1]):
         total = jax.jit(lambda h: _loss(few["params"], h, few, chunk=7)[0])(few["hidden"])
     np.testing.assert_allclose(total, _loss(few["params"], few["hidden"], few)[0], rtol=1e-5)
 

@@ -13,7 +13,6 @@ from jaxpt import config as configs
 from jaxpt.config import Config
 from jaxpt.evals import baselines
 from jaxpt.objectives.base import Objective
-from jaxpt.parallel import mesh as meshes
 from jaxpt.train import step as steps
 from jaxpt.train.state import Setup
 
@@ -68,7 +67,7 @@ def validate(
       "task/loss", … over those of one.
     """
     totals: dict[str, dict[str, np.ndarray]] = {task: {} for task in feeds}
-    with meshes.use(setup.mesh):
+    with setup.use():
         for task, feed in feeds.items():
             for batch in feed:
                 for name, sums in jax.device_get(eval_step(params, steps.put(batch, setup))).items():

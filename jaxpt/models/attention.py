@@ -16,7 +16,7 @@ from jax.typing import DTypeLike
 
 from jaxpt.errors import UserError
 from jaxpt.models import kernels
-from jaxpt.models.layers import Dense, Initializer, constrain
+from jaxpt.models.layers import Dense, Initializer, constrain, mesh_axes
 from jaxpt.models.mask import Mask
 from jaxpt.models.positions import Rotation, rotate
 
@@ -61,6 +61,9 @@ def attend(
         return kernels.splash(q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, scale)
     if name == "cudnn":
         return kernels.cudnn(q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS, scale)
+    if mesh_axes("length"):  # queries stay where they are, keys and values are gathered
+        whole = ("batch", None, "act_heads", None)
+        k_BxSxGxK, v_BxSxGxK = (nn.with_logical_constraint(x, whole) for x in (k_BxSxGxK, v_BxSxGxK))
     run = kernels.chunked if name == "chunked" else kernels.plain
     return run(q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS, scale, dropout if dropping else 0.0, dropout_key)
 
@@ -99,6 +102,7 @@ def choose(
             "no ranks or prefix": mask.query_ranks_BxL is None and mask.prefix_BxS is None,
             "self-attention": L == S and mask.query_segments_BxL is mask.key_segments_BxS,
             "lengths that are multiples of 128": L % 128 == 0,
+            "mesh.sequence=1": not mesh_axes("length"),
         },
         "cudnn": {
             "a GPU": device == "gpu",
@@ -106,6 +110,7 @@ def choose(
             "no dropout": not dropping,
             "lengths that are even": L % 2 == 0 and S % 2 == 0,
             "heads up to 128 wide": q_shape[-1] % 8 == 0 and q_shape[-1] <= 128,
+            "mesh.sequence=1": not mesh_axes("length"),
         },
     }
     lacking = {name: [what for what, there in wanted.items() if not there] for name, wanted in lacks.items()}

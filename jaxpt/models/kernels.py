@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from jaxpt.models.layers import mesh_axes
 from jaxpt.models.mask import MASKED, Mask
 
 CHUNK_SCORES = 2048 * 512
@@ -53,12 +55,25 @@ def plain(
         scores_BxHxLxS = jnp.where(allowed_BxLxS[:, None], scores_BxHxLxS, MASKED)
     weights = jax.nn.softmax(scores_BxHxLxS, axis=-1).astype(v.dtype)
     if dropout > 0:
-        keep = jax.random.bernoulli(dropout_key, 1 - dropout, weights.shape)
+        first = None if isinstance(start, int) else start + (0 if mask.offset is None else mask.offset)
+        keep = _kept(dropout_key, 1 - dropout, weights.shape, first)
         weights = jnp.where(keep, weights / (1 - dropout), 0)
     if G == H:
         return jnp.einsum("BHLS,BHSK->BHLK", weights, v).transpose(0, 2, 1, 3)
     y = jnp.einsum("BGRLS,BGSK->BGRLK", weights.reshape(B, G, H // G, L, S), v)
     return y.reshape(B, H, L, K).transpose(0, 2, 1, 3)
+
+
+def _kept(key: jax.Array, rate: float, shape: tuple[int, ...], first: jax.Array | None) -> jax.Array:
+    """True at the attention weights [B, H, L, S] that stay.
+
+    Queries from index `first` on draw each for itself, so that chunks and devices which have them change nothing.
+    """
+    if first is None:
+        return jax.random.bernoulli(key, rate, shape)
+    B, H, L, S = shape
+    keys_L = jax.vmap(lambda i: jax.random.fold_in(key, i))(first + jnp.arange(L))
+    return jax.vmap(lambda key: jax.random.bernoulli(key, rate, (B, H, S)), out_axes=2)(keys_L)
 
 
 def chunked(
@@ -72,7 +87,63 @@ def chunked(
     dropout_key: jax.Array | None = None,
     chunk: int | None = None,
 ) -> jax.Array:
-    """A chunk of queries after the other; the backward pass computes their scores again: memory linear in L and S."""
+    """A chunk of queries after the other; the backward pass computes their scores again: memory linear in L and S.
+
+    On a mesh that cuts the length each device does this with its own queries and all keys.
+    """
+    run = functools.partial(_chunked, scale=scale, dropout=dropout, chunk=chunk)
+    arguments = q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS, dropout_key
+    axes = mesh_axes("length")
+    if q_BxLxHxK.shape[1] % math.prod(axes.values()) or not axes:
+        return run(*arguments)
+    return _by_length(run, tuple(axes), *arguments)
+
+
+def _by_length(
+    run: Callable[..., jax.Array],
+    axes: tuple[str, ...],
+    q_BxLxHxK: jax.Array,
+    k_BxSxGxK: jax.Array,
+    v_BxSxGxK: jax.Array,
+    mask: Mask,
+    bias_HxLxS: jax.Array | None,
+    dropout_key: jax.Array | None,
+) -> jax.Array:
+    """`run` on each part of the queries, with all keys."""
+    L, S = q_BxLxHxK.shape[1], k_BxSxGxK.shape[1]
+    whole, queries, rows = PartitionSpec(), PartitionSpec(None, axes), PartitionSpec(axes)
+    bias_spec = whole
+    if bias_HxLxS is not None:
+        bias_HxLxS = jnp.broadcast_to(bias_HxLxS, (*bias_HxLxS.shape[:-2], L, S))
+        bias_spec = PartitionSpec(*[None] * (bias_HxLxS.ndim - 2), axes)
+    mask = mask.replace(offset=jnp.arange(L))
+    mask_spec = mask.replace(
+        query_segments_BxL=queries, query_ranks_BxL=queries, offset=rows,
+        key_segments_BxS=whole, key_ranks_BxS=whole, prefix_BxS=whole,
+    )  # fmt: skip
+
+    def part(q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask, *rest: jax.Array | None) -> jax.Array:
+        return run(q, k, v, mask.replace(offset=mask.offset[0]), *rest)
+
+    mapped = jax.shard_map(
+        part, in_specs=(queries, whole, whole, mask_spec, bias_spec, whole), out_specs=queries, axis_names=set(axes),
+        check_vma=False,
+    )  # fmt: skip
+    return mapped(q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS, dropout_key)
+
+
+def _chunked(
+    q_BxLxHxK: jax.Array,
+    k_BxSxGxK: jax.Array,
+    v_BxSxGxK: jax.Array,
+    mask: Mask,
+    bias_HxLxS: jax.Array | None,
+    dropout_key: jax.Array | None,
+    *,
+    scale: float,
+    dropout: float,
+    chunk: int | None,
+) -> jax.Array:
     B, L, H, K = q_BxLxHxK.shape
     chunk = chunk or max(CHUNK_SCORES // k_BxSxGxK.shape[1], 1)
     count = math.ceil(L / min(chunk, L))
@@ -93,10 +164,9 @@ def chunked(
     @jax.checkpoint
     def one(index: jax.Array) -> jax.Array:
         start = index * chunk
-        key = None if dropout_key is None else jax.random.fold_in(dropout_key, index)
         rows = None if bias is None else jax.lax.dynamic_slice_in_dim(bias, start, chunk, bias.ndim - 2)
         part = jax.lax.dynamic_slice_in_dim(q, start, chunk, 1)
-        return plain(part, k_BxSxGxK, v_BxSxGxK, mask, rows, scale, dropout, key, start)
+        return plain(part, k_BxSxGxK, v_BxSxGxK, mask, rows, scale, dropout, dropout_key, start)
 
     y_NxBxCxHxK = jax.lax.map(one, jnp.arange(count))
     return y_NxBxCxHxK.swapaxes(0, 1).reshape(B, count * chunk, H, K)[:, :L]
@@ -140,9 +210,7 @@ def splash(
     mesh = jax.sharding.get_abstract_mesh()
     run = functools.partial(_splash, causal=mask.causal, window=mask.window, interpret=interpret)
     if not mesh.empty and mesh.size > 1:  # a kernel knows nothing of a mesh: each device has its rows and heads
-        from jaxpt.parallel.rules import RULES
-
-        rows, heads = RULES["batch"], RULES["act_heads"]
+        rows, heads = (tuple(mesh_axes(name)) or None for name in ("batch", "act_heads"))
         spec = PartitionSpec(rows, heads)
         run = jax.shard_map(
             run, mesh=mesh, in_specs=(spec, spec, spec, PartitionSpec(rows)), out_specs=spec, check_vma=False

@@ -5,7 +5,8 @@ Shapes: B batch · L length · D embedding width · F feed-forward width · V vo
 Every parameter is float32 and carries logical axis names, which `jaxpt.parallel.rules` maps to mesh axes:
   "vocab" "embed" "mlp" "heads" "positions" "buckets" "classes" "layers", and "norm" for
   whatever stays whole, such as vectors of the model's width.
-Activations are constrained by names of their own: "batch" "length" "act_embed" "act_heads" "act_mlp" "act_vocab".
+Activations are constrained by names of their own: "batch" "length" "residual_length" (between blocks) "act_embed"
+"act_heads" "act_mlp" "act_vocab".
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 PARAMETER_AXES = ("vocab", "embed", "mlp", "heads", "positions", "buckets", "classes", "layers", "norm")
-ACTIVATION_AXES = ("batch", "length", "act_embed", "act_heads", "act_mlp", "act_vocab")
+ACTIVATION_AXES = ("batch", "length", "residual_length", "act_embed", "act_heads", "act_mlp", "act_vocab")
 VOCAB_MULTIPLE = 128
 
 Initializer = jax.nn.initializers.Initializer
@@ -47,6 +48,8 @@ def stored_rows(vocab_size: int) -> int:
 def constrain(x: jax.Array, last: str) -> jax.Array:
     """Says how an activation lies on the mesh: batch, length, then `last`. Without a mesh it does nothing.
 
+    A length that its mesh axes do not divide (a handful of masked positions) stays whole.
+
     Args:
       x: [batch, …, last], of any rank.
       last: logical name of the last axis, such as "act_mlp".
@@ -54,8 +57,25 @@ def constrain(x: jax.Array, last: str) -> jax.Array:
     Returns:
       `x`.
     """
-    leading = ("batch", "length", *(None,) * x.ndim)[: x.ndim - 1]
+    length = "residual_length" if last == "act_embed" else "length"
+    if x.ndim > 2 and x.shape[1] % math.prod(mesh_axes(length).values()):
+        length = None
+    leading = ("batch", length, *(None,) * x.ndim)[: x.ndim - 1]
     return nn.with_logical_constraint(x, (*leading, last))
+
+
+def mesh_axes(name: str) -> dict[str, int]:
+    """The mesh axes over which a logical axis is cut here: {axis: its size}, without those of size 1.
+
+    Args:
+      name: a logical axis.
+
+    Returns:
+      Nothing where no mesh is set, or in a region where each device works by itself.
+    """
+    mesh, axes = jax.sharding.get_abstract_mesh(), dict(nn.get_logical_axis_rules()).get(name) or ()
+    axes = (axes,) if isinstance(axes, str) else axes
+    return {axis: mesh.shape[axis] for axis in axes if mesh.shape.get(axis, 1) > 1 and axis not in mesh.manual_axes}
 
 
 def param(module: nn.Module, name: str, init: Initializer, shape: tuple[int, ...], axes: tuple[str, ...]) -> jax.Array:

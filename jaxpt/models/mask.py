@@ -30,6 +30,8 @@ class Mask:
     query_ranks_BxL: jax.Array | None = None
     key_ranks_BxS: jax.Array | None = None
     """Where there are ranks, a query looks at keys of a lower rank than its own (XLNet)."""
+    offset: jax.Array | None = None
+    """Index of the first query, where those at hand are a part of the row's; `query_…` are of these alone."""
     causal: bool = flax.struct.field(pytree_node=False, default=False)
     window: int | None = flax.struct.field(pytree_node=False, default=None)
     """A query looks at keys that are less than so many positions away."""
@@ -40,7 +42,7 @@ class Mask:
         Args:
           queries: L.
           keys: S.
-          start: index of the first query, for rows of a larger mask.
+          start: index of the first query among those at hand, for rows of a larger mask.
 
         Returns:
           bool, broadcastable to [B, L, S], True where a query may look; None where all may look everywhere.
@@ -62,7 +64,8 @@ class Mask:
                 else jax.lax.dynamic_slice_in_dim(x_BxL, start, queries, 1)
             )
 
-        distance_LxS = (start + jnp.arange(queries))[:, None] - jnp.arange(keys)
+        first = start if self.offset is None else self.offset + start
+        distance_LxS = (first + jnp.arange(queries))[:, None] - jnp.arange(keys)
         if self.causal:
             before = (distance_LxS >= 0)[None]
             parts.append(before if self.prefix_BxS is None else before | self.prefix_BxS[:, None, :])

@@ -8,17 +8,21 @@ from collections.abc import Iterator, Sequence
 
 import flax.linen as nn
 import jax
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh
 
 from jaxpt.config import MeshConfig
 from jaxpt.errors import UserError
-from jaxpt.parallel.rules import flax_rules
+from jaxpt.parallel import rules
 
-AXES = ("data", "fsdp", "tensor")
+AXES = ("data", "fsdp", "sequence", "tensor")
 
 
 def make(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """Arranges the devices in a mesh of (data, fsdp, tensor).
+    """Arranges the devices in a mesh of (data, fsdp, sequence, tensor), the last between neighbours.
+
+    Over several slices of TPUs the data axis goes first from slice to slice, where the network is slow, and all other
+    axes stay inside of one.
 
     Args:
       config: sizes of the axes; -1 on one of them takes what the others leave.
@@ -28,11 +32,11 @@ def make(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mes
       A mesh with Auto axes: XLA places what the code leaves open.
 
     Raises:
-      UserError: the sizes do not multiply to the number of devices.
+      UserError: the sizes do not multiply to the number of devices, or the data axis not to that of the slices.
 
     Example:
       >>> make(MeshConfig(data=-1, tensor=2), jax.devices()[:4]).shape
-      OrderedDict({'data': 2, 'fsdp': 1, 'tensor': 2})
+      OrderedDict({'data': 2, 'fsdp': 1, 'sequence': 1, 'tensor': 2})
     """
     devices = list(jax.devices() if devices is None else devices)
     sizes = [getattr(config, axis) for axis in AXES]
@@ -42,11 +46,17 @@ def make(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mes
         hint = "divide" if -1 in sizes else "multiply to"
         raise UserError(f"{shown}: must {hint} the {len(devices)} device(s) here")
     sizes = [len(devices) // known if size == -1 else size for size in sizes]
-    return jax.make_mesh(sizes, AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=devices)
+    auto, slices = (AxisType.Auto,) * len(AXES), len({getattr(device, "slice_index", 0) for device in devices})
+    if slices == 1:
+        return jax.make_mesh(sizes, AXES, axis_types=auto, devices=devices)
+    if sizes[0] % slices:
+        raise UserError(f"mesh.data={sizes[0]}: must be a multiple of the {slices} slices: only data goes between them")
+    inside, between = (sizes[0] // slices, *sizes[1:]), (slices, *(1,) * (len(AXES) - 1))
+    return Mesh(mesh_utils.create_hybrid_device_mesh(inside, between, devices), AXES, axis_types=auto)
 
 
 @contextlib.contextmanager
-def use(mesh: Mesh) -> Iterator[None]:
+def use(mesh: Mesh, table: rules.Table = rules.DEFAULT) -> Iterator[None]:
     """Makes `mesh` and the table of logical axes current, so that constraints inside of models take effect."""
-    with jax.set_mesh(mesh), nn.logical_axis_rules(flax_rules()):
+    with jax.set_mesh(mesh), nn.logical_axis_rules(rules.flax_rules(table)):
         yield

@@ -1,23 +1,29 @@
 """One table from logical axes to mesh axes; parameters, optimizer state and activations all follow it.
 
-A logical axis that is not in the table is an error (a misspelt one would silently replicate), so are two dimensions of
-one array on the same mesh axis, and a dimension that its mesh axes do not divide.
+A recipe names a preset (`mesh.preset`) and may change single lines (`mesh.rules`). A logical axis that is not in the
+table is an error (a misspelt one would silently replicate), so are two dimensions of one array on the same mesh axis,
+and a dimension that its mesh axes do not divide.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from jaxpt.config import MeshConfig
 from jaxpt.errors import UserError
 
-RULES: dict[str, tuple[str, ...]] = {
-    # parameters
+Table = Mapping[str, tuple[str, ...]]
+
+BATCH = ("data", "fsdp")
+DEFAULT: Table = {
+    # parameters; where the length is cut, its devices would hold the same parameters: they share them out as well
     "vocab": ("tensor",),
-    "embed": ("fsdp",),
+    "embed": ("fsdp", "sequence"),
     "heads": ("tensor",),
     "mlp": ("tensor",),
     "layers": (),
@@ -26,21 +32,54 @@ RULES: dict[str, tuple[str, ...]] = {
     "classes": (),
     "norm": (),
     # activations
-    "batch": ("data", "fsdp"),
-    "length": (),
+    "batch": BATCH,
+    "length": ("sequence",),
+    "residual_length": ("sequence",),
     "act_embed": (),
     "act_heads": ("tensor",),
     "act_mlp": ("tensor",),
     "act_vocab": ("tensor",),
 }
+PRESETS: Mapping[str, Table] = {
+    "default": {},
+    "replicated": {"vocab": (), "embed": (), "heads": (), "mlp": ()},
+    # Norms and dropout between blocks work on a part of the length; https://arxiv.org/abs/2205.05198
+    "megatron": {"residual_length": ("sequence", "tensor")},
+}
+LARGE = 2**24
+"""Bytes from which on a parameter should not lie whole on devices that could share it out."""
 
 
-def flax_rules() -> tuple[tuple[str, tuple[str, ...] | None], ...]:
+def table(config: MeshConfig) -> Table:
+    """The table of a recipe: the default one, with the preset's and then the recipe's own changes.
+
+    Args:
+      config: names the preset and the changes.
+
+    Returns:
+      {logical axis: mesh axes, outermost first}.
+
+    Example:
+      >>> from jaxpt.config.tree import RulesConfig
+      >>> table(MeshConfig(preset="megatron", rules=RulesConfig(embed=("data",))))["embed"]
+      ('data',)
+    """
+    own = {name: axes for name, axes in config.rules.model_dump().items() if axes is not None}
+    return {**DEFAULT, **PRESETS[config.preset], **own}
+
+
+def flax_rules(table: Table = DEFAULT) -> tuple[tuple[str, tuple[str, ...] | None], ...]:
     """The table in the form that `flax.linen.logical_axis_rules` takes."""
-    return tuple((name, axes or None) for name, axes in RULES.items())
+    return tuple((name, axes or None) for name, axes in table.items())
 
 
-def spec(axes: tuple[str | None, ...], shape: tuple[int, ...], mesh: Mesh, name: str = "array") -> PartitionSpec:
+def spec(
+    axes: tuple[str | None, ...],
+    shape: tuple[int, ...],
+    mesh: Mesh,
+    name: str = "array",
+    table: Table = DEFAULT,
+) -> PartitionSpec:
     """The placement of one array.
 
     Args:
@@ -48,6 +87,7 @@ def spec(axes: tuple[str | None, ...], shape: tuple[int, ...], mesh: Mesh, name:
       shape: the array's shape.
       mesh: the device mesh.
       name: the array's name, for messages.
+      table: from logical to mesh axes.
 
     Returns:
       A PartitionSpec with as many entries as the array has dimensions.
@@ -65,9 +105,9 @@ def spec(axes: tuple[str | None, ...], shape: tuple[int, ...], mesh: Mesh, name:
     entries: list[str | tuple[str, ...] | None] = []
     used: dict[str, str] = {}
     for axis, size in zip(axes, shape):
-        if axis is not None and axis not in RULES:
+        if axis is not None and axis not in table:
             raise UserError(f"{name}: logical axis {axis!r} is not in the table of jaxpt.parallel.rules")
-        mesh_axes = RULES[axis] if axis is not None else ()
+        mesh_axes = tuple(a for a in table[axis] if a in mesh.shape) if axis is not None else ()
         for mesh_axis in mesh_axes:
             if mesh_axis in used:
                 both = f"{used[mesh_axis]!r} and {axis!r}"
@@ -81,13 +121,14 @@ def spec(axes: tuple[str | None, ...], shape: tuple[int, ...], mesh: Mesh, name:
     return PartitionSpec(*entries)
 
 
-def shardings(axes: Any, shapes: Any, mesh: Mesh) -> Any:
+def shardings(axes: Any, shapes: Any, mesh: Mesh, table: Table = DEFAULT) -> Any:
     """The placement of every array of a tree.
 
     Args:
       axes: a tree whose leaves are tuples of logical names.
       shapes: the tree of arrays or ShapeDtypeStructs.
       mesh: the device mesh.
+      table: from logical to mesh axes.
 
     Returns:
       A tree of NamedShardings like `shapes`.
@@ -95,14 +136,39 @@ def shardings(axes: Any, shapes: Any, mesh: Mesh) -> Any:
 
     def one(path: tuple[Any, ...], leaf: Any, names: tuple[str | None, ...]) -> NamedSharding:
         name = jax.tree_util.keystr(path, simple=True, separator="/")
-        return NamedSharding(mesh, spec(names, leaf.shape, mesh, name))
+        return NamedSharding(mesh, spec(names, leaf.shape, mesh, name, table))
 
     return jax.tree_util.tree_map_with_path(one, shapes, axes)
 
 
+def left_whole(shapes: Any, shardings: Any, least: int = LARGE) -> list[str]:
+    """Arrays that lie whole on every device, though the mesh has axes that could share them out.
+
+    Args:
+      shapes: a tree of arrays or ShapeDtypeStructs, such as the parameters.
+      shardings: their NamedShardings.
+      least: size from which on they count, in bytes.
+
+    Returns:
+      Their names; none where all devices are for the batch alone.
+    """
+
+    def whole(shape: Any, sharding: NamedSharding) -> bool:
+        ways = sharding.mesh.size // sharding.mesh.shape.get("data", 1)
+        size = math.prod(shape.shape) * jax.numpy.dtype(shape.dtype).itemsize
+        return ways > 1 and size >= least and sharding.is_fully_replicated
+
+    found = jax.tree.map(whole, shapes, shardings)
+    return [
+        jax.tree_util.keystr(path, simple=True, separator="/")
+        for path, is_whole in jax.tree_util.tree_leaves_with_path(found)
+        if is_whole
+    ]
+
+
 def batch_sharding(mesh: Mesh) -> NamedSharding:
     """Rows of a batch over the data and fsdp axes; all other dimensions whole."""
-    return NamedSharding(mesh, PartitionSpec(RULES["batch"]))
+    return NamedSharding(mesh, PartitionSpec(BATCH))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

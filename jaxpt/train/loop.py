@@ -21,7 +21,6 @@ from jaxpt.evals import heldout, samples
 from jaxpt.models import base
 from jaxpt.objectives.base import Objective
 from jaxpt.parallel import compiler, distributed, failures, rules
-from jaxpt.parallel import mesh as meshes
 from jaxpt.plan import flops
 from jaxpt.train import checkpoint, guards, initial, state, step
 from jaxpt.train.display import Display, console, duration, number
@@ -122,10 +121,12 @@ def _describe(setup: Setup) -> str:
     config, device = setup.config, jax.devices()[0]
     shape = " × ".join(f"{axis} {size}" for axis, size in setup.mesh.shape.items())
     disk = checkpoint.disk_need(setup, config.checkpoint)
+    whole = [] if config.mesh.preset == "replicated" else rules.left_whole(setup.shapes.params, setup.shardings.params)
     return (
         f"{base.count_params(setup.model):,} parameters; {jax.device_count()} × {device.device_kind}, mesh {shape}, "
         f"computing in {jnp.dtype(base.compute_dtype(config.model)).name}\n"
         f"state {state.per_device_size(setup) / 1e6:.1f} MB a device; checkpoints take up to {disk / 1e9:.2f} GB"
+        + (f"\nlarge, yet whole on every device (mesh.rules would cut them): {', '.join(whole)}" if whole else "")
     )
 
 
@@ -202,7 +203,7 @@ class Run:
         peak = flops.peak(jax.devices()[0])
         self.signals.training = True
         with (
-            meshes.use(self.setup.mesh),
+            self.setup.use(),
             Display(done, self.config.train.steps, tokens, self.flops, peak and peak * jax.device_count()) as display,
         ):
             batch = step.put(next(feed), self.setup)
@@ -244,7 +245,7 @@ class Run:
             name: jax.ShapeDtypeStruct((size, *shape), dtype, sharding=sharding)
             for name, (shape, dtype) in self.objective.features(self.here.data.length).items()
         }
-        with meshes.use(self.setup.mesh):
+        with self.setup.use():
             forward = flops.matmul_flops(
                 lambda p, b: self.objective.loss(self.setup.model, p, b, None)[0], self.setup.shapes.params, batch
             )

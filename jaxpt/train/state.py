@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import zlib
+from contextlib import AbstractContextManager
 from typing import Any
 
 import flax.linen as nn
@@ -47,6 +48,8 @@ class Setup:
     optimizer: optax.GradientTransformation
     schedule: optax.Schedule
     mesh: Mesh
+    table: rules.Table
+    """From logical axes to those of the mesh."""
     axes: Any
     """Logical axis names of the parameters."""
     shapes: State
@@ -54,9 +57,13 @@ class Setup:
     shardings: State
     """NamedShardings of the state."""
 
+    def use(self) -> AbstractContextManager[None]:
+        """Makes mesh and table current: every program of the run is traced within."""
+        return meshes.use(self.mesh, self.table)
+
     def init(self) -> State:
         """A fresh state from `config.seed`, each array made where it lives."""
-        with meshes.use(self.mesh):
+        with self.use():
             return jax.jit(self._init, out_shardings=self.shardings)(jax.random.key(self.config.seed))
 
     def _init(self, key: jax.Array) -> State:
@@ -113,7 +120,7 @@ def setup(config: Config, devices: list[jax.Device] | None = None) -> Setup:
     Raises:
       UserError: a mesh that does not fit the devices or the model's sizes.
     """
-    mesh = meshes.make(config.mesh, devices)
+    mesh, table = meshes.make(config.mesh, devices), rules.table(config.mesh)
     model = config.model.build()
     schedule = schedules.make(config.optimizer.schedule, config.optimizer.learning_rate, config.train.steps)
     axes = base.logical_axes(model)
@@ -122,8 +129,8 @@ def setup(config: Config, devices: list[jax.Device] | None = None) -> Setup:
     opt_axes = optimizers.state_axes(optimizer, shapes.params, axes)
     ema_axes = None if shapes.ema is None else axes
     placed = State(step=(), params=axes, opt_state=opt_axes, ema=ema_axes)
-    shardings = rules.shardings(placed, shapes, mesh)
-    return Setup(config, model, optimizer, schedule, mesh, axes, shapes, shardings)
+    shardings = rules.shardings(placed, shapes, mesh, table)
+    return Setup(config, model, optimizer, schedule, mesh, table, axes, shapes, shardings)
 
 
 def size(tree: Any) -> int:

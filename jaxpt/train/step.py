@@ -19,7 +19,6 @@ from jaxpt.config import Config
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Objective
 from jaxpt.parallel import compiler, distributed, rules
-from jaxpt.parallel import mesh as meshes
 from jaxpt.train.state import Setup, State, purpose_key
 
 Batch = dict[str, jax.Array]
@@ -198,5 +197,5 @@ def check(config: Config, setup: Setup) -> None:
 
 def put(batch: dict[str, Any], setup: Setup) -> Batch:
     """This process's rows (numpy) as arrays of the global batch."""
-    with meshes.use(setup.mesh):
+    with setup.use():
         return distributed.put(batch, setup.mesh, setup.config.data.batch_size)

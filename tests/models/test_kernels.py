@@ -5,12 +5,13 @@ import os
 import subprocess
 import sys
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import topologies
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxpt.errors import UserError
 from jaxpt.models import attention, kernels
@@ -79,6 +80,25 @@ def test_chunks_never_hold_all_scores():
         return compiled.memory_analysis().temp_size_in_bytes
 
     assert largest(functools.partial(kernels.chunked, chunk=64)) < 0.1 * largest(kernels.plain)
+
+
+@pytest.mark.parametrize("mask", ["causal", "packed", "prefix", "ranks", "window"])
+def test_each_device_does_its_part_of_the_queries(mask):
+    """Values, gradients and dropped weights are those of one device, whose chunks are others."""
+    qkv, bias = inputs("chunked", mask)
+    mesh = jax.make_mesh((2, 2, 2), ("data", "sequence", "tensor"), axis_types=(AxisType.Auto,) * 3)
+
+    def loss(qkv, chunk):
+        y = kernels.chunked(*qkv, MASKS[mask], bias, 0.3, 0.25, jax.random.key(1), chunk)
+        return jnp.tanh(y).sum(), y
+
+    run = functools.partial(jax.value_and_grad(loss, has_aux=True), qkv)
+    (_, want), grad_want = jax.jit(lambda: run(chunk=50))()
+    with jax.set_mesh(mesh), nn.logical_axis_rules((("length", "sequence"),)):
+        (_, got), grad_got = jax.jit(lambda: run(chunk=17))()
+    np.testing.assert_allclose(got, want, atol=1e-6)
+    for a, b in zip(grad_want, grad_got):
+        np.testing.assert_allclose(a, b, atol=1e-5)
 
 
 def test_dropout_in_chunks_keeps_the_rate():

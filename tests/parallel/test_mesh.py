@@ -1,3 +1,5 @@
+import dataclasses
+
 import jax
 import pytest
 
@@ -9,10 +11,10 @@ from jaxpt.parallel import mesh as meshes
 @pytest.mark.parametrize(
     ("sizes", "shape"),
     [
-        ({}, (8, 1, 1)),
-        ({"tensor": 2}, (4, 1, 2)),
-        ({"data": 2, "fsdp": -1}, (2, 4, 1)),
-        ({"data": 2, "fsdp": 2, "tensor": 2}, (2, 2, 2)),
+        ({}, (8, 1, 1, 1)),
+        ({"tensor": 2}, (4, 1, 1, 2)),
+        ({"data": 2, "fsdp": -1}, (2, 4, 1, 1)),
+        ({"data": 2, "fsdp": 2, "sequence": 2}, (2, 2, 2, 1)),
     ],
 )
 def test_sizes(sizes, shape):
@@ -23,6 +25,27 @@ def test_sizes(sizes, shape):
 def test_a_mesh_that_does_not_fit_the_devices_is_refused(sizes):
     with pytest.raises(UserError, match=r"mesh\.data="):
         meshes.make(MeshConfig(**sizes), jax.devices()[:8])
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """What `make` looks at in a device of one of several slices."""
+
+    id: int
+    slice_index: int
+    process_index: int = 0
+    platform: str = "gpu"
+    device_kind: str = "chip"
+
+
+def test_only_data_goes_from_slice_to_slice():
+    chips = [Chip(n, n // 8) for n in range(16)]
+    mesh = meshes.make(MeshConfig(data=-1, fsdp=2, tensor=2), chips)
+    assert dict(mesh.shape) == {"data": 4, "fsdp": 2, "sequence": 1, "tensor": 2}
+    for half in (0, 1):
+        assert {chip.slice_index for chip in mesh.devices[2 * half : 2 * half + 2].ravel()} == {half}
+    with pytest.raises(UserError, match=r"mesh\.data=1: must be a multiple of the 2 slices"):
+        meshes.make(MeshConfig(data=1, fsdp=16), chips)
 
 
 def test_constraints_take_effect_inside_use():

@@ -2,6 +2,8 @@ import jax
 import pytest
 from jax.sharding import AxisType, PartitionSpec
 
+from jaxpt.config import MeshConfig
+from jaxpt.config.tree import RulesConfig
 from jaxpt.errors import UserError
 from jaxpt.parallel import rules
 
@@ -30,6 +32,34 @@ def test_batch_goes_over_data_and_fsdp():
 def test_what_would_replicate_silently_is_an_error(axes, shape, message):
     with pytest.raises(UserError, match=message):
         rules.spec(axes, shape, mesh(), "params/x")
+
+
+def test_every_line_of_the_table_may_be_changed_but_the_batch():
+    assert set(RulesConfig.model_fields) | {"batch", "buckets", "classes"} == set(rules.DEFAULT)
+
+
+@pytest.mark.parametrize("preset", rules.PRESETS)
+def test_presets_change_lines_that_there_are(preset):
+    assert rules.PRESETS[preset].keys() <= rules.DEFAULT.keys()
+    assert rules.table(MeshConfig(preset=preset)) == {**rules.DEFAULT, **rules.PRESETS[preset]}
+
+
+def test_a_recipe_changes_single_lines():
+    table = rules.table(MeshConfig(preset="replicated", rules=RulesConfig(embed=("fsdp", "data"), act_mlp=())))
+    assert rules.spec(("embed", "mlp"), (16, 8), mesh(2, 2, 2), table=table) == PartitionSpec(("fsdp", "data"), None)
+    assert rules.spec(("batch", "act_mlp"), (16, 8), mesh(2, 2, 2), table=table)[1] is None
+
+
+def test_a_large_parameter_that_lies_whole_is_found():
+    shapes = {
+        "large": jax.ShapeDtypeStruct((2**12, 2**10), "float32"),
+        "small": jax.ShapeDtypeStruct((8, 8), "float32"),
+    }
+    whole = jax.tree.map(lambda _: rules.replicated(mesh()), shapes)
+    assert rules.left_whole(shapes, whole) == ["large"]
+    cut = rules.shardings({"large": ("embed", None), "small": (None, None)}, shapes, mesh())
+    assert rules.left_whole(shapes, cut) == []
+    assert rules.left_whole(shapes, jax.tree.map(lambda _: rules.replicated(mesh(8, 1, 1)), shapes)) == []
 
 
 def test_message_names_the_array():

@@ -9,7 +9,6 @@ import optax
 import pytest
 
 from jaxpt.errors import UserError
-from jaxpt.parallel import mesh as meshes
 from jaxpt.train import optimizers, state, step
 from tests import families
 
@@ -24,6 +23,8 @@ MESHES = {
     "tensor4": (1, 1, 4),
     "data2xtensor2": (2, 1, 2),
     "data2xfsdp2xtensor2": (2, 2, 2),
+    "sequence2": (1, 1, 1, 2),
+    "data2xtensor2xsequence2": (2, 1, 2, 2),
 }
 # The gradient of a key projection's bias is zero in exact arithmetic (it shifts all scores of a row alike): what is
 # left is rounding, compared absolutely against the largest gradient of all.
@@ -32,7 +33,7 @@ ZERO_GRADIENTS = ("key/bias",)
 
 def setup_for(family, mesh=(1, 1, 1), accumulation=1):
     """A setup with plain SGD, whose momentum (decay 0) is the gradient itself."""
-    sizes = dict(zip(meshes.AXES, mesh))
+    sizes = dict(zip(("data", "fsdp", "tensor", "sequence"), mesh))
     config = families.config(family, mesh=sizes, train={"accumulation": accumulation})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(optimizers, "make", lambda *_: optax.sgd(0.1, momentum=0.0))
@@ -61,7 +62,7 @@ def train_step(family, mesh=(1, 1, 1), accumulation=1):
 def one_step(family, mesh=(1, 1, 1), accumulation=1):
     """Loss figures, gradients and parameters after one step."""
     setup, update = train_step(family, mesh, accumulation)
-    with meshes.use(setup.mesh):
+    with setup.use():
         after, losses = update(fresh(setup), step.put(families.batch(setup.config), setup))
     (momentum,) = [s for s in jax.tree.leaves(after.opt_state, is_leaf=lambda x: isinstance(x, optax.TraceState)) if s]
     return losses, momentum.trace, after.params
@@ -133,7 +134,7 @@ def test_a_step_that_is_not_finite_never_reaches_the_weights(family):
     setup, update = train_step(family)
     poisoned = jax.tree.map(lambda x: np.full_like(x, np.nan), initial(family))
     batch = families.batch(setup.config)
-    with meshes.use(setup.mesh):
+    with setup.use():
         after, metrics = update(fresh(setup).replace(params=jax.device_put(poisoned)), step.put(batch, setup))
         assert metrics["skipped"] == 1 and after.step == 1
         # … and with sound weights but a batch whose weights are infinite
@@ -186,7 +187,7 @@ def test_a_length_beyond_the_position_table_is_refused():
 def test_layer_norms_have_an_entry_for_each_layer():
     config = families.config("bert", train={"layer_norms": True}, mesh={"data": 1})
     setup = state.setup(config, jax.devices()[:1])
-    with meshes.use(setup.mesh):
+    with setup.use():
         batch = step.put(families.batch(config), setup)
         _, metrics = step.make_train_step(setup, config.objective)(setup.init(), batch)
     norms = {k: v for k, v in metrics.items() if k.startswith("update_norm/")}
