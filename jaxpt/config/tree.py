@@ -334,15 +334,20 @@ class MeshConfig(Frozen):
 
 
 class DistributedConfig(Frozen):
-    """How the processes of a run find each other; none of it is saved with the run."""
+    """How the processes of a run find each other; none of it is saved with the run.
+
+    Without it Slurm's `srun` and the metadata of TPUs are asked.
+    """
 
     coordinator: str | None = execution(None)
     """Address of process 0, `host:port`, for all others to find; without it this process is alone. Else from
     `JAXPT_COORDINATOR`."""
     processes: PositiveInt | None = execution(None)
-    """How many there are; else from `JAXPT_PROCESSES`."""
+    """How many there are; else from `JAXPT_PROCESSES`. 1: this one alone, whatever the environment says."""
     process: NonNegativeInt | None = execution(None)
     """Which of them this is, from 0; else from `JAXPT_PROCESS`."""
+    timeout: PositiveInt = execution(300)
+    """Seconds to wait for the others at the start."""
 
 
 class InitConfig(Frozen):

@@ -1,9 +1,8 @@
-"""Several processes: how they find each other, which rows of a batch each one makes, how they stop together."""
+"""Several processes: which rows of a batch each one makes, how they stop together."""
 
 from __future__ import annotations
 
 import functools
-import os
 from typing import Any
 
 import jax
@@ -11,43 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxpt.config import DistributedConfig
-from jaxpt.errors import UserError
 from jaxpt.parallel import rules
-
-_VARIABLES = {"coordinator": "JAXPT_COORDINATOR", "processes": "JAXPT_PROCESSES", "process": "JAXPT_PROCESS"}
-
-
-def start(config: DistributedConfig) -> None:
-    """Joins the processes of a run; returns at once where there is one alone, or where it was done before.
-
-    Args:
-      config: where process 0 listens, how many there are, which this one is; what it leaves out is taken from
-        JAXPT_COORDINATOR, JAXPT_PROCESSES and JAXPT_PROCESS.
-
-    Raises:
-      UserError: one of the three is missing or wrong, or the others did not come.
-    """
-    given = {name: getattr(config, name) for name in _VARIABLES}
-    found = {name: os.environ.get(v) if given[name] is None else given[name] for name, v in _VARIABLES.items()}
-    if found["coordinator"] is None or jax.distributed.is_initialized():
-        return
-    for name, variable in _VARIABLES.items():
-        if found[name] is None:
-            raise UserError(f"distributed.{name} is missing: with distributed.coordinator, give it or {variable}")
-    try:
-        processes, process = int(found["processes"]), int(found["process"])
-    except ValueError:
-        raise UserError("JAXPT_PROCESSES and JAXPT_PROCESS want whole numbers") from None
-    if not 0 <= process < processes:
-        raise UserError(f"distributed.process: {process} is none of 0 … {processes - 1}")
-    # JAX's own handler of SIGTERM would take the place of ours.
-    jax.config.update("jax_enable_preemption_service", False)
-    try:
-        jax.distributed.initialize(found["coordinator"], processes, process)
-    except (RuntimeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"distributed.coordinator: {found['coordinator']}: {reason}") from None
 
 
 @functools.lru_cache(maxsize=8)

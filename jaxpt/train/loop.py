@@ -20,7 +20,7 @@ from jaxpt.errors import UserError
 from jaxpt.evals import heldout, samples
 from jaxpt.models import base
 from jaxpt.objectives.base import Objective
-from jaxpt.parallel import compiler, distributed, failures, rules
+from jaxpt.parallel import compiler, distributed, failures, processes, rules
 from jaxpt.plan import flops
 from jaxpt.train import checkpoint, guards, initial, state, step
 from jaxpt.train.display import Display, console, duration, number
@@ -50,11 +50,12 @@ def train(config: Config) -> int:
     Raises:
       UserError: for all that a user can mend, before the first step.
     """
-    distributed.start(config.distributed)
+    processes.start(config.distributed)
     console.quiet = not checkpoint.is_primary()
     with guards.Signals() as signals:
         try:
             with failures.shared():
+                processes.agree(config)
                 return _train(config, signals)
         except guards.Interrupted as interrupted:
             say(f"{interrupted}: stopped; the same command goes on from the newest checkpoint in {config.run_dir}")

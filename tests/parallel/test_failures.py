@@ -11,10 +11,10 @@ import sys
 import jax
 jax.config.update("jax_platforms", "cpu")
 from jaxpt.config import DistributedConfig
-from jaxpt.parallel import distributed, failures
+from jaxpt.parallel import failures, processes
 
 port, own, failing = map(int, sys.argv[1:])
-distributed.start(DistributedConfig(coordinator=f"localhost:{port}", processes=2, process=own))
+processes.start(DistributedConfig(coordinator=f"localhost:{port}", processes=2, process=own))
 import numpy as np
 from jax.experimental import multihost_utils
 with failures.shared():

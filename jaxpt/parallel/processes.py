@@ -1,0 +1,205 @@
+"""How the processes of a run find each other, and make sure that they are all there and mean the same.
+
+Who they are is said by `distributed.*`, else by JAXPT_COORDINATOR, JAXPT_PROCESSES and JAXPT_PROCESS, else by Slurm
+(under `srun`), else by the metadata of a TPU. Before JAX connects them process 0 calls the roll: JAX itself ends a
+process that waits in vain without saying for whom.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import importlib.util
+import json
+import os
+import re
+import socket
+import time
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxpt import config as configs
+from jaxpt.config import Config, DistributedConfig
+from jaxpt.config.plain import leaves
+from jaxpt.errors import UserError
+
+_VARIABLES = {"coordinator": "JAXPT_COORDINATOR", "processes": "JAXPT_PROCESSES", "process": "JAXPT_PROCESS"}
+_RETRY = 0.2  # seconds until process 0 is looked for again
+_GRACE = 5.0  # seconds for the outcome of the roll call to come
+
+
+class Place(NamedTuple):
+    """Where a process stands among those of its run."""
+
+    coordinator: str
+    processes: int
+    process: int
+    devices: list[int] | None = None
+    """Local devices that are its own; all by default."""
+
+
+def start(config: DistributedConfig) -> None:
+    """Joins the processes of a run; returns at once where there is one alone, or where it was done before.
+
+    Args:
+      config: where process 0 listens, how many there are, which this one is; what it leaves out is taken from the
+        environment.
+
+    Raises:
+      UserError: one of the three is missing or wrong, or not all processes came in `timeout` seconds: which ones.
+    """
+    if jax.distributed.is_initialized() or config.processes == 1:
+        return
+    place = _given(config) or _slurm(os.environ)
+    if place is None and not _on_tpu():
+        return
+    # JAX's own handler of SIGTERM would take the place of ours.
+    jax.config.update("jax_enable_preemption_service", False)
+    if place is None:
+        with contextlib.suppress(ValueError):  # a TPU without metadata: one host
+            jax.distributed.initialize(initialization_timeout=config.timeout)
+        return
+    call_roll(place, config.timeout)
+    try:
+        jax.distributed.initialize(*place, initialization_timeout=config.timeout)
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"distributed.coordinator: {place.coordinator}: {reason}") from None
+
+
+def _given(config: DistributedConfig) -> Place | None:
+    """What the recipe and jaxpt's own variables say."""
+    given = {name: getattr(config, name) for name in _VARIABLES}
+    found = {name: os.environ.get(v) if given[name] is None else given[name] for name, v in _VARIABLES.items()}
+    if found["coordinator"] is None:
+        return None
+    for name, variable in _VARIABLES.items():
+        if found[name] is None:
+            raise UserError(f"distributed.{name} is missing: with distributed.coordinator, give it or {variable}")
+    if not re.fullmatch(r".+:\d+", found["coordinator"]):
+        raise UserError(f"distributed.coordinator: {found['coordinator']} is not of the form host:port")
+    try:
+        place = Place(found["coordinator"], int(found["processes"]), int(found["process"]))
+    except ValueError:
+        raise UserError("JAXPT_PROCESSES and JAXPT_PROCESS want whole numbers") from None
+    if not 0 <= place.process < place.processes:
+        raise UserError(f"distributed.process: {place.process} is none of 0 … {place.processes - 1}")
+    return place
+
+
+def _slurm(environment: Any) -> Place | None:
+    """What `srun` says; None without it, or where it runs a single task.
+
+    With several tasks on a node each has the device of its local number, with one task a node all devices.
+
+    Example:
+      >>> step = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NODELIST": "gpu[07-08]", "SLURM_JOB_ID": "4100"}
+      >>> _slurm(step | {"SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_STEP_TASKS_PER_NODE": "2(x2)"})
+      Place(coordinator='gpu07:61444', processes=4, process=3, devices=[1])
+    """
+    if int(environment.get("SLURM_STEP_NUM_TASKS", 1)) < 2:
+        return None
+    prefix, number = re.match(r"([^,\[]*)(?:\[(\w+))?", environment["SLURM_STEP_NODELIST"]).groups("")  # type: ignore[union-attr]
+    port = 61440 + int(environment["SLURM_JOB_ID"]) % 4096  # two jobs on a node have two
+    alone = re.fullmatch(r"1(\(x\d+\))?", environment["SLURM_STEP_TASKS_PER_NODE"])
+    return Place(
+        f"{prefix}{number}:{port}", int(environment["SLURM_STEP_NUM_TASKS"]), int(environment["SLURM_PROCID"]),
+        None if alone else [int(environment["SLURM_LOCALID"])],
+    )  # fmt: skip
+
+
+def _on_tpu() -> bool:
+    chips = glob.glob("/dev/accel*") + glob.glob("/dev/vfio/[0-9]*")
+    return bool(chips) and importlib.util.find_spec("libtpu") is not None
+
+
+def call_roll(place: Place, timeout: float) -> None:
+    """Waits until all processes are there: each tells process 0 its number, and hears from it who is missing.
+
+    Args:
+      place: this process's.
+      timeout: seconds to wait.
+
+    Raises:
+      UserError: some did not come, or two have the same number; at every process that is there.
+    """
+    host, _, port = place.coordinator.rpartition(":")
+    end = time.monotonic() + timeout
+    words = _listen(int(port), place, end) if place.process == 0 else _report(host, int(port), place, end)
+    if words:
+        raise UserError(f"distributed.coordinator: {place.coordinator}: {words}")
+
+
+def _listen(port: int, place: Place, end: float) -> str:
+    """Process 0: takes the others' calls and tells all of them the outcome, which is empty when all are there."""
+    hosts, callers, words = {0: socket.gethostname()}, [], ""
+    try:
+        server = socket.create_server(("", port))
+    except OSError as error:
+        return f"process 0 cannot listen there: {error.strerror}"
+    with server, contextlib.ExitStack() as stack:
+        while len(hosts) < place.processes and not words:
+            server.settimeout(max(end - time.monotonic(), 0.001))
+            try:
+                caller = stack.enter_context(server.accept()[0])
+                caller.settimeout(_GRACE)
+                number, processes, host = json.loads(caller.makefile().readline())
+            except TimeoutError:
+                missing = ", ".join(str(n) for n in range(place.processes) if n not in hosts)
+                words = f"of {place.processes} processes {missing} did not come in time (distributed.timeout)"
+                break
+            except (OSError, ValueError, TypeError):  # not one of ours
+                continue
+            callers.append(caller)
+            if processes != place.processes:
+                words = f"process {number} on {host} counts {processes} processes, process 0 {place.processes}"
+            elif number in hosts:
+                words = f"two processes have the number {number}, on {hosts[number]} and {host}"
+            hosts[number] = host
+        for caller in callers:
+            with contextlib.suppress(OSError):  # it has gone: JAX will say so
+                caller.sendall(f"{words}\n".encode())
+    return words
+
+
+def _report(host: str, port: int, place: Place, end: float) -> str:
+    """Another process: tells process 0 its number and hears the outcome."""
+    while True:
+        try:
+            with socket.create_connection((host, port), timeout=max(end - time.monotonic(), 0.001)) as call:
+                call.sendall(json.dumps([place.process, place.processes, socket.gethostname()]).encode() + b"\n")
+                call.settimeout(max(end - time.monotonic(), 0.001) + _GRACE)
+                answer = call.makefile().readline()
+                return answer.strip() if answer else "process 0 has ended"
+        except socket.gaierror:
+            return f"process {place.process} does not know the host {host}"
+        except OSError:
+            if time.monotonic() > end:
+                return f"process {place.process} did not find process 0 there in time (distributed.timeout)"
+            time.sleep(_RETRY)
+
+
+def agree(config: Config) -> None:
+    """Makes sure that all processes run the same configuration.
+
+    Args:
+      config: this process's.
+
+    Raises:
+      UserError: names the first key that differs, with both values; at every process.
+    """
+    if jax.process_count() == 1:
+        return
+    from jax.experimental import multihost_utils
+
+    own = {key: value for key, value in leaves(configs.dump(config)) if not key.startswith("distributed.")}
+    text = np.frombuffer(json.dumps(own).encode(), np.uint8)
+    longest = int(multihost_utils.process_allgather(np.array([text.size])).max())
+    rows = multihost_utils.process_allgather(np.pad(text, (0, longest - text.size), constant_values=ord(" ")))
+    first, *others = (json.loads(bytes(row)) for row in rows)
+    for number, other in enumerate(others, 1):
+        for key in first | other:
+            if first.get(key) != other.get(key):
+                raise UserError(f"{key}: {other.get(key)!r} at process {number}, {first.get(key)!r} at process 0")

@@ -1,0 +1,122 @@
+"""How the processes of a run find each other, and what is said when they do not. Real ones on loopback."""
+
+import concurrent.futures
+import doctest
+import socket
+import subprocess
+import sys
+
+import jax
+import pytest
+
+from jaxpt.config import DistributedConfig
+from jaxpt.errors import UserError
+from jaxpt.parallel import processes
+
+
+def test_alone_there_is_nothing_to_join():
+    processes.start(DistributedConfig())
+    assert not jax.distributed.is_initialized()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"processes": 2}, r"distributed\.process is missing: .* or JAXPT_PROCESS"),
+        ({"process": 0}, r"distributed\.processes is missing"),
+        ({"processes": 2, "process": 2}, r"distributed\.process: 2 is none of 0 … 1"),
+    ],
+)
+def test_what_is_missing_is_named(settings, words):
+    with pytest.raises(UserError, match=words):
+        processes.start(DistributedConfig(coordinator="localhost:1", **settings))
+
+
+def test_the_environment_is_asked(monkeypatch):
+    monkeypatch.setenv("JAXPT_COORDINATOR", "localhost:1")
+    monkeypatch.setenv("JAXPT_PROCESSES", "two")
+    monkeypatch.setenv("JAXPT_PROCESS", "0")
+    with pytest.raises(UserError, match="whole numbers"):
+        processes.start(DistributedConfig())
+
+
+def test_examples_in_the_docstrings():
+    assert doctest.testmod(processes).failed == 0
+
+
+def test_slurm_is_asked_under_srun_alone():
+    step = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}
+    assert processes._slurm(step | {"SLURM_STEP_NODELIST": "a1,b[2-3]"}) is None
+    assert processes._slurm(step | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_NODELIST": "a1"}) is None
+    place = processes._slurm(step | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "a1,b[2-3]"})
+    assert place == processes.Place("a1:61447", 2, 0, None)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return probe.getsockname()[1]
+
+
+def rolls(numbers, count, timeout=1.0, counts=None):
+    """What each of these processes hears, "" when all are there."""
+    coordinator = f"localhost:{free_port()}"
+
+    def one(index):
+        try:
+            processes.call_roll(processes.Place(coordinator, (counts or {}).get(index, count), numbers[index]), timeout)
+        except UserError as error:
+            return str(error).removeprefix(f"distributed.coordinator: {coordinator}: ")
+        return ""
+
+    with concurrent.futures.ThreadPoolExecutor(len(numbers)) as pool:
+        return list(pool.map(one, range(len(numbers))))
+
+
+def test_the_roll_is_called():
+    assert rolls([0, 1, 2, 3], 4, timeout=20) == [""] * 4
+    assert rolls([0, 2], 4) == ["of 4 processes 1, 3 did not come in time (distributed.timeout)"] * 2
+    assert rolls([1], 2) == ["process 1 did not find process 0 there in time (distributed.timeout)"]
+
+
+def test_numbers_that_cannot_be_are_named():
+    host = socket.gethostname()
+    assert f"two processes have the number 1, on {host} and {host}" in rolls([0, 1, 1], 3)
+    heard = rolls([0, 1], 2, counts={1: 3})
+    assert heard == [f"process 1 on {host} counts 3 processes, process 0 2"] * 2
+
+
+def test_a_place_that_is_taken_is_said():
+    with socket.create_server(("", 0)) as server:
+        place = processes.Place(f"localhost:{server.getsockname()[1]}", 2, 0)
+        with pytest.raises(UserError, match="process 0 cannot listen there: Address already in use"):
+            processes.call_roll(place, 1.0)
+
+
+PROGRAM = """
+import sys
+import jax
+jax.config.update("jax_platforms", "cpu")
+from jaxpt import config
+from jaxpt.errors import UserError
+from jaxpt.parallel import processes
+
+recipe = config.load("configs/smoke/gpt2_tiny.yaml", sys.argv[1:])
+processes.start(recipe.distributed)
+try:
+    processes.agree(recipe)
+    print("agreed", jax.process_count())
+except UserError as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+def test_another_configuration_at_one_process_is_named():
+    port = free_port()
+    shared = [f"distributed.coordinator=localhost:{port}", "distributed.processes=2"]
+    own = [["distributed.process=0"], ["distributed.process=1", "data.batch_size=64"]]
+    command = [sys.executable, "-c", PROGRAM, *shared]
+    workers = [subprocess.Popen([*command, *each], stdout=subprocess.PIPE, text=True) for each in own]
+    heard = [worker.communicate(timeout=120)[0].splitlines()[-1] for worker in workers]
+    assert heard == ["data.batch_size: 64 at process 1, 32 at process 0"] * 2
