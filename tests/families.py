@@ -10,10 +10,11 @@ MODELS = {
         "kind": "bert", "vocab_size": 200, "layers": 2, "embed_dim": 32, "heads": 4, "mlp_dim": 64, "max_positions": 32,
     },
     "gpt2": {"kind": "gpt2", "vocab_size": 200, "layers": 2, "embed_dim": 32, "heads": 4, "max_positions": 32},
+    "llama": {"kind": "llama", "vocab_size": 200, "layers": 2, "embed_dim": 32, "heads": 8, "mlp_dim": 64},
 }  # fmt: skip
-OBJECTIVES = {"t5": "span_corruption", "bert": "masked_lm", "gpt2": "causal_lm"}
-TOKENIZERS = {"t5": "sentencepiece", "bert": "wordpiece", "gpt2": "bpe"}
-FAMILIES = tuple(MODELS)
+OBJECTIVES = {"t5": "span_corruption", "bert": "masked_lm", "gpt2": "causal_lm", "llama": "causal_lm"}
+TOKENIZERS = {"t5": "sentencepiece", "bert": "wordpiece", "gpt2": "bpe", "llama": "sentencepiece"}
+FAMILIES = ("t5", "bert", "gpt2")
 
 
 def tree(family, **sections):

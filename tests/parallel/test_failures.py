@@ -1,10 +1,11 @@
 """An error in one process ends the others, who wait for it in a collective. Real processes on loopback."""
 
-import socket
 import subprocess
 import sys
 
 import pytest
+
+from tests.processes import free_port
 
 PROGRAM = """
 import sys
@@ -28,9 +29,7 @@ with failures.shared():
 @pytest.mark.slow
 @pytest.mark.parametrize("failing", [0, 1])  # the coordinator, and another
 def test_the_others_end_with_the_words_of_the_one_that_failed(failing):
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     given = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     arguments = [[sys.executable, "-c", PROGRAM, str(port), str(own), str(failing)] for own in (0, 1)]
     workers = [subprocess.Popen(a, **given) for a in arguments]

@@ -12,6 +12,7 @@ import pytest
 from jaxpt.config import DistributedConfig
 from jaxpt.errors import UserError
 from jaxpt.parallel import processes
+from tests.processes import free_port
 
 
 def test_alone_there_is_nothing_to_join():
@@ -50,12 +51,6 @@ def test_slurm_is_asked_under_srun_alone():
     assert processes._slurm(step | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_NODELIST": "a1"}) is None
     place = processes._slurm(step | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "a1,b[2-3]"})
     assert place == processes.Place("a1:61447", 2, 0, None)
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        return probe.getsockname()[1]
 
 
 def rolls(numbers, count, timeout=1.0, counts=None):
@@ -100,6 +95,7 @@ jax.config.update("jax_platforms", "cpu")
 from jaxpt import config
 from jaxpt.errors import UserError
 from jaxpt.parallel import processes
+from tests.processes import free_port
 
 recipe = config.load("configs/smoke/gpt2_tiny.yaml", sys.argv[1:])
 processes.start(recipe.distributed)

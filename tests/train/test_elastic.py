@@ -1,16 +1,12 @@
 """The global batches of a run are the same for any number of processes, and whether or not it was stopped on the way.
 
-Real processes, joined by `jax.distributed` over loopback, with one CPU device each. All are forked from one that has
-imported everything: importing takes longer than training.
+Real processes, joined by `jax.distributed` over loopback.
 """
 
 import json
-import multiprocessing
 import os
 import random
 import signal
-import socket
-import sys
 import zlib
 
 import numpy as np
@@ -18,6 +14,7 @@ import pytest
 import yaml
 
 from tests import families
+from tests.processes import run
 
 STEPS, BATCH = 60, 8
 WORDS = ("the", "of", "and", "to", "in", "a", "is", "was")
@@ -45,18 +42,11 @@ def recipe(folder):
     return folder / "recipe.yaml"
 
 
-def process(arguments, number, count, port, folder, stop_at):
+def process(number, arguments, count, folder, stop_at):
     """One process of a run: trains, and writes a checksum of each row of each batch that it makes."""
-    os.environ |= {"XLA_FLAGS": "", "JAXPT_COORDINATOR": f"localhost:{port}"}
-    os.environ |= {"JAXPT_PROCESSES": str(count), "JAXPT_PROCESS": str(number)}
-    sys.stdout = sys.stderr = open(folder / f"{number}.log", "w", buffering=1)  # noqa: SIM115
-    import jax
-
     from jaxpt import cli
     from jaxpt.parallel import distributed
 
-    jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", 1)
     put, seen = distributed.put, []
 
     def recorded(batch, mesh, size):
@@ -70,27 +60,14 @@ def process(arguments, number, count, port, folder, stop_at):
 
     distributed.put = recorded
     try:
-        code = cli.main(["--debug", "train", *arguments])
+        return cli.main(["--debug", "train", *arguments])
     finally:
         (folder / f"{number}.json").write_text(json.dumps(seen))
-    sys.exit(code)
 
 
-def train(arguments, count, folder, stop_at=None):
+def train(arguments, count, folder, stop_at=None, devices=1):
     """Runs `count` processes; the last of them gets a signal after `stop_at` batches. Gives the rows of each step."""
-    folder.mkdir()
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        port = probe.getsockname()[1]
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["jaxpt.train.loop", "jaxpt.data.pipeline", "jaxpt.models.gpt2"])
-    workers = [context.Process(target=process, args=(arguments, n, count, port, folder, stop_at)) for n in range(count)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(300)
-    codes = [worker.exitcode for worker in workers]
-    logs = "\n".join((folder / f"{n}.log").read_text() for n in range(count))
+    codes, logs = run(process, count, devices, folder, arguments, count, folder, stop_at)
     assert codes == [0 if stop_at is None else 128 + signal.SIGTERM] * count, logs
     made = [json.loads((folder / f"{n}.json").read_text()) for n in range(count)]
     steps = []
@@ -112,10 +89,13 @@ def test_stopped_and_resumed_on_other_numbers_of_processes(tmp_path):
     assert len(whole) == STEPS and "packing a/train" in logs
 
     arguments, done = [path, f"run_dir={tmp_path / 'run'}"], 0
-    stages = ((1, []), (2, []), (4, ["mesh.data=2", "mesh.tensor=2"]), (1, None))
-    for number, (count, overrides) in enumerate(stages):
+    # Processes and devices of each.
+    stages = (
+        (1, 1, []), (2, 1, []), (4, 2, ["mesh.data=2", "mesh.fsdp=2", "mesh.tensor=2"]), (1, 1, []), (2, 4, None),
+    )  # fmt: skip
+    for number, (count, devices, overrides) in enumerate(stages):
         stop_at = None if overrides is None else random.Random().randint(3, 15)
-        steps, logs = train([*arguments, *(overrides or [])], count, tmp_path / f"{number + 1}", stop_at)
+        steps, logs = train([*arguments, *(overrides or [])], count, tmp_path / f"{number + 1}", stop_at, devices)
         assert steps == whole[done : done + len(steps)], f"{count} processes from step {done}, stopped at {stop_at}"
         if stop_at is not None:
             done = max(int(p.name) for p in (tmp_path / "run" / "checkpoints").iterdir() if p.name.isdigit())

@@ -31,10 +31,10 @@ MESHES = {
 ZERO_GRADIENTS = ("key/bias",)
 
 
-def setup_for(family, mesh=(1, 1, 1), accumulation=1):
+def setup_for(family, mesh=(1, 1, 1), accumulation=1, dropout=0.0):
     """A setup with plain SGD, whose momentum (decay 0) is the gradient itself."""
     sizes = dict(zip(("data", "fsdp", "tensor", "sequence"), mesh))
-    config = families.config(family, mesh=sizes, train={"accumulation": accumulation})
+    config = families.config(family, mesh=sizes, train={"accumulation": accumulation}, model={"dropout": dropout})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(optimizers, "make", lambda *_: optax.sgd(0.1, momentum=0.0))
         return state.setup(config, jax.devices()[: int(np.prod(mesh))])
@@ -53,15 +53,15 @@ def fresh(setup):
 
 
 @functools.cache
-def train_step(family, mesh=(1, 1, 1), accumulation=1):
-    setup = setup_for(family, mesh, accumulation)
+def train_step(family, mesh=(1, 1, 1), accumulation=1, dropout=0.0):
+    setup = setup_for(family, mesh, accumulation, dropout)
     return setup, step.make_train_step(setup, setup.config.objective)
 
 
 @functools.cache
-def one_step(family, mesh=(1, 1, 1), accumulation=1):
+def one_step(family, mesh=(1, 1, 1), accumulation=1, dropout=0.0):
     """Loss figures, gradients and parameters after one step."""
-    setup, update = train_step(family, mesh, accumulation)
+    setup, update = train_step(family, mesh, accumulation, dropout)
     with setup.use():
         after, losses = update(fresh(setup), step.put(families.batch(setup.config), setup))
     (momentum,) = [s for s in jax.tree.leaves(after.opt_state, is_leaf=lambda x: isinstance(x, optax.TraceState)) if s]
@@ -92,7 +92,8 @@ def test_accumulation_changes_nothing(family, accumulation):
 @pytest.mark.parametrize("family", families.FAMILIES)
 @pytest.mark.parametrize("mesh", MESHES)
 def test_mesh_changes_nothing(family, mesh):
-    assert_equal_steps(one_step(family, MESHES[mesh]), one_step(family))
+    """Dropout is on: what is drawn does not depend on the mesh."""
+    assert_equal_steps(one_step(family, MESHES[mesh], dropout=0.1), one_step(family, dropout=0.1))
 
 
 @pytest.mark.slow
@@ -103,7 +104,7 @@ def test_mesh_and_accumulation_together_change_nothing():
 @pytest.mark.slow
 @pytest.mark.parametrize("family", families.FAMILIES)
 def test_every_matrix_and_its_gradient_are_sharded_over_fsdp_and_tensor(family):
-    _, grads, params = one_step(family, MESHES["data2xfsdp2xtensor2"])
+    _, grads, params = one_step(family, MESHES["data2xfsdp2xtensor2"], dropout=0.1)
     for path, leaf in jax.tree_util.tree_leaves_with_path({"gradient": grads, "parameter": params}):
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         if leaf.size >= 32 * 64:  # attention kernels and larger

@@ -1,0 +1,59 @@
+"""Real processes joined by `jax.distributed` over loopback, each with CPU devices of its own.
+
+All are forked from one that has imported what they need: importing takes longer than what they do.
+"""
+
+import multiprocessing
+import os
+import socket
+import sys
+import traceback
+
+PRELOADED = ["jaxpt.train.loop", "jaxpt.data.pipeline", "jaxpt.models.gpt2", "tests.families"]
+
+
+def free_port():
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return probe.getsockname()[1]
+
+
+def run(target, count, devices, folder, *arguments):
+    """Calls `target(number, *arguments)` in each of `count` processes; each writes into folder/NUMBER.log.
+
+    The target joins the others itself (`processes.start`): the environment says who they are.
+
+    Returns:
+      (exit codes, what they wrote).
+    """
+    folder.mkdir()
+    port, context = free_port(), multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    workers = [
+        context.Process(target=_enter, args=(target, number, count, devices, port, folder, arguments))
+        for number in range(count)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(300)
+    return [worker.exitcode for worker in workers], "\n".join((folder / f"{n}.log").read_text() for n in range(count))
+
+
+def _enter(target, number, count, devices, port, folder, arguments):
+    os.environ |= {"XLA_FLAGS": "", "JAXPT_COORDINATOR": f"localhost:{port}"}
+    os.environ |= {"JAXPT_PROCESSES": str(count), "JAXPT_PROCESS": str(number)}
+    sys.stdout = sys.stderr = open(folder / f"{number}.log", "w", buffering=1)  # noqa: SIM115
+    import jax
+
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", devices)
+    try:
+        code = target(number, *arguments)
+    except Exception:
+        traceback.print_exc()
+        code = 1
+    if jax.distributed.is_initialized():
+        jax.distributed.shutdown()  # waits for the others; here nothing is called at a process's exit
+    sys.exit(code or 0)

@@ -1,0 +1,76 @@
+"""A step on several processes is the step on one: losses, gradients, dropout. Real processes on loopback."""
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from jaxpt.config import DistributedConfig
+from jaxpt.parallel import distributed, processes
+from jaxpt.train import optimizers, state, step
+from tests import families
+from tests.processes import run
+from tests.train.test_step import assert_equal_steps
+
+# Devices are numbered process by process: the axis that goes over processes is the outermost that is cut.
+WORLDS = {
+    "2 processes": (2, 2, {"t5": {"tensor": 4}, "bert": {"fsdp": 2, "tensor": 2}, "llama": {"data": 2, "tensor": 2}}),
+    "4 processes": (
+        4,
+        2,
+        {"t5": {"data": 2, "fsdp": 4}, "bert": {"data": 8}, "llama": {"data": 2, "fsdp": 2, "tensor": 2}},
+    ),
+}
+
+
+def one_step(family, mesh, devices=None):
+    """Loss figures, gradients and parameters after a step with dropout, as NumPy, and the share each device holds."""
+    config = families.config(family, model={"dropout": 0.1} if family != "llama" else {}, mesh={"data": 1, **mesh})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(optimizers, "make", lambda *_: optax.sgd(0.1, momentum=0.0))
+        setup = state.setup(config, devices)
+    rows = distributed.rows(setup.mesh, config.data.batch_size)
+    batch = {name: x[rows] for name, x in families.batch(config).items()}
+    update = step.make_train_step(setup, config.objective)
+    with setup.use():
+        after, losses = update(setup.init(), step.put(batch, setup))
+    (momentum,) = [s for s in jax.tree.leaves(after.opt_state, is_leaf=lambda x: isinstance(x, optax.TraceState)) if s]
+    results = losses, momentum.trace, after.params
+    shares = [x.addressable_shards[0].data.size / x.size for x in jax.tree.leaves(after.params) if x.size >= 32 * 64]
+    return jax.tree.map(distributed.fetched, results), shares
+
+
+def process(number, cases, folder):
+    processes.start(DistributedConfig())
+    for family, mesh in cases.items():
+        results, shares = one_step(family, mesh)
+        ways = int(np.prod([size for axis, size in mesh.items() if axis != "data"]))
+        assert max(shares) <= 1 / ways, f"{family}: a matrix is not cut {ways} ways"
+        if number == 0:
+            np.savez(folder / f"{family}.npz", *jax.tree.leaves(results))
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """The same steps on one device."""
+    found = {}
+
+    def get(family):
+        if family not in found:
+            found[family] = one_step(family, {}, jax.devices()[:1])[0]
+        return found[family]
+
+    return get
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", WORLDS)
+def test_processes_change_nothing(world, tmp_path, alone):
+    count, devices, cases = WORLDS[world]
+    codes, logs = run(process, count, devices, tmp_path / "run", cases, tmp_path)
+    assert codes == [0] * count, logs
+    for family in cases:
+        wanted = alone(family)
+        with np.load(tmp_path / f"{family}.npz") as file:
+            got = jax.tree.unflatten(jax.tree.structure(wanted), [file[name] for name in file.files])
+        assert_equal_steps(got, wanted)
