@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import inspect
 import json
 import os
 import shutil
-import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -26,7 +24,7 @@ from jaxpt.data.present import compiled
 from jaxpt.data.progress import Progress, Report, progress
 from jaxpt.data.sources import Source, open_source
 from jaxpt.data.store import FORMAT, Store
-from jaxpt.data.tasks import Features, Prepare, key, make_task, resolve
+from jaxpt.data.tasks import Features, Prepare, code, key, make_task
 from jaxpt.data.tokenizers import Tokenizer
 from jaxpt.data.vocabularies import to_seqio
 from jaxpt.errors import UserError
@@ -237,8 +235,7 @@ def _store(
         "source": source | _reading(config),
         "tokenizer": tokenizer.digest(),
         "calls": _describe(pipeline)["prepare"],
-        # A preprocessor that was edited makes other records.
-        "code": [_hash(inspect.getsource(sys.modules[resolve(call.name).__module__])) for call in calls],
+        "code": code(calls),
     }
     directory = cache_root(config) / "records" / f"{_hash(identity)}-{split}"
     recipe = Prepare(config, split, tokenizer)

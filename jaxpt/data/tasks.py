@@ -9,11 +9,14 @@ import hashlib
 import importlib.util
 import inspect
 import pkgutil
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from jaxpt.config import Config
 from jaxpt.data._tf import seqio, tf
+from jaxpt.data.foreign import module_digest
 from jaxpt.data.sources import Piece, Source, open_source
 from jaxpt.data.tokenizers import Tokenizer
 from jaxpt.data.vocabularies import to_seqio
@@ -55,6 +58,33 @@ def resolve(name: str) -> Callable[..., Any]:
             f"preprocessor {name!r}: {path} has no {function!r}; did you mean {near[0] if near else 'none'}?"
         )
     return getattr(module, function)
+
+
+def code(calls: Iterable[Call]) -> dict[str, str]:
+    """What the code of preprocessors is, anyone's own included: edited code makes other records.
+
+    Args:
+      calls: preprocessors; functions that they use by name count too.
+
+    Returns:
+      {module: digest of its source}: the modules of the functions, and what these import of their own directory.
+    """
+    found: dict[str, str] = {}
+    waiting = [resolve(name).__module__ for call in calls for name in (call.name, *call.uses)]
+    while waiting:
+        module = sys.modules[waiting.pop()]
+        if module.__name__ in found:
+            continue
+        found[module.__name__] = module_digest(module.__name__)
+        owners = {x.__name__ if inspect.ismodule(x) else getattr(x, "__module__", "") for x in vars(module).values()}
+        waiting += [name for name in owners & set(sys.modules) if _directory(name) == _directory(module.__name__)]
+    return dict(sorted(found.items()))
+
+
+def _directory(module: str) -> Path | None:
+    """Where a module's file lies; None: it has none."""
+    path = getattr(sys.modules[module], "__file__", None)
+    return Path(path).resolve().parent if path else None
 
 
 def bind(call: Call, vocabulary: seqio.Vocabulary, shard: int = 0) -> Callable[[tf.data.Dataset], tf.data.Dataset]:

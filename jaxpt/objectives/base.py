@@ -59,6 +59,8 @@ class Call:
 
     name: str
     kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
+    uses: tuple[str, ...] = ()
+    """Names of functions that it is given by name: records made by other code are other records."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -30,7 +30,8 @@ class SalientSpans(EncoderDecoder):
 
     kind: Literal["salient_spans"] = "salient_spans"
     finder: str = "salient_spans.dates_and_names"
-    """Function from a sentence to its spans, [(first character, character after the last)]: a dotted name."""
+    """Function from a sentence to its spans, [(first character, character after the last)]: a dotted name. An
+    edit of its module, or of one beside it that this imports, makes new records."""
     prefix: str = "nem: "
     """Put before each sentence."""
     blank: str = "_X_"
@@ -53,7 +54,7 @@ class SalientSpans(EncoderDecoder):
         sizes = {"inputs_length": length, "targets_length": self.targets_length}
         texts = {"finder": self.finder, "prefix": self.prefix, "blank": self.blank}
         return Pipeline(
-            prepare=(Call("salient_spans.make", {**texts, **sizes, "eos": vocabulary.eos}),),
+            prepare=(Call("salient_spans.make", {**texts, **sizes, "eos": vocabulary.eos}, uses=(self.finder,)),),
             present=(Call("features.encoder_decoder", {**sizes, "start": vocabulary.pad}),),
         )
 

@@ -1,12 +1,14 @@
 import itertools
 import json
+import sys
 
 import numpy as np
 import pytest
 
-from jaxpt.data import pipeline
+from jaxpt.data import pipeline, tasks
 from jaxpt.data._tf import seqio, tf
 from jaxpt.errors import UserError
+from jaxpt.objectives.base import Call
 from tests import families
 
 LINES = [
@@ -82,6 +84,32 @@ def test_any_change_of_what_determines_records_makes_new_ones(text, cache, tmp_p
         before = names()
     pipeline.prepare(config("gpt2", other, cache))
     assert len(names()) > len(before)
+
+
+def test_edited_code_of_ones_own_makes_new_records(text, cache, tmp_path, monkeypatch):
+    """A finder of spans, and what it imports from beside it; what lies elsewhere is not its code."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def made(word):
+        (tmp_path / "own_words.py").write_text(f"import json\nWORD = {word!r}\n\n\ndef word():\n    return WORD\n")
+        (tmp_path / "own_finder.py").write_text(
+            "import numpy\nfrom own_words import word\n\n\n"
+            "def find(text):\n    at = text.find(word())\n    return [(at, at + len(word()))] if at >= 0 else []\n"
+        )
+        for name in ("own_words", "own_finder"):
+            sys.modules.pop(name, None)
+        objective = {"kind": "salient_spans", "finder": "own_finder.find", "targets_length": 12}
+        data = pipeline.prepare(config("t5", text, cache, objective=objective, length=80))
+        return data.fingerprint["records"]["train"], data.summary["train"]["records"]
+
+    first, of_cats = made("cats")
+    assert made("cats") == (first, of_cats)
+    other, of_goes = made("goes on")
+    assert first != other and of_goes > 3 * of_cats
+    mine = tasks.code([Call("own_finder.find"), Call("documents.tokenize")])
+    assert set(mine) == {"own_finder", "own_words", "jaxpt.data.preprocessors.documents"}
+    assert set(tasks.code([Call("windows.cut", uses=("own_words.word",))])) >= {"own_words"}
 
 
 @pytest.mark.slow

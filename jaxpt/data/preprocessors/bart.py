@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from jaxpt.data.preprocessors.batched import (
     Batch,
+    at_starts,
     below,
     bits,
     choose,
@@ -24,7 +25,6 @@ from jaxpt.data.preprocessors.batched import (
     only,
     origin,
     places,
-    reordered,
     token_bits,
     token_uniform,
     uniform,
@@ -126,21 +126,26 @@ class Fill:
 def _permute(tokens: tf.RaggedTensor, keys: tf.Tensor, stops: np.ndarray, share: float) -> tf.RaggedTensor:
     """Some sentences of each record change places with each other; tokens after the last end stay there."""
     is_stop_N = tf.gather(tf.constant(stops), tokens.values)
-    is_last_N = places(tokens) == tf.repeat(_lengths(tokens) - 1, tokens.row_lengths())
-    after_stop_N = tf.roll(is_stop_N, 1, 0) & (places(tokens) > 0)
-    ends_N = (is_stop_N | is_last_N) & ~after_stop_N
-    sentence_N = so_far(ends_N, tokens) - tf.cast(ends_N, tf.int32)
+    is_last_N = at_starts(tf.zeros_like(is_stop_N), tokens, True)
+    is_last_N = tf.roll(is_last_N, -1, 0)  # a record's last token is before the next one's first
+    ends_N = (is_stop_N | is_last_N) & ~at_starts(tf.roll(is_stop_N, 1, 0), tokens, False)
     sentences_R = _count(ends_N, tokens)
+
     place_RxS, real_RxS = choose(derived(keys, 1), sentences_R, _share(sentences_R, share))
     priority_RxS = tf.where(real_RxS, bits(derived(keys, 2), tf.range(tf.shape(place_RxS)[1])[None]), tf.int32.max)
     moved_RxS = tf.gather(place_RxS, tf.argsort(priority_RxS), batch_dims=1)
-    # The sentences in the chosen places, in another order; one more place for what follows the last sentence.
-    most = tf.reduce_max(tf.concat([sentences_R, [0]], 0)) + 1
-    rank_RxS = tf.tile(tf.range(most)[None], [tf.size(sentences_R), 1])
-    at = tf.stack([tf.where(real_RxS)[:, 0], tf.cast(tf.boolean_mask(moved_RxS, real_RxS), tf.int64)], 1)
-    rank_RxS = tf.tensor_scatter_nd_update(rank_RxS, at, tf.boolean_mask(place_RxS, real_RxS))
-    record_N = tf.cast(tokens.value_rowids(), tf.int32)
-    return reordered(tokens, tf.gather_nd(rank_RxS, tf.stack([record_N, sentence_N], 1)))
+    # Which part of the text stands in each place: the sentences, and what follows the last one.
+    parts_R = _count(ends_N | is_last_N, tokens)
+    nth_RxS = tf.tile(tf.range(tf.reduce_max(tf.concat([parts_R, [0]], 0)))[None], [tf.size(parts_R), 1])
+    at = tf.stack([tf.where(real_RxS)[:, 0], tf.cast(tf.boolean_mask(place_RxS, real_RxS), tf.int64)], 1)
+    order_RxS = tf.tensor_scatter_nd_update(nth_RxS, at, tf.boolean_mask(moved_RxS, real_RxS))
+    part_S = tf.boolean_mask(tf.cumsum(parts_R, exclusive=True)[:, None] + order_RxS, nth_RxS < parts_R[:, None])
+
+    ends_S = tf.cast(tf.where(ends_N | is_last_N)[:, 0], tf.int32) + 1
+    starts_S = tf.concat([[0], ends_S], 0)[: tf.size(ends_S)]
+    sizes_S, starts_S = tf.gather(ends_S - starts_S, part_S), tf.gather(starts_S, part_S)
+    from_N = tf.range(tf.size(ends_N)) + tf.repeat(starts_S - tf.cumsum(sizes_S, exclusive=True), sizes_S)
+    return tokens.with_values(tf.gather(tokens.values, from_N))
 
 
 def _mask(
@@ -240,7 +245,9 @@ def _rotate(tokens: tf.RaggedTensor, keys: tf.Tensor, share: float) -> tf.Ragged
     turn_R = below(lengths_R + 1, bits(derived(keys, 1), tf.constant([[0]]))[:, 0])
     turn_R = tf.where(uniform(derived(keys, 2), tf.constant([[0]]))[:, 0] < share, turn_R, 0)
     turn_N, length_N = tf.repeat(turn_R, lengths_R), tf.repeat(lengths_R, lengths_R)
-    return reordered(tokens, (places(tokens) - turn_N) % length_N)
+    place_N = places(tokens)
+    from_N = tf.range(tf.size(place_N)) - place_N + (place_N + turn_N) % length_N
+    return tokens.with_values(tf.gather(tokens.values, from_N))
 
 
 def _enclosed(tokens: tf.RaggedTensor, bos: int | None, eos: int) -> tf.RaggedTensor:

@@ -143,22 +143,27 @@ def derived(keys: Any, number: Any) -> Any:
     return mixed(keys + step)
 
 
-def bits(keys_R: tf.Tensor, number_RxN: tf.Tensor) -> tf.Tensor:
+def bits(keys_R: Any, number_RxN: Any) -> Any:
     """31 random bits for each (key, number).
 
     Args:
-      keys_R: uint64.
-      number_RxN: int32 or int64, [records or 1, numbers].
+      keys_R: uint64, a tensor or a NumPy array.
+      number_RxN: int32 or int64, [records or 1, numbers], likewise.
 
     Returns:
       int32 [records, numbers], uniform on 0 … 2^31 - 1.
     """
+    if isinstance(keys_R, np.ndarray):
+        step_RxN = (number_RxN.astype(np.uint64) + np.uint64(1)) * _GAMMA
+        return (mixed(keys_R[:, None] + step_RxN) >> np.uint64(33)).astype(np.int32)
     number = tf.cast(number_RxN, tf.uint64) + np.uint64(1)
     return tf.cast(tf.bitwise.right_shift(mixed(keys_R[:, None] + number * _GAMMA), np.uint64(33)), tf.int32)
 
 
-def uniform(keys_R: tf.Tensor, number_RxN: tf.Tensor) -> tf.Tensor:
-    """A number uniform on [0, 1) for each (key, number): float32 [records, numbers]."""
+def uniform(keys_R: Any, number_RxN: Any) -> Any:
+    """A number uniform on [0, 1) for each (key, number), as `bits`: float32 [records, numbers]."""
+    if isinstance(keys_R, np.ndarray):
+        return (bits(keys_R, number_RxN) >> 7).astype(np.float32) * np.float32(2.0**-24)
     return tf.cast(tf.bitwise.right_shift(bits(keys_R, number_RxN), 7), tf.float32) * np.float32(2.0**-24)
 
 

@@ -1,4 +1,4 @@
-"""BERT's masking and its kin, one record to one example, in graph code. Paper: https://arxiv.org/abs/1810.04805.
+"""BERT's masking and its kin, one record to one example. Paper: https://arxiv.org/abs/1810.04805.
 
 Shapes: R records · N tokens of all records end to end · M chosen tokens of all records · P most that one record has
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+import numpy as np
 import seqio
 import tensorflow as tf
 
@@ -87,8 +88,15 @@ def mask(
     if unit == "piece":
         place_RxP, real_RxP = choose(derived(keys, 1), sizes_R, n_R)
     else:
-        words = units.words(tokens_N, candidates, first_R1, word_starts(vocabulary))
-        place_RxP, real_RxP = units.choose(derived(keys, 1), words, n_R, unit, shares)
+        starts_V = word_starts(vocabulary)
+
+        def chosen(keys_R: np.ndarray, *text: np.ndarray) -> np.ndarray:
+            *text, n_R = text
+            return units.choose(keys_R, units.words(*text, starts_V), n_R, unit, shares)
+
+        text = [derived(keys, 1), tokens_N, candidates, first_R1, n_R]
+        place_RxP = tf.ensure_shape(tf.numpy_function(chosen, text, tf.int32, stateful=False), [None, None])
+        real_RxP = place_RxP < tf.int32.max
     place_M = tf.boolean_mask(first_R1[:-1, None] + tf.where(real_RxP, place_RxP, 0), real_RxP)
     at_M = tf.gather(candidates, place_M)
     targets_M = tf.gather(tokens_N, at_M)
