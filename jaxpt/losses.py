@@ -6,7 +6,7 @@ B batch, T target positions, C positions of a chunk, N chunks, D width of the mo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import flax.linen as nn
 import jax
@@ -50,6 +50,7 @@ def token_loss(
     weights_BxT: jax.Array,
     *,
     probe_weights: jax.Array | None = None,
+    apart: Mapping[str, jax.Array] | None = None,
     z_loss: float = 0.0,
     chunk: int = 0,
 ) -> tuple[jax.Array, Metrics]:
@@ -68,6 +69,7 @@ def token_loss(
       targets_BxT: int ids below V.
       weights_BxT: float weights; 0 leaves a position out.
       probe_weights: [B, T] weights of the metric `probe_loss`, if that is wanted.
+      apart: {name: [B, T] weights} of further such metrics.
       z_loss: see `cross_entropy`.
       chunk: positions in a chunk; 0 keeps a chunk's logits near 64 MiB a device.
 
@@ -84,23 +86,24 @@ def token_loss(
     """
     length = targets_BxT.shape[1]
     chunks = math.ceil(length / (chunk or _chunk(project, hidden_BxTxD)))
-    probe_BxT = jnp.zeros_like(weights_BxT) if probe_weights is None else probe_weights
+    parts = dict(apart or {}) | ({} if probe_weights is None else {"probe_loss": probe_weights})
+    weights_BxTxP = jnp.stack([weights_BxT, *parts.values()], -1)
 
-    arrays = (hidden_BxTxD, targets_BxT, weights_BxT, probe_BxT)
+    arrays = (hidden_BxTxD, targets_BxT, weights_BxTxP)
 
     def scan(project: Project, *arrays_BxT: jax.Array) -> jax.Array:
         step = jax.checkpoint(lambda totals, xs: (totals + _sums(project, z_loss, *xs), None))
-        return jax.lax.scan(step, jnp.zeros(4, jnp.float32), tuple(_cut(x, chunks) for x in arrays_BxT))[0]
+        return jax.lax.scan(step, jnp.zeros(3 + len(parts), jnp.float32), tuple(_cut(x, chunks) for x in arrays_BxT))[0]
 
     if chunks <= 1:
         totals = _sums(project, z_loss, *arrays)
     else:
         totals = _over_shards(scan, project, *arrays)
-    loss, correct, entropy, probed = totals
+    loss, correct, entropy, *of_parts = totals
     total_weight = weights_BxT.sum(dtype=jnp.float32)
     metrics = {"accuracy": (correct, total_weight), "token_loss": (entropy, total_weight)}
-    if probe_weights is not None:
-        metrics["probe_loss"] = (probed, probe_weights.sum(dtype=jnp.float32))
+    for (name, weights), of_part in zip(parts.items(), of_parts):
+        metrics[name] = (of_part, weights.sum(dtype=jnp.float32))
     return loss, jax.lax.stop_gradient(metrics)
 
 
@@ -145,17 +148,18 @@ def _sums(
     z_loss: float,
     hidden_BxCxD: jax.Array,
     targets_BxC: jax.Array,
-    weights_BxC: jax.Array,
-    probe_BxC: jax.Array,
+    weights_BxCxP: jax.Array,
 ) -> jax.Array:
-    """[Σ loss, Σ correct, Σ cross-entropy, Σ probed cross-entropy] of a chunk."""
+    """[Σ loss, Σ correct, Σ cross-entropy] of a chunk under the first weights, Σ cross-entropy under the others."""
     logits_BxCxV = project(hidden_BxCxD)
     log_z_BxC, gold_BxC = _log_z_and_gold(logits_BxCxV, targets_BxC)
     entropy_BxC = log_z_BxC - gold_BxC
     # A sum over the vocabulary instead of argmax: it fuses and shards, and says no where several are most likely.
     correct_BxC = (logits_BxCxV >= gold_BxC[..., None]).sum(-1) == 1
     loss_BxC = entropy_BxC + z_loss * jnp.square(log_z_BxC)
-    weighted = [x * weights_BxC for x in (loss_BxC, correct_BxC, entropy_BxC)] + [entropy_BxC * probe_BxC]
+    weights_BxC = weights_BxCxP[..., 0]
+    weighted = [x * weights_BxC for x in (loss_BxC, correct_BxC, entropy_BxC)]
+    weighted += [entropy_BxC * weights_BxCxP[..., p] for p in range(1, weights_BxCxP.shape[-1])]
     return jnp.stack([x.sum(dtype=jnp.float32) for x in weighted])
 
 

@@ -180,6 +180,7 @@ class Bert(nn.Module):
         token_types: jax.Array | None = None,
         segment_ids: jax.Array | None = None,
         positions: jax.Array | None = None,
+        ranks: jax.Array | None = None,
         deterministic: bool = True,
     ) -> jax.Array:
         """Hidden states of the last layer.
@@ -189,6 +190,7 @@ class Bert(nn.Module):
           token_types: [B, L], 0 in the first text and 1 in the second; all 0 by default.
           segment_ids: [B, L], 0 on padding, counting from 1 over packed sequences; one segment by default.
           positions: [B, L], 0 … L-1 by default.
+          ranks: int [B, L]: a token sees those whose rank is at most its own; by default all.
           deterministic: no dropout.
 
         Returns:
@@ -199,7 +201,7 @@ class Bert(nn.Module):
         if self.embed_project is not None:
             x_BxLxD = self.embed_project(x_BxLxD)
         x_BxLxD = constrain(x_BxLxD, "act_embed")
-        x_BxLxD, _ = self.encoder(x_BxLxD, Shared(Mask(segment_ids, segment_ids), deterministic=deterministic))
+        x_BxLxD, _ = self.encoder(x_BxLxD, Shared(Mask.within(segment_ids, ranks), deterministic=deterministic))
         return x_BxLxD
 
     def pooled(self, x_BxLxD: jax.Array, *, deterministic: bool = True) -> jax.Array:

@@ -29,12 +29,27 @@ class Mask:
     """True at keys that a causal mask leaves open to all of their segment (prefix LM)."""
     query_ranks_BxL: jax.Array | None = None
     key_ranks_BxS: jax.Array | None = None
-    """Where there are ranks, a query looks at keys of a lower rank than its own (XLNet)."""
+    """Where there are ranks, a query looks at keys of a lower rank than its own (XLNet, UniLM)."""
     offset: jax.Array | None = None
     """Index of the first query, where those at hand are a part of the row's; `query_…` are of these alone."""
     causal: bool = flax.struct.field(pytree_node=False, default=False)
     window: int | None = flax.struct.field(pytree_node=False, default=None)
     """A query looks at keys that are less than so many positions away."""
+
+    @classmethod
+    def within(cls, segments_BxL: jax.Array | None, ranks_BxL: jax.Array | None = None) -> Mask:
+        """Of self-attention: a token looks at those of its segment whose rank is at most its own.
+
+        Example:
+          >>> ranks = jnp.array([[0, 0, 1, 2]])  # the first two tokens see each other, the others what is before them
+          >>> Mask.within(None, ranks).materialise(4, 4).astype(int)
+          Array([[[1, 1, 0, 0],
+                  [1, 1, 0, 0],
+                  [1, 1, 1, 0],
+                  [1, 1, 1, 1]]], dtype=int32)
+        """
+        above_BxL = None if ranks_BxL is None else ranks_BxL + 1
+        return cls(segments_BxL, segments_BxL, query_ranks_BxL=above_BxL, key_ranks_BxS=ranks_BxL)
 
     def materialise(self, queries: int, keys: int, start: jax.Array | int = 0) -> jax.Array | None:
         """The mask as an array.

@@ -6,10 +6,12 @@ An objective is the only place where data and model meet. Its preprocessors are 
 Batch features, all [batch, ...], by their SeqIO names:
   encoder_input_tokens, encoder_segment_ids, encoder_positions            int32 [batch, length]
   encoder_token_types                                                     int32 [batch, length]       (BERT)
+  encoder_ranks (a token sees those whose rank is at most its own)        int32 [batch, length]       (UniLM)
   decoder_input_tokens, decoder_target_tokens, decoder_segment_ids, decoder_positions   int32 [batch, length]
   decoder_loss_weights                                                    float32 [batch, length]
   decoder_prefix (1 where all of the segment may look)                    int32 [batch, length]       (prefix LM)
   masked_positions, masked_targets int32, masked_weights float32          [batch, max_predictions]
+  masked_kinds (which attention mask the token was predicted under)       int32 [batch, max_predictions]  (UniLM)
   next_sentence_labels int32, next_sentence_weights float32               [batch]
   sentence_order_labels int32, sentence_order_weights float32             [batch]
 A segment id is 0 on padding; real tokens count the records of a row, from 1, and in each positions start at 0. A row of

@@ -120,7 +120,7 @@ class MaskedLM(Objective):
             raise UserError(f"objective.max_predictions: {n} is more than fit into data.length {length}")
         if self.mask_probability + self.random_probability > 1:
             raise UserError("objective.mask_probability + objective.random_probability is more than 1")
-        if self.max_words and self.unit not in ("ngram", "span"):
+        if self.max_words and self.unit in ("piece", "word"):
             raise UserError(f"objective.max_words is of n-grams and spans; objective.unit is {self.unit}")
 
     def _check_inputs(self, model: ModelConfig) -> None:
@@ -248,6 +248,10 @@ class MaskedLM(Objective):
         metrics[f"{self.pair_loss}_accuracy"] = (correct.sum(), weights.sum())
         return {"masked_lm": total, self.pair_loss: (cross_entropy(logits, labels) * weights).sum()}, metrics
 
+    def apart(self, batch: Batch) -> dict[str, jax.Array]:
+        """{metric: weights [batch, max_predictions]} of masked targets whose cross-entropy is told apart."""
+        return {}
+
     def masked_loss(self, model: nn.Module, params: Any, hidden: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:
         """Σ of the cross-entropy of the masked targets, which alone go through the vocabulary projection.
 
@@ -271,6 +275,7 @@ class MaskedLM(Objective):
             batch["masked_targets"],
             batch["masked_weights"],
             probe_weights=batch.get("probe_weights"),
+            apart=self.apart(batch),
             z_loss=self.z_loss,
             chunk=self.loss_chunk,
         )
@@ -290,5 +295,6 @@ def encoded(
     """
     from jaxpt.objectives.base import apply
 
-    features = {name: batch[f"encoder_{name}"] for name in ("token_types", "segment_ids", "positions")}
+    names = ("token_types", "segment_ids", "positions", "ranks")
+    features = {name: batch[f"encoder_{name}"] for name in names if f"encoder_{name}" in batch}
     return apply(model, params, method, batch["encoder_input_tokens"], **features, rngs=rngs)

@@ -99,11 +99,11 @@ def _masked(example: Example, tokenizer: Pieces) -> list[Span]:
     weights, targets = example["masked_weights"], example["masked_targets"]
     chosen = {int(p): int(targets[i]) for i, p in enumerate(example["masked_positions"]) if weights[i] > 0}
     types = example.get("encoder_token_types", np.zeros_like(tokens))
-    pair = any(name.endswith("_labels") for name in example)
+    pair = any(name.endswith("_labels") for name in example) and types.max() > types[0]
     spans: list[Span] = []
     for position in _real(example, "encoder"):
         if pair and (position == 0 or types[position] != types[position - 1]):
-            spans += [Span("\n" if spans else ""), Span(f"{'AB'[int(types[position] > 0)]}:", "label")]
+            spans += [Span("\n" if spans else ""), Span(f"{'AB'[int(types[position] > types[0])]}:", "label")]
         else:
             spans += _document_end(example, "encoder", position)
         token, target = int(tokens[position]), chosen.get(position)
@@ -243,11 +243,23 @@ def facts(example: Example, files: Sequence[str] = ()) -> dict[str, str]:
     weights = example.get("masked_weights", example.get("decoder_loss_weights"))
     if weights is not None:
         said["targets"] = str(int((weights > 0).sum()))
-    if "next_sentence_labels" in example:
+    if "encoder_ranks" in example:
+        ranks, ids = example["encoder_ranks"], example["encoder_segment_ids"]
+        said["sees"] = "; ".join(_sees(ranks[ids == i]) for i in range(1, int(ids.max()) + 1))
+    if example.get("next_sentence_weights", 1.0) > 0 and "next_sentence_labels" in example:
         said["next sentence"] = "B is random (label 1)" if example["next_sentence_labels"] else "B follows A (label 0)"
     if "sentence_order_labels" in example:
         said["sentence order"] = "swapped (label 1)" if example["sentence_order_labels"] else "A, then B (label 0)"
     return said
+
+
+def _sees(ranks: np.ndarray) -> str:
+    """What the tokens of a segment see, by their ranks."""
+    step = np.diff(ranks)
+    for name, is_so in {"all tokens": step == 0, "those before": step > 0, "those after": step < 0}.items():
+        if is_so.all():
+            return name
+    return "A all of A, B those before"
 
 
 def _place(origin: np.ndarray, files: Sequence[str]) -> str:

@@ -112,7 +112,8 @@ def encoder(batch: Records, length: int, max_predictions: int, packs: Packs = No
 
     Args:
       batch: examples with "tokens" and "token_types" int32 [any], "masked_positions" and "masked_targets" int32 [any],
-        and possibly "is_random_next" or "is_swapped", an int32 scalar.
+        possibly "is_random_next" or "is_swapped", an int32 scalar, -1 where there is nothing to tell, "ranks" int32
+        [any], one for each token, and "mask_kind", an int32 scalar.
       length: length of the encoder's features.
       max_predictions: length of the masked features.
       packs: which examples a row is made of; None: one each.
@@ -120,7 +121,8 @@ def encoder(batch: Records, length: int, max_predictions: int, packs: Packs = No
     Returns:
       encoder_{input_tokens,token_types,segment_ids,positions} [length], masked_{positions,targets,weights}
       [max_predictions]; next_sentence_{labels,weights} [] if the records have "is_random_next", and
-      sentence_order_{labels,weights} [] if they have "is_swapped".
+      sentence_order_{labels,weights} [] if they have "is_swapped"; encoder_ranks [length] if they have "ranks", and
+      masked_kinds [max_predictions], at each position its record's, if they have "mask_kind".
 
     Raises:
       ValueError: more tokens or masked positions than fit; packed rows of examples with such a label: there is one
@@ -145,13 +147,18 @@ def encoder(batch: Records, length: int, max_predictions: int, packs: Packs = No
         "masked_targets": masked.rows(batch["masked_targets"].values),
         "masked_weights": masked.weights(),
     }
+    if "ranks" in batch:
+        features["encoder_ranks"] = layout.rows(batch["ranks"].values)
+    if "mask_kind" in batch:
+        features["masked_kinds"] = masked.rows(np.repeat(batch["mask_kind"], positions.lengths))
     for label, name in (("is_random_next", "next_sentence"), ("is_swapped", "sentence_order")):
         if label not in batch:
             continue
         if packs is not None:
             raise ValueError(f"a packed row has no place for the {name} labels of its examples")
         labels = batch[label].astype(np.int32)
-        features |= {f"{name}_labels": labels, f"{name}_weights": np.ones_like(labels, np.float32)}
+        weights = (labels >= 0).astype(np.float32)
+        features |= {f"{name}_labels": np.maximum(labels, 0), f"{name}_weights": weights}
     return features
 
 

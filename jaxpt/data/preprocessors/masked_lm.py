@@ -13,7 +13,7 @@ import seqio
 import tensorflow as tf
 
 from jaxpt.data.preprocessors import units
-from jaxpt.data.preprocessors.batched import Batch, bits, choose, derived, one_to_one, uniform
+from jaxpt.data.preprocessors.batched import Batch, bits, choose, derived, one_to_one, places, uniform
 from jaxpt.data.preprocessors.words import word_starts
 
 Rounding = Literal["nearest", "random", "up"]
@@ -45,11 +45,12 @@ def mask(
         random   floor(rate · length + u), u uniform on [0, 1) (RoBERTa)
         up       ceil(rate · length), the special tokens not counted (SpanBERT)
 
-    Single pieces are exactly n and uniform; `units.choose` says how words, n-grams and spans are chosen. Each piece, or
-    of spans each unbroken run of chosen pieces as one, becomes [MASK], random ids, or stays.
+    Single pieces are exactly n and uniform; `units.choose` says how words, n-grams, spans and runs are chosen. Each
+    piece, or of spans each unbroken run of chosen pieces as one, becomes [MASK], random ids, or stays.
 
     Args:
-      batch: records with "tokens" int32 [length]; their other features are passed through.
+      batch: records with "tokens" int32 [length], and possibly "end_is_text", an int32 scalar: where it is 1, the last
+        token is like any other, though it be [SEP]; their other features are passed through.
       keys: of the records' draws.
       rate: fraction of tokens chosen.
       max_predictions: most tokens chosen.
@@ -60,7 +61,7 @@ def mask(
       cls: id of [CLS], never chosen.
       sep: id of [SEP], never chosen.
       unit: what is chosen as a whole.
-      shares: of units of 1, 2, … words; sums to 1. Not for pieces.
+      shares: of units of 1, 2, … words (of a run: pieces); sums to 1. Not for pieces.
       rounding: of the number chosen.
       never: ids that are no random ids, ascending.
       vocabulary: says where words start (`word_starts`). Not for pieces.
@@ -80,7 +81,13 @@ def mask(
     """
     tokens = batch["tokens"]
     tokens_N, start_R = tokens.values, tokens.row_starts()
-    candidates = tf.where((tokens_N != cls) & (tokens_N != sep))[:, 0]
+    is_text_N = (tokens_N != cls) & (tokens_N != sep)
+    if "end_is_text" in batch:
+        last_N = tf.repeat(
+            tf.where(batch["end_is_text"] > 0, tf.cast(tokens.row_lengths(), tf.int32) - 1, -1), tokens.row_lengths()
+        )
+        is_text_N |= places(tokens) == last_N
+    candidates = tf.where(is_text_N)[:, 0]
     first_R1 = tf.searchsorted(candidates, tokens.row_splits)
     sizes_R = first_R1[1:] - first_R1[:-1]
     n_R = _count(rounding, rate, tokens.row_lengths(), sizes_R, keys)
@@ -88,7 +95,7 @@ def mask(
     if unit == "piece":
         place_RxP, real_RxP = choose(derived(keys, 1), sizes_R, n_R)
     else:
-        starts_V = word_starts(vocabulary)
+        starts_V = np.ones(vocab_size, bool) if unit == "run" else word_starts(vocabulary)
 
         def chosen(keys_R: np.ndarray, *text: np.ndarray) -> np.ndarray:
             *text, n_R = text

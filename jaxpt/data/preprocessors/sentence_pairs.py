@@ -36,6 +36,8 @@ class _Rules(NamedTuple):
     short_probability: float
     single: bool
     swap: bool
+    random_share: float
+    least: int
 
 
 def make(
@@ -48,18 +50,20 @@ def make(
     sep: int,
     single: bool = False,
     swap: bool = False,
+    random_share: float = 0.5,
+    least: int = 1,
     shard: int = 0,
 ) -> tf.data.Dataset:
     """Makes pairs of texts out of documents, in `dupe_factor` passes, each with other pairs.
 
     In each pass a document aims at pairs of length - 3 tokens, or with `short_probability` at a number drawn from
     2 … length - 3. Whole sentences are collected up to the aim; the first of them, a number drawn from 1 … n - 1, are
-    text a. With probability 1/2, and always if there is one sentence alone, text b is drawn: sentences from a random
-    one on of a random document (another one, if 10 draws find it), up to the aim; the sentences not used are put back.
-    Otherwise b is the rest. A pair that is too long loses tokens of its longer text (b if they are equal), each from
-    the front or the back by the toss of a coin.
+    text a. With probability `random_share`, and always if there is one sentence alone, text b is drawn: sentences from
+    a random one on of a random document (another one, if 10 draws find it), up to the aim; the sentences not used are
+    put back. Otherwise b is the rest. A pair that is too long loses tokens of its longer text (b if they are equal),
+    each from the front or the back by the toss of a coin.
 
-    With `swap`, b is always the rest, but a and b change places with probability 1/2 (ALBERT). As in its program a
+    With `swap`, b is always the rest, but a and b change places with this probability (ALBERT). As in its program a
     sentence that is left alone still gets a b drawn at random, under the label of a swap.
 
     Args:
@@ -72,6 +76,8 @@ def make(
       sep: id of [SEP].
       single: texts of one sentence each (RoBERTa's SENTENCE-PAIR), whatever the aim.
       swap: pairs to be put in order, instead of random ones.
+      random_share: probability of a drawn (or swapped) text b; 1/2 in BERT and ALBERT.
+      least: fewest sentences that are collected, where the document has so many left; 2: fewer are left alone.
       shard: number of this run of documents in the corpus: others draw otherwise.
 
     Returns:
@@ -108,7 +114,7 @@ def make(
         rows = tf.data.Dataset.range(dupe_factor * groups).map(of_group, num_parallel_calls=tf.data.AUTOTUNE)
         return rows.unbatch().map(lambda row: _record(corpus, row, cls, sep, swap), num_parallel_calls=tf.data.AUTOTUNE)
 
-    rules = _Rules(length - 3, short_probability, single, swap)
+    rules = _Rules(length - 3, short_probability, single, swap, random_share, least)
     return tf.data.Dataset.range(1).map(read).flat_map(pairs)
 
 
@@ -174,9 +180,10 @@ def _next_pairs(
     a_seed, coin_seed, doc_seed, start_seed, cut_seed = tf.unstack(tf.random.split(seed, 5))
     last_G = tf.gather(sentence, docs_G + 1)
     end_G = tf.minimum(next_G + 2, last_G) if rules.single else _reach(token, next_G, aim_G, last_G)
+    end_G = tf.maximum(end_G, tf.minimum(next_G + rules.least, last_G))
     count_G = end_G - next_G
     a_end_G = next_G + 1 + _below(tf.maximum(count_G - 1, 1), a_seed)
-    coin_G = tf.random.stateless_uniform(tf.shape(docs_G), coin_seed) < 0.5
+    coin_G = tf.random.stateless_uniform(tf.shape(docs_G), coin_seed) < rules.random_share
     is_random_G = (count_G == 1) | (coin_G & (not rules.swap))
 
     other_G = _other_document(docs_G, tf.size(sentence, tf.int64) - 1, doc_seed)

@@ -22,7 +22,7 @@ import numpy as np
 
 from jaxpt.data.preprocessors.batched import derived, uniform
 
-Unit = Literal["piece", "word", "ngram", "span"]
+Unit = Literal["piece", "word", "ngram", "span", "run"]
 
 
 class Words(NamedTuple):
@@ -83,12 +83,13 @@ def choose(keys_R: np.ndarray, words: Words, counts_R: np.ndarray, unit: Unit, s
         span         A place that is not chosen yet is drawn. Its word and those after it are taken, also where some
                      have been before, up to exactly the count, which may split the last word (SpanBERT). Spans that
                      touch become one.
+        run          A span of pieces instead of words (UniLM).
 
     Args:
       keys_R: uint64.
-      words: of the records.
+      words: of the records; of runs each piece by itself.
       counts_R: int32, most places chosen, at most as many as there are.
-      unit: "word", "ngram" or "span".
+      unit: "word", "ngram", "span" or "run".
       shares: probability of 1, 2, … words in a unit.
 
     Returns:
@@ -115,7 +116,7 @@ def choose(keys_R: np.ndarray, words: Words, counts_R: np.ndarray, unit: Unit, s
         at_OxK = (words.splits_R1[open_O] + order_RxW[open_O, visit])[:, None] + nth_K
         was_OxK, run_OxK = taken_A[at_OxK] > 0, run_A[at_OxK]
         of_unit_OxK = (nth_K < lengths_RxW[open_O, visit, None]) & (run_OxK == run_OxK[:, :1])
-        if unit == "span":
+        if unit in ("span", "run"):
             is_new_OxK = of_unit_OxK & ~was_OxK & ~was_OxK[:, :1]
             size_OxK = np.where(is_new_OxK, size_A[at_OxK], 0)
             room_OxK = left_O - np.cumsum(size_OxK, axis=1) + size_OxK
