@@ -11,6 +11,8 @@ from jaxpt.config import Config, SourceConfig
 from jaxpt.data.foreign import subtasks
 from jaxpt.data.order import Mixture, proportional
 from jaxpt.data.sources import Source
+from jaxpt.errors import UserError
+from jaxpt.objectives.base import Objective
 
 ALONE = "data"
 """Name of the task of a recipe without a mixture."""
@@ -67,6 +69,19 @@ def mixture(config: Config, tasks: Sequence[Part], sizes: Sequence[int], key: in
     if None in rates:
         rates = proportional(sizes, config.data.mixture_temperature, config.data.mixture_cap)
     return Mixture(rates, key)
+
+
+def languages(sources: Sequence[Source]) -> list[str]:
+    """The languages of several sources, each once, in the order in which they come."""
+    return list(dict.fromkeys(source.language for source in sources if source.language is not None))
+
+
+def check_languages(objective: Objective, tasks: Sequence[Part]) -> None:
+    """Raises UserError where an objective needs to know the language of each task, and one does not say it."""
+    for task in tasks:
+        if objective.needs_language and task.config.data.language is None:
+            where = "data.language" if task.name == ALONE else f"data.mixture: language of task {task.name!r}"
+            raise UserError(f"{where} is missing: objective.kind: {objective.kind} wants it, such as language: de_DE")
 
 
 def texts(sources: Sequence[Source]) -> Iterator[str]:

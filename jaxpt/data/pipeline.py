@@ -91,6 +91,7 @@ def prepare(
     if data.packing:
         objective.check_packing()
     parts = mixtures.parts(config)
+    mixtures.check_languages(objective, parts)
     with progress(report) as say:
         sources = [open_source(part.config.data, objective.examples(data.length)) for part in parts]
         known = [source.fingerprint() for source in sources]  # reads files: once
@@ -163,7 +164,9 @@ def _tokenizer(config: Config, sources: list[Source], known: list[Any], say: Pro
     """Loaded from `data.tokenizer.path` or the run, found in the cache, or trained; and kept in the run."""
     settings, size = config.data.tokenizer, config.model.vocab_size
     own = Path(config.run_dir) / "tokenizer" if config.run_dir else None
+    languages = mixtures.languages(sources)
     checks = {"lowercase": settings.lowercase, "extra_ids": settings.extra_ids, "max_size": size}
+    checks |= {"languages": languages}
     if own is not None and own.is_dir():
         return tokenizers.load(own, settings.kind, **checks)
     if settings.path is not None:
@@ -202,15 +205,18 @@ def _trained(config: Config, sources: list[Source], known: list[Any], say: Progr
         raise UserError("data.tokenizer.path is missing: data.task gives token ids, so its vocabulary has to be named")
     identity = settings.model_dump() | {"size": size, "format": FORMAT}
     identity["source"] = known if len(known) > 1 else known[0]
+    languages = mixtures.languages(sources)
+    if languages:
+        identity["languages"] = languages
     directory = cache_root(config) / "tokenizers" / _hash(identity)
     try:
-        return tokenizers.load(directory, settings.kind)
+        return tokenizers.load(directory, settings.kind, languages=languages)
     except UserError:  # not there yet, or torn
         say.update(f"training a {settings.kind} vocabulary of {size:,} ids")
     texts = mixtures.texts(sources)
     shutil.rmtree(directory, ignore_errors=True)
-    _publish(tokenizers.train(texts, settings, size), directory)
-    return tokenizers.load(directory, settings.kind)
+    _publish(tokenizers.train(texts, settings, size, languages=languages), directory)
+    return tokenizers.load(directory, settings.kind, languages=languages)
 
 
 # ---- records --------------------------------------------------------------------------------------------------------
@@ -244,7 +250,8 @@ def _store(
 
 def _reading(config: Config) -> dict[str, Any]:
     """Settings of the data that change which documents a file gives."""
-    return config.data.model_dump(include={"source", "documents", "field", "task", "modules"}, mode="json")
+    named = {"source", "documents", "field", "task", "modules"} | ({"language"} if config.data.language else set())
+    return config.data.model_dump(include=named, mode="json")
 
 
 def _counts(store: Store) -> dict[str, int]:

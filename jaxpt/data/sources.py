@@ -54,6 +54,7 @@ class Source:
     """The documents of a corpus, by split.
 
     Attributes:
+      language: of its text, where the configuration says it.
       failure: the mistake that ended a reading inside tf.data, which would hide it.
       counts: {split: {"documents": n, "empty": n, "files": {file: documents before any is held out}}} of the last
         reading that came to its end.
@@ -77,7 +78,7 @@ class Source:
         """
         self._identity = dict(identity or {})
         self._files, self._read, self._fraction, self._cut, self._size = files, read, fraction, cut, size
-        self.tokenized = tokenized
+        self.tokenized, self.language = tokenized, None
         self.failure: UserError | None = None
         self.counts: dict[str, dict[str, Any]] = {}
         self.consumed = 0
@@ -227,6 +228,12 @@ def open_source(data: DataConfig, examples: int | None = None) -> Source:
     Raises:
       UserError: a file is missing or a directory, a glob matches nothing, a suffix is unknown.
     """
+    source = _open(data, examples)
+    source.language = data.language
+    return source
+
+
+def _open(data: DataConfig, examples: int | None) -> Source:
     if examples is not None:
         from jaxpt.data.examples import Examples
 

@@ -87,23 +87,32 @@ def _directory(module: str) -> Path | None:
     return Path(path).resolve().parent if path else None
 
 
-def bind(call: Call, vocabulary: seqio.Vocabulary, shard: int = 0) -> Callable[[tf.data.Dataset], tf.data.Dataset]:
-    """The SeqIO preprocessor of a call: its arguments bound, the vocabulary and the shard where it asks for them.
+def bind(
+    call: Call, vocabulary: seqio.Vocabulary, shard: int = 0, source: Source | None = None
+) -> Callable[[tf.data.Dataset], tf.data.Dataset]:
+    """The SeqIO preprocessor of a call: its arguments bound, and what is known of the documents where it asks for it.
 
     Args:
       call: name and arguments.
       vocabulary: given to a parameter named `vocabulary`.
       shard: number of the run of documents, given to a parameter named `shard`: one more key of frozen random draws.
+      source: of the documents; its language is given to a parameter named `language`.
 
     Returns:
       A function of a data set.
     """
     function = resolve(call.name)
-    return functools.partial(function, **arguments(function, call, vocabulary, shard))
+    return functools.partial(function, **arguments(function, call, vocabulary, shard, source))
 
 
-def arguments(function: Callable[..., Any], call: Call, vocabulary: seqio.Vocabulary, shard: int = 0) -> dict[str, Any]:
-    """The arguments of a call, with the vocabulary and the shard where the function asks for them."""
+def arguments(
+    function: Callable[..., Any],
+    call: Call,
+    vocabulary: seqio.Vocabulary,
+    shard: int = 0,
+    source: Source | None = None,
+) -> dict[str, Any]:
+    """The arguments of a call, as `bind` gives them."""
     parameters = inspect.signature(function).parameters
     unknown = [k for k in call.kwargs if k not in parameters]
     if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
@@ -111,6 +120,8 @@ def arguments(function: Callable[..., Any], call: Call, vocabulary: seqio.Vocabu
             f"preprocessor {call.name!r} takes no argument {unknown[0]!r}; it takes {', '.join(parameters)}"
         )
     offered = {"vocabulary": vocabulary, "shard": shard}
+    if source is not None:
+        offered |= {"language": source.language}
     return {name: value for name, value in offered.items() if name in parameters} | call.kwargs
 
 
@@ -137,7 +148,11 @@ def make_task(
     return seqio.Task(
         name,
         seqio.FunctionDataSource(lambda split, shuffle_files: source.dataset(split), ["train", "validation"]),
-        preprocessors=[*(bind(call, vocabulary) for call in prepare), seqio.CacheDatasetPlaceholder(), *present],
+        preprocessors=[
+            *(bind(call, vocabulary, source=source) for call in prepare),
+            seqio.CacheDatasetPlaceholder(),
+            *present,
+        ],
         output_features={
             feature: seqio.Feature(vocabulary, add_eos=False, dtype=tf.as_dtype(dtype), rank=len(shape))
             for feature, (shape, dtype) in features.items()
@@ -208,7 +223,7 @@ class Documents:
         ds = self._source.dataset(self._split, shard)
         with seqio.map_seed_manager(number):
             for call in self._calls:
-                ds = bind(call, self._vocabulary, number)(ds)
+                ds = bind(call, self._vocabulary, number, self._source)(ds)
         return ds
 
     def counts(self) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """How each kind of vocabulary is trained: one function for each kind, all deterministic.
 
-Each takes (texts, whether to fold case, ids wanted, sentinels) and gives a tokenizer.
+Each takes (texts, whether to fold case, ids wanted, sentinels) and gives a tokenizer; SentencePiece's also symbols that
+no text gives.
 """
 
 from __future__ import annotations
@@ -8,13 +9,15 @@ from __future__ import annotations
 import collections
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from jaxpt.data import rust_tokenizers, sentencepiece_tokenizers, tokenizers
 from jaxpt.errors import UserError
 
 
-def sentencepiece(texts: list[str], lowercase: bool, vocab_size: int, extra_ids: int) -> tokenizers.Tokenizer:
+def sentencepiece(
+    texts: list[str], lowercase: bool, vocab_size: int, extra_ids: int, control_symbols: Sequence[str] = ()
+) -> tokenizers.Tokenizer:
     import sentencepiece
 
     model = io.BytesIO()
@@ -24,7 +27,8 @@ def sentencepiece(texts: list[str], lowercase: bool, vocab_size: int, extra_ids:
             vocab_size=vocab_size - extra_ids, hard_vocab_limit=False, character_coverage=0.9995,
             pad_id=0, eos_id=1, unk_id=2, bos_id=-1, max_sentence_length=1 << 16,
             normalization_rule_name="nmt_nfkc_cf" if lowercase else "nmt_nfkc",
-            num_threads=4, minloglevel=2,  # the pieces depend on the number of threads: it is fixed
+            control_symbols=list(control_symbols), minloglevel=2,
+            num_threads=4,  # the pieces depend on the number of threads: it is fixed
         )  # fmt: skip
     except RuntimeError as error:
         raise UserError(f"data.tokenizer.vocab_size: {vocab_size}: {str(error).splitlines()[-1]}") from None

@@ -13,6 +13,7 @@ Training is deterministic. Nothing here needs TensorFlow: generation imports thi
 from __future__ import annotations
 
 import abc
+import dataclasses
 import functools
 import hashlib
 import json
@@ -102,7 +103,7 @@ class Tokenizer(abc.ABC):
         SentencePiece's and byte-level pieces start a word with white space ("▁the", "Ġthe"), WordPiece's without "##".
         """
         v = self.vocabulary
-        named = {v.pad, v.unk, v.bos, v.eos, v.cls, v.sep, v.mask, *range(v.size - v.sentinels, v.size)}
+        named = {v.pad, v.unk, v.bos, v.eos, v.cls, v.sep, v.mask, *v.languages, *range(v.size - v.sentinels, v.size)}
         pieces = self.tokens(range(v.size))
         if self.kind == "wordpiece":
             return np.array([i in named or not p.startswith("##") for i, p in enumerate(pieces)])
@@ -125,7 +126,9 @@ class Tokenizer(abc.ABC):
     def _shown(self, ids: Iterable[int]) -> list[int]:
         """Ids without those that stand for no text, and those that a larger model knows and the vocabulary does not."""
         v = self.vocabulary
-        hidden = {v.bos, v.eos, v.cls, v.sep} | ({v.pad} if self.tokens([v.pad])[0] in SPECIALS["pad"] else set())
+        hidden = {v.bos, v.eos, v.cls, v.sep, *v.languages} | (
+            {v.pad} if self.tokens([v.pad])[0] in SPECIALS["pad"] else set()
+        )
         return [i for i in map(int, ids) if i not in hidden and 0 <= i < self.vocabulary.size]
 
 
@@ -139,6 +142,7 @@ def load(
     lowercase: bool | None = None,
     extra_ids: int | None = None,
     max_size: int | None = None,
+    languages: Sequence[str] = (),
 ) -> Tokenizer:
     """Reads a vocabulary.
 
@@ -150,12 +154,14 @@ def load(
       extra_ids: sentinels of a SentencePiece model; by default what `tokenizer_config.json` says, else 100. Where that
         file or `config.json` names ALBERT, XLNet, XLM-R or Llama, its rules hold and there are none.
       max_size: more ids than this are an error (`model.vocab_size`).
+      languages: tokens that it must hold.
 
     Returns:
       The tokenizer.
 
     Raises:
-      UserError: no such file, a damaged one, another kind or case than wanted, or too many ids.
+      UserError: no such file, a damaged one, another kind or case than wanted, too many ids, or a language without a
+        token.
     """
     found, files = _find(Path(path), kind)
     settings = _read_settings(files[0].parent, "tokenizer_config.json")
@@ -178,6 +184,11 @@ def load(
         sentinels = tokenizer.vocabulary.sentinels
         extra = f" (with data.tokenizer.extra_ids: {sentinels})" if sentinels else ""
         raise UserError(f"{path}: {tokenizer.vocabulary.size} token ids{extra}, but model.vocab_size is {max_size}")
+    if languages:
+        ids = {piece: i for i, piece in enumerate(tokenizer.tokens(range(tokenizer.vocabulary.size)))}
+        if missing := [name for name in languages if name not in ids]:
+            raise UserError(f"{path}: no token {missing[0]!r} (data.language) in this vocabulary")
+        tokenizer.vocabulary = dataclasses.replace(tokenizer.vocabulary, languages=tuple(ids[x] for x in languages))
     return tokenizer
 
 
@@ -235,7 +246,11 @@ def _read(kind: str | None, files: list[Path], settings: dict[str, Any], extra_i
 
 
 def train(
-    texts: Iterable[str], config: TokenizerConfig, vocab_size: int, out_dir: str | Path | None = None
+    texts: Iterable[str],
+    config: TokenizerConfig,
+    vocab_size: int,
+    out_dir: str | Path | None = None,
+    languages: Sequence[str] = (),
 ) -> Tokenizer:
     """Trains a vocabulary, and saves it where a directory is given.
 
@@ -244,6 +259,7 @@ def train(
       config: kind, case, sentinels.
       vocab_size: ids wanted, special ones included. A small corpus may give fewer.
       out_dir: directory for the files, or None.
+      languages: tokens that no text gives, one for each language (SentencePiece).
 
     Returns:
       The tokenizer. The same texts give the same one.
@@ -254,12 +270,20 @@ def train(
     kept = _first(texts, config.characters)
     if not kept:
         raise UserError("data.tokenizer: no text to train a vocabulary on")
-    least = {"sentencepiece": 3 + _extra(config), "wordpiece": len(BERT_SPECIALS), "bpe": 257}[config.kind]
+    if languages and config.kind != "sentencepiece":
+        raise UserError(
+            f"data.tokenizer.kind: a {config.kind} vocabulary is not trained with tokens of languages; take "
+            "sentencepiece, or name a vocabulary that holds them with data.tokenizer.path"
+        )
+    least = {"sentencepiece": 3 + len(languages) + _extra(config), "wordpiece": len(BERT_SPECIALS), "bpe": 257}[
+        config.kind
+    ]
     if vocab_size <= least:
         raise UserError(f"data.tokenizer.vocab_size: {vocab_size} is too small, {config.kind} needs more than {least}")
     from jaxpt.data import tokenizer_training
 
-    tokenizer = getattr(tokenizer_training, config.kind)(kept, config.lowercase, vocab_size, _extra(config))
+    of_kind = {"control_symbols": languages} if languages else {}
+    tokenizer = getattr(tokenizer_training, config.kind)(kept, config.lowercase, vocab_size, _extra(config), **of_kind)
     if out_dir is not None:
         tokenizer.save(out_dir)
     return tokenizer

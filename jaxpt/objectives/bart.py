@@ -11,9 +11,8 @@ BOS, where the vocabulary has one, and EOS enclose both sides; the decoder start
 mask, or its first sentinel where it has none.
 
 The defaults are the paper's large model's: infilling of 30 % of the words, spans of 3 words on average, all sentences
-permuted. The released scripts have poisson_lambda: 3.5 and random_probability: 0.1; mBART has mask_rate: 0.35 and
-poisson_lambda: 3.5, and a language id at the end of either side, which is not here. Papers:
-https://arxiv.org/abs/1910.13461, mBART https://arxiv.org/abs/2001.08210
+permuted. The released scripts have poisson_lambda: 3.5 and random_probability: 0.1.
+Paper: https://arxiv.org/abs/1910.13461
 """
 
 from __future__ import annotations
@@ -58,11 +57,13 @@ class Bart(TextDenoising):
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         if vocabulary.eos is None:
-            raise UserError("bart needs a vocabulary with EOS; data.tokenizer.kind: sentencepiece has it")
+            raise UserError(f"{self.kind} needs a vocabulary with EOS; data.tokenizer.kind: sentencepiece has it")
         if length < 8:
-            raise UserError(f"data.length: {length} is too short for bart, at least 8 is needed")
+            raise UserError(f"data.length: {length} is too short for {self.kind}, at least 8 is needed")
         if not any((self.permute_sentences, self.mask_rate, self.insert_rate, self.rotate)):
-            raise UserError("objective: bart without any noise has nothing to restore; set objective.mask_rate: 0.3")
+            raise UserError(
+                f"objective: {self.kind} without any noise has nothing to restore; set objective.mask_rate: 0.3"
+            )
         if (self.mask_rate and self.replace != "nothing") or self.insert_rate:
             mask_id(vocabulary, self.kind)
 

@@ -50,6 +50,8 @@ class Vocabulary:
     mask: int | None = None
     sentinels: int = 0
     """How many sentinels; the first is id size-1, the next size-2, …"""
+    languages: tuple[int, ...] = ()
+    """The tokens of the recipe's languages."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +90,8 @@ class Objective(ObjectiveConfig):
     """In words, the target positions on which model and baseline are compared."""
     states: ClassVar[str] = "encode"
     """The encoder's method whose hidden states its `logits` take."""
+    needs_language: ClassVar[bool] = False
+    """Whether every source has to say its language."""
 
     def coefficients(self) -> dict[str, float]:
         """{loss part: its weight in the total}."""

@@ -206,7 +206,8 @@ def _style(token: int, vocabulary: Vocabulary) -> Style:
     if _is_sentinel(token, vocabulary):
         return "sentinel"
     named = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")
-    return "special" if token in [getattr(vocabulary, name) for name in named] else "text"
+    special = [*vocabulary.languages, *(getattr(vocabulary, name) for name in named)]
+    return "special" if token in special else "text"
 
 
 def _word(token: int, tokenizer: Pieces) -> str:

@@ -19,12 +19,12 @@ def train(config: Config, out: str) -> None:
     Raises:
       UserError: the text cannot be read, or is too little for the kind.
     """
-    from jaxpt.data import tokenizers
+    from jaxpt.data import mixtures, tokenizers
     from jaxpt.data.sources import open_source
 
-    settings = config.data.tokenizer
-    texts = (text for _, _, text in open_source(config.data).documents("train") if isinstance(text, str))
-    tokenizer = tokenizers.train(texts, settings, settings.vocab_size or config.model.vocab_size, out)
+    settings, sources = config.data.tokenizer, [open_source(part.config.data) for part in mixtures.parts(config)]
+    size, languages = settings.vocab_size or config.model.vocab_size, mixtures.languages(sources)
+    tokenizer = tokenizers.train(mixtures.texts(sources), settings, size, out, languages)
     print(f"wrote {out}: {tokenizer.kind}, {tokenizer.vocabulary.size:,} ids")
 
 

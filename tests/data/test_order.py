@@ -47,5 +47,9 @@ def test_one_example_is_what_it_is_among_many():
 def test_shares_by_size():
     assert proportional([1, 3]) == [0.25, 0.75]
     assert proportional([10**6, 10**9], cap=10**5) == [0.5, 0.5]
+    english, swahili = 3_067_000_000, 988_000  # pages of mC4
+    quotas = Mixture(proportional([english, swahili], temperature=1 / 0.3), key=0).quotas
+    share = english**0.3 / (english**0.3 + swahili**0.3)  # p(L) ∝ |L|^0.3
+    np.testing.assert_allclose(quotas[0] / sum(quotas), share, rtol=0.01)
     mt5 = proportional([100, 10_000], temperature=1 / 0.3)
     np.testing.assert_allclose(mt5[1] / mt5[0], 100**0.3)

@@ -5,6 +5,7 @@ prediction of a target cannot see it: neither in the encoder's inputs nor in wha
 """
 
 import functools
+from types import SimpleNamespace
 
 import flax.linen as nn
 import jax
@@ -24,6 +25,7 @@ from jaxpt.objectives.causal_lm import CausalLM
 from jaxpt.objectives.denoising import Denoising
 from jaxpt.objectives.fill_in_the_middle import FillInTheMiddle
 from jaxpt.objectives.mass import Mass
+from jaxpt.objectives.mbart import MBart
 from jaxpt.objectives.prefix_lm import PrefixLM
 from jaxpt.objectives.salient_spans import SalientSpans
 from jaxpt.objectives.seq2seq import EncoderDecoder
@@ -44,6 +46,7 @@ ENCODER_DECODERS = {
     "prefix_and_rest": Denoising(noise="prefix_lm"),
     "bart": Bart(mask_rate=0.3, insert_rate=0.1, rotate=0.5),
     "token_deletion": Bart(mask_rate=0.3, mask_length="subword", replace="nothing"),
+    "mbart": MBart(),
     "mass": Mass(),
     "ul2": UL2(),
     "salient_spans": SalientSpans(targets_length=16),
@@ -68,7 +71,7 @@ def made(name):
     pipeline, vocabulary = OBJECTIVES[name].pipeline(LENGTH, VOCABULARY, seed=0), seqio.ByteVocabulary(SENTINELS)
     ds = documents()
     for call in pipeline.prepare:
-        ds = bind(call, vocabulary)(ds)
+        ds = bind(call, vocabulary, source=SimpleNamespace(language="A"))(ds)
     records = list(ds.as_numpy_iterator())
     batch = {
         feature: tf.ragged.constant([list(r[feature]) for r in records], tf.int32, row_splits_dtype=tf.int64)

@@ -296,5 +296,5 @@ def at_starts(values: tf.Tensor, x: tf.RaggedTensor, value: int | bool) -> tf.Te
 
 
 def origin(batch: Batch) -> Batch:
-    """Where the records are from, if that is known."""
-    return {name: batch[name] for name in ("origin",) if name in batch}
+    """Where the records are from, and the tokens of their languages, if those are known."""
+    return {name: batch[name] for name in ("origin", "language") if name in batch}

@@ -11,6 +11,8 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
+from jaxpt.data.vocabularies import pieces
+
 # A sentence ends at . ! or ?, closing quotes and brackets included, before white space and a capital or opening quote.
 _SENTENCE_END = r"""([.!?]["'”’)\]]*)\s+(["'“‘(\[]*\p{Lu}|["'“‘])"""
 
@@ -91,6 +93,26 @@ def tokenize_sentences(
 
     ds = ds.map(encode, num_parallel_calls=tf.data.AUTOTUNE)
     return ds.filter(lambda ex: tf.size(ex["tokens"]) > 0)
+
+
+def mark_language(ds: tf.data.Dataset, vocabulary: seqio.Vocabulary, language: str) -> tf.data.Dataset:
+    """Gives each record the token of its language.
+
+    Args:
+      ds: records of a source.
+      vocabulary: holds the token.
+      language: the token as it is written, such as "de_DE".
+
+    Returns:
+      The records with "language": int32 scalar.
+
+    Example:
+      >>> ds = tf.data.Dataset.from_tensors({"tokens": [7, 8]})
+      >>> int(next(mark_language(ds, seqio.ByteVocabulary(), "A").as_numpy_iterator())["language"])
+      68
+    """
+    token = tf.constant(pieces(vocabulary).index(language), tf.int32)
+    return ds.map(lambda ex: {**ex, "language": token}, num_parallel_calls=tf.data.AUTOTUNE)
 
 
 def ragged(x: tf.Tensor | tf.RaggedTensor) -> tf.RaggedTensor:

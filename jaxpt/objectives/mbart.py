@@ -1,0 +1,53 @@
+"""mBART: BART's noise on texts of many languages, each side of which ends with the token of its language.
+
+    text     Where did the cat go? It slept.        (of the task with language: en_XX)
+    inputs   It slept. Where <M> go? </s> en_XX     sentences permuted, 35 % of the words infilled
+    decoder  en_XX Where did the cat go? It slept. </s>
+    targets  Where did the cat go? It slept. </s> en_XX
+
+Each task of `data.mixture` says its `language`, as the vocabulary's token is written: a SentencePiece vocabulary that
+is trained here gets these tokens, one that is loaded has to hold them. Shares of the languages are the mixture's.
+<M> is the vocabulary's mask, or its first sentinel where it has none. The paper also puts </s> between sentences, which
+is not done here. Paper: https://arxiv.org/abs/2001.08210
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from jaxpt.objectives.bart import Bart, Share
+from jaxpt.objectives.base import Call, Pipeline, Vocabulary
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class MBart(Bart):
+    """Hyperparameters of mBART's noise; the defaults are the paper's."""
+
+    needs_language: ClassVar[bool] = True
+    probe_name: ClassVar[str] = "target tokens without EOS and language"
+
+    kind: Literal["mbart"] = "mbart"
+    mask_rate: Share = 0.35
+    """Share of the words that are masked, those that overlapping spans share counted twice; 0: none."""
+    poisson_lambda: Annotated[float, Field(ge=1, le=32)] = 3.5
+    """Mean words of a span; one of no words is a mask inserted between two tokens."""
+
+    def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
+        # The language's token takes the place of BOS: there is none.
+        bart = super().pipeline(length, dataclasses.replace(vocabulary, bos=None), seed)
+        noise, features = bart.present
+        return Pipeline(
+            prepare=(*bart.prepare, Call("documents.mark_language")),
+            present=(noise, Call("mbart.add_language"), features),
+        )
+
+    def probe(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
+        import numpy as np
+
+        is_language = np.isin(batch["decoder_target_tokens"], vocabulary.languages)
+        return super().probe(batch, vocabulary) * ~is_language
