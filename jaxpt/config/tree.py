@@ -115,6 +115,8 @@ class SourceConfig(Frozen):
     """Text files: one document per line, or documents parted by blank lines."""
     field: str = "text"
     """JSONL, Parquet and TFDS: the field that holds the text."""
+    fields: tuple[str, str] | None = None
+    """JSONL and Parquet: two fields, a text and its translation, for `objective.kind: translation_lm`."""
     language: str | None = None
     """The text's language, as its token in the vocabulary is written (`de_DE`); `objective.kind: mbart` wants it."""
     task: str | None = None

@@ -10,6 +10,7 @@ from typing import Any
 from jaxpt.config import Config, SourceConfig
 from jaxpt.data.foreign import subtasks
 from jaxpt.data.order import Mixture, proportional
+from jaxpt.data.readers import PARTED
 from jaxpt.data.sources import Source
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Objective
@@ -76,16 +77,17 @@ def languages(sources: Sequence[Source]) -> list[str]:
     return list(dict.fromkeys(source.language for source in sources if source.language is not None))
 
 
-def check_languages(objective: Objective, tasks: Sequence[Part]) -> None:
-    """Raises UserError where an objective needs to know the language of each task, and one does not say it."""
+def check(objective: Objective, tasks: Sequence[Part]) -> None:
+    """Raises UserError where a task's source is not one that the objective can take."""
     for task in tasks:
-        if objective.needs_language and task.config.data.language is None:
-            where = "data.language" if task.name == ALONE else f"data.mixture: language of task {task.name!r}"
-            raise UserError(f"{where} is missing: objective.kind: {objective.kind} wants it, such as language: de_DE")
+        try:
+            objective.check_source(task.config.data)
+        except UserError as error:
+            raise UserError(str(error) if task.name == ALONE else f"data.mixture, task {task.name}: {error}") from None
 
 
 def texts(sources: Sequence[Source]) -> Iterator[str]:
     """The training texts of several sources in turn, for a vocabulary of all of them."""
     streams = ((text for _, _, text in source.documents("train") if isinstance(text, str)) for source in sources)
     for group in itertools.zip_longest(*streams):
-        yield from (text for text in group if text is not None)
+        yield from (text.replace(PARTED, "\n") for text in group if text is not None)

@@ -91,7 +91,7 @@ def prepare(
     if data.packing:
         objective.check_packing()
     parts = mixtures.parts(config)
-    mixtures.check_languages(objective, parts)
+    mixtures.check(objective, parts)
     with progress(report) as say:
         sources = [open_source(part.config.data, objective.examples(data.length)) for part in parts]
         known = [source.fingerprint() for source in sources]  # reads files: once
@@ -250,8 +250,8 @@ def _store(
 
 def _reading(config: Config) -> dict[str, Any]:
     """Settings of the data that change which documents a file gives."""
-    named = {"source", "documents", "field", "task", "modules"} | ({"language"} if config.data.language else set())
-    return config.data.model_dump(include=named, mode="json")
+    of_all = config.data.model_dump(include={"source", "documents", "field", "task", "modules"}, mode="json")
+    return of_all | config.data.model_dump(include={"fields", "language"}, mode="json", exclude_none=True)
 
 
 def _counts(store: Store) -> dict[str, int]:

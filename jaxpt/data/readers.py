@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import IO, Any, NamedTuple
 
 from jaxpt.config import DataConfig
@@ -16,6 +16,10 @@ _SUFFIXES = {".txt": "text", ".text": "text", ".md": "text", ".jsonl": "jsonl", 
              ".parquet": "parquet"}  # fmt: skip
 _GZIP_RATIO = 3  # text to its .gz
 _GZIP_PIECES = 16  # a piece of a .gz is reached by unpacking all before it
+
+
+PARTED = "\x1f"
+"""Stands between the two texts of a document, a text and its translation: ASCII's unit separator."""
 
 
 class Mark(NamedTuple):
@@ -71,11 +75,13 @@ def read(path: str, data: DataConfig, mark: Mark) -> Iterator[tuple[int, str]]:
     Raises:
       UserError: names the file and line that is not as it should be.
     """
-    kind = file_format(path, data)
+    kind, fields = file_format(path, data), data.fields or (data.field,)
     if kind == "parquet":
-        return _parquet(path, data.field, mark)
+        return _parquet(path, fields, mark)
     if kind == "jsonl":
-        return _jsonl(path, data.field, mark)
+        return _jsonl(path, fields, mark)
+    if data.fields is not None:
+        raise UserError(f"{path}: a text file has no fields (data.fields); wants JSONL or Parquet")
     return _blocks(path, mark) if data.documents == "blank_line" else _lines(path, mark)
 
 
@@ -99,7 +105,7 @@ def marks(path: str, data: DataConfig, every: int) -> Iterator[tuple[Mark, int]]
     total = size(path)
     kind = file_format(path, data)
     if kind == "parquet":
-        yield from _row_groups(path, data.field, every)
+        yield from _row_groups(path, data.fields or (data.field,), every)
     elif total <= every:
         yield Mark(), total
     else:
@@ -189,7 +195,14 @@ def _blocks(path: str, mark: Mark) -> Iterator[tuple[int, str]]:
         yield number, "\n".join(block)
 
 
-def _jsonl(path: str, field: str, mark: Mark) -> Iterator[tuple[int, str]]:
+def _document(texts: list[str]) -> str:
+    """A text, or two; none where one of the two is missing."""
+    if len(texts) == 1:
+        return texts[0]
+    return PARTED.join(text.replace(PARTED, " ") for text in texts) if all(text.strip() for text in texts) else ""
+
+
+def _jsonl(path: str, fields: Sequence[str], mark: Mark) -> Iterator[tuple[int, str]]:
     for number, line in _lines(path, mark):
         if not line.strip():
             continue
@@ -200,16 +213,23 @@ def _jsonl(path: str, field: str, mark: Mark) -> Iterator[tuple[int, str]]:
             raise UserError(f"{where}: not JSON ({error}); wants one object a line") from None
         if not isinstance(record, dict):
             raise UserError(f"{where}: wants a JSON object, got {type(record).__name__}")
-        if field not in record:
-            raise UserError(
-                f"{where}: no field {field!r} (data.field); it has {', '.join(map(repr, record)) or 'none'}"
-            )
-        if not isinstance(record[field], str):
-            raise UserError(f"{where}: field {field!r} wants a string, got {type(record[field]).__name__}")
-        yield number, record[field].encode("utf-8", "replace").decode()  # JSON can spell half a surrogate pair
+        for field in fields:
+            if field not in record:
+                raise UserError(
+                    f"{where}: no field {field!r} ({_key(fields)}); it has {', '.join(map(repr, record)) or 'none'}"
+                )
+            if not isinstance(record[field], str):
+                raise UserError(f"{where}: field {field!r} wants a string, got {type(record[field]).__name__}")
+        text = _document([record[field] for field in fields])
+        yield number, text.encode("utf-8", "replace").decode()  # JSON can spell half a surrogate pair
 
 
-def _parquet(path: str, field: str, mark: Mark) -> Iterator[tuple[int, str]]:
+def _key(fields: Sequence[str]) -> str:
+    """The setting that names them."""
+    return "data.field" if len(fields) == 1 else "data.fields"
+
+
+def _parquet(path: str, fields: Sequence[str], mark: Mark) -> Iterator[tuple[int, str]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -217,23 +237,25 @@ def _parquet(path: str, field: str, mark: Mark) -> Iterator[tuple[int, str]]:
         with open_file(path) as file:
             table = pq.ParquetFile(file)
             names = table.schema_arrow.names
-            if field not in names:
-                raise UserError(f"{path}: no column {field!r} (data.field); it has {', '.join(map(repr, names))}")
-            kind = table.schema_arrow.field(field).type
-            if pa.types.is_dictionary(kind):
-                kind = kind.value_type
-            if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-                raise UserError(f"{path}: column {field!r} wants strings, it holds {kind}")
+            for field in fields:
+                if field not in names:
+                    has = ", ".join(map(repr, names))
+                    raise UserError(f"{path}: no column {field!r} ({_key(fields)}); it has {has}")
+                kind = table.schema_arrow.field(field).type
+                if pa.types.is_dictionary(kind):
+                    kind = kind.value_type
+                if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+                    raise UserError(f"{path}: column {field!r} wants strings, it holds {kind}")
             number, groups = mark.number, range(mark.offset, table.num_row_groups)
-            for batch in table.iter_batches(batch_size=1024, columns=[field], row_groups=groups):
-                for value in batch.column(0).to_pylist():
-                    yield number, value or ""
+            for batch in table.iter_batches(batch_size=1024, columns=list(fields), row_groups=groups):
+                for values in zip(*(batch.column(field).to_pylist() for field in fields)):
+                    yield number, _document([value or "" for value in values])
                     number += 1
     except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
         raise UserError(f"{path}: not a readable Parquet file ({str(error).splitlines()[0]})") from None
 
 
-def _row_groups(path: str, field: str, every: int) -> Iterator[tuple[Mark, int]]:
+def _row_groups(path: str, fields: Sequence[str], every: int) -> Iterator[tuple[Mark, int]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -248,7 +270,7 @@ def _row_groups(path: str, field: str, every: int) -> Iterator[tuple[Mark, int]]
         group = meta.row_group(index)
         columns = [group.column(i) for i in range(group.num_columns)]
         rows += group.num_rows
-        collected += sum(c.total_uncompressed_size for c in columns if c.path_in_schema == field)
+        collected += sum(c.total_uncompressed_size for c in columns if c.path_in_schema in fields)
         if collected >= every:
             yield start, collected
             start, collected = Mark(index + 1, 0, rows), 0

@@ -55,6 +55,7 @@ class Source:
 
     Attributes:
       language: of its text, where the configuration says it.
+      fields: of two texts that make a document, joined by `readers.PARTED`.
       failure: the mistake that ended a reading inside tf.data, which would hide it.
       counts: {split: {"documents": n, "empty": n, "files": {file: documents before any is held out}}} of the last
         reading that came to its end.
@@ -78,7 +79,7 @@ class Source:
         """
         self._identity = dict(identity or {})
         self._files, self._read, self._fraction, self._cut, self._size = files, read, fraction, cut, size
-        self.tokenized, self.language = tokenized, None
+        self.tokenized, self.language, self.fields = tokenized, None, None
         self.failure: UserError | None = None
         self.counts: dict[str, dict[str, Any]] = {}
         self.consumed = 0
@@ -229,11 +230,13 @@ def open_source(data: DataConfig, examples: int | None = None) -> Source:
       UserError: a file is missing or a directory, a glob matches nothing, a suffix is unknown.
     """
     source = _open(data, examples)
-    source.language = data.language
+    source.language, source.fields = data.language, data.fields
     return source
 
 
 def _open(data: DataConfig, examples: int | None) -> Source:
+    if data.fields is not None and (data.path is None or data.source in ("builtin", "text", "tfds", "task")):
+        raise UserError("data.fields: JSONL and Parquet files have fields; name such files with data.path")
     if examples is not None:
         from jaxpt.data.examples import Examples
 

@@ -96,7 +96,7 @@ def bind(
       call: name and arguments.
       vocabulary: given to a parameter named `vocabulary`.
       shard: number of the run of documents, given to a parameter named `shard`: one more key of frozen random draws.
-      source: of the documents; its language is given to a parameter named `language`.
+      source: of the documents; its `language` and `fields` are given to parameters of these names.
 
     Returns:
       A function of a data set.
@@ -121,7 +121,7 @@ def arguments(
         )
     offered = {"vocabulary": vocabulary, "shard": shard}
     if source is not None:
-        offered |= {"language": source.language}
+        offered |= {"language": source.language, "fields": source.fields}
     return {name: value for name, value in offered.items() if name in parameters} | call.kwargs
 
 

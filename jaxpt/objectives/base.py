@@ -24,7 +24,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from jaxpt.config import ModelConfig, ObjectiveConfig
+from jaxpt.config import ModelConfig, ObjectiveConfig, SourceConfig
 from jaxpt.errors import UserError
 
 if TYPE_CHECKING:
@@ -90,8 +90,6 @@ class Objective(ObjectiveConfig):
     """In words, the target positions on which model and baseline are compared."""
     states: ClassVar[str] = "encode"
     """The encoder's method whose hidden states its `logits` take."""
-    needs_language: ClassVar[bool] = False
-    """Whether every source has to say its language."""
 
     def coefficients(self) -> dict[str, float]:
         """{loss part: its weight in the total}."""
@@ -100,6 +98,13 @@ class Objective(ObjectiveConfig):
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         """Raises UserError for settings that cannot be right; called before anything starts."""
         raise NotImplementedError
+
+    def check_source(self, source: SourceConfig) -> None:
+        """Raises UserError for a source of texts that it cannot take; called before anything is read."""
+        if source.fields is not None:
+            raise UserError(
+                f"data.fields: objective.kind: {self.kind} takes one text, not two; name it with data.field"
+            )
 
     def features(self, length: int) -> dict[str, tuple[tuple[int, ...], str]]:
         """Shape (without the batch) and dtype of each feature of a batch.

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from jaxpt.config import SourceConfig
+from jaxpt.errors import UserError
 from jaxpt.objectives.bart import Bart, Share
 from jaxpt.objectives.base import Call, Pipeline, Vocabulary
 
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
 class MBart(Bart):
     """Hyperparameters of mBART's noise; the defaults are the paper's."""
 
-    needs_language: ClassVar[bool] = True
     probe_name: ClassVar[str] = "target tokens without EOS and language"
 
     kind: Literal["mbart"] = "mbart"
@@ -36,6 +37,11 @@ class MBart(Bart):
     """Share of the words that are masked, those that overlapping spans share counted twice; 0: none."""
     poisson_lambda: Annotated[float, Field(ge=1, le=32)] = 3.5
     """Mean words of a span; one of no words is a mask inserted between two tokens."""
+
+    def check_source(self, source: SourceConfig) -> None:
+        super().check_source(source)
+        if source.language is None:
+            raise UserError(f"data.language is missing: objective.kind: {self.kind} wants it, such as language: de_DE")
 
     def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
         # The language's token takes the place of BOS: there is none.

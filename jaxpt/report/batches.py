@@ -104,6 +104,8 @@ def _masked(example: Example, tokenizer: Pieces) -> list[Span]:
     for position in _real(example, "encoder"):
         if pair and (position == 0 or types[position] != types[position - 1]):
             spans += [Span("\n" if spans else ""), Span(f"{'AB'[int(types[position] > types[0])]}:", "label")]
+        elif _restarts(example, position):
+            spans += [Span("\n"), Span("translation:", "label")]
         else:
             spans += _document_end(example, "encoder", position)
         token, target = int(tokens[position]), chosen.get(position)
@@ -117,6 +119,12 @@ def _masked(example: Example, tokenizer: Pieces) -> list[Span]:
         else:
             spans.append(Span(text, "random", f"random, was {was}"))
     return spans + _padding(example, "encoder")
+
+
+def _restarts(example: Example, position: int) -> bool:
+    """Whether positions start anew inside a segment: with the translation of what stands before."""
+    ids = example["encoder_segment_ids"]
+    return position > 0 and ids[position] == ids[position - 1] and example["encoder_positions"][position] == 0
 
 
 def _corrupted(example: Example, tokenizer: Pieces) -> list[Span]:

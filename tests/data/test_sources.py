@@ -49,6 +49,22 @@ def test_lines_jsonl_parquet_and_gzip_give_the_same_documents(tmp_path, text):
         assert sorted(both(path)) == expected, path
 
 
+def test_two_fields_make_one_document(tmp_path):
+    pairs = [{"en": f"a cat {i}", "de": f"eine Katze {i}"} for i in range(50)]
+    odd = [{"en": "parted\x1fhere", "de": "x"}, {"en": "untranslated", "de": " "}]
+    jsonl = write(tmp_path / "a.jsonl", [json.dumps(pair) for pair in pairs + odd])
+    pq.write_table(pa.Table.from_pylist(pairs + odd), tmp_path / "a.parquet", row_group_size=7)
+    expected = [(0, i, f"eine Katze {i}\x1fa cat {i}") for i in range(50)] + [(0, 50, "x\x1fparted here")]
+    for path in (jsonl, tmp_path / "a.parquet"):
+        assert sorted(both(path, fields=("de", "en"))) == expected
+        with pytest.raises(UserError, match=r"no (field|column) 'fr' \(data.fields\); it has 'en', 'de'"):
+            read(path, fields=("de", "fr"))
+    with pytest.raises(UserError, match="a text file has no fields"):
+        read(write(tmp_path / "a.txt"), fields=("de", "en"))
+    with pytest.raises(UserError, match=r"data.fields: JSONL and Parquet files have fields"):
+        read(fields=("de", "en"))
+
+
 def test_blank_lines_part_documents(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes("\ufeffone\r\ntwo\r\n\r\n \r\nthree\n\n\n".encode() + "\n\n".join(LINES).encode())

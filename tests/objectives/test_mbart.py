@@ -113,7 +113,7 @@ def test_a_run_of_three_languages(tmp_path):
     starts = (batch["decoder_positions"] == 0) & (batch["decoder_segment_ids"] > 0)
     assert set(batch["decoder_input_tokens"][starts]) <= set(names.values())
 
-    with pytest.raises(UserError, match=r"language of task 'fr' is missing: objective.kind: mbart"):
+    with pytest.raises(UserError, match=r"data.mixture, task fr: data.language is missing: objective.kind: mbart"):
         pipeline.prepare(config(tmp_path, languages=("de_DE", None, "en_XX")))
     data.tokenizer.save(tmp_path / "vocabulary")
     with pytest.raises(UserError, match=r"no token 'it_IT' \(data.language\) in this vocabulary"):

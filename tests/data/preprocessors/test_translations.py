@@ -1,0 +1,39 @@
+"""Texts and their translations in one record, over 10,000 pairs of real text."""
+
+import doctest
+
+import numpy as np
+import pytest
+import seqio
+import tensorflow as tf
+
+from jaxpt.data.preprocessors import translations
+from jaxpt.data.readers import PARTED
+from tests.data.preprocessors import corpus
+
+COUNT, SEP, LENGTH = 10_000, 1, 100
+
+
+@pytest.mark.slow
+def test_each_side_is_enclosed_and_long_pairs_are_left_out():
+    texts = [bytes((ids - 3).astype(np.uint8)) for ids in corpus.texts(2 * COUNT)]
+    pairs = [(a, b) for a, b in zip(texts[::2], texts[1::2])]
+    ds = tf.data.Dataset.from_tensor_slices(
+        {"text": [a + PARTED.encode() + b for a, b in pairs], "origin": [[0, i] for i in range(COUNT)]}
+    )
+    ds = translations.join(ds, seqio.ByteVocabulary(), ["de", "en"], LENGTH, SEP, ["en", "fr", "de"], types=True)
+    kept = set()
+    for ex in ds.as_numpy_iterator():
+        number = int(ex["origin"][1])
+        kept.add(number)
+        a, b = (len(text) + 2 for text in pairs[number])
+        sides = [[SEP, *(byte + 3 for byte in text), SEP] for text in pairs[number]]
+        assert ex["tokens"].tolist() == sides[0] + sides[1]
+        assert ex["token_types"].tolist() == [2] * a + [0] * b
+        assert ex["positions"].tolist() == [*range(a), *range(b)]
+    assert kept == {i for i, (a, b) in enumerate(pairs) if len(a) + len(b) + 4 <= LENGTH}
+    assert 0.5 * COUNT < len(kept) < COUNT
+
+
+def test_examples_in_docstrings():
+    assert doctest.testmod(translations).failed == 0
