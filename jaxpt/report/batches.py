@@ -123,8 +123,8 @@ def _masked(example: Example, tokenizer: Pieces) -> list[Span]:
 
 def _restarts(example: Example, position: int) -> bool:
     """Whether positions start anew inside a segment: with the translation of what stands before."""
-    ids = example["encoder_segment_ids"]
-    return position > 0 and ids[position] == ids[position - 1] and example["encoder_positions"][position] == 0
+    ids, positions = example["encoder_segment_ids"], example.get("encoder_positions", np.arange(position + 1))
+    return position > 0 and ids[position] == ids[position - 1] and positions[position] == 0
 
 
 def _corrupted(example: Example, tokenizer: Pieces) -> list[Span]:
