@@ -18,6 +18,7 @@ COMMANDS = [
     ["eval"],
     ["inspect"],
     ["cache"],
+    ["study"],
     ["tokenizer"],
     ["tokenizer", "train"],
     ["tokenizer", "inspect"],

@@ -88,9 +88,7 @@ def write(study: Study, failures: Mapping[str, str] | None = None) -> list[Resul
 def _known_failures(table: Path) -> dict[str, str]:
     """What the last table says of rows that failed."""
     rows = json.loads(table.read_text(encoding="utf-8"))["rows"] if table.exists() else []
-    return {
-        row["name"]: row["status"].removeprefix("failed: ") for row in rows if row["status"].startswith("failed: ")
-    }
+    return {row["name"]: row["status"].removeprefix("failed: ") for row in rows if row["status"].startswith("failed: ")}
 
 
 def _result(study: Study, row: Any, failure: str | None, tasks: dict[str, str]) -> Result:
