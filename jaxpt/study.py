@@ -1,7 +1,7 @@
 """`jaxpt study`: several recipes on the same amount of text, one after the other, and one table of them.
 
-Each row is a run of its own, `jaxpt train` in a process of its own, in STUDY/ROW. What a row was and how it went is read
-from there: a study has no state besides its rows, and goes on by being started again.
+Each row is a run of its own, `jaxpt train` in a process of its own, in STUDY/ROW. What a row was and how it went is
+read from there: a study has no state besides its rows, and goes on by being started again.
 """
 
 from __future__ import annotations
