@@ -95,7 +95,7 @@ def _result(study: Study, row: Any, failure: str | None, tasks: dict[str, str]) 
     run_dir = Path(study.run_dir) / row.name
     known: dict[str, Any] = {"recipe": row.recipe, "run_dir": str(run_dir), "paper": row.paper}
     receipt, started = curves.receipt(run_dir), (run_dir / "config.yaml").exists()
-    finished = receipt is not None and receipt["finished"] and failure is None
+    finished = receipt is not None and receipt["finished"] and not failure
     status = "finished" if finished else f"failed: {failure}" if failure else "under way" if started else "not started"
     try:
         config = configs.load(run_dir) if started else configs.load(row.recipe, study.overrides(row))
