@@ -149,10 +149,10 @@ def budget(plan: Study, config: Config) -> int:
     Raises:
       UserError: the recipe has phases, or its data cannot be prepared.
     """
-    from jaxpt.data import pipeline
-
     if config.train.phases:
         raise UserError("train.phases have steps of their own; in a study with tokens, set train.phases: []")
+    from jaxpt.data import pipeline
+
     name = Path(config.run_dir).name
     data = pipeline.prepare(config, report=lambda line: say(f"[{name}] {line}"), save=False)
     per_step = config.data.batch_size * data.text_per_row

@@ -1,4 +1,4 @@
-"""A study trains its rows on equal amounts of text, loses none to another's mistake, and goes on where it was killed."""
+"""A study trains its rows on equal amounts of text, loses none to another's mistake, and goes on after a kill."""
 
 import doctest
 import json
@@ -27,7 +27,9 @@ SIZES = {"gpt2": 300, "t5": 160, "bert": 160}
 
 def write_study(tmp_path, rows=("gpt2", "t5"), **top):
     """A study of tiny rows on a small corpus."""
-    lines = [f"document number {n} says that the cat sat on the mat and the dog ran to house {n * n}" for n in range(90)]
+    lines = [
+        f"document number {n} says that the cat sat on the mat and the dog ran to house {n * n}" for n in range(90)
+    ]
     (tmp_path / "corpus.txt").write_text("\n".join(lines))
     for family in rows:
         tree = families.tree(family, model={"vocab_size": SIZES[family], "layers": 1}, log={"tensorboard": False})
@@ -58,7 +60,9 @@ def read_until(started, pattern):
 def table(tmp_path):
     """The table's rows without what the clock says."""
     rows = json.loads((tmp_path / "study" / "table.json").read_text())["rows"]
-    return {row["name"]: {k: v for k, v in row.items() if k not in ("wall_seconds", "run_dir", "recipe")} for row in rows}
+    return {
+        row["name"]: {k: v for k, v in row.items() if k not in ("wall_seconds", "run_dir", "recipe")} for row in rows
+    }
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +103,7 @@ def test_a_budget_is_the_same_text_in_all_families(budgets, family):
 def test_phases_have_no_budget(tmp_path):
     plan = load_study(write_study(tmp_path, ["gpt2"], tokens=50), ["train.phases=[{steps: 3}, {}]"])
     config = configs.load(plan.rows[0].recipe, plan.overrides(plan.rows[0]))
-    with pytest.raises(UserError, match="in a study with tokens, set train.phases: "):
+    with pytest.raises(UserError, match="in a study with tokens, set train.phases"):
         study.budget(plan, config)
 
 
