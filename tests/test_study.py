@@ -103,7 +103,7 @@ def test_a_budget_is_the_same_text_in_all_families(budgets, family):
 def test_phases_have_no_budget(tmp_path):
     plan = load_study(write_study(tmp_path, ["gpt2"], tokens=50), ["train.phases=[{steps: 3}, {}]"])
     config = configs.load(plan.rows[0].recipe, plan.overrides(plan.rows[0]))
-    with pytest.raises(UserError, match="in a study with tokens, set train.phases"):
+    with pytest.raises(UserError, match=r"in a study with tokens, set train\.phases"):
         study.budget(plan, config)
 
 
