@@ -6,6 +6,7 @@ read from there: a study has no state besides its rows, and goes on by being sta
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -85,7 +86,7 @@ def _rows(plan: Study, path: str, signals: Signals, stop: bool) -> dict[str, str
     for place, row in enumerate(plan.rows, 1):
         say(f"row {place} of {len(plan.rows)}: {row.name}")
         try:
-            failure = _train(plan, row, f"{path}: row {row.name}", signals)
+            failure = _train(plan, row, f"{path}: row {row.name}", signals) or _probe(plan, row, signals)
         except UserError as error:
             failure = str(error)
         if failure:
@@ -112,6 +113,15 @@ def _train(plan: Study, row: Row, where: str, signals: Signals) -> str:
     _wait(Path(config.run_dir), row.name)
     command = [sys.executable, "-m", "jaxpt", "train", str(row.recipe), *overrides]
     return _run(command, row.name, signals)
+
+
+def _probe(plan: Study, row: Row, signals: Signals) -> str:
+    """Probes a row that is trained, unless it was probed already; why it failed, or nothing."""
+    settings, run_dir = plan.evaluate.probe, Path(plan.run_dir) / row.name
+    if settings is None or curves.probe(run_dir, settings) is not None:
+        return ""
+    words = [f"{key}={json.dumps(value)}" for key, value in settings.model_dump(mode="json").items()]
+    return _run([sys.executable, "-m", "jaxpt", "probe", str(run_dir), *words], row.name, signals)
 
 
 def finished(plan: Study, config: Config) -> int | None:

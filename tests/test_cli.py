@@ -19,6 +19,7 @@ COMMANDS = [
     ["inspect"],
     ["cache"],
     ["study"],
+    ["probe"],
     ["tokenizer"],
     ["tokenizer", "train"],
     ["tokenizer", "inspect"],

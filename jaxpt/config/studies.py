@@ -27,6 +27,27 @@ def _overrides(value: Any) -> Any:
 Overrides = Annotated[tuple[str, ...], BeforeValidator(_overrides), WithJsonSchema({"type": "object"})]
 
 
+class Probe(Frozen):
+    """A linear probe on labelled texts."""
+
+    path: str
+    """Texts to train the classifier on: .jsonl, .csv or .tsv, each also as .gz."""
+    test_path: str
+    """Texts to count on."""
+    text: str = "text"
+    """The field that holds the text."""
+    label: str = "label"
+    """The field that holds the label."""
+    l2: Annotated[float, Field(ge=0)] = 1e-3
+    """Weight of the classifier's penalty l2/2 · |W|²."""
+
+
+class Evaluations(Frozen):
+    """What is measured of each row alike."""
+
+    probe: Probe | None = None
+
+
 class Row(Frozen):
     """One run of a study."""
 
@@ -57,6 +78,7 @@ class Study(Frozen):
     """Tokens of text that each row sees, which gives its `train.steps`; without it each recipe has its own steps."""
     set: Overrides = ()
     """Keys with their values, in the recipes of all rows."""
+    evaluate: Evaluations = Evaluations()
     rows: tuple[Row, ...] = ()
 
     @model_validator(mode="after")
@@ -77,7 +99,8 @@ def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
 
     Args:
       path: a YAML file; `base:` names others under it, as in a recipe.
-      overrides: `key=value`: `tokens=…` and `run_dir=…` are the study's, other keys are set in all rows' recipes.
+      overrides: `key=value`: `tokens=…`, `run_dir=…` and `evaluate.…` are the study's, other keys are set in all
+        rows' recipes.
 
     Returns:
       The study; each row has a recipe, whose path starts at the current directory.
@@ -92,7 +115,7 @@ def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
     """
     path = Path(path)
     tree, origin = read(path)
-    own = [item for item in overrides if item.partition("=")[0] in ("tokens", "run_dir")]
+    own = [item for item in overrides if item.partition("=")[0].partition(".")[0] in ("tokens", "run_dir", "evaluate")]
     for item in own:
         override(tree, origin, item)
     try:
@@ -108,6 +131,22 @@ def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
             "rows": _rows(study, path),
         }
     )
+
+
+def load_probe(words: Sequence[str]) -> Probe:
+    """A probe's settings from `key=value` words.
+
+    Example:
+      >>> load_probe(["path=train.csv", "test_path=test.csv", "label=category"]).label
+      'category'
+    """
+    tree: dict[str, Any] = {}
+    for word in words:
+        override(tree, {}, word)
+    try:
+        return strictly(Probe, tree)
+    except ValidationError as error:
+        raise UserError(f"command line: {explain(error, tree, Probe)[1]}") from None
 
 
 def _rows(study: Study, path: Path) -> tuple[Row, ...]:

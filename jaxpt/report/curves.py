@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from jaxpt.config.studies import Probe
+
 
 @dataclasses.dataclass(frozen=True)
 class Point:
@@ -25,6 +27,16 @@ def receipt(run_dir: Path) -> dict[str, Any] | None:
     """The run's run.json; None where a run has not come to an end yet, by itself or by a signal."""
     path = run_dir / "run.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def probe(run_dir: Path, settings: Probe) -> dict[str, Any] | None:
+    """What a linear probe under these settings found at the end of the run; None where there was none."""
+    path, run = run_dir / "evaluations" / "probe.json", receipt(run_dir)
+    if run is None or not path.exists():
+        return None
+    found = json.loads(path.read_text(encoding="utf-8"))
+    is_it = found["settings"] == settings.model_dump(mode="json") and found["step"] == run["step"]
+    return found if is_it else None
 
 
 def points(run_dir: Path) -> list[Point]:

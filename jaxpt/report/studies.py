@@ -21,8 +21,10 @@ NOTE = """\
 - **tokens** are tokens of text: what the windows of a row's steps hold of the documents, each once, whether the model
   reads it, restores it or both; [CLS], sentinels and padding do not count, repetitions of the text do.
 - **FLOPs** are those of the training steps: matrix products forward × 3, attention in full.
-- Comparable between all rows: parameters, tokens, FLOPs, time (if nothing else ran on the machine), and columns of
-  evaluations. Tokens are equal texts only where the vocabularies are equal.
+- **probe**: texts of a test file whose label a linear classifier reads off the frozen model's mean last hidden state;
+  **untrained**: the same before training.
+- Comparable between all rows: parameters, tokens, FLOPs, time (if nothing else ran on the machine), and the probe.
+  Tokens are equal texts only where the vocabularies are equal.
 - Not comparable between all rows: **losses**, **target loss**, **baseline** and **margin**. Objectives predict other
   tokens from other contexts; these figures can be compared between rows with the same letter under **task**, which have
   the same targets, inputs and validation text. The target loss is that at the positions that the baseline is computed
@@ -54,6 +56,8 @@ class Result:
     baseline: float | None = None
     margin: float | None = None
     """baseline − probe_loss, in nats."""
+    probe: Mapping[str, Any] | None = None
+    """What the linear probe found: "accuracy", "untrained", "most_frequent"."""
     task: str | None = None
     """Rows of one letter have the same targets, inputs and validation text."""
     paper: str | float | None = None
@@ -96,6 +100,8 @@ def _result(study: Study, row: Any, failure: str | None, tasks: dict[str, str]) 
     known: dict[str, Any] = {"recipe": row.recipe, "run_dir": str(run_dir), "paper": row.paper}
     receipt, started = curves.receipt(run_dir), (run_dir / "config.yaml").exists()
     finished = receipt is not None and receipt["finished"] and not failure
+    if study.evaluate.probe is not None:
+        known["probe"] = curves.probe(run_dir, study.evaluate.probe)
     status = "finished" if finished else f"failed: {failure}" if failure else "under way" if started else "not started"
     try:
         config = configs.load(run_dir) if started else configs.load(row.recipe, study.overrides(row))
@@ -166,16 +172,20 @@ def markdown(study: Study, results: Sequence[Result]) -> str:
     heads = ["row", "architecture", "objective", "parameters", "tokens", "steps", "FLOPs", "time", "losses"]
     heads += ["target loss", "baseline", "margin", "task"]
     with_paper = any(result.paper is not None for result in results)
-    heads += ["paper"] * with_paper + ["status"]
-    lines = [_cells(heads), _cells(["---"] * 3 + ["---:"] * 5 + ["---"] + ["---:"] * 3 + ["---"] * (2 + with_paper))]
-    lines += [_cells(_row(result, with_paper)) for result in results]
+    with_probe = study.evaluate.probe is not None
+    heads += ["probe", "untrained"] * with_probe + ["paper"] * with_paper + ["status"]
+    lines = [
+        _cells(heads),
+        _cells(["---"] * 3 + ["---:"] * 5 + ["---"] + ["---:"] * 3 + ["---"] * (2 + 2 * with_probe + with_paper)),
+    ]
+    lines += [_cells(_row(result, with_probe, with_paper)) for result in results]
     budget = f"{study.tokens:,} tokens of text in each row." if study.tokens else "Each recipe has its own steps."
     targets = {f"- targets of {r.objective}: {r.targets}; baseline: {r.baseline_kind}" for r in results if r.targets}
     table, below = "\n".join(lines), "\n".join([NOTE, *sorted(targets)])
     return f"# {study.name}\n\n{study.question}\n\n{budget}\n\n{table}\n\n![loss curves](picture.png)\n\n{below}\n"
 
 
-def _row(r: Result, with_paper: bool) -> list[str]:
+def _row(r: Result, with_probe: bool, with_paper: bool) -> list[str]:
     def nats(value: float | None) -> str:
         return "" if value is None else f"{value:.3f}"
 
@@ -185,6 +195,7 @@ def _row(r: Result, with_paper: bool) -> list[str]:
     cells += ["" if r.flops is None else number(r.flops)]
     cells += ["" if r.wall_seconds is None else duration(r.wall_seconds), ", ".join(parts)]
     cells += [nats(r.validation.get("probe_loss")), nats(r.baseline), nats(r.margin), r.task or ""]
+    cells += [f"{r.probe[name]:.1%}" if r.probe else "" for name in ("accuracy", "untrained") if with_probe]
     return cells + [str(r.paper if r.paper is not None else "")] * with_paper + [r.status]
 
 
