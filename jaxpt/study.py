@@ -6,12 +6,15 @@ read from there: a study has no state besides its rows, and goes on by being sta
 
 from __future__ import annotations
 
+import contextlib
 import json
+import multiprocessing
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
 
@@ -107,7 +110,7 @@ def _train(plan: Study, row: Row, where: str, signals: Signals) -> str:
         say(f"[{row.name}] is finished at step {done}")
         return ""
     if plan.tokens is not None:
-        steps = budget(plan, config)
+        steps = _counted(plan, config)
         overrides.append(f"train.steps={steps}")
         configs.load(row.recipe, overrides, where)
     _wait(Path(config.run_dir), row.name)
@@ -169,6 +172,34 @@ def budget(plan: Study, config: Config) -> int:
     steps = steps_of(plan.tokens, per_step)
     say(f"[{name}] {number(plan.tokens)} tokens of text, {per_step:,.0f} a step: {steps} steps")
     return steps
+
+
+def _counted(plan: Study, config: Config) -> int:
+    """`budget`, in a process of its own: TensorFlow, which prepares the data, would stay in this one's memory."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_count, args=(theirs, plan, config))
+    process.start()
+    theirs.close()
+    try:
+        answer = ours.recv()
+    except EOFError:
+        answer = UserError(f"{config.run_dir}: the process that prepared the data ended before it was done")
+    finally:
+        process.terminate()
+        process.join()
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def _count(answer: Connection, plan: Study, config: Config) -> None:
+    """Sends the steps, or what the user can mend."""
+    with guards.Signals(), contextlib.suppress(guards.Interrupted):
+        try:
+            answer.send(budget(plan, config))
+        except (UserError, OSError) as error:
+            answer.send(UserError(str(error)))
 
 
 def steps_of(tokens: int, per_step: float) -> int:

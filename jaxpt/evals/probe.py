@@ -8,6 +8,7 @@ stand that of the most frequent label, and that of the same probe on the model b
 from __future__ import annotations
 
 import csv
+import functools
 import gzip
 import json
 from collections.abc import Iterator, Sequence
@@ -96,18 +97,18 @@ def pooled(model: nn.Module, params: Any, family: str, tokens: np.ndarray) -> np
       float32 [texts, width].
     """
     method = "decode" if family == "decoder" else "encode"
-
-    @jax.jit
-    def mean(params: Any, tokens: jax.Array) -> jax.Array:
-        is_real = tokens >= 0
-        ids, places = jnp.maximum(tokens, 0), jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
-        hidden = apply(model, params, method, ids, segment_ids=is_real.astype(jnp.int32), positions=places)
-        weights = is_real[..., None].astype(jnp.float32)
-        return (hidden * weights).sum(1) / jnp.maximum(weights.sum(1), 1)
-
     full = np.pad(tokens, ((0, -len(tokens) % _BATCH), (0, 0)), constant_values=-1)
-    parts = [np.asarray(mean(params, full[n : n + _BATCH])) for n in range(0, len(full), _BATCH)]
+    parts = [np.asarray(_mean(model, method, params, full[n : n + _BATCH])) for n in range(0, len(full), _BATCH)]
     return np.concatenate(parts)[: len(tokens)]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _mean(model: nn.Module, method: str, params: Any, tokens: jax.Array) -> jax.Array:
+    is_real = tokens >= 0
+    ids, positions = jnp.maximum(tokens, 0), jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+    hidden = apply(model, params, method, ids, segment_ids=is_real.astype(jnp.int32), positions=positions)
+    weights = is_real[..., None].astype(jnp.float32)
+    return (hidden * weights).sum(1) / jnp.maximum(weights.sum(1), 1)
 
 
 def classify(x_train: np.ndarray, y_train: np.ndarray, x_test: np.ndarray, classes: int, l2: float) -> np.ndarray:
@@ -132,13 +133,17 @@ def classify(x_train: np.ndarray, y_train: np.ndarray, x_test: np.ndarray, class
     """
     centre, scale = x_train.mean(0), x_train.std(0) + 1e-6
     x, y = jnp.asarray((x_train - centre) / scale, jnp.float32), jnp.asarray(y_train)
-    weights = {"w": jnp.zeros((x.shape[1], classes)), "b": jnp.zeros(classes)}
+    found = jax.device_get(_fit(x, y, classes, l2))
+    return (((x_test - centre) / scale) @ found["w"] + found["b"]).argmax(1)
+
+
+@functools.partial(jax.jit, static_argnames="classes")
+def _fit(x: jax.Array, y: jax.Array, classes: int, l2: float) -> dict[str, jax.Array]:
+    solver = optax.lbfgs()
 
     def loss(p: dict[str, jax.Array]) -> jax.Array:
         losses = optax.softmax_cross_entropy_with_integer_labels(x @ p["w"] + p["b"], y)
         return losses.mean() + l2 / 2 * (p["w"] ** 2).sum()
-
-    solver = optax.lbfgs()
 
     def step(carry: Any, _: None) -> tuple[Any, None]:
         p, opt = carry
@@ -146,9 +151,9 @@ def classify(x_train: np.ndarray, y_train: np.ndarray, x_test: np.ndarray, class
         updates, opt = solver.update(grad, opt, p, value=value, grad=grad, value_fn=loss)
         return (optax.apply_updates(p, updates), opt), None
 
-    fit = jax.jit(lambda p: jax.lax.scan(step, (p, solver.init(p)), None, length=_ITERATIONS)[0][0])
-    found = jax.device_get(fit(weights))
-    return (((x_test - centre) / scale) @ found["w"] + found["b"]).argmax(1)
+    start = {"w": jnp.zeros((x.shape[1], classes)), "b": jnp.zeros(classes)}
+    (found, _), _ = jax.lax.scan(step, (start, solver.init(start)), None, length=_ITERATIONS)
+    return found
 
 
 # ---- labelled texts -------------------------------------------------------------------------------------------------
@@ -192,5 +197,5 @@ def _pairs(file: Any, path: Path, settings: Probe) -> Iterator[tuple[str, str]]:
                 if not isinstance(record, dict) or record.get(field) is None:
                     raise UserError(f"{path}: record {number} has no {field!r}; it has {', '.join(map(str, record))}")
             yield str(record[settings.text]), str(record[settings.label])
-    except ValueError as error:
+    except json.JSONDecodeError as error:
         raise UserError(f"{path}: not valid JSON: {error}") from None
