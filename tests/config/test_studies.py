@@ -39,6 +39,8 @@ def test_the_smoke_study_has_every_smoke_recipe():
 def test_what_a_row_sets_is_over_what_all_set_is_over_the_recipe(path):
     study = load_study(path, ["seed=5", "tokens=9", "run_dir=x", "data.path=*.txt"])
     a, b = (load(row.recipe, study.overrides(row)) for row in study.rows)
+    probed = load_study(path, ["evaluate.probe={path: a, test_path: b}", "evaluate.probe.label=c"])
+    assert probed.evaluate.probe.label == "c"
     assert (study.tokens, study.run_dir, a.run_dir, b.run_dir) == (9, "x", "x/a", "x/b")
     assert (a.seed, b.seed, a.train.steps, b.train.steps) == (5, 2, 7, 7)
     assert (a.model.layers, b.model.layers, b.model.embed_dim) == (2, 3, 16), "merged key by key"
@@ -64,6 +66,11 @@ def test_a_glob_adds_the_recipes_that_are_no_rows(tmp_path, recipe):
         ("question: q\nrows: [{name: a, recipe: x}, {name: a, recipe: y}]", "rows: two have the name 'a'"),
         ("question: q\nrows: [{name: a}]", "rows: a has no recipe, and there is no recipe of all rows"),
         ("question: q\nrecipes: '*.yml'", "recipes: no file matches *.yml"),
+        (
+            "question: q\nevaluate: {probe: {path: a, test: b}}",
+            "unknown key evaluate.probe.test; did you mean *test_path*",
+        ),
+        ("question: q\nevaluate: {prob: {}}", "unknown key evaluate.prob; did you mean probe?"),
         ("question: q", "wants rows, each with a name and a recipe"),
     ],
 )

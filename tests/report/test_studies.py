@@ -41,6 +41,7 @@ def plan(tmp_path):
     for family in families.FAMILIES:
         (tmp_path / f"{family}.yaml").write_text(yaml.safe_dump(families.tree(family)))
     tree = {"question": "which is best?", "run_dir": str(tmp_path / "study"), "tokens": 2000}
+    tree["evaluate"] = {"probe": {"path": "a.csv", "test_path": "b.csv"}}
     tree["rows"] = [{"name": n, "recipe": f"{f}.yaml", "paper": PAPER.get(n)} for n, f in rows.items()]
     tree["rows"][1]["set"] = {"model.mlp_dim": 128}
     (tmp_path / "which.yaml").write_text(yaml.safe_dump(tree))
@@ -55,6 +56,10 @@ def plan(tmp_path):
     for name in ("bert", "bert_wide", "gpt2"):
         own = means if name != "gpt2" else {"loss": 3.0, "causal_lm": 3.0, "probe_loss": 3.0}
         canned(plan, name, {"validation": own, "baseline": 4.4, "step": 20}, curve)
+    for name, step in (("bert", 20), ("gpt2", 10)):  # the second one is of an earlier checkpoint
+        (path := Path(plan.run_dir) / name / "evaluations" / "probe.json").parent.mkdir()
+        settings = plan.evaluate.probe.model_dump(mode="json")
+        path.write_text(json.dumps({"settings": settings, "step": step, "accuracy": 0.5, "untrained": 0.4}))
     canned(plan, "t5", metrics=[*curve[:2], '{"step": 11, "train/lo'])
     return plan
 
@@ -86,6 +91,7 @@ def test_table(plan):
     assert [rows[name].status for name in ("gpt2", "t5", "later")] == ["finished", "under way", "not started"]
     assert (rows["t5"].steps, rows["t5"].margin, rows["later"].architecture) == (10, None, "t5")
     directory = Path(plan.run_dir)
+    assert rows["gpt2"].probe is None
     saved = json.loads((directory / "table.json").read_text())
     assert [row["name"] for row in saved["rows"]] == list(rows)
     assert saved["rows"][0]["validation"]["next_sentence"] == 0.5
@@ -93,11 +99,11 @@ def test_table(plan):
     cells = [cell.strip() for cell in next(x for x in text.splitlines() if x.startswith("| bert |")).split("|")[1:-1]]
     assert cells == [
         "bert", "bert", "masked_lm", "12,345", "2,000", "20", "20M", "1m15s", "masked_lm 3.000, next_sentence 0.500",
-        "2.900", "4.400", "1.500", "A", "GLUE 79.6", "finished",
+        "2.900", "4.400", "1.500", "A", "50.0%", "40.0%", "GLUE 79.6", "finished",
     ]  # fmt: skip
     assert "which is best?" in text and "2,000 tokens of text in each row" in text
     widths = {line.count("|") for line in text.splitlines() if line.startswith("|")}
-    assert widths == {16}, "one width for all rows of the table"
+    assert widths == {18}, "one width for all rows of the table"
 
 
 def test_picture(plan):
