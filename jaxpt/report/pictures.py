@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,7 +42,7 @@ def draw(title: str, lines: Sequence[Line], path: Path) -> None:
     from matplotlib.ticker import EngFormatter
 
     with matplotlib.rc_context({"svg.hashsalt": "jaxpt", "font.size": 10, "axes.titlesize": 11}):
-        figure = Figure(figsize=(12, max(4.8, 0.28 * len(lines) + 2.2)), layout="constrained")
+        figure = Figure(figsize=(13, max(4.8, 0.28 * len(lines) + 2.2)), layout="constrained")
         panels = figure.subplots(1, 2, sharey=True)
         for axes, label, where in zip(panels, ("tokens of text seen", "training FLOPs"), ("text_tokens", "flops")):
             for number, line in enumerate(lines):
@@ -53,8 +54,8 @@ def draw(title: str, lines: Sequence[Line], path: Path) -> None:
             axes.spines[["top", "right"]].set_visible(False)
         panels[0].set_ylabel("validation loss at the objective's targets, nats")
         names = panels[0].get_legend_handles_labels()
-        figure.legend(*names, loc="outside right upper", frameon=False, title="dashed: trivial baseline")
-        figure.suptitle(title, x=0.01, ha="left", wrap=True)
+        figure.legend(*names, loc="outside right center", frameon=False, title="dashed: trivial baseline")
+        figure.suptitle(textwrap.fill(title, 110), x=0.01, ha="left")
         temporary = path.with_name(f".{path.name}.tmp")
         metadata = {"Date": None} if path.suffix == ".svg" else None
         figure.savefig(temporary, format=path.suffix[1:], dpi=150, metadata=metadata)
@@ -65,5 +66,5 @@ def _curve(axes: Axes, number: int, line: Line, x: Sequence[float]) -> None:
     colour = _COLOURS[number % len(_COLOURS)]
     style, marker = _LINES[number // len(_COLOURS) % len(_LINES)]
     axes.plot(x, line.losses, style, marker=marker, markersize=3.5, linewidth=1.8, color=colour, label=line.name)
-    if line.baseline is not None and x:
+    if line.baseline is not None:
         axes.plot([0, x[-1]], [line.baseline] * 2, "--", linewidth=0.8, color=colour, alpha=0.8)
