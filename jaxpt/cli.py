@@ -96,6 +96,21 @@ def _cache(arguments: argparse.Namespace) -> None:
     cache(load(arguments.config, arguments.overrides), arguments.workers, arguments.verify, arguments.beam)
 
 
+def _study(arguments: argparse.Namespace) -> int:
+    from jaxpt.study import study
+
+    return study(arguments.study, arguments.overrides, table=arguments.table, stop=arguments.stop)
+
+
+def _probe(arguments: argparse.Namespace) -> None:
+    from jaxpt.config.studies import load_probe
+
+    settings = load_probe(arguments.overrides)
+    from jaxpt.evals.probe import probe
+
+    probe(arguments.run_dir, settings)
+
+
 def _tokenizer_train(arguments: argparse.Namespace) -> None:
     from jaxpt.config import load
     from jaxpt.report.tokenizers import train
@@ -211,6 +226,23 @@ def _parser() -> argparse.ArgumentParser:
     cache.add_argument("--workers", type=_count, metavar="N", help="processes (one for each core)")
     cache.add_argument("--beam", metavar="OPTIONS", help="Apache Beam makes them: '--runner=DataflowRunner …'")
     cache.add_argument("--verify", action="store_true", help="compare the checksums of all files, however large")
+
+    probe = _command(commands, "probe", _probe, "labels read off a frozen model by a linear classifier", (
+        "runs/bert_tiny path=train.csv.gz test_path=test.csv.gz text=text label=category",
+    ))  # fmt: skip
+    probe.add_argument("run_dir", metavar="RUN_DIR", help="a run, or RUN_DIR/checkpoints/STEP")
+    probe.add_argument("overrides", metavar="key=value", nargs="+", help="path, test_path; text, label: fields; l2")
+
+    study = _command(commands, "study", _study, "compare recipes on the same amount of text; one table, one picture", (
+        "configs/studies/architecture_objective.yaml",
+        "configs/studies/bart_noise.yaml data.path=train.jsonl.gz data.validation_path=valid.jsonl.gz",
+        "configs/studies/bart_noise.yaml tokens=200000 run_dir=runs/studies/short",
+        "configs/studies/bart_noise.yaml --table     # train nothing, write the table of what there is",
+    ))  # fmt: skip
+    study.add_argument("study", metavar="STUDY", help="its file (YAML): the rows, what they share, the tokens of each")
+    study.add_argument("--table", action="store_true", help="only write the table and the picture, from the run_dirs")
+    study.add_argument("--stop", action="store_true", help="end after the first row that fails")
+    _overrides(study)
 
     _conversions(commands)
     _tokenizer(commands)

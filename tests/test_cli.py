@@ -18,6 +18,8 @@ COMMANDS = [
     ["eval"],
     ["inspect"],
     ["cache"],
+    ["study"],
+    ["probe"],
     ["tokenizer"],
     ["tokenizer", "train"],
     ["tokenizer", "inspect"],

@@ -28,6 +28,7 @@ ALLOWED = {
     "train": {"models", "parallel", "objectives", "losses", "evals", "plan", "generate", "hf"},
     "convert": {"models", "train", "hf"},
     "report": {"objectives", "evals", "train", "plan"},
+    "study": {"objectives", "train", "report"},
     "doctor": set(),
     "cli": set(),
     "__main__": {"cli"},

@@ -30,7 +30,7 @@ _WANTED = {
 }
 
 
-def explain(error: ValidationError, tree: Any) -> tuple[str, str]:
+def explain(error: ValidationError, tree: Any, root: type[Frozen] = Config) -> tuple[str, str]:
     """What was wrong, in one line.
 
     Of several mistakes an unknown key comes first: it is often why another is missing.
@@ -38,6 +38,7 @@ def explain(error: ValidationError, tree: Any) -> tuple[str, str]:
     Args:
       error: what validation raised.
       tree: the plain values that were validated.
+      root: the class of the whole tree.
 
     Returns:
       (dotted key, message that names the key).
@@ -47,7 +48,7 @@ def explain(error: ValidationError, tree: Any) -> tuple[str, str]:
     key, details = found[0]
     if details["type"] == "extra_forbidden":
         of_kind = f" of kind {tree[key[0]]['kind']}" if key[0] in ("model", "objective") and len(key) > 1 else ""
-        return ".".join(key), f"unknown key {'.'.join(key)}{of_kind}{_right_key(key, tree)}"
+        return ".".join(key), f"unknown key {'.'.join(key)}{of_kind}{_right_key(key, tree, root)}"
     if details["type"] == "missing":
         return ".".join(key[:-1]), f"key {'.'.join(key)} is missing"
     # A union gives an error for each of its types: the deepest is nearest to what was meant.
@@ -102,29 +103,29 @@ def _show(value: Any) -> str:
 # ---- the right key --------------------------------------------------------------------------------------------------
 
 
-def _right_key(key: tuple[str, ...], tree: Any) -> str:
+def _right_key(key: tuple[str, ...], tree: Any, root: type[Frozen]) -> str:
     """The nearest keys in that place, or the same name elsewhere in the tree."""
-    here = _keys(key[:-1], tree)
+    here = _keys(key[:-1], tree, root)
     if close := nearest(key[-1], here, ""):
         return close
-    elsewhere = [path for path in _all_keys((), tree) if path.rpartition(".")[2] == key[-1]]
+    elsewhere = [path for path in _all_keys((), tree, root) if path.rpartition(".")[2] == key[-1]]
     return f"; did you mean {' or '.join(elsewhere)}?" if elsewhere else nearest(key[-1], here)
 
 
-def _keys(key: tuple[str, ...], tree: Any) -> list[str]:
+def _keys(key: tuple[str, ...], tree: Any, root: type[Frozen]) -> list[str]:
     """Names of the keys that there are at a place in the tree."""
-    cls = _class_at(key, tree)
+    cls = _class_at(key, tree, root)
     return list(cls.model_fields) if cls else []
 
 
-def _all_keys(key: tuple[str, ...], tree: Any) -> list[str]:
-    below = [(*key, name) for name in _keys(key, tree)]
-    return [path for each in below for path in (".".join(each), *_all_keys(each, tree))]
+def _all_keys(key: tuple[str, ...], tree: Any, root: type[Frozen]) -> list[str]:
+    below = [(*key, name) for name in _keys(key, tree, root)]
+    return [path for each in below for path in (".".join(each), *_all_keys(each, tree, root))]
 
 
-def _class_at(key: tuple[str, ...], tree: Any) -> type[Frozen] | None:
+def _class_at(key: tuple[str, ...], tree: Any, root: type[Frozen]) -> type[Frozen] | None:
     """The class of the tree's part under a key; None where it is a value."""
-    cls: Any = Config
+    cls: Any = root
     for depth, part in enumerate(key):
         if cls is None or not part.isdecimal():
             field = cls.model_fields.get(part) if cls else None

@@ -16,13 +16,14 @@ from jaxpt.config.tree import Config
 from jaxpt.errors import UserError
 
 
-def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+def load(path: str | Path, overrides: Sequence[str] = (), where: str = "command line") -> Config:
     """Reads a recipe, applies `key=value` overrides and checks every key and type.
 
     Args:
       path: a YAML file, or the directory of a run, which means the `config.yaml` in it. A recipe's `base:` (a path
         relative to it, or a list of them) is merged under it: mappings key by key, unless their `kind` differs.
       overrides: such as `optimizer.learning_rate=3e-4`; the value is read as YAML.
+      where: where the overrides stand, for messages.
 
     Returns:
       The frozen configuration; `run_dir` is filled in.
@@ -39,14 +40,14 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     if path.is_dir():
         if not (path / "config.yaml").is_file():
             raise UserError(f"{path}: there is no config.yaml in it; wants a recipe (.yaml) or the directory of a run")
-        tree, origin = _read(path / "config.yaml")
+        tree, origin = read(path / "config.yaml")
         tree["run_dir"] = str(path)  # a run may have moved since its config.yaml was written
     else:
-        tree, origin = _read(path)
+        tree, origin = read(path)
         tree["run_dir"] = tree.get("run_dir") or f"runs/{path.stem}"
     for item in overrides:
-        _override(tree, origin, item)
-    return build(tree, lambda key: _origin(key, origin, str(path)))
+        override(tree, origin, item, where)
+    return build(tree, lambda key: origin_of(key, origin, str(path)))
 
 
 def to_yaml(config: Config) -> str:
@@ -110,7 +111,7 @@ def parse(text: str, where: str) -> Any:
 # ---- files ----------------------------------------------------------------------------------------------------------
 
 
-def _read(path: Path, below: tuple[Path, ...] = ()) -> tuple[dict[str, Any], dict[str, str]]:
+def read(path: Path, below: tuple[Path, ...] = ()) -> tuple[dict[str, Any], dict[str, str]]:
     """A recipe with its `base:` merged in, and for each dotted key the file that set it."""
     asked = f"{below[-1]}: base: " if below else ""
     if path.resolve() in [recipe.resolve() for recipe in below]:
@@ -130,25 +131,25 @@ def _read(path: Path, below: tuple[Path, ...] = ()) -> tuple[dict[str, Any], dic
     tree: dict[str, Any] = {}
     origin: dict[str, str] = {}
     for base in bases:
-        base_tree, base_origin = _read(path.parent / base, (*below, path))
+        base_tree, base_origin = read(path.parent / base, (*below, path))
         tree, origin = merge(tree, base_tree), origin | base_origin
     return merge(tree, own), origin | {key: str(path) for key, _ in leaves(own)}
 
 
-def _override(tree: dict[str, Any], origin: dict[str, str], item: str) -> None:
+def override(tree: dict[str, Any], origin: dict[str, str], item: str, where: str = "command line") -> None:
     """Sets one `key=value` in the tree."""
     key, equals, text = item.partition("=")
     if not equals or not key:
-        raise UserError(f"command line: {item!r}: wants key=value, such as train.steps=100")
+        raise UserError(f"{where}: {item!r}: wants key=value, such as train.steps=100")
     # A glob or an address is no YAML alias, tag or comment: on a command line these have no use.
-    value = text if text[:1] in tuple("*&!%@`#") else parse(text, f"command line: {item}")
-    put(tree, key, value, "command line")
+    value = text if text[:1] in tuple("*&!%@`#") else parse(text, f"{where}: {item}")
+    put(tree, key, value, where)
     for old in [old for old in origin if old == key or old.startswith(f"{key}.")]:
         del origin[old]
-    origin[key] = "command line"
+    origin[key] = where
 
 
-def _origin(key: str, origin: dict[str, str], default: str) -> str:
+def origin_of(key: str, origin: dict[str, str], default: str) -> str:
     """The file of a key, or of the nearest key above it or below it."""
     parts = key.split(".")
     for n in range(len(parts), 0, -1):

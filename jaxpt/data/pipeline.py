@@ -51,6 +51,8 @@ class Data:
     """What determines the stream, ready for JSON: a resume under another one would be another run."""
     summary: dict[str, dict[str, int]]
     """As `stores`: {"documents", "empty" (skipped), "records", "tokens"}."""
+    text_per_row: float
+    """Mean tokens of text in a row of a training batch, by `Objective.text_tokens`."""
 
 
 def prepare(
@@ -142,6 +144,7 @@ def prepare(
             "phase": phase,
         },
         summary={name: _counts(store) for name, store in named.items()},
+        text_per_row=_text_per_row(objective, streams["train"]),
     )
 
 
@@ -320,6 +323,13 @@ def _lines(objective: Objective, streams: dict[str, Stream]) -> Iterator[str]:
     if len(train.tasks) > 1:
         said = (f"{task.name} {quota}" for task, quota in zip(train.tasks, train.mixture.quotas))
         yield f"mixture, of every {train.mixture.block} rows: {', '.join(said)}"
+
+
+def _text_per_row(objective: Objective, stream: Stream) -> float:
+    """Mean tokens of text in a row, over all tasks as they are mixed."""
+    counts = [_counts(task.store) for task in stream.tasks]
+    texts = [objective.text_tokens(n["records"], n["tokens"]) / len(task) for n, task in zip(counts, stream.tasks)]
+    return float(np.average(texts, weights=stream.mixture.quotas))
 
 
 def _packing_line(objective: Objective, task: Task, split: str, features: Features) -> str:

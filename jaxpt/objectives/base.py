@@ -137,6 +137,18 @@ class Objective(ObjectiveConfig):
         """
         raise NotImplementedError
 
+    def text_tokens(self, records: int, tokens: int) -> int:
+        """Tokens of text in records, without what the objective adds and what a record shares with the one before it.
+
+        Args:
+          records: how many.
+          tokens: ids that they hold, together.
+
+        Returns:
+          The number that equal budgets of a study count, whatever becomes of the text.
+        """
+        return tokens
+
     def check_packing(self) -> None:
         """Raises UserError where records cannot share a row; called before anything is prepared."""
         if type(self).footprint is Objective.footprint:

@@ -103,3 +103,6 @@ class CausalLM(DecoderLM):
 
     def footprint(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {"decoder_input_tokens": lengths["tokens"] - 1}
+
+    def text_tokens(self, records: int, tokens: int) -> int:
+        return tokens - records  # windows overlap in one token

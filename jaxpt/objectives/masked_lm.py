@@ -207,6 +207,9 @@ class MaskedLM(Objective):
         masked = np.minimum(most, np.maximum(tokens - 2, 0))
         return {"encoder_input_tokens": tokens, "masked_positions": masked.astype(np.int64)}
 
+    def text_tokens(self, records: int, tokens: int) -> int:
+        return tokens - records * (3 if self.pair_loss else 2)  # [CLS] and [SEP]
+
     def check_packing(self) -> None:
         if self.pair_loss:
             label = self.pair_loss.replace("_", "-")

@@ -202,6 +202,7 @@ class Run:
         window: list[Figures] = []
         tokens = config.data.batch_size * self._tokens_per_example()
         peak = flops.peak(jax.devices()[0])
+        metrics.write(done, {"phase/text_tokens_per_step": self._text(), "phase/flops_per_step": self.flops})
         self.signals.training = True
         with (
             self.setup.use(),
@@ -236,6 +237,10 @@ class Run:
         features = self.objective.features(self.here.data.length)
         names = ("encoder_input_tokens", "decoder_input_tokens")
         return sum(features[name][0][0] for name in names if name in features)
+
+    def _text(self) -> float:
+        """Tokens of text that a step sees, whatever the objective makes of them."""
+        return round(self.here.data.batch_size * self.data.text_per_row, 3)
 
     def _compile(self) -> Any:
         """Compiles the phase's step ahead of time and says what it will take."""
@@ -344,6 +349,7 @@ class Run:
             "step": done,
             "parameters": base.count_params(self.setup.model),
             "tokens_per_step": self.here.data.batch_size * self._tokens_per_example(),
+            "text_tokens_per_step": self._text(),
             "flops_per_step": self.flops,
             "wall_seconds": round(before + time.time() - self.begun, 1),
             "train_loss": self.last_loss,

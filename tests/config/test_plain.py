@@ -8,7 +8,7 @@ from jaxpt.config import build, differences, dump, load, plain, to_yaml
 from tests.config.helpers import ROOT, write
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("[ps]*/*.yaml")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("[ps][rm]*/*.yaml")), ids=lambda p: p.stem)
 def test_recipes_of_the_repository_load_and_round_trip(tmp_path, path):
     config = load(path)
     saved = write(tmp_path / "config.yaml", to_yaml(config))

@@ -1,0 +1,168 @@
+"""The file of a study: which recipes are compared, on how much text, and what is asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, model_validator
+
+from jaxpt.config.explain import explain
+from jaxpt.config.files import origin_of, override, read
+from jaxpt.config.tree import Frozen, PositiveInt, strictly
+from jaxpt.errors import UserError
+
+
+def _overrides(value: Any) -> Any:
+    """A mapping as the words of a command line: {"data.length": 64} is ("data.length=64",)."""
+    if isinstance(value, dict):
+        return tuple(f"{key}={json.dumps(part, ensure_ascii=False)}" for key, part in value.items())
+    if isinstance(value, list):
+        raise ValueError("wants a mapping of keys to values, such as {data.length: 64}")
+    return value
+
+
+Overrides = Annotated[tuple[str, ...], BeforeValidator(_overrides), WithJsonSchema({"type": "object"})]
+
+
+class Probe(Frozen):
+    """A linear probe on labelled texts."""
+
+    path: str
+    """Texts to train the classifier on: .jsonl, .csv or .tsv, each also as .gz."""
+    test_path: str
+    """Texts to count on."""
+    text: str = "text"
+    """The field that holds the text."""
+    label: str = "label"
+    """The field that holds the label."""
+    l2: Annotated[float, Field(ge=0)] = 1e-3
+    """Weight of the classifier's penalty l2/2 · |W|²."""
+
+
+class Evaluations(Frozen):
+    """What is measured of each row alike."""
+
+    probe: Probe | None = None
+
+
+class Row(Frozen):
+    """One run of a study."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
+    """How the table calls it; its run_dir is that name in the study's."""
+    recipe: str | None = None
+    """A recipe, relative to the study's file; the study's `recipe` by default."""
+    set: Overrides = ()
+    """Keys of the recipe with their values, over the study's `set`."""
+    paper: str | float | None = None
+    """What was published for it, shown beside what was measured."""
+
+
+class Study(Frozen):
+    """A list of runs and what they are compared by."""
+
+    name: str = ""
+    """Title of the table; the file's name by default."""
+    question: str
+    """What is asked, in a sentence."""
+    run_dir: str = ""
+    """Where everything of the study goes; `runs/studies/<name of the file>` by default."""
+    recipe: str | None = None
+    """The recipe of rows that name none, relative to this file."""
+    recipes: str | None = None
+    """A glob, relative to this file: each recipe that it matches is a row, after `rows`, unless one has its name."""
+    tokens: PositiveInt | None = None
+    """Tokens of text that each row sees, which gives its `train.steps`; without it each recipe has its own steps."""
+    set: Overrides = ()
+    """Keys with their values, in the recipes of all rows."""
+    evaluate: Evaluations = Evaluations()
+    rows: tuple[Row, ...] = ()
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        names = [row.name for row in self.rows]
+        if len(set(names)) < len(names):
+            raise ValueError(f"rows: two have the name {max(names, key=names.count)!r}")
+        return self
+
+    def overrides(self, row: Row) -> list[str]:
+        """What is set over a row's recipe, its run_dir included; with a budget evaluations go by its steps."""
+        often = [] if self.tokens is None else ["train.eval_every=null"]
+        return [*often, *self.set, *row.set, f"run_dir={json.dumps(str(Path(self.run_dir) / row.name))}"]
+
+
+def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
+    """Reads the file of a study.
+
+    Args:
+      path: a YAML file; `base:` names others under it, as in a recipe.
+      overrides: `key=value`: `tokens=…`, `run_dir=…` and `evaluate.…` are the study's, other keys are set in all
+        rows' recipes.
+
+    Returns:
+      The study; each row has a recipe, whose path starts at the current directory.
+
+    Raises:
+      UserError: names the file (or the override), the key, what was given and what is wanted.
+
+    Example:
+      >>> study = load_study("configs/studies/bart_noise.yaml", ["tokens=1000", "seed=3"])
+      >>> study.rows[0].name, study.tokens, study.set[-1]
+      ('masking', 1000, 'seed=3')
+    """
+    path = Path(path)
+    tree, origin = read(path)
+    own = [item for item in overrides if item.partition("=")[0].partition(".")[0] in ("tokens", "run_dir", "evaluate")]
+    for item in own:
+        override(tree, origin, item)
+    try:
+        study = strictly(Study, tree)
+    except ValidationError as error:
+        key, message = explain(error, tree, Study)
+        raise UserError(f"{origin_of(key, origin, str(path))}: {message}") from None
+    return study.model_copy(
+        update={
+            "name": study.name or path.stem,
+            "run_dir": study.run_dir or f"runs/studies/{path.stem}",
+            "set": (*study.set, *(item for item in overrides if item not in own)),
+            "rows": _rows(study, path),
+        }
+    )
+
+
+def load_probe(words: Sequence[str]) -> Probe:
+    """A probe's settings from `key=value` words.
+
+    Example:
+      >>> load_probe(["path=train.csv", "test_path=test.csv", "label=category"]).label
+      'category'
+    """
+    tree: dict[str, Any] = {}
+    for word in words:
+        override(tree, {}, word)
+    try:
+        return strictly(Probe, tree)
+    except ValidationError as error:
+        raise UserError(f"command line: {explain(error, tree, Probe)[1]}") from None
+
+
+def _rows(study: Study, path: Path) -> tuple[Row, ...]:
+    """All rows, each with a recipe."""
+    rows = []
+    for row in study.rows:
+        recipe = row.recipe or study.recipe
+        if recipe is None:
+            raise UserError(f"{path}: rows: {row.name} has no recipe, and there is no recipe of all rows")
+        rows.append(row.model_copy(update={"recipe": str(path.parent / recipe)}))
+    if study.recipes is not None:
+        found = sorted(path.parent.glob(study.recipes))
+        if not found:
+            raise UserError(f"{path}: recipes: no file matches {path.parent / study.recipes}")
+        taken = {row.name for row in rows}
+        rows += [Row(name=recipe.stem, recipe=str(recipe)) for recipe in found if recipe.stem not in taken]
+    if not rows:
+        raise UserError(f"{path}: wants rows, each with a name and a recipe")
+    return tuple(rows)

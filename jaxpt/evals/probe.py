@@ -1,0 +1,201 @@
+"""A linear probe: how much of a text's label can be read off a frozen model's hidden states by a linear classifier.
+
+It works alike for all three families, so that models of different objectives can be set side by side: the last hidden
+states of the encoder, or of the decoder where there is no encoder, averaged over the text's tokens. Beside the accuracy
+stand that of the most frequent label, and that of the same probe on the model before training.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import gzip
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from jaxpt import config as configs
+from jaxpt.config.studies import Probe
+from jaxpt.errors import UserError
+from jaxpt.objectives.base import Vocabulary, apply
+from jaxpt.parallel import mesh as meshes
+from jaxpt.train import checkpoint, state
+from jaxpt.train.run_dir import write_text
+
+_BATCH = 256
+_ITERATIONS = 100
+
+
+def probe(path: str, settings: Probe) -> dict[str, float]:
+    """`jaxpt probe`: trains the classifier on one labelled file, counts on another what it gets right.
+
+    Args:
+      path: a run_dir (the newest checkpoint), or `RUN_DIR/checkpoints/STEP`.
+      settings: the files, and which of their fields are text and label.
+
+    Returns:
+      {"accuracy", "untrained", "most_frequent"}, each a share of the test file's texts; also written to
+      RUN_DIR/evaluations/probe.json, with the step and the settings.
+
+    Raises:
+      UserError: no checkpoint there, or files that cannot be read.
+    """
+    from jaxpt.data import tokenizers
+    from jaxpt.train.display import console
+
+    run_dir, step = checkpoint.find(path, None)
+    config = configs.load(run_dir)
+    train, test = (_read(Path(p), settings) for p in (settings.path, settings.test_path))
+    labels = {label: n for n, label in enumerate(sorted(set(train[1])))}
+    tokenizer = tokenizers.load(run_dir / "tokenizer", config.data.tokenizer.kind)
+    rows = [
+        _rows(tokenizer.encode_batch(texts), tokenizer.vocabulary, config.model.family, config.data.length)
+        for texts, _ in (train, test)
+    ]
+    y_train, y_test = (np.array([labels.get(label, -1) for label in names]) for _, names in (train, test))
+    setup = state.setup(config)
+    reader = checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True)
+
+    def accuracy(params: Any) -> float:
+        with meshes.use(setup.mesh):
+            x_train, x_test = (pooled(setup.model, params, config.model.family, tokens) for tokens in rows)
+        guess = classify(x_train, y_train, x_test, len(labels), settings.l2)
+        return float((guess == y_test).mean())
+
+    means = {"accuracy": accuracy(reader.restore_params(setup, step)), "untrained": accuracy(setup.init().params)}
+    reader.close()
+    means["most_frequent"] = float((y_test == np.bincount(y_train).argmax()).mean())
+    (run_dir / "evaluations").mkdir(exist_ok=True)
+    saved = {"step": step, "settings": settings.model_dump(mode="json"), **means}
+    write_text(run_dir / "evaluations" / "probe.json", json.dumps(saved, indent=2) + "\n")
+    console.print(
+        f"{run_dir} at step {step}, linear probe of {len(labels)} labels, {len(y_test):,} test texts: "
+        f"{means['accuracy']:.1%} right, before training {means['untrained']:.1%}, "
+        f"the most frequent label {means['most_frequent']:.1%}",
+        markup=False,
+    )
+    return means
+
+
+def pooled(model: nn.Module, params: Any, family: str, tokens: np.ndarray) -> np.ndarray:
+    """The mean of each text's last hidden states.
+
+    Args:
+      model: a module of `jaxpt.models`.
+      params: its parameters.
+      family: "encoder", "decoder" or "encoder_decoder".
+      tokens: int32 [texts, length], −1 on padding.
+
+    Returns:
+      float32 [texts, width].
+    """
+    method = "decode" if family == "decoder" else "encode"
+    full = np.pad(tokens, ((0, -len(tokens) % _BATCH), (0, 0)), constant_values=-1)
+    parts = [np.asarray(_mean(model, method, params, full[n : n + _BATCH])) for n in range(0, len(full), _BATCH)]
+    return np.concatenate(parts)[: len(tokens)]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _mean(model: nn.Module, method: str, params: Any, tokens: jax.Array) -> jax.Array:
+    is_real = tokens >= 0
+    ids, positions = jnp.maximum(tokens, 0), jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+    hidden = apply(model, params, method, ids, segment_ids=is_real.astype(jnp.int32), positions=positions)
+    weights = is_real[..., None].astype(jnp.float32)
+    return (hidden * weights).sum(1) / jnp.maximum(weights.sum(1), 1)
+
+
+def classify(x_train: np.ndarray, y_train: np.ndarray, x_test: np.ndarray, classes: int, l2: float) -> np.ndarray:
+    """Multinomial logistic regression by L-BFGS on features of mean 0 and variance 1.
+
+    loss = mean cross-entropy + l2/2 · |W|².
+
+    Args:
+      x_train: float [N, D].
+      y_train: int [N].
+      x_test: float [M, D].
+      classes: how many.
+      l2: weight of the penalty.
+
+    Returns:
+      The class of each test row, int [M].
+
+    Example:
+      >>> x = np.array([[0.0, 5.0], [1.0, 4.0], [5.0, 0.0], [6.0, 1.0]])
+      >>> classify(x, np.array([0, 0, 1, 1]), np.array([[1.0, 6.0], [7.0, 0.0]]), 2, 1e-3).tolist()
+      [0, 1]
+    """
+    centre, scale = x_train.mean(0), x_train.std(0) + 1e-6
+    x, y = jnp.asarray((x_train - centre) / scale, jnp.float32), jnp.asarray(y_train)
+    found = jax.device_get(_fit(x, y, classes, l2))
+    return (((x_test - centre) / scale) @ found["w"] + found["b"]).argmax(1)
+
+
+@functools.partial(jax.jit, static_argnames="classes")
+def _fit(x: jax.Array, y: jax.Array, classes: int, l2: float) -> dict[str, jax.Array]:
+    solver = optax.lbfgs()
+
+    def loss(p: dict[str, jax.Array]) -> jax.Array:
+        losses = optax.softmax_cross_entropy_with_integer_labels(x @ p["w"] + p["b"], y)
+        return losses.mean() + l2 / 2 * (p["w"] ** 2).sum()
+
+    def step(carry: Any, _: None) -> tuple[Any, None]:
+        p, opt = carry
+        value, grad = optax.value_and_grad_from_state(loss)(p, state=opt)
+        updates, opt = solver.update(grad, opt, p, value=value, grad=grad, value_fn=loss)
+        return (optax.apply_updates(p, updates), opt), None
+
+    start = {"w": jnp.zeros((x.shape[1], classes)), "b": jnp.zeros(classes)}
+    (found, _), _ = jax.lax.scan(step, (start, solver.init(start)), None, length=_ITERATIONS)
+    return found
+
+
+# ---- labelled texts -------------------------------------------------------------------------------------------------
+
+
+def _rows(texts: Sequence[list[int]], vocabulary: Vocabulary, family: str, length: int) -> np.ndarray:
+    """Ids as the family's pretraining lays them: int32 [texts, length], −1 on padding."""
+    before, after = [], []
+    if vocabulary.cls is not None and vocabulary.sep is not None and family == "encoder":
+        before, after = [vocabulary.cls], [vocabulary.sep]
+    elif vocabulary.eos is not None and family == "encoder_decoder":
+        after = [vocabulary.eos]
+    rows = np.full((len(texts), length), -1, np.int32)
+    for row, ids in zip(rows, texts):
+        ids = [*before, *ids[: length - len(before) - len(after)], *after]
+        row[: len(ids)] = ids
+    return rows
+
+
+def _read(path: Path, settings: Probe) -> tuple[list[str], list[str]]:
+    """Texts and labels of a file."""
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8", newline="") as file:
+            pairs = list(_pairs(file, path, settings))
+    except (UnicodeDecodeError, gzip.BadGzipFile) as error:
+        raise UserError(f"{path}: not UTF-8 text, or not gzip: {error}") from None
+    if not pairs:
+        raise UserError(f"{path}: there is no text in it")
+    texts, labels = zip(*pairs)
+    return list(texts), list(labels)
+
+
+def _pairs(file: Any, path: Path, settings: Probe) -> Iterator[tuple[str, str]]:
+    kind = Path(path.name.removesuffix(".gz")).suffix
+    if kind not in (".jsonl", ".csv", ".tsv"):
+        raise UserError(f"{path}: wants a .jsonl, .csv or .tsv file, each also as .gz")
+    records = map(json.loads, file) if kind == ".jsonl" else csv.DictReader(file, delimiter=",\t"[kind == ".tsv"])
+    try:
+        for number, record in enumerate(records, 1):
+            for field in (settings.text, settings.label):
+                if not isinstance(record, dict) or record.get(field) is None:
+                    raise UserError(f"{path}: record {number} has no {field!r}; it has {', '.join(map(str, record))}")
+            yield str(record[settings.text]), str(record[settings.label])
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path}: not valid JSON: {error}") from None

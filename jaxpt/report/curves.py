@@ -1,0 +1,69 @@
+"""What a run_dir tells of its run: the receipt, and validation along steps, text and FLOPs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from jaxpt.config.studies import Probe
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """One validation."""
+
+    step: int
+    text_tokens: float
+    """Tokens of text seen up to here, repetitions included."""
+    flops: float
+    """Spent on training steps up to here."""
+    means: dict[str, float | None]
+    """{"loss": …, "probe_loss": …, …}; None where a figure was not finite."""
+
+
+def receipt(run_dir: Path) -> dict[str, Any] | None:
+    """The run's run.json; None where a run has not come to an end yet, by itself or by a signal."""
+    path = run_dir / "run.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def probe(run_dir: Path, settings: Probe) -> dict[str, Any] | None:
+    """What a linear probe under these settings found at the end of the run; None where there was none."""
+    path, run = run_dir / "evaluations" / "probe.json", receipt(run_dir)
+    if run is None or not path.exists():
+        return None
+    found = json.loads(path.read_text(encoding="utf-8"))
+    is_it = found["settings"] == settings.model_dump(mode="json") and found["step"] == run["step"]
+    return found if is_it else None
+
+
+def points(run_dir: Path) -> list[Point]:
+    """The validations of a run, from its metrics.jsonl.
+
+    Text and FLOPs add up over the phases: a line of metrics at the start of each stretch says what a step takes.
+
+    Args:
+      run_dir: of a run that has ended, is under way, or was killed; its last line may be cut short.
+
+    Returns:
+      One for each validation, by step.
+    """
+    path = run_dir / "metrics.jsonl"
+    found: list[Point] = []
+    step, text, flops = 0, 0.0, 0.0
+    text_per_step = flops_per_step = 0.0
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        steps, step = record["step"] - step, record["step"]
+        text, flops = text + steps * text_per_step, flops + steps * flops_per_step
+        text_per_step = record.get("phase/text_tokens_per_step", text_per_step)
+        flops_per_step = record.get("phase/flops_per_step", flops_per_step)
+        means = {name.removeprefix("validation/"): x for name, x in record.items() if name.startswith("validation/")}
+        if means:
+            found.append(Point(step, text, flops, means))
+    return found

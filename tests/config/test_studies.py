@@ -1,0 +1,86 @@
+"""The file of a study: every row loads, overrides go where they belong, mistakes are answered in one line."""
+
+import doctest
+import re
+
+import pytest
+
+from jaxpt.config import load, studies
+from jaxpt.config.studies import load_study
+from jaxpt.errors import UserError
+from tests.config.helpers import ROOT, write
+
+STUDIES = sorted((ROOT / "configs" / "studies").glob("*.yaml"))
+
+
+@pytest.fixture
+def path(tmp_path, recipe):
+    text = "question: which?\nset: {train.steps: 7, seed: 1}\nrows: [{name: a, recipe: recipe.yaml}"
+    return write(
+        tmp_path / "study.yaml", text + ", {name: b, recipe: recipe.yaml, set: {seed: 2, model: {layers: 3}}}]"
+    )
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+def test_every_row_of_ours_loads(path):
+    study = load_study(path, ["seed=3"])
+    assert study.question
+    for row in study.rows:
+        config = load(row.recipe, study.overrides(row))
+        assert config.seed == 3 and config.run_dir == f"runs/studies/{path.stem}/{row.name}"
+        assert study.tokens is None or not config.train.phases
+
+
+def test_the_smoke_study_has_every_smoke_recipe():
+    rows = load_study(ROOT / "configs/studies/smoke.yaml").rows
+    assert {row.name for row in rows} == {path.stem for path in (ROOT / "configs/smoke").glob("*.yaml")}
+
+
+def test_what_a_row_sets_is_over_what_all_set_is_over_the_recipe(path):
+    study = load_study(path, ["seed=5", "tokens=9", "run_dir=x", "data.path=*.txt"])
+    a, b = (load(row.recipe, study.overrides(row)) for row in study.rows)
+    probed = load_study(path, ["evaluate.probe={path: a, test_path: b}", "evaluate.probe.label=c"])
+    assert probed.evaluate.probe.label == "c"
+    assert (study.tokens, study.run_dir, a.run_dir, b.run_dir) == (9, "x", "x/a", "x/b")
+    assert (a.seed, b.seed, a.train.steps, b.train.steps) == (5, 2, 7, 7)
+    assert (a.model.layers, b.model.layers, b.model.embed_dim) == (2, 3, 16), "merged key by key"
+    assert a.data.path == "*.txt"
+
+
+def test_a_glob_adds_the_recipes_that_are_no_rows(tmp_path, recipe):
+    write(tmp_path / "other.yaml", recipe.read_text())
+    text = "question: q\nrecipes: '[or]*e*.yaml'\nrows: [{name: other, recipe: other.yaml, paper: 3}]"
+    study = load_study(write(tmp_path / "study.yaml", text))
+    assert [(row.name, row.paper) for row in study.rows] == [("other", 3.0), ("recipe", None)]
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("question: q\nrow: []", "unknown key row; did you mean rows?"),
+        ("question: q\nrows: [{name: a, receipt: x}]", "unknown key rows.0.receipt; did you mean recipe?"),
+        ("question: q\nrows: [{recipe: x}]", "key rows.0.name is missing"),
+        ("rows: [{name: a, recipe: x}]", "key question is missing"),
+        ("question: q\ntokens: 2e6\n", "tokens: wants a whole number, got 2000000.0; write 2000000"),
+        ("question: q\nset: [a]", "set: wants a mapping of keys to values, such as *"),
+        ("question: q\nrows: [{name: a, recipe: x}, {name: a, recipe: y}]", "rows: two have the name 'a'"),
+        ("question: q\nrows: [{name: a}]", "rows: a has no recipe, and there is no recipe of all rows"),
+        ("question: q\nrecipes: '*.yml'", "recipes: no file matches *.yml"),
+        (
+            "question: q\nevaluate: {probe: {path: a, test: b}}",
+            "unknown key evaluate.probe.test; did you mean *test_path*",
+        ),
+        ("question: q\nevaluate: {prob: {}}", "unknown key evaluate.prob; did you mean probe?"),
+        ("question: q", "wants rows, each with a name and a recipe"),
+    ],
+)
+def test_mistakes(tmp_path, text, answer):
+    with pytest.raises(UserError) as caught:
+        load_study(write(tmp_path / "study.yaml", text))
+    assert re.fullmatch(".*/study.yaml: " + ".*".join(map(re.escape, answer.split("*"))), str(caught.value))
+
+
+def test_examples_in_docstrings(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    failed, tried = doctest.testmod(studies)
+    assert tried and not failed

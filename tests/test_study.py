@@ -1,0 +1,232 @@
+"""A study trains its rows on equal amounts of text, loses none to another's mistake, and goes on after a kill."""
+
+import doctest
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from jaxpt import config as configs
+from jaxpt import study
+from jaxpt.config.studies import load_study
+from jaxpt.errors import UserError
+from jaxpt.train.lock import hold
+from tests import families
+
+ROOT = Path(__file__).parents[1]
+SIZES = {"gpt2": 300, "t5": 160, "bert": 160}
+
+
+def write_study(tmp_path, rows=("gpt2", "t5"), **top):
+    """A study of tiny rows on a small corpus."""
+    lines = [
+        f"document number {n} says that the cat sat on the mat and the dog ran to house {n * n}" for n in range(90)
+    ]
+    (tmp_path / "corpus.txt").write_text("\n".join(lines))
+    for family in rows:
+        tree = families.tree(family, model={"vocab_size": SIZES[family], "layers": 1}, log={"tensorboard": False})
+        tree["data"] |= {"path": str(tmp_path / "corpus.txt"), "cache_dir": str(tmp_path / "cache"), "length": 16}
+        tree["data"]["validation_fraction"] = 0.1
+        if family == "bert":
+            tree["objective"]["next_sentence"] = False
+        (tmp_path / f"{family}.yaml").write_text(yaml.safe_dump(tree))
+    tree = {"question": "which?", "run_dir": str(tmp_path / "study"), **top}
+    tree["rows"] = [{"name": family, "recipe": f"{family}.yaml"} for family in rows]
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(tree))
+    return tmp_path / "study.yaml"
+
+
+def start(path, *arguments):
+    command = [sys.executable, "-m", "jaxpt", "study", str(path), *arguments]
+    environment = os.environ | {"XLA_FLAGS": "", "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def read_until(started, pattern):
+    for line in started.stdout:
+        if re.search(pattern, line):
+            return line
+    raise AssertionError(f"ended without {pattern}")
+
+
+def table(tmp_path):
+    """The table's rows without what the clock says."""
+    rows = json.loads((tmp_path / "study" / "table.json").read_text())["rows"]
+    return {
+        row["name"]: {k: v for k, v in row.items() if k not in ("wall_seconds", "run_dir", "recipe")} for row in rows
+    }
+
+
+@pytest.fixture(scope="module")
+def budgets(tmp_path_factory):
+    """{family: (steps that a budget of 5,000 tokens gives, the prepared data, its configuration)}"""
+    from jaxpt.data import pipeline
+
+    tmp_path = tmp_path_factory.mktemp("budgets")
+    plan = load_study(write_study(tmp_path, families.FAMILIES, tokens=5000))
+    found, prepare, made = {}, pipeline.prepare, []
+
+    def noting(config, **kwargs):
+        made.append(prepare(config, **kwargs))
+        return made[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline, "prepare", noting)
+        for row in plan.rows:
+            config = configs.load(row.recipe, plan.overrides(row))
+            found[row.name] = study.budget(plan, config), made.pop(), config
+    return found
+
+
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_a_budget_is_the_same_text_in_all_families(budgets, family):
+    """Counted again from the records: windows cover each token of the documents once, whatever is made of them."""
+    steps, data, config = budgets[family]
+    store = data.stores["train"]
+    assert steps == round(5000 / (8 * data.text_per_row))
+    of_records = int(store.lengths("tokens").sum())
+    text = round(data.text_per_row * len(store))
+    assert of_records - text == {"gpt2": len(store), "t5": 0, "bert": 2 * len(store)}[family]
+    documents = Path(config.data.path).read_text().splitlines()
+    whole = sum(len(data.tokenizer.encode(x)) + (family == "gpt2") for x in documents)  # GPT-2 puts EOS after each
+    assert 0.8 * whole < text < whole, "a tenth is held out"
+
+
+def test_phases_have_no_budget(tmp_path):
+    plan = load_study(write_study(tmp_path, ["gpt2"], tokens=50), ["train.phases=[{steps: 3}, {}]"])
+    config = configs.load(plan.rows[0].recipe, plan.overrides(plan.rows[0]))
+    with pytest.raises(UserError, match=r"in a study with tokens, set train\.phases"):
+        study.budget(plan, config)
+
+
+@pytest.mark.slow
+def test_killed_and_continued_gives_the_same_table(tmp_path):
+    path = write_study(tmp_path, tokens=3000)
+    whole = start(path)
+    output = whole.communicate()[0]
+    assert whole.returncode == 0, output
+    wanted = table(tmp_path)
+    assert {row["status"] for row in wanted.values()} == {"finished"}
+    assert all(math.isclose(row["text_tokens"], 3000, rel_tol=0.1) for row in wanted.values()), wanted
+
+    shutil.rmtree(tmp_path / "study" / "t5")
+    first = start(path, "train.log_every=1")
+    read_until(first, r"^\[gpt2\] is finished at step")
+    read_until(first, r"^\[t5\] step 5/")
+    os.kill(first.pid, signal.SIGKILL)
+    first.communicate()
+    second = start(path, "train.log_every=1", "checkpoint.every=4")
+    output = second.communicate()[0]
+    assert second.returncode == 0, output
+    assert table(tmp_path) == wanted
+
+
+# ---- rows without training ------------------------------------------------------------------------------------------
+
+
+def python(code):
+    return [sys.executable, "-c", code]
+
+
+def test_lines_of_a_row_and_why_it_failed(capsys):
+    signals = study.Signals()
+    assert study._run(python("print('one'); print('two [x]')"), "a", signals) == ""
+    assert capsys.readouterr().out == "[a] one\n[a] two [x]\n"
+    assert study._run(python("print('jaxpt: too long\\n'); exit(2)"), "a", signals) == "too long"
+    killed = "import os; print('last words', flush=True); os.kill(os.getpid(), 9)"
+    assert study._run(python(killed), "a", signals) == "killed by SIGKILL; its last line: last words"
+    assert study._run(python("exit(3)"), "a", signals) == "exit code 3"
+
+
+def test_a_signal_goes_to_the_row(tmp_path):
+    """The row ends in its own time, then the study does."""
+    path, saved = write_study(tmp_path, ["gpt2"]), tmp_path / "saved"
+    row = (
+        "import pathlib, signal, sys\n"
+        f"def stop(*_): pathlib.Path({str(saved)!r}).touch(); print('saved'); sys.exit(143)\n"
+        "signal.signal(signal.SIGTERM, stop)\nprint('ready', flush=True)\nsignal.pause()"
+    )
+    code = (
+        "import sys\nfrom jaxpt import study\nrun = study._run\n"
+        f"study._run = lambda command, *rest: run([sys.executable, '-c', {row!r}], *rest)\n"
+        f"sys.exit(study.study({str(path)!r}))"
+    )
+    started = subprocess.Popen(python(code), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    read_until(started, "ready")
+    started.send_signal(signal.SIGTERM)
+    output = started.communicate(timeout=60)[0]
+    assert started.returncode == 128 + signal.SIGTERM and "[gpt2] saved" in output, output
+    assert saved.exists() and table(tmp_path)["gpt2"]["status"] == "not started"
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """Rows do nothing; those named here fail with these words. Gives the names of the rows that were run."""
+
+    def put(**failures):
+        ran = []
+
+        def run(command, name, signals):
+            ran.append(name)
+            return failures.get(name, "")
+
+        monkeypatch.setattr(study, "_run", run)
+        return ran
+
+    return put
+
+
+def test_a_row_that_fails_does_not_stop_the_others(tmp_path, fake):
+    path = write_study(tmp_path, ["gpt2", "t5", "bert"])
+    tree = yaml.safe_load(path.read_text())
+    tree["rows"][0]["set"] = {"train.stepz": 3}
+    path.write_text(yaml.safe_dump(tree))
+    ran = fake(t5="out of memory")
+    assert study.study(str(path)) == 1
+    assert ran == ["t5", "bert"]
+    status = {name: row["status"] for name, row in table(tmp_path).items()}
+    unknown = f"failed: {path}: row gpt2: unknown key train.stepz; did you mean steps?"
+    assert status == {"gpt2": unknown, "t5": "failed: out of memory", "bert": "not started"}
+    assert study.study(str(path), table=True) == 0
+    assert {name: row["status"] for name, row in table(tmp_path).items()} == status, "what was known is kept"
+    ran = fake()
+    assert study.study(str(path), stop=True) == 1 and ran == []
+
+
+def test_one_study_at_a_time(tmp_path, fake):
+    path = write_study(tmp_path, ["gpt2"])
+    ran = fake()
+    (tmp_path / "study").mkdir()
+    with hold(tmp_path / "study"), pytest.raises(UserError, match="is running there"):
+        study.study(str(path))
+    assert ran == []
+
+
+def test_a_row_that_went_too_far(tmp_path, fake):
+    plan = load_study(write_study(tmp_path, ["gpt2"], tokens=100))
+    config = configs.load(plan.rows[0].recipe, plan.overrides(plan.rows[0]))
+    run_dir = Path(config.run_dir)
+    run_dir.mkdir(parents=True)
+    (run_dir / "config.yaml").write_text(configs.to_yaml(config))
+    receipt = {"finished": True, "text_tokens_per_step": 10.0}
+    (run_dir / "run.json").write_text(json.dumps(receipt | {"step": 10}))
+    assert study.finished(plan, config) == 10
+    (run_dir / "run.json").write_text(json.dumps(receipt | {"step": 9}))
+    assert study.finished(plan, config) is None
+    (run_dir / "run.json").write_text(json.dumps(receipt | {"step": 11}))
+    with pytest.raises(UserError, match="was trained for 11 steps, the study asks for 10"):
+        study.finished(plan, config)
+    assert study.finished(plan, config.model_copy(update={"seed": 5})) is None, "the trainer says why"
+
+
+def test_examples_in_docstrings():
+    failed, tried = doctest.testmod(study)
+    assert tried and not failed
