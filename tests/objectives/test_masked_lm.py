@@ -2,6 +2,7 @@
 
 import doctest
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,8 +10,11 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from jaxpt.data.tasks import bind
+from jaxpt.data.preprocessors.batched import derived
+from jaxpt.data.store import Ragged
+from jaxpt.data.tasks import arguments, bind, resolve
 from jaxpt.errors import UserError
+from jaxpt.models import layers
 from jaxpt.objectives import masked_lm
 from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.masked_lm import MaskedLM
@@ -119,6 +123,92 @@ def test_the_losses_are_of_the_chosen_positions_and_of_the_label(losses):
     moved = parts(batch | {"masked_targets": changed})
     assert (np.asarray(moved["masked_lm"] != before["masked_lm"]) == weights.any(1)).all()
     assert jnp.isfinite(moved["masked_lm"]).all()
+
+
+HIDDEN = {
+    "pieces": {},
+    "words": {"unit": "word"},
+    "n-grams": {"unit": "ngram"},
+    "spans": {"unit": "span", "rounding": "up"},
+    "RoBERTa": {"rounding": "random", "random_specials": False},
+    "ELECTRA": {"mask_probability": 0.85, "random_probability": 0.0},
+}
+
+
+def hidden(options, rows=4):
+    """A batch of masked texts in which no id stands twice; random ids are below 50, those of texts from 50 on."""
+    rng = np.random.default_rng(0)
+    texts = np.stack([[2, *(50 + rng.permutation(150)[:29]), 3] for _ in range(rows)]).astype(np.int32)
+    small = Vocabulary(size=50, pad=0, cls=2, sep=3, mask=4)
+    mask, last = MaskedLM(next_sentence=False, mask_rate=0.25, **options).pipeline(32, small, 0).present
+    tokens = tf.RaggedTensor.from_tensor(texts, row_splits_dtype=tf.int64)
+    batch = {"tokens": tokens, "token_types": tf.zeros_like(tokens)}
+    bound = arguments(resolve(mask.name), mask, Words())
+    made = resolve(mask.name).batched(batch, keys=tf.constant(derived(np.arange(rows, dtype=np.uint64), 9)), **bound)
+    ragged = {name: Ragged(x.values.numpy(), x.row_lengths().numpy()) for name, x in made.items()}
+    return texts, resolve(last.name).rows(ragged, **arguments(resolve(last.name), last, None))
+
+
+class Words:
+    """Every third id goes on with a word."""
+
+    def word_starts(self):
+        return np.arange(200) % 3 > 0
+
+
+def test_no_target_sees_itself_and_loss_falls_on_the_chosen_positions_alone():
+    """The truth at [MASK] is nowhere in the inputs: its embedding there has no gradient, other truths move no logit."""
+    config = families.config("bert", model={"layers": 1}, objective={"next_sentence": False, "mask_rate": 0.25})
+    objective, model = config.objective, config.model.build()
+    params = drawn(model)
+    made = {name: hidden(options) for name, options in HIDDEN.items()}
+    texts = np.concatenate([text for text, _ in made.values()])
+    batch = {name: np.concatenate([b[name] for _, b in made.values()]) for name in made["pieces"][1]}
+    rows, inputs = len(texts), batch["encoder_input_tokens"]
+
+    @jax.jit
+    def run(batch, weights):
+        """Gradients by each row's input embeddings [rows, ids, width] and hidden states, and the logits."""
+
+        def loss(table, shift):
+            seen = {}
+
+            def spy(call, args, kwargs, context):
+                out = call(*args, **kwargs)
+                if isinstance(context.module, layers.Embed) and context.method_name == "__call__":
+                    if context.module.name == "token_embed":
+                        out += jnp.take_along_axis(table, args[0][..., None], axis=1)
+                elif context.method_name == "encode":
+                    out += shift
+                elif context.method_name == "logits":
+                    seen["logits"] = out
+                return out
+
+            with nn.intercept_methods(spy):
+                parts, _ = objective.loss(model, params, batch | {"masked_weights": weights})
+            return sum(parts.values()), seen["logits"]
+
+        zeros = jnp.zeros((rows, 200, 32)), jnp.zeros((rows, 32, 32))
+        gradients, logits = jax.grad(loss, argnums=(0, 1), has_aux=True)(*zeros)
+        return *(jnp.abs(g).max(-1) > 0 for g in gradients), logits
+
+    real = batch["masked_weights"] > 0
+    at, truths = batch["masked_positions"], batch["masked_targets"]
+    np.testing.assert_array_equal(np.take_along_axis(texts, at, axis=1)[real], truths[real])
+    shown = np.take_along_axis(inputs, at, axis=1)
+    is_hidden = real & (shown != truths)
+    assert (shown[is_hidden] == 4).mean() > 0.8 and is_hidden.sum() > 100
+    by_table, by_hidden, logits = map(np.asarray, run(batch, batch["masked_weights"] * is_hidden))
+    for row in range(rows):
+        own = truths[row][is_hidden[row]]
+        assert not np.isin(own, inputs[row]).any() and not by_table[row, own].any()
+        visible = np.unique(inputs[row][batch["encoder_segment_ids"][row] > 0])
+        assert by_table[row, visible].all() and by_table[row].sum() == len(visible)
+        assert set(np.flatnonzero(by_hidden[row])) == set(at[row][is_hidden[row]])
+    others = batch | {"masked_targets": np.where(real, (truths + 7) % 200, 0)}
+    np.testing.assert_array_equal(run(others, batch["masked_weights"])[2], logits)
+    every = np.asarray(run(batch, batch["masked_weights"])[1])
+    assert all(set(np.flatnonzero(every[row])) == set(at[row][real[row]]) for row in range(rows))
 
 
 def test_examples_in_docstrings():

@@ -159,6 +159,45 @@ def test_a_target_is_predicted_from_the_targets_before_it_alone():
         assert (slope[n][real[:, target], : target + 1] > 0).all()
 
 
+class Words(seqio.ByteVocabulary):
+    """Every id is a word."""
+
+    def word_starts(self):
+        return np.ones(SIZE, bool)
+
+
+HIDES = (
+    "span_corruption",
+    "replace_spans",
+    "drop",
+    "mass_style",
+    "bert_style",
+    "prefix_and_rest",
+    "ul2",
+    "bart",
+    "token_deletion",
+)
+
+
+@pytest.mark.parametrize("name", HIDES)
+def test_what_is_asked_is_not_in_the_inputs(name):
+    """Of texts in which no id stands twice: each id is in the inputs or asked for, and of a whole text not all are."""
+    rows = 100 + np.argsort(np.random.default_rng(0).random((200, 150)))[:, :18]
+    call, *_ = OBJECTIVES[name].pipeline(LENGTH, VOCABULARY, seed=0).present
+    function, keys = resolve(call.name), tf.constant(derived(np.arange(200, dtype=np.uint64), 3))
+    batch = {"tokens": tf.RaggedTensor.from_tensor(rows.astype(np.int32), row_splits_dtype=tf.int64)}
+    made = function.batched(batch, keys=keys, **arguments(function, call, Words(SENTINELS)))
+    sides = (np.split(made[side].values.numpy(), made[side].row_splits.numpy()[1:-1]) for side in ("inputs", "targets"))
+    gone = 0
+    for row, given, asked in zip(rows, *sides):
+        given, asked = ([i for i in ids if 100 <= i < 250] for ids in (given, asked))
+        assert len(set(given)) == len(given) and set(given) <= set(row) == set(given) | set(asked)
+        whole = len(asked) == len(row)
+        assert whole or not set(given) & set(asked)
+        gone += len(row) - len(given)
+    assert gone > 200
+
+
 @pytest.mark.parametrize("family", ["gpt2", "t5_lm"])
 def test_a_target_sees_the_prefix_and_the_tokens_before_it(family):
     """Prefix LM, and the other objectives with a prefix of no tokens, so that one program serves all."""
