@@ -1,0 +1,110 @@
+#!/usr/bin/env bash
+# What tools/tpu.sh does on each worker of a TPU. Everything is below the home directory:
+#
+#   jaxpt/        the commit, which setup unpacked; commands run in it
+#   jaxpt-venv/   Python and the packages
+#   jaxpt-run/    of the newest run: log, exit (its code), pid, and a lock that it holds
+#
+#   tpu_worker.sh setup [bucket BUCKET | nfs HOST:/SHARE]
+#   tpu_worker.sh start COMMAND … | state | stop
+
+set -euo pipefail
+
+tree=$HOME/jaxpt venv=$HOME/jaxpt-venv runs=$HOME/jaxpt-run shared=/mnt/jaxpt
+
+# uv brings its own Python: that of the images is older than ours.
+setup() {
+  export PATH=$HOME/.local/bin:$PATH
+  command -v uv >/dev/null || curl -LsSf https://astral.sh/uv/install.sh | sh
+  uv venv --quiet --allow-existing --python 3.12 "$venv"
+  cd "$tree"
+  VIRTUAL_ENV=$venv uv pip install --quiet -e '.[tpu]'
+  case ${1-} in
+    bucket) mount_bucket "$2" ;;
+    nfs) mount_nfs "$2" ;;
+  esac
+  echo "$HOSTNAME: ready"
+}
+
+# Nothing about the files is remembered: what one worker writes, the others see at once.
+mount_bucket() {
+  mountpoint -q "$shared" && return
+  command -v gcsfuse >/dev/null || install_gcsfuse
+  sudo mkdir -p "$shared"
+  sudo chown "$(id -u):$(id -g)" "$shared"
+  gcsfuse --implicit-dirs --metadata-cache-ttl-secs=0 --metadata-cache-negative-ttl-secs=0 "$1" "$shared"
+}
+
+mount_nfs() {
+  mountpoint -q "$shared" && return
+  install_package nfs-common
+  sudo mkdir -p "$shared"
+  sudo mount -t nfs -o rw,hard "$1" "$shared"
+}
+
+install_gcsfuse() {
+  local site=https://packages.cloud.google.com/apt key=/usr/share/keyrings/cloud.google.asc
+  curl -LsSf "$site/doc/apt-key.gpg" | sudo tee "$key" >/dev/null
+  echo "deb [signed-by=$key] $site gcsfuse-$(lsb_release -cs) main" |
+    sudo tee /etc/apt/sources.list.d/gcsfuse.list >/dev/null
+  install_package gcsfuse
+}
+
+# A new VM updates itself and holds apt's lock meanwhile.
+install_package() {
+  sudo apt-get -o DPkg::Lock::Timeout=600 -qq update
+  sudo apt-get -o DPkg::Lock::Timeout=600 -qq install -y "$1"
+}
+
+running() {
+  [[ -e $runs/lock ]] && ! flock -n "$runs/lock" true
+}
+
+start() {
+  mkdir -p "$runs"
+  ! running || { echo "$HOSTNAME: a run goes on here" >&2 && return 1; }
+  rm -f "$runs/pid" "$runs/exit"
+  PATH=$venv/bin:$PATH setsid nohup "$BASH" "$0" hold "$@" >>"$runs/log" 2>&1 </dev/null &
+  for _ in {1..100}; do
+    [[ ! -s $runs/pid ]] || { echo "$HOSTNAME: started" && return; }
+    sleep 0.05
+  done
+  echo "$HOSTNAME: did not start; see jaxpt-run/log" >&2
+  return 1
+}
+
+# The run itself, below this shell. The kernel lets go of the lock however it ends: no remains look like a run.
+hold() {
+  local code=0
+  cd "$tree"
+  exec 9>"$runs/lock"
+  flock -w 2 9
+  trap : TERM # which a shutdown sends to all: stay, to write the code
+  echo $$ >"$runs/pid"
+  env --default-signal=INT "$@" || code=$? # nohup's children ignore it
+  echo "$code" >"$runs/exit"
+}
+
+# running, the exit code, lost (ended without one: the machine did), or none.
+state() {
+  local told=lost
+  if running; then
+    told=running
+  elif [[ -s $runs/exit ]]; then
+    told=$(<"$runs/exit")
+  elif [[ ! -e $runs/lock ]]; then
+    told=none
+  fi
+  echo "$HOSTNAME: $told"
+}
+
+stop() {
+  running || { echo "$HOSTNAME: no run goes on here" && return; }
+  kill -INT -- "-$(<"$runs/pid")" # all processes of it, as Ctrl-C does
+  echo "$HOSTNAME: told to stop"
+}
+
+case ${1-} in
+  setup | start | hold | state | stop) "$@" ;;
+  *) sed -n '2,/^$/s/^# \{0,1\}//p' "$0" ;;
+esac
