@@ -241,19 +241,10 @@ class Run:
         """Compiles the phase's step ahead of time and says what it will take."""
         begun = time.perf_counter()
         size = self.here.data.batch_size
-        sharding = rules.batch_sharding(self.setup.mesh)
-        batch = {
-            name: jax.ShapeDtypeStruct((size, *shape), dtype, sharding=sharding)
-            for name, (shape, dtype) in self.objective.features(self.here.data.length).items()
-        }
+        compiled = step.traced(self.setup, self.objective).lower().compile()
         with self.setup.use():
-            forward = flops.matmul_flops(
-                lambda p, b: self.objective.loss(self.setup.model, p, b, None)[0], self.setup.shapes.params, batch
-            )
-            train_step = step.make_train_step(self.setup, self.objective)
-            lowered = train_step.lower(self.setup.placed_shapes(), batch)
-            compiled = lowered.compile()
-        self.flops = 3.0 * forward
+            batch = step.batch_shapes(self.setup, self.objective)
+            self.flops = flops.model_flops(self.setup.model, self.objective, self.setup.shapes.params, batch)
         memory = compiled.memory_analysis()
         used = memory.argument_size_in_bytes + memory.temp_size_in_bytes if memory else 0
         phase = f"phase {self.phase + 1} of {len(self.starts)}: " if len(self.starts) > 1 else ""
