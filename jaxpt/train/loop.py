@@ -200,7 +200,7 @@ class Run:
         eval_every = train.eval_every or max(self.config.train.steps // 10, 1)
         save_every = config.checkpoint.every or eval_every
         window: list[Figures] = []
-        tokens = config.data.batch_size * self._tokens_per_example()
+        tokens = config.data.batch_size * step.tokens_per_example(self.setup, self.objective)
         peak = flops.peak(jax.devices()[0])
         self.signals.training = True
         with (
@@ -231,11 +231,6 @@ class Run:
     def _rows(self) -> np.ndarray:
         """This process's rows of a global batch."""
         return distributed.rows(self.setup.mesh, self.here.data.batch_size)
-
-    def _tokens_per_example(self) -> int:
-        features = self.objective.features(self.here.data.length)
-        names = ("encoder_input_tokens", "decoder_input_tokens")
-        return sum(features[name][0][0] for name in names if name in features)
 
     def _compile(self) -> Any:
         """Compiles the phase's step ahead of time and says what it will take."""
@@ -334,7 +329,7 @@ class Run:
             "finished": finished,
             "step": done,
             "parameters": base.count_params(self.setup.model),
-            "tokens_per_step": self.here.data.batch_size * self._tokens_per_example(),
+            "tokens_per_step": self.here.data.batch_size * step.tokens_per_example(self.setup, self.objective),
             "flops_per_step": self.flops,
             "wall_seconds": round(before + time.time() - self.begun, 1),
             "train_loss": self.last_loss,

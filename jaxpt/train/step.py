@@ -135,6 +135,13 @@ def batch_shapes(setup: Setup, objective: Objective) -> Batch:
     }
 
 
+def tokens_per_example(setup: Setup, objective: Objective) -> int:
+    """Tokens of a row, on all sides of the model."""
+    features = objective.features(setup.config.data.length)
+    sides = ("encoder_input_tokens", "decoder_input_tokens")
+    return sum(features[name][0][0] for name in sides if name in features)
+
+
 def traced(setup: Setup, objective: Objective) -> jax.stages.Traced:
     """The training step, traced for the setup's mesh: `.jaxpr` has its operations, `.lower().compile()` compiles it.
 
