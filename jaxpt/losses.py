@@ -205,9 +205,11 @@ def _over_shards(function: Callable[..., jax.Array], project: Project, *arrays_B
     _, params = jax.closure_convert(project, arrays_BxT[0][:, :1])
 
     def shard(params: list[jax.Array], *arrays_BxT: jax.Array) -> jax.Array:
-        with nn.logical_axis_rules(inside):  # traced once more: constraints inside may not name the batch's mesh axes
-            inner, _ = jax.closure_convert(project, arrays_BxT[0][:, :1])
-        return function(lambda x: inner(x, *params), *arrays_BxT)[None]
+        def inner(x_BxCxD: jax.Array) -> jax.Array:
+            with nn.logical_axis_rules(inside):  # traced once more: constraints may not name the batch's mesh axes
+                return jax.closure_convert(project, x_BxCxD)[0](x_BxCxD, *params)
+
+        return function(inner, *arrays_BxT)[None]
 
     specs = (PartitionSpec(), *[PartitionSpec(rows or None, places or None)] * len(arrays_BxT))
     mapped = jax.shard_map(shard, in_specs=specs, out_specs=PartitionSpec(axes), axis_names=set(axes), check_vma=False)

@@ -184,6 +184,21 @@ def test_constraints_inside_the_projection_hold_in_a_shard(data):
     np.testing.assert_allclose(sharded, loss(data["hidden"]), rtol=1e-5)
 
 
+def test_a_projection_with_a_norm_works_in_a_shard(data):
+    """A norm's broadcasts are of the shape of a chunk, in which each shard traces the projection again."""
+
+    def project(x):
+        return _project(data["params"])(x / jnp.sqrt(jnp.square(x).mean(-1, keepdims=True) + 1.0))
+
+    def loss(hidden):
+        return losses.token_loss(project, hidden, data["targets"], data["weights"], chunk=5)[0]
+
+    mesh = jax.make_mesh((2, 2), ("data", "fsdp"), axis_types=(AxisType.Auto,) * 2)
+    with jax.set_mesh(mesh), nn.logical_axis_rules(RULES[:1]):
+        sharded = jax.jit(loss)(data["hidden"])
+    np.testing.assert_allclose(sharded, loss(data["hidden"]), rtol=1e-5)
+
+
 def test_a_batch_that_the_mesh_does_not_divide_is_fine(data):
     few = {k: v if k == "params" else v[:3] for k, v in data.items()}
     mesh = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Auto,))

@@ -19,6 +19,7 @@ from jaxpt.models import kernels
 from jaxpt.models.layers import Dense, Initializer, constrain, mesh_axes
 from jaxpt.models.mask import Mask
 from jaxpt.models.positions import Rotation, rotate
+from jaxpt.parallel import compiler
 
 Implementation = Literal["auto", "xla", "chunked", "cudnn", "splash"]
 
@@ -93,7 +94,7 @@ def choose(
     Raises:
       UserError: what was asked for cannot do this case here.
     """
-    L, S, device = q_shape[1], k_shape[1], jax.default_backend()
+    L, S, device = q_shape[1], k_shape[1], compiler.platform()
     lacks = {
         "splash": {
             "a TPU": device == "tpu",

@@ -15,12 +15,13 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from jaxpt.config import ModelConfig
+from jaxpt.parallel import compiler
 
 
 def compute_dtype(config: ModelConfig) -> DTypeLike:
     """Type of the computation: float32 or bfloat16; `auto` is bfloat16 where there is an accelerator."""
     if config.dtype == "auto":
-        return jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16
+        return jnp.float32 if compiler.platform() == "cpu" else jnp.bfloat16
     return jnp.dtype(config.dtype)
 
 

@@ -20,16 +20,31 @@ OPTIONS: dict[str, dict[str, str | bool | int]] = {
 }
 
 
+def platform() -> str:
+    """Where what is traced now will run: "cpu", "gpu" or "tpu".
+
+    That is the platform of the mesh in use, whose devices need not be here (`jaxpt plan --topology`); without a mesh it
+    is that of JAX's default device.
+    """
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return jax.default_backend() if device is None else device.platform
+
+
 @functools.cache
-def options() -> dict[str, str | bool | int]:
-    """Compiler options for the default device; those that this version of XLA does not know are left out.
+def options(platform: str) -> dict[str, str | bool | int]:
+    """Compiler options for a platform; those that this version of XLA does not know are left out.
+
+    Args:
+      platform: "cpu", "gpu" or "tpu".
 
     Returns:
       What `jax.jit(compiler_options=…)` takes.
     """
+    if platform not in OPTIONS:
+        return {}
     lowered = jax.jit(lambda x: x + 1).lower(jax.ShapeDtypeStruct((), jnp.float32))
     known = {}
-    for name, value in OPTIONS.get(jax.default_backend(), {}).items():
+    for name, value in OPTIONS[platform].items():
         try:
             lowered.compile(compiler_options={name: value})
         except Exception:  # XLA has no class of its own for an unknown option
@@ -39,7 +54,7 @@ def options() -> dict[str, str | bool | int]:
 
 
 def jit(fun: Callable[..., Any], **kwargs: Any) -> Any:
-    """`jax.jit` with the options of the default device; the result cannot be called inside another `jax.jit`.
+    """`jax.jit` with the options of the platform in use; the result cannot be called inside another `jax.jit`.
 
     Args:
       fun: the function.
@@ -48,7 +63,7 @@ def jit(fun: Callable[..., Any], **kwargs: Any) -> Any:
     Returns:
       The jitted function.
     """
-    return jax.jit(fun, compiler_options=options(), **kwargs)
+    return jax.jit(fun, compiler_options=options(platform()), **kwargs)
 
 
 CACHE_BYTES = 4 << 30

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 from jax.extend import core
+
+if TYPE_CHECKING:
+    import flax.linen as nn
+
+    from jaxpt.objectives.base import Objective
 
 # Peak dense bf16 FLOP/s of one JAX device, from the makers' data sheets.
 PEAKS = {
@@ -33,39 +38,83 @@ def peak(device: jax.Device) -> float | None:
 
 
 def matmul_flops(function: Callable[..., Any], *args: Any) -> int:
-    """FLOPs of all matrix products of a function; loops (`scan`) count as often as they run.
-
-    A product of [m, k] and [k, n] counts 2·m·k·n. Attention counts in full, also where a mask hides half of it.
+    """FLOPs of all matrix products of a function, see `count`.
 
     Args:
       function: what is traced.
       *args: arrays or ShapeDtypeStructs.
 
     Returns:
-      The number of FLOPs.
+      The number of FLOPs, over all devices.
 
     Example:
       >>> import jax.numpy as jnp
       >>> matmul_flops(jnp.dot, jnp.ones((2, 3)), jnp.ones((3, 5)))
       60
     """
-    return _count(jax.make_jaxpr(function)(*args).jaxpr)
+    return count(jax.make_jaxpr(function)(*args).jaxpr)
 
 
-def _count(jaxpr: core.Jaxpr) -> int:
-    total = 0
-    for eqn in jaxpr.eqns:
-        if eqn.primitive.name == "dot_general":
-            (contract, _), _ = eqn.params["dimension_numbers"]
-            depth = math.prod(eqn.invars[0].aval.shape[axis] for axis in contract)
-            total += 2 * depth * math.prod(eqn.outvars[0].aval.shape)
-            continue
-        inner = [_count(sub) for value in eqn.params.values() for sub in _subjaxprs(value)]
-        if eqn.primitive.name == "cond":
-            total += max(inner, default=0)
-        else:
-            total += eqn.params.get("length", 1) * sum(inner) if eqn.primitive.name == "scan" else sum(inner)
-    return total
+def model_flops(model: nn.Module, objective: Objective, params: Any, batch: Any) -> int:
+    """FLOPs that a training step of this model cannot do without: three times those of the forward pass's products.
+
+    The forward pass takes 2 per weight and token, the backward pass twice that, so this is 6·N·D (N weights of
+    matrices, each counted for the D tokens that pass it; looking up embeddings takes none), and attention in full, also
+    where a mask hides half of it. What is computed again in the backward pass does not count.
+
+    Args:
+      model: the module.
+      objective: gives the loss.
+      params: arrays or ShapeDtypeStructs.
+      batch: features of a global batch, arrays or ShapeDtypeStructs.
+
+    Returns:
+      The number of FLOPs, over all devices.
+
+    Paper: https://arxiv.org/abs/2204.02311 (appendix B)
+    """
+    plain = model.clone(config=model.config.model_copy(update={"attention": "xla"}))  # kernels pad heads to 128 columns
+    return 3 * matmul_flops(lambda p, b: objective.loss(plain, p, b, None)[0], params, batch)
+
+
+def count(jaxpr: core.Jaxpr) -> int:
+    """FLOPs of all products of a program, over all devices.
+
+    A product of [m, k] and [k, n] counts 2·m·k·n. A loop (`scan`) counts as often as it runs, the longest branch of a
+    condition counts, a region that each shard of a mesh runs counts for every shard. A kernel counts what it declares,
+    or the products of its body in every cell of its grid. Attention counts in full, also where a mask hides half of it.
+    """
+    return sum(map(_one, jaxpr.eqns))
+
+
+def _one(eqn: core.JaxprEqn) -> int:
+    name, params = eqn.primitive.name, eqn.params
+    if name == "dot_general":
+        (contract, _), _ = params["dimension_numbers"]
+        depth = math.prod(eqn.invars[0].aval.shape[axis] for axis in contract)
+        return 2 * depth * math.prod(eqn.outvars[0].aval.shape)
+    if name == "conv_general_dilated":
+        kernel = eqn.invars[1].aval.shape
+        outputs = kernel[params["dimension_numbers"].rhs_spec[0]]
+        return 2 * math.prod(kernel) // outputs * math.prod(eqn.outvars[0].aval.shape)
+    if name == "pallas_call" and params["cost_estimate"] is not None:
+        return int(params["cost_estimate"].flops)
+    inner = [count(sub) for value in params.values() for sub in _subjaxprs(value)]
+    if name == "cond":
+        return max(inner, default=0)
+    return _times(name, params) * sum(inner)
+
+
+def _times(name: str, params: dict[str, Any]) -> int:
+    """How often what is inside of an operation runs."""
+    if name == "scan":
+        return params["length"]
+    if name == "shard_map":
+        axes = params["newly_manual_axes"] if "newly_manual_axes" in params else params["manual_axes"]
+        return math.prod(params["mesh"].shape[axis] for axis in axes)
+    if name == "pallas_call":
+        return math.prod(size for size in params["grid_mapping"].grid if isinstance(size, int))
+    return 1
 
 
 def _subjaxprs(value: Any) -> list[core.Jaxpr]:

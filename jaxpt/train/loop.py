@@ -200,7 +200,7 @@ class Run:
         eval_every = train.eval_every or max(self.config.train.steps // 10, 1)
         save_every = config.checkpoint.every or eval_every
         window: list[Figures] = []
-        tokens = config.data.batch_size * self._tokens_per_example()
+        tokens = config.data.batch_size * step.tokens_per_example(self.setup, self.objective)
         peak = flops.peak(jax.devices()[0])
         metrics.write(done, {"phase/text_tokens_per_step": self._text(), "phase/flops_per_step": self.flops})
         self.signals.training = True
@@ -233,11 +233,6 @@ class Run:
         """This process's rows of a global batch."""
         return distributed.rows(self.setup.mesh, self.here.data.batch_size)
 
-    def _tokens_per_example(self) -> int:
-        features = self.objective.features(self.here.data.length)
-        names = ("encoder_input_tokens", "decoder_input_tokens")
-        return sum(features[name][0][0] for name in names if name in features)
-
     def _text(self) -> float:
         """Tokens of text that a step sees, whatever the objective makes of them."""
         return round(self.here.data.batch_size * self.data.text_per_row, 3)
@@ -246,19 +241,10 @@ class Run:
         """Compiles the phase's step ahead of time and says what it will take."""
         begun = time.perf_counter()
         size = self.here.data.batch_size
-        sharding = rules.batch_sharding(self.setup.mesh)
-        batch = {
-            name: jax.ShapeDtypeStruct((size, *shape), dtype, sharding=sharding)
-            for name, (shape, dtype) in self.objective.features(self.here.data.length).items()
-        }
+        compiled = step.traced(self.setup, self.objective).lower().compile()
         with self.setup.use():
-            forward = flops.matmul_flops(
-                lambda p, b: self.objective.loss(self.setup.model, p, b, None)[0], self.setup.shapes.params, batch
-            )
-            train_step = step.make_train_step(self.setup, self.objective)
-            lowered = train_step.lower(self.setup.placed_shapes(), batch)
-            compiled = lowered.compile()
-        self.flops = 3.0 * forward
+            batch = step.batch_shapes(self.setup, self.objective)
+            self.flops = flops.model_flops(self.setup.model, self.objective, self.setup.shapes.params, batch)
         memory = compiled.memory_analysis()
         used = memory.argument_size_in_bytes + memory.temp_size_in_bytes if memory else 0
         phase = f"phase {self.phase + 1} of {len(self.starts)}: " if len(self.starts) > 1 else ""
@@ -348,7 +334,7 @@ class Run:
             "finished": finished,
             "step": done,
             "parameters": base.count_params(self.setup.model),
-            "tokens_per_step": self.here.data.batch_size * self._tokens_per_example(),
+            "tokens_per_step": self.here.data.batch_size * step.tokens_per_example(self.setup, self.objective),
             "text_tokens_per_step": self._text(),
             "flops_per_step": self.flops,
             "wall_seconds": round(before + time.time() - self.begun, 1),

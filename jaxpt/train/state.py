@@ -140,8 +140,13 @@ def size(tree: Any) -> int:
 
 def per_device_size(setup: Setup) -> int:
     """Bytes of the state on one device."""
+    return bytes_on_device(setup.shapes, setup.shardings)
+
+
+def bytes_on_device(shapes: Any, shardings: Any) -> int:
+    """Bytes of a tree of arrays (or their shapes) on one device, under their NamedShardings."""
 
     def one(shape: jax.ShapeDtypeStruct, sharding: NamedSharding) -> int:
         return int(jnp.dtype(shape.dtype).itemsize) * math.prod(sharding.shard_shape(shape.shape))
 
-    return sum(jax.tree.leaves(jax.tree.map(one, setup.shapes, setup.shardings)))
+    return sum(jax.tree.leaves(jax.tree.map(one, shapes, shardings)))

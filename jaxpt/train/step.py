@@ -126,6 +126,31 @@ def make_train_step(setup: Setup, objective: Objective) -> Callable[[State, Batc
     )
 
 
+def batch_shapes(setup: Setup, objective: Objective) -> Batch:
+    """ShapeDtypeStructs, with their placement, of a global batch's features."""
+    data, sharding = setup.config.data, rules.batch_sharding(setup.mesh)
+    return {
+        name: jax.ShapeDtypeStruct((data.batch_size, *shape), dtype, sharding=sharding)
+        for name, (shape, dtype) in objective.features(data.length).items()
+    }
+
+
+def tokens_per_example(setup: Setup, objective: Objective) -> int:
+    """Tokens of a row, on all sides of the model."""
+    features = objective.features(setup.config.data.length)
+    sides = ("encoder_input_tokens", "decoder_input_tokens")
+    return sum(features[name][0][0] for name in sides if name in features)
+
+
+def traced(setup: Setup, objective: Objective) -> jax.stages.Traced:
+    """The training step, traced for the setup's mesh: `.jaxpr` has its operations, `.lower().compile()` compiles it.
+
+    Nothing is computed, and the mesh's devices need not be here.
+    """
+    with setup.use():
+        return make_train_step(setup, objective).trace(setup.placed_shapes(), batch_shapes(setup, objective))
+
+
 def make_eval_step(setup: Setup, objective: Objective) -> Callable[[Any, Batch], Metrics]:
     """Σ of every loss part and metric of a batch, without dropout, as a jitted function of (params, batch).
 

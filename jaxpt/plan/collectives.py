@@ -1,0 +1,153 @@
+"""What a program sends between devices: by kind, mesh axes and bytes, loops counted as often as they run."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+import re
+from collections.abc import Mapping
+
+import numpy as np
+
+from jaxpt.plan import hlo
+
+KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute", "ragged-all-to-all")
+_IOTA = r"\[[\d,]+\](?:<=\[[\d,]+\])?(?:T\([\d,]+\))?"
+_GROUPS = re.compile(
+    rf"replica_groups=(mesh\[[^\]]*\](?:, device_ids=\({_IOTA}\))? \{{[^}}]*\}}|\{{\{{.*?\}}\}}|\{{\}}|{_IOTA})"
+)
+_PAIRS = re.compile(r"source_target_pairs=(\{\{.*?\}\}|\{\})")
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """All exchanges of one kind over the same axes of the mesh in one step."""
+
+    kind: str
+    axes: tuple[str, ...]
+    """Mesh axes whose devices take part; empty where they are none of the mesh's."""
+    count: int
+    """How often one runs."""
+    bytes: int
+    """Of the whole arrays: what an all-gather gives, what an all-reduce or a reduce-scatter sums up."""
+    sent: int
+    """Bytes that each device sends when rings do it, the least that there can be."""
+
+
+def find(program: hlo.Program, mesh: Mapping[str, int]) -> list[Collective]:
+    """The collectives of a program.
+
+    Args:
+      program: an optimised program, for one device.
+      mesh: {axis: size} of the mesh that it was compiled for.
+
+    Returns:
+      One entry for each kind and set of axes, those that send most first.
+    """
+    totals: dict[tuple[str, tuple[str, ...]], np.ndarray] = collections.defaultdict(lambda: np.zeros(3, np.int64))
+    for kind, attributes, operand, times in _each(program):
+        groups = _groups(attributes, math.prod(mesh.values()))
+        axes = _axes(groups, mesh)
+        n = max(map(len, groups), default=1)
+        if n > 1:
+            totals[kind, axes] += times * np.array([1, *_bytes(kind, operand, n)])
+    found = [Collective(kind, axes, *map(int, total)) for (kind, axes), total in totals.items()]
+    return sorted(found, key=lambda c: -c.sent)
+
+
+def _each(program: hlo.Program) -> list[tuple[str, str, int, int]]:
+    """(kind, attributes, bytes of the operands, how often it runs) of every collective.
+
+    On TPUs a collective may be spread over several fusions that overlap with computing: they share its channel. And a
+    reduce-scatter is a fusion of that name, of an all-reduce and a slice.
+    """
+    found: dict[tuple[str, str], tuple[str, str, int, int]] = {}
+    for outer, instruction, times in program.runs():
+        names = instruction.called if instruction.opcode == "fusion" else []
+        inside = [(name, inner) for name in names for inner in program.computations[name].values()]
+        for place, one in [(outer, instruction), *inside]:
+            kind = one.opcode.removesuffix("-start")
+            if kind not in KINDS:
+                continue
+            if place.startswith("all-reduce-scatter"):
+                kind = "reduce-scatter"
+            here = program.computations[place]
+            channel = re.search(r"channel_id=(\d+)", one.attributes)
+            operand = sum(hlo.size(here[name].shape) for name in one.operands if name in here)
+            found.setdefault((outer, channel[1] if channel else one.name), (kind, one.attributes, operand, times))
+    return list(found.values())
+
+
+def _bytes(kind: str, operand: int, n: int) -> tuple[int, int]:
+    """(bytes of the whole array, bytes that each of n devices sends)."""
+    if kind == "all-gather":
+        return operand * n, operand * (n - 1)
+    if kind == "all-reduce":
+        return operand, 2 * operand * (n - 1) // n
+    if kind == "collective-permute":
+        return operand, operand
+    return operand, operand * (n - 1) // n
+
+
+def _groups(attributes: str, devices: int) -> list[list[int]]:
+    """Groups of devices, as places in the mesh, from any of the forms in which XLA writes them.
+
+    Example:
+      >>> _groups("replica_groups={{0,1},{2,3}}", 4), _groups("replica_groups=[2,2]<=[2,2]T(1,0)", 4)
+      ([[0, 1], [2, 3]], [[0, 2], [1, 3]])
+      >>> _groups("replica_groups=mesh['a'=2,'b'=2] {'a'}, dimensions={1}", 4)
+      [[0, 2], [1, 3]]
+    """
+    if pairs := _PAIRS.search(attributes):
+        return _lists(pairs[1])
+    match = _GROUPS.search(attributes)
+    if match is None or match[1] == "{}":
+        return [list(range(devices))]
+    text = match[1]
+    if text.startswith("{"):
+        return _lists(text)
+    if text.startswith("["):
+        shape = [int(n) for n in re.match(r"\[([\d,]+)\]", text)[1].split(",")]
+        return _iota(text).reshape(shape).tolist()
+    return _mesh_groups(text)
+
+
+def _mesh_groups(text: str) -> list[list[int]]:
+    """mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b'}; an axis may be cut: 'b':(2)2 is the part of size 2 after 2."""
+    sizes = {name: int(size) for name, size in re.findall(r"'([^']*)'=(\d+)", text)}
+    ids = re.search(rf"device_ids=\(({_IOTA})\)", text)
+    flat = _iota(ids[1]).ravel() if ids else np.arange(math.prod(sizes.values()))
+    wanted = re.findall(r"'([^']*)'(?::\((\d+)\)(\d+))?", re.search(r"\{([^}]*)\}$", text)[1])
+    shape: list[int] = []
+    chosen = []
+    for name, size in sizes.items():
+        parts = [(int(before), int(part)) for axis, before, part in wanted if axis == name and part]
+        if not parts:
+            chosen += [len(shape)] if name in [axis for axis, *_ in wanted] else []
+            shape.append(size)
+        for before, part in parts[:1]:
+            chosen.append(len(shape) + 1)
+            shape += [before, part, size // before // part]
+    rest = [axis for axis in range(len(shape)) if axis not in chosen]
+    return flat.reshape(shape).transpose(*rest, *chosen).reshape(-1, math.prod(shape[a] for a in chosen)).tolist()
+
+
+def _iota(text: str) -> np.ndarray:
+    """[2,4]<=[4,2]T(1,0) and [4,2]T(1,0): 0, 1, 2, … in the second shape (or the only one), transposed."""
+    shape = [int(n) for n in re.search(r"(?:<=)?\[([\d,]+)\](?:T|$)", text)[1].split(",")]
+    order = re.search(r"T\(([\d,]+)\)", text)
+    ids = np.arange(math.prod(shape)).reshape(shape)
+    return ids.transpose([int(n) for n in order[1].split(",")]) if order else ids
+
+
+def _lists(text: str) -> list[list[int]]:
+    return [[int(n) for n in group.split(",")] for group in re.findall(r"\{([\d,]+)\}", text)]
+
+
+def _axes(groups: list[list[int]], mesh: Mapping[str, int]) -> tuple[str, ...]:
+    """The mesh axes along which the devices of a group differ."""
+    shape = tuple(mesh.values())
+    places = [np.array(np.unravel_index(group, shape)) for group in groups if len(group) > 1]
+    differ = np.any([np.ptp(place, axis=1) > 0 for place in places], axis=0) if places else np.zeros(len(shape), bool)
+    return tuple(name for name, d in zip(mesh, differ) if d)

@@ -1,0 +1,208 @@
+"""Reads the text of an optimised program (HLO): its instructions, how often each runs, what it reads and writes."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import math
+import re
+from collections.abc import Iterator
+
+_BITS = {"pred": 8, "s4": 4, "u4": 4, "s2": 2, "u2": 2, "c64": 64, "c128": 128, "bf16": 16}
+_LEAF = re.compile(r"([a-z]\w*)\[([\d,]*)\](?:\{([^{}]*)\})?")
+_HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*-> .*\{$")
+_OPCODE = re.compile(r"([a-z][\w\-]*)\(")
+_CALLED = re.compile(r"\b(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.\-]+)")
+_BRANCHES = re.compile(r"\b(?:branch_computations|called_computations)=\{([^}]*)\}")
+
+# Take no time of their own: names for what is there, or what their own instructions say.
+_FREE = {
+    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "while", "conditional", "call",
+    "partition-id", "replica-id", "iota", "opt-barrier", "async-update", "async-done", "copy-done",
+}  # fmt: skip
+_SLICES = {"dynamic-slice", "slice", "gather"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """One line of a computation."""
+
+    name: str
+    shape: str
+    opcode: str
+    operands: tuple[str, ...]
+    attributes: str
+    root: bool
+
+    @functools.cached_property
+    def op_name(self) -> str:
+        """The path of modules and transformations that it was traced under."""
+        found = re.search(r'op_name="([^"]*)"', self.attributes)
+        return found[1] if found else ""
+
+    @property
+    def called(self) -> list[str]:
+        """Computations that it runs."""
+        branches = [name.strip(" %") for group in _BRANCHES.findall(self.attributes) for name in group.split(",")]
+        return _CALLED.findall(self.attributes) + branches
+
+
+def size(shape: str, memory: int | None = None) -> int:
+    """Bytes of all arrays of a shape, padding left out.
+
+    Args:
+      shape: such as `f32[8,128]{1,0:T(8,128)S(1)}`, or a tuple of such.
+      memory: count those in this memory space alone: 0 is a device's main memory, 1 a TPU's VMEM.
+
+    Returns:
+      The number of bytes.
+
+    Example:
+      >>> size("(bf16[8,128]{1,0:T(8,128)S(1)}, s32[4]{0})"), size("(bf16[8,128]{1,0:T(8,128)S(1)}, s32[4]{0})", 0)
+      (2064, 16)
+    """
+    total = 0
+    for dtype, dims, layout in _LEAF.findall(shape):
+        space = re.search(r"S\((\d+)\)", layout)
+        if memory is None or (int(space[1]) if space else 0) == memory:
+            bits = _BITS.get(dtype) or int(re.search(r"\d+", dtype)[0] if re.search(r"\d", dtype) else 0)
+            total += math.ceil(bits * math.prod(int(n) for n in dims.split(",") if n) / 8)
+    return total
+
+
+class Program:
+    """The computations of a program by name.
+
+    Attributes:
+      computations: {name: its instructions by name, in order}.
+      entry: name of the one that the program starts with.
+    """
+
+    def __init__(self, text: str) -> None:
+        """Reads a program's text."""
+        self.computations: dict[str, dict[str, Instruction]] = {}
+        self.entry = ""
+        current: dict[str, Instruction] = {}
+        for line in text.splitlines():
+            if header := _HEADER.match(line):
+                current = self.computations[header[2]] = {}
+                self.entry = header[2] if header[1] else self.entry
+            elif line.startswith("  ") and (instruction := _instruction(line)):
+                current[instruction.name] = instruction
+
+    def runs(self) -> Iterator[tuple[str, Instruction, int]]:
+        """Every instruction outside of fusions, as (its computation, instruction, how often it runs)."""
+        for name, times in self._times().items():
+            for instruction in self.computations[name].values():
+                yield name, instruction, times
+
+    def _times(self) -> dict[str, int]:
+        """How often each computation runs; of a condition's branches each counts as if it were taken."""
+        times: collections.Counter[str] = collections.Counter({self.entry: 1})
+        pending = [(self.entry, 1)]
+        while pending:
+            name, outer = pending.pop()
+            for instruction in self.computations[name].values():
+                if instruction.opcode not in ("while", "conditional", "call", "async-start"):
+                    continue
+                count = outer * (self.trips(name, instruction) if instruction.opcode == "while" else 1)
+                for called in instruction.called:
+                    times[called] += count
+                    pending.append((called, count))
+        return dict(times)
+
+    def trips(self, computation: str, loop: Instruction) -> int:
+        """How often a loop's body runs; 1 where that is not known before it does."""
+        if known := re.search(r'"known_trip_count":\{"n":"(\d+)"', loop.attributes):
+            return int(known[1])
+        condition = self.computations[re.search(r"condition=%?([\w.\-]+)", loop.attributes)[1]]
+        root = next(i for i in condition.values() if i.root)
+        if root.opcode != "compare":
+            return 1
+        sides = [condition[name] for name in root.operands]
+        bound = next((_constant(side) for side in sides if side.opcode == "constant"), None)
+        index = next((i.attributes for i in sides if i.opcode == "get-tuple-element"), "")
+        start = self._initial(computation, loop, re.search(r"index=(\d+)", index))
+        if bound is None or start is None:
+            return 1
+        return abs(bound - start) + ("direction=LE" in root.attributes or "direction=GE" in root.attributes)
+
+    def _initial(self, computation: str, loop: Instruction, index: re.Match[str] | None) -> int | None:
+        """What a loop's counter starts with."""
+        here = self.computations[computation]
+        carried = here.get(loop.operands[0])
+        if index is None or carried is None or carried.opcode != "tuple":
+            return 0
+        first = here[carried.operands[int(index[1])]]
+        while first.opcode in ("copy", "bitcast") and first.operands[0] in here:
+            first = here[first.operands[0]]
+        return _constant(first) if first.opcode == "constant" else 0
+
+    def traffic(self) -> int:
+        """Bytes that pass between a device and its main memory in one run of the program.
+
+        Every fused operation reads its operands and writes its results once, as often as it runs; of an array that it
+        takes a slice of, or writes one into, that slice counts. What stays in a TPU's VMEM does not count.
+        """
+        return sum(times * self._moved(name, i) for name, i, times in self.runs() if i.opcode not in _FREE)
+
+    def _moved(self, computation: str, instruction: Instruction) -> int:
+        here = self.computations[computation]
+        shapes = [here[name].shape if name in here else "" for name in instruction.operands]
+        if instruction.opcode == "fusion" and instruction.called:
+            return self._fused(instruction, shapes)
+        if instruction.opcode == "dynamic-update-slice":
+            return 2 * size(shapes[1], 0)
+        if instruction.opcode in _SLICES:
+            return 2 * size(instruction.shape, 0)
+        return size(instruction.shape, 0) + sum(size(shape, 0) for shape in shapes)
+
+    def _fused(self, fusion: Instruction, shapes: list[str]) -> int:
+        body = self.computations[fusion.called[0]]
+        users = collections.defaultdict(list)
+        for inner in body.values():
+            for operand in inner.operands:
+                users[operand].append(inner)
+        total, whole = 0, size(fusion.shape, 0)
+        for inner in body.values():
+            if inner.opcode == "dynamic-update-slice":  # in place: the array's other parts are not touched
+                whole -= size(inner.shape) - size(body[inner.operands[1]].shape)
+        for name, inner in body.items():
+            if inner.opcode != "parameter" or not size(shape := shapes[int(inner.operands[0])], 0):
+                continue
+            if all(user.opcode in _SLICES and user.operands[0] == name for user in users[name]):
+                total += sum(size(user.shape) for user in users[name])
+            elif not all(user.opcode == "dynamic-update-slice" and user.operands[0] == name for user in users[name]):
+                total += size(shape, 0)
+        return total + max(whole, 0)
+
+
+def _instruction(line: str) -> Instruction | None:
+    name, equals, rest = line.strip().partition(" = ")
+    if not equals:
+        return None
+    end = _closing(rest, 0) if rest.startswith("(") else rest.find(" ")
+    shape, rest = rest[:end], rest[end:].lstrip()
+    if not (opcode := _OPCODE.match(rest)):
+        return None
+    close = _closing(rest, opcode.end() - 1)
+    inside = rest[opcode.end() : close - 1]
+    names = re.findall(r"%([\w.\-]+)", inside)
+    operands = tuple(names) if names else ((inside,) if inside else ())  # parameter(0), constant(8)
+    root, name = name.startswith("ROOT "), name.removeprefix("ROOT ").lstrip("%")
+    return Instruction(name, shape, opcode[1], operands, rest[close:], root)
+
+
+def _closing(text: str, start: int) -> int:
+    """Index after the bracket that closes the one at `start`."""
+    depth = 0
+    for match in re.compile(r"[()]").finditer(text, start):
+        depth += 1 if match[0] == "(" else -1
+        if depth == 0:
+            return match.end()
+    return len(text)
+
+
+def _constant(instruction: Instruction) -> int | None:
+    return int(instruction.operands[0]) if re.fullmatch(r"-?\d+", "".join(instruction.operands)) else None

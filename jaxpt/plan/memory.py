@@ -1,0 +1,108 @@
+"""Reads what XLA writes about memory when it has placed all buffers: how much in all, and the largest at the peak."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import re
+
+from jaxpt.plan import hlo
+
+_TOTAL = re.compile(r"color=0\)\s+Total bytes: (\d+)")
+_LIVE = re.compile(r"^ {4}(\S+)\{([\d,]*)\}: (\d+) bytes \(cumulative", re.MULTILINE)
+_ALLOCATION = re.compile(r"^allocation (\d+):")
+_VALUE = re.compile(r"^ value: <\d+ (\S+?)(?:\{([\d,]*)\})?(?: \(phi\))? @0> \((size=\d+,offset=\d+)\): (.*)$")
+_NOISE = re.compile(r"^(while|body|cond|closed_call|checkpoint|rematted_computation|vmap\(\)|(jit|pjit)\(.*\))$")
+
+
+@dataclasses.dataclass(frozen=True)
+class Buffer:
+    """An array on one device."""
+
+    name: str
+    """Pass and modules that make it, or which part of the state it is."""
+    shape: str
+    bytes: int
+    """With the padding of its layout."""
+
+
+def total(report: str) -> int:
+    """Bytes of a device's main memory that the program needs: arguments, results and temporaries.
+
+    Args:
+      report: text of XLA's "memory-usage-report".
+
+    Returns:
+      The number that XLA compares with what the device has.
+    """
+    return int(_TOTAL.search(report)[1])
+
+
+def largest(live: str, assignment: str, program: hlo.Program, count: int = 10) -> list[Buffer]:
+    """The largest buffers at the moment when most memory is in use.
+
+    Args:
+      live: text of XLA's "live-range".
+      assignment: text of XLA's "buffer-assignment".
+      program: the optimised program.
+      count: how many.
+
+    Returns:
+      The buffers, the largest first.
+    """
+    slots, values = _slots(assignment)
+    names = _names(program)
+    found = []
+    for name, index, size in _LIVE.findall(live[live.index("(peak):") :]):
+        slot = slots.get((name, index))
+        if slot is None:  # not in main memory
+            continue
+        users = [(names[user], user) for user in values[slot] if names.get(user)]
+        path = max(users, default=("", name), key=lambda named: named[0].count("/"))[0]
+        found.append(Buffer(readable(path) or name, slot[2], int(size)))
+        if len(found) == count:
+            break
+    return found
+
+
+def readable(path: str) -> str:
+    """A path of JAX's transformations and modules in short.
+
+    Example:
+      >>> readable("jit(step)/transpose(jvp(T5.encode))/encoder/while/body/closed_call/segment_0/block_0/mlp/up/dot_general")
+      'backward: encoder/segment_0/block_0/mlp/up/dot_general'
+      >>> readable("state.params['encoder']['up']['kernel']")
+      'state.params/encoder/up/kernel'
+    """
+    if path.startswith(("state", "batch")):
+        return re.sub(r"\[\\?'?([^'\\\]]*)\\?'?\]", r"/\1", path)
+    parts = path.split("/")
+    which = "backward: " if "transpose(" in path else "forward: " if "jvp(" in path else ""
+    kept = [part for part in parts if not _NOISE.match(part) and "jvp(" not in part]
+    return which + "/".join(kept) if kept else ""
+
+
+def _slots(assignment: str) -> tuple[dict, dict]:
+    """({(value, its index): (allocation, place in it, shape)}, {the latter: values that lie there one after another})."""
+    slots, values = {}, collections.defaultdict(list)
+    allocation = ""
+    for line in assignment.splitlines():
+        if start := _ALLOCATION.match(line):
+            allocation = start[1]
+        elif value := _VALUE.match(line):
+            slot = (allocation, value[3], re.sub(r"\{.*", "", value[4]))
+            slots[value[1], value[2] or ""] = slot
+            values[slot].append(value[1])
+    return slots, values
+
+
+def _names(program: hlo.Program) -> dict[str, str]:
+    """{instruction: the most telling path among its own and those of what is fused into it}."""
+    names = {}
+    for instructions in program.computations.values():
+        for name, instruction in instructions.items():
+            names[name] = instruction.op_name
+            if instruction.opcode == "fusion":
+                inner = [i.op_name for called in instruction.called for i in program.computations[called].values()]
+                names[name] = max([instruction.op_name, *inner], key=lambda path: path.count("/"))
+    return names

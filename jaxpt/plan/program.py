@@ -1,0 +1,267 @@
+"""Compiles the step that a recipe would run, for devices that need not be here, and measures the program.
+
+The compiler works in a process of its own: libtpu ends a process for what it does not like, and a compilation for TPUs
+can be left as soon as XLA has placed all buffers. Making machine code takes several times as long as all before it, and
+changes nothing of what is measured here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from jaxpt import config as configs
+from jaxpt.config import Config
+from jaxpt.errors import UserError
+
+_MODULE = "jit_step"
+_WRITTEN_LAST = ("after_optimizations-buffer-assignment-values.txt", "after_optimizations.txt")
+
+
+@dataclasses.dataclass(frozen=True)
+class Where:
+    """Devices to compile for: those of a topology, or those of this machine."""
+
+    topology: str | None = None
+    slices: int = 1
+
+    def __str__(self) -> str:
+        if self.topology is None:
+            return "this machine"
+        return self.topology if self.slices == 1 else f"{self.slices} × {self.topology}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """The program of one phase of a recipe. Bytes are those of one device, FLOPs and tokens those of all."""
+
+    phase: int
+    steps: int
+    rows: int
+    """Of the global batch."""
+    length: int
+    tokens: int
+    """In a step."""
+    parameters: int
+    platform: str
+    device_kind: str
+    devices: int
+    mesh: dict[str, int]
+    seconds: float
+    """From the recipe to the placed buffers."""
+    model_flops: int
+    program_flops: int
+    traffic: int
+    """To and from the device's main memory in a step, estimated."""
+    memory: dict[str, int]
+    """parameters, optimizer, average, batch, temporaries."""
+    total: int
+    """What XLA counts: all of these with the padding of their layouts."""
+    limit: int
+    """Memory of the device that a program may take."""
+    buffers: list[dict[str, Any]]
+    collectives: list[dict[str, Any]]
+    placements: list[dict[str, Any]]
+    """Of each parameter."""
+    left_whole: list[str]
+    """Large parameters that lie whole on every device, though the mesh could share them out."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether it finds room on the device."""
+        return self.total <= self.limit
+
+
+def measure(config: Config, where: Where, phase: int = 0) -> Measured:
+    """Compiles a phase's step in a process of its own and measures it.
+
+    Args:
+      config: the run's configuration.
+      where: the devices.
+      phase: which phase, from 0.
+
+    Returns:
+      What the program takes; also where it does not fit.
+
+    Raises:
+      UserError: for what is wrong with recipe, mesh or topology, or what the compiler has no answer to.
+    """
+    with tempfile.TemporaryDirectory(prefix="jaxpt-plan-") as directory:
+        job = {"config": configs.to_yaml(config), "topology": where.topology, "slices": where.slices, "phase": phase}
+        Path(directory, "job.json").write_text(json.dumps(job), "utf-8")
+        command = [sys.executable, "-m", "jaxpt.plan.program", directory]
+        done = subprocess.run(command, env=_environment(where), capture_output=True, text=True, errors="replace")
+        answer = Path(directory, "answer.json")
+        if not answer.exists():
+            said = [line for line in done.stderr.splitlines() if line.strip()] or [f"exit code {done.returncode}"]
+            raise UserError(f"compiling the step for {where} failed: {said[-1].strip()}")
+        result = json.loads(answer.read_text("utf-8"))
+    if "error" in result:
+        raise UserError(result["error"])
+    return Measured(**result)
+
+
+def _environment(where: Where) -> dict[str, str]:
+    # A kept program would not be compiled, and so say nothing.
+    environment = dict(os.environ, JAX_ENABLE_COMPILATION_CACHE="false", TF_CPP_MIN_LOG_LEVEL="3")
+    environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    if where.topology is not None:
+        environment.pop("XLA_FLAGS", None)  # libtpu ends the process at a flag that it does not know
+        environment["JAX_PLATFORMS"] = "cpu"
+    return environment
+
+
+# ---- in the process of its own --------------------------------------------------------------------------------------
+
+
+def _main(directory: Path) -> None:
+    begun = time.perf_counter()
+    job = json.loads((directory / "job.json").read_text("utf-8"))
+    try:
+        result = _measure(job, directory, begun)
+    except UserError as error:
+        result = {"error": str(error)}
+    partial = directory / "answer.partial"
+    partial.write_text(json.dumps(result), "utf-8")
+    partial.rename(directory / "answer.json")
+    os._exit(0)  # the compiler may still be at work in its thread
+
+
+def _measure(job: dict[str, Any], directory: Path, begun: float) -> dict[str, Any]:
+    from jaxpt.plan import flops, topologies
+    from jaxpt.train import state, step
+
+    topology = job["topology"] and topologies.parse(job["topology"], job["slices"])
+    (directory / "config.yaml").write_text(job["config"], "utf-8")
+    whole = configs.load(directory / "config.yaml")
+    ends = (*configs.phase_starts(whole), whole.train.steps)
+    config = configs.at_phase(whole, job["phase"])
+    setup = state.setup(config, topology.devices() if topology else None)
+    step.check(config, setup)
+    objective = config.objective
+    with setup.use():
+        batch = step.batch_shapes(setup, objective)
+        needed = flops.model_flops(setup.model, objective, setup.shapes.params, batch)
+    traced = step.traced(setup, objective)
+    texts = _compile(traced.lower(), directory / "dump")
+    device = setup.mesh.devices.flat[0]
+    return {
+        "phase": job["phase"],
+        "steps": ends[job["phase"] + 1] - ends[job["phase"]],
+        "rows": config.data.batch_size,
+        "length": config.data.length,
+        "tokens": config.data.batch_size * step.tokens_per_example(setup, objective),
+        "platform": device.platform,
+        "device_kind": device.device_kind,
+        "devices": setup.mesh.size,
+        "mesh": dict(setup.mesh.shape),
+        "seconds": round(time.perf_counter() - begun, 1),
+        "model_flops": needed,
+        "program_flops": flops.count(traced.jaxpr.jaxpr),
+        "limit": topology.chip.memory if topology else _limit(device),
+        **_read(texts, setup, batch),
+    }
+
+
+def _compile(lowered: Any, dump: Path) -> dict[str, str]:
+    """What XLA writes about the program until all buffers have their places: {ending of the file's name: text}."""
+    failed: list[BaseException] = []
+
+    def compile_() -> None:
+        try:
+            lowered.compile(compiler_options={"xla_dump_to": str(dump), "xla_dump_hlo_as_text": True})
+        except Exception as error:  # of any class of XLA's; memory that does not suffice is one of them
+            failed.append(error)
+
+    thread = threading.Thread(target=compile_, daemon=True)
+    thread.start()
+
+    def find(ending: str) -> Path | None:
+        return next((path for path in dump.glob(f"*{_MODULE}.*{ending}") if path.stat().st_size), None)
+
+    while thread.is_alive() and not all(map(find, _WRITTEN_LAST)):
+        thread.join(0.2)
+    if not thread.is_alive() and not all(map(find, _WRITTEN_LAST)):
+        raise UserError(f"the compiler refused the step: {' '.join(str(failed[0]).split()) if failed else 'no word'}")
+    thread.join(0.5)  # the last file may be half written
+    names = ("memory-usage-report", "live-range", "buffer-assignment", "after_optimizations")
+    return {name: found.read_text("utf-8") for name in names if (found := find(f"{name}.txt"))}
+
+
+def _read(texts: dict[str, str], setup: Any, batch: Any) -> dict[str, Any]:
+    """Memory, buffers, collectives, traffic and placements."""
+    import jax
+
+    from jaxpt.models import base
+    from jaxpt.parallel import rules
+    from jaxpt.plan import collectives, hlo, memory
+    from jaxpt.train import state
+
+    shapes, places = setup.shapes, setup.shardings
+    parts = {
+        "parameters": state.bytes_on_device(shapes.params, places.params),
+        "optimizer": state.bytes_on_device(shapes.opt_state, places.opt_state),
+        "average": 0 if shapes.ema is None else state.bytes_on_device(shapes.ema, places.ema),
+        "batch": state.bytes_on_device(batch, jax.tree.map(lambda x: x.sharding, batch)),
+    }
+    total = memory.total(texts["memory-usage-report"])
+    program = hlo.Program(texts["after_optimizations"])
+    largest = memory.largest(texts["live-range"], texts["buffer-assignment"], program)
+    return {
+        "parameters": base.count_params(setup.model),
+        "memory": {**parts, "temporaries": total - sum(parts.values())},
+        "total": total,
+        "buffers": [dataclasses.asdict(buffer) for buffer in largest],
+        "collectives": [dataclasses.asdict(c) for c in collectives.find(program, setup.mesh.shape)],
+        "traffic": program.traffic(),
+        "placements": _placements(setup),
+        "left_whole": rules.left_whole(shapes.params, places.params),
+    }
+
+
+def _placements(setup: Any) -> list[dict[str, Any]]:
+    """Of each parameter: name, shape, logical axes, mesh axes and bytes on a device."""
+    import jax
+
+    from jaxpt.train import state
+
+    flat = jax.tree_util.tree_leaves_with_path(setup.shapes.params)
+    axes = jax.tree.leaves(setup.axes, is_leaf=lambda x: isinstance(x, tuple))
+    places = jax.tree.leaves(setup.shardings.params)
+    return [
+        {
+            "name": jax.tree_util.keystr(path, simple=True, separator="/"),
+            "shape": list(leaf.shape),
+            "axes": list(names),
+            "placement": [None if entry is None else list(_cutting(entry, setup.mesh)) or None for entry in place.spec],
+            "bytes": state.bytes_on_device(leaf, place),
+        }
+        for (path, leaf), names, place in zip(flat, axes, places, strict=True)
+    ]
+
+
+def _cutting(entry: str | tuple[str, ...], mesh: Any) -> tuple[str, ...]:
+    """The mesh axes of an entry that have more than one device."""
+    return tuple(axis for axis in ((entry,) if isinstance(entry, str) else entry) if mesh.shape[axis] > 1)
+
+
+def _limit(device: Any) -> int:
+    """Memory of a device that is here; CPUs share the machine's."""
+    import jax
+
+    stats = device.memory_stats() or {}
+    if "bytes_limit" in stats:
+        return int(stats["bytes_limit"])
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // jax.local_device_count()
+
+
+if __name__ == "__main__":
+    _main(Path(sys.argv[1]))

@@ -1,0 +1,132 @@
+"""TPU slices by name, with no TPU here: their devices to compile for, and what their chips can do, cost and draw.
+
+A device is what JAX calls one: a whole chip, or half a chip of a tpu7x.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib.util
+import math
+import os
+import re
+import warnings
+
+import jax
+
+from jaxpt.errors import UserError
+
+GIB = 1 << 30
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """One chip's published peaks, in FLOP, bytes, seconds, US dollars and watts."""
+
+    flops: float
+    """Dense bf16 FLOP/s."""
+    memory: int
+    """Bytes of HBM of one device that a program may take, as the compiler says when one needs more."""
+    memory_bandwidth: float
+    """HBM, bytes/s."""
+    ici: float
+    """Bytes/s that a chip can send to its neighbours in the slice, over all its links."""
+    dcn: float
+    """Bytes/s that a chip can send to other slices: its share of the host's network cards."""
+    price: float
+    """US dollars for a chip-hour, on demand."""
+    watts: float
+    """Of a chip with its share of the host, under load."""
+    devices: int = 1
+    """JAX devices of a chip."""
+    dimensions: int = 2
+    """Of the torus that the chips form."""
+    variant: str = "default"
+    """libtpu's configuration of the chip: on a v4 both cores are one device."""
+
+
+# Peaks: docs.cloud.google.com/tpu/docs/{v4,v5e,v5p,v6e,tpu7x}, read in 2026. ICI is given there as 2,400, 1,600, 4,800
+# and 3,200 Gbit/s of a chip, and for a tpu7x as 1,200 GB/s of both directions; DCN of a chip as 50, 25 (two cards of
+# 100 Gbit/s to 8 chips), 50, 100 and 100 Gbit/s.
+# Prices: cloud.google.com/tpu/pricing, on demand in the cheapest US region, list of 2025; they change, `--price`.
+# Power: published for a v4 alone (192 W at most, arXiv:2304.01433, table 4); the others are estimates from their
+# makers' claims of work for each watt, with the host's share; `--watts`.
+CHIPS = {
+    "v4": Chip(275e12, int(30.75 * GIB), 1228e9, 300e9, 6.25e9, 3.22, 300, dimensions=3, variant="megacore"),
+    "v5e": Chip(197e12, int(15.75 * GIB), 819e9, 200e9, 3.125e9, 1.20, 250),
+    "v5p": Chip(459e12, int(95.73 * GIB), 2765e9, 600e9, 6.25e9, 4.20, 600, dimensions=3),
+    "v6e": Chip(918e12, int(31.24 * GIB), 1638e9, 400e9, 12.5e9, 2.70, 450),
+    "tpu7x": Chip(2307e12, int(94.74 * GIB), 7380e9, 600e9, 12.5e9, 12.00, 1100, devices=2, dimensions=3),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Topology:
+    """One or several slices of one kind of chip."""
+
+    name: str
+    """Of one slice, such as v5e:16x16."""
+    chip: Chip
+    slices: int
+    chips: int
+    """In all slices."""
+
+    @property
+    def size(self) -> int:
+        """JAX devices in all slices."""
+        return self.chips * self.chip.devices
+
+    def devices(self) -> list[jax.Device]:
+        """The devices to compile for; nothing can run on them.
+
+        Raises:
+          UserError: libtpu, the compiler, is not installed, or knows no slice of this shape.
+        """
+        if importlib.util.find_spec("libtpu") is None:
+            raise UserError("compiling for TPUs needs their compiler, libtpu: pip install 'jaxpt[plan]'")
+        os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # other processes may compile too
+        os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # ask no metadata server which TPU this is: there is none
+        jax.config.update("jax_platforms", "cpu")  # a TPU that is here stays free
+        from jax.experimental import topologies
+
+        options = {"num_slices": self.slices} if self.slices > 1 else {}
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # jax's, that it could not look for a TPU
+                described = topologies.get_topology_desc(
+                    self.name, platform="tpu", chip_config_name=self.chip.variant, **options
+                )
+        except jax.errors.JaxRuntimeError as error:
+            reason = str(error).splitlines()[0].removeprefix("INVALID_ARGUMENT: ")
+            raise UserError(f"--topology {self.name}: libtpu: {reason}") from None
+        return list(described.devices)
+
+
+def parse(name: str, slices: int = 1) -> Topology:
+    """Reads a topology's name.
+
+    Args:
+      name: kind of chip and shape of a slice in chips: v4:4x4x4, v5e:16x16, v5p:4x4x4, v6e:16x16, tpu7x:4x4x4.
+      slices: number of such slices, joined by the data centre's network.
+
+    Returns:
+      The topology; libtpu is not asked yet.
+
+    Raises:
+      UserError: an unknown chip, or a shape that is none.
+
+    Example:
+      >>> parse("v5e:16x16", slices=2).size, parse("tpu7x:4x4x4").size
+      (512, 128)
+    """
+    kind, _, shape = name.partition(":")
+    if kind not in CHIPS:
+        near = difflib.get_close_matches(kind, CHIPS, n=1, cutoff=0.3)
+        hint = f", do you mean {near[0]}?" if near else ""
+        raise UserError(f"--topology {name}: {kind!r} is none of {', '.join(CHIPS)}{hint}")
+    chip = CHIPS[kind]
+    if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", shape) or shape.count("x") + 1 != chip.dimensions:
+        example = "x".join(["4"] * chip.dimensions)
+        raise UserError(f"--topology {name}: wants {chip.dimensions} numbers of chips, such as {kind}:{example}")
+    return Topology(name, chip, slices, slices * math.prod(map(int, shape.split("x"))))

@@ -1,0 +1,108 @@
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from jaxpt.plan import collectives, hlo
+
+LAYERS, D, B = 6, 64, 16
+MESH = {"data": 2, "fsdp": 2, "tensor": 2}
+
+
+@pytest.fixture(scope="module")
+def found():
+    """Of the gradient of six layers whose weights are gathered over fsdp, on a mesh of (2, 2, 2)."""
+    mesh = jax.make_mesh(tuple(MESH.values()), tuple(MESH), axis_types=(AxisType.Auto,) * 3)
+
+    def place(*spec):
+        return NamedSharding(mesh, PartitionSpec(*spec))
+
+    def loss(w, x):
+        def layer(x, w):
+            return jnp.tanh(x @ jax.lax.with_sharding_constraint(w, place())), None
+
+        return jax.lax.scan(layer, x, w)[0].sum()
+
+    w = jax.ShapeDtypeStruct((LAYERS, D, D), jnp.float32, sharding=place(None, "fsdp"))
+    x = jax.ShapeDtypeStruct((B, D), jnp.float32, sharding=place(("data", "fsdp")))
+    with jax.set_mesh(mesh):
+        compiled = jax.jit(jax.grad(loss), out_shardings=w.sharding).lower(w, x).compile()
+    return {c.kind: c for c in collectives.find(hlo.Program(compiled.as_text()), MESH)}
+
+
+def test_weights_are_gathered_once_for_each_layer(found):
+    gather = found["all-gather"]
+    assert gather.axes == ("fsdp",) and gather.count == LAYERS
+    assert gather.bytes == LAYERS * D * D * 4
+    assert gather.sent == gather.bytes // 2  # each of two devices has half, and sends it
+
+
+def test_gradients_are_summed_over_the_batch(found):
+    reduce = found["all-reduce"]
+    assert reduce.axes == ("data", "fsdp") and reduce.count == LAYERS
+    assert reduce.bytes == LAYERS * D * D * 4 and reduce.sent == 2 * reduce.bytes * 3 // 4
+
+
+@pytest.mark.parametrize(
+    ("groups", "axes"),
+    [
+        ("{{0,1},{2,3},{4,5},{6,7}}", ("tensor",)),
+        ("{{0,2},{1,3},{4,6},{5,7}}", ("fsdp",)),
+        ("[4,2]<=[2,4]T(1,0)", ("data",)),
+        ("[2,4]<=[8]", ("fsdp", "tensor")),
+        ("{}", ("data", "fsdp", "tensor")),
+        ("mesh['axis_0'=4,'axis_1'=2] {'axis_1'}", ("tensor",)),
+        ("mesh['axis_0'=2,'axis_1'=2,'axis_2'=2], device_ids=([2,4]T(1,0)) {'axis_2'}", ("data",)),
+        ("mesh['axis_0'=8] {'axis_0':(2)2}", ("fsdp",)),
+    ],
+)
+def test_replica_groups_in_all_forms_are_axes_of_the_mesh(groups, axes):
+    attributes = f", channel_id=3, replica_groups={groups}, dimensions={{1}}, use_global_device_ids=true"
+    assert collectives._axes(collectives._groups(attributes, 8), MESH) == axes
+
+
+# As libtpu writes them: an all-gather in pieces that overlap with computing, a reduce-scatter as a fusion.
+TPU = """HloModule jit_step, is_scheduled=true
+
+%fused.1 (param_0: bf16[128,64]) -> (bf16[128,64], bf16[256,64]) {
+  %param_0 = bf16[128,64]{1,0} parameter(0)
+  %all-gather.1 = bf16[256,64]{1,0} all-gather(%param_0), channel_id=5, replica_groups=mesh['axis_0'=2] {'axis_0'}, dimensions={0}
+  ROOT %custom-call.1 = (bf16[128,64]{1,0}, bf16[256,64]{1,0}) custom-call(%all-gather.1), custom_call_target="AsyncStart"
+}
+
+%fused.2 (param_1: bf16[128,64]) -> bf16[256,64] {
+  %param_1 = bf16[128,64]{1,0} parameter(0)
+  ROOT %all-gather.2 = bf16[256,64]{1,0} all-gather(%param_1), channel_id=5, replica_groups=mesh['axis_0'=2] {'axis_0'}, dimensions={0}
+}
+
+%all-reduce-scatter.1 (param_2: f32[256,64]) -> f32[128,64] {
+  %param_2 = f32[256,64]{1,0} parameter(0)
+  %all-reduce.1 = f32[256,64]{1,0} all-reduce(%param_2), channel_id=6, replica_groups={{0,1}}, to_apply=%add
+  %constant.1 = s32[] constant(0)
+  ROOT %dynamic-slice.1 = f32[128,64]{1,0} dynamic-slice(%all-reduce.1, %constant.1, %constant.1), dynamic_slice_sizes={128,64}
+}
+
+ENTRY %main (param.1: bf16[128,64], param.2: f32[256,64]) -> f32[128,64] {
+  %param.1 = bf16[128,64]{1,0} parameter(0)
+  %param.2 = f32[256,64]{1,0} parameter(1)
+  %async-collective-start = (bf16[128,64]{1,0}, bf16[256,64]{1,0}) fusion(%param.1), kind=kCustom, calls=%fused.1
+  %async-collective-done = bf16[256,64]{1,0} fusion(%param.1), kind=kCustom, calls=%fused.2
+  %collective-permute-start.1 = (bf16[128,64]{1,0}, bf16[128,64]{1,0}, u32[], u32[]) collective-permute-start(%param.1), channel_id=7, source_target_pairs={{0,1},{1,0}}
+  %collective-permute-done.1 = bf16[128,64]{1,0} collective-permute-done(%collective-permute-start.1)
+  ROOT %fusion.1 = f32[128,64]{1,0} fusion(%param.2), kind=kCustom, calls=%all-reduce-scatter.1
+}
+"""  # noqa: E501
+
+
+def test_collectives_inside_of_a_tpus_fusions():
+    found = {c.kind: c for c in collectives.find(hlo.Program(TPU), {"data": 1, "fsdp": 2, "tensor": 1})}
+    assert {kind: (c.count, c.bytes, c.sent) for kind, c in found.items()} == {
+        "all-gather": (1, 256 * 64 * 2, 128 * 64 * 2),
+        "reduce-scatter": (1, 256 * 64 * 4, 128 * 64 * 4),
+        "collective-permute": (1, 128 * 64 * 2, 128 * 64 * 2),
+    }
+    assert all(c.axes == ("fsdp",) for c in found.values())
+
+
+def test_devices_alone_exchange_nothing():
+    assert collectives.find(hlo.Program(TPU.replace("{{0,1}}", "{{0},{1}}")), {"data": 2})[-1].kind != "reduce-scatter"

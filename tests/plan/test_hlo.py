@@ -1,0 +1,89 @@
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jaxpt.plan import hlo
+
+# As libtpu writes it: no known_trip_count, operands without shapes, S(1) for VMEM.
+LOOP = """HloModule jit_step, is_scheduled=true
+
+%fused_slice (param_0: bf16[8,128,384], param_1: s32[]) -> bf16[1,128,384] {
+  %param_0 = bf16[8,128,384]{2,1,0:T(8,128)(2,1)} parameter(0)
+  %param_1 = s32[]{:T(128)} parameter(1)
+  ROOT %dynamic-slice.1 = bf16[1,128,384]{2,1,0:T(8,128)(2,1)S(1)} dynamic-slice(%param_0, %param_1), dynamic_slice_sizes={1,128,384}
+}
+
+%fused_update (param_2: f32[8,512], param_3: f32[1,512], param_4: s32[]) -> f32[8,512] {
+  %param_2 = f32[8,512]{1,0:T(8,128)} parameter(0)
+  %param_3 = f32[1,512]{1,0:T(1,128)} parameter(1)
+  %param_4 = s32[]{:T(128)} parameter(2)
+  ROOT %dynamic-update-slice.1 = f32[8,512]{1,0:T(8,128)} dynamic-update-slice(%param_2, %param_3, %param_4)
+}
+
+%condition (carried.1: (s32[], bf16[8,128,384], f32[8,512], f32[1,512])) -> pred[] {
+  %constant.2 = s32[]{:T(128)} constant(8)
+  %carried.1 = (s32[]{:T(128)}, bf16[8,128,384]{2,1,0:T(8,128)(2,1)}, f32[8,512]{1,0:T(8,128)}, /*index=3*/f32[1,512]{1,0}) parameter(0)
+  %get-tuple-element.1 = s32[]{:T(128)} get-tuple-element(%carried.1), index=0
+  ROOT %lt.1 = pred[]{:T(512)} compare(%get-tuple-element.1, %constant.2), direction=LT
+}
+
+%body (carried.2: (s32[], bf16[8,128,384], f32[8,512], f32[1,512])) -> (s32[], bf16[8,128,384], f32[8,512], f32[1,512]) {
+  %carried.2 = (s32[]{:T(128)}, bf16[8,128,384]{2,1,0:T(8,128)(2,1)}, f32[8,512]{1,0:T(8,128)}, /*index=3*/f32[1,512]{1,0}) parameter(0)
+  %get-tuple-element.2 = s32[]{:T(128)} get-tuple-element(%carried.2), index=0
+  %get-tuple-element.3 = bf16[8,128,384]{2,1,0:T(8,128)(2,1)} get-tuple-element(%carried.2), index=1
+  %get-tuple-element.4 = f32[8,512]{1,0:T(8,128)} get-tuple-element(%carried.2), index=2
+  %get-tuple-element.5 = f32[1,512]{1,0} get-tuple-element(%carried.2), index=3
+  %fusion.1 = bf16[1,128,384]{2,1,0:T(8,128)(2,1)S(1)} fusion(%get-tuple-element.3, %get-tuple-element.2), kind=kLoop, calls=%fused_slice
+  %fusion.2 = f32[8,512]{1,0:T(8,128)} fusion(%get-tuple-element.4, %get-tuple-element.5, %get-tuple-element.2), kind=kLoop, calls=%fused_update
+  ROOT %tuple.2 = (s32[]{:T(128)}, bf16[8,128,384]{2,1,0:T(8,128)(2,1)}, f32[8,512]{1,0:T(8,128)}, /*index=3*/f32[1,512]{1,0}) tuple(%get-tuple-element.2, %get-tuple-element.3, %fusion.2, %get-tuple-element.5)
+}
+
+ENTRY %main.3_spmd (param.1: bf16[8,128,384], param.2: f32[8,512], param.3: f32[1,512]) -> (s32[], f32[8,512]) {
+  %param.1 = bf16[8,128,384]{2,1,0:T(8,128)(2,1)} parameter(0)
+  %param.2 = f32[8,512]{1,0:T(8,128)} parameter(1)
+  %param.3 = f32[1,512]{1,0} parameter(2)
+  %constant.1 = s32[]{:T(128)} constant(2)
+  %tuple.1 = (s32[]{:T(128)}, bf16[8,128,384]{2,1,0:T(8,128)(2,1)}, f32[8,512]{1,0:T(8,128)}, /*index=3*/f32[1,512]{1,0}) tuple(%constant.1, %param.1, %param.2, %param.3)
+  ROOT %while.1 = (s32[]{:T(128)}, bf16[8,128,384]{2,1,0:T(8,128)(2,1)}, f32[8,512]{1,0:T(8,128)}, /*index=3*/f32[1,512]{1,0}) while(%tuple.1), condition=%condition, body=%body, metadata={op_name="jit(step)/encoder/while" stack_frame_id=67}
+}
+"""  # noqa: E501
+
+
+def test_a_loop_without_a_count_runs_from_its_start_to_its_bound():
+    program = hlo.Program(LOOP)
+    loop = program.computations[program.entry]["while.1"]
+    assert program.trips(program.entry, loop) == 6
+    assert loop.op_name == "jit(step)/encoder/while"
+
+
+def test_slices_count_as_what_they_take_and_vmem_not_at_all():
+    read = 128 * 384 * 2 + 4  # a layer's slice and its index; the result stays in VMEM
+    written = 512 * 4 + 512 * 4 + 4
+    assert hlo.Program(LOOP).traffic() == 6 * (read + written + 4 + 4 + 1)  # and the condition
+
+
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [
+        ("f32[]", 4),
+        ("pred[3]{0}", 3),
+        ("bf16[2,3]{1,0:T(8,128)(2,1)}", 12),
+        ("s4[8]", 4),
+        ("f8e4m3fn[8]", 8),
+        ("token[]", 0),
+    ],
+)
+def test_sizes(shape, size):
+    assert hlo.size(shape) == size
+
+
+def test_nested_loops_of_a_program_that_was_compiled_here():
+    def f(w, x):
+        def outer(x, w):
+            return jax.lax.fori_loop(0, 3, lambda _, x: jnp.tanh(x @ w), x), None
+
+        return jax.lax.scan(outer, x, w)[0]
+
+    compiled = jax.jit(f).lower(jnp.ones((5, 8, 8)), jnp.ones((4, 8))).compile()
+    program = hlo.Program(compiled.as_text())
+    assert max(times for _, _, times in program.runs()) == 15
