@@ -25,7 +25,6 @@ from jaxpt import config as configs
 from jaxpt.config.studies import Probe
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Vocabulary, apply
-from jaxpt.parallel import mesh as meshes
 from jaxpt.train import checkpoint, state
 from jaxpt.train.run_dir import write_text
 
@@ -64,7 +63,7 @@ def probe(path: str, settings: Probe) -> dict[str, float]:
     reader = checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True)
 
     def accuracy(params: Any) -> float:
-        with meshes.use(setup.mesh):
+        with setup.use():
             x_train, x_test = (pooled(setup.model, params, config.model.family, tokens) for tokens in rows)
         guess = classify(x_train, y_train, x_test, len(labels), settings.l2)
         return float((guess == y_test).mean())
