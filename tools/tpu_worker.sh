@@ -12,13 +12,16 @@ set -euo pipefail
 
 tree=$HOME/jaxpt venv=$HOME/jaxpt-venv runs=$HOME/jaxpt-run shared=/mnt/jaxpt
 
-# uv brings its own Python: that of the images is older than ours.
+# uv brings its own Python, as that of the images is too old: the one the tests run with. The packages are those of the
+# commit's day, which its files bear, so that a run that is resumed weeks later has the same.
 setup() {
+  local day
   export PATH=$HOME/.local/bin:$PATH
   command -v uv >/dev/null || curl -LsSf https://astral.sh/uv/install.sh | sh
-  uv venv --quiet --allow-existing --python 3.12 "$venv"
+  uv venv --quiet --allow-existing --python 3.11 "$venv"
   cd "$tree"
-  VIRTUAL_ENV=$venv uv pip install --quiet -e '.[tpu]'
+  day=$(date -u -r pyproject.toml +%FT%TZ)
+  VIRTUAL_ENV=$venv uv pip install --quiet --exclude-newer "$day" -e '.[tpu]'
   case ${1-} in
     bucket) mount_bucket "$2" ;;
     nfs) mount_nfs "$2" ;;

@@ -249,11 +249,15 @@ def until(worker, state):
 linux = pytest.mark.skipif(sys.platform != "linux" or not shutil.which("flock"), reason="workers are Linux")
 
 
+@linux
 def test_a_worker_is_set_up(play, worker):
+    (play.folder / "jaxpt/pyproject.toml").touch()
+    commit = 1767323045  # 2026-01-02, which `git archive` gives to all files
+    os.utime(play.folder / "jaxpt/pyproject.toml", (commit, commit))
     code, _, _, calls = play.run("bash", str(play.tools / "tpu_worker.sh"), "setup", "bucket", "b")
     assert code == 0
     assert [call.split()[0] for call in calls] == ["uv", "uv", "mountpoint", "sudo", "sudo", "gcsfuse"]
-    assert calls[1] == "uv pip install --quiet -e .\\[tpu\\] "
+    assert calls[1] == "uv pip install --quiet --exclude-newer 2026-01-02T03:04:05Z -e .\\[tpu\\] "
     assert calls[-1].endswith(" b /mnt/jaxpt ")
 
 
