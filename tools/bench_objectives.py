@@ -32,6 +32,7 @@ ROWS = {
         "masked_lm, sentence order": _NO_PAIRS | {"sentence_order": True},
         "span_boundary": {"kind": "span_boundary"},
         "replaced_token": {"kind": "replaced_token"},
+        "unilm": {"kind": "unilm"},
     },
     "gpt2": {
         "causal_lm": {"kind": "causal_lm"},
@@ -58,7 +59,7 @@ ROWS = {
 }  # fmt: skip
 SIZE = 8192
 MODELS = {
-    "bert": {"mlp_dim": 8, "max_positions": 4096, "span_boundary": 20},
+    "bert": {"mlp_dim": 8, "max_positions": 4096, "span_boundary": 20, "token_types": 6},
     "gpt2": {},
     "t5": {"mlp_dim": 8, "head_dim": 8},
 }

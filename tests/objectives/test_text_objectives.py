@@ -71,14 +71,16 @@ def made(name):
     pipeline, vocabulary = OBJECTIVES[name].pipeline(LENGTH, VOCABULARY, seed=0), seqio.ByteVocabulary(SENTINELS)
     ds = documents()
     for call in pipeline.prepare:
-        ds = bind(call, vocabulary, source=SimpleNamespace(language="A"))(ds)
+        ds = bind(call, vocabulary, source=SimpleNamespace(language="A", fields=None))(ds)
     records = list(ds.as_numpy_iterator())
     batch = {
         feature: tf.ragged.constant([list(r[feature]) for r in records], tf.int32, row_splits_dtype=tf.int64)
         for feature in records[0]
-        if feature != "origin"
+        if records[0][feature].ndim and feature != "origin"
     }
-    lengths = {feature: x.row_lengths().numpy() for feature, x in batch.items()}
+    if "language" in records[0]:
+        batch["language"] = tf.constant([r["language"] for r in records])
+    lengths = {feature: x.row_lengths().numpy() for feature, x in batch.items() if isinstance(x, tf.RaggedTensor)}
     keys = tf.constant(derived(np.arange(len(records), dtype=np.uint64), 3))
     *drawn, last = pipeline.present
     for call in drawn:

@@ -98,6 +98,27 @@ def test_windows_without_pairs_have_no_a_and_b():
     assert drawn(segments(features, WORDPIECE)["inputs"]).startswith("[CLS] the")
 
 
+def test_what_tokens_see_is_said():
+    ranks = {
+        "all tokens": [0, 0, 0, 0, 0, 0, 0],
+        "A all of A, B those before": [0, 0, 0, 0, 0, 5, 6],
+        "those before": [0, 1, 2, 3, 4, 5, 6],
+        "those after": [0, -1, -2, -3, -4, -5, -6],
+    }
+    for words, of_tokens in ranks.items():
+        features = {**pair(), "encoder_ranks": np.array([*of_tokens, 0, 0]), "next_sentence_weights": np.array(0.0)}
+        assert facts(features)["sees"] == words
+        assert "next sentence" not in facts(features)  # a label without weight
+    one_type = {**pair(), "encoder_token_types": np.array([2] * 7 + [0, 0])}
+    assert drawn(segments(one_type, WORDPIECE)["inputs"]).startswith("[CLS] the")
+
+
+def test_a_translation_begins_where_positions_do():
+    features = {k: v for k, v in pair().items() if not k.startswith("next_sentence")}
+    features["encoder_positions"] = np.array([0, 1, 2, 3, 4, 0, 1, 0, 0])
+    assert "[SEP]\ntranslation: dog" in drawn(segments(features, WORDPIECE)["inputs"])
+
+
 def test_packed_rows_show_where_segments_begin():
     features = {k: v for k, v in pair().items() if not k.startswith("next_sentence")}
     features["encoder_segment_ids"] = np.array([1, 1, 1, 1, 1, 2, 2, 0, 0])

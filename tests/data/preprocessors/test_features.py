@@ -126,3 +126,31 @@ def test_too_long_is_an_error(name, make, record):
 def test_exactly_full():
     ex = first(features.decoder(dataset(tokens=[5, 6, 7]), 2))
     np.testing.assert_array_equal(ex["decoder_loss_weights"], [1.0, 1.0])
+
+
+def test_ranks_positions_and_kinds_of_packed_records_are_each_records_own():
+    lengths = np.array([3, 4])
+    tokens = Ragged(np.arange(5, 12, dtype=np.int32), lengths)
+    records = {
+        "tokens": tokens,
+        "token_types": tokens,
+        "ranks": Ragged(np.array([0, 1, 2, 0, 0, -1, -2]), lengths),
+        "positions": Ragged(np.array([0, 1, 2, 0, 1, 0, 1]), lengths),
+        "mask_kind": np.array([2, 3]),
+        "masked_positions": Ragged(np.array([1, 0, 3]), np.array([1, 2])),
+        "masked_targets": Ragged(np.array([7, 8, 9]), np.array([1, 2])),
+    }
+    made = features.encoder.rows(records, length=8, max_predictions=4, packs=np.array([0, 2]))
+    assert made["encoder_ranks"].tolist() == [[0, 1, 2, 0, 0, -1, -2, 0]]
+    assert made["encoder_positions"].tolist() == [[0, 1, 2, 0, 1, 0, 1, 0]]
+    assert made["masked_positions"].tolist() == [[1, 3, 6, 0]]
+    assert made["masked_kinds"].tolist() == [[2, 3, 3, 0]]
+
+
+def test_a_label_below_zero_tells_nothing():
+    one = Ragged(np.array([2, 9, 3]), np.array([3]))
+    masked = {name: Ragged(np.array([1]), np.array([1])) for name in ("masked_positions", "masked_targets")}
+    for label, expected in ((1, (1, 1.0)), (0, (0, 1.0)), (-1, (0, 0.0))):
+        records = {"tokens": one, "token_types": one, **masked, "is_random_next": np.array([label])}
+        made = features.encoder.rows(records, length=3, max_predictions=1)
+        assert (made["next_sentence_labels"][0], made["next_sentence_weights"][0]) == expected
