@@ -5,6 +5,7 @@ prediction of a target cannot see it: neither in the encoder's inputs nor in wha
 """
 
 import functools
+import inspect
 from types import SimpleNamespace
 
 import flax.linen as nn
@@ -85,7 +86,8 @@ def made(name):
     *drawn, last = pipeline.present
     for call in drawn:
         function = resolve(call.name)
-        batch = function.batched(batch, keys, **arguments(function, call, vocabulary))
+        draws = {"keys": keys} if "keys" in inspect.signature(function.batched).parameters else {}
+        batch = function.batched(batch, **draws, **arguments(function, call, vocabulary))
     records = {
         feature: Ragged(x.values.numpy(), x.row_lengths().numpy()) if isinstance(x, tf.RaggedTensor) else x.numpy()
         for feature, x in batch.items()
