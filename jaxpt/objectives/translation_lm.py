@@ -57,3 +57,6 @@ class TranslationLM(MaskedLM):
     def _prepare(self, length: int, special: dict[str, Any], seed: int) -> tuple[Call, ...]:
         languages = {"languages": list(self.languages), "types": self.language_types}
         return (Call("translations.join", {"length": length, "sep": special["sep"], **languages}),)
+
+    def text_tokens(self, records: int, tokens: int) -> int:
+        return tokens - 4 * records  # [SEP] about each text

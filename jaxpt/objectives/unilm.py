@@ -121,6 +121,9 @@ class UniLM(MaskedLM):
         draw = {"shares": shares, "types_of_masks": self.types_of_masks, "next_sentence": self.next_sentence}
         return Pipeline(pipeline.prepare, (Call("unilm.draw_mask", draw), *pipeline.present))
 
+    def text_tokens(self, records: int, tokens: int) -> int:
+        return tokens - 3 * records  # [CLS] and two [SEP], also without next_sentence
+
     def copies(self) -> int | None:
         return 1 if self.static_masking else None  # each pass has pairs of its own
 
