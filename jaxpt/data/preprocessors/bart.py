@@ -29,7 +29,6 @@ from jaxpt.data.preprocessors.batched import (
     token_uniform,
     uniform,
 )
-from jaxpt.data.preprocessors.denoising import so_far
 from jaxpt.data.preprocessors.words import full_stops, word_starts
 
 
@@ -169,17 +168,17 @@ def _mask(
     )  # fmt: skip
 
     # How many spans cover each word: one more where a span begins, one fewer where it ends. Each record has a place
-    # after its last word, which none covers: that of the tokens before its first word.
-    base_R = tf.cumsum(words_R + 1, exclusive=True)
-    size = tf.reduce_sum(words_R + 1)
+    # before its first word, which none covers: that of the tokens before that word.
+    base_R = tf.cumsum(words_R + 1, exclusive=True) + 1
+    size = tf.reduce_sum(words_R + 1) + 1
     end_RxK = tf.minimum(first_RxK + lengths_RxK, words_R[:, None])
     begins_W, finishes_W = (
         _tally(tf.boolean_mask(base_R[:, None] + place_RxK, is_span_RxK), size) for place_RxK in (first_RxK, end_RxK)
     )
     depth_W = tf.cumsum(begins_W - finishes_W)
-    word_N = so_far(starts_N, tokens) - 1
-    lengths_R = tokens.row_lengths()
-    at_N = tf.repeat(base_R, lengths_R) + tf.where(word_N < 0, tf.repeat(words_R, lengths_R), word_N)
+    starts_R = tf.cast(tokens.row_starts(), tf.int32)
+    opens_N = tf.scatter_nd(starts_R[:, None], tf.ones_like(starts_R), [tf.size(starts_N) + 1])[:-1]
+    at_N = tf.cumsum(tf.cast(starts_N, tf.int32) + opens_N) - 1
     covered_N = tf.gather(depth_W, at_N) > 0
     head_N = starts_N & tf.gather((begins_W > 0) & (depth_W == 1), at_N)
 

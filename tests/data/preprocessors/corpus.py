@@ -27,6 +27,13 @@ def texts(count=10_000, longest=64):
     return np.split(np.resize(ids, ends[-1]), ends[:-1])
 
 
+@functools.cache
+def documents():
+    """Real texts of many lines and names: the topics of `help()` and NumPy's docstrings."""
+    described = (x.__doc__ for _, x in sorted(vars(np).items()) if not isinstance(x, (int, float, str)))
+    return [*topics.values(), *sorted({text for text in described if isinstance(text, str)})]
+
+
 def ragged(rows, dtype=np.int32):
     """Rows as a feature of a batch."""
     values = np.concatenate([np.zeros(0, dtype), *rows]).astype(dtype)

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from jaxpt.data.preprocessors import masked_lm
 from jaxpt.data.preprocessors.batched import derived
+from tests.data.preprocessors import corpus
 
 CLS, SEP, MASK, SIZE = 2, 3, 4, 1000
 BERT = {"rate": 0.15, "max_predictions": 20, "mask_probability": 0.8, "random_probability": 0.1}
@@ -71,6 +72,32 @@ def test_targets_are_the_originals_and_nothing_else_changes():
         np.testing.assert_array_equal(ex["masked_targets"], original[positions])
         assert not np.isin(ex["masked_targets"], [CLS, SEP]).any()
         np.testing.assert_array_equal(np.delete(ex["tokens"], positions), np.delete(original, positions))
+
+
+def test_ten_thousand_real_texts():
+    """Numbers under each rounding, special tokens never, 80/10/10, nothing else changed."""
+    texts = corpus.texts()
+    records = corpus.ragged([[CLS, *(text + 10), SEP] for text in texts])
+    length, tokens = np.array([len(text) + 2 for text in texts]), records.values.numpy()
+    special = np.isin(tokens, [CLS, SEP])
+    for rounding, least, most in (
+        ("nearest", np.maximum(np.round(0.15 * length), 1), np.maximum(np.round(0.15 * length), 1)),
+        ("random", np.floor(0.15 * length), np.ceil(0.15 * length)),
+        ("up", np.ceil(0.15 * (length - 2)), np.ceil(0.15 * (length - 2))),
+    ):
+        settings = {**BERT, "mask": MASK, "vocab_size": SIZE, "cls": CLS, "sep": SEP, "rounding": rounding}
+        out = masked_lm.mask.batched({"tokens": records}, corpus.keys(len(texts)), **settings)
+        count = out["masked_positions"].row_lengths().numpy()
+        assert ((least <= count) & (count <= most)).all()
+        # Rounded at random the mean is exact, up to three standard deviations of a coin for each text.
+        assert rounding != "random" or abs((count - 0.15 * length).mean()) < 3 * 0.5 / np.sqrt(len(texts))
+        at = np.repeat(records.row_starts().numpy(), count) + out["masked_positions"].values.numpy()
+        shown = out["tokens"].values.numpy()
+        np.testing.assert_array_equal(out["masked_targets"].values.numpy(), tokens[at])
+        np.testing.assert_array_equal(np.delete(shown, at), np.delete(tokens, at))
+        assert not special[at].any() and len(np.unique(at)) == len(at)
+        for share, expected in ((shown[at] == MASK, 0.8001), (shown[at] == tokens[at], 0.1001)):
+            assert abs(share.mean() - expected) < 4 * np.sqrt(expected * (1 - expected) / len(at))
 
 
 def test_eighty_ten_ten_over_the_whole_vocabulary():

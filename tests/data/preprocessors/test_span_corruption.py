@@ -9,8 +9,26 @@ import tensorflow as tf
 from jaxpt.data.preprocessors import span_corruption
 from jaxpt.data.preprocessors.batched import derived
 from jaxpt.objectives.span_corruption import noise_counts
+from tests.data.preprocessors import corpus
 
 SENTINEL, EOS, FIRST = 50_000, 1, 100
+
+
+def test_ten_thousand_real_texts_are_filled_in_again():
+    texts = corpus.texts()
+    made = corpus.run(span_corruption.corrupt, texts, density=0.15, mean_span=3.0, first_sentinel=SENTINEL, eos=EOS)
+    assert len(texts) == 10_000
+    for text, inputs, targets in zip(texts, made["inputs"], made["targets"]):
+        noise, spans = noise_counts(len(text), 0.15, 3.0)
+        assert (len(inputs), len(targets)) == (len(text) - noise + spans + 1, noise + spans + 1)
+        lost = {}
+        for i in targets[:-1].tolist():
+            if i > SENTINEL - 1000:
+                lost[i] = []
+            else:
+                lost[[*lost][-1]].append(i)
+        again = [j for i in inputs[:-1].tolist() for j in lost.get(i, [i])]
+        assert again == text.tolist() and list(lost) == [SENTINEL - n for n in range(spans)]
 
 
 def corrupted(lengths, number=0, density=0.15, mean_span=3.0):

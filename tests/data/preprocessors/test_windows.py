@@ -7,8 +7,9 @@ import pytest
 import tensorflow as tf
 
 from jaxpt.data.preprocessors import windows
+from tests.data.preprocessors import corpus
 
-SEPARATOR = 1
+SEPARATOR, LONGEST = 1, 22
 
 
 def documents(sizes, seed=0):
@@ -91,8 +92,8 @@ def test_enclose():
 def filled(docs, length, join, separator):
     tokens = [list(itertools.chain(*doc)) for doc in docs]
     ds = tf.data.Dataset.from_tensor_slices({
-        "tokens": tf.ragged.constant(tokens, tf.int32),
-        "sentence_lengths": tf.ragged.constant([[len(s) for s in doc] for doc in docs], tf.int32),
+        "tokens": corpus.ragged(tokens),
+        "sentence_lengths": corpus.ragged([[len(s) for s in doc] for doc in docs]),
         "origin": tf.constant([[n % 3, n] for n in range(len(docs))], tf.int64),
     })  # fmt: skip
     made = windows.fill(ds, length, join, separator).as_numpy_iterator()
@@ -102,26 +103,32 @@ def filled(docs, length, join, separator):
 @pytest.mark.slow
 @pytest.mark.parametrize(("join", "separator"), [(True, SEPARATOR), (True, None), (False, SEPARATOR)])
 def test_windows_of_whole_sentences(join, separator):
-    """Every token once and in order; no window that could have held one more sentence; long sentences are cut."""
-    draw = np.random.default_rng(0)
-    docs = [
-        [draw.integers(10, 1000, draw.integers(1, 13)).tolist() for _ in range(draw.integers(1, 30))] for _ in range(90)
-    ]
+    """Every token once and in order; no window that could have held one more sentence; long sentences are cut.
+
+    Ten thousand windows of real lines of words.
+    """
+    lines = [[len(line.split()) for line in text.splitlines() if line.strip()] for text in corpus.documents()]
+    docs, draw = [], np.random.default_rng(0)
+    for sizes in (sizes for sizes in lines if sizes):
+        docs.append([draw.integers(10, 1000, min(size, LONGEST)).tolist() for size in sizes])
+    docs = docs if join and separator else docs[:50]
     docs[7].append(list(range(2000, 2100)))
-    made = filled(docs, 40, join, separator)
+    made = filled(docs, LONGEST, join, separator)
+    assert len(made) > 10_000 or len(docs) == 50
     flat = [(t, [n % 3, n, i]) for n, d in enumerate(docs) for i, t in enumerate(itertools.chain(*d))]
     assert [t for window, _ in made for t in window if t != SEPARATOR] == [t for t, _ in flat]
-    begins = {(n, int(i)) for n, d in enumerate(docs) for i in np.cumsum([0, *map(len, d)])[:-1]}
+    bounds = [np.cumsum([0, *map(len, d)]) for d in docs]
+    begins = {(n, int(i)) for n, of_document in enumerate(bounds) for i in of_document[:-1]}
     at = 0
     for (window, origin), (following, after) in zip(made, [*made[1:], ([], [0, 0, 0])]):
         real = [t for t in window if t != SEPARATOR]
-        assert flat[at][1] == origin and len(window) <= 40
+        assert flat[at][1] == origin and len(window) <= LONGEST
         assert (origin[1], origin[2]) in begins or 2000 <= real[0] < 2100
         documents = {o[1] for _, o in flat[at : at + len(real)]}
         assert window.count(SEPARATOR) == (len(documents) - 1 if join and separator else 0)
         assert window[0] != SEPARATOR != window[-1] and (join or len(documents) == 1)
         at += len(real)
         if following and (join or after[1] == origin[1]):
-            ends = np.cumsum([len(s) for s in docs[after[1]]])
-            sentence = ends[ends > after[2]][0] - after[2]
-            assert len(window) + min(sentence, 40) + (after[1] != origin[1] and separator is not None) >= 40
+            ends = bounds[after[1]]
+            sentence = ends[np.searchsorted(ends, after[2], side="right")] - after[2]
+            assert len(window) + min(sentence, LONGEST) + (after[1] != origin[1] and separator is not None) >= LONGEST
