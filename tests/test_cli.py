@@ -17,6 +17,7 @@ COMMANDS = [
     ["train"],
     ["eval"],
     ["inspect"],
+    ["plan"],
     ["cache"],
     ["study"],
     ["probe"],
