@@ -114,8 +114,8 @@ def _cost(report: dict[str, Any], console: Console) -> None:
     cost, given = report["cost"], report["assumptions"]
     _print(
         console,
-        f"\n{_number(report['tokens'])} tokens: at least {cost['days']:.2f} days, "
-        f"{cost['chip_hours']:,.0f} chip-hours, ${cost['dollars']:,.0f}, {cost['kg_co2']:,.0f} kg CO₂\n"
+        f"\n{_number(report['tokens'])} tokens: at least {_round(cost['days'])} days, "
+        f"{_round(cost['chip_hours'])} chip-hours, ${_round(cost['dollars'])}, {_round(cost['kg_co2'])} kg CO₂\n"
         f"at ${given['dollars_per_chip_hour']:.2f} a chip-hour (--price), {given['watts_per_chip']:.0f} W a chip "
         f"(--watts), PUE {given['pue']}, {given['kg_co2_per_kwh']} kg CO₂ a kWh (--carbon)",
     )
@@ -163,6 +163,10 @@ def _share(phase: dict[str, Any]) -> str:
 
 def _time(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
+
+
+def _round(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _number(value: float) -> str:

@@ -38,7 +38,7 @@ def test_what_is_measured_is_the_step_that_train_runs(config, measured):
 
 
 def test_figures_of_a_small_bert(measured):
-    assert 1.0 <= measured.program_flops / measured.model_flops < 1.2
+    assert 0.99 < measured.program_flops / measured.model_flops < 1.2
     assert measured.fits and measured.memory["temporaries"] > 0 and measured.traffic > measured.total
     assert len(measured.buffers) == 10
     sizes = [buffer["bytes"] for buffer in measured.buffers]
@@ -74,9 +74,9 @@ def test_a_program_for_a_tpu_with_no_tpu(for_a_v5e):
 def test_predicted_memory_is_what_a_run_takes(tmp_path):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(
-        "model: {kind: gpt2, vocab_size: 4096, layers: 2, embed_dim: 512, heads: 8, max_positions: 256}\n"
+        "model: {kind: gpt2, vocab_size: 8192, layers: 2, embed_dim: 512, heads: 8, max_positions: 256}\n"
         "objective: {kind: causal_lm}\n"
-        "data: {tokenizer: {kind: bpe}, length: 256, batch_size: 4}\n"
+        "data: {tokenizer: {kind: bpe}, length: 256, batch_size: 16}\n"
     )
     environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"} | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(ROOT / "tools" / "plan_memory.py"), str(recipe)]
