@@ -89,6 +89,24 @@ def _inspect(arguments: argparse.Namespace) -> None:
     )
 
 
+def _plan(arguments: argparse.Namespace) -> None:
+    from jaxpt.config import load
+
+    config = load(arguments.config, arguments.overrides)
+    from jaxpt.plan.command import Assumptions, plan
+
+    given = {name: getattr(arguments, name) for name in ("price", "watts", "carbon")}
+    plan(
+        config,
+        arguments.topology,
+        arguments.slices,
+        as_json=arguments.json,
+        shardings=arguments.shardings,
+        searching=arguments.search,
+        assumptions=Assumptions(**{name: value for name, value in given.items() if value is not None}),
+    )
+
+
 def _cache(arguments: argparse.Namespace) -> None:
     from jaxpt.config import load
     from jaxpt.report.caches import cache
@@ -217,6 +235,8 @@ def _parser() -> argparse.ArgumentParser:
     inspect.add_argument("--phase", type=_count, default=1, metavar="N", help="which phase of the recipe, from 1 (1)")
     inspect.add_argument("--html", metavar="FILE", help="write a page instead of printing")
 
+    _planning(commands)
+
     cache = _command(commands, "cache", _cache, "make a recipe's records ahead of its run, in parallel; check them", (
         "configs/smoke/bert_tiny.yaml --workers 8",
         "configs/smoke/bert_tiny.yaml --verify     # read every file; damaged ones are made again",
@@ -249,6 +269,27 @@ def _parser() -> argparse.ArgumentParser:
     _command(commands, "doctor", _doctor, "versions, devices, memory, and what is missing", ("",))
     _command(commands, "schema", _schema, "the JSON Schema of recipes, for editors", ("> configs/schema.json",))
     return parser
+
+
+def _planning(commands: argparse._SubParsersAction) -> None:
+    plan = _command(commands, "plan", _plan, "does it fit, what does a step take, what is slow, what does it cost", (
+        "configs/smoke/bert_tiny.yaml                          # on this machine's devices",
+        "configs/pretrain/bert_base.yaml --topology v5e:4x4    # compiled for a TPU, with no TPU here",
+        "configs/pretrain/t5_1_1_base.yaml --topology v5p:4x4x4 --slices 2 mesh.fsdp=64 --shardings",
+        "configs/pretrain/gpt2_124m.yaml --topology v6e:4x4 --search 12",
+    ))  # fmt: skip
+    _recipe(plan)
+    plan.add_argument("--topology", metavar="SLICE", help="v4:4x4x4, v5e:16x16, v5p:4x4x4, v6e:16x16, tpu7x:4x4x4, …")
+    plan.add_argument("--slices", type=_count, default=1, metavar="N", help="number of such slices (1)")
+    plan.add_argument("--json", action="store_true", help="print one JSON object")
+    plan.add_argument("--shardings", action="store_true", help="show where each parameter lies")
+    plan.add_argument(
+        "--search", type=_count, nargs="?", const=12, default=0, metavar="N",
+        help="try meshes, rows at a time and what the backward pass keeps, N programs at the most (12)",
+    )  # fmt: skip
+    plan.add_argument("--price", type=float, metavar="DOLLARS", help="of a chip-hour (list price, on demand)")
+    plan.add_argument("--watts", type=float, metavar="W", help="of a chip with its share of the host")
+    plan.add_argument("--carbon", type=float, metavar="KG", help="of CO₂ for a kilowatt-hour")
 
 
 def _conversions(commands: argparse._SubParsersAction) -> None:

@@ -17,6 +17,7 @@ COMMANDS = [
     ["train"],
     ["eval"],
     ["inspect"],
+    ["plan"],
     ["cache"],
     ["study"],
     ["probe"],
@@ -135,6 +136,18 @@ def test_cache(capsys, fake):
     assert run(capsys, "cache", RECIPE, "--verify")[0] == 0
     assert run(capsys, "cache", RECIPE, "--beam=--runner=DirectRunner")[0] == 0
     assert seen == [(4, 3, False, None), (0, None, True, None), (0, None, False, "--runner=DirectRunner")]
+
+
+def test_plan(capsys, fake):
+    seen = []
+    given = lambda **kwargs: kwargs  # noqa: E731
+    fake("jaxpt.plan.command", Assumptions=given, plan=lambda config, *rest, **kwargs: seen.append((rest, kwargs)))
+    assert run(capsys, "plan", RECIPE)[0] == 0
+    options = "--topology v5e:4x4 --slices 2 --json --shardings --search --price 2.5"
+    assert run(capsys, "plan", RECIPE, *options.split())[0] == 0
+    assert [rest for rest, _ in seen] == [(None, 1), ("v5e:4x4", 2)]
+    assert seen[0][1] == {"as_json": False, "shardings": False, "searching": 0, "assumptions": {}}
+    assert seen[1][1] == {"as_json": True, "shardings": True, "searching": 12, "assumptions": {"price": 2.5}}
 
 
 def test_train(capsys, fake):

@@ -22,6 +22,8 @@ _FREE = {
     "partition-id", "replica-id", "iota", "opt-barrier", "async-update", "async-done", "copy-done",
 }  # fmt: skip
 _SLICES = {"dynamic-slice", "slice", "gather"}
+_SAME = {"bitcast", "copy", "reshape", "transpose"}
+"""Give what they take in another order."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +85,7 @@ class Program:
         """Reads a program's text."""
         self.computations: dict[str, dict[str, Instruction]] = {}
         self.entry = ""
+        self._known_users: dict[str, dict[str, list[Instruction]]] = {}
         current: dict[str, Instruction] = {}
         for line in text.splitlines():
             if header := _HEADER.match(line):
@@ -150,32 +153,73 @@ class Program:
     def _moved(self, computation: str, instruction: Instruction) -> int:
         here = self.computations[computation]
         shapes = [here[name].shape if name in here else "" for name in instruction.operands]
-        if instruction.opcode == "fusion" and instruction.called:
+        if instruction.opcode in ("fusion", "async-start") and instruction.called:
             return self._fused(instruction, shapes)
         if instruction.opcode == "dynamic-update-slice":
             return 2 * size(shapes[1], 0)
         if instruction.opcode in _SLICES:
             return 2 * size(instruction.shape, 0)
+        if "AllocateBuffer" in instruction.attributes:
+            return 0
         return size(instruction.shape, 0) + sum(size(shape, 0) for shape in shapes)
 
     def _fused(self, fusion: Instruction, shapes: list[str]) -> int:
-        body = self.computations[fusion.called[0]]
-        users = collections.defaultdict(list)
-        for inner in body.values():
-            for operand in inner.operands:
-                users[operand].append(inner)
-        total, whole = 0, size(fusion.shape, 0)
-        for inner in body.values():
-            if inner.opcode == "dynamic-update-slice":  # in place: the array's other parts are not touched
-                whole -= size(inner.shape) - size(body[inner.operands[1]].shape)
-        for name, inner in body.items():
-            if inner.opcode != "parameter" or not size(shape := shapes[int(inner.operands[0])], 0):
-                continue
-            if all(user.opcode in _SLICES and user.operands[0] == name for user in users[name]):
-                total += sum(size(user.shape) for user in users[name])
-            elif not all(user.opcode == "dynamic-update-slice" and user.operands[0] == name for user in users[name]):
-                total += size(shape, 0)
-        return total + max(whole, 0)
+        called = fusion.called[0]
+        body = self.computations[called]
+        read = sum(
+            min(size(shapes[int(inner.operands[0])], 0), self._read(called, inner.name))
+            for inner in body.values()
+            if inner.opcode == "parameter"
+        )
+        root = next(inner for inner in body.values() if inner.root)
+        if fusion.opcode == "async-start":
+            return read + size(root.shape, 0)
+        results = root.operands if root.opcode == "tuple" else (root.name,)
+        leaves = [match[0] for match in _LEAF.finditer(fusion.shape)]
+        return read + sum(min(size(leaf, 0), self._written(called, name)) for name, leaf in zip(results, leaves))
+
+    def _read(self, computation: str, name: str) -> int:
+        """Bytes that a fused computation takes of one of its values; slices are followed into it."""
+        body = self.computations[computation]
+        whole, total = size(body[name].shape), 0
+        if body[name].root:
+            return whole
+        for user in self._users(computation)[name]:
+            first = user.operands[0] == name
+            if user.opcode in _SLICES and first:
+                total += size(user.shape)
+            elif user.opcode in _SAME:
+                total += self._read(computation, user.name)
+            elif user.opcode == "fusion":
+                inner = {
+                    i.operands[0]: i.name for i in self.computations[user.called[0]].values() if "param" in i.opcode
+                }
+                total += self._read(user.called[0], inner[str(user.operands.index(name))])
+            elif user.opcode != "dynamic-update-slice" or not first:
+                return whole
+        return total
+
+    def _written(self, computation: str, name: str) -> int:
+        """Bytes that a fused computation writes for one of its results: in place, of what it only changes a part of."""
+        body = self.computations[computation]
+        one = body[name]
+        if one.opcode == "dynamic-update-slice":
+            return size(body[one.operands[1]].shape)
+        if one.opcode in _SAME and one.operands[0] in body:
+            return self._written(computation, one.operands[0])
+        if one.opcode == "fusion" and not one.shape.startswith("("):
+            inner = self.computations[one.called[0]]
+            return self._written(one.called[0], next(i.name for i in inner.values() if i.root))
+        return size(one.shape)
+
+    def _users(self, computation: str) -> dict[str, list[Instruction]]:
+        """{value: the instructions that take it}."""
+        if computation not in self._known_users:
+            users = self._known_users[computation] = collections.defaultdict(list)
+            for instruction in self.computations[computation].values():
+                for operand in instruction.operands:
+                    users[operand].append(instruction)
+        return self._known_users[computation]
 
 
 def _instruction(line: str) -> Instruction | None:

@@ -69,8 +69,8 @@ def readable(path: str) -> str:
     """A path of JAX's transformations and modules in short.
 
     Example:
-      >>> readable("jit(step)/transpose(jvp(T5.encode))/encoder/while/body/closed_call/segment_0/block_0/mlp/up/dot_general")
-      'backward: encoder/segment_0/block_0/mlp/up/dot_general'
+      >>> readable("jit(step)/transpose(jvp(T5.encode))/encoder/while/body/closed_call/segment_0/up/dot_general")
+      'backward: encoder/segment_0/up/dot_general'
       >>> readable("state.params['encoder']['up']['kernel']")
       'state.params/encoder/up/kernel'
     """
@@ -83,7 +83,7 @@ def readable(path: str) -> str:
 
 
 def _slots(assignment: str) -> tuple[dict, dict]:
-    """({(value, its index): (allocation, place in it, shape)}, {the latter: values that lie there one after another})."""
+    """({(value, its index): (allocation, place in it, shape)}, {the latter: values that lie there in turn})."""
     slots, values = {}, collections.defaultdict(list)
     allocation = ""
     for line in assignment.splitlines():

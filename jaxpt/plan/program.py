@@ -51,6 +51,8 @@ class Measured:
     tokens: int
     """In a step."""
     parameters: int
+    dtype: str
+    """Of the computation."""
     platform: str
     device_kind: str
     devices: int
@@ -92,7 +94,8 @@ def measure(config: Config, where: Where, phase: int = 0) -> Measured:
       What the program takes; also where it does not fit.
 
     Raises:
-      UserError: for what is wrong with recipe, mesh or topology, or what the compiler has no answer to.
+      UserError: for what is wrong with recipe, mesh or topology, or what the compiler refuses.
+      RuntimeError: the process ended with no answer: a defect, of ours or of the compiler's.
     """
     with tempfile.TemporaryDirectory(prefix="jaxpt-plan-") as directory:
         job = {"config": configs.to_yaml(config), "topology": where.topology, "slices": where.slices, "phase": phase}
@@ -101,8 +104,7 @@ def measure(config: Config, where: Where, phase: int = 0) -> Measured:
         done = subprocess.run(command, env=_environment(where), capture_output=True, text=True, errors="replace")
         answer = Path(directory, "answer.json")
         if not answer.exists():
-            said = [line for line in done.stderr.splitlines() if line.strip()] or [f"exit code {done.returncode}"]
-            raise UserError(f"compiling the step for {where} failed: {said[-1].strip()}")
+            raise RuntimeError(f"compiling the step for {where} ended with code {done.returncode}:\n{done.stderr}")
         result = json.loads(answer.read_text("utf-8"))
     if "error" in result:
         raise UserError(result["error"])
@@ -136,6 +138,9 @@ def _main(directory: Path) -> None:
 
 
 def _measure(job: dict[str, Any], directory: Path, begun: float) -> dict[str, Any]:
+    import jax.numpy as jnp
+
+    from jaxpt.models import base
     from jaxpt.plan import flops, topologies
     from jaxpt.train import state, step
 
@@ -149,6 +154,7 @@ def _measure(job: dict[str, Any], directory: Path, begun: float) -> dict[str, An
     objective = config.objective
     with setup.use():
         batch = step.batch_shapes(setup, objective)
+        dtype = jnp.dtype(base.compute_dtype(config.model)).name
         needed = flops.model_flops(setup.model, objective, setup.shapes.params, batch)
     traced = step.traced(setup, objective)
     texts = _compile(traced.lower(), directory / "dump")
@@ -159,6 +165,7 @@ def _measure(job: dict[str, Any], directory: Path, begun: float) -> dict[str, An
         "rows": config.data.batch_size,
         "length": config.data.length,
         "tokens": config.data.batch_size * step.tokens_per_example(setup, objective),
+        "dtype": dtype,
         "platform": device.platform,
         "device_kind": device.device_kind,
         "devices": setup.mesh.size,

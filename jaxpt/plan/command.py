@@ -1,0 +1,137 @@
+"""`jaxpt plan`: does a recipe fit, what does its step take, what is slow, what does it cost, with no device at hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+from rich.console import Console
+
+from jaxpt import config as configs
+from jaxpt.config import Config
+from jaxpt.errors import UserError
+from jaxpt.plan import program, roofline, search, show, topologies
+from jaxpt.plan.program import Measured, Where
+from jaxpt.plan.topologies import Topology
+
+
+@dataclasses.dataclass(frozen=True)
+class Assumptions:
+    """What the cost of a run is reckoned with; None takes the topology's own."""
+
+    price: float | None = None
+    """US dollars for a chip-hour."""
+    watts: float | None = None
+    """Of a chip with its share of the host."""
+    carbon: float = roofline.CARBON
+    """Kilograms of CO₂ for a kilowatt-hour."""
+
+
+def plan(
+    config: Config,
+    topology: str | None = None,
+    slices: int = 1,
+    *,
+    as_json: bool = False,
+    shardings: bool = False,
+    searching: int = 0,
+    assumptions: Assumptions = Assumptions(),
+) -> None:
+    """Compiles every phase's step and prints what it takes.
+
+    Args:
+      config: the run's configuration.
+      topology: kind and shape of a slice, such as v5e:16x16; the devices of this machine by default.
+      slices: number of such slices.
+      as_json: print one JSON object instead of tables.
+      shardings: print where each parameter lies as well.
+      searching: try so many other settings and rank them; 0 for none.
+      assumptions: prices and intensities.
+
+    Raises:
+      UserError: for what is wrong with the recipe, or if it does not fit: by how much, which buffer is the largest, and
+        the nearest settings that fit.
+    """
+    chips = None if topology is None else topologies.parse(topology, slices)
+    if chips is None and (slices > 1 or searching):
+        raise UserError("--slices and --search want a --topology")
+    where = Where(topology, slices)
+    console, notes = Console(highlight=False), Console(highlight=False, stderr=True, soft_wrap=True)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=160)  # in a file, tables have the room that they need
+    if searching:
+        _search(config, where, chips, searching, console, notes, as_json)
+        return
+    phases = []
+    for phase in range(len(configs.phase_starts(config))):
+        notes.print(f"compiling the step of phase {phase + 1} for {where} …", style="dim", markup=False)
+        phases.append(program.measure(config, where, phase))
+    report = _report(config, where, chips, phases, assumptions)
+    largest = max(phases, key=lambda measured: measured.total - measured.limit)
+    advice = None if largest.fits else _advice(config, where, largest, notes)
+    if as_json:
+        print(json.dumps({**report, "fits": largest.fits, "advice": advice}, indent=2))
+    else:
+        show.plan(report, console, shardings)
+    if advice is not None:
+        raise UserError(advice)
+
+
+def _report(
+    config: Config, where: Where, chips: Topology | None, phases: list[Measured], assumptions: Assumptions
+) -> dict[str, Any]:
+    """All figures as plain values: what `--json` prints, and what the tables show."""
+    report: dict[str, Any] = {"model": config.model.kind, "objective": config.objective.kind, "where": str(where)}
+    report |= {"remat": config.model.remat, "accumulation": config.train.accumulation}
+    report["phases"] = [dataclasses.asdict(measured) for measured in phases]
+    if chips is None:
+        return report
+    bounds = [roofline.bound(measured, chips) for measured in phases]
+    for phase, bound in zip(report["phases"], bounds):
+        phase["bound"] = {"seconds": bound.seconds, "by": bound.by, "mfu": bound.mfu, "times": bound.times}
+    times = [(bound.seconds, measured.steps) for bound, measured in zip(bounds, phases)]
+    cost = roofline.cost(times, chips, assumptions.price, assumptions.watts, assumptions.carbon)
+    price = chips.chip.price if assumptions.price is None else assumptions.price
+    watts = chips.chip.watts if assumptions.watts is None else assumptions.watts
+    report["chips"] = chips.chips
+    report["tokens"] = sum(measured.tokens * measured.steps for measured in phases)
+    report["cost"] = dataclasses.asdict(cost)
+    report["assumptions"] = {
+        "dollars_per_chip_hour": price, "watts_per_chip": watts, "pue": roofline.PUE,
+        "kg_co2_per_kwh": assumptions.carbon, "chip": dataclasses.asdict(chips.chip),
+    }  # fmt: skip
+    return report
+
+
+def _advice(config: Config, where: Where, measured: Measured, notes: Console) -> str:
+    """Says in one line by how much it does not fit, which buffer is the largest, and what fits."""
+    notes.print("it does not fit; looking for the nearest settings that do …", style="dim")
+    gib = 2**30
+    largest = measured.buffers[0]
+    text = (
+        f"does not fit: {measured.total / gib:.2f} GiB a device, {measured.limit / gib:.2f} GiB there are, "
+        f"{(measured.total - measured.limit) / gib:.2f} GiB too much; the largest buffer is {largest['name']} "
+        f"{largest['shape']} of {largest['bytes'] / gib:.2f} GiB"
+    )
+    found = search.nearest(config, where, measured)
+    if found is None:
+        return f"{text}; more accumulation, rematerialisation or fsdp did not help: it needs more devices"
+    settings = " ".join(f"{key}={value}" for key, value in found.settings.items())
+    return f"{text}; {settings} fits, with {found.reason}"
+
+
+def _search(
+    config: Config, where: Where, chips: Topology, limit: int, console: Console, notes: Console, as_json: bool
+) -> None:
+    notes.print(f"compiling at most {limit} programs for {where} …", style="dim", markup=False)
+    found = search.search(config, where, chips, limit, lambda t: notes.print(show.tried(t), style="dim", markup=False))
+    if as_json:
+        rows = [{"settings": t.settings, "reason": t.reason, "seconds": t.seconds} for t in found]
+        print(
+            json.dumps([{**row, "seconds": row["seconds"] if row["seconds"] < 1e9 else None} for row in rows], indent=2)
+        )
+    else:
+        show.ranked(found, console)
+    if not any(t.measured is not None and t.measured.fits for t in found):
+        raise UserError(f"nothing that was tried fits {where}; it needs more devices")

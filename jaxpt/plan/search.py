@@ -1,0 +1,155 @@
+"""Looks for settings under which a step fits, and for the fastest of them; none of them changes what a run computes.
+
+The rows of a step are part of the recipe: what is tried is how many of them a device has at a time
+(`train.accumulation`), what the backward pass computes again (`model.remat`), and the mesh.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+
+from jaxpt import config as configs
+from jaxpt.config import Config
+from jaxpt.errors import UserError
+from jaxpt.plan import program, roofline
+from jaxpt.plan.program import Measured, Where
+from jaxpt.plan.topologies import Topology
+
+REMAT = ("none", "dots", "names", "full")
+"""From what keeps most to what keeps least."""
+NEAREST = 5
+"""So many programs are compiled at the most to find the nearest one that fits."""
+
+Settings = dict[str, str | int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Tried:
+    """Settings with what came of them."""
+
+    settings: Settings
+    measured: Measured | None
+    reason: str
+    seconds: float = math.inf
+    """Of a step, by the roofline; infinite where it does not fit."""
+
+
+def apply(config: Config, settings: Settings) -> Config:
+    """The configuration under other settings: {dotted key: value}."""
+    tree = configs.dump(config)
+    for key, value in settings.items():
+        section, _, name = key.partition(".")
+        tree[section][name] = value
+    return configs.build(tree)
+
+
+def nearest(config: Config, where: Where, measured: Measured) -> Tried | None:
+    """The first settings that fit, when the recipe's own do not: fewer rows at a time, then less kept, then a mesh.
+
+    Args:
+      config: the run's configuration.
+      where: the devices.
+      measured: its program, which does not fit.
+
+    Returns:
+      The settings, None if none was found among a few.
+    """
+    for index, settings in enumerate(_steps_down(config, measured)):
+        if index == NEAREST:
+            break
+        tried = attempt(config, where, settings, measured.phase)
+        if tried.measured is not None and tried.measured.fits:
+            return tried
+    return None
+
+
+def _steps_down(config: Config, measured: Measured) -> Iterator[Settings]:
+    fixed = measured.total - measured.memory["temporaries"]
+    rows = measured.rows // (measured.mesh["data"] * measured.mesh["fsdp"])
+    cuts = [n for n in range(config.train.accumulation + 1, rows + 1) if rows % n == 0]
+    mesh: Settings = {}
+    if fixed > measured.limit * 0.9:  # the state alone is too large: cut it
+        mesh = {"mesh.data": 1, "mesh.fsdp": measured.mesh["data"] * measured.mesh["fsdp"]}
+    wanted = config.train.accumulation * measured.memory["temporaries"] / max(measured.limit - fixed, 1)
+    enough = [n for n in cuts if n >= wanted]  # temporaries shrink with the rows, or somewhat less
+    levels = REMAT[REMAT.index(config.model.remat) + 1 :]
+    if mesh:
+        yield mesh
+    for accumulation in enough[:2]:
+        yield {**mesh, "train.accumulation": accumulation}
+    for remat in levels:
+        yield {**mesh, "model.remat": remat}
+    if cuts and levels:
+        yield {**mesh, "model.remat": "full", "train.accumulation": cuts[-1]}
+
+
+def search(
+    config: Config, where: Where, topology: Topology, limit: int, report: Callable[[Tried], None] = lambda tried: None
+) -> list[Tried]:
+    """Compiles the last phase's step under several meshes and what the backward pass keeps, and ranks what fits.
+
+    Args:
+      config: the run's configuration.
+      where: the devices.
+      topology: their chips.
+      limit: so many programs are compiled at the most.
+      report: is told of each as it comes.
+
+    Returns:
+      All that was tried, the fastest by its roofline first, what does not fit last.
+    """
+    phase = len(configs.phase_starts(config)) - 1
+    found: list[Tried] = []
+    for mesh in _meshes(config, topology):
+        for remat in REMAT:
+            if len(found) == limit:
+                break
+            tried = attempt(config, where, {**mesh, "model.remat": remat}, phase, topology)
+            cut = tried.measured and not tried.measured.fits and next(_smaller(config, mesh, tried.measured), None)
+            found.append(tried)
+            report(tried)
+            if cut and len(found) < limit:
+                found.append(attempt(config, where, {**mesh, "model.remat": remat, **cut}, phase, topology))
+                report(found[-1])
+            if found[-1].measured is None or found[-1].measured.fits:
+                break  # keeping less only costs more; or the mesh is impossible
+    return sorted(found, key=lambda tried: tried.seconds)
+
+
+def _smaller(config: Config, mesh: Settings, measured: Measured) -> Iterator[Settings]:
+    under = apply(config, mesh)
+    return (step for step in _steps_down(under, measured) if list(step) == ["train.accumulation"])
+
+
+def _meshes(config: Config, topology: Topology) -> Iterator[Settings]:
+    """The recipe's own mesh, then others: all data, all fsdp, and both beside a little tensor."""
+    own = {f"mesh.{axis}": getattr(config.mesh, axis) for axis in ("data", "fsdp", "sequence", "tensor")}
+    seen = [own]
+    yield own
+    per_slice = topology.size // topology.slices
+    for tensor in (1, 2, 4):
+        for fsdp in (per_slice // tensor, 1, min(8, per_slice // tensor)):
+            data, rest = divmod(topology.size, tensor * max(fsdp, 1))
+            mesh: Settings = {"mesh.data": data, "mesh.fsdp": fsdp, "mesh.sequence": 1, "mesh.tensor": tensor}
+            possible = fsdp and not rest and config.data.batch_size % (data * fsdp * config.train.accumulation) == 0
+            if possible and mesh not in seen:
+                seen.append(mesh)
+                yield mesh
+
+
+def attempt(config: Config, where: Where, settings: Settings, phase: int, topology: Topology | None = None) -> Tried:
+    """Compiles the step under other settings and says in words what came of it."""
+    try:
+        measured = program.measure(apply(config, settings), where, phase)
+    except UserError as error:
+        return Tried(settings, None, str(error))
+    gib = abs(measured.limit - measured.total) / 2**30
+    if not measured.fits:
+        return Tried(settings, measured, f"{gib:.2f} GiB too much")
+    if topology is None:
+        return Tried(settings, measured, f"{gib:.2f} GiB to spare")
+    bound = roofline.bound(measured, topology)
+    reason = f"{bound.by} bounds it, MFU {bound.mfu:.1%} at the most, {gib:.2f} GiB to spare"
+    return Tried(settings, measured, reason, bound.seconds)

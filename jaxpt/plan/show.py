@@ -1,0 +1,176 @@
+"""A plan on a terminal: tables of what the step takes, of its buffers, its collectives, and of where parameters lie."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from jaxpt.plan.search import Tried
+
+PARTS = {
+    "parameters": "parameters",
+    "optimizer": "optimizer state",
+    "average": "averaged parameters",
+    "batch": "batch",
+    "temporaries": "activations, gradients, other temporaries",
+}
+
+
+def plan(report: dict[str, Any], console: Console, shardings: bool = False) -> None:
+    """Prints a report of `jaxpt.plan.command`."""
+    phases = report["phases"]
+    first = phases[0]
+    mesh = " × ".join(f"{axis} {size}" for axis, size in first["mesh"].items() if size > 1) or "one device"
+    _print(
+        console,
+        f"{report['model']} · {report['objective']} · {first['parameters']:,} parameters · {report['where']}: "
+        f"{first['devices']} × {first['device_kind']}, mesh {mesh}, {first['dtype']}, remat {report['remat']}, "
+        f"accumulation {report['accumulation']}",
+    )
+    console.print(_step(phases))
+    worst = max(phases, key=lambda phase: phase["total"])
+    console.print(_buffers(worst))
+    if worst["collectives"]:
+        console.print(_collectives(worst))
+    if shardings:
+        console.print(_placements(first))
+    for name in first["left_whole"]:
+        axes = next(p["axes"] for p in first["placements"] if p["name"] == name)
+        _print(
+            console,
+            f"warning: {name} lies whole on every device: none of its axes {', '.join(map(str, axes))} is cut by this "
+            f"mesh; mesh.rules.{next((a for a in axes if a), 'embed')}=[fsdp] would cut it",
+        )
+    if "cost" in report:
+        _cost(report, console)
+
+
+def _step(phases: Sequence[dict[str, Any]]) -> Table:
+    names = [f"phase {phase['phase'] + 1}" if len(phases) > 1 else "" for phase in phases]
+    table = Table("a step", *names, box=None, title_justify="left", pad_edge=False)
+
+    def row(name: str, value: Any, style: str = "") -> None:
+        table.add_row(name, *[Text(value(phase)) for phase in phases], style=style)
+
+    row("rows × length, tokens", lambda p: f"{p['rows']} × {p['length']}, {p['tokens']:,}")
+    row("steps", lambda p: f"{p['steps']:,}")
+    for key, name in PARTS.items():
+        if any(phase["memory"][key] for phase in phases):
+            row(f"  {name}", lambda p, key=key: _bytes(p["memory"][key]))
+    row("memory of a device", lambda p: f"{_bytes(p['total'])} of {_bytes(p['limit'])}{_share(p)}", "bold")
+    row("FLOPs of a device", lambda p: _number(p["program_flops"] / p["devices"]))
+    row("  needed by the model (6·N·D + attention)", lambda p: _number(p["model_flops"] / p["devices"]))
+    row("  taken / needed", lambda p: f"{p['program_flops'] / p['model_flops']:.3f}")
+    row("to and from memory (estimate)", lambda p: _bytes(p["traffic"]))
+    row("sent by a device", lambda p: _bytes(sum(c["sent"] for c in p["collectives"])))
+    if all("bound" in phase for phase in phases):
+        for part in ("FLOPs", "HBM", "ICI", "DCN"):
+            row(f"  least time, {part}", lambda p, part=part: _time(p["bound"]["times"][part]))
+        row("least time of a step", lambda p: f"{_time(p['bound']['seconds'])}, bounded by {p['bound']['by']}", "bold")
+        row("highest possible MFU", lambda p: f"{p['bound']['mfu']:.1%}")
+        row("tokens/s at the most", lambda p: f"{p['tokens'] / p['bound']['seconds']:,.0f}")
+    row("compiled in", lambda p: f"{p['seconds']:.0f} s")
+    return table
+
+
+def _buffers(phase: dict[str, Any]) -> Table:
+    table = Table("\nlargest buffers of a device at the peak", "\nshape", "\nsize", box=None, pad_edge=False)
+    alike = collections.Counter((b["name"], b["shape"], b["bytes"]) for b in phase["buffers"])
+    for (name, shape, size), count in alike.items():
+        times = f"{count} × " if count > 1 else ""
+        table.add_row(Text(name), Text(shape), f"{times}{_bytes(size)}")
+    return table
+
+
+def _collectives(phase: dict[str, Any]) -> Table:
+    table = Table(
+        "\ncollectives of a step", "\naxes", "\ncount", "\narrays", "\na device sends", box=None, pad_edge=False
+    )
+    for one in phase["collectives"]:
+        axes = " × ".join(one["axes"]) or "others"
+        table.add_row(one["kind"], axes, str(one["count"]), _bytes(one["bytes"]), _bytes(one["sent"]))
+    return table
+
+
+def _placements(phase: dict[str, Any]) -> Table:
+    table = Table("\nparameter", "\nshape", "\nlogical axes", "\nmesh axes", "\nof a device", box=None, pad_edge=False)
+    for one in phase["placements"]:
+        table.add_row(
+            Text(one["name"]),
+            "×".join(map(str, one["shape"])),
+            ", ".join(str(axis or "-") for axis in one["axes"]),
+            ", ".join("-" if entry is None else "+".join(entry) for entry in one["placement"]),
+            _bytes(one["bytes"]),
+        )
+    return table
+
+
+def _cost(report: dict[str, Any], console: Console) -> None:
+    cost, given = report["cost"], report["assumptions"]
+    _print(
+        console,
+        f"\n{_number(report['tokens'])} tokens: at least {_round(cost['days'])} days, "
+        f"{_round(cost['chip_hours'])} chip-hours, ${_round(cost['dollars'])}, {_round(cost['kg_co2'])} kg CO₂\n"
+        f"at ${given['dollars_per_chip_hour']:.2f} a chip-hour (--price), {given['watts_per_chip']:.0f} W a chip "
+        f"(--watts), PUE {given['pue']}, {given['kg_co2_per_kwh']} kg CO₂ a kWh (--carbon)",
+    )
+
+
+def tried(one: Tried) -> str:
+    """A line on settings that were tried."""
+    settings = " ".join(f"{key}={value}" for key, value in one.settings.items())
+    return f"{settings}: {one.reason}"
+
+
+def ranked(found: Sequence[Tried], console: Console) -> None:
+    """Prints what a search found, the best first."""
+    table = Table("step", "memory", "rows a device", "settings", "why", box=None, pad_edge=False)
+    for one in found:
+        measured = one.measured
+        rows = "-"
+        if measured is not None:
+            accumulation = int(one.settings.get("train.accumulation", 1))
+            rows = str(measured.rows // (measured.mesh["data"] * measured.mesh["fsdp"]) // accumulation)
+        table.add_row(
+            "-" if one.seconds == float("inf") else _time(one.seconds),
+            "-" if measured is None else _bytes(measured.total),
+            rows,
+            Text(" ".join(f"{key}={value}" for key, value in one.settings.items() if value != 1)),
+            Text(one.reason),
+        )
+    console.print(table)
+
+
+def _print(console: Console, text: str) -> None:
+    console.print(text, markup=False)
+
+
+def _bytes(value: float) -> str:
+    for size, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if value >= size:
+            return f"{value / size:.2f} {unit}"
+    return f"{value:.0f} B"
+
+
+def _share(phase: dict[str, Any]) -> str:
+    return f" ({phase['total'] / phase['limit']:.0%})" + ("" if phase["total"] <= phase["limit"] else ": DOES NOT FIT")
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
+
+
+def _round(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _number(value: float) -> str:
+    for size, letter in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if value >= size:
+            return f"{value / size:.4g} {letter}"
+    return f"{value:.4g}"

@@ -1,0 +1,85 @@
+"""Programs that are really compiled: on this machine's eight CPU devices, and for a v5e where libtpu is installed."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from jaxpt.errors import UserError
+from jaxpt.plan import program
+from jaxpt.train import state, step
+from tests import families
+from tests.config.helpers import ROOT
+
+pytestmark = pytest.mark.slow
+MESH = {"data": 2, "fsdp": 4}
+
+
+@pytest.fixture(scope="module")
+def config():
+    return families.config("bert", mesh=MESH, train={"steps": 10, "phases": [{"steps": 4}, {}]})
+
+
+@pytest.fixture(scope="module")
+def measured(config):
+    return program.measure(config, program.Where(), phase=1)
+
+
+def test_what_is_measured_is_the_step_that_train_runs(config, measured):
+    setup = state.setup(config)
+    memory = step.traced(setup, config.objective).lower().compile().memory_analysis()
+    total = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
+    assert measured.total == pytest.approx(total - memory.alias_size_in_bytes, rel=0.01)
+    parts = measured.memory["parameters"] + measured.memory["optimizer"]
+    assert parts == state.per_device_size(setup) - 4  # the count of steps
+    assert measured.steps == 6 and measured.mesh == {**MESH, "sequence": 1, "tensor": 1}
+
+
+def test_figures_of_a_small_bert(measured):
+    assert 0.99 < measured.program_flops / measured.model_flops < 1.2
+    assert measured.fits and measured.memory["temporaries"] > 0 and measured.traffic > measured.total
+    assert len(measured.buffers) == 10
+    sizes = [buffer["bytes"] for buffer in measured.buffers]
+    assert sizes == sorted(sizes, reverse=True)
+    assert any(one["axes"] == ["fsdp"] for one in measured.collectives)
+    placed = {one["name"]: one for one in measured.placements}
+    kernel = placed["encoder/segment_0/block_0/feed_forward/up/kernel"]
+    assert kernel["placement"] == [None, ["fsdp"], None] and kernel["bytes"] == 2 * 32 * 64 * 4 // 4
+
+
+def test_a_mesh_that_does_not_fit_is_one_line(config):
+    with pytest.raises(UserError, match=r"mesh\.data=3.*8 device"):
+        program.measure(families.config("bert", mesh={"data": 3}), program.Where())
+
+
+@pytest.fixture(scope="module")
+def for_a_v5e():
+    pytest.importorskip("libtpu")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("JAX_DISABLE_MOST_OPTIMIZATIONS", raising=False)
+        config = families.config("gpt2", model={"dtype": "auto"}, mesh={"data": 2, "fsdp": 2})
+        return program.measure(config, program.Where("v5e:2x2"))
+
+
+def test_a_program_for_a_tpu_with_no_tpu(for_a_v5e):
+    assert for_a_v5e.device_kind == "TPU v5 lite" and for_a_v5e.devices == 4 and for_a_v5e.platform == "tpu"
+    assert for_a_v5e.dtype == "bfloat16"  # `dtype: auto` goes by the topology, not by what is here
+    assert for_a_v5e.fits and for_a_v5e.limit == int(15.75 * 2**30)
+    assert any("fsdp" in one["axes"] for one in for_a_v5e.collectives)
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/clear_refs"), reason="measures memory as Linux counts it")
+def test_predicted_memory_is_what_a_run_takes(tmp_path):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        "model: {kind: gpt2, vocab_size: 8192, layers: 2, embed_dim: 512, heads: 8, max_positions: 256}\n"
+        "objective: {kind: causal_lm}\n"
+        "data: {tokenizer: {kind: bpe}, length: 256, batch_size: 16}\n"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"} | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(ROOT / "tools" / "plan_memory.py"), str(recipe)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert float(re.search(r"ratio ([\d.]+)", done.stdout)[1]) == pytest.approx(1, abs=0.1), done.stdout

@@ -1,0 +1,47 @@
+import dataclasses
+
+import pytest
+
+from jaxpt.plan import roofline, topologies
+from jaxpt.plan.program import Measured
+
+MEASURED = Measured(
+    phase=0, steps=1000, rows=64, length=128, tokens=8192, parameters=10**6, dtype="bfloat16", platform="tpu", device_kind="TPU v5 lite",
+    devices=32, mesh={"data": 8, "fsdp": 4, "sequence": 1, "tensor": 1}, seconds=1.0,
+    model_flops=32 * 197 * 10**9, program_flops=32 * 394 * 10**9, traffic=819 * 10**6,
+    memory={"parameters": 2**30, "optimizer": 2**31, "average": 0, "batch": 0, "temporaries": 2**32},
+    total=7 * 2**30, limit=int(15.75 * 2**30), buffers=[], placements=[], left_whole=[],
+    collectives=[
+        {"kind": "all-gather", "axes": ["fsdp"], "count": 1, "bytes": 10**9, "sent": 400 * 10**6},
+        {"kind": "all-reduce", "axes": ["data"], "count": 1, "bytes": 10**9, "sent": 700 * 10**6},
+    ],
+)  # fmt: skip
+
+
+def test_each_part_of_a_chip_has_its_time():
+    bound = roofline.bound(MEASURED, topologies.parse("v5e:4x8"))
+    assert bound.times == pytest.approx({"FLOPs": 2e-3, "HBM": 1e-3, "ICI": 5.5e-3, "DCN": 0})
+    assert bound.by == "ICI" and bound.seconds == bound.ici
+    assert bound.mfu == pytest.approx(1e-3 / 5.5e-3)
+
+
+def test_between_slices_goes_what_one_hop_of_the_ring_takes():
+    """Eight data ranks in two slices: of seven hops one goes over the data centre's network."""
+    bound = roofline.bound(MEASURED, topologies.parse("v5e:4x4", slices=2))
+    assert bound.dcn == pytest.approx(100e6 / 3.125e9)
+    assert bound.ici == pytest.approx((400e6 + 600e6) / 200e9)
+    assert bound.by == "DCN"
+
+
+def test_a_device_of_a_tpu7x_is_half_a_chip():
+    half = dataclasses.replace(MEASURED, devices=2, program_flops=2307 * 10**9)
+    assert roofline.bound(half, topologies.parse("tpu7x:1x1x1")).flops == pytest.approx(1e-3)
+
+
+def test_cost_of_a_run():
+    topology = topologies.parse("v5e:4x4")
+    cost = roofline.cost([(3.6, 1000), (7.2, 500)], topology)
+    assert cost.chip_hours == pytest.approx(2 * 16) and cost.days == pytest.approx(2 / 24)
+    assert cost.dollars == pytest.approx(32 * topology.chip.price)
+    other = roofline.cost([(3.6, 1000)], topology, price=2.0, watts=1000, carbon=0.5)
+    assert other.dollars == pytest.approx(32.0) and other.kg_co2 == pytest.approx(16 * roofline.PUE * 0.5)

@@ -1,0 +1,105 @@
+"""Search and advice under a made-up compiler: temporaries shrink with the rows at a time and with what is kept."""
+
+import dataclasses
+import json
+
+import pytest
+
+from jaxpt.errors import UserError
+from jaxpt.plan import command, program, search, topologies
+from jaxpt.plan.program import Where
+from tests import families
+from tests.plan.test_roofline import MEASURED
+
+GIB = 2**30
+KEPT = {"none": 1.0, "dots": 0.7, "names": 0.5, "full": 0.2}
+
+
+@pytest.fixture
+def compiler(monkeypatch):
+    """`compiler(state, temporaries)` in GiB, on one device and for all rows; → the settings that were compiled."""
+
+    def put(state, temporaries):
+        seen = []
+
+        def measure(config, where, phase=0):
+            mesh = {axis: getattr(config.mesh, axis) for axis in ("data", "fsdp", "sequence", "tensor")}
+            devices = topologies.parse(where.topology, where.slices).size
+            known = mesh["fsdp"] * mesh["tensor"]
+            mesh["data"] = devices // known if mesh["data"] == -1 else mesh["data"]
+            if known * mesh["data"] != devices:
+                raise UserError("mesh.data: must multiply")
+            seen.append((mesh["data"], mesh["fsdp"], mesh["tensor"], config.model.remat, config.train.accumulation))
+            rows = mesh["data"] * mesh["fsdp"] * config.train.accumulation
+            parts = {"parameters": int(state * GIB / known), "optimizer": 0, "average": 0, "batch": 0}
+            parts["temporaries"] = int(temporaries * GIB / rows / mesh["tensor"] * KEPT[config.model.remat])
+            flops = int(1e15 * (1 + (1 - KEPT[config.model.remat]) / 3))
+            return dataclasses.replace(
+                MEASURED, phase=phase, rows=config.data.batch_size, mesh=mesh, devices=devices, memory=parts,
+                total=sum(parts.values()), model_flops=int(1e15), program_flops=flops, collectives=[],
+                buffers=[{"name": "forward: scores", "shape": "f32[64,64]", "bytes": 3 * GIB}],
+            )  # fmt: skip
+
+        monkeypatch.setattr(program, "measure", measure)
+        return seen
+
+    return put
+
+
+def config(**sections):
+    return families.config("bert", data={"batch_size": 512}, **sections)
+
+
+def test_fewer_rows_at_a_time_are_the_first_advice(compiler):
+    seen = compiler(state=2, temporaries=16 * 40)
+    with pytest.raises(UserError) as error:
+        command.plan(config(), "v5e:4x4")
+    assert "42.00 GiB a device, 15.75 GiB there are, 26.25 GiB too much" in str(error.value)
+    assert "forward: scores f32[64,64] of 3.00 GiB; train.accumulation=4 fits, with 3.75 GiB to spare" in str(
+        error.value
+    )
+    assert len(seen) == 2  # the estimate was right at once
+
+
+def test_a_state_that_is_too_large_is_cut_over_the_devices(compiler):
+    compiler(state=40, temporaries=16 * 2)
+    with pytest.raises(UserError, match=r"mesh\.data=1 mesh\.fsdp=16 fits, with 11\.25 GiB to spare"):
+        command.plan(config(), "v5e:4x4")
+
+
+def test_where_nothing_helps_it_says_so(compiler):
+    seen = compiler(state=900, temporaries=16)
+    with pytest.raises(UserError, match="it needs more devices"):
+        command.plan(config(), "v5e:4x4")
+    assert len(seen) <= 1 + search.NEAREST
+
+
+def test_json_has_all_figures_and_the_advice(compiler, capsys):
+    compiler(state=2, temporaries=16)
+    command.plan(config(train={"phases": [{"steps": 5}, {}]}), "v5e:4x4", as_json=True)
+    report = json.loads(capsys.readouterr().out)
+    assert report["fits"] and report["advice"] is None and len(report["phases"]) == 2
+    assert report["phases"][1]["bound"]["by"] == "FLOPs"
+    assert report["cost"]["dollars"] == pytest.approx(report["cost"]["chip_hours"] * 1.2)
+
+
+def test_tables_name_what_was_assumed(compiler, capsys):
+    compiler(state=2, temporaries=16)
+    assumed = command.Assumptions(price=9.5)
+    command.plan(config(), "v5e:4x4", shardings=True, assumptions=assumed)
+    out = capsys.readouterr().out
+    assert "bounded by FLOPs" in out and "$9.50 a chip-hour (--price)" in out and "forward: scores" in out
+
+
+def test_search_ranks_what_fits_by_the_least_time_of_a_step(compiler, capsys):
+    seen = compiler(state=2, temporaries=16 * 40)
+    found = search.search(config(), Where("v5e:4x4"), topologies.parse("v5e:4x4"), limit=12)
+    assert len(found) == len(seen) <= 12
+    assert found[0].measured.fits and "bounds it" in found[0].reason
+    assert [t.seconds for t in found] == sorted(t.seconds for t in found)
+    assert {(fsdp, tensor) for _, fsdp, tensor, *_ in seen} >= {(1, 1), (16, 1), (8, 2)}
+
+
+def test_search_wants_a_topology():
+    with pytest.raises(UserError, match="want a --topology"):
+        command.plan(config(), searching=3)

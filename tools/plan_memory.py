@@ -1,0 +1,63 @@
+"""Peak memory of a step as `jaxpt plan` predicts it, and as it is when the step runs on this machine's CPU.
+
+Command: python tools/plan_memory.py CONFIG [key=value …]
+
+Prints both in MiB and their ratio. Measured is the peak of the process's resident memory while three steps run, less
+what it holds without any array: after a first step has run, whose state is gone again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import re
+import sys
+from pathlib import Path
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+
+import jax
+import jax.numpy as jnp
+
+from jaxpt.config import Config, at_phase, load
+from jaxpt.plan import program
+from jaxpt.train import state, step
+
+
+def main(path: str, *overrides: str) -> None:
+    config = load(path, overrides)
+    predicted = program.measure(config, program.Where()).total
+    actual = measured(at_phase(config, 0))
+    print(f"predicted {predicted / 2**20:.1f} MiB, measured {actual / 2**20:.1f} MiB, ratio {predicted / actual:.3f}")
+
+
+def measured(config: Config) -> int:
+    """Bytes that three steps take at their peak."""
+    setup = state.setup(config)
+    compiled = step.traced(setup, config.objective).lower().compile()
+    shapes = setup.placed_shapes(), step.batch_shapes(setup, config.objective)
+    fill = jax.jit(lambda: jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), shapes)).lower().compile()
+
+    def run(steps: int) -> None:
+        current, batch = fill()
+        for _ in range(steps):
+            current, figures = compiled(current, batch)
+        jax.block_until_ready((current, figures))
+
+    run(1)  # threads start, code is paged in
+    jax.clear_caches()
+    gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    before = resident("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from here
+    run(3)
+    return resident("VmHWM") - before
+
+
+def resident(name: str) -> int:
+    return 1024 * int(re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())[1])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
