@@ -257,12 +257,14 @@ def _parser() -> argparse.ArgumentParser:
         "configs/studies/architecture_objective.yaml",
         "configs/studies/bart_noise.yaml data.path=train.jsonl.gz data.validation_path=valid.jsonl.gz",
         "configs/studies/bart_noise.yaml tokens=200000 run_dir=runs/studies/short",
+        "configs/studies/bart_noise.yaml evaluate.probe='{path: train.csv.gz, test_path: test.csv.gz}'",
         "configs/studies/bart_noise.yaml --table     # train nothing, write the table of what there is",
     ))  # fmt: skip
     study.add_argument("study", metavar="STUDY", help="its file (YAML): the rows, what they share, the tokens of each")
     study.add_argument("--table", action="store_true", help="only write the table and the picture, from the run_dirs")
     study.add_argument("--stop", action="store_true", help="end after the first row that fails")
-    _overrides(study)
+    own = "sets a key in the recipes of all rows; tokens, run_dir and evaluate.… are the study's"
+    study.add_argument("overrides", metavar="key=value", nargs="*", help=own)
 
     _conversions(commands)
     _tokenizer(commands)
