@@ -58,7 +58,7 @@ def fill_spans(
     params: Any,
     inputs_BxS: jax.Array,
     segment_ids_BxS: jax.Array,
-    start_token: int,
+    start_token: int | jax.Array,
     length: int,
     first_sentinel: int,
     eos: int,
@@ -72,7 +72,7 @@ def fill_spans(
       params: its parameters.
       inputs_BxS: ids of the encoder's input.
       segment_ids_BxS: 0 on padding.
-      start_token: what the decoder starts with (T5: 0).
+      start_token: what the decoder starts with (T5: 0), in each row the same or its own, [batch] (mBART).
       length: tokens to generate.
       first_sentinel: the lowest id of a sentinel; all ids from there on are sentinels.
       eos: what ends the answer.
@@ -81,10 +81,13 @@ def fill_spans(
       int32 [batch, length]; what follows the first EOS means nothing.
     """
     encoded = model.apply({"params": params}, inputs_BxS, segment_ids=segment_ids_BxS, method="encode")
-    tokens = jnp.full((inputs_BxS.shape[0], length + 1), start_token, jnp.int32)
+    tokens = jnp.full((inputs_BxS.shape[0], length + 1), jnp.reshape(start_token, (-1, 1)), jnp.int32)
 
     def next_logits(tokens: jax.Array, i: jax.Array) -> jax.Array:
-        hidden = model.apply({"params": params}, tokens, encoded, encoder_segment_ids=segment_ids_BxS, method="decode")
+        # The last token is read by none: the decoder sees as many as there are targets, as in training.
+        hidden = model.apply(
+            {"params": params}, tokens[:, :-1], encoded, encoder_segment_ids=segment_ids_BxS, method="decode"
+        )
         logits_BxV = _logits_at(model, params, hidden, i - 1)
         ids_V = jnp.arange(logits_BxV.shape[-1])
         ends_span_V = (ids_V >= first_sentinel) | (ids_V == eos)
@@ -100,7 +103,8 @@ def fill_masks(model: nn.Module, params: Any, batch: dict[str, jax.Array], state
     Args:
       model: an encoder with a masked-LM head.
       params: its parameters.
-      batch: encoder_input_tokens, encoder_token_types, encoder_segment_ids, encoder_positions, masked_positions.
+      batch: encoder_input_tokens, encoder_token_types, encoder_segment_ids, encoder_positions, masked_positions, and
+        encoder_ranks if the model was trained with them.
       states: the method that gives the hidden states.
 
     Returns:
@@ -112,6 +116,7 @@ def fill_masks(model: nn.Module, params: Any, batch: dict[str, jax.Array], state
         token_types=batch["encoder_token_types"],
         segment_ids=batch["encoder_segment_ids"],
         positions=batch["encoder_positions"],
+        **({"ranks": batch["encoder_ranks"]} if "encoder_ranks" in batch else {}),
         method=states,
     )
     chosen = jnp.take_along_axis(hidden, batch["masked_positions"][..., None], axis=1)

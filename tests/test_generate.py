@@ -5,13 +5,13 @@ import pytest
 
 from jaxpt import generate
 from tests import families
-from tests.models.helpers import drawn
+from tests.models.helpers import drawn, made, tokens
 
 
 @pytest.fixture(scope="module")
 def models():
-    made = {family: families.config(family).model.build() for family in families.FAMILIES}
-    return {family: (model, drawn(model)) for family, model in made.items()}
+    built = {family: families.config(family).model.build() for family in families.FAMILIES}
+    return {family: (model, drawn(model)) for family, model in built.items()}
 
 
 def test_greedy_fills_from_left_to_right():
@@ -53,3 +53,14 @@ def test_masks_get_the_most_likely_token(models):
     )
     best = np.asarray(model.apply({"params": params}, hidden, method="logits").argmax(-1))
     np.testing.assert_array_equal(filled, np.take_along_axis(best, batch["masked_positions"], axis=1))
+
+
+def test_rows_start_from_tokens_of_their_own_and_fill_a_table_of_positions():
+    """As many tokens as the decoder has positions; a row is answered as if it were alone with its start."""
+    model, variables = made("bart", max_positions=6)
+    inputs, segments = tokens(2, 6), np.ones((2, 6), np.int32)
+    run = jax.jit(lambda x, start: generate.fill_spans(model, variables["params"], x, segments, start, 6, 200, 1))
+    together = run(inputs, np.array([7, 9]))
+    assert together.shape == (2, 6)
+    for row, start in enumerate((7, 9)):
+        np.testing.assert_array_equal(run(inputs, np.array([start, start]))[row], together[row])

@@ -52,14 +52,13 @@ def _first_segments(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def _spans(model: nn.Module, params: Any, batch: dict[str, np.ndarray], data: Data) -> Iterator[str]:
     targets = batch["decoder_target_tokens"]
-    start = int(batch["decoder_input_tokens"][0, 0])
     vocabulary = data.vocabulary
-    answers = compiler.jit(generate.fill_spans, static_argnums=(0, 4, 5, 6, 7))(
+    answers = compiler.jit(generate.fill_spans, static_argnums=(0, 5, 6, 7))(
         model,
         params,
         batch["encoder_input_tokens"],
         batch["encoder_segment_ids"],
-        start,
+        batch["decoder_input_tokens"][:, 0],
         targets.shape[1],
         vocabulary.size - vocabulary.sentinels,
         vocabulary.eos,
