@@ -84,6 +84,7 @@ def budgets(tmp_path_factory):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", families.FAMILIES)
 def test_a_budget_is_the_same_text_in_all_families(budgets, family):
     """Counted again from the records: windows cover each token of the documents once, whatever is made of them."""
