@@ -137,7 +137,7 @@ def _main(directory: Path) -> None:
 
 def _measure(job: dict[str, Any], directory: Path, begun: float) -> dict[str, Any]:
     from jaxpt.plan import flops, topologies
-    from jaxpt.train import state, step
+    from jaxpt.train import frozen, state, step
 
     topology = job["topology"] and topologies.parse(job["topology"], job["slices"])
     (directory / "config.yaml").write_text(job["config"], "utf-8")
@@ -145,11 +145,12 @@ def _measure(job: dict[str, Any], directory: Path, begun: float) -> dict[str, An
     ends = (*configs.phase_starts(whole), whole.train.steps)
     config = configs.at_phase(whole, job["phase"])
     setup = state.setup(config, topology.devices() if topology else None)
+    setup = frozen.attach(setup, lambda line: None, shapes_alone=True)
     step.check(config, setup)
     objective = config.objective
     with setup.use():
         batch = step.batch_shapes(setup, objective)
-        needed = flops.model_flops(setup.model, objective, setup.shapes.params, batch)
+        needed = flops.model_flops(setup.model, objective, setup.shapes.params, batch, **setup.loss_options())
     traced = step.traced(setup, objective)
     texts = _compile(traced.lower(), directory / "dump")
     device = setup.mesh.devices.flat[0]
