@@ -151,7 +151,7 @@ def evaluate(path: str, overrides: tuple[str, ...] | list[str] = ()) -> dict[str
     means = validate(setup, objective, eval_step, params, feeds(config, data))
     lines = [f"{run_dir} at step {step}, {len(data.validation)} validation examples"]
     lines += [f"  {name:24} {value:.4f}" for name, value in means.items()]
-    lines += [verdict(objective, means["probe_loss"], baseline(config, data))]
+    lines += [verdict(objective, means["probe_loss"], baseline(config, data)), *objective.remarks(means)]
     for line in [*lines, *samples.show(setup.model, params, config, data)]:
         console.print(line, markup=False)
     return means

@@ -187,6 +187,14 @@ class Objective(ObjectiveConfig):
         """
         raise NotImplementedError
 
+    def remarks(self, means: Mapping[str, float]) -> list[str]:
+        """Lines on parts of the loss that have a trivial predictor of their own.
+
+        Args:
+          means: those of a validation, by name.
+        """
+        return []
+
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         """Σ of the weights of each loss part, a function of the batch alone: known before any microbatch runs."""
         raise NotImplementedError

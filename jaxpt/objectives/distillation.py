@@ -133,6 +133,9 @@ class Distillation(Objective):
     def probe(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
         return self.of.probe(batch, vocabulary)
 
+    def remarks(self, means: Mapping[str, float]) -> list[str]:
+        return self.of.remarks(means)
+
     # ---- the loss ---------------------------------------------------------------------------------------------------
 
     def coefficients(self) -> dict[str, float]:

@@ -318,7 +318,8 @@ class Run:
         self.checkpoints.wait()
         means = self.validation or self._means(current, step.make_eval_step(self.setup, self.objective))
         trivial = heldout.baseline(self.here, self.data) if checkpoint.is_primary() else float("nan")
-        say(heldout.verdict(self.objective, means["probe_loss"], trivial))
+        for line in (heldout.verdict(self.objective, means["probe_loss"], trivial), *self.objective.remarks(means)):
+            say(line)
         say("a few validation examples:")
         for line in samples.show(self.setup.model, current.averaged, self.here, self.data):
             say(line)
