@@ -84,27 +84,97 @@ def token_loss(
       >>> print(metrics["accuracy"], round(float(total), 2))
       (Array(2., dtype=float32), Array(3., dtype=float32)) 9.0
     """
-    length = targets_BxT.shape[1]
-    chunks = math.ceil(length / (chunk or _chunk(project, hidden_BxTxD)))
     parts = dict(apart or {}) | ({} if probe_weights is None else {"probe_loss": probe_weights})
     weights_BxTxP = jnp.stack([weights_BxT, *parts.values()], -1)
 
-    arrays = (hidden_BxTxD, targets_BxT, weights_BxTxP)
+    def sums(project: Project, *arrays: jax.Array) -> jax.Array:
+        return _sums(project, z_loss, *arrays)
 
-    def scan(project: Project, *arrays_BxT: jax.Array) -> jax.Array:
-        step = jax.checkpoint(lambda totals, xs: (totals + _sums(project, z_loss, *xs), None))
-        return jax.lax.scan(step, jnp.zeros(3 + len(parts), jnp.float32), tuple(_cut(x, chunks) for x in arrays_BxT))[0]
-
-    if chunks <= 1:
-        totals = _sums(project, z_loss, *arrays)
-    else:
-        totals = _over_shards(scan, project, *arrays)
+    totals = _in_chunks(sums, 3 + len(parts), project, (hidden_BxTxD, targets_BxT, weights_BxTxP), chunk)
     loss, correct, entropy, *of_parts = totals
     total_weight = weights_BxT.sum(dtype=jnp.float32)
     metrics = {"accuracy": (correct, total_weight), "token_loss": (entropy, total_weight)}
     for (name, weights), of_part in zip(parts.items(), of_parts):
         metrics[name] = (of_part, weights.sum(dtype=jnp.float32))
     return loss, jax.lax.stop_gradient(metrics)
+
+
+def divergence(
+    student: Project,
+    teacher: Project,
+    student_BxTxD: jax.Array,
+    teacher_BxTxE: jax.Array,
+    weights_BxT: jax.Array,
+    *,
+    temperature: float = 2.0,
+    chunk: int = 0,
+) -> tuple[jax.Array, Metrics]:
+    """Σ of the weighted divergence of a student's distributions from a teacher's, both softened.
+
+        Σ_bt weights_bt · τ² · KL(softmax(z_teacher / τ) ‖ softmax(z_student / τ)),   z = project(hidden)_bt
+
+    Made in chunks, as `token_loss`: neither pass holds [B, T, V]. No gradient reaches the teacher's side.
+
+    Args:
+      student: from its hidden states [B, C, D] to logits [B, C, V].
+      teacher: likewise [B, C, E] → [B, C, V].
+      student_BxTxD: its hidden states.
+      teacher_BxTxE: likewise; widths may differ.
+      weights_BxT: float weights; 0 leaves a position out.
+      temperature: τ.
+      chunk: positions in a chunk; 0 keeps the logits of a chunk near 64 MiB a device.
+
+    Returns:
+      (Σ weighted divergence in nats, {"agreement": (Σ weighted, Σ weights)}): where both hold the same token likeliest.
+
+    Example:
+      >>> sure, unsure = jnp.array([[[4.0, 0.0]]]), jnp.zeros((1, 1, 2))
+      >>> total, metrics = divergence(lambda x: x, lambda x: x, unsure, sure, jnp.ones((1, 1)))
+      >>> round(float(total), 3)  # 4 · KL((0.88, 0.12) ‖ (0.5, 0.5))
+      1.311
+
+    Paper: https://arxiv.org/abs/1503.02531
+    """
+    width = student_BxTxD.shape[-1]
+    dtype = jnp.promote_types(student_BxTxD.dtype, teacher_BxTxE.dtype)
+    both_BxTxDE = jnp.concatenate([student_BxTxD.astype(dtype), teacher_BxTxE.astype(dtype)], axis=-1)
+
+    def project(x_BxCxDE: jax.Array) -> jax.Array:
+        """Both sides' logits: [B, C, 2, V]."""
+        return jnp.stack([student(x_BxCxDE[..., :width]), teacher(x_BxCxDE[..., width:])], axis=-2)
+
+    def sums(project: Project, x_BxCxDE: jax.Array, weights_BxC: jax.Array) -> jax.Array:
+        logits = project(x_BxCxDE).astype(jnp.float32)
+        student_BxCxV, teacher_BxCxV = logits[..., 0, :], jax.lax.stop_gradient(logits[..., 1, :])
+        log_s, log_t = (jax.nn.log_softmax(x / temperature) for x in (student_BxCxV, teacher_BxCxV))
+        kl_BxC = temperature**2 * (jnp.exp(log_t) * (log_t - log_s)).sum(-1)
+        likeliest = [x >= x.max(-1, keepdims=True) for x in (student_BxCxV, teacher_BxCxV)]
+        agree_BxC = (likeliest[0] & likeliest[1]).any(-1)
+        return jnp.stack([(x * weights_BxC).sum(dtype=jnp.float32) for x in (kl_BxC, agree_BxC)])
+
+    total, agreement = _in_chunks(sums, 2, project, (both_BxTxDE, weights_BxT), chunk)
+    return total, {"agreement": (jax.lax.stop_gradient(agreement), weights_BxT.sum(dtype=jnp.float32))}
+
+
+def cosine_distance(one: jax.Array, other: jax.Array) -> jax.Array:
+    """1 − cos of vectors along the last axis, in float32.
+
+        1 − x·y / √((|x|² + ε)(|y|² + ε)),   ε = 1e-12
+
+    Args:
+      one: [..., D].
+      other: [..., D].
+
+    Returns:
+      float32 [...], between 0 and 2.
+
+    Example:
+      >>> print(cosine_distance(jnp.array([[1.0, 0.0], [3.0, 4.0]]), jnp.array([[0.0, 1.0], [-3.0, -4.0]])))
+      [1. 2.]
+    """
+    one, other = one.astype(jnp.float32), other.astype(jnp.float32)
+    norms = (jnp.square(one).sum(-1) + 1e-12) * (jnp.square(other).sum(-1) + 1e-12)
+    return 1 - (one * other).sum(-1) * jax.lax.rsqrt(norms)
 
 
 def sample(project: Project, hidden_BxTxD: jax.Array, key: jax.Array, *, chunk: int = 0) -> jax.Array:
@@ -141,6 +211,21 @@ def sample(project: Project, hidden_BxTxD: jax.Array, key: jax.Array, *, chunk: 
     hidden_NxBxCxD, places_NxC = _cut(hidden_BxTxD, chunks), _cut(jnp.arange(length)[None], chunks)[:, 0]
     sampled_NxBxC = jax.lax.map(lambda xs: draw(xs[0], keys_T[xs[1]]), (hidden_NxBxCxD, places_NxC))
     return jnp.moveaxis(sampled_NxBxC, 0, 1).reshape(batch, -1)[:, :length]
+
+
+def _in_chunks(
+    sums: Callable[..., jax.Array], count: int, project: Project, arrays_BxT: tuple[jax.Array, ...], chunk: int
+) -> jax.Array:
+    """Σ of `sums(project, *arrays)`, float32 [count], over chunks of the length; `project` takes the first array."""
+    chunks = math.ceil(arrays_BxT[0].shape[1] / (chunk or _chunk(project, arrays_BxT[0])))
+    if chunks <= 1:
+        return sums(project, *arrays_BxT)
+
+    def scan(project: Project, *arrays_BxT: jax.Array) -> jax.Array:
+        step = jax.checkpoint(lambda totals, xs: (totals + sums(project, *xs), None))
+        return jax.lax.scan(step, jnp.zeros(count, jnp.float32), tuple(_cut(x, chunks) for x in arrays_BxT))[0]
+
+    return _over_shards(scan, project, *arrays_BxT)
 
 
 def _sums(

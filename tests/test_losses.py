@@ -213,6 +213,34 @@ def test_the_mesh_makes_the_chunk_longer(data, monkeypatch):
         assert losses._chunk(_project(data["params"]), data["hidden"]) == 12
 
 
+@pytest.mark.parity
+@pytest.mark.slow
+def test_a_teacher_is_followed_as_torch_does(data):
+    """Value and gradient of KLDivLoss(batchmean) · τ² and CosineEmbeddingLoss, over the positions of weight 1."""
+    torch = pytest.importorskip("torch")
+    taught, weights = jax.random.normal(jax.random.key(7), (B, T, D)), np.array(data["weights"])
+    kernel, count = data["params"]["kernel"], weights.sum()
+
+    def loss(hidden, chunk):
+        total, _ = losses.divergence(
+            lambda x: x @ kernel, lambda x: x @ -kernel, hidden, taught, weights, temperature=3.0, chunk=chunk
+        )
+        return total / count + (losses.cosine_distance(hidden, taught) * weights).sum() / count
+
+    student, teacher = (torch.tensor(np.array(x)) for x in (data["hidden"], taught))
+    student.requires_grad_(True)
+    chosen = torch.tensor(weights) > 0
+    scores, kept = torch.tensor(np.array(kernel)), (student[chosen], teacher[chosen])
+    expected = 9 * torch.nn.KLDivLoss(reduction="batchmean")(
+        torch.log_softmax(kept[0] @ scores / 3, -1), torch.softmax(kept[1] @ -scores / 3, -1)
+    ) + torch.nn.CosineEmbeddingLoss()(*kept, torch.ones(len(kept[0])))
+    expected.backward()
+    for chunk in (T, 7):
+        value, gradient = jax.jit(jax.value_and_grad(lambda h, c=chunk: loss(h, c)))(data["hidden"])
+        np.testing.assert_allclose(value, expected.item(), rtol=1e-5)
+        np.testing.assert_allclose(gradient, student.grad.numpy(), rtol=1e-4, atol=1e-6)
+
+
 def test_examples_in_the_docstrings():
     assert doctest.testmod(losses).failed == 0
 

@@ -18,6 +18,7 @@ from jaxpt.config.kinds import kinds, resolve
 from jaxpt.config.roles import differences
 from jaxpt.config.schema import json_schema
 from jaxpt.config.tree import (
+    AnyObjective,
     CheckpointConfig,
     Config,
     DataConfig,
@@ -44,6 +45,7 @@ from jaxpt.config.tree import (
 )
 
 __all__ = [
+    "AnyObjective",
     "CheckpointConfig",
     "Config",
     "DataConfig",

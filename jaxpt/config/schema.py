@@ -30,8 +30,8 @@ def json_schema() -> dict[str, Any]:
             choice["properties"]["kind"] = {"const": name}
             definitions[cls.__name__] = choice
             choices.append({"$ref": f"#/$defs/{cls.__name__}"})
-        definitions.pop(base.__name__, None)
-        schema["properties"][part] = {"anyOf": [*choices, own]}
+        definitions[base.__name__] = {"anyOf": [*choices, own]}
+        schema["properties"][part] = {"$ref": f"#/$defs/{base.__name__}"}
     for optional in (schema, *definitions.values()):
         optional.pop("required", None)
     schema["properties"]["base"] = {

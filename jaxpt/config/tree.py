@@ -365,6 +365,9 @@ class InitConfig(Frozen):
     """Go on from the whole state (optimizer, step and with it the place in the data), not from the weights alone."""
     partial: bool = False
     """Take the weights that fit and draw the others: a new head, more layers of another kind. Both are listed."""
+    layers: tuple[NonNegativeInt, ...] | None = None
+    """Layers of the source that fill this model's stack, in this order (DistilBERT: [0, 2, 4, 7, 9, 11]); all by
+    default."""
     vocabulary: Literal["same", "first", "new"] = "same"
     """Another vocabulary: `first` takes the rows of the ids that both have, `new` draws all rows."""
 
@@ -394,6 +397,12 @@ def _by_kind(package: str, base: type[Frozen], value: Any, _handler: Any) -> Fro
     return part.model_copy(update={"kind": kind})
 
 
+AnyObjective = Annotated[
+    SerializeAsAny[ObjectiveConfig], WrapValidator(functools.partial(_by_kind, "jaxpt.objectives", ObjectiveConfig))
+]
+"""An objective of whichever kind its `kind` names."""
+
+
 class Config(Frozen):
     """A whole run."""
 
@@ -403,9 +412,7 @@ class Config(Frozen):
     model: Annotated[
         SerializeAsAny[ModelConfig], WrapValidator(functools.partial(_by_kind, "jaxpt.models", ModelConfig))
     ]
-    objective: Annotated[
-        SerializeAsAny[ObjectiveConfig], WrapValidator(functools.partial(_by_kind, "jaxpt.objectives", ObjectiveConfig))
-    ]
+    objective: AnyObjective
     data: DataConfig
     init_from: InitConfig | None = None
     """Branch from another run."""

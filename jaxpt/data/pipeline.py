@@ -164,7 +164,7 @@ def cache_root(config: Config) -> Path:
 
 
 def _tokenizer(config: Config, sources: list[Source], known: list[Any], say: Progress, save: bool) -> Tokenizer:
-    """Loaded from `data.tokenizer.path` or the run, found in the cache, or trained; and kept in the run."""
+    """Loaded from the run, `data.tokenizer.path` or the objective's; found in the cache or trained; kept in the run."""
     settings, size = config.data.tokenizer, config.model.vocab_size
     own = Path(config.run_dir) / "tokenizer" if config.run_dir else None
     languages = mixtures.languages(sources)
@@ -174,6 +174,8 @@ def _tokenizer(config: Config, sources: list[Source], known: list[Any], say: Pro
         return tokenizers.load(own, settings.kind, **checks)
     if settings.path is not None:
         tokenizer = tokenizers.load(settings.path, settings.kind, **checks)
+    elif (path := config.objective.vocabulary_path()) is not None:
+        tokenizer = tokenizers.load(path, settings.kind, **checks)
     elif isinstance(sources[0], Examples) and sources[0].sentencepiece is not None:
         path, sentinels = sources[0].sentencepiece
         tokenizer = tokenizers.load(path, settings.kind, **checks | {"extra_ids": sentinels})

@@ -70,7 +70,8 @@ def validate(
     with setup.use():
         for task, feed in feeds.items():
             for batch in feed:
-                for name, sums in jax.device_get(eval_step(params, steps.put(batch, setup))).items():
+                found = eval_step(params, steps.put(batch, setup), *setup.frozen_params())
+                for name, sums in jax.device_get(found).items():
                     totals[task][name] = totals[task].get(name, 0.0) + np.array(sums, np.float64)
     of_all = {name: np.sum([of_task[name] for of_task in totals.values()], 0) for name in next(iter(totals.values()))}
     means = _means(objective, of_all)
@@ -130,7 +131,7 @@ def evaluate(path: str, overrides: tuple[str, ...] | list[str] = ()) -> dict[str
     """
     from jaxpt.data import pipeline
     from jaxpt.evals import samples
-    from jaxpt.train import checkpoint, state
+    from jaxpt.train import checkpoint, frozen, state
     from jaxpt.train.display import console
 
     named = checkpoint.named_step(path)
@@ -143,12 +144,14 @@ def evaluate(path: str, overrides: tuple[str, ...] | list[str] = ()) -> dict[str
     steps.check(config, setup)
     reader = checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True)
     params = reader.restore_params(setup, step)
+    setup = frozen.attach_same(setup, reader.meta(step), lambda line: console.print(line, markup=False))
     reader.close()
-    eval_step = steps.make_eval_step(setup, config.objective)
-    means = validate(setup, config.objective, eval_step, params, feeds(config, data))
+    objective = config.objective if setup.frozen else config.objective.without_frozen()
+    eval_step = steps.make_eval_step(setup, objective)
+    means = validate(setup, objective, eval_step, params, feeds(config, data))
     lines = [f"{run_dir} at step {step}, {len(data.validation)} validation examples"]
     lines += [f"  {name:24} {value:.4f}" for name, value in means.items()]
-    lines += [verdict(config.objective, means["probe_loss"], baseline(config, data))]
+    lines += [verdict(objective, means["probe_loss"], baseline(config, data)), *objective.remarks(means)]
     for line in [*lines, *samples.show(setup.model, params, config, data)]:
         console.print(line, markup=False)
     return means

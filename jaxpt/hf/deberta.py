@@ -1,7 +1,8 @@
-"""A DeBERTa v2 or v3 in Hugging Face's `DebertaV2ForMaskedLM`."""
+"""A DeBERTa v2 or v3 in Hugging Face's `DebertaV2ForMaskedLM`, or `DebertaV2Model` where it has no head."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from jaxpt.errors import UserError
@@ -36,13 +37,15 @@ def table(config: DebertaConfig) -> Table:
     """The table of a DeBERTa."""
     embeddings, encoder, head = "deberta.embeddings", "deberta.encoder", "cls.predictions"
     positions = config.absolute_positions or config.mask_decoder
+    tied = (f"{head}.decoder.weight",) if config.masked_lm else ()
     rows = [
-        Row("token_embed/table", f"{embeddings}.word_embeddings.weight", tied=(f"{head}.decoder.weight",)),
+        Row("token_embed/table", f"{embeddings}.word_embeddings.weight", tied=tied),
         *layer_norm("embed_norm", f"{embeddings}.LayerNorm"),
-        *dense("mlm_head/dense", f"{head}.transform.dense"),
-        *layer_norm("mlm_head/norm", f"{head}.transform.LayerNorm"),
-        Row("mlm_head/bias", f"{head}.bias", tied=(f"{head}.decoder.bias",)),
     ]
+    if config.masked_lm:
+        rows += dense("mlm_head/dense", f"{head}.transform.dense")
+        rows += layer_norm("mlm_head/norm", f"{head}.transform.LayerNorm")
+        rows.append(Row("mlm_head/bias", f"{head}.bias", tied=(f"{head}.decoder.bias",)))
     if positions:
         rows.append(Row("position_embed/table", f"{embeddings}.position_embeddings.weight"))
     if config.token_types:
@@ -86,6 +89,10 @@ def _read(keys: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _infer(keys: dict[str, Any], tensors: Mapping[str, Any]) -> dict[str, Any]:
+    return {"masked_lm": any(name.startswith(("cls.", "lm_predictions.")) for name in tensors)}
+
+
 def _write(keys: dict[str, Any], config: DebertaConfig) -> dict[str, Any]:
     return keys | {
         "relative_attention": config.relative,
@@ -102,7 +109,7 @@ FAMILIES = (
     Family(
         model_type="deberta-v2",
         kind="deberta",
-        architecture="DebertaV2ForMaskedLM",
+        architecture=lambda c: "DebertaV2ForMaskedLM" if c.masked_lm else "DebertaV2Model",
         table=table,
         options=(
             *bert.options(
@@ -124,5 +131,7 @@ FAMILIES = (
         ),
         read=_read,
         write=_write,
+        infer=_infer,
+        suits=lambda config: config.generator is None,
     ),
 )  # fmt: skip

@@ -123,7 +123,9 @@ def ours(model: nn.Module, params: Mapping[str, Any], inputs: Mapping[str, np.nd
     types = {"token_types": inputs["types"]} if "types" in inputs else {}
     hidden, states = call(method, inputs["tokens"], segment_ids=segments, **types)
     head = "replaced" if getattr(model.config, "role", None) == "discriminator" else "logits"
-    out = {"states": states, "hidden": hidden, "logits": call(head, hidden)[0]}
+    out = {"states": states, "hidden": hidden}
+    if getattr(model.config, "masked_lm", True):
+        out["logits"] = call(head, hidden)[0]
     if getattr(model.config, "next_sentence", False):
         out["next_sentence"], _ = call("next_sentence", hidden)
     return out
@@ -152,7 +154,8 @@ def theirs(model: Any, inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
             torch.from_numpy(inputs["queries"]).long(), ranks.shape[1]
         ).float()
     got = model(**given, output_hidden_states=True)
-    out = {"logits": got.prediction_logits if "prediction_logits" in got else got.logits}
+    scores = [got[name] for name in ("prediction_logits", "logits") if name in got]
+    out = {"logits": scores[0]} if scores else {}
 
     def cut(states: Sequence[Any], name: str, last: str) -> dict[str, Any]:
         return {name: torch.stack(tuple(states[:-1]), dim=2), last: states[-1]}

@@ -1,5 +1,8 @@
 """DeBERTa v2 and v3: a BERT whose attention keeps content and relative position apart.
 
+Version 3 is trained by replaced-token detection, with a generator of the same width and half the layers
+(`generator: 1`, `generator_layers: 0.5`, `sharing: disentangled`; see `jaxpt.models.pair`).
+
 Paper: https://arxiv.org/abs/2006.03654, v3 https://arxiv.org/abs/2111.09543
 
 Shapes: B batch · L length (S of the keys) · D embedding width · H heads · K head width · R relative positions
@@ -9,6 +12,7 @@ V vocabulary (Vp: its rows in storage)
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any, ClassVar, Literal, Self
 
 import flax.linen as nn
@@ -27,20 +31,22 @@ from jaxpt.models.layers import (
     Dense,
     Embed,
     FeedForward,
+    Initializer,
     LayerNorm,
     SmallEmbed,
     constrain,
     param,
 )
 from jaxpt.models.mask import Mask
+from jaxpt.models.pair import Pair, PairConfig
 from jaxpt.models.positions import LearnedPositions
 from jaxpt.models.stack import Segment, Shared, Stack
 
 INIT = nn.initializers.truncated_normal(0.02)
 
 
-class DebertaConfig(ModelConfig):
-    """Sizes of a DeBERTa."""
+class DebertaConfig(PairConfig):
+    """Sizes of a DeBERTa, which may be a discriminator with its generator."""
 
     family: ClassVar[str] = "encoder"
 
@@ -70,7 +76,10 @@ class DebertaConfig(ModelConfig):
     """Width of the convolution beside the first layer (v2: 3)."""
     convolution_activation: Activation = "tanh"
     mask_decoder: bool = False
-    """Enhanced mask decoder: the last layer runs twice, its queries begin with absolute positions."""
+    """Enhanced mask decoder: the last layer runs twice, its queries begin with absolute positions. Where there is a
+    generator, it alone has it."""
+    masked_lm: bool = True
+    """Has the masked-LM head. A discriminator has none, nor has what is exported of it."""
     activation: Activation = "gelu"
     epsilon: PositiveFloat = 1e-7
     """Of the norms."""
@@ -80,9 +89,34 @@ class DebertaConfig(ModelConfig):
     @model_validator(mode="after")
     def _check(self) -> Self:
         check_heads(self.embed_dim, self.heads)
-        if self.layers <= bool(self.convolution) + self.mask_decoder:
-            raise ValueError(f"layers: {self.layers} are too few with convolution or mask_decoder")
+        fewest = self.layers if self.generator is None else self.layers_of_generator(self.layers)
+        if fewest <= bool(self.convolution) + self.mask_decoder:
+            raise ValueError(f"layers: {fewest} are too few with convolution or mask_decoder")
+        if self.generator not in (None, 1):
+            raise ValueError(f"generator: {self.generator}: a DeBERTa's has the same width, 1; see generator_layers")
+        if self.generator and self.mask_decoder and not (self.disentangled or self.absolute_positions):
+            raise ValueError("mask_decoder: a generator's positions are its own; set sharing: disentangled")
+        if self.mask_decoder and not (self.masked_lm or self.generator):
+            raise ValueError("mask_decoder: is of the masked-LM head, which masked_lm: false leaves out")
         return self
+
+    @property
+    def decodes_masks(self) -> bool:
+        """Whether the last layer runs twice."""
+        return self.mask_decoder and self.generator is None
+
+    def of_generator(self) -> DebertaConfig:
+        """The generator as a model of its own."""
+        layers = self.layers_of_generator(self.layers)
+        return self.model_copy(update={"generator": None, "layers": layers, "masked_lm": True})
+
+    def shipped(self, paths: Iterable[str]) -> tuple[ModelConfig, dict[str, tuple[str, ...]]]:
+        """The discriminator without its head, for which Hugging Face has no class."""
+        if self.generator is None:
+            return self, {path: (path,) for path in paths}
+        config, kept = super().shipped(paths)
+        kept = {path: summands for path, summands in kept.items() if not path.startswith("replaced_head/")}
+        return config.model_copy(update={"masked_lm": False, "mask_decoder": False}), kept
 
     @property
     def relative(self) -> bool:
@@ -101,7 +135,7 @@ class DebertaConfig(ModelConfig):
 
     def parts(self) -> dict[str, range]:
         """{name of a stack: numbers of its layers}, in order; the first and the last layer may stand alone."""
-        start, end = int(bool(self.convolution)), self.layers - self.mask_decoder
+        start, end = int(bool(self.convolution)), self.layers - self.decodes_masks
         parts = {"first": range(start), "encoder": range(start, end), "last": range(end, self.layers)}
         return {name: numbers for name, numbers in parts.items() if numbers}
 
@@ -223,18 +257,14 @@ class Convolution(nn.Module):
         return jnp.where(real_BxLx1, LayerNorm(c.epsilon, dtype, name="norm")(y_BxLxD + z), 0)
 
 
-class Deberta(nn.Module):
-    """DeBERTa with its masked-LM head."""
+class Backbone(nn.Module):
+    """A DeBERTa alone."""
 
     config: DebertaConfig
 
     def setup(self) -> None:
         c, dtype = self.config, compute_dtype(self.config)
-        positions = c.absolute_positions or c.mask_decoder
-        self.token_embed = Embed(c.vocab_size, c.embed_dim, INIT, dtype)
-        self.position_embed = LearnedPositions(c.max_positions, c.embed_dim, INIT, dtype) if positions else None
-        self.type_embed = SmallEmbed(c.token_types, c.embed_dim, INIT, dtype) if c.token_types else None
-        self.embed_norm = LayerNorm(c.epsilon, dtype)
+        self.embeddings(INIT)
         self.embed_dropout = nn.Dropout(c.dropout)
         if c.relative:
             self.relative_table = param(self, "relative_table", INIT, (2 * c.span, c.embed_dim), ("buckets", "embed"))
@@ -250,7 +280,30 @@ class Deberta(nn.Module):
 
         self.first, self.encoder, self.last = stack("first"), stack("encoder"), stack("last")
         self.convolution = Convolution(c) if c.convolution else None
-        self.mlm_head = MaskedLMHead(c.vocab_size, c.activation, c.epsilon, INIT, dtype)
+        self.heads()
+
+    def embeddings(self, init: Initializer) -> None:
+        """Makes the tables and their norm."""
+        c, dtype = self.config, compute_dtype(self.config)
+        positions = c.absolute_positions or c.decodes_masks
+        self.token_embed = Embed(c.vocab_size, c.embed_dim, init, dtype)
+        self.position_embed = LearnedPositions(c.max_positions, c.embed_dim, init, dtype) if positions else None
+        self.type_embed = SmallEmbed(c.token_types, c.embed_dim, init, dtype) if c.token_types else None
+        self.embed_norm = LayerNorm(c.epsilon, dtype)
+
+    def heads(self) -> None:
+        """Makes what comes after the layers."""
+        c, dtype = self.config, compute_dtype(self.config)
+        self.mlm_head = MaskedLMHead(c.vocab_size, c.activation, c.epsilon, INIT, dtype) if c.masked_lm else None
+
+    def embed(self, tokens_BxL: jax.Array, token_types: jax.Array | None, positions: jax.Array | None) -> jax.Array:
+        """The sum of the embeddings, before the norm: [B, L] → [B, L, D]."""
+        x_BxLxD = self.token_embed(tokens_BxL)
+        if self.config.absolute_positions:
+            x_BxLxD += self.position_embed(tokens_BxL.shape[1], positions)
+        if self.type_embed is not None:
+            x_BxLxD += self.type_embed(jnp.zeros_like(tokens_BxL) if token_types is None else token_types)
+        return x_BxLxD
 
     def encode(
         self,
@@ -273,13 +326,8 @@ class Deberta(nn.Module):
         Returns:
           [B, L, D] in the compute dtype.
         """
-        c, dtype, length = self.config, compute_dtype(self.config), tokens_BxL.shape[1]
-        x_BxLxD = self.token_embed(tokens_BxL)
-        at = None if self.position_embed is None else self.position_embed(length, positions)
-        if c.absolute_positions:
-            x_BxLxD += at
-        if self.type_embed is not None:
-            x_BxLxD += self.type_embed(jnp.zeros_like(tokens_BxL) if token_types is None else token_types)
+        c, dtype = self.config, compute_dtype(self.config)
+        x_BxLxD = self.embed(tokens_BxL, token_types, positions)
         real_BxLx1 = jnp.ones((1, 1, 1), bool) if segment_ids is None else segment_ids[..., None] > 0
         x_BxLxD = jnp.where(real_BxLx1, self.embed_norm(x_BxLxD), 0)
         x_BxLxD = constrain(self.embed_dropout(x_BxLxD, deterministic=deterministic), "act_embed")
@@ -296,7 +344,8 @@ class Deberta(nn.Module):
         if self.last is None:
             return x_BxLxD
         shared = shared.replace(memory_BxSxD=x_BxLxD)
-        query_BxLxD, _ = self.last(x_BxLxD + at, shared)
+        at_BxLxD = self.position_embed(tokens_BxL.shape[1], positions)
+        query_BxLxD, _ = self.last(x_BxLxD + at_BxLxD, shared)
         query_BxLxD, _ = self.last(query_BxLxD, shared)
         return query_BxLxD
 
@@ -312,6 +361,39 @@ class Deberta(nn.Module):
         """
         return finish_logits(self.mlm_head(x, self.token_embed), self.config.vocab_size, padded)
 
-    def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
-        """Vocabulary scores [B, L, V]: touches every parameter."""
-        return self.logits(self.encode(tokens_BxL))
+
+class ReplacedTokenHead(nn.Module):
+    """f(LN(x + x₀) · W + b) · w + c: one score a token, which sees the first token's state too."""
+
+    config: DebertaConfig
+
+    @nn.compact
+    def __call__(self, x_BxLxD: jax.Array) -> jax.Array:
+        """[B, L, D] → float32 [B, L]."""
+        c, dtype = self.config, compute_dtype(self.config)
+        x_BxLxD = LayerNorm(c.epsilon, dtype, name="norm")(x_BxLxD + x_BxLxD[:, :1])
+        x_BxLxD = Dense(c.embed_dim, ("embed", "norm"), INIT, dtype, name="dense")(x_BxLxD)
+        x_BxLxD = ACTIVATIONS[c.activation](x_BxLxD)
+        return Dense(1, ("embed", "classes"), INIT, jnp.float32, name="score")(x_BxLxD)[..., 0]
+
+
+class Deberta(Pair, Backbone):
+    """DeBERTa with its masked-LM head, or a discriminator with its generator."""
+
+    config: DebertaConfig
+
+    def heads(self) -> None:
+        """Makes what comes after the layers, and the generator."""
+        if self.config.generator is None:
+            super().heads()
+        else:
+            self.replaced_head = ReplacedTokenHead(self.config)
+        self.make_generator()
+
+    def __call__(self, tokens_BxL: jax.Array) -> Any:
+        """Scores of the vocabulary [B, L, V], or the tokens' and those, or the hidden states of a model without head:
+        touches every parameter."""
+        x_BxLxD = self.encode(tokens_BxL)
+        if self.config.generator:
+            return self.replaced(x_BxLxD), self.generator(tokens_BxL)
+        return self.logits(x_BxLxD) if self.config.masked_lm else x_BxLxD

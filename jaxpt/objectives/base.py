@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from jaxpt.config import ModelConfig, ObjectiveConfig, SourceConfig
@@ -91,6 +92,11 @@ class Objective(ObjectiveConfig):
     states: ClassVar[str] = "encode"
     """The encoder's method whose hidden states its `logits` take."""
 
+    @property
+    def side(self) -> str:
+        """Whose hidden states they are: "encoder" or "decoder", as features' names begin."""
+        return "encoder" if self.family == "encoder" else "decoder"
+
     def coefficients(self) -> dict[str, float]:
         """{loss part: its weight in the total}."""
         raise NotImplementedError
@@ -154,6 +160,22 @@ class Objective(ObjectiveConfig):
         if type(self).footprint is Objective.footprint:
             raise UserError(f"data.packing: objective.kind: {self.kind} cannot put several records into a row")
 
+    def vocabulary_path(self) -> Path | None:
+        """Where the vocabulary is that it has to have, when the recipe names none; None: any will do."""
+        return None
+
+    def frozen_models(self) -> dict[str, str]:
+        """{name: path} of the models that it looks at and does not train: a run_dir, one of its `checkpoints/STEP`, or
+        a directory in Hugging Face's form."""
+        return {}
+
+    def check_frozen(self, model: ModelConfig, length: int, frozen: Mapping[str, ModelConfig]) -> None:
+        """Raises UserError where the frozen models do not go with the model that is trained."""
+
+    def without_frozen(self) -> Objective:
+        """What is left of it where the frozen models are not at hand: evaluation falls back on it."""
+        return self
+
     def copies(self) -> int | None:
         """Epoch e has the noise of copy e modulo this; None: every epoch has noise of its own."""
         return None
@@ -164,6 +186,14 @@ class Objective(ObjectiveConfig):
         Evaluation adds them to the batch as `probe_weights`; `loss` then gives the metric `probe_loss`.
         """
         raise NotImplementedError
+
+    def remarks(self, means: Mapping[str, float]) -> list[str]:
+        """Lines on parts of the loss that have a trivial predictor of their own.
+
+        Args:
+          means: those of a validation, by name.
+        """
+        return []
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         """Σ of the weights of each loss part, a function of the batch alone: known before any microbatch runs."""
@@ -180,10 +210,29 @@ class Objective(ObjectiveConfig):
           batch: the features that `features` names, and in evaluation `probe_weights`.
           rngs: random keys by purpose ("dropout", …); None switches dropout off (evaluation).
 
+        An objective with frozen models is given them as well: `frozen={name: (module, parameters)}`.
+
         Returns:
           ({part: Σ weighted loss}, {metric: (Σ weighted value, Σ weight)}). The trainer divides each part by its
           `weights` over the whole global batch.
         """
+        return self.sums(model, params, self.hidden(model, params, batch, rngs), batch, rngs)
+
+    def hidden(
+        self, model: nn.Module, params: Any, batch: Batch, rngs: dict[str, jax.Array] | None = None
+    ) -> jax.Array:
+        """The hidden states that `sums` takes, [batch, length, width]; the model's `logits` predict from them."""
+        raise NotImplementedError
+
+    def sums(
+        self,
+        model: nn.Module,
+        params: Any,
+        hidden: jax.Array,
+        batch: Batch,
+        rngs: dict[str, jax.Array] | None = None,
+    ) -> tuple[dict[str, jax.Array], Metrics]:
+        """`loss` of the hidden states that `hidden` gave."""
         raise NotImplementedError
 
 

@@ -45,14 +45,13 @@ class DecoderLM(Objective):
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         return {self.kind: batch["decoder_loss_weights"].sum()}
 
-    def loss(
+    def hidden(
         self, model: nn.Module, params: Any, batch: Batch, rngs: dict[str, jax.Array] | None = None
-    ) -> tuple[dict[str, jax.Array], Metrics]:
-        from jaxpt.losses import token_loss
+    ) -> jax.Array:
         from jaxpt.objectives.base import apply
 
         prefix = {"prefix": batch["decoder_prefix"] > 0} if "decoder_prefix" in batch else {}
-        hidden = apply(
+        return apply(
             model,
             params,
             "decode",
@@ -62,6 +61,18 @@ class DecoderLM(Objective):
             **prefix,
             rngs=rngs,
         )
+
+    def sums(
+        self,
+        model: nn.Module,
+        params: Any,
+        hidden: jax.Array,
+        batch: Batch,
+        rngs: dict[str, jax.Array] | None = None,
+    ) -> tuple[dict[str, jax.Array], Metrics]:
+        from jaxpt.losses import token_loss
+        from jaxpt.objectives.base import apply
+
         total, metrics = token_loss(
             lambda x: apply(model, params, "logits", x, padded=True),
             hidden,

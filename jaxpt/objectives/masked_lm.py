@@ -230,15 +230,19 @@ class MaskedLM(Objective):
         sums = {"masked_lm": batch["masked_weights"].sum()}
         return sums | ({self.pair_loss: batch[f"{self.pair_loss}_weights"].sum()} if self.pair_loss else {})
 
-    def loss(
+    def hidden(
         self, model: nn.Module, params: Any, batch: Batch, rngs: dict[str, jax.Array] | None = None
-    ) -> tuple[dict[str, jax.Array], Metrics]:
-        return self.sums(model, params, encoded(model, params, batch, rngs, self.states), batch, rngs)
+    ) -> jax.Array:
+        return encoded(model, params, batch, rngs, self.states)
 
     def sums(
-        self, model: nn.Module, params: Any, hidden: jax.Array, batch: Batch, rngs: dict[str, jax.Array] | None
+        self,
+        model: nn.Module,
+        params: Any,
+        hidden: jax.Array,
+        batch: Batch,
+        rngs: dict[str, jax.Array] | None = None,
     ) -> tuple[dict[str, jax.Array], Metrics]:
-        """`loss` of hidden states [batch, length, width]."""
         from jaxpt.losses import cross_entropy
         from jaxpt.objectives.base import apply
 

@@ -12,6 +12,8 @@ all tokens but padding. Papers: https://arxiv.org/abs/2003.10555, DeBERTa-v3 htt
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from jaxpt.config import Fraction, ModelConfig, PositiveFloat
@@ -46,9 +48,19 @@ class ReplacedToken(MaskedLM):
         if not getattr(model, "generator", None):
             raise UserError(
                 f"model.kind: {model.kind} has no generator, which objective.kind: replaced_token trains too; set "
-                "model.generator=0.25 in a discriminator of kind electra"
+                "model.generator=0.25 in an electra, or model.generator=1 in a deberta"
             )
         super().check(model, length, vocabulary)
+
+    def remarks(self, means: Mapping[str, float]) -> list[str]:
+        """The discriminator beside one probability for all tokens, the share of replaced ones: its entropy, in nats."""
+        share, loss = means["replaced_share"], means["replaced_token"]
+        constant = -sum(p * math.log(p) for p in (share, 1 - share) if p > 0)
+        return [
+            f"validation, all tokens but padding: discriminator {loss:.3f} nats, one probability for all "
+            f"{constant:.3f}: {abs(constant - loss):.3f} nats {'below' if loss < constant else 'ABOVE'} it; "
+            f"right in {means['discriminator_accuracy']:.1%}, {max(share, 1 - share):.1%} without looking"
+        ]
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         return super().weights(batch) | {"replaced_token": _real(batch).sum()}

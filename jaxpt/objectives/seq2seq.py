@@ -56,16 +56,15 @@ class EncoderDecoder(Objective):
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         return {self.kind: batch["decoder_loss_weights"].sum()}
 
-    def loss(
+    def hidden(
         self, model: nn.Module, params: Any, batch: Batch, rngs: dict[str, jax.Array] | None = None
-    ) -> tuple[dict[str, jax.Array], Metrics]:
-        from jaxpt.losses import token_loss
+    ) -> jax.Array:
         from jaxpt.objectives.base import apply
 
         encoder = {"segment_ids": batch["encoder_segment_ids"], "positions": batch["encoder_positions"]}
         decoder = {"segment_ids": batch["decoder_segment_ids"], "positions": batch["decoder_positions"]}
         encoded = apply(model, params, "encode", batch["encoder_input_tokens"], **encoder, rngs=rngs)
-        hidden = apply(
+        return apply(
             model,
             params,
             "decode",
@@ -75,6 +74,18 @@ class EncoderDecoder(Objective):
             **decoder,
             rngs=rngs,
         )
+
+    def sums(
+        self,
+        model: nn.Module,
+        params: Any,
+        hidden: jax.Array,
+        batch: Batch,
+        rngs: dict[str, jax.Array] | None = None,
+    ) -> tuple[dict[str, jax.Array], Metrics]:
+        from jaxpt.losses import token_loss
+        from jaxpt.objectives.base import apply
+
         total, metrics = token_loss(
             lambda x: apply(model, params, "logits", x, padded=True),
             hidden,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -55,7 +55,13 @@ def matmul_flops(function: Callable[..., Any], *args: Any) -> int:
     return count(jax.make_jaxpr(function)(*args).jaxpr)
 
 
-def model_flops(model: nn.Module, objective: Objective, params: Any, batch: Any) -> int:
+def model_flops(
+    model: nn.Module,
+    objective: Objective,
+    params: Any,
+    batch: Any,
+    frozen: Mapping[str, tuple[nn.Module, Any]] | None = None,
+) -> int:
     """FLOPs that a training step of this model cannot do without: three times those of the forward pass's products.
 
     The forward pass takes 2 per weight and token, the backward pass twice that, so this is 6·N·D (N weights of
@@ -67,6 +73,7 @@ def model_flops(model: nn.Module, objective: Objective, params: Any, batch: Any)
       objective: gives the loss.
       params: arrays or ShapeDtypeStructs.
       batch: features of a global batch, arrays or ShapeDtypeStructs.
+      frozen: models that the loss looks at; their pass counts three times too, though it has no backward.
 
     Returns:
       The number of FLOPs, over all devices.
@@ -74,7 +81,13 @@ def model_flops(model: nn.Module, objective: Objective, params: Any, batch: Any)
     Paper: https://arxiv.org/abs/2204.02311 (appendix B)
     """
     plain = model.clone(config=model.config.model_copy(update={"attention": "xla"}))  # kernels pad heads to 128 columns
-    return 3 * matmul_flops(lambda p, b: objective.loss(plain, p, b, None)[0], params, batch)
+    arrays = {name: weights for name, (_, weights) in (frozen or {}).items()}
+
+    def loss(params: Any, batch: Any, arrays: Any) -> Any:
+        models = {"frozen": {name: (frozen[name][0], weights) for name, weights in arrays.items()}} if arrays else {}
+        return objective.loss(plain, params, batch, None, **models)[0]
+
+    return 3 * matmul_flops(loss, params, batch, arrays)
 
 
 def count(jaxpr: core.Jaxpr) -> int:

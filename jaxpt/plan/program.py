@@ -142,7 +142,7 @@ def _measure(job: dict[str, Any], directory: Path, begun: float) -> dict[str, An
 
     from jaxpt.models import base
     from jaxpt.plan import flops, topologies
-    from jaxpt.train import state, step
+    from jaxpt.train import frozen, state, step
 
     topology = job["topology"] and topologies.parse(job["topology"], job["slices"])
     (directory / "config.yaml").write_text(job["config"], "utf-8")
@@ -150,12 +150,13 @@ def _measure(job: dict[str, Any], directory: Path, begun: float) -> dict[str, An
     ends = (*configs.phase_starts(whole), whole.train.steps)
     config = configs.at_phase(whole, job["phase"])
     setup = state.setup(config, topology.devices() if topology else None)
+    setup = frozen.attach(setup, lambda line: None, shapes_alone=True)
     step.check(config, setup)
     objective = config.objective
     with setup.use():
         batch = step.batch_shapes(setup, objective)
         dtype = jnp.dtype(base.compute_dtype(config.model)).name
-        needed = flops.model_flops(setup.model, objective, setup.shapes.params, batch)
+        needed = flops.model_flops(setup.model, objective, setup.shapes.params, batch, **setup.loss_options())
     traced = step.traced(setup, objective)
     texts = _compile(traced.lower(), directory / "dump")
     device = setup.mesh.devices.flat[0]

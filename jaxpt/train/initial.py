@@ -12,7 +12,7 @@ import numpy as np
 from flax import traverse_util
 
 from jaxpt import config as configs
-from jaxpt.config import InitConfig
+from jaxpt.config import InitConfig, ModelConfig
 from jaxpt.errors import UserError
 from jaxpt.hf import mapping
 from jaxpt.hf.directory import open_directory
@@ -45,7 +45,8 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
       UserError: without `source.partial`, where a parameter is missing, of another shape or left over.
     """
     expected, vocab_size = mapping.places(setup.config.model), setup.config.model.vocab_size
-    given, their_size, name = _open(source)
+    given, theirs, name = open_weights(source.path, source.step, partial=True)
+    their_size = theirs.vocab_size
     if their_size != vocab_size and source.vocabulary == "same":
         raise UserError(
             f"init_from.path: {source.path}: its vocabulary has {their_size} ids, model.vocab_size is {vocab_size}; "
@@ -59,12 +60,14 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
         if path in wished:
             continue
         place = expected.get(path)
+        if source.layers is not None and place is not None and place.axes[:1] == ("layers",):
+            array = _chosen(array, source, theirs, path)
         fit = None if place is None else _fit(array, flat[path], place, min(their_size, vocab_size), source.vocabulary)
         if fit is None:
             unused.append(path)
             continue
         (taken if fit is array else fitted).append(path)
-        flat[path] = _placed(fit, flat[path].sharding)
+        flat[path] = placed(fit, flat[path].sharding)
     new = [path for path in expected if path not in taken and path not in fitted]
     lacking = [path for path in new if path not in wished]
     if (lacking or unused) and not source.partial:
@@ -73,6 +76,8 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
             f"init_from.path: {source.path} {what} {_some(lacking or unused)}; init_from.partial=true takes what fits"
         )
     say(f"starting from {name}: {len(taken)} of {len(expected)} parameters taken as they are")
+    if source.layers is not None:
+        say(f"  layers: {', '.join(f'{mine} ← {of}' for mine, of in enumerate(source.layers))}")
     for what, paths in (("fitted", fitted), ("new", new), ("not used", unused)):
         if paths:
             say(f"  {what}: {', '.join(paths)}")
@@ -80,16 +85,44 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
     return state.replace(params=params, ema=None if state.ema is None else jax.tree.map(jnp.copy, params))
 
 
-def _open(source: InitConfig) -> tuple[Iterator[tuple[str, np.ndarray]], int, str]:
-    """(parameters by path, rows of its vocabulary, what it is)."""
-    if is_hugging_face(source.path):
-        opened = open_directory(source.path, partial=True)
+def open_weights(
+    path: str | Path, step: int | None = None, partial: bool = False
+) -> tuple[Iterator[tuple[str, np.ndarray]], ModelConfig, str]:
+    """A model's weights, one parameter at a time.
+
+    Args:
+      path: a run_dir, one of its `checkpoints/STEP`, or a directory in Hugging Face's form.
+      step: which checkpoint; the newest by default.
+      partial: a Hugging Face directory may lack tensors, or have others.
+
+    Returns:
+      (parameters by path, the model's configuration, what it is).
+
+    Raises:
+      UserError: there is no such thing.
+    """
+    if is_hugging_face(path):
+        opened = open_directory(path, partial=partial)
         parts = mapping.parameters(opened.pieces(), mapping.places(opened.config))
-        return parts, opened.config.vocab_size, str(source.path)
-    run_dir, step = checkpoint.find(source.path, source.step)
+        return parts, opened.config, str(path)
+    run_dir, step = checkpoint.find(path, step)
     saved: Mapping[str, np.ndarray] = weights.Saved(run_dir, step)
     parts = ((path, saved[path]) for path in saved)
-    return parts, configs.load(run_dir).model.vocab_size, f"{run_dir} at step {step}"
+    return parts, configs.load(run_dir).model, f"{run_dir} at step {step}"
+
+
+def _chosen(array: np.ndarray, source: InitConfig, theirs: ModelConfig, path: str) -> np.ndarray:
+    """The layers of the source that were asked for."""
+    places, here = mapping.places(theirs), f"init_from.layers: {source.path}"
+    stack = path.partition("/segment_")[0]
+    if any(p.startswith((f"{stack}/segment_1/", f"{stack}/segment_0/block_1/")) for p in places):
+        raise UserError(f"{here}: its layers are of several kinds, which cannot stand for each other")
+    if places[path].axes[:1] != ("layers",):
+        raise UserError(f"{here}: its layers share their parameters, there are none to choose from")
+    beyond = [layer for layer in source.layers if layer >= len(array)]
+    if beyond:
+        raise UserError(f"{here}: has the layers 0 to {len(array) - 1}, no layer {beyond[0]}")
+    return array[list(source.layers)]
 
 
 def _fit(array: np.ndarray, fresh: jax.Array, place: mapping.Place, common: int, vocabulary: str) -> np.ndarray | None:
@@ -117,7 +150,8 @@ def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
     return (*shape[:axis], *shape[axis + 1 :])
 
 
-def _placed(array: np.ndarray, sharding: Any) -> jax.Array:
+def placed(array: np.ndarray, sharding: Any) -> jax.Array:
+    """A parameter in float32 where it belongs, each device its own part."""
     array = np.asarray(array, np.float32)
     return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 

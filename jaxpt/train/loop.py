@@ -22,7 +22,7 @@ from jaxpt.models import base
 from jaxpt.objectives.base import Objective
 from jaxpt.parallel import compiler, distributed, failures, processes, rules
 from jaxpt.plan import flops
-from jaxpt.train import checkpoint, guards, initial, state, step
+from jaxpt.train import checkpoint, frozen, guards, initial, state, step
 from jaxpt.train.display import Display, console, duration, number
 from jaxpt.train.lock import hold
 from jaxpt.train.metrics import Metrics, environment
@@ -72,8 +72,9 @@ def _train(config: Config, signals: guards.Signals) -> int:
     say(f"jaxpt train: {config.model.kind} · {config.objective.kind} · {config.train.steps} steps → {config.run_dir}")
     starts = configs.phase_starts(config)
     compiler.keep_programs()
+    frozen.find_all(config)
     run_dir = check(config)
-    setup = state.setup(config)
+    setup = frozen.attach(state.setup(config), say)
     checkpoint.check_space(setup, config.checkpoint, run_dir)
     with contextlib.ExitStack() as stack:
         if checkpoint.is_primary():
@@ -96,11 +97,16 @@ def _start(setup: Setup, checkpoints: checkpoint.Checkpoints, run_dir: Path) -> 
     latest = checkpoints.newest_whole(report=say)
     if latest is not None:
         say(f"going on from step {latest} in {run_dir}")
-        return checkpoints.restore(setup, latest), checkpoints.meta(latest)
+        meta = checkpoints.meta(latest)
+        frozen.check_same(setup, meta, f"{run_dir} at step {latest}")
+        return checkpoints.restore(setup, latest), meta
     source = setup.config.init_from
     if source is None:
         return setup.init(), None
-    if not source.state and (initial.is_hugging_face(source.path) or source.partial or source.vocabulary != "same"):
+    if source.state and source.layers:
+        raise UserError("init_from.layers: with state=true the whole state goes on; leave one of them out")
+    other = initial.is_hugging_face(source.path) or source.partial or source.layers or source.vocabulary != "same"
+    if not source.state and other:
         return initial.start(setup, source, say), None
     from_dir, at = checkpoint.find(source.path, source.step)
     reader = checkpoint.Checkpoints(from_dir, setup.config.checkpoint, read_only=True)
@@ -184,6 +190,7 @@ class Run:
         for config in later:  # what is wrong with the last phase is said before the first one starts
             step.check(config, self.setup)
         self.data = pipeline.prepare(self.here, phase=index, report=say)
+        frozen.check_vocabulary(self.setup, self.data.tokenizer)
         for config in later:
             config.objective.check(config.model, config.data.length, self.data.vocabulary)
         if meta is not None and meta["phase"] == index:
@@ -210,7 +217,7 @@ class Run:
         ):
             batch = step.put(next(feed), self.setup)
             while done < end:
-                current, figures = compiled(current, batch)
+                current, figures = compiled(current, batch, *self.setup.frozen_params())
                 done += 1
                 if done < end:  # the device works on this step while the host gets the next batch
                     batch = step.put(next(feed), self.setup)
@@ -243,8 +250,8 @@ class Run:
         size = self.here.data.batch_size
         compiled = step.traced(self.setup, self.objective).lower().compile()
         with self.setup.use():
-            batch = step.batch_shapes(self.setup, self.objective)
-            self.flops = flops.model_flops(self.setup.model, self.objective, self.setup.shapes.params, batch)
+            batch, options = step.batch_shapes(self.setup, self.objective), self.setup.loss_options()
+            self.flops = flops.model_flops(self.setup.model, self.objective, self.setup.shapes.params, batch, **options)
         memory = compiled.memory_analysis()
         used = memory.argument_size_in_bytes + memory.temp_size_in_bytes if memory else 0
         phase = f"phase {self.phase + 1} of {len(self.starts)}: " if len(self.starts) > 1 else ""
@@ -297,7 +304,7 @@ class Run:
 
     def save(self, current: State) -> None:
         """Starts to save the state."""
-        meta = {"phase": self.phase, "data": self.data.fingerprint}
+        meta = {"phase": self.phase, "data": self.data.fingerprint, **frozen.identities(self.setup)}
         self.checkpoints.save(current, meta, self.validation and self.validation["loss"])
 
     def _stopped(self, current: State, done: int) -> int:
@@ -311,7 +318,8 @@ class Run:
         self.checkpoints.wait()
         means = self.validation or self._means(current, step.make_eval_step(self.setup, self.objective))
         trivial = heldout.baseline(self.here, self.data) if checkpoint.is_primary() else float("nan")
-        say(heldout.verdict(self.objective, means["probe_loss"], trivial))
+        for line in (heldout.verdict(self.objective, means["probe_loss"], trivial), *self.objective.remarks(means)):
+            say(line)
         say("a few validation examples:")
         for line in samples.show(self.setup.model, current.averaged, self.here, self.data):
             say(line)
@@ -341,6 +349,7 @@ class Run:
             "train_loss": self.last_loss,
             **results,
             "data": {"summary": self.data.summary, "fingerprint": self.data.fingerprint},
+            **frozen.identities(self.setup),
             "environment": environment(),
         }
         write_text(path, json.dumps(receipt, indent=2, default=str) + "\n")

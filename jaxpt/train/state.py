@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import zlib
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -40,6 +41,17 @@ class State:
 
 
 @dataclasses.dataclass(frozen=True)
+class FrozenModel:
+    """A model that the objective looks at: placed on the mesh, but no part of the state."""
+
+    model: nn.Module
+    params: Any
+    shardings: Any
+    identity: dict[str, Any]
+    """Whose weights they are: "path", "step" (None of a Hugging Face directory) and their "digest"."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Setup:
     """All that stays the same over a run: model, optimizer, mesh and the placement of the state."""
 
@@ -56,6 +68,22 @@ class Setup:
     """ShapeDtypeStructs of the state."""
     shardings: State
     """NamedShardings of the state."""
+    frozen: Mapping[str, FrozenModel] = dataclasses.field(default_factory=dict)
+    """The models that the objective looks at, by name: `jaxpt.train.frozen` puts them here."""
+
+    def frozen_params(self) -> tuple[Any, ...]:
+        """Their parameters: the steps' last argument where there are any."""
+        return ({name: frozen.params for name, frozen in self.frozen.items()},) if self.frozen else ()
+
+    def frozen_shardings(self) -> tuple[Any, ...]:
+        """The placement of `frozen_params`."""
+        return ({name: frozen.shardings for name, frozen in self.frozen.items()},) if self.frozen else ()
+
+    def loss_options(self, params: tuple[Any, ...] | None = None) -> dict[str, Any]:
+        """What `Objective.loss` is given besides, from `frozen_params` or what a program has in their place."""
+        given = self.frozen_params() if params is None else params
+        models = {name: (frozen.model, given[0][name]) for name, frozen in self.frozen.items()}
+        return {"frozen": models} if models else {}
 
     def use(self) -> AbstractContextManager[None]:
         """Makes mesh and table current: every program of the run is traced within."""

@@ -26,7 +26,13 @@ Metrics = dict[str, Any]
 
 
 def gradients(
-    objective: Objective, model: nn.Module, params: Any, batch: Batch, key: jax.Array | None, accumulation: int = 1
+    objective: Objective,
+    model: nn.Module,
+    params: Any,
+    batch: Batch,
+    key: jax.Array | None,
+    accumulation: int = 1,
+    **options: Any,
 ) -> tuple[Any, Metrics]:
     """Gradient and metrics of the mean loss of a global batch, in `accumulation` microbatches.
 
@@ -37,6 +43,7 @@ def gradients(
       batch: features [batch, ...].
       key: random key of this step's dropout, and by purpose of other draws; None for none.
       accumulation: number of microbatches; it divides the batch.
+      **options: what the objective's loss is given besides; no gradient is taken of it.
 
     Returns:
       (gradients like `params`, metrics): the metrics are "loss", each loss part, and the objective's own, as means.
@@ -45,7 +52,7 @@ def gradients(
 
     def loss_fn(params: Any, micro: Batch, key: jax.Array | None) -> tuple[jax.Array, Any]:
         rngs = None if key is None else {"dropout": key, "sample": purpose_key(key, "sample")}
-        sums, metrics = objective.loss(model, params, micro, rngs)
+        sums, metrics = objective.loss(model, params, micro, rngs, **options)
         means = {part: total / jnp.maximum(weights[part], 1.0) for part, total in sums.items()}
         loss = sum(coefficients[part] * mean for part, mean in means.items())
         return loss, (means, metrics)
@@ -89,6 +96,8 @@ def finish(metrics: dict[str, tuple[jax.Array, jax.Array]]) -> Metrics:
 def make_train_step(setup: Setup, objective: Objective) -> Callable[[State, Batch], tuple[State, Metrics]]:
     """One update as a jitted function of (state, batch); the state is donated.
 
+    With frozen models `setup.frozen_params()` follows the batch: neither donated nor changed.
+
     A step whose loss or gradient is not finite changes nothing but the count of steps: the metric "skipped" is 1.
 
     Args:
@@ -100,9 +109,12 @@ def make_train_step(setup: Setup, objective: Objective) -> Callable[[State, Batc
     """
     config = setup.config
 
-    def step(state: State, batch: Batch) -> tuple[State, Metrics]:
+    def step(state: State, batch: Batch, *frozen: Any) -> tuple[State, Metrics]:
         key = purpose_key(jax.random.key(config.seed), "dropout", state.step)
-        grads, metrics = gradients(objective, setup.model, state.params, batch, key, config.train.accumulation)
+        options = setup.loss_options(frozen)
+        grads, metrics = gradients(
+            objective, setup.model, state.params, batch, key, config.train.accumulation, **options
+        )
         grads = jax.lax.with_sharding_constraint(grads, setup.shardings.params)
         updates, opt_state = setup.optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
@@ -120,7 +132,7 @@ def make_train_step(setup: Setup, objective: Objective) -> Callable[[State, Batc
 
     return compiler.jit(
         step,
-        in_shardings=(setup.shardings, rules.batch_sharding(setup.mesh)),
+        in_shardings=(setup.shardings, rules.batch_sharding(setup.mesh), *setup.frozen_shardings()),
         out_shardings=(setup.shardings, rules.replicated(setup.mesh)),
         donate_argnums=0,
     )
@@ -148,24 +160,27 @@ def traced(setup: Setup, objective: Objective) -> jax.stages.Traced:
     Nothing is computed, and the mesh's devices need not be here.
     """
     with setup.use():
-        return make_train_step(setup, objective).trace(setup.placed_shapes(), batch_shapes(setup, objective))
+        arguments = setup.placed_shapes(), batch_shapes(setup, objective), *setup.frozen_params()
+        return make_train_step(setup, objective).trace(*arguments)
 
 
 def make_eval_step(setup: Setup, objective: Objective) -> Callable[[Any, Batch], Metrics]:
     """Σ of every loss part and metric of a batch, without dropout, as a jitted function of (params, batch).
 
+    With frozen models `setup.frozen_params()` follows the batch.
+
     Returns:
       A function whose result is {name: (Σ value, Σ weight)}: sums of batches may be added up.
     """
 
-    def step(params: Any, batch: Batch) -> Metrics:
-        sums, metrics = objective.loss(setup.model, params, batch, None)
+    def step(params: Any, batch: Batch, *frozen: Any) -> Metrics:
+        sums, metrics = objective.loss(setup.model, params, batch, None, **setup.loss_options(frozen))
         weights = objective.weights(batch)
         return metrics | {part: (total, weights[part]) for part, total in sums.items()}
 
     return compiler.jit(
         step,
-        in_shardings=(setup.shardings.params, rules.batch_sharding(setup.mesh)),
+        in_shardings=(setup.shardings.params, rules.batch_sharding(setup.mesh), *setup.frozen_shardings()),
         out_shardings=rules.replicated(setup.mesh),
     )
 

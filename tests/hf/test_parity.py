@@ -136,6 +136,7 @@ CASES = {
         },
     ),
     "deberta-v3": ("DebertaV2ForMaskedLM", "DebertaV2Config", DEBERTA_SIZES),
+    "deberta-v3, without head": ("DebertaV2Model", "DebertaV2Config", DEBERTA_SIZES),
     "deberta-v2, convolution": (
         "DebertaV2ForMaskedLM", "DebertaV2Config",
         DEBERTA_SIZES

@@ -65,6 +65,7 @@ OTHERS = {
         DebertaConfig, max_positions=32, buckets=4, share_projections=False, convolution=3, token_types=2,
         absolute_positions=True,
     ),
+    "deberta_headless": _maker(DebertaConfig, max_positions=32, buckets=4, masked_lm=False),
     "distilbert": _maker(DistilBertConfig, max_positions=32),
     "electra": _maker(ElectraConfig, max_positions=32, embedding_dim=10),
     "electra_generator": _maker(ElectraConfig, max_positions=32, embedding_dim=10, role="generator"),

@@ -1,13 +1,17 @@
 """Replaced-token detection: what the discriminator is shown and asked, and where each loss's gradient goes."""
 
 import doctest
+import functools
+import json
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import traverse_util
 
+from jaxpt import hf
 from jaxpt.errors import UserError
 from jaxpt.models import base
 from jaxpt.objectives import replaced_token
@@ -19,9 +23,15 @@ from tests.models.helpers import drawn
 EMBEDDINGS = {"token_embed", "position_embed", "type_embed", "embed_norm"}
 
 
-def make(sharing):
-    """(config, batch, model, parameters, gradients {part: of its loss}) of a toy ELECTRA."""
-    sizes = {"kind": "electra", "embedding_dim": 24, "generator": 0.5, "layers": 1, "sharing": sharing}
+ELECTRA = {"kind": "electra", "embedding_dim": 24, "generator": 0.5, "layers": 1}
+DEBERTA = {
+    "kind": "deberta", "buckets": 8, "generator": 1, "generator_layers": 0.5, "layers": 4, "mask_decoder": True,
+    "sharing": "disentangled",
+}  # fmt: skip
+
+
+def make(sizes):
+    """(config, batch, model, parameters, gradients {part: of its loss}) of a toy pair."""
     config = families.config("bert", model=sizes, objective={"kind": "replaced_token"}, data={"batch_size": 4})
     batch, model = families.batch(config), config.model.build()
     params, keys = drawn(model), {"dropout": jax.random.key(1), "sample": jax.random.key(2)}
@@ -31,12 +41,17 @@ def make(sharing):
 
 @pytest.fixture(scope="module")
 def shared():
-    return make("shared")
+    return make(ELECTRA)
 
 
 @pytest.fixture(scope="module")
 def disentangled():
-    return make("disentangled")
+    return make(ELECTRA | {"sharing": "disentangled"})
+
+
+@pytest.fixture(scope="module")
+def deberta():
+    return make(DEBERTA)
 
 
 def reached(tree):
@@ -70,6 +85,53 @@ def test_disentangled_embeddings_get_only_their_own(disentangled):
     rest = EMBEDDINGS | {"encoder", "replaced_head", "embed_project"}
     assert reached(gradients["masked_lm"]) == {"all": {"generator"}, "none": rest}
     assert reached(gradients["replaced_token"]) == {"all": rest, "none": {"generator"}}
+
+
+@pytest.mark.slow
+def test_a_deberta_s_embeddings_get_only_their_own(deberta):
+    """DeBERTa-v3: the generator has half the layers, its own positions and norms; the discriminator a difference."""
+    _, _, model, _, gradients = deberta
+    table = jax.jit(lambda key: base.init(model, key)["token_embed"]["table"])(jax.random.key(0))
+    assert not table.any(), "the difference starts at 0"
+    own = {"token_embed", "embed_norm", "relative_table", "relative_norm", "encoder"}
+    assert set(gradients["masked_lm"]["generator"]) == own | {"last", "position_embed", "mlm_head"}
+    assert reached(gradients["masked_lm"]) == {"all": {"generator"}, "none": own | {"replaced_head"}}
+    assert reached(gradients["replaced_token"]) == {"all": own | {"replaced_head"}, "none": {"generator"}}
+    layers = [p["encoder"]["segment_0"]["block_0"]["feed_forward"]["up"]["bias"].shape[0] for p in
+              (base.shapes(model), base.shapes(model)["generator"])]  # fmt: skip
+    assert layers == [4, 1], "the generator's other layer is the mask decoder's"
+
+
+@pytest.mark.slow
+def test_a_deberta_ships_its_discriminator_without_a_head(deberta, tmp_path):
+    config, batch, model, params, _ = deberta
+    flat = traverse_util.flatten_dict(jax.device_get(params), sep="/")
+    shipped, summands = config.model.shipped(flat)
+    tree = traverse_util.unflatten_dict({p: sum(flat[q] for q in paths) for p, paths in summands.items()}, sep="/")
+    hf.save(tmp_path, shipped.build(), tree)
+    assert json.loads((tmp_path / "config.json").read_text())["architectures"] == ["DebertaV2Model"]
+    alone, loaded = hf.load(tmp_path)
+    assert alone.config.masked_lm is False
+    inputs = (batch["encoder_input_tokens"],)
+    pair, single = (
+        jax.jit(functools.partial(m.apply, method="encode"))({"params": p}, *inputs)
+        for m, p in ((model, params), (alone, loaded))
+    )
+    np.testing.assert_allclose(pair, single, rtol=1e-5, atol=1e-5)
+
+
+def test_sizes_of_a_deberta_s_generator():
+    pair = families.config("bert", model=DEBERTA).model
+    alone = pair.of_generator()
+    assert (alone.layers, alone.embed_dim, alone.heads, alone.generator, alone.decodes_masks) == (2, 32, 4, None, True)
+    assert pair.decodes_masks is False and pair.parts() == {"encoder": range(4)}
+    for wrong, match in (
+        ({"generator": 0.5}, "has the same width, 1"),
+        ({"sharing": "shared"}, "set sharing: disentangled"),
+        ({"layers": 2}, "layers: 1 are too few"),
+    ):
+        with pytest.raises(UserError, match=match):
+            families.config("bert", model=DEBERTA | wrong)
 
 
 def test_the_discriminator_sees_the_samples_and_not_the_targets(shared):
@@ -134,6 +196,14 @@ def test_sizes_of_the_generator():
         sizes = {"kind": "electra", "embed_dim": width, "embedding_dim": embedding, "heads": 4, "mlp_dim": 4 * width}
         made = families.config("bert", model=sizes | {"generator": share, "layers": 12}).model.of_generator()
         assert (made.embed_dim, made.heads, made.mlp_dim, made.table_dim) == expected and made.layers == 12
+
+
+def test_the_discriminator_beside_a_constant():
+    means = {"replaced_share": 0.1, "replaced_token": 0.2, "discriminator_accuracy": 0.95}
+    (line,) = ReplacedToken().remarks(means)
+    assert "discriminator 0.200 nats, one probability for all 0.325: 0.125 nats below it" in line
+    assert "right in 95.0%, 90.0% without looking" in line
+    assert "ABOVE" in ReplacedToken().remarks(means | {"replaced_token": 0.33})[0]
 
 
 def test_check():

@@ -1,0 +1,195 @@
+"""Distillation: a student learns another objective's task, and to answer as a teacher does, which stays as it is.
+
+    total = 5 · τ² · KL(teacher ‖ student) + 2 · task + 1 · (1 − cos(hidden_teacher, hidden_student))
+
+with both distributions softened by τ = 2. `of` is the objective that makes the examples and gives the task's loss: any
+one that reads its predictions from one pass (masked LM for DistilBERT, causal LM for DistilGPT2). As in the released
+code the divergence is a mean over all positions that are not padding (`positions: targets`, its `restrict_ce_to_mask`:
+over the target positions alone), and so is the cosine. Paper: https://arxiv.org/abs/1910.01108
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from jaxpt.config import AnyObjective, ModelConfig, PositiveFloat, SourceConfig, execution
+from jaxpt.errors import UserError
+from jaxpt.objectives.base import Objective, Pipeline, Vocabulary
+from jaxpt.objectives.masked_lm import MaskedLM
+
+if TYPE_CHECKING:
+    import flax.linen as nn
+    import jax
+    import numpy as np
+
+    from jaxpt.objectives.base import Batch, Metrics
+
+Coefficient = Annotated[float, Field(ge=0)]
+
+
+class Distillation(Objective):
+    """Hyperparameters of distillation; the defaults are DistilBERT's."""
+
+    kind: Literal["distillation"] = "distillation"
+    teacher: str = execution(...)
+    """A run_dir (its newest checkpoint), one of its `checkpoints/STEP`, or a directory in Hugging Face's form. It may
+    move: a resume is refused where its weights are others. Its vocabulary is the student's, and the default one."""
+    of: AnyObjective = MaskedLM(next_sentence=False)
+    """The objective whose examples and loss these are, with all its own keys."""
+    temperature: PositiveFloat = 2.0
+    """τ, by which both sides' logits are divided."""
+    kl_weight: Coefficient = 5.0
+    """Of the divergence (times τ²) in the total."""
+    task_weight: Coefficient = 2.0
+    """Of the loss of `of`."""
+    cosine_weight: Coefficient = 1.0
+    """Of the cosine distance of the last hidden states, whose widths have to be equal; 0: none."""
+    positions: Literal["all", "targets"] = "all"
+    """Where the divergence is taken: at all tokens but padding, or at the targets of `of` alone."""
+
+    @property
+    def family(self) -> str:  # type: ignore[override]
+        return self.of.family
+
+    @property
+    def baseline(self) -> str:  # type: ignore[override]
+        return self.of.baseline
+
+    @property
+    def probe_name(self) -> str:  # type: ignore[override]
+        return self.of.probe_name
+
+    @property
+    def states(self) -> str:  # type: ignore[override]
+        return self.of.states
+
+    # ---- the teacher ------------------------------------------------------------------------------------------------
+
+    def frozen_models(self) -> dict[str, str]:
+        return {"teacher": self.teacher}
+
+    def without_frozen(self) -> Objective:
+        return self.of
+
+    def vocabulary_path(self) -> Path:
+        """The teacher's."""
+        path = Path(self.teacher)
+        run_dir = path.parent.parent if path.parent.name == "checkpoints" else path
+        return run_dir / "tokenizer" if (run_dir / "tokenizer").is_dir() else path
+
+    def check_frozen(self, model: ModelConfig, length: int, frozen: Mapping[str, ModelConfig]) -> None:
+        teacher, name = frozen["teacher"], f"objective.teacher: {self.teacher}"
+        if teacher.family != model.family:
+            raise UserError(f"{name}: is of the family {teacher.family}, model.kind: {model.kind} is {model.family}")
+        if getattr(teacher, "generator", None) or getattr(teacher, "role", None) == "discriminator":
+            raise UserError(f"{name}: a discriminator has no scores of the vocabulary to teach")
+        if teacher.vocab_size != model.vocab_size:
+            raise UserError(f"{name}: has {teacher.vocab_size} token ids, model.vocab_size is {model.vocab_size}")
+        if teacher.position_limit is not None and length > teacher.position_limit:
+            raise UserError(f"{name}: has {teacher.position_limit} positions, data.length is {length}")
+        if self.cosine_weight and teacher.embed_dim != model.embed_dim:
+            raise UserError(
+                f"{name}: is {teacher.embed_dim} wide, model.embed_dim is {model.embed_dim}: no cosine between them; "
+                "set objective.cosine_weight=0"
+            )
+
+    # ---- the examples are those of `of` -----------------------------------------------------------------------------
+
+    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
+        if type(self.of).loss is not Objective.loss:
+            raise UserError(f"objective.of.kind: {self.of.kind} cannot be distilled: it needs more than one pass")
+        if self.z_loss:
+            raise UserError("objective.z_loss: belongs to the task here; set objective.of.z_loss")
+        self.of.check(model, length, vocabulary)
+
+    def features(self, length: int) -> dict[str, tuple[tuple[int, ...], str]]:
+        return self.of.features(length)
+
+    def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
+        return self.of.pipeline(length, vocabulary, seed)
+
+    def examples(self, length: int) -> int | None:
+        return self.of.examples(length)
+
+    def check_source(self, source: SourceConfig) -> None:
+        self.of.check_source(source)
+
+    def text_tokens(self, records: int, tokens: int) -> int:
+        return self.of.text_tokens(records, tokens)
+
+    def footprint(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return self.of.footprint(lengths)
+
+    def check_packing(self) -> None:
+        self.of.check_packing()
+
+    def copies(self) -> int | None:
+        return self.of.copies()
+
+    def probe(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
+        return self.of.probe(batch, vocabulary)
+
+    def remarks(self, means: Mapping[str, float]) -> list[str]:
+        return self.of.remarks(means)
+
+    # ---- the loss ---------------------------------------------------------------------------------------------------
+
+    def coefficients(self) -> dict[str, float]:
+        task = {part: self.task_weight * c for part, c in self.of.coefficients().items()}
+        return {"kl": self.kl_weight, **task} | ({"cosine": self.cosine_weight} if self.cosine_weight else {})
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        sums = {"kl": self._divergence_weights(batch).sum(), **self.of.weights(batch)}
+        return sums | ({"cosine": self._real(batch).sum()} if self.cosine_weight else {})
+
+    def loss(
+        self,
+        model: nn.Module,
+        params: Any,
+        batch: Batch,
+        rngs: dict[str, jax.Array] | None = None,
+        *,
+        frozen: Mapping[str, tuple[nn.Module, Any]],
+    ) -> tuple[dict[str, jax.Array], Metrics]:
+        import jax
+
+        from jaxpt.losses import cosine_distance, divergence
+        from jaxpt.objectives.base import apply
+
+        teacher, teacher_params = frozen["teacher"]
+        mine = self.of.hidden(model, params, batch, rngs)
+        theirs = jax.lax.stop_gradient(self.of.hidden(teacher, teacher_params, batch))
+        sums, metrics = self.of.sums(model, params, mine, batch, rngs)
+        sums["kl"], agreement = divergence(
+            lambda x: apply(model, params, "logits", x, padded=True),
+            lambda x: apply(teacher, teacher_params, "logits", x, padded=True),
+            self._compared(mine, batch),
+            self._compared(theirs, batch),
+            self._divergence_weights(batch),
+            temperature=self.temperature,
+            chunk=self.loss_chunk,
+        )
+        if self.cosine_weight:
+            sums["cosine"] = (cosine_distance(mine, theirs) * self._real(batch)).sum()
+        return sums, metrics | agreement
+
+    def _real(self, batch: Batch) -> jax.Array:
+        """1.0 on what is not padding, on the side that predicts."""
+        return (batch[f"{self.side}_segment_ids"] > 0).astype("float32")
+
+    def _divergence_weights(self, batch: Batch) -> jax.Array:
+        if self.positions == "all":
+            return self._real(batch)
+        return (batch["masked_weights" if self.side == "encoder" else "decoder_loss_weights"] > 0).astype("float32")
+
+    def _compared(self, hidden: jax.Array, batch: Batch) -> jax.Array:
+        """The hidden states at which the divergence is taken: [batch, positions, width]."""
+        import jax.numpy as jnp
+
+        if self.positions == "all" or self.side == "decoder":
+            return hidden
+        return jnp.take_along_axis(hidden, batch["masked_positions"][..., None], axis=1)

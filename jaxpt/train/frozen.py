@@ -1,0 +1,198 @@
+"""Models that an objective looks at and does not train, such as a teacher: found, loaded, and known again.
+
+They are loaded once, sharded as parameters are, and given to the steps beside the state: no optimizer, average or
+checkpoint has them. Which weights they are belongs to the run: checkpoints remember their digest, and a resume beside
+others is refused. Their path may change.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+from flax import traverse_util
+
+from jaxpt import config as configs
+from jaxpt.config import CheckpointConfig, Config, ModelConfig
+from jaxpt.errors import UserError
+from jaxpt.models import base
+from jaxpt.parallel import rules
+from jaxpt.train import checkpoint, checksums, initial
+from jaxpt.train.state import FrozenModel, Setup, size
+
+if TYPE_CHECKING:
+    from jaxpt.data.tokenizers import Tokenizer
+
+Say = Callable[[str], None]
+
+
+def find_all(config: Config) -> dict[str, dict[str, Any]]:
+    """Finds the frozen models of a run; nothing is read yet.
+
+    Args:
+      config: the run's configuration.
+
+    Returns:
+      {name: {"path", "step"}}, step None of a Hugging Face directory.
+
+    Raises:
+      UserError: one is not there (the command that makes it is named where its recipe is known), or phases differ.
+    """
+    wanted = config.objective.frozen_models()
+    for index in range(len(configs.phase_starts(config))):
+        if configs.at_phase(config, index).objective.frozen_models() != wanted:
+            raise UserError(f"train.phases.{index}.set: objective.{next(iter(wanted))} is the same in all phases")
+    return {name: _find(name, path) for name, path in wanted.items()}
+
+
+def attach(setup: Setup, say: Say, shapes_alone: bool = False) -> Setup:
+    """Loads the frozen models of a run's objective.
+
+    Args:
+      setup: of the run.
+      say: is given a line for each.
+      shapes_alone: no weights are read: enough to compile a step for devices that need not be here.
+
+    Returns:
+      The setup with them.
+
+    Raises:
+      UserError: one is not there, is damaged, or does not go with the run's model.
+    """
+    found = find_all(setup.config)
+    if not found:
+        return setup
+    opened = {name: initial.open_weights(where["path"], where["step"]) for name, where in found.items()}
+    for index in range(len(configs.phase_starts(setup.config))):
+        phase = configs.at_phase(setup.config, index)
+        models = {name: model for name, (_, model, _) in opened.items()}
+        phase.objective.check_frozen(phase.model, phase.data.length, models)
+    loaded = {}
+    for name, (parts, config, title) in opened.items():
+        loaded[name] = _load(f"objective.{name}", None if shapes_alone else parts, config, found[name], setup)
+        say(f"{name}: {title}, {config.kind}, {size(loaded[name].params) / 1e6:.1f} MB in all")
+    return dataclasses.replace(setup, frozen=loaded)
+
+
+def attach_same(setup: Setup, meta: Mapping[str, Any], say: Say) -> Setup:
+    """`attach` for an evaluation: where they are missing, or not those of the checkpoint, a line says so, and the setup
+    comes back as it is.
+
+    Args:
+      setup: of the run.
+      meta: what was saved beside the checkpoint.
+      say: is given lines.
+
+    Returns:
+      The setup, with the frozen models or without.
+    """
+    try:
+        attached = attach(setup, say)
+        check_same(attached, meta, "the checkpoint")
+        return attached
+    except UserError as error:
+        say(f"{error}; evaluating what needs no {' and no '.join(setup.config.objective.frozen_models())}")
+        return setup
+
+
+def identities(setup: Setup) -> dict[str, Any]:
+    """What a checkpoint's `meta` and the receipt say of them; nothing where there are none."""
+    return {"frozen": {name: frozen.identity for name, frozen in setup.frozen.items()}} if setup.frozen else {}
+
+
+def check_same(setup: Setup, meta: Mapping[str, Any], where: str) -> None:
+    """Raises UserError where the frozen models are not those of a checkpoint.
+
+    Args:
+      setup: with the frozen models.
+      meta: what was saved beside the checkpoint.
+      where: the checkpoint, for the message.
+    """
+    for name, frozen in setup.frozen.items():
+        was, now = meta.get("frozen", {}).get(name), frozen.identity
+        if was and was["digest"] != now["digest"]:
+            raise UserError(
+                f"{where}: was trained with another {name}: {_title(was)}, objective.{name} is now {_title(now)}; "
+                "name the former, or branch into a new run_dir with init_from"
+            )
+
+
+def check_vocabulary(setup: Setup, tokenizer: Tokenizer) -> None:
+    """Raises UserError where the run's vocabulary is not that of its frozen models."""
+    path = setup.config.objective.vocabulary_path()
+    if not setup.frozen or path is None:
+        return
+    from jaxpt.data import tokenizers
+
+    theirs = tokenizers.load(path, extra_ids=setup.config.data.tokenizer.extra_ids)
+    if theirs.digest() != tokenizer.digest():
+        raise UserError(
+            f"data.tokenizer: is not the vocabulary of {path}, which the objective needs: "
+            f"{_difference(tokenizer, theirs)}; leave data.tokenizer.path out to take that one"
+        )
+
+
+def _difference(mine: Tokenizer, theirs: Tokenizer) -> str:
+    """The first thing in which two vocabularies differ, in words."""
+    for what in ("kind", "lowercase", "vocabulary"):
+        a, b = getattr(mine, what), getattr(theirs, what)
+        if what == "vocabulary":
+            what, a, b = "size", a.size, b.size
+        if a != b:
+            return f"{what} {a} here, {b} there"
+    ids = range(mine.vocabulary.size)
+    for i, a, b in zip(ids, mine.tokens(ids), theirs.tokens(ids), strict=True):
+        if a != b:
+            return f"id {i} is {a!r} here, {b!r} there"
+    return "the same ids, reached by other rules"
+
+
+def _find(name: str, path: str) -> dict[str, Any]:
+    if initial.is_hugging_face(path):
+        return {"path": path, "step": None}
+    if (checkpoint.named_step(path) or (Path(path),))[0].is_dir():
+        run_dir, step = checkpoint.find(path, None)
+        return {"path": str(run_dir), "step": step}
+    recipes = [file for file in Path("configs").glob(f"*/{Path(path).name}.yaml") if file.parent.name != "models"]
+    command = f"`jaxpt train {recipes[0]}` makes one" if recipes else "`jaxpt train` and `jaxpt import` make them"
+    raise UserError(f"objective.{name}: {path}: there is no run_dir and no Hugging Face directory; {command}")
+
+
+def _load(key: str, parts: Any, config: ModelConfig, where: dict[str, Any], setup: Setup) -> FrozenModel:
+    model = config.build()
+    shapes = base.shapes(model)
+    shardings = rules.shardings(base.logical_axes(model), shapes, setup.mesh, setup.table)
+    if parts is None:
+        placed = jax.tree.map(lambda s, p: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=p), shapes, shardings)
+        return FrozenModel(model, placed, shardings, where)
+    digest = _digest(where)
+    places = traverse_util.flatten_dict(shardings, sep="/")
+    flat = {path: initial.placed(array, places[path]) for path, array in parts if path in places}
+    for path, shape in traverse_util.flatten_dict(shapes, sep="/").items():
+        if path not in flat or flat[path].shape != shape.shape:
+            raise UserError(f"{key}: {where['path']}: lacks {path}, or has it in another shape")
+    return FrozenModel(model, traverse_util.unflatten_dict(flat, sep="/"), shardings, {**where, "digest": digest})
+
+
+def _digest(where: Mapping[str, Any]) -> str:
+    """Hash of the files that hold the weights."""
+    directory = Path(where["path"])
+    if where["step"] is not None:
+        reader = checkpoint.Checkpoints(directory, CheckpointConfig(), read_only=True)
+        found = reader.damage(where["step"])
+        reader.close()
+        if found is not None:
+            raise UserError(found)
+        return checksums.digest(directory / "checkpoints" / str(where["step"]) / "state" / checksums.NAME)
+    files = sorted(directory.glob("*.safetensors")) or sorted(directory.glob("*.bin"))
+    hashes = [checksums.digest(file) for file in (directory / "config.json", *files)]
+    return hashlib.blake2b(" ".join(hashes).encode(), digest_size=16).hexdigest()
+
+
+def _title(identity: Mapping[str, Any]) -> str:
+    at = "" if identity["step"] is None else f" at step {identity['step']}"
+    return f"{identity['path']}{at} ({identity['digest'][:8]})"

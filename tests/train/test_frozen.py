@@ -1,0 +1,200 @@
+"""A run with a teacher: found, sharded, never changed, known again; and a student that starts from its layers."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+import yaml
+from flax import traverse_util
+
+from jaxpt import cli, hf
+from jaxpt import config as configs
+from jaxpt.config import InitConfig
+from jaxpt.errors import UserError
+from jaxpt.train import checkpoint, frozen, initial, state, step, weights
+from tests import families
+from tests.models.helpers import drawn
+
+TASK = {"kind": "masked_lm", "next_sentence": False}
+WORDS = "says that the cat sat on the mat and the dog ran to the house"
+TEXT = "\n".join(f"document number {i} {WORDS}" for i in range(60))
+
+
+def student(teacher, mesh=None, **sections):
+    sections = {"model": {"kind": "distilbert", "layers": 1}, "mesh": mesh or {"data": 1}, **sections}
+    tree = families.tree("bert", **sections)
+    return tree | {"objective": {"kind": "distillation", "teacher": str(teacher), "of": TASK}}
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory):
+    """(Hugging Face directory, parameters) of a teacher of four layers."""
+    path = tmp_path_factory.mktemp("hf") / "teacher"
+    model = families.config("bert", model={"layers": 4}).model.build()
+    params = drawn(model)
+    hf.save(path, model, params)
+    return path, params
+
+
+# ---- in the step ----------------------------------------------------------------------------------------------------
+
+
+def one_step(path, mesh, devices):
+    config = configs.build(student(path, mesh))
+    setup = frozen.attach(state.setup(config, jax.devices()[:devices]), lambda line: None)
+    with setup.use():
+        batch = step.put(families.batch(config), setup)
+        params = drawn(setup.model)
+        fresh = state.State(step=np.int32(0), params=params, opt_state=setup.optimizer.init(params), ema=None)
+        fresh = jax.device_put(fresh, setup.shardings, may_alias=False)
+        _, metrics = step.make_train_step(setup, config.objective)(fresh, batch, *setup.frozen_params())
+    return setup, jax.device_get(metrics)
+
+
+@pytest.mark.slow
+def test_a_teacher_is_sharded_and_stays_as_it_is(teacher):
+    path, params = teacher
+    _, alone = one_step(path, {"data": 1}, 1)
+    setup, together = one_step(path, {"data": 2, "fsdp": 2, "tensor": 2}, 8)
+    assert alone["kl"] > 0 and alone["cosine"] > 0
+    for name in alone:
+        np.testing.assert_allclose(together[name], alone[name], rtol=1e-4, atol=1e-6, err_msg=name)
+    expected = traverse_util.flatten_dict(params, sep="/")
+    rows = traverse_util.flatten_dict(setup.frozen["teacher"].params, sep="/")
+    assert set(rows) == set(expected)
+    for name, leaf in rows.items():
+        if leaf.size >= 32 * 64:
+            assert leaf.addressable_shards[0].data.size * 4 == leaf.size, f"{name} is not split four ways"
+        kept = expected[name][:200] if name.startswith(("token_embed", "mlm_head/bias")) else expected[name]
+        np.testing.assert_array_equal(np.asarray(leaf)[: len(kept)], kept, err_msg=name)
+
+
+# ---- where a student starts -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_student_starts_from_the_layers_that_are_named(teacher, tmp_path):
+    path, params = teacher
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    source = families.config("bert", model={"layers": 4})
+    (run_dir / "config.yaml").write_text(configs.to_yaml(source))
+    flat = traverse_util.flatten_dict(jax.device_get(params), sep="/")
+    weights.write(run_dir, source.model, {p: x.dtype for p, x in flat.items()}, ((p, None, x) for p, x in flat.items()))
+
+    setup = state.setup(configs.build(student(path, model={"kind": "distilbert", "layers": 2})), jax.devices()[:1])
+    for where in (path, run_dir):
+        said = []
+        made = initial.start(setup, InitConfig(path=str(where), layers=(3, 1), partial=True), said.append)
+        got = traverse_util.flatten_dict(made.params, sep="/")
+        for name in got:
+            wanted = flat[name][[3, 1]] if "/segment_0/" in name else flat[name]
+            wanted = wanted[:200] if name in ("token_embed/table", "mlm_head/bias") else wanted
+            np.testing.assert_array_equal(got[name][: len(wanted)], wanted, err_msg=name)
+        assert "  layers: 0 ← 3, 1 ← 1" in said and "  not used: " in "\n".join(said)
+        with pytest.raises(UserError, match="has the layers 0 to 3, no layer 4"):
+            initial.start(setup, InitConfig(path=str(where), layers=(0, 4), partial=True), said.append)
+        with pytest.raises(UserError, match="lacks or has in another shape encoder/segment_0"):
+            initial.start(setup, InitConfig(path=str(where), layers=(0, 1, 2)), said.append)
+
+
+@pytest.mark.slow
+def test_layers_that_are_not_alike_cannot_be_chosen(tmp_path):
+    for kind, sizes, match in (
+        ("albert", {"embedding_dim": 16, "layers": 4}, "share their parameters"),
+        ("modernbert", {"layers": 7}, "of several kinds"),
+    ):
+        model = families.config("bert", model={"kind": kind, **sizes}).model
+        hf.save(tmp_path / kind, model.build(), drawn(model.build()))
+        setup = state.setup(configs.build(student(tmp_path / kind)), jax.devices()[:1])
+        with pytest.raises(UserError, match=match):
+            initial.start(setup, InitConfig(path=str(tmp_path / kind), layers=(0,), partial=True), print)
+
+
+# ---- a whole run ----------------------------------------------------------------------------------------------------
+
+
+def run(folder, name, *overrides):
+    return cli.main(["train", str(folder / "student.yaml"), f"run_dir={folder / name}", *overrides])
+
+
+def final(folder, name, at):
+    config = configs.load(folder / name)
+    reader = checkpoint.Checkpoints(folder / name, config.checkpoint, read_only=True)
+    restored = reader.restore(state.setup(config), at)
+    reader.close()
+    return restored
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    """A teacher's run of one step, the recipe of its student, and the student's run of three."""
+    folder = tmp_path_factory.mktemp("distilled")
+    (folder / "text.txt").write_text(TEXT)
+    sections = {
+        "data": {"path": str(folder / "text.txt"), "cache_dir": str(folder / "cache"), "length": 16,
+                 "tokenizer": {"kind": "wordpiece"}},
+        "train": {"steps": 3, "eval_every": 3, "log_every": 1},
+        "mesh": {"data": 8},
+    }  # fmt: skip
+    teacher = families.tree("bert", objective=TASK, **sections)
+    (folder / "teacher.yaml").write_text(yaml.safe_dump(teacher))
+    (folder / "student.yaml").write_text(yaml.safe_dump(student(folder / "teacher", **sections)))
+    command = ["train", str(folder / "teacher.yaml"), f"run_dir={folder / 'teacher'}", "train.steps=1"]
+    assert cli.main(command) == 0
+    assert run(folder, "whole") == 0
+    return folder
+
+
+@pytest.mark.slow
+def test_a_resumed_student_equals_one_that_ran_through(workplace, capsys):
+    assert run(workplace, "short", "train.steps=2", "optimizer.schedule.kind=constant") == 0
+    # Nothing of the teacher is in the run, and it may move.
+    moved = workplace / "moved"
+    shutil.copytree(workplace / "teacher", moved)
+    assert run(workplace, "short", f"objective.teacher={moved}") == 0
+    assert "going on from step 2" in capsys.readouterr().out
+    one, other = (jax.tree.leaves(final(workplace, name, 3)) for name in ("whole", "short"))
+    for a, b in zip(one, other, strict=True):
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+    saved = weights.Saved(workplace / "whole", 3)
+    own = {"token_embed", "position_embed", "embed_norm", "encoder", "mlm_head"}
+    assert {p.partition("/")[0] for p in saved} == own
+    receipt = json.loads((workplace / "short" / "run.json").read_text())
+    assert receipt["frozen"]["teacher"]["path"] == str(moved) and receipt["frozen"]["teacher"]["step"] == 1
+    assert receipt["validation"].keys() >= {"kl", "cosine", "masked_lm", "agreement", "accuracy", "probe_loss"}
+
+
+@pytest.mark.slow
+def test_another_teacher_is_refused_and_evaluation_does_without_one(workplace, capsys):
+    other = workplace / "other"
+    shutil.copytree(workplace / "teacher", other)
+    config = configs.load(other)
+    shutil.rmtree(other / "checkpoints")
+    flat = traverse_util.flatten_dict(jax.device_get(drawn(config.model.build())), sep="/")
+    weights.write(other, config.model, {p: x.dtype for p, x in flat.items()}, ((p, None, x) for p, x in flat.items()))
+    assert run(workplace, "whole", "train.steps=4", f"objective.teacher={other}") == 2
+    assert f"was trained with another teacher: {workplace / 'teacher'} at step 1" in capsys.readouterr().err
+
+    assert cli.main(["eval", str(workplace / "whole")]) == 0
+    with_teacher = capsys.readouterr().out
+    assert cli.main(["eval", str(workplace / "whole"), "objective.teacher=nowhere"]) == 0
+    without = capsys.readouterr().out
+    assert "kl  " in with_teacher and "kl  " not in without and "evaluating what needs no teacher" in without
+    (accuracy,) = [line for line in with_teacher.splitlines() if line.startswith("  accuracy")]
+    assert accuracy in without
+
+
+@pytest.mark.slow
+def test_a_missing_teacher_or_another_vocabulary_is_one_line(workplace, capsys):
+    assert run(workplace, "none", "objective.teacher=runs/bert_tiny") == 2
+    error = capsys.readouterr().err
+    assert "objective.teacher: runs/bert_tiny: there is no run_dir" in error
+    assert "`jaxpt train configs/smoke/bert_tiny.yaml` makes one" in error and not (workplace / "none").exists()
+
+    (workplace / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]))
+    assert run(workplace, "words", f"data.tokenizer.path={workplace / 'vocab.txt'}") == 2
+    error = capsys.readouterr().err
+    assert "is not the vocabulary of" in error and "size 13 here" in error
