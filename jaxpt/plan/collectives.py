@@ -17,6 +17,8 @@ _IOTA = r"\[[\d,]+\](?:<=\[[\d,]+\])?(?:T\([\d,]+\))?"
 _GROUPS = re.compile(
     rf"replica_groups=(mesh\[[^\]]*\](?:, device_ids=\({_IOTA}\))? \{{[^}}]*\}}|\{{\{{.*?\}}\}}|\{{\}}|{_IOTA})"
 )
+_BETWEEN_SLICES = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
+_SLICES = re.compile(r'_xla_megascale_target="\{([\d,:]+)\}x')
 _PAIRS = re.compile(r"source_target_pairs=(\{\{.*?\}\}|\{\})")
 
 
@@ -33,6 +35,8 @@ class Collective:
     """Of the whole arrays: what an all-gather gives, what an all-reduce or a reduce-scatter sums up."""
     sent: int
     """Bytes that each device sends when rings do it, the least that there can be."""
+    network: str = "ICI"
+    """"ICI" inside of a slice (on GPUs whatever joins them), "DCN" from slice to slice."""
 
 
 def find(program: hlo.Program, mesh: Mapping[str, int]) -> list[Collective]:
@@ -45,22 +49,25 @@ def find(program: hlo.Program, mesh: Mapping[str, int]) -> list[Collective]:
     Returns:
       One entry for each kind and set of axes, those that send most first.
     """
-    totals: dict[tuple[str, tuple[str, ...]], np.ndarray] = collections.defaultdict(lambda: np.zeros(3, np.int64))
+    totals: dict[tuple[str, tuple[str, ...], str], np.ndarray] = collections.defaultdict(lambda: np.zeros(3, np.int64))
     for kind, attributes, operand, times in _each(program):
+        if target := _SLICES.search(attributes):
+            totals[kind, ("data",), "DCN"] += times * np.array([1, *_bytes(kind, operand, _length(target[1]))])
+            continue
         groups = _groups(attributes, math.prod(mesh.values()))
-        axes = _axes(groups, mesh)
         n = max(map(len, groups), default=1)
         if n > 1:
-            totals[kind, axes] += times * np.array([1, *_bytes(kind, operand, n)])
-    found = [Collective(kind, axes, *map(int, total)) for (kind, axes), total in totals.items()]
+            totals[kind, _axes(groups, mesh), "ICI"] += times * np.array([1, *_bytes(kind, operand, n)])
+    found = [Collective(kind, axes, *map(int, total), network) for (kind, axes, network), total in totals.items()]
     return sorted(found, key=lambda c: -c.sent)
 
 
 def _each(program: hlo.Program) -> list[tuple[str, str, int, int]]:
     """(kind, attributes, bytes of the operands, how often it runs) of every collective.
 
-    On TPUs a collective may be spread over several fusions that overlap with computing: they share its channel. And a
-    reduce-scatter is a fusion of that name, of an all-reduce and a slice.
+    On TPUs a collective may be spread over several fusions that overlap with computing: they share its channel. A
+    reduce-scatter is a fusion of that name, of an all-reduce and a slice. Between slices a collective is sent to the
+    host, whose runtime does it.
     """
     found: dict[tuple[str, str], tuple[str, str, int, int]] = {}
     for outer, instruction, times in program.runs():
@@ -68,13 +75,16 @@ def _each(program: hlo.Program) -> list[tuple[str, str, int, int]]:
         inside = [(name, inner) for name in names for inner in program.computations[name].values()]
         for place, one in [(outer, instruction), *inside]:
             kind = one.opcode.removesuffix("-start")
-            if kind not in KINDS:
+            if between := _BETWEEN_SLICES.search(one.attributes) if kind == "send" else None:
+                kind = between[1].lower().replace("_", "-")
+            elif kind not in KINDS:
                 continue
             if place.startswith("all-reduce-scatter"):
                 kind = "reduce-scatter"
             here = program.computations[place]
             channel = re.search(r"channel_id=(\d+)", one.attributes)
-            operand = sum(hlo.size(here[name].shape) for name in one.operands if name in here)
+            given = one.operands[:1] if one.opcode == "send" else one.operands  # its second is a token
+            operand = sum(hlo.size(here[name].shape) for name in given if name in here)
             found.setdefault((outer, channel[1] if channel else one.name), (kind, one.attributes, operand, times))
     return list(found.values())
 
@@ -88,6 +98,12 @@ def _bytes(kind: str, operand: int, n: int) -> tuple[int, int]:
     if kind == "collective-permute":
         return operand, operand
     return operand, operand * (n - 1) // n
+
+
+def _length(ranges: str) -> int:
+    """1,2 → 2; 1:4 → 4: how many slices a list of them names."""
+    ends = [[int(n) for n in part.split(":")] for part in ranges.split(",")]
+    return sum(end[-1] - end[0] + 1 for end in ends)
 
 
 def _groups(attributes: str, devices: int) -> list[list[int]]:

@@ -23,6 +23,7 @@ from jaxpt.config import Config
 from jaxpt.errors import UserError
 
 _MODULE = "jit_step"
+_NEEDED = ("memory-usage-report", "live-range", "buffer-assignment", "after_optimizations")
 _WRITTEN_LAST = ("after_optimizations-buffer-assignment-values.txt", "after_optimizations.txt")
 
 
@@ -197,11 +198,11 @@ def _compile(lowered: Any, dump: Path) -> dict[str, str]:
 
     while thread.is_alive() and not all(map(find, _WRITTEN_LAST)):
         thread.join(0.2)
-    if not thread.is_alive() and not all(map(find, _WRITTEN_LAST)):
+    if not all(map(find, (f"{name}.txt" for name in _NEEDED))):
+        thread.join()
         raise UserError(f"the compiler refused the step: {' '.join(str(failed[0]).split()) if failed else 'no word'}")
     thread.join(0.5)  # the last file may be half written
-    names = ("memory-usage-report", "live-range", "buffer-assignment", "after_optimizations")
-    return {name: found.read_text("utf-8") for name in names if (found := find(f"{name}.txt"))}
+    return {name: find(f"{name}.txt").read_text("utf-8") for name in _NEEDED}
 
 
 def _read(texts: dict[str, str], setup: Any, batch: Any) -> dict[str, Any]:

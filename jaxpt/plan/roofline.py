@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from jaxpt.plan.program import Measured
 from jaxpt.plan.topologies import Topology
@@ -59,8 +57,7 @@ def bound(measured: Measured, topology: Topology) -> Bound:
         FLOPs: program FLOPs / devices / peak    HBM: bytes to and from memory / bandwidth
         ICI, DCN: bytes that a device sends inside of its slice, and to other slices / bandwidth
 
-    Exchanges over the data axis go from slice to slice, where there are several. Real steps take longer: parts wait for
-    each other, and small products miss the peak.
+    Real steps take longer: parts wait for each other, and small products miss the peak.
 
     Args:
       measured: the program.
@@ -73,31 +70,17 @@ def bound(measured: Measured, topology: Topology) -> Bound:
     """
     chip = topology.chip
     share = chip.devices  # a device is 1/share of a chip
-    inside, across = _sent(measured.collectives, measured.mesh, topology.slices)
+    sent = {"ICI": 0, "DCN": 0}
+    for collective in measured.collectives:
+        sent[collective["network"]] += collective["sent"]
     times = {
         "flops": measured.program_flops / measured.devices / (chip.flops / share),
         "memory": measured.traffic / (chip.memory_bandwidth / share),
-        "ici": inside / (chip.ici / share),
-        "dcn": across / (chip.dcn / share),
+        "ici": sent["ICI"] / (chip.ici / share),
+        "dcn": sent["DCN"] / (chip.dcn / share),
     }
     peak = measured.devices * chip.flops / share
     return Bound(**times, mfu=measured.model_flops / peak / max(times.values()))
-
-
-def _sent(collectives: Sequence[Mapping[str, Any]], mesh: Mapping[str, int], slices: int) -> tuple[float, float]:
-    """Bytes that a device sends inside of its slice, and to other slices.
-
-    Of a ring's n - 1 hops over n devices in s slices, s - 1 go from slice to slice: also by bytes, where each slice
-    sums up its own part first.
-    """
-    inside = across = 0.0
-    for one in collectives:
-        axes = one["axes"] or list(mesh)
-        devices = math.prod(mesh[axis] for axis in axes)
-        share = (slices - 1) / (devices - 1) if "data" in axes and devices > 1 else 0.0
-        across += one["sent"] * share
-        inside += one["sent"] * (1 - share)
-    return inside, across
 
 
 def cost(

@@ -88,7 +88,7 @@ def _steps_down(config: Config, measured: Measured) -> Iterator[Settings]:
 def search(
     config: Config, where: Where, topology: Topology, limit: int, report: Callable[[Tried], None] = lambda tried: None
 ) -> list[Tried]:
-    """Compiles the last phase's step under several meshes and what the backward pass keeps, and ranks what fits.
+    """Compiles the last phase's step under several meshes, then keeps less under the best of them, and ranks what fits.
 
     Args:
       config: the run's configuration.
@@ -102,30 +102,34 @@ def search(
     """
     phase = len(configs.phase_starts(config)) - 1
     found: list[Tried] = []
+
+    def compile_(settings: Settings) -> None:
+        """Also with fewer rows at a time, where it does not fit."""
+        for _ in range(min(2, limit - len(found))):
+            found.append(attempt(config, where, settings, phase, topology))
+            report(found[-1])
+            measured = found[-1].measured
+            cuts = [] if measured is None or measured.fits else _steps_down(apply(config, settings), measured)
+            cut = next((step for step in cuts if list(step) == ["train.accumulation"]), None)
+            if cut is None:
+                return
+            settings = {**settings, **cut}
+
     for mesh in _meshes(config, topology):
-        for remat in REMAT:
-            if len(found) == limit:
-                break
-            tried = attempt(config, where, {**mesh, "model.remat": remat}, phase, topology)
-            cut = tried.measured and not tried.measured.fits and next(_smaller(config, mesh, tried.measured), None)
-            found.append(tried)
-            report(tried)
-            if cut and len(found) < limit:
-                found.append(attempt(config, where, {**mesh, "model.remat": remat, **cut}, phase, topology))
-                report(found[-1])
-            if found[-1].measured is None or found[-1].measured.fits:
-                break  # keeping less only costs more; or the mesh is impossible
+        if len(found) < max(2 * limit // 3, 1):
+            compile_(mesh)
+    best = min(found, key=lambda tried: tried.seconds).settings
+    for remat in REMAT:
+        if remat != config.model.remat:
+            compile_({key: best[key] for key in best if key.startswith("mesh.")} | {"model.remat": remat})
     return sorted(found, key=lambda tried: tried.seconds)
-
-
-def _smaller(config: Config, mesh: Settings, measured: Measured) -> Iterator[Settings]:
-    under = apply(config, mesh)
-    return (step for step in _steps_down(under, measured) if list(step) == ["train.accumulation"])
 
 
 def _meshes(config: Config, topology: Topology) -> Iterator[Settings]:
     """The recipe's own mesh, then others: all data, all fsdp, and both beside a little tensor."""
     own = {f"mesh.{axis}": getattr(config.mesh, axis) for axis in ("data", "fsdp", "sequence", "tensor")}
+    rest = topology.size // math.prod(size for size in own.values() if size != -1)
+    own = {axis: rest if size == -1 else size for axis, size in own.items()}
     seen = [own]
     yield own
     per_slice = topology.size // topology.slices

@@ -89,11 +89,18 @@ def _buffers(phase: dict[str, Any]) -> Table:
 
 def _collectives(phase: dict[str, Any]) -> Table:
     table = Table(
-        "\ncollectives of a step", "\naxes", "\ncount", "\narrays", "\na device sends", box=None, pad_edge=False
+        "\ncollectives of a step",
+        "\naxes",
+        "\nover",
+        "\ncount",
+        "\narrays",
+        "\na device sends",
+        box=None,
+        pad_edge=False,
     )
     for one in phase["collectives"]:
         axes = " × ".join(one["axes"]) or "others"
-        table.add_row(one["kind"], axes, str(one["count"]), _bytes(one["bytes"]), _bytes(one["sent"]))
+        table.add_row(one["kind"], axes, one["network"], str(one["count"]), _bytes(one["bytes"]), _bytes(one["sent"]))
     return table
 
 

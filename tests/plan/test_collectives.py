@@ -104,5 +104,26 @@ def test_collectives_inside_of_a_tpus_fusions():
     assert all(c.axes == ("fsdp",) for c in found.values())
 
 
+# As libtpu writes a sum over slices: each device hands its part to the host.
+SLICES = """HloModule jit_step, is_scheduled=true
+
+ENTRY %main (param.1: bf16[64,8,128]) -> bf16[64,8,128] {
+  %param.1 = bf16[64,8,128]{2,1,0:T(8,128)(2,1)} parameter(0)
+  %after-all.1 = token[] after-all()
+  %send.1 = (bf16[64,8,128]{2,1,0}, u32[]{:S(2)}, token[]) send(%param.1, %after-all.1), channel_id=6, is_host_transfer=true, frontend_attributes={_xla_host_transfer_rendezvous="all-reduce.106_0",_xla_megascale_reduce_operation="SUM",_xla_megascale_target="{1:4}x{0:3}",_xla_megascale_transfer_type="ALL_REDUCE"}
+  %send-done.1 = token[] send-done(%send.1), channel_id=6, is_host_transfer=true
+  %recv.1 = (bf16[64,8,128]{2,1,0}, u32[]{:S(2)}, token[]) recv(%send-done.1), channel_id=7, is_host_transfer=true, frontend_attributes={_xla_megascale_transfer_type="ALL_REDUCE"}
+  ROOT %recv-done.1 = (bf16[64,8,128]{2,1,0}, token[]) recv-done(%recv.1), channel_id=7, is_host_transfer=true
+}
+"""  # noqa: E501
+
+
+def test_sums_over_slices_go_over_the_data_centres_network():
+    (one,) = collectives.find(hlo.Program(SLICES), {"data": 4, "fsdp": 4})
+    part = 64 * 8 * 128 * 2
+    assert (one.kind, one.axes, one.network) == ("all-reduce", ("data",), "DCN")
+    assert (one.count, one.bytes, one.sent) == (1, part, 2 * part * 3 // 4)
+
+
 def test_devices_alone_exchange_nothing():
     assert collectives.find(hlo.Program(TPU.replace("{{0,1}}", "{{0},{1}}")), {"data": 2})[-1].kind != "reduce-scatter"

@@ -4,9 +4,10 @@ import dataclasses
 import json
 
 import pytest
+from rich.console import Console
 
 from jaxpt.errors import UserError
-from jaxpt.plan import command, program, search, topologies
+from jaxpt.plan import command, program, search, show, topologies
 from jaxpt.plan.program import Where
 from tests import families
 from tests.plan.test_roofline import MEASURED
@@ -89,6 +90,22 @@ def test_tables_name_what_was_assumed(compiler, capsys):
     command.plan(config(), "v5e:4x4", shardings=True, assumptions=assumed)
     out = capsys.readouterr().out
     assert "bounded by FLOPs" in out and "$9.50 a chip-hour (--price)" in out and "forward: scores" in out
+
+
+def test_a_large_parameter_left_whole_is_a_warning_that_says_what_to_change(capsys):
+    placed = {
+        "name": "embed/table",
+        "shape": [512, 64],
+        "axes": ["vocab", "embed"],
+        "placement": [None, None],
+        "bytes": 9,
+    }
+    report = {"model": "bert", "objective": "masked_lm", "where": "v5e:4x4", "remat": "none", "accumulation": 1}
+    phase = dataclasses.asdict(dataclasses.replace(MEASURED, placements=[placed], left_whole=["embed/table"]))
+    show.plan({**report, "phases": [phase]}, Console(width=300), shardings=True)
+    out = capsys.readouterr().out
+    assert "warning: embed/table lies whole on every device" in out
+    assert "mesh.rules.vocab=[fsdp] would cut it" in out and "512×64" in out
 
 
 def test_search_ranks_what_fits_by_the_least_time_of_a_step(compiler, capsys):

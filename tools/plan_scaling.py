@@ -1,0 +1,38 @@
+"""What a device does as devices are added, with the same rows on each: FLOPs and bytes that it sends, by plan.
+
+Command: python tools/plan_scaling.py CONFIG ROWS TOPOLOGY … [key=value …]
+Example: python tools/plan_scaling.py configs/pretrain/t5_1_1_base.yaml 8 v5p:2x2x2 v5p:4x4x4 v5p:4x8x8 v5p:8x8x16 mesh.fsdp=8
+
+Theory, for a mesh of data d × fsdp f and W bytes of gathered parameters: every pass over the layers gathers W·(f-1)/f,
+their gradients are scattered once, W·(f-1)/f, and summed over data, 2·W/f·(d-1)/d. Only the last depends on d, and
+tends to 2·W/f; nothing may grow with the number of devices.
+"""
+
+from __future__ import annotations
+
+import collections
+import sys
+
+from jaxpt.config import load
+from jaxpt.plan import program, topologies
+
+
+def main(path: str, rows: int, names: list[str], overrides: list[str]) -> None:
+    print("| topology | devices | mesh | TFLOP a device | sent over fsdp, MB | over data, MB | both, MB | peak GiB |")
+    print("|---|---|---|---|---|---|---|---|")
+    for name in names:
+        size = topologies.parse(name).size
+        config = load(path, ["train.phases=[]", *overrides, f"data.batch_size={rows * size}"])
+        one = program.measure(config, program.Where(name))
+        sent: collections.Counter[str] = collections.Counter()
+        for collective in one.collectives:
+            sent["+".join(collective["axes"])] += collective["sent"]
+        mesh = " × ".join(f"{axis} {n}" for axis, n in one.mesh.items() if n > 1)
+        moved = " | ".join(f"{sent[axes] / 1e6:.1f}" for axes in ("fsdp", "data", "data+fsdp"))
+        flops = one.program_flops / one.devices / 1e12
+        print(f"| {name} | {size} | {mesh} | {flops:.3f} | {moved} | {one.total / 2**30:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    words = sys.argv[3:]
+    main(sys.argv[1], int(sys.argv[2]), [w for w in words if "=" not in w], [w for w in words if "=" in w])
