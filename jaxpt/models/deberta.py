@@ -108,7 +108,9 @@ class DebertaConfig(PairConfig):
     def of_generator(self) -> DebertaConfig:
         """The generator as a model of its own."""
         layers = self.layers_of_generator(self.layers)
-        return self.model_copy(update={"generator": None, "layers": layers, "masked_lm": True})
+        heads = self.generator_heads or self.heads
+        none = {"generator": None, "generator_heads": None}
+        return self.model_copy(update={**none, "layers": layers, "heads": heads, "masked_lm": True})
 
     def shipped(self, paths: Iterable[str]) -> tuple[ModelConfig, dict[str, tuple[str, ...]]]:
         """The discriminator without its head, for which Hugging Face has no class."""

@@ -64,14 +64,16 @@ class ElectraConfig(PairConfig, BertConfig):
     def _generator_sizes(self) -> tuple[int, int]:
         """Width and heads."""
         width = max(round(self.embed_dim * self.generator), 1)
-        return width, max(width // 64, 1)
+        return width, self.generator_heads or max(width // 64, 1)
 
     def of_generator(self) -> ElectraConfig:
         """The generator as a model of its own."""
         width, heads = self._generator_sizes()
         sizes = {"embed_dim": width, "heads": heads, "mlp_dim": 4 * width, "embedding_dim": self.table_dim}
         layers = self.layers_of_generator(self.layers)
-        return self.model_copy(update={**sizes, "role": "generator", "generator": None, "layers": layers})
+        return self.model_copy(
+            update={**sizes, "role": "generator", "generator": None, "layers": layers, "generator_heads": None}
+        )
 
     def build(self) -> Electra:
         """The model of these sizes."""

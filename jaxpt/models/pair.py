@@ -20,7 +20,7 @@ import flax.linen as nn
 import jax
 from pydantic import Field
 
-from jaxpt.config import ModelConfig
+from jaxpt.config import ModelConfig, PositiveInt
 from jaxpt.models.layers import Initializer
 
 TABLES = ("token_embed/table", "position_embed/table", "type_embed/table")
@@ -32,9 +32,11 @@ class PairConfig(ModelConfig):
 
     generator: Share | None = None
     """Train a generator with the discriminator, of this share of its width (ELECTRA: 1/4 small, 1/3 base; four times as
-    wide inside the feed-forward blocks, a head for each 64; DeBERTa-v3: 1); none by default."""
+    wide inside the feed-forward blocks; DeBERTa-v3: 1); none by default."""
     generator_layers: Share = 1.0
     """Its share of the layers (DeBERTa-v3: 1/2)."""
+    generator_heads: PositiveInt | None = None
+    """Its heads; by default one for each 64 of its width (ELECTRA), or as many as the discriminator has (DeBERTa)."""
     sharing: Literal["shared", "disentangled"] = "shared"
     """Embeddings (and their norm) of both in one, or the discriminator's as the generator's, whose gradient is stopped,
     plus a difference (DeBERTa-v3's gradient-disentangled sharing)."""
@@ -57,7 +59,8 @@ class PairConfig(ModelConfig):
         kept = {path: (path,) for path in paths if not path.startswith("generator/")}
         if self.disentangled:
             kept |= {path: (path, f"generator/{path}") for path in TABLES if path in kept}
-        return self.model_copy(update={"generator": None, "generator_layers": 1.0, "sharing": "shared"}), kept
+        none = {"generator": None, "generator_layers": 1.0, "generator_heads": None, "sharing": "shared"}
+        return self.model_copy(update=none), kept
 
 
 class Pair(nn.Module):
