@@ -90,17 +90,17 @@ def test_features_are_as_declared():
 def test_a_target_sees_lower_ranks_alone():
     """Gradient of each target's loss by each token's embedding: exactly zero but at the tokens of lower rank."""
     config, model, params = made()
-    rows = batch()
+    rows, carry = batch(), carried()
 
     def loss(delta_LxD, weights):
         def shift(call, args, kwargs, context):
+            out = call(*args, **kwargs)
             looked_up = isinstance(context.module, Embed) and context.method_name == "__call__"
-            return call(*args, **kwargs) + (delta_LxD if looked_up else 0)
+            return out + delta_LxD if looked_up else out
 
         with nn.intercept_methods(shift):
-            return config.objective.loss(model, params, rows | {"masked_weights": weights}, carry=carried())[0][
-                "permutation_lm"
-            ]
+            sums, *_ = config.objective.loss(model, params, rows | {"masked_weights": weights}, carry=carry)
+        return sums["permutation_lm"]
 
     one_at_a_time = jnp.eye(6)[:, None, :] * jnp.eye(ROWS)[0][:, None]  # of row 0
     gradient = jax.jit(jax.vmap(jax.grad(loss), (None, 0)))(jnp.zeros((LENGTH, 16)), one_at_a_time)
@@ -143,9 +143,6 @@ def test_with_memory_equals_one_pass():
     _, _, params = made()
     config = recipe(memory_length=REUSE)
     model, rows, text = config.model.build(), batch(1), batch(2)["encoder_input_tokens"][:, :REUSE]
-    memory = model.apply({"params": params}, text, method="streams")[2]
-    carry = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), memory)
-    total = config.objective.loss(model, params, rows, carry=carry)[0]["permutation_lm"]
 
     def before(x, value):
         return np.concatenate([np.full_like(text, value), x], axis=1)
@@ -157,9 +154,16 @@ def test_with_memory_equals_one_pass():
         "encoder_order": before(rows["encoder_order"] + 1, -1),
         "masked_positions": rows["masked_positions"] + REUSE,
     }
-    sums, _ = config.objective.loss(model, params, whole)
-    np.testing.assert_allclose(total, sums["permutation_lm"], rtol=1e-5)
-    without = config.objective.loss(model, params, rows)[0]["permutation_lm"]
+
+    @jax.jit
+    def run():
+        memory = model.apply({"params": params}, text, method="streams")[2]
+        carry = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), memory)
+        made = [config.objective.loss(model, params, *x)[0] for x in ((rows, None, carry), (whole,), (rows,))]
+        return [sums["permutation_lm"] for sums in made]
+
+    total, in_one, without = run()
+    np.testing.assert_allclose(total, in_one, rtol=1e-5)
     assert abs(float(total - without)) > 1e-3, "the memory is looked at"
 
 
@@ -189,11 +193,11 @@ def test_a_step_hands_the_carry_on_and_one_that_is_not_finite_keeps_it():
         assert all(not x.any() and x.sharding.shard_shape(x.shape)[0] == 2 for x in jax.tree.leaves(start.carry))
         fresh = start.replace(params=jax.device_put(jax.device_get(params), setup.shardings.params, may_alias=False))
         after, _ = update(fresh, step.put(batch(), setup))
-        wanted = config.objective.loss(model, params, batch(), carry=setup.empty_carry())[2]
         kept = jax.device_get(after.carry)
         bad = batch() | {"masked_weights": np.full((ROWS, 6), np.inf, np.float32)}
         last, metrics = update(after, step.put(bad, setup))
     assert metrics["skipped"] == 1 and last.step == 2
+    wanted = config.objective.loss(model, params, batch(), carry=jax.tree.map(np.zeros_like, kept))[2]
     for a, b, c in zip(*map(jax.tree.leaves, (kept, wanted, jax.device_get(last.carry))), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
         np.testing.assert_array_equal(a, c)
