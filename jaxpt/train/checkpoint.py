@@ -1,8 +1,8 @@
 """Checkpoints of a run: Orbax, asynchronous, atomic; what is kept, restored, branched from.
 
-`RUN_DIR/checkpoints/STEP/` holds `state` (parameters, optimizer state, average, step, what goes from batch to batch) and
-`meta` (the data's fingerprint), each with its files' checksums. A directory without Orbax's commit mark is a save that
-was cut off: it is never read.
+`RUN_DIR/checkpoints/STEP/` holds `state` (parameters, optimizer state, average, step, what goes from batch to batch)
+and `meta` (the data's fingerprint), each with its files' checksums. A directory without Orbax's commit mark is a save
+that was cut off: it is never read.
 """
 
 from __future__ import annotations

@@ -113,7 +113,8 @@ def encoder(batch: Records, length: int, max_predictions: int, packs: Packs = No
     Args:
       batch: examples with "tokens" and "token_types" int32 [any], "masked_positions" and "masked_targets" int32 [any],
         possibly "is_random_next" or "is_swapped", an int32 scalar, -1 where there is nothing to tell, "ranks" int32
-        [any], one for each token, "mask_kind", an int32 scalar, and "positions" and "order" int32 [any], one for each token.
+        [any], one for each token, "mask_kind", an int32 scalar, and "positions" and "order" int32 [any], one for each
+        token.
       length: length of the encoder's features.
       max_predictions: length of the masked features.
       packs: which examples a row is made of; None: one each.

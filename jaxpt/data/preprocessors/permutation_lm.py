@@ -209,7 +209,8 @@ def permute(
       vocabulary: says where words start; every special token and mark of punctuation starts one too.
 
     Returns:
-      The records with "order" int32 [any], the ranks, and "masked_positions" (ascending) and "masked_targets" int32 [targets].
+      The records with "order" int32 [any], the ranks, and "masked_positions" (ascending) and "masked_targets", both
+      int32 [targets].
 
     Example:
       >>> ds = tf.data.Dataset.from_tensors({"tokens": [35, 100, 35, 102, 35, 104, 35, 106, 35, 108, 2, 1]})
