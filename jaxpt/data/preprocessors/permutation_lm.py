@@ -290,10 +290,14 @@ def _filled(keys_Z: tf.Tensor, ngrams: tf.RaggedTensor, goals_Z: tf.Tensor) -> t
     """The n-grams, and places drawn besides up to the goals: bool [N]."""
     ngrams_ZxW = ngrams.to_tensor(-1)
     number = tf.range(tf.shape(ngrams_ZxW)[1])[None]
-    drawn_ZxW = tf.bitwise.right_shift(bits(keys_Z, number), 1)
-    priority_ZxW = tf.where(ngrams_ZxW > 0, tf.int32.max, tf.where(ngrams_ZxW < 0, -1, drawn_ZxW))
-    nth_ZxW = _inverse(tf.argsort(priority_ZxW, direction="DESCENDING", stable=True))
-    return tf.boolean_mask(nth_ZxW < goals_Z[:, None], ngrams_ZxW >= 0)
+    priority_ZxW = tf.cast(bits(keys_Z, number), tf.int64) * 2**31 + tf.cast(number, tf.int64)  # none twice
+    nowhere, first = tf.constant(-1, tf.int64), tf.constant(tf.int64.max, tf.int64)
+    priority_ZxW = tf.where(ngrams_ZxW > 0, first, tf.where(ngrams_ZxW < 0, nowhere, priority_ZxW))
+    most = tf.minimum(tf.reduce_max(tf.concat([goals_Z, [1]], 0)), tf.shape(number)[1])
+    best_ZxP = tf.math.top_k(priority_ZxW, most).values
+    least_Z = tf.gather(best_ZxP, tf.minimum(goals_Z, most) - 1, batch_dims=1)
+    is_chosen_ZxW = (priority_ZxW >= least_Z[:, None]) & (goals_Z > 0)[:, None]
+    return tf.boolean_mask(is_chosen_ZxW, ngrams_ZxW >= 0)
 
 
 def _shuffled(keys_Z: tf.Tensor, zones: tf.RaggedTensor, size: int) -> tf.Tensor:
@@ -308,4 +312,6 @@ def _shuffled(keys_Z: tf.Tensor, zones: tf.RaggedTensor, size: int) -> tf.Tensor
 
 def _inverse(order_ZxW: tf.Tensor) -> tf.Tensor:
     """The inverse of each row's permutation."""
-    return tf.argsort(order_ZxW)
+    rows, width = tf.unstack(tf.shape(order_ZxW))
+    at = tf.reshape(order_ZxW + tf.range(rows)[:, None] * width, [-1, 1])
+    return tf.reshape(tf.scatter_nd(at, tf.tile(tf.range(width), [rows]), [rows * width]), [rows, width])
