@@ -74,7 +74,7 @@ def carried(seed=3):
     config, model, _ = made()
     rng = np.random.default_rng(seed)
     return jax.tree.map(
-        lambda x: jnp.asarray(rng.normal(size=x.shape), x.dtype), config.objective.carry(model, ROWS)
+        lambda x: rng.normal(size=x.shape).astype(x.dtype), config.objective.carry(model, ROWS)
     )  # fmt: skip
 
 
