@@ -104,22 +104,21 @@ def fill_masks(model: nn.Module, params: Any, batch: dict[str, jax.Array], state
       model: an encoder with a masked-LM head.
       params: its parameters.
       batch: encoder_input_tokens, encoder_token_types, encoder_segment_ids, encoder_positions, masked_positions, and
-        encoder_ranks if the model was trained with them.
+        encoder_ranks if the model was trained with them; of a model with two streams encoder_order, no positions.
       states: the method that gives the hidden states.
 
     Returns:
       int32 [batch, max_predictions].
     """
-    hidden = model.apply(
-        {"params": params},
-        batch["encoder_input_tokens"],
-        token_types=batch["encoder_token_types"],
-        segment_ids=batch["encoder_segment_ids"],
-        positions=batch["encoder_positions"],
-        **({"ranks": batch["encoder_ranks"]} if "encoder_ranks" in batch else {}),
-        method=states,
-    )
-    chosen = jnp.take_along_axis(hidden, batch["masked_positions"][..., None], axis=1)
+    variables, tokens, at = {"params": params}, batch["encoder_input_tokens"], batch["masked_positions"]
+    of_tokens = {"token_types": batch["encoder_token_types"], "segment_ids": batch["encoder_segment_ids"]}
+    if "encoder_order" in batch:
+        order = batch["encoder_order"]
+        _, chosen, _ = model.apply(variables, tokens, **of_tokens, ranks=order, targets=at, method="streams")
+    else:
+        of_tokens |= {"ranks": batch["encoder_ranks"]} if "encoder_ranks" in batch else {}
+        hidden = model.apply(variables, tokens, **of_tokens, positions=batch["encoder_positions"], method=states)
+        chosen = jnp.take_along_axis(hidden, at[..., None], axis=1)
     return model.apply({"params": params}, chosen, method="logits").argmax(-1).astype(jnp.int32)
 
 

@@ -56,15 +56,18 @@ ROWS = {
         "ul2": {"kind": "ul2"},
         "salient_spans": {"kind": "salient_spans"},
     },
+    "xlnet": {"permutation_lm": {"kind": "permutation_lm", "memory": False}},
 }  # fmt: skip
 SIZE = 8192
 MODELS = {
+    "xlnet": {"mlp_dim": 8},
     "bert": {"mlp_dim": 8, "max_positions": 4096, "span_boundary": 20, "token_types": 6},
     "gpt2": {},
     "t5": {"mlp_dim": 8, "head_dim": 8},
 }
 TOKENIZERS = {
     "bert": {"kind": "wordpiece"},
+    "xlnet": {"kind": "wordpiece"},
     "gpt2": {"kind": "sentencepiece", "extra_ids": 256},
     "t5": {"kind": "sentencepiece", "extra_ids": 256},
 }

@@ -12,7 +12,7 @@ change: mesh, accumulation, readers) or *extensible* (the end of the run).
   kinds    `kind` → class                   roles    what a resume may change
 """
 
-from jaxpt.config.check import at_phase, build, dump, phase_starts
+from jaxpt.config.check import at_phase, build, dump, phase_of, phase_starts
 from jaxpt.config.files import load, to_yaml
 from jaxpt.config.kinds import kinds, resolve
 from jaxpt.config.roles import differences
@@ -76,6 +76,7 @@ __all__ = [
     "json_schema",
     "kinds",
     "load",
+    "phase_of",
     "phase_starts",
     "resolve",
     "to_yaml",

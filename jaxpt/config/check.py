@@ -85,6 +85,14 @@ def phase_starts(config: Config) -> tuple[int, ...]:
     return tuple(start for start in starts if start < steps)
 
 
+def phase_of(config: Config, step: int) -> int:
+    """The phase, from 0, whose update number `step` is, counted from 1; the first one for step 0.
+
+    Example: with `phases: [{steps: 90}, {set: …}]`, step 90 is of phase 0 and step 91 of phase 1.
+    """
+    return max(sum(start < step for start in phase_starts(config)) - 1, 0)
+
+
 def at_phase(config: Config, index: int) -> Config:
     """The configuration as it is in one phase, the phase's `set` applied.
 

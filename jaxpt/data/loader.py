@@ -7,6 +7,9 @@
             → features = present(records, noise keyed by (seed, phase, task, epoch, record))
     step s  = indices s·batch … (s + 1)·batch - 1
 
+Where an objective carries something from batch to batch, the row's records stand in their order instead, and row b of a
+step goes on with row b of the step before: `order.continued`; in `epoch`, row b of B has the b-th of B equal stretches.
+
 The stream is the same whatever the number of hosts, devices, threads or restarts: no step needs the one before it.
 """
 
@@ -22,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxpt.data.order import Mixture, permuted
+from jaxpt.data.order import Mixture, continued, permuted
 from jaxpt.data.packing import Packs
 from jaxpt.data.preprocessors.batched import derived
 from jaxpt.data.present import Present
@@ -88,12 +91,16 @@ class Stream:
         batch_size: int,
         readers: int = 0,
         mixture: Mixture | None = None,
+        continues: bool = False,
     ) -> None:
-        """A stream of `tasks` in the shares of `mixture` (one task needs none), by `readers` threads."""
+        """A stream of `tasks` in the shares of `mixture` (one task needs none), by `readers` threads.
+
+        Where it `continues`, the rows of a batch, of one task, go on with those of the batch before.
+        """
         self.tasks, self.features, self.batch_size = tuple(tasks), dict(features), batch_size
         self.mixture = mixture or Mixture([1.0], 0)
         self._ends = np.cumsum([len(task) for task in self.tasks])
-        self._readers = readers
+        self._readers, self._continues = readers, continues
         self._threads = readers or min(4, os.cpu_count() or 1)
 
     def __len__(self) -> int:
@@ -102,7 +109,10 @@ class Stream:
 
     def each(self) -> dict[str, Stream]:
         """A stream for each task by itself."""
-        return {t.name: Stream([t], self.features, self.batch_size, self._readers) for t in self.tasks}
+        return {
+            t.name: Stream([t], self.features, self.batch_size, self._readers, continues=self._continues)
+            for t in self.tasks
+        }
 
     def batches(self, start: int = 0, rows: np.ndarray | slice | None = None) -> Iterator[Batch]:
         """Training batches without end; every epoch of a task is another permutation with other noise.
@@ -123,8 +133,11 @@ class Stream:
     ) -> Iterator[Batch]:
         """Every row of every task exactly once, in order, always under the same noise: for validation.
 
+        Where the stream continues, row b of all batches together has the b-th stretch of the records.
+
         Args:
-          batch_size: rows of the global batch. The last batch is filled up with rows of zeros.
+          batch_size: rows of the global batch. The last batch is filled up with rows of zeros; where the stream
+            continues, rows that have come to their end are zeros.
           limit: only the first so many rows.
           rows: this process's rows of the global batch; all by default.
 
@@ -134,11 +147,13 @@ class Stream:
         row = np.arange(batch_size, dtype=np.int64)[slice(None) if rows is None else rows]
         end = len(self) if limit is None else min(limit, len(self))
 
+        steps = -(-end // batch_size)
+
         def batch(step: int) -> Batch:
-            index = step * batch_size + row
+            index = row * steps + step if self._continues else step * batch_size + row
             return self._made(*self._in_order(index[index < end]), size=len(row))
 
-        return _ahead(batch, range(-(-end // batch_size)), self._threads)
+        return _ahead(batch, range(steps), self._threads)
 
     def rows(self, index: np.ndarray) -> Batch:
         """Rows as `epoch` gives them: {feature: array [rows, ...]}."""
@@ -168,6 +183,9 @@ class Stream:
 
     def _mixed(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(task, epoch, row) of each index of the training stream."""
+        if self._continues:
+            (task,) = self.tasks
+            return np.zeros_like(index), *continued(index, len(task), self.batch_size, key(task.seed, "order"))
         task, own = self.mixture.at(index)
         epoch, row = np.empty_like(index), np.empty_like(index)
         for number in np.unique(task):

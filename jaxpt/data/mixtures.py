@@ -78,7 +78,12 @@ def languages(sources: Sequence[Source]) -> list[str]:
 
 
 def check(objective: Objective, tasks: Sequence[Part]) -> None:
-    """Raises UserError where a task's source is not one that the objective can take."""
+    """Raises UserError where a task's source, or several tasks, are not what the objective can take."""
+    if objective.carries and len(tasks) > 1:
+        raise UserError(
+            f"data.mixture: the rows of objective.kind: {objective.kind} go on from batch to batch in one task's text; "
+            "give data.path, or let the objective carry nothing (objective.memory=false)"
+        )
     for task in tasks:
         try:
             objective.check_source(task.config.data)

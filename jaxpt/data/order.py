@@ -33,6 +33,39 @@ def permuted(place: np.ndarray, size: int, key: int, number: np.ndarray) -> np.n
     return tf.raw_ops.RandomIndexShuffle(index=place, seed=seed, max_index=np.int64(size - 1), rounds=4).numpy()
 
 
+def continued(index: np.ndarray, size: int, batch_size: int, key: int) -> tuple[np.ndarray, np.ndarray]:
+    """Epoch and record of each index of a stream whose rows go on with their text from batch to batch.
+
+    An epoch has T = size // batch_size steps, in which each row b reads T records one after the other:
+
+        index i = step s · batch_size + row b      epoch e = s // T, its step t = s % T
+        record  = (shift_e + b · T + t) mod size   shift_e drawn for each epoch
+
+    So the record of row b in a step comes right after that in the step before, but for the first step of an epoch,
+    where each row begins at another place, and for the row that passes from the last record to the first. The
+    size − T · batch_size records that are left over in an epoch are others in the next one.
+
+    Args:
+      index: int64 [n].
+      size: how many records there are, at least `batch_size`.
+      batch_size: rows of a batch.
+      key: of the shifts.
+
+    Returns:
+      (epoch int64 [n], record int64 [n]).
+
+    Example:
+      >>> epoch, record = continued(np.arange(8), size=9, batch_size=2, key=0)  # 4 steps of 2 rows
+      >>> epoch.tolist(), ((record - record[0]) % 9).reshape(4, 2).T.tolist()
+      ([0, 0, 0, 0, 0, 0, 0, 0], [[0, 1, 2, 3], [4, 5, 6, 7]])
+    """
+    steps = size // batch_size
+    step, row = np.divmod(index, batch_size)
+    epoch, step = np.divmod(step, steps)
+    shift = permuted(np.zeros_like(epoch), size, key, epoch)
+    return epoch, (shift + row * steps + step) % size
+
+
 class Mixture:
     """Which of several tasks gives example i, by quotas: each block of the stream has the same number of each task.
 

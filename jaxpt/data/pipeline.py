@@ -298,7 +298,12 @@ def _streams(
             for part, store in zip(parts, stores[split])
         ]
         shares = mixtures.mixture(config, parts, [len(t) for t in tasks], key(config.seed, phase, split, "mixture"))
-        streams[split] = Stream(tasks, features, data.batch_size, data.readers, shares)
+        if objective.carries and split == "train" and len(tasks[0]) < data.batch_size:
+            raise UserError(
+                f"data.batch_size: {data.batch_size} rows that go on from batch to batch want as many records, "
+                f"the text makes {len(tasks[0])} of data.length {data.length}"
+            )
+        streams[split] = Stream(tasks, features, data.batch_size, data.readers, shares, objective.carries)
     return streams
 
 

@@ -69,8 +69,9 @@ def validate(
     totals: dict[str, dict[str, np.ndarray]] = {task: {} for task in feeds}
     with setup.use():
         for task, feed in feeds.items():
+            carry = setup.empty_carry()
             for batch in feed:
-                found = eval_step(params, steps.put(batch, setup), *setup.frozen_params())
+                found, carry = eval_step(params, steps.put(batch, setup), carry, *setup.frozen_params())
                 for name, sums in jax.device_get(found).items():
                     totals[task][name] = totals[task].get(name, 0.0) + np.array(sums, np.float64)
     of_all = {name: np.sum([of_task[name] for of_task in totals.values()], 0) for name in next(iter(totals.values()))}
@@ -137,9 +138,9 @@ def evaluate(path: str, overrides: tuple[str, ...] | list[str] = ()) -> dict[str
     named = checkpoint.named_step(path)
     config = configs.load(named[0] if named else path, overrides)
     run_dir, step = checkpoint.find(path if named else config.run_dir, None)
-    phase = sum(start < step for start in configs.phase_starts(config)) - 1
-    config = configs.at_phase(config, max(phase, 0))
-    data = pipeline.prepare(config, phase=max(phase, 0))
+    phase = configs.phase_of(config, step)
+    config = configs.at_phase(config, phase)
+    data = pipeline.prepare(config, phase=phase)
     setup = state.setup(config)
     steps.check(config, setup)
     reader = checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True)

@@ -130,8 +130,10 @@ def _pieces(tokens: list[int], data: Data) -> str:
 def _masks(model: nn.Module, params: Any, batch: dict[str, np.ndarray], data: Data, states: str) -> Iterator[str]:
     guesses = fetched(compiler.jit(generate.fill_masks, static_argnums=(0, 3))(model, params, batch, states))
     for row, guess in enumerate(guesses):
-        real = batch["encoder_segment_ids"][row] > 0
-        yield f"  text   {' '.join(data.tokenizer.tokens(batch['encoder_input_tokens'][row][real].tolist()))[:300]} …"
+        pieces = np.array(data.tokenizer.tokens(batch["encoder_input_tokens"][row].tolist()), object)
+        if "encoder_order" in batch:  # the inputs hold the truth, which a target does not see
+            pieces[batch["masked_positions"][row][batch["masked_weights"][row] > 0]] = "⟨?⟩"
+        yield f"  text   {' '.join(pieces[batch['encoder_segment_ids'][row] > 0])[:300]} …"
         for index in np.flatnonzero(batch["masked_weights"][row])[:5]:
             says, right = data.tokenizer.tokens([int(guess[index]), int(batch["masked_targets"][row, index])])
             yield f"    at {batch['masked_positions'][row, index]}:  model: {says!r}   truth: {right!r}"

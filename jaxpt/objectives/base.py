@@ -10,6 +10,7 @@ Batch features, all [batch, ...], by their SeqIO names:
   decoder_input_tokens, decoder_target_tokens, decoder_segment_ids, decoder_positions   int32 [batch, length]
   decoder_loss_weights                                                    float32 [batch, length]
   decoder_prefix (1 where all of the segment may look)                    int32 [batch, length]       (prefix LM)
+  encoder_order (the rank in the order of prediction)                     int32 [batch, length]       (XLNet)
   masked_positions, masked_targets int32, masked_weights float32          [batch, max_predictions]
   masked_kinds (which attention mask the token was predicted under)       int32 [batch, max_predictions]  (UniLM)
   next_sentence_labels int32, next_sentence_weights float32               [batch]
@@ -96,6 +97,23 @@ class Objective(ObjectiveConfig):
     def side(self) -> str:
         """Whose hidden states they are: "encoder" or "decoder", as features' names begin."""
         return "encoder" if self.family == "encoder" else "decoder"
+
+    @property
+    def carries(self) -> bool:
+        """Whether something goes from each row of a batch to the same row of the next one, whose text goes on there."""
+        return False
+
+    def carry(self, model: nn.Module, rows: int) -> Any:
+        """What goes from batch to batch, where anything does: zeros at the start, then what `loss` gives.
+
+        Args:
+          model: the module.
+          rows: of a batch.
+
+        Returns:
+          A tree of `jax.ShapeDtypeStruct`s [rows, ...], None where nothing does.
+        """
+        return None
 
     def coefficients(self) -> dict[str, float]:
         """{loss part: its weight in the total}."""
@@ -214,7 +232,8 @@ class Objective(ObjectiveConfig):
 
         Returns:
           ({part: Σ weighted loss}, {metric: (Σ weighted value, Σ weight)}). The trainer divides each part by its
-          `weights` over the whole global batch.
+          `weights` over the whole global batch. An objective that carries has a parameter `carry`, and where that is
+          given returns the next one as well; no gradient passes through it.
         """
         return self.sums(model, params, self.hidden(model, params, batch, rngs), batch, rngs)
 
@@ -234,6 +253,25 @@ class Objective(ObjectiveConfig):
     ) -> tuple[dict[str, jax.Array], Metrics]:
         """`loss` of the hidden states that `hidden` gave."""
         raise NotImplementedError
+
+
+def carried_loss(
+    objective: Objective,
+    model: nn.Module,
+    params: Any,
+    batch: Batch,
+    rngs: dict[str, jax.Array] | None,
+    carry: Any,
+    **options: Any,
+) -> tuple[dict[str, jax.Array], Metrics, Any]:
+    """`Objective.loss` with what is carried from batch to batch, None of objectives that carry nothing.
+
+    Returns:
+      (sums, metrics, the next carry).
+    """
+    if carry is None:
+        return *objective.loss(model, params, batch, rngs, **options), None
+    return objective.loss(model, params, batch, rngs, carry=carry, **options)  # type: ignore[call-arg, return-value]
 
 
 def apply(

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 from jax.extend import core
 
+from jaxpt.objectives.base import carried_loss
+
 if TYPE_CHECKING:
     import flax.linen as nn
 
@@ -61,6 +63,7 @@ def model_flops(
     params: Any,
     batch: Any,
     frozen: Mapping[str, tuple[nn.Module, Any]] | None = None,
+    carry: Any = None,
 ) -> int:
     """FLOPs that a training step of this model cannot do without: three times those of the forward pass's products.
 
@@ -74,6 +77,7 @@ def model_flops(
       params: arrays or ShapeDtypeStructs.
       batch: features of a global batch, arrays or ShapeDtypeStructs.
       frozen: models that the loss looks at; their pass counts three times too, though it has no backward.
+      carry: what goes from batch to batch, likewise.
 
     Returns:
       The number of FLOPs, over all devices.
@@ -83,11 +87,11 @@ def model_flops(
     plain = model.clone(config=model.config.model_copy(update={"attention": "xla"}))  # kernels pad heads to 128 columns
     arrays = {name: weights for name, (_, weights) in (frozen or {}).items()}
 
-    def loss(params: Any, batch: Any, arrays: Any) -> Any:
+    def loss(params: Any, batch: Any, arrays: Any, carry: Any) -> Any:
         models = {"frozen": {name: (frozen[name][0], weights) for name, weights in arrays.items()}} if arrays else {}
-        return objective.loss(plain, params, batch, None, **models)[0]
+        return carried_loss(objective, plain, params, batch, None, carry, **models)[0]
 
-    return 3 * matmul_flops(loss, params, batch, arrays)
+    return 3 * matmul_flops(loss, params, batch, arrays, carry)
 
 
 def count(jaxpr: core.Jaxpr) -> int:

@@ -157,7 +157,9 @@ def _measure(job: dict[str, Any], directory: Path, begun: float) -> dict[str, An
     with setup.use():
         batch = step.batch_shapes(setup, objective)
         dtype = jnp.dtype(base.compute_dtype(config.model)).name
-        needed = flops.model_flops(setup.model, objective, setup.shapes.params, batch, **setup.loss_options())
+        needed = flops.model_flops(
+            setup.model, objective, setup.shapes.params, batch, **setup.loss_options(), carry=setup.shapes.carry
+        )
     traced = step.traced(setup, objective)
     texts = _compile(traced.lower(), directory / "dump")
     device = setup.mesh.devices.flat[0]

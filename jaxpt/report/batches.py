@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from jaxpt.objectives.base import Vocabulary
 
 Example = Mapping[str, np.ndarray]
-Style = Literal["text", "mask", "random", "kept", "sentinel", "special", "context", "padding", "label"]
+Style = Literal["text", "mask", "random", "kept", "target", "sentinel", "special", "context", "padding", "label"]
 
 LEGEND: dict[Style, str] = {
     "mask": "masked, ⟨what stood there⟩",
     "random": "replaced by a random token",
     "kept": "chosen, left as it was",
+    "target": "predicted, ⟨its place in the order⟩; before it all that is not predicted is seen",
     "sentinel": "stands for ⟨these tokens⟩",
     "special": "special token",
     "context": "carries no loss (~…~ without colours)",
@@ -78,7 +79,9 @@ def segments(example: Example, tokenizer: Pieces) -> dict[str, list[Span]]:
     Returns:
       {title: spans}: "inputs" for an encoder, "inputs" and "targets" for an encoder-decoder, "text" for a decoder.
     """
-    if "masked_positions" in example:
+    if "encoder_order" in example:
+        parts = {"inputs": _permuted(example, tokenizer)}
+    elif "masked_positions" in example:
         parts = {"inputs": _masked(example, tokenizer)}
     elif "encoder_input_tokens" in example:
         parts = {"inputs": _corrupted(example, tokenizer), "targets": _targets(example, tokenizer)}
@@ -125,6 +128,23 @@ def _restarts(example: Example, position: int) -> bool:
     """Whether positions start anew inside a segment: with the translation of what stands before."""
     ids, positions = example["encoder_segment_ids"], example.get("encoder_positions", np.arange(position + 1))
     return position > 0 and ids[position] == ids[position - 1] and positions[position] == 0
+
+
+def _permuted(example: Example, tokenizer: Pieces) -> list[Span]:
+    """An encoder's input, each token to predict with its place in the order of prediction."""
+    tokens, types, order = (example[f"encoder_{name}"] for name in ("input_tokens", "token_types", "order"))
+    targets = example["masked_positions"][example["masked_weights"] > 0]
+    place = {int(position): n for n, position in enumerate(targets[np.argsort(order[targets])], 1)}
+    spans: list[Span] = [Span("text and A:", "label")] if types.any() else []
+    for position in _real(example, "encoder"):
+        if types[position] == 1 and types[position - 1] == 0:
+            spans += [Span("\n"), Span("B:", "label")]
+        text = _word(token := int(tokens[position]), tokenizer)
+        if position in place:
+            spans.append(Span(text, "target", str(place[position])))
+        else:
+            spans.append(Span(text, _style(token, tokenizer.vocabulary)))
+    return spans + _padding(example, "encoder")
 
 
 def _corrupted(example: Example, tokenizer: Pieces) -> list[Span]:
@@ -259,6 +279,8 @@ def facts(example: Example, files: Sequence[str] = ()) -> dict[str, str]:
         said["next sentence"] = "B is random (label 1)" if example["next_sentence_labels"] else "B follows A (label 0)"
     if "sentence_order_labels" in example:
         said["sentence order"] = "swapped (label 1)" if example["sentence_order_labels"] else "A, then B (label 0)"
+    if "is_random" in example:
+        said["B"] = "drawn from the corpus" if example["is_random"] else "goes on from A"
     return said
 
 

@@ -14,6 +14,7 @@ _COLOURS: dict[Style, str] = {
     "mask": "bold black on yellow",
     "random": "bold white on red",
     "kept": "bold black on green",
+    "target": "bold black on cyan",
     "sentinel": "bold black on cyan",
     "special": "magenta",
     "context": "dim",

@@ -1,13 +1,14 @@
 """Checkpoints of a run: Orbax, asynchronous, atomic; what is kept, restored, branched from.
 
-`RUN_DIR/checkpoints/STEP/` holds `state` (parameters, optimizer state, average, step) and `meta` (the data's
-fingerprint), each with its files' checksums. A directory without Orbax's commit mark is a save that was cut off: it is
-never read.
+`RUN_DIR/checkpoints/STEP/` holds `state` (parameters, optimizer state, average, step, what goes from batch to batch)
+and `meta` (the data's fingerprint), each with its files' checksums. A directory without Orbax's commit mark is a save
+that was cut off: it is never read.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import logging
 import os
@@ -156,7 +157,7 @@ class Checkpoints:
         step = int(state.step)
         if step in self._manager.all_steps():
             return
-        args = ocp.args.Composite(state=ocp.args.StandardSave(state), meta=ocp.args.JsonSave(meta))
+        args = ocp.args.Composite(state=ocp.args.StandardSave(_tree(state)), meta=ocp.args.JsonSave(meta))
         metrics = None if validation_loss is None else {"validation_loss": float(validation_loss)}
         with self._saving():  # Orbax raises here what went wrong in the save before
             self._manager.save(step, args=args, metrics=metrics)
@@ -188,8 +189,8 @@ class Checkpoints:
                 f"{run_dir}: holds imported weights alone, no run to go on with; "
                 f"start one from them: init_from.path={run_dir} run_dir=…"
             )
-        wanted = ocp.args.StandardRestore(setup.placed_shapes())
-        return self._manager.restore(step, args=ocp.args.Composite(state=wanted)).state
+        wanted = ocp.args.StandardRestore(_tree(setup.placed_shapes()))
+        return State(**self._manager.restore(step, args=ocp.args.Composite(state=wanted)).state)
 
     def restore_params(self, setup: Setup, step: int) -> Any:
         """The parameters alone of `step` (their average where the checkpoint has one)."""
@@ -214,6 +215,12 @@ class Checkpoints:
         """Waits for the last save and ends the background threads."""
         with self._saving():
             self._manager.close()
+
+
+def _tree(state: State) -> dict[str, Any]:
+    """A state by its fields; `carry` is on the disk where there is one alone."""
+    fields = {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
+    return {name: value for name, value in fields.items() if name != "carry" or value is not None}
 
 
 def disk_need(setup: Setup, config: CheckpointConfig) -> int:

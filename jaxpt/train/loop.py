@@ -99,7 +99,7 @@ def _start(setup: Setup, checkpoints: checkpoint.Checkpoints, run_dir: Path) -> 
         say(f"going on from step {latest} in {run_dir}")
         meta = checkpoints.meta(latest)
         frozen.check_same(setup, meta, f"{run_dir} at step {latest}")
-        return checkpoints.restore(setup, latest), meta
+        return checkpoints.restore(_setup_of(setup, latest), latest), meta
     source = setup.config.init_from
     if source is None:
         return setup.init(), None
@@ -113,7 +113,7 @@ def _start(setup: Setup, checkpoints: checkpoint.Checkpoints, run_dir: Path) -> 
     try:
         if source.state:
             say(f"branching from {from_dir} at step {at}: the whole state")
-            return reader.restore(setup, at), None
+            return reader.restore(_setup_of(setup, at), at), None
         say(f"starting from the weights of {from_dir} at step {at}")
         params = reader.restore_params(setup, at)
         fresh = setup.init()
@@ -122,6 +122,11 @@ def _start(setup: Setup, checkpoints: checkpoint.Checkpoints, run_dir: Path) -> 
         raise UserError(f"init_from.path: {from_dir}: does not fit this model: {str(error).splitlines()[0]}") from None
     finally:
         reader.close()
+
+
+def _setup_of(setup: Setup, step: int) -> Setup:
+    """The setup of the phase in which the state of a step was saved."""
+    return setup.at(configs.at_phase(setup.config, configs.phase_of(setup.config, step)))
 
 
 def _describe(setup: Setup) -> str:
@@ -172,6 +177,8 @@ class Run:
                 if done >= end:
                     continue
                 self.enter_phase(index, meta if done == first else None)
+                if done == self.starts[index]:
+                    current = current.replace(carry=self.setup.empty_carry())
                 current, done = self._phase(current, done, end, metrics)
                 if self.stopped:
                     return self._stopped(current, done)
@@ -184,7 +191,7 @@ class Run:
         from jaxpt.data import pipeline
 
         self.phase, self.here = index, configs.at_phase(self.config, index)
-        self.setup = dataclasses.replace(self.setup, config=self.here)
+        self.setup = self.setup.at(self.here)
         self.objective = self.here.objective
         later = [configs.at_phase(self.config, n) for n in range(index, len(self.starts))]
         for config in later:  # what is wrong with the last phase is said before the first one starts
@@ -251,7 +258,10 @@ class Run:
         compiled = step.traced(self.setup, self.objective).lower().compile()
         with self.setup.use():
             batch, options = step.batch_shapes(self.setup, self.objective), self.setup.loss_options()
-            self.flops = flops.model_flops(self.setup.model, self.objective, self.setup.shapes.params, batch, **options)
+            shapes = self.setup.shapes
+            self.flops = flops.model_flops(
+                self.setup.model, self.objective, shapes.params, batch, **options, carry=shapes.carry
+            )
         memory = compiled.memory_analysis()
         used = memory.argument_size_in_bytes + memory.temp_size_in_bytes if memory else 0
         phase = f"phase {self.phase + 1} of {len(self.starts)}: " if len(self.starts) > 1 else ""

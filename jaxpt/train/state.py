@@ -33,6 +33,8 @@ class State:
     opt_state: Any
     ema: Any
     """Exponential moving average of the parameters, or None."""
+    carry: Any = None
+    """What each row of the batch hands to the same row of the next one, [batch, ...], or None (`Objective.carry`)."""
 
     @property
     def averaged(self) -> Any:
@@ -95,7 +97,29 @@ class Setup:
             return jax.jit(self._init, out_shardings=self.shardings)(jax.random.key(self.config.seed))
 
     def _init(self, key: jax.Array) -> State:
-        return fresh(self.config, self.model, self.optimizer, key)
+        return fresh(self.config, self.model, self.optimizer, key).replace(carry=self._zeros())
+
+    def at(self, config: Config) -> Setup:
+        """The setup in one phase of the run, whose batches may have another size.
+
+        Args:
+          config: the run's configuration in that phase.
+        """
+        carry = config.objective.carry(self.model, config.data.batch_size)
+        axes = jax.tree.map(lambda x: ("batch", *[None] * (len(x.shape) - 1)), carry)
+        placed = rules.shardings({"carry": axes}, {"carry": carry}, self.mesh, self.table)["carry"]
+        shapes, shardings = self.shapes.replace(carry=carry), self.shardings.replace(carry=placed)
+        return dataclasses.replace(self, config=config, shapes=shapes, shardings=shardings)
+
+    def empty_carry(self) -> Any:
+        """What the first batch of a phase, or of an evaluation, is given: zeros, None where nothing is carried."""
+        if self.shapes.carry is None:
+            return None
+        with self.use():
+            return jax.jit(self._zeros, out_shardings=self.shardings.carry)()
+
+    def _zeros(self) -> Any:
+        return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self.shapes.carry)
 
     def placed_shapes(self) -> State:
         """ShapeDtypeStructs with shardings: what a checkpoint is restored into, what a step is lowered with."""
@@ -158,7 +182,7 @@ def setup(config: Config, devices: list[jax.Device] | None = None) -> Setup:
     ema_axes = None if shapes.ema is None else axes
     placed = State(step=(), params=axes, opt_state=opt_axes, ema=ema_axes)
     shardings = rules.shardings(placed, shapes, mesh, table)
-    return Setup(config, model, optimizer, schedule, mesh, table, axes, shapes, shardings)
+    return Setup(config, model, optimizer, schedule, mesh, table, axes, shapes, shardings).at(config)
 
 
 def size(tree: Any) -> int:

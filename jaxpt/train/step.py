@@ -17,7 +17,7 @@ import optax
 
 from jaxpt.config import Config
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Objective
+from jaxpt.objectives.base import Objective, carried_loss
 from jaxpt.parallel import compiler, distributed, rules
 from jaxpt.train.state import Setup, State, purpose_key
 
@@ -32,8 +32,9 @@ def gradients(
     batch: Batch,
     key: jax.Array | None,
     accumulation: int = 1,
+    carry: Any = None,
     **options: Any,
-) -> tuple[Any, Metrics]:
+) -> tuple[Any, Metrics, Any]:
     """Gradient and metrics of the mean loss of a global batch, in `accumulation` microbatches.
 
     Args:
@@ -43,49 +44,60 @@ def gradients(
       batch: features [batch, ...].
       key: random key of this step's dropout, and by purpose of other draws; None for none.
       accumulation: number of microbatches; it divides the batch.
+      carry: what the rows of the batch before left, [batch, ...]; None where nothing is carried.
       **options: what the objective's loss is given besides; no gradient is taken of it.
 
     Returns:
-      (gradients like `params`, metrics): the metrics are "loss", each loss part, and the objective's own, as means.
+      (gradients like `params`, metrics, next carry): the metrics are "loss", each loss part, and the objective's own,
+      as means.
     """
     coefficients, weights = objective.coefficients(), objective.weights(batch)
 
-    def loss_fn(params: Any, micro: Batch, key: jax.Array | None) -> tuple[jax.Array, Any]:
+    def loss_fn(params: Any, micro: Batch, key: jax.Array | None, carry: Any) -> tuple[jax.Array, Any]:
         rngs = None if key is None else {"dropout": key, "sample": purpose_key(key, "sample")}
-        sums, metrics = objective.loss(model, params, micro, rngs, **options)
+        sums, metrics, carry = carried_loss(objective, model, params, micro, rngs, carry, **options)
         means = {part: total / jnp.maximum(weights[part], 1.0) for part, total in sums.items()}
         loss = sum(coefficients[part] * mean for part, mean in means.items())
-        return loss, (means, metrics)
+        return loss, ((means, metrics), carry)
 
     value_and_grad = jax.value_and_grad(loss_fn, has_aux=True)
     if accumulation == 1:
-        (loss, aux), grads = value_and_grad(params, batch, key)
+        (loss, (aux, carry)), grads = value_and_grad(params, batch, key, carry)
     else:
 
-        def body(carry: Any, micro: tuple[jax.Array, Batch]) -> tuple[Any, None]:
-            index, rows = micro
-            out = value_and_grad(params, rows, None if key is None else jax.random.fold_in(key, index))
-            return jax.tree.map(jnp.add, carry, out), None
+        def of_rows(rows: Batch, key: jax.Array | None, carry: Any) -> tuple[Any, Any]:
+            (loss, (aux, carry)), grads = value_and_grad(params, rows, key, carry)
+            return ((loss, aux), grads), carry
 
-        micro = split(batch, accumulation)
+        def body(total: Any, micro: tuple[jax.Array, Batch, Any]) -> tuple[Any, Any]:
+            index, rows, carry = micro
+            out, carry = of_rows(rows, None if key is None else jax.random.fold_in(key, index), carry)
+            return jax.tree.map(jnp.add, total, out), carry
+
+        micro, carries = split(batch, accumulation), split(carry, accumulation)
+        first, first_carry = jax.tree.map(lambda x: x[0], (micro, carries))
         zeros = jax.tree.map(
-            lambda s: jnp.zeros(s.shape, s.dtype),
-            jax.eval_shape(value_and_grad, params, jax.tree.map(lambda x: x[0], micro), key),
-        )
-        ((loss, aux), grads), _ = jax.lax.scan(body, zeros, (jnp.arange(accumulation), micro))
+            lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(of_rows, first, key, first_carry)[0]
+        )  # fmt: skip
+        ((loss, aux), grads), carries = jax.lax.scan(body, zeros, (jnp.arange(accumulation), micro, carries))
+        carry = joined(carries)
     means, metrics = aux
-    return grads, {"loss": loss, **means, **finish(metrics)}
+    return grads, {"loss": loss, **means, **finish(metrics)}, carry
 
 
-def split(batch: Batch, accumulation: int) -> Batch:
-    """Features [batch, ...] → [accumulation, batch / accumulation, ...], every microbatch spread over all devices.
+def split(rows: Any, accumulation: int) -> Any:
+    """Arrays [batch, ...] → [accumulation, batch / accumulation, ...], every microbatch spread over all devices.
 
     Row r goes to microbatch r mod accumulation: a device that holds neighbouring rows keeps them, nothing is moved.
     """
-    return {
-        name: x.reshape(x.shape[0] // accumulation, accumulation, *x.shape[1:]).swapaxes(0, 1)
-        for name, x in batch.items()
-    }
+    return jax.tree.map(
+        lambda x: x.reshape(x.shape[0] // accumulation, accumulation, *x.shape[1:]).swapaxes(0, 1), rows
+    )
+
+
+def joined(micro: Any) -> Any:
+    """Arrays of all microbatches as those of the batch: undoes `split`."""
+    return jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[2:]), micro)
 
 
 def finish(metrics: dict[str, tuple[jax.Array, jax.Array]]) -> Metrics:
@@ -112,8 +124,8 @@ def make_train_step(setup: Setup, objective: Objective) -> Callable[[State, Batc
     def step(state: State, batch: Batch, *frozen: Any) -> tuple[State, Metrics]:
         key = purpose_key(jax.random.key(config.seed), "dropout", state.step)
         options = setup.loss_options(frozen)
-        grads, metrics = gradients(
-            objective, setup.model, state.params, batch, key, config.train.accumulation, **options
+        grads, metrics, carry = gradients(
+            objective, setup.model, state.params, batch, key, config.train.accumulation, state.carry, **options
         )
         grads = jax.lax.with_sharding_constraint(grads, setup.shardings.params)
         updates, opt_state = setup.optimizer.update(grads, state.opt_state, state.params)
@@ -123,7 +135,7 @@ def make_train_step(setup: Setup, objective: Objective) -> Callable[[State, Batc
             ema = optax.incremental_update(params, ema, 1.0 - config.optimizer.ema_decay)
         norm = optax.global_norm(grads)
         sound = jnp.isfinite(metrics["loss"]) & jnp.isfinite(norm)
-        new = State(step=state.step, params=params, opt_state=opt_state, ema=ema)
+        new = State(step=state.step, params=params, opt_state=opt_state, ema=ema, carry=carry)
         new = jax.tree.map(lambda a, b: jnp.where(sound, a, b), new, state).replace(step=state.step + 1)
         metrics |= {"gradient_norm": norm, "skipped": 1.0 - sound}
         if config.train.layer_norms:
@@ -164,24 +176,30 @@ def traced(setup: Setup, objective: Objective) -> jax.stages.Traced:
         return make_train_step(setup, objective).trace(*arguments)
 
 
-def make_eval_step(setup: Setup, objective: Objective) -> Callable[[Any, Batch], Metrics]:
-    """Σ of every loss part and metric of a batch, without dropout, as a jitted function of (params, batch).
+def make_eval_step(setup: Setup, objective: Objective) -> Callable[[Any, Batch, Any], tuple[Metrics, Any]]:
+    """Σ of every loss part and metric of a batch, without dropout, as a jitted function of (params, batch, carry).
 
     With frozen models `setup.frozen_params()` follows the batch.
 
     Returns:
-      A function whose result is {name: (Σ value, Σ weight)}: sums of batches may be added up.
+      A function whose result is ({name: (Σ value, Σ weight)}, next carry): sums of batches may be added up.
     """
 
-    def step(params: Any, batch: Batch, *frozen: Any) -> Metrics:
-        sums, metrics = objective.loss(setup.model, params, batch, None, **setup.loss_options(frozen))
+    def step(params: Any, batch: Batch, carry: Any, *frozen: Any) -> tuple[Metrics, Any]:
+        options = setup.loss_options(frozen)
+        sums, metrics, carry = carried_loss(objective, setup.model, params, batch, None, carry, **options)
         weights = objective.weights(batch)
-        return metrics | {part: (total, weights[part]) for part, total in sums.items()}
+        return metrics | {part: (total, weights[part]) for part, total in sums.items()}, carry
 
     return compiler.jit(
         step,
-        in_shardings=(setup.shardings.params, rules.batch_sharding(setup.mesh), *setup.frozen_shardings()),
-        out_shardings=rules.replicated(setup.mesh),
+        in_shardings=(
+            setup.shardings.params,
+            rules.batch_sharding(setup.mesh),
+            setup.shardings.carry,
+            *setup.frozen_shardings(),
+        ),
+        out_shardings=(rules.replicated(setup.mesh), setup.shardings.carry),
     )
 
 

@@ -64,6 +64,14 @@ def make(store, seed=0, calls=CALLS, features=FEATURES, readers=0, **task):
     return Stream([Task("one", store, made, seed, **task)], features, BATCH, readers)
 
 
+@pytest.fixture(scope="module")
+def going_on(store):
+    """A stream of the records' numbers whose rows go on."""
+    features = {"origin": ((2,), "int64"), "noise": ((), "float32")}
+    made = compiled(CALLS[1:], None, store.spec, features)
+    return Stream([Task("one", store, made, 0)], features, BATCH, continues=True)
+
+
 def first(iterator, n):
     return list(itertools.islice(iterator, n))
 
@@ -274,3 +282,24 @@ def test_a_program_ends_while_its_stream_runs(store):
     arguments = [sys.executable, "-c", code, store.directory, __file__.rpartition("/")[0]]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=120)
     assert (done.stdout, done.stderr, done.returncode) == ("done\n", "", 0)
+
+
+def test_rows_go_on_with_their_text(going_on):
+    batches = first(going_on.batches(), 6)  # epochs of 2 steps
+    number = np.stack([batch["origin"][:, 1] for batch in batches])
+    assert ((number[1::2] - number[::2]) % N == 1).all()
+    assert len(np.unique(joined(batches, "noise"))) == 6 * BATCH, "noise of its own in every epoch"
+    assert equal(first(going_on.batches(3), 3), batches[3:])
+    parts = [first(going_on.batches(0, slice(a, a + 2)), 6) for a in range(0, BATCH, 2)]
+    assert equal(batches, [{k: np.concatenate([p[i][k] for p in parts]) for k in batches[i]} for i in range(6)])
+
+
+@pytest.mark.parametrize(("size", "limit"), [(5, None), (8, None), (40, None), (5, 12)])
+def test_rows_of_validation_go_on_and_every_record_is_there_once(going_on, size, limit):
+    batches = list(going_on.each()["one"].epoch(size, limit))
+    number = np.stack([batch["origin"][:, 1] for batch in batches])  # 1 … N, 0 on rows of zeros
+    assert sorted(number[number > 0]) == list(range(1, (limit or N) + 1))
+    before, after = number[:-1], number[1:]
+    assert ((after == before + 1) | (after == 0)).all()
+    held = [list(going_on.epoch(size, limit, rows=slice(a, a + 1))) for a in range(size)]
+    assert all((np.concatenate([h[i]["origin"] for h in held]) == b["origin"]).all() for i, b in enumerate(batches))

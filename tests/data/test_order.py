@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxpt.data.order import Mixture, permuted, proportional
+from jaxpt.data.order import Mixture, continued, permuted, proportional
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1000])
@@ -53,3 +53,17 @@ def test_shares_by_size():
     np.testing.assert_allclose(quotas[0] / sum(quotas), share, rtol=0.01)
     mt5 = proportional([100, 10_000], temperature=1 / 0.3)
     np.testing.assert_allclose(mt5[1] / mt5[0], 100**0.3)
+
+
+@pytest.mark.parametrize(("size", "batch_size"), [(23, 8), (24, 8), (8, 8), (1000, 3)])
+def test_rows_go_on(size, batch_size):
+    steps = size // batch_size
+    index = np.arange(4 * steps * batch_size)
+    epoch, record = (x.reshape(4, steps, batch_size) for x in continued(index, size, batch_size, key=5))
+    assert (epoch == np.arange(4)[:, None, None]).all()
+    assert (np.diff(record, axis=1) % size == 1 % size).all(), "row b of a step comes after row b of the step before"
+    for of_epoch in record.reshape(4, -1):
+        assert len(set(of_epoch)) == steps * batch_size, "no record twice in an epoch"
+    assert size == 8 or len(set(record[:, 0, 0])) > 1, "epochs begin elsewhere"
+    far = index + 10**12 * steps * batch_size
+    assert (continued(far[:batch_size], size, batch_size, key=5)[0] == 10**12).all()

@@ -279,3 +279,19 @@ def test_recipes_are_shown(name, tmp_path, capsys, monkeypatch):
 
 
 WORDS = [(f"{x}at", f"{y}og") for x in "bcdfghjklmnprst" for y in "bcdfghjklmnprst"]
+
+
+def test_tokens_to_predict_have_their_place_in_the_order():
+    shown = example(
+        encoder_input_tokens=[5, 6, 7, 3, 8, 3, 2, 0],
+        encoder_token_types=[0, 0, 0, 0, 1, 1, 2, 0],
+        encoder_segment_ids=[1, 1, 1, 1, 1, 1, 1, 0],
+        encoder_order=[-1, 1, 0, 7, 6, 5, 9, 0],
+        masked_positions=[1, 2, 4, 0],
+        masked_targets=[6, 7, 8, 0],
+        masked_weights=[1.0, 1.0, 1.0, 0.0],
+        is_random=1,
+    )
+    said = drawn(segments(shown, WORDPIECE)["inputs"])
+    assert " ".join(said.split()) == "text and A: the cat⟨2⟩ ##s⟨1⟩ [SEP] B: sat⟨3⟩ [SEP] [CLS] ⟨1 × padding⟩"
+    assert facts(shown)["B"] == "drawn from the corpus" and facts(shown)["targets"] == "3"

@@ -113,7 +113,8 @@ def encoder(batch: Records, length: int, max_predictions: int, packs: Packs = No
     Args:
       batch: examples with "tokens" and "token_types" int32 [any], "masked_positions" and "masked_targets" int32 [any],
         possibly "is_random_next" or "is_swapped", an int32 scalar, -1 where there is nothing to tell, "ranks" int32
-        [any], one for each token, "mask_kind", an int32 scalar, and "positions" int32 [any], one for each token.
+        [any], one for each token, "mask_kind", an int32 scalar, and "positions" and "order" int32 [any], one for each
+        token.
       length: length of the encoder's features.
       max_predictions: length of the masked features.
       packs: which examples a row is made of; None: one each.
@@ -122,7 +123,8 @@ def encoder(batch: Records, length: int, max_predictions: int, packs: Packs = No
       encoder_{input_tokens,token_types,segment_ids,positions} [length], masked_{positions,targets,weights}
       [max_predictions]; next_sentence_{labels,weights} [] if the records have "is_random_next", and
       sentence_order_{labels,weights} [] if they have "is_swapped"; encoder_ranks [length] if they have "ranks", and
-      masked_kinds [max_predictions], at each position its record's, if they have "mask_kind".
+      masked_kinds [max_predictions], at each position its record's, if they have "mask_kind"; encoder_order [length] if
+      they have "order".
 
     Raises:
       ValueError: more tokens or masked positions than fit; packed rows of examples with such a label: there is one
@@ -151,6 +153,8 @@ def encoder(batch: Records, length: int, max_predictions: int, packs: Packs = No
         features["encoder_positions"] = layout.rows(batch["positions"].values)
     if "ranks" in batch:
         features["encoder_ranks"] = layout.rows(batch["ranks"].values)
+    if "order" in batch:
+        features["encoder_order"] = layout.rows(batch["order"].values)
     if "mask_kind" in batch:
         features["masked_kinds"] = masked.rows(np.repeat(batch["mask_kind"], positions.lengths))
     for label, name in (("is_random_next", "next_sentence"), ("is_swapped", "sentence_order")):

@@ -98,7 +98,7 @@ def make(
 
     def read(_: tf.Tensor) -> _Corpus:
         types = _Corpus(tf.int32, tf.int64, tf.int64, tf.int64)
-        arrays = tf.numpy_function(lambda: _read(ds), [], tuple(types))
+        arrays = tf.numpy_function(lambda: read_all(ds), [], tuple(types))
         shapes = _Corpus([None], [None], [None], [None, 2])
         return _Corpus(*(tf.ensure_shape(x, shape) for x, shape in zip(arrays, shapes)))
 
@@ -118,7 +118,7 @@ def make(
     return tf.data.Dataset.range(1).map(read).flat_map(pairs)
 
 
-def _read(ds: tf.data.Dataset) -> tuple[np.ndarray, ...]:
+def read_all(ds: tf.data.Dataset) -> tuple[np.ndarray, ...]:
     """The arrays of the corpus."""
     batches = list(ds.ragged_batch(_BATCH))
     tokens, lengths = [ragged(b["tokens"]) for b in batches], [ragged(b["sentence_lengths"]) for b in batches]

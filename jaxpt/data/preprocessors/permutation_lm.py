@@ -1,0 +1,317 @@
+"""XLNet's permutation language modelling: records of running text and a pair, then targets and an order for each.
+
+The rules are those of XLNet's published data creation (`_split_a_and_b`, `_sample_mask`, `_local_perm`), which loops
+over tokens of one record; here one turn of the loop draws an n-gram of every record.
+Paper: https://arxiv.org/abs/1906.08237
+
+Shapes: R records · N tokens of all records end to end · Z zones (two of each record) · W most tokens of a zone
+K most tokens of an n-gram · S starts of words
+"""
+
+from __future__ import annotations
+
+import string
+
+import numpy as np
+import seqio
+import tensorflow as tf
+
+from jaxpt.data.preprocessors.batched import (
+    Batch,
+    below,
+    bits,
+    derived,
+    one_to_one,
+    only,
+    places,
+    uniform,
+)
+from jaxpt.data.preprocessors.sentence_pairs import read_all
+from jaxpt.data.preprocessors.words import word_starts
+from jaxpt.data.vocabularies import pieces
+
+
+def segments(
+    ds: tf.data.Dataset,
+    length: int,
+    reuse: int,
+    seed: int,
+    cls: int,
+    sep: int,
+    separator: int | None = None,
+    shard: int = 0,
+) -> tf.data.Dataset:
+    """Cuts running text into records `text A SEP B SEP CLS`, each `reuse` tokens further on than the one before it.
+
+    All documents are laid end to end. A record has the next `reuse` tokens, then text A, which goes on from there and
+    ends with a sentence drawn from those that end within the `length - reuse - 3` tokens left. With probability 1/2 B
+    goes on from A; otherwise, and where no sentence ends in time, B begins with a sentence drawn from the whole text.
+    Tokens are taken off the right of the longer one (B where both are equal) until the record has exactly `length`. So
+    the first `reuse` tokens of consecutive records are the text itself, and each A is read again as the next record's
+    text. A rest that fills no record is left out.
+
+    Args:
+      ds: {"tokens": int32 [any], "sentence_lengths": int32 [sentences], "origin": int64 [2]}.
+      length: tokens in a record, special tokens included.
+      reuse: tokens of running text at its beginning, at most length - 5.
+      seed: of all draws.
+      cls: id of CLS.
+      sep: id of SEP.
+      separator: id put after every document, a sentence of its own (XLNet's `<eod>`).
+      shard: number of this run of documents in the corpus: others draw otherwise.
+
+    Returns:
+      {"tokens": int32 [length], "token_types": int32 [length] (0 up to the first SEP, 1 up to the second, 2 at CLS),
+      "is_random": int32 scalar, "origin": int64 [3] = (file, document, offset in it) of the first token}.
+
+    Example:
+      >>> docs = {"tokens": [list(range(10, 22)), list(range(30, 36))], "sentence_lengths": [[3] * 4, [3] * 2]}
+      >>> docs = {name: tf.ragged.constant(x, tf.int32) for name, x in docs.items()}
+      >>> ds = tf.data.Dataset.from_tensor_slices({**docs, "origin": tf.constant([[0, 0], [0, 1]], tf.int64)})
+      >>> for ex in segments(ds, length=11, reuse=4, seed=0, cls=1, sep=2).as_numpy_iterator():
+      ...     print(ex["tokens"].tolist(), ex["is_random"])
+      [10, 11, 12, 13, 14, 15, 2, 16, 17, 2, 1] 0
+      [14, 15, 16, 17, 18, 2, 19, 20, 21, 2, 1] 0
+      [18, 19, 20, 21, 30, 31, 2, 30, 31, 2, 1] 1
+    """
+
+    def ended(ex: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        return {
+            **ex,
+            "tokens": tf.concat([ex["tokens"], [separator]], 0),
+            "sentence_lengths": tf.concat([ex["sentence_lengths"], [1]], 0),
+        }
+
+    ds = ds if separator is None else ds.map(ended, num_parallel_calls=tf.data.AUTOTUNE)
+
+    def read(_: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        made = tf.numpy_function(
+            lambda: _bounds(*read_all(ds), length, reuse, seed, shard), [], (tf.int32, tf.int64, tf.int64)
+        )
+        return tuple(tf.ensure_shape(x, shape) for x, shape in zip(made, ([None], [None, 5], [None, 3])))
+
+    def records(tokens_N: tf.Tensor, bounds: tf.Tensor, origins: tf.Tensor) -> tf.data.Dataset:
+        def record(bounds: tf.Tensor, origin: tf.Tensor) -> dict[str, tf.Tensor]:
+            first, a_end, b, b_end, is_random = tf.unstack(bounds)
+            of_a = tf.concat([tokens_N[first:a_end], [sep]], 0)
+            of_b = tf.concat([tokens_N[b:b_end], [sep]], 0)
+            return {
+                "tokens": tf.concat([of_a, of_b, [cls]], 0),
+                "token_types": tf.concat([tf.zeros_like(of_a), tf.ones_like(of_b), [2]], 0),
+                "is_random": tf.cast(is_random, tf.int32),
+                "origin": origin,
+            }
+
+        return tf.data.Dataset.from_tensor_slices((bounds, origins)).map(record, num_parallel_calls=tf.data.AUTOTUNE)
+
+    return tf.data.Dataset.range(1).map(read).flat_map(records)
+
+
+def _bounds(
+    tokens_N: np.ndarray, sentence_S1: np.ndarray, document_D1: np.ndarray, origin_Dx2: np.ndarray,
+    length: int, reuse: int, seed: int, shard: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
+    """All tokens, and each record's (first token, end of A, B's first, B's end, whether B is random) and origin."""
+    total, most = sentence_S1[-1], length - reuse - 3
+    first_R = np.arange(0, max(total - reuse - most, 0), reuse)
+    number = np.arange(len(first_R), dtype=np.uint64) + np.uint64(shard << 32)
+    keys = derived(np.full(len(first_R), seed, np.uint64), number)
+    coin, cut, where = ((derived(keys, n) >> np.uint64(11)) * 2.0**-53 for n in (1, 2, 3))
+
+    begin_R, ends = first_R + reuse, sentence_S1[1:]
+    before, after = np.searchsorted(ends, begin_R, side="right"), np.searchsorted(ends, begin_R + most)
+    is_random = (before == after) | (coin < 0.5)
+    end_R = ends[after]
+    a_end = np.where(before == after, end_R, ends[before + (cut * (after - before)).astype(np.int64)])
+    wanted = np.maximum(most - (a_end - begin_R), 1)
+    place = (where * (total - wanted)).astype(np.int64)
+    random_b = sentence_S1[np.searchsorted(sentence_S1, place, side="right") - 1]
+    random_end = ends[np.searchsorted(ends, place + wanted)]
+    b, b_end = np.where(is_random, random_b, a_end), np.where(is_random, random_end, end_R)
+
+    # First the longer text alone, until both are equal; from there on B, A, B, …
+    a_size, b_size = a_end - begin_R, b_end - b
+    excess = a_size + b_size - most
+    alone = np.minimum(excess, np.abs(a_size - b_size))
+    in_turn = excess - alone
+    a_end -= np.where(a_size > b_size, alone, 0) + in_turn // 2
+    b_end -= np.where(b_size > a_size, alone, 0) + (in_turn + 1) // 2
+
+    document = np.searchsorted(starts := sentence_S1[document_D1], first_R, side="right") - 1
+    origin = np.concatenate([origin_Dx2[document], (first_R - starts[document])[:, None]], axis=1)
+    return tokens_N, np.stack([first_R, a_end, b, b_end, is_random], axis=1), origin
+
+
+def close(ds: tf.data.Dataset, cls: int, sep: int) -> tf.data.Dataset:
+    """Puts SEP and CLS after the tokens of a window; types are 0, and 2 at CLS.
+
+    Args:
+      ds: {"tokens": int32 [any], …}.
+      cls: id of CLS.
+      sep: id of SEP.
+
+    Returns:
+      The records with "tokens" and "token_types" int32 [any + 2].
+
+    Example:
+      >>> ds = close(tf.data.Dataset.from_tensors({"tokens": [7, 8]}), cls=1, sep=2)
+      >>> {name: x.tolist() for name, x in next(ds.as_numpy_iterator()).items()}
+      {'tokens': [7, 8, 2, 1], 'token_types': [0, 0, 0, 2]}
+    """
+
+    def closed(ex: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        types = tf.concat([tf.zeros_like(ex["tokens"]), [0, 2]], 0)
+        return {**ex, "tokens": tf.concat([ex["tokens"], [sep, cls]], 0), "token_types": types}
+
+    return ds.map(closed, num_parallel_calls=tf.data.AUTOTUNE)
+
+
+@one_to_one
+def permute(
+    batch: Batch,
+    keys: tf.Tensor,
+    reuse: int,
+    predictions: int,
+    permutation_size: int,
+    max_ngram: int,
+    context: int,
+    cls: int,
+    sep: int,
+    vocabulary: seqio.Vocabulary | None = None,
+) -> Batch:
+    """Chooses the tokens to predict, and the order in which a record's tokens are predicted.
+
+    A record has two zones, its first `reuse` tokens and the rest; in each by itself, and in shares of its length:
+
+      1. From the left, n ∈ 1 … max_ngram is drawn with p ∝ 1/n, and a context of n · context tokens around the n-gram,
+         so many of them before it as drawn uniformly. The n tokens from the next start of a word on are chosen; it goes
+         on after the context. The n-gram that would reach the zone's end is not taken, and ends this.
+      2. Places drawn uniformly are chosen besides, up to the zone's part of `predictions` exactly.
+      3. Chosen tokens are targets, but for SEP and CLS.
+      4. Every run of `permutation_size` places is permuted. The rank of a target, SEP or CLS is its place in that
+         order; all others share one rank before the first of their zone. A token sees lower ranks, and in the content
+         stream its own: no target sees itself or a later one, all see the tokens that are not predicted, and the second
+         zone sees the first as a whole, which sees nothing of the second.
+
+    The program means n words but stops after n pieces (it looks at one piece again and again): so does this, and so
+    says the paper. It permutes all runs of a zone alike; here each is drawn for itself (at its sizes they are one).
+
+    Args:
+      batch: records with "tokens" int32 [any]; their other features are passed through.
+      keys: of the records' draws.
+      reuse: tokens of the first zone.
+      predictions: chosen tokens of a record.
+      permutation_size: tokens that are permuted together.
+      max_ngram: most tokens of an n-gram.
+      context: tokens of context for each token chosen.
+      cls: id of CLS.
+      sep: id of SEP.
+      vocabulary: says where words start; every special token and mark of punctuation starts one too.
+
+    Returns:
+      The records with "order" int32 [any], the ranks, and "masked_positions" (ascending) and "masked_targets", both
+      int32 [targets].
+
+    Example:
+      >>> ds = tf.data.Dataset.from_tensors({"tokens": [35, 100, 35, 102, 35, 104, 35, 106, 35, 108, 2, 1]})
+      >>> with seqio.map_seed_manager(1):
+      ...     ds = permute(ds, reuse=6, predictions=4, permutation_size=6, max_ngram=1, context=2, cls=1, sep=2,
+      ...                  vocabulary=seqio.ByteVocabulary())
+      >>> ex = next(ds.as_numpy_iterator())
+      >>> ex["order"].tolist(), ex["masked_positions"].tolist(), ex["masked_targets"].tolist()
+      ([-1, -1, 3, -1, 4, -1, 9, 6, 8, 6, 12, 7], [2, 4, 6, 8], [35, 35, 35, 35])
+    """
+    tokens = batch["tokens"]
+    sizes_Rx2 = tf.minimum(tokens.row_lengths(), reuse)
+    sizes_Rx2 = tf.stack([sizes_Rx2, tokens.row_lengths() - sizes_Rx2], axis=1)
+    splits_Z1 = tf.pad(tf.cumsum(tf.reshape(sizes_Rx2, [-1])), [[1, 0]])
+    zones = tf.RaggedTensor.from_row_splits(tokens.values, splits_Z1, validate=False)
+    second_R = tf.cast(predictions * sizes_Rx2[:, 1] // tf.maximum(tokens.row_lengths(), 1), tf.int32)
+    goals_Z = tf.reshape(tf.stack([predictions - second_R, second_R], axis=1), [-1])
+    keys_Z = tf.reshape(tf.stack([derived(keys, 1), derived(keys, 2)], axis=1), [-1])
+
+    begins = tf.gather(tf.constant(_begins(vocabulary, (cls, sep))), tokens.values)
+    ngrams_N = _ngrams(derived(keys_Z, 1), begins, splits_Z1, goals_Z, max_ngram, context)
+    chosen_N = _filled(derived(keys_Z, 2), zones.with_values(ngrams_N), goals_Z)
+    special_N = (tokens.values == cls) | (tokens.values == sep)
+    target_N = chosen_N & ~special_N
+    # Zone z of a record has the ranks from its first place + z on; the one before them is its context's.
+    first_N = tf.repeat(tf.tile([0, reuse + 1], [tokens.nrows()]), zones.row_lengths())
+    ranks_N = first_N + tf.where(target_N | special_N, _shuffled(derived(keys_Z, 3), zones, permutation_size), -1)
+    return {
+        **batch,
+        "order": tokens.with_values(ranks_N),
+        "masked_positions": only(tokens.with_values(places(tokens)), target_N),
+        "masked_targets": only(tokens, target_N),
+    }
+
+
+def _begins(vocabulary: seqio.Vocabulary, special: tuple[int, ...]) -> np.ndarray:
+    """Whether an id starts a word: bool [ids]."""
+    marks = [len(name) == 1 and name in string.punctuation for name in pieces(vocabulary)]
+    begins = word_starts(vocabulary) | np.array(marks)
+    begins[list(special)] = True
+    return begins
+
+
+def _ngrams(
+    keys_Z: tf.Tensor, begins_N: tf.Tensor, splits_Z1: tf.Tensor, goals_Z: tf.Tensor, max_ngram: int, context: int
+) -> tf.Tensor:
+    """Draws n-grams of each zone from its left to its right: int32 [N], 1 where one is."""
+    size = tf.size(begins_N)
+    splits_Z1 = tf.cast(splits_Z1, tf.int32)
+    first_Z, end_Z = splits_Z1[:-1], splits_Z1[1:]
+    start_S = tf.concat([tf.cast(tf.where(begins_N)[:, 0], tf.int32), [size]], 0)
+    shares = 1 / np.arange(1, max_ngram + 1)
+    steps = tf.constant(np.cumsum(shares)[:-1] / shares.sum(), tf.float32)
+    nth_K = tf.range(max_ngram)
+
+    def draw(v: tf.Tensor, at_Z: tf.Tensor, left_Z: tf.Tensor, made_N: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        number = tf.reshape(v, [1, 1])
+        n_Z = 1 + tf.reduce_sum(tf.cast(uniform(derived(keys_Z, 1), number) >= steps, tf.int32), axis=1)
+        n_Z = tf.minimum(n_Z, left_Z)
+        before_Z = below(n_Z * context, bits(derived(keys_Z, 2), number)[:, 0])
+        start_Z = tf.gather(start_S, tf.searchsorted(start_S[:-1], at_Z + before_Z))
+        is_taken_Z = (n_Z > 0) & (start_Z + n_Z < end_Z)
+        of_it_ZxK = is_taken_Z[:, None] & (nth_K < n_Z[:, None])
+        at_ZxK = tf.where(of_it_ZxK, start_Z[:, None] + nth_K, size)
+        made_N = tf.tensor_scatter_nd_max(made_N, at_ZxK[..., None], tf.ones_like(at_ZxK))
+        next_Z = start_Z + n_Z + n_Z * context - before_Z
+        return v + 1, tf.where(is_taken_Z, next_Z, end_Z), left_Z - tf.where(is_taken_Z, n_Z, 0), made_N
+
+    def goes_on(v: tf.Tensor, at_Z: tf.Tensor, left_Z: tf.Tensor, made_N: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_any((at_Z < end_Z) & (left_Z > 0))
+
+    state = (tf.constant(0), first_Z, goals_Z, tf.zeros([size + 1], tf.int32))
+    return tf.while_loop(goes_on, draw, state)[3][:-1]
+
+
+def _filled(keys_Z: tf.Tensor, ngrams: tf.RaggedTensor, goals_Z: tf.Tensor) -> tf.Tensor:
+    """The n-grams, and places drawn besides up to the goals: bool [N]."""
+    ngrams_ZxW = ngrams.to_tensor(-1)
+    number = tf.range(tf.shape(ngrams_ZxW)[1])[None]
+    priority_ZxW = tf.cast(bits(keys_Z, number), tf.int64) * 2**31 + tf.cast(number, tf.int64)  # none twice
+    nowhere, first = tf.constant(-1, tf.int64), tf.constant(tf.int64.max, tf.int64)
+    priority_ZxW = tf.where(ngrams_ZxW > 0, first, tf.where(ngrams_ZxW < 0, nowhere, priority_ZxW))
+    most = tf.minimum(tf.reduce_max(tf.concat([goals_Z, [1]], 0)), tf.shape(number)[1])
+    best_ZxP = tf.math.top_k(priority_ZxW, most).values
+    least_Z = tf.gather(best_ZxP, tf.minimum(goals_Z, most) - 1, batch_dims=1)
+    is_chosen_ZxW = (priority_ZxW >= least_Z[:, None]) & (goals_Z > 0)[:, None]
+    return tf.boolean_mask(is_chosen_ZxW, ngrams_ZxW >= 0)
+
+
+def _shuffled(keys_Z: tf.Tensor, zones: tf.RaggedTensor, size: int) -> tf.Tensor:
+    """The place of each token in its zone, every `size` of them permuted: int32 [N]."""
+    real_ZxW = tf.sequence_mask(zones.row_lengths())
+    number = tf.range(tf.shape(real_ZxW)[1])[None]
+    run = tf.cast(number // size, tf.int64)
+    clock_ZxW = tf.cast(bits(keys_Z, number), tf.int64) + run * 2**31
+    clock_ZxW = tf.where(real_ZxW, clock_ZxW, tf.int64.max)
+    return tf.boolean_mask(_inverse(tf.argsort(clock_ZxW, stable=True)), real_ZxW)
+
+
+def _inverse(order_ZxW: tf.Tensor) -> tf.Tensor:
+    """The inverse of each row's permutation."""
+    rows, width = tf.unstack(tf.shape(order_ZxW))
+    at = tf.reshape(order_ZxW + tf.range(rows)[:, None] * width, [-1, 1])
+    return tf.reshape(tf.scatter_nd(at, tf.tile(tf.range(width), [rows]), [rows * width]), [rows, width])

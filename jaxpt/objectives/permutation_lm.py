@@ -1,0 +1,217 @@
+"""XLNet's objective: predict some tokens of a text in a random order, each from all those before it in that order.
+
+    text     the running text goes on  A of it [SEP] B [SEP] [CLS]        types 0 … 0 1 1 2
+    ranks     -1     0     -1   -1  2                                     "running" sees the, text, goes; "on" sees all
+
+About one token in six is a target; the others are context to all. A query stream, which knows a target's place and not
+the token, predicts it from the content stream of lower ranks. With memory, the states of the text before a row's are
+seen too: row b of a batch goes on with row b of the batch before, `reuse_length` tokens further on.
+`jaxpt.data.preprocessors.permutation_lm` has the rules. XLNet's program feeds half of the rows reversed (`bi_data`,
+written for TPUs): here all run forward. Paper: https://arxiv.org/abs/1906.08237
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from jaxpt.config import ModelConfig, PositiveInt
+from jaxpt.errors import UserError
+from jaxpt.objectives.base import Call, Objective, Pipeline, Vocabulary
+
+if TYPE_CHECKING:
+    import flax.linen as nn
+    import jax
+    import numpy as np
+
+    from jaxpt.objectives.base import Batch, Metrics
+
+
+class PermutationLM(Objective):
+    """Hyperparameters of permutation LM; the defaults are XLNet's."""
+
+    family: ClassVar[str] = "encoder"
+    baseline: ClassVar[str] = "unigram"
+    probe_name: ClassVar[str] = "predicted tokens"
+
+    kind: Literal["permutation_lm"] = "permutation_lm"
+    num_predict: PositiveInt | None = None
+    """Tokens chosen in an example, SEP and CLS among them, which carry no loss; by default length / `context`, rounded
+    down (85 at 512, XLNet's)."""
+    max_ngram: PositiveInt = 5
+    """Most tokens of an n-gram; n is drawn with p ∝ 1/n."""
+    context: PositiveInt = 6
+    """Tokens of context around an n-gram for each of its tokens (K, XLNet's `mask_alpha`)."""
+    reuse_length: PositiveInt | None = None
+    """The first so many tokens are the running text, which is permuted by itself and goes into the memory, and by which
+    the next record is further on; half of the length by default (256 at 512)."""
+    permutation_size: PositiveInt | None = None
+    """Tokens that are permuted together; the smaller part of the length by default (256 at 512)."""
+    inputs: Literal["pairs", "windows"] = "pairs"
+    """`pairs`: running text with A, then B, which goes on from A or (50 %) is drawn from the corpus, as in XLNet's
+    data, though nothing is asked about it; `windows`: running text alone, then SEP and CLS."""
+    memory: bool = True
+    """Carry the model's memory (`model.memory_length`, `model.reuse_length`) from batch to batch, each row its own.
+    Where a row comes to the end of a document or of an epoch, the old memory stays, as in XLNet's program. False:
+    records in random order, no memory."""
+
+    @property
+    def carries(self) -> bool:
+        return self.memory
+
+    def predictions(self, length: int) -> int:
+        """Size of the masked features."""
+        return self.num_predict or length // self.context
+
+    def reused(self, length: int) -> int:
+        """Tokens of running text."""
+        return self.reuse_length or length // 2
+
+    def permuted(self, length: int) -> int:
+        """Tokens that are permuted together."""
+        return self.permutation_size or min(self.reused(length), length - self.reused(length))
+
+    def coefficients(self) -> dict[str, float]:
+        return {"permutation_lm": 1.0}
+
+    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
+        for name in ("cls", "sep"):
+            if getattr(vocabulary, name) is None:
+                wanted = f"{self.kind} needs a vocabulary with [{name.upper()}]"
+                raise UserError(f"{wanted}; data.tokenizer.kind: wordpiece has it")
+        self._check_model(model)
+        if length < 12:
+            raise UserError(f"data.length: {length} is too short for {self.kind}, at least 12 is needed")
+        reuse = self.reused(length)
+        if reuse > length - 5:
+            raise UserError(
+                f"objective.reuse_length: {reuse} leaves no room for A, B, SEP, SEP and CLS in data.length {length}"
+            )
+        if self.predictions(length) > length - 3:
+            n = self.predictions(length)
+            raise UserError(f"objective.num_predict: {n} is more than fit into data.length {length}")
+        if self.permuted(length) > min(reuse, length - reuse):
+            raise UserError(
+                f"objective.permutation_size: {self.permuted(length)} is more than the smaller of the parts permuted "
+                f"by themselves, {reuse} and {length - reuse} tokens"
+            )
+        if self.memory and model.reuse_length != reuse:
+            raise UserError(
+                f"model.reuse_length: {model.reuse_length} must be the {reuse} tokens by which a row goes on "
+                "(objective.reuse_length, by default half of data.length): the memory holds the text before"
+            )
+
+    def _check_model(self, model: ModelConfig) -> None:
+        """Raises UserError where the model has no two streams, or no memory of one size."""
+        if not hasattr(model.build(), "streams"):
+            raise UserError(
+                f"model.kind: {model.kind} has one stream, objective.kind: {self.kind} needs a content and a query "
+                "stream; model.kind: xlnet has them"
+            )
+        if self.memory and model.memory_length is None:
+            raise UserError(
+                "objective.memory wants model.memory_length (XLNet: 384 at data.length 512); "
+                "objective.memory=false does without"
+            )
+
+    def check_packing(self) -> None:
+        raise UserError(f"data.packing: objective.kind: {self.kind} fills every row with one record")
+
+    def carry(self, model: nn.Module, rows: int) -> Any:
+        if not self.memory:
+            return None
+        import jax
+        import jax.numpy as jnp
+
+        from jaxpt.models import base
+
+        self._check_model(model.config)
+        tokens = jax.ShapeDtypeStruct((rows, 1), jnp.int32)
+        variables = {"params": base.shapes(model)}
+        memory = jax.eval_shape(lambda v, x: model.apply(v, x, method="streams")[2], variables, tokens)
+        size = model.config.memory_length
+        return jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct((rows, x.shape[0], size, *x.shape[3:]), x.dtype), memory
+        )  # fmt: skip
+
+    def features(self, length: int) -> dict[str, tuple[tuple[int, ...], str]]:
+        n = self.predictions(length)
+        sequence = ("encoder_input_tokens", "encoder_token_types", "encoder_segment_ids", "encoder_order")
+        masked = {"masked_positions": "int32", "masked_targets": "int32", "masked_weights": "float32"}
+        return {
+            **dict.fromkeys(sequence, ((length,), "int32")),
+            **{name: ((n,), dtype) for name, dtype in masked.items()},
+        }
+
+    def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
+        special = {"cls": vocabulary.cls, "sep": vocabulary.sep}
+        reuse = self.reused(length)
+        permute = {
+            "reuse": reuse,
+            "predictions": self.predictions(length),
+            "permutation_size": self.permuted(length),
+            "max_ngram": self.max_ngram,
+            "context": self.context,
+        }
+        return Pipeline(
+            prepare=self._prepare(length, vocabulary.eos, special, seed),
+            present=(
+                Call("permutation_lm.permute", permute | special),
+                Call("features.encoder", {"length": length, "max_predictions": self.predictions(length)}),
+            ),
+        )
+
+    def _prepare(self, length: int, separator: int | None, special: dict[str, Any], seed: int) -> tuple[Call, ...]:
+        """From documents to records."""
+        reuse = self.reused(length)
+        if self.inputs == "pairs":
+            pairs = {"length": length, "reuse": reuse, "seed": seed, "separator": separator}
+            return Call("documents.tokenize_sentences"), Call("permutation_lm.segments", pairs | special)
+        room = length - 2
+        overlap = room - reuse if self.memory else 0
+        windows = {"length": room, "join": True, "separator": separator, "overlap": overlap, "shortest": room}
+        return Call("documents.tokenize"), Call("windows.cut", windows), Call("permutation_lm.close", special)
+
+    def probe(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
+        return batch["masked_weights"]
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        return {"permutation_lm": batch["masked_weights"].sum()}
+
+    def loss(
+        self,
+        model: nn.Module,
+        params: Any,
+        batch: Batch,
+        rngs: dict[str, jax.Array] | None = None,
+        carry: Any = None,
+    ) -> Any:
+        import jax
+        import jax.numpy as jnp
+
+        from jaxpt.losses import token_loss
+        from jaxpt.objectives.base import apply
+
+        turned = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), carry)  # rows first ⇄ layers first
+        _, query, memory = apply(
+            model,
+            params,
+            "streams",
+            batch["encoder_input_tokens"],
+            token_types=batch["encoder_token_types"],
+            segment_ids=batch["encoder_segment_ids"],
+            ranks=batch["encoder_order"],
+            targets=batch["masked_positions"],
+            memory=turned,
+            rngs=rngs,
+        )
+        total, metrics = token_loss(
+            lambda x: apply(model, params, "logits", x, padded=True),
+            query,
+            batch["masked_targets"],
+            batch["masked_weights"],
+            probe_weights=batch.get("probe_weights"),
+            z_loss=self.z_loss,
+            chunk=self.loss_chunk,
+        )
+        sums: tuple[dict[str, jax.Array], Metrics] = {"permutation_lm": total}, metrics
+        return sums if carry is None else (*sums, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), memory))
