@@ -48,11 +48,14 @@ def make(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mes
     sizes = [len(devices) // known if size == -1 else size for size in sizes]
     auto, slices = (AxisType.Auto,) * len(AXES), len({getattr(device, "slice_index", 0) for device in devices})
     if slices == 1:
-        return jax.make_mesh(sizes, AXES, axis_types=auto, devices=devices)
+        # Not jax.make_mesh, which refuses an axis that takes a part of a physical one: 8 × 8 of 4 × 4 × 4 chips.
+        arranged = mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
+        return Mesh(arranged, AXES, axis_types=auto)
     if sizes[0] % slices:
         raise UserError(f"mesh.data={sizes[0]}: must be a multiple of the {slices} slices: only data goes between them")
     inside, between = (sizes[0] // slices, *sizes[1:]), (slices, *(1,) * (len(AXES) - 1))
-    return Mesh(mesh_utils.create_hybrid_device_mesh(inside, between, devices), AXES, axis_types=auto)
+    arranged = mesh_utils.create_hybrid_device_mesh(inside, between, devices, allow_split_physical_axes=True)
+    return Mesh(arranged, AXES, axis_types=auto)
 
 
 @contextlib.contextmanager

@@ -48,6 +48,23 @@ def test_only_data_goes_from_slice_to_slice():
         meshes.make(MeshConfig(data=1, fsdp=16), chips)
 
 
+@dataclasses.dataclass(frozen=True)
+class TorusChip(Chip):
+    """What `make` looks at in a chip of a TPU's torus."""
+
+    platform: str = "tpu"
+    device_kind: str = "TPU v5"
+    coords: tuple[int, ...] = ()
+    core_on_chip: int = 0
+
+
+@pytest.mark.parametrize("sizes", [{"fsdp": 8}, {"fsdp": 32, "tensor": 2}, {"data": 4, "fsdp": 8, "tensor": 2}])
+def test_an_axis_may_take_a_part_of_a_torus(sizes):
+    chips = [TorusChip(n, 0, coords=(n % 4, n // 4 % 4, n // 16)) for n in range(64)]
+    mesh = meshes.make(MeshConfig(**sizes), chips)
+    assert mesh.size == 64 and {chip.id for chip in mesh.devices.flat} == set(range(64))
+
+
 def test_constraints_take_effect_inside_use():
     import flax.linen as nn
     import jax.numpy as jnp
