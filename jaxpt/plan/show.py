@@ -100,7 +100,8 @@ def _collectives(phase: dict[str, Any]) -> Table:
     )
     for one in phase["collectives"]:
         axes = " × ".join(one["axes"]) or "others"
-        table.add_row(one["kind"], axes, one["network"], str(one["count"]), _bytes(one["bytes"]), _bytes(one["sent"]))
+        network = one["network"] if phase["platform"] == "tpu" else "-"
+        table.add_row(one["kind"], axes, network, str(one["count"]), _bytes(one["bytes"]), _bytes(one["sent"]))
     return table
 
 
