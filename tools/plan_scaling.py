@@ -1,7 +1,7 @@
 """What a device does as devices are added, with the same rows on each: FLOPs and bytes that it sends, by plan.
 
 Command: python tools/plan_scaling.py CONFIG ROWS TOPOLOGY … [key=value …]
-Example: python tools/plan_scaling.py configs/pretrain/t5_1_1_base.yaml 8 v5p:2x2x2 v5p:4x4x4 v5p:4x8x8 v5p:8x8x16 mesh.fsdp=8
+Example: python tools/plan_scaling.py configs/pretrain/bert_base.yaml 8 v5p:2x2x2 v5p:4x4x4 v5p:8x8x16 mesh.fsdp=8
 
 Theory, for a mesh of data d × fsdp f and W bytes of gathered parameters: every pass over the layers gathers W·(f-1)/f,
 their gradients are scattered once, W·(f-1)/f, and summed over data, 2·W/f·(d-1)/d. Only the last depends on d, and
