@@ -132,6 +132,6 @@ def _search(
             json.dumps([{**row, "seconds": row["seconds"] if row["seconds"] < 1e9 else None} for row in rows], indent=2)
         )
     else:
-        show.ranked(found, console)
+        show.ranked(config, found, console)
     if not any(t.measured is not None and t.measured.fits for t in found):
         raise UserError(f"nothing that was tried fits {where}; it needs more devices")

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from jaxpt.config import Config
 from jaxpt.plan.search import Tried
 
 PARTS = {
@@ -135,23 +136,28 @@ def tried(one: Tried) -> str:
     return f"{settings}: {one.reason}"
 
 
-def ranked(found: Sequence[Tried], console: Console) -> None:
-    """Prints what a search found, the best first."""
+def ranked(config: Config, found: Sequence[Tried], console: Console) -> None:
+    """Prints what a search found, the best first, with the settings that differ from the recipe's."""
     table = Table("step", "memory", "rows a device", "settings", "why", box=None, pad_edge=False)
     for one in found:
         measured = one.measured
         rows = "-"
         if measured is not None:
-            accumulation = int(one.settings.get("train.accumulation", 1))
+            accumulation = int(one.settings.get("train.accumulation", config.train.accumulation))
             rows = str(measured.rows // (measured.mesh["data"] * measured.mesh["fsdp"]) // accumulation)
         table.add_row(
             "-" if one.seconds == float("inf") else _time(one.seconds),
             "-" if measured is None else _bytes(measured.total),
             rows,
-            Text(" ".join(f"{key}={value}" for key, value in one.settings.items() if value != 1)),
+            Text(" ".join(f"{key}={value}" for key, value in one.settings.items() if value != _own(config, key))),
             Text(one.reason),
         )
     console.print(table)
+
+
+def _own(config: Config, key: str) -> Any:
+    section, _, name = key.partition(".")
+    return getattr(getattr(config, section), name)
 
 
 def _print(console: Console, text: str) -> None:

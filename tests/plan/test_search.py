@@ -117,6 +117,14 @@ def test_search_ranks_what_fits_by_the_least_time_of_a_step(compiler, capsys):
     assert {(fsdp, tensor) for _, fsdp, tensor, *_ in seen} >= {(1, 1), (16, 1), (8, 2)}
 
 
+def test_search_prints_what_differs_from_the_recipe(compiler, capsys):
+    compiler(state=2, temporaries=16)
+    command.plan(config(mesh={"data": 1, "fsdp": 16}), "v5e:4x4", searching=3)
+    out = capsys.readouterr().out
+    assert "mesh.data=16 mesh.fsdp=1" in out  # not hidden: the recipe has others
+    assert "rows a device" in out and "bounds it" in out
+
+
 def test_search_wants_a_topology():
     with pytest.raises(UserError, match="want a --topology"):
         command.plan(config(), searching=3)
