@@ -7,12 +7,22 @@ Nothing here imports jax or tensorflow. The hyperparameters of a model or an obj
 Every field is one of three: *identity* (the default: a resume under another value is refused), *execution* (free to
 change: mesh, accumulation, readers) or *extensible* (the end of the run).
 
-  files    YAML, `base:`, overrides         tree     the settings
+  files    YAML, `base:`, overrides         tree     the settings (`devices`: mesh and processes; `fields`)
   check    plain values → tree, phases      explain  errors in one line
   kinds    `kind` → class                   roles    what a resume may change
 """
 
 from jaxpt.config.check import at_phase, build, dump, phase_of, phase_starts
+from jaxpt.config.devices import DistributedConfig, MeshConfig, RulesConfig
+from jaxpt.config.fields import (
+    Fraction,
+    Frozen,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    execution,
+    extensible,
+)
 from jaxpt.config.files import load, to_yaml
 from jaxpt.config.kinds import kinds, resolve
 from jaxpt.config.roles import differences
@@ -22,26 +32,17 @@ from jaxpt.config.tree import (
     CheckpointConfig,
     Config,
     DataConfig,
-    DistributedConfig,
-    Fraction,
-    Frozen,
     InitConfig,
     LogConfig,
-    MeshConfig,
     MixtureTask,
     ModelConfig,
-    NonNegativeInt,
     ObjectiveConfig,
     OptimizerConfig,
     Phase,
-    PositiveFloat,
-    PositiveInt,
     ScheduleConfig,
     SourceConfig,
     TokenizerConfig,
     TrainConfig,
-    execution,
-    extensible,
 )
 
 __all__ = [
@@ -63,6 +64,7 @@ __all__ = [
     "Phase",
     "PositiveFloat",
     "PositiveInt",
+    "RulesConfig",
     "ScheduleConfig",
     "SourceConfig",
     "TokenizerConfig",

@@ -7,8 +7,9 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 
+from jaxpt.config.fields import Frozen
 from jaxpt.config.kinds import nearest, resolve
-from jaxpt.config.tree import Config, Frozen, ModelConfig, ObjectiveConfig
+from jaxpt.config.tree import Config, ModelConfig, ObjectiveConfig
 from jaxpt.errors import UserError
 
 _WANTED = {

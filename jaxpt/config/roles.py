@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from jaxpt.config.check import dump
+from jaxpt.config.fields import Frozen
 from jaxpt.config.plain import leaves
-from jaxpt.config.tree import Config, Frozen
+from jaxpt.config.tree import Config
 
 
 def differences(old: Config, new: Config, role: str = "identity") -> list[tuple[str, Any, Any]]:

@@ -10,8 +10,9 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, model_validator
 
 from jaxpt.config.explain import explain
+from jaxpt.config.fields import Frozen, PositiveInt
 from jaxpt.config.files import origin_of, override, read
-from jaxpt.config.tree import Frozen, PositiveInt, strictly
+from jaxpt.config.tree import strictly
 from jaxpt.errors import UserError
 
 

@@ -8,10 +8,7 @@ from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
-    AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     SerializeAsAny,
     WithJsonSchema,
@@ -19,29 +16,10 @@ from pydantic import (
     model_validator,
 )
 
+from jaxpt.config.devices import DistributedConfig, MeshConfig
+from jaxpt.config.fields import Fraction, Frozen, NonNegativeInt, PositiveInt, execution, extensible
 from jaxpt.config.kinds import kinds, resolve
 from jaxpt.config.plain import leaves
-
-PositiveInt = Annotated[int, Field(gt=0)]
-NonNegativeInt = Annotated[int, Field(ge=0)]
-PositiveFloat = Annotated[float, Field(gt=0)]
-Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-
-
-def execution(default: Any, **kwargs: Any) -> Any:
-    """A field that changes how a run is carried out, not what it computes: free to change on a resume."""
-    return Field(default, json_schema_extra={"role": "execution"}, **kwargs)
-
-
-def extensible(default: Any, **kwargs: Any) -> Any:
-    """A field that says when a run ends: a finished run may be continued under a larger value."""
-    return Field(default, json_schema_extra={"role": "extensible"}, **kwargs)
-
-
-class Frozen(BaseModel):
-    """A part of the tree: frozen, no unknown keys, no silent conversion of types."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=())
 
 
 class ModelConfig(Frozen):
@@ -264,94 +242,6 @@ class CheckpointConfig(Frozen):
     """Keep those whose step divides by this for good."""
     verify: Literal["contents", "sizes"] = execution("contents")
     """What is compared with a checkpoint's checksums before it is read: all bytes, or the files' names and sizes."""
-
-
-def _axis(size: int) -> int:
-    if size != -1 and size < 1:
-        raise ValueError(f"wants a number of devices above 0, or -1 for what is left, got {size}")
-    return size
-
-
-Axis = Annotated[int, AfterValidator(_axis)]
-
-
-MeshAxes = tuple[Literal["data", "fsdp", "sequence", "tensor"], ...] | None
-
-
-class RulesConfig(Frozen):
-    """Mesh axes over which a logical axis is cut, outermost first; [] keeps it whole.
-
-    What is left out goes by `mesh.preset`. Rows of a batch lie over data and fsdp whatever the table says.
-    """
-
-    vocab: MeshAxes = execution(None)
-    """Rows of the embedding tables."""
-    embed: MeshAxes = execution(None)
-    """The model's width, in kernels and tables."""
-    heads: MeshAxes = execution(None)
-    """Heads times their width, in the kernels of attention."""
-    mlp: MeshAxes = execution(None)
-    """Width inside the feed-forward blocks."""
-    layers: MeshAxes = execution(None)
-    """The layers of a scanned stack."""
-    positions: MeshAxes = execution(None)
-    """Rows of a position table."""
-    norm: MeshAxes = execution(None)
-    """Vectors of the model's width, such as norms and biases."""
-    length: MeshAxes = execution(None)
-    """Activations inside of attention and feed-forward: positions."""
-    residual_length: MeshAxes = execution(None)
-    """Activations between blocks: positions."""
-    act_embed: MeshAxes = execution(None)
-    """Activations between blocks: the model's width."""
-    act_heads: MeshAxes = execution(None)
-    """Activations: heads."""
-    act_mlp: MeshAxes = execution(None)
-    """Activations: width inside the feed-forward blocks."""
-    act_vocab: MeshAxes = execution(None)
-    """Logits: the vocabulary."""
-
-
-class MeshConfig(Frozen):
-    """Sizes of the device mesh's axes; -1, on one of them, takes what is left."""
-
-    data: Axis = execution(-1)
-    """Copies of the model, each with its part of the batch."""
-    fsdp: Axis = execution(1)
-    """Parts that parameters, optimizer state and batch are cut into."""
-    sequence: Axis = execution(1)
-    """Parts that the length is cut into, for long texts: queries stay where they are, keys and values are gathered. Of
-    two lengths (encoder, decoder) one that it does not divide stays whole."""
-    tensor: Axis = execution(1)
-    """Parts that heads, feed-forward widths and the vocabulary are cut into."""
-    preset: Literal["default", "replicated", "megatron"] = execution("default")
-    """Table from logical to mesh axes: `default`; `replicated`, parameters whole on all devices; `megatron`, what lies
-    between blocks is cut along the length over `tensor` as well."""
-    rules: RulesConfig = RulesConfig()
-    """Changes to that table, such as {embed: [fsdp, data]}."""
-
-    @model_validator(mode="after")
-    def _one_free_axis(self) -> Self:
-        if [self.data, self.fsdp, self.sequence, self.tensor].count(-1) > 1:
-            raise ValueError("-1 (what is left) may stand on one axis only")
-        return self
-
-
-class DistributedConfig(Frozen):
-    """How the processes of a run find each other; none of it is saved with the run.
-
-    Without it Slurm's `srun` and the metadata of TPUs are asked.
-    """
-
-    coordinator: str | None = execution(None)
-    """Address of process 0, `host:port`, for all others to find; without it this process is alone. Else from
-    `JAXPT_COORDINATOR`."""
-    processes: PositiveInt | None = execution(None)
-    """How many there are; else from `JAXPT_PROCESSES`. 1: this one alone, whatever the environment says."""
-    process: NonNegativeInt | None = execution(None)
-    """Which of them this is, from 0; else from `JAXPT_PROCESS`."""
-    timeout: PositiveInt = execution(300)
-    """Seconds to wait for the others at the start."""
 
 
 class InitConfig(Frozen):

@@ -60,7 +60,7 @@ def table(config: MeshConfig) -> Table:
       {logical axis: mesh axes, outermost first}.
 
     Example:
-      >>> from jaxpt.config.tree import RulesConfig
+      >>> from jaxpt.config import RulesConfig
       >>> table(MeshConfig(preset="megatron", rules=RulesConfig(embed=("data",))))["embed"]
       ('data',)
     """

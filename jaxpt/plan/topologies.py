@@ -49,8 +49,8 @@ class Chip:
 # Peaks: docs.cloud.google.com/tpu/docs/{v4,v5e,v5p,v6e,tpu7x}, read in 2026. ICI is given there as 2,400, 1,600, 4,800
 # and 3,200 Gbit/s of a chip, and for a tpu7x as 1,200 GB/s of both directions; DCN of a chip as 50, 25 (two cards of
 # 100 Gbit/s to 8 chips), 50, 100 and 100 Gbit/s.
-# Prices and power are rough: on-demand dollars of about 2025 and watts with the host's share, from memory and not from a
-# list that was read. `--price` and `--watts` take what holds for you.
+# Prices and power are rough: on-demand dollars of about 2025, watts with the host's share; no list was read for them.
+# `--price` and `--watts` take what holds for you.
 CHIPS = {
     "v4": Chip(275e12, int(30.75 * GIB), 1228e9, 300e9, 6.25e9, 3.22, 300, dimensions=3, variant="megacore"),
     "v5e": Chip(197e12, int(15.75 * GIB), 819e9, 200e9, 3.125e9, 1.20, 250),

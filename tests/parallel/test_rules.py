@@ -2,8 +2,7 @@ import jax
 import pytest
 from jax.sharding import AxisType, PartitionSpec
 
-from jaxpt.config import MeshConfig
-from jaxpt.config.tree import RulesConfig
+from jaxpt.config import MeshConfig, RulesConfig
 from jaxpt.errors import UserError
 from jaxpt.parallel import rules
 
