@@ -121,36 +121,44 @@ def prepare(
 
     names = [f"{part.name}/{split}" if len(parts) > 1 else split for split in _SPLITS for part in parts]
     named = dict(zip(names, (store for split in _SPLITS for store in stores[split])))
+    given = {part.name: of_source for part, of_source in zip(parts, known)}
     return Data(
         tokenizer=tokenizer,
         vocabulary=vocabulary,
         train=streams["train"],
         validation=streams["validation"],
         stores=named,
-        tasks={
-            part.name: make_task(part.name, source, pipeline, features, ours) for part, source in zip(parts, sources)
-        },
-        fingerprint={
-            "source": _one_or_named({part.name: of_source for part, of_source in zip(parts, known)}),
-            "tokenizer": tokenizer.digest(),
-            "records": {name: store.checksum for name, store in named.items()},
-            "pipeline": _describe(pipeline),
-            "mixture": dict(zip((part.name for part in parts), streams["train"].mixture.quotas)),
-            "packing": data.packing,
-            "noise_copies": objective.copies(),
-            "length": data.length,
-            "batch_size": data.batch_size,
-            "seed": config.seed,
-            "phase": phase,
-        },
+        tasks={p.name: make_task(p.name, source, pipeline, features, ours) for p, source in zip(parts, sources)},
+        fingerprint=_fingerprint(config, phase, given, tokenizer, named, pipeline, streams["train"]),
         summary={name: _counts(store) for name, store in named.items()},
         text_per_row=_text_per_row(objective, streams["train"]),
     )
 
 
-def _one_or_named(values: dict[str, Any]) -> Any:
-    """The value of a single task, or those of all by their names."""
-    return values if len(values) > 1 else next(iter(values.values()))
+def _fingerprint(
+    config: Config,
+    phase: int,
+    sources: dict[str, Any],
+    tokenizer: Tokenizer,
+    stores: dict[str, Store],
+    pipeline: Pipeline,
+    train: Stream,
+) -> dict[str, Any]:
+    """All that determines the stream: a run goes on with equal ones only. `sources`: what each task's files hold."""
+    data = config.data
+    return {
+        "source": sources if len(sources) > 1 else next(iter(sources.values())),
+        "tokenizer": tokenizer.digest(),
+        "records": {name: store.checksum for name, store in stores.items()},
+        "pipeline": _describe(pipeline),
+        "mixture": dict(zip(sources, train.mixture.quotas)),
+        "packing": data.packing,
+        "noise_copies": config.objective.copies(),
+        "length": data.length,
+        "batch_size": data.batch_size,
+        "seed": config.seed,
+        "phase": phase,
+    }
 
 
 def cache_root(config: Config) -> Path:

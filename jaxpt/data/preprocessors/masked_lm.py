@@ -96,13 +96,7 @@ def mask(
         place_RxP, real_RxP = choose(derived(keys, 1), sizes_R, n_R)
     else:
         starts_V = np.ones(vocab_size, bool) if unit == "run" else word_starts(vocabulary)
-
-        def chosen(keys_R: np.ndarray, *text: np.ndarray) -> np.ndarray:
-            *text, n_R = text
-            return units.choose(keys_R, units.words(*text, starts_V), n_R, unit, shares)
-
-        text = [derived(keys, 1), tokens_N, candidates, first_R1, n_R]
-        place_RxP = tf.ensure_shape(tf.numpy_function(chosen, text, tf.int32, stateful=False), [None, None])
+        place_RxP = _choose_units(derived(keys, 1), tokens_N, candidates, first_R1, n_R, starts_V, unit, shares)
         real_RxP = place_RxP < tf.int32.max
     place_M = tf.boolean_mask(first_R1[:-1, None] + tf.where(real_RxP, place_RxP, 0), real_RxP)
     at_M = tf.gather(candidates, place_M)
@@ -111,12 +105,9 @@ def mask(
     positions_M = tf.cast(at_M - tf.gather(start_R, record_M), tf.int32)
 
     number = tf.range(tf.shape(place_RxP)[1])[None]
-    draw_RxP = uniform(derived(keys, 2), number)
-    draw_M = tf.boolean_mask(draw_RxP, real_RxP)
+    draw_M = tf.boolean_mask(uniform(derived(keys, 2), number), real_RxP)
     if unit == "span":
-        goes_on_M = (at_M[1:] == at_M[:-1] + 1) & (record_M[1:] == record_M[:-1])
-        first_M = tf.concat([[True], ~goes_on_M], 0)[: tf.size(at_M)]
-        draw_M = tf.gather(tf.boolean_mask(draw_M, first_M), tf.cumsum(tf.cast(first_M, tf.int32)) - 1)
+        draw_M = _one_for_each_run(draw_M, at_M, record_M)
     random_M = _random_ids(vocab_size, never, tf.boolean_mask(bits(derived(keys, 3), number), real_RxP))
     shown_M = tf.where(draw_M < mask_probability + random_probability, random_M, targets_M)
     shown_M = tf.where(draw_M < mask_probability, mask, shown_M)
@@ -137,6 +128,27 @@ def _count(rounding: Rounding, rate: float, lengths_R: tf.Tensor, sizes_R: tf.Te
     if rounding == "nearest":
         return tf.maximum(tf.cast(tf.round(exact_R), tf.int32), 1)
     return tf.cast(tf.floor(exact_R + tf.cast(uniform(derived(keys, 4), [[0]])[:, 0], tf.float64)), tf.int32)
+
+
+def _choose_units(
+    keys: tf.Tensor, tokens_N: tf.Tensor, candidates: tf.Tensor, first_R1: tf.Tensor, n_R: tf.Tensor,
+    starts_V: np.ndarray, unit: units.Unit, shares: Sequence[float],
+) -> tf.Tensor:  # fmt: skip
+    """Places among each record's candidates that words, n-grams, spans or runs take: int32 [R, P], filled up."""
+
+    def chosen(keys_R: np.ndarray, *text: np.ndarray) -> np.ndarray:
+        *text, n_R = text
+        return units.choose(keys_R, units.words(*text, starts_V), n_R, unit, shares)
+
+    text = [keys, tokens_N, candidates, first_R1, n_R]
+    return tf.ensure_shape(tf.numpy_function(chosen, text, tf.int32, stateful=False), [None, None])
+
+
+def _one_for_each_run(draw_M: tf.Tensor, at_M: tf.Tensor, record_M: tf.Tensor) -> tf.Tensor:
+    """Each unbroken run of chosen pieces has the draw of its first piece."""
+    goes_on_M = (at_M[1:] == at_M[:-1] + 1) & (record_M[1:] == record_M[:-1])
+    first_M = tf.concat([[True], ~goes_on_M], 0)[: tf.size(at_M)]
+    return tf.gather(tf.boolean_mask(draw_M, first_M), tf.cumsum(tf.cast(first_M, tf.int32)) - 1)
 
 
 def _random_ids(vocab_size: int, never: Sequence[int], x: tf.Tensor) -> tf.Tensor:
