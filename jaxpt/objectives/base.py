@@ -255,6 +255,37 @@ class Objective(ObjectiveConfig):
         raise NotImplementedError
 
 
+class DecoderLoss(Objective):
+    """Base of objectives whose one loss is the cross-entropy of a decoder's targets."""
+
+    def coefficients(self) -> dict[str, float]:
+        return {self.kind: 1.0}
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        return {self.kind: batch["decoder_loss_weights"].sum()}
+
+    def sums(
+        self,
+        model: nn.Module,
+        params: Any,
+        hidden: jax.Array,
+        batch: Batch,
+        rngs: dict[str, jax.Array] | None = None,
+    ) -> tuple[dict[str, jax.Array], Metrics]:
+        from jaxpt.losses import token_loss
+
+        total, metrics = token_loss(
+            lambda x: apply(model, params, "logits", x, padded=True),
+            hidden,
+            batch["decoder_target_tokens"],
+            batch["decoder_loss_weights"],
+            probe_weights=batch.get("probe_weights"),
+            z_loss=self.z_loss,
+            chunk=self.loss_chunk,
+        )
+        return {self.kind: total}, metrics
+
+
 def carried_loss(
     objective: Objective,
     model: nn.Module,

@@ -15,25 +15,22 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from jaxpt.config import ModelConfig
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Call, Objective, Pipeline, Vocabulary
+from jaxpt.objectives.base import Call, DecoderLoss, Pipeline, Vocabulary
 
 if TYPE_CHECKING:
     import flax.linen as nn
     import jax
     import numpy as np
 
-    from jaxpt.objectives.base import Batch, Metrics
+    from jaxpt.objectives.base import Batch
 
 
-class DecoderLM(Objective):
+class DecoderLM(DecoderLoss):
     """Base of objectives whose one loss is the cross-entropy of a decoder's next tokens."""
 
     family: ClassVar[str] = "decoder"
     baseline: ClassVar[str] = "bigram"
     probe_name: ClassVar[str] = "all target tokens"
-
-    def coefficients(self) -> dict[str, float]:
-        return {self.kind: 1.0}
 
     def features(self, length: int) -> dict[str, tuple[tuple[int, ...], str]]:
         names = ("decoder_input_tokens", "decoder_target_tokens", "decoder_segment_ids", "decoder_positions")
@@ -41,9 +38,6 @@ class DecoderLM(Objective):
 
     def probe(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
         return batch["decoder_loss_weights"]
-
-    def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        return {self.kind: batch["decoder_loss_weights"].sum()}
 
     def hidden(
         self, model: nn.Module, params: Any, batch: Batch, rngs: dict[str, jax.Array] | None = None
@@ -61,28 +55,6 @@ class DecoderLM(Objective):
             **prefix,
             rngs=rngs,
         )
-
-    def sums(
-        self,
-        model: nn.Module,
-        params: Any,
-        hidden: jax.Array,
-        batch: Batch,
-        rngs: dict[str, jax.Array] | None = None,
-    ) -> tuple[dict[str, jax.Array], Metrics]:
-        from jaxpt.losses import token_loss
-        from jaxpt.objectives.base import apply
-
-        total, metrics = token_loss(
-            lambda x: apply(model, params, "logits", x, padded=True),
-            hidden,
-            batch["decoder_target_tokens"],
-            batch["decoder_loss_weights"],
-            probe_weights=batch.get("probe_weights"),
-            z_loss=self.z_loss,
-            chunk=self.loss_chunk,
-        )
-        return {self.kind: total}, metrics
 
 
 class CausalLM(DecoderLM):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from jaxpt.config import ModelConfig, PositiveInt
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Call, Objective, Pipeline, Vocabulary
+from jaxpt.objectives.base import Call, DecoderLoss, Pipeline, Vocabulary
 
 if TYPE_CHECKING:
     from typing import Any
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import jax
     import numpy as np
 
-    from jaxpt.objectives.base import Batch, Metrics
+    from jaxpt.objectives.base import Batch
 
 
 def encoder_decoder_features(inputs: int, targets: int) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -45,16 +45,10 @@ def encoder_decoder_features(inputs: int, targets: int) -> dict[str, tuple[tuple
     }
 
 
-class EncoderDecoder(Objective):
+class EncoderDecoder(DecoderLoss):
     """Base of objectives whose one loss is the cross-entropy of the decoder's targets."""
 
     family: ClassVar[str] = "encoder_decoder"
-
-    def coefficients(self) -> dict[str, float]:
-        return {self.kind: 1.0}
-
-    def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        return {self.kind: batch["decoder_loss_weights"].sum()}
 
     def hidden(
         self, model: nn.Module, params: Any, batch: Batch, rngs: dict[str, jax.Array] | None = None
@@ -74,28 +68,6 @@ class EncoderDecoder(Objective):
             **decoder,
             rngs=rngs,
         )
-
-    def sums(
-        self,
-        model: nn.Module,
-        params: Any,
-        hidden: jax.Array,
-        batch: Batch,
-        rngs: dict[str, jax.Array] | None = None,
-    ) -> tuple[dict[str, jax.Array], Metrics]:
-        from jaxpt.losses import token_loss
-        from jaxpt.objectives.base import apply
-
-        total, metrics = token_loss(
-            lambda x: apply(model, params, "logits", x, padded=True),
-            hidden,
-            batch["decoder_target_tokens"],
-            batch["decoder_loss_weights"],
-            probe_weights=batch.get("probe_weights"),
-            z_loss=self.z_loss,
-            chunk=self.loss_chunk,
-        )
-        return {self.kind: total}, metrics
 
 
 class TextDenoising(EncoderDecoder):
