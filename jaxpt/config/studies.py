@@ -57,7 +57,8 @@ class Row(Frozen):
     recipe: str | None = None
     """A recipe, relative to the study's file; the study's `recipe` by default."""
     set: Overrides = ()
-    """Keys of the recipe with their values, over the study's `set`."""
+    """Keys of the recipe with their values, over the study's `set`; `{study}` in them is the study's run_dir, so that a
+    row may begin from one before it."""
     paper: str | float | None = None
     """What was published for it, shown beside what was measured."""
 
@@ -92,7 +93,9 @@ class Study(Frozen):
     def overrides(self, row: Row) -> list[str]:
         """What is set over a row's recipe, its run_dir included; with a budget evaluations go by its steps."""
         often = [] if self.tokens is None else ["train.eval_every=null"]
-        return [*often, *self.set, *row.set, f"run_dir={json.dumps(str(Path(self.run_dir) / row.name))}"]
+        here = json.dumps(self.run_dir)[1:-1]  # the items are JSON
+        own = [item.replace("{study}", here) for item in row.set]
+        return [*often, *self.set, *own, f"run_dir={json.dumps(str(Path(self.run_dir) / row.name))}"]
 
 
 def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:

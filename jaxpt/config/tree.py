@@ -94,7 +94,8 @@ class SourceConfig(Frozen):
     field: str = "text"
     """JSONL, Parquet and TFDS: the field that holds the text."""
     fields: tuple[str, str] | None = None
-    """JSONL and Parquet: two fields, a text and its translation, for `objective.kind: translation_lm`."""
+    """JSONL and Parquet: two fields, a text and its translation, for `objective.kind: translation_lm`. The built-in
+    corpus has `code` and `en`: signatures of functions and what is said of them."""
     language: str | None = None
     """The text's language, as its token in the vocabulary is written (`de_DE`); `objective.kind: mbart` wants it."""
     task: str | None = None

@@ -1,7 +1,8 @@
 """The built-in corpus: English text that every CPython brings along.
 
 The topics of `help()` and the docstrings of the standard library: about 2 MB, enough for a first run with no network
-and no files. The library's sources are parsed, never imported.
+and no files. For objectives that want a text and its translation: signatures of functions and what their docstrings
+say of them. The library's sources are parsed, never imported.
 """
 
 from __future__ import annotations
@@ -18,6 +19,11 @@ from pathlib import Path
 
 # A line of * or = under a heading: a mark for the eye, and no text to learn from.
 _UNDERLINE = re.compile(r"^ *[*=~^-]{3,}\n", re.MULTILINE)
+
+_SENTENCE_END = re.compile(r"(?<=[.!?:])\s|\n\n")
+
+PAIR = ("code", "en")
+"""The fields of `pairs`, as `data.fields` names them."""
 
 _LEFT_OUT = {
     "__pycache__",
@@ -55,6 +61,32 @@ def documents() -> tuple[str, ...]:
     return tuple(text for text in texts if text)
 
 
+@functools.cache
+def pairs() -> tuple[tuple[str, str], ...]:
+    """Functions of the standard library and what they are said to do, always in the same order.
+
+    Returns:
+      For each documented function its signature and the first sentence of its docstring; no such pair twice.
+
+    Example:
+      >>> dict(pairs())["def shuffle(self, x)"]
+      'Shuffle list x in place, and return None.'
+    """
+    documented = (item for path in _sources() for item in _documented(path))
+    found = ((_signature(node), " ".join(_SENTENCE_END.split(text)[0].split())) for node, text in documented)
+    return tuple(dict.fromkeys((code, text) for code, text in found if code))
+
+
+def _signature(node: ast.AST) -> str:
+    """The line that a function begins with, without types; nothing of what is no function."""
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return ""
+    for argument in ast.walk(node.args):
+        if isinstance(argument, ast.arg):
+            argument.annotation = None
+    return f"def {node.name}({ast.unparse(node.args)})"
+
+
 def _sources() -> Iterator[Path]:
     """Files of the standard library's modules."""
     library = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")]
@@ -74,6 +106,11 @@ def _sources() -> Iterator[Path]:
 
 def _docstrings(path: Path) -> Iterator[str]:
     """Docstrings of a source file, in the order in which they stand there."""
+    return (text for _, text in _documented(path))
+
+
+def _documented(path: Path) -> Iterator[tuple[ast.AST, str]]:
+    """Whatever has a docstring in a source file, and the docstring, in the order in which they stand there."""
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError, OSError):
@@ -84,5 +121,5 @@ def _docstrings(path: Path) -> Iterator[str]:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = _UNDERLINE.sub("", inspect.cleandoc(ast.get_docstring(node, clean=False) or "")).strip()
             if text:
-                yield text
+                yield node, text
         todo.extend(reversed(list(ast.iter_child_nodes(node))))

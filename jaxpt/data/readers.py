@@ -195,8 +195,13 @@ def _blocks(path: str, mark: Mark) -> Iterator[tuple[int, str]]:
         yield number, "\n".join(block)
 
 
-def _document(texts: list[str]) -> str:
-    """A text, or two; none where one of the two is missing."""
+def document(texts: Sequence[str]) -> str:
+    """A text, or two with `PARTED` between them; none where one of the two is missing.
+
+    Example:
+      >>> document(["the cat sat", ""])
+      ''
+    """
     if len(texts) == 1:
         return texts[0]
     return PARTED.join(text.replace(PARTED, " ") for text in texts) if all(text.strip() for text in texts) else ""
@@ -220,7 +225,7 @@ def _jsonl(path: str, fields: Sequence[str], mark: Mark) -> Iterator[tuple[int, 
                 )
             if not isinstance(record[field], str):
                 raise UserError(f"{where}: field {field!r} wants a string, got {type(record[field]).__name__}")
-        text = _document([record[field] for field in fields])
+        text = document([record[field] for field in fields])
         yield number, text.encode("utf-8", "replace").decode()  # JSON can spell half a surrogate pair
 
 
@@ -249,7 +254,7 @@ def _parquet(path: str, fields: Sequence[str], mark: Mark) -> Iterator[tuple[int
             number, groups = mark.number, range(mark.offset, table.num_row_groups)
             for batch in table.iter_batches(batch_size=1024, columns=list(fields), row_groups=groups):
                 for values in zip(*(batch.column(field).to_pylist() for field in fields)):
-                    yield number, _document([value or "" for value in values])
+                    yield number, document([value or "" for value in values])
                     number += 1
     except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
         raise UserError(f"{path}: not a readable Parquet file ({str(error).splitlines()[0]})") from None

@@ -235,8 +235,9 @@ def open_source(data: DataConfig, examples: int | None = None) -> Source:
 
 
 def _open(data: DataConfig, examples: int | None) -> Source:
-    if data.fields is not None and (data.path is None or data.source in ("builtin", "text", "tfds", "task")):
-        raise UserError("data.fields: JSONL and Parquet files have fields; name such files with data.path")
+    is_builtin = data.source == "builtin" or (data.source == "auto" and data.path is None)
+    if data.fields is not None:
+        _check_fields(data.fields, data, is_builtin)
     if examples is not None:
         from jaxpt.data.examples import Examples
 
@@ -249,10 +250,10 @@ def _open(data: DataConfig, examples: int | None) -> Source:
         from jaxpt.data import foreign
 
         return Source(**foreign.task_documents(data))
-    if data.source == "builtin" or (data.source == "auto" and data.path is None):
+    if is_builtin:
         return Source(
             {"train": ["builtin"], "validation": ["builtin"]},
-            lambda path, mark: enumerate(builtin.documents()),
+            lambda path, mark: enumerate(_builtin(data.fields)),
             data.validation_fraction,
         )
     if data.path is None:
@@ -272,6 +273,24 @@ def _open(data: DataConfig, examples: int | None) -> Source:
         cut=lambda path, every: readers.marks(path, data, every),
         size=readers.size,
     )
+
+
+def _check_fields(fields: tuple[str, str], data: DataConfig, is_builtin: bool) -> None:
+    if is_builtin and set(fields) != set(builtin.PAIR):
+        raise UserError(
+            f"data.fields: the built-in corpus has {' and '.join(builtin.PAIR)}, not {' and '.join(fields)}; "
+            "other fields are those of JSONL and Parquet files, which data.path names"
+        )
+    if not is_builtin and (data.path is None or data.source in ("text", "tfds", "task")):
+        raise UserError("data.fields: JSONL and Parquet files have fields; name such files with data.path")
+
+
+def _builtin(fields: tuple[str, str] | None) -> Iterable[str]:
+    """Documents of the built-in corpus: texts, or pairs with their fields in this order."""
+    if fields is None:
+        return builtin.documents()
+    order = [builtin.PAIR.index(field) for field in fields]
+    return (readers.document([pair[place] for place in order]) for pair in builtin.pairs())
 
 
 def _expand(paths: str | tuple[str, ...], key: str) -> list[str]:

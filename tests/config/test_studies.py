@@ -47,6 +47,13 @@ def test_what_a_row_sets_is_over_what_all_set_is_over_the_recipe(path):
     assert a.data.path == "*.txt"
 
 
+def test_a_row_may_begin_from_another(path):
+    write(path, path.read_text().replace("seed: 2", "init_from: {path: '{study}/a'}"))
+    for run_dir in ("x", 'a "b"'):
+        study = load_study(path, [f"run_dir={run_dir}"])
+        assert load(study.rows[1].recipe, study.overrides(study.rows[1])).init_from.path == f"{run_dir}/a"
+
+
 def test_a_glob_adds_the_recipes_that_are_no_rows(tmp_path, recipe):
     write(tmp_path / "other.yaml", recipe.read_text())
     text = "question: q\nrecipes: '[or]*e*.yaml'\nrows: [{name: other, recipe: other.yaml, paper: 3}]"

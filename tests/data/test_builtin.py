@@ -13,6 +13,15 @@ def test_about_two_megabytes_of_distinct_documents():
     assert all(text == text.strip() != "" for text in texts)
 
 
+def test_pairs_of_signatures_and_sentences():
+    pairs = builtin.pairs()
+    assert 3000 < len(pairs) == len(set(pairs))
+    assert all(code.startswith("def ") and "\n" not in code + text and text for code, text in pairs)
+    names = [code[4:].partition("(")[0].strip("_").lower() for code, _ in pairs]
+    named = sum(name in text.lower() for name, (_, text) in zip(names, pairs))
+    assert named > len(pairs) / 10, "a signature helps to guess its sentence"
+
+
 @pytest.mark.slow
 def test_the_same_text_whatever_is_installed():
     """Without site-packages: setuptools for one puts its own distutils before the library's."""

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from jaxpt.config import DataConfig
-from jaxpt.data import sources
+from jaxpt.data import readers, sources
 from jaxpt.data.sources import held_out, open_source
 from jaxpt.errors import UserError
 
@@ -61,8 +61,17 @@ def test_two_fields_make_one_document(tmp_path):
             read(path, fields=("de", "fr"))
     with pytest.raises(UserError, match="a text file has no fields"):
         read(write(tmp_path / "a.txt"), fields=("de", "en"))
-    with pytest.raises(UserError, match=r"data.fields: JSONL and Parquet files have fields"):
+    with pytest.raises(UserError, match=r"built-in corpus has code and en, not de and en; .* which data.path names"):
         read(fields=("de", "en"))
+    with pytest.raises(UserError, match=r"data.fields: JSONL and Parquet files have fields"):
+        read("squad", source="tfds", fields=("de", "en"))
+
+
+def test_the_built_in_pairs_in_either_order():
+    texts = ([text for *_, text in both(None, fields=f)] for f in (("code", "en"), ("en", "code")))
+    one, other = ([text.split(readers.PARTED) for text in order] for order in texts)
+    assert sorted(one) == sorted(pair[::-1] for pair in other)
+    assert all(code.startswith("def ") for code, _ in one)
 
 
 def test_blank_lines_part_documents(tmp_path):
