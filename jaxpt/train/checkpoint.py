@@ -27,8 +27,14 @@ from jaxpt.errors import UserError
 from jaxpt.train import checksums
 from jaxpt.train.state import Setup, State, size
 
-# Orbax logs an error of its background threads with the traceback, and then raises it: we say it once, in a line.
-logging.getLogger("absl").addFilter(lambda record: not (record.exc_info and "orbax" in record.pathname))
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Not what Orbax logs with a traceback and then raises (we say it, in a line), nor that a reader only reads."""
+    said_twice = record.exc_info or "read only" in record.msg or "read_only" in record.msg
+    return not (said_twice and "orbax" in record.pathname)
+
+
+logging.getLogger("absl").addFilter(_is_news)
 
 
 class _Hashed:
