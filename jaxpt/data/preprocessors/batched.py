@@ -213,16 +213,18 @@ def chosen(keys: tf.Tensor, sizes: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
     return tf.scatter_nd(at[:, None], tf.ones_like(at), [tf.reduce_sum(sizes)]) > 0
 
 
-def below(limit: Any, x: tf.Tensor) -> tf.Tensor:
+def below(limit: Any, x: Any) -> Any:
     """Random bits (0 … 2^31 - 1) as numbers 0 … limit - 1, by multiplication.
 
     Args:
       limit: a whole number, or int32 of the shape of `x`.
-      x: int32.
+      x: int32, a tensor or a NumPy array.
 
     Returns:
       int32 of the shape of `x`.
     """
+    if isinstance(x, np.ndarray):
+        return (x.astype(np.int64) * limit >> 31).astype(np.int32)
     wide = tf.cast(x, tf.int64) * tf.cast(limit, tf.int64)
     return tf.cast(tf.bitwise.right_shift(wide, tf.constant(31, tf.int64)), tf.int32)
 

@@ -126,6 +126,14 @@ def test_every_order_keeps_the_rules():
     assert (np.diff(order) > 0).all(), "ranks of a record differ"
 
 
+def test_a_zone_may_have_no_target():
+    made = corpus.run(permutation_lm.permute, text()[:100], reuse=REUSE, predictions=1, permutation_size=REUSE,
+                      max_ngram=5, context=6, cls=CLS, sep=SEP, vocabulary=seqio.ByteVocabulary())  # fmt: skip
+    assert all(len(at) == 1 and at[0] < REUSE for at in made["masked_positions"])
+    ranks = np.array(made["order"])[:, REUSE:]
+    np.testing.assert_array_equal(ranks == REUSE, ~np.isin(np.array(text()[:100])[:, REUSE:], (CLS, SEP)))
+
+
 def official(tokens, is_target, order):
     """What may not be seen, by the published rule, of a zone whose permutation is `order`."""
     functional = np.isin(tokens, (CLS, SEP))
@@ -163,9 +171,8 @@ def test_ngrams():
     vocabulary = seqio.ByteVocabulary()
     ids = np.frombuffer("\n".join(topics.values()).encode(), np.uint8).astype(np.int32)[:400_000].reshape(200, -1) + 3
     begins = permutation_lm._begins(vocabulary, (CLS, SEP))[ids]
-    keys, splits = corpus.keys(200), tf.range(201) * 2000
-    chosen = permutation_lm._ngrams(keys, tf.reshape(begins, [-1]), splits, tf.fill([200], 2000), 5, 6)
-    chosen = chosen.numpy().reshape(200, 2000)
+    zones = permutation_lm._Zones(corpus.keys(100).numpy(), np.full(100, 4000), reuse=2000, predictions=4000)
+    chosen = permutation_lm._ngrams(zones, begins.ravel(), 5, 6).reshape(200, 2000).astype(int)
     assert not chosen[:, -1].any()
     edges = np.diff(np.pad(chosen, [(0, 0), (1, 1)]), axis=1)
     (rows, start), (_, end) = np.nonzero(edges == 1), np.nonzero(edges == -1)
