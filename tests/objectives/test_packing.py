@@ -15,7 +15,7 @@ from jaxpt.data._tf import seqio, tf
 from jaxpt.data.loader import Stream, Task
 from jaxpt.data.packing import plan
 from jaxpt.data.preprocessors.batched import derived
-from jaxpt.data.present import compiled
+from jaxpt.data.present import _step, compiled
 from jaxpt.data.store import Ragged, build
 from jaxpt.data.tasks import arguments, resolve
 from jaxpt.errors import UserError
@@ -25,12 +25,15 @@ from jaxpt.objectives.causal_lm import CausalLM
 from jaxpt.objectives.denoising import Denoising
 from jaxpt.objectives.fill_in_the_middle import FillInTheMiddle
 from jaxpt.objectives.mass import Mass
+from jaxpt.objectives.mbart import MBart
 from jaxpt.objectives.prefix_lm import PrefixLM
 from jaxpt.objectives.replaced_token import ReplacedToken
 from jaxpt.objectives.salient_spans import SalientSpans
 from jaxpt.objectives.span_boundary import SpanBoundary
 from jaxpt.objectives.span_corruption import SpanCorruption
+from jaxpt.objectives.translation_lm import TranslationLM
 from jaxpt.objectives.ul2 import UL2
+from jaxpt.objectives.unilm import UniLM
 from tests import families
 from tests.models.helpers import drawn
 
@@ -44,7 +47,9 @@ OBJECTIVES = {
         "masked words": SpanBoundary(unit="word", rounding="random"),
         "masked n-grams": SpanBoundary(unit="ngram", rounding="nearest"),
         "span_boundary": SpanBoundary(),
+        "translation_lm": TranslationLM(),
     },
+    "unilm": {"unilm": UniLM(next_sentence=False, mask_rate=0.3)},
     "electra": {"replaced_token": ReplacedToken()},
     "gpt2": {
         "causal_lm": CausalLM(),
@@ -60,6 +65,7 @@ OBJECTIVES = {
         },
         "bart": Bart(insert_rate=0.1, rotate=0.5),
         "token_deletion": Bart(mask_length="subword", replace="nothing"),
+        "mbart": MBart(),
         "mass": Mass(),
         "ul2": UL2(),
         "salient_spans": SalientSpans(targets_length=16),
@@ -67,6 +73,7 @@ OBJECTIVES = {
 }
 MODELS = {
     "bert": {"next_sentence": False, "span_boundary": 20, "span_position_dim": 4},
+    "unilm": {"next_sentence": False, "token_types": 6},
     "electra": {"kind": "electra", "generator": 0.5},
 }
 
@@ -84,22 +91,42 @@ def records(family):
         yield {"tokens": tokens.astype(np.int32), **types, "origin": np.array([0, number, 0])}
 
 
+def made_for(objective, text):
+    """A text as the first half of an objective makes records of another form."""
+    tokens = text["tokens"]
+    half = len(tokens) // 2
+    match objective:
+        case SalientSpans():
+            return {"inputs": tokens, "targets": tokens[:3]}
+        case MBart():
+            return {"tokens": tokens, "language": np.int32(160 + half % 3)}
+        case TranslationLM():
+            sides = [np.array([3, *side, 3], np.int32) for side in (tokens[1:half], tokens[half:-1])]
+            parts = {"token_types": [np.full_like(x, n) for n, x in enumerate(sides)],
+                     "positions": [np.arange(len(x), dtype=np.int32) for x in sides]}  # fmt: skip
+            return {name: np.concatenate(x) for name, x in ({"tokens": sides} | parts).items()}
+        case UniLM():
+            types = np.repeat(np.array([0, 1], np.int32), [half + 2, len(tokens) - half + 1])
+            tokens = np.array([2, *tokens[:half], 3, *tokens[half:], 3], np.int32)
+            return {"tokens": tokens, "token_types": types, "is_random_next": np.int32(0)}
+    return {name: x for name, x in text.items() if name != "origin"}
+
+
 def presented(family, objective):
     """({feature: array [RECORDS, …]} of rows of one record, of packed rows, and their number)."""
-    texts, vocabulary = list(records(family)), seqio.ByteVocabulary()
-    if isinstance(objective, SalientSpans):
-        texts = [{"inputs": t["tokens"], "targets": t["tokens"][:3]} for t in texts]
-    columns = {name: [t[name] for t in texts] for name in texts[0] if name != "origin"}
-    lengths = {name: np.array([len(x) for x in rows]) for name, rows in columns.items()}
+    texts, vocabulary = [made_for(objective, text) for text in records(family)], seqio.ByteVocabulary()
+    columns = {name: [t[name] for t in texts] for name in texts[0]}
+    lengths = {name: np.array([len(x) for x in rows]) for name, rows in columns.items() if np.ndim(rows[0])}
     batch = {
         name: tf.RaggedTensor.from_row_lengths(np.concatenate(rows), lengths[name].astype(np.int64))
+        if name in lengths
+        else tf.constant(rows)
         for name, rows in columns.items()
     }
     *drawn_, last = objective.pipeline(LENGTH, VOCABULARY, 0).present
     keys = tf.constant(derived(np.arange(RECORDS, dtype=np.uint64), 3))
     for call in drawn_:
-        function = resolve(call.name)
-        batch = function.batched(batch, keys=keys, **arguments(function, call, vocabulary))
+        batch = _step(call, vocabulary)(batch, keys)
     made = {
         name: Ragged(x.values.numpy(), x.row_lengths().numpy()) if isinstance(x, tf.RaggedTensor) else x.numpy()
         for name, x in batch.items()
@@ -122,7 +149,7 @@ def presented(family, objective):
 def test_losses_and_gradients_of_packed_records_are_those_of_separate_ones(family, monkeypatch):
     if family == "electra":  # what is drawn depends on the place of a target in the batch: take the likeliest instead
         monkeypatch.setattr(losses, "sample", lambda logits, x, key, chunk: logits(x).argmax(-1).astype(jnp.int32))
-    of = "bert" if family == "electra" else family
+    of = "bert" if family in ("electra", "unilm") else family
     model = families.config(of, model={"layers": 1} | MODELS.get(family, {}), objective={"kind": "masked_lm",
              "next_sentence": False} if of == "bert" else {}).model.build()  # fmt: skip
     params = drawn(model)
@@ -141,6 +168,7 @@ def test_losses_and_gradients_of_packed_records_are_those_of_separate_ones(famil
         if family == "t5" else 0  # fmt: skip
     for name, (alone, together, number) in cases.items():
         assert number < 0.7 * RECORDS
+        assert family != "unilm" or len(np.unique(alone["masked_kinds"])) == 4
         fill = {"decoder_prefix": np.zeros([RECORDS, LENGTH], np.int32)} if family == "gpt2" else {}
         (expected, of_alone), (got, of_together) = (
             both({n: wide(x, most) if n.startswith("decoder") else x for n, x in (fill | rows).items()})
