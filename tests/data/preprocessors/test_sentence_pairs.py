@@ -1,22 +1,24 @@
 """BERT's sentence pairs. Every token of a test corpus is its own place in it, so that a pair tells where it is from."""
 
 import collections
+import functools
 import re
 from pydoc_data.topics import topics
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from jaxpt.data.preprocessors import sentence_pairs
+from jaxpt.data.preprocessors.documents import ragged
 
 CLS, SEP, FIRST = 2, 3, 10
 Pair = collections.namedtuple("Pair", "a b is_random a_document b_document origin size types")
 
 
-def pairs(documents, length=23, short_probability=0.0, dupe_factor=1, seed=0, **options):
-    """Pairs of documents given as lists of sentence lengths; a and b are places in the corpus."""
-    label = "is_swapped" if options.get("swap") else "is_random_next"
+def dataset(documents, length=23, short_probability=0.0, dupe_factor=1, seed=0, **options):
+    """Records of documents given as lists of sentence lengths."""
     ends = np.cumsum([sum(d) for d in documents])
     tokens = tf.ragged.constant(np.split(np.arange(FIRST, FIRST + ends[-1]), ends[:-1]), tf.int32)
     ds = tf.data.Dataset.from_tensor_slices(
@@ -26,9 +28,15 @@ def pairs(documents, length=23, short_probability=0.0, dupe_factor=1, seed=0, **
             "origin": tf.constant([[5, n] for n in range(len(documents))], tf.int64),
         }
     )
-    ds = sentence_pairs.make(ds, length, short_probability, dupe_factor, seed, cls=CLS, sep=SEP, **options)
+    return sentence_pairs.make(ds, length, short_probability, dupe_factor, seed, cls=CLS, sep=SEP, **options)
+
+
+def pairs(documents, **options):
+    """Pairs of documents given as lists of sentence lengths; a and b are places in the corpus."""
+    label = "is_swapped" if options.get("swap") else "is_random_next"
+    ends = np.cumsum([sum(d) for d in documents])
     out = []
-    for ex in ds.as_numpy_iterator():
+    for ex in dataset(documents, **options).as_numpy_iterator():
         ids = ex["tokens"]
         assert ids[0] == CLS and ids[-1] == SEP and (ids == SEP).sum() == 2
         middle = np.flatnonzero(ids == SEP)[0]
@@ -45,37 +53,120 @@ def corpus(documents=60, seed=1):
     return [draw.integers(1, 13, draw.integers(1, 61)).tolist() for _ in range(documents)]
 
 
-@pytest.fixture(scope="module")
-def made():
-    """(real documents, their pairs): the topics of `help()` in sentences of words."""
+class Real(NamedTuple):
+    """More than 10,000 pairs of a real text: arrays [pairs], and of both texts [pairs, 2]."""
+
+    first: np.ndarray
+    """Places in the corpus of the first tokens of a and b."""
+    end: np.ndarray
+    """Those after the last ones."""
+    label: np.ndarray
+    size: np.ndarray
+    document: np.ndarray
+    sentence: np.ndarray
+    """Number of the sentence in the corpus that the first token is in."""
+    last_sentence: np.ndarray
+    """That of the last one."""
+
+
+@functools.cache
+def real_documents():
+    """Lengths of the sentences of each topic of `help()`, in words."""
     sentences = [re.split(r"(?<=[.!?])\s+|\n+", topic) for topic in topics.values()]
-    documents = [[len(s.split()) for s in of_topic if s.split()] for of_topic in sentences]
-    return documents, pairs(documents, length=16, short_probability=0.1, dupe_factor=2)
+    return [[len(s.split()) for s in of_topic if s.split()] for of_topic in sentences]
+
+
+def sentence_bounds():
+    """Where each sentence begins in the corpus, and its end."""
+    return np.cumsum([0, *np.concatenate(real_documents())])
+
+
+def of_real_text(length, dupe_factor, **options):
+    """Pairs of real text, after the rules that all of them keep."""
+    ds = dataset(real_documents(), length=length, dupe_factor=dupe_factor, **options)
+    parts = list(ds.ragged_batch(4096))
+    tokens, types = ([ragged(part[name]) for part in parts] for name in ("tokens", "token_types"))
+    ids, types = (np.concatenate([x.values for x in of_parts]) for of_parts in (tokens, types))
+    sizes = np.concatenate([x.row_lengths() for x in tokens])
+    names = "is_swapped" if options.get("swap") else "is_random_next", "origin"
+    label, origin = (np.concatenate([part[name] for part in parts]) for name in names)
+    start, last = np.cumsum(sizes) - sizes, np.cumsum(sizes) - 1
+    is_text, seps = ids >= FIRST, np.flatnonzero(ids == SEP).reshape(-1, 2)
+    middle = seps[:, 0]
+    assert (ids[start] == CLS).all() and (ids == CLS).sum() == len(sizes) > 10_000
+    np.testing.assert_array_equal(seps[:, 1], last)
+    assert (np.diff(ids)[is_text[1:] & is_text[:-1]] == 1).all(), "each text is a stretch of the corpus"
+    np.testing.assert_array_equal(types, np.arange(len(ids)) > np.repeat(middle, sizes))
+    first = np.stack([ids[start + 1], ids[middle + 1]], 1) - FIRST
+    end = np.stack([ids[middle - 1], ids[last - 1]], 1) - FIRST + 1
+    assert (end > first).all() and sizes.max() == length
+
+    bounds, documents = sentence_bounds(), np.cumsum([0, *map(len, real_documents())])
+    sentence, last_sentence = (np.searchsorted(bounds, x, side="right") - 1 for x in (first, end - 1))
+    document, last_document = (np.searchsorted(documents, x, side="right") - 1 for x in (sentence, last_sentence))
+    np.testing.assert_array_equal(document, last_document)
+    offset = first[:, 0] - bounds[documents[document[:, 0]]]
+    np.testing.assert_array_equal(origin, np.stack([np.full(len(sizes), 5), document[:, 0], offset], 1))
+    whole = sizes < length  # only a pair that was too long has parts of sentences
+    assert np.isin(first[whole], bounds).all() and np.isin(end[whole], bounds).all()
+    return Real(first, end, label, sizes, document, sentence, last_sentence)
+
+
+def alone(first, sentence, room):
+    """Whether a pair has a sentence alone, known where its first text begins with one: a document's last, or a long."""
+    bounds, ends = sentence_bounds(), np.cumsum([*map(len, real_documents())])
+    begins = np.isin(first, bounds)
+    return begins & (np.isin(sentence + 1, ends) | (np.diff(bounds)[sentence] >= room)), begins
+
+
+def near(share, expected):
+    """Whether the mean of truth values is as expected, within four standard deviations."""
+    return abs(share.mean() - expected) < 4 * np.sqrt(expected * (1 - expected) / len(share))
 
 
 @pytest.mark.slow
-def test_every_pair_keeps_the_rules(made):
-    documents, out = made
-    begins = np.concatenate([[0], np.cumsum([sum(d) for d in documents])])
-    assert len(out) > 10_000
-    for p in out:
-        assert len(p.a) >= 1 and len(p.b) >= 1 and p.size == len(p.a) + len(p.b) + 3 <= 16
-        assert (np.diff(p.a) == 1).all() and (np.diff(p.b) == 1).all()
-        assert begins[p.b_document + 1] > p.b[-1] and begins[p.a_document + 1] > p.a[-1]
-        assert p.origin == [5, p.a_document, p.a[0] - begins[p.a_document]]
-        assert (p.a_document != p.b_document) == p.is_random
-        if not p.is_random:
-            assert p.b[0] > p.a[-1]
-            assert p.b[0] == p.a[-1] + 1 or p.size == 16  # a gap only where the pair was too long
+def test_pairs_of_real_text():
+    made = of_real_text(16, dupe_factor=2, short_probability=0.1)
+    (a_document, b_document), follows = made.document.T, made.label == 0
+    np.testing.assert_array_equal(a_document != b_document, ~follows)
+    gap = made.first[:, 1] - made.end[:, 0]
+    assert (gap[follows] >= 0).all() and (gap[follows & (made.size < 16)] == 0).all()
+    single, begins = alone(made.first[:, 0], made.sentence[:, 0], 13)
+    assert made.label[single].all()
+    assert 0.45 < made.label[begins & ~single].mean() < 0.55 < made.label.mean() < 0.65
 
 
 @pytest.mark.slow
-def test_sentences_are_whole_unless_the_pair_was_too_long(made):
-    documents, out = made
-    ends = set(np.cumsum(np.concatenate(documents)).tolist()) | {0}
-    for p in out:
-        if p.size < 16:
-            assert {p.a[0], p.a[-1] + 1, p.b[0], p.b[-1] + 1} <= ends
+def test_sentence_order_of_real_text():
+    """Half of the pairs are swapped; a sentence left alone gets a drawn text, under the label of a swap (ALBERT)."""
+    made = of_real_text(16, dupe_factor=3, swap=True)
+    whole, swapped = made.document[:, 0] == made.document[:, 1], made.label == 1
+    gap = np.where(swapped, made.first[:, 0] - made.end[:, 1], made.first[:, 1] - made.end[:, 0])[whole]
+    assert (gap >= 0).all() and (gap[made.size[whole] < 16] == 0).all()
+    assert near(swapped[whole], 0.5) and swapped[~whole].all()
+    np.testing.assert_array_equal(made.sentence[~whole, 0], made.last_sentence[~whole, 0])
+    turned = swapped & whole
+    single, begins = alone(*(np.where(turned, *x.T[::-1]) for x in (made.first, made.sentence)), 13)
+    np.testing.assert_array_equal(single[begins], ~whole[begins])
+    # Of each pass no token stands in two pairs, but in texts that were drawn.
+    used = np.concatenate([made.first[whole].ravel(), made.first[~whole, 0]])
+    gone = np.concatenate([made.end[whole].ravel(), made.end[~whole, 0]])
+    times = np.cumsum(np.bincount(used, minlength=gone.max() + 1) - np.bincount(gone, minlength=gone.max() + 1))
+    assert times.max() == 3 and 2 < times.mean() < 3
+
+
+@pytest.mark.slow
+def test_single_sentences_of_real_text():
+    """SENTENCE-PAIR: one sentence each, b the next one or of another document; each sentence once a pass."""
+    made = of_real_text(32, dupe_factor=3, short_probability=0.1, single=True)
+    np.testing.assert_array_equal(made.sentence, made.last_sentence)
+    is_random = made.label == 1
+    np.testing.assert_array_equal(made.document[:, 0] != made.document[:, 1], is_random)
+    assert (made.sentence[~is_random] @ [-1, 1] == 1).all()
+    is_last = np.isin(made.sentence[:, 0] + 1, np.cumsum([*map(len, real_documents())]))
+    assert is_random[is_last].all() and near(is_random[~is_last], 0.5)
+    used = np.concatenate([made.sentence[:, 0], made.sentence[~is_random, 1]])
+    np.testing.assert_array_equal(np.bincount(used), 3)
 
 
 def test_every_token_is_used_once_a_pass():
@@ -194,17 +285,3 @@ def test_swapped_pairs_are_the_pairs_in_the_other_order():
     np.testing.assert_array_equal(np.bincount(used), np.full(2455, 2))
     swapped = np.array([p.is_random for p in whole])
     assert abs(swapped.mean() - 0.5) < 3 * 0.5 / np.sqrt(len(swapped)) and len(swapped) > 400
-
-
-def test_single_sentences():
-    """SENTENCE-PAIR: both texts are one sentence, the second follows the first or is of another document."""
-    documents = corpus(30)
-    ends = np.cumsum(np.concatenate(documents))
-    out = pairs(documents, length=32, single=True)
-    for p in out:
-        for text in (p.a, p.b):
-            assert np.searchsorted(ends, text[0], side="right") == np.searchsorted(ends, text[-1], side="right")
-            assert text[-1] + 1 in ends and (text[0] in ends or text[0] == 0)
-        assert p.is_random == (p.a_document != p.b_document)
-        assert p.is_random or p.b[0] == p.a[-1] + 1
-    assert 0.5 < np.mean([p.is_random for p in out]) < 0.7 and len(out) > 400

@@ -1,12 +1,14 @@
 """Windows against a plain reference: every token, every origin."""
 
 import itertools
+from pydoc_data.topics import topics
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from jaxpt.data.preprocessors import windows
+from jaxpt.data.preprocessors.documents import ragged
 from tests.data.preprocessors import corpus
 
 SEPARATOR, LONGEST = 1, 22
@@ -49,6 +51,38 @@ def test_windows_are_the_references(join, length, overlap, shortest, separator):
     docs = documents([*range(1, 40), 300, 1, 1, 2, *[5] * 20])  # more than one group of documents
     kwargs = {"length": length, "join": join, "separator": separator, "overlap": overlap, "shortest": shortest}
     assert cut(docs, **kwargs) == list(reference(docs, **kwargs))
+
+
+@pytest.mark.parametrize("join", [True, False])
+def test_windows_of_real_text(join):
+    """Ten thousand windows of the topics of `help()` as bytes: each the stretch of its origin, and all of it."""
+    length, overlap, shortest = 48, 9, 20
+    docs = [np.frombuffer(text.encode(), np.uint8).astype(np.int32) + 3 for text in topics.values()]
+    origin = np.stack([np.arange(len(docs)) % 3, np.arange(len(docs))], 1)
+    ds = tf.data.Dataset.from_tensor_slices({"tokens": corpus.ragged(docs), "origin": origin})
+    settings = {"join": join, "separator": SEPARATOR, "overlap": overlap, "shortest": shortest}
+    made = list(windows.cut(ds, length, **settings).ragged_batch(4096))
+    parts, origin = [ragged(part["tokens"]) for part in made], np.concatenate([part["origin"] for part in made])
+    tokens, sizes = (np.concatenate(x) for x in zip(*((x.values, x.row_lengths()) for x in parts)))
+    assert len(sizes) > 10_000 and sizes.max() == length and sizes.min() >= shortest
+
+    ended = np.array([len(doc) + 1 for doc in docs])
+    text = np.concatenate([np.append(doc, SEPARATOR) for doc in docs])
+    begins, ends = np.cumsum(ended) - ended, np.cumsum(ended)
+    np.testing.assert_array_equal(origin[:, 0], origin[:, 1] % 3)
+    first = begins[origin[:, 1]] + origin[:, 2]
+    stop = np.full_like(first, len(text)) if join else ends[origin[:, 1]]
+    np.testing.assert_array_equal(sizes, np.minimum(length, stop - first))
+    nth = np.arange(len(tokens)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    np.testing.assert_array_equal(tokens, text[np.repeat(first, sizes) + nth])
+    # Each goes on from the one before it; only a rest of a text that is too short is in none.
+    is_next = np.diff(first) == length - overlap
+    assert first[0] == 0 and (is_next if join else is_next | np.isin(first[1:], begins)).all()
+    covered = np.cumsum(
+        np.bincount(first, minlength=len(text) + 1) - np.bincount(first + sizes, minlength=len(text) + 1)
+    )
+    rests = np.diff(np.flatnonzero(np.diff(np.concatenate([[1], covered[:-1] > 0, [1]]))))[::2]
+    assert len(rests) <= (1 if join else len(docs)) and rests.max(initial=0) < shortest - overlap
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 6, 7, 8, 11, 12])
