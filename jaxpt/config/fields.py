@@ -25,4 +25,6 @@ def extensible(default: Any, **kwargs: Any) -> Any:
 class Frozen(BaseModel):
     """A part of the tree: frozen, no unknown keys, no silent conversion of types."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=())
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True, protected_namespaces=()
+    )

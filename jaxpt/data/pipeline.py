@@ -55,6 +55,29 @@ class Data:
     """Mean tokens of text in a row of a training batch, by `Objective.text_tokens`."""
 
 
+def check(config: Config) -> None:
+    """Finds what is wrong before a text is read, a vocabulary trained or a model made.
+
+    Args:
+      config: the run's configuration in one phase.
+
+    Raises:
+      UserError: a model of another family, a source or rows that the objective cannot take, or settings that cannot be
+        right; where a vocabulary is still to be trained, by what is known of it.
+    """
+    data, objective, settings = config.data, config.objective, config.data.tokenizer
+    objective.check_family(config.model)
+    if data.packing:
+        objective.check_packing()
+    parts = mixtures.parts(config)
+    mixtures.check(objective, parts)
+    own = config.run_dir is not None and (Path(config.run_dir) / "tokenizer").is_dir()
+    is_task = any(part.config.data.source == "task" for part in parts)
+    if not (own or is_task or settings.path or objective.vocabulary_path()):
+        planned = tokenizers.planned(settings, settings.vocab_size or config.model.vocab_size)
+        objective.check(config.model, data.length, planned)
+
+
 def prepare(
     config: Config,
     phase: int = 0,
@@ -90,10 +113,8 @@ def prepare(
     config = at_phase(config, phase)
     data, objective = config.data, config.objective
     assert isinstance(objective, Objective)
-    if data.packing:
-        objective.check_packing()
+    check(config)
     parts = mixtures.parts(config)
-    mixtures.check(objective, parts)
     with progress(report) as say:
         sources = [open_source(part.config.data, objective.examples(data.length)) for part in parts]
         known = [source.fingerprint() for source in sources]  # reads files: once

@@ -289,6 +289,27 @@ def train(
     return tokenizer
 
 
+def planned(config: TokenizerConfig, vocab_size: int) -> Vocabulary:
+    """What is known of a vocabulary before it is trained: its special ids, and the size that is wanted.
+
+    Args:
+      config: kind and sentinels.
+      vocab_size: ids wanted, special ones included.
+
+    Returns:
+      The ids of `train`'s tokenizer; a small corpus may give it a smaller size.
+
+    Example:
+      >>> planned(TokenizerConfig(kind="wordpiece"), 100).mask
+      4
+    """
+    if config.kind == "sentencepiece":
+        return Vocabulary(vocab_size, eos=1, unk=2, sentinels=_extra(config))
+    if config.kind == "wordpiece":
+        return Vocabulary(vocab_size, **{name: n for n, name in enumerate(("pad", "unk", "cls", "sep", "mask"))})
+    return Vocabulary(vocab_size, bos=vocab_size - 1, eos=vocab_size - 1)
+
+
 def _extra(config: TokenizerConfig) -> int:
     return DEFAULT_EXTRA_IDS if config.extra_ids is None else config.extra_ids
 

@@ -123,6 +123,14 @@ class Objective(ObjectiveConfig):
         """Raises UserError for settings that cannot be right; called before anything starts."""
         raise NotImplementedError
 
+    def check_family(self, model: ModelConfig) -> None:
+        """Raises UserError for a model of another family; called before anything is read."""
+        if model.family != self.family:
+            raise UserError(
+                f"objective.kind: {self.kind} needs a model of the family {self.family}, "
+                f"model.kind: {model.kind} is of the family {model.family}"
+            )
+
     def check_source(self, source: SourceConfig) -> None:
         """Raises UserError for a source of texts that it cannot take; called before anything is read."""
         if source.fields is not None:

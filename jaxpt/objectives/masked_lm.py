@@ -120,6 +120,10 @@ class MaskedLM(Objective):
             raise UserError(f"objective.max_predictions: {n} is more than fit into data.length {length}")
         if self.mask_probability + self.random_probability > 1:
             raise UserError("objective.mask_probability + objective.random_probability is more than 1")
+        if not self.mask_probability and not self.random_probability:
+            raise UserError(
+                "objective.mask_probability + objective.random_probability is 0: every target would stand in the inputs"
+            )
         if self.max_words and self.unit in ("piece", "word"):
             raise UserError(f"objective.max_words is of n-grams and spans; objective.unit is {self.unit}")
 

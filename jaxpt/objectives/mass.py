@@ -48,6 +48,10 @@ class Mass(TextDenoising):
         for one, other in (("start_probability", "end_probability"), ("mask_probability", "random_probability")):
             if getattr(self, one) + getattr(self, other) > 1:
                 raise UserError(f"objective.{one} + objective.{other} is more than 1")
+        if not self.mask_probability and not self.random_probability:
+            raise UserError(
+                "objective.mask_probability + objective.random_probability is 0: the encoder would see the targets"
+            )
 
     def features(self, length: int) -> dict[str, tuple[tuple[int, ...], str]]:
         return encoder_decoder_features(length, self._fragment(length))

@@ -68,11 +68,15 @@ def say(text: str) -> None:
 
 
 def _train(config: Config, signals: guards.Signals) -> int:
+    from jaxpt.data import pipeline
+
     begun = time.time()
     say(f"jaxpt train: {config.model.kind} · {config.objective.kind} · {config.train.steps} steps → {config.run_dir}")
     starts = configs.phase_starts(config)
     compiler.keep_programs()
     frozen.find_all(config)
+    for index in range(len(starts)):
+        pipeline.check(configs.at_phase(config, index))
     run_dir = check(config)
     setup = frozen.attach(state.setup(config), say)
     checkpoint.check_space(setup, config.checkpoint, run_dir)

@@ -235,11 +235,7 @@ def check(config: Config, setup: Setup) -> None:
         does not divide over accumulation and devices.
     """
     model, objective, length = config.model, config.objective, config.data.length
-    if model.family != objective.family:
-        raise UserError(
-            f"objective.kind: {objective.kind} needs a model of the family {objective.family}, "
-            f"model.kind: {model.kind} is of the family {model.family}"
-        )
+    objective.check_family(model)
     if model.position_limit is not None and length > model.position_limit:
         raise UserError(
             f"data.length: {length} is beyond the position table of model.kind: {model.kind}, "
