@@ -9,24 +9,30 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import numpy as np
 
 from jaxpt.errors import UserError
+from jaxpt.report import alignment
+from jaxpt.report.facts import facts
 
 if TYPE_CHECKING:
     from jaxpt.config import Config
     from jaxpt.objectives.base import Vocabulary
 
 Example = Mapping[str, np.ndarray]
-Style = Literal["text", "mask", "random", "kept", "target", "sentinel", "special", "context", "padding", "label"]
+Style = Literal[
+    "text", "mask", "random", "kept", "gone", "target", "sentinel", "special", "context", "padding", "label", "seam"
+]  # fmt: skip
 
 LEGEND: dict[Style, str] = {
     "mask": "masked, ⟨what stood there⟩",
     "random": "replaced by a random token",
     "kept": "chosen, left as it was",
     "target": "predicted, ⟨its place in the order⟩; before it all that is not predicted is seen",
+    "gone": "not in the inputs («…» without colours)",
+    "seam": "what follows ↩ stands earlier in the text",
     "sentinel": "stands for ⟨these tokens⟩",
     "special": "special token",
     "context": "carries no loss (~…~ without colours)",
@@ -102,7 +108,10 @@ def _masked(example: Example, tokenizer: Pieces) -> list[Span]:
     weights, targets = example["masked_weights"], example["masked_targets"]
     chosen = {int(p): int(targets[i]) for i, p in enumerate(example["masked_positions"]) if weights[i] > 0}
     types = example.get("encoder_token_types", np.zeros_like(tokens))
-    pair = any(name.endswith("_labels") for name in example) and types.max() > types[0]
+    if "masked_kinds" in example and example["encoder_segment_ids"].max() == 1:  # UniLM's types are of its masks
+        types = np.cumsum(np.append(False, tokens[:-1] == tokenizer.vocabulary.sep)) > 0
+    of_two = "masked_kinds" in example or any(name.endswith("_labels") for name in example)
+    pair = of_two and types.max() > types[0]
     spans: list[Span] = []
     for position in _real(example, "encoder"):
         if pair and (position == 0 or types[position] != types[position - 1]):
@@ -112,15 +121,8 @@ def _masked(example: Example, tokenizer: Pieces) -> list[Span]:
         else:
             spans += _document_end(example, "encoder", position)
         token, target = int(tokens[position]), chosen.get(position)
-        text, was = _word(token, tokenizer), "" if target is None else _word(target, tokenizer).strip()
-        if target is None:
-            spans.append(Span(text, _style(token, tokenizer.vocabulary)))
-        elif token == target:
-            spans.append(Span(text, "kept", "kept"))
-        elif token == tokenizer.vocabulary.mask:
-            spans.append(Span(text, "mask", was))
-        else:
-            spans.append(Span(text, "random", f"random, was {was}"))
+        plain = Span(_word(token, tokenizer), _style(token, tokenizer.vocabulary))
+        spans.append(plain if target is None else _chosen(token, target, tokenizer))
     return spans + _padding(example, "encoder")
 
 
@@ -148,14 +150,18 @@ def _permuted(example: Example, tokenizer: Pieces) -> list[Span]:
 
 
 def _corrupted(example: Example, tokenizer: Pieces) -> list[Span]:
-    """An encoder's input with sentinels, each with the tokens that it stands for."""
+    """An encoder's input with sentinels or masks, each with the tokens that it stands for."""
     vocabulary, stands_for = tokenizer.vocabulary, _by_sentinel(example, tokenizer)
+    restored = None if stands_for else _restored(example, tokenizer)
     spans: list[Span] = []
     for position in _real(example, "encoder"):
         spans += _document_end(example, "encoder", position)
         token = int(example["encoder_input_tokens"][position])
         segment = int(example["encoder_segment_ids"][position])
-        if _is_sentinel(token, vocabulary):
+        if restored is not None:
+            spans += [Span(" ↩", "seam")] if position in restored.seams else []
+            spans.append(restored.spans.get(position) or Span(_word(token, tokenizer), _style(token, vocabulary)))
+        elif _is_sentinel(token, vocabulary):
             note = stands_for.get((segment, token), "nothing in the targets")
             spans.append(Span(_word(token, tokenizer), "sentinel", note))
         else:
@@ -180,11 +186,67 @@ def _by_sentinel(example: Example, tokenizer: Pieces) -> dict[tuple[int, int], s
     return {key: text.strip() for key, text in texts.items()}
 
 
+class _Restored(NamedTuple):
+    """How the inputs differ from targets that hold the text that was corrupted, and no sentinels."""
+
+    spans: dict[int, Span]
+    """What stands at some positions of the inputs."""
+    seams: set[int]
+    """Positions of the inputs from which on text is earlier."""
+    gone: set[int]
+    """Positions of targets that are not in the inputs."""
+
+
+def _restored(example: Example, tokenizer: Pieces) -> _Restored:
+    """Compares inputs and targets, in place where noise kept the places, else by what both have in common."""
+    vocabulary, all_ = tokenizer.vocabulary, _Restored({}, set(), set())
+    mask = vocabulary.size - 1 if vocabulary.mask is None else vocabulary.mask
+    at = {side: np.array(_real(example, side), np.int64) for side in ("encoder", "decoder")}
+    ids = {side: example[f"{side}_segment_ids"][places] for side, places in at.items()}
+    inputs, targets = example["encoder_input_tokens"], example["decoder_target_tokens"]
+    for segment in np.unique(ids["decoder"]):
+        encoder, decoder = (at[side][ids[side] == segment] for side in ("encoder", "decoder"))
+        places = example.get("decoder_positions", np.arange(len(targets)))[decoder]
+        whole, corrupted = targets[decoder].tolist(), inputs[encoder].tolist()
+        if len(places) and places.max() < len(encoder):
+            aligned = inputs[encoder[places]].tolist()
+            if alignment.in_place(aligned, whole, mask):
+                part = len(whole) < len(corrupted)  # of a fragment it is known which tokens were chosen
+                chosen = ((int(encoder[n]), x, y) for n, x, y in zip(places, aligned, whole) if part or x != y)
+                all_.spans.update({n: _chosen(x, y, tokenizer) for n, x, y in chosen})
+                continue
+        found = alignment.noise(corrupted, whole, mask)
+        if found is not None:
+            all_.gone.update(int(decoder[n]) for n in found.gone)
+            all_.seams.update(int(encoder[n]) for n in found.seams)
+            for place, token in enumerate(corrupted):
+                if token == mask:
+                    first, end = found.filled.get(place, (0, 0))
+                    was = "".join(_word(x, tokenizer) for x in whole[first:end]).strip()
+                    nothing = "inserted" if place in found.filled and first == end else ""
+                    all_.spans[int(encoder[place])] = Span(_word(token, tokenizer), "mask", was or nothing)
+    return all_
+
+
+def _chosen(token: int, target: int, tokenizer: Pieces) -> Span:
+    """A token of the inputs that noise has chosen, with what stood there."""
+    text, was = _word(token, tokenizer), _word(target, tokenizer).strip()
+    if token == target:
+        return Span(text, "kept", "kept")
+    vocabulary = tokenizer.vocabulary
+    if token == vocabulary.mask or (vocabulary.mask is None and token == vocabulary.size - 1):
+        return Span(text, "mask", was)
+    return Span(text, "random", f"random, was {was}")
+
+
 def _targets(example: Example, tokenizer: Pieces) -> list[Span]:
     """What a decoder is to say."""
     spans: list[Span] = []
+    gone = set() if _by_sentinel(example, tokenizer) else _restored(example, tokenizer).gone
     for position in _real(example, "decoder"):
-        spans += [*_document_end(example, "decoder", position), _target(example, position, tokenizer)]
+        span = _target(example, position, tokenizer)
+        span = dataclasses.replace(span, style="gone") if position in gone and span.style == "text" else span
+        spans += [*_document_end(example, "decoder", position), span]
     return spans + _padding(example, "decoder")
 
 
@@ -244,59 +306,6 @@ def _word(token: int, tokenizer: Pieces) -> str:
     apart = tokenizer.kind == "wordpiece" or _is_sentinel(token, tokenizer.vocabulary)
     text = f" {piece}" if apart else piece.replace("▁", " ")
     return "".join(c if c.isprintable() else _VISIBLE.get(c) or f"\\x{ord(c):02x}" for c in text)
-
-
-# ---- what is said above an example ----------------------------------------------------------------------------------
-
-
-def facts(example: Example, files: Sequence[str] = ()) -> dict[str, str]:
-    """The figures of an example.
-
-    Args:
-      example: features of one example; "origin" says where it begins: file, document, and offset in tokens; a packed
-        row has one line of them for each segment. "task" is the name of its task in a mixture.
-      files: names of the files that "origin" counts.
-
-    Returns:
-      {name: value in words}.
-    """
-    said: dict[str, str] = {}
-    if str(example.get("task", "data")) != "data":
-        said["task"] = str(example["task"])
-    if "origin" in example:
-        said["origin"] = "; ".join(_place(origin, files) for origin in np.atleast_2d(example["origin"]))
-    for side in ("encoder", "decoder"):
-        if f"{side}_segment_ids" in example:
-            real = int((example[f"{side}_segment_ids"] > 0).sum())
-            said[f"{side} tokens"] = f"{real} (+ {example[f'{side}_segment_ids'].size - real} padding)"
-    weights = example.get("masked_weights", example.get("decoder_loss_weights"))
-    if weights is not None:
-        said["targets"] = str(int((weights > 0).sum()))
-    if "encoder_ranks" in example:
-        ranks, ids = example["encoder_ranks"], example["encoder_segment_ids"]
-        said["sees"] = "; ".join(_sees(ranks[ids == i]) for i in range(1, int(ids.max()) + 1))
-    if example.get("next_sentence_weights", 1.0) > 0 and "next_sentence_labels" in example:
-        said["next sentence"] = "B is random (label 1)" if example["next_sentence_labels"] else "B follows A (label 0)"
-    if "sentence_order_labels" in example:
-        said["sentence order"] = "swapped (label 1)" if example["sentence_order_labels"] else "A, then B (label 0)"
-    if "is_random" in example:
-        said["B"] = "drawn from the corpus" if example["is_random"] else "goes on from A"
-    return said
-
-
-def _sees(ranks: np.ndarray) -> str:
-    """What the tokens of a segment see, by their ranks."""
-    step = np.diff(ranks)
-    for name, is_so in {"all tokens": step == 0, "those before": step > 0, "those after": step < 0}.items():
-        if is_so.all():
-            return name
-    return "A all of A, B those before"
-
-
-def _place(origin: np.ndarray, files: Sequence[str]) -> str:
-    file, document, *offset = map(int, origin)
-    name = files[file] if file < len(files) else f"file {file}"
-    return ", token ".join([f"{name}, document {document}", *map(str, offset)])
 
 
 # ---- the command ----------------------------------------------------------------------------------------------------

@@ -15,9 +15,10 @@ section { border-top: 1px solid var(--line); padding: 1rem 0 }
 dl { display: flex; flex-wrap: wrap; gap: 0 1.5rem; margin: .2rem 0; font-size: .85rem; opacity: .75 }
 dl div { display: flex; gap: .4rem } dt::after { content: ":" } dd { margin: 0 }
 p { margin: .3rem 0; white-space: pre-wrap; overflow-wrap: anywhere }
-.mask, .random, .kept, .target, .sentinel { border-radius: .25rem; padding: 0 .2rem; color: #111 }
-.mask { background: #f5d547 } .random { background: #ff9b8a } .kept { background: #8fd694 }
-.target, .sentinel { background: #7fd3e6 } .special { color: #a34fc0 } .label { color: #4a7dd6; font-weight: 600 }
+.mask, .random, .kept, .gone, .target, .sentinel { border-radius: .25rem; padding: 0 .2rem; color: #111 }
+.mask, .gone { background: #f5d547 } .random { background: #ff9b8a } .kept { background: #8fd694 }
+.target, .sentinel { background: #7fd3e6 } .special { color: #a34fc0 }
+.label, .seam { color: #4a7dd6; font-weight: 600 }
 .context, .padding { opacity: .5 } i { font-size: .85em; opacity: .85 }
 """
 
@@ -34,7 +35,7 @@ def page(title: str, examples: Sequence[Shown]) -> str:
     """
     used = {span.style for example in examples for spans in example.sections.values() for span in spans}
     legend = [
-        f"<div>{spans_html([Span(style, style)])} {escape(meaning.removesuffix(' (~…~ without colours)'))}</div>"
+        f"<div>{spans_html([Span(style, style)])} {escape(meaning.partition(' (')[0])}</div>"
         for style, meaning in LEGEND.items()
         if style in used
     ]

@@ -15,12 +15,15 @@ _COLOURS: dict[Style, str] = {
     "random": "bold white on red",
     "kept": "bold black on green",
     "target": "bold black on cyan",
+    "gone": "bold black on bright_yellow",
+    "seam": "bold blue",
     "sentinel": "bold black on cyan",
     "special": "magenta",
     "context": "dim",
     "padding": "dim",
     "label": "bold blue",
 }
+_MARKS: dict[Style, tuple[str, str]] = {"context": ("~", "~"), "gone": ("«", "»")}
 
 
 def show(title: str, examples: Sequence[Shown], console: Console | None = None) -> None:
@@ -44,7 +47,7 @@ def show(title: str, examples: Sequence[Shown], console: Console | None = None) 
     console.print(Rule())
     for style, meaning in LEGEND.items():
         if style in used:
-            console.print(as_text([Span(style, style), Span(f" {meaning}")], plain))
+            console.print(as_text([Span(style, style), Span(f": {meaning}")], plain))
 
 
 def as_text(spans: Sequence[Span], plain: bool) -> Text:
@@ -52,16 +55,16 @@ def as_text(spans: Sequence[Span], plain: bool) -> Text:
 
     Args:
       spans: styled text.
-      plain: mark tokens without loss as ~…~, for want of a colour.
+      plain: mark tokens without loss as ~…~ and those that are not in the inputs as «…», for want of a colour.
 
     Returns:
       The text, without space at its ends.
     """
     text = Text()
     for n, span in enumerate(spans):
-        context = plain and span.style == "context"
-        opens = "~" if context and (n == 0 or spans[n - 1].style != "context") else ""
-        closes = "~" if context and (n + 1 == len(spans) or spans[n + 1].style != "context") else ""
+        marks = _MARKS.get(span.style, ("", "")) if plain else ("", "")
+        opens = marks[0] if n == 0 or spans[n - 1].style != span.style else ""
+        closes = marks[1] if n + 1 == len(spans) or spans[n + 1].style != span.style else ""
         word = span.text.lstrip(" ")
         text.append(span.text[: len(span.text) - len(word)])  # no colour on the space before a word
         text.append(opens + word + closes, _COLOURS.get(span.style, ""))

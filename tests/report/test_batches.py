@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from jaxpt.objectives.base import Vocabulary
-from jaxpt.report import html, text
+from jaxpt.report import alignment, html, text
 from jaxpt.report.batches import LEGEND, Shown, Span, facts, segments
 from jaxpt.report.html import page
 
@@ -98,16 +98,22 @@ def test_windows_without_pairs_have_no_a_and_b():
     assert drawn(segments(features, WORDPIECE)["inputs"]).startswith("[CLS] the")
 
 
+def test_texts_of_unilm_are_told_apart_whatever_their_types():
+    features = {**pair(), "masked_kinds": np.array([2, 2, 2, 0]), "encoder_token_types": np.array([2] * 7 + [0, 0])}
+    shown = drawn(segments(features, WORDPIECE)["inputs"])
+    assert shown.startswith("A: [CLS] the") and "[SEP]\nB: dog" in shown
+
+
 def test_what_tokens_see_is_said():
     ranks = {
-        "all tokens": [0, 0, 0, 0, 0, 0, 0],
-        "A all of A, B those before": [0, 0, 0, 0, 0, 5, 6],
-        "those before": [0, 1, 2, 3, 4, 5, 6],
-        "those after": [0, -1, -2, -3, -4, -5, -6],
+        "all tokens (bidirectional)": [0, 0, 0, 0, 0, 0, 0],
+        "in A all of A, in B itself and those before (sequence to sequence)": [0, 0, 0, 0, 0, 5, 6],
+        "itself and those before (left to right)": [0, 1, 2, 3, 4, 5, 6],
+        "itself and those after (right to left)": [0, -1, -2, -3, -4, -5, -6],
     }
     for words, of_tokens in ranks.items():
         features = {**pair(), "encoder_ranks": np.array([*of_tokens, 0, 0]), "next_sentence_weights": np.array(0.0)}
-        assert facts(features)["sees"] == words
+        assert facts(features)["each token sees"] == words
         assert "next sentence" not in facts(features)  # a label without weight
     one_type = {**pair(), "encoder_token_types": np.array([2] * 7 + [0, 0])}
     assert drawn(segments(one_type, WORDPIECE)["inputs"]).startswith("[CLS] the")
@@ -148,6 +154,30 @@ def test_sentinels_of_packed_examples_are_told_apart():
     assert [s.note for s in segments(features, SENTENCEPIECE)["inputs"] if s.note] == ["a", "b"]
 
 
+def restored(inputs, targets, **features):
+    """An example whose targets hold no sentinels."""
+    return example(
+        encoder_input_tokens=inputs, encoder_segment_ids=[1] * len(inputs),
+        decoder_input_tokens=[1, *targets[:-1]], decoder_target_tokens=targets,
+        decoder_segment_ids=[1] * len(targets), decoder_loss_weights=[1.0] * len(targets), **features,
+    )  # fmt: skip
+
+
+def test_moved_and_missing_text_is_shown():
+    """BART: the mask is the vocabulary's first sentinel; what it stands for is known where nothing moved around it."""
+    letters = tokenizer("sentencepiece", ["", "</s>", *(f"▁{x}" for x in "abcdefg"), "<M>"], eos=1, sentinels=1)
+    a, b, c, d, e, f, g, mask = range(2, 10)
+    shown = segments(restored([d, e, f, mask, g, a, c, b, d, 1], [a, c, b, d, d, e, f, e, c, g, 1]), letters)
+    assert drawn(shown["inputs"]) == "d e f <M>⟨e c⟩ g ↩ a c b d</s>"
+    assert drawn(shown["targets"]) == "a c b d d e f «e c» g</s>"
+    shown = segments(restored([a, mask, b, c, 1], [a, b, c, 1]), letters)
+    assert drawn(shown["inputs"]) == "a <M>⟨inserted⟩ b c</s>"
+    fragment = restored([a, b, mask, mask, e, mask, c, d], [c, d, e, f, g], decoder_positions=[2, 3, 4, 5, 6])  # MASS
+    assert drawn(segments(fragment, letters)["inputs"]) == "a b <M>⟨c⟩ <M>⟨d⟩ e⟨kept⟩ <M>⟨f⟩ c⟨random, was g⟩ d"
+    shown = segments(restored([a, b, c], [d, e, f, g]), letters)  # prefix LM: the targets go on
+    assert drawn(shown["inputs"]) == "a b c" and drawn(shown["targets"]) == "d e f g"
+
+
 def test_running_text_breaks_after_documents_and_marks_tokens_without_loss():
     spans = segments(running(), BPE)["text"]
     assert drawn(spans) == "~a~ b<|endoftext|>\n~a b~ b ⟨1 × padding⟩"
@@ -173,7 +203,7 @@ def test_facts():
     assert said == {
         "origin": "b.txt, document 20, token 300",
         "encoder tokens": "7 (+ 2 padding)",
-        "targets": "3",
+        "targets": "3 (43% of the tokens)",
         "next sentence": "B is random (label 1)",
     }
     assert facts(pair())["origin"] == "file 1, document 20, token 300"
@@ -235,8 +265,9 @@ def test_page_is_well_formed_escaped_and_self_contained():
 
 
 def test_examples_in_docstrings():
-    failed, tried = doctest.testmod(html)
-    assert tried and not failed
+    for module in (html, alignment):
+        failed, tried = doctest.testmod(module)
+        assert tried and not failed
 
 
 @pytest.mark.slow
@@ -294,4 +325,4 @@ def test_tokens_to_predict_have_their_place_in_the_order():
     )
     said = drawn(segments(shown, WORDPIECE)["inputs"])
     assert " ".join(said.split()) == "text and A: the cat⟨2⟩ ##s⟨1⟩ [SEP] B: sat⟨3⟩ [SEP] [CLS] ⟨1 × padding⟩"
-    assert facts(shown)["B"] == "drawn from the corpus" and facts(shown)["targets"] == "3"
+    assert facts(shown)["B"] == "drawn from the corpus" and facts(shown)["targets"].startswith("3 (")
