@@ -230,7 +230,8 @@ def _restored(example: Example, tokenizer: Pieces) -> _Restored:
 
 def _chosen(token: int, target: int, tokenizer: Pieces) -> Span:
     """A token of the inputs that noise has chosen, with what stood there."""
-    text, was = _word(token, tokenizer), _word(target, tokenizer).strip()
+    text, was = _word(token, tokenizer), _word(target, tokenizer).strip() or "␣"
+    text = text if text.strip() else " ␣"  # a space by itself, chosen, would not be seen
     if token == target:
         return Span(text, "kept", "kept")
     vocabulary = tokenizer.vocabulary

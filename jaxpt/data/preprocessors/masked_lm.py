@@ -81,13 +81,7 @@ def mask(
     """
     tokens = batch["tokens"]
     tokens_N, start_R = tokens.values, tokens.row_starts()
-    is_text_N = (tokens_N != cls) & (tokens_N != sep)
-    if "end_is_text" in batch:
-        last_N = tf.repeat(
-            tf.where(batch["end_is_text"] > 0, tf.cast(tokens.row_lengths(), tf.int32) - 1, -1), tokens.row_lengths()
-        )
-        is_text_N |= places(tokens) == last_N
-    candidates = tf.where(is_text_N)[:, 0]
+    candidates = tf.where(_is_text(batch, cls, sep))[:, 0]
     first_R1 = tf.searchsorted(candidates, tokens.row_splits)
     sizes_R = first_R1[1:] - first_R1[:-1]
     n_R = _count(rounding, rate, tokens.row_lengths(), sizes_R, keys)
@@ -118,6 +112,16 @@ def mask(
         "masked_positions": tf.RaggedTensor.from_row_lengths(positions_M, chosen_R, validate=False),
         "masked_targets": tf.RaggedTensor.from_row_lengths(targets_M, chosen_R, validate=False),
     }
+
+
+def _is_text(batch: Batch, cls: int, sep: int) -> tf.Tensor:
+    """Which tokens may be chosen: bool [N]."""
+    tokens = batch["tokens"]
+    is_text_N = (tokens.values != cls) & (tokens.values != sep)
+    if "end_is_text" in batch:
+        last_R = tf.where(batch["end_is_text"] > 0, tf.cast(tokens.row_lengths(), tf.int32) - 1, -1)
+        is_text_N |= places(tokens) == tf.repeat(last_R, tokens.row_lengths())
+    return is_text_N
 
 
 def _count(rounding: Rounding, rate: float, lengths_R: tf.Tensor, sizes_R: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
