@@ -1,12 +1,10 @@
 """A run that is stopped and started again ends with the same bits as one that is not.
 
 The recipe is small but has it all: several epochs, a change of phase, accumulation, an average of the parameters. Real
-processes are stopped by real signals after a random step. All are forked from one that has imported everything:
-importing takes longer than training.
+processes are stopped by real signals after a random step.
 """
 
 import json
-import multiprocessing
 import os
 import random
 import signal
@@ -20,6 +18,7 @@ import yaml
 from jaxpt import config as configs
 from jaxpt.train import checkpoint, state
 from tests import families
+from tests.processes import forked
 
 STEPS = 50
 # 30 documents make so few records that an epoch ends every few steps.
@@ -63,9 +62,7 @@ def process(path, run_dir, *overrides):
 
 
 def start(path, run_dir, *overrides):
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["jaxpt.train.loop", "jaxpt.data.pipeline"])
-    started = context.Process(target=process, args=(path, run_dir, *overrides))
+    started = forked().Process(target=process, args=(path, run_dir, *overrides))
     started.start()
     return started
 
