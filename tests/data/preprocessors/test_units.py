@@ -1,6 +1,5 @@
 """Whole words, n-grams and spans on real text: against the published programs, which draw one unit after the other."""
 
-import doctest
 import math
 from pydoc_data.topics import topics
 
@@ -175,7 +174,3 @@ def test_word_starts():
         assert 0.2 < starts.mean() < 0.9
         ids = np.array(tokenizer.encode("The tokenization of uncharacteristically long words."))
         assert starts[ids][1:].sum() in (5, 6)  # and the full stop, which WordPiece keeps apart
-
-
-def test_examples_in_docstrings():
-    assert doctest.testmod(units).failed == 0 and doctest.testmod(masked_lm).failed == 0
