@@ -1,5 +1,6 @@
-"""Shared by all tests: eight virtual CPU devices, quick compilation and a cache of it, quiet TensorFlow."""
+"""Shared by all tests: their order, eight virtual CPU devices, quick compilation, a cache of it, quiet TensorFlow."""
 
+import gc
 import os
 import tempfile
 
@@ -13,3 +14,22 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # The runs that tests start as processes of their own share the cache through the environment.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.join(tempfile.gettempdir(), "jaxpt-test-cache"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+
+# The longest come first: what is left for the end are short files, and both workers end at about the same time.
+LONGEST = (
+    "train/test_resume.py", "train/test_elastic.py", "hf/test_parity.py", "test_study.py", "train/test_step.py",
+    "data/test_examples.py", "train/test_several_processes.py", "train/test_frozen.py", "train/test_loop.py",
+    "data/test_cache.py", "train/test_carry.py", "models/test_base.py", "models/test_others.py",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items):
+    order = {f"tests/{name}": place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.nodeid.partition("::")[0], len(order)))
+
+
+def pytest_collection_finish():
+    """The half million objects of what is imported stay; looking through them again and again takes a tenth of all."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 50)

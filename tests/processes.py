@@ -1,6 +1,6 @@
-"""Real processes joined by `jax.distributed` over loopback, each with CPU devices of its own.
+"""Real processes, all forked from one that has imported what they need: importing takes longer than what they do.
 
-All are forked from one that has imported what they need: importing takes longer than what they do.
+`run` joins some by `jax.distributed` over loopback, each with CPU devices of its own.
 """
 
 import multiprocessing
@@ -9,7 +9,14 @@ import socket
 import sys
 import traceback
 
-PRELOADED = ["jaxpt.train.loop", "jaxpt.data.pipeline", "jaxpt.models.gpt2", "tests.families"]
+PRELOADED = ["pytest", "jaxpt.train.loop", "jaxpt.data.pipeline", "jaxpt.models.gpt2", "tests.families"]
+
+
+def forked():
+    """The context of processes that are forked from one that has imported jaxpt, and run nothing yet."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    return context
 
 
 def free_port():
@@ -28,8 +35,7 @@ def run(target, count, devices, folder, *arguments):
       (exit codes, what they wrote).
     """
     folder.mkdir()
-    port, context = free_port(), multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
+    port, context = free_port(), forked()
     workers = [
         context.Process(target=_enter, args=(target, number, count, devices, port, folder, arguments))
         for number in range(count)

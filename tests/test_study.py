@@ -104,7 +104,7 @@ def test_killed_and_continued_gives_the_same_row(tmp_path):
     """Two rows of the same settings; the study is killed in the second one, and goes on."""
     path = write_study(tmp_path, ["gpt2"])
     tree = yaml.safe_load(path.read_text())
-    tree["set"] = {"train": {"steps": 24, "log_every": 1, "eval_every": 4}}
+    tree["set"] = {"train": {"steps": 12, "log_every": 1, "eval_every": 4}}
     tree["rows"] = [{"name": name, "recipe": "gpt2.yaml"} for name in ("whole", "killed")]
     path.write_text(yaml.safe_dump(tree))
     first = start(path)
@@ -117,7 +117,7 @@ def test_killed_and_continued_gives_the_same_row(tmp_path):
     }
     second = start(path)
     output = second.communicate()[0]
-    assert second.returncode == 0 and "[whole] is finished at step 24" in output, output
+    assert second.returncode == 0 and "[whole] is finished at step 12" in output, output
     rows = table(tmp_path)
     assert rows["killed"]["status"] == "finished" and rows["killed"]["margin"] is not None
     assert rows["killed"] | {"name": "whole"} == rows["whole"]

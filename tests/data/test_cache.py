@@ -1,11 +1,9 @@
 """Stores made shard by shard: killed, damaged, cut short, on a full disk; by any number of processes."""
 
 import dataclasses
-import os
+import multiprocessing
 import random
 import resource
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -16,6 +14,7 @@ from jaxpt.data._tf import tf
 from jaxpt.data.progress import Progress
 from jaxpt.data.store import Store, shard_name
 from jaxpt.errors import UserError
+from tests.processes import forked
 
 SHARDS, EACH = 6, 40
 
@@ -164,44 +163,53 @@ def test_a_full_disk_is_said_in_one_line(tmp_path, monkeypatch):
     assert not (tmp_path / "numbers").exists()
 
 
-def limited(path, size):
+def limited(path, size, answer):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
     try:
         make(path)
     except UserError as error:
-        print(error)
+        answer.send(str(error))
 
 
 @pytest.mark.slow
 def test_a_file_size_limit_is_said_in_one_line(tmp_path):
-    code = f"from tests.data.test_cache import *; from pathlib import Path; limited(Path({str(tmp_path / 'n')!r}), 100)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment())
-    assert done.stdout.count("\n") == 1 and "the disk is full (File too large)" in done.stdout, done
+    ours, theirs = multiprocessing.Pipe()
+    process = forked().Process(target=limited, args=(tmp_path / "n", 100, theirs))
+    process.start()
+    theirs.close()
+    said = ours.recv()
+    process.join()
+    assert "\n" not in said and "the disk is full (File too large)" in said
     assert not (tmp_path / "n").exists()
 
 
-def environment():
-    return os.environ | {"PYTHONPATH": os.pathsep.join(["", *sys.path])}
+def fork_workers():
+    """For a process that has run nothing of TensorFlow yet: its workers need not import all of it again."""
+    context = multiprocessing.get_context("fork")
+    multiprocessing.get_context = lambda method: context
 
 
-RUN = "from tests.data.test_cache import *; from pathlib import Path\n" \
-      "if __name__ == '__main__': make(Path({!r}), Numbers(pause=0.5, log={!r}), workers={})"  # fmt: skip
+def build(directory, log, workers):
+    """What a process of its own does."""
+    fork_workers()
+    make(directory, Numbers(pause=0.2, log=str(log)), workers=workers)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_killed_at_random_moments_the_bytes_are_the_same(tmp_path, whole, workers):
     directory, log = tmp_path / "numbers", tmp_path / "log"
-    (tmp_path / "run.py").write_text(RUN.format(str(directory), str(log), workers))
     for kills in range(20):
-        process = subprocess.Popen([sys.executable, tmp_path / "run.py"], env=environment())
+        process = forked().Process(target=build, args=(directory, log, workers))
+        process.start()
         seen = len(log.read_text().split()) if log.exists() else 0
-        while process.poll() is None and (not log.exists() or len(log.read_text().split()) < seen + 1 + workers):
+        while process.is_alive() and (not log.exists() or len(log.read_text().split()) < seen + 1 + workers):
             time.sleep(0.01)
-        if process.poll() is None and kills < 2:
-            time.sleep(random.uniform(0, 0.4))
+        if process.is_alive() and kills < 2:
+            time.sleep(random.uniform(0, 0.16))
             process.kill()
-        if process.wait() == 0:
+        process.join()
+        if process.exitcode == 0:
             break
         assert kills > 2 or Store.open(directory) is None
     assert content(directory) == content(whole)
@@ -210,10 +218,11 @@ def test_killed_at_random_moments_the_bytes_are_the_same(tmp_path, whole, worker
 
 
 @pytest.mark.slow
-def test_processes_stop_at_the_first_mistake_and_make_the_same_bytes(tmp_path, whole):
+def test_processes_stop_at_the_first_mistake_and_make_the_same_bytes(tmp_path, whole, monkeypatch):
     with pytest.raises(UserError, match="records 7: broken"):
         make(tmp_path / "numbers", Numbers(fails=2, pause=0.2), workers=2)
-    said = []
-    make(tmp_path / "numbers", Numbers(pause=0.5), Progress(said.append), workers=2)
+    said, context = [], forked()  # which starts in less time
+    monkeypatch.setattr(cache.multiprocessing, "get_context", lambda method: context)
+    make(tmp_path / "numbers", Numbers(pause=0.3), Progress(said.append), workers=2)
     assert content(tmp_path / "numbers") == content(whole)
     assert any("left" in line and "█" in line for line in said)

@@ -14,8 +14,8 @@ from jaxpt.data._tf import seqio, tf
 from jaxpt.data.examples import Examples
 from jaxpt.data.sources import open_source
 from jaxpt.errors import UserError
-from jaxpt.train import checkpoint, state
 from tests import families
+from tests.runs import assert_bit_equal, final
 
 sys.path.insert(0, str(Path(__file__).parent))
 LENGTH, TARGETS = 20, 12
@@ -33,7 +33,9 @@ def config(task, cache, run_dir="", **data):
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jaxpt.data.cache._STARTUP", float("inf"))  # no processes, however busy the machine is
+        yield tmp_path_factory.mktemp("cache")
 
 
 def examples(task, **data):
@@ -187,7 +189,6 @@ def test_a_registered_mixture_is_mixed(cache):
 
 @pytest.mark.slow
 def test_a_run_is_resumed_exactly(cache, tmp_path, capsys):
-    import jax
     import yaml
 
     from jaxpt import cli
@@ -195,17 +196,11 @@ def test_a_run_is_resumed_exactly(cache, tmp_path, capsys):
     tree = configs.dump(config("style_both", cache)) | {"log": {"tensorboard": False}, "mesh": {"data": 8}}
     tree["data"]["packing"] = True
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(tree))
-    last = {}
-    for name, stops in (("whole", (6,)), ("parts", (2, 5, 6))):
+    for name, stops in (("whole", (6,)), ("parts", (4, 6))):
         run = tmp_path / name
         for stop in stops:
             assert cli.main(["train", str(tmp_path / "recipe.yaml"), f"run_dir={run}", f"train.steps={stop}"]) == 0
-        final = configs.load(run / "config.yaml", [])
-        checkpoints = checkpoint.Checkpoints(run, final.checkpoint, read_only=True)
-        last[name] = jax.device_get(checkpoints.restore(state.setup(final), 6))
-        checkpoints.close()
-    for a, b in zip(*map(jax.tree.leaves, last.values()), strict=True):
-        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+    assert_bit_equal(*(final(tmp_path / name, 6) for name in ("whole", "parts")))
     assert "style_denoise: frozen: concatenate" in capsys.readouterr().out.replace("\n", " ")
 
 

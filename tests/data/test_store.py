@@ -1,5 +1,4 @@
 import json
-import multiprocessing
 
 import numpy as np
 import pytest
@@ -7,6 +6,7 @@ import pytest
 from jaxpt.data._tf import tf
 from jaxpt.data.store import Ragged, Store, build, shard_name
 from jaxpt.errors import UserError
+from tests.processes import forked
 
 LENGTHS = [3, 0, 5, 1] * 200  # more than one batch of the writer
 
@@ -108,7 +108,7 @@ def race(path, start):
 
 @pytest.mark.slow
 def test_two_processes_may_build_the_same_store(tmp_path):
-    context = multiprocessing.get_context("spawn")
+    context = forked()
     start = context.Barrier(2)
     both = [context.Process(target=race, args=(tmp_path / "records", start)) for _ in range(2)]
     for process in both:

@@ -1,8 +1,10 @@
+from pydoc_data.topics import topics
+
 import numpy as np
 import pytest
 
 from jaxpt.config import TokenizerConfig
-from jaxpt.data import builtin, tokenizers
+from jaxpt.data import tokenizers
 from jaxpt.data._tf import seqio, tf
 from jaxpt.data.vocabularies import TokenizerVocabulary, to_seqio
 
@@ -11,7 +13,7 @@ TEXTS = ["The open function returns a file.", "", "café 😀", "x = [1, 2]"]
 
 @pytest.mark.parametrize("kind", ["sentencepiece", "wordpiece", "bpe"])
 def test_tensorflow_gives_the_tokenizers_ids(kind, tmp_path):
-    tokenizer = tokenizers.train(builtin.documents()[:20], TokenizerConfig(kind=kind), 500, tmp_path)
+    tokenizer = tokenizers.train(list(topics.values())[:20], TokenizerConfig(kind=kind), 500, tmp_path)
     vocabulary = to_seqio(tokenizer)
     assert isinstance(vocabulary, seqio.SentencePieceVocabulary if kind == "sentencepiece" else TokenizerVocabulary)
     assert vocabulary.vocab_size == tokenizer.vocabulary.size

@@ -9,8 +9,6 @@ from jaxpt.hf.options import from_json
 from tests.hf.parity import FF, HEADS, LAYERS, D, V, check, untie
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
 
 SIZES = {
     "vocab_size": V, "hidden_size": D, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
@@ -172,7 +170,7 @@ UNTIED = {"t5 1.1", "umt5", "mt5"}
 @pytest.mark.parametrize("model_type", sorted(families()))
 def test_every_key_of_their_configuration_is_known(model_type):
     """What their class writes with all defaults is read, and a silent config.json means the same."""
-    family = families()[model_type]
+    family, transformers = families()[model_type], pytest.importorskip("transformers")
     silent = from_json(family, {"model_type": model_type}, {})
     full = from_json(family, transformers.CONFIG_MAPPING[model_type]().to_dict(), {})
     for field, value in silent:
@@ -186,6 +184,8 @@ def test_parity(name, tmp_path):
 
 def make(name):
     """Their model of a case."""
+    pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")  # not when tests are collected: both take seconds
     architecture, config, options = CASES[name]
     model = getattr(transformers, architecture)(getattr(transformers, config)(**options))
     return untie(model) if name in UNTIED else model

@@ -1,7 +1,5 @@
 """mBART: language tokens in their places on real text and in a run's data, and what is refused."""
 
-import doctest
-
 import numpy as np
 import pytest
 import seqio
@@ -121,7 +119,3 @@ def test_a_run_of_three_languages(tmp_path):
         tokenizers.load(tmp_path / "vocabulary", languages=["it_IT"])
     with pytest.raises(UserError, match="a bpe vocabulary is not trained with tokens of languages"):
         tokenizers.train(["a"], TokenizerConfig(kind="bpe"), 300, languages=["it_IT"])
-
-
-def test_examples_in_docstrings():
-    assert doctest.testmod(mbart).failed == 0

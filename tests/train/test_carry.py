@@ -5,13 +5,11 @@ import random
 import shutil
 
 import jax
-import numpy as np
 import pytest
 import yaml
 
 from jaxpt import cli
-from jaxpt import config as configs
-from jaxpt.train import checkpoint, state
+from tests.runs import assert_bit_equal, final
 
 WORDS = ("the", "of", "and", "to", "in", "a", "is", "was", "for", "on", "with", "as", "by", "at", "from", "that", "it")
 
@@ -47,15 +45,6 @@ def run(folder, name, *overrides):
     assert cli.main(["train", str(folder / "recipe.yaml"), f"run_dir={folder / name}", *overrides]) == 0
 
 
-def final(run_dir):
-    config = configs.load(run_dir)
-    reader = checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True)
-    phase = configs.at_phase(config, configs.phase_of(config, 6))
-    restored = reader.restore(state.setup(phase, jax.devices()), 6)
-    reader.close()
-    return jax.device_get(restored)
-
-
 @pytest.mark.slow
 def test_a_run_goes_on_with_its_carry(folder, capsys):
     """From a checkpoint in the second phase, whose carry has other sizes than the first one's."""
@@ -66,11 +55,10 @@ def test_a_run_goes_on_with_its_carry(folder, capsys):
     assert "predicted tokens" in first and "⟨?⟩" in first
     run(folder, "again")
     assert "going on from step 4" in capsys.readouterr().out
-    one, two = (final(folder / name) for name in ("whole", "again"))
+    one, two = (final(folder / name, 6) for name in ("whole", "again"))
     (memory,) = jax.tree.leaves(one.carry)
     assert memory.shape == (16, 1, 12, 16) and memory.any()
-    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
-        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+    assert_bit_equal(one, two)
     losses = [
         [x["validation/loss"] for x in map(json.loads, (folder / n / "metrics.jsonl").open()) if "validation/loss" in x]
         for n in ("whole", "again")

@@ -1,15 +1,15 @@
 """What a run leaves behind, and how it is extended and branched."""
 
 import json
+import shutil
 
-import numpy as np
 import pytest
 import yaml
 
 from jaxpt import cli
 from jaxpt import config as configs
-from jaxpt.train import checkpoint, state
 from tests import families
+from tests.runs import assert_bit_equal, final
 
 WORDS = "says that the cat sat on the mat and the dog ran to the house"
 TEXT = "\n".join(f"document number {i} {WORDS}" for i in range(60))
@@ -43,14 +43,6 @@ def run(folder, name, *overrides):
     return cli.main(["train", str(folder / "recipe.yaml"), f"run_dir={folder / name}", *overrides])
 
 
-def final(folder, name, step):
-    config = configs.load(folder / name)
-    reader = checkpoint.Checkpoints(folder / name, config.checkpoint, read_only=True)
-    restored = reader.restore(state.setup(config), step)
-    reader.close()
-    return restored
-
-
 def records(folder, name):
     return [json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()]
 
@@ -73,12 +65,10 @@ def test_a_run_leaves_all_that_it_needs(workplace):
 @pytest.mark.slow
 def test_extending_a_finished_run_equals_the_longer_run(workplace, capsys):
     assert run(workplace, "long", "train.steps=6") == 0
-    assert run(workplace, "short") == 0
+    shutil.copytree(workplace / "first", workplace / "short")
     assert run(workplace, "short", "train.steps=6") == 0
     assert "going on from step 4" in capsys.readouterr().out
-    a, b = final(workplace, "long", 6), final(workplace, "short", 6)
-    for x, y in zip(_leaves(a), _leaves(b), strict=True):
-        np.testing.assert_array_equal(x, y)
+    assert_bit_equal(*(final(workplace / name, 6) for name in ("long", "short")))
 
 
 @pytest.mark.slow
@@ -86,8 +76,7 @@ def test_branching(workplace):
     source = f"init_from.path={workplace / 'first'}"
     assert run(workplace, "whole", source, "init_from.step=2", "init_from.state=true") == 0
     # The same state, data and settings from step 2 on: the same end.
-    for x, y in zip(_leaves(final(workplace, "first", 4)), _leaves(final(workplace, "whole", 4)), strict=True):
-        np.testing.assert_array_equal(x, y)
+    assert_bit_equal(*(final(workplace / name, 4) for name in ("first", "whole")))
     assert run(workplace, "weights", source, "train.steps=1") == 0
     assert [r["step"] for r in records(workplace, "weights") if "train/loss" in r] == [1]
     # It starts from the averaged weights, and so with a lower loss than a fresh model.
@@ -104,9 +93,3 @@ def test_eval_gives_what_training_measured(workplace, capsys):
         assert cli.main(["eval", str(path)]) == 0
         shown = capsys.readouterr().out
         assert f"{loss:.4f}" in shown and "baseline" in shown
-
-
-def _leaves(tree):
-    import jax
-
-    return jax.device_get(jax.tree.leaves(tree))

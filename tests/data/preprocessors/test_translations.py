@@ -1,7 +1,5 @@
 """Texts and their translations in one record, over 10,000 pairs of real text."""
 
-import doctest
-
 import numpy as np
 import pytest
 import seqio
@@ -33,7 +31,3 @@ def test_each_side_is_enclosed_and_long_pairs_are_left_out():
         assert ex["positions"].tolist() == [*range(a), *range(b)]
     assert kept == {i for i, (a, b) in enumerate(pairs) if len(a) + len(b) + 4 <= LENGTH}
     assert 0.5 * COUNT < len(kept) < COUNT
-
-
-def test_examples_in_docstrings():
-    assert doctest.testmod(translations).failed == 0

@@ -1,7 +1,5 @@
 """UniLM's masks: their shares, ranks and token types, and what is chosen under them, over 12,000 pairs."""
 
-import doctest
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -106,7 +104,3 @@ def test_runs_of_one_two_and_three():
     # Three at once, a pair and one of its neighbours, or by chance; a pair first, or one and then a pair cut or whole.
     assert abs(whole - 0.1) < 0.02
     assert abs(pairs.mean() - (0.1 + 0.8 * 0.2)) < 0.03
-
-
-def test_examples_in_docstrings():
-    assert doctest.testmod(unilm).failed == 0

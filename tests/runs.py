@@ -1,0 +1,24 @@
+"""What runs leave behind."""
+
+import jax
+import numpy as np
+
+from jaxpt import config as configs
+from jaxpt.train import checkpoint, state
+
+
+def final(run_dir, step, devices=None):
+    """The state that a run saved at a step, as NumPy."""
+    config = configs.load(run_dir)
+    config = configs.at_phase(config, configs.phase_of(config, step))
+    reader = checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True)
+    restored = reader.restore(state.setup(config, devices), step)
+    reader.close()
+    return jax.device_get(restored)
+
+
+def assert_bit_equal(one, two):
+    leaves = list(zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True))
+    assert len(leaves) > 20
+    for a, b in leaves:
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
