@@ -37,6 +37,7 @@ def plan(
     shardings: bool = False,
     searching: int = 0,
     assumptions: Assumptions = Assumptions(),
+    save: str | None = None,
 ) -> None:
     """Compiles every phase's step and prints what it takes.
 
@@ -48,6 +49,7 @@ def plan(
       shardings: print where each parameter lies as well.
       searching: try so many other settings and rank them; 0 for none.
       assumptions: prices and intensities.
+      save: directory to write the compiled steps to, for `train.compiled`.
 
     Raises:
       UserError: for what is wrong with the recipe, or if it does not fit: by how much, which buffer is the largest, and
@@ -76,6 +78,9 @@ def plan(
         show.plan(report, console, shardings)
     if advice is not None:
         raise UserError(advice)
+    for measured in phases if save is not None else ():
+        notes.print(f"compiling the step of phase {measured.phase + 1} to its end …", style="dim", markup=False)
+        notes.print(program.save(config, where, measured.phase, save), markup=False)
 
 
 def _report(
