@@ -148,7 +148,13 @@ class Program:
         Every fused operation reads its operands and writes its results once, as often as it runs; of an array that it
         takes a slice of, or writes one into, that slice counts. What stays in a TPU's VMEM does not count.
         """
-        return sum(times * self._moved(name, i) for name, i, times in self.runs() if i.opcode not in _FREE)
+        starts = [i for body in self.computations.values() for i in body.values() if i.opcode == "async-start"]
+        inside = {name for start in starts for name in start.called}  # they count with it
+        return sum(
+            times * self._moved(name, i)
+            for name, i, times in self.runs()
+            if name not in inside and i.opcode not in _FREE
+        )
 
     def _moved(self, computation: str, instruction: Instruction) -> int:
         here = self.computations[computation]
@@ -166,11 +172,12 @@ class Program:
     def _fused(self, fusion: Instruction, shapes: list[str]) -> int:
         called = fusion.called[0]
         body = self.computations[called]
-        read = sum(
-            min(size(shapes[int(inner.operands[0])], 0), self._read(called, inner.name))
-            for inner in body.values()
-            if inner.opcode == "parameter"
-        )
+        read = 0
+        for inner in body.values():
+            if inner.opcode == "parameter":
+                number = int(inner.operands[0])  # what a tpu7x's SparseCore starts is given its operands later
+                given = shapes[number] if number < len(shapes) else inner.shape
+                read += min(size(given, 0), self._read(called, inner.name))
         root = next(inner for inner in body.values() if inner.root)
         if fusion.opcode == "async-start":
             return read + size(root.shape, 0)
@@ -188,7 +195,7 @@ class Program:
             first = user.operands[0] == name
             if user.opcode in _SLICES and first:
                 total += size(user.shape)
-            elif user.opcode in _SAME:
+            elif user.opcode in _SAME or self._only_moves(user):
                 total += self._read(computation, user.name)
             elif user.opcode == "fusion":
                 inner = {
@@ -198,6 +205,11 @@ class Program:
             elif user.opcode != "dynamic-update-slice" or not first:
                 return whole
         return total
+
+    def _only_moves(self, one: Instruction) -> bool:
+        """Whether a fusion inside of another gives what it takes in another layout: a tpu7x has such of whole stacks."""
+        inner = [i for name in one.called for i in self.computations[name].values()]
+        return one.opcode == "fusion" and all(i.opcode in {"parameter", *_SAME} for i in inner)
 
     def _written(self, computation: str, name: str) -> int:
         """Bytes that a fused computation writes for one of its results: in place, of what it only changes a part of."""

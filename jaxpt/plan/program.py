@@ -96,7 +96,7 @@ def measure(config: Config, where: Where, phase: int = 0) -> Measured:
 
     Raises:
       UserError: for what is wrong with recipe, mesh or topology, or what the compiler refuses.
-      RuntimeError: the process ended with no answer: a defect, of ours or of the compiler's.
+        The process may also end with no answer, a defect of ours or of the compiler's: `--debug` shows all it said.
     """
     return Measured(**_in_a_process(config, where, phase))
 
@@ -128,11 +128,18 @@ def _in_a_process(config: Config, where: Where, phase: int, save_to: str | None 
         done = subprocess.run(command, env=_environment(where), capture_output=True, text=True, errors="replace")
         answer = Path(directory, "answer.json")
         if not answer.exists():
-            raise RuntimeError(f"compiling the step for {where} ended with code {done.returncode}:\n{done.stderr}")
+            line = f"compiling the step for {where} ended with code {done.returncode}: {_reason(done.stderr)}"
+            raise UserError(line) from RuntimeError(done.stderr)
         result = json.loads(answer.read_text("utf-8"))
     if "error" in result:
         raise UserError(result["error"])
     return result
+
+
+def _reason(stderr: str) -> str:
+    """The line that says why a process ended: libtpu's failed check, else the last one."""
+    lines = [line for line in stderr.splitlines() if line.strip()]
+    return next((line for line in lines if "Check failed" in line), lines[-1] if lines else "no word").strip()
 
 
 def _environment(where: Where) -> dict[str, str]:
