@@ -207,7 +207,7 @@ class Program:
         return total
 
     def _only_moves(self, one: Instruction) -> bool:
-        """Whether a fusion inside of another gives what it takes in another layout: a tpu7x has such of whole stacks."""
+        """Whether a fusion inside of another gives what it takes in another layout: a tpu7x has such of stacks."""
         inner = [i for name in one.called for i in self.computations[name].values()]
         return one.opcode == "fusion" and all(i.opcode in {"parameter", *_SAME} for i in inner)
 

@@ -51,14 +51,10 @@ def test_a_mesh_that_does_not_fit_is_one_line(config):
 
 
 def test_a_compiler_that_ends_the_process_is_one_line(config, monkeypatch):
-    said = (
-        "E0000 slow\nF0000 core.cc:9] Check failed: a == b (1 vs. 2)\n*** Check failure stack trace: ***\n    @ 0x5\n"
-    )
+    said = "E0000 slow\nF0000 a.cc:9] Check failed: a == b (1 vs. 2)\n*** Check failure stack trace: ***\n    @ 0x5\n"
     done = types.SimpleNamespace(returncode=-6, stderr=said)
     monkeypatch.setattr(program.subprocess, "run", lambda *_, **__: done)
-    with pytest.raises(
-        UserError, match=r"for this machine ended with code -6: F0000 core\.cc:9\] Check failed: a == b"
-    ):
+    with pytest.raises(UserError, match=r"for this machine ended with code -6: F0000 a\.cc:9\] Check failed: a == b"):
         program.measure(config, program.Where())
 
 
