@@ -69,6 +69,7 @@ def plan(
     for phase in range(len(configs.phase_starts(config))):
         notes.print(f"compiling the step of phase {phase + 1} for {where} …", style="dim", markup=False)
         phases.append(program.measure(config, where, phase))
+    chips = chips or topologies.local(phases[0].device_kind, phases[0].devices)
     report = _report(config, where, chips, phases, assumptions)
     largest = max(phases, key=lambda measured: measured.total - measured.limit)
     advice = None if largest.fits else _advice(config, where, largest, notes)
