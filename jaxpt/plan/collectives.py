@@ -66,12 +66,12 @@ def _each(program: hlo.Program) -> list[tuple[str, str, int, int]]:
     """(kind, attributes, bytes of the operands, how often it runs) of every collective.
 
     On TPUs a collective may be spread over several fusions that overlap with computing: they share its channel. A
-    reduce-scatter is a fusion of that name, of an all-reduce and a slice. A tpu7x leaves some to its SparseCore, as a
-    custom call. Between slices a collective is sent to the
+    reduce-scatter is a fusion of that name, of an all-reduce and a slice. Between slices a collective is sent to the
     host, whose runtime does it.
     """
     found: dict[tuple[str, str], tuple[str, str, int, int]] = {}
     for outer, instruction, times in program.runs():
+        # A tpu7x leaves some to its SparseCore, as custom calls.
         names = instruction.called if instruction.opcode in ("fusion", "custom-call") else []
         inside = [(name, inner) for name in names for inner in program.computations[name].values()]
         for place, one in [(outer, instruction), *inside]:

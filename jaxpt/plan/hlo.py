@@ -142,6 +142,11 @@ class Program:
             first = here[first.operands[0]]
         return _constant(first) if first.opcode == "constant" else 0
 
+    def only_copies(self, instruction: Instruction) -> bool:
+        """Whether a fusion does nothing but to give an array in another order."""
+        inner = [i for name in instruction.called for i in self.computations[name].values()]
+        return instruction.opcode == "fusion" and all(i.opcode in {"parameter", *_SAME} for i in inner)
+
     def traffic(self) -> int:
         """Bytes that pass between a device and its main memory in one run of the program.
 
@@ -172,12 +177,12 @@ class Program:
     def _fused(self, fusion: Instruction, shapes: list[str]) -> int:
         called = fusion.called[0]
         body = self.computations[called]
-        read = 0
-        for inner in body.values():
-            if inner.opcode == "parameter":
-                number = int(inner.operands[0])  # what a tpu7x's SparseCore starts is given its operands later
-                given = shapes[number] if number < len(shapes) else inner.shape
-                read += min(size(given, 0), self._read(called, inner.name))
+        given = {str(number): shape for number, shape in enumerate(shapes)}  # a SparseCore is given its operands later
+        read = sum(
+            min(size(given.get(inner.operands[0], inner.shape), 0), self._read(called, inner.name))
+            for inner in body.values()
+            if inner.opcode == "parameter"
+        )
         root = next(inner for inner in body.values() if inner.root)
         if fusion.opcode == "async-start":
             return read + size(root.shape, 0)
@@ -195,7 +200,7 @@ class Program:
             first = user.operands[0] == name
             if user.opcode in _SLICES and first:
                 total += size(user.shape)
-            elif user.opcode in _SAME or self._only_moves(user):
+            elif user.opcode in _SAME or self.only_copies(user):
                 total += self._read(computation, user.name)
             elif user.opcode == "fusion":
                 inner = {
@@ -205,11 +210,6 @@ class Program:
             elif user.opcode != "dynamic-update-slice" or not first:
                 return whole
         return total
-
-    def _only_moves(self, one: Instruction) -> bool:
-        """Whether a fusion inside of another gives what it takes in another layout: a tpu7x has such of stacks."""
-        inner = [i for name in one.called for i in self.computations[name].values()]
-        return one.opcode == "fusion" and all(i.opcode in {"parameter", *_SAME} for i in inner)
 
     def _written(self, computation: str, name: str) -> int:
         """Bytes that a fused computation writes for one of its results: in place, of what it only changes a part of."""
