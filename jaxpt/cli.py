@@ -104,6 +104,7 @@ def _plan(arguments: argparse.Namespace) -> None:
         shardings=arguments.shardings,
         searching=arguments.search,
         assumptions=Assumptions(**{name: value for name, value in given.items() if value is not None}),
+        save=arguments.save,
     )
 
 
@@ -279,11 +280,13 @@ def _planning(commands: argparse._SubParsersAction) -> None:
         "configs/pretrain/bert_base.yaml --topology v5e:4x4    # compiled for a TPU, with no TPU here",
         "configs/pretrain/t5_1_1_base.yaml --topology v5p:4x4x4 --slices 2 mesh.fsdp=64 --shardings",
         "configs/pretrain/gpt2_124m.yaml --topology v6e:4x4 --search 12",
+        "configs/pretrain/gpt2_124m.yaml --topology v6e:4x4 --save steps    # jaxpt train … train.compiled=steps",
     ))  # fmt: skip
     _recipe(plan)
     plan.add_argument("--topology", metavar="SLICE", help="v4:4x4x4, v5e:16x16, v5p:4x4x4, v6e:16x16, tpu7x:4x4x4, …")
     plan.add_argument("--slices", type=_count, default=1, metavar="N", help="number of such slices (1)")
     plan.add_argument("--json", action="store_true", help="print one JSON object")
+    plan.add_argument("--save", metavar="DIR", help="write the compiled steps, for train.compiled=DIR")
     plan.add_argument("--shardings", action="store_true", help="show where each parameter lies")
     plan.add_argument(
         "--search", type=_count, nargs="?", const=12, default=0, metavar="N",

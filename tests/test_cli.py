@@ -143,11 +143,12 @@ def test_plan(capsys, fake):
     given = lambda **kwargs: kwargs  # noqa: E731
     fake("jaxpt.plan.command", Assumptions=given, plan=lambda config, *rest, **kwargs: seen.append((rest, kwargs)))
     assert run(capsys, "plan", RECIPE)[0] == 0
-    options = "--topology v5e:4x4 --slices 2 --json --shardings --search --price 2.5"
+    options = "--topology v5e:4x4 --slices 2 --json --shardings --search --price 2.5 --save steps"
     assert run(capsys, "plan", RECIPE, *options.split())[0] == 0
     assert [rest for rest, _ in seen] == [(None, 1), ("v5e:4x4", 2)]
-    assert seen[0][1] == {"as_json": False, "shardings": False, "searching": 0, "assumptions": {}}
-    assert seen[1][1] == {"as_json": True, "shardings": True, "searching": 12, "assumptions": {"price": 2.5}}
+    assert seen[0][1] == {"as_json": False, "shardings": False, "searching": 0, "assumptions": {}, "save": None}
+    given = {"as_json": True, "shardings": True, "searching": 12, "assumptions": {"price": 2.5}, "save": "steps"}
+    assert seen[1][1] == given
 
 
 def test_train(capsys, fake):

@@ -229,6 +229,9 @@ class TrainConfig(Frozen):
     log_every: PositiveInt = execution(10)
     layer_norms: bool = execution(False)
     """Write each layer's gradient, update and parameter norm to the metrics."""
+    compiled: str | None = execution(None)
+    """Directory of steps that `jaxpt plan --save` compiled ahead, loaded instead of compiling; refused where they were
+    made for something else. Its files can run any code: name only what you or yours have written."""
 
 
 class CheckpointConfig(Frozen):

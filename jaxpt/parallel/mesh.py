@@ -43,8 +43,8 @@ def make(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mes
     shown = ", ".join(f"mesh.{axis}={size}" for axis, size in zip(AXES, sizes))
     known = math.prod(size for size in sizes if size != -1)
     if len(devices) % known or (-1 not in sizes and known != len(devices)):
-        hint = "divide" if -1 in sizes else "multiply to"
-        raise UserError(f"{shown}: must {hint} the {len(devices)} device(s) here")
+        wanted = f"a multiple of {known} devices" if -1 in sizes else f"{known} devices (-1 on an axis: what is left)"
+        raise UserError(f"{shown}: the mesh takes {wanted}, there are {len(devices)}")
     sizes = [len(devices) // known if size == -1 else size for size in sizes]
     auto, slices = (AxisType.Auto,) * len(AXES), len({getattr(device, "slice_index", 0) for device in devices})
     if slices == 1:

@@ -15,6 +15,7 @@ import os
 import re
 import socket
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -181,6 +182,32 @@ def _report(host: str, port: int, place: Place, end: float) -> str:
             time.sleep(_RETRY)
 
 
+def meet(point: str, patience: float, report: Callable[[str], None] = lambda line: None) -> None:
+    """Waits until all processes have come to a point of the run; whom it waits for is said from time to time.
+
+    Without it the first to come would wait in a collective, which says no name, and on CPUs gives up after 30 s.
+
+    Args:
+      point: its name, another one for each point.
+      patience: seconds after which those missing are named, again and again.
+      report: is given that line.
+    """
+    if jax.process_count() == 1:
+        return
+    from jax._src.distributed import global_state  # the coordinator's keys have no public name
+
+    client, place = global_state.client, f"jaxpt/met/{point}/"
+    client.key_value_set(f"{place}{jax.process_index()}", "here", allow_overwrite=True)
+    begun = said = time.monotonic()
+    while len(came := client.key_value_dir_get(place)) < jax.process_count():
+        if time.monotonic() - said > patience:
+            said = time.monotonic()
+            numbers = set(range(jax.process_count())) - {int(key.rpartition("/")[2]) for key, _ in came}
+            missing = ", ".join(map(str, sorted(numbers)))
+            report(f"waiting for process {missing} at {point}, for {said - begun:.0f} s now")
+        time.sleep(_RETRY)
+
+
 def agree(config: Config) -> None:
     """Makes sure that all processes run the same configuration.
 
@@ -194,6 +221,7 @@ def agree(config: Config) -> None:
         return
     from jax.experimental import multihost_utils
 
+    meet("the start", config.distributed.timeout)
     own = {key: value for key, value in leaves(configs.dump(config)) if not key.startswith("distributed.")}
     text = np.frombuffer(json.dumps(own).encode(), np.uint8)
     longest = int(multihost_utils.process_allgather(np.array([text.size])).max())

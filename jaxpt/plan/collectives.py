@@ -71,7 +71,8 @@ def _each(program: hlo.Program) -> list[tuple[str, str, int, int]]:
     """
     found: dict[tuple[str, str], tuple[str, str, int, int]] = {}
     for outer, instruction, times in program.runs():
-        names = instruction.called if instruction.opcode == "fusion" else []
+        # A tpu7x leaves some to its SparseCore, as custom calls.
+        names = instruction.called if instruction.opcode in ("fusion", "custom-call") else []
         inside = [(name, inner) for name in names for inner in program.computations[name].values()]
         for place, one in [(outer, instruction), *inside]:
             kind = one.opcode.removesuffix("-start")

@@ -37,6 +37,7 @@ def plan(
     shardings: bool = False,
     searching: int = 0,
     assumptions: Assumptions = Assumptions(),
+    save: str | None = None,
 ) -> None:
     """Compiles every phase's step and prints what it takes.
 
@@ -48,6 +49,7 @@ def plan(
       shardings: print where each parameter lies as well.
       searching: try so many other settings and rank them; 0 for none.
       assumptions: prices and intensities.
+      save: directory to write the compiled steps to, for `train.compiled`.
 
     Raises:
       UserError: for what is wrong with the recipe, or if it does not fit: by how much, which buffer is the largest, and
@@ -67,6 +69,7 @@ def plan(
     for phase in range(len(configs.phase_starts(config))):
         notes.print(f"compiling the step of phase {phase + 1} for {where} …", style="dim", markup=False)
         phases.append(program.measure(config, where, phase))
+    chips = chips or topologies.local(phases[0].device_kind, phases[0].devices)
     report = _report(config, where, chips, phases, assumptions)
     largest = max(phases, key=lambda measured: measured.total - measured.limit)
     advice = None if largest.fits else _advice(config, where, largest, notes)
@@ -76,6 +79,9 @@ def plan(
         show.plan(report, console, shardings)
     if advice is not None:
         raise UserError(advice)
+    for measured in phases if save is not None else ():
+        notes.print(f"compiling the step of phase {measured.phase + 1} to its end …", style="dim", markup=False)
+        notes.print(program.save(config, where, measured.phase, save), markup=False)
 
 
 def _report(

@@ -1,4 +1,4 @@
-"""Counts the floating-point operations of a program from its jaxpr, and knows what devices can do."""
+"""Counts the floating-point operations of a program from its jaxpr."""
 
 from __future__ import annotations
 
@@ -10,33 +10,18 @@ import jax
 from jax.extend import core
 
 from jaxpt.objectives.base import carried_loss
+from jaxpt.plan import topologies
 
 if TYPE_CHECKING:
     import flax.linen as nn
 
     from jaxpt.objectives.base import Objective
 
-# Peak dense bf16 FLOP/s of one JAX device, from the makers' data sheets.
-PEAKS = {
-    "TPU v4": 275e12,
-    "TPU v5 lite": 197e12,
-    "TPU v5e": 197e12,
-    "TPU v5": 459e12,
-    "TPU v5p": 459e12,
-    "TPU v6 lite": 918e12,
-    "TPU v6e": 918e12,
-    "TPU7x": 2307e12,
-    "NVIDIA A100": 312e12,
-    "NVIDIA H100": 989e12,
-    "NVIDIA H200": 989e12,
-    "NVIDIA B200": 2250e12,
-}
-
 
 def peak(device: jax.Device) -> float | None:
     """Peak dense bf16 FLOP/s of a device, None where it is not known (CPUs)."""
-    matches = [name for name in PEAKS if device.device_kind.startswith(name)]
-    return PEAKS[max(matches, key=len)] if matches else None
+    chip = topologies.chip(device.device_kind)
+    return None if chip is None else chip.flops / chip.devices
 
 
 def matmul_flops(function: Callable[..., Any], *args: Any) -> int:

@@ -142,13 +142,24 @@ class Program:
             first = here[first.operands[0]]
         return _constant(first) if first.opcode == "constant" else 0
 
+    def only_copies(self, instruction: Instruction) -> bool:
+        """Whether a fusion does nothing but to give an array in another order."""
+        inner = [i for name in instruction.called for i in self.computations[name].values()]
+        return instruction.opcode == "fusion" and all(i.opcode in {"parameter", *_SAME} for i in inner)
+
     def traffic(self) -> int:
         """Bytes that pass between a device and its main memory in one run of the program.
 
         Every fused operation reads its operands and writes its results once, as often as it runs; of an array that it
         takes a slice of, or writes one into, that slice counts. What stays in a TPU's VMEM does not count.
         """
-        return sum(times * self._moved(name, i) for name, i, times in self.runs() if i.opcode not in _FREE)
+        starts = [i for body in self.computations.values() for i in body.values() if i.opcode == "async-start"]
+        inside = {name for start in starts for name in start.called}  # they count with it
+        return sum(
+            times * self._moved(name, i)
+            for name, i, times in self.runs()
+            if name not in inside and i.opcode not in _FREE
+        )
 
     def _moved(self, computation: str, instruction: Instruction) -> int:
         here = self.computations[computation]
@@ -166,8 +177,9 @@ class Program:
     def _fused(self, fusion: Instruction, shapes: list[str]) -> int:
         called = fusion.called[0]
         body = self.computations[called]
+        given = {str(number): shape for number, shape in enumerate(shapes)}  # a SparseCore is given its operands later
         read = sum(
-            min(size(shapes[int(inner.operands[0])], 0), self._read(called, inner.name))
+            min(size(given.get(inner.operands[0], inner.shape), 0), self._read(called, inner.name))
             for inner in body.values()
             if inner.opcode == "parameter"
         )
@@ -188,7 +200,7 @@ class Program:
             first = user.operands[0] == name
             if user.opcode in _SLICES and first:
                 total += size(user.shape)
-            elif user.opcode in _SAME:
+            elif user.opcode in _SAME or self.only_copies(user):
                 total += self._read(computation, user.name)
             elif user.opcode == "fusion":
                 inner = {

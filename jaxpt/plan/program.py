@@ -96,20 +96,50 @@ def measure(config: Config, where: Where, phase: int = 0) -> Measured:
 
     Raises:
       UserError: for what is wrong with recipe, mesh or topology, or what the compiler refuses.
-      RuntimeError: the process ended with no answer: a defect, of ours or of the compiler's.
+        The process may also end with no answer, a defect of ours or of the compiler's: `--debug` shows all it said.
     """
+    return Measured(**_in_a_process(config, where, phase))
+
+
+def save(config: Config, where: Where, phase: int, directory: str) -> str:
+    """Compiles a phase's step to its end, in a process of its own, and writes it; see `jaxpt.train.compiled`.
+
+    Args:
+      config: the run's configuration.
+      where: the devices.
+      phase: which phase, from 0.
+      directory: where the steps of all phases go.
+
+    Returns:
+      A line on what was written.
+
+    Raises:
+      UserError: as `measure`.
+    """
+    return _in_a_process(config, where, phase, os.path.abspath(directory))["saved"]
+
+
+def _in_a_process(config: Config, where: Where, phase: int, save_to: str | None = None) -> dict[str, Any]:
+    job = {"config": configs.to_yaml(config), "topology": where.topology, "slices": where.slices, "phase": phase}
+    job |= {"save": save_to}
     with tempfile.TemporaryDirectory(prefix="jaxpt-plan-") as directory:
-        job = {"config": configs.to_yaml(config), "topology": where.topology, "slices": where.slices, "phase": phase}
         Path(directory, "job.json").write_text(json.dumps(job), "utf-8")
         command = [sys.executable, "-m", "jaxpt.plan.program", directory]
         done = subprocess.run(command, env=_environment(where), capture_output=True, text=True, errors="replace")
         answer = Path(directory, "answer.json")
         if not answer.exists():
-            raise RuntimeError(f"compiling the step for {where} ended with code {done.returncode}:\n{done.stderr}")
+            line = f"compiling the step for {where} ended with code {done.returncode}: {_reason(done.stderr)}"
+            raise UserError(line) from RuntimeError(done.stderr)
         result = json.loads(answer.read_text("utf-8"))
     if "error" in result:
         raise UserError(result["error"])
-    return Measured(**result)
+    return result
+
+
+def _reason(stderr: str) -> str:
+    """The line that says why a process ended: libtpu's failed check, else the last one."""
+    lines = [line for line in stderr.splitlines() if line.strip()]
+    return next((line for line in lines if "Check failed" in line), lines[-1] if lines else "no word").strip()
 
 
 def _environment(where: Where) -> dict[str, str]:
@@ -129,7 +159,7 @@ def _main(directory: Path) -> None:
     begun = time.perf_counter()
     job = json.loads((directory / "job.json").read_text("utf-8"))
     try:
-        result = _measure(job, directory, begun)
+        result = _save(job, directory, begun) if job["save"] else _measure(job, directory, begun)
     except UserError as error:
         result = {"error": str(error)}
     partial = directory / "answer.partial"
@@ -138,22 +168,46 @@ def _main(directory: Path) -> None:
     os._exit(0)  # the compiler may still be at work in its thread
 
 
-def _measure(job: dict[str, Any], directory: Path, begun: float) -> dict[str, Any]:
-    import jax.numpy as jnp
-
-    from jaxpt.models import base
-    from jaxpt.plan import flops, topologies
+def _setup(job: dict[str, Any], directory: Path) -> tuple[Config, Any]:
+    """(the whole run's configuration, the setup of the job's phase)."""
+    from jaxpt.plan import topologies
     from jaxpt.train import frozen, state, step
 
     topology = job["topology"] and topologies.parse(job["topology"], job["slices"])
     (directory / "config.yaml").write_text(job["config"], "utf-8")
     whole = configs.load(directory / "config.yaml")
-    ends = (*configs.phase_starts(whole), whole.train.steps)
     config = configs.at_phase(whole, job["phase"])
     setup = state.setup(config, topology.devices() if topology else None)
     setup = frozen.attach(setup, lambda line: None, shapes_alone=True)
     step.check(config, setup)
-    objective = config.objective
+    return whole, setup
+
+
+def _save(job: dict[str, Any], directory: Path, begun: float) -> dict[str, str]:
+    from jaxpt.train import compiled, step
+
+    _, setup = _setup(job, directory)
+    lowered = step.traced(setup, setup.config.objective).lower()
+    try:
+        ready = lowered.compile()
+    except Exception as error:  # of any class of XLA's
+        raise UserError(f"the compiler refused the step: {' '.join(str(error).split())}") from None
+    place = compiled.save(ready, setup, Path(job["save"]), job["phase"])
+    size = (place / "step").stat().st_size / 2**20
+    return {"saved": f"{place}: {size:.1f} MiB, compiled in {time.perf_counter() - begun:.0f} s"}
+
+
+def _measure(job: dict[str, Any], directory: Path, begun: float) -> dict[str, Any]:
+    import jax.numpy as jnp
+
+    from jaxpt.models import base
+    from jaxpt.plan import flops, topologies
+    from jaxpt.train import step
+
+    whole, setup = _setup(job, directory)
+    topology = job["topology"] and topologies.parse(job["topology"], job["slices"])
+    config, objective = setup.config, setup.config.objective
+    ends = (*configs.phase_starts(whole), whole.train.steps)
     with setup.use():
         batch = step.batch_shapes(setup, objective)
         dtype = jnp.dtype(base.compute_dtype(config.model)).name

@@ -1,4 +1,4 @@
-"""TPU slices by name, with no TPU here: their devices to compile for, and what their chips can do, cost and draw.
+"""What chips can do, cost and draw; TPU slices by name, with no TPU here: their devices to compile for.
 
 A device is what JAX calls one: a whole chip, or half a chip of a tpu7x.
 """
@@ -31,9 +31,9 @@ class Chip:
     memory_bandwidth: float
     """HBM, bytes/s."""
     ici: float
-    """Bytes/s that a chip can send to its neighbours in the slice, over all its links."""
+    """Bytes/s that a chip can send to its neighbours in the slice, over all its links; of GPUs inside of a machine."""
     dcn: float
-    """Bytes/s that a chip can send to other slices: its share of the host's network cards."""
+    """Bytes/s that a chip can send to other slices or machines: its share of the host's network cards."""
     price: float
     """US dollars for a chip-hour, on demand."""
     watts: float
@@ -58,6 +58,26 @@ CHIPS = {
     "v6e": Chip(918e12, int(31.24 * GIB), 1638e9, 400e9, 12.5e9, 2.70, 450),
     "tpu7x": Chip(2307e12, int(94.74 * GIB), 7380e9, 600e9, 12.5e9, 12.00, 1100, devices=2, dimensions=3),
 }
+
+# Peaks: NVIDIA's data sheets; FLOP/s without sparsity, NVLink (L4: PCIe) one way, network cards of 200 or 400 Gbit/s to
+# a GPU. Watts: an eighth of what a DGX A100, H100 or B200 draws at the most. Prices as above. How much of its memory a
+# program may take is asked of the GPU itself.
+GPUS = {
+    "A100 40GB": Chip(312e12, 40 * 10**9, 1555e9, 300e9, 25e9, 3.00, 810),
+    "A100 80GB": Chip(312e12, 80 * 10**9, 2039e9, 300e9, 25e9, 4.00, 810),
+    "H100": Chip(989e12, 80 * 10**9, 3350e9, 450e9, 50e9, 6.00, 1275),
+    "H200": Chip(989e12, 141 * 10**9, 4800e9, 450e9, 50e9, 7.00, 1275),
+    "B200": Chip(2250e12, 180 * 10**9, 7700e9, 900e9, 50e9, 10.00, 1790),
+    "L4": Chip(121e12, 24 * 10**9, 300e9, 32e9, 12.5e9, 0.70, 150),
+}
+# By the names that JAX gives to devices, or how these begin.
+KINDS = {
+    "TPU v4": CHIPS["v4"], "TPU v5 lite": CHIPS["v5e"], "TPU v5e": CHIPS["v5e"], "TPU v5": CHIPS["v5p"],
+    "TPU v5p": CHIPS["v5p"], "TPU v6 lite": CHIPS["v6e"], "TPU v6e": CHIPS["v6e"], "TPU7x": CHIPS["tpu7x"],
+    "NVIDIA A100": GPUS["A100 80GB"], "NVIDIA A100-SXM4-40GB": GPUS["A100 40GB"],
+    "NVIDIA A100-PCIE-40GB": GPUS["A100 40GB"], "NVIDIA H100 80GB": GPUS["H100"], "NVIDIA H200": GPUS["H200"],
+    "NVIDIA B200": GPUS["B200"], "NVIDIA L4 ": GPUS["L4"],
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,6 +122,23 @@ class Topology:
         return list(described.devices)
 
 
+def chip(device_kind: str) -> Chip | None:
+    """The chip of a device, by the name that JAX gives it; None where its peaks are not in the table (CPUs).
+
+    Example:
+      >>> chip("NVIDIA H100 80GB HBM3").flops / 1e12, chip("cpu")
+      (989.0, None)
+    """
+    names = [name for name in KINDS if f"{device_kind} ".startswith(name)]
+    return KINDS[max(names, key=len)] if names else None
+
+
+def local(device_kind: str, devices: int) -> Topology | None:
+    """The devices of this machine, as one slice; None where their chip is not in the table."""
+    found = chip(device_kind)
+    return None if found is None else Topology(device_kind, found, 1, devices // found.devices)
+
+
 def parse(name: str, slices: int = 1) -> Topology:
     """Reads a topology's name.
 
@@ -120,6 +157,8 @@ def parse(name: str, slices: int = 1) -> Topology:
       (512, 128)
     """
     kind, _, shape = name.partition(":")
+    if kind.upper() in {gpu.partition(" ")[0] for gpu in GPUS}:
+        raise UserError(f"--topology {name}: nothing compiles for GPUs without one; on one, leave --topology out")
     if kind not in CHIPS:
         near = difflib.get_close_matches(kind, CHIPS, n=1, cutoff=0.3)
         hint = f", do you mean {near[0]}?" if near else ""

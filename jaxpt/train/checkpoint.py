@@ -46,7 +46,16 @@ class _Hashed:
 
 
 class _StateHandler(_Hashed, ocp.StandardCheckpointHandler):
-    pass
+    async def async_save(self, directory: Any, *args: Any, **kwargs: Any) -> list[Any]:
+        """Each process also hashes what it has written itself, when that is on the disk."""
+        written = await super().async_save(directory, *args, **kwargs)
+        return [ocp.future.ChainedFuture(written or [], lambda: _hash_own(Path(directory)))]
+
+
+def _hash_own(directory: Path) -> None:
+    own = directory / f"ocdbt.process_{jax.process_index()}"  # where Orbax has each process write its parts
+    if own.is_dir():
+        checksums.write(own)
 
 
 class _MetaHandler(_Hashed, ocp.JsonCheckpointHandler):

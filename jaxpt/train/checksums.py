@@ -15,14 +15,23 @@ NAME = "checksums.json"
 
 
 def write(directory: Path) -> None:
-    """Hashes all files below a directory into its `checksums.json`."""
-    files = sorted(path for path in directory.rglob("*") if path.is_file() and path.name != NAME)
+    """Hashes all files below a directory into its `checksums.json`.
+
+    What a subdirectory's own `checksums.json` names is taken from there, and that file goes: so each process can hash
+    what it has written, and one of them puts all together.
+    """
+    found = {}
+    for part in sorted(directory.glob(f"*/{NAME}")):
+        for name, entry in json.loads(part.read_text(encoding="utf-8")).items():
+            found[f"{part.parent.name}/{name}"] = entry
+        part.unlink()
+    paths = {path.relative_to(directory).as_posix(): path for path in directory.rglob("*") if path.is_file()}
+    names = sorted(paths.keys() - found.keys() - {NAME})
     with ThreadPoolExecutor() as pool:  # hashing gives up Python's lock
-        digests = list(pool.map(digest, files))
-    found = {
-        path.relative_to(directory).as_posix(): [path.stat().st_size, hashed] for path, hashed in zip(files, digests)
-    }
-    (directory / NAME).write_text(json.dumps(found, indent=1), encoding="utf-8")
+        for name, hashed in zip(names, pool.map(digest, [paths[name] for name in names])):
+            found[name] = [paths[name].stat().st_size, hashed]
+    text = json.dumps(dict(sorted(found.items())), indent=1)
+    (directory / NAME).write_text(text, encoding="utf-8")
 
 
 def damage(directory: Path, contents: bool = True) -> str | None:

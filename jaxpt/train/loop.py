@@ -22,7 +22,7 @@ from jaxpt.models import base
 from jaxpt.objectives.base import Objective
 from jaxpt.parallel import compiler, distributed, failures, processes, rules
 from jaxpt.plan import flops
-from jaxpt.train import checkpoint, frozen, guards, initial, state, step
+from jaxpt.train import checkpoint, compiled, frozen, guards, initial, state, step
 from jaxpt.train.display import Display, console, duration, number
 from jaxpt.train.lock import hold
 from jaxpt.train.metrics import Metrics, environment
@@ -198,8 +198,10 @@ class Run:
         self.setup = self.setup.at(self.here)
         self.objective = self.here.objective
         later = [configs.at_phase(self.config, n) for n in range(index, len(self.starts))]
-        for config in later:  # what is wrong with the last phase is said before the first one starts
+        for phase, config in enumerate(later, index):  # what is wrong with the last one is said before the first starts
             step.check(config, self.setup)
+            if config.train.compiled is not None:
+                compiled.check(self.setup.at(config), Path(config.train.compiled), phase)
         self.data = pipeline.prepare(self.here, phase=index, report=say)
         frozen.check_vocabulary(self.setup, self.data.tokenizer)
         for config in later:
@@ -212,7 +214,7 @@ class Run:
     def _phase(self, current: State, done: int, end: int, metrics: Metrics) -> tuple[State, int]:
         """The steps of one phase, or up to a signal."""
         config, train = self.here, self.here.train
-        compiled, eval_step = self._compile(), step.make_eval_step(self.setup, self.objective)
+        train_step, eval_step = self._compile(), step.make_eval_step(self.setup, self.objective)
         feed = self.data.train.batches(done - self.starts[self.phase], rows=self._rows())
         agreed = distributed.Agreement(self.setup.mesh)
         eval_every = train.eval_every or max(self.config.train.steps // 10, 1)
@@ -221,6 +223,7 @@ class Run:
         tokens = config.data.batch_size * step.tokens_per_example(self.setup, self.objective)
         peak = flops.peak(jax.devices()[0])
         metrics.write(done, {"phase/text_tokens_per_step": self._text(), "phase/flops_per_step": self.flops})
+        processes.meet(f"phase {self.phase + 1}", self.config.distributed.timeout, say)
         self.signals.training = True
         with (
             self.setup.use(),
@@ -228,7 +231,7 @@ class Run:
         ):
             batch = step.put(next(feed), self.setup)
             while done < end:
-                current, figures = compiled(current, batch, *self.setup.frozen_params())
+                current, figures = train_step(current, batch, *self.setup.frozen_params())
                 done += 1
                 if done < end:  # the device works on this step while the host gets the next batch
                     batch = step.put(next(feed), self.setup)
@@ -256,24 +259,28 @@ class Run:
         return round(self.here.data.batch_size * self.data.text_per_row, 3)
 
     def _compile(self) -> Any:
-        """Compiles the phase's step ahead of time and says what it will take."""
-        begun = time.perf_counter()
+        """Compiles the phase's step ahead of time, or loads it, and says what it will take."""
+        begun, saved = time.perf_counter(), self.here.train.compiled
         size = self.here.data.batch_size
-        compiled = step.traced(self.setup, self.objective).lower().compile()
+        if saved is None:
+            train_step = step.traced(self.setup, self.objective).lower().compile()
+        else:
+            train_step = compiled.load(self.setup, Path(saved), self.phase)
         with self.setup.use():
             batch, options = step.batch_shapes(self.setup, self.objective), self.setup.loss_options()
             shapes = self.setup.shapes
             self.flops = flops.model_flops(
                 self.setup.model, self.objective, shapes.params, batch, **options, carry=shapes.carry
             )
-        memory = compiled.memory_analysis()
+        memory = train_step.memory_analysis()
         used = memory.argument_size_in_bytes + memory.temp_size_in_bytes if memory else 0
         phase = f"phase {self.phase + 1} of {len(self.starts)}: " if len(self.starts) > 1 else ""
         say(
-            f"{phase}step of {size} × {self.here.data.length} tokens compiled in {time.perf_counter() - begun:.1f} s: "
+            f"{phase}step of {size} × {self.here.data.length} tokens "
+            f"{'compiled' if saved is None else f'loaded from {saved}'} in {time.perf_counter() - begun:.1f} s: "
             f"{number(self.flops)}FLOP (forward × 3, attention in full), {used / 1e6:.0f} MB a device"
         )
-        return compiled
+        return train_step
 
     def _log(self, window: list[Figures], done: int, display: Display, metrics: Metrics) -> None:
         values = jax.device_get(window)

@@ -88,6 +88,33 @@ def test_a_place_that_is_taken_is_said():
             processes.call_roll(place, 1.0)
 
 
+def test_who_is_missing_at_a_point_of_the_run_is_named(monkeypatch):
+    from jax._src.distributed import global_state
+
+    class Coordinator:
+        keys: dict[str, str] = {}  # noqa: RUF012
+
+        def key_value_set(self, key, value, allow_overwrite=False):
+            self.keys[key] = value
+
+        def key_value_dir_get(self, place):
+            return [(key, value) for key, value in self.keys.items() if key.startswith(place)]
+
+    coordinator, said = Coordinator(), []
+    monkeypatch.setattr(global_state, "client", coordinator)
+    monkeypatch.setattr(jax, "process_count", lambda: 4)
+    coordinator.key_value_set("jaxpt/met/phase 2/3", "here")
+    coordinator.key_value_set("jaxpt/met/phase 1/1", "here")
+
+    def come(line):
+        said.append(line)
+        for number in (1, 2):
+            coordinator.key_value_set(f"jaxpt/met/phase 2/{number}", "here")
+
+    processes.meet("phase 2", 0.3, come)
+    assert said == ["waiting for process 1, 2 at phase 2, for 0 s now"]
+
+
 PROGRAM = """
 import sys
 import jax

@@ -125,5 +125,32 @@ def test_sums_over_slices_go_over_the_data_centres_network():
     assert (one.count, one.bytes, one.sent) == (1, part, 2 * part * 3 // 4)
 
 
+# As libtpu writes what a tpu7x leaves to its SparseCore: the operands come after the start.
+SPARSE = """HloModule jit_step, is_scheduled=true
+
+%called_computation.1 (param_0: f32[512,64]) -> f32[512,64] {
+  %param_0 = f32[512,64]{1,0:T(8,128)} parameter(0)
+  ROOT %all-reduce.1 = f32[512,64]{1,0:T(8,128)} all-reduce(%param_0), channel_id=1, replica_groups={{0,1,2,3}}, to_apply=%add
+}
+
+%async_computation.1 (param_1: f32[512,64]) -> f32[512,64] {
+  %param_1 = f32[512,64]{1,0:T(8,128)} parameter(0)
+  ROOT %custom-call.1 = f32[512,64]{1,0:T(8,128)} custom-call(%param_1), called_computations={%called_computation.1}
+}
+
+ENTRY %main (param.1: f32[512,64]) -> f32[512,64] {
+  %param.1 = f32[512,64]{1,0:T(8,128)} parameter(0)
+  %start.1 = ((), (), (s32[5]{0:S(10)})) async-start(), async_execution_thread="sparsecore", calls=%async_computation.1
+  %update.1 = ((f32[512,64]{1,0}), f32[512,64]{1,0}, (s32[5]{0})) async-update(%start.1, %param.1)
+  ROOT %done.1 = f32[512,64]{1,0:T(8,128)} async-done(%update.1)
+}
+"""  # noqa: E501
+
+
+def test_collectives_of_a_sparse_core():
+    (one,) = collectives.find(hlo.Program(SPARSE), {"data": 4})
+    assert (one.kind, one.axes, one.count, one.bytes) == ("all-reduce", ("data",), 1, 512 * 64 * 4)
+
+
 def test_devices_alone_exchange_nothing():
     assert collectives.find(hlo.Program(TPU.replace("{{0,1}}", "{{0},{1}}")), {"data": 2})[-1].kind != "reduce-scatter"

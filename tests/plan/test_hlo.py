@@ -10,7 +10,13 @@ LOOP = """HloModule jit_step, is_scheduled=true
 %fused_slice (param_0: bf16[8,128,384], param_1: s32[]) -> bf16[1,128,384] {
   %param_0 = bf16[8,128,384]{2,1,0:T(8,128)(2,1)} parameter(0)
   %param_1 = s32[]{:T(128)} parameter(1)
-  ROOT %dynamic-slice.1 = bf16[1,128,384]{2,1,0:T(8,128)(2,1)S(1)} dynamic-slice(%param_0, %param_1), dynamic_slice_sizes={1,128,384}
+  %fusion.3 = bf16[8,128,384]{2,1,0:T(16,128)(2,1)} fusion(%param_0), kind=kLoop, calls=%layout
+  ROOT %dynamic-slice.1 = bf16[1,128,384]{2,1,0:T(8,128)(2,1)S(1)} dynamic-slice(%fusion.3, %param_1), dynamic_slice_sizes={1,128,384}
+}
+
+%layout (input: bf16[8,128,384]) -> bf16[8,128,384] {
+  %input = bf16[8,128,384]{2,1,0:T(8,128)(2,1)} parameter(0)
+  ROOT %copy.1 = bf16[8,128,384]{2,1,0:T(16,128)(2,1)} copy(%input)
 }
 
 %fused_update (param_2: f32[8,512], param_3: f32[1,512], param_4: s32[]) -> f32[8,512] {
@@ -60,6 +66,29 @@ def test_slices_count_as_what_they_take_and_vmem_not_at_all():
     read = 128 * 384 * 2 + 4  # a layer's slice and its index; the result stays in VMEM
     written = 512 * 4 + 512 * 4 + 4
     assert hlo.Program(LOOP).traffic() == 6 * (read + written + 4 + 4 + 1)  # and the condition
+
+
+# As libtpu writes what a tpu7x's SparseCore does: the operands come after the start.
+SPARSE = """HloModule jit_step, is_scheduled=true
+
+%async_computation (param_0: f32[512,64], param_1: s32[32]) -> f32[32,64] {
+  %param_0 = f32[512,64]{1,0:T(8,128)} parameter(0)
+  %param_1 = s32[32]{0:T(1024)} parameter(1)
+  ROOT %custom-call.1 = f32[32,64]{1,0:T(8,128)} custom-call(%param_0, %param_1), custom_call_target="Gather"
+}
+
+ENTRY %main (param.1: f32[512,64], param.2: s32[32]) -> f32[32,64] {
+  %param.1 = f32[512,64]{1,0:T(8,128)} parameter(0)
+  %param.2 = s32[32]{0:T(1024)} parameter(1)
+  %start.1 = ((), (), (s32[5]{0:S(10)})) async-start(), async_execution_thread="sparsecore", calls=%async_computation
+  %update.1 = ((f32[512,64]{1,0}, s32[32]{0}), f32[32,64]{1,0}, (s32[5]{0})) async-update(%start.1, %param.1, %param.2)
+  ROOT %done.1 = f32[32,64]{1,0:T(8,128)} async-done(%update.1)
+}
+"""
+
+
+def test_what_a_sparse_core_takes_counts_though_its_start_does_not_name_it():
+    assert hlo.Program(SPARSE).traffic() == 4 * (512 * 64 + 32 + 32 * 64)
 
 
 @pytest.mark.parametrize(

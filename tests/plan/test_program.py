@@ -1,5 +1,7 @@
 """Programs that are really compiled: on this machine's eight CPU devices, and for a v5e where libtpu is installed."""
 
+import types
+
 import pytest
 
 from jaxpt.errors import UserError
@@ -46,6 +48,14 @@ def test_figures_of_a_small_bert(measured):
 def test_a_mesh_that_does_not_fit_is_one_line(config):
     with pytest.raises(UserError, match=r"mesh\.data=3.*8 device"):
         program.measure(families.config("bert", mesh={"data": 3}), program.Where())
+
+
+def test_a_compiler_that_ends_the_process_is_one_line(config, monkeypatch):
+    said = "E0000 slow\nF0000 a.cc:9] Check failed: a == b (1 vs. 2)\n*** Check failure stack trace: ***\n    @ 0x5\n"
+    done = types.SimpleNamespace(returncode=-6, stderr=said)
+    monkeypatch.setattr(program.subprocess, "run", lambda *_, **__: done)
+    with pytest.raises(UserError, match=r"for this machine ended with code -6: F0000 a\.cc:9\] Check failed: a == b"):
+        program.measure(config, program.Where())
 
 
 @pytest.fixture(scope="module")

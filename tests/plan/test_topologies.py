@@ -1,7 +1,7 @@
 import pytest
 
 from jaxpt.errors import UserError
-from jaxpt.plan import flops, topologies
+from jaxpt.plan import topologies
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,32 @@ def test_the_compiler_is_asked_for_in_one_line(monkeypatch):
         topologies.parse("v5e:2x2").devices()
 
 
-def test_peaks_agree_with_those_of_devices_that_are_here():
-    for name, chip in topologies.CHIPS.items():
-        assert chip.flops == flops.PEAKS[{"tpu7x": "TPU7x"}.get(name, f"TPU {name}")]
+@pytest.mark.parametrize(
+    ("kind", "chip"),
+    [
+        ("TPU v4", topologies.CHIPS["v4"]),
+        ("TPU v5 lite", topologies.CHIPS["v5e"]),
+        ("TPU v5", topologies.CHIPS["v5p"]),
+        ("TPU v5p", topologies.CHIPS["v5p"]),
+        ("NVIDIA A100-SXM4-40GB", topologies.GPUS["A100 40GB"]),
+        ("NVIDIA A100-SXM4-80GB", topologies.GPUS["A100 80GB"]),
+        ("NVIDIA H100 80GB HBM3", topologies.GPUS["H100"]),
+        ("NVIDIA H200", topologies.GPUS["H200"]),
+        ("NVIDIA L4", topologies.GPUS["L4"]),
+        ("NVIDIA L40S", None),
+        ("NVIDIA H100 PCIe", None),  # slower than the others
+        ("cpu", None),
+    ],
+)
+def test_a_chip_by_the_name_that_jax_gives_it(kind, chip):
+    assert topologies.chip(kind) is chip
+
+
+def test_devices_that_are_here_are_one_slice():
+    assert topologies.local("NVIDIA H200", 8).chips == 8 and topologies.local("TPU7x", 8).chips == 4
+    assert topologies.local("cpu", 8) is None
+
+
+def test_no_gpu_is_compiled_for_from_afar():
+    with pytest.raises(UserError, match="h100:8: nothing compiles for GPUs without one; on one, leave --topology out"):
+        topologies.parse("h100:8")

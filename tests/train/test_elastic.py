@@ -1,4 +1,5 @@
-"""The global batches of a run are the same for any number of processes, and whether or not it was stopped on the way.
+"""A run on four processes that one of them is told to stop goes on from there: on as many with the same bits, on other
+numbers of processes and devices with the same global batches.
 
 Real processes, joined by `jax.distributed` over loopback.
 """
@@ -6,19 +7,24 @@ Real processes, joined by `jax.distributed` over loopback.
 import json
 import os
 import random
+import shutil
 import signal
 import zlib
 
+import jax
 import numpy as np
 import pytest
 import yaml
 
+from jaxpt import config as configs
+from jaxpt.train import checkpoint, state
 from tests import families
 from tests.processes import run
 
-STEPS, BATCH = 28, 8
+pytestmark = pytest.mark.slow
+STEPS, BATCH = 30, 8
 WORDS = ("the", "of", "and", "to", "in", "a", "is", "was")
-DOCUMENTS = {"a": 40, "b": 25, "c": 12}  # several epochs of each in 28 steps
+DOCUMENTS = {"a": 40, "b": 25, "c": 12}  # several epochs of each in 30 steps
 
 
 def recipe(folder):
@@ -35,41 +41,47 @@ def recipe(folder):
         model={"vocab_size": 300, "layers": 1, "embed_dim": 16, "heads": 2},
         objective={"join_documents": False},
         data={"mixture": tasks, "packing": True, "cache_dir": str(folder / "cache"), "length": 32, "batch_size": BATCH},
-        train={"steps": STEPS, "log_every": 10, "eval_every": 14},
+        train={"steps": STEPS, "log_every": 10, "eval_every": STEPS},
         log={"tensorboard": False},
     )
     (folder / "recipe.yaml").write_text(yaml.safe_dump(tree))
     return folder / "recipe.yaml"
 
 
-def process(number, arguments, count, folder, stop_at):
-    """One process of a run: trains, and writes a checksum of each row of each batch that it makes."""
+def process(number, arguments, folder, stop_at):
+    """One process of a run: trains, writes a checksum of each row of each batch that it makes, and what it hashed."""
     from jaxpt import cli
     from jaxpt.parallel import distributed
+    from jaxpt.train import checksums
 
-    put, seen = distributed.put, []
+    put, digest, seen, hashed = distributed.put, checksums.digest, [], []
 
     def recorded(batch, mesh, size):
         if "probe_weights" not in batch:  # validation has it
             rows = distributed.rows(mesh, size)
             sums = [zlib.crc32(b"".join(batch[k][i].tobytes() for k in sorted(batch))) for i in range(len(rows))]
             seen.append(dict(zip(rows.tolist(), sums)))
-            if len(seen) == stop_at and number == count - 1:
+            if len(seen) == stop_at and number == SIGNALLED:
                 os.kill(os.getpid(), signal.SIGTERM)
         return put(batch, mesh, size)
 
     distributed.put = recorded
+    checksums.digest = lambda path: hashed.append(str(path)) or digest(path)
     try:
         return cli.main(["--debug", "train", *arguments])
     finally:
-        (folder / f"{number}.json").write_text(json.dumps(seen))
+        (folder / f"{number}.json").write_text(json.dumps([seen, hashed]))
 
 
-def train(arguments, count, folder, stop_at=None, devices=1):
-    """Runs `count` processes; the last of them gets a signal after `stop_at` batches. Gives the rows of each step."""
-    codes, logs = run(process, count, devices, folder, arguments, count, folder, stop_at)
+def train(arguments, count, devices, folder, stop_at=None):
+    """Runs `count` processes; one of them gets a signal after `stop_at` batches.
+
+    Returns:
+      (the rows of each step, what each process hashed, what they said).
+    """
+    codes, logs = run(process, count, devices, folder, arguments, folder, stop_at)
     assert codes == [0 if stop_at is None else 128 + signal.SIGTERM] * count, logs
-    made = [json.loads((folder / f"{n}.json").read_text()) for n in range(count)]
+    made, hashed = zip(*[json.loads((folder / f"{n}.json").read_text()) for n in range(count)])
     steps = []
     for parts in zip(*made, strict=True):
         rows = {}
@@ -79,30 +91,74 @@ def train(arguments, count, folder, stop_at=None, devices=1):
             rows |= part
         assert len(rows) == BATCH
         steps.append(rows)
-    return steps, logs
+    return steps, hashed, logs
 
 
-@pytest.mark.slow
-def test_stopped_and_resumed_on_other_numbers_of_processes(tmp_path):
-    path = str(recipe(tmp_path))
-    whole, logs = train([path, f"run_dir={tmp_path / 'whole'}"], 1, tmp_path / "0")
-    assert len(whole) == STEPS and "packing a/train" in logs
+def saved(run_dir):
+    """Steps of a run's checkpoints."""
+    return sorted(int(path.name) for path in (run_dir / "checkpoints").iterdir() if path.name.isdigit())
 
-    arguments, done = [path, f"run_dir={tmp_path / 'run'}"], 0
-    # Processes and devices of each.
-    stages = (
-        (2, 1, []), (4, 2, ["mesh.data=2", "mesh.fsdp=2", "mesh.tensor=2"]), (1, 1, []), (2, 4, None),
-    )  # fmt: skip
-    for number, (count, devices, overrides) in enumerate(stages):
-        stop_at = None if overrides is None else random.Random().randint(3, 8)
-        steps, logs = train([*arguments, *(overrides or [])], count, tmp_path / f"{number + 1}", stop_at, devices)
-        assert steps == whole[done : done + len(steps)], f"{count} processes from step {done}, stopped at {stop_at}"
-        if stop_at is not None:
-            done = max(int(p.name) for p in (tmp_path / "run" / "checkpoints").iterdir() if p.name.isdigit())
-            assert f"stopped by a signal after step {done}" in logs
-    assert done + len(steps) == STEPS
-    last = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    first = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
-    names = {"validation/loss", "validation/a/loss", "validation/b/loss", "validation/c/loss"}
-    for name in names:
-        np.testing.assert_allclose(last[-1][name], first[-1][name], rtol=1e-4)
+
+SIGNALLED = 1  # neither the first process nor the last
+MESH = ["mesh.data=2", "mesh.fsdp=2", "mesh.tensor=2"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """(folder, recipe, rows of each step) of a run on 4 processes × 2 devices that nothing stopped: FOLDER/whole."""
+    folder = tmp_path_factory.mktemp("elastic")
+    path = str(recipe(folder))
+    steps, _, logs = train([path, *MESH, f"run_dir={folder / 'whole'}"], 4, 2, folder / "0")
+    assert len(steps) == STEPS and "packing a/train" in logs
+    return folder, path, steps
+
+
+@pytest.fixture(scope="module")
+def stopped(whole):
+    """The step after which the same run ended in FOLDER/stopped, because one process was told to."""
+    folder, path, wanted = whole
+    stop_at = random.Random().randint(3, 15)
+    steps, hashed, logs = train([path, *MESH, f"run_dir={folder / 'stopped'}"], 4, 2, folder / "1", stop_at)
+    assert steps == wanted[: len(steps)], f"stopped at {stop_at}"
+    (done,) = saved(folder / "stopped")
+    assert f"stopped by a signal after step {done}, saved" in logs
+    for number, files in enumerate(hashed):
+        parts = [int(part[-1]) for file in files for part in file.split("/") if part.startswith("ocdbt.process_")]
+        assert parts and set(parts) == {number}, "each process hashes what it has written"
+    return done
+
+
+def go_on(whole, done, name, count, devices, *overrides):
+    """Goes on from the stopped run, in a copy of it; → where."""
+    folder, path, wanted = whole
+    shutil.copytree(folder / "stopped", folder / name)
+    steps, _, logs = train([path, *overrides, f"run_dir={folder / name}"], count, devices, folder / f"{name}.logs")
+    assert f"going on from step {done}" in logs
+    assert steps == wanted[done:], f"stopped after step {done}"
+    return folder / name
+
+
+def final_state(path, run_dir):
+    config = configs.load(path, [f"run_dir={run_dir}"])
+    reader = checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True)
+    assert reader.newest_whole(report=pytest.fail) == STEPS
+    restored = reader.restore(state.setup(config, jax.devices()[:1]), STEPS)
+    reader.close()
+    return jax.device_get(restored)
+
+
+def test_as_many_processes_end_with_the_same_bits(whole, stopped):
+    folder, path, _ = whole
+    one, two = (final_state(path, run_dir) for run_dir in (folder / "whole", go_on(whole, stopped, "4x2", 4, 2, *MESH)))
+    leaves = list(zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True))
+    assert len(leaves) > 20 and all(a.tobytes() == b.tobytes() for a, b in leaves)
+
+
+@pytest.mark.parametrize(("count", "devices"), [(1, 1), (2, 4)])
+def test_other_numbers_of_processes_see_the_same_batches(whole, stopped, count, devices):
+    run_dir = go_on(whole, stopped, f"{count}x{devices}", count, devices)
+    first, last = (
+        json.loads((place / "metrics.jsonl").read_text().splitlines()[-1]) for place in (whole[0] / "whole", run_dir)
+    )
+    for name in ("validation/loss", "validation/a/loss", "validation/b/loss", "validation/c/loss"):
+        np.testing.assert_allclose(last[name], first[name], rtol=1e-4)

@@ -1,0 +1,197 @@
+"""Training steps in files: `jaxpt plan CONFIG --save DIR` compiles and writes them, `train.compiled=DIR` loads them.
+
+JAX's persistent cache (`jaxpt.parallel.compiler.keep_programs`) keeps programs as well, but it has to be filled on the
+machines themselves, a start still traces and lowers the step to find it there, and compiles without a word where
+anything differs. A saved step is compiled before there is a machine, serves all hosts, and a start that it does not
+serve is refused, with what differs.
+
+    DIR/phase_1/  step (machine code, in JAX's own pickle)  made_for.json  checksums.json
+
+A pickle can run any code when it is read: name only directories that you or yours have written. The checksums find
+damage; they are no signature.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import inspect
+import json
+import platform
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+
+import jaxpt
+from jaxpt import config as configs
+from jaxpt.config import Config
+from jaxpt.config.plain import leaves
+from jaxpt.errors import UserError
+from jaxpt.train import checksums, step
+from jaxpt.train.state import Setup
+
+_PACKAGES = ("jax", "jaxlib", "flax", "optax")
+_COMPILERS = {"tpu": ("libtpu",), "gpu": ("jax-cuda12-pjrt", "jax-cuda13-pjrt")}
+_SETTINGS = ("jax_default_matmul_precision", "jax_enable_x64", "jax_threefry_partitionable")
+
+
+def save(compiled: jax.stages.Compiled, setup: Setup, directory: Path, phase: int) -> Path:
+    """Writes a phase's compiled step; one that is there is replaced.
+
+    Args:
+      compiled: `step.traced(setup, setup.config.objective).lower().compile()`, without JAX's persistent cache: of a
+        program from there CPUs lose the code.
+      setup: of the phase; its mesh may be of devices that are not here.
+      directory: where the steps of all phases go.
+      phase: which one, from 0.
+
+    Returns:
+      The directory of this step.
+    """
+    from jax.experimental.serialize_executable import serialize
+
+    code, _, out_tree = serialize(compiled)
+    _, metrics = jax.tree.unflatten(out_tree, [0] * out_tree.num_leaves)
+    place = directory / f"phase_{phase + 1}"
+    partial = directory / f"{place.name}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    (partial / "step").write_bytes(code)
+    text = json.dumps({**made_for(setup), "metrics": sorted(metrics)}, indent=1)
+    (partial / "made_for.json").write_text(text, encoding="utf-8")
+    checksums.write(partial)
+    shutil.rmtree(place, ignore_errors=True)
+    return partial.rename(place)
+
+
+def check(setup: Setup, directory: Path, phase: int) -> Path:
+    """Finds out whether a saved step serves a run.
+
+    Args:
+      setup: of the phase, on this run's devices.
+      directory: what `train.compiled` names.
+      phase: which one, from 0.
+
+    Returns:
+      The directory of this step.
+
+    Raises:
+      UserError: there is none, it is damaged, or it was made for something else: what, and what is here.
+    """
+    place = directory / f"phase_{phase + 1}"
+    if not place.is_dir():
+        raise UserError(f"train.compiled: {directory} holds no step of phase {phase + 1}; jaxpt plan --save writes it")
+    if damage := checksums.damage(place):
+        raise UserError(f"train.compiled: {damage}")
+    wanted = json.loads((place / "made_for.json").read_text(encoding="utf-8"))
+    here = json.loads(json.dumps(made_for(setup)))
+    for key in here | wanted:
+        if key != "metrics" and wanted.get(key) != here.get(key):
+            raise UserError(
+                f"train.compiled: {place} was compiled for another run: {key} is {wanted.get(key)!r} there, "
+                f"{here.get(key)!r} here; compile it again (jaxpt plan --save), or leave train.compiled out"
+            )
+    return place
+
+
+def load(setup: Setup, directory: Path, phase: int) -> jax.stages.Compiled:
+    """The step of a phase, ready to run; nothing is traced or compiled.
+
+    Args:
+      setup: of the phase, on this run's devices.
+      directory: what `train.compiled` names. Its files can run any code, see above.
+      phase: which one, from 0.
+
+    Returns:
+      What `step.traced(…).lower().compile()` gives.
+
+    Raises:
+      UserError: see `check`; or the devices' runtime refuses it.
+    """
+    from jax.experimental.serialize_executable import deserialize_and_load
+
+    place = check(setup, directory, phase)
+    names = json.loads((place / "made_for.json").read_text(encoding="utf-8"))["metrics"]
+    arguments = setup.placed_shapes(), step.batch_shapes(setup, setup.config.objective), *setup.frozen_params()
+    trees = jax.tree.structure((arguments, {})), jax.tree.structure((setup.shapes, dict.fromkeys(names, 0)))
+    devices = list(setup.mesh.devices.flat)
+    try:
+        return deserialize_and_load((place / "step").read_bytes(), *trees, devices[0].client, devices)
+    except Exception as error:  # of any class of XLA's
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"train.compiled: {place} cannot be loaded here: {reason}") from error
+
+
+def made_for(setup: Setup) -> dict[str, Any]:
+    """All that the machine code of a step depends on, as plain values under dotted keys.
+
+    Args:
+      setup: of the phase.
+
+    Returns:
+      {key: value}: the configuration as far as the step sees it, code, versions, settings of JAX, devices, mesh.
+    """
+    config, devices = setup.config, list(setup.mesh.devices.flat)
+    first = devices[0]
+    packages = (*_PACKAGES, *_COMPILERS.get(first.platform, ()))
+    return {
+        **_settings(config),
+        **{f"mesh.{axis}": size for axis, size in setup.mesh.shape.items()},
+        **{f"frozen model {name}": _digest(str(frozen.model).encode()) for name, frozen in setup.frozen.items()},
+        "platform": first.platform,
+        "device_kind": first.device_kind,
+        "devices": len(devices),
+        "processes": len({device.process_index for device in devices}),
+        "slices": len({getattr(device, "slice_index", 0) for device in devices}),
+        "topology": [1 + max(c) for c in zip(*[getattr(device, "coords", ()) for device in devices])],
+        "processor": _processor() if first.platform == "cpu" else None,
+        **{name: version for name in packages if (version := _version(name))},
+        "jaxpt": jaxpt.__version__,
+        "digest of jaxpt's code": _digest(*_sources(config)),
+        **{name: getattr(jax.config, name) for name in _SETTINGS},
+    }
+
+
+def _settings(config: Config) -> dict[str, Any]:
+    """The keys of the recipe that a step is made of, the mesh's sizes left out."""
+    tree = configs.dump(config)
+    parts: dict[str, Any] = {name: tree[name] for name in ("seed", "model", "objective", "optimizer")}
+    parts["mesh"] = {name: tree["mesh"][name] for name in ("preset", "rules")}
+    parts["data"] = {name: tree["data"][name] for name in ("batch_size", "length")}
+    parts["train"] = {name: tree["train"][name] for name in ("steps", "accumulation", "layer_norms")}
+    paths = {f"objective.{name}" for name in config.objective.frozen_models()}  # may lie elsewhere
+    return {key: value for key, value in leaves(parts) if key not in paths}
+
+
+def _sources(config: Config) -> Iterator[bytes]:
+    """All of jaxpt, and the modules of the recipe's own that `kind` names."""
+    package = Path(jaxpt.__file__).parent
+    own = {Path(inspect.getfile(type(part))) for part in (config.model, config.objective, config.optimizer)}
+    for path in (*sorted(package.rglob("*.py")), *sorted(path for path in own if package not in path.parents)):
+        yield path.read_bytes()
+
+
+def _digest(*parts: bytes) -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    """This machine's: XLA compiles for the instructions that it has."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())

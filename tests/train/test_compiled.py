@@ -1,0 +1,110 @@
+"""A compiled step that was saved runs as the one it was, without compiling, and serves no other run."""
+
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from jax._src import monitoring  # its listeners have no public way to go
+
+from jaxpt.errors import UserError
+from jaxpt.plan import program
+from jaxpt.train import compiled, state, step
+from tests import families
+
+pytestmark = pytest.mark.slow
+COMPILED = "/jax/core/compile/backend_compile_duration"
+
+
+def setup(**sections):
+    return state.setup(
+        families.config("gpt2", **{"mesh": {"data": 2, "fsdp": 4}, "train": {"layer_norms": True}, **sections})
+    )
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """(setup, where `jaxpt plan --save` wrote its step)."""
+    folder, here = tmp_path_factory.mktemp("steps"), setup()
+    assert str(folder / "phase_1") in program.save(here.config, program.Where(), 0, str(folder))
+    return here, folder
+
+
+@pytest.fixture
+def compilations():
+    """Seconds of each program that is compiled."""
+    seen = []
+
+    def listen(event, seconds, **_):
+        if event == COMPILED:
+            seen.append(seconds)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield seen
+    monitoring.unregister_event_duration_listener(listen)
+
+
+def test_nothing_is_compiled_and_all_bits_are_the_same(saved, compilations):
+    here, folder = saved
+    ready = step.traced(here, here.config.objective).lower().compile()
+    rng = np.random.default_rng(0)
+    fresh = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), here.shapes)
+    fresh = fresh.replace(params=jax.tree.map(lambda x: rng.normal(0, 0.05, x.shape).astype(x.dtype), fresh.params))
+    batch = step.put(families.batch(here.config), here)
+
+    def three_steps(update):
+        current, losses = jax.device_put(fresh, here.shardings), []
+        for _ in range(3):
+            current, figures = update(current, batch)
+            losses.append(figures)
+        return jax.device_get((current, losses))
+
+    jax.jit(lambda x: x + 1.5).lower(1.0).compile()
+    wanted, before = three_steps(ready), len(compilations)
+    assert before > 0, "what is compiled is counted"
+    got = three_steps(compiled.load(here, folder, 0))
+    assert len(compilations) == before
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+    assert got[1][0]["loss"] > got[1][2]["loss"]
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ({"seed": 7}, "seed is 0 there, 7 here"),
+        ({"model": {"dtype": "bfloat16"}}, "model.dtype is 'float32' there, 'bfloat16' here"),
+        ({"optimizer": {"learning_rate": 0.5}}, "optimizer.learning_rate is 0.001 there, 0.5 here"),
+        ({"mesh": {"data": 4, "fsdp": 2}}, "mesh.data is 2 there, 4 here"),
+    ],
+)
+def test_another_configuration_is_named(saved, sections, words):
+    with pytest.raises(UserError, match=f"phase_1 was compiled for another run: {words}; compile it again"):
+        compiled.check(setup(**sections), saved[1], 0)
+
+
+def test_another_version_and_another_code_are_named(saved, monkeypatch):
+    here, folder = saved
+    monkeypatch.setattr(compiled, "_sources", lambda config: [b"new"])
+    with pytest.raises(UserError, match="digest of jaxpt's code is"):
+        compiled.check(here, folder, 0)
+    monkeypatch.setattr(compiled, "_version", lambda name: "0.11.9" if name == "jaxlib" else None)
+    with pytest.raises(UserError, match=r"jaxlib is '.*' there, '0\.11\.9' here"):
+        compiled.check(here, folder, 0)
+
+
+def test_what_a_run_does_beside_its_steps_may_differ(saved):
+    other = setup(mesh={"data": -1, "fsdp": 4}, train={"layer_norms": True, "log_every": 3}, run_dir="elsewhere")
+    compiled.check(other, saved[1], 0)
+
+
+def test_a_damaged_file_and_a_missing_phase_are_named(saved, tmp_path):
+    here, folder = saved
+    with pytest.raises(UserError, match="holds no step of phase 2; jaxpt plan --save writes it"):
+        compiled.load(here, folder, 1)
+    file = shutil.copytree(folder, tmp_path / "steps") / "phase_1" / "step"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(UserError, match=r"train\.compiled: .*/phase_1/step is altered"):
+        compiled.load(here, tmp_path / "steps", 0)
