@@ -57,12 +57,17 @@ def largest(live: str, assignment: str, program: hlo.Program, count: int = 10) -
         slot = slots.get((name, index))
         if slot is None:  # not in main memory
             continue
-        users = [(names[user], user) for user in values[slot] if names.get(user)]
+        users = [(known, user) for user in values[slot] if (known := names.get(user) or names.get(_first(user)))]
         path = max(users, default=("", name), key=lambda named: named[0].count("/"))[0]
         found.append(Buffer(readable(path) or name, slot[2], int(size)))
         if len(found) == count:
             break
     return found
+
+
+def _first(name: str) -> str:
+    """What XLA makes again to save memory, or keeps in another layout, has the first one's name with an ending."""
+    return re.sub(r"\.remat\w*(\.\d+)*$", "", name)
 
 
 def readable(path: str) -> str:

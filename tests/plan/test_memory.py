@@ -54,3 +54,9 @@ def test_a_buffer_has_the_name_of_what_is_written_into_it():
         ("forward: stack/block_0/attention/exp", "f32[2,8,128]", 8192),
         ("state.params/up/kernel", "f32[8,128]", 4096),
     ]
+
+
+def test_what_xla_makes_again_has_the_name_of_the_first():
+    live, assignment = (text.replace("param.1", "exp.1.remat_compressed.2") for text in (LIVE, ASSIGNMENT))
+    found = memory.largest(live, assignment, hlo.Program(PROGRAM))
+    assert found[1].name == "forward: stack/block_0/attention/exp"
