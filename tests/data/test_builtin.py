@@ -1,3 +1,4 @@
+import doctest
 import subprocess
 import sys
 
@@ -20,6 +21,11 @@ def test_pairs_of_signatures_and_sentences():
     names = [code[4:].partition("(")[0].strip("_").lower() for code, _ in pairs]
     named = sum(name in text.lower() for name, (_, text) in zip(names, pairs))
     assert named > len(pairs) / 10, "a signature helps to guess its sentence"
+
+
+def test_examples_in_docstrings():
+    failed, tried = doctest.testmod(builtin)
+    assert tried and not failed
 
 
 @pytest.mark.slow
