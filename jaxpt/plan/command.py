@@ -31,7 +31,7 @@ class Assumptions:
 def plan(
     config: Config,
     topology: str | None = None,
-    slices: int = 1,
+    slices: int | None = None,
     *,
     as_json: bool = False,
     shardings: bool = False,
@@ -43,8 +43,8 @@ def plan(
 
     Args:
       config: the run's configuration.
-      topology: kind and shape of a slice, such as v5e:16x16; the devices of this machine by default.
-      slices: number of such slices.
+      topology: kind and shape of a slice, such as v5e:16x16; by default that of the recipe, or this machine's devices.
+      slices: number of such slices, 1 or the recipe's by default.
       as_json: print one JSON object instead of tables.
       shardings: print where each parameter lies as well.
       searching: try so many other settings and rank them; 0 for none.
@@ -55,10 +55,10 @@ def plan(
       UserError: for what is wrong with the recipe, or if it does not fit: by how much, which buffer is the largest, and
         the nearest settings that fit.
     """
-    chips = None if topology is None else topologies.parse(topology, slices)
-    if chips is None and (slices > 1 or searching):
-        raise UserError("--slices and --search want a --topology")
-    where = Where(topology, slices)
+    where = Where.of(config, topology, slices)
+    chips = None if where.topology is None else topologies.parse(where.topology, where.slices)
+    if chips is None and (where.slices > 1 or searching):
+        raise UserError("--slices and --search want a --topology, or plan.topology in the recipe")
     console, notes = Console(highlight=False), Console(highlight=False, stderr=True, soft_wrap=True)
     if not console.is_terminal:
         console = Console(highlight=False, width=160)  # in a file, tables have the room that they need

@@ -21,6 +21,11 @@ PARTS = {
     "temporaries": "activations, gradients, other temporaries",
 }
 
+FAULTS = {
+    "no alias": "is kept beside its successor, not updated in place",
+    "copy": "is copied, not updated in place",
+}
+
 
 def plan(report: dict[str, Any], console: Console, shardings: bool = False) -> None:
     """Prints a report of `jaxpt.plan.command`."""
@@ -47,6 +52,7 @@ def plan(report: dict[str, Any], console: Console, shardings: bool = False) -> N
             f"warning: {name} lies whole on every device: none of its axes {', '.join(map(str, axes))} is cut by this "
             f"mesh; mesh.rules.{next((a for a in axes if a), 'embed')}=[fsdp] would cut it",
         )
+    _state(phases, console)
     if "cost" in report:
         _cost(report, console)
 
@@ -117,6 +123,16 @@ def _placements(phase: dict[str, Any]) -> Table:
             _bytes(one["bytes"]),
         )
     return table
+
+
+def _state(phases: Sequence[dict[str, Any]], console: Console) -> None:
+    faults = {(one["name"], one["bytes"], one["reason"]) for phase in phases for one in phase["not_in_place"]}
+    for name, size, reason in sorted(faults, key=lambda fault: -fault[1]):
+        if reason in FAULTS:
+            _print(console, f"warning: {name} of {_bytes(size)} {FAULTS[reason]}")
+    if not any(reason in FAULTS for *_, reason in faults):
+        others = [name for name, _, reason in faults]
+        _print(console, "\nstate: donated in place" + (f"; laid out anew: {', '.join(others)}" if others else ""))
 
 
 def _cost(report: dict[str, Any], console: Console) -> None:
