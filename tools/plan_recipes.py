@@ -23,12 +23,12 @@ from typing import Any
 from jaxpt import config as configs
 from jaxpt.config import Config
 from jaxpt.errors import UserError
-from jaxpt.plan import command, program
+from jaxpt.plan import command, program, show
 from jaxpt.plan.program import Where
 
 COLUMNS = (
     "recipe | slice | mesh | parameters | fits | peak GiB | of | compiled in s | a device sends, GB a step | bound | "
-    "step ms | MFU ≤ | days ≥ | $ ≥ | large and whole | state in place"
+    "step ≥ | MFU ≤ | days ≥ | $ ≥ | large and whole | state in place"
 )
 SHORT = {"all-gather": "gather", "all-reduce": "reduce", "reduce-scatter": "scatter", "collective-permute": "permute"}
 
@@ -109,9 +109,9 @@ def rows(name: str, report: dict[str, Any]) -> list[list[str]]:
             f"{phase['seconds']:.0f}",
             ", ".join(f"{kind} {size / 1e9:.3g}" for kind, size in sent.most_common() if size > 5e6),
             phase["bound"]["by"],
-            f"{phase['bound']['seconds'] * 1e3:.3g}",
+            show.duration(phase["bound"]["seconds"]),
             f"{phase['bound']['mfu']:.0%}",
-            f"{report['cost']['days']:.3g}" if first else "",
+            show.rounded(report["cost"]["days"]) if first else "",
             f"{report['cost']['dollars']:,.0f}" if first else "",
             ", ".join(phase["left_whole"]) or "none",
             ", ".join(copies(phase)) or "yes",
@@ -123,9 +123,9 @@ def line(report: dict[str, Any]) -> str:
     """What a recipe's head says of its plan."""
     phases, cost = report["phases"], report["cost"]
     peak, limit = max(phase["total"] for phase in phases) / 2**30, phases[0]["limit"] / 2**30
-    bounds = [(phase["bound"]["seconds"] * 1e3, phase["bound"]["by"], phase["bound"]["mfu"]) for phase in phases]
-    steps = " and ".join(f"{milliseconds:.3g} ms ({by}, MFU {mfu:.0%})" for milliseconds, by, mfu in bounds)
-    run = f"{cost['days']:.2g} days, ${cost['dollars']:,.0f}"
+    bounds = [phase["bound"] for phase in phases]
+    steps = " and ".join(f"{show.duration(b['seconds'])} ({b['by']}, MFU {b['mfu']:.0%})" for b in bounds)
+    run = f"{show.rounded(cost['days'])} days, ${cost['dollars']:,.0f}"
     return f"# Plan:     {report['where']}, {peak:.1f} of {limit:.1f} GiB: a step {steps} at best; {run}"
 
 
