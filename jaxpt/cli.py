@@ -277,14 +277,15 @@ def _parser() -> argparse.ArgumentParser:
 def _planning(commands: argparse._SubParsersAction) -> None:
     plan = _command(commands, "plan", _plan, "does it fit, what does a step take, what is slow, what does it cost", (
         "configs/smoke/bert_tiny.yaml                          # on this machine's devices",
-        "configs/pretrain/bert_base.yaml --topology v5e:4x4    # compiled for a TPU, with no TPU here",
+        "configs/pretrain/bert_base.yaml                       # on the slice that it names, with no TPU here",
+        "configs/pretrain/bert_base.yaml plan.topology=null    # on this machine's devices",
         "configs/pretrain/t5_1_1_base.yaml --topology v5p:4x4x4 --slices 2 mesh.fsdp=64 --shardings",
         "configs/pretrain/gpt2_124m.yaml --topology v6e:4x4 --search 12",
         "configs/pretrain/gpt2_124m.yaml --topology v6e:4x4 --save steps    # jaxpt train … train.compiled=steps",
     ))  # fmt: skip
     _recipe(plan)
-    plan.add_argument("--topology", metavar="SLICE", help="v4:4x4x4, v5e:16x16, v5p:4x4x4, v6e:16x16, tpu7x:4x4x4, …")
-    plan.add_argument("--slices", type=_count, default=1, metavar="N", help="number of such slices (1)")
+    plan.add_argument("--topology", metavar="SLICE", help="v4:4x4x4, v5e:16x16, v5p:4x4x4, … (plan.topology)")
+    plan.add_argument("--slices", type=_count, metavar="N", help="number of such slices (1)")
     plan.add_argument("--json", action="store_true", help="print one JSON object")
     plan.add_argument("--save", metavar="DIR", help="write the compiled steps, for train.compiled=DIR")
     plan.add_argument("--shardings", action="store_true", help="show where each parameter lies")

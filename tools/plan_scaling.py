@@ -6,6 +6,13 @@ Example: python tools/plan_scaling.py configs/pretrain/bert_base.yaml 8 v5p:2x2x
 Theory, for a mesh of data d × fsdp f and W bytes of gathered parameters: every pass over the layers gathers W·(f-1)/f,
 their gradients are scattered once, W·(f-1)/f, and summed over data, 2·W/f·(d-1)/d. Only the last depends on d, and
 tends to 2·W/f; nothing may grow with the number of devices.
+
+On a mesh of fsdp alone libtpu 0.0.51 sends more, all of it over fsdp. A layer's weights go round the ring in a loop
+that multiplies as it goes, whose last turn sends what nobody needs: (f+1)/(f-1) times the bytes of a gather, 9/7 at f
+= 8. The float32 gradients of vocabulary tables are summed whole on every device, 2·(f-1)/f of a table, where a
+reduce-scatter would do (a barrier behind the sum, or an explicit `psum_scatter`, is compiled to the same); with data
+beside fsdp a part of these sums goes over both. BERT base, 8 rows a v5p, f = 8: 994 MB over fsdp on 8 chips; on 64
+699 over fsdp, 58 over data and 220 over both.
 """
 
 from __future__ import annotations

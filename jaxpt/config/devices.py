@@ -80,6 +80,16 @@ class MeshConfig(Frozen):
         return self
 
 
+class PlanConfig(Frozen):
+    """The slice that a recipe's mesh, rematerialisation and accumulation are made for."""
+
+    topology: str | None = execution(None)
+    """What `jaxpt plan` compiles for without `--topology`, such as v5e:4x4; null: this machine's devices. A run takes
+    the devices that it finds."""
+    slices: PositiveInt = execution(1)
+    """Number of such slices."""
+
+
 class DistributedConfig(Frozen):
     """How the processes of a run find each other; none of it is saved with the run.
 

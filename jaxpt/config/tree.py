@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from jaxpt.config.devices import DistributedConfig, MeshConfig
+from jaxpt.config.devices import DistributedConfig, MeshConfig, PlanConfig
 from jaxpt.config.fields import Fraction, Frozen, NonNegativeInt, PositiveInt, execution, extensible
 from jaxpt.config.kinds import kinds, resolve
 from jaxpt.config.plain import leaves
@@ -314,5 +314,6 @@ class Config(Frozen):
     train: TrainConfig = TrainConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     mesh: MeshConfig = MeshConfig()
+    plan: PlanConfig = PlanConfig()
     distributed: DistributedConfig = DistributedConfig()
     log: LogConfig = LogConfig()

@@ -19,6 +19,7 @@ _GROUPS = re.compile(
 )
 _BETWEEN_SLICES = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
 _SLICES = re.compile(r'_xla_megascale_target="\{([\d,:]+)\}x')
+_START = re.compile(r'custom_call_target="Async\w*Start"')
 _PAIRS = re.compile(r"source_target_pairs=(\{\{.*?\}\}|\{\})")
 
 
@@ -65,11 +66,12 @@ def find(program: hlo.Program, mesh: Mapping[str, int]) -> list[Collective]:
 def _each(program: hlo.Program) -> list[tuple[str, str, int, int]]:
     """(kind, attributes, bytes of the operands, how often it runs) of every collective.
 
-    On TPUs a collective may be spread over several fusions that overlap with computing: they share its channel. A
-    reduce-scatter is a fusion of that name, of an all-reduce and a slice. Between slices a collective is sent to the
-    host, whose runtime does it.
+    On TPUs a collective may be spread over several fusions that overlap with computing, also over those inside of a
+    loop: they share its channel, and the one that starts it says how often it runs. A reduce-scatter is a fusion of
+    that name, of an all-reduce and a slice. Between slices a collective is sent to the host, whose runtime does it.
     """
     found: dict[tuple[str, str], tuple[str, str, int, int]] = {}
+    begun: dict[str, str] = {}
     for outer, instruction, times in program.runs():
         # A tpu7x leaves some to its SparseCore, as custom calls.
         names = instruction.called if instruction.opcode in ("fusion", "custom-call") else []
@@ -86,8 +88,11 @@ def _each(program: hlo.Program) -> list[tuple[str, str, int, int]]:
             channel = re.search(r"channel_id=(\d+)", one.attributes)
             given = one.operands[:1] if one.opcode == "send" else one.operands  # its second is a token
             operand = sum(hlo.size(here[name].shape) for name in given if name in here)
-            found.setdefault((outer, channel[1] if channel else one.name), (kind, one.attributes, operand, times))
-    return list(found.values())
+            key = channel[1] if channel else one.name
+            found.setdefault((outer, key), (kind, one.attributes, operand, times))
+            if any(_START.search(inner.attributes) for inner in here.values()):
+                begun[key] = outer
+    return [value for (outer, key), value in found.items() if begun.get(key, outer) == outer]
 
 
 def _bytes(kind: str, operand: int, n: int) -> tuple[int, int]:

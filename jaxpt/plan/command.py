@@ -31,7 +31,7 @@ class Assumptions:
 def plan(
     config: Config,
     topology: str | None = None,
-    slices: int = 1,
+    slices: int | None = None,
     *,
     as_json: bool = False,
     shardings: bool = False,
@@ -43,8 +43,8 @@ def plan(
 
     Args:
       config: the run's configuration.
-      topology: kind and shape of a slice, such as v5e:16x16; the devices of this machine by default.
-      slices: number of such slices.
+      topology: kind and shape of a slice, such as v5e:16x16; by default that of the recipe, or this machine's devices.
+      slices: number of such slices, 1 or the recipe's by default.
       as_json: print one JSON object instead of tables.
       shardings: print where each parameter lies as well.
       searching: try so many other settings and rank them; 0 for none.
@@ -55,10 +55,10 @@ def plan(
       UserError: for what is wrong with the recipe, or if it does not fit: by how much, which buffer is the largest, and
         the nearest settings that fit.
     """
-    chips = None if topology is None else topologies.parse(topology, slices)
-    if chips is None and (slices > 1 or searching):
-        raise UserError("--slices and --search want a --topology")
-    where = Where(topology, slices)
+    where = Where.of(config, topology, slices)
+    chips = None if where.topology is None else topologies.parse(where.topology, where.slices)
+    if chips is None and (where.slices > 1 or searching):
+        raise UserError("--slices and --search want a --topology, or plan.topology in the recipe")
     console, notes = Console(highlight=False), Console(highlight=False, stderr=True, soft_wrap=True)
     if not console.is_terminal:
         console = Console(highlight=False, width=160)  # in a file, tables have the room that they need
@@ -69,14 +69,13 @@ def plan(
     for phase in range(len(configs.phase_starts(config))):
         notes.print(f"compiling the step of phase {phase + 1} for {where} …", style="dim", markup=False)
         phases.append(program.measure(config, where, phase))
-    chips = chips or topologies.local(phases[0].device_kind, phases[0].devices)
-    report = _report(config, where, chips, phases, assumptions)
+    figures = report(config, where, phases, assumptions)
     largest = max(phases, key=lambda measured: measured.total - measured.limit)
     advice = None if largest.fits else _advice(config, where, largest, notes)
     if as_json:
-        print(json.dumps({**report, "fits": largest.fits, "advice": advice}, indent=2))
+        print(json.dumps({**figures, "fits": largest.fits, "advice": advice}, indent=2))
     else:
-        show.plan(report, console, shardings)
+        show.plan(figures, console, shardings)
     if advice is not None:
         raise UserError(advice)
     for measured in phases if save is not None else ():
@@ -84,30 +83,44 @@ def plan(
         notes.print(program.save(config, where, measured.phase, save), markup=False)
 
 
-def _report(
-    config: Config, where: Where, chips: Topology | None, phases: list[Measured], assumptions: Assumptions
+def report(
+    config: Config, where: Where, phases: list[Measured], assumptions: Assumptions = Assumptions()
 ) -> dict[str, Any]:
-    """All figures as plain values: what `--json` prints, and what the tables show."""
-    report: dict[str, Any] = {"model": config.model.kind, "objective": config.objective.kind, "where": str(where)}
-    report |= {"remat": config.model.remat, "accumulation": config.train.accumulation}
-    report["phases"] = [dataclasses.asdict(measured) for measured in phases]
+    """All figures as plain values: what `--json` prints, and what the tables show.
+
+    Args:
+      config: the run's configuration.
+      where: the devices that its steps were compiled for.
+      phases: the program of each phase.
+      assumptions: prices and intensities.
+
+    Returns:
+      Nested mappings, ready for JSON; with bounds and costs where the devices' chips are known.
+    """
+    figures: dict[str, Any] = {"model": config.model.kind, "objective": config.objective.kind, "where": str(where)}
+    figures |= {"remat": config.model.remat, "accumulation": config.train.accumulation}
+    figures["phases"] = [dataclasses.asdict(measured) for measured in phases]
+    if where.topology is not None:
+        chips = topologies.parse(where.topology, where.slices)
+    else:
+        chips = topologies.local(phases[0].device_kind, phases[0].devices)
     if chips is None:
-        return report
+        return figures
     bounds = [roofline.bound(measured, chips) for measured in phases]
-    for phase, bound in zip(report["phases"], bounds):
+    for phase, bound in zip(figures["phases"], bounds):
         phase["bound"] = {"seconds": bound.seconds, "by": bound.by, "mfu": bound.mfu, "times": bound.times}
     times = [(bound.seconds, measured.steps) for bound, measured in zip(bounds, phases)]
     cost = roofline.cost(times, chips, assumptions.price, assumptions.watts, assumptions.carbon)
     price = chips.chip.price if assumptions.price is None else assumptions.price
     watts = chips.chip.watts if assumptions.watts is None else assumptions.watts
-    report["chips"] = chips.chips
-    report["tokens"] = sum(measured.tokens * measured.steps for measured in phases)
-    report["cost"] = dataclasses.asdict(cost)
-    report["assumptions"] = {
+    figures["chips"] = chips.chips
+    figures["tokens"] = sum(measured.tokens * measured.steps for measured in phases)
+    figures["cost"] = dataclasses.asdict(cost)
+    figures["assumptions"] = {
         "dollars_per_chip_hour": price, "watts_per_chip": watts, "pue": roofline.PUE,
         "kg_co2_per_kwh": assumptions.carbon, "chip": dataclasses.asdict(chips.chip),
     }  # fmt: skip
-    return report
+    return figures
 
 
 def _advice(config: Config, where: Where, measured: Measured, notes: Console) -> str:

@@ -14,6 +14,7 @@ _LEAF = re.compile(r"([a-z]\w*)\[([\d,]*)\](?:\{([^{}]*)\})?")
 _HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*-> .*\{$")
 _OPCODE = re.compile(r"([a-z][\w\-]*)\(")
 _CALLED = re.compile(r"\b(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.\-]+)")
+_ALIAS = re.compile(r"\{(\d*)\}: \((\d+), \{\}, (?:may|must)-alias\)")
 _BRANCHES = re.compile(r"\b(?:branch_computations|called_computations)=\{([^}]*)\}")
 
 # Take no time of their own: names for what is there, or what their own instructions say.
@@ -79,12 +80,16 @@ class Program:
     Attributes:
       computations: {name: its instructions by name, in order}.
       entry: name of the one that the program starts with.
+      aliases: {number of a result: number of the parameter whose memory it takes}.
     """
 
     def __init__(self, text: str) -> None:
         """Reads a program's text."""
         self.computations: dict[str, dict[str, Instruction]] = {}
         self.entry = ""
+        self.aliases = {
+            int(result or 0): int(parameter) for result, parameter in _ALIAS.findall(text.partition("\n")[0])
+        }
         self._known_users: dict[str, dict[str, list[Instruction]]] = {}
         current: dict[str, Instruction] = {}
         for line in text.splitlines():
@@ -125,11 +130,23 @@ class Program:
             return 1
         sides = [condition[name] for name in root.operands]
         bound = next((_constant(side) for side in sides if side.opcode == "constant"), None)
-        index = next((i.attributes for i in sides if i.opcode == "get-tuple-element"), "")
-        start = self._initial(computation, loop, re.search(r"index=(\d+)", index))
+        counter = next((i.attributes for i in sides if i.opcode == "get-tuple-element"), "")
+        index = re.search(r"index=(\d+)", counter)
+        start = self._initial(computation, loop, index)
         if bound is None or start is None:
             return 1
-        return abs(bound - start) + ("direction=LE" in root.attributes or "direction=GE" in root.attributes)
+        turns = abs(bound - start) + ("direction=LE" in root.attributes or "direction=GE" in root.attributes)
+        return math.ceil(turns / self._stride(loop, int(index[1]))) if index else turns
+
+    def _stride(self, loop: Instruction, index: int) -> int:
+        """What a turn adds to a loop's counter: 2 where XLA has unrolled two turns into one."""
+        body = self.computations[re.search(r"body=%?([\w.\-]+)", loop.attributes)[1]]
+        root = next(i for i in body.values() if i.root)
+        added = body.get(root.operands[index]) if root.opcode == "tuple" else None
+        if added is None or added.opcode != "add":
+            return 1
+        constants = [_constant(body[name]) for name in added.operands if body[name].opcode == "constant"]
+        return abs(constants[0] or 1) if constants else 1
 
     def _initial(self, computation: str, loop: Instruction, index: re.Match[str] | None) -> int | None:
         """What a loop's counter starts with."""

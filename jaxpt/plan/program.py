@@ -34,6 +34,13 @@ class Where:
     topology: str | None = None
     slices: int = 1
 
+    @classmethod
+    def of(cls, config: Config, topology: str | None = None, slices: int | None = None) -> Where:
+        """The slices that are asked for, else those that a recipe is made for, else this machine."""
+        if topology is None:
+            return cls(config.plan.topology, slices or config.plan.slices)
+        return cls(topology, slices or 1)
+
     def __str__(self) -> str:
         if self.topology is None:
             return "this machine"
@@ -76,6 +83,8 @@ class Measured:
     """Of each parameter."""
     left_whole: list[str]
     """Large parameters that lie whole on every device, though the mesh could share them out."""
+    not_in_place: list[dict[str, Any]]
+    """Arrays of the state that the step does not update where they lie (`jaxpt.plan.donation`)."""
 
     @property
     def fits(self) -> bool:
@@ -267,7 +276,7 @@ def _read(texts: dict[str, str], setup: Any, batch: Any) -> dict[str, Any]:
 
     from jaxpt.models import base
     from jaxpt.parallel import rules
-    from jaxpt.plan import collectives, hlo, memory
+    from jaxpt.plan import collectives, donation, hlo, memory
     from jaxpt.train import state
 
     shapes, places = setup.shapes, setup.shardings
@@ -289,6 +298,20 @@ def _read(texts: dict[str, str], setup: Any, batch: Any) -> dict[str, Any]:
         "traffic": program.traffic(),
         "placements": _placements(setup),
         "left_whole": rules.left_whole(shapes.params, places.params),
+        "not_in_place": [dataclasses.asdict(fault) for fault in donation.faults(program, _state(setup))],
+    }
+
+
+def _state(setup: Any) -> dict[str, int]:
+    """{name of each array of the state among the step's parameters: its bytes on a device}."""
+    import jax
+
+    from jaxpt.train import state
+
+    leaves, places = jax.tree_util.tree_leaves_with_path(setup.shapes), jax.tree.leaves(setup.shardings)
+    return {
+        f"state{jax.tree_util.keystr(path)}": state.bytes_on_device(leaf, place)
+        for (path, leaf), place in zip(leaves, places, strict=True)
     }
 
 

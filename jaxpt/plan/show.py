@@ -21,6 +21,11 @@ PARTS = {
     "temporaries": "activations, gradients, other temporaries",
 }
 
+FAULTS = {
+    "no alias": "is kept beside its successor, not updated in place",
+    "copy": "is copied, not updated in place",
+}
+
 
 def plan(report: dict[str, Any], console: Console, shardings: bool = False) -> None:
     """Prints a report of `jaxpt.plan.command`."""
@@ -47,6 +52,7 @@ def plan(report: dict[str, Any], console: Console, shardings: bool = False) -> N
             f"warning: {name} lies whole on every device: none of its axes {', '.join(map(str, axes))} is cut by this "
             f"mesh; mesh.rules.{next((a for a in axes if a), 'embed')}=[fsdp] would cut it",
         )
+    _state(phases, console)
     if "cost" in report:
         _cost(report, console)
 
@@ -71,8 +77,12 @@ def _step(phases: Sequence[dict[str, Any]]) -> Table:
     row("sent by a device", lambda p: _bytes(sum(c["sent"] for c in p["collectives"])))
     if all("bound" in phase for phase in phases):
         for part in ("FLOPs", "HBM", "ICI", "DCN"):
-            row(f"  least time, {part}", lambda p, part=part: _time(p["bound"]["times"][part]))
-        row("least time of a step", lambda p: f"{_time(p['bound']['seconds'])}, bounded by {p['bound']['by']}", "bold")
+            row(f"  least time, {part}", lambda p, part=part: duration(p["bound"]["times"][part]))
+        row(
+            "least time of a step",
+            lambda p: f"{duration(p['bound']['seconds'])}, bounded by {p['bound']['by']}",
+            "bold",
+        )
         row("highest possible MFU", lambda p: f"{p['bound']['mfu']:.1%}")
         row("tokens/s at the most", lambda p: f"{p['tokens'] / p['bound']['seconds']:,.0f}")
     row("compiled in", lambda p: f"{p['seconds']:.0f} s")
@@ -119,12 +129,22 @@ def _placements(phase: dict[str, Any]) -> Table:
     return table
 
 
+def _state(phases: Sequence[dict[str, Any]], console: Console) -> None:
+    faults = {(one["name"], one["bytes"], one["reason"]) for phase in phases for one in phase["not_in_place"]}
+    for name, size, reason in sorted(faults, key=lambda fault: -fault[1]):
+        if reason in FAULTS:
+            _print(console, f"warning: {name} of {_bytes(size)} {FAULTS[reason]}")
+    if not any(reason in FAULTS for *_, reason in faults):
+        others = [name for name, _, reason in faults]
+        _print(console, "\nstate: donated in place" + (f"; laid out anew: {', '.join(others)}" if others else ""))
+
+
 def _cost(report: dict[str, Any], console: Console) -> None:
     cost, given = report["cost"], report["assumptions"]
     _print(
         console,
-        f"\n{_number(report['tokens'])} tokens: at least {_round(cost['days'])} days, "
-        f"{_round(cost['chip_hours'])} chip-hours, ${_round(cost['dollars'])}, {_round(cost['kg_co2'])} kg CO₂\n"
+        f"\n{_number(report['tokens'])} tokens: at least {rounded(cost['days'])} days, "
+        f"{rounded(cost['chip_hours'])} chip-hours, ${rounded(cost['dollars'])}, {rounded(cost['kg_co2'])} kg CO₂\n"
         f"at ${given['dollars_per_chip_hour']:.2f} a chip-hour (--price), {given['watts_per_chip']:.0f} W a chip "
         f"(--watts), PUE {given['pue']}, {given['kg_co2_per_kwh']} kg CO₂ a kWh (--carbon)",
     )
@@ -146,7 +166,7 @@ def ranked(config: Config, found: Sequence[Tried], console: Console) -> None:
             accumulation = int(one.settings.get("train.accumulation", config.train.accumulation))
             rows = str(measured.rows // (measured.mesh["data"] * measured.mesh["fsdp"]) // accumulation)
         table.add_row(
-            "-" if one.seconds == float("inf") else _time(one.seconds),
+            "-" if one.seconds == float("inf") else duration(one.seconds),
             "-" if measured is None else _bytes(measured.total),
             rows,
             Text(" ".join(f"{key}={value}" for key, value in one.settings.items() if value != _own(config, key))),
@@ -175,11 +195,13 @@ def _share(phase: dict[str, Any]) -> str:
     return f" ({phase['total'] / phase['limit']:.0%})" + ("" if phase["total"] <= phase["limit"] else ": DOES NOT FIT")
 
 
-def _time(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """In seconds, or in milliseconds what takes less than one."""
     return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
 
 
-def _round(value: float) -> str:
+def rounded(value: float) -> str:
+    """A number to three digits, or to whole ones."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 

@@ -127,7 +127,9 @@ def make_train_step(setup: Setup, objective: Objective) -> Callable[[State, Batc
         grads, metrics, carry = gradients(
             objective, setup.model, state.params, batch, key, config.train.accumulation, state.carry, **options
         )
-        grads = jax.lax.with_sharding_constraint(grads, setup.shardings.params)
+        # Without the barrier XLA may make a gradient anew for each moment: of one that is written in place the old
+        # values are then wanted later, and it is copied.
+        grads = jax.lax.optimization_barrier(jax.lax.with_sharding_constraint(grads, setup.shardings.params))
         updates, opt_state = setup.optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         ema = state.ema

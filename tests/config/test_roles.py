@@ -36,6 +36,7 @@ def test_no_phases_is_one_phase(recipe):
         ("data.length=64", "identity"), ("seed=1", "identity"), ("model.layers=3", "identity"),
         ("objective.mask_rate=0.3", "identity"), ("optimizer.learning_rate=1.0", "identity"),
         ("model.dtype=float32", "execution"), ("objective.loss_chunk=8", "execution"), ("mesh.fsdp=2", "execution"),
+        ("plan.topology=v5e:4x4", "execution"),
         ("train.accumulation=2", "execution"), ("run_dir=x", "execution"), ("data.readers=2", "execution"),
         ("train.steps=2000", "extensible"),
     ],

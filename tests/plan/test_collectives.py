@@ -104,6 +104,19 @@ def test_collectives_inside_of_a_tpus_fusions():
     assert all(c.axes == ("fsdp",) for c in found.values())
 
 
+def test_what_overlaps_with_a_loop_runs_as_often_as_it_is_started():
+    body = """%body (carried: bf16[256,64]) -> bf16[256,64] {
+  %carried = bf16[256,64]{1,0} parameter(0)
+  ROOT %inside = bf16[256,64]{1,0} fusion(%carried), kind=kCustom, calls=%fused.2
+}
+
+"""
+    loop = "call(%param.1), to_apply=%body"
+    text = TPU.replace("ENTRY", body + "ENTRY").replace("fusion(%param.1), kind=kCustom, calls=%fused.2", loop)
+    gather = next(c for c in collectives.find(hlo.Program(text), {"fsdp": 2}) if c.kind == "all-gather")
+    assert (gather.count, gather.sent) == (1, 128 * 64 * 2)
+
+
 # As libtpu writes a sum over slices: each device hands its part to the host.
 SLICES = """HloModule jit_step, is_scheduled=true
 

@@ -62,6 +62,13 @@ def test_a_loop_without_a_count_runs_from_its_start_to_its_bound():
     assert loop.op_name == "jit(step)/encoder/while"
 
 
+def test_a_loop_of_which_xla_unrolled_two_turns_into_one_runs_half_as_often():
+    by_two = "%constant.9 = s32[] constant(2)\n  %add.9 = s32[] add(%get-tuple-element.2, %constant.9)\n  ROOT %tuple.2"
+    text = LOOP.replace("ROOT %tuple.2", by_two).replace("tuple(%get-tuple-element.2,", "tuple(%add.9,")
+    program = hlo.Program(text)
+    assert program.trips(program.entry, program.computations[program.entry]["while.1"]) == 3
+
+
 def test_slices_count_as_what_they_take_and_vmem_not_at_all():
     read = 128 * 384 * 2 + 4  # a layer's slice and its index; the result stays in VMEM
     written = 512 * 4 + 512 * 4 + 4

@@ -5,7 +5,7 @@ import types
 import pytest
 
 from jaxpt.errors import UserError
-from jaxpt.plan import program
+from jaxpt.plan import donation, hlo, program
 from jaxpt.train import state, step
 from tests import families
 
@@ -25,11 +25,16 @@ def measured(config):
 
 def test_what_is_measured_is_the_step_that_train_runs(config, measured):
     setup = state.setup(config)
-    memory = step.traced(setup, config.objective).lower().compile().memory_analysis()
+    compiled = step.traced(setup, config.objective).lower().compile()
+    memory = compiled.memory_analysis()
     total = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
     assert measured.total == pytest.approx(total - memory.alias_size_in_bytes, rel=0.01)
     parts = measured.memory["parameters"] + measured.memory["optimizer"]
     assert parts == state.per_device_size(setup) - 4  # the count of steps
+    read = hlo.Program(compiled.as_text())
+    assert measured.not_in_place == donation.faults(read, program._state(setup)) == []
+    read.aliases.popitem()
+    assert [fault.reason for fault in donation.faults(read, program._state(setup))] == ["no alias"]
     assert measured.steps == 6 and measured.mesh == {**MESH, "sequence": 1, "tensor": 1}
 
 
@@ -72,3 +77,4 @@ def test_a_program_for_a_tpu_with_no_tpu(for_a_v5e):
     assert for_a_v5e.dtype == "bfloat16"  # `dtype: auto` goes by the topology, not by what is here
     assert for_a_v5e.fits and for_a_v5e.limit == int(15.75 * 2**30)
     assert any("fsdp" in one["axes"] for one in for_a_v5e.collectives)
+    assert for_a_v5e.not_in_place == []

@@ -11,7 +11,7 @@ MEASURED = Measured(
     devices=32, mesh={"data": 8, "fsdp": 4, "sequence": 1, "tensor": 1}, seconds=1.0,
     model_flops=32 * 197 * 10**9, program_flops=32 * 394 * 10**9, traffic=819 * 10**6,
     memory={"parameters": 2**30, "optimizer": 2**31, "average": 0, "batch": 0, "temporaries": 2**32},
-    total=7 * 2**30, limit=int(15.75 * 2**30), buffers=[], placements=[], left_whole=[],
+    total=7 * 2**30, limit=int(15.75 * 2**30), buffers=[], placements=[], left_whole=[], not_in_place=[],
     collectives=[
         {"kind": "all-reduce", "axes": ["data"], "count": 1, "bytes": 10**9, "sent": 100 * 10**6, "network": "DCN"},
         {"kind": "all-gather", "axes": ["fsdp"], "count": 1, "bytes": 10**9, "sent": 400 * 10**6, "network": "ICI"},

@@ -108,6 +108,14 @@ def test_a_large_parameter_left_whole_is_a_warning_that_says_what_to_change(caps
     assert "mesh.rules.vocab=[fsdp] would cut it" in out and "512×64" in out
 
 
+def test_a_recipe_names_its_slice(compiler, capsys):
+    seen = compiler(state=2, temporaries=16)
+    recipe = config(plan={"topology": "v5e:4x4", "slices": 2})
+    for given in ((None, None), ("v5e:2x2", None), (None, 4)):
+        command.plan(recipe, *given)
+    assert [data for data, *_ in seen] == [32, 4, 64]
+
+
 def test_search_ranks_what_fits_by_the_least_time_of_a_step(compiler, capsys):
     seen = compiler(state=2, temporaries=16 * 40)
     found = search.search(config(), Where("v5e:4x4"), topologies.parse("v5e:4x4"), limit=12)
