@@ -51,7 +51,7 @@ def test_figures_of_a_small_bert(measured):
 
 
 def test_a_mesh_that_does_not_fit_is_one_line(config):
-    with pytest.raises(UserError, match=r"mesh\.data=3.*8 device"):
+    with pytest.raises(UserError, match=r"mesh\.data=3.*there are 8"):
         program.measure(families.config("bert", mesh={"data": 3}), program.Where())
 
 
