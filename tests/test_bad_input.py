@@ -97,7 +97,7 @@ def test_vocabulary_larger_than_the_model(attempt, tmp_path):
 SETTINGS = {
     "unknown key": (["train.step=5"], ["train.step", "mean steps"]),
     "wrong type": (["train.steps=many"], ["train.steps", "whole number", "many"]),
-    "mesh": (["mesh.data=3"], ["mesh.data=3", "8 device"]),
+    "mesh": (["mesh.data=3"], ["mesh.data=3", "there are 8"]),
     "batch": (["data.batch_size=12"], ["data.batch_size", "12"]),
     "accumulation": (["train.accumulation=3"], ["train.accumulation", "8"]),
     "position table": (["data.length=64"], ["data.length", "64", "32"]),

@@ -101,7 +101,7 @@ def choose(
             "no bias": not bias,
             "no dropout": not dropping,
             "no ranks or prefix": mask.query_ranks_BxL is None and mask.prefix_BxS is None,
-            "self-attention": L == S and mask.query_segments_BxL is mask.key_segments_BxS,
+            "self-attention": L == S and bool(mask.own),
             "lengths that are multiples of 128": L % 128 == 0,
             "mesh.sequence=1": not mesh_axes("length"),
         },

@@ -159,5 +159,16 @@ def test_the_choice_goes_by_need(monkeypatch):
     assert choose() == "splash" and choose(length=100) == "xla" and choose(bias=True) == "xla"
     assert choose(mask=MASKS["prefix"]) == "xla" and choose(dropping=True) == "xla"
     assert choose(implementation="chunked") == "chunked"
+
+    @jax.jit
+    @jax.checkpoint
+    def inside(segments):  # a scan of rematerialised layers is handed one array as two
+        mask = Mask(segments, segments, causal=True)
+        return jax.lax.scan(jax.checkpoint(lambda mask, _: (mask, chosen.append(choose(mask=mask)))), mask, None, 2)[0]
+
+    chosen = []
+    inside(jnp.ones((1, 256), jnp.int32))
+    assert set(chosen) == {"splash"}
+    assert choose(mask=Mask(jnp.ones((1, 256)), jnp.zeros((1, 256)))) == "xla", "of other tokens"
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     assert choose() == "cudnn" and choose(dtype=jnp.float32) == "xla" and choose(length=4095) == "chunked"
