@@ -133,9 +133,11 @@ def describe(objective: Objective) -> str:
       'masked_lm (unit span, next_sentence false)'
     """
     own = type(objective).model_fields
+    values = objective.model_dump(mode="json")
+    values |= {name: describe(part) for name, part in objective if isinstance(part, Objective)}
     changed = [
         f"{name.replace('probability', 'p.')} {json.dumps(value)}".replace('"', "")
-        for name, value in objective.model_dump(mode="json").items()
+        for name, value in values.items()
         if name not in ("kind", "loss_chunk", "denoisers") and value != own[name].default
     ]
     return f"{objective.kind} ({', '.join(changed)})" if changed else objective.kind

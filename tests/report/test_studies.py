@@ -121,3 +121,9 @@ def test_picture(plan):
 def test_examples_in_docstrings():
     failed, tried = doctest.testmod(studies)
     assert tried and not failed
+
+
+def test_a_wrapped_objective_is_described_like_others():
+    recipe = Path(__file__).parents[2] / "configs/smoke/distilbert_tiny.yaml"
+    objective = configs.load(str(recipe)).objective
+    assert studies.describe(objective) == "distillation (teacher runs/bert_tiny, of masked_lm (next_sentence false))"
