@@ -145,7 +145,7 @@ def test_plan(capsys, fake):
     assert run(capsys, "plan", RECIPE)[0] == 0
     options = "--topology v5e:4x4 --slices 2 --json --shardings --search --price 2.5 --save steps"
     assert run(capsys, "plan", RECIPE, *options.split())[0] == 0
-    assert [rest for rest, _ in seen] == [(None, 1), ("v5e:4x4", 2)]
+    assert [rest for rest, _ in seen] == [(None, None), ("v5e:4x4", 2)]
     assert seen[0][1] == {"as_json": False, "shardings": False, "searching": 0, "assumptions": {}, "save": None}
     given = {"as_json": True, "shardings": True, "searching": 12, "assumptions": {"price": 2.5}, "save": "steps"}
     assert seen[1][1] == given
