@@ -7,11 +7,12 @@ from jaxpt import config as configs
 from jaxpt.train import checkpoint, state
 
 
-def final(run_dir, step, devices=None):
-    """The state that a run saved at a step, as NumPy."""
-    config = configs.load(run_dir)
+def final(run_dir, step, devices=None, overrides=()):
+    """The state that a run saved at a step, as NumPy; its checkpoint is whole."""
+    config = configs.load(run_dir, overrides)
     config = configs.at_phase(config, configs.phase_of(config, step))
     reader = checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True)
+    assert reader.damage(step) is None
     restored = reader.restore(state.setup(config, devices), step)
     reader.close()
     return jax.device_get(restored)
