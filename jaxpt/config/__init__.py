@@ -13,7 +13,7 @@ change: mesh, accumulation, readers) or *extensible* (the end of the run).
 """
 
 from jaxpt.config.check import at_phase, build, dump, phase_of, phase_starts
-from jaxpt.config.devices import DistributedConfig, MeshConfig, PlanConfig, RulesConfig
+from jaxpt.config.devices import AXES, DistributedConfig, MeshConfig, PlanConfig, RulesConfig
 from jaxpt.config.fields import (
     Fraction,
     Frozen,
@@ -46,6 +46,7 @@ from jaxpt.config.tree import (
 )
 
 __all__ = [
+    "AXES",
     "AnyObjective",
     "CheckpointConfig",
     "Config",

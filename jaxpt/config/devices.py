@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import AfterValidator, model_validator
 
@@ -18,7 +18,10 @@ def _axis(size: int) -> int:
 Axis = Annotated[int, AfterValidator(_axis)]
 
 
-MeshAxes = tuple[Literal["data", "fsdp", "sequence", "tensor"], ...] | None
+MeshAxis = Literal["data", "stage", "fsdp", "sequence", "tensor"]
+AXES: tuple[MeshAxis, ...] = get_args(MeshAxis)
+"""From the one whose devices may be far from each other to the one whose devices are neighbours."""
+MeshAxes = tuple[MeshAxis, ...] | None
 
 
 class RulesConfig(Frozen):
@@ -60,6 +63,9 @@ class MeshConfig(Frozen):
 
     data: Axis = execution(-1)
     """Copies of the model, each with its part of the batch."""
+    stage: Axis = execution(1)
+    """Parts that the layers are cut into, each with its own devices: they work on different microbatches of
+    `train.accumulation` at the same time. For slow networks: only what lies between two layers goes over them."""
     fsdp: Axis = execution(1)
     """Parts that parameters, optimizer state and batch are cut into."""
     sequence: Axis = execution(1)
@@ -75,7 +81,7 @@ class MeshConfig(Frozen):
 
     @model_validator(mode="after")
     def _one_free_axis(self) -> Self:
-        if [self.data, self.fsdp, self.sequence, self.tensor].count(-1) > 1:
+        if [getattr(self, axis) for axis in AXES].count(-1) > 1:
             raise ValueError("-1 (what is left) may stand on one axis only")
         return self
 

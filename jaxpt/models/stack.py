@@ -12,6 +12,7 @@ pays nothing.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,7 +20,9 @@ import flax
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax.core.scope import LazyRng
 
+from jaxpt.models import pipeline
 from jaxpt.models.mask import Mask
 
 # Memory first: the projections around attention are kept, scores and the wide feed-forward are computed again.
@@ -97,20 +100,51 @@ class Stack(nn.Module):
         """
         outputs = []
         for index, segment in enumerate(self.segments):
-            scanned = nn.scan(
-                _rematerialised(self.remat),
-                variable_axes={"layers": 0} | ({} if segment.shared else {"params": 0}),
-                variable_broadcast="params" if segment.shared else False,
-                split_rngs={"params": not segment.shared, "dropout": True},
-                in_axes=(0, nn.broadcast),
-                length=segment.repeats,
-                unroll=min(self.unroll, segment.repeats),
-                metadata_params={nn.PARTITION_NAME: "layers"},
-            )
+            run = self._init if self.is_initializing() else self._apply
             given = None if inputs is None else inputs[index]
-            x_BxLxD, output = scanned(segment.blocks, name=f"segment_{index}")(x_BxLxD, given, shared)
+            x_BxLxD, output = run(segment, f"segment_{index}", x_BxLxD, given, shared)
             outputs.append(output)
         return x_BxLxD, tuple(outputs)
+
+    def _init(self, segment: Segment, name: str, x_BxLxD: jax.Array, inputs: Any, shared: Shared) -> tuple[Any, Any]:
+        """Makes the segment's parameters on the way."""
+        scanned = nn.scan(
+            _Pattern,
+            variable_axes={} if segment.shared else {"params": 0},
+            variable_broadcast="params" if segment.shared else False,
+            split_rngs={"params": not segment.shared},
+            in_axes=(0, nn.broadcast),
+            length=segment.repeats,
+            metadata_params={nn.PARTITION_NAME: "layers"},
+        )
+        return scanned(segment.blocks, name=name)(x_BxLxD, inputs, shared)
+
+    def _apply(self, segment: Segment, name: str, x_BxLxD: jax.Array, inputs: Any, shared: Shared) -> tuple[Any, Any]:
+        """As a function of the parameters: `nn.scan` would trace a layer twice, and knows of no stages."""
+        pattern, params = _Pattern(segment.blocks, parent=None), self.variables["params"][name]
+        rngs = {} if shared.deterministic else self.scope.rngs
+        keys = {purpose: jax.random.split(rng.rng, segment.repeats) for purpose, rng in rngs.items()}
+        asked = ["layers"] if self.is_mutable_collection("layers") else []
+
+        def layer(x_BxLxD: jax.Array, own: Any, shared: Shared) -> tuple[jax.Array, Any]:
+            of_layer, keys, given = own
+            variables = {"params": params if segment.shared else of_layer}
+            lazy = {purpose: LazyRng(keys[purpose], (*rng.suffix, name)) for purpose, rng in rngs.items()}
+            (x_BxLxD, output), sown = pattern.apply(variables, x_BxLxD, given, shared, rngs=lazy, mutable=asked)
+            return x_BxLxD, (output, sown)
+
+        if self.remat != "none":
+            layer = jax.checkpoint(layer, policy=_kept(self.remat), prevent_cse=False)  # needed by no scan's body
+        scan = functools.partial(jax.lax.scan, unroll=min(self.unroll, segment.repeats))
+        if segment.shared or pipeline.stages() == 1:
+            own = None if segment.shared else params, keys, inputs
+            found = scan(lambda x, own: layer(x, own, shared), x_BxLxD, own, segment.repeats)
+        else:
+            found = pipeline.run(layer, params, (keys, inputs), x_BxLxD, shared, scan)
+        x_BxLxD, (output, sown) = found
+        for collection, found in sown.items():
+            self.put_variable(collection, name, found)
+        return x_BxLxD, output
 
 
 def layer_inputs(sown: Mapping[str, Any]) -> Any:
@@ -130,12 +164,10 @@ def layer_inputs(sown: Mapping[str, Any]) -> Any:
     return jax.tree.map(lambda *x: jnp.concatenate(x), *(pattern(sown[f"segment_{i}"]) for i in range(len(sown))))
 
 
-def _rematerialised(policy: str) -> type[nn.Module]:
-    if policy == "none":
-        return _Pattern
-    keep = {
+def _kept(policy: str) -> Callable[..., Any] | None:
+    """What of a layer is kept for the backward pass; None: nothing but what goes in."""
+    return {
         "full": None,
         "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
         "names": jax.checkpoint_policies.save_only_these_names(*SAVED_NAMES),
     }[policy]
-    return nn.remat(_Pattern, policy=keep, prevent_cse=False)  # a scan's body needs no guard against CSE

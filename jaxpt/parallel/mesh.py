@@ -11,18 +11,16 @@ import jax
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh
 
-from jaxpt.config import MeshConfig
+from jaxpt.config import AXES, MeshConfig
 from jaxpt.errors import UserError
 from jaxpt.parallel import rules
 
-AXES = ("data", "fsdp", "sequence", "tensor")
-
 
 def make(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """Arranges the devices in a mesh of (data, fsdp, sequence, tensor), the last between neighbours.
+    """Arranges the devices in a mesh of (data, stage, fsdp, sequence, tensor), the last between neighbours.
 
-    Over several slices of TPUs the data axis goes first from slice to slice, where the network is slow, and all other
-    axes stay inside of one.
+    Over several slices of TPUs, where the network between them is slow, the data axis goes from slice to slice; stages
+    do where it is too short for all of them. All other axes stay inside of one.
 
     Args:
       config: sizes of the axes; -1 on one of them takes what the others leave.
@@ -32,11 +30,11 @@ def make(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mes
       A mesh with Auto axes: XLA places what the code leaves open.
 
     Raises:
-      UserError: the sizes do not multiply to the number of devices, or the data axis not to that of the slices.
+      UserError: the sizes do not multiply to the number of devices, or data and stage do not cover the slices.
 
     Example:
       >>> make(MeshConfig(data=-1, tensor=2), jax.devices()[:4]).shape
-      OrderedDict({'data': 2, 'fsdp': 1, 'sequence': 1, 'tensor': 2})
+      OrderedDict({'data': 2, 'stage': 1, 'fsdp': 1, 'sequence': 1, 'tensor': 2})
     """
     devices = list(jax.devices() if devices is None else devices)
     sizes = [getattr(config, axis) for axis in AXES]
@@ -51,9 +49,15 @@ def make(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mes
         # Not jax.make_mesh, which refuses an axis that takes a part of a physical one: 8 × 8 of 4 × 4 × 4 chips.
         arranged = mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
         return Mesh(arranged, AXES, axis_types=auto)
-    if sizes[0] % slices:
-        raise UserError(f"mesh.data={sizes[0]}: must be a multiple of the {slices} slices: only data goes between them")
-    inside, between = (sizes[0] // slices, *sizes[1:]), (slices, *(1,) * (len(AXES) - 1))
+    by_data = math.gcd(sizes[0], slices)
+    by_stage = slices // by_data
+    if sizes[1] % by_stage:
+        raise UserError(
+            f"mesh.data={sizes[0]}, mesh.stage={sizes[1]}: mesh.data must be a multiple of the {slices} slices, or "
+            f"mesh.stage one of what it leaves: only data and stages go between them"
+        )
+    between = (by_data, by_stage, *(1,) * (len(AXES) - 2))
+    inside = tuple(size // across for size, across in zip(sizes, between))
     arranged = mesh_utils.create_hybrid_device_mesh(inside, between, devices, allow_split_physical_axes=True)
     return Mesh(arranged, AXES, axis_types=auto)
 

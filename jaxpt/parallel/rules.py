@@ -22,11 +22,12 @@ Table = Mapping[str, tuple[str, ...]]
 BATCH = ("data", "fsdp")
 DEFAULT: Table = {
     # parameters; where the length is cut, its devices would hold the same parameters: they share them out as well
-    "vocab": ("tensor",),
+    # the vocabulary's rows go over stages too, none of which then waits for another with embeddings and logits
+    "vocab": ("tensor", "stage"),
     "embed": ("fsdp", "sequence"),
     "heads": ("tensor",),
     "mlp": ("tensor",),
-    "layers": (),
+    "layers": ("stage",),
     "positions": (),
     "buckets": (),
     "classes": (),
@@ -38,7 +39,7 @@ DEFAULT: Table = {
     "act_embed": (),
     "act_heads": ("tensor",),
     "act_mlp": ("tensor",),
-    "act_vocab": ("tensor",),
+    "act_vocab": ("tensor", "stage"),
 }
 PRESETS: Mapping[str, Table] = {
     "default": {},

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator
 
 from jaxpt import config as configs
-from jaxpt.config import Config
+from jaxpt.config import AXES, Config
 from jaxpt.errors import UserError
 from jaxpt.plan import program, roofline
 from jaxpt.plan.program import Measured, Where
@@ -127,7 +127,7 @@ def search(
 
 def _meshes(config: Config, topology: Topology) -> Iterator[Settings]:
     """The recipe's own mesh, then others: all data, all fsdp, and both beside a little tensor."""
-    own = {f"mesh.{axis}": getattr(config.mesh, axis) for axis in ("data", "fsdp", "sequence", "tensor")}
+    own = {f"mesh.{axis}": getattr(config.mesh, axis) for axis in AXES}
     rest = topology.size // math.prod(size for size in own.values() if size != -1)
     own = {axis: rest if size == -1 else size for axis, size in own.items()}
     seen = [own]
@@ -136,7 +136,8 @@ def _meshes(config: Config, topology: Topology) -> Iterator[Settings]:
     for tensor in (1, 2, 4):
         for fsdp in (per_slice // tensor, 1, min(8, per_slice // tensor)):
             data, rest = divmod(topology.size, tensor * max(fsdp, 1))
-            mesh: Settings = {"mesh.data": data, "mesh.fsdp": fsdp, "mesh.sequence": 1, "mesh.tensor": tensor}
+            mesh: Settings = {f"mesh.{axis}": 1 for axis in AXES}
+            mesh |= {"mesh.data": data, "mesh.fsdp": fsdp, "mesh.tensor": tensor}
             possible = fsdp and not rest and config.data.batch_size % (data * fsdp * config.train.accumulation) == 0
             if possible and mesh not in seen:
                 seen.append(mesh)

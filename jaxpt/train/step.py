@@ -7,6 +7,7 @@ the microbatches' gradients is exactly the gradient of the whole batch.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ import optax
 
 from jaxpt.config import Config
 from jaxpt.errors import UserError
+from jaxpt.models import pipeline
 from jaxpt.objectives.base import Objective, carried_loss
 from jaxpt.parallel import compiler, distributed, rules
 from jaxpt.train.state import Setup, State, purpose_key
@@ -60,9 +62,19 @@ def gradients(
         loss = sum(coefficients[part] * mean for part, mean in means.items())
         return loss, ((means, metrics), carry)
 
+    def of_all(params: Any) -> tuple[jax.Array, Any]:
+        """All microbatches at the same time: the stages of the model share them out."""
+        keys = None if key is None else jax.vmap(lambda index: jax.random.fold_in(key, index))(jnp.arange(accumulation))
+        of_micro = jax.vmap(functools.partial(loss_fn, params))
+        losses, (aux, carries) = of_micro(split(batch, accumulation), keys, split(carry, accumulation))
+        loss, aux = jax.tree.map(lambda x: x.sum(0), (losses, aux))
+        return loss, (aux, joined(carries))
+
     value_and_grad = jax.value_and_grad(loss_fn, has_aux=True)
     if accumulation == 1:
         (loss, (aux, carry)), grads = value_and_grad(params, batch, key, carry)
+    elif pipeline.stages() > 1:
+        (loss, (aux, carry)), grads = jax.value_and_grad(of_all, has_aux=True)(params)
     else:
 
         def of_rows(rows: Batch, key: jax.Array | None, carry: Any) -> tuple[Any, Any]:
@@ -189,7 +201,16 @@ def make_eval_step(setup: Setup, objective: Objective) -> Callable[[Any, Batch, 
 
     def step(params: Any, batch: Batch, carry: Any, *frozen: Any) -> tuple[Metrics, Any]:
         options = setup.loss_options(frozen)
-        sums, metrics, carry = carried_loss(objective, setup.model, params, batch, None, carry, **options)
+
+        def loss(rows: Batch, carry: Any) -> Any:
+            return carried_loss(objective, setup.model, params, rows, None, carry, **options)
+
+        if pipeline.stages() > 1:
+            sums, metrics, carries = jax.vmap(loss)(*split((batch, carry), setup.config.train.accumulation))
+            sums, metrics = jax.tree.map(lambda x: x.sum(0), (sums, metrics))
+            carry = joined(carries)
+        else:
+            sums, metrics, carry = loss(batch, carry)
         weights = objective.weights(batch)
         return metrics | {part: (total, weights[part]) for part, total in sums.items()}, carry
 
@@ -243,11 +264,29 @@ def check(config: Config, setup: Setup) -> None:
             f"data.length: {length} is beyond the position table of model.kind: {model.kind}, "
             f"which has {model.position_limit} rows; shorten data.length or raise model.max_positions"
         )
+    _check_stages(config, setup)
     rows = setup.mesh.shape["data"] * setup.mesh.shape["fsdp"]
     if config.data.batch_size % (rows * config.train.accumulation):
         raise UserError(
             f"data.batch_size: {config.data.batch_size} must divide by mesh.data × mesh.fsdp × train.accumulation = "
             f"{setup.mesh.shape['data']} × {setup.mesh.shape['fsdp']} × {config.train.accumulation}"
+        )
+
+
+def _check_stages(config: Config, setup: Setup) -> None:
+    stages, accumulation = setup.mesh.shape["stage"], config.train.accumulation
+    if stages == 1:
+        return
+    if not any("layers" in axes for axes in jax.tree.leaves(setup.axes, is_leaf=lambda x: isinstance(x, tuple))):
+        raise UserError(f"mesh.stage: {stages}: the layers of model.kind: {config.model.kind} share their parameters")
+    if config.objective.carries:
+        raise UserError(
+            f"mesh.stage: {stages}: objective.kind: {config.objective.kind} carries what no stage passes on"
+        )
+    if accumulation < stages:
+        raise UserError(
+            f"train.accumulation: {accumulation} is below mesh.stage: {stages}: each stage works on a microbatch of "
+            f"its own; 4 × mesh.stage or more leave little idle"
         )
 
 

@@ -24,7 +24,7 @@ def compiler(monkeypatch):
         seen = []
 
         def measure(config, where, phase=0):
-            mesh = {axis: getattr(config.mesh, axis) for axis in ("data", "fsdp", "sequence", "tensor")}
+            mesh = {axis: getattr(config.mesh, axis) for axis in ("data", "stage", "fsdp", "sequence", "tensor")}
             devices = topologies.parse(where.topology, where.slices).size
             known = mesh["fsdp"] * mesh["tensor"]
             mesh["data"] = devices // known if mesh["data"] == -1 else mesh["data"]

@@ -26,6 +26,7 @@ MESHES = {
     "sequence2": (1, 1, 1, 2),
     "data2xtensor2xsequence2": (2, 1, 2, 2),
 }
+STAGES = {"stage2": (1, 1, 1, 1, 2), "data2xtensor2xstage2": (2, 1, 2, 1, 2), "fsdp2xsequence2xstage2": (1, 2, 1, 2, 2)}
 # The gradient of a key projection's bias is zero in exact arithmetic (it shifts all scores of a row alike): what is
 # left is rounding, compared absolutely against the largest gradient of all.
 ZERO_GRADIENTS = ("key/bias",)
@@ -33,7 +34,7 @@ ZERO_GRADIENTS = ("key/bias",)
 
 def setup_for(family, mesh=(1, 1, 1), accumulation=1, dropout=0.0):
     """A setup with plain SGD, whose momentum (decay 0) is the gradient itself."""
-    sizes = dict(zip(("data", "fsdp", "tensor", "sequence"), mesh))
+    sizes = dict(zip(("data", "fsdp", "tensor", "sequence", "stage"), mesh))
     config = families.config(family, mesh=sizes, train={"accumulation": accumulation}, model={"dropout": dropout})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(optimizers, "make", lambda *_: optax.sgd(0.1, momentum=0.0))
@@ -99,6 +100,35 @@ def test_mesh_changes_nothing(family, mesh):
 @pytest.mark.slow
 def test_mesh_and_accumulation_together_change_nothing():
     assert_equal_steps(one_step("bert", (2, 1, 2), accumulation=2), one_step("bert"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", families.FAMILIES)
+@pytest.mark.parametrize("mesh", STAGES)
+def test_stages_change_nothing(family, mesh):
+    """The microbatches that stages work on are those of accumulation, with the same dropout."""
+    assert_equal_steps(one_step(family, STAGES[mesh], 2, dropout=0.1), one_step(family, accumulation=2, dropout=0.1))
+
+
+@pytest.mark.slow
+def test_every_parameter_of_a_layer_lies_on_its_stage_alone():
+    _, _, params = one_step("bert", STAGES["stage2"], 2, dropout=0.1)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params["encoder"]):
+        assert leaf.addressable_shards[0].data.shape[0] * 2 == leaf.shape[0] == 2, path
+    table = params["token_embed"]["table"]
+    assert table.addressable_shards[0].data.shape[0] * 2 == table.shape[0]
+
+
+@pytest.mark.slow
+def test_stages_evaluate_alike():
+    found = []
+    for mesh in (MESHES["data2"], STAGES["stage2"]):
+        setup = setup_for("t5", mesh, accumulation=2)
+        evaluate = step.make_eval_step(setup, setup.config.objective)
+        with setup.use():
+            found.append(evaluate(fresh(setup).params, step.put(families.batch(setup.config), setup), None)[0])
+    one, two = jax.device_get(found)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), one, two)
 
 
 @pytest.mark.slow
@@ -170,6 +200,25 @@ def test_batch_that_does_not_divide_is_refused():
     config = families.config("gpt2", mesh={"data": 8}, train={"accumulation": 2})
     with pytest.raises(UserError, match=r"data\.batch_size: 8 must divide by"):
         step.check(config, state.setup(config, jax.devices()[:8]))
+
+
+def test_stages_without_a_microbatch_each_are_refused():
+    config = families.config("gpt2", mesh={"data": 4, "stage": 2})
+    with pytest.raises(UserError, match=r"train\.accumulation: 1 is below mesh\.stage: 2"):
+        step.check(config, state.setup(config, jax.devices()[:8]))
+
+
+def test_stages_of_layers_that_share_their_parameters_are_refused():
+    albert = {**families.MODELS["bert"], "kind": "albert", "next_sentence": False}
+    config = families.config("bert", model=albert, mesh={"data": 4, "stage": 2}, train={"accumulation": 2})
+    with pytest.raises(UserError, match=r"mesh\.stage: 2: the layers of model\.kind: albert share"):
+        step.check(config, state.setup(config, jax.devices()[:8]))
+
+
+def test_layers_that_stages_do_not_divide_are_refused():
+    config = families.config("gpt2", model={"layers": 3}, mesh={"data": 4, "stage": 2}, train={"accumulation": 2})
+    with pytest.raises(UserError, match=r"mesh\.stage=2 does not divide its axis 'layers' of size 3"):
+        state.setup(config, jax.devices()[:8])
 
 
 def test_a_model_of_another_family_is_refused():

@@ -1,0 +1,118 @@
+"""Layers cut into stages, each on devices of its own, which work on different microbatches at the same time.
+
+At turn t stage s has microbatch t − s: it takes what stage s − 1 made of it in the turn before. The M microbatches are
+through after T = M + S − 1 turns, in S − 1 of which a stage has nothing to do (it computes what nobody takes): a share
+of (S − 1) / T, the smaller the more microbatches there are.
+
+Shapes: M microbatches · S stages · R layers of a stage · T turns
+
+Paper: GPipe, https://arxiv.org/abs/1811.06965
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from jaxpt.models.layers import mesh_axes
+
+Layer = Callable[[Any, Any, Any], tuple[Any, Any]]
+"""(x, (parameters, keys, inputs), shared) → (x, outputs), as `jaxpt.models.stack` says."""
+
+
+def stages() -> int:
+    """Number of stages that the layers are cut into here; 1: they are not."""
+    return mesh_axes("layers").get("stage", 1)
+
+
+def run(
+    layer: Layer, params: Any, own: Any, x: Any, shared: Any, scan: Callable[..., Any] = jax.lax.scan
+) -> tuple[Any, Any]:
+    """Runs layers one after the other; under `jax.vmap` over microbatches, in stages side by side.
+
+    Args:
+      layer: a layer as a function.
+      params: of all layers, leaves [layers, …], cut into stages along that axis.
+      own: (random keys, inputs) of all layers, leaves [layers, …].
+      x: what the first layer sees.
+      shared: what all layers see.
+      scan: runs the layers of a stage, `jax.lax.scan` with its options.
+
+    Returns:
+      (what the last layer gives, outputs of all layers [layers, …]).
+    """
+
+    def chain(params: Any, own: Any, x: Any, shared: Any) -> tuple[Any, Any]:
+        return scan(lambda x, given: layer(x, (given[0], *given[1]), shared), x, (params, own))
+
+    run = jax.custom_batching.custom_vmap(chain)
+
+    @run.def_vmap
+    def staged(count: int, mapped: Any, params: Any, own: Any, x: Any, shared: Any) -> Any:
+        if any(jax.tree.leaves(mapped[0])) or not all(jax.tree.leaves(mapped[1:3])):
+            raise NotImplementedError("stages share out microbatches of one model")
+        out = _staged(chain, count, params, own, x, shared, mapped[3])
+        return out, jax.tree.map(lambda _: True, out)
+
+    return run(params, own, x, shared)
+
+
+def _staged(
+    chain: Callable[..., Any], M: int, params: Any, own_MxL: Any, x_M: Any, shared: Any, mapped: Any
+) -> tuple[Any, Any]:
+    S = stages()
+    T = M + S - 1
+    stage_S = jnp.arange(S)
+    # The microbatch of each stage at each turn; where it has none, another one, whose results nobody takes.
+    micro_SxT = jnp.clip(jnp.arange(T) - stage_S[:, None], 0, M - 1)
+
+    def skewed(x_M: Any, axis: int | None = None) -> Any:
+        """[M, …], or with an axis of stages, → [T, S, …]: what each stage gets at each turn."""
+        taken = jax.vmap(lambda x, micro: x[micro], (axis, 0), spmd_axis_name="stage")
+        return jax.tree.map(lambda x: _on_stages(taken(x, micro_SxT)).swapaxes(0, 1), x_M)
+
+    def straight(y_TxS: Any) -> Any:
+        """[T, S, …] → [M, S, …]: undoes `skewed`."""
+        taken = jax.vmap(lambda y_T, s: jax.lax.dynamic_slice_in_dim(y_T, s, M), (1, 0), 1, spmd_axis_name="stage")
+        return jax.tree.map(lambda y: taken(y, stage_S), y_TxS)
+
+    def spread(x: jax.Array) -> jax.Array:
+        return _on_stages(jnp.broadcast_to(x, (S, *x.shape)))
+
+    def at(stage: int, a: Any, b: Any) -> Any:
+        """`a` at one stage, `b` at the others."""
+        return jax.tree.map(lambda a, b: jnp.where(stage_S.reshape(S, *[1] * (a.ndim - 1)) == stage, a, b), a, b)
+
+    params_SxR = jax.tree.map(lambda x: _on_stages(x.reshape(S, -1, *x.shape[1:])), params)
+    own_TxSxR = skewed(jax.tree.map(lambda x: x.reshape(M, S, -1, *x.shape[2:]), own_MxL), axis=1)
+    # What microbatches share each stage gets as its own: gradients of it are summed up once, after the loop.
+    everyones_S = jax.tree.map(lambda own, x: None if own else spread(x), mapped, shared)
+    micros_TxS = jax.tree.map(lambda own, x: skewed(x) if own else None, mapped, shared)
+
+    def turn(x_S: Any, given: Any) -> tuple[Any, Any]:
+        fed_S, own_SxR, micros_S = given
+        shared_S = jax.tree.map(lambda a, b: b if a is None else a, everyones_S, micros_S, is_leaf=lambda x: x is None)
+        x_S = at(0, fed_S, jax.tree.map(lambda x: jnp.roll(x, 1, axis=0), x_S))
+        x_S, outputs_SxR = jax.vmap(chain, spmd_axis_name="stage")(params_SxR, own_SxR, _on_stages(x_S), shared_S)
+        return x_S, (x_S, outputs_SxR)
+
+    fed_TxS = skewed(x_M)
+    nothing = jax.tree.map(lambda x: jnp.zeros_like(x[0]), fed_TxS)
+    _, (x_TxS, outputs_TxSxR) = jax.lax.scan(turn, nothing, (fed_TxS, own_TxSxR, micros_TxS))
+    # The last stage's results go to all: a sum in which those of the others are zero.
+    out_M = jax.tree.map(lambda x: jax.vmap(lambda x: at(S - 1, x, jnp.zeros_like(x)).sum(0))(straight(x)), x_TxS)
+    return out_M, jax.tree.map(lambda y: y.reshape(M, -1, *y.shape[3:]), straight(outputs_TxSxR))
+
+
+def _on_stages(x_S: Any) -> Any:
+    """Says that the first axis is that of the stages; how the others lie stays open."""
+
+    def one(x: jax.Array) -> jax.Array:
+        open_ = (PartitionSpec.UNCONSTRAINED,) * (x.ndim - 1)
+        return jax.lax.with_sharding_constraint(x, PartitionSpec("stage", *open_))
+
+    return jax.tree.map(one, x_S)
