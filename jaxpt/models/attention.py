@@ -95,6 +95,7 @@ def choose(
       UserError: what was asked for cannot do this case here.
     """
     L, S, device = q_shape[1], k_shape[1], compiler.platform()
+    divide = not any(shape[2] % math.prod(mesh_axes("act_heads").values()) for shape in (q_shape, k_shape))
     lacks = {
         "splash": {
             "a TPU": device == "tpu",
@@ -104,6 +105,7 @@ def choose(
             "self-attention": L == S and bool(mask.own),
             "lengths that are multiples of 128": L % 128 == 0,
             "mesh.sequence=1": not mesh_axes("length"),
+            "heads that mesh.tensor divides": divide,
         },
         "cudnn": {
             "a GPU": device == "gpu",
@@ -112,6 +114,7 @@ def choose(
             "lengths that are even": L % 2 == 0 and S % 2 == 0,
             "heads up to 128 wide": q_shape[-1] % 8 == 0 and q_shape[-1] <= 128,
             "mesh.sequence=1": not mesh_axes("length"),
+            "heads that mesh.tensor divides": divide,
         },
     }
     lacking = {name: [what for what, there in wanted.items() if not there] for name, wanted in lacks.items()}

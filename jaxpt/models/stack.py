@@ -106,6 +106,7 @@ class Stack(nn.Module):
             outputs.append(output)
         return x_BxLxD, tuple(outputs)
 
+    @nn.nowrap
     def _init(self, segment: Segment, name: str, x_BxLxD: jax.Array, inputs: Any, shared: Shared) -> tuple[Any, Any]:
         """Makes the segment's parameters on the way."""
         scanned = nn.scan(
@@ -119,9 +120,10 @@ class Stack(nn.Module):
         )
         return scanned(segment.blocks, name=name)(x_BxLxD, inputs, shared)
 
+    @nn.nowrap
     def _apply(self, segment: Segment, name: str, x_BxLxD: jax.Array, inputs: Any, shared: Shared) -> tuple[Any, Any]:
         """As a function of the parameters: `nn.scan` would trace a layer twice, and knows of no stages."""
-        pattern, params = _Pattern(segment.blocks, parent=None), self.variables["params"][name]
+        pattern, params = _Pattern(segment.blocks, parent=None, name=name), self.variables["params"][name]
         rngs = {} if shared.deterministic else self.scope.rngs
         keys = {purpose: jax.random.split(rng.rng, segment.repeats) for purpose, rng in rngs.items()}
         asked = ["layers"] if self.is_mutable_collection("layers") else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import flax.linen as nn
 import jax
@@ -44,22 +44,46 @@ def make(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mes
         wanted = f"a multiple of {known} devices" if -1 in sizes else f"{known} devices (-1 on an axis: what is left)"
         raise UserError(f"{shown}: the mesh takes {wanted}, there are {len(devices)}")
     sizes = [len(devices) // known if size == -1 else size for size in sizes]
-    auto, slices = (AxisType.Auto,) * len(AXES), len({getattr(device, "slice_index", 0) for device in devices})
-    if slices == 1:
+    auto, count = (AxisType.Auto,) * len(AXES), slices(devices)
+    if count == 1:
         # Not jax.make_mesh, which refuses an axis that takes a part of a physical one: 8 × 8 of 4 × 4 × 4 chips.
         arranged = mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
         return Mesh(arranged, AXES, axis_types=auto)
-    by_data = math.gcd(sizes[0], slices)
-    by_stage = slices // by_data
-    if sizes[1] % by_stage:
-        raise UserError(
-            f"mesh.data={sizes[0]}, mesh.stage={sizes[1]}: mesh.data must be a multiple of the {slices} slices, or "
-            f"mesh.stage one of what it leaves: only data and stages go between them"
-        )
-    between = (by_data, by_stage, *(1,) * (len(AXES) - 2))
-    inside = tuple(size // across for size, across in zip(sizes, between))
-    arranged = mesh_utils.create_hybrid_device_mesh(inside, between, devices, allow_split_physical_axes=True)
+    across = tuple(between(dict(zip(AXES, sizes)), count).values())
+    inside = tuple(size // n for size, n in zip(sizes, across))
+    arranged = mesh_utils.create_hybrid_device_mesh(inside, across, devices, allow_split_physical_axes=True)
     return Mesh(arranged, AXES, axis_types=auto)
+
+
+def slices(devices: Iterable[jax.Device]) -> int:
+    """Number of slices of TPUs that devices lie in; 1 for others."""
+    return len({getattr(device, "slice_index", 0) for device in devices})
+
+
+def between(sizes: Mapping[str, int], slices: int) -> dict[str, int]:
+    """How many slices each axis goes over: data over as many as it can, stages over the others.
+
+    Args:
+      sizes: of the mesh's axes.
+      slices: how many there are.
+
+    Returns:
+      {axis: slices}, 1 for axes that stay inside of one.
+
+    Raises:
+      UserError: data and stage cannot cover them.
+
+    Example:
+      >>> between({"data": 6, "stage": 4, "fsdp": 8}, 4)
+      {'data': 2, 'stage': 2, 'fsdp': 1}
+    """
+    data = math.gcd(sizes["data"], slices)
+    if sizes["stage"] % (slices // data):
+        raise UserError(
+            f"mesh.data={sizes['data']}, mesh.stage={sizes['stage']}: mesh.data must be a multiple of the {slices} "
+            f"slices, or mesh.stage of those that it leaves over: only data and stages go between them"
+        )
+    return {**dict.fromkeys(sizes, 1), "data": data, "stage": slices // data}
 
 
 @contextlib.contextmanager

@@ -18,7 +18,9 @@ _GROUPS = re.compile(
     rf"replica_groups=(mesh\[[^\]]*\](?:, device_ids=\({_IOTA}\))? \{{[^}}]*\}}|\{{\{{.*?\}}\}}|\{{\}}|{_IOTA})"
 )
 _BETWEEN_SLICES = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
-_SLICES = re.compile(r'_xla_megascale_target="\{([\d,:]+)\}x')
+_TARGET = re.compile(r'_xla_megascale_target="?(\{.*?)(?:"|,_xla)')
+_SLICE = 100_000
+"""libtpu numbers the devices of the first slice from here, of the second from twice this on."""
 _START = re.compile(r'custom_call_target="Async\w*Start"')
 _PAIRS = re.compile(r"source_target_pairs=(\{\{.*?\}\}|\{\})")
 
@@ -40,20 +42,23 @@ class Collective:
     """"ICI" inside of a slice (on GPUs whatever joins them), "DCN" from slice to slice."""
 
 
-def find(program: hlo.Program, mesh: Mapping[str, int]) -> list[Collective]:
+def find(program: hlo.Program, mesh: Mapping[str, int], between: Mapping[str, int] | None = None) -> list[Collective]:
     """The collectives of a program.
 
     Args:
       program: an optimised program, for one device.
       mesh: {axis: size} of the mesh that it was compiled for.
+      between: {axis: slices} of the axes that go from slice to slice (`jaxpt.parallel.mesh.between`).
 
     Returns:
       One entry for each kind and set of axes, those that send most first.
     """
     totals: dict[tuple[str, tuple[str, ...], str], np.ndarray] = collections.defaultdict(lambda: np.zeros(3, np.int64))
     for kind, attributes, operand, times in _each(program):
-        if target := _SLICES.search(attributes):
-            totals[kind, ("data",), "DCN"] += times * np.array([1, *_bytes(kind, operand, _length(target[1]))])
+        if target := _TARGET.search(attributes):
+            groups = _slices(target[1])
+            n = max(len(set(group)) for group in groups)
+            totals[kind, _axes(groups, between or {}), "DCN"] += times * np.array([1, *_bytes(kind, operand, n)])
             continue
         groups = _groups(attributes, math.prod(mesh.values()))
         n = max(map(len, groups), default=1)
@@ -79,7 +84,7 @@ def _each(program: hlo.Program) -> list[tuple[str, str, int, int]]:
         for place, one in [(outer, instruction), *inside]:
             kind = one.opcode.removesuffix("-start")
             if between := _BETWEEN_SLICES.search(one.attributes) if kind == "send" else None:
-                kind = between[1].lower().replace("_", "-")
+                kind = between[1].lower().replace("_", "-").replace("one-to-one", "collective-permute")
             elif kind not in KINDS:
                 continue
             if place.startswith("all-reduce-scatter"):
@@ -106,10 +111,17 @@ def _bytes(kind: str, operand: int, n: int) -> tuple[int, int]:
     return operand, operand * (n - 1) // n
 
 
-def _length(ranges: str) -> int:
-    """1,2 → 2; 1:4 → 4: how many slices a list of them names."""
-    ends = [[int(n) for n in part.split(":")] for part in ranges.split(",")]
-    return sum(end[-1] - end[0] + 1 for end in ends)
+def _slices(target: str) -> list[list[int]]:
+    """Slices that exchange something, from the forms in which libtpu writes slices and devices.
+
+    Example:
+      >>> _slices("{1:4}x{0:3}"), _slices("{{100000,300000},{100001,300001}}"), _slices("{{100000->200000}}")
+      ([[0, 1, 2, 3]], [[0, 2], [0, 2]], [[0, 1]])
+    """
+    if "}x{" in target:
+        ends = [[int(n) for n in part.split(":")] for part in target[1 : target.index("}")].split(",")]
+        return [[n - 1 for first, *last in ends for n in range(first, (last or [first])[0] + 1)]]
+    return [[int(n) // _SLICE - 1 for n in re.findall(r"\d+", group)] for group in re.findall(r"\{([^{}]+)\}", target)]
 
 
 def _groups(attributes: str, devices: int) -> list[list[int]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -146,9 +147,10 @@ def _in_a_process(config: Config, where: Where, phase: int, save_to: str | None 
 
 
 def _reason(stderr: str) -> str:
-    """The line that says why a process ended: libtpu's failed check, else the last one."""
-    lines = [line for line in stderr.splitlines() if line.strip()]
-    return next((line for line in lines if "Check failed" in line), lines[-1] if lines else "no word").strip()
+    """The line that says why a process ended: libtpu's failed check, else the last error, else the last one."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()] or ["no word"]
+    errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
+    return next((line for line in lines if "Check failed" in line), (errors or lines)[-1])
 
 
 def _environment(where: Where) -> dict[str, str]:
@@ -275,6 +277,7 @@ def _read(texts: dict[str, str], setup: Any, batch: Any) -> dict[str, Any]:
     import jax
 
     from jaxpt.models import base
+    from jaxpt.parallel import mesh as meshes
     from jaxpt.parallel import rules
     from jaxpt.plan import collectives, donation, hlo, memory
     from jaxpt.train import state
@@ -288,13 +291,14 @@ def _read(texts: dict[str, str], setup: Any, batch: Any) -> dict[str, Any]:
     }
     total = memory.total(texts["memory-usage-report"])
     program = hlo.Program(texts["after_optimizations"])
+    between = meshes.between(setup.mesh.shape, meshes.slices(setup.mesh.devices.flat))
     largest = memory.largest(texts["live-range"], texts["buffer-assignment"], program)
     return {
         "parameters": base.count_params(setup.model),
         "memory": {**parts, "temporaries": total - sum(parts.values())},
         "total": total,
         "buffers": [dataclasses.asdict(buffer) for buffer in largest],
-        "collectives": [dataclasses.asdict(c) for c in collectives.find(program, setup.mesh.shape)],
+        "collectives": [dataclasses.asdict(c) for c in collectives.find(program, setup.mesh.shape, between)],
         "traffic": program.traffic(),
         "placements": _placements(setup),
         "left_whole": rules.left_whole(shapes.params, places.params),

@@ -13,9 +13,11 @@ import pytest
 from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from jaxpt.config import MeshConfig
 from jaxpt.errors import UserError
 from jaxpt.models import attention, kernels
 from jaxpt.models.mask import Mask
+from jaxpt.parallel import mesh as meshes
 
 B, L, H, K = 2, 128, 4, 8
 SEGMENTS = jnp.array(np.repeat([[1, 2, 0], [1, 2, 3]], [50, 60, 18], axis=1))
@@ -148,8 +150,8 @@ def test_the_kernel_compiles_for_a_tpu(mask):
 
 
 def test_the_choice_goes_by_need(monkeypatch):
-    def choose(length=256, dtype=jnp.bfloat16, mask=None, bias=False, dropping=False, **asked):
-        shape = (1, length, 4, 64)
+    def choose(length=256, dtype=jnp.bfloat16, mask=None, bias=False, dropping=False, heads=4, **asked):
+        shape = (1, length, heads, 64)
         return attention.choose(shape, shape, dtype, mask or Mask(causal=True), bias, dropping, **asked)
 
     assert choose() == "xla" and choose(length=4096) == "chunked"
@@ -170,5 +172,9 @@ def test_the_choice_goes_by_need(monkeypatch):
     inside(jnp.ones((1, 256), jnp.int32))
     assert set(chosen) == {"splash"}
     assert choose(mask=Mask(jnp.ones((1, 256)), jnp.zeros((1, 256)))) == "xla", "of other tokens"
+    with meshes.use(meshes.make(MeshConfig(data=2, tensor=4), jax.devices()[:8])):
+        assert choose() == "splash" and choose(heads=6) == "xla", "heads are whole on a device"
+        with pytest.raises(UserError, match=r"splash wants heads that mesh\.tensor divides; auto chooses"):
+            choose(heads=6, implementation="splash")
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     assert choose() == "cudnn" and choose(dtype=jnp.float32) == "xla" and choose(length=4095) == "chunked"

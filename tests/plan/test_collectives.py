@@ -132,10 +132,29 @@ ENTRY %main (param.1: bf16[64,8,128]) -> bf16[64,8,128] {
 
 
 def test_sums_over_slices_go_over_the_data_centres_network():
-    (one,) = collectives.find(hlo.Program(SLICES), {"data": 4, "fsdp": 4})
+    (one,) = collectives.find(hlo.Program(SLICES), {"data": 4, "fsdp": 4}, {"data": 4, "fsdp": 1})
     part = 64 * 8 * 128 * 2
     assert (one.kind, one.axes, one.network) == ("all-reduce", ("data",), "DCN")
     assert (one.count, one.bytes, one.sent) == (1, part, 2 * part * 3 // 4)
+
+
+@pytest.mark.parametrize(
+    ("target", "kind", "axes", "share"),
+    [
+        ("{{100000,300000},{100001,300001},{200000,400000},{200001,400001}}", "ALL_REDUCE", ("data",), 1),
+        ("{{100000,200000},{300000,400000}}", "ALL_REDUCE", ("stage",), 1),
+        ("{{100000->200000},{300000->400000}}", "ONE_TO_ONE", ("stage",), 1),
+        ("{{100000,200000,300000,400000}}", "ALL_REDUCE", ("data", "stage"), 2 * 3 / 4),
+    ],
+)
+def test_what_some_slices_exchange_is_told_by_their_devices(target, kind, axes, share):
+    """4 slices, of which every two hold the two stages of a copy."""
+    text = SLICES.replace('"{1:4}x{0:3}"', target).replace("ALL_REDUCE", kind)
+    mesh, between = {"data": 2, "stage": 2, "fsdp": 2}, {"data": 2, "stage": 2, "fsdp": 1}
+    (one,) = collectives.find(hlo.Program(text), mesh, between)
+    kind = "collective-permute" if kind == "ONE_TO_ONE" else "all-reduce"
+    assert (one.kind, one.axes, one.network) == (kind, axes, "DCN")
+    assert one.sent == 64 * 8 * 128 * 2 * share
 
 
 # As libtpu writes what a tpu7x leaves to its SparseCore: the operands come after the start.
