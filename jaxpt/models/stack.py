@@ -21,6 +21,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax.core.scope import LazyRng
+from jax.extend.core.primitives import dot_general_p
 
 from jaxpt.models import pipeline
 from jaxpt.models.mask import Mask
@@ -170,6 +171,11 @@ def _kept(policy: str) -> Callable[..., Any] | None:
     """What of a layer is kept for the backward pass; None: nothing but what goes in."""
     return {
         "full": None,
-        "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+        "dots": functools.partial(_is_plain_dot, 0 if pipeline.stages() == 1 else 1),
         "names": jax.checkpoint_policies.save_only_these_names(*SAVED_NAMES),
     }[policy]
+
+
+def _is_plain_dot(batch_axes: int, primitive: Any, *_: Any, **params: Any) -> bool:
+    """Whether it is a product with weights, of all stages at once where there are any; attention's have more axes."""
+    return primitive is dot_general_p and len(params["dimension_numbers"][1][0]) == batch_axes

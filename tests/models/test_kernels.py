@@ -172,9 +172,10 @@ def test_the_choice_goes_by_need(monkeypatch):
     inside(jnp.ones((1, 256), jnp.int32))
     assert set(chosen) == {"splash"}
     assert choose(mask=Mask(jnp.ones((1, 256)), jnp.zeros((1, 256)))) == "xla", "of other tokens"
+    monkeypatch.setattr(attention.compiler, "platform", lambda: "tpu")  # that of the mesh, where there is one
     with meshes.use(meshes.make(MeshConfig(data=2, tensor=4), jax.devices()[:8])):
         assert choose() == "splash" and choose(heads=6) == "xla", "heads are whole on a device"
         with pytest.raises(UserError, match=r"splash wants heads that mesh\.tensor divides; auto chooses"):
             choose(heads=6, implementation="splash")
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(attention.compiler, "platform", lambda: "gpu")
     assert choose() == "cudnn" and choose(dtype=jnp.float32) == "xla" and choose(length=4095) == "chunked"

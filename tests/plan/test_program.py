@@ -81,7 +81,9 @@ def test_a_program_for_a_tpu_with_no_tpu(for_a_v5e):
 
 
 def test_a_process_that_ends_says_why():
-    trace = 'Traceback (most recent call last):\n  File "x.py"\nValueError: 2 does not divide 25\n----\nInternal frames left out.\n'
+    trace = (
+        "Traceback (most recent call last):\n  File x.py\nValueError: 2 does not divide 25\n----\nFrames left out.\n"
+    )
     assert program._reason(trace) == "ValueError: 2 does not divide 25"
     assert program._reason(f"F1122 x.cc:3] Check failed: a == b\n{trace}") == "F1122 x.cc:3] Check failed: a == b"
     assert program._reason("\nkilled\n") == "killed" and program._reason("") == "no word"
