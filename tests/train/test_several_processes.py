@@ -14,7 +14,7 @@ from tests.train.test_step import assert_equal_steps
 
 # Devices are numbered process by process: the axis that goes over processes is the outermost that is cut.
 WORLDS = {
-    "2 processes": (2, 2, {"t5": {"tensor": 4}, "bert": {"fsdp": 2, "tensor": 2}, "llama": {"data": 2, "tensor": 2}}),
+    "2 processes": (2, 2, {"t5": {"tensor": 4}, "bert": {"fsdp": 2, "tensor": 2}, "llama": {"stage": 2, "tensor": 2}}),
     "4 processes": (
         4,
         2,
@@ -25,7 +25,10 @@ WORLDS = {
 
 def one_step(family, mesh, devices=None):
     """Loss figures, gradients and parameters after a step with dropout, as NumPy, and the share each device holds."""
-    config = families.config(family, model={"dropout": 0.1} if family != "llama" else {}, mesh={"data": 1, **mesh})
+    config = families.config(
+        family, model={"dropout": 0.1} if family != "llama" else {}, mesh={"data": 1, **mesh},
+        train={"accumulation": mesh.get("stage", 1)},
+    )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(optimizers, "make", lambda *_: optax.sgd(0.1, momentum=0.0))
         setup = state.setup(config, devices)
