@@ -15,6 +15,10 @@ _VALUE = re.compile(r"^ value: <\d+ (\S+?)(?:\{([\d,]*)\})?(?: \(phi\))? @0> \((
 _NOISE = re.compile(r"^(while|body|cond|closed_call|checkpoint|rematted_computation|vmap\(\)|(jit|pjit)\(.*\))$")
 
 
+PACKED = 640
+"""Two blocks of 320, in Eigen's TensorContractionThreadPool and `computeProductBlockingSizes`."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Buffer:
     """An array on one device."""
@@ -36,6 +40,28 @@ def total(report: str) -> int:
       The number that XLA compares with what the device has.
     """
     return int(_TOTAL.search(report)[1])
+
+
+def packed(program: hlo.Program) -> int:
+    """Bytes that a CPU's library of products takes beside what XLA counts, while the largest of them runs.
+
+    Eigen copies the operands of a product [m, k] · [k, n] into blocks, of m and n whole, of k at the most `PACKED`.
+
+    Args:
+      program: the optimised program.
+
+    Returns:
+      (m + n) · min(k, PACKED) values of the product for which that is most.
+    """
+    most = 0
+    for here, product in ((within, one) for within in program.computations.values() for one in within.values()):
+        if product.opcode != "dot" or "batch_dims" in product.attributes:  # of a batch, products are made one by one
+            continue
+        left, right = (here[name].shape for name in product.operands)
+        contracted = int(re.search(r"lhs_contracting_dims=\{(\d+)", product.attributes)[1])
+        k = int(re.search(r"\[([\d,]*)\]", left)[1].split(",")[contracted])
+        most = max(most, (hlo.size(left) + hlo.size(right)) * min(k, PACKED) // k)
+    return most
 
 
 def largest(live: str, assignment: str, program: hlo.Program, count: int = 10) -> list[Buffer]:

@@ -75,7 +75,7 @@ class Measured:
     memory: dict[str, int]
     """parameters, optimizer, average, batch, temporaries."""
     total: int
-    """What XLA counts: all of these with the padding of their layouts."""
+    """What XLA counts: all of these with the padding of their layouts; on a CPU, what its products take besides."""
     limit: int
     """Memory of the device that a program may take."""
     buffers: list[dict[str, Any]]
@@ -289,8 +289,10 @@ def _read(texts: dict[str, str], setup: Any, batch: Any) -> dict[str, Any]:
         "average": 0 if shapes.ema is None else state.bytes_on_device(shapes.ema, places.ema),
         "batch": state.bytes_on_device(batch, jax.tree.map(lambda x: x.sharding, batch)),
     }
-    total = memory.total(texts["memory-usage-report"])
     program = hlo.Program(texts["after_optimizations"])
+    total = memory.total(texts["memory-usage-report"])
+    if setup.mesh.devices.flat[0].platform == "cpu":
+        total += memory.packed(program)
     between = meshes.between(setup.mesh.shape, meshes.slices(setup.mesh.devices.flat))
     largest = memory.largest(texts["live-range"], texts["buffer-assignment"], program)
     return {

@@ -60,3 +60,25 @@ def test_what_xla_makes_again_has_the_name_of_the_first():
     live, assignment = (text.replace("param.1", "exp.1.remat_compressed.2") for text in (LIVE, ASSIGNMENT))
     found = memory.largest(live, assignment, hlo.Program(PROGRAM))
     assert found[1].name == "forward: stack/block_0/attention/exp"
+
+
+def test_a_cpus_products_take_copies_of_their_operands():
+    """[4096, 512] · [512, 8] is copied whole, of [8, 4096] · [4096, 16] 640 of the 4096, of batches nothing."""
+    text = """HloModule jit_step, is_scheduled=true
+
+%inner (x: f32[4096,512], w: f32[512,8]) -> f32[4096,8] {
+  %x = f32[4096,512]{1,0} parameter(0)
+  %w = f32[512,8]{1,0} parameter(1)
+  ROOT %dot.1 = f32[4096,8]{1,0} dot(%x, %w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+
+ENTRY %main (a: f32[8,4096], b: f32[4096,16], c: f32[9,4096,4096]) -> f32[8,16] {
+  %a = f32[8,4096]{1,0} parameter(0)
+  %b = f32[4096,16]{1,0} parameter(1)
+  %c = f32[9,4096,4096]{2,1,0} parameter(2)
+  %dot.2 = f32[9,4096,4096]{2,1,0} dot(%c, %c), lhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_batch_dims={0}
+  ROOT %dot.3 = f32[8,16]{1,0} dot(%a, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+"""
+    assert memory.packed(hlo.Program(text)) == 4 * (4096 + 8) * 512
+    assert memory.packed(hlo.Program(text.replace("[4096,512]", "[1,512]"))) == 4 * (8 + 16) * 640
