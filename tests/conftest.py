@@ -7,7 +7,9 @@ import tempfile
 # The time of these tests is that of compiling small programs: without optimizations it is a sixth (a step of a toy
 # GPT-2: 7.2 → 1.2 s). With XLA_FLAGS=--xla_force_host_platform_device_count=8 JAX_DISABLE_MOST_OPTIMIZATIONS=0 in the
 # environment programs are compiled as users' are.
-os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8 --xla_cpu_use_fusion_emitters=false")
+# Of what is left a third went into cutting each program into 32 parts.
+FLAGS = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+os.environ.setdefault("XLA_FLAGS", f"--xla_force_host_platform_device_count=8 {FLAGS}")
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "true")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

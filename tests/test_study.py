@@ -44,7 +44,8 @@ def write_study(tmp_path, rows=("gpt2", "t5"), **top):
 
 def start(path, *arguments):
     command = [sys.executable, "-m", "jaxpt", "study", str(path), *arguments]
-    environment = os.environ | {"XLA_FLAGS": "", "PYTHONPATH": str(ROOT)}
+    flags = os.environ["XLA_FLAGS"].replace("device_count=8", "device_count=1")
+    environment = os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
