@@ -1,6 +1,5 @@
 """Shared by all tests: their order, eight virtual CPU devices, quick compilation, a cache of it, quiet TensorFlow."""
 
-import gc
 import os
 import tempfile
 
@@ -31,7 +30,4 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """The half million objects of what is imported stay; looking through them again and again takes a tenth of all."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(10_000, 20, 50)
+    from tests import garbage  # noqa: F401

@@ -10,7 +10,9 @@ import socket
 import sys
 import traceback
 
-PRELOADED = ["pytest", "jaxpt.train.loop", "jaxpt.data.pipeline", "jaxpt.models.gpt2", "tests.families"]
+PRELOADED = [
+    "pytest", "jaxpt.train.loop", "jaxpt.data.pipeline", "jaxpt.models.gpt2", "tests.families", "tests.garbage",
+]  # fmt: skip
 
 
 def forked():
