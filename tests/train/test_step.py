@@ -176,6 +176,7 @@ def test_a_step_that_is_not_finite_never_reaches_the_weights(family):
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(after.params), initial(family))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", families.FAMILIES)
 def test_parts_are_divided_by_their_own_weights(family):
     """Twice the batch, the second copy without weight: the same loss."""
