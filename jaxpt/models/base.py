@@ -5,6 +5,7 @@ A model is an `nn.Module` with the field `config`, and its `__call__(tokens_BxL)
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -51,6 +52,7 @@ def init(model: nn.Module, key: jax.Array) -> dict[str, Any]:
     return _unbox(_boxed_init(model, key))
 
 
+@functools.lru_cache(64)  # a start of a run asks several times, and each tracing takes a few tenths of a second
 def abstract(model: nn.Module) -> dict[str, Any]:
     """Shapes and logical axes of a model's parameters; nothing is computed.
 
@@ -59,7 +61,7 @@ def abstract(model: nn.Module) -> dict[str, Any]:
 
     Returns:
       The tree of parameters, each leaf an `nn.LogicallyPartitioned`: `value` is a `jax.ShapeDtypeStruct`, `names`
-      has a logical name for each axis.
+      has a logical name for each axis. It is shared by all who ask: not to be changed.
     """
     return jax.eval_shape(lambda: _boxed_init(model, jax.random.key(0)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import zlib
 from collections.abc import Mapping
@@ -97,7 +98,8 @@ class Setup:
             return jax.jit(self._init, out_shardings=self.shardings)(jax.random.key(self.config.seed))
 
     def _init(self, key: jax.Array) -> State:
-        return fresh(self.config, self.model, self.optimizer, key).replace(carry=self._zeros())
+        params = base.init(self.model, purpose_key(key, "init"))
+        return fresh(self.config, self.optimizer, params).replace(carry=self._zeros())
 
     def at(self, config: Config) -> Setup:
         """The setup in one phase of the run, whose batches may have another size.
@@ -128,19 +130,17 @@ class Setup:
         )
 
 
-def fresh(config: Config, model: nn.Module, optimizer: optax.GradientTransformation, key: jax.Array) -> State:
+def fresh(config: Config, optimizer: optax.GradientTransformation, params: Any) -> State:
     """A state before the first step.
 
     Args:
       config: the run's configuration.
-      model: the module whose parameters are drawn.
       optimizer: gives the optimizer state.
-      key: a random key; "init" is folded in by purpose, so dropout's draws are others.
+      params: the parameters to start from.
 
     Returns:
       The state.
     """
-    params = base.init(model, purpose_key(key, "init"))
     ema = jax.tree.map(jnp.copy, params) if config.optimizer.ema_decay else None
     return State(step=jnp.zeros((), jnp.int32), params=params, opt_state=optimizer.init(params), ema=ema)
 
@@ -177,7 +177,7 @@ def setup(config: Config, devices: list[jax.Device] | None = None) -> Setup:
     schedule = schedules.make(config.optimizer.schedule, config.optimizer.learning_rate, config.train.steps)
     axes = base.logical_axes(model)
     optimizer = optimizers.make(config.optimizer, schedule, axes)
-    shapes = jax.eval_shape(lambda key: fresh(config, model, optimizer, key), jax.random.key(0))
+    shapes = jax.eval_shape(functools.partial(fresh, config, optimizer), base.shapes(model))
     opt_axes = optimizers.state_axes(optimizer, shapes.params, axes)
     ema_axes = None if shapes.ema is None else axes
     placed = State(step=(), params=axes, opt_state=opt_axes, ema=ema_axes)
