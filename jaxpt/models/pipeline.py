@@ -53,8 +53,13 @@ def run(
 
     @run.def_vmap
     def staged(count: int, mapped: Any, params: Any, own: Any, x: Any, shared: Any) -> Any:
-        if any(jax.tree.leaves(mapped[0])) or not all(jax.tree.leaves(mapped[1:3])):
+        if any(jax.tree.leaves(mapped[0])):
             raise NotImplementedError("stages share out microbatches of one model")
+
+        def of_each(is_mapped: bool, x: jax.Array) -> jax.Array:
+            return x if is_mapped else jnp.broadcast_to(x, (count, *x.shape))
+
+        own, x = jax.tree.map(of_each, tuple(mapped[1:3]), (own, x))
         out = _staged(chain, count, params, own, x, shared, mapped[3])
         return out, jax.tree.map(lambda _: True, out)
 

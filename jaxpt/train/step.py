@@ -77,20 +77,16 @@ def gradients(
         (loss, (aux, carry)), grads = jax.value_and_grad(of_all, has_aux=True)(params)
     else:
 
-        def of_rows(rows: Batch, key: jax.Array | None, carry: Any) -> tuple[Any, Any]:
-            (loss, (aux, carry)), grads = value_and_grad(params, rows, key, carry)
-            return ((loss, aux), grads), carry
-
         def body(total: Any, micro: tuple[jax.Array, Batch, Any]) -> tuple[Any, Any]:
             index, rows, carry = micro
-            out, carry = of_rows(rows, None if key is None else jax.random.fold_in(key, index), carry)
-            return jax.tree.map(jnp.add, total, out), carry
+            its_key = None if key is None else jax.random.fold_in(key, index)
+            (loss, (aux, carry)), grads = value_and_grad(params, rows, its_key, carry)
+            return jax.tree.map(jnp.add, total, ((loss, aux), grads)), carry
 
         micro, carries = split(batch, accumulation), split(carry, accumulation)
         first, first_carry = jax.tree.map(lambda x: x[0], (micro, carries))
-        zeros = jax.tree.map(
-            lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(of_rows, first, key, first_carry)[0]
-        )  # fmt: skip
+        loss, (aux, _) = jax.eval_shape(loss_fn, params, first, key, first_carry)
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), ((loss, aux), params))
         ((loss, aux), grads), carries = jax.lax.scan(body, zeros, (jnp.arange(accumulation), micro, carries))
         carry = joined(carries)
     means, metrics = aux
@@ -279,10 +275,6 @@ def _check_stages(config: Config, setup: Setup) -> None:
         return
     if not any("layers" in axes for axes in jax.tree.leaves(setup.axes, is_leaf=lambda x: isinstance(x, tuple))):
         raise UserError(f"mesh.stage: {stages}: the layers of model.kind: {config.model.kind} share their parameters")
-    if config.objective.carries:
-        raise UserError(
-            f"mesh.stage: {stages}: objective.kind: {config.objective.kind} carries what no stage passes on"
-        )
     if accumulation < stages:
         raise UserError(
             f"train.accumulation: {accumulation} is below mesh.stage: {stages}: each stage works on a microbatch of "

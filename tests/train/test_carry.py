@@ -5,10 +5,14 @@ import random
 import shutil
 
 import jax
+import numpy as np
 import pytest
 import yaml
 
 from jaxpt import cli
+from jaxpt import config as configs
+from jaxpt.train import state, step
+from tests import families
 from tests.runs import assert_bit_equal, final
 
 WORDS = ("the", "of", "and", "to", "in", "a", "is", "was", "for", "on", "with", "as", "by", "at", "from", "that", "it")
@@ -77,3 +81,29 @@ def test_rows_that_go_on_want_enough_records_and_one_task(folder, capsys):
     (folder / "mixed.yaml").write_text(yaml.safe_dump(tree))
     assert cli.main(["train", str(folder / "mixed.yaml"), f"run_dir={folder / 'mixed'}"]) == 2
     assert "data.mixture: the rows of" in capsys.readouterr().err.replace("\n", " ")
+
+
+@pytest.mark.slow
+def test_stages_carry_what_accumulation_carries(folder):
+    """Two steps and an evaluation: the memories of both layers, each made on its own stage."""
+
+    def two_steps(mesh):
+        tree = yaml.safe_load((folder / "recipe.yaml").read_text())
+        tree["model"]["layers"], tree["mesh"] = 2, mesh
+        tree["data"]["batch_size"], tree["train"] = 4, {"steps": 2, "accumulation": 2}
+        config = configs.build(tree)
+        setup = state.setup(config, jax.devices()[: mesh.get("stage", 1)])
+        step.check(config, setup)
+        batches = [families.batch(config, seed) for seed in range(2)]
+        for batch in batches:
+            batch["encoder_order"] = np.tile(np.arange(16, dtype=np.int32), (4, 1))
+        with setup.use():
+            update, after = step.make_train_step(setup, config.objective), setup.init()
+            for batch in batches:
+                after, metrics = update(after, step.put(batch, setup))
+            evaluate = step.make_eval_step(setup, config.objective)
+            return metrics["loss"], after.carry, evaluate(after.params, step.put(batch, setup), after.carry)
+
+    one, two = two_steps({"data": 1}), two_steps({"data": 1, "stage": 2})
+    assert jax.tree.leaves(one[1])[0].any()
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-5), *jax.device_get((one, two)))
