@@ -22,7 +22,7 @@ Table = Mapping[str, tuple[str, ...]]
 BATCH = ("data", "fsdp")
 DEFAULT: Table = {
     # parameters; where the length is cut, its devices would hold the same parameters: they share them out as well
-    # the vocabulary's rows go over stages too, none of which then waits for another with embeddings and logits
+    # embeddings and logits are no part of the layers that stages share out: all stages work on them
     "vocab": ("tensor", "stage"),
     "embed": ("fsdp", "sequence"),
     "heads": ("tensor",),

@@ -6,6 +6,7 @@ import json
 import pytest
 from rich.console import Console
 
+from jaxpt.config import AXES
 from jaxpt.errors import UserError
 from jaxpt.plan import command, program, search, show, topologies
 from jaxpt.plan.program import Where
@@ -24,7 +25,7 @@ def compiler(monkeypatch):
         seen = []
 
         def measure(config, where, phase=0):
-            mesh = {axis: getattr(config.mesh, axis) for axis in ("data", "stage", "fsdp", "sequence", "tensor")}
+            mesh = {axis: getattr(config.mesh, axis) for axis in AXES}
             devices = topologies.parse(where.topology, where.slices).size
             known = mesh["fsdp"] * mesh["tensor"]
             mesh["data"] = devices // known if mesh["data"] == -1 else mesh["data"]

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from jaxpt.config import at_phase, load, phase_starts
+from jaxpt.config import AXES, at_phase, load, phase_starts
 from jaxpt.plan import program, topologies
 from tests.config.helpers import ROOT
 from tests.plan.test_roofline import MEASURED
@@ -28,7 +28,7 @@ def test_a_recipe_names_a_slice_that_its_batch_and_width_divide_over(path):
         r"^# Plan: +(\S+), .* GiB: a step \S+ m?s \(\w+, MFU \d+%\).* at best; .* days, \$", path.read_text(), re.M
     )
     assert head and head[1] == config.plan.topology
-    mesh = {axis: getattr(config.mesh, axis) for axis in ("data", "fsdp", "sequence", "tensor")}
+    mesh = {axis: getattr(config.mesh, axis) for axis in AXES}
     rest = topologies.parse(config.plan.topology).size / math.prod(size for size in mesh.values() if size > 0)
     mesh = {axis: rest if size == -1 else size for axis, size in mesh.items()}
     for phase in range(len(phase_starts(config))):
