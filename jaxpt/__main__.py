@@ -1,7 +1,5 @@
 """`python -m jaxpt` is `jaxpt`."""
 
-import sys
+from jaxpt.cli import start
 
-from jaxpt.cli import main
-
-sys.exit(main())
+start()

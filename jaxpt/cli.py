@@ -12,9 +12,16 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from jaxpt import signals
 from jaxpt.errors import UserError
 
 Command = Callable[[argparse.Namespace], int | None]
+
+
+def start() -> NoReturn:
+    """The program: runs the command that `sys.argv` names and exits."""
+    signals.start()
+    sys.exit(main())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,7 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not sys.flags.safe_path and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # a recipe may name modules of the current directory
     try:
-        return arguments.run(arguments) or 0
+        with signals.watch():
+            return arguments.run(arguments) or 0
     except (UserError, OSError, ModuleNotFoundError) as error:
         if arguments.debug or _internal(error):
             raise
@@ -390,7 +398,3 @@ class _Version(argparse.Action):
 
         print(f"jaxpt {version('jaxpt')}")
         parser.exit()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

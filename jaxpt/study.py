@@ -9,37 +9,55 @@ from __future__ import annotations
 import contextlib
 import json
 import multiprocessing
+import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import FrameType
 
 from jaxpt import config as configs
-from jaxpt import disk
+from jaxpt import disk, signals
 from jaxpt.config import Config
 from jaxpt.config.studies import Row, Study, load_study
 from jaxpt.errors import UserError
 from jaxpt.report import curves, studies
-from jaxpt.train import guards
 from jaxpt.train.display import console, number
 from jaxpt.train.lock import hold
 
 
-class Signals(guards.Signals):
-    """Passes each signal on to the row under way; where there is none, it ends the study at once."""
+class Child:
+    """The process that the study waits for; a signal is passed on to it."""
 
-    row: subprocess.Popen | None = None
+    def __init__(self) -> None:
+        self._pid: int | None = None
+        self._received: int | None = None
+        self._lock = threading.Lock()
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        is_first, self.received = self.received is None, number
-        if self.row is not None:
-            self.row.send_signal(number)
-        elif is_first:
-            raise guards.Interrupted(number)
+    def set(self, pid: int | None) -> None:
+        """The process is `pid` from now on; None: there is no process."""
+        with self._lock:
+            self._pid = pid
+            if self._received is not None:
+                self._send(self._received)
+
+    def notify(self, number: int) -> None:
+        """Passes a signal on."""
+        with self._lock:
+            self._received = number
+            self._send(number)
+
+    def _send(self, number: int) -> None:
+        if self._pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, number)
+
+
+class Stopped(Exception):
+    """A signal came: the rows that are left are not started."""
 
 
 def study(path: str, overrides: Sequence[str] = (), table: bool = False, stop: bool = False) -> int:
@@ -65,13 +83,15 @@ def study(path: str, overrides: Sequence[str] = (), table: bool = False, stop: b
         return 0
     say(f"jaxpt study: {plan.name}, {len(plan.rows)} rows → {directory}\n{plan.question}")
     directory.mkdir(parents=True, exist_ok=True)
-    with hold(directory), Signals() as signals:
+    child = Child()
+    with hold(directory), signals.deferred(child.notify):
         try:
-            failures = _rows(plan, path, signals, stop)
-        except guards.Interrupted as interrupted:
+            failures = _rows(plan, path, child, stop)
+        except Stopped:
             studies.write(plan)
-            say(f"{interrupted}: stopped; the same command goes on")
-            return 128 + interrupted.number
+            number = signals.received()
+            say(f"{signal.Signals(number).name}: stopped; re-run the same command to resume")
+            signals.leave(number)
     say(f"table and picture: {directory}/table.md, {directory}/picture.png")
     for name, why in failures.items():
         say(f"{name} failed: {why}")
@@ -83,13 +103,15 @@ def say(text: str) -> None:
     console.print(text, markup=False)
 
 
-def _rows(plan: Study, path: str, signals: Signals, stop: bool) -> dict[str, str]:
+def _rows(plan: Study, path: str, child: Child, stop: bool) -> dict[str, str]:
     """Trains each row that is not finished; {row: why it failed}."""
     failures: dict[str, str] = {}
     for place, row in enumerate(plan.rows, 1):
+        if signals.received() is not None:
+            raise Stopped
         say(f"row {place} of {len(plan.rows)}: {row.name}")
         try:
-            failure = _train(plan, row, f"{path}: row {row.name}", signals) or _probe(plan, row, signals)
+            failure = _train(plan, row, f"{path}: row {row.name}", child) or _probe(plan, row, child)
         except UserError as error:
             failure = str(error)
         if failure:
@@ -101,7 +123,7 @@ def _rows(plan: Study, path: str, signals: Signals, stop: bool) -> dict[str, str
     return failures
 
 
-def _train(plan: Study, row: Row, where: str, signals: Signals) -> str:
+def _train(plan: Study, row: Row, where: str, child: Child) -> str:
     """Trains a row, or goes on with it; why it failed, or nothing."""
     overrides = plan.overrides(row)
     config = configs.load(row.recipe, overrides, where)
@@ -110,21 +132,21 @@ def _train(plan: Study, row: Row, where: str, signals: Signals) -> str:
         say(f"[{row.name}] is finished at step {done}")
         return ""
     if plan.tokens is not None:
-        steps = _counted(plan, config)
+        steps = _counted(plan, config, child)
         overrides.append(f"train.steps={steps}")
         configs.load(row.recipe, overrides, where)
     _wait(Path(config.run_dir), row.name)
     command = [sys.executable, "-m", "jaxpt", "train", str(row.recipe), *overrides]
-    return _run(command, row.name, signals)
+    return _run(command, row.name, child)
 
 
-def _probe(plan: Study, row: Row, signals: Signals) -> str:
+def _probe(plan: Study, row: Row, child: Child) -> str:
     """Probes a row that is trained, unless it was probed already; why it failed, or nothing."""
     settings, run_dir = plan.evaluate.probe, Path(plan.run_dir) / row.name
     if settings is None or curves.probe(run_dir, settings) is not None:
         return ""
     words = [f"{key}={json.dumps(value)}" for key, value in settings.model_dump(mode="json").items()]
-    return _run([sys.executable, "-m", "jaxpt", "probe", str(run_dir), *words], row.name, signals)
+    return _run([sys.executable, "-m", "jaxpt", "probe", str(run_dir), *words], row.name, child)
 
 
 def finished(plan: Study, config: Config) -> int | None:
@@ -174,18 +196,22 @@ def budget(plan: Study, config: Config) -> int:
     return steps
 
 
-def _counted(plan: Study, config: Config) -> int:
+def _counted(plan: Study, config: Config, child: Child) -> int:
     """`budget`, in a process of its own: TensorFlow, which prepares the data, would stay in this one's memory."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_count, args=(theirs, plan, config))
     process.start()
     theirs.close()
+    child.set(process.pid)
     try:
         answer = ours.recv()
     except EOFError:
+        if signals.received() is not None:
+            raise Stopped from None
         answer = UserError(f"{config.run_dir}: the process that prepared the data ended before it was done")
     finally:
+        child.set(None)
         process.terminate()
         process.join()
     if isinstance(answer, Exception):
@@ -195,11 +221,11 @@ def _counted(plan: Study, config: Config) -> int:
 
 def _count(answer: Connection, plan: Study, config: Config) -> None:
     """Sends the steps, or what the user can mend."""
-    with guards.Signals(), contextlib.suppress(guards.Interrupted):
-        try:
-            answer.send(budget(plan, config))
-        except (UserError, OSError) as error:
-            answer.send(UserError(str(error)))
+    signals.start()
+    try:
+        answer.send(budget(plan, config))
+    except (UserError, OSError) as error:
+        answer.send(UserError(str(error)))
 
 
 def steps_of(tokens: int, per_step: float) -> int:
@@ -225,20 +251,20 @@ def _wait(run_dir: Path, name: str) -> None:
         time.sleep(0.1)
 
 
-def _run(command: list[str], name: str, signals: Signals) -> str:
+def _run(command: list[str], name: str, child: Child) -> str:
     """Runs a trainer, its lines passed on under the row's name; why it failed, or nothing."""
     last = ""
     # In a session of its own, so that Ctrl-C comes to it once, through the study.
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True
     ) as trainer:
-        signals.row = trainer
+        child.set(trainer.pid)
         for line in trainer.stdout:
             say(f"[{name}] {line.rstrip()}")
             last = line.strip() or last
-    signals.row = None
-    if signals.received is not None:
-        raise guards.Interrupted(signals.received)
+        child.set(None)
+    if signals.received() is not None:
+        raise Stopped
     if trainer.returncode == 0:
         return ""
     last = last.removeprefix("jaxpt: ")

@@ -52,7 +52,8 @@ def validate(
     eval_step: Callable[..., Any],
     params: Any,
     feeds: Mapping[str, Iterable[dict[str, np.ndarray]]],
-) -> dict[str, float]:
+    stop: Callable[[], bool] = lambda: False,
+) -> dict[str, float] | None:
     """Means over the whole validation split.
 
     Args:
@@ -61,10 +62,11 @@ def validate(
       eval_step: what `make_eval_step` returns.
       params: the parameters to evaluate.
       feeds: this process's validation batches of each task.
+      stop: asked after each batch, in all processes; True ends the evaluation.
 
     Returns:
       "loss", each loss part, and each metric of the objective, as means over all examples; of several tasks also
-      "task/loss", … over those of one.
+      "task/loss", … over those of one. None where it was stopped.
     """
     totals: dict[str, dict[str, np.ndarray]] = {task: {} for task in feeds}
     with setup.use():
@@ -74,6 +76,8 @@ def validate(
                 found, carry = eval_step(params, steps.put(batch, setup), carry, *setup.frozen_params())
                 for name, sums in jax.device_get(found).items():
                     totals[task][name] = totals[task].get(name, 0.0) + np.array(sums, np.float64)
+                if stop():
+                    return None
     of_all = {name: np.sum([of_task[name] for of_task in totals.values()], 0) for name in next(iter(totals.values()))}
     means = _means(objective, of_all)
     if len(totals) > 1:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 OPTIONS: dict[str, dict[str, str | bool | int]] = {
     # jaxlib 0.10 hands sums, and what is fused with them, to a library (YNN) whose results can be wrong: of a vmap over
@@ -30,9 +28,8 @@ def platform() -> str:
     return jax.default_backend() if device is None else device.platform
 
 
-@functools.cache
 def options(platform: str) -> dict[str, str | bool | int]:
-    """Compiler options for a platform; those that this version of XLA does not know are left out.
+    """Compiler options for a platform: all versions of XLA that jaxpt supports know them; another one refuses them.
 
     Args:
       platform: "cpu", "gpu" or "tpu".
@@ -40,17 +37,7 @@ def options(platform: str) -> dict[str, str | bool | int]:
     Returns:
       What `jax.jit(compiler_options=…)` takes.
     """
-    if platform not in OPTIONS:
-        return {}
-    lowered = jax.jit(lambda x: x + 1).lower(jax.ShapeDtypeStruct((), jnp.float32))
-    known = {}
-    for name, value in OPTIONS[platform].items():
-        try:
-            lowered.compile(compiler_options={name: value})
-        except Exception:  # XLA has no class of its own for an unknown option
-            continue
-        known[name] = value
-    return known
+    return OPTIONS.get(platform, {})
 
 
 def jit(fun: Callable[..., Any], **kwargs: Any) -> Any:

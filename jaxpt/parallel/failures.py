@@ -1,18 +1,22 @@
-"""A process of a run that ends with an error ends the others too: they would wait for it at the next collective.
+"""A process of a run that ends with an error, or by a signal, ends the others too: they would wait for it in vain.
 
-It leaves its last words with JAX's coordinator. The others look there every second, whatever their main thread waits
-for; they say the words and end.
+It leaves an exit code and its last words with JAX's coordinator. The others look there every second, whatever their
+main thread waits for; they say the words and end.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import signal
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import jax
+
+from jaxpt import signals
 
 _LOOK = 1.0  # seconds between two looks, and for a process to end by itself after another's failure
 _LEAVE = 10.0  # seconds for all processes to leave the coordinator together
@@ -24,19 +28,21 @@ def shared() -> Iterator[None]:
     """Within it an error in one process of a run ends all of them; in a process alone nothing changes.
 
     The process that failed raises its error; the others print its words as the command line does, and exit with code 2.
+    A signal that ends one process ends the others with 128 + its number.
     """
     if jax.process_count() == 1:
         yield
         return
     watch = _Watch()
     watch.start()
-    try:
-        yield
-    except BaseException as error:
-        watch.tell(error)
-        raise
-    finally:
-        watch.end()
+    with signals.on_leave(watch.leave):
+        try:
+            yield
+        except BaseException as error:
+            watch.tell(2, " ".join(str(error).split()) or type(error).__name__)
+            raise
+        finally:
+            watch.end()
 
 
 class _Watch(threading.Thread):
@@ -51,24 +57,31 @@ class _Watch(threading.Thread):
         self._ended = threading.Event()
 
     def run(self) -> None:
-        words = None
-        while words is None and not self._ended.wait(_LOOK):
+        found = None
+        while found is None and not self._ended.wait(_LOOK):
             with contextlib.suppress(jax.errors.JaxRuntimeError):  # nobody has failed
-                words = self._client.key_value_try_get(_KEY)
+                found = self._client.key_value_try_get(_KEY)
         # Where all fail alike, or all get a signal, each says so itself.
-        if words is None or self._ended.wait(_LOOK):
+        if found is None or self._ended.wait(_LOOK):
             return
+        code, words = json.loads(found)
         os.write(self._stderr, f"jaxpt: {words}\n".encode())
         # The one that failed waits for the others before it leaves the coordinator, or is it.
-        threading.Timer(_LEAVE, os._exit, [2]).start()
+        threading.Timer(_LEAVE, os._exit, [code]).start()
         jax.distributed.shutdown()
-        os._exit(2)
+        os._exit(code)
 
-    def tell(self, error: BaseException) -> None:
-        """Leaves last words, where no other process has."""
-        words = " ".join(str(error).split()) or type(error).__name__
+    def tell(self, code: int, words: str) -> None:
+        """Leaves an exit code for the others and last words, where no other process has."""
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # another was first
-            self._client.key_value_set(_KEY, f"process {jax.process_index()} failed: {words}")
+            words = f"process {jax.process_index()} failed: {words}"
+            self._client.key_value_set(_KEY, json.dumps([code, words]))
+
+    def leave(self, number: int) -> None:
+        """Tells the others of the signal that ends this process, and waits until they have left."""
+        self._ended.set()
+        self.tell(128 + number, signal.Signals(number).name)
+        jax.distributed.shutdown()
 
     def end(self) -> None:
         """Stops looking."""

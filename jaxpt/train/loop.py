@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import signal
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxpt import config as configs
+from jaxpt import signals
 from jaxpt.config import Config
 from jaxpt.errors import UserError
 from jaxpt.evals import heldout, samples
@@ -22,8 +25,8 @@ from jaxpt.models import base
 from jaxpt.objectives.base import Objective
 from jaxpt.parallel import compiler, distributed, failures, processes, rules
 from jaxpt.plan import flops
-from jaxpt.train import checkpoint, compiled, frozen, guards, initial, state, step
-from jaxpt.train.display import Display, console, duration, number
+from jaxpt.train import checkpoint, compiled, frozen, initial, programs, state, step
+from jaxpt.train.display import Display, console, duration
 from jaxpt.train.lock import hold
 from jaxpt.train.metrics import Metrics, environment
 from jaxpt.train.run_dir import check, check_fingerprint, claim, write_text
@@ -44,22 +47,20 @@ def train(config: Config) -> int:
     Args:
       config: the run's configuration.
 
+    A signal ends the process (`jaxpt.signals`): at once while there is nothing to save, else after the step under way
+    and a checkpoint.
+
     Returns:
-      The exit code: 0 when the run is finished, 128 + the signal's number when a signal stopped it.
+      0, the exit code of a finished run.
 
     Raises:
-      UserError: for all that a user can mend, before the first step.
+      UserError: for all that a user can mend, before the first step; and where the numbers are not finite any more.
     """
     processes.start(config.distributed)
     console.quiet = not checkpoint.is_primary()
-    with guards.Signals() as signals:
-        try:
-            with failures.shared():
-                processes.agree(config)
-                return _train(config, signals)
-        except guards.Interrupted as interrupted:
-            say(f"{interrupted}: stopped; the same command goes on from the newest checkpoint in {config.run_dir}")
-            return 128 + interrupted.number
+    with failures.shared():
+        processes.agree(config)
+        return _train(config)
 
 
 def say(text: str) -> None:
@@ -67,7 +68,7 @@ def say(text: str) -> None:
     console.print(text, markup=False)
 
 
-def _train(config: Config, signals: guards.Signals) -> int:
+def _train(config: Config) -> int:
     from jaxpt.data import pipeline
 
     begun = time.time()
@@ -87,7 +88,7 @@ def _train(config: Config, signals: guards.Signals) -> int:
         stack.callback(checkpoints.close)
         current, meta = _start(setup, checkpoints, run_dir)
         done = int(current.step)
-        run = Run(config, setup, run_dir, checkpoints, signals, starts, begun)
+        run = Run(config, setup, run_dir, checkpoints, starts, begun)
         if done >= config.train.steps:
             say(f"{run_dir} is finished at step {done}; `train.steps={2 * done}` would go on")
             run.enter_phase(len(starts) - 1, meta)
@@ -154,13 +155,13 @@ class Run:
     setup: Setup
     run_dir: Path
     checkpoints: checkpoint.Checkpoints
-    signals: guards.Signals
     starts: tuple[int, ...]
     begun: float
     phase: int = -1
-    skipped: int = 0
     stopped: bool = False
     """By a signal, which this or another process received."""
+    skipped: int = 0
+    """Steps in a row, up to the last one logged, whose update was skipped."""
     last_loss: float | None = None
     validation: dict[str, float] | None = None
     """Means of the last step's validation, None where it had none."""
@@ -174,6 +175,7 @@ class Run:
     def go(self, current: State, meta: dict[str, Any] | None) -> int:
         """Trains from `current` to the end, phase by phase."""
         done = first = int(current.step)
+        self.skipped = int(current.skipped)
         metrics = Metrics(self.run_dir, self.config, done)
         ends = (*self.starts[1:], self.config.train.steps)
         try:
@@ -183,9 +185,8 @@ class Run:
                 self.enter_phase(index, meta if done == first else None)
                 if done == self.starts[index]:
                     current = current.replace(carry=self.setup.empty_carry())
-                current, done = self._phase(current, done, end, metrics)
-                if self.stopped:
-                    return self._stopped(current, done)
+                current = self._phase(current, end, metrics)
+                done = end
         finally:
             metrics.close()
         return self.finish(current)
@@ -211,44 +212,64 @@ class Run:
         if checkpoint.is_primary():
             claim(self.config)
 
-    def _phase(self, current: State, done: int, end: int, metrics: Metrics) -> tuple[State, int]:
-        """The steps of one phase, or up to a signal."""
-        config, train = self.here, self.here.train
-        train_step, eval_step = self._compile(), step.make_eval_step(self.setup, self.objective)
+    def _phase(self, current: State, end: int, metrics: Metrics) -> State:
+        """The steps of one phase; ends the process where a signal came."""
+        compiled = self._compile()
+        done = int(current.step)
         feed = self.data.train.batches(done - self.starts[self.phase], rows=self._rows())
-        agreed = distributed.Agreement(self.setup.mesh)
-        eval_every = train.eval_every or max(self.config.train.steps // 10, 1)
-        save_every = config.checkpoint.every or eval_every
-        window: list[Figures] = []
-        tokens = config.data.batch_size * step.tokens_per_example(self.setup, self.objective)
+        tokens = self.here.data.batch_size * step.tokens_per_example(self.setup, self.objective)
         peak = flops.peak(jax.devices()[0])
         metrics.write(done, {"phase/text_tokens_per_step": self._text(), "phase/flops_per_step": self.flops})
         processes.meet(f"phase {self.phase + 1}", self.config.distributed.timeout, say)
-        self.signals.training = True
-        with (
-            self.setup.use(),
-            Display(done, self.config.train.steps, tokens, self.flops, peak and peak * jax.device_count()) as display,
-        ):
-            batch = step.put(next(feed), self.setup)
-            while done < end:
-                current, figures = train_step(current, batch, *self.setup.frozen_params())
-                done += 1
-                if done < end:  # the device works on this step while the host gets the next batch
-                    batch = step.put(next(feed), self.setup)
-                window.append(figures)
-                stop = self.stopped = agreed(self.signals.received is not None)
-                if done % train.log_every == 0 or done in (end, self.starts[self.phase] + 1) or stop:
-                    self._log(window, done, display, metrics)
-                    window = []
-                self.validation = None
-                if done % eval_every == 0 or done == self.config.train.steps:
-                    self.validation = self._validate(current, eval_step, done, display, metrics)
-                if done % save_every == 0 or done == self.config.train.steps or stop:
-                    self.save(current)
-                if stop:
-                    break
-        self.signals.training = False
-        return current, done
+        # From the first step on there is something to save.
+        with signals.deferred():
+            with (
+                self.setup.use(),
+                Display(done, self.config.train.steps, tokens, self.flops, peak and peak * jax.device_count()) as show,
+            ):
+                current = self._steps(current, end, feed, compiled, metrics, show)
+            self.checkpoints.wait()
+            if self.stopped:
+                metrics.close()
+                self._stop(current)
+        return current
+
+    def _steps(
+        self,
+        current: State,
+        end: int,
+        feed: Iterator[Any],
+        run: programs.Programs,
+        metrics: Metrics,
+        display: Display,
+    ) -> State:
+        """The steps of one phase, or up to a signal; the last state is saved, unless updates are being skipped."""
+        train, done, total = self.here.train, int(current.step), self.config.train.steps
+        eval_every = train.eval_every or max(total // 10, 1)
+        save_every = self.here.checkpoint.every or eval_every
+        any_process, window, to_save = distributed.Agreement(self.setup.mesh), [], False
+
+        def stop() -> bool:
+            self.stopped = self.stopped or any_process(signals.received() is not None)
+            return self.stopped
+
+        batch = step.put(next(feed), self.setup)
+        while done < end and not self.stopped:
+            current, figures = run.train(current, batch, *self.setup.frozen_params())
+            done += 1
+            if done < end:  # the device works on this step while the host gets the next batch
+                batch = step.put(next(feed), self.setup)
+            window.append(figures)
+            if stop() or done % train.log_every == 0 or done in (end, self.starts[self.phase] + 1):
+                self._log(window, done, display, metrics)
+                window = []
+            self.validation = None
+            if not self.stopped and (done % eval_every == 0 or done == total):
+                self.validation = self._validate(current, run.evaluate, done, display, metrics, stop)
+            to_save = to_save or done % save_every == 0
+            if to_save or self.stopped or done == end:
+                to_save = not self._save(current, run.check)
+        return current
 
     def _rows(self) -> np.ndarray:
         """This process's rows of a global batch."""
@@ -258,29 +279,13 @@ class Run:
         """Tokens of text that a step sees, whatever the objective makes of them."""
         return round(self.here.data.batch_size * self.data.text_per_row, 3)
 
-    def _compile(self) -> Any:
-        """Compiles the phase's step ahead of time, or loads it, and says what it will take."""
-        begun, saved = time.perf_counter(), self.here.train.compiled
-        size = self.here.data.batch_size
-        if saved is None:
-            train_step = step.traced(self.setup, self.objective).lower().compile()
-        else:
-            train_step = compiled.load(self.setup, Path(saved), self.phase)
-        with self.setup.use():
-            batch, options = step.batch_shapes(self.setup, self.objective), self.setup.loss_options()
-            shapes = self.setup.shapes
-            self.flops = flops.model_flops(
-                self.setup.model, self.objective, shapes.params, batch, **options, carry=shapes.carry
-            )
-        memory = train_step.memory_analysis()
-        used = memory.argument_size_in_bytes + memory.temp_size_in_bytes if memory else 0
+    def _compile(self) -> programs.Programs:
+        """Compiles the phase's programs ahead of time, and says what a step takes."""
+        feed = next(iter(heldout.feeds(self.here, self.data, self._rows()).values()))
         phase = f"phase {self.phase + 1} of {len(self.starts)}: " if len(self.starts) > 1 else ""
-        say(
-            f"{phase}step of {size} × {self.here.data.length} tokens "
-            f"{'compiled' if saved is None else f'loaded from {saved}'} in {time.perf_counter() - begun:.1f} s: "
-            f"{number(self.flops)}FLOP (forward × 3, attention in full), {used / 1e6:.0f} MB a device"
-        )
-        return train_step
+        found = programs.build(self.setup, self.phase, next(feed), lambda line: say(phase + line))
+        self.flops = found.flops
+        return found
 
     def _log(self, window: list[Figures], done: int, display: Display, metrics: Metrics) -> None:
         values = jax.device_get(window)
@@ -300,43 +305,69 @@ class Run:
         for value in values:
             self.skipped = self.skipped + 1 if value["skipped"] else 0
             if self.skipped == MOST_SKIPPED:
-                raise UserError(
-                    f"{self.run_dir}: loss or gradient was not finite in {MOST_SKIPPED} steps in a row up to {done}; "
-                    "the weights are those before them; lower optimizer.learning_rate or set optimizer.clip_norm"
-                )
+                raise UserError(self._ruined(f"loss or gradient was not finite in {MOST_SKIPPED} steps in a row"))
         if any(value["skipped"] for value in values):
             count = int(sum(value["skipped"] for value in values))
             display.say(f"step {done}: {count} update(s) skipped, the loss or its gradient was not finite")
 
+    def _ruined(self, what: str) -> str:
+        """The last words of a run whose numbers are not finite any more."""
+        steps = self.checkpoints.steps()
+        kept = f"its newest checkpoint, of step {steps[-1]}, is from before" if steps else "it has no checkpoint"
+        return f"{self.run_dir}: {what}; {kept}; lower optimizer.learning_rate or set optimizer.clip_norm"
+
     def _validate(
-        self, current: State, eval_step: Any, done: int, display: Display, metrics: Metrics
-    ) -> dict[str, float]:
+        self, current: State, eval_step: Any, done: int, display: Display, metrics: Metrics, stop: Callable[[], bool]
+    ) -> dict[str, float] | None:
         begun = time.perf_counter()
-        means = self._means(current, eval_step)
+        means = self._means(current, eval_step, stop)
+        if means is None:
+            return None
         metrics.write(done, {f"validation/{name}": value for name, value in means.items()})
         shown = "  ".join(f"{k} {v:.4f}" for k, v in means.items() if "/" not in k or k.endswith("/loss"))
         display.say(f"step {done}/{self.config.train.steps}  validation: {shown}")
         display.paused(time.perf_counter() - begun)
         return means
 
-    def _means(self, current: State, eval_step: Any) -> dict[str, float]:
+    def _means(
+        self, current: State, eval_step: Any, stop: Callable[[], bool] = lambda: False
+    ) -> dict[str, float] | None:
         feeds = heldout.feeds(self.here, self.data, self._rows())
-        return heldout.validate(self.setup, self.objective, eval_step, current.averaged, feeds)
+        return heldout.validate(self.setup, self.objective, eval_step, current.averaged, feeds, stop)
 
-    def save(self, current: State) -> None:
-        """Starts to save the state."""
+    def _save(self, current: State, check: Any) -> bool:
+        """Starts to save the state; False where the last update was skipped: then the checkpoints before it are kept.
+
+        Raises:
+          UserError: the state is not finite.
+        """
+        done, skipped = int(current.step), int(current.skipped)
+        if skipped:
+            if done == self.config.train.steps:
+                raise UserError(self._ruined(f"the updates of the last {skipped} steps were skipped"))
+            return False
+        if found := step.not_finite(current, check(current)):
+            more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+            raise UserError(self._ruined(f"{found[0]}{more} are not finite at step {done}, which is not saved"))
+        loss = self.validation["loss"] if self.validation else None
         meta = {"phase": self.phase, "data": self.data.fingerprint, **frozen.identities(self.setup)}
-        self.checkpoints.save(current, meta, self.validation and self.validation["loss"])
+        self.checkpoints.save(current, meta, loss if loss is not None and math.isfinite(loss) else None)
+        return True
 
-    def _stopped(self, current: State, done: int) -> int:
-        self.checkpoints.wait()
-        say(f"stopped by a signal after step {done}, saved; the same command goes on from there")
+    def _stop(self, current: State) -> None:
+        """Says where the run stands after a signal, and ends the process."""
+        done, saved = int(current.step), self.checkpoints.steps()
+        if done in saved:
+            say(f"stopped by a signal after step {done}, saved; re-run the same command to resume")
+        else:
+            kept = f"step {saved[-1]}" if saved else "the start"
+            say(f"stopped by a signal after step {done}, whose update was skipped; re-run the same command to resume "
+                f"from {kept}")  # fmt: skip
         self._receipt(current, finished=False)
-        return 128 + int(self.signals.received or signal.SIGTERM)
+        signals.leave(signals.received() or signal.SIGTERM)
 
     def finish(self, current: State) -> int:
         """The last words: final validation beside the baseline, samples, receipt, what to do next."""
-        self.checkpoints.wait()
         means = self.validation or self._means(current, step.make_eval_step(self.setup, self.objective))
         trivial = heldout.baseline(self.here, self.data) if checkpoint.is_primary() else float("nan")
         for line in (heldout.verdict(self.objective, means["probe_loss"], trivial), *self.objective.remarks(means)):
@@ -362,6 +393,7 @@ class Run:
         receipt = {
             "finished": finished,
             "step": done,
+            "skipped_steps": int(current.skipped_total),
             "parameters": base.count_params(self.setup.model),
             "tokens_per_step": self.here.data.batch_size * step.tokens_per_example(self.setup, self.objective),
             "text_tokens_per_step": self._text(),

@@ -1,4 +1,4 @@
-"""What a training step carries on: step, parameters, optimizer state, and their average."""
+"""What a training step carries on: counts of steps, parameters, optimizer state, and the parameters' average."""
 
 from __future__ import annotations
 
@@ -29,11 +29,15 @@ class State:
     """The whole state of a run; everything else (data, random keys) is a function of `step` and the config."""
 
     step: jax.Array
-    """int32 []: updates done."""
+    """int32 []: steps done."""
     params: Any
     opt_state: Any
     ema: Any
     """Exponential moving average of the parameters, or None."""
+    skipped: jax.Array
+    """int32 []: steps in a row, up to the last one, whose update was skipped: loss or gradient was not finite."""
+    skipped_total: jax.Array
+    """int32 []: all steps of the run whose update was skipped."""
     carry: Any = None
     """What each row of the batch hands to the same row of the next one, [batch, ...], or None (`Objective.carry`)."""
 
@@ -142,7 +146,8 @@ def fresh(config: Config, optimizer: optax.GradientTransformation, params: Any) 
       The state.
     """
     ema = jax.tree.map(jnp.copy, params) if config.optimizer.ema_decay else None
-    return State(step=jnp.zeros((), jnp.int32), params=params, opt_state=optimizer.init(params), ema=ema)
+    zero = jnp.zeros((), jnp.int32)
+    return State(zero, params, optimizer.init(params), ema, skipped=zero, skipped_total=zero)
 
 
 def purpose_key(key: jax.Array, purpose: str, step: jax.Array | int = 0) -> jax.Array:
@@ -180,7 +185,7 @@ def setup(config: Config, devices: list[jax.Device] | None = None) -> Setup:
     shapes = jax.eval_shape(functools.partial(fresh, config, optimizer), base.shapes(model))
     opt_axes = optimizers.state_axes(optimizer, shapes.params, axes)
     ema_axes = None if shapes.ema is None else axes
-    placed = State(step=(), params=axes, opt_state=opt_axes, ema=ema_axes)
+    placed = State((), axes, opt_axes, ema_axes, skipped=(), skipped_total=())
     shardings = rules.shardings(placed, shapes, mesh, table)
     return Setup(config, model, optimizer, schedule, mesh, table, axes, shapes, shardings).at(config)
 

@@ -118,7 +118,9 @@ def make_train_step(setup: Setup, objective: Objective) -> Callable[[State, Batc
 
     With frozen models `setup.frozen_params()` follows the batch: neither donated nor changed.
 
-    A step whose loss or gradient is not finite changes nothing but the count of steps: the metric "skipped" is 1.
+    A step whose loss or gradient is not finite changes nothing but the counts of steps: the metric "skipped" is 1. What
+    the update itself makes is not looked at here, which would cost another pass over the state; `make_finite_check` is
+    asked before a state is saved.
 
     Args:
       setup: model, optimizer, mesh and placement.
@@ -144,10 +146,15 @@ def make_train_step(setup: Setup, objective: Objective) -> Callable[[State, Batc
         if ema is not None:
             ema = optax.incremental_update(params, ema, 1.0 - config.optimizer.ema_decay)
         norm = optax.global_norm(grads)
-        sound = jnp.isfinite(metrics["loss"]) & jnp.isfinite(norm)
-        new = State(step=state.step, params=params, opt_state=opt_state, ema=ema, carry=carry)
-        new = jax.tree.map(lambda a, b: jnp.where(sound, a, b), new, state).replace(step=state.step + 1)
-        metrics |= {"gradient_norm": norm, "skipped": 1.0 - sound}
+        is_finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(norm)
+        new = state.replace(params=params, opt_state=opt_state, ema=ema, carry=carry)
+        new = jax.tree.map(lambda a, b: jnp.where(is_finite, a, b), new, state)
+        new = new.replace(
+            step=state.step + 1,
+            skipped=jnp.where(is_finite, 0, state.skipped + 1),
+            skipped_total=state.skipped_total + ~is_finite,
+        )
+        metrics |= {"gradient_norm": norm, "skipped": 1.0 - is_finite}
         if config.train.layer_norms:
             metrics |= layer_norms({"gradient": grads, "update": updates, "parameter": state.params}, setup.axes)
         return new, metrics
@@ -158,6 +165,22 @@ def make_train_step(setup: Setup, objective: Objective) -> Callable[[State, Batc
         out_shardings=(setup.shardings, rules.replicated(setup.mesh)),
         donate_argnums=0,
     )
+
+
+def make_finite_check(setup: Setup) -> Callable[[State], jax.Array]:
+    """Which arrays of a state hold only finite numbers, as a jitted function: bool [arrays], see `not_finite`."""
+    return compiler.jit(
+        lambda state: jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves(state)]),
+        in_shardings=(setup.shardings,),
+        out_shardings=rules.replicated(setup.mesh),
+    )
+
+
+def not_finite(state: State, found: jax.Array) -> list[str]:
+    """Names of the arrays of a state in which `make_finite_check` found NaN or infinity."""
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(state)]
+    flags = zip(paths, jax.device_get(found), strict=True)
+    return [jax.tree_util.keystr(path, simple=True, separator="/") for path, is_finite in flags if not is_finite]
 
 
 def batch_shapes(setup: Setup, objective: Objective) -> Batch:

@@ -77,7 +77,8 @@ def _skeleton(run_dir: Path, flat: Mapping[str, np.ndarray]) -> None:
     registry.add("state", ocp.args.PyTreeSave, ocp.PyTreeCheckpointHandler(use_ocdbt=False, use_zarr3=False))
     registry.add("meta", ocp.args.JsonSave, ocp.JsonCheckpointHandler())
     params = traverse_util.unflatten_dict(dict(flat), sep="/")
-    state = {"step": np.zeros((), np.int32), "params": params, "opt_state": None, "ema": None}
+    counts = dict.fromkeys(("step", "skipped", "skipped_total"), np.zeros((), np.int32))
+    state = {**counts, "params": params, "opt_state": None, "ema": None}
     directory = (run_dir / "checkpoints").absolute()
     args = ocp.args.Composite(state=ocp.args.PyTreeSave(state), meta=ocp.args.JsonSave({"phase": 0, "data": {}}))
     log = logging.getLogger("absl")

@@ -39,9 +39,11 @@ def test_a_vmap_of_gradients_equals_the_gradients_one_by_one():
         np.testing.assert_allclose(got, alone(one), atol=1e-5)
 
 
-def test_an_option_that_is_not_known_is_left_out(monkeypatch):
+def test_an_option_that_is_not_known_is_an_error_not_left_out(monkeypatch):
+    """Leaving out the option that guards the numbers would train other weights without a word."""
     monkeypatch.setitem(compiler.OPTIONS, "cpu", {"xla_no_such_option": True})
-    assert compiler.options.__wrapped__("cpu") == {}
+    with pytest.raises(jax.errors.JaxRuntimeError, match="xla_no_such_option"):
+        compiler.jit(lambda x: x + 1)(jnp.zeros(3))
 
 
 PROGRAM = """

@@ -17,7 +17,8 @@ from jaxpt.train.state import State
 
 def state(step):
     params = {"kernel": jnp.arange(600.0).reshape(20, 30) + step, "bias": jnp.full(7, 0.1 * step)}
-    return State(step=jnp.int32(step), params=params, opt_state={"mu": jnp.ones(5)}, ema=None)
+    zero = jnp.int32(0)
+    return State(jnp.int32(step), params, {"mu": jnp.ones(5)}, ema=None, skipped=zero, skipped_total=zero)
 
 
 SETUP = types.SimpleNamespace(

@@ -48,7 +48,8 @@ def one_step(path, mesh, devices):
     with setup.use():
         batch = step.put(families.batch(config), setup)
         params = drawn(setup.model)
-        fresh = state.State(step=np.int32(0), params=params, opt_state=setup.optimizer.init(params), ema=None)
+        zero = np.int32(0)
+        fresh = state.State(zero, params, setup.optimizer.init(params), ema=None, skipped=zero, skipped_total=zero)
         fresh = jax.device_put(fresh, setup.shardings, may_alias=False)
         _, metrics = step.make_train_step(setup, config.objective)(fresh, batch, *setup.frozen_params())
     return setup, jax.device_get(metrics)

@@ -125,7 +125,7 @@ def test_stopped_and_started_again(tmp_path, family, every, stops):
         os.kill(started.pid, number)
         code, output = finish(started, run_dir)
         assert code == (-signal.SIGKILL if number == signal.SIGKILL else 128 + number), output
-        assert number == signal.SIGKILL or "goes on from there" in output
+        assert number == signal.SIGKILL or "re-run the same command to resume" in output
         assert ("going on from step" in output) == bool(saved), output
     code, output = finish(start(path, run_dir, f"checkpoint.every={every}"), run_dir)
     assert code == 0 and "going on from step" in output, output

@@ -1,0 +1,69 @@
+"""The programs that a phase of a run calls on its devices, compiled before the first step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxpt.plan import flops
+from jaxpt.train import compiled, step
+from jaxpt.train.display import number
+from jaxpt.train.state import Setup
+
+
+class Programs(NamedTuple):
+    """Compiled, and the size of a step."""
+
+    train: Any
+    """(state, batch) → (state, figures)"""
+    evaluate: Any
+    """(parameters, batch, carry) → (sums, carry)"""
+    check: Any
+    """state → whether each of its arrays is finite"""
+    flops: float
+    """Floating-point operations of a step."""
+
+
+def build(setup: Setup, phase: int, validation: Mapping[str, np.ndarray], say: Callable[[str], None]) -> Programs:
+    """Compiles the programs of a phase, or loads its step where `train.compiled` says so.
+
+    All of them before the first step: compiled when it is first called, a program would keep a signal waiting while the
+    state is not saved.
+
+    Args:
+      setup: of the phase.
+      phase: its number, from 0.
+      validation: this process's rows of a validation batch.
+      say: is given a line that says what a step takes.
+
+    Returns:
+      The programs.
+    """
+    config, objective = setup.config, setup.config.objective
+    begun, saved = time.perf_counter(), config.train.compiled
+    if saved is None:
+        train_step = step.traced(setup, objective).lower().compile()
+    else:
+        train_step = compiled.load(setup, Path(saved), phase)
+    seconds = time.perf_counter() - begun
+    placed, options = setup.placed_shapes(), setup.loss_options()
+    with setup.use():
+        batch = step.batch_shapes(setup, objective)
+        of_step = flops.model_flops(setup.model, objective, placed.params, batch, **options, carry=placed.carry)
+    memory = train_step.memory_analysis()
+    used = memory.argument_size_in_bytes + memory.temp_size_in_bytes if memory else 0
+    say(
+        f"step of {config.data.batch_size} × {config.data.length} tokens "
+        f"{'compiled' if saved is None else f'loaded from {saved}'} in {seconds:.1f} s: "
+        f"{number(of_step)}FLOP (forward × 3, attention in full), {used / 1e6:.0f} MB a device"
+    )
+    with setup.use():
+        evaluate = step.make_eval_step(setup, objective).lower(
+            placed.params, step.put(dict(validation), setup), placed.carry, *setup.frozen_params()
+        )
+        check = step.make_finite_check(setup).lower(placed)
+    return Programs(train_step, evaluate.compile(), check.compile(), of_step)
