@@ -72,7 +72,7 @@ def start(config: DistributedConfig) -> None:
 
 
 def _given(config: DistributedConfig) -> Place | None:
-    """What the recipe and jaxpt's own variables say; None where they say nothing."""
+    """What the recipe and jaxpt's own variables say, None where they say nothing; one alone has no coordinator."""
     given = {name: getattr(config, name) for name in _VARIABLES}
     names = {name: f"distributed.{name}" if given[name] is not None else v for name, v in _VARIABLES.items()}
     found = {name: os.environ.get(v) if given[name] is None else str(given[name]) for name, v in _VARIABLES.items()}
