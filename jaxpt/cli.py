@@ -64,13 +64,18 @@ def _line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
+def _note(line: str) -> None:
+    """Says what of a recipe was dropped."""
+    print(f"jaxpt: note: {line}", file=sys.stderr)
+
+
 # ---- commands -------------------------------------------------------------------------------------------------------
 
 
 def _train(arguments: argparse.Namespace) -> int:
     from jaxpt.config import load
 
-    config = load(arguments.config, arguments.overrides)  # before anything slow is imported
+    config = load(arguments.config, arguments.overrides, report=_note)  # before anything slow is imported
     from jaxpt.train.loop import train
 
     return train(config)
@@ -86,7 +91,7 @@ def _inspect(arguments: argparse.Namespace) -> None:
     from jaxpt.config import load
     from jaxpt.report.batches import inspect
 
-    config = load(arguments.config, arguments.overrides)
+    config = load(arguments.config, arguments.overrides, report=_note)
     inspect(
         config,
         count=arguments.n,
@@ -100,7 +105,7 @@ def _inspect(arguments: argparse.Namespace) -> None:
 def _plan(arguments: argparse.Namespace) -> None:
     from jaxpt.config import load
 
-    config = load(arguments.config, arguments.overrides)
+    config = load(arguments.config, arguments.overrides, report=_note)
     from jaxpt.plan.command import Assumptions, plan
 
     given = {name: getattr(arguments, name) for name in ("price", "watts", "carbon")}
@@ -120,7 +125,8 @@ def _cache(arguments: argparse.Namespace) -> None:
     from jaxpt.config import load
     from jaxpt.report.caches import cache
 
-    cache(load(arguments.config, arguments.overrides), arguments.workers, arguments.verify, arguments.beam)
+    config = load(arguments.config, arguments.overrides, report=_note)
+    cache(config, arguments.workers, arguments.verify, arguments.beam)
 
 
 def _study(arguments: argparse.Namespace) -> int:
@@ -142,7 +148,7 @@ def _tokenizer_train(arguments: argparse.Namespace) -> None:
     from jaxpt.config import load
     from jaxpt.report.tokenizers import train
 
-    train(load(arguments.config, arguments.overrides), arguments.out)
+    train(load(arguments.config, arguments.overrides, report=_note), arguments.out)
 
 
 def _tokenizer_inspect(arguments: argparse.Namespace) -> None:
@@ -210,7 +216,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="examples:\n"
         "  jaxpt doctor\n"
         "  jaxpt inspect configs/smoke/bert_tiny.yaml\n"
-        "  jaxpt train configs/smoke/bert_tiny.yaml train.steps=200\n\n"
+        "  jaxpt train configs/smoke/gpt2_tiny.yaml train.steps=200\n\n"
         "Each command has its own: jaxpt COMMAND --help. A key=value argument overrides that key of the recipe.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -220,8 +226,9 @@ def _parser() -> argparse.ArgumentParser:
 
     train = _command(commands, "train", _train, "pretrain; continues where a run stopped", (
         "configs/smoke/bert_tiny.yaml",
-        "configs/smoke/bert_tiny.yaml train.steps=200 optimizer.learning_rate=3e-4 run_dir=runs/try",
+        "configs/smoke/gpt2_tiny.yaml train.steps=200 optimizer.learning_rate=0.01 run_dir=runs/try",
         "runs/try train.steps=400                # a run directory is a recipe too",
+        "configs/smoke/bert_tiny.yaml 'train.phases=[]' data.length=48 data.batch_size=8",
     ))  # fmt: skip
     _recipe(train)
 

@@ -1,6 +1,7 @@
 """The command line: help at once, one line and exit code 2 for a mistake, the right call with the right arguments."""
 
 import json
+import shlex
 import subprocess
 import sys
 import types
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from jaxpt import cli
+from jaxpt.config import load
 from jaxpt.errors import UserError
 
 ROOT = Path(__file__).parents[1]
@@ -69,6 +71,36 @@ def test_each_command_has_help_with_examples(capsys, command):
     assert code == 0
     assert "--debug" in out or command == ["tokenizer"]
     assert f"jaxpt {' '.join(command)}" in out.partition("examples:" if command != ["tokenizer"] else "usage:")[2]
+
+
+def test_the_examples_of_the_help_are_right(capsys, monkeypatch):
+    """Each recipe loads with what is set over it, and nothing of it is dropped."""
+    monkeypatch.chdir(ROOT)
+    helps = [
+        run(capsys, *command, "--help")[1] for command in ([], ["train"], ["inspect"], ["plan"], ["cache"], ["eval"])
+    ]
+    examples = [
+        shlex.split(line, comments=True)[2:] for text in helps for line in text.splitlines() if " configs/" in line
+    ]
+    for recipe, *words in examples:
+        overrides = [word for word in words if "=" in word and not word.startswith("-")]
+        load(recipe, overrides, report=pytest.fail)
+    assert len(examples) > 12
+
+
+@pytest.mark.parametrize("command", ["train", "inspect", "plan", "cache"])
+def test_what_is_dropped_is_said(capsys, monkeypatch, command):
+    names = {"train": "train.loop", "inspect": "report.batches", "plan": "plan.command", "cache": "report.caches"}
+    functions = {command: lambda *args, **kwargs: None, "Assumptions": lambda: None}
+    monkeypatch.setitem(sys.modules, f"jaxpt.{names[command]}", types.SimpleNamespace(**functions))
+    code, out, error = run(capsys, command, RECIPE, "train.steps=200")
+    assert (code, out) == (0, "")
+    assert error.startswith(
+        "jaxpt: note: command line: train.steps: the run ends at step 200, in phase 1 of 2; dropped: "
+    )
+    code, _, error = run(capsys, command, RECIPE, "data.length=48")
+    assert code == 2 and error.startswith("jaxpt: command line: data.length: 48 has no effect in phase 1 (16) and ")
+    assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize(

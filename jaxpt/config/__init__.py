@@ -10,9 +10,10 @@ change: mesh, accumulation, readers) or *extensible* (the end of the run).
   files    YAML, `base:`, overrides         tree     the settings (`devices`: mesh and processes; `fields`)
   check    plain values → tree, phases      explain  errors in one line
   kinds    `kind` → class                   roles    what a resume may change
+  layers   what a base or a phase takes away
 """
 
-from jaxpt.config.check import at_phase, build, dump, phase_of, phase_starts
+from jaxpt.config.check import at_phase, build, dump, phase_lines, phase_of, phase_starts
 from jaxpt.config.devices import AXES, DistributedConfig, MeshConfig, PlanConfig, RulesConfig
 from jaxpt.config.fields import (
     Fraction,
@@ -80,6 +81,7 @@ __all__ = [
     "json_schema",
     "kinds",
     "load",
+    "phase_lines",
     "phase_of",
     "phase_starts",
     "resolve",

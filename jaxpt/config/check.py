@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -83,6 +84,45 @@ def phase_starts(config: Config) -> tuple[int, ...]:
     if phases[-1].steps is not None and at != steps:
         raise UserError(f"train.phases take {at} steps, train.steps is {steps}; leave the last phase's steps out")
     return tuple(start for start in starts if start < steps)
+
+
+def phase_lines(config: Config) -> list[str]:
+    """Each phase that the run comes to: its steps, the rows and the length of a batch, and what else it sets.
+
+    Args:
+      config: the run's configuration.
+
+    Returns:
+      Lines such as "phase 1 of 2: steps 1–700, batches of 128 × 16 tokens".
+    """
+    starts, count = phase_starts(config), len(config.train.phases) or 1
+    lines = []
+    for index, (start, end) in enumerate(zip(starts, (*starts[1:], config.train.steps), strict=True)):
+        data = at_phase(config, index).data
+        line = f"phase {index + 1} of {count}: steps {start + 1}–{end}, "
+        line += f"batches of {data.batch_size} × {data.length} tokens"
+        rest = _settings(config, index, ("data.batch_size", "data.length"))
+        lines.append(f"{line}; {rest}" if rest else line)
+    return lines
+
+
+def unreached(config: Config) -> str | None:
+    """What is to be said of phases that the run does not come to; None where it comes to all."""
+    phases, steps, reached = config.train.phases, config.train.steps, len(phase_starts(config))
+    if reached >= len(phases):
+        return None
+    dropped = ", ".join(f"phase {n + 1} ({_settings(config, n)})" for n in range(reached, len(phases)))
+    before = sum(phase.steps or 0 for phase in phases[:reached])
+    return (
+        f"train.steps: the run ends at step {steps}, in phase {reached} of {len(phases)}; dropped: {dropped}, which "
+        f"would start after step {before}"
+    )
+
+
+def _settings(config: Config, index: int, without: tuple[str, ...] = ()) -> str:
+    """What a phase sets."""
+    values = dump(config)["train"]["phases"][index]["set"] if config.train.phases else {}
+    return ", ".join(f"{key}: {json.dumps(value)}" for key, value in values.items() if key not in without)
 
 
 def phase_of(config: Config, step: int) -> int:

@@ -103,8 +103,8 @@ class DistributedConfig(Frozen):
     """
 
     coordinator: str | None = execution(None)
-    """Address of process 0, `host:port`, for all others to find; without it this process is alone. Else from
-    `JAXPT_COORDINATOR`."""
+    """Address of process 0, `host:port`, for all others to find; else from `JAXPT_COORDINATOR`. It, `processes`
+    and `process` are given together, or none of them."""
     processes: PositiveInt | None = execution(None)
     """How many there are; else from `JAXPT_PROCESSES`. 1: this one alone, whatever the environment says."""
     process: NonNegativeInt | None = execution(None)

@@ -2,34 +2,45 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import yaml
 
-from jaxpt.config.check import build, dump
+from jaxpt.config.check import build, dump, unreached
+from jaxpt.config.layers import Dropped, check_phases, dropped_lines, switch
 from jaxpt.config.plain import leaves, merge, put
 from jaxpt.config.tree import Config
 from jaxpt.errors import UserError
 
 
-def load(path: str | Path, overrides: Sequence[str] = (), where: str = "command line") -> Config:
+def load(
+    path: str | Path,
+    overrides: Sequence[str] = (),
+    where: str = "command line",
+    report: Callable[[str], None] = lambda line: None,
+) -> Config:
     """Reads a recipe, applies `key=value` overrides and checks every key and type.
 
     Args:
       path: a YAML file, or the directory of a run, which means the `config.yaml` in it. A recipe's `base:` (a path
-        relative to it, or a list of them) is merged under it: mappings key by key, unless their `kind` differs.
+        relative to it, or a list of them) is merged under it: mappings key by key; where their `kind` differs, what
+        all kinds share is kept.
       overrides: such as `optimizer.learning_rate=3e-4`; the value is read as YAML.
       where: where the overrides stand, for messages.
+      report: is given a line for what was dropped: values of a base with another `kind`, phases that the run does not
+        come to.
 
     Returns:
       The frozen configuration; `run_dir` is filled in.
 
     Raises:
-      UserError: names the file (or the override), the key, what was given and what is wanted.
+      UserError: names the file (or the override), the key, what was given and what is wanted; or a key that would be
+        lost, since `train.phases` of a file below set it.
 
     Example:
       >>> config = load("configs/smoke/t5_tiny.yaml", ["train.steps=20"])
@@ -40,14 +51,20 @@ def load(path: str | Path, overrides: Sequence[str] = (), where: str = "command 
     if path.is_dir():
         if not (path / "config.yaml").is_file():
             raise UserError(f"{path}: there is no config.yaml in it; wants a recipe (.yaml) or the directory of a run")
-        tree, origin = read(path / "config.yaml")
+        tree, origin, dropped = read(path / "config.yaml")
         tree["run_dir"] = str(path)  # a run may have moved since its config.yaml was written
     else:
-        tree, origin = read(path)
+        tree, origin, dropped = read(path)
         tree["run_dir"] = tree.get("run_dir") or f"runs/{path.stem}"
     for item in overrides:
-        override(tree, origin, item, where)
-    return build(tree, lambda key: origin_of(key, origin, str(path)))
+        dropped += override(tree, origin, item, where)
+    config = build(tree, lambda key: origin_of(key, origin, str(path)))
+    check_phases(config, origin, where)
+    for line in dropped_lines(dropped, config):
+        report(line)
+    if line := unreached(config):
+        report(f"{origin_of('train.steps', origin, str(path))}: {line}")
+    return config
 
 
 def to_yaml(config: Config) -> str:
@@ -111,8 +128,8 @@ def parse(text: str, where: str) -> Any:
 # ---- files ----------------------------------------------------------------------------------------------------------
 
 
-def read(path: Path, below: tuple[Path, ...] = ()) -> tuple[dict[str, Any], dict[str, str]]:
-    """A recipe with its `base:` merged in, and for each dotted key the file that set it."""
+def read(path: Path, below: tuple[Path, ...] = ()) -> tuple[dict[str, Any], dict[str, str], list[Dropped]]:
+    """A recipe with its `base:` merged in; for each dotted key, the last set last, its file; what was dropped."""
     asked = f"{below[-1]}: base: " if below else ""
     if path.resolve() in [recipe.resolve() for recipe in below]:
         raise UserError(f"{below[0]}: base: goes round in a circle: {' → '.join(map(str, (*below, path)))}")
@@ -128,25 +145,32 @@ def read(path: Path, below: tuple[Path, ...] = ()) -> tuple[dict[str, Any], dict
     bases = [bases] if isinstance(bases, str) else bases
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
         raise UserError(f"{path}: base: wants a path relative to this file, or a list of them, got {json.dumps(bases)}")
+    layers = [read(path.parent / base, (*below, path)) for base in bases]
+    layers.append((own, {key: str(path) for key, _ in leaves(own)}, []))
     tree: dict[str, Any] = {}
     origin: dict[str, str] = {}
-    for base in bases:
-        base_tree, base_origin = read(path.parent / base, (*below, path))
-        tree, origin = merge(tree, base_tree), origin | base_origin
-    return merge(tree, own), origin | {key: str(path) for key, _ in leaves(own)}
+    dropped: list[Dropped] = []
+    for layer, set_by, lost in layers:
+        under, tree = tree, merge(tree, layer)
+        origin = {key: file for key, file in origin.items() if key not in set_by} | set_by
+        dropped += [*lost, *switch(under, tree, str(path))]
+    return tree, origin, dropped
 
 
-def override(tree: dict[str, Any], origin: dict[str, str], item: str, where: str = "command line") -> None:
-    """Sets one `key=value` in the tree."""
+def override(tree: dict[str, Any], origin: dict[str, str], item: str, where: str = "command line") -> list[Dropped]:
+    """Sets one `key=value` in the tree; returns what was dropped by it."""
     key, equals, text = item.partition("=")
     if not equals or not key:
         raise UserError(f"{where}: {item!r}: wants key=value, such as train.steps=100")
     # A glob or an address is no YAML alias, tag or comment: on a command line these have no use.
     value = text if text[:1] in tuple("*&!%@`#") else parse(text, f"{where}: {item}")
+    under = copy.deepcopy(tree)
     put(tree, key, value, where)
-    for old in [old for old in origin if old == key or old.startswith(f"{key}.")]:
-        del origin[old]
-    origin[key] = where
+    for leaf, _ in leaves({key: value}):
+        for old in [old for old in origin if f"{old}.".startswith(f"{leaf}.")]:
+            del origin[old]
+        origin[leaf] = where
+    return switch(under, tree, where)
 
 
 def origin_of(key: str, origin: dict[str, str], default: str) -> str:

@@ -33,9 +33,18 @@ def merge(old: Any, new: Any) -> Any:
     """
     if not (isinstance(old, dict) and isinstance(new, dict)):
         return new
-    if "kind" in new and "kind" in old and new["kind"] != old["kind"]:
+    if switches(old, new):
         return new
     return old | {key: merge(old[key], value) if key in old else value for key, value in new.items()}
+
+
+def switches(old: dict[str, Any], new: dict[str, Any]) -> bool:
+    """Whether `new` names another `kind` than `old`; `t5` and `jaxpt.models.t5` are one."""
+    if "kind" not in old or "kind" not in new:
+        return False
+    own = ("jaxpt.models.", "jaxpt.objectives.")
+    was, now = (str(part["kind"]).removeprefix(own[0]).removeprefix(own[1]) for part in (old, new))
+    return was != now
 
 
 def put(tree: Any, key: str, value: Any, where: str) -> None:
@@ -51,8 +60,13 @@ def put(tree: Any, key: str, value: Any, where: str) -> None:
       UserError: the key goes through a value that has no keys.
     """
     parts = key.split(".")
+    at: Any = key
     for depth, part in enumerate(parts):
-        at: Any = part
+        rest = ".".join(parts[depth:])
+        if isinstance(tree, dict) and rest in tree:  # a phase's `set` has dotted keys
+            at = rest
+            break
+        at = part
         if isinstance(tree, list) and part.isdecimal() and int(part) < len(tree):
             at = int(part)
         elif not isinstance(tree, dict):

@@ -118,7 +118,7 @@ def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
       ('masking', 1000, 'seed=3')
     """
     path = Path(path)
-    tree, origin = read(path)
+    tree, origin, _ = read(path)
     own = [item for item in overrides if item.partition("=")[0].partition(".")[0] in ("tokens", "run_dir", "evaluate")]
     for item in own:
         override(tree, origin, item)

@@ -196,7 +196,11 @@ class OptimizerConfig(Frozen):
 def _pairs(value: Any) -> Any:
     """A mapping as hashable pairs of dotted key and value."""
     if isinstance(value, dict):
-        return tuple((key, _freeze(leaf)) for key, leaf in leaves(value))
+        pairs = tuple((key, _freeze(leaf)) for key, leaf in leaves(value))
+        keys = [key for key, _ in pairs]
+        if len(set(keys)) < len(keys):
+            raise ValueError(f"{max(keys, key=keys.count)} is given twice")
+        return pairs
     if isinstance(value, list):
         raise ValueError("wants a mapping of keys to values, such as {data.length: 512}")
     return value
@@ -212,7 +216,8 @@ class Phase(Frozen):
     steps: PositiveInt | None = None
     """Length in steps; the last phase may leave it out and takes the rest."""
     set: Annotated[tuple[tuple[str, Any], ...], BeforeValidator(_pairs), WithJsonSchema({"type": "object"})] = ()
-    """Overrides in this phase: keys of `data.*` (length, batch_size) and `objective.*`."""
+    """Overrides in this phase: keys of `data.*` (length, batch_size) and `objective.*`. On a command line
+    `train.phases.0.set.data.length=48` is the first phase's; a plain `data.length=48`, lost to it, is refused."""
 
 
 class TrainConfig(Frozen):

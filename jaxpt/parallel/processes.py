@@ -27,6 +27,7 @@ from jaxpt.config.plain import leaves
 from jaxpt.errors import UserError
 
 _VARIABLES = {"coordinator": "JAXPT_COORDINATOR", "processes": "JAXPT_PROCESSES", "process": "JAXPT_PROCESS"}
+_ALONE = "set distributed.processes=1 to run alone"
 _RETRY = 0.2  # seconds until process 0 is looked for again
 _GRACE = 5.0  # seconds for the outcome of the roll call to come
 
@@ -54,7 +55,7 @@ def start(config: DistributedConfig) -> None:
     if jax.distributed.is_initialized() or config.processes == 1:
         return
     place = _given(config) or _slurm(os.environ)
-    if place is None and not _on_tpu():
+    if place.processes == 1 if place else not _on_tpu():
         return
     # JAX's own handler of SIGTERM would take the place of ours.
     jax.config.update("jax_enable_preemption_service", False)
@@ -71,23 +72,35 @@ def start(config: DistributedConfig) -> None:
 
 
 def _given(config: DistributedConfig) -> Place | None:
-    """What the recipe and jaxpt's own variables say."""
+    """What the recipe and jaxpt's own variables say, None where they say nothing; one alone has no coordinator."""
     given = {name: getattr(config, name) for name in _VARIABLES}
-    found = {name: os.environ.get(v) if given[name] is None else given[name] for name, v in _VARIABLES.items()}
-    if found["coordinator"] is None:
+    names = {name: f"distributed.{name}" if given[name] is not None else v for name, v in _VARIABLES.items()}
+    found = {name: os.environ.get(v) if given[name] is None else str(given[name]) for name, v in _VARIABLES.items()}
+    if not any(value is not None for value in found.values()):
         return None
+    count, number = (_whole(names[name], found[name], least) for name, least in (("processes", 1), ("process", 0)))
+    if count is not None and number is not None and number >= count:
+        raise UserError(f"{names['process']}: {number} is none of 0 … {count - 1}, {names['processes']} is {count}")
+    if count == 1:
+        return Place("", 1, 0)
+    said = ", ".join(f"{names[name]} is {value}" for name, value in found.items() if value is not None)
     for name, variable in _VARIABLES.items():
         if found[name] is None:
-            raise UserError(f"distributed.{name} is missing: with distributed.coordinator, give it or {variable}")
-    if not re.fullmatch(r".+:\d+", found["coordinator"]):
-        raise UserError(f"distributed.coordinator: {found['coordinator']} is not of the form host:port")
-    try:
-        place = Place(found["coordinator"], int(found["processes"]), int(found["process"]))
-    except ValueError:
-        raise UserError("JAXPT_PROCESSES and JAXPT_PROCESS want whole numbers") from None
-    if not 0 <= place.process < place.processes:
-        raise UserError(f"distributed.process: {place.process} is none of 0 … {place.processes - 1}")
-    return place
+            raise UserError(f"distributed.{name} is missing: {said}; give it or {variable}, or {_ALONE}")
+    return Place(_address(names["coordinator"], str(found["coordinator"])), count or 0, number or 0)
+
+
+def _whole(name: str, text: str | None, least: int) -> int | None:
+    if text is not None and not (re.fullmatch(r"[0-9]+", text) and int(text) >= least):
+        raise UserError(f"{name}: wants a whole number not below {least}, got {text!r}")
+    return None if text is None else int(text)
+
+
+def _address(name: str, text: str) -> str:
+    port = re.fullmatch(r"\S+:([0-9]{1,5})", text)
+    if port is None or not 0 < int(port[1]) < 65536:
+        raise UserError(f"{name}: wants host:port, a port below 65536, such as 10.0.0.1:1234, got {text!r}")
+    return text
 
 
 def _slurm(environment: Any) -> Place | None:
@@ -100,15 +113,22 @@ def _slurm(environment: Any) -> Place | None:
       >>> _slurm(step | {"SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_STEP_TASKS_PER_NODE": "2(x2)"})
       Place(coordinator='gpu07:61444', processes=4, process=3, devices=[1])
     """
-    if int(environment.get("SLURM_STEP_NUM_TASKS", 1)) < 2:
+
+    def get(name: str, form: str = "[0-9]+") -> str:
+        if not re.fullmatch(form, value := environment.get(name, "")):
+            is_missing = f"is {value!r}" if value else "is missing"
+            raise UserError(f"{name} {is_missing}, in a Slurm step; give distributed.* or JAXPT_*, or {_ALONE}")
+        return value
+
+    if "SLURM_STEP_NUM_TASKS" not in environment or (count := int(get("SLURM_STEP_NUM_TASKS"))) < 2:
         return None
-    prefix, number = re.match(r"([^,\[]*)(?:\[(\w+))?", environment["SLURM_STEP_NODELIST"]).groups("")  # type: ignore[union-attr]
-    port = 61440 + int(environment["SLURM_JOB_ID"]) % 4096  # two jobs on a node have two
-    alone = re.fullmatch(r"1(\(x\d+\))?", environment["SLURM_STEP_TASKS_PER_NODE"])
-    return Place(
-        f"{prefix}{number}:{port}", int(environment["SLURM_STEP_NUM_TASKS"]), int(environment["SLURM_PROCID"]),
-        None if alone else [int(environment["SLURM_LOCALID"])],
-    )  # fmt: skip
+    prefix, number = re.match(r"([^,\[]*)(?:\[(\w+))?", get("SLURM_STEP_NODELIST", ".*\\w.*")).groups("")  # type: ignore[union-attr]
+    port = 61440 + int(get("SLURM_JOB_ID")) % 4096  # two jobs on a node have two
+    alone = re.fullmatch(r"1(\(x\d+\))?", get("SLURM_STEP_TASKS_PER_NODE", ".+"))
+    devices = None if alone else [int(get("SLURM_LOCALID"))]
+    if (process := int(get("SLURM_PROCID"))) >= count:
+        raise UserError(f"SLURM_PROCID: {process} is none of 0 … {count - 1}, SLURM_STEP_NUM_TASKS is {count}")
+    return Place(f"{prefix}{number}:{port}", count, process, devices)
 
 
 def _on_tpu() -> bool:

@@ -74,6 +74,7 @@ def _train(config: Config) -> int:
     begun = time.time()
     say(f"jaxpt train: {config.model.kind} · {config.objective.kind} · {config.train.steps} steps → {config.run_dir}")
     starts = configs.phase_starts(config)
+    say("\n".join(configs.phase_lines(config)))
     compiler.keep_programs()
     frozen.find_all(config)
     for index in range(len(starts)):

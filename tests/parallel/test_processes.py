@@ -23,22 +23,54 @@ def test_alone_there_is_nothing_to_join():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"processes": 2}, r"distributed\.process is missing: .* or JAXPT_PROCESS"),
-        ({"process": 0}, r"distributed\.processes is missing"),
-        ({"processes": 2, "process": 2}, r"distributed\.process: 2 is none of 0 … 1"),
+        (
+            "c",
+            r"distributed\.processes is missing: distributed\.coordinator is localhost:1; give it or JAXPT_PROCESSES",
+        ),
+        ("c n=2", r"distributed\.process is missing: .* distributed\.processes is 2; give it or JAXPT_PROCESS, "),
+        ("c i=0", r"distributed\.processes is missing"),
+        ("c n=2 i=2", r"distributed\.process: 2 is none of 0 … 1"),
+        ("n=2", r"distributed\.coordinator is missing: distributed\.processes is 2; .*=1 to run alone"),
+        ("n=2 i=0", r"distributed\.coordinator is missing: .*processes is 2, distributed\.process is 0; "),
+        ("i=0", r"distributed\.coordinator is missing: distributed\.process is 0; "),
+        (
+            "JAXPT_PROCESSES=2",
+            r"distributed\.coordinator is missing: JAXPT_PROCESSES is 2; give it or JAXPT_COORDINATOR",
+        ),
+        ("JAXPT_PROCESS=1", r"distributed\.coordinator is missing: JAXPT_PROCESS is 1"),
+        ("JAXPT_PROCESSES=1 JAXPT_PROCESS=1", r"JAXPT_PROCESS: 1 is none of 0 … 0, JAXPT_PROCESSES is 1"),
+        *(
+            (f"c i=0 JAXPT_PROCESSES={n}", rf"JAXPT_PROCESSES: .* not below 1, got '{n}'")
+            for n in ("two", "0", "-1", "")
+        ),
+        ("JAXPT_PROCESSES=1.5", r"JAXPT_PROCESSES: wants a whole number not below 1, got '1.5'"),
+        ("c n=2 JAXPT_PROCESS=-1", r"JAXPT_PROCESS: wants a whole number not below 0, got '-1'"),
+        *(
+            (f"n=2 i=0 JAXPT_COORDINATOR={address}", r"JAXPT_COORDINATOR: wants host:port, .* got '.*'")
+            for address in ("localhost", "localhost:99999", "localhost:0", ":1", "localhost:x", "")
+        ),
     ],
 )
-def test_what_is_missing_is_named(settings, words):
-    with pytest.raises(UserError, match=words):
-        processes.start(DistributedConfig(coordinator="localhost:1", **settings))
+def test_what_is_missing_or_wrong_is_named(monkeypatch, settings, words):
+    given = {"c": {"coordinator": "localhost:1"}, "n": {"processes": 2}, "i": {"process": 0}}
+    config = {}
+    for word in settings.split():
+        name, _, value = word.partition("=")
+        if name in given:
+            config |= {key: int(value) if value else known for key, known in given[name].items()}
+        else:
+            monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=words) as caught:
+        processes.start(DistributedConfig(**config))
+    assert "\n" not in str(caught.value)
 
 
-def test_the_environment_is_asked(monkeypatch):
-    monkeypatch.setenv("JAXPT_COORDINATOR", "localhost:1")
-    monkeypatch.setenv("JAXPT_PROCESSES", "two")
-    monkeypatch.setenv("JAXPT_PROCESS", "0")
-    with pytest.raises(UserError, match="whole numbers"):
-        processes.start(DistributedConfig())
+@pytest.mark.parametrize("others", [{}, {"JAXPT_PROCESS": "0"}, {"SLURM_STEP_NUM_TASKS": "2"}])
+def test_one_process_is_alone(monkeypatch, others):
+    for name, value in {"JAXPT_PROCESSES": "1", **others}.items():
+        monkeypatch.setenv(name, value)
+    processes.start(DistributedConfig())
+    assert not jax.distributed.is_initialized()
 
 
 def test_examples_in_the_docstrings():
@@ -51,6 +83,25 @@ def test_slurm_is_asked_under_srun_alone():
     assert processes._slurm(step | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_NODELIST": "a1"}) is None
     place = processes._slurm(step | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "a1,b[2-3]"})
     assert place == processes.Place("a1:61447", 2, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"SLURM_STEP_NUM_TASKS": "x"}, "SLURM_STEP_NUM_TASKS is 'x', in a Slurm step; give distributed"),
+        ({"SLURM_STEP_NODELIST": None}, "SLURM_STEP_NODELIST is missing"),
+        ({"SLURM_JOB_ID": "7_1"}, "SLURM_JOB_ID is '7_1'"),
+        ({"SLURM_PROCID": None}, "SLURM_PROCID is missing"),
+        ({"SLURM_PROCID": "2"}, "SLURM_PROCID: 2 is none of 0 … 1"),
+        ({"SLURM_LOCALID": ""}, "SLURM_LOCALID is missing"),
+        ({"SLURM_STEP_TASKS_PER_NODE": None}, "SLURM_STEP_TASKS_PER_NODE is missing"),
+    ],
+)
+def test_what_slurm_says_wrong_is_named(wrong, words):
+    step = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "a1", "SLURM_JOB_ID": "7", "SLURM_PROCID": "0"}
+    step |= {"SLURM_LOCALID": "0", "SLURM_STEP_TASKS_PER_NODE": "2"} | wrong
+    with pytest.raises(UserError, match=words):
+        processes._slurm({name: value for name, value in step.items() if value is not None})
 
 
 def rolls(numbers, count, timeout=1.0, counts=None):
@@ -100,6 +151,7 @@ def test_who_is_missing_at_a_point_of_the_run_is_named(monkeypatch):
         def key_value_dir_get(self, place):
             return [(key, value) for key, value in self.keys.items() if key.startswith(place)]
 
+    jax.devices()  # to make them takes the real coordinator
     coordinator, said = Coordinator(), []
     monkeypatch.setattr(global_state, "client", coordinator)
     monkeypatch.setattr(jax, "process_count", lambda: 4)
