@@ -66,23 +66,35 @@ def _margin(path: Path) -> str:
 
 
 def _section(name: str, part: type[Frozen]) -> str:
-    """A section of keys; that of `objective` has each kind's own keys besides, that of `model` their names."""
+    """A section of keys; that of `model` has the names of each kind's keys besides, that of `objective` the keys."""
     text = [f"\n### {name}\n", _summary(part), "", _table(_rows(part, f"{name}."))]
     if name in PARTS:
-        own = {kind: _own(resolve(kind, *PARTS[name]), PARTS[name][1]) for kind in kinds(*PARTS[name])}
+        classes = {kind: resolve(kind, *PARTS[name]) for kind in kinds(*PARTS[name])}
         if name == "model":
             text += ["", f"| `{name}.kind` | what it is | its own keys |", "|---|---|---|"]
-            text += [f"| `{k}` | {_about(k, name)} | {' '.join(f'`{f}`' for f in own[k])} |" for k in own]
+            text += [f"| `{k}` | {_about(k, name)} | {_names(cls, part)} |" for k, cls in classes.items()]
         else:
-            for kind, names in own.items():
-                cls = resolve(kind, *PARTS[name])
-                rows = [row for field in names for row in _field(cls, field, f"{name}.")]
-                text += [f"\n#### {name}.kind: {kind}\n", _summary(cls), *(["", _table(rows)] if rows else [])]
+            text += [_kind(cls, f"{name}.", classes, part) for cls in classes.values()]
     return "\n".join(text)
 
 
-def _own(cls: type[Frozen], base: type[Frozen]) -> list[str]:
-    return [name for name in cls.model_fields if name not in base.model_fields]
+def _names(cls: type[Frozen], base: type[Frozen]) -> str:
+    return " ".join(f"`{name}`" for name in cls.model_fields if name not in base.model_fields)
+
+
+def _kind(cls: type[Frozen], prefix: str, classes: dict[str, type[Frozen]], base: type[Frozen]) -> str:
+    """The keys of one kind; of one that derives from another kind those that are new or have another default."""
+    kind = next(kind for kind, other in classes.items() if other is cls)
+    parent = next((other for other in cls.__mro__[1:] if other in classes.values()), base)
+    shared = {row for name in parent.model_fields for row in _field(parent, name, prefix)}
+    rows = [
+        row for name in cls.model_fields if name != "kind" for row in _field(cls, name, prefix) if row not in shared
+    ]
+    text = [f"\n#### {prefix}kind: {kind}\n", _summary(cls)]
+    if parent is not base:
+        these = "; these are new or have another default:" if rows else "."
+        text[-1] += f" The keys are those of `{parent.model_fields['kind'].default}`{these}"
+    return "\n".join([*text, "", _table(rows)] if rows else text)
 
 
 def _about(kind: str, part: str) -> str:
@@ -228,7 +240,9 @@ def test_every_recipe_and_objective_is_in_the_table():
 def test_paths_and_names_exist(page):
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text("utf-8")):
         assert target.startswith("https://") or (page.parent / target).exists(), target
+    programs = "".join(path.read_text("utf-8") for path in (ROOT / "jaxpt/cli.py", *(ROOT / "tools").glob("*.*")))
     for word in words_of(page):
+        assert not re.match(r"--[a-z]", word) or word.partition("=")[0].rstrip(",") in programs, f"no option {word}"
         if re.match(r"(configs|jaxpt|tests|tools|\.ci)/", word) and not any(p in word for p in PLACEHOLDERS):
             assert list(ROOT.glob(word)), f"{name(page)}: there is no {word}"
         elif re.fullmatch(r"(jaxpt\.)+[\w.]+", word):
