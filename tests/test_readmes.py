@@ -1,6 +1,6 @@
 """The README pages: short where they must be, nothing in them that does not exist, commands that run.
 
-Parts of `configs/README.md` are made from the code and the recipes: `python tests/test_readmes.py` writes them again.
+Parts of `configs/README.md` are made from the code and the recipes: `python -m tests.test_readmes` writes them again.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ def test_the_front_page_is_short():
 
 def test_generated_parts_are_those_of_the_code():
     page = KEYS.read_text("utf-8")
-    assert page == with_generated(page), "run `python tests/test_readmes.py`, it writes them again"
+    assert page == with_generated(page), "run `python -m tests.test_readmes`, it writes them again"
 
 
 def test_every_recipe_and_objective_is_in_the_table():
@@ -254,7 +254,7 @@ def test_keys_exist(page):
     sections = "|".join(Config.model_fields)
     for word in words_of(page):
         if found := re.match(rf"((?:{sections})(?:\.\w+)*)(?:=.*|:)?$", word):
-            key = re.sub(r"\.\d+\b", ".N", found[1])
+            key = re.sub(r"\.\d+\b", ".N", found[1]).removeprefix("train.phases.N.set.")
             assert key in known_keys() or key in Config.model_fields, f"{name(page)}: there is no key {found[1]}"
 
 
@@ -277,7 +277,8 @@ def test_commands_are_accepted(page):
             known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
             assert set(extras) <= set(known), command
         elif words[0] in ("python", "bash"):
-            source = (ROOT / words[1]).read_text("utf-8")
+            path = f"{words[2].replace('.', '/')}.py" if words[1] == "-m" else words[1]
+            source = (ROOT / path).read_text("utf-8")
             assert all(word in source for word in words[2:] if word.startswith("--")), command
 
 
