@@ -92,7 +92,8 @@ class _Watcher(threading.Thread):
         with self.lock:  # for good: another thread that comes here, or into `deferred`, waits for the end
             threading.Timer(_PATIENCE, os._exit, [128 + number]).start()
             cursor = "\x1b[?25h" if os.isatty(self._stderr) else ""  # a progress bar has hidden it
-            words = f"jaxpt: {signal.Signals(number).name}: stopped" if words is None else words
+            if words is None:
+                words = f"jaxpt: stopped by {signal.Signals(number).name}; re-run the same command to resume"
             os.write(self._stderr, f"{cursor}{words}\n".encode() if words else cursor.encode())
             for callback in reversed(self.leaving):
                 with contextlib.suppress(Exception):  # the process ends all the same
@@ -108,17 +109,29 @@ class _Watcher(threading.Thread):
 _watcher: _Watcher | None = None
 
 
-def _forget() -> None:
-    """In a forked child: the pipe is the parent's."""
+# A forked child has the handlers and the pipe of its parent, which a signal to the child would end: it may come only
+# when they are replaced.
+
+
+def _before_fork() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, NUMBERS)
+
+
+def _after_fork_in_parent() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, NUMBERS)
+
+
+def _after_fork_in_child() -> None:
     global _watcher
     if _watcher is not None:
         _watcher = None
         signal.set_wakeup_fd(-1)
         for number in NUMBERS:
             signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, NUMBERS)
 
 
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
 
 
 def start(exits: bool = True) -> bool:
