@@ -7,6 +7,7 @@ processes are stopped by real signals after a random step.
 import json
 import os
 import random
+import re
 import signal
 import sys
 import time
@@ -56,6 +57,7 @@ def process(path, run_dir, *overrides):
     """What a process of its own does: `jaxpt train`, its output in RUN_DIR.log."""
     os.environ["XLA_FLAGS"] = os.environ["XLA_FLAGS"].replace("device_count=8", "device_count=1")
     sys.stdout = sys.stderr = open(f"{run_dir}.log", "a", buffering=1)  # noqa: SIM115
+    os.dup2(sys.stderr.fileno(), 2)
     from jaxpt import cli
 
     sys.exit(cli.main(["train", str(path), f"run_dir={run_dir}", *overrides]))
@@ -88,6 +90,16 @@ def wait_for_step(started, run_dir, step, since):
     raise AssertionError(f"ended before step {step}:\n{finish(started, run_dir)}")
 
 
+def wait_for_line(started, run_dir, pattern):
+    """Returns when the process has said it."""
+    log = run_dir.with_name(f"{run_dir.name}.log")
+    while started.is_alive():
+        if log.exists() and re.search(pattern, log.read_text(), re.MULTILINE):
+            return
+        time.sleep(0.005)
+    raise AssertionError(f"ended before {pattern}:\n{finish(started, run_dir)}")
+
+
 def assert_a_second_process_is_kept_out(first, path, run_dir):
     """While the first one, which is held, has the run_dir."""
     os.kill(first.pid, signal.SIGSTOP)
@@ -104,6 +116,11 @@ def assert_a_second_process_is_kept_out(first, path, run_dir):
     ("family", "every", "stops"),
     [
         ("gpt2", 1, [(signal.SIGINT, 2, 13), (signal.SIGKILL, 14, 25)]),
+        # While a vocabulary is trained, a step compiled, at the change of phase, and while the end is evaluated.
+        ("gpt2", 4, [
+            (signal.SIGINT, "^training a"), (signal.SIGTERM, "^data: "), (signal.SIGTERM, "^step 11/"),
+            (signal.SIGINT, "^step 30/.*validation"),
+        ]),
         ("t5", 4, [(signal.SIGKILL, 9, 13)]),  # about the change of phase
         ("bert", 4, [(signal.SIGTERM, 5, 25)]),
     ],
@@ -113,13 +130,16 @@ def test_stopped_and_started_again(tmp_path, family, every, stops):
     code, output = finish(start(path, tmp_path / "whole"), tmp_path / "whole")
     assert code == 0, output
     run_dir, stopped_at = tmp_path / f"every-{every}", []
-    for number, first, last in stops:
+    for number, *when in stops:
         # A checkpoint is written beside the steps that follow: kill -9 may come before the first one is whole.
         saved = any(path.name.isdigit() for path in run_dir.glob("checkpoints/*"))
         since = time.time()
         started = start(path, run_dir, f"checkpoint.every={every}")
-        stopped_at.append(random.Random().randint(first, last))
-        wait_for_step(started, run_dir, stopped_at[-1], since)
+        if isinstance(when[0], str):
+            wait_for_line(started, run_dir, when[0])
+        else:
+            stopped_at.append(random.Random().randint(*when))
+            wait_for_step(started, run_dir, stopped_at[-1], since)
         if family == "gpt2" and number == signal.SIGKILL:
             assert_a_second_process_is_kept_out(started, path, run_dir)
         os.kill(started.pid, number)

@@ -1,0 +1,181 @@
+"""Interrupts a small run again and again, at random moments of every stage, and looks at what comes of it.
+
+    python tools/interrupt.py [--each 2] [--seed 0]
+
+One run is started, stopped by a random one of SIGINT and SIGTERM, and resumed, `--each` times in every stage; stages
+before the first step start without prepared data, records and compiled programs, half of the imports without byte
+code. It prints for every signal the stage, the exit code (128 + the signal's number is right), the seconds from the
+signal to the end of the process, and the step of the newest checkpoint; then whether the last state is equal, bit for
+bit, to that of a run that was not interrupted. Exits with 1 where a code or a state is wrong.
+"""
+
+import argparse
+import json
+import os
+import pydoc_data.topics
+import random
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+STEPS, SWITCH = 120, 60
+# A stage begins with the line that matches the first pattern, and ends with the one that matches the second.
+STAGES = {
+    "imports": (None, "^jaxpt train"),
+    "vocabulary": ("^training a", "preparing train"),
+    "records": ("preparing train", "^data: "),
+    "restore": ("^(going on|resuming)", "parameters;"),
+    "compile": ("^data: ", r"^step \d+/"),
+    "steps": (r"^step \d+/", f"^step {SWITCH}/"),
+    "evaluation": (r"^step \d+0/\d+  loss", "validation:"),
+    "save": ("validation:", r"^step \d+/\d+  loss"),
+    "phase change": (f"^step {SWITCH}/", f"^step {SWITCH + 1}/"),
+    "end": (f"^step {STEPS}/.*validation:", None),
+}
+LAST = {"restore": STEPS, "steps": SWITCH - 10, "phase change": SWITCH, "end": STEPS}  # a run further on starts anew
+BEFORE_STEPS = ("imports", "vocabulary", "records", "compile")
+
+
+def command(folder, run_dir):
+    phases = f"[{{steps: {SWITCH}, set: {{data.length: 16}}}}, {{set: {{data.length: 32}}}}]"
+    return [
+        sys.executable, "-m", "jaxpt", "train", str(ROOT / "configs/smoke/bert_tiny.yaml"), f"run_dir={run_dir}",
+        f"data.path={folder}/corpus.txt", f"data.cache_dir={folder}/cache", "data.batch_size=16", "model.layers=1",
+        f"train.phases={phases}", f"train.steps={STEPS}", "train.eval_every=20", "train.log_every=1",
+        "train.eval_examples=2000", "checkpoint.every=10", "optimizer.schedule.warmup_steps=10",
+    ]  # fmt: skip
+
+
+def start(folder, run_dir, cold_imports=False):
+    environment = os.environ | {
+        "XDG_CACHE_HOME": f"{folder}/cache", "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT), "COLUMNS": "200",
+    }  # fmt: skip
+    if cold_imports:
+        environment |= {"PYTHONPYCACHEPREFIX": tempfile.mkdtemp(dir=folder)}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(command(folder, run_dir), env=environment, cwd=folder, **pipes)
+
+
+class Output(threading.Thread):
+    """Reads what a process says; `times` has the moment of each line."""
+
+    def __init__(self, started):
+        super().__init__(daemon=True)
+        self.stream, self.lines, self.times = started.stdout, [], []
+        self.start()
+
+    def run(self):
+        for line in self.stream:
+            self.times.append(time.monotonic())
+            self.lines.append(line.rstrip())
+
+    def find(self, pattern, after=0):
+        """The index of the first line that matches, None where there is none."""
+        lines = enumerate(list(self.lines))
+        return next((i for i, line in lines if i >= after and re.search(pattern, line)), None)
+
+
+def durations(output, begun, ended):
+    """{stage: seconds} of an uninterrupted run."""
+    found = {}
+    for stage, (first, last) in STAGES.items():
+        at = None if first is None else output.find(first)
+        begin = begun if first is None else None if at is None else output.times[at]
+        end = None if last is None else output.find(last, (-1 if at is None else at) + 1)
+        if begin is not None:
+            found[stage] = (ended if end is None else output.times[end]) - begin
+    return found
+
+
+def interrupt(folder, run_dir, stage, seconds, rng):
+    """Starts or resumes the run and sends a signal in a stage.
+
+    Returns:
+      (signal, or None where the run ended before; exit code; seconds from the signal to the end; output).
+    """
+    started = start(folder, run_dir, cold_imports=stage == "imports" and rng.random() < 0.5)
+    output, pattern = Output(started), STAGES[stage][0]
+    while pattern is not None and output.find(pattern) is None and started.poll() is None:
+        time.sleep(0.005)
+    time.sleep(rng.random() * seconds)
+    number = rng.choice((signal.SIGINT, signal.SIGTERM))
+    if started.poll() is not None:
+        return None, started.returncode, 0.0, output
+    sent = time.monotonic()
+    started.send_signal(number)
+    code = started.wait(timeout=120)
+    output.join(5)
+    return number, code, time.monotonic() - sent, output
+
+
+def standing(run_dir):
+    steps = [int(path.name) for path in Path(run_dir).glob("checkpoints/*") if path.name.isdigit()]
+    return max(steps, default=0)
+
+
+def final(run_dir):
+    """The arrays of the last checkpoint as bytes."""
+    program = (
+        "import sys, json, hashlib, jax, numpy as np\nsys.path.insert(0, sys.argv[2])\nfrom tests.runs import final\n"
+        f"leaves = jax.tree.leaves(final(__import__('pathlib').Path(sys.argv[1]), {STEPS}))\n"
+        "print(json.dumps([hashlib.sha256(np.asarray(x).tobytes()).hexdigest() for x in leaves]))"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(run_dir), str(ROOT)], capture_output=True, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--each", type=int, default=2, help="signals in each stage (2)")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    rng, wrong, waits = random.Random(arguments.seed), [], []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        text = " ".join("\n".join(pydoc_data.topics.topics.values()).split())
+        lines = [text[at : at + 400] for at in range(0, 400_000, 400)]
+        (folder / "corpus.txt").write_text("\n".join(lines))
+        begun = time.monotonic()
+        whole = start(folder, folder / "whole")
+        output = Output(whole)
+        if whole.wait() != 0:
+            raise SystemExit("\n".join(output.lines))
+        times = durations(output, begun, time.monotonic())
+        print("uninterrupted, seconds of each stage:", {k: round(v, 2) for k, v in times.items()}, flush=True)
+        for stage in [stage for stage in STAGES for _ in range(arguments.each)]:
+            if stage in BEFORE_STEPS:
+                shutil.rmtree(folder / "cache", ignore_errors=True)
+            if stage in BEFORE_STEPS or standing(folder / "run") >= LAST.get(stage, STEPS - 40):
+                shutil.rmtree(folder / "run", ignore_errors=True)
+            number, code, seconds, output = interrupt(folder, folder / "run", stage, times.get(stage, 1.0), rng)
+            named = "ended before" if number is None else signal.Signals(number).name
+            print(f"{stage:13} {named:12} exit {code:4}  {seconds:6.2f} s  step {standing(folder / 'run'):4}  "
+                  f"{output.lines[-1] if output.lines else ''}"[:170], flush=True)  # fmt: skip
+            if number is not None:
+                waits.append(seconds)
+                if code != 128 + number:
+                    wrong.append((stage, code, output.lines[-5:]))
+        last = start(folder, folder / "run")
+        output = Output(last)
+        code = last.wait()
+        if code != 0:
+            wrong.append(("last", code, output.lines[-5:]))
+        equal = final(folder / "run") == final(folder / "whole")
+    quick = sum(wait <= 2 for wait in waits)
+    print(f"{len(waits)} signals; reaction: median {statistics.median(waits):.2f} s, longest {max(waits):.2f} s, "
+          f"within 2 s {quick} of {len(waits)}; final state bit-equal: {equal}")  # fmt: skip
+    for found in wrong:
+        print("WRONG", *found)
+    return 1 if wrong or not equal else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
