@@ -146,6 +146,9 @@ def write(
 
     Returns:
       The files.
+
+    Raises:
+      UserError: a tensor holds NaN or infinity, or does when it is converted: float16 ends at 65,504.
     """
     shards: list[dict[str, tuple[int, int]]] = [{}]
     end = 0
@@ -173,7 +176,10 @@ def write(
             for name in shard:
                 got, tensor = next(remaining)
                 assert got == name, (got, name)
-                stream.write(np.ascontiguousarray(tensor, announced[name][1]).tobytes())
+                dtype = np.dtype(announced[name][1])
+                with np.errstate(over="ignore"):
+                    stored = np.ascontiguousarray(tensor, dtype)
+                stream.write(finite(f"{name} as {dtype}", stored).tobytes())
     if count > 1:
         places = {name: file for file, shard in zip(files, shards, strict=True) for name in shard}
         total = sum(max(stop for _, stop in shard.values()) for shard in shards)

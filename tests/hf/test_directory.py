@@ -264,6 +264,14 @@ def test_a_tensor_that_is_not_finite_is_named(bert, tmp_path, dtype, value):
         hf.load(tmp_path, partial=True)
 
 
+def test_a_tensor_that_is_too_large_for_its_type_is_not_written(bert, tmp_path):
+    model, params = bert
+    params["embed_norm"]["scale"][2] = 1e5
+    with pytest.raises(UserError, match=r"weights: bert\.embeddings\.LayerNorm\.weight as float16 is not finite"):
+        hf.save(tmp_path, model, params, dtype=np.float16)
+    hf.save(tmp_path, model, params, dtype="bfloat16")
+
+
 def test_two_files_with_one_name_are_refused(bert, tmp_path):
     hf.save(tmp_path, *bert, shard_bytes=10_000)
     first, second, *_ = sorted(tmp_path.glob("*.safetensors"))
