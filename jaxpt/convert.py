@@ -53,7 +53,8 @@ def import_weights(
       report: is given lines for the user.
 
     Raises:
-      UserError: `out` exists, `source` holds no model that we have, or the outputs differ. Nothing is left behind.
+      UserError: `out` exists, `source` holds no model that we have, a tensor of it is not finite, nothing of it fits
+        (with `partial`), or the outputs differ. Nothing is left behind.
     """
     source, out = Path(source), Path(out)
     if out.exists():
@@ -96,8 +97,8 @@ def export(
       report: is given lines for the user.
 
     Raises:
-      UserError: `out` exists, there is no checkpoint, Hugging Face has no such architecture, or the outputs differ.
-        Nothing is left behind.
+      UserError: `out` exists, there is no checkpoint, it is damaged or not of the model in config.yaml, a parameter is
+        not finite, Hugging Face has no such architecture, or the outputs differ. Nothing is left behind.
     """
     out = Path(out)
     if out.exists():

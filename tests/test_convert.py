@@ -13,6 +13,7 @@ from jaxpt import convert, hf
 from jaxpt.cli import main
 from jaxpt.data import tokenizers
 from jaxpt.errors import UserError
+from jaxpt.hf import files, verify
 from jaxpt.hf.verify import Difference
 from jaxpt.train import checkpoint, initial, run_dir, state, weights
 from tests import families
@@ -82,6 +83,26 @@ def test_nothing_is_left_behind_where_an_import_fails(texts, tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["hf"]
     assert main(["import", str(tmp_path / "hf"), str(tmp_path / "hf")]) == 2
     assert "exists already" in capsys.readouterr().err
+
+
+def test_a_partial_import_of_nothing_is_an_error(texts, tmp_path, capsys):
+    made(tmp_path / "hf", "bert", texts)
+    known = {f"foo.{name}": x for name, x in files.Tensors(tmp_path / "hf").items()}
+    files.write(tmp_path / "hf", {name: (x.shape, x.dtype) for name, x in known.items()}, known.items())
+    assert main(["import", str(tmp_path / "hf"), str(tmp_path / "run"), "--partial"]) == 2
+    assert "no parameter is there, the model would be random: foo.bert" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["hf"]
+
+
+@pytest.mark.parity
+def test_verify_names_what_is_not_finite(tmp_path):
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    model, params = fresh(model_config("bert"))
+    hf.save(tmp_path, model, params)
+    params["mlm_head"]["bias"][3] = np.nan
+    with pytest.raises(UserError, match="weights: mlm_head/bias is not finite"):
+        verify.verify(tmp_path, model, params)
 
 
 @pytest.mark.slow
@@ -201,6 +222,13 @@ def test_a_new_head_has_to_be_asked_for(texts, tmp_path):
     begun, _, said = start(tmp_path / "hf", partial=True)
     jax.tree.map(np.testing.assert_array_equal, params["encoder"], begun.params["encoder"])
     assert any(line.startswith("  new: ") and "next_sentence_head" in line for line in said)
+
+
+def test_a_start_from_which_nothing_is_taken_is_an_error(texts, tmp_path):
+    made(tmp_path / "hf", "gpt2", texts)
+    said = r"init_from\.partial: .*hf: none of its parameters fits this model, .* it has token_embed/table, "
+    with pytest.raises(UserError, match=said):
+        start(tmp_path / "hf", model={"embed_dim": 16, "max_positions": 8}, partial=True, vocabulary="first")
 
 
 def run_of(path, family, texts):

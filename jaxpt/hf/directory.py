@@ -29,22 +29,24 @@ class Source:
     directory: Path
     family: Family
     config: ModelConfig
-    tensors: Mapping[str, np.ndarray]
+    tensors: files.Tensors
     table: mapping.Table
     found: mapping.Found
 
     def pieces(self) -> Iterator[tuple[str, int | None, np.ndarray]]:
         """(our path, layer or None, array), a tensor at a time; see `mapping.pieces`."""
-        return mapping.pieces(self.tensors, self.found, self.table, self.config)
+        try:
+            yield from mapping.pieces(self.tensors, self.found, self.table, self.config)
+        except UserError as error:
+            raise UserError(f"{self.directory}: {error}") from None
 
     def dtypes(self) -> dict[str, np.dtype]:
         """{our path: dtype of its tensors}; paths that the files lack are left out."""
-        dtypes: Mapping[str, Any] = self.tensors.dtypes  # type: ignore[attr-defined]
         out = {}
         for row in self.table.rows:
             names = [n for n in self.found.names if n == row.theirs or _of_layer(row.theirs, n)]
             if names:
-                out |= dict.fromkeys(row.paths, np.dtype(dtypes[self.found.names[names[0]]]))
+                out |= dict.fromkeys(row.paths, self.tensors.dtypes[self.found.names[names[0]]])
         return out
 
 
@@ -64,7 +66,8 @@ def open_directory(
 
     Raises:
       UserError: no such directory, an unknown model_type, an option that we do not have, or, unless `partial`, a tensor
-        that is missing, left over or misshapen.
+        that is missing, left over or misshapen; always where a weight is of an integer, complex or quantized type, and
+        with `partial` where no tensor fits. `Source.pieces` refuses a tensor with NaN or infinity in it.
     """
     path = Path(directory)
     given = _read_json(path / "config.json")
@@ -80,6 +83,11 @@ def open_directory(
         found = mapping.find(tensors.shapes, table, config)
         if not partial:
             found.complain(config)
+        elif not mapping.any_whole(found, table, config):
+            raise UserError(f"weights: no parameter is there, the model would be random: {found.why(config)}")
+        for name in found.names.values():
+            if kind := tensors.others.get(name):
+                raise UserError(f"weights: {name} is of type {kind}, weights are of {', '.join(files.TYPES)}")
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     return Source(path, family, config, tensors, table, found)
@@ -100,7 +108,7 @@ def load(
       (model, params): a module of `jaxpt.models`, and NumPy arrays as `base.init` would arrange them.
 
     Raises:
-      UserError: as `open_directory`, and where tensors differ that the configuration ties.
+      UserError: as `open_directory`, and where a tensor is not finite or two differ that the configuration ties.
 
     Example: `model, params = jaxpt.hf.load("gpt2")`, then
     `model.apply({"params": params}, tokens, method="decode")` gives hidden states.

@@ -1,4 +1,7 @@
-"""Tensor files: safetensors, sharded or not, and PyTorch's .bin. A tensor is read, or written, when its turn comes."""
+"""Tensor files: safetensors, sharded or not, and PyTorch's .bin. A tensor is read, or written, when its turn comes.
+
+The safetensors package checks and reads its files. It has no way to write one a tensor at a time, so `write` does.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,13 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from safetensors import SafetensorError, safe_open
 
 from jaxpt.errors import UserError
 
 SHARD_BYTES = 5 * 10**9
-# Names of the format's types. https://github.com/huggingface/safetensors#format
-TYPES = {
-    "F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16,
-    "I64": np.int64, "I32": np.int32, "I16": np.int16, "I8": np.int8, "U8": np.uint8, "BOOL": np.bool_,
-}  # fmt: skip
+# The types that weights can have, by the format's names. https://github.com/huggingface/safetensors#format
+TYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
 NAMES = {np.dtype(dtype): name for name, dtype in TYPES.items()}
 
 
@@ -28,40 +29,43 @@ class Tensors(Mapping[str, np.ndarray]):
 
     Attributes:
       shapes: {name: shape}.
-      dtypes: {name: NumPy dtype}.
+      dtypes: {name: NumPy dtype} of those of a type that weights can have.
+      others: {name: type in the file's words} of the other ones, such as indices, masks and quantized weights.
     """
 
     def __init__(self, directory: Path) -> None:
         """Opens the directory's weights.
 
         Raises:
-          UserError: there are none, a shard is missing or damaged, or torch is needed and absent.
+          UserError: there are none, a shard is missing or damaged, two hold tensors of one name, or torch is needed and
+            absent.
         """
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.dtypes: dict[str, np.dtype] = {}
+        self.others: dict[str, str] = {}
         self._open: dict[str, Any] = {}
         paths = _weight_files(directory)
         for path in paths:
             (self._add_bin if path.suffix == ".bin" else self._add_safetensors)(path)
 
     def _add_safetensors(self, path: Path) -> None:
-        # Not the safetensors package: it maps the file, and every page that was read counts as memory of the process.
         try:
-            with open(path, "rb") as file:
-                length = int.from_bytes(file.read(8), "little")
-                header = json.loads(file.read(length))
-            header.pop("__metadata__", None)
-            whole = 8 + length + max(entry["data_offsets"][1] for entry in header.values()) == path.stat().st_size
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, MemoryError, OverflowError):
-            whole = False
-        if not whole:
-            raise UserError(f"{path}: not a whole safetensors file")
-        for name, entry in header.items():
-            if entry["dtype"] not in TYPES:
-                raise UserError(f"{path}: {name}: type {entry['dtype']} is not supported")
-            self.shapes[name] = tuple(entry["shape"])
-            self.dtypes[name] = np.dtype(TYPES[entry["dtype"]])
-            self._open[name] = (path, 8 + length + entry["data_offsets"][0])
+            with safe_open(path, "numpy") as file:
+                for name in file.keys():  # noqa: SIM118 (it is no mapping)
+                    header = file.get_slice(name)
+                    kind = header.get_dtype()
+                    self._add(path, name, header.get_shape(), TYPES.get(kind), kind, path)
+        except (SafetensorError, OSError, UnicodeError) as error:
+            raise UserError(f"{path}: not a whole safetensors file: {error}") from None
+
+    def _add(self, path: Path, name: str, shape: Iterable[int], dtype: Any, kind: str, source: Any) -> None:
+        if name in self.shapes:
+            raise UserError(f"{path}: holds {name}, which another file of {path.parent} holds too")
+        self.shapes[name], self._open[name] = tuple(shape), source
+        if dtype is None:
+            self.others[name] = kind
+        else:
+            self.dtypes[name] = np.dtype(dtype)
 
     def _add_bin(self, path: Path) -> None:
         try:
@@ -74,18 +78,20 @@ class Tensors(Mapping[str, np.ndarray]):
             tensors = torch.load(path, map_location="cpu", mmap=archive, weights_only=True)
         except (RuntimeError, pickle.UnpicklingError, EOFError, OSError):
             raise UserError(f"{path}: not a whole file of torch's weights") from None
+        if not isinstance(tensors, Mapping) or not all(isinstance(x, torch.Tensor) for x in tensors.values()):
+            raise UserError(f"{path}: holds other things than tensors by name; wants a model's state_dict")
+        known = {str(np.dtype(dtype)): dtype for dtype in TYPES.values()}
         for name, tensor in tensors.items():
-            self.shapes[name] = tuple(tensor.shape)
-            self.dtypes[name] = np.dtype(str(tensor.dtype).removeprefix("torch."))
-            self._open[name] = tensor
+            kind = str(tensor.dtype).removeprefix("torch.")
+            self._add(path, name, tensor.shape, known.get(kind), kind, tensor)
 
     def __getitem__(self, name: str) -> np.ndarray:
         source = self._open[name]
-        if isinstance(source, tuple):
-            path, offset = source
-            count = int(np.prod(self.shapes[name], dtype=np.int64))
-            return np.fromfile(path, self.dtypes[name], count, offset=offset).reshape(self.shapes[name])
-        if self.dtypes[name] == np.dtype(ml_dtypes.bfloat16):  # which NumPy does not know by itself
+        if isinstance(source, Path):
+            # Opened for each tensor: an open file is mapped, and pages that were read count as the process's memory.
+            with safe_open(source, "numpy") as file:
+                return file.get_tensor(name)
+        if self.dtypes.get(name) == np.dtype(ml_dtypes.bfloat16):  # which NumPy does not know by itself
             import torch
 
             return source.contiguous().view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
@@ -96,6 +102,14 @@ class Tensors(Mapping[str, np.ndarray]):
 
     def __len__(self) -> int:
         return len(self.shapes)
+
+
+def finite(name: str, x: np.ndarray) -> np.ndarray:
+    """The tensor itself; raises UserError where it holds NaN or infinity, as no model does that can be used."""
+    with np.errstate(invalid="ignore"):
+        if x.size and not (np.isfinite(x.min()) and np.isfinite(x.max())):  # both are NaN where anything is
+            raise UserError(f"weights: {name} is not finite: it holds NaN or infinity")
+    return x
 
 
 def _weight_files(directory: Path) -> list[Path]:
@@ -132,6 +146,9 @@ def write(
 
     Returns:
       The files.
+
+    Raises:
+      UserError: a tensor holds NaN or infinity, or does when it is converted: float16 ends at 65,504.
     """
     shards: list[dict[str, tuple[int, int]]] = [{}]
     end = 0
@@ -159,7 +176,10 @@ def write(
             for name in shard:
                 got, tensor = next(remaining)
                 assert got == name, (got, name)
-                stream.write(np.ascontiguousarray(tensor, announced[name][1]).tobytes())
+                dtype = np.dtype(announced[name][1])
+                with np.errstate(over="ignore"):
+                    stored = np.ascontiguousarray(tensor, dtype)
+                stream.write(finite(f"{name} as {dtype}", stored).tobytes())
     if count > 1:
         places = {name: file for file, shard in zip(files, shards, strict=True) for name in shard}
         total = sum(max(stop for _, stop in shard.values()) for shard in shards)

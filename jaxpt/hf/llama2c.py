@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxpt.errors import UserError
-from jaxpt.hf import mapping
+from jaxpt.hf import files, mapping
 from jaxpt.models.llama import LlamaConfig
 
 BLOCK = "decoder/segment_0/block_0"
@@ -41,7 +41,7 @@ class Checkpoint:
         for path, tensor in self.tensors.items():
             layers: list[int | None] = list(range(len(tensor))) if path.startswith(BLOCK) else [None]
             for layer in layers:
-                x = np.array(tensor if layer is None else tensor[layer])
+                x = files.finite(path, np.array(tensor if layer is None else tensor[layer]))
                 if path.endswith(("query/kernel", "key/kernel")):
                     x = _halves(x, self.config.width)
                 x = x.T if path.endswith("/kernel") else x

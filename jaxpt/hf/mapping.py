@@ -20,6 +20,7 @@ from flax import traverse_util
 
 from jaxpt.config import ModelConfig
 from jaxpt.errors import UserError
+from jaxpt.hf import files
 from jaxpt.models import base
 
 TRANSFORMS = {"identity": lambda x: x, "transpose": np.transpose}  # each is its own inverse
@@ -77,11 +78,14 @@ class Found:
         """Raises UserError where anything is missing, misshapen or left over."""
         if self.missing:
             raise UserError(f"weights: {_some(self.missing)} {'is' if len(self.missing) == 1 else 'are'} missing")
+        if self.misshapen or self.left_over:
+            raise UserError(f"weights: {self.why(config)}")
+
+    def why(self, config: ModelConfig) -> str:
+        """Why tensors that are there are not taken, of those that are misshapen or else left over."""
         if self.misshapen:
-            raise UserError(f"weights: {self.misshapen[0]}" + _more(len(self.misshapen) - 1))
-        if self.left_over:
-            known = f"not known in a {config.kind} of this configuration"
-            raise UserError(f"weights: {_some(self.left_over)} {known}")
+            return self.misshapen[0] + _more(len(self.misshapen) - 1)
+        return f"{_some(self.left_over) or 'nothing'} not known in a {config.kind} of this configuration"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,7 +159,8 @@ def to_hf(params: Mapping[str, Any], table: Table, config: ModelConfig, *, tied:
     expected = places(config, table)
     _same_names(set(flat), set(expected), "parameter")
     for path, place in expected.items():
-        _same_shape(path, flat[path].shape, place.shape)
+        if (got := tuple(flat[path].shape)) != place.shape:
+            raise UserError(f"weights: {path} has shape {got}, this configuration wants {place.shape}")
     state = dict(tensors(flat, table, config))
     for row in table.rows if tied else ():
         for name in row.tied:
@@ -267,6 +272,12 @@ def find(shapes: Mapping[str, tuple[int, ...]], table: Table, config: ModelConfi
     )
 
 
+def any_whole(found: Found, table: Table, config: ModelConfig) -> bool:
+    """Whether one parameter at least is there, with all its layers."""
+    rows = ({row.theirs.format(layer=n) for n in _layers(row, places(config))} for row in table.rows)
+    return any(names <= found.names.keys() for names in rows)
+
+
 def pieces(
     state: Mapping[str, Any], found: Found, table: Table, config: ModelConfig
 ) -> Iterator[tuple[str, int | None, np.ndarray]]:
@@ -282,9 +293,13 @@ def pieces(
       (our path, layer or None for a parameter without layers, array in the shape of storage).
 
     Raises:
-      UserError: a tensor differs from one that it is tied to, or one that must be zero is not.
+      UserError: a tensor holds NaN or infinity, differs from one that it is tied to, or is not zero and must be.
     """
     expected = places(config)
+
+    def read(name: str) -> np.ndarray:
+        return files.finite(found.names[name], np.asarray(state[found.names[name]]))
+
     for row in table.rows:
         layered = "{layer}" in row.theirs
         widths = [expected[path].stripped(config.vocab_size)[-1] for path in row.paths]
@@ -293,9 +308,9 @@ def pieces(
             name = row.theirs.format(layer=layer)
             if name not in found.names:
                 continue
-            x = _read(state, found.names[name])
+            x = read(name)
             for tied in (tied.format(layer=layer) for tied in row.tied):
-                if tied in found.names and not np.array_equal(_read(state, found.names[tied]), x):
+                if tied in found.names and not np.array_equal(read(tied), x):
                     raise UserError(f"weights: {tied} and {name} differ, this configuration ties them")
             x = x.reshape(joined_shape[::-1] if row.transform == "transpose" else joined_shape)
             parts = np.split(TRANSFORMS[row.transform](x), np.cumsum(widths)[:-1], axis=-1)
@@ -304,7 +319,7 @@ def pieces(
                 padding = [(0, stored - size) for stored, size in zip(full, part.shape, strict=True)]
                 yield path, index if layered else None, np.pad(part, padding)
     for name in table.zeros:
-        if name in found.names and np.any(_read(state, found.names[name])):
+        if name in found.names and np.any(read(name)):
             raise UserError(f"weights: {name} is not zero, which is not supported")
 
 
@@ -364,17 +379,8 @@ def _spelled(names: Mapping[str, Any], table: Table, wanted: Mapping[str, Any]) 
     return there
 
 
-def _read(state: Mapping[str, Any], name: str) -> np.ndarray:
-    return np.asarray(state[name])
-
-
 def _strip(x: np.ndarray, axes: tuple[str, ...], vocab_size: int) -> np.ndarray:
     return x[tuple(slice(vocab_size) if axis == "vocab" else slice(None) for axis in axes)]
-
-
-def _same_shape(name: str, got: tuple[int, ...], want: tuple[int, ...]) -> None:
-    if tuple(got) != tuple(want):
-        raise UserError(f"weights: {name} has shape {tuple(got)}, this configuration wants {tuple(want)}")
 
 
 def _same_names(got: set[str], want: set[str], what: str) -> None:

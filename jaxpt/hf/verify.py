@@ -17,9 +17,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import traverse_util
 
 from jaxpt.errors import UserError
 from jaxpt.hf.directory import family_of, load
+from jaxpt.hf.files import finite
 from jaxpt.models.stack import layer_inputs
 from jaxpt.parallel import compiler
 
@@ -218,7 +220,7 @@ def verify(directory: str | Path, model: nn.Module | None = None, params: Any = 
       {output: difference}.
 
     Raises:
-      UserError: torch or transformers is not installed.
+      UserError: torch or transformers is not installed, or a parameter is not finite.
     """
     try:
         import torch
@@ -229,6 +231,8 @@ def verify(directory: str | Path, model: nn.Module | None = None, params: Any = 
         model, params = load(directory)
     model = model.config.model_copy(update={"dtype": "float32"}).build()
     params = jax.tree.map(lambda x: np.asarray(x, np.float32), params)
+    for path, x in traverse_util.flatten_dict(params, sep="/").items():
+        finite(path, x)
     their_class = getattr(transformers, family_of(model.config).class_of(model.config))
     torch_model = their_class.from_pretrained(directory, dtype=torch.float32).eval()
     inputs = batch(model.config)

@@ -1,8 +1,10 @@
 """Checkpoints of a run: Orbax, asynchronous, atomic; what is kept, restored, branched from.
 
 `RUN_DIR/checkpoints/STEP/` holds `state` (parameters, optimizer state, average, step, what goes from batch to batch)
-and `meta` (the data's fingerprint), each with its files' checksums. A directory without Orbax's commit mark is a save
-that was cut off: it is never read.
+and `meta` (the data's fingerprint). Each has its files' checksums, which also name the step and the run: the run's id
+is random, and kept in `checkpoints/run_id` from its first save on. Nothing is read before all of that is compared, so a
+file that was altered, a checkpoint that was renamed and one of another run are found. A run_dir may be moved or copied.
+A directory without Orbax's commit mark is a save that was cut off: it is never read.
 """
 
 from __future__ import annotations
@@ -12,19 +14,22 @@ import dataclasses
 import json
 import logging
 import os
+import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
+from flax import traverse_util
 from orbax.checkpoint import checkpoint_managers as policies
 
 from jaxpt import disk
 from jaxpt.config import CheckpointConfig
 from jaxpt.errors import UserError
 from jaxpt.train import checksums
+from jaxpt.train.run_dir import write_text
 from jaxpt.train.state import Setup, State, size
 
 
@@ -34,15 +39,21 @@ def _is_news(record: logging.LogRecord) -> bool:
     return not (said_twice and "orbax" in record.pathname)
 
 
+RUN_ID = "run_id"
+"""The file with the run's id, beside its checkpoints."""
+
 logging.getLogger("absl").addFilter(_is_news)
 
 
 class _Hashed:
     """A handler that hashes its files when all are written, before Orbax commits the checkpoint."""
 
+    of: dict[str, Any] | None = None
+    """Run and step of the save under way; the primary process's, which writes the checksums."""
+
     def finalize(self, directory: Any) -> None:
         super().finalize(directory)  # type: ignore[misc]
-        checksums.write(Path(directory))
+        checksums.write(Path(directory), self.of)
 
 
 class _StateHandler(_Hashed, ocp.StandardCheckpointHandler):
@@ -89,7 +100,7 @@ class Checkpoints:
             read_only=read_only,
         )
         self._drop_unreadable_figures(read_only)
-        handlers = {"state": _StateHandler(), "meta": _MetaHandler()}
+        self._handlers = handlers = {"state": _StateHandler(), "meta": _MetaHandler()}
         registry = ocp.handlers.DefaultCheckpointHandlerRegistry()
         registry.add("state", ocp.args.StandardSave, handlers["state"])
         registry.add("state", ocp.args.StandardRestore, handlers["state"])
@@ -146,16 +157,31 @@ class Checkpoints:
         return step
 
     def damage(self, step: int) -> str | None:
-        """The first file of a checkpoint that is missing or altered, and how; None where it is whole."""
-        parts = () if step in self._whole else ("meta", "state")
-        directory = self.directory / str(step)
-        found = next(filter(None, (checksums.damage(directory / part, self._contents) for part in parts)), None)
-        if found is None:
-            self._whole.add(step)
-        return found
+        """What is wrong with a checkpoint: the first file that is missing or altered, or that is not of this step and
+        run; None where it is whole."""
+        if step in self._whole:
+            return None
+        for part in (self.directory / str(step) / name for name in ("meta", "state")):
+            found = checksums.damage(part, self._contents) or self._misplaced(part, step)
+            if found is not None:
+                return found
+        self._whole.add(step)
+        return None
 
-    def _check(self, step: int) -> None:
-        """Raises UserError where a checkpoint is damaged."""
+    def _misplaced(self, part: Path, step: int) -> str | None:
+        """What a part of a checkpoint belongs to, where that is not this step of this run."""
+        of, file = checksums.owner(part), self.directory / RUN_ID
+        if of is None:
+            return f"{part / checksums.NAME} is altered: it names no step and no run"
+        if of["step"] != step:
+            return f"{part} is of step {of['step']}, not {step}: it was renamed, or put in another's place"
+        if not file.is_file():
+            return f"{file} is missing: it holds the run's id, which is {of['run']} by {part / checksums.NAME}"
+        run = file.read_text(encoding="utf-8").strip()
+        return None if of["run"] == run else f"{part} is of another run: {of['run']}, the id in {file} is {run}"
+
+    def check(self, step: int) -> None:
+        """Raises UserError where a checkpoint is not whole, or not of this step and run."""
         found = self.damage(step)
         if found is not None:
             others = ", ".join(str(other) for other in self.steps() if other != step) or "none"
@@ -174,7 +200,11 @@ class Checkpoints:
             return
         args = ocp.args.Composite(state=ocp.args.StandardSave(_tree(state)), meta=ocp.args.JsonSave(meta))
         metrics = None if validation_loss is None else {"validation_loss": float(validation_loss)}
-        with self._saving():  # Orbax raises here what went wrong in the save before
+        with self._saving():
+            self._manager.wait_until_finished()  # raises what went wrong in the save before
+            if is_primary():
+                for handler in self._handlers.values():
+                    handler.of = {"run": run_id(self.directory), "step": step}
             self._manager.save(step, args=args, metrics=metrics)
 
     @contextlib.contextmanager
@@ -192,34 +222,42 @@ class Checkpoints:
 
     def meta(self, step: int) -> dict[str, Any]:
         """What was kept beside the state of `step`."""
-        self._check(step)
+        self.check(step)
         return self._manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore())).meta
 
     def restore(self, setup: Setup, step: int) -> State:
         """The state of `step`, each array placed where the setup wants it, on any mesh."""
-        self._check(step)
-        if self._manager.item_metadata(step).state["opt_state"] is None:
+        self.check(step)
+        saved, wanted = self._manager.item_metadata(step).state, setup.placed_shapes()
+        if saved["opt_state"] is None:
             run_dir = self.directory.parent
             raise UserError(
                 f"{run_dir}: holds imported weights alone, no run to go on with; "
                 f"start one from them: init_from.path={run_dir} run_dir=…"
             )
-        wanted = ocp.args.StandardRestore(_tree(setup.placed_shapes()))
-        return State(**self._manager.restore(step, args=ocp.args.Composite(state=wanted)).state)
+        compare_model(self.directory / str(step), saved["params"], wanted.params)
+        args = ocp.args.Composite(state=ocp.args.StandardRestore(_tree(wanted)))
+        state = State(**self._manager.restore(step, args=args).state)
+        compare_step(self.directory / str(step), state.step)
+        return state
 
     def restore_params(self, setup: Setup, step: int) -> Any:
         """The parameters alone of `step` (their average where the checkpoint has one)."""
-        self._check(step)
+        self.check(step)
+        directory, wanted = self.directory / str(step), setup.placed_shapes()
         saved = self._manager.item_metadata(step).state
         key = "ema" if saved["ema"] is not None else "params"
-        target = {key: setup.placed_shapes().params}
+        compare_model(directory, saved[key], wanted.params)
+        target = {"step": wanted.step, key: wanted.params}
         args = ocp.args.PyTreeRestore(
             item=target,
             restore_args=ocp.checkpoint_utils.construct_restore_args(target),
             partial_restore=True,
         )
         with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
-            return reader.restore(self.directory / str(step) / "state", args=args)[key]
+            restored = reader.restore(directory / "state", args=args)
+        compare_step(directory, restored["step"])
+        return restored[key]
 
     def wait(self) -> None:
         """Returns when the last save is whole on the disk."""
@@ -236,6 +274,46 @@ def _tree(state: State) -> dict[str, Any]:
     """A state by its fields; `carry` is on the disk where there is one alone."""
     fields = {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
     return {name: value for name, value in fields.items() if name != "carry" or value is not None}
+
+
+def run_id(directory: Path) -> str:
+    """The id of the run whose checkpoints are in a directory; it gets a new one where it has none.
+
+    Args:
+      directory: `RUN_DIR/checkpoints`.
+    """
+    file = directory / RUN_ID
+    if not file.is_file():
+        write_text(file, secrets.token_hex(8) + "\n")
+    return file.read_text(encoding="utf-8").strip()
+
+
+def compare_model(directory: Path, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Raises UserError where a checkpoint's parameters have not the names and shapes of a model's.
+
+    Args:
+      directory: the checkpoint, for the message.
+      saved: its parameters; arrays, or anything with a shape.
+      wanted: those of the model.
+    """
+    there, here = (
+        {path: tuple(x.shape) for path, x in traverse_util.flatten_dict(tree, sep="/").items()}
+        for tree in (saved, wanted)
+    )
+    differing = [path for path in here | there if here.get(path) != there.get(path)]
+    if differing:
+        shapes = (f"shape {side[differing[0]]}" if differing[0] in side else "no place" for side in (there, here))
+        more = f" (and {len(differing) - 1} more)" if len(differing) > 1 else ""
+        raise UserError(
+            f"{directory}: holds another model than the configuration: {differing[0]} has {next(shapes)} there, "
+            f"{next(shapes)} here{more}; was config.yaml edited, or a model.… key changed?"
+        )
+
+
+def compare_step(directory: Path, saved: Any) -> None:
+    """Raises UserError where the step in a checkpoint's state is not the one that its directory is named after."""
+    if int(saved) != int(directory.name):
+        raise UserError(f"{directory}: its state is that of step {int(saved)}: the directory was renamed")
 
 
 def disk_need(setup: Setup, config: CheckpointConfig) -> int:

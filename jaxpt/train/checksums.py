@@ -9,20 +9,25 @@ import hashlib
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 NAME = "checksums.json"
-"""The file, in the directory that it describes: {file: [bytes, BLAKE2b]}."""
+"""The file, in the directory that it describes: {"of": its owner, "files": {file: [bytes, BLAKE2b]}}."""
 
 
-def write(directory: Path) -> None:
+def write(directory: Path, of: Any = None) -> None:
     """Hashes all files below a directory into its `checksums.json`.
 
     What a subdirectory's own `checksums.json` names is taken from there, and that file goes: so each process can hash
     what it has written, and one of them puts all together.
+
+    Args:
+      directory: where the files are.
+      of: a JSON value kept beside the checksums: whose the directory is.
     """
     found = {}
     for part in sorted(directory.glob(f"*/{NAME}")):
-        for name, entry in json.loads(part.read_text(encoding="utf-8")).items():
+        for name, entry in json.loads(part.read_text(encoding="utf-8"))["files"].items():
             found[f"{part.parent.name}/{name}"] = entry
         part.unlink()
     paths = {path.relative_to(directory).as_posix(): path for path in directory.rglob("*") if path.is_file()}
@@ -30,7 +35,7 @@ def write(directory: Path) -> None:
     with ThreadPoolExecutor() as pool:  # hashing gives up Python's lock
         for name, hashed in zip(names, pool.map(digest, [paths[name] for name in names])):
             found[name] = [paths[name].stat().st_size, hashed]
-    text = json.dumps(dict(sorted(found.items())), indent=1)
+    text = json.dumps({"of": of, "files": dict(sorted(found.items()))}, indent=1)
     (directory / NAME).write_text(text, encoding="utf-8")
 
 
@@ -45,11 +50,13 @@ def damage(directory: Path, contents: bool = True) -> str | None:
       The first file that is missing or altered, and how; None where all is as it was.
     """
     try:
-        wanted = json.loads((directory / NAME).read_text(encoding="utf-8"))
+        wanted = json.loads((directory / NAME).read_text(encoding="utf-8"))["files"]
     except FileNotFoundError:
         return f"{directory / NAME} is missing"
     except ValueError:
         return f"{directory / NAME} is altered: it is no JSON"
+    except (KeyError, TypeError):
+        return f"{directory / NAME} is of an older version of jaxpt, which this one does not read"
     for name, (size, _) in wanted.items():
         if not (directory / name).is_file():
             return f"{directory / name} is missing"
@@ -63,6 +70,11 @@ def damage(directory: Path, contents: bool = True) -> str | None:
             if now != hashed:
                 return f"{directory / name} is altered: its contents are not those that were written"
     return None
+
+
+def owner(directory: Path) -> Any:
+    """Whose a directory without damage is: what `write` was given as `of`."""
+    return json.loads((directory / NAME).read_text(encoding="utf-8")).get("of")
 
 
 def digest(path: Path) -> str:

@@ -17,7 +17,7 @@ import jax
 from flax import traverse_util
 
 from jaxpt import config as configs
-from jaxpt.config import CheckpointConfig, Config, ModelConfig
+from jaxpt.config import Config, ModelConfig
 from jaxpt.errors import UserError
 from jaxpt.models import base
 from jaxpt.parallel import rules
@@ -66,7 +66,10 @@ def attach(setup: Setup, say: Say, shapes_alone: bool = False) -> Setup:
     found = find_all(setup.config)
     if not found:
         return setup
-    opened = {name: initial.open_weights(where["path"], where["step"]) for name, where in found.items()}
+    settings = setup.config.checkpoint
+    opened = {
+        name: initial.open_weights(where["path"], where["step"], settings=settings) for name, where in found.items()
+    }
     for index in range(len(configs.phase_starts(setup.config))):
         phase = configs.at_phase(setup.config, index)
         models = {name: model for name, (_, model, _) in opened.items()}
@@ -169,24 +172,19 @@ def _load(key: str, parts: Any, config: ModelConfig, where: dict[str, Any], setu
     if parts is None:
         placed = jax.tree.map(lambda s, p: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=p), shapes, shardings)
         return FrozenModel(model, placed, shardings, where)
-    digest = _digest(where)
     places = traverse_util.flatten_dict(shardings, sep="/")
     flat = {path: initial.placed(array, places[path]) for path, array in parts if path in places}
     for path, shape in traverse_util.flatten_dict(shapes, sep="/").items():
         if path not in flat or flat[path].shape != shape.shape:
             raise UserError(f"{key}: {where['path']}: lacks {path}, or has it in another shape")
-    return FrozenModel(model, traverse_util.unflatten_dict(flat, sep="/"), shardings, {**where, "digest": digest})
+    identity = {**where, "digest": _digest(where)}
+    return FrozenModel(model, traverse_util.unflatten_dict(flat, sep="/"), shardings, identity)
 
 
 def _digest(where: Mapping[str, Any]) -> str:
-    """Hash of the files that hold the weights."""
+    """Hash of the files that hold the weights, which have been verified."""
     directory = Path(where["path"])
     if where["step"] is not None:
-        reader = checkpoint.Checkpoints(directory, CheckpointConfig(), read_only=True)
-        found = reader.damage(where["step"])
-        reader.close()
-        if found is not None:
-            raise UserError(found)
         return checksums.digest(directory / "checkpoints" / str(where["step"]) / "state" / checksums.NAME)
     files = sorted(directory.glob("*.safetensors")) or sorted(directory.glob("*.bin"))
     hashes = [checksums.digest(file) for file in (directory / "config.json", *files)]

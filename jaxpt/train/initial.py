@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from flax import traverse_util
 
 from jaxpt import config as configs
-from jaxpt.config import InitConfig, ModelConfig
+from jaxpt.config import CheckpointConfig, InitConfig, ModelConfig
 from jaxpt.errors import UserError
 from jaxpt.hf import mapping
 from jaxpt.hf.directory import open_directory
@@ -42,10 +42,11 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
       The state at step 0.
 
     Raises:
-      UserError: without `source.partial`, where a parameter is missing, of another shape or left over.
+      UserError: without `source.partial`, where a parameter is missing, of another shape or left over; with it, where
+        nothing fits; the source is damaged, or a parameter of it is not finite.
     """
     expected, vocab_size = mapping.places(setup.config.model), setup.config.model.vocab_size
-    given, theirs, name = open_weights(source.path, source.step, partial=True)
+    given, theirs, name = open_weights(source.path, source.step, partial=True, settings=setup.config.checkpoint)
     their_size = theirs.vocab_size
     if their_size != vocab_size and source.vocabulary == "same":
         raise UserError(
@@ -75,6 +76,11 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
         raise UserError(
             f"init_from.path: {source.path} {what} {_some(lacking or unused)}; init_from.partial=true takes what fits"
         )
+    if not taken and not fitted:
+        raise UserError(
+            f"init_from.partial: {source.path}: none of its parameters fits this model, which would start at random; "
+            f"it has {_some(unused) or 'none that were asked for'}"
+        )
     say(f"starting from {name}: {len(taken)} of {len(expected)} parameters taken as they are")
     if source.layers is not None:
         say(f"  layers: {', '.join(f'{mine} ← {of}' for mine, of in enumerate(source.layers))}")
@@ -86,7 +92,7 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
 
 
 def open_weights(
-    path: str | Path, step: int | None = None, partial: bool = False
+    path: str | Path, step: int | None = None, partial: bool = False, settings: CheckpointConfig | None = None
 ) -> tuple[Iterator[tuple[str, np.ndarray]], ModelConfig, str]:
     """A model's weights, one parameter at a time.
 
@@ -94,21 +100,25 @@ def open_weights(
       path: a run_dir, one of its `checkpoints/STEP`, or a directory in Hugging Face's form.
       step: which checkpoint; the newest by default.
       partial: a Hugging Face directory may lack tensors, or have others.
+      settings: what of a checkpoint is compared before it is read; its run's own by default.
 
     Returns:
-      (parameters by path, the model's configuration, what it is).
+      (parameters by path, the model's configuration, what it is). A checkpoint is verified when the first parameter is
+      asked for.
 
     Raises:
-      UserError: there is no such thing.
+      UserError: there is no such thing; while reading, it is damaged or a parameter is not finite.
     """
     if is_hugging_face(path):
         opened = open_directory(path, partial=partial)
         parts = mapping.parameters(opened.pieces(), mapping.places(opened.config))
         return parts, opened.config, str(path)
     run_dir, step = checkpoint.find(path, step)
-    saved: Mapping[str, np.ndarray] = weights.Saved(run_dir, step)
-    parts = ((path, saved[path]) for path in saved)
-    return parts, configs.load(run_dir).model, f"{run_dir} at step {step}"
+    return _verified(run_dir, step, settings), configs.load(run_dir).model, f"{run_dir} at step {step}"
+
+
+def _verified(run_dir: Path, step: int, settings: CheckpointConfig | None) -> Iterator[tuple[str, np.ndarray]]:
+    yield from weights.Saved(run_dir, step, settings).items()
 
 
 def _chosen(array: np.ndarray, source: InitConfig, theirs: ModelConfig, path: str) -> np.ndarray:

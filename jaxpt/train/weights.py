@@ -1,4 +1,4 @@
-"""Checkpoints that hold weights alone, written and read a parameter (and a layer) at a time."""
+"""Weights of checkpoints, written and read a parameter (and a layer) at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ import orbax.checkpoint as ocp
 import tensorstore
 from flax import traverse_util
 
-from jaxpt.config import ModelConfig
+from jaxpt import config as configs
+from jaxpt.config import CheckpointConfig, ModelConfig
+from jaxpt.errors import UserError
+from jaxpt.hf import files
 from jaxpt.models import base
 from jaxpt.train import checkpoint, checksums
 
@@ -66,8 +69,9 @@ def write(
     lacking = tuple(path for path, shape in shapes.items() if written[path] < shape.shape[0])  # in whole or in part
     for path in lacking:
         array(path).write(np.asarray(_drawn(model, path, seed))).result()
+    of = {"run": checkpoint.run_id(run_dir / "checkpoints"), "step": STEP}
     for part in ("state", "meta"):
-        checksums.write(state.parent / part)
+        checksums.write(state.parent / part, of)
     return lacking
 
 
@@ -111,32 +115,59 @@ class _Entry:
     dtype: np.dtype
 
 
+def _entry(metadata: Any) -> _Entry:
+    return _Entry(tuple(metadata.shape), np.dtype(metadata.dtype))
+
+
 class Saved(Mapping[str, np.ndarray]):
     """The parameters of a checkpoint by path (their average where there is one), each read when asked for.
+
+    A parameter with NaN or infinity in it is refused by name when its turn comes.
 
     Attributes:
       dtypes: {path: dtype on the disk}.
     """
 
-    def __init__(self, run_dir: Path, step: int) -> None:
-        """Opens `run_dir/checkpoints/STEP`."""
+    def __init__(self, run_dir: Path, step: int, settings: CheckpointConfig | None = None) -> None:
+        """Opens `run_dir/checkpoints/STEP` and verifies it.
+
+        Args:
+          run_dir: of the run.
+          step: of the checkpoint.
+          settings: what is compared before it is read; the run's own by default.
+
+        Raises:
+          UserError: it is damaged, of another step or run, or not of the model in the run's config.yaml.
+        """
+        config = configs.load(run_dir)
+        reader = checkpoint.Checkpoints(run_dir, settings or config.checkpoint, read_only=True)
+        try:
+            reader.check(step)
+        finally:
+            reader.close()
         self._path = run_dir.absolute() / "checkpoints" / str(step) / "state"
         self._handler = ocp.PyTreeCheckpointHandler()
         tree = self._handler.metadata(self._path).tree
         self._key = "ema" if tree.get("ema") is not None else "params"
+        checkpoint.compare_model(self._path.parent, tree[self._key], base.shapes(config.model.build()))
+        checkpoint.compare_step(self._path.parent, self._read("step", _entry(tree["step"])))
         flat = traverse_util.flatten_dict(tree[self._key], sep="/")
-        self._entries = {path: _Entry(tuple(x.shape), np.dtype(x.dtype)) for path, x in flat.items()}
+        self._entries = {path: _entry(x) for path, x in flat.items()}
         self.dtypes = {path: entry.dtype for path, entry in self._entries.items()}
 
     def __getitem__(self, path: str) -> np.ndarray:
-        entry = self._entries[path]
-        nested = traverse_util.unflatten_dict({path: jax.ShapeDtypeStruct(entry.shape, entry.dtype)}, sep="/")
+        try:
+            return files.finite(path, self._read(f"{self._key}/{path}", self._entries[path]))
+        except UserError as error:
+            raise UserError(f"{self._path.parent}: {error}") from None
+
+    def _read(self, path: str, entry: _Entry) -> np.ndarray:
+        """One array of the state."""
+        item = traverse_util.unflatten_dict({path: jax.ShapeDtypeStruct(entry.shape, entry.dtype)}, sep="/")
         as_numpy = traverse_util.unflatten_dict({path: ocp.RestoreArgs(restore_type=np.ndarray)}, sep="/")
-        args = ocp.args.PyTreeRestore(
-            item={self._key: nested}, restore_args={self._key: as_numpy}, partial_restore=True
-        )
+        args = ocp.args.PyTreeRestore(item=item, restore_args=as_numpy, partial_restore=True)
         with ocp.Checkpointer(self._handler) as reader:
-            tree = reader.restore(self._path, args=args)[self._key]
+            tree = reader.restore(self._path, args=args)
         return np.asarray(traverse_util.flatten_dict(tree, sep="/")[path])
 
     def __iter__(self) -> Iterator[str]:

@@ -197,6 +197,97 @@ def test_no_directory_no_weights_and_damaged_files(bert, tmp_path):
         hf.load(tmp_path)
 
 
+QUERY = "bert.encoder.layer.0.attention.self.query"
+
+
+def rewrite(directory, change, data=b""):
+    """Passes the header of a directory's file through `change`, and appends to its data."""
+    path = directory / "model.safetensors"
+    content = path.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    change(header)
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + content[8 + length :] + data)
+
+
+@pytest.mark.parametrize("offsets", [(-48, 0), (-48, -48), (0, -40), (10**9, 0), (0, 8)])
+def test_offsets_that_overlap_or_lie_outside_are_refused(bert, tmp_path, offsets):
+    hf.save(tmp_path, *bert)
+
+    def move(header):
+        place = header[f"{QUERY}.bias"]["data_offsets"]
+        header[f"{QUERY}.bias"]["data_offsets"] = [a + b for a, b in zip(place, offsets)]
+
+    rewrite(tmp_path, move)
+    with pytest.raises(UserError, match=r"model\.safetensors: not a whole safetensors file: .*offset"):
+        hf.load(tmp_path)
+    hf.save(tmp_path, *bert)
+    rewrite(tmp_path, lambda header: header[f"{QUERY}.bias"].update(data_offsets=[-96, 0]))
+    with pytest.raises(UserError, match=r"not a whole safetensors file: .*integer `-96`"):
+        hf.load(tmp_path)
+    hf.save(tmp_path, *bert)
+    rewrite(tmp_path, lambda header: None, data=b"behind the end")
+    with pytest.raises(UserError, match=r"not a whole safetensors file"):
+        hf.load(tmp_path)
+
+
+def put(directory, tensors):
+    """Sets tensors of a directory with the safetensors package itself."""
+    from safetensors.numpy import load_file, save_file
+
+    path = directory / "model.safetensors"
+    save_file(load_file(path) | tensors, path, {"format": "pt"})
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "bool", "complex64"])
+def test_weights_of_other_types_are_named_and_buffers_passed_over(bert, tmp_path, dtype):
+    model, params = bert
+    hf.save(tmp_path, model, params)
+    put(tmp_path, {"bert.embeddings.position_ids": np.arange(32)[None]})
+    jax.tree.map(np.testing.assert_array_equal, params, hf.load(tmp_path)[1])
+    shape = files.Tensors(tmp_path).shapes[f"{QUERY}.weight"]
+    put(tmp_path, {f"{QUERY}.weight": np.ones(shape, dtype)})
+    for partial in (False, True):
+        with pytest.raises(UserError, match=rf"{QUERY}\.weight is of type \w+, weights are of F64, F32, F16, BF16"):
+            hf.load(tmp_path, partial=partial)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_a_tensor_that_is_not_finite_is_named(bert, tmp_path, dtype, value):
+    hf.save(tmp_path, *bert, dtype=np.dtype(dtype))
+    broken = np.array(files.Tensors(tmp_path)[f"{QUERY}.weight"])
+    broken[3, 5] = value
+    put(tmp_path, {f"{QUERY}.weight": broken})
+    with pytest.raises(UserError, match=rf"{tmp_path}: weights: {QUERY}\.weight is not finite"):
+        hf.load(tmp_path, partial=True)
+
+
+def test_a_tensor_that_is_too_large_for_its_type_is_not_written(bert, tmp_path):
+    model, params = bert
+    params["embed_norm"]["scale"][2] = 1e5
+    with pytest.raises(UserError, match=r"weights: bert\.embeddings\.LayerNorm\.weight as float16 is not finite"):
+        hf.save(tmp_path, model, params, dtype=np.float16)
+    hf.save(tmp_path, model, params, dtype="bfloat16")
+
+
+def test_two_files_with_one_name_are_refused(bert, tmp_path):
+    hf.save(tmp_path, *bert, shard_bytes=10_000)
+    first, second, *_ = sorted(tmp_path.glob("*.safetensors"))
+    second.write_bytes(first.read_bytes())
+    with pytest.raises(UserError, match=r"-00002-of-.* holds .*, which another file of .* holds too"):
+        hf.load(tmp_path)
+
+
+def test_a_directory_of_which_nothing_fits_is_refused(bert, tmp_path):
+    hf.save(tmp_path, *bert)
+    known = {f"encoder.{name}": x for name, x in files.Tensors(tmp_path).items()}
+    files.write(tmp_path, {name: (x.shape, x.dtype) for name, x in known.items()}, known.items())
+    with pytest.raises(UserError, match=r"no parameter is there, the model would be random: encoder\..* not known"):
+        hf.load(tmp_path, partial=True)
+
+
 def test_tensors_that_must_be_zero(tmp_path):
     model, params = fresh(EVERY["bart"]())
     hf.save(tmp_path, model, params)

@@ -80,6 +80,15 @@ def test_other_files_are_refused(tmp_path):
             llama2c.open_file(tmp_path / name)
 
 
+def test_a_tensor_that_is_not_finite_is_named(tmp_path):
+    write(tmp_path / "m.bin")
+    with open(tmp_path / "m.bin", "r+b") as file:
+        file.seek(4 * (7 + 11 * 12 + 3))  # in the first norm, behind header and embeddings
+        file.write(np.float32(np.inf).tobytes())
+    with pytest.raises(UserError, match=r"weights: decoder/.*/attention_norm/scale is not finite"):
+        load(tmp_path / "m.bin")
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not STORIES.is_dir(), reason="the published model is not here")
 def test_stories260k_says_what_it_is_known_to_say():

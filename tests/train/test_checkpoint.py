@@ -2,6 +2,8 @@
 
 import contextlib
 import errno
+import json
+import shutil
 import types
 
 import jax
@@ -91,6 +93,103 @@ def test_a_checkpoint_without_checksums_is_not_trusted(run_dir):
     with opened(run_dir) as checkpoints:
         assert "checksums.json is missing" in checkpoints.damage(3)
         assert checkpoints.newest_whole(print) == 2
+
+
+def rename(run_dir, other):
+    (run_dir / "checkpoints" / "3").rename(run_dir / "checkpoints" / "9000")
+
+
+def swap(run_dir, other):
+    shutil.rmtree(run_dir / "checkpoints" / "3" / "state")
+    shutil.copytree(run_dir / "checkpoints" / "1" / "state", run_dir / "checkpoints" / "3" / "state")
+
+
+def swap_other(run_dir, other):
+    shutil.rmtree(run_dir / "checkpoints" / "3" / "state")
+    shutil.copytree(other / "checkpoints" / "3" / "state", run_dir / "checkpoints" / "3" / "state")
+
+
+def take_other(run_dir, other):
+    shutil.rmtree(run_dir / "checkpoints" / "3")
+    shutil.copytree(other / "checkpoints" / "3", run_dir / "checkpoints" / "3")
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (rename, "9000/meta is of step 3, not 9000"),
+        (swap, "3/state is of step 1, not 3"),
+        (swap_other, "3/state is of another run: "),
+        (take_other, "3/meta is of another run: "),
+    ],
+)
+def test_a_checkpoint_knows_its_step_and_its_run(run_dir, tmp_path_factory, harm, words):
+    other = tmp_path_factory.mktemp("other")
+    with opened(other) as checkpoints:
+        checkpoints.save(state(3), {"phase": 3})
+    harm(run_dir, other)
+    with opened(run_dir) as checkpoints:
+        newest = checkpoints.steps()[-1]
+        for read in (checkpoints.meta, lambda n: checkpoints.restore(SETUP, n), checkpoints.check):
+            with pytest.raises(UserError, match=rf"checkpoints/{words}.*; other checkpoints there: 1, 2"):
+                read(newest)
+        lines = []
+        assert checkpoints.newest_whole(lines.append) == 2
+        assert words in lines[0] and f"put aside as {newest}.damaged" in lines[0]
+
+
+def test_the_step_in_the_state_is_compared_too(run_dir):
+    rename(run_dir, None)
+    for part in ("meta", "state"):
+        file = run_dir / "checkpoints" / "9000" / part / "checksums.json"
+        written = json.loads(file.read_text())
+        written["of"]["step"] = 9000
+        file.write_text(json.dumps(written))
+    with opened(run_dir) as checkpoints:
+        for read in (checkpoints.restore, checkpoints.restore_params):
+            with pytest.raises(UserError, match=r"checkpoints/9000: its state is that of step 3"):
+                read(SETUP, 9000)
+
+
+def test_a_run_dir_may_be_copied_and_moved(run_dir, tmp_path_factory):
+    copied = tmp_path_factory.mktemp("elsewhere") / "copied"
+    shutil.copytree(run_dir, copied)
+    run_dir.rename(run_dir.with_name("moved"))
+    for place in (copied, run_dir.with_name("moved")):
+        with opened(place) as checkpoints:
+            assert checkpoints.newest_whole(print) == 3
+            checkpoints.save(state(4), {"phase": 4})
+        with opened(place) as checkpoints:
+            assert checkpoints.newest_whole(print) == 4
+
+
+def test_a_lost_id_and_an_older_layout_are_one_line(run_dir):
+    (run_dir / "checkpoints" / "run_id").unlink()
+    with (
+        opened(run_dir) as checkpoints,
+        pytest.raises(UserError, match=r"run_id is missing: it holds the run's id"),
+    ):
+        checkpoints.newest_whole(print)
+    for file in run_dir.glob("checkpoints/*/*/checksums.json"):
+        file.write_text(json.dumps(json.loads(file.read_text())["files"]))
+    with opened(run_dir) as checkpoints:
+        with pytest.raises(UserError, match=r"checkpoints/3/meta/checksums.json is of an older version of jaxpt"):
+            checkpoints.restore(SETUP, 3)
+        with pytest.raises(UserError, match=r"checksums.json is of an older version.*no other checkpoint is whole"):
+            checkpoints.newest_whole(print)
+
+
+def test_another_model_is_named(run_dir):
+    def smaller():
+        shapes = SETUP.placed_shapes()
+        bias = jax.ShapeDtypeStruct((5,), jnp.float32, sharding=shapes.params["bias"].sharding)
+        return shapes.replace(params=shapes.params | {"bias": bias})
+
+    setup = types.SimpleNamespace(placed_shapes=smaller)
+    with opened(run_dir) as checkpoints:
+        for read in (checkpoints.restore, checkpoints.restore_params):
+            with pytest.raises(UserError, match=r"holds another model .* bias has shape \(7,\) there, shape \(5,\)"):
+                read(setup, 3)
 
 
 @pytest.mark.parametrize("content", ["", "[1]", '{"validation_loss": 1', '{"validation_loss": null}'])

@@ -15,9 +15,9 @@ def test_what_each_process_hashed_is_put_together_and_not_hashed_again(tmp_path,
     for part in ("process_0", "process_1"):
         checksums.write(tmp_path / part)
     assert hashed == ["a", "b"]
-    checksums.write(tmp_path)
-    assert hashed == ["a", "b", "manifest"]
-    wanted = json.loads((tmp_path / checksums.NAME).read_text())
+    checksums.write(tmp_path, of={"step": 3})
+    assert hashed == ["a", "b", "manifest"] and checksums.owner(tmp_path) == {"step": 3}
+    wanted = json.loads((tmp_path / checksums.NAME).read_text())["files"]
     assert list(wanted) == ["manifest", "process_0/d/a", "process_1/d/b"]
     assert checksums.damage(tmp_path) is None and len(list(tmp_path.rglob(checksums.NAME))) == 1
     (tmp_path / "process_1/d/b").write_text("PROCESS_1/d/b")

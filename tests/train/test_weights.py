@@ -1,0 +1,100 @@
+"""Weights of a checkpoint are read only when it is whole, its own run's, and of the model in config.yaml."""
+
+import numpy as np
+import pytest
+from flax import traverse_util
+
+from jaxpt import config as configs
+from jaxpt import convert
+from jaxpt.config import CheckpointConfig
+from jaxpt.errors import UserError
+from jaxpt.train import frozen, initial, run_dir, state, weights
+from tests import families
+from tests.hf.test_directory import fresh
+from tests.train.test_checkpoint import flip, largest
+
+QUIET = {"report": lambda line: None}
+
+
+def write(path, **changed):
+    """A run_dir of a small BERT with weights alone; returns its parameters."""
+    path.mkdir()
+    config = families.config("bert", run_dir=str(path), model={"next_sentence": False})
+    run_dir.claim(config)
+    flat = traverse_util.flatten_dict(fresh(config.model)[1], sep="/") | changed
+    weights.write(path, config.model, {p: x.dtype for p, x in flat.items()}, ((p, None, x) for p, x in flat.items()))
+    return flat
+
+
+@pytest.fixture
+def source(tmp_path):
+    write(tmp_path / "run")
+    return tmp_path / "run"
+
+
+def export(source):
+    convert.export(source, source.parent / "out", **QUIET)
+
+
+def start(source, **checkpoint):
+    options = {"path": str(source), "partial": True}
+    config = families.config("bert", model={"next_sentence": False}, init_from=options, checkpoint=checkpoint)
+    initial.start(state.setup(config), config.init_from, lambda line: None)
+
+
+def teach(source):
+    task = {"kind": "masked_lm", "next_sentence": False}
+    tree = families.tree("bert", model={"next_sentence": False})
+    tree["objective"] = {"kind": "distillation", "teacher": str(source), "of": task}
+    frozen.attach(state.setup(configs.build(tree)), lambda line: None)
+
+
+READERS = pytest.mark.parametrize("read", [export, start, teach])
+
+
+@READERS
+def test_all_readers_take_what_is_whole(source, read):
+    read(source)
+
+
+@READERS
+def test_no_reader_takes_a_flipped_bit(source, read):
+    flip(largest(source / "checkpoints" / "0" / "state"))
+    with pytest.raises(UserError, match=r"checkpoints/0/state/params\..* is altered: its contents"):
+        read(source)
+    assert not (source.parent / "out").exists()
+
+
+@READERS
+def test_no_reader_takes_another_step_for_the_one_that_is_named(source, read):
+    (source / "checkpoints" / "0").rename(source / "checkpoints" / "9000")
+    with pytest.raises(UserError, match=r"checkpoints/9000/meta is of step 0, not 9000"):
+        read(source)
+
+
+@READERS
+@pytest.mark.parametrize("layers", [1, 3])
+def test_no_reader_takes_another_model_than_that_of_config_yaml(source, read, layers):
+    config = source / "config.yaml"
+    config.write_text(config.read_text().replace("layers: 2", f"layers: {layers}"))
+    said = rf"checkpoints/0: holds another model .* has shape \(2, .* there, shape \({layers}, .*config.yaml edited"
+    with pytest.raises(UserError, match=said):
+        read(source)
+    assert not (source.parent / "out").exists()
+
+
+@READERS
+def test_no_reader_takes_a_parameter_that_is_not_finite(tmp_path, read):
+    scale = np.ones(32, np.float32)
+    scale[5] = np.nan
+    write(tmp_path / "run", **{"embed_norm/scale": scale})
+    with pytest.raises(UserError, match=r"run/checkpoints/0: weights: embed_norm/scale is not finite"):
+        read(tmp_path / "run")
+
+
+def test_sizes_alone_are_compared_where_that_is_wanted(source):
+    flip(source / "checkpoints" / "0" / "state" / "params.embed_norm.bias" / "0")
+    with pytest.raises(UserError, match="is altered"):
+        weights.Saved(source, 0)
+    assert "embed_norm/bias" in weights.Saved(source, 0, CheckpointConfig(verify="sizes"))
+    start(source, verify="sizes")
