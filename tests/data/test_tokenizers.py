@@ -179,6 +179,43 @@ def test_a_directory_without_a_vocabulary(tmp_path):
         tokenizers.load(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "beside"),
+    [("spiece.model", ()), ("tokenizer.model", ()), ("vocab.txt", ()), ("tokenizer.json", ()),
+     ("vocab.json", ("merges.txt",)), ("merges.txt", ("vocab.json",))],
+)  # fmt: skip
+def test_an_empty_file_is_named(name, beside, tmp_path):
+    for other in beside:
+        (tmp_path / other).write_text("{}")
+    (tmp_path / name).touch()
+    for path in (tmp_path, tmp_path / name):
+        with pytest.raises(UserError, match=f"{name}: is empty"):
+            tokenizers.load(path)
+
+
+def test_a_vocabulary_in_lower_case_is_not_taken_for_a_cased_one(tmp_path):
+    special = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"
+    path = tmp_path / "vocab.txt"
+    path.write_text(special + "the\ncat\n")
+    uncased = tokenizers.load(path)
+    assert uncased.encode("The CAT") == [5, 6] and uncased.lowercase
+    assert uncased.assumed == (
+        f"{path}: no tokenizer_config.json says do_lower_case; assumed that it folds case, as it holds no upper-case "
+        "letter"
+    )
+    assert tokenizers.load(path, lowercase=True).assumed is None
+    with pytest.raises(UserError, match=r"vocab\.txt: holds no upper-case letter, data\.tokenizer\.lowercase is false"):
+        tokenizers.load(path, lowercase=False)
+    path.write_text(special + "The\ncat\n")
+    cased = tokenizers.load(path)
+    assert cased.encode("The cat") == [5, 6] and not cased.lowercase and "holds an upper-case" in cased.assumed
+    assert tokenizers.load(path, lowercase=False).assumed is None
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+    assert tokenizers.load(path).lowercase and tokenizers.load(path).assumed is None
+    with pytest.raises(UserError, match=r"this vocabulary folds case, data\.tokenizer\.lowercase is false"):
+        tokenizers.load(path, lowercase=False)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_too_few_ids_or_no_text(kind, tmp_path, texts):
     with pytest.raises(UserError, match="vocab_size: 5 is too small"):
@@ -190,17 +227,82 @@ def test_too_few_ids_or_no_text(kind, tmp_path, texts):
 # ---- published vocabularies -----------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def sentencepiece_model(texts):
-    """As ALBERT's and XLM-R's are trained: <unk> <s> </s> first, no padding."""
+def by_spm(texts, **options):
     import sentencepiece
 
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(texts[0].splitlines()), model_writer=model, vocab_size=200, hard_vocab_limit=False,
-        control_symbols=["[CLS]", "[SEP]", "[MASK]"], user_defined_symbols=["(", '"'], minloglevel=2,
+        sentence_iterator=iter(texts[0].splitlines()), model_writer=model, hard_vocab_limit=False, minloglevel=2,
+        **{"vocab_size": 200, **options},
     )  # fmt: skip
     return model.getvalue()
+
+
+@pytest.fixture(scope="module")
+def sentencepiece_model(texts):
+    """As ALBERT's and XLM-R's are trained: <unk> <s> </s> first, no padding."""
+    return by_spm(texts, control_symbols=["[CLS]", "[SEP]", "[MASK]"], user_defined_symbols=["(", '"'])
+
+
+FAST = "PreTrainedTokenizerFast"
+
+
+@pytest.mark.parametrize(
+    ("options", "sentinels", "name", "ids"),
+    [
+        ({"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}, 9, "T5Tokenizer", (2, None, 1, 0)),
+        ({}, 9, FAST, (0, 1, 2, None)),
+        ({"unk_id": 3, "bos_id": 0, "eos_id": 1, "pad_id": 2}, 0, FAST, (3, 0, 1, 2)),
+        ({"unk_piece": "[UNK]", "bos_id": -1, "eos_id": -1}, 0, FAST, (0, None, None, None)),
+        ({"model_type": "bpe", "byte_fallback": True, "vocab_size": 400}, 0, FAST, (0, 1, 2, None)),
+        ({"model_type": "bpe", "user_defined_symbols": ["**"]}, 9, FAST, (0, 1, 2, None)),
+    ],
+)  # fmt: skip
+def test_special_ids_are_those_of_the_sentencepiece_model(options, sentinels, name, ids, texts, tmp_path):
+    """`spm_train` without options gives <unk> <s> </s> and no padding, which is not T5's order."""
+    (tmp_path / "spiece.model").write_bytes(by_spm(texts, **options))
+    ours = tokenizers.load(tmp_path, extra_ids=sentinels)
+    v = ours.vocabulary
+    assert (v.unk, v.bos, v.eos) == ids[:3] and v.pad == (ids[3] or 0) and v.sentinels == sentinels
+    ours.save(tmp_path / "saved")
+    again = tokenizers.load(tmp_path / "saved")
+    assert (again.digest(), again.vocabulary) == (ours.digest(), v)
+    settings = json.loads((tmp_path / "saved" / "tokenizer_config.json").read_text())
+    assert settings["tokenizer_class"] == name and ("pad_token" in settings) == (ids[3] is not None)
+    rust = ours_as_rust(tmp_path / "saved")
+    for text in [*SAMPLES, "中文 a 中", *texts[0].splitlines()[:20]]:
+        assert rust.encode(text, add_special_tokens=False).ids == ours.encode(text)
+    if sentinels:
+        assert rust.token_to_id("<extra_id_0>") == v.size - 1 == ours.encode("a <extra_id_0> b")[1]
+
+
+def ours_as_rust(directory):
+    from tokenizers import Tokenizer as Rust
+
+    return Rust.from_file(str(directory / "tokenizer.json"))
+
+
+def test_sentencepiece_models_that_cannot_be_carried_are_refused(texts, sentencepiece_model, tmp_path):
+    path = tmp_path / "spiece.model"
+    for options, words in (
+        ({"model_type": "char"}, "of model_type char is not known; wants unigram or bpe"),
+        ({"treat_whitespace_as_suffix": True}, "of treat_whitespace_as_suffix is not known"),
+    ):
+        path.write_bytes(by_spm(texts, **options))
+        with pytest.raises(UserError, match=words):
+            tokenizers.load(path)
+    path.write_bytes(sentencepiece_model)
+    assert "assumed 100 sentinels" in tokenizers.load(path).assumed
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "CamembertTokenizer"}')
+    with pytest.raises(UserError, match="the ids of a CamembertTokenizer may be others"):
+        tokenizers.load(path)
+    (tmp_path / "tokenizer_config.json").unlink()
+    path.write_bytes(sentencepiece_model[:1000])
+    with pytest.raises(UserError, match=r"not a (whole )?SentencePiece model"):
+        tokenizers.load(path)
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(by_spm(texts, pad_id=0, eos_id=1, unk_id=2, bos_id=-1))
+    with pytest.raises(UserError, match=r"to have XLM-R's ids, starts with \['<pad>', '</s>', '<unk>'\]"):
+        tokenizers.load(tmp_path / "sentencepiece.bpe.model")
 
 
 def test_alberts_rules_come_from_the_file_beside_the_model(sentencepiece_model, tmp_path):
@@ -214,9 +316,7 @@ def test_alberts_rules_come_from_the_file_beside_the_model(sentencepiece_model, 
     assert albert.digest() != plain.digest()
     albert.save(tmp_path / "saved")  # where no config.json is
     assert tokenizers.load(tmp_path / "saved").digest() == albert.digest()
-    from tokenizers import Tokenizer as Rust
-
-    rust = Rust.from_file(str(tmp_path / "saved" / "tokenizer.json"))
+    rust = ours_as_rust(tmp_path / "saved")
     rust.encode_special_tokens = True
     assert [rust.encode(text, add_special_tokens=False).ids for text in SAMPLES] == albert.encode_batch(SAMPLES)
     xlnet = {"tokenizer_class": "XLNetTokenizer", "keep_accents": True}

@@ -69,13 +69,13 @@ def test_real_lines_have_hugging_faces_ids(name, lines, tmp_path):
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     ours = tokenizers.load(tmp_path)
     assert ours.vocabulary.size == size
-    if name == "llama":  # this model squeezes spaces, their class does not
-        lines = [line for line in lines if line == line.strip(" ") and "  " not in line]
-        assert len(lines) > 9990
     ours.save(tmp_path / "saved")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
     assert len(theirs) == size
     assert_equal(ours, theirs, lines)
+    if name == "llama":  # this model squeezes spaces, their class does not
+        lines = [line for line in lines if line == line.strip(" ") and "  " not in line]
+        assert len(lines) > 9990
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     if name == "albert":  # `transformers` puts a space behind each of these; sentencepiece, ALBERT's own, does not
         clean = theirs.backend_tokenizer.normalizer.normalize_str
