@@ -1,5 +1,6 @@
 """What `transformers` reads of a vocabulary where we saved it has our ids, on real lines."""
 
+import functools
 import gzip
 import io
 import json
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jaxpt.config import TokenizerConfig
-from jaxpt.data import builtin, tokenizers
+from jaxpt.data import builtin, sentencepiece_tokenizers, tokenizers
 from tests.data.test_tokenizers import KINDS, SAMPLES, roberta
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -52,6 +53,10 @@ PUBLISHED = {  # name: (files here: under which name, model_type, settings, size
 def assert_equal(ours, theirs, lines):
     got, want = ours.encode_batch(lines), theirs(lines, add_special_tokens=False)["input_ids"]
     wrong = [i for i in range(len(lines)) if got[i] != want[i]]
+    if isinstance(ours, sentencepiece_tokenizers.SentencePieceTokenizer) and len(wrong) < 0.003 * len(lines):
+        # Of two equally good ways to cut a text ("----" into "--" and "--" or "-" and "---") rounding takes one.
+        score = functools.cache(ours._sp.get_score)
+        wrong = [i for i in wrong if abs(sum(map(score, got[i])) - sum(map(score, want[i]))) > 1e-3]
     assert not wrong, (len(wrong), lines[wrong[0]], ours.tokens(got[wrong[0]]), theirs.tokenize(lines[wrong[0]]))
 
 
@@ -138,8 +143,7 @@ def thousand():
         found = [json.loads(line)["text"] for line in gzip.decompress(path.read_bytes()).decode().splitlines()]
     else:
         found = builtin.documents()
-    # Not tables: of "-----" there are equally good ways to cut it, and rounding decides.
-    found = [line for text in found for line in text.splitlines() if line.strip() and "---" not in line]
+    found = [line for text in found for line in text.splitlines() if line.strip()]
     return [*found[:: max(len(found) // 985, 1)][:985], *SAMPLES, "\ttab  spaces ", "漢字 are not known", "ÀÉÎ ǅ Ω"]
 
 
