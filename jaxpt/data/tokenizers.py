@@ -172,7 +172,8 @@ def load(
     if max_size is not None and tokenizer.vocabulary.size > max_size:
         sentinels = tokenizer.vocabulary.sentinels
         extra = f" (with data.tokenizer.extra_ids: {sentinels})" if sentinels else ""
-        raise UserError(f"{path}: {tokenizer.vocabulary.size} token ids{extra}, but model.vocab_size is {max_size}")
+        size = tokenizer.vocabulary.size
+        raise UserError(f"{path}: {size} token ids{extra}, but model.vocab_size is {max_size}; it wants {size} or more")
     if languages:
         ids = {piece: i for i, piece in enumerate(tokenizer.tokens(range(tokenizer.vocabulary.size)))}
         if missing := [name for name in languages if name not in ids]:
