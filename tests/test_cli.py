@@ -159,7 +159,7 @@ def lab(tmp_path_factory):
 
 
 @pytest.mark.slow  # tests/train/test_loop.py trains and evaluates by the command line, too
-def test_train_and_eval(capsys, lab):
+def test_train_eval_and_probe(capsys, lab):
     recipe, run_dir = str(lab / "recipe.yaml"), str(lab / "run")
     assert run(capsys, "train", recipe, "train.steps=2", "seed=4")[0] == 0
     config = configs.load(run_dir)
@@ -167,6 +167,10 @@ def test_train_and_eval(capsys, lab):
     assert (lab / "run" / "checkpoints" / "2").is_dir()
     code, out, _ = run(capsys, "eval", run_dir, "data.batch_size=16")
     assert code == 0 and "step 2" in out and "loss" in out
+    rows = "".join(f"the {name} sat,{name}\n" for name in ("cat", "dog") for _ in range(8))
+    (lab / "labelled.csv").write_text(f"text,label\n{rows}")
+    code, out, _ = run(capsys, "probe", run_dir, f"path={lab}/labelled.csv", f"test_path={lab}/labelled.csv")
+    assert code == 0 and "1.000" in out.replace("100.0%", "1.000")
 
 
 def test_cache(capsys, lab):
