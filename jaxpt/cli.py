@@ -47,8 +47,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 1
         print(f"jaxpt: {_line(error)}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        return 130
 
 
 def _internal(error: Exception) -> bool:

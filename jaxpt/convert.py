@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxpt import config as configs
+from jaxpt import signals
 from jaxpt.config import Config, ModelConfig
 from jaxpt.errors import UserError
 from jaxpt.hf import directory as hf
@@ -64,17 +65,16 @@ def import_weights(
     )
     out.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}.", suffix=".partial"))
-    try:
+    with signals.scratch(temporary):
         extra_ids = None if opened.config.kind == "t5" else 0  # only T5 adds sentinels to its SentencePiece model
-        tokens = _take_tokenizer(Path(tokenizer or source), temporary / "tokenizer", extra_ids, report)
+        limits = {"extra_ids": extra_ids, "max_size": opened.config.vocab_size}
+        tokens = _take_tokenizer(Path(tokenizer or source), temporary / "tokenizer", limits, report)
         (temporary / "config.yaml").write_text(configs.to_yaml(recipe(opened.config, tokens, out)), encoding="utf-8")
         lacking = weights.write(temporary, opened.config, opened.dtypes(), opened.pieces())
         if check and not source.is_file():
             _say(verify(source, opened.config.build(), weights.read(temporary, 0)), report)
         temporary.chmod(0o755)
         temporary.rename(out)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     count = base.count_params(opened.config.build())
     report(f"{out}: {opened.config.kind}, {count:,} parameters from {source}")
     for line in _left(opened, lacking):
@@ -111,7 +111,7 @@ def export(
     dtypes = {path: dtype or saved.dtypes[paths[0]] for path, paths in summands.items()}
     out.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}.", suffix=".partial"))
-    try:
+    with signals.scratch(temporary):
         shards = {} if shard_bytes is None else {"shard_bytes": shard_bytes}
         hf.write(temporary, model, _Sums(saved, summands), dtypes, _special_ids(config, run_dir), **shards)
         for name in TOKENIZER_FILES:
@@ -121,8 +121,6 @@ def export(
             _say(verify(temporary), report)
         temporary.chmod(0o755)
         temporary.rename(out)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     report(f"{out}: {family.class_of(model)}, {base.count_params(model.build()):,} parameters, step {step}")
 
 
@@ -159,9 +157,9 @@ def recipe(model: ModelConfig, tokens: Mapping[str, Any], run_dir: Path) -> Conf
     )
 
 
-def _take_tokenizer(source: Path, out: Path, extra_ids: int | None, report: Report) -> dict[str, Any]:
+def _take_tokenizer(source: Path, out: Path, limits: dict[str, Any], report: Report) -> dict[str, Any]:
     """Copies the vocabulary's files as they are; returns the recipe's settings of it."""
-    from jaxpt.data import tokenizers
+    from jaxpt.data import tokenizers, vocabulary_files
 
     if source.is_file():
         files = [source] if source.suffix in (".model", ".json", ".txt") else []
@@ -174,12 +172,16 @@ def _take_tokenizer(source: Path, out: Path, extra_ids: int | None, report: Repo
     for file in files:
         shutil.copy(file, out / ("tokenizer.model" if source.is_file() and file.suffix == ".model" else file.name))
     try:
-        found = tokenizers.load(source, extra_ids=extra_ids)
+        found = tokenizers.load(source, **limits)
         _name_class(found, out)
     except UserError as error:
         report(f"vocabulary: kept as it is, not usable for training here: {error}")
         return {"kind": "sentencepiece"}
-    return {"kind": found.kind, "lowercase": found.lowercase, "extra_ids": extra_ids}
+    finally:
+        vocabulary_files.write_checksums(out, [file.name for file in out.iterdir()])
+    if found.assumed:
+        report(f"vocabulary: {found.assumed}")
+    return {"kind": found.kind, "lowercase": found.lowercase, "extra_ids": limits["extra_ids"]}
 
 
 def _name_class(tokenizer: Any, directory: Path) -> None:
@@ -191,7 +193,7 @@ def _name_class(tokenizer: Any, directory: Path) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         tokenizer.save(temporary)
         for file in Path(temporary).iterdir():
-            if not (directory / file.name).is_file():
+            if file.name in TOKENIZER_FILES and not (directory / file.name).is_file():
                 shutil.copy(file, directory / file.name)
         written = json.loads((Path(temporary) / path.name).read_text("utf-8"))
     path.write_text(json.dumps(written | settings, indent=1) + "\n", encoding="utf-8")
@@ -199,14 +201,18 @@ def _name_class(tokenizer: Any, directory: Path) -> None:
 
 def _special_ids(config: Config, run_dir: Path) -> dict[str, int]:
     """The keys of config.json that name special tokens."""
-    from jaxpt.data import tokenizers
+    from jaxpt.data import tokenizers, vocabulary_files
 
-    if not (run_dir / "tokenizer").is_dir():
+    directory = run_dir / "tokenizer"
+    if not directory.is_dir():
         return {}
+    vocabulary_files.verify(directory)
     try:
-        found = tokenizers.load(run_dir / "tokenizer", extra_ids=config.data.tokenizer.extra_ids).vocabulary
+        found = tokenizers.load(directory, extra_ids=config.data.tokenizer.extra_ids).vocabulary
     except UserError:
         return {}
+    if found.size > config.model.vocab_size:
+        raise UserError(f"{directory}: {found.size} token ids, but model.vocab_size is {config.model.vocab_size}")
     bos, eos = (a if a is not None else b for a, b in ((found.bos, found.cls), (found.eos, found.sep)))
     ids = {"pad": found.pad, "bos": bos, "eos": eos}
     return {f"{name}_token_id": i for name, i in ids.items() if i is not None}

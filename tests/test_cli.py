@@ -1,6 +1,8 @@
-"""The command line: help at once, one line and exit code 2 for a mistake, the right call with the right arguments."""
+"""The command line: help at once, one line and exit code 2 for a mistake, and each command as it is."""
 
+import importlib.util
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -8,10 +10,16 @@ import types
 from pathlib import Path
 
 import pytest
+import yaml
 
 from jaxpt import cli
+from jaxpt import config as configs
 from jaxpt.config import load
+from jaxpt.data import tokenizers
 from jaxpt.errors import UserError
+from jaxpt.plan import program
+from tests import families
+from tests.plan.test_roofline import MEASURED
 
 ROOT = Path(__file__).parents[1]
 RECIPE = str(ROOT / "configs" / "smoke" / "bert_tiny.yaml")
@@ -33,7 +41,10 @@ COMMANDS = [
 
 @pytest.fixture
 def fake(monkeypatch):
-    """Puts a module in place of one that a command imports when it runs."""
+    """Puts a module in place of one that a command imports, to raise what the command line has to answer.
+
+    What a command does is tested by running it.
+    """
 
     def put(name, **functions):
         monkeypatch.setitem(sys.modules, name, types.SimpleNamespace(**functions))
@@ -161,68 +172,111 @@ def test_a_defect_is_not_hidden(fake):
         cli.main(["train", RECIPE])
 
 
-def test_cache(capsys, fake):
-    seen = []
-    fake("jaxpt.report.caches", cache=lambda config, *rest: seen.append((config.seed, *rest)))
-    assert run(capsys, "cache", RECIPE, "--workers", "3", "seed=4")[0] == 0
-    assert run(capsys, "cache", RECIPE, "--verify")[0] == 0
-    assert run(capsys, "cache", RECIPE, "--beam=--runner=DirectRunner")[0] == 0
-    assert seen == [(4, 3, False, None), (0, None, True, None), (0, None, False, "--runner=DirectRunner")]
+# ---- commands, as they are ------------------------------------------------------------------------------------------
 
 
-def test_plan(capsys, fake):
-    seen = []
-    given = lambda **kwargs: kwargs  # noqa: E731
-    fake("jaxpt.plan.command", Assumptions=given, plan=lambda config, *rest, **kwargs: seen.append((rest, kwargs)))
-    assert run(capsys, "plan", RECIPE)[0] == 0
-    options = "--topology v5e:4x4 --slices 2 --json --shardings --search --price 2.5 --save steps"
-    assert run(capsys, "plan", RECIPE, *options.split())[0] == 0
-    assert [rest for rest, _ in seen] == [(None, None), ("v5e:4x4", 2)]
-    assert seen[0][1] == {"as_json": False, "shardings": False, "searching": 0, "assumptions": {}, "save": None}
-    given = {"as_json": True, "shardings": True, "searching": 12, "assumptions": {"price": 2.5}, "save": "steps"}
-    assert seen[1][1] == given
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """A directory with a small text and a recipe for it, whose vocabulary and records are cached there."""
+    folder = tmp_path_factory.mktemp("lab")
+    text = (f"Document {i} says that the cat sat on mat {i % 7} and the dog ran to house {i % 5}." for i in range(60))
+    (folder / "text.txt").write_text("\n".join(text))
+    data = {"path": str(folder / "text.txt"), "cache_dir": str(folder / "cache"), "validation_fraction": 0.1}
+    tree = families.tree(
+        "gpt2", model={"vocab_size": 300}, data=data | {"length": 16}, mesh={"data": 8}, log={"tensorboard": False},
+        run_dir=str(folder / "run"),
+    )  # fmt: skip
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(tree))
+    return folder
 
 
-def test_train(capsys, fake):
-    seen = []
-
-    def train(config):
-        seen.append(config)
-        return 128 + 15
-
-    fake("jaxpt.train.loop", train=train)
-    assert run(capsys, "train", RECIPE, "train.steps=3", "seed=4")[0] == 143
-    assert (seen[0].train.steps, seen[0].seed, seen[0].run_dir) == (3, 4, "runs/bert_tiny")
-
-
-def test_eval(capsys, fake):
-    seen = []
-    fake("jaxpt.evals.heldout", evaluate=lambda path, overrides: seen.append((path, overrides)))
-    assert run(capsys, "eval", "runs/x", "data.batch_size=3")[0] == 0
-    assert seen == [("runs/x", ["data.batch_size=3"])]
+@pytest.mark.slow  # tests/train/test_loop.py trains and evaluates by the command line, too
+def test_train_eval_and_probe(capsys, lab):
+    recipe, run_dir = str(lab / "recipe.yaml"), str(lab / "run")
+    assert run(capsys, "train", recipe, "train.steps=2", "seed=4")[0] == 0
+    config = configs.load(run_dir)
+    assert (config.train.steps, config.seed, config.run_dir) == (2, 4, run_dir)
+    assert (lab / "run" / "checkpoints" / "2").is_dir()
+    code, out, _ = run(capsys, "eval", run_dir, "data.batch_size=16")
+    assert code == 0 and "step 2" in out and "loss" in out
+    rows = "".join(f"the {name} sat,{name}\n" for name in ("cat", "dog") for _ in range(8))
+    (lab / "labelled.csv").write_text(f"text,label\n{rows}")
+    code, out, _ = run(capsys, "probe", run_dir, f"path={lab}/labelled.csv", f"test_path={lab}/labelled.csv")
+    assert code == 0 and "1.000" in out.replace("100.0%", "1.000")
 
 
-def test_inspect_takes_overrides_before_and_after_options(capsys, fake):
-    seen = []
-    fake("jaxpt.report.batches", inspect=lambda config, **kwargs: seen.append((config, kwargs)))
-    options = "-n 3 --at 7 --split validation --phase 2 --html f"
-    assert run(capsys, "inspect", RECIPE, "seed=1", *options.split(), "train.steps=9")[0] == 0
-    config, kwargs = seen[0]
-    assert (config.seed, config.train.steps) == (1, 9)
-    assert kwargs == {"count": 3, "at": 7, "split": "validation", "phase": 2, "html": "f"}
+def test_cache(capsys, lab):
+    recipe = str(lab / "recipe.yaml")
+    code, out, _ = run(capsys, "cache", recipe, "--workers", "2", "data.length=12")
+    assert code == 0 and "train: " in out and str(lab / "cache" / "records") in out and "checksum" not in out
+    code, out, _ = run(capsys, "cache", recipe, "--verify", "data.length=12")
+    assert code == 0 and "every checksum compared" in out
+    if importlib.util.find_spec("apache_beam") is None:
+        code, _, err = run(capsys, "cache", recipe, "--beam=--runner=DirectRunner", "data.length=14")
+        assert code == 2 and "--beam needs Apache Beam" in err
 
 
-def test_tokenizer(capsys, fake):
-    seen = []
-    fake(
-        "jaxpt.report.tokenizers",
-        train=lambda config, out: seen.append((config.data.tokenizer.vocab_size, out)),
-        inspect=lambda path, text: seen.append((path, text)),
-    )
-    assert run(capsys, "tokenizer", "train", RECIPE, "data.tokenizer.vocab_size=99", "--out", "d")[0] == 0
-    assert run(capsys, "tokenizer", "inspect", "d", "some text")[0] == 0
-    assert run(capsys, "tokenizer", "inspect", "d")[0] == 0
-    assert seen == [(99, "d"), ("d", "some text"), ("d", None)]
+def test_inspect_takes_overrides_before_and_after_options(capsys, lab):
+    recipe, page = str(lab / "recipe.yaml"), lab / "page.html"
+    first = run(capsys, "inspect", recipe, "-n", "1", "--at", "2")
+    options = "-n 2 --at 1 --split train"
+    code, out, _ = run(capsys, "inspect", recipe, "data.batch_size=16", *options.split(), "train.steps=9")
+    assert code == 0
+    assert re.findall(r"causal_lm, train (\d)", out) == ["1", "2"]
+    assert first[0] == 0 and first[1].partition("train 2")[2] == out.partition("train 2")[2] != ""
+    assert run(capsys, "inspect", recipe, "--split", "validation", "--phase", "1", "--html", str(page))[0] == 0
+    assert "validation" in page.read_text()
+    code, _, err = run(capsys, "inspect", recipe, "--phase", "2", "seed=1")
+    assert code == 2 and "--phase 2" in err
+
+
+@pytest.mark.parametrize(
+    ("kind", "option", "special"),
+    [("wordpiece", "lowercase=true", "[MASK]"), ("bpe", "", "<|endoftext|>"), ("sentencepiece", "extra_ids=5", "</s>")],
+)
+def test_tokenizer(capsys, lab, kind, option, special):
+    out_dir = str(lab / kind)
+    settings = [f"data.tokenizer.{option}" for option in (f"kind={kind}", "vocab_size=290", option) if option]
+    code, out, _ = run(capsys, "tokenizer", "train", str(lab / "recipe.yaml"), *settings, "--out", out_dir)
+    tokenizer = tokenizers.load(out_dir, kind)
+    size = tokenizer.vocabulary.size
+    assert (code, out) == (0, f"wrote {out_dir}: {kind}, {size:,} ids\n") and 40 < size <= 290
+    code, out, err = run(capsys, "tokenizer", "inspect", out_dir)
+    assert code == 0 and not err and out.startswith(f"{out_dir}: {kind}\n")
+    assert re.search(rf"size\W+{size}\b", out) and special in out and "decoded" not in out
+    code, out, _ = run(capsys, "tokenizer", "inspect", out_dir, "the cat sat [red]")
+    ids = tokenizer.encode("the cat sat [red]")
+    assert code == 0 and f"{len(ids)} tokens; decoded: {tokenizer.decode(ids)}" in out
+    assert re.findall(r"│ (\d+) +│$", out.rpartition("┡")[2], re.MULTILINE) == [str(i) for i in ids]
+
+
+def test_tokenizer_inspect_says_what_was_assumed(capsys, tmp_path):
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\n")
+    code, out, _ = run(capsys, "tokenizer", "inspect", str(tmp_path), "THE")
+    assert code == 0 and "assumed that it folds case" in out and "decoded: the" in out
+
+
+@pytest.mark.slow
+def test_plan_of_this_machine(capsys, lab):
+    """Compiled as a run would be."""
+    code, out, _ = run(capsys, "plan", str(lab / "recipe.yaml"), "--json", "--save", str(lab / "steps"), "seed=3")
+    assert code == 0 and json.loads(out)["fits"]
+    assert list((lab / "steps").iterdir())
+
+
+def test_plan_of_a_topology(capsys, lab, monkeypatch):
+    """Only the compiler of TPUs is not here: what it measures is made up."""
+    asked = []
+
+    def measure(config, where, phase=0):
+        asked.append((where.topology, where.slices, config.seed))
+        return MEASURED
+
+    monkeypatch.setattr(program, "measure", measure)
+    options = "--topology v5e:4x4 --slices 2 --shardings --price 2.5 --watts 300 --carbon 0.1"
+    code, out, _ = run(capsys, "plan", str(lab / "recipe.yaml"), *options.split(), "seed=3")
+    assert code == 0 and asked == [("v5e:4x4", 2, 3)]
+    assert "$2.50 a chip-hour (--price)" in out and "(--watts)" in out and "(--carbon)" in out
 
 
 def test_schema_is_json(capsys):
@@ -237,7 +291,7 @@ def test_version(capsys):
     assert run(capsys, "--version")[:2] == (0, f"jaxpt {__version__}\n")
 
 
-def test_modules_of_the_current_directory_can_be_named(capsys, fake, tmp_path, monkeypatch):
+def test_modules_of_the_current_directory_can_be_named(capsys, tmp_path, monkeypatch):
     """The installed script, unlike `python -m`, does not look there by itself."""
     (tmp_path / "my_objective_here.py").write_text("raise RuntimeError('found')")
     (tmp_path / "pkg_here").mkdir()
@@ -245,14 +299,6 @@ def test_modules_of_the_current_directory_can_be_named(capsys, fake, tmp_path, m
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.chdir(tmp_path)
     assert "RuntimeError: found" in run(capsys, "train", RECIPE, "objective.kind=pkg_here.mine")[2]
-
-
-def test_interrupted(capsys, fake):
-    def evaluate(path, overrides):
-        raise KeyboardInterrupt
-
-    fake("jaxpt.evals.heldout", evaluate=evaluate)
-    assert run(capsys, "eval", "runs/x")[0] == 130
 
 
 @pytest.mark.slow

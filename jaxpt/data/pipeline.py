@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from jaxpt.config import Config, at_phase
-from jaxpt.data import cache, mixtures, packing, tokenizers
+from jaxpt.data import cache, mixtures, packing, tokenizers, vocabulary_files
 from jaxpt.data._tf import seqio
 from jaxpt.data.examples import Examples
 from jaxpt.data.loader import Stream, Task
@@ -243,10 +243,12 @@ def _trained(config: Config, sources: list[Source], known: list[Any], say: Progr
     if languages:
         identity["languages"] = languages
     directory = cache_root(config) / "tokenizers" / _hash(identity)
-    try:
-        return tokenizers.load(directory, settings.kind, languages=languages)
-    except UserError:  # not there yet, or torn
-        say.update(f"training a {settings.kind} vocabulary of {size:,} ids")
+    if directory.is_dir():
+        damage = vocabulary_files.damage(directory)
+        if damage is None:
+            return tokenizers.load(directory, settings.kind, languages=languages)
+        say.note(f"{damage}; training the vocabulary again")
+    say.update(f"training a {settings.kind} vocabulary of {size:,} ids")
     texts = mixtures.texts(sources)
     shutil.rmtree(directory, ignore_errors=True)
     _publish(tokenizers.train(texts, settings, size, languages=languages), directory)

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxpt.data.tokenizers import BERT_SPECIALS, END_OF_TEXT, SPECIALS, Tokenizer, digest_of, settings_file, write_files
+from jaxpt.data import vocabulary_files
+from jaxpt.data.tokenizers import BERT_SPECIALS, END_OF_TEXT, SPECIALS, Tokenizer
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Vocabulary
 
@@ -52,27 +53,42 @@ class RustTokenizer(Tokenizer):
         return piece if "\ufffd" in text else text  # part of a character: as the vocabulary spells its bytes
 
     def save(self, directory: str | Path) -> None:
-        tree = json.loads(self._tokenizer.to_str())
+        tree = _tree(self)
         vocab = dict(sorted(self._tokenizer.get_vocab(with_added_tokens=True).items(), key=lambda item: item[1]))
         files = {"tokenizer.json": json.dumps(tree, ensure_ascii=False, indent=1)}
-        if self.kind == "wordpiece":
-            name = "BertTokenizer"
+        if self.kind == "wordpiece" and list(vocab.values()) == list(range(len(vocab))):  # a line's number is its id
             files["vocab.txt"] = "".join(f"{token}\n" for token in vocab)
         elif self.kind == "bpe" and "ByteLevel" in str(tree["pre_tokenizer"]):
-            name = "RobertaTokenizer" if "<mask>" in vocab else "GPT2Tokenizer"
             merges = (" ".join(m) if isinstance(m, list) else m for m in tree["model"]["merges"])
             files["vocab.json"] = json.dumps(vocab, ensure_ascii=False)
             files["merges.txt"] = "#version: 0.2\n" + "".join(f"{m}\n" for m in merges)
-        else:
-            name = "PreTrainedTokenizerFast"
+        name = self._class_of(tree, vocab)
+        # Named always: the classes that take all from tokenizer.json know no special token by themselves.
+        ids = {part: getattr(self.vocabulary, part) for part in SPECIALS}
+        named = {part: self._tokenizer.id_to_token(i) for part, i in ids.items() if i is not None}
         settings: dict[str, Any] = {"do_lower_case": self.lowercase}
-        if name == "PreTrainedTokenizerFast":  # which knows no special token by itself
-            ids = {part: getattr(self.vocabulary, part) for part in SPECIALS}
-            settings |= {f"{p}_token": self._tokenizer.id_to_token(i) for p, i in ids.items() if i is not None}
-        write_files(directory, files | {"tokenizer_config.json": settings_file(name, settings)})
+        settings |= {f"{part}_token": token for part, token in named.items() if token in SPECIALS[part]}
+        written = vocabulary_files.settings_file(name, settings)
+        vocabulary_files.write(directory, files | {vocabulary_files.SETTINGS: written})
+
+    def _class_of(self, tree: dict[str, Any], vocab: dict[str, int]) -> str:
+        """The class of `transformers` that does what we do.
+
+        Those of BERT, GPT-2 and RoBERTa take the pieces alone from a tokenizer.json and bring their own steps and
+        names of special tokens; PreTrainedTokenizerFast takes all of it.
+        """
+        if self.kind == "wordpiece" and set(BERT_SPECIALS) <= vocab.keys():
+            if _steps(tree) == _steps(_tree(wordpiece({"[UNK]": 0}, self.lowercase))):
+                return "BertTokenizer"
+        elif self.kind == "bpe" and _steps(tree) == _steps(_tree(bpe({}, [], lowercase=False))):
+            if set(BPE_SPECIALS) <= vocab.keys():
+                return "RobertaTokenizer"
+            if END_OF_TEXT in vocab:
+                return "GPT2Tokenizer"
+        return "PreTrainedTokenizerFast"
 
     def digest(self) -> str:
-        return digest_of(self._tokenizer.to_str().encode())
+        return vocabulary_files.digest_of(self._tokenizer.to_str().encode())
 
 
 def read(path: Path) -> RustTokenizer:
@@ -122,13 +138,16 @@ def bert_steps(lowercase: bool) -> tuple[Any, Any]:
 def bpe(vocab: dict[str, int], merges: list[tuple[str, str]], lowercase: bool) -> RustTokenizer:
     """GPT-2's tokenizer over a vocabulary; <|endoftext|> is added where no token ends a text (RoBERTa: </s>)."""
     from tokenizers import Tokenizer as Rust
-    from tokenizers import decoders, models
+    from tokenizers import decoders, models, processors
 
     rust = Rust(models.BPE(vocab, merges))
     rust.normalizer, rust.pre_tokenizer = gpt2_steps(lowercase)
     rust.decoder = decoders.ByteLevel()
     known = [token for token in (*BPE_SPECIALS, END_OF_TEXT) if token in vocab]
     rust.add_special_tokens(known if {"</s>", END_OF_TEXT} & set(known) else [*known, END_OF_TEXT])
+    if lowercase and {"<s>", "</s>", "<mask>"} <= set(known):  # GPT-2's class and RoBERTa's know no folding of case
+        ends = (("</s>", vocab["</s>"]), ("<s>", vocab["<s>"]))
+        rust.post_processor = processors.RobertaProcessing(*ends, add_prefix_space=False)
     return RustTokenizer(rust, "bpe")
 
 
@@ -137,6 +156,17 @@ def gpt2_steps(lowercase: bool) -> tuple[Any, Any]:
 
     fold = normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents(), normalizers.Lowercase()])
     return fold if lowercase else None, pre_tokenizers.ByteLevel(add_prefix_space=False)
+
+
+def _tree(tokenizer: RustTokenizer) -> dict[str, Any]:
+    """Its tokenizer.json."""
+    return json.loads(tokenizer._tokenizer.to_str())
+
+
+def _steps(tree: dict[str, Any]) -> list[Any]:
+    """What a tokenizer.json does to a text, its pieces aside."""
+    model = {key: value for key, value in tree["model"].items() if key not in ("vocab", "merges")}
+    return [tree["normalizer"], tree["pre_tokenizer"], tree["decoder"], model]
 
 
 def _folds_case(normalizer: dict[str, Any] | None) -> bool:

@@ -15,17 +15,15 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-import hashlib
 import json
-import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from jaxpt.config import TokenizerConfig
+from jaxpt.data import vocabulary_files
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Vocabulary
 
@@ -41,17 +39,6 @@ SPECIALS = {
     "sep": ("[SEP]", "<sep>", "</s>"),
     "mask": ("[MASK]", "<mask>"),
 }
-# A directory is searched in this order: the first is the most exact.
-_FILES = (
-    ("sentencepiece", ("spiece.model",)),
-    ("sentencepiece", ("sentencepiece.model",)),
-    ("sentencepiece", ("tokenizer.model",)),
-    ("sentencepiece", ("sentencepiece.bpe.model",)),
-    (None, ("tokenizer.json",)),
-    ("wordpiece", ("vocab.txt",)),
-    ("bpe", ("vocab.json", "merges.txt")),
-    ("bpe", ("encoder.json", "vocab.bpe")),
-)
 
 
 class Tokenizer(abc.ABC):
@@ -61,11 +48,13 @@ class Tokenizer(abc.ABC):
       kind: "sentencepiece", "wordpiece" or "bpe".
       lowercase: whether case is folded.
       vocabulary: the ids that objectives need to know.
+      assumed: what no file says and was assumed, and why; a line for the user.
     """
 
     kind: str
     lowercase: bool
     vocabulary: Vocabulary
+    assumed: str | None = None
 
     def encode(self, text: str, special: bool = False) -> list[int]:
         """Token ids of a text; nothing is put before or after it.
@@ -149,8 +138,8 @@ def load(
     Args:
       path: a `.model`, `vocab.txt`, `tokenizer.json`, or a directory with one of these or `vocab.json` + `merges.txt`.
       kind: the kind it must be; whatever it is by default.
-      lowercase: whether it must fold case; for `vocab.txt` and `vocab.json`, whether to. By default what
-        `tokenizer_config.json` beside it says, else false.
+      lowercase: whether it must fold case; for `vocab.txt` and `vocab.json` without `tokenizer_config.json`, whether
+        to. By default what that file says; else a `vocab.txt` without upper-case letters folds (see `assumed`).
       extra_ids: sentinels of a SentencePiece model; by default what `tokenizer_config.json` says, else 100. Where that
         file or `config.json` names ALBERT, XLNet, XLM-R or Llama, its rules hold and there are none.
       max_size: more ids than this are an error (`model.vocab_size`).
@@ -163,12 +152,12 @@ def load(
       UserError: no such file, a damaged one, another kind or case than wanted, too many ids, or a language without a
         token.
     """
-    found, files = _find(Path(path), kind)
-    settings = _read_settings(files[0].parent, "tokenizer_config.json")
-    if lowercase is not None:
-        settings = settings | {"do_lower_case": lowercase}
+    found, files = vocabulary_files.find(Path(path), kind)
+    vocabulary_files.verify(files[0].parent)
+    if empty := next((file for file in files if not file.stat().st_size), None):
+        raise UserError(f"{empty}: is empty; wants a {found or 'tokenizer'} file")
     try:
-        tokenizer = _read(found, files, settings, extra_ids)
+        tokenizer = _read(found, files, lowercase, extra_ids)
     except UserError:
         raise
     except Exception as error:  # the Rust library raises bare Exceptions
@@ -183,7 +172,8 @@ def load(
     if max_size is not None and tokenizer.vocabulary.size > max_size:
         sentinels = tokenizer.vocabulary.sentinels
         extra = f" (with data.tokenizer.extra_ids: {sentinels})" if sentinels else ""
-        raise UserError(f"{path}: {tokenizer.vocabulary.size} token ids{extra}, but model.vocab_size is {max_size}")
+        size = tokenizer.vocabulary.size
+        raise UserError(f"{path}: {size} token ids{extra}, but model.vocab_size is {max_size}; it wants {size} or more")
     if languages:
         ids = {piece: i for i, piece in enumerate(tokenizer.tokens(range(tokenizer.vocabulary.size)))}
         if missing := [name for name in languages if name not in ids]:
@@ -192,54 +182,57 @@ def load(
     return tokenizer
 
 
-def _find(path: Path, kind: str | None) -> tuple[str | None, list[Path]]:
-    """The kind (None: the file says) and the files of a vocabulary."""
-    if path.is_dir():
-        for found, names in _FILES:
-            files = [path / name for name in names]
-            if all(f.is_file() for f in files) and (kind is None or found in (None, kind)):
-                return found, files
-        wanted = "spiece.model, tokenizer.json, vocab.txt, or vocab.json with merges.txt"
-        raise UserError(f"{path}: no {kind or 'known'} vocabulary in this directory; wants {wanted}")
-    if not path.is_file():
-        raise UserError(f"{path}: no such vocabulary file or directory")
-    for found, names in _FILES:
-        if path.name in names:
-            files = [path.parent / name for name in names]
-            missing = [f.name for f in files if not f.is_file()]
-            if missing:
-                raise UserError(f"{path}: wants {missing[0]} beside it")
-            return found, files
-    suffixes = {".model": "sentencepiece", ".txt": "wordpiece", ".json": None}
-    if path.suffix not in suffixes:
-        raise UserError(f"{path}: wants a .model, vocab.txt, tokenizer.json, or vocab.json with merges.txt beside it")
-    return suffixes[path.suffix], [path]
-
-
-def _read(kind: str | None, files: list[Path], settings: dict[str, Any], extra_ids: int | None) -> Tokenizer:
+def _read(kind: str | None, files: list[Path], lowercase: bool | None, extra_ids: int | None) -> Tokenizer:
     from jaxpt.data import rust_tokenizers, sentencepiece_tokenizers
 
-    fold = bool(settings.get("do_lower_case", False))
+    settings = vocabulary_files.read_settings(files[0].parent)
     if kind == "sentencepiece":
-        model_type = _read_settings(files[0].parent, "config.json").get("model_type")
+        model_type = vocabulary_files.read_settings(files[0].parent, "config.json").get("model_type")
         style = sentencepiece_tokenizers.style_of(files[0], settings, model_type)
-        if extra_ids is None:
-            extra_ids = int(settings.get("extra_ids", DEFAULT_EXTRA_IDS if style.takes_sentinels else 0))
-        return sentencepiece_tokenizers.SentencePieceTokenizer(files[0].read_bytes(), extra_ids, str(files[0]), style)
+        wanted = settings.get("extra_ids") if extra_ids is None else extra_ids
+        sentinels = (DEFAULT_EXTRA_IDS if style.takes_sentinels else 0) if wanted is None else int(wanted)
+        model = files[0].read_bytes()
+        tokenizer = sentencepiece_tokenizers.SentencePieceTokenizer(model, sentinels, str(files[0]), style)
+        if wanted is None and sentinels:
+            beside = f"no {vocabulary_files.SETTINGS} says extra_ids"
+            tokenizer.assumed = (
+                f"{files[0]}: {beside}; assumed {sentinels} sentinels behind the model's pieces, as T5 has"
+            )
+        return tokenizer
+    said = settings.get("do_lower_case", lowercase)
     if kind == "wordpiece":
         vocab = {line: i for i, line in enumerate(files[0].read_text("utf-8").removesuffix("\n").split("\n"))}
         if "[UNK]" not in vocab:
             raise UserError(f"{files[0]}: no [UNK] line; wants a WordPiece vocabulary, one token a line")
-        return rust_tokenizers.wordpiece(vocab, fold)
+        uncased = _is_uncased(vocab)
+        if uncased and said is False and "do_lower_case" not in settings:
+            raise UserError(
+                f"{files[0]}: holds no upper-case letter, data.tokenizer.lowercase is false; set it to true, or say "
+                f'{{"do_lower_case": false}} in {vocabulary_files.SETTINGS} beside it'
+            )
+        tokenizer = rust_tokenizers.wordpiece(vocab, uncased if said is None else bool(said))
+        if said is None:
+            folds, has = ("folds case", "no") if uncased else ("keeps case", "an")
+            tokenizer.assumed = (
+                f"{files[0]}: no {vocabulary_files.SETTINGS} says do_lower_case; assumed that it {folds}, as it holds "
+                f"{has} upper-case letter"
+            )
+        return tokenizer
     if kind == "bpe":
         lines = files[1].read_text("utf-8").split("\n")
         merges = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
-        return rust_tokenizers.bpe(json.loads(files[0].read_text("utf-8")), merges, fold)
+        return rust_tokenizers.bpe(json.loads(files[0].read_text("utf-8")), merges, bool(said))
     tokenizer = rust_tokenizers.read(files[0])
     if extra_ids is not None and tokenizer.kind == "sentencepiece" and tokenizer.vocabulary.sentinels != extra_ids:
         has = tokenizer.vocabulary.sentinels
         raise UserError(f"{files[0]}: has {has} sentinels, data.tokenizer.extra_ids is {extra_ids}")
     return tokenizer
+
+
+def _is_uncased(vocab: Iterable[str]) -> bool:
+    """Whether pieces hold letters that have case, and all in lower case; those in brackets are special tokens."""
+    pieces = [piece for piece in vocab if not re.fullmatch(r"\[.*\]", piece)]
+    return any(p != p.upper() for p in pieces) and all(p == p.lower() for p in pieces)
 
 
 # ---- training -------------------------------------------------------------------------------------------------------
@@ -322,34 +315,3 @@ def _first(texts: Iterable[str], characters: int) -> list[str]:
         kept.append(text[: characters - total])
         total += len(kept[-1])
     return kept
-
-
-# ---- files ----------------------------------------------------------------------------------------------------------
-
-
-def settings_file(name: str, values: dict[str, Any]) -> str:
-    return json.dumps({"tokenizer_class": name, **values}, indent=1)
-
-
-def _read_settings(directory: Path, name: str) -> dict[str, Any]:
-    path = directory / name
-    if not path.is_file():
-        return {}
-    try:
-        settings = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON ({error})") from None
-    return settings if isinstance(settings, dict) else {}
-
-
-def write_files(directory: str | Path, files: dict[str, str | bytes]) -> None:
-    """Each file appears whole or not at all."""
-    Path(directory).mkdir(parents=True, exist_ok=True)
-    for name, content in files.items():
-        temporary = Path(directory) / f".{name}.{os.getpid()}"
-        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
-        temporary.replace(Path(directory) / name)
-
-
-def digest_of(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=16).hexdigest()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -45,12 +44,19 @@ def inspect(path: str, text: str | None = None) -> None:
     from jaxpt.data import tokenizers
 
     tokenizer = tokenizers.load(path)
-    table = Table(title=Text(f"{path}: {tokenizer.kind}"), title_justify="left", show_header=False)
-    for name, value in dataclasses.asdict(tokenizer.vocabulary).items():
-        piece = tokenizer.tokens([value])[0] if name not in ("size", "sentinels") and value is not None else ""
-        table.add_row(name, "-" if value is None else f"{value:,}", Text(piece))
+    vocabulary = tokenizer.vocabulary
+    table = Table(show_header=False)
+    table.add_row("size", f"{vocabulary.size:,}")
+    table.add_row("lowercase", "yes" if tokenizer.lowercase else "no")
+    for name in tokenizers.SPECIALS:
+        value = getattr(vocabulary, name)
+        table.add_row(name, *(("-",) if value is None else (f"{value:,}", Text(tokenizer.tokens([value])[0]))))
+    table.add_row("sentinels", f"{vocabulary.sentinels:,}")
     console = Console(highlight=False)
+    console.print(Text(f"{path}: {tokenizer.kind}"), soft_wrap=True)
     console.print(table)
+    if tokenizer.assumed:
+        console.print(Text(tokenizer.assumed), soft_wrap=True)
     if text is not None:
         ids = tokenizer.encode(text, special=True)
         rows = Table("token", "id")

@@ -130,6 +130,30 @@ def test_the_run_keeps_its_vocabulary(text, cache, tmp_path, monkeypatch):
     assert not unsaved.exists()
 
 
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_damaged_vocabulary_is_trained_again_in_the_cache_and_refused_in_a_run(text, tmp_path):
+    settings, said = config("bert", text, tmp_path / "cache", tmp_path / "run"), []
+    whole = pipeline.prepare(settings).tokenizer
+    (cached,) = (tmp_path / "cache" / "tokenizers").iterdir()
+    for name in ("vocab.txt", "tokenizer.json", "tokenizer_config.json", "checksums.json"):
+        flip(cached / name)
+        again = pipeline.prepare(config("bert", text, tmp_path / "cache"), report=said.append).tokenizer
+        assert again.digest() == whole.digest() and again.vocabulary == whole.vocabulary
+        assert [line for line in said if str(cached / name) in line or name == "checksums.json"]
+        assert any("training the vocabulary again" in line for line in said)
+        said.clear()
+    pipeline.prepare(config("bert", text, tmp_path / "cache"), report=said.append)
+    assert not [line for line in said if "again" in line]
+    flip(tmp_path / "run" / "tokenizer" / "tokenizer.json")
+    with pytest.raises(UserError, match=r"run/tokenizer/tokenizer\.json: is altered"):
+        pipeline.prepare(settings)
+
+
 def test_a_vocabulary_larger_than_the_models(text, cache, tmp_path):
     run = tmp_path / "run"
     pipeline.prepare(config("gpt2", text, cache, run))

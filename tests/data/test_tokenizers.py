@@ -1,10 +1,8 @@
-import gzip
 import io
 import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from pydoc_data.topics import topics
 
 import pytest
@@ -15,7 +13,6 @@ from jaxpt.errors import UserError
 
 KINDS = ("sentencepiece", "wordpiece", "bpe")
 SIZE = 600
-DATA = Path(__file__).parents[3] / "shared" / "data"
 SAMPLES = [
     "Hello, world! It's a test.", "naïve café — “quotes” … 中文字 ﬁne", "tabs\tand\nnew lines  twice ", "f(x)**2",
     "😀 emoji and e\u0301 combining", "", " ", "unaffable " * 30, "1,234.5% of $9.99", "a" * 150,
@@ -182,6 +179,43 @@ def test_a_directory_without_a_vocabulary(tmp_path):
         tokenizers.load(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "beside"),
+    [("spiece.model", ()), ("tokenizer.model", ()), ("vocab.txt", ()), ("tokenizer.json", ()),
+     ("vocab.json", ("merges.txt",)), ("merges.txt", ("vocab.json",))],
+)  # fmt: skip
+def test_an_empty_file_is_named(name, beside, tmp_path):
+    for other in beside:
+        (tmp_path / other).write_text("{}")
+    (tmp_path / name).touch()
+    for path in (tmp_path, tmp_path / name):
+        with pytest.raises(UserError, match=f"{name}: is empty"):
+            tokenizers.load(path)
+
+
+def test_a_vocabulary_in_lower_case_is_not_taken_for_a_cased_one(tmp_path):
+    special = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"
+    path = tmp_path / "vocab.txt"
+    path.write_text(special + "the\ncat\n")
+    uncased = tokenizers.load(path)
+    assert uncased.encode("The CAT") == [5, 6] and uncased.lowercase
+    assert uncased.assumed == (
+        f"{path}: no tokenizer_config.json says do_lower_case; assumed that it folds case, as it holds no upper-case "
+        "letter"
+    )
+    assert tokenizers.load(path, lowercase=True).assumed is None
+    with pytest.raises(UserError, match=r"vocab\.txt: holds no upper-case letter, data\.tokenizer\.lowercase is false"):
+        tokenizers.load(path, lowercase=False)
+    path.write_text(special + "The\ncat\n")
+    cased = tokenizers.load(path)
+    assert cased.encode("The cat") == [5, 6] and not cased.lowercase and "holds an upper-case" in cased.assumed
+    assert tokenizers.load(path, lowercase=False).assumed is None
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+    assert tokenizers.load(path).lowercase and tokenizers.load(path).assumed is None
+    with pytest.raises(UserError, match=r"this vocabulary folds case, data\.tokenizer\.lowercase is false"):
+        tokenizers.load(path, lowercase=False)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_too_few_ids_or_no_text(kind, tmp_path, texts):
     with pytest.raises(UserError, match="vocab_size: 5 is too small"):
@@ -193,17 +227,82 @@ def test_too_few_ids_or_no_text(kind, tmp_path, texts):
 # ---- published vocabularies -----------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def sentencepiece_model(texts):
-    """As ALBERT's and XLM-R's are trained: <unk> <s> </s> first, no padding."""
+def by_spm(texts, **options):
     import sentencepiece
 
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(texts[0].splitlines()), model_writer=model, vocab_size=200, hard_vocab_limit=False,
-        control_symbols=["[CLS]", "[SEP]", "[MASK]"], user_defined_symbols=["(", '"'], minloglevel=2,
+        sentence_iterator=iter(texts[0].splitlines()), model_writer=model, hard_vocab_limit=False, minloglevel=2,
+        **{"vocab_size": 200, **options},
     )  # fmt: skip
     return model.getvalue()
+
+
+@pytest.fixture(scope="module")
+def sentencepiece_model(texts):
+    """As ALBERT's and XLM-R's are trained: <unk> <s> </s> first, no padding."""
+    return by_spm(texts, control_symbols=["[CLS]", "[SEP]", "[MASK]"], user_defined_symbols=["(", '"'])
+
+
+FAST = "PreTrainedTokenizerFast"
+
+
+@pytest.mark.parametrize(
+    ("options", "sentinels", "name", "ids"),
+    [
+        ({"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}, 9, "T5Tokenizer", (2, None, 1, 0)),
+        ({}, 9, FAST, (0, 1, 2, None)),
+        ({"unk_id": 3, "bos_id": 0, "eos_id": 1, "pad_id": 2}, 0, FAST, (3, 0, 1, 2)),
+        ({"unk_piece": "[UNK]", "bos_id": -1, "eos_id": -1}, 0, FAST, (0, None, None, None)),
+        ({"model_type": "bpe", "byte_fallback": True, "vocab_size": 400}, 0, FAST, (0, 1, 2, None)),
+        ({"model_type": "bpe", "user_defined_symbols": ["**"]}, 9, FAST, (0, 1, 2, None)),
+    ],
+)  # fmt: skip
+def test_special_ids_are_those_of_the_sentencepiece_model(options, sentinels, name, ids, texts, tmp_path):
+    """`spm_train` without options gives <unk> <s> </s> and no padding, which is not T5's order."""
+    (tmp_path / "spiece.model").write_bytes(by_spm(texts, **options))
+    ours = tokenizers.load(tmp_path, extra_ids=sentinels)
+    v = ours.vocabulary
+    assert (v.unk, v.bos, v.eos) == ids[:3] and v.pad == (ids[3] or 0) and v.sentinels == sentinels
+    ours.save(tmp_path / "saved")
+    again = tokenizers.load(tmp_path / "saved")
+    assert (again.digest(), again.vocabulary) == (ours.digest(), v)
+    settings = json.loads((tmp_path / "saved" / "tokenizer_config.json").read_text())
+    assert settings["tokenizer_class"] == name and ("pad_token" in settings) == (ids[3] is not None)
+    rust = ours_as_rust(tmp_path / "saved")
+    for text in [*SAMPLES, "中文 a 中", *texts[0].splitlines()[:20]]:
+        assert rust.encode(text, add_special_tokens=False).ids == ours.encode(text)
+    if sentinels:
+        assert rust.token_to_id("<extra_id_0>") == v.size - 1 == ours.encode("a <extra_id_0> b")[1]
+
+
+def ours_as_rust(directory):
+    from tokenizers import Tokenizer as Rust
+
+    return Rust.from_file(str(directory / "tokenizer.json"))
+
+
+def test_sentencepiece_models_that_cannot_be_carried_are_refused(texts, sentencepiece_model, tmp_path):
+    path = tmp_path / "spiece.model"
+    for options, words in (
+        ({"model_type": "char"}, "of model_type char is not known; wants unigram or bpe"),
+        ({"treat_whitespace_as_suffix": True}, "of treat_whitespace_as_suffix is not known"),
+    ):
+        path.write_bytes(by_spm(texts, **options))
+        with pytest.raises(UserError, match=words):
+            tokenizers.load(path)
+    path.write_bytes(sentencepiece_model)
+    assert "assumed 100 sentinels" in tokenizers.load(path).assumed
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "CamembertTokenizer"}')
+    with pytest.raises(UserError, match="the ids of a CamembertTokenizer may be others"):
+        tokenizers.load(path)
+    (tmp_path / "tokenizer_config.json").unlink()
+    path.write_bytes(sentencepiece_model[:1000])
+    with pytest.raises(UserError, match=r"not a (whole )?SentencePiece model"):
+        tokenizers.load(path)
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(by_spm(texts, pad_id=0, eos_id=1, unk_id=2, bos_id=-1))
+    with pytest.raises(UserError, match=r"to have XLM-R's ids, starts with \['<pad>', '</s>', '<unk>'\]"):
+        tokenizers.load(tmp_path / "sentencepiece.bpe.model")
 
 
 def test_alberts_rules_come_from_the_file_beside_the_model(sentencepiece_model, tmp_path):
@@ -217,9 +316,7 @@ def test_alberts_rules_come_from_the_file_beside_the_model(sentencepiece_model, 
     assert albert.digest() != plain.digest()
     albert.save(tmp_path / "saved")  # where no config.json is
     assert tokenizers.load(tmp_path / "saved").digest() == albert.digest()
-    from tokenizers import Tokenizer as Rust
-
-    rust = Rust.from_file(str(tmp_path / "saved" / "tokenizer.json"))
+    rust = ours_as_rust(tmp_path / "saved")
     rust.encode_special_tokens = True
     assert [rust.encode(text, add_special_tokens=False).ids for text in SAMPLES] == albert.encode_batch(SAMPLES)
     xlnet = {"tokenizer_class": "XLNetTokenizer", "keep_accents": True}
@@ -249,6 +346,7 @@ def test_xlm_r_has_fairseqs_ids(sentencepiece_model, tmp_path):
 def roberta(path, texts):
     """A vocabulary in fairseq's order: <s> <pad> </s> <unk> … <mask>."""
     tokenizers.train(texts[:10], TokenizerConfig(kind="bpe"), 300, path)
+    (path / "checksums.json").unlink()
     pieces = [p for p in json.loads((path / "vocab.json").read_text("utf-8")) if p != "<|endoftext|>"]
     vocab = {p: i for i, p in enumerate(["<s>", "<pad>", "</s>", "<unk>", *pieces, "<mask>"])}
     (path / "vocab.json").write_text(json.dumps(vocab))
@@ -289,106 +387,3 @@ def test_a_unigram_model_in_a_tokenizer_json(tmp_path):
     rust.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(UserError, match="wants its 3 sentinels at the end"):
         tokenizers.load(tmp_path)
-
-
-# ---- the same ids as Hugging Face -----------------------------------------------------------------------------------
-
-
-def unpacked(path, out):
-    if not path.exists():
-        pytest.skip("published vocabularies are not here")
-    out.write_bytes(gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes())
-
-
-@pytest.fixture(scope="module")
-def lines():
-    """10,000 lines in 26 languages: sentences, novels, an encyclopedia."""
-    if not (DATA / "multilingual").is_dir():
-        pytest.skip("real text is not here")
-
-    def read(path):
-        return gzip.decompress(path.read_bytes()).decode("utf-8").splitlines()
-
-    found = []
-    for path in sorted((DATA / "multilingual" / "tatoeba").glob("tatoeba.*.gz")):
-        found += read(path)[: 100 if path.stem.endswith("eng") else 270]
-    for path in [*(DATA / "multilingual" / "novels").glob("*.gz"), DATA / "text" / "wiki_en" / "valid.jsonl.gz"]:
-        found += [line for record in read(path) for line in json.loads(record)["text"].splitlines() if line][:400]
-    return (found + SAMPLES)[-10_000:]
-
-
-PUBLISHED = {  # name: (files here: under which name, model_type, settings, size)
-    "bert, uncased": ({"bert-base-uncased/vocab.txt.gz": "vocab.txt"}, "bert", {"do_lower_case": True}, 30522),
-    "bert, cased": ({"bert-base-uncased/vocab.txt.gz": "vocab.txt"}, "bert", {"do_lower_case": False}, 30522),
-    "gpt2": ({"gpt2/encoder.json.gz": "vocab.json", "gpt2/vocab.bpe.gz": "merges.txt"}, "gpt2", {}, 50257),
-    "albert": ({"albert/spiece.model": "spiece.model"}, "albert", {}, 30000),
-    "t5": ({"t5-seqio-test/sentencepiece.model": "spiece.model"}, "t5", {}, 126),
-    "llama": (
-        {"../weights/stories260K/tok512.model": "tokenizer.model"}, "llama", {"tokenizer_class": "LlamaTokenizer"}, 512,
-    ),
-}  # fmt: skip
-
-
-def assert_equal(ours, theirs, lines):
-    got, want = ours.encode_batch(lines), theirs(lines, add_special_tokens=False)["input_ids"]
-    wrong = [i for i in range(len(lines)) if got[i] != want[i]]
-    assert not wrong, (len(wrong), lines[wrong[0]], ours.tokens(got[wrong[0]]), theirs.tokenize(lines[wrong[0]]))
-
-
-@pytest.mark.slow
-@pytest.mark.parity
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_real_lines_have_hugging_faces_ids(name, lines, tmp_path):
-    """Of the published files, and of what `transformers` reads where we saved them."""
-    transformers = pytest.importorskip("transformers")
-    files, model_type, settings, size = PUBLISHED[name]
-    for source, wanted in files.items():
-        unpacked(DATA / "vocab" / source, tmp_path / wanted)
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
-    if settings:
-        (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
-    ours = tokenizers.load(tmp_path)
-    assert ours.vocabulary.size == size
-    if name == "llama":  # this model squeezes spaces, their class does not
-        lines = [line for line in lines if line == line.strip(" ") and "  " not in line]
-        assert len(lines) > 9990
-    ours.save(tmp_path / "saved")
-    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
-    assert len(theirs) == size
-    assert_equal(ours, theirs, lines)
-    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    if name == "albert":  # `transformers` puts a space behind each of these; sentencepiece, ALBERT's own, does not
-        clean = theirs.backend_tokenizer.normalizer.normalize_str
-        lines = [line for line in lines if not set(clean(line)) & set('()"-.–£€')]
-        assert len(lines) > 1000
-    assert_equal(ours, theirs, lines[::2])
-    theirs.save_pretrained(tmp_path / "theirs")  # which has a tokenizer.json alone
-    assert_equal(tokenizers.load(tmp_path / "theirs"), theirs, lines[::5])
-
-
-@pytest.mark.slow
-@pytest.mark.parity
-@pytest.mark.parametrize("name", [*KINDS, "xlm-r", "roberta"])
-def test_multilingual_vocabularies_have_hugging_faces_ids(name, lines, tmp_path):
-    transformers = pytest.importorskip("transformers")
-    if name == "roberta":
-        ours = roberta(tmp_path, lines)
-    elif name == "xlm-r":
-        import sentencepiece
-
-        model = io.BytesIO()
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(lines[::3]), model_writer=model, vocab_size=3000, minloglevel=2
-        )
-        (tmp_path / "sentencepiece.bpe.model").write_bytes(model.getvalue())
-        ours = tokenizers.load(tmp_path)
-    else:
-        ours = tokenizers.train(lines[::3], TokenizerConfig(kind=name), 3000)
-    ours.save(tmp_path / "saved")
-    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
-    v = ours.vocabulary
-    assert theirs.mask_token_id == v.mask and len(theirs) == v.size
-    if name in ("xlm-r", "roberta"):
-        assert theirs("a b")["input_ids"] == [v.cls, *ours.encode("a b"), v.sep]
-        assert (theirs.bos_token_id, theirs.eos_token_id, theirs.pad_token_id) == (v.bos, v.eos, v.pad) == (0, 2, 1)
-    assert_equal(ours, theirs, lines)

@@ -1,0 +1,99 @@
+"""A SentencePiece model as a tokenizer.json, which Hugging Face's classes read: the same ids by `tokenizers` (Rust)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+
+def unknown_option(proto: Any) -> str | None:
+    """An option of a model that a tokenizer.json cannot carry, None where there is none."""
+    spec = proto.trainer_spec
+    if spec.model_type not in (spec.UNIGRAM, spec.BPE):
+        return f"model_type {spec.ModelType.Name(spec.model_type).lower()}"
+    if spec.treat_whitespace_as_suffix:
+        return "treat_whitespace_as_suffix"
+    return None if proto.normalizer_spec.escape_whitespaces else "escape_whitespaces false"
+
+
+def is_standard(proto: Any) -> bool:
+    """Whether the options are those that T5's class and its like have written into their code."""
+    spec, normalizer = proto.trainer_spec, proto.normalizer_spec
+    spaces = normalizer.add_dummy_prefix and normalizer.remove_extra_whitespaces and spec.split_by_whitespace
+    # The "nmt_" rules make every kind of white space a space; others leave tabs to the model.
+    plain = spec.model_type == spec.UNIGRAM and not spec.byte_fallback and normalizer.name.startswith("nmt_")
+    return bool(spaces and plain)
+
+
+def to_rust(proto: Any, unk: int, cleaning: Any = None, template: str = "") -> Any:
+    """The tokenizer of a model.
+
+    Args:
+      proto: the model with all that was added to it.
+      unk: the id of unknown pieces.
+      cleaning: a step before the model's own normalizer.
+      template: what is put around a text, such as "[CLS] $A [SEP]".
+
+    Returns:
+      A `tokenizers.Tokenizer`.
+    """
+    from tokenizers import AddedToken, Regex, Tokenizer, pre_tokenizers, processors
+
+    pieces = [re.sub("^▁(?=<extra_id_)", "", p.piece) for p in proto.pieces]
+    rust = Tokenizer(_model(proto, pieces, unk))
+    rust.normalizer = _normalizer(proto.normalizer_spec, cleaning)
+    symbols = [p.piece for p in proto.pieces if p.type == p.USER_DEFINED and not p.piece.startswith("▁<extra_id_")]
+    if symbols and proto.trainer_spec.model_type == proto.trainer_spec.BPE:  # no merge leads to these
+        longest_first = "|".join(re.escape(symbol) for symbol in sorted(symbols, key=len, reverse=True))
+        rust.pre_tokenizer = pre_tokenizers.Split(Regex(longest_first), "isolated")
+    rust.decoder = _decoder(proto)
+    special = [name for name, p in zip(pieces, proto.pieces) if p.type in (p.UNKNOWN, p.CONTROL)]
+    sentinels = [name for name in pieces if re.fullmatch(r"<extra_id_\d+>", name)]
+    rust.add_special_tokens([AddedToken(name, normalized=False) for name in special + sentinels])
+    around = {name: rust.token_to_id(name) for name in template.split() if name != "$A"}
+    if around and None not in around.values():
+        rust.post_processor = processors.TemplateProcessing(single=template, special_tokens=list(around.items()))
+    return rust
+
+
+def _model(proto: Any, pieces: Sequence[str], unk: int) -> Any:
+    from tokenizers import models
+
+    spec = proto.trainer_spec
+    if spec.model_type == spec.UNIGRAM:
+        scores = [p.score for p in proto.pieces]
+        return models.Unigram(list(zip(pieces, scores)), unk_id=unk, byte_fallback=spec.byte_fallback)
+    symbols = any(p.type == p.USER_DEFINED for p in proto.pieces)
+    return models.BPE(
+        {name: i for i, name in enumerate(pieces)}, _merges(proto), unk_token=pieces[unk], fuse_unk=True,
+        byte_fallback=spec.byte_fallback, ignore_merges=symbols,
+    )  # fmt: skip
+
+
+def _merges(proto: Any) -> list[tuple[str, str]]:
+    """Every pair of pieces that makes a piece, that of the best score first, as SentencePiece merges them."""
+    scores = {p.piece: p.score for p in proto.pieces if p.type == p.NORMAL}
+    best_first = sorted(scores, key=lambda piece: -scores[piece])
+    cuts = ((piece[:at], piece[at:]) for piece in best_first for at in range(1, len(piece)))
+    return [(left, right) for left, right in cuts if left in scores and right in scores]
+
+
+def _normalizer(spec: Any, cleaning: Any) -> Any:
+    from tokenizers import Regex, normalizers
+
+    steps = [] if cleaning is None else [cleaning]
+    if spec.precompiled_charsmap:
+        steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
+    if spec.remove_extra_whitespaces:
+        steps += [normalizers.Replace(Regex(r"\A +| +\z"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
+    if spec.add_dummy_prefix:
+        steps.append(normalizers.Prepend("▁"))
+    return normalizers.Sequence([*steps, normalizers.Replace(" ", "▁")])
+
+
+def _decoder(proto: Any) -> Any:
+    from tokenizers import decoders
+
+    strip = [decoders.Strip(" ", 1, 0)] * proto.normalizer_spec.add_dummy_prefix
+    return decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *strip])

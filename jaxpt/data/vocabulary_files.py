@@ -1,0 +1,128 @@
+"""A vocabulary's directory: its files are written whole, with checksums that are compared before they are read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from jaxpt.errors import UserError
+
+SETTINGS = "tokenizer_config.json"
+CHECKSUMS = "checksums.json"
+"""{file: BLAKE2b} of the files that were written with it."""
+
+# A directory is searched in this order: the first is the most exact.
+KNOWN = (
+    ("sentencepiece", ("spiece.model",)),
+    ("sentencepiece", ("sentencepiece.model",)),
+    ("sentencepiece", ("tokenizer.model",)),
+    ("sentencepiece", ("sentencepiece.bpe.model",)),
+    (None, ("tokenizer.json",)),
+    ("wordpiece", ("vocab.txt",)),
+    ("bpe", ("vocab.json", "merges.txt")),
+    ("bpe", ("encoder.json", "vocab.bpe")),
+)
+_NAMES = {name for _, names in KNOWN for name in names} | {SETTINGS}
+
+
+def find(path: Path, kind: str | None) -> tuple[str | None, list[Path]]:
+    """The kind (None: the file says) and the files of a vocabulary.
+
+    Raises:
+      UserError: nothing there, or nothing of this kind.
+    """
+    if path.is_dir():
+        for found, names in KNOWN:
+            files = [path / name for name in names]
+            if all(f.is_file() for f in files) and (kind is None or found in (None, kind)):
+                return found, files
+        wanted = "spiece.model, tokenizer.json, vocab.txt, or vocab.json with merges.txt"
+        raise UserError(f"{path}: no {kind or 'known'} vocabulary in this directory; wants {wanted}")
+    if not path.is_file():
+        raise UserError(f"{path}: no such vocabulary file or directory")
+    for found, names in KNOWN:
+        if path.name in names:
+            files = [path.parent / name for name in names]
+            missing = [f.name for f in files if not f.is_file()]
+            if missing:
+                raise UserError(f"{path}: wants {missing[0]} beside it")
+            return found, files
+    suffixes = {".model": "sentencepiece", ".txt": "wordpiece", ".json": None}
+    if path.suffix not in suffixes:
+        raise UserError(f"{path}: wants a .model, vocab.txt, tokenizer.json, or vocab.json with merges.txt beside it")
+    return suffixes[path.suffix], [path]
+
+
+def settings_file(name: str, values: dict[str, Any]) -> str:
+    return json.dumps({"tokenizer_class": name, **values}, indent=1)
+
+
+def read_settings(directory: Path, name: str = SETTINGS) -> dict[str, Any]:
+    """A JSON file of settings; {} where there is none."""
+    path = directory / name
+    if not path.is_file():
+        return {}
+    try:
+        settings = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON ({error})") from None
+    return settings if isinstance(settings, dict) else {}
+
+
+def write(directory: str | Path, files: dict[str, str | bytes]) -> None:
+    """Writes a vocabulary's files, each whole or not at all, then their checksums."""
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / CHECKSUMS).unlink(missing_ok=True)  # those of files that are replaced
+    for name, content in files.items():
+        temporary = directory / f".{name}.{os.getpid()}"
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+        temporary.replace(directory / name)
+    write_checksums(directory, list(files))
+
+
+def write_checksums(directory: Path, names: list[str]) -> None:
+    """Hashes these files of a directory into its `checksums.json`."""
+    hashed = {name: _digest(directory / name) for name in sorted(names)}
+    (directory / CHECKSUMS).write_text(json.dumps(hashed, indent=1) + "\n", "utf-8")
+
+
+def verify(directory: Path) -> None:
+    """Raises UserError where `damage` finds something; directories of others, without checksums, pass."""
+    if (directory / CHECKSUMS).exists() and (found := damage(directory)):
+        raise UserError(f"{found}; restore it, or delete {CHECKSUMS} beside it if you made the change")
+
+
+def damage(directory: Path) -> str | None:
+    """What is wrong with a directory that `write` has made.
+
+    Returns:
+      The first file that is missing, altered, or was not written with the others; None where all is as it was.
+    """
+    path = directory / CHECKSUMS
+    try:
+        wanted = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return f"{path}: is missing"
+    except ValueError:
+        wanted = None
+    if not isinstance(wanted, dict):
+        return f"{path}: is altered: holds no checksums"
+    for name, hashed in wanted.items():
+        if not (directory / name).is_file():
+            return f"{directory / name}: is missing"
+        if _digest(directory / name) != hashed:
+            return f"{directory / name}: is altered: its checksum is not the one that was written"
+    more = (directory / name for name in sorted(_NAMES - wanted.keys()))
+    return next((f"{file}: was not written with the files beside it" for file in more if file.is_file()), None)
+
+
+def digest_of(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def _digest(path: Path) -> str:
+    return digest_of(path.read_bytes())

@@ -1,0 +1,61 @@
+"""What `jaxpt import` and `jaxpt export` make of a vocabulary that is damaged, too large, or says too little."""
+
+import pytest
+
+from jaxpt import config as configs
+from jaxpt.cli import main
+from jaxpt.data import tokenizers
+from tests.test_convert import made, texts  # noqa: F401 (a fixture)
+
+SPECIAL = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"
+
+
+@pytest.fixture
+def bert(texts, tmp_path):  # noqa: F811
+    """A BERT of 60 ids in Hugging Face's form, without a vocabulary."""
+    made(tmp_path / "hf", "bert", texts)
+    for name in ("checksums.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt"):
+        (tmp_path / "hf" / name).unlink()
+    return tmp_path / "hf"
+
+
+def test_a_vocabulary_that_does_not_say_its_case(bert, tmp_path, capsys):
+    (bert / "vocab.txt").write_text(SPECIAL + "the\ncat\n")
+    assert main(["import", str(bert), str(tmp_path / "run")]) == 0
+    assert f"vocabulary: {bert / 'vocab.txt'}: no tokenizer_config.json says do_lower_case; assumed that it folds" in (
+        capsys.readouterr().out
+    )
+    assert configs.load(tmp_path / "run").data.tokenizer.lowercase
+    assert main(["export", str(tmp_path / "run"), str(tmp_path / "out")]) == 0
+    exported = tokenizers.load(tmp_path / "out")  # which says it
+    assert exported.lowercase and exported.assumed is None and exported.encode("THE cat") == [5, 6]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("vocab.txt", SPECIAL + "".join(f"w{i}\n" for i in range(60)), "65 token ids, but model.vocab_size is 60"),
+        ("spiece.model", "", "spiece.model: is empty; wants a sentencepiece file"),
+        ("vocab.txt", "", "vocab.txt: is empty; wants a wordpiece file"),
+    ],
+)
+def test_a_vocabulary_that_is_too_large_or_empty(bert, tmp_path, capsys, name, content, words):
+    (bert / name).write_text(content)
+    assert main(["import", str(bert), str(tmp_path / "run")]) == 0
+    assert f"vocabulary: kept as it is, not usable for training here: {bert}" in (out := capsys.readouterr().out)
+    assert words in out
+    if content:
+        assert main(["export", str(tmp_path / "run"), str(tmp_path / "out")]) == 2
+        assert words in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_a_damaged_vocabulary_is_not_exported(bert, tmp_path, capsys):
+    (bert / "vocab.txt").write_text(SPECIAL + "the\ncat\n")
+    assert main(["import", str(bert), str(tmp_path / "run")]) == 0
+    damaged = tmp_path / "run" / "tokenizer" / "vocab.txt"
+    damaged.write_text(SPECIAL + "the\nbat\n")
+    capsys.readouterr()
+    assert main(["export", str(tmp_path / "run"), str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err.startswith(f"jaxpt: {damaged}: is altered")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["hf", "run"]
+    assert main(["tokenizer", "inspect", str(damaged.parent)]) == 2
