@@ -27,6 +27,7 @@ from jaxpt.data.store import FORMAT, Store
 from jaxpt.data.tasks import Features, Prepare, code, key, make_task
 from jaxpt.data.tokenizers import Tokenizer
 from jaxpt.data.vocabularies import to_seqio
+from jaxpt.data.warnings import warnings
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Objective, Pipeline, Vocabulary
 
@@ -137,7 +138,7 @@ def prepare(
         for part, source in zip(parts, sources):
             say.note(f"{part.name}: {source.tier}")
         streams = _streams(config, phase, parts, stores, pipeline, ours)
-        for line in _lines(objective, streams):
+        for line in (*_lines(objective, streams), *warnings(objective, streams["train"])):
             say.note(line)
 
     names = [f"{part.name}/{split}" if len(parts) > 1 else split for split in _SPLITS for part in parts]

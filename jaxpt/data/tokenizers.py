@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxpt.config import TokenizerConfig
-from jaxpt.data import vocabulary_files
+from jaxpt.data import scripts, vocabulary_files
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Vocabulary
 
@@ -90,13 +90,20 @@ class Tokenizer(abc.ABC):
         """Whether an id starts a word, or stands for no part of one: bool [ids].
 
         SentencePiece's and byte-level pieces start a word with white space ("▁the", "Ġthe"), WordPiece's without "##".
+        Pieces of scripts without spaces (`scripts`) each start a word, in every vocabulary.
         """
         v = self.vocabulary
         named = {v.pad, v.unk, v.bos, v.eos, v.cls, v.sep, v.mask, *v.languages, *range(v.size - v.sentinels, v.size)}
-        pieces = self.tokens(range(v.size))
-        if self.kind == "wordpiece":
-            return np.array([i in named or not p.startswith("##") for i, p in enumerate(pieces)])
-        return np.array([i in named or p.startswith("▁") or p[:1].isspace() for i, p in enumerate(pieces)])
+
+        def starts(i: int, piece: str) -> bool:
+            if self.kind == "wordpiece":
+                return not piece.startswith("##") or scripts.is_unspaced(piece[2:])
+            if piece.startswith("▁") or piece[:1].isspace() or scripts.is_unspaced(piece):
+                return True
+            is_part = scripts.may_spell_bytes(piece) and "\ufffd" in self.decode([i])  # of a character
+            return is_part and scripts.is_unspaced_bytes(piece)
+
+        return np.array([i in named or starts(i, piece) for i, piece in enumerate(self.tokens(range(v.size)))])
 
     @abc.abstractmethod
     def save(self, directory: str | Path) -> None:

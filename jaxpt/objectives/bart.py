@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -36,6 +36,8 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 
 class Bart(TextDenoising):
     """Hyperparameters of BART's noises; they are applied in the order in which they stand here."""
+
+    more_noise: ClassVar[str] = "raise objective.mask_rate, or set objective.mask_length=subword if words are not found"
 
     kind: Literal["bart"] = "bart"
     permute_sentences: Fraction = 1.0

@@ -213,6 +213,18 @@ class Objective(ObjectiveConfig):
         """
         raise NotImplementedError
 
+    def degenerate(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Ways in which a text of a batch may teach nothing.
+
+        Args:
+          batch: the features that `features` names.
+
+        Returns:
+          {what is wrong, and what to do about it: of each text whether it is so, bool [texts]}: a run starts with a
+          warning where it is so of most.
+        """
+        return {}
+
     def remarks(self, means: Mapping[str, float]) -> list[str]:
         """Lines on parts of the loss that have a trivial predictor of their own.
 

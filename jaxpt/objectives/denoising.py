@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -31,6 +31,8 @@ _DEVIATIONS = 5  # standard deviations that are planned for: more noise is in on
 
 class Denoising(TextDenoising):
     """Hyperparameters of T5's objectives besides span corruption; the defaults are the paper's."""
+
+    more_noise: ClassVar[str] = "raise objective.density, or data.length"
 
     kind: Literal["denoising"] = "denoising"
     noise: Literal["replace_spans", "drop", "bert_style", "mass_style", "deshuffle", "prefix_lm"] = "replace_spans"

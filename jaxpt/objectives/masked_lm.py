@@ -224,6 +224,14 @@ class MaskedLM(Objective):
             return None
         return 1 if self.pair_loss else self.dupe_factor  # each pass has pairs of its own
 
+    def degenerate(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        import numpy as np
+
+        shown = np.take_along_axis(batch["encoder_input_tokens"], batch["masked_positions"], axis=1)
+        is_hidden = (batch["masked_weights"] > 0) & (shown != batch["masked_targets"])
+        by_piece = ", or set objective.unit=piece if words are not found" if self.unit in ("word", "ngram") else ""
+        return {f"none of their tokens is hidden; raise objective.mask_rate{by_piece}": ~is_hidden.any(axis=1)}
+
     def probe(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
         import numpy as np
 

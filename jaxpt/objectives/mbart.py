@@ -1,14 +1,15 @@
 """mBART: BART's noise on texts of many languages, each side of which ends with the token of its language.
 
-    text     Where did the cat go? It slept.        (of the task with language: en_XX)
-    inputs   It slept. Where <M> go? </s> en_XX     sentences permuted, 35 % of the words infilled
-    decoder  en_XX Where did the cat go? It slept. </s>
-    targets  Where did the cat go? It slept. </s> en_XX
+    text     The cat sat on a mat. It slept.        (of the task with language: en_XX)
+    inputs   It slept. The <M> mat. </s> en_XX      sentences permuted, 35 % of the words infilled
+    decoder  en_XX The cat sat on a mat. It slept. </s>
+    targets  The cat sat on a mat. It slept. </s> en_XX
 
 Each task of `data.mixture` says its `language`, as the vocabulary's token is written: a SentencePiece vocabulary that
 is trained here gets these tokens, one that is loaded has to hold them. Shares of the languages are the mixture's.
 <M> is the vocabulary's mask, or its first sentinel where it has none. The paper also puts </s> between sentences, which
-is not done here. Paper: https://arxiv.org/abs/2001.08210
+is not done here. In scripts without spaces each piece counts as a word, as under fairseq's `no_whole_word_mask_langs`,
+whatever the language is said to be. Paper: https://arxiv.org/abs/2001.08210
 """
 
 from __future__ import annotations

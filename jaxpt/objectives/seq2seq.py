@@ -49,6 +49,19 @@ class EncoderDecoder(DecoderLoss):
     """Base of objectives whose one loss is the cross-entropy of the decoder's targets."""
 
     family: ClassVar[str] = "encoder_decoder"
+    more_noise: ClassVar[str] = "jaxpt inspect shows them"
+    """What to do where inputs equal their targets."""
+
+    def degenerate(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        import numpy as np
+
+        sides = ("encoder_input_tokens", "encoder_segment_ids", "decoder_target_tokens", "decoder_segment_ids")
+        is_copy = [
+            np.array_equal(inputs[of_inputs == number], targets[of_targets == number])
+            for inputs, of_inputs, targets, of_targets in zip(*(batch[name] for name in sides))
+            for number in range(1, of_targets.max(initial=0) + 1)
+        ]
+        return {f"their inputs equal their targets; {self.more_noise}": np.array(is_copy, bool)}
 
     def hidden(
         self, model: nn.Module, params: Any, batch: Batch, rngs: dict[str, jax.Array] | None = None

@@ -29,7 +29,7 @@ from jaxpt.data.preprocessors.batched import (
     token_uniform,
     uniform,
 )
-from jaxpt.data.preprocessors.words import full_stops, word_starts
+from jaxpt.data.preprocessors.words import sentence_ends, word_starts
 
 
 @one_to_one
@@ -55,9 +55,9 @@ def noise(
     Args:
       batch: records with "tokens" int32 [length]; "origin" is passed through where there is one.
       keys: of the records' draws.
-      vocabulary: says which ids begin a word and which are full stops.
+      vocabulary: says which ids begin a word and which end a sentence.
       permute_sentences: share of a text's sentences that are permuted among themselves, rounded up. A sentence ends
-        after a full stop that follows another token.
+        after a full stop that follows another token (`words.sentence_ends`).
       mask_rate: share of the word starts that spans are made of, rounded up.
       mask_length: "span" draws each span's length in words from a Poisson distribution, trims the last one so that the
         sum is the share, and inserts a mask for each span of no words, unless the text became longer by it; "word"
@@ -91,7 +91,7 @@ def noise(
     tokens = text = batch["tokens"]
     fill = Fill(mask, random_probability, vocab_size)
     if permute_sentences > 0:
-        tokens = _permute(tokens, derived(keys, 1), full_stops(vocabulary), permute_sentences)
+        tokens = _permute(tokens, derived(keys, 1), sentence_ends(vocabulary), permute_sentences)
     if mask_rate > 0:
         starts = word_starts(vocabulary) if mask_length != "subword" else np.ones(vocab_size, bool)
         starts_N = tf.gather(tf.constant(starts), tokens.values)
@@ -122,9 +122,12 @@ class Fill:
         return tf.where(is_random_N, random_N, self.mask)
 
 
-def _permute(tokens: tf.RaggedTensor, keys: tf.Tensor, stops: np.ndarray, share: float) -> tf.RaggedTensor:
+def _permute(
+    tokens: tf.RaggedTensor, keys: tf.Tensor, ends: tuple[np.ndarray, np.ndarray, np.ndarray], share: float
+) -> tf.RaggedTensor:
     """Some sentences of each record change places with each other; tokens after the last end stay there."""
-    is_stop_N = tf.gather(tf.constant(stops), tokens.values)
+    is_stop_N, is_mark_N, is_unspaced_N = (tf.gather(tf.constant(x), tokens.values) for x in ends)
+    is_stop_N |= is_mark_N & at_starts(tf.roll(is_unspaced_N, 1, 0), tokens, False)
     is_last_N = at_starts(tf.zeros_like(is_stop_N), tokens, True)
     is_last_N = tf.roll(is_last_N, -1, 0)  # a record's last token is before the next one's first
     ends_N = (is_stop_N | is_last_N) & ~at_starts(tf.roll(is_stop_N, 1, 0), tokens, False)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import seqio
 
+from jaxpt.data import scripts
+from jaxpt.data.preprocessors.documents import CLOSING, STOPS
 from jaxpt.data.vocabularies import pieces
 
 _SPACES = (" ", "▁", "Ġ")
@@ -14,7 +16,8 @@ def word_starts(vocabulary: seqio.Vocabulary) -> np.ndarray:
     """Pieces that begin a word.
 
     Args:
-      vocabulary: of the tokens; one without `word_starts` of its own has a word begin at each piece with a space.
+      vocabulary: of the tokens; one without `word_starts` of its own has a word begin at each piece with a space, and
+        at each of a script without spaces.
 
     Returns:
       bool [ids].
@@ -25,20 +28,30 @@ def word_starts(vocabulary: seqio.Vocabulary) -> np.ndarray:
     """
     if hasattr(vocabulary, "word_starts"):
         return vocabulary.word_starts()
-    return np.array([name.startswith(_SPACES) for name in pieces(vocabulary)])
+    return np.array([name.startswith(_SPACES) or scripts.is_unspaced(name) for name in pieces(vocabulary)])
 
 
-def full_stops(vocabulary: seqio.Vocabulary) -> np.ndarray:
-    """Pieces that are a full stop and nothing else: bool [ids].
+def sentence_ends(vocabulary: seqio.Vocabulary) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Pieces that end a sentence: a full stop and nothing else, or 。, ？ or ।, with or without closing quotes.
+
+    BART's rule knows full stops alone, so that ! and ? end no sentence; but those are also what SentencePiece makes of
+    the wide ！ and ？, which do.
 
     Args:
       vocabulary: of the tokens.
 
     Returns:
-      bool [ids].
+      bool [ids] each: what ends a sentence wherever it stands; what does so after a piece of a script without spaces;
+      the pieces that end in such a script.
 
     Example:
-      >>> [chr(i - 3) for i in np.flatnonzero(full_stops(seqio.ByteVocabulary()))]
-      ['.']
+      >>> [[chr(i - 3) for i in np.flatnonzero(x)] for x in sentence_ends(seqio.ByteVocabulary())]
+      [['.'], ['!', '?'], []]
     """
-    return np.array([name.lstrip("".join(_SPACES)).removeprefix("##") == "." for name in pieces(vocabulary)])
+    names = [name.lstrip("".join(_SPACES)).removeprefix("##") for name in pieces(vocabulary)]
+
+    def hold(marks: str) -> np.ndarray:
+        return np.array([bool(set(name) & set(marks)) and set(name) <= {*marks, *CLOSING} for name in names])
+
+    is_unspaced = np.array([scripts.is_unspaced(name[-1:]) for name in names])
+    return hold(STOPS) | (np.array(names) == "."), hold("!?"), is_unspaced

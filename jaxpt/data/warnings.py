@@ -1,0 +1,84 @@
+"""What makes a run learn nothing, seen in its data before the first step: the run goes on, but says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from jaxpt.data.loader import Stream
+from jaxpt.objectives.base import Objective
+
+_LOOKED_AT = 256  # rows of each task, from all over it
+_FEWEST = 32  # of fewer texts or labels nothing is said
+_UNTAUGHT = 0.5  # share of texts
+_ONE_CLASS = 0.9  # share of labels
+_ALONE = 0.99  # rows per record
+
+
+def warnings(objective: Objective, stream: Stream) -> list[str]:
+    """Looks at some rows of each task.
+
+    Args:
+      objective: the run's.
+      stream: of the training split.
+
+    Returns:
+      Lines: what is wrong, and what to do about it.
+    """
+    objective, found = objective.without_frozen(), []
+    for task in stream.tasks:
+        rows = np.unique(np.linspace(0, len(task) - 1, _LOOKED_AT).astype(np.int64))
+        batch = Stream([task], stream.features, len(rows)).rows(rows)
+        of_task = of_batch(objective, batch)
+        if task.packs is not None:
+            of_task += of_packing(objective, len(task.store), len(task))
+        found += [f"warning: {task.name}: {line}" if len(stream.tasks) > 1 else f"warning: {line}" for line in of_task]
+    return found
+
+
+def of_batch(objective: Objective, batch: Mapping[str, np.ndarray]) -> list[str]:
+    """What is wrong with most texts of a batch, and labels of which nearly all are one.
+
+    Args:
+      objective: says what may be wrong with a text (`Objective.degenerate`).
+      batch: its features; `…_labels` with `…_weights` are those of a classification.
+
+    Returns:
+      A line for each.
+    """
+    lines = []
+    for said, is_so in objective.degenerate(batch).items():
+        if len(is_so) >= _FEWEST and is_so.mean() > _UNTAUGHT:
+            lines.append(f"{is_so.mean():.1%} of the texts looked at teach nothing: {said}")
+    for name in (feature.removesuffix("_labels") for feature in batch if feature.endswith("_labels")):
+        labels = batch[f"{name}_labels"][batch[f"{name}_weights"] > 0]
+        if len(labels) < _FEWEST:
+            continue
+        values, counts = np.unique(labels, return_counts=True)
+        if (share := counts.max() / len(labels)) > _ONE_CLASS:
+            lines.append(
+                f"{share:.1%} of the labels of {name} looked at are {values[counts.argmax()]}: a constant is as good "
+                "as a model; documents of one sentence give such pairs: let documents have several (in text files "
+                f"data.documents=blank_line parts them by blank lines), or set objective.{name}=false"
+            )
+    return lines
+
+
+def of_packing(objective: Objective, records: int, rows: int) -> list[str]:
+    """Where no row, or hardly one, holds two records.
+
+    Args:
+      objective: the run's.
+      records: to be packed.
+      rows: that hold them.
+
+    Returns:
+      A line, or none.
+    """
+    if rows < _ALONE * records:
+        return []
+    reason = "each record fills its row; leave it out"
+    if getattr(objective, "join_documents", False):
+        reason = "they are cut from documents laid end to end and are full; set objective.join_documents=false"
+    return [f"data.packing has no effect: {records:,} records in {rows:,} rows: {reason}"]

@@ -1,0 +1,140 @@
+"""Data that teach nothing are said at the start: real recipes on such texts, and on others nothing."""
+
+import numpy as np
+import pytest
+import yaml
+
+from jaxpt import cli
+from jaxpt.data import pipeline
+from jaxpt.data.warnings import of_batch, of_packing
+from jaxpt.objectives.bart import Bart
+from jaxpt.objectives.causal_lm import CausalLM
+from jaxpt.objectives.masked_lm import MaskedLM
+from tests import families
+
+RANDOM = np.random.default_rng(0)
+SENTENCES = [f"Sentence {i} speaks of {w}." for i in range(60) for w in ("cats", "dogs", "mice", "birds")]
+TEXTS = {
+    "lines": "\n".join(SENTENCES),
+    "documents": "\n".join(" ".join(SENTENCES[i : i + 6]) for i in range(0, len(SENTENCES), 3)),
+    "no words": "\n".join("".join(RANDOM.choice(list("acgt"), 300)) for _ in range(120)),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("texts")
+    for name, text in TEXTS.items():
+        (folder / f"{name}.txt").write_text(text)
+    return folder
+
+
+def config(folder, family, text, objective, **data):
+    settings = {"path": str(folder / f"{text}.txt"), "cache_dir": str(folder / "cache"), "validation_fraction": 0.15}
+    return families.config(
+        family, model={"vocab_size": 300}, objective=objective, data={**settings, "length": 32, "batch_size": 8, **data}
+    )
+
+
+def warned(*args, **data):
+    lines = []
+    pipeline.prepare(config(*args, **data), report=lines.append, workers=1)
+    return [line.removeprefix("warning: ") for line in lines if line.startswith("warning: ")]
+
+
+LOSSES = ["next_sentence", pytest.param("sentence_order", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_labels_of_one_class(folder, loss):
+    (line,) = warned(folder, "bert", "lines", {"dupe_factor": 2, "next_sentence": False, loss: True})
+    share, said = line.split(" ", 1)
+    assert 97 < float(share.rstrip("%")) <= 100 and said.startswith(f"of the labels of {loss} looked at are 1: ")
+    assert "data.documents=blank_line" in line and line.endswith(f"or set objective.{loss}=false")
+
+
+@pytest.mark.slow
+def test_pairs_of_longer_documents_are_fine(folder):
+    for loss in ("next_sentence", "sentence_order"):
+        assert warned(folder, "bert", "documents", {"dupe_factor": 2, "next_sentence": False, loss: True}) == []
+
+
+@pytest.mark.slow
+def test_texts_whose_inputs_equal_their_targets(folder):
+    tokenizer = {"kind": "sentencepiece", "extra_ids": 2}
+    (line,) = warned(folder, "t5", "no words", {"kind": "bart"}, tokenizer=tokenizer)
+    assert "of the texts looked at teach nothing: their inputs equal their targets" in line
+    assert float(line.split("%")[0]) > 50
+    by_token = {"kind": "bart", "mask_length": "subword"}  # what the line says helps
+    assert "objective.mask_length=subword" in line and warned(folder, "t5", "no words", by_token) == []
+    assert warned(folder, "t5", "documents", {"kind": "bart"}, tokenizer=tokenizer) == []
+
+
+@pytest.mark.slow
+def test_each_task_of_a_mixture_is_looked_at_by_itself(folder):
+    path = {name: str(folder / f"{name}.txt") for name in TEXTS}
+    tasks = [{"name": n, "path": path[x], "validation_fraction": 0.15} for n, x in (("a", "documents"), ("b", "lines"))]
+    lines = warned(folder, "bert", "lines", {"dupe_factor": 2}, path=None, validation_fraction=0.02, mixture=tasks)
+    assert len(lines) == 1 and lines[0].startswith("b: ") and "next_sentence" in lines[0]
+
+
+def test_packing_without_effect(folder):
+    (line,) = warned(folder, "gpt2", "documents", {}, packing=True)
+    assert line.startswith("data.packing has no effect: ") and "set objective.join_documents=false" in line
+    assert of_packing(CausalLM(join_documents=False), 1000, 980) == []
+    (full,) = of_packing(CausalLM(join_documents=False), 1000, 998)
+    assert full.endswith("1,000 records in 998 rows: each record fills its row; leave it out")
+
+
+@pytest.mark.slow
+def test_packing_that_has_one_is_not_warned_of(folder):
+    assert warned(folder, "gpt2", "documents", {}) == []
+    assert warned(folder, "gpt2", "documents", {"join_documents": False}, packing=True, length=64) == []
+
+
+@pytest.mark.parametrize("kind", ["masked_lm", "replaced_token"])
+def test_other_objectives_are_not_warned_of(folder, kind):
+    """The labels of replaced tokens are few by construction."""
+    settings = config(folder, "bert", "documents", {"next_sentence": False})
+    batch = pipeline.prepare(settings).train.rows(np.arange(40))
+    objective = families.config("bert", objective={"kind": kind, "next_sentence": False}).objective
+    assert of_batch(objective, batch) == []
+    hidden = batch | {"masked_weights": np.zeros_like(batch["masked_weights"])}
+    (line,) = of_batch(objective, hidden)
+    assert line.startswith("100.0% of the texts looked at teach nothing: none of their tokens is hidden; raise")
+    assert "objective.unit=piece" in of_batch(MaskedLM(unit="word", next_sentence=False), hidden)[0]
+    shown = np.take_along_axis(batch["encoder_input_tokens"], batch["masked_positions"], axis=1)
+    assert of_batch(objective, batch | {"masked_targets": shown}) == [line]
+    assert of_batch(CausalLM(), {"decoder_input_tokens": np.ones([40, 4])}) == []
+
+
+def test_texts_that_share_a_row_are_told_apart():
+    """Of three texts two are copies; few texts are no sign."""
+    inputs = np.array([[5, 6, 7, 8, 8, 9, 0]])
+    targets = np.array([[5, 6, 7, 8, 9, 9, 0]])
+    batch = {"encoder_input_tokens": inputs, "decoder_target_tokens": targets}
+    batch |= dict.fromkeys(("encoder_segment_ids", "decoder_segment_ids"), np.array([[1, 1, 2, 2, 3, 3, 0]]))
+    (is_copy,) = Bart().degenerate(batch).values()
+    assert is_copy.tolist() == [True, True, False]
+    assert of_batch(Bart(), batch) == []
+    (line,) = of_batch(Bart(), {name: np.repeat(x, 20, axis=0) for name, x in batch.items()})
+    assert line.startswith("66.7% of the texts")
+
+
+def recipe(folder, tmp_path):
+    path = tmp_path / "recipe.yaml"
+    tree = config(folder, "gpt2", "documents", {}, packing=True).model_dump(mode="json", exclude_unset=True)
+    path.write_text(yaml.safe_dump(tree))
+    return str(path)
+
+
+def test_inspect_says_it(folder, tmp_path, capsys):
+    assert cli.main(["inspect", recipe(folder, tmp_path), "-n", "1"]) == 0
+    assert "warning: data.packing has no effect" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_training_says_it_before_the_first_step(folder, tmp_path, capsys):
+    assert cli.main(["train", recipe(folder, tmp_path), f"run_dir={tmp_path}/run", "train.steps=1"]) == 0
+    said = capsys.readouterr().out
+    assert 0 < said.index("warning: data.packing has no effect") < said.index("step 1/1")
