@@ -130,11 +130,12 @@ def test_stopped_and_started_again(tmp_path, family, every, stops):
     code, output = finish(start(path, tmp_path / "whole"), tmp_path / "whole")
     assert code == 0, output
     run_dir, stopped_at = tmp_path / f"every-{every}", []
+    overrides = [f"checkpoint.every={every}", f"data.cache_dir={tmp_path / 'other'}"]
     for number, *when in stops:
         # A checkpoint is written beside the steps that follow: kill -9 may come before the first one is whole.
         saved = any(path.name.isdigit() for path in run_dir.glob("checkpoints/*"))
         since = time.time()
-        started = start(path, run_dir, f"checkpoint.every={every}")
+        started = start(path, run_dir, *overrides)
         if isinstance(when[0], str):
             wait_for_line(started, run_dir, when[0])
         else:
@@ -147,7 +148,7 @@ def test_stopped_and_started_again(tmp_path, family, every, stops):
         assert code == (-signal.SIGKILL if number == signal.SIGKILL else 128 + number), output
         assert number == signal.SIGKILL or "re-run the same command to resume" in output
         assert ("going on from step" in output) == bool(saved), output
-    code, output = finish(start(path, run_dir, f"checkpoint.every={every}"), run_dir)
+    code, output = finish(start(path, run_dir, *overrides), run_dir)
     assert code == 0 and "going on from step" in output, output
     assert_bit_equal(*(final(folder, STEPS, jax.devices()[:1]) for folder in (run_dir, tmp_path / "whole")))
     steps = [json.loads(x)["step"] for x in (run_dir / "metrics.jsonl").read_text().splitlines() if "train/loss" in x]
