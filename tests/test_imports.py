@@ -14,6 +14,7 @@ TENSORFLOW = {"tensorflow", "tensorflow_datasets", "seqio"}
 # Each part with the parts that it may import when it is itself imported; all see config, disk and errors.
 ALLOWED = {
     "errors": set(),
+    "signals": set(),
     "disk": set(),
     "config": set(),
     "parallel": set(),
