@@ -106,7 +106,7 @@ def export(
     run_dir, step = weights.locate(run)
     config = configs.load(run_dir)
     saved = weights.Saved(run_dir, step)
-    model, summands = config.model.shipped(saved)
+    model, summands = config.model.export_view(saved)
     family = hf.family_of(model)
     dtypes = {path: dtype or saved.dtypes[paths[0]] for path, paths in summands.items()}
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -125,7 +125,7 @@ def export(
 
 
 class _Sums(Mapping[str, Any]):
-    """The parameters of a model that is shipped, each read when asked for."""
+    """The parameters of a model that is export_view, each read when asked for."""
 
     def __init__(self, saved: Mapping[str, Any], summands: Mapping[str, tuple[str, ...]]) -> None:
         self._saved, self._summands = saved, summands

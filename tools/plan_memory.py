@@ -2,7 +2,7 @@
 
 Command: python tools/plan_memory.py CONFIG [key=value …]
 
-Prints both in MiB and their ratio. Measured is the peak of the process's resident memory while three steps run, less
+Prints both in MiB and their ratio. PlanResult is the peak of the process's resident memory while three steps run, less
 what it holds without any array: after twice as many have run, whose state is gone again. The first steps leave some 20
 to 45 MiB behind that are no arrays: threads, scratch of the libraries for products, code that is paged in.
 """
@@ -28,7 +28,7 @@ from jaxpt.train import state, step
 
 def main(path: str, *overrides: str) -> None:
     config = load(path, overrides)
-    predicted = program.measure(config, program.Where()).total
+    predicted = program.measure(config, program.Target()).total
     actual = measured(at_phase(config, 0))
     print(f"predicted {predicted / 2**20:.1f} MiB, measured {actual / 2**20:.1f} MiB, ratio {predicted / actual:.3f}")
 

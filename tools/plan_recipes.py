@@ -24,7 +24,7 @@ from jaxpt import config as configs
 from jaxpt.config import Config
 from jaxpt.errors import UserError
 from jaxpt.plan import command, program, show
-from jaxpt.plan.program import Where
+from jaxpt.plan.program import Target
 
 COLUMNS = (
     "recipe | slice | mesh | parameters | fits | peak GiB | of | compiled in s | a device sends, GB a step | bound | "
@@ -67,7 +67,7 @@ def main() -> int:
 
 def planned(config: Config, kept: Path) -> dict[str, Any] | None:
     """The report on a recipe, from its file if the recipe is the same; None for one that names no slice."""
-    where = Where.of(config)
+    where = Target.of(config)
     if where.topology is None:
         return None
     digest = hashlib.sha256(configs.to_yaml(config).encode()).hexdigest()
@@ -82,12 +82,12 @@ def planned(config: Config, kept: Path) -> dict[str, Any] | None:
 
 def good(phase: dict[str, Any]) -> bool:
     """Whether a phase passes the gates on its program."""
-    return phase["total"] <= phase["limit"] and not phase["left_whole"] and not copies(phase)
+    return phase["total"] <= phase["limit"] and not phase["large_replicated_params"] and not copies(phase)
 
 
 def copies(phase: dict[str, Any]) -> list[str]:
     """The donated arrays that are not updated in place."""
-    return [f"{one['name']}: {one['reason']}" for one in phase["not_in_place"] if one["reason"] != "layout"]
+    return [f"{one['name']}: {one['reason']}" for one in phase["copied_donated_buffers"] if one["reason"] != "layout"]
 
 
 def rows(name: str, report: dict[str, Any]) -> list[list[str]]:
@@ -113,7 +113,7 @@ def rows(name: str, report: dict[str, Any]) -> list[list[str]]:
             f"{phase['bound']['mfu']:.0%}",
             show.rounded(report["cost"]["days"]) if first else "",
             f"{report['cost']['dollars']:,.0f}" if first else "",
-            ", ".join(phase["left_whole"]) or "none",
+            ", ".join(phase["large_replicated_params"]) or "none",
             ", ".join(copies(phase)) or "yes",
         ])  # fmt: skip
     return found

@@ -30,7 +30,7 @@ def main(path: str, rows: int, names: list[str], overrides: list[str]) -> None:
     for name in names:
         size = topologies.parse(name).size
         config = load(path, ["train.phases=[]", *overrides, f"data.batch_size={rows * size}"])
-        one = program.measure(config, program.Where(name))
+        one = program.measure(config, program.Target(name))
         sent: collections.Counter[str] = collections.Counter()
         for collective in one.collectives:
             sent["+".join(collective["axes"])] += collective["sent"]

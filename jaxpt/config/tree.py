@@ -38,7 +38,7 @@ class ModelConfig(Frozen):
     unroll: PositiveInt = execution(1)
     """Layers that one turn of the loop over a stack does: 2 makes a small model on a CPU a quarter faster."""
 
-    def shipped(self, paths: Iterable[str]) -> tuple[ModelConfig, dict[str, tuple[str, ...]]]:
+    def export_view(self, paths: Iterable[str]) -> tuple[ModelConfig, dict[str, tuple[str, ...]]]:
         """What is left of the model when its pretraining is done: what `jaxpt export` writes.
 
         Args:

@@ -24,7 +24,7 @@ import numpy as np
 from jaxpt.config import DataConfig
 from jaxpt.data._tf import seqio, tf
 from jaxpt.data.foreign import find_task, first_line, module_digest
-from jaxpt.data.readers import Mark
+from jaxpt.data.readers import Offset
 from jaxpt.data.sources import Piece, Source
 from jaxpt.data.store import MOST_SHARDS
 from jaxpt.data.tokenizers import Tokenizer
@@ -109,7 +109,7 @@ class Examples(Source):
     def shards(self, split: str) -> list[list[Piece]]:
         """A shard for each of the source's own, in every pass."""
         passes = self._passes if split == "train" else 1
-        return [[Piece(n, Mark(offset=p))] for p in range(passes) for n in range(len(self._files[split]))]
+        return [[Piece(n, Offset(offset=p))] for p in range(passes) for n in range(len(self._files[split]))]
 
     def dataset(self, split: str, pieces: Iterable[Piece] | None = None) -> tf.data.Dataset:
         """The examples of some shards; a mistake inside it is kept in `failure`.
@@ -206,7 +206,7 @@ class Examples(Source):
         most = MOST_SHARDS if examples is None else max(examples // _SHARD_EXAMPLES, 1)
         return min(len(source.list_shards(split)), most, MOST_SHARDS)
 
-    def _no_documents(self, path: str, mark: Mark) -> Iterator[Any]:
+    def _no_documents(self, path: str, mark: Offset) -> Iterator[Any]:
         raise UserError("data.tokenizer.path is missing: the task's vocabulary is no SentencePiece model, name it")
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxpt.config import DataConfig
 from jaxpt.data._tf import seqio, tf
-from jaxpt.data.readers import Mark
+from jaxpt.data.readers import Offset
 from jaxpt.data.store import MOST_SHARDS
 from jaxpt.errors import UserError
 
@@ -52,7 +52,7 @@ def tfds_documents(data: DataConfig) -> dict[str, Any]:
     if data.field not in texts:
         raise UserError(f"data.field: {data.field!r} is no text field of {name}; it has {', '.join(texts) or 'none'}")
 
-    def read(path: str, mark: Mark) -> Iterator[tuple[int, str]]:
+    def read(path: str, mark: Offset) -> Iterator[tuple[int, str]]:
         part = tfds.core.ReadInstruction(path.rpartition(" ")[2], from_=mark.number, unit="abs")
         ds = builder.as_dataset(split=part, shuffle_files=False).map(lambda r: r[data.field])
         try:
@@ -64,11 +64,11 @@ def tfds_documents(data: DataConfig) -> dict[str, Any]:
     def size(path: str) -> int:
         return splits[path.rpartition(" ")[2]].num_bytes
 
-    def cut(path: str, every: int) -> Iterator[tuple[Mark, int]]:
+    def cut(path: str, every: int) -> Iterator[tuple[Offset, int]]:
         examples = splits[path.rpartition(" ")[2]].num_examples
         pieces = min(max(size(path) // every, 1), max(examples, 1))
         for piece in range(pieces):
-            yield Mark(number=examples * piece // pieces), size(path) // pieces
+            yield Offset(number=examples * piece // pieces), size(path) // pieces
 
     full = builder.info.full_name
     files = {"train": [f"{full} train"], "validation": [f"{full} {held or 'train'}"]}
@@ -116,7 +116,7 @@ def task_documents(data: DataConfig) -> dict[str, Any]:
         files[split] = [f"{data.task} {of}" + (f" {i.index} of {shards}" if i else "") for i in infos]
         parts |= {name: (of, info) for name, info in zip(files[split], infos)}
 
-    def read(path: str, mark: Mark) -> Iterator[tuple[int, Any]]:
+    def read(path: str, mark: Offset) -> Iterator[tuple[int, Any]]:
         ds = _documents(task, *parts[path])
         for number, value in enumerate(ds.map(lambda r: r[feature]).prefetch(64).as_numpy_iterator()):
             yield number, value.astype(np.int32) if tokenized else value.decode("utf-8", "replace")

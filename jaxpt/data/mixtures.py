@@ -10,7 +10,7 @@ from typing import Any
 from jaxpt.config import Config, SourceConfig
 from jaxpt.data.foreign import subtasks
 from jaxpt.data.order import Mixture, proportional
-from jaxpt.data.readers import PARTED
+from jaxpt.data.readers import PAIR_SEPARATOR
 from jaxpt.data.sources import Source
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Objective
@@ -95,4 +95,4 @@ def texts(sources: Sequence[Source]) -> Iterator[str]:
     """The training texts of several sources in turn, for a vocabulary of all of them."""
     streams = ((text for _, _, text in source.documents("train") if isinstance(text, str)) for source in sources)
     for group in itertools.zip_longest(*streams):
-        yield from (text.replace(PARTED, "\n") for text in group if text is not None)
+        yield from (text.replace(PAIR_SEPARATOR, "\n") for text in group if text is not None)

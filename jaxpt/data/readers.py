@@ -18,11 +18,11 @@ _GZIP_RATIO = 3  # text to its .gz
 _GZIP_PIECES = 16  # a piece of a .gz is reached by unpacking all before it
 
 
-PARTED = "\x1f"
+PAIR_SEPARATOR = "\x1f"
 """Stands between the two texts of a document, a text and its translation: ASCII's unit separator."""
 
 
-class Mark(NamedTuple):
+class Offset(NamedTuple):
     """A place in a file between two documents."""
 
     offset: int = 0
@@ -61,7 +61,7 @@ def open_file(path: str, unpack: bool = True) -> IO[bytes]:
     return gzip.GzipFile(fileobj=file) if unpack and path.endswith(".gz") else file
 
 
-def read(path: str, data: DataConfig, mark: Mark) -> Iterator[tuple[int, str]]:
+def read(path: str, data: DataConfig, mark: Offset) -> Iterator[tuple[int, str]]:
     """A file's documents.
 
     Args:
@@ -91,7 +91,7 @@ def size(path: str) -> int:
     return packed * _GZIP_RATIO if path.endswith(".gz") else packed
 
 
-def marks(path: str, data: DataConfig, every: int) -> Iterator[tuple[Mark, int]]:
+def marks(path: str, data: DataConfig, every: int) -> Iterator[tuple[Offset, int]]:
     """Cuts a file into pieces of whole documents.
 
     Args:
@@ -107,7 +107,7 @@ def marks(path: str, data: DataConfig, every: int) -> Iterator[tuple[Mark, int]]
     if kind == "parquet":
         yield from _row_groups(path, data.fields or (data.field,), every)
     elif total <= every:
-        yield Mark(), total
+        yield Offset(), total
     else:
         if path.endswith(".gz"):
             every = max(every, total // _GZIP_PIECES)
@@ -153,8 +153,8 @@ def _raw_lines(path: str, offset: int) -> Iterator[bytes]:
         ) from None
 
 
-def _line_marks(path: str, every: int, blocks: bool) -> Iterator[tuple[Mark, int]]:
-    start, offset, documents, inside = Mark(), 0, 0, False
+def _line_marks(path: str, every: int, blocks: bool) -> Iterator[tuple[Offset, int]]:
+    start, offset, documents, inside = Offset(), 0, 0, False
     for number, line in enumerate(_raw_lines(path, 0), 1):
         offset += len(line)
         if blocks:
@@ -165,12 +165,12 @@ def _line_marks(path: str, every: int, blocks: bool) -> Iterator[tuple[Mark, int
             documents = number
         if offset - start.offset >= every and not inside:
             yield start, offset - start.offset
-            start = Mark(offset, number, documents)
+            start = Offset(offset, number, documents)
     if offset > start.offset or not offset:
         yield start, offset - start.offset
 
 
-def _lines(path: str, mark: Mark) -> Iterator[tuple[int, str]]:
+def _lines(path: str, mark: Offset) -> Iterator[tuple[int, str]]:
     """Each line of a UTF-8 file, its number from 0."""
     for number, line in enumerate(_raw_lines(path, mark.offset), mark.line):
         try:
@@ -181,7 +181,7 @@ def _lines(path: str, mark: Mark) -> Iterator[tuple[int, str]]:
         yield number, text.rstrip("\r\n")
 
 
-def _blocks(path: str, mark: Mark) -> Iterator[tuple[int, str]]:
+def _blocks(path: str, mark: Offset) -> Iterator[tuple[int, str]]:
     """Runs of lines between blank ones."""
     block: list[str] = []
     number = mark.number
@@ -196,7 +196,7 @@ def _blocks(path: str, mark: Mark) -> Iterator[tuple[int, str]]:
 
 
 def document(texts: Sequence[str]) -> str:
-    """A text, or two with `PARTED` between them; none where one of the two is missing.
+    """A text, or two with `PAIR_SEPARATOR` between them; none where one of the two is missing.
 
     Example:
       >>> document(["the cat sat", ""])
@@ -204,10 +204,12 @@ def document(texts: Sequence[str]) -> str:
     """
     if len(texts) == 1:
         return texts[0]
-    return PARTED.join(text.replace(PARTED, " ") for text in texts) if all(text.strip() for text in texts) else ""
+    if not all(text.strip() for text in texts):
+        return ""
+    return PAIR_SEPARATOR.join(text.replace(PAIR_SEPARATOR, " ") for text in texts)
 
 
-def _jsonl(path: str, fields: Sequence[str], mark: Mark) -> Iterator[tuple[int, str]]:
+def _jsonl(path: str, fields: Sequence[str], mark: Offset) -> Iterator[tuple[int, str]]:
     for number, line in _lines(path, mark):
         if not line.strip():
             continue
@@ -234,7 +236,7 @@ def _key(fields: Sequence[str]) -> str:
     return "data.field" if len(fields) == 1 else "data.fields"
 
 
-def _parquet(path: str, fields: Sequence[str], mark: Mark) -> Iterator[tuple[int, str]]:
+def _parquet(path: str, fields: Sequence[str], mark: Offset) -> Iterator[tuple[int, str]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -260,7 +262,7 @@ def _parquet(path: str, fields: Sequence[str], mark: Mark) -> Iterator[tuple[int
         raise UserError(f"{path}: not a readable Parquet file ({str(error).splitlines()[0]})") from None
 
 
-def _row_groups(path: str, fields: Sequence[str], every: int) -> Iterator[tuple[Mark, int]]:
+def _row_groups(path: str, fields: Sequence[str], every: int) -> Iterator[tuple[Offset, int]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -268,9 +270,9 @@ def _row_groups(path: str, fields: Sequence[str], every: int) -> Iterator[tuple[
         with open_file(path) as file:
             meta = pq.ParquetFile(file).metadata
     except (pa.ArrowException, OSError):
-        yield Mark(), 0  # reading says what is wrong with it
+        yield Offset(), 0  # reading says what is wrong with it
         return
-    start, rows, collected = Mark(), 0, 0
+    start, rows, collected = Offset(), 0, 0
     for index in range(meta.num_row_groups):
         group = meta.row_group(index)
         columns = [group.column(i) for i in range(group.num_columns)]
@@ -278,6 +280,6 @@ def _row_groups(path: str, fields: Sequence[str], every: int) -> Iterator[tuple[
         collected += sum(c.total_uncompressed_size for c in columns if c.path_in_schema in fields)
         if collected >= every:
             yield start, collected
-            start, collected = Mark(index + 1, 0, rows), 0
+            start, collected = Offset(index + 1, 0, rows), 0
     if start.offset < meta.num_row_groups or not meta.num_row_groups:
         yield start, collected

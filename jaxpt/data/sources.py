@@ -24,13 +24,13 @@ import numpy as np
 from jaxpt.config import DataConfig
 from jaxpt.data import builtin, readers
 from jaxpt.data._tf import tf
-from jaxpt.data.readers import Mark
+from jaxpt.data.readers import Offset
 from jaxpt.data.store import MOST_SHARDS
 from jaxpt.errors import UserError
 
 Text = str | np.ndarray  # a text, or the token ids that a registered Task gives
-Reader = Callable[[str, Mark], Iterator[tuple[int, Text]]]
-Cutter = Callable[[str, int], Iterable[tuple[Mark, int]]]
+Reader = Callable[[str, Offset], Iterator[tuple[int, Text]]]
+Cutter = Callable[[str, int], Iterable[tuple[Offset, int]]]
 
 SHARD_BYTES = 8 << 20
 """Text in a shard, at least."""
@@ -43,7 +43,7 @@ class Piece(NamedTuple):
 
     file: int
     """Number of the file in its split."""
-    start: Mark = Mark()
+    start: Offset = Offset()
     stop: int | None = None
     """Number of the first document that is not in it, None for all to the file's end."""
     size: int = 0
@@ -55,7 +55,7 @@ class Source:
 
     Attributes:
       language: of its text, where the configuration says it.
-      fields: of two texts that make a document, joined by `readers.PARTED`.
+      fields: of two texts that make a document, joined by `readers.PAIR_SEPARATOR`.
       failure: the mistake that ended a reading inside tf.data, which would hide it.
       counts: {split: {"documents": n, "empty": n, "files": {file: documents before any is held out}}} of the last
         reading that came to its end.
@@ -68,7 +68,7 @@ class Source:
         read: Reader,
         fraction: float | None,
         tokenized: bool = False,
-        cut: Cutter = lambda path, every: [(Mark(), 0)],
+        cut: Cutter = lambda path, every: [(Offset(), 0)],
         size: Callable[[str], int] = lambda path: 0,
         identity: Mapping[str, Any] | None = None,
     ) -> None:

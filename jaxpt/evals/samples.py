@@ -12,7 +12,7 @@ import numpy as np
 from jaxpt import generate
 from jaxpt.config import Config
 from jaxpt.parallel import compiler
-from jaxpt.parallel.distributed import fetched
+from jaxpt.parallel.distributed import to_host
 
 if TYPE_CHECKING:
     from jaxpt.data.pipeline import Data
@@ -63,7 +63,7 @@ def _spans(model: nn.Module, params: Any, batch: dict[str, np.ndarray], data: Da
         vocabulary.size - vocabulary.sentinels,
         vocabulary.eos,
     )
-    answers = fetched(answers)
+    answers = to_host(answers)
     for row in range(len(targets)):
         truth, model_says = (split_spans(x[row], vocabulary) for x in (targets, answers))
         inputs = batch["encoder_input_tokens"][row][batch["encoder_segment_ids"][row] > 0]
@@ -128,7 +128,7 @@ def _pieces(tokens: list[int], data: Data) -> str:
 
 
 def _masks(model: nn.Module, params: Any, batch: dict[str, np.ndarray], data: Data, states: str) -> Iterator[str]:
-    guesses = fetched(compiler.jit(generate.fill_masks, static_argnums=(0, 3))(model, params, batch, states))
+    guesses = to_host(compiler.jit(generate.fill_masks, static_argnums=(0, 3))(model, params, batch, states))
     for row, guess in enumerate(guesses):
         pieces = np.array(data.tokenizer.tokens(batch["encoder_input_tokens"][row].tolist()), object)
         if "encoder_order" in batch:  # the inputs hold the truth, which a target does not see
@@ -144,7 +144,7 @@ def _continuations(model: nn.Module, params: Any, batch: dict[str, np.ndarray], 
     length = min(tokens.shape[1], 48)
     half = length // 2
     said = compiler.jit(generate.continue_text, static_argnums=(0, 3))(model, params, tokens[:, :half], length)
-    said = fetched(said)
+    said = to_host(said)
     for row in range(len(tokens)):
         yield f"  prompt {data.tokenizer.decode(tokens[row, :half].tolist())!r}"
         yield f"    model: {data.tokenizer.decode(said[row, half:].tolist())!r}"

@@ -72,7 +72,7 @@ def _family(model_type: str, name: str, pre_norm: bool) -> Family:
         ),
         infer=lambda keys, tensors: {"pre_norm": pre_norm},
         write=_write,
-        suits=lambda config: config.pre_norm == pre_norm,
+        supports=lambda config: config.pre_norm == pre_norm,
     )  # fmt: skip
 
 

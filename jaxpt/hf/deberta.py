@@ -132,6 +132,6 @@ FAMILIES = (
         read=_read,
         write=_write,
         infer=_infer,
-        suits=lambda config: config.generator is None,
+        supports=lambda config: config.generator is None,
     ),
 )  # fmt: skip

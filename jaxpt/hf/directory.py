@@ -220,7 +220,7 @@ def family_of(config: ModelConfig) -> Family:
       UserError: Hugging Face has no such architecture.
     """
     for family in families().values():
-        if family.kind == config.kind and family.suits(config):
+        if family.kind == config.kind and family.supports(config):
             return family
     raise UserError(f"model.kind: {config.kind} of this configuration has no counterpart in Hugging Face's library")
 

@@ -50,6 +50,6 @@ FAMILIES = (
         fixed={"tie_word_embeddings": True},
         # Sinusoidal positions are a table like any other in the file.
         harmless=("attention_dropout", "sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout", "tie_weights_"),
-        suits=lambda config: config.epsilon == 1e-12,  # no key of theirs says otherwise
+        supports=lambda config: config.epsilon == 1e-12,  # no key of theirs says otherwise
     ),
 )

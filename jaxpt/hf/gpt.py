@@ -50,6 +50,6 @@ FAMILIES = (
             "embd_pdrop", "attn_pdrop", "n_ctx", "n_special", "summary_type", "summary_use_proj", "summary_activation",
             "summary_proj_to_labels", "summary_first_dropout",
         ),
-        suits=lambda config: config.mlp_dim in (None, 4 * config.embed_dim),  # they have no key for it
+        supports=lambda config: config.mlp_dim in (None, 4 * config.embed_dim),  # they have no key for it
     ),
 )  # fmt: skip

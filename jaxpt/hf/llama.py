@@ -99,7 +99,7 @@ FAMILIES = (
         harmless=("pretraining_tp",),
         read=read_rope,
         write=write_rope,
-        suits=lambda config: config.window is None,
+        supports=lambda config: config.window is None,
     ),
     Family(
         model_type="mistral",
@@ -110,6 +110,6 @@ FAMILIES = (
         fixed=FIXED,
         read=read_rope,
         write=write_rope,
-        suits=lambda config: not (config.attention_bias or config.mlp_bias),
+        supports=lambda config: not (config.attention_bias or config.mlp_bias),
     ),
 )

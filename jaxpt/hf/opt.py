@@ -66,6 +66,6 @@ FAMILIES = (
         write=lambda keys, config: keys | {
             "ffn_dim": config.mlp_dim or 4 * config.embed_dim, "word_embed_proj_dim": config.embed_dim,
         },
-        suits=lambda config: config.epsilon == 1e-5,  # no key of theirs says otherwise
+        supports=lambda config: config.epsilon == 1e-5,  # no key of theirs says otherwise
     ),
 )  # fmt: skip

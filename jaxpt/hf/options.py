@@ -91,7 +91,7 @@ class Family:
     """The way back: (their keys, our configuration) → their keys."""
     infer: Callable[[dict[str, Any], Mapping[str, Any]], dict[str, Any]] = lambda keys, tensors: {}
     """(their keys, their tensors) → fields of ours that show in the tensors alone."""
-    suits: Callable[[Any], bool] = lambda config: True
+    supports: Callable[[Any], bool] = lambda config: True
     """Whether a configuration of this kind is to be written as this model_type."""
 
     def class_of(self, config: ModelConfig) -> str:

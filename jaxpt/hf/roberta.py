@@ -41,6 +41,6 @@ XLM_ROBERTA = dataclasses.replace(
     model_type="xlm-roberta",
     architecture="XLMRobertaForMaskedLM",
     options=(*bert.options(), PADDING),
-    suits=lambda config: False,
+    supports=lambda config: False,
 )
 FAMILIES = (ROBERTA, XLM_ROBERTA)

@@ -108,15 +108,15 @@ def _family(model_type: str, name: str, feed_forward: str, **more: Any) -> Famil
 FAMILIES = (
     _family(
         "t5", "T5", "relu", infer=_infer_t5, write=_write,
-        suits=lambda config: not (config.bias_per_layer or config.share_layers),
+        supports=lambda config: not (config.bias_per_layer or config.share_layers),
     ),
     # mT5's class never scales, UMT5's always.
     _family(
         "mt5", "MT5", "gated-gelu", infer=lambda keys, tensors: _infer(tensors, False), write=_write,
-        suits=lambda config: False,
+        supports=lambda config: False,
     ),
     _family(
         "umt5", "UMT5", "gated-gelu", infer=lambda keys, tensors: _infer(tensors, True, bias_per_layer=True),
-        write=_write, suits=lambda config: config.bias_per_layer and config.scaled,
+        write=_write, supports=lambda config: config.bias_per_layer and config.scaled,
     ),
 )  # fmt: skip

@@ -90,7 +90,7 @@ class BertConfig(ModelConfig):
         """The layers."""
         return (Segment((functools.partial(Block, self),), self.layers),)
 
-    def shipped(self, paths: Iterable[str]) -> tuple[ModelConfig, dict[str, tuple[str, ...]]]:
+    def export_view(self, paths: Iterable[str]) -> tuple[ModelConfig, dict[str, tuple[str, ...]]]:
         """The model without its span-boundary head."""
         kept = {path: (path,) for path in paths if not path.startswith("span_boundary_head/")}
         return self.model_copy(update={"span_boundary": 0}), kept

@@ -112,11 +112,11 @@ class DebertaConfig(PairConfig):
         none = {"generator": None, "generator_heads": None}
         return self.model_copy(update={**none, "layers": layers, "heads": heads, "masked_lm": True})
 
-    def shipped(self, paths: Iterable[str]) -> tuple[ModelConfig, dict[str, tuple[str, ...]]]:
+    def export_view(self, paths: Iterable[str]) -> tuple[ModelConfig, dict[str, tuple[str, ...]]]:
         """The discriminator without its head, for which Hugging Face has no class."""
         if self.generator is None:
             return self, {path: (path,) for path in paths}
-        config, kept = super().shipped(paths)
+        config, kept = super().export_view(paths)
         kept = {path: summands for path, summands in kept.items() if not path.startswith("replaced_head/")}
         return config.model_copy(update={"masked_lm": False, "mask_decoder": False}), kept
 

@@ -54,7 +54,7 @@ class PairConfig(ModelConfig):
         """How many of the discriminator's layers it has."""
         return max(round(layers * self.generator_layers), 1)
 
-    def shipped(self, paths: Iterable[str]) -> tuple[ModelConfig, dict[str, tuple[str, ...]]]:
+    def export_view(self, paths: Iterable[str]) -> tuple[ModelConfig, dict[str, tuple[str, ...]]]:
         """The discriminator alone; its embeddings are summed up where they are disentangled."""
         kept = {path: (path,) for path in paths if not path.startswith("generator/")}
         if self.disentangled:

@@ -57,7 +57,7 @@ CACHE_BYTES = 4 << 30
 """Where the programs take more, those not used for longest go."""
 
 
-def keep_programs() -> Path | None:
+def enable_compilation_cache() -> Path | None:
     """Lets JAX keep compiled programs on disk, so that a second start does not compile them again.
 
     They are kept in `$XDG_CACHE_HOME/jaxpt/compiled`, or `~/.cache/jaxpt/compiled`. JAX's own settings win: another

@@ -54,7 +54,7 @@ def put(batch: dict[str, np.ndarray], mesh: Mesh, batch_size: int) -> dict[str, 
     return {name: place(x) for name, x in batch.items()}
 
 
-def fetched(x: jax.Array) -> np.ndarray:
+def to_host(x: jax.Array) -> np.ndarray:
     """An array as NumPy, also where other processes hold parts of it; all of them have to ask for it."""
     if x.is_fully_addressable or x.is_fully_replicated:
         return np.asarray(x)
@@ -63,7 +63,7 @@ def fetched(x: jax.Array) -> np.ndarray:
     return np.asarray(multihost_utils.process_allgather(x, tiled=True))
 
 
-class Agreement:
+class AnyProcess:
     """Whether any process wishes to stop: all learn of it after the same step.
 
     The votes of a step are gathered while the next one runs, so that no step waits for them.

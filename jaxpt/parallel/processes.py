@@ -202,7 +202,7 @@ def _report(host: str, port: int, place: Place, end: float) -> str:
             time.sleep(_RETRY)
 
 
-def meet(point: str, patience: float, report: Callable[[str], None] = lambda line: None) -> None:
+def barrier(point: str, patience: float, report: Callable[[str], None] = lambda line: None) -> None:
     """Waits until all processes have come to a point of the run; whom it waits for is said from time to time.
 
     Without it the first to come would wait in a collective, which says no name, and on CPUs gives up after 30 s.
@@ -228,7 +228,7 @@ def meet(point: str, patience: float, report: Callable[[str], None] = lambda lin
         time.sleep(_RETRY)
 
 
-def agree(config: Config) -> None:
+def assert_same_config(config: Config) -> None:
     """Makes sure that all processes run the same configuration.
 
     Args:
@@ -241,7 +241,7 @@ def agree(config: Config) -> None:
         return
     from jax.experimental import multihost_utils
 
-    meet("the start", config.distributed.timeout)
+    barrier("the start", config.distributed.timeout)
     own = {key: value for key, value in leaves(configs.dump(config)) if not key.startswith("distributed.")}
     text = np.frombuffer(json.dumps(own).encode(), np.uint8)
     longest = int(multihost_utils.process_allgather(np.array([text.size])).max())

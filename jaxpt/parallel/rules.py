@@ -142,8 +142,8 @@ def shardings(axes: Any, shapes: Any, mesh: Mesh, table: Table = DEFAULT) -> Any
     return jax.tree_util.tree_map_with_path(one, shapes, axes)
 
 
-def left_whole(shapes: Any, shardings: Any, least: int = LARGE) -> list[str]:
-    """Arrays that lie whole on every device, though the mesh has axes that could share them out.
+def large_replicated_params(shapes: Any, shardings: Any, least: int = LARGE) -> list[str]:
+    """Arrays that are fully replicated, though the mesh has axes that could shard them.
 
     Args:
       shapes: a tree of arrays or ShapeDtypeStructs, such as the parameters.

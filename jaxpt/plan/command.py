@@ -12,7 +12,7 @@ from jaxpt import config as configs
 from jaxpt.config import Config
 from jaxpt.errors import UserError
 from jaxpt.plan import program, roofline, search, show, topologies
-from jaxpt.plan.program import Measured, Where
+from jaxpt.plan.program import PlanResult, Target
 from jaxpt.plan.topologies import Topology
 
 
@@ -55,7 +55,7 @@ def plan(
       UserError: for what is wrong with the recipe, or if it does not fit: by how much, which buffer is the largest, and
         the nearest settings that fit.
     """
-    where = Where.of(config, topology, slices)
+    where = Target.of(config, topology, slices)
     chips = None if where.topology is None else topologies.parse(where.topology, where.slices)
     if chips is None and (where.slices > 1 or searching):
         raise UserError("--slices and --search want a --topology, or plan.topology in the recipe")
@@ -84,7 +84,7 @@ def plan(
 
 
 def report(
-    config: Config, where: Where, phases: list[Measured], assumptions: Assumptions = Assumptions()
+    config: Config, where: Target, phases: list[PlanResult], assumptions: Assumptions = Assumptions()
 ) -> dict[str, Any]:
     """All figures as plain values: what `--json` prints, and what the tables show.
 
@@ -123,7 +123,7 @@ def report(
     return figures
 
 
-def _advice(config: Config, where: Where, measured: Measured, notes: Console) -> str:
+def _advice(config: Config, where: Target, measured: PlanResult, notes: Console) -> str:
     """Says in one line by how much it does not fit, which buffer is the largest, and what fits."""
     notes.print("it does not fit; looking for the nearest settings that do …", style="dim")
     gib = 2**30
@@ -141,7 +141,7 @@ def _advice(config: Config, where: Where, measured: Measured, notes: Console) ->
 
 
 def _search(
-    config: Config, where: Where, chips: Topology, limit: int, console: Console, notes: Console, as_json: bool
+    config: Config, where: Target, chips: Topology, limit: int, console: Console, notes: Console, as_json: bool
 ) -> None:
     notes.print(f"compiling at most {limit} programs for {where} …", style="dim", markup=False)
     found = search.search(config, where, chips, limit, lambda t: notes.print(show.tried(t), style="dim", markup=False))

@@ -29,14 +29,14 @@ _WRITTEN_LAST = ("after_optimizations-buffer-assignment-values.txt", "after_opti
 
 
 @dataclasses.dataclass(frozen=True)
-class Where:
+class Target:
     """Devices to compile for: those of a topology, or those of this machine."""
 
     topology: str | None = None
     slices: int = 1
 
     @classmethod
-    def of(cls, config: Config, topology: str | None = None, slices: int | None = None) -> Where:
+    def of(cls, config: Config, topology: str | None = None, slices: int | None = None) -> Target:
         """The slices that are asked for, else those that a recipe is made for, else this machine."""
         if topology is None:
             return cls(config.plan.topology, slices or config.plan.slices)
@@ -49,7 +49,7 @@ class Where:
 
 
 @dataclasses.dataclass(frozen=True)
-class Measured:
+class PlanResult:
     """The program of one phase of a recipe. Bytes are those of one device, FLOPs and tokens those of all."""
 
     phase: int
@@ -82,9 +82,9 @@ class Measured:
     collectives: list[dict[str, Any]]
     placements: list[dict[str, Any]]
     """Of each parameter."""
-    left_whole: list[str]
-    """Large parameters that lie whole on every device, though the mesh could share them out."""
-    not_in_place: list[dict[str, Any]]
+    large_replicated_params: list[str]
+    """Large parameters that are fully replicated, though the mesh could shard them."""
+    copied_donated_buffers: list[dict[str, Any]]
     """Arrays of the state that the step does not update where they lie (`jaxpt.plan.donation`)."""
 
     @property
@@ -93,7 +93,7 @@ class Measured:
         return self.total <= self.limit
 
 
-def measure(config: Config, where: Where, phase: int = 0) -> Measured:
+def measure(config: Config, where: Target, phase: int = 0) -> PlanResult:
     """Compiles a phase's step in a process of its own and measures it.
 
     Args:
@@ -108,10 +108,10 @@ def measure(config: Config, where: Where, phase: int = 0) -> Measured:
       UserError: for what is wrong with recipe, mesh or topology, or what the compiler refuses.
         The process may also end with no answer, a defect of ours or of the compiler's: `--debug` shows all it said.
     """
-    return Measured(**_in_a_process(config, where, phase))
+    return PlanResult(**_in_a_process(config, where, phase))
 
 
-def save(config: Config, where: Where, phase: int, directory: str) -> str:
+def save(config: Config, where: Target, phase: int, directory: str) -> str:
     """Compiles a phase's step to its end, in a process of its own, and writes it; see `jaxpt.train.compiled`.
 
     Args:
@@ -129,7 +129,7 @@ def save(config: Config, where: Where, phase: int, directory: str) -> str:
     return _in_a_process(config, where, phase, os.path.abspath(directory))["saved"]
 
 
-def _in_a_process(config: Config, where: Where, phase: int, save_to: str | None = None) -> dict[str, Any]:
+def _in_a_process(config: Config, where: Target, phase: int, save_to: str | None = None) -> dict[str, Any]:
     job = {"config": configs.to_yaml(config), "topology": where.topology, "slices": where.slices, "phase": phase}
     job |= {"save": save_to}
     with tempfile.TemporaryDirectory(prefix="jaxpt-plan-") as directory:
@@ -153,7 +153,7 @@ def _reason(stderr: str) -> str:
     return next((line for line in lines if "Check failed" in line), (errors or lines)[-1])
 
 
-def _environment(where: Where) -> dict[str, str]:
+def _environment(where: Target) -> dict[str, str]:
     # A kept program would not be compiled, and so say nothing.
     environment = dict(os.environ, JAX_ENABLE_COMPILATION_CACHE="false", TF_CPP_MIN_LOG_LEVEL="3")
     environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
@@ -303,8 +303,8 @@ def _read(texts: dict[str, str], setup: Any, batch: Any) -> dict[str, Any]:
         "collectives": [dataclasses.asdict(c) for c in collectives.find(program, setup.mesh.shape, between)],
         "traffic": program.traffic(),
         "placements": _placements(setup),
-        "left_whole": rules.left_whole(shapes.params, places.params),
-        "not_in_place": [dataclasses.asdict(fault) for fault in donation.faults(program, _state(setup))],
+        "large_replicated_params": rules.large_replicated_params(shapes.params, places.params),
+        "copied_donated_buffers": [dataclasses.asdict(fault) for fault in donation.faults(program, _state(setup))],
     }
 
 

@@ -14,7 +14,7 @@ from jaxpt import config as configs
 from jaxpt.config import AXES, Config
 from jaxpt.errors import UserError
 from jaxpt.plan import program, roofline
-from jaxpt.plan.program import Measured, Where
+from jaxpt.plan.program import PlanResult, Target
 from jaxpt.plan.topologies import Topology
 
 REMAT = ("none", "dots", "names", "full")
@@ -26,11 +26,11 @@ Settings = dict[str, str | int]
 
 
 @dataclasses.dataclass(frozen=True)
-class Tried:
+class Trial:
     """Settings with what came of them."""
 
     settings: Settings
-    measured: Measured | None
+    measured: PlanResult | None
     reason: str
     seconds: float = math.inf
     """Of a step, by the roofline; infinite where it does not fit."""
@@ -45,7 +45,7 @@ def apply(config: Config, settings: Settings) -> Config:
     return configs.build(tree)
 
 
-def nearest(config: Config, where: Where, measured: Measured) -> Tried | None:
+def nearest(config: Config, where: Target, measured: PlanResult) -> Trial | None:
     """The first settings that fit, when the recipe's own do not: fewer rows at a time, then less kept, then a mesh.
 
     Args:
@@ -65,7 +65,7 @@ def nearest(config: Config, where: Where, measured: Measured) -> Tried | None:
     return None
 
 
-def _steps_down(config: Config, measured: Measured) -> Iterator[Settings]:
+def _steps_down(config: Config, measured: PlanResult) -> Iterator[Settings]:
     fixed = measured.total - measured.memory["temporaries"]
     rows = measured.rows // (measured.mesh["data"] * measured.mesh["fsdp"])
     cuts = [n for n in range(config.train.accumulation + 1, rows + 1) if rows % n == 0]
@@ -86,8 +86,8 @@ def _steps_down(config: Config, measured: Measured) -> Iterator[Settings]:
 
 
 def search(
-    config: Config, where: Where, topology: Topology, limit: int, report: Callable[[Tried], None] = lambda tried: None
-) -> list[Tried]:
+    config: Config, where: Target, topology: Topology, limit: int, report: Callable[[Trial], None] = lambda tried: None
+) -> list[Trial]:
     """Compiles the last phase's step under several meshes, then keeps less under the best of them, and ranks what fits.
 
     Args:
@@ -101,7 +101,7 @@ def search(
       All that was tried, the fastest by its roofline first, what does not fit last.
     """
     phase = len(configs.phase_starts(config)) - 1
-    found: list[Tried] = []
+    found: list[Trial] = []
 
     def compile_(settings: Settings) -> None:
         """Also with fewer rows at a time, where it does not fit."""
@@ -144,17 +144,17 @@ def _meshes(config: Config, topology: Topology) -> Iterator[Settings]:
                 yield mesh
 
 
-def attempt(config: Config, where: Where, settings: Settings, phase: int, topology: Topology | None = None) -> Tried:
+def attempt(config: Config, where: Target, settings: Settings, phase: int, topology: Topology | None = None) -> Trial:
     """Compiles the step under other settings and says in words what came of it."""
     try:
         measured = program.measure(apply(config, settings), where, phase)
     except UserError as error:
-        return Tried(settings, None, str(error))
+        return Trial(settings, None, str(error))
     gib = abs(measured.limit - measured.total) / 2**30
     if not measured.fits:
-        return Tried(settings, measured, f"{gib:.2f} GiB too much")
+        return Trial(settings, measured, f"{gib:.2f} GiB too much")
     if topology is None:
-        return Tried(settings, measured, f"{gib:.2f} GiB to spare")
+        return Trial(settings, measured, f"{gib:.2f} GiB to spare")
     bound = roofline.bound(measured, topology)
     reason = f"{bound.by} bounds it, MFU {bound.mfu:.1%} at the most, {gib:.2f} GiB to spare"
-    return Tried(settings, measured, reason, bound.seconds)
+    return Trial(settings, measured, reason, bound.seconds)

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxpt.config import Config
-from jaxpt.plan.search import Tried
+from jaxpt.plan.search import Trial
 
 PARTS = {
     "parameters": "parameters",
@@ -45,12 +45,12 @@ def plan(report: dict[str, Any], console: Console, shardings: bool = False) -> N
         console.print(_collectives(worst))
     if shardings:
         console.print(_placements(first))
-    for name in first["left_whole"]:
+    for name in first["large_replicated_params"]:
         axes = next(p["axes"] for p in first["placements"] if p["name"] == name)
         _print(
             console,
-            f"warning: {name} lies whole on every device: none of its axes {', '.join(map(str, axes))} is cut by this "
-            f"mesh; mesh.rules.{next((a for a in axes if a), 'embed')}=[fsdp] would cut it",
+            f"warning: {name} is fully replicated: none of its axes {', '.join(map(str, axes))} is sharded by this "
+            f"mesh; mesh.rules.{next((a for a in axes if a), 'embed')}=[fsdp] would shard it",
         )
     _state(phases, console)
     if "cost" in report:
@@ -130,7 +130,7 @@ def _placements(phase: dict[str, Any]) -> Table:
 
 
 def _state(phases: Sequence[dict[str, Any]], console: Console) -> None:
-    faults = {(one["name"], one["bytes"], one["reason"]) for phase in phases for one in phase["not_in_place"]}
+    faults = {(one["name"], one["bytes"], one["reason"]) for phase in phases for one in phase["copied_donated_buffers"]}
     for name, size, reason in sorted(faults, key=lambda fault: -fault[1]):
         if reason in FAULTS:
             _print(console, f"warning: {name} of {_bytes(size)} {FAULTS[reason]}")
@@ -150,13 +150,13 @@ def _cost(report: dict[str, Any], console: Console) -> None:
     )
 
 
-def tried(one: Tried) -> str:
+def tried(one: Trial) -> str:
     """A line on settings that were tried."""
     settings = " ".join(f"{key}={value}" for key, value in one.settings.items())
     return f"{settings}: {one.reason}"
 
 
-def ranked(config: Config, found: Sequence[Tried], console: Console) -> None:
+def ranked(config: Config, found: Sequence[Trial], console: Console) -> None:
     """Prints what a search found, the best first, with the settings that differ from the recipe's."""
     table = Table("step", "memory", "rows a device", "settings", "why", box=None, pad_edge=False)
     for one in found:

@@ -1,6 +1,6 @@
 """Training steps in files: `jaxpt plan CONFIG --save DIR` compiles and writes them, `train.compiled=DIR` loads them.
 
-JAX's persistent cache (`jaxpt.parallel.compiler.keep_programs`) keeps programs as well, but it has to be filled on the
+JAX's persistent cache (`compiler.enable_compilation_cache`) keeps programs as well, but it has to be filled on the
 machines themselves, a start still traces and lowers the step to find it there, and compiles without a word where
 anything differs. A saved step is compiled before there is a machine, serves all hosts, and a start that it does not
 serve is refused, with what differs.

@@ -59,7 +59,7 @@ def train(config: Config) -> int:
     processes.start(config.distributed)
     console.quiet = not checkpoint.is_primary()
     with failures.shared():
-        processes.agree(config)
+        processes.assert_same_config(config)
         return _train(config)
 
 
@@ -75,7 +75,7 @@ def _train(config: Config) -> int:
     say(f"jaxpt train: {config.model.kind} · {config.objective.kind} · {config.train.steps} steps → {config.run_dir}")
     starts = configs.phase_starts(config)
     say("\n".join(configs.phase_lines(config)))
-    compiler.keep_programs()
+    compiler.enable_compilation_cache()
     frozen.find_all(config)
     for index in range(len(starts)):
         pipeline.check(configs.at_phase(config, index))
@@ -137,14 +137,16 @@ def _setup_of(setup: Setup, step: int) -> Setup:
 
 def _describe(setup: Setup) -> str:
     config, device = setup.config, jax.devices()[0]
-    shape = " × ".join(f"{axis} {size}" for axis, size in setup.mesh.shape.items())
+    mesh = " × ".join(f"{axis} {size}" for axis, size in setup.mesh.shape.items() if size > 1) or "of one device"
     disk = checkpoint.disk_need(setup, config.checkpoint)
-    whole = [] if config.mesh.preset == "replicated" else rules.left_whole(setup.shapes.params, setup.shardings.params)
+    replicated = rules.large_replicated_params(setup.shapes.params, setup.shardings.params)
+    if config.mesh.preset == "replicated":
+        replicated = []
     return (
-        f"{base.count_params(setup.model):,} parameters; {jax.device_count()} × {device.device_kind}, mesh {shape}, "
+        f"{base.count_params(setup.model):,} parameters; {jax.device_count()} × {device.device_kind}, mesh {mesh}, "
         f"computing in {jnp.dtype(base.compute_dtype(config.model)).name}\n"
         f"state {state.per_device_size(setup) / 1e6:.1f} MB a device; checkpoints take up to {disk / 1e9:.2f} GB"
-        + (f"\nlarge, yet whole on every device (mesh.rules would cut them): {', '.join(whole)}" if whole else "")
+        + (f"\nlarge and fully replicated (mesh.rules can shard them): {', '.join(replicated)}" if replicated else "")
     )
 
 
@@ -221,7 +223,7 @@ class Run:
         tokens = self.here.data.batch_size * step.tokens_per_example(self.setup, self.objective)
         peak = flops.peak(jax.devices()[0])
         metrics.write(done, {"phase/text_tokens_per_step": self._text(), "phase/flops_per_step": self.flops})
-        processes.meet(f"phase {self.phase + 1}", self.config.distributed.timeout, say)
+        processes.barrier(f"phase {self.phase + 1}", self.config.distributed.timeout, say)
         # From the first step on there is something to save.
         with signals.deferred():
             with (
@@ -248,7 +250,7 @@ class Run:
         train, done, total = self.here.train, int(current.step), self.config.train.steps
         eval_every = train.eval_every or max(total // 10, 1)
         save_every = self.here.checkpoint.every or eval_every
-        any_process, window, to_save = distributed.Agreement(self.setup.mesh), [], False
+        any_process, window, to_save = distributed.AnyProcess(self.setup.mesh), [], False
 
         def stop() -> bool:
             self.stopped = self.stopped or any_process(signals.received() is not None)

@@ -69,7 +69,7 @@ def test_two_fields_make_one_document(tmp_path):
 
 def test_the_built_in_pairs_in_either_order():
     texts = ([text for *_, text in both(None, fields=f)] for f in (("code", "en"), ("en", "code")))
-    one, other = ([text.split(readers.PARTED) for text in order] for order in texts)
+    one, other = ([text.split(readers.PAIR_SEPARATOR) for text in order] for order in texts)
     assert sorted(one) == sorted(pair[::-1] for pair in other)
     assert all(code.startswith("def ") for code, _ in one)
 

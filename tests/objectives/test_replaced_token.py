@@ -106,9 +106,9 @@ def test_a_deberta_s_embeddings_get_only_their_own(deberta):
 def test_a_deberta_ships_its_discriminator_without_a_head(deberta, tmp_path):
     config, batch, model, params, _ = deberta
     flat = traverse_util.flatten_dict(jax.device_get(params), sep="/")
-    shipped, summands = config.model.shipped(flat)
+    export_view, summands = config.model.export_view(flat)
     tree = traverse_util.unflatten_dict({p: sum(flat[q] for q in paths) for p, paths in summands.items()}, sep="/")
-    hf.save(tmp_path, shipped.build(), tree)
+    hf.save(tmp_path, export_view.build(), tree)
     assert json.loads((tmp_path / "config.json").read_text())["architectures"] == ["DebertaV2Model"]
     alone, loaded = hf.load(tmp_path)
     assert alone.config.masked_lm is False
@@ -175,14 +175,14 @@ def test_the_discriminator_sees_the_samples_and_not_the_targets(shared):
 def test_export_ships_the_discriminator(sharing, request):
     config, batch, model, params, _ = request.getfixturevalue(sharing)
     flat = {"/".join(k.key for k in p): x for p, x in jax.tree_util.tree_leaves_with_path(params)}
-    shipped, summands = config.model.shipped(flat)
+    export_view, summands = config.model.export_view(flat)
     alone = {path: sum(flat[p] for p in paths) for path, paths in summands.items()}
-    tree = base.shapes(shipped.build())
+    tree = base.shapes(export_view.build())
     tree = jax.tree_util.tree_map_with_path(lambda p, _: alone["/".join(k.key for k in p)], tree)
-    assert len(alone) == len(jax.tree.leaves(tree)) and shipped.generator is None
+    assert len(alone) == len(jax.tree.leaves(tree)) and export_view.generator is None
     one, other = (
         jax.jit(m.apply)({"params": p}, batch["encoder_input_tokens"])[0]
-        for m, p in ((model, params), (shipped.build(), tree))
+        for m, p in ((model, params), (export_view.build(), tree))
     )
     np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 

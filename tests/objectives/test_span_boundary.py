@@ -83,9 +83,9 @@ def test_every_parameter_has_a_gradient_and_export_leaves_the_head_out(case):
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         assert name.endswith("key/bias") or float(jnp.abs(g).max()) > 0, name
     paths = ["/".join(k.key for k in path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-    shipped, summands = CONFIG.model.shipped(paths)
+    export_view, summands = CONFIG.model.export_view(paths)
     assert {p for p in paths if "span_boundary" not in p} == set(summands)
-    assert base.count_params(shipped.build()) == base.count_params(model, exclude=["span_boundary_head"])
+    assert base.count_params(export_view.build()) == base.count_params(model, exclude=["span_boundary_head"])
 
 
 def test_the_head_has_the_size_of_the_paper():

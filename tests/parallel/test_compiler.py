@@ -49,7 +49,7 @@ def test_an_option_that_is_not_known_is_an_error_not_left_out(monkeypatch):
 PROGRAM = """
 import jax
 from jaxpt.parallel import compiler
-print(compiler.keep_programs())
+print(compiler.enable_compilation_cache())
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 jax.jit(lambda x: x + 41)(1)
 """

@@ -21,5 +21,5 @@ def test_one_process_makes_all_rows(sizes):
 
 
 def test_alone_a_process_agrees_with_itself():
-    agreed = distributed.Agreement(meshes.make(MeshConfig(), jax.devices()[:8]))
+    agreed = distributed.AnyProcess(meshes.make(MeshConfig(), jax.devices()[:8]))
     assert [agreed(wish) for wish in (False, True, False)] == [False, True, False]

@@ -163,7 +163,7 @@ def test_who_is_missing_at_a_point_of_the_run_is_named(monkeypatch):
         for number in (1, 2):
             coordinator.key_value_set(f"jaxpt/met/phase 2/{number}", "here")
 
-    processes.meet("phase 2", 0.3, come)
+    processes.barrier("phase 2", 0.3, come)
     assert said == ["waiting for process 1, 2 at phase 2, for 0 s now"]
 
 
@@ -179,7 +179,7 @@ from tests.processes import free_port
 recipe = config.load("configs/smoke/gpt2_tiny.yaml", sys.argv[1:])
 processes.start(recipe.distributed)
 try:
-    processes.agree(recipe)
+    processes.assert_same_config(recipe)
     print("agreed", jax.process_count())
 except UserError as error:
     print(error)

@@ -55,10 +55,10 @@ def test_a_large_parameter_that_lies_whole_is_found():
         "small": jax.ShapeDtypeStruct((8, 8), "float32"),
     }
     whole = jax.tree.map(lambda _: rules.replicated(mesh()), shapes)
-    assert rules.left_whole(shapes, whole) == ["large"]
+    assert rules.large_replicated_params(shapes, whole) == ["large"]
     cut = rules.shardings({"large": ("embed", None), "small": (None, None)}, shapes, mesh())
-    assert rules.left_whole(shapes, cut) == []
-    assert rules.left_whole(shapes, jax.tree.map(lambda _: rules.replicated(mesh(8, 1, 1)), shapes)) == []
+    assert rules.large_replicated_params(shapes, cut) == []
+    assert rules.large_replicated_params(shapes, jax.tree.map(lambda _: rules.replicated(mesh(8, 1, 1)), shapes)) == []
 
 
 def test_message_names_the_array():

@@ -21,7 +21,7 @@ def config():
 
 @pytest.fixture(scope="module")
 def measured(config):
-    return program.measure(config, program.Where(), phase=1)
+    return program.measure(config, program.Target(), phase=1)
 
 
 def test_what_is_measured_is_the_step_that_train_runs(config, measured):
@@ -34,7 +34,7 @@ def test_what_is_measured_is_the_step_that_train_runs(config, measured):
     parts = measured.memory["parameters"] + measured.memory["optimizer"]
     assert parts == state.per_device_size(setup) - 4  # the count of steps
     read = hlo.Program(compiled.as_text())
-    assert measured.not_in_place == donation.faults(read, program._state(setup)) == []
+    assert measured.copied_donated_buffers == donation.faults(read, program._state(setup)) == []
     read.aliases.popitem()
     assert [fault.reason for fault in donation.faults(read, program._state(setup))] == ["no alias"]
     assert measured.steps == 6 and measured.mesh == {**MESH, "stage": 1, "sequence": 1, "tensor": 1}
@@ -54,7 +54,7 @@ def test_figures_of_a_small_bert(measured):
 
 def test_a_mesh_that_does_not_fit_is_one_line(config):
     with pytest.raises(UserError, match=r"mesh\.data=3.*there are 8"):
-        program.measure(families.config("bert", mesh={"data": 3}), program.Where())
+        program.measure(families.config("bert", mesh={"data": 3}), program.Target())
 
 
 def test_a_compiler_that_ends_the_process_is_one_line(config, monkeypatch):
@@ -62,7 +62,7 @@ def test_a_compiler_that_ends_the_process_is_one_line(config, monkeypatch):
     done = types.SimpleNamespace(returncode=-6, stderr=said)
     monkeypatch.setattr(program.subprocess, "run", lambda *_, **__: done)
     with pytest.raises(UserError, match=r"for this machine ended with code -6: F0000 a\.cc:9\] Check failed: a == b"):
-        program.measure(config, program.Where())
+        program.measure(config, program.Target())
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def for_a_v5e():
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("JAX_DISABLE_MOST_OPTIMIZATIONS", raising=False)
         config = families.config("gpt2", model={"dtype": "auto"}, mesh={"data": 2, "fsdp": 2})
-        return program.measure(config, program.Where("v5e:2x2"))
+        return program.measure(config, program.Target("v5e:2x2"))
 
 
 def test_a_program_for_a_tpu_with_no_tpu(for_a_v5e):
@@ -79,7 +79,7 @@ def test_a_program_for_a_tpu_with_no_tpu(for_a_v5e):
     assert for_a_v5e.dtype == "bfloat16"  # `dtype: auto` goes by the topology, not by what is here
     assert for_a_v5e.fits and for_a_v5e.limit == int(15.75 * 2**30)
     assert any("fsdp" in one["axes"] for one in for_a_v5e.collectives)
-    assert for_a_v5e.not_in_place == []
+    assert for_a_v5e.copied_donated_buffers == []
 
 
 def test_a_process_that_ends_says_why():

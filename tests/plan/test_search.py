@@ -9,7 +9,7 @@ from rich.console import Console
 from jaxpt.config import AXES
 from jaxpt.errors import UserError
 from jaxpt.plan import command, program, search, show, topologies
-from jaxpt.plan.program import Where
+from jaxpt.plan.program import Target
 from tests import families
 from tests.plan.test_roofline import MEASURED
 
@@ -102,11 +102,12 @@ def test_a_large_parameter_left_whole_is_a_warning_that_says_what_to_change(caps
         "bytes": 9,
     }
     report = {"model": "bert", "objective": "masked_lm", "where": "v5e:4x4", "remat": "none", "accumulation": 1}
-    phase = dataclasses.asdict(dataclasses.replace(MEASURED, placements=[placed], left_whole=["embed/table"]))
+    changed = dataclasses.replace(MEASURED, placements=[placed], large_replicated_params=["embed/table"])
+    phase = dataclasses.asdict(changed)
     show.plan({**report, "phases": [phase]}, Console(width=300), shardings=True)
     out = capsys.readouterr().out
-    assert "warning: embed/table lies whole on every device" in out
-    assert "mesh.rules.vocab=[fsdp] would cut it" in out and "512×64" in out
+    assert "warning: embed/table is fully replicated" in out
+    assert "mesh.rules.vocab=[fsdp] would shard it" in out and "512×64" in out
 
 
 def test_a_recipe_names_its_slice(compiler, capsys):
@@ -119,7 +120,7 @@ def test_a_recipe_names_its_slice(compiler, capsys):
 
 def test_search_ranks_what_fits_by_the_least_time_of_a_step(compiler, capsys):
     seen = compiler(state=2, temporaries=16 * 40)
-    found = search.search(config(), Where("v5e:4x4"), topologies.parse("v5e:4x4"), limit=12)
+    found = search.search(config(), Target("v5e:4x4"), topologies.parse("v5e:4x4"), limit=12)
     assert len(found) == len(seen) <= 12
     assert found[0].measured.fits and "bounds it" in found[0].reason
     assert [t.seconds for t in found] == sorted(t.seconds for t in found)

@@ -78,8 +78,8 @@ def test_a_table_and_the_heads_of_the_recipes(recipe, monkeypatch, capsys):
     "wrong",
     [
         {"total": 2**40},
-        {"left_whole": ["token_embed/table"]},
-        {"not_in_place": [{"name": "state.params/up", "bytes": 2**20, "reason": "copy"}]},
+        {"large_replicated_params": ["token_embed/table"]},
+        {"copied_donated_buffers": [{"name": "state.params/up", "bytes": 2**20, "reason": "copy"}]},
     ],
 )
 def test_what_fails_a_gate_ends_with_code_1(recipe, monkeypatch, wrong):

@@ -40,7 +40,7 @@ def one_step(family, mesh, devices=None):
     (momentum,) = [s for s in jax.tree.leaves(after.opt_state, is_leaf=lambda x: isinstance(x, optax.TraceState)) if s]
     results = losses, momentum.trace, after.params
     shares = [x.addressable_shards[0].data.size / x.size for x in jax.tree.leaves(after.params) if x.size >= 32 * 64]
-    return jax.tree.map(distributed.fetched, results), shares
+    return jax.tree.map(distributed.to_host, results), shares
 
 
 def process(number, cases, folder):

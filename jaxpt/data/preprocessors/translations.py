@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import seqio
 import tensorflow as tf
 
-from jaxpt.data.readers import PARTED
+from jaxpt.data.readers import PAIR_SEPARATOR
 
 
 def join(
@@ -24,7 +24,7 @@ def join(
     A pair that is longer is left out, as in XLM's code: what is cut off a text is missing in its translation.
 
     Args:
-      ds: documents of two texts, parted by `readers.PARTED`.
+      ds: documents of two texts, parted by `readers.PAIR_SEPARATOR`.
       vocabulary: gives the ids.
       fields: languages of the two texts.
       length: most tokens in a record.
@@ -36,7 +36,7 @@ def join(
       {"tokens", "token_types", "positions": int32 [at most length], "origin": int64 [3]}.
 
     Example:
-      >>> ds = tf.data.Dataset.from_tensors({"text": "cat" + PARTED + "Kater", "origin": [0, 0]})
+      >>> ds = tf.data.Dataset.from_tensors({"text": "cat" + PAIR_SEPARATOR + "Kater", "origin": [0, 0]})
       >>> settings = {"length": 12, "sep": 1, "languages": ["de", "en"], "types": True}
       >>> ex = next(join(ds, seqio.ByteVocabulary(), ["en", "de"], **settings).as_numpy_iterator())
       >>> [ex[name].tolist() for name in ("tokens", "token_types", "positions")]  # doctest: +NORMALIZE_WHITESPACE
@@ -47,7 +47,7 @@ def join(
     numbers = [list(languages or fields).index(field) if types else 0 for field in fields]
 
     def joined(ex: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        texts = tf.strings.split(ex["text"], PARTED)
+        texts = tf.strings.split(ex["text"], PAIR_SEPARATOR)
         ids = [tf.ensure_shape(tf.cast(vocabulary.encode_tf(texts[n]), tf.int32), [None]) for n in (0, 1)]
         sides = [tf.concat([[sep], side, [sep]], 0) for side in ids]
         return {

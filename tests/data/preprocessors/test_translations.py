@@ -6,7 +6,7 @@ import seqio
 import tensorflow as tf
 
 from jaxpt.data.preprocessors import translations
-from jaxpt.data.readers import PARTED
+from jaxpt.data.readers import PAIR_SEPARATOR
 from tests.data.preprocessors import corpus
 
 COUNT, SEP, LENGTH = 10_000, 1, 100
@@ -17,7 +17,7 @@ def test_each_side_is_enclosed_and_long_pairs_are_left_out():
     texts = [bytes((ids - 3).astype(np.uint8)) for ids in corpus.texts(2 * COUNT)]
     pairs = [(a, b) for a, b in zip(texts[::2], texts[1::2])]
     ds = tf.data.Dataset.from_tensor_slices(
-        {"text": [a + PARTED.encode() + b for a, b in pairs], "origin": [[0, i] for i in range(COUNT)]}
+        {"text": [a + PAIR_SEPARATOR.encode() + b for a, b in pairs], "origin": [[0, i] for i in range(COUNT)]}
     )
     ds = translations.join(ds, seqio.ByteVocabulary(), ["de", "en"], LENGTH, SEP, ["en", "fr", "de"], types=True)
     kept = set()
