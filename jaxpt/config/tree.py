@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     SerializeAsAny,
@@ -15,7 +17,7 @@ from pydantic import (
 
 from jaxpt.config.devices import DistributedConfig, MeshConfig, PlanConfig
 from jaxpt.config.fields import Frozen, NonNegativeInt, PositiveInt, execution, extensible
-from jaxpt.config.kinds import Kind
+from jaxpt.config.kinds import Kind, nearest
 from jaxpt.config.plain import leaves
 
 if TYPE_CHECKING:
@@ -83,11 +85,26 @@ class TokenizerConfig(Frozen):
     """A vocabulary is trained on about the first so many characters of the training split."""
 
 
+SourceKind = Literal["auto", "builtin", "text", "jsonl", "parquet", "tfds", "task"]
+
+_SOURCE_SCHEMA = {"anyOf": [{"enum": list(get_args(SourceKind))}, {"type": "string", "pattern": r"\."}]}
+
+
+def _source(value: str) -> str:
+    """A kind of source, or a dotted path; of one word only those that there are."""
+    if "." not in value and value not in get_args(SourceKind):
+        known = list(get_args(SourceKind))
+        wanted = ", ".join(map(repr, known))
+        raise ValueError(f"wants one of {wanted}, or a dotted path, got {json.dumps(value)}{nearest(value, known, '')}")
+    return value
+
+
 class SourceConfig(Frozen):
     """Where text comes from."""
 
-    source: Literal["auto", "builtin", "text", "jsonl", "parquet", "tfds", "task"] = "auto"
-    """`auto` goes by the suffix of `path`; without a path it is the built-in corpus (text that CPython ships)."""
+    source: Annotated[str, AfterValidator(_source), WithJsonSchema(_SOURCE_SCHEMA)] = "auto"
+    """`auto` goes by the suffix of `path`; without a path it is the built-in corpus (text that CPython ships). A dotted
+    path names a module of anyone's own whose `open_source(data)` returns a `jaxpt.data.sources.Source`."""
     path: str | tuple[str, ...] | None = None
     """Files, directories excluded; globs, `gs://` and `.gz` are fine. For `tfds` the data set's name."""
     validation_path: str | tuple[str, ...] | None = None

@@ -52,6 +52,8 @@ from tests.config.helpers import RECIPE, mistake, write
         ("train.steps=0", "train.steps: wants a number above 0, got 0"),
         ("optimizer.b1=1.5", "optimizer.b1: wants a number not above 1.0, got 1.5"),
         ("data.tokenizer.kind=wordpice", "data.tokenizer.kind: wants one of *; did you mean wordpiece?"),
+        ("data.source=jsnol", "data.source: wants one of 'auto', *, or a dotted path, got *; did you mean jsonl?"),
+        ("data.source=3", "data.source: wants a string, got 3"),
         ("mesh.data=0", "mesh.data: wants a number of devices above 0, or -1 for what is left, got 0"),
         ("mesh.tensor=-1", "mesh: -1 (what is left) may stand on one axis only"),
         # kinds
