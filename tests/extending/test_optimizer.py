@@ -3,6 +3,10 @@
 import jax
 import pytest
 
+from jaxpt.train import compiled
+from tests import families
+from tests.extending.test_schedule import RESTARTS
+
 SIGN = '''
 """Sign descent with momentum. Paper: https://arxiv.org/abs/1802.04434"""
 
@@ -41,3 +45,11 @@ def test_a_key_that_it_does_not_have_is_refused(lab, capsys):
     assert f"unknown key optimizer.b3 of kind {kind}; did you mean b1?" in capsys.readouterr().err
     assert lab.train("run", optimizer={"kind": kind, "eps": 0.5}) == 2
     assert f"unknown key optimizer.eps of kind {kind}, only of adafactor, adamw, lamb, muon" in capsys.readouterr().err
+
+
+def test_a_saved_program_depends_on_its_code(lab):
+    """On that of a schedule below it as well."""
+    schedule = {"kind": lab.module("restarts", RESTARTS), "cycle": 2}
+    config = families.config("gpt2", optimizer={"kind": lab.module("signum", SIGN), "schedule": schedule})
+    sources = list(compiled._sources(config))
+    assert SIGN.encode() in sources and RESTARTS.encode() in sources
