@@ -21,7 +21,7 @@ def json_schema() -> dict[str, Any]:
     schema = Config.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     definitions = schema["$defs"]
-    for kind in _open_parts(Config):
+    for kind in open_parts(Config):
         own = {"type": "object", "properties": {"kind": {"type": "string", "pattern": r"\."}}, "required": ["kind"]}
         choices: list[dict[str, Any]] = []
         for name in kinds(kind.package, kind.base):
@@ -41,10 +41,17 @@ def json_schema() -> dict[str, Any]:
     return schema
 
 
-def _open_parts(cls: type[BaseModel]) -> dict[Kind, None]:
-    """What of the tree is of a class that a `kind` names, from the top down."""
+def open_parts(cls: type[BaseModel]) -> dict[Kind, None]:
+    """The parts of a tree whose class a `kind` names.
+
+    Args:
+      cls: the tree's class, such as `Config`.
+
+    Returns:
+      Their annotations as the keys of a mapping, from the top down; those of a kind's own keys are left out.
+    """
     found: dict[Kind, None] = {}
     for field in cls.model_fields.values():
         if kind := kind_of(field):
-            found |= {kind: None, **_open_parts(kind.base)}
+            found |= {kind: None, **open_parts(kind.base)}
     return found

@@ -103,8 +103,9 @@ class SourceConfig(Frozen):
     """Where text comes from."""
 
     source: Annotated[str, AfterValidator(_source), WithJsonSchema(_SOURCE_SCHEMA)] = "auto"
-    """`auto` goes by the suffix of `path`; without a path it is the built-in corpus (text that CPython ships). A dotted
-    path names a module of anyone's own whose `open_source(data)` returns a `jaxpt.data.sources.Source`."""
+    """`builtin` (text that CPython ships), `text`, `jsonl`, `parquet`, `tfds` or `task`; `auto` goes by the suffix of
+    `path`, without a path it is `builtin`. A dotted path names a module of one's own, whose `open_source(data)` returns
+    a `jaxpt.data.sources.Source`."""
     path: str | tuple[str, ...] | None = None
     """Files, directories excluded; globs, `gs://` and `.gz` are fine. For `tfds` the data set's name."""
     validation_path: str | tuple[str, ...] | None = None

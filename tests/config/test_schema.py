@@ -7,7 +7,7 @@ import pytest
 from jaxpt import config as configs
 from jaxpt.config import Config, dump, kinds, load, resolve
 from jaxpt.config.files import parse
-from jaxpt.config.schema import _open_parts
+from jaxpt.config.schema import open_parts
 from tests.config.helpers import ROOT
 
 
@@ -47,7 +47,7 @@ def test_the_schema_takes_every_recipe_and_refuses_mistakes():
 
 def test_no_two_kinds_have_classes_of_one_name():
     """The schema's definitions go by these names."""
-    parts = _open_parts(Config)
+    parts = open_parts(Config)
     assert {kind.key for kind in parts} == {"model", "objective", "optimizer", "optimizer.schedule"}
     names = [resolve(name, k.package, k.base).__name__ for k in parts for name in kinds(k.package, k.base)]
     assert len(names) == len(set(names))
