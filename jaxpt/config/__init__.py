@@ -1,8 +1,8 @@
 """A recipe (YAML) and command-line overrides become one frozen, typed, hashable tree; and back.
 
-Nothing here imports jax or tensorflow. The hyperparameters of a model or an objective live beside their code:
-`kind: t5` names the module `jaxpt.models.t5`, a dotted `kind` names anyone's own, and the one `ModelConfig` or
-`ObjectiveConfig` class defined in that module says which keys there are.
+Nothing here imports jax or tensorflow. The hyperparameters of a model, an objective, an optimizer or a schedule live
+beside their code: `kind: t5` names the module `jaxpt.models.t5`, a dotted `kind` names anyone's own, and the one class
+under `ModelConfig` (`ObjectiveConfig`, `OptimizerConfig`, `ScheduleConfig`) in that module says which keys there are.
 
 Every field is one of three: *identity* (the default: a resume under another value is refused), *execution* (free to
 change: mesh, accumulation, readers) or *extensible* (the end of the run).
@@ -29,7 +29,10 @@ from jaxpt.config.kinds import kinds, resolve
 from jaxpt.config.roles import differences
 from jaxpt.config.schema import json_schema
 from jaxpt.config.tree import (
+    AnyModel,
     AnyObjective,
+    AnyOptimizer,
+    AnySchedule,
     CheckpointConfig,
     Config,
     DataConfig,
@@ -48,7 +51,10 @@ from jaxpt.config.tree import (
 
 __all__ = [
     "AXES",
+    "AnyModel",
     "AnyObjective",
+    "AnyOptimizer",
+    "AnySchedule",
     "CheckpointConfig",
     "Config",
     "DataConfig",

@@ -9,8 +9,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from jaxpt.config.explain import explain
+from jaxpt.config.kinds import strictly
 from jaxpt.config.plain import put
-from jaxpt.config.tree import Config, Phase, strictly
+from jaxpt.config.tree import Config, Phase
 from jaxpt.errors import UserError
 
 

@@ -40,6 +40,8 @@ class RulesConfig(Frozen):
     """Width inside the feed-forward blocks."""
     layers: MeshAxes = execution(None)
     """The layers of a scanned stack."""
+    expert: MeshAxes = execution(None)
+    """Experts of a mixture, the axis before their own [in, out]."""
     positions: MeshAxes = execution(None)
     """Rows of a position table."""
     norm: MeshAxes = execution(None)

@@ -8,9 +8,8 @@ from typing import Any, get_args
 from pydantic import ValidationError
 
 from jaxpt.config.fields import Frozen
-from jaxpt.config.kinds import nearest, resolve
-from jaxpt.config.tree import Config, ModelConfig, ObjectiveConfig
-from jaxpt.errors import UserError
+from jaxpt.config.kinds import Kind, kind_of, nearest
+from jaxpt.config.tree import Config
 
 _WANTED = {
     "int_type": "a whole number",
@@ -49,8 +48,7 @@ def explain(error: ValidationError, tree: Any, root: type[Frozen] = Config) -> t
     found.sort(key=lambda item: item[1]["type"] != "extra_forbidden")
     key, details = found[0]
     if details["type"] == "extra_forbidden":
-        of_kind = f" of kind {tree[key[0]]['kind']}" if key[0] in ("model", "objective") and len(key) > 1 else ""
-        return ".".join(key), f"unknown key {'.'.join(key)}{of_kind}{_right_key(key, tree, root)}"
+        return ".".join(key), f"unknown key {'.'.join(key)}{_right_key(key, tree, root)}"
     if details["type"] == "missing":
         return ".".join(key[:-1]), f"key {'.'.join(key)} is missing"
     # A union gives an error for each of its types: the deepest is nearest to what was meant.
@@ -106,42 +104,45 @@ def _show(value: Any) -> str:
 
 
 def _right_key(key: tuple[str, ...], tree: Any, root: type[Frozen]) -> str:
-    """The nearest keys in that place, or the same name elsewhere in the tree."""
-    here = _keys(key[:-1], tree, root)
+    """Of which kind it is no key; the kinds that have it, the nearest keys in that place, or the name elsewhere."""
+    cls, kind = _class_at(key[:-1], tree, root)
+    here, of_kind = list(cls.model_fields) if cls else [], ""
+    if cls and kind and cls is not kind.base:
+        of_kind = f" of kind {_value(key[:-1], tree).get('kind', kind.default)}"
+        if others := kind.with_key(key[-1]):
+            return f"{of_kind}, only of {', '.join(others)}; known here: {', '.join(here)}"
     if close := nearest(key[-1], here, ""):
-        return close
+        return of_kind + close
     elsewhere = [path for path in _all_keys((), tree, root) if path.rpartition(".")[2] == key[-1]]
-    return f"; did you mean {' or '.join(elsewhere)}?" if elsewhere else nearest(key[-1], here)
-
-
-def _keys(key: tuple[str, ...], tree: Any, root: type[Frozen]) -> list[str]:
-    """Names of the keys that there are at a place in the tree."""
-    cls = _class_at(key, tree, root)
-    return list(cls.model_fields) if cls else []
+    return of_kind + (f"; did you mean {' or '.join(elsewhere)}?" if elsewhere else nearest(key[-1], here))
 
 
 def _all_keys(key: tuple[str, ...], tree: Any, root: type[Frozen]) -> list[str]:
-    below = [(*key, name) for name in _keys(key, tree, root)]
+    cls, _ = _class_at(key, tree, root)
+    below = [(*key, name) for name in (cls.model_fields if cls else ())]
     return [path for each in below for path in (".".join(each), *_all_keys(each, tree, root))]
 
 
-def _class_at(key: tuple[str, ...], tree: Any, root: type[Frozen]) -> type[Frozen] | None:
-    """The class of the tree's part under a key; None where it is a value."""
+def _class_at(key: tuple[str, ...], tree: Any, root: type[Frozen]) -> tuple[type[Frozen] | None, Kind | None]:
+    """The class of the tree's part under a key, None where it is a value; the `Kind` where a `kind` names the class."""
     cls: Any = root
+    kind: Kind | None = None
     for depth, part in enumerate(key):
         if cls is None or not part.isdecimal():
             field = cls.model_fields.get(part) if cls else None
-            cls = _kind_class(part, tree) if depth == 0 and part in ("model", "objective") else _part(field)
-    return cls
+            kind = kind_of(field)
+            cls = kind.named(_value(key[: depth + 1], tree)) if kind else _part(field)
+    return cls, kind
 
 
-def _kind_class(part: str, tree: Any) -> type[Frozen] | None:
-    """The class that `model.kind` or `objective.kind` names."""
-    base: Any = {"model": ModelConfig, "objective": ObjectiveConfig}[part]
-    try:
-        return resolve(tree[part]["kind"].removeprefix(f"jaxpt.{part}s."), f"jaxpt.{part}s", base)
-    except (UserError, KeyError, TypeError, AttributeError):
-        return base
+def _value(key: tuple[str, ...], tree: Any) -> Any:
+    """What the plain tree has under a key; an empty mapping where there is nothing."""
+    for part in key:
+        if isinstance(tree, list) and part.isdecimal() and int(part) < len(tree):
+            tree = tree[int(part)]
+        else:
+            tree = tree.get(part, {}) if isinstance(tree, dict) else {}
+    return tree
 
 
 def _part(field: Any) -> type[Frozen] | None:

@@ -2,24 +2,81 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import functools
 import importlib
+import json
 import pkgutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
 
 from jaxpt.errors import UserError
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
+    from pydantic.fields import FieldInfo
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """Annotates a field whose class its `kind` names: `optimizer: Annotated[SerializeAsAny[Base], Kind(…)]`."""
+
+    key: str
+    """The field's dotted key, such as "optimizer.schedule"."""
+    package: str
+    """Where short names are looked up."""
+    base: type[BaseModel]
+    """What every class of this part is a subclass of."""
+    default: str | None = None
+    """The kind of a mapping without one; None where it has to be given."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_wrap_validator_function(lambda value, _: self.validate(value), handler(source))
+
+    def validate(self, value: Any) -> BaseModel:
+        """Checks a mapping by the class that its `kind` names."""
+        if isinstance(value, self.base):
+            return value
+        if not isinstance(value, dict) or not isinstance(value.get("kind", self.default), str):
+            raise ValueError(f"wants a mapping with a `kind`, one of: {', '.join(kinds(self.package, self.base))}")
+        kind = value.get("kind", self.default).removeprefix(f"{self.package}.")
+        rest = {key: v for key, v in value.items() if key != "kind"}
+        part = strictly(resolve(kind, self.package, self.base, self.key), rest)
+        return part.model_copy(update={"kind": kind})
+
+    def named(self, value: Any) -> type[BaseModel]:
+        """The class that a mapping names; the base where that is no kind."""
+        try:
+            kind = value.get("kind", self.default).removeprefix(f"{self.package}.")
+            return resolve(kind, self.package, self.base, self.key)
+        except (UserError, TypeError, AttributeError):
+            return self.base
+
+    def with_key(self, key: str) -> list[str]:
+        """The kinds of the package that have a key."""
+        known = {name: resolve(name, self.package, self.base, self.key) for name in kinds(self.package, self.base)}
+        return [name for name, cls in known.items() if key in cls.model_fields]
+
+
+def kind_of(field: FieldInfo | None) -> Kind | None:
+    """The annotation of a field whose class its `kind` names; None of any other field."""
+    return next((note for note in field.metadata if isinstance(note, Kind)), None) if field else None
+
+
+def strictly(cls: type[BaseModel], value: Any) -> Any:
+    """Validates plain values in JSON mode: lists become tuples, but "32" is no integer and 1 no boolean."""
+    return cls.model_validate_json(json.dumps(value), strict=True)
 
 
 def kinds(package: str, base: type[BaseModel]) -> list[str]:
     """The kinds that a package offers: its modules that define a configuration class.
 
     Args:
-      package: `jaxpt.models` or `jaxpt.objectives`.
-      base: `ModelConfig` or `ObjectiveConfig`.
+      package: such as `jaxpt.models`.
+      base: what their classes are subclasses of, such as `ModelConfig`.
 
     Returns:
       Module names in alphabetical order.
@@ -28,13 +85,14 @@ def kinds(package: str, base: type[BaseModel]) -> list[str]:
 
 
 @functools.cache
-def resolve(kind: str, package: str, base: type[BaseModel]) -> type[BaseModel]:
+def resolve(kind: str, package: str, base: type[BaseModel], part: str | None = None) -> type[BaseModel]:
     """The configuration class that a `kind` names.
 
     Args:
       kind: a module of `package` ("t5"), or the dotted path of a module that defines exactly one subclass of `base`.
       package: where short names are looked up.
-      base: `ModelConfig` or `ObjectiveConfig`.
+      base: such as `ModelConfig`.
+      part: the dotted key of what is of this kind, for messages; the package's singular by default.
 
     Returns:
       The class.
@@ -42,7 +100,7 @@ def resolve(kind: str, package: str, base: type[BaseModel]) -> type[BaseModel]:
     Raises:
       UserError: no such module (the nearest right names are given), or not exactly one class in it.
     """
-    key = f"{package.rpartition('.')[2].removesuffix('s')}.kind"  # model.kind
+    key = f"{part or package.rpartition('.')[2].removesuffix('s')}.kind"  # model.kind
     short = "." not in kind
     module = f"{package}.{kind}" if short else kind
     try:

@@ -42,8 +42,9 @@ def switches(old: dict[str, Any], new: dict[str, Any]) -> bool:
     """Whether `new` names another `kind` than `old`; `t5` and `jaxpt.models.t5` are one."""
     if "kind" not in old or "kind" not in new:
         return False
-    own = ("jaxpt.models.", "jaxpt.objectives.")
-    was, now = (str(part["kind"]).removeprefix(own[0]).removeprefix(own[1]) for part in (old, new))
+    was, now = (str(part["kind"]) for part in (old, new))
+    if was.startswith("jaxpt.") != now.startswith("jaxpt."):
+        was, now = was.rpartition(".")[2], now.rpartition(".")[2]
     return was != now
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxpt.config.kinds import kinds, resolve
-from jaxpt.config.tree import Config, ModelConfig, ObjectiveConfig
+from pydantic import BaseModel
+
+from jaxpt.config.kinds import Kind, kind_of, kinds, resolve
+from jaxpt.config.tree import Config
 
 
 def json_schema() -> dict[str, Any]:
@@ -14,24 +16,22 @@ def json_schema() -> dict[str, Any]:
     Nothing is required: a `base` may hold what a recipe leaves out.
 
     Returns:
-      The schema, with a choice for each model and objective of the package, and one for anyone's own.
+      The schema, with a choice for each kind that the package has of a part, and one for anyone's own.
     """
     schema = Config.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     definitions = schema["$defs"]
-    for part, base in (("model", ModelConfig), ("objective", ObjectiveConfig)):
-        package = f"jaxpt.{part}s"
+    for kind in open_parts(Config):
         own = {"type": "object", "properties": {"kind": {"type": "string", "pattern": r"\."}}, "required": ["kind"]}
         choices: list[dict[str, Any]] = []
-        for name in kinds(package, base):
-            cls = resolve(name, package, base)
+        for name in kinds(kind.package, kind.base):
+            cls = resolve(name, kind.package, kind.base, kind.key)
             choice = cls.model_json_schema()
-            definitions |= choice.pop("$defs", {})
+            definitions |= {name: each for name, each in choice.pop("$defs", {}).items() if name not in definitions}
             choice["properties"]["kind"] = {"const": name}
             definitions[cls.__name__] = choice
             choices.append({"$ref": f"#/$defs/{cls.__name__}"})
-        definitions[base.__name__] = {"anyOf": [*choices, own]}
-        schema["properties"][part] = {"$ref": f"#/$defs/{base.__name__}"}
+        definitions[kind.base.__name__] = {"anyOf": [*choices, own]}
     for optional in (schema, *definitions.values()):
         optional.pop("required", None)
     schema["properties"]["base"] = {
@@ -39,3 +39,19 @@ def json_schema() -> dict[str, Any]:
         "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
     }
     return schema
+
+
+def open_parts(cls: type[BaseModel]) -> dict[Kind, None]:
+    """The parts of a tree whose class a `kind` names.
+
+    Args:
+      cls: the tree's class, such as `Config`.
+
+    Returns:
+      Their annotations as the keys of a mapping, from the top down; those of a kind's own keys are left out.
+    """
+    found: dict[Kind, None] = {}
+    for field in cls.model_fields.values():
+        if kind := kind_of(field):
+            found |= {kind: None, **open_parts(kind.base)}
+    return found

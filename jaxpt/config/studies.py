@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, mo
 from jaxpt.config.explain import explain
 from jaxpt.config.fields import Frozen, PositiveInt
 from jaxpt.config.files import origin_of, override, read
-from jaxpt.config.tree import strictly
+from jaxpt.config.kinds import strictly
 from jaxpt.errors import UserError
 
 

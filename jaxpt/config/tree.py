@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     SerializeAsAny,
     WithJsonSchema,
-    WrapValidator,
     model_validator,
 )
 
 from jaxpt.config.devices import DistributedConfig, MeshConfig, PlanConfig
-from jaxpt.config.fields import Fraction, Frozen, NonNegativeInt, PositiveInt, execution, extensible
-from jaxpt.config.kinds import kinds, resolve
+from jaxpt.config.fields import Frozen, NonNegativeInt, PositiveInt, execution, extensible
+from jaxpt.config.kinds import Kind, nearest
 from jaxpt.config.plain import leaves
+
+if TYPE_CHECKING:
+    from optax import GradientTransformation, Schedule
 
 
 class ModelConfig(Frozen):
@@ -61,6 +63,11 @@ class ObjectiveConfig(Frozen):
     """Target positions whose logits exist at one time; 0 chooses so that a chunk's logits stay near 64 MiB a device."""
 
 
+AnyModel = Annotated[SerializeAsAny[ModelConfig], Kind("model", "jaxpt.models", ModelConfig)]
+AnyObjective = Annotated[SerializeAsAny[ObjectiveConfig], Kind("objective", "jaxpt.objectives", ObjectiveConfig)]
+"""An objective of whichever kind its `kind` names."""
+
+
 class TokenizerConfig(Frozen):
     """Which vocabulary, and how to train one when no path is given."""
 
@@ -78,11 +85,27 @@ class TokenizerConfig(Frozen):
     """A vocabulary is trained on about the first so many characters of the training split."""
 
 
+SourceKind = Literal["auto", "builtin", "text", "jsonl", "parquet", "tfds", "task"]
+
+_SOURCE_SCHEMA = {"anyOf": [{"enum": list(get_args(SourceKind))}, {"type": "string", "pattern": r"\."}]}
+
+
+def _source(value: str) -> str:
+    """A kind of source, or a dotted path; of one word only those that there are."""
+    if "." not in value and value not in get_args(SourceKind):
+        known = list(get_args(SourceKind))
+        wanted = ", ".join(map(repr, known))
+        raise ValueError(f"wants one of {wanted}, or a dotted path, got {json.dumps(value)}{nearest(value, known, '')}")
+    return value
+
+
 class SourceConfig(Frozen):
     """Where text comes from."""
 
-    source: Literal["auto", "builtin", "text", "jsonl", "parquet", "tfds", "task"] = "auto"
-    """`auto` goes by the suffix of `path`; without a path it is the built-in corpus (text that CPython ships)."""
+    source: Annotated[str, AfterValidator(_source), WithJsonSchema(_SOURCE_SCHEMA)] = "auto"
+    """`builtin` (text that CPython ships), `text`, `jsonl`, `parquet`, `tfds` or `task`; `auto` goes by the suffix of
+    `path`, without a path it is `builtin`. A dotted path names a module of one's own, whose `open_source(data)` returns
+    a `jaxpt.data.sources.Source`."""
     path: str | tuple[str, ...] | None = None
     """Files, directories excluded; globs, `gs://` and `.gz` are fine. For `tfds` the data set's name."""
     validation_path: str | tuple[str, ...] | None = None
@@ -156,41 +179,67 @@ class DataConfig(SourceConfig):
 
 
 class ScheduleConfig(Frozen):
-    """How the learning rate goes over the steps."""
+    """What every schedule of the learning rate shares. Subclassed once in each module of `jaxpt.train.schedules`."""
 
-    kind: Literal["constant", "linear", "cosine", "inverse_sqrt", "wsd", "bert", "t5"] = "constant"
-    """`bert`: linear warm-up and decay to 0. `t5`: 1/sqrt(max(step, warmup_steps)). `wsd`: warm-up, stable, decay."""
+    kind: str
+    """Module of `jaxpt.train.schedules`, or a dotted path to one's own."""
     warmup_steps: NonNegativeInt = 0
-    decay_steps: NonNegativeInt | None = None
-    """wsd: length of the final decay (a tenth of the run by default)."""
-    end_fraction: Fraction = 0.0
-    """Learning rate at the end, as a fraction of the peak (linear, cosine, wsd)."""
+    """Steps of a linear ramp from 0 to the peak."""
+
+    def build(self, learning_rate: float, total_steps: int) -> Schedule:
+        """The learning rate as a function of the step.
+
+        Args:
+          learning_rate: the peak (for `t5` a factor).
+          total_steps: updates in the whole run.
+
+        Returns:
+          A function from the step (an int or an int32 array, from 0) to the learning rate.
+
+        Raises:
+          UserError: a setting that does not fit into the run.
+        """
+        raise NotImplementedError
+
+
+AnySchedule = Annotated[
+    SerializeAsAny[ScheduleConfig],
+    Kind("optimizer.schedule", "jaxpt.train.schedules", ScheduleConfig, default="constant"),
+]
 
 
 class OptimizerConfig(Frozen):
-    """The optimizer, applied per logical layer and matrix, after clipping by the global norm."""
+    """What every optimizer shares. Subclassed once in each module of `jaxpt.train.optimizers`."""
 
-    kind: Literal["adamw", "adafactor", "lamb", "lion", "muon", "sgd"] = "adamw"
+    kind: str
+    """Module of `jaxpt.train.optimizers`, or a dotted path to one's own."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
     """Peak learning rate. For schedule `t5` and Adafactor with `scale_by_parameter` it is a factor (T5: 1.0)."""
-    schedule: ScheduleConfig = ScheduleConfig()
-    b1: Fraction | None = None
-    """First-moment decay; the optimizer's own default when absent."""
-    b2: Fraction | None = None
-    """Second-moment decay; the optimizer's own default when absent."""
-    eps: Annotated[float, Field(gt=0)] | None = None
+    schedule: AnySchedule = Field({"kind": "constant"}, validate_default=True)
+    """How the learning rate changes over the steps."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     """Decoupled weight decay on matrices; never on biases and norms."""
-    bias_correction: bool = True
-    """AdamW: false is BERT's Adam."""
-    scale_by_parameter: bool = True
-    """Adafactor: multiply the step by the parameter's root mean square, as T5 does."""
-    adam_learning_rate: Annotated[float, Field(gt=0)] | None = None
-    """Muon: learning rate of the AdamW that takes embeddings, norms and biases (`learning_rate` by default)."""
     clip_norm: Annotated[float, Field(gt=0)] | None = None
-    """Clip gradients to this global norm."""
+    """Clip gradients to this global norm, before the optimizer sees them."""
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Keep an exponential moving average of the parameters; evaluation uses it."""
+
+    def build(self, schedule: Schedule, logical_axes: Any) -> GradientTransformation:
+        """The update rule, weight decay and learning rate included, clipping left out.
+
+        Args:
+          schedule: from the step to the learning rate.
+          logical_axes: a tree like the parameters, a tuple of names for each; "layers" and "expert" come first.
+
+        Returns:
+          An optax transformation of gradients to what is added to the parameters.
+        """
+        raise NotImplementedError
+
+
+AnyOptimizer = Annotated[
+    SerializeAsAny[OptimizerConfig], Kind("optimizer", "jaxpt.train.optimizers", OptimizerConfig, default="adamw")
+]
 
 
 def _pairs(value: Any) -> Any:
@@ -280,42 +329,18 @@ class LogConfig(Frozen):
     """Name of a Weights & Biases project; needs `pip install wandb`."""
 
 
-def strictly(cls: type[Frozen], value: Any) -> Any:
-    """Validates plain values in JSON mode: lists become tuples, but "32" is no integer and 1 no boolean."""
-    return cls.model_validate_json(json.dumps(value), strict=True)
-
-
-def _by_kind(package: str, base: type[Frozen], value: Any, _handler: Any) -> Frozen:
-    """Validates a mapping by the class that its `kind` names."""
-    if isinstance(value, base):
-        return value
-    if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
-        raise ValueError(f"wants a mapping with a `kind`, one of: {', '.join(kinds(package, base))}")
-    kind = value["kind"].removeprefix(f"{package}.")
-    part = strictly(resolve(kind, package, base), {key: v for key, v in value.items() if key != "kind"})
-    return part.model_copy(update={"kind": kind})
-
-
-AnyObjective = Annotated[
-    SerializeAsAny[ObjectiveConfig], WrapValidator(functools.partial(_by_kind, "jaxpt.objectives", ObjectiveConfig))
-]
-"""An objective of whichever kind its `kind` names."""
-
-
 class Config(Frozen):
     """A whole run."""
 
     run_dir: str = execution("")
     """Where everything of the run goes; `runs/<name of the recipe>` by default."""
     seed: NonNegativeInt = 0
-    model: Annotated[
-        SerializeAsAny[ModelConfig], WrapValidator(functools.partial(_by_kind, "jaxpt.models", ModelConfig))
-    ]
+    model: AnyModel
     objective: AnyObjective
     data: DataConfig
     init_from: InitConfig | None = None
     """Branch from another run."""
-    optimizer: OptimizerConfig = OptimizerConfig()
+    optimizer: AnyOptimizer = Field({"kind": "adamw"}, validate_default=True)
     train: TrainConfig = TrainConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     mesh: MeshConfig = MeshConfig()

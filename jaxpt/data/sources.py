@@ -1,4 +1,4 @@
-"""Where documents come from: text, JSONL, Parquet, TFDS, the built-in corpus, or a registered SeqIO Task.
+"""Where documents come from: text, JSONL, Parquet, TFDS, the built-in corpus, a registered SeqIO Task, or anyone's own.
 
 A document is {"text": string, "origin": int64[2]}; the origin is (number of the file, number of the document in it),
 both from 0. The number in the file is that of the line (text, JSONL), row (Parquet, TFDS) or block (blank_line), so
@@ -14,6 +14,7 @@ shards come out whatever the number of processes that work on them.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import inspect
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -246,6 +247,8 @@ def _open(data: DataConfig, examples: int | None) -> Source:
                 "objective.kind: seq2seq wants inputs and targets: data.source: task and data.task name them"
             )
         return Examples(data, examples)
+    if "." in data.source:
+        return _own(data)
     if data.source == "task":
         from jaxpt.data import foreign
 
@@ -275,13 +278,29 @@ def _open(data: DataConfig, examples: int | None) -> Source:
     )
 
 
+def _own(data: DataConfig) -> Source:
+    """What the module of anyone's own that `data.source` names opens; its code is part of what determines the data."""
+    from jaxpt.data import foreign
+
+    name = data.source
+    try:
+        module = importlib.import_module(name)
+    except Exception as error:
+        raise UserError(f"data.source: importing {name} failed: {type(error).__name__}: {error}") from error
+    source = module.open_source(data) if callable(getattr(module, "open_source", None)) else None
+    if not isinstance(source, Source):
+        raise UserError(f"data.source: {name} must define open_source(data), which returns a jaxpt.data.sources.Source")
+    source._identity["modules"] = {name: foreign.module_digest(name)}
+    return source
+
+
 def _check_fields(fields: tuple[str, str], data: DataConfig, is_builtin: bool) -> None:
     if is_builtin and set(fields) != set(builtin.PAIR):
         raise UserError(
             f"data.fields: the built-in corpus has {' and '.join(builtin.PAIR)}, not {' and '.join(fields)}; "
             "other fields are those of JSONL and Parquet files, which data.path names"
         )
-    if not is_builtin and (data.path is None or data.source in ("text", "tfds", "task")):
+    if not is_builtin and (data.path is None or data.source in ("text", "tfds", "task") or "." in data.source):
         raise UserError("data.fields: JSONL and Parquet files have fields; name such files with data.path")
 
 

@@ -28,6 +28,7 @@ DEFAULT: Table = {
     "heads": ("tensor",),
     "mlp": ("tensor",),
     "layers": ("stage",),
+    "expert": (),
     "positions": (),
     "buckets": (),
     "classes": (),

@@ -27,7 +27,7 @@ import jax
 
 import jaxpt
 from jaxpt import config as configs
-from jaxpt.config import Config
+from jaxpt.config import Config, Frozen
 from jaxpt.config.plain import leaves
 from jaxpt.errors import UserError
 from jaxpt.train import checksums, step
@@ -169,9 +169,17 @@ def _settings(config: Config) -> dict[str, Any]:
 def _sources(config: Config) -> Iterator[bytes]:
     """All of jaxpt, and the modules of the recipe's own that `kind` names."""
     package = Path(jaxpt.__file__).parent
-    own = {Path(inspect.getfile(type(part))) for part in (config.model, config.objective, config.optimizer)}
+    own = {Path(inspect.getfile(type(part))) for part in _parts(config)}
     for path in (*sorted(package.rglob("*.py")), *sorted(path for path in own if package not in path.parents)):
         yield path.read_bytes()
+
+
+def _parts(part: Frozen) -> Iterator[Frozen]:
+    """All parts of a recipe, at any depth."""
+    for name in type(part).model_fields:
+        if isinstance(value := getattr(part, name), Frozen):
+            yield value
+            yield from _parts(value)
 
 
 def _digest(*parts: bytes) -> str:

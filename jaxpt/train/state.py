@@ -21,7 +21,7 @@ from jaxpt.config import Config
 from jaxpt.models import base
 from jaxpt.parallel import mesh as meshes
 from jaxpt.parallel import rules
-from jaxpt.train import optimizers, schedules
+from jaxpt.train import optimizers
 
 
 @flax.struct.dataclass
@@ -179,7 +179,7 @@ def setup(config: Config, devices: list[jax.Device] | None = None) -> Setup:
     """
     mesh, table = meshes.make(config.mesh, devices), rules.table(config.mesh)
     model = config.model.build()
-    schedule = schedules.make(config.optimizer.schedule, config.optimizer.learning_rate, config.train.steps)
+    schedule = config.optimizer.schedule.build(config.optimizer.learning_rate, config.train.steps)
     axes = base.logical_axes(model)
     optimizer = optimizers.make(config.optimizer, schedule, axes)
     shapes = jax.eval_shape(functools.partial(fresh, config, optimizer), base.shapes(model))

@@ -18,6 +18,18 @@ from tests.config.helpers import RECIPE, mistake, write
         ("zzz=3", "unknown key zzz; known here: run_dir, seed, model, *"),
         ("model.head=3", "unknown key model.head of kind bert; did you mean heads?"),
         ("objective.zzz=.3", "unknown key objective.zzz of kind masked_lm; known here: *mask_rate*"),
+        ("optimizer.beta1=0.9", "unknown key optimizer.beta1 of kind adamw; did you mean b1?"),
+        ("optimizer={kind: sgd, b2: 0.9}", "unknown key optimizer.b2 of kind sgd, only of adafactor, *; known here: *"),
+        ("optimizer.adam_learning_rate=0.1", "unknown key optimizer.adam_learning_rate of kind adamw, only of muon; *"),
+        (
+            "optimizer.schedule.decay_steps=5",
+            "unknown key optimizer.schedule.decay_steps of kind constant, only of wsd; known here: kind, warmup_steps",
+        ),
+        (
+            "optimizer.schedule={kind: bert, end_fraction: 0.1}",
+            "*schedule.end_fraction of kind bert, only of cosine, *",
+        ),
+        ("optimizer.schedule={kind: t5}", "key optimizer.schedule.warmup_steps is missing"),
         ("data.tokenizer.x.y=3", "unknown key data.tokenizer.x; known here: kind, path, *"),
         ("train.phases=[{stepz: 1}, {}]", "unknown key train.phases.0.stepz; did you mean steps or set?"),
         # types
@@ -40,6 +52,8 @@ from tests.config.helpers import RECIPE, mistake, write
         ("train.steps=0", "train.steps: wants a number above 0, got 0"),
         ("optimizer.b1=1.5", "optimizer.b1: wants a number not above 1.0, got 1.5"),
         ("data.tokenizer.kind=wordpice", "data.tokenizer.kind: wants one of *; did you mean wordpiece?"),
+        ("data.source=jsnol", "data.source: wants one of 'auto', *, or a dotted path, got *; did you mean jsonl?"),
+        ("data.source=3", "data.source: wants a string, got 3"),
         ("mesh.data=0", "mesh.data: wants a number of devices above 0, or -1 for what is left, got 0"),
         ("mesh.tensor=-1", "mesh: -1 (what is left) may stand on one axis only"),
         # kinds
@@ -47,6 +61,11 @@ from tests.config.helpers import RECIPE, mistake, write
         ("model.kind=layers", "model.kind: 'layers' is none of *bert*"),
         ("model.kind=../x", "model.kind: *"),
         ("model.kind=.x", "model.kind: *"),
+        ("optimizer.kind=adm", "optimizer.kind: 'adm' is none of adafactor, adamw, *; did you mean adamw*?"),
+        ("optimizer.kind=base", "optimizer.kind: 'base' is none of *"),
+        ("optimizer.schedule.kind=cos", "optimizer.schedule.kind: 'cos' is none of *; did you mean cosine*?"),
+        ("optimizer.schedule=3", "optimizer.schedule: wants a mapping with a `kind`, one of: bert, constant, *"),
+        ("optimizer.schedule.kind=lab.x", "optimizer.schedule.kind: importing lab.x failed: ModuleNotFoundError: *"),
         ("objective.kind=maskedlm", "objective.kind: 'maskedlm' is none of *; did you mean masked_lm*"),
         (
             "model.kind=no_such_lab.mine",

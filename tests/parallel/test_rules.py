@@ -49,6 +49,13 @@ def test_a_recipe_changes_single_lines():
     assert rules.spec(("batch", "act_mlp"), (16, 8), mesh(2, 2, 2), table=table)[1] is None
 
 
+def test_experts_are_cut_where_a_recipe_says_so():
+    axes, shape = ("layers", "expert", "embed", "mlp"), (3, 4, 16, 8)
+    assert rules.spec(axes, shape, mesh(2, 2, 2))[1] is None
+    table = rules.table(MeshConfig(rules=RulesConfig(expert=("data",))))
+    assert rules.spec(axes, shape, mesh(2, 2, 2), table=table) == PartitionSpec(None, "data", "fsdp", "tensor")
+
+
 def test_a_large_parameter_that_lies_whole_is_found():
     shapes = {
         "large": jax.ShapeDtypeStruct((2**12, 2**10), "float32"),

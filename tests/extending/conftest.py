@@ -1,0 +1,55 @@
+"""A folder outside of jaxpt whose modules a recipe names by dotted path, and a small recipe to name them in."""
+
+import os
+import uuid
+
+import pytest
+import yaml
+
+from jaxpt import cli
+from tests import families
+from tests.runs import assert_bit_equal, final
+
+WORDS = "says that the cat sat on the mat and the dog ran to the house"
+
+
+class Lab:
+    """A package of one's own, with a name that is new in each test, as modules stay imported."""
+
+    def __init__(self, folder):
+        self.folder, self.name = folder, f"lab_{uuid.uuid4().hex[:8]}"
+        (folder / self.name).mkdir()
+        (folder / self.name / "__init__.py").touch()
+        (folder / "corpus.txt").write_text("\n".join(f"document number {i} {WORDS}" for i in range(60)))
+
+    def module(self, name, text):
+        """Writes a module; returns its dotted path."""
+        (self.folder / self.name / f"{name}.py").write_text(text, encoding="utf-8")
+        return f"{self.name}.{name}"
+
+    def train(self, run, *overrides, **sections):
+        """`jaxpt train` of a small GPT-2 with these sections; returns the exit code."""
+        data = {
+            "path": str(self.folder / "corpus.txt"), "cache_dir": str(self.folder / "cache"), "length": 16,
+            "validation_fraction": 0.1,
+        }  # fmt: skip
+        tree = families.tree("gpt2", model={"vocab_size": 300}, data=data, mesh={"data": 8}, log={"tensorboard": False})
+        path = self.folder / "recipe.yaml"
+        path.write_text(yaml.safe_dump({**tree, **sections}))
+        return cli.main(["train", str(path), f"run_dir={self.folder / run}", *overrides])
+
+    def assert_resumes(self, **sections):
+        """A run of two steps that is continued to four ends with the bits of one that was not stopped."""
+        assert self.train("whole", "train.steps=4", **sections) == 0
+        for steps in (2, 4):
+            assert self.train("stopped", f"train.steps={steps}", **sections) == 0
+        states = [final(self.folder / run, 4) for run in ("whole", "stopped")]
+        assert_bit_equal(*states)
+        return states[0]
+
+
+@pytest.fixture
+def lab(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    return Lab(tmp_path)

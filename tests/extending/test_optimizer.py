@@ -1,0 +1,55 @@
+"""An optimizer from outside: one file, named by its dotted path."""
+
+import jax
+import pytest
+
+from jaxpt.train import compiled
+from tests import families
+from tests.extending.test_schedule import RESTARTS
+
+SIGN = '''
+"""Sign descent with momentum. Paper: https://arxiv.org/abs/1802.04434"""
+
+from typing import Literal
+
+import optax
+
+from jaxpt.config import Fraction, OptimizerConfig
+from jaxpt.train.optimizers.base import decayed
+
+
+class Signum(OptimizerConfig):
+    """−η·(sign(trace) + λ·p), trace = g + b1·trace."""
+
+    b1: Fraction = 0.9
+    """Momentum."""
+    kind: str = "signum"
+
+    def build(self, schedule, logical_axes):
+        scale = optax.chain(optax.trace(self.b1), optax.scale_by_sign())
+        return decayed(scale, self.weight_decay, schedule, logical_axes)
+'''
+
+
+@pytest.mark.slow
+def test_it_trains_and_resumes(lab):
+    optimizer = {"kind": lab.module("signum", SIGN), "b1": 0.5, "learning_rate": 0.001, "clip_norm": 1.0}
+    end = lab.assert_resumes(optimizer=optimizer)
+    moments = [x for x in jax.tree.leaves(end.opt_state) if x.ndim]
+    assert sum(x.size for x in moments) == sum(x.size for x in jax.tree.leaves(end.params)), "one moment each"
+
+
+def test_a_key_that_it_does_not_have_is_refused(lab, capsys):
+    kind = lab.module("signum", SIGN)
+    assert lab.train("run", optimizer={"kind": kind, "b3": 0.5}) == 2
+    assert f"unknown key optimizer.b3 of kind {kind}; did you mean b1?" in capsys.readouterr().err
+    assert lab.train("run", optimizer={"kind": kind, "eps": 0.5}) == 2
+    assert f"unknown key optimizer.eps of kind {kind}, only of adafactor, adamw, lamb, muon" in capsys.readouterr().err
+
+
+def test_a_saved_program_depends_on_its_code(lab):
+    """On that of a schedule below it as well."""
+    schedule = {"kind": lab.module("restarts", RESTARTS), "cycle": 2}
+    config = families.config("gpt2", optimizer={"kind": lab.module("signum", SIGN), "schedule": schedule})
+    sources = list(compiled._sources(config))
+    assert SIGN.encode() in sources and RESTARTS.encode() in sources
