@@ -21,7 +21,8 @@ import pytest
 
 from jaxpt import cli
 from jaxpt import config as configs
-from jaxpt.config import Config, Frozen, ModelConfig, ObjectiveConfig, kinds, resolve
+from jaxpt.config import Config, Frozen, kinds, resolve
+from jaxpt.config.schema import open_parts
 from jaxpt.config.studies import load_probe, load_study
 
 ROOT = Path(__file__).parents[1]
@@ -30,7 +31,7 @@ PAGES = [
     *sorted(p for top in ("configs", "jaxpt", "tests", "tools") for p in (ROOT / top).rglob("README.md")),
 ]
 FRONT, KEYS, ARCHITECTURE = (ROOT / name for name in ("README.md", "configs/README.md", "jaxpt/README.md"))
-PARTS = {"model": ("jaxpt.models", ModelConfig), "objective": ("jaxpt.objectives", ObjectiveConfig)}
+PARTS = {kind.key: (kind.package, kind.base) for kind in open_parts(Config)}
 
 
 # ---- what is made from the code ------------------------------------------------------------------------------------
@@ -68,13 +69,13 @@ def _margin(path: Path) -> str:
 def _section(name: str, part: type[Frozen]) -> str:
     """A section of keys; that of `model` has the names of each kind's keys besides, that of `objective` the keys."""
     text = [f"\n### {name}\n", _summary(part), "", _table(_rows(part, f"{name}."))]
-    if name in PARTS:
-        classes = {kind: resolve(kind, *PARTS[name]) for kind in kinds(*PARTS[name])}
-        if name == "model":
-            text += ["", f"| `{name}.kind` | what it is | its own keys |", "|---|---|---|"]
-            text += [f"| `{k}` | {_about(k, name)} | {_names(cls, part)} |" for k, cls in classes.items()]
+    for key in (key for key in PARTS if key == name or key.startswith(f"{name}.")):
+        classes = {kind: resolve(kind, *PARTS[key]) for kind in kinds(*PARTS[key])}
+        if key == "model":
+            text += ["", f"| `{key}.kind` | what it is | its own keys |", "|---|---|---|"]
+            text += [f"| `{k}` | {_about(k, key)} | {_names(cls, part)} |" for k, cls in classes.items()]
         else:
-            text += [_kind(cls, f"{name}.", classes, part) for cls in classes.values()]
+            text += [_kind(cls, f"{key}.", classes, PARTS[key][1]) for cls in classes.values()]
     return "\n".join(text)
 
 
