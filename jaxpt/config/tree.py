@@ -209,7 +209,11 @@ AnySchedule = Annotated[
 
 
 class OptimizerConfig(Frozen):
-    """What every optimizer shares. Subclassed once in each module of `jaxpt.train.optimizers`."""
+    """What every optimizer shares. Subclassed once in each module of `jaxpt.train.optimizers`.
+
+    In their formulas g is the gradient, p the parameter, η the learning rate and λ the weight decay (of matrices only);
+    m and v are moving averages of g and g², and a hat is the correction of their bias to zero.
+    """
 
     kind: str
     """Module of `jaxpt.train.optimizers`, or a dotted path to one's own."""

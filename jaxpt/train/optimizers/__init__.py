@@ -1,8 +1,6 @@
 """Optimizers, all of optax, one module each: `optimizer.kind: lamb` names `jaxpt.train.optimizers.lamb`.
 
-Each is a frozen class of its own hyperparameters whose `build` gives an optax transformation. In their
-formulas g is the gradient, p the parameter, η the learning rate and λ the weight decay (of matrices only); m and v are
-moving averages of g and g², and a hat is the correction of their bias to zero.
+Each is a frozen class of its own hyperparameters whose `build` gives an optax transformation.
 """
 
 from jaxpt.train.optimizers.base import decayed, make

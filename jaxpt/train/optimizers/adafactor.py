@@ -11,8 +11,8 @@ from jaxpt.train.optimizers.logical import decay_mask, per_layer
 
 
 class Adafactor(OptimizerConfig):
-    """−η·(u/max(1, rms(u))·max(rms(p), 1e-3) + λ·p), u = g/√v; v is factored into rows and columns where both are 128
-    or more, and decays by 1 − t^−b2."""
+    """Adafactor: −η·(u/max(1, rms(u))·max(rms(p), 1e-3) + λ·p), u = g/√v; v is factored into rows and columns where
+    both are 128 or more, and decays by 1 − t^−b2."""
 
     kind: Literal["adafactor"] = "adafactor"
     b1: Fraction | None = None

@@ -13,7 +13,8 @@ from jaxpt.train.optimizers.base import decayed
 
 
 class AdamW(OptimizerConfig):
-    """−η·(m̂/(√v̂ + ε) + λ·p); with `bias_correction: false` (BERT) m and v in place of m̂ and v̂."""
+    """Adam with decoupled weight decay: −η·(m̂/(√v̂ + ε) + λ·p); with `bias_correction: false` (BERT) m and v in place of
+    m̂ and v̂."""
 
     kind: Literal["adamw"] = "adamw"
     b1: Fraction = 0.9

@@ -12,7 +12,7 @@ from jaxpt.train.optimizers.logical import per_layer
 
 
 class Lamb(OptimizerConfig):
-    """−η·‖p‖/‖r‖·r, r = m̂/(√v̂ + ε) + λ·p."""
+    """LAMB: −η·‖p‖/‖r‖·r, r = m̂/(√v̂ + ε) + λ·p."""
 
     kind: Literal["lamb"] = "lamb"
     b1: Fraction = 0.9
@@ -20,6 +20,7 @@ class Lamb(OptimizerConfig):
     b2: Fraction = 0.999
     """Second-moment decay."""
     eps: PositiveFloat = 1e-6
+    """ε."""
 
     def build(self, schedule: optax.Schedule, logical_axes: Any) -> optax.GradientTransformation:
         def matrices(params: Any) -> Any:  # `per_layer` has taken the stacks' axes away

@@ -11,7 +11,7 @@ from jaxpt.train.optimizers.base import decayed
 
 
 class Lion(OptimizerConfig):
-    """−η·(sign(b1·m + (1 − b1)·g) + λ·p)."""
+    """Lion: −η·(sign(b1·m + (1 − b1)·g) + λ·p)."""
 
     kind: Literal["lion"] = "lion"
     b1: Fraction = 0.9

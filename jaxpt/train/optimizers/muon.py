@@ -16,8 +16,8 @@ NOT_MATRICES = frozenset({"vocab", "positions", "buckets", "classes"})
 
 
 class Muon(OptimizerConfig):
-    """−η·(√max(1, out/in)·orthogonal(b1·m̂ + (1 − b1)·ĝ) + λ·p) for matrices inside the network; AdamW (with its own b1
-    of 0.9) on the same schedule for everything else."""
+    """Muon: −η·(√max(1, out/in)·orthogonal(b1·m̂ + (1 − b1)·ĝ) + λ·p) for matrices inside the network; AdamW (with its
+    own b1 of 0.9) on the same schedule for everything else."""
 
     kind: Literal["muon"] = "muon"
     b1: Fraction = 0.95

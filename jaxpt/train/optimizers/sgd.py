@@ -11,7 +11,7 @@ from jaxpt.train.optimizers.base import decayed
 
 
 class SGD(OptimizerConfig):
-    """−η·(trace + λ·p), trace = g + b1·trace."""
+    """Stochastic gradient descent: −η·(trace + λ·p), trace = g + b1·trace."""
 
     kind: Literal["sgd"] = "sgd"
     b1: Fraction = 0.0

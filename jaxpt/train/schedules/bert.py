@@ -11,7 +11,7 @@ from jaxpt.train.schedules.base import warmed_up
 
 
 class Bert(ScheduleConfig):
-    """Peak η, warm-up w, T steps: η·t/w for t < w, then η·(1 − t/T).
+    """BERT's schedule: peak η, warm-up w, T steps; η·t/w for t < w, then η·(1 − t/T).
 
     As in the released code the decay counts from step 0, so that the rate falls from η to η·(1 − w/T) where the warm-up
     ends.

@@ -11,7 +11,7 @@ from jaxpt.train.schedules.base import warmed_up
 
 
 class Constant(ScheduleConfig):
-    """Peak η, warm-up w: η·min(1, t/w) at step t."""
+    """Constant after the warm-up: peak η, warm-up w; η·min(1, t/w) at step t."""
 
     kind: Literal["constant"] = "constant"
 

@@ -11,8 +11,8 @@ from jaxpt.train.schedules.base import warmed_up
 
 
 class Cosine(ScheduleConfig):
-    """Peak η, warm-up w, T steps, end fraction e: η·t/w for t < w, then η·(e + (1 − e)·(1 + cos(π·p))/2), where
-    p = (t − w)/(T − w)."""
+    """Half a cosine: peak η, warm-up w, T steps, end fraction e; η·t/w for t < w, then
+    η·(e + (1 − e)·(1 + cos(π·p))/2), where p = (t − w)/(T − w)."""
 
     kind: Literal["cosine"] = "cosine"
     end_fraction: Fraction = 0.0

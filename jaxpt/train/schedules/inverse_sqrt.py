@@ -12,7 +12,7 @@ from jaxpt.train.schedules.base import warmed_up
 
 
 class InverseSqrt(ScheduleConfig):
-    """Peak η, warm-up w: η·min(t/w, sqrt(w/t)) at step t."""
+    """Inverse square root: peak η, warm-up w; η·min(t/w, sqrt(w/t)) at step t."""
 
     kind: Literal["inverse_sqrt"] = "inverse_sqrt"
     warmup_steps: PositiveInt

@@ -11,7 +11,8 @@ from jaxpt.train.schedules.base import warmed_up
 
 
 class Linear(ScheduleConfig):
-    """Peak η, warm-up w, T steps, end fraction e: η·t/w for t < w, then η·(1 − (1 − e)·(t − w)/(T − w))."""
+    """Linear decay: peak η, warm-up w, T steps, end fraction e; η·t/w for t < w, then
+    η·(1 − (1 − e)·(t − w)/(T − w))."""
 
     kind: Literal["linear"] = "linear"
     end_fraction: Fraction = 0.0

@@ -11,7 +11,7 @@ from jaxpt.config import PositiveInt, ScheduleConfig
 
 
 class T5(ScheduleConfig):
-    """Factor η, w steps: η/sqrt(max(t, w)) at step t. No ramp: a run may be shorter than w."""
+    """T5's schedule: factor η, w steps; η/sqrt(max(t, w)) at step t. No ramp: a run may be shorter than w."""
 
     kind: Literal["t5"] = "t5"
     warmup_steps: PositiveInt

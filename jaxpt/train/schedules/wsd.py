@@ -12,7 +12,8 @@ from jaxpt.train.schedules.base import warmed_up
 
 
 class WarmupStableDecay(ScheduleConfig):
-    """Peak η, warm-up w, decay d, T steps, end fraction e: η·t/w for t < w, η up to T − d, then linearly to e·η at T.
+    """Warm-up, stable, decay: peak η, warm-up w, decay d, T steps, end fraction e; η·t/w for t < w, η up to T − d,
+    then linearly to e·η at T.
 
     Only the final decay depends on T: a run may be continued from before it.
     """
