@@ -31,7 +31,8 @@ PAGES = [
     *sorted(p for top in ("configs", "jaxpt", "tests", "tools") for p in (ROOT / top).rglob("README.md")),
 ]
 FRONT, KEYS, ARCHITECTURE = (ROOT / name for name in ("README.md", "configs/README.md", "jaxpt/README.md"))
-PARTS = {kind.key: (kind.package, kind.base) for kind in open_parts(Config)}
+PARTS = {part.key: (part.package, part.base) for part in open_parts(Config)}
+DEFAULT_KINDS = {f"{part.key}.": part.default for part in open_parts(Config) if part.default}
 
 
 # ---- what is made from the code ------------------------------------------------------------------------------------
@@ -67,15 +68,15 @@ def _margin(path: Path) -> str:
 
 
 def _section(name: str, part: type[Frozen]) -> str:
-    """A section of keys; that of `model` has the names of each kind's keys besides, that of `objective` the keys."""
+    """A section of keys; that of `model` has the names of each kind's keys besides, the others have the keys."""
     text = [f"\n### {name}\n", _summary(part), "", _table(_rows(part, f"{name}."))]
-    for key in (key for key in PARTS if key == name or key.startswith(f"{name}.")):
-        classes = {kind: resolve(kind, *PARTS[key]) for kind in kinds(*PARTS[key])}
+    for key in [key for key in PARTS if f"{key}.".startswith(f"{name}.")]:
+        base, classes = PARTS[key][1], {kind: resolve(kind, *PARTS[key]) for kind in kinds(*PARTS[key])}
         if key == "model":
             text += ["", f"| `{key}.kind` | what it is | its own keys |", "|---|---|---|"]
-            text += [f"| `{k}` | {_about(k, key)} | {_names(cls, part)} |" for k, cls in classes.items()]
+            text += [f"| `{k}` | {_about(k, key)} | {_names(cls, base)} |" for k, cls in classes.items()]
         else:
-            text += [_kind(cls, f"{key}.", classes, PARTS[key][1]) for cls in classes.values()]
+            text += [_kind(cls, f"{key}.", classes, base) for cls in classes.values()]
     return "\n".join(text)
 
 
@@ -124,6 +125,8 @@ def _row(part: type[Frozen], name: str, prefix: str) -> str:
     field = part.model_fields[name]
     role = (field.json_schema_extra or {}).get("role", "identity")
     default = "required" if field.is_required() else _default(field.default)
+    if name == "kind" and prefix in DEFAULT_KINDS:
+        default = _default(DEFAULT_KINDS[prefix])
     meaning = _cell(field.description or "")
     return f"| `{prefix}{name}` | {_cell(_type(field.annotation))} | {default} | {role} | {meaning} |"
 
@@ -361,7 +364,10 @@ def test_the_first_result(workplace, capsys):
     assert "unigram baseline" in shown and "truth:" in shown
 
 
-@pytest.mark.parametrize("recipe", ["reverse.yaml", pytest.param("nope.yaml", marks=pytest.mark.slow)])
+EXAMPLES = ("reverse.yaml", "nope.yaml", "signum.yaml")
+
+
+@pytest.mark.parametrize("recipe", [EXAMPLES[0], *(pytest.param(r, marks=pytest.mark.slow) for r in EXAMPLES[1:])])
 def test_the_worked_examples(workplace, recipe):
     """The files of jaxpt/README.md, as they stand there: two steps each."""
     for text in blocks(ARCHITECTURE, "python") + blocks(ARCHITECTURE, "yaml"):
@@ -369,11 +375,12 @@ def test_the_worked_examples(workplace, recipe):
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
     lines = [line for block in blocks(ARCHITECTURE, "sh") for line in block.splitlines()]
-    assert {line.split()[2] for line in lines} == {"reverse.yaml", "nope.yaml"}
+    assert {line.split()[2] for line in lines} == set(EXAMPLES)
+    small = [word for word in SMALL if not (recipe == "signum.yaml" and word.startswith("optimizer"))]
     for command in (line for line in lines if recipe in line):
-        ran(command, *SMALL, "data.path=corpus/text.jsonl.gz")
+        ran(command, *small, "data.path=corpus/text.jsonl.gz")
     config = configs.load(f"runs/{Path(recipe).stem}")
-    assert "my_lab" in config.objective.kind + config.model.kind
+    assert "my_lab" in config.objective.kind + config.model.kind + config.optimizer.kind
     assert (workplace / config.run_dir / "checkpoints" / "2").is_dir()
 
 

@@ -49,7 +49,7 @@ def recipe(folder):
 
 def process(number, arguments, folder, stop_at):
     """One process of a run: trains, writes a checksum of each row of each batch that it makes, and what it hashed."""
-    from jaxpt import cli
+    from jaxpt import cli, signals
     from jaxpt.parallel import distributed
     from jaxpt.train import checksums
 
@@ -66,10 +66,15 @@ def process(number, arguments, folder, stop_at):
 
     distributed.put = recorded
     checksums.digest = lambda path: hashed.append(str(path)) or digest(path)
-    try:
-        return cli.main(["--debug", "train", *arguments])
-    finally:
+
+    def note(_):
         (folder / f"{number}.json").write_text(json.dumps([seen, hashed]))
+
+    signals.start()
+    with signals.on_leave(note):
+        code = cli.main(["--debug", "train", *arguments])
+    note(code)
+    return code
 
 
 def train(arguments, count, devices, folder, stop_at=None):
