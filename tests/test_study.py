@@ -130,7 +130,7 @@ def test_killed_and_continued_gives_the_same_row(tmp_path):
 def test_text_is_counted_in_a_process_of_its_own(tmp_path):
     plan = load_study(write_study(tmp_path, ["gpt2"], tokens=5000))
     config = configs.load(plan.rows[0].recipe, plan.overrides(plan.rows[0]))
-    assert 35 < study._counted(plan, config) < 42, "8 rows of at most 16 tokens a step"
+    assert 35 < study._counted(plan, config, study.Child()) < 42, "8 rows of at most 16 tokens a step"
     phases = ["train.phases=[{steps: 3}, {}]"]
     with pytest.raises(UserError, match=r"in a study with tokens, set train\.phases"):
         study._counted(plan, configs.load(plan.rows[0].recipe, phases))
