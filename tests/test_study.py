@@ -144,13 +144,13 @@ def python(code):
 
 
 def test_lines_of_a_row_and_why_it_failed(capsys):
-    signals = study.Signals()
-    assert study._run(python("print('one'); print('two [x]')"), "a", signals) == ""
+    child = study.Child()
+    assert study._run(python("print('one'); print('two [x]')"), "a", child) == ""
     assert capsys.readouterr().out == "[a] one\n[a] two [x]\n"
-    assert study._run(python("print('jaxpt: too long\\n'); exit(2)"), "a", signals) == "too long"
+    assert study._run(python("print('jaxpt: too long\\n'); exit(2)"), "a", child) == "too long"
     killed = "import os; print('last words', flush=True); os.kill(os.getpid(), 9)"
-    assert study._run(python(killed), "a", signals) == "killed by SIGKILL; its last line: last words"
-    assert study._run(python("exit(3)"), "a", signals) == "exit code 3"
+    assert study._run(python(killed), "a", child) == "killed by SIGKILL; its last line: last words"
+    assert study._run(python("exit(3)"), "a", child) == "exit code 3"
 
 
 def test_a_signal_goes_to_the_row(tmp_path):
@@ -181,7 +181,7 @@ def fake(monkeypatch):
     def put(**failures):
         ran = []
 
-        def run(command, name, signals):
+        def run(command, name, child):
             ran.append(name)
             return failures.get(name, "")
 
