@@ -221,7 +221,7 @@ def _counted(plan: Study, config: Config, child: Child) -> int:
 
 def _count(answer: Connection, plan: Study, config: Config) -> None:
     """Sends the steps, or what the user can mend."""
-    signals.start()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a signal ends it at once, without a traceback
     try:
         answer.send(budget(plan, config))
     except (UserError, OSError) as error:

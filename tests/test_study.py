@@ -133,7 +133,7 @@ def test_text_is_counted_in_a_process_of_its_own(tmp_path):
     assert 35 < study._counted(plan, config, study.Child()) < 42, "8 rows of at most 16 tokens a step"
     phases = ["train.phases=[{steps: 3}, {}]"]
     with pytest.raises(UserError, match=r"in a study with tokens, set train\.phases"):
-        study._counted(plan, configs.load(plan.rows[0].recipe, phases))
+        study._counted(plan, configs.load(plan.rows[0].recipe, phases), study.Child())
 
 
 # ---- rows without training ------------------------------------------------------------------------------------------
