@@ -9,6 +9,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jaxpt.models.base import Bound, bind
+
 
 def greedy(next_logits: Callable[[jax.Array, jax.Array], jax.Array], tokens_BxT: jax.Array, start: int) -> jax.Array:
     """Fills a row of tokens from left to right, each with the most likely id.
@@ -43,12 +45,11 @@ def continue_text(model: nn.Module, params: Any, prompt_BxP: jax.Array, length: 
     Returns:
       int32 [batch, length].
     """
-    prompt_length = prompt_BxP.shape[1]
+    bound, prompt_length = bind(model, params), prompt_BxP.shape[1]
     tokens = jnp.pad(prompt_BxP, ((0, 0), (0, length - prompt_length)))
 
     def next_logits(tokens: jax.Array, i: jax.Array) -> jax.Array:
-        hidden = model.apply({"params": params}, tokens, method="decode")
-        return _logits_at(model, params, hidden, i - 1)
+        return _logits_at(bound, bound.decode(tokens).hidden, i - 1)
 
     return greedy(next_logits, tokens, prompt_length)
 
@@ -80,15 +81,14 @@ def fill_spans(
     Returns:
       int32 [batch, length]; what follows the first EOS means nothing.
     """
-    encoded = model.apply({"params": params}, inputs_BxS, segment_ids=segment_ids_BxS, method="encode")
+    bound = bind(model, params)
+    encoded = bound.encode(inputs_BxS, segment_ids=segment_ids_BxS).hidden
     tokens = jnp.full((inputs_BxS.shape[0], length + 1), jnp.reshape(start_token, (-1, 1)), jnp.int32)
 
     def next_logits(tokens: jax.Array, i: jax.Array) -> jax.Array:
         # The last token is read by none: the decoder sees as many as there are targets, as in training.
-        hidden = model.apply(
-            {"params": params}, tokens[:, :-1], encoded, encoder_segment_ids=segment_ids_BxS, method="decode"
-        )
-        logits_BxV = _logits_at(model, params, hidden, i - 1)
+        hidden = bound.decode(tokens[:, :-1], encoded, encoder_segment_ids=segment_ids_BxS).hidden
+        logits_BxV = _logits_at(bound, hidden, i - 1)
         ids_V = jnp.arange(logits_BxV.shape[-1])
         ends_span_V = (ids_V >= first_sentinel) | (ids_V == eos)
         after_sentinel_B = jax.lax.dynamic_index_in_dim(tokens, i - 1, axis=1, keepdims=False) >= first_sentinel
@@ -110,18 +110,16 @@ def fill_masks(model: nn.Module, params: Any, batch: dict[str, jax.Array], state
     Returns:
       int32 [batch, max_predictions].
     """
-    variables, tokens, at = {"params": params}, batch["encoder_input_tokens"], batch["masked_positions"]
+    bound, tokens, at = bind(model, params), batch["encoder_input_tokens"], batch["masked_positions"]
     of_tokens = {"token_types": batch["encoder_token_types"], "segment_ids": batch["encoder_segment_ids"]}
     if "encoder_order" in batch:
-        order = batch["encoder_order"]
-        _, chosen, _ = model.apply(variables, tokens, **of_tokens, ranks=order, targets=at, method="streams")
+        chosen = bound.streams(tokens, **of_tokens, ranks=batch["encoder_order"], targets=at).hidden.query_BxPxD
     else:
         of_tokens |= {"ranks": batch["encoder_ranks"]} if "encoder_ranks" in batch else {}
-        hidden = model.apply(variables, tokens, **of_tokens, positions=batch["encoder_positions"], method=states)
+        hidden = getattr(bound, states)(tokens, **of_tokens, positions=batch["encoder_positions"]).hidden
         chosen = jnp.take_along_axis(hidden, at[..., None], axis=1)
-    return model.apply({"params": params}, chosen, method="logits").argmax(-1).astype(jnp.int32)
+    return bound.logits(chosen).argmax(-1).astype(jnp.int32)
 
 
-def _logits_at(model: nn.Module, params: Any, hidden_BxTxD: jax.Array, i: jax.Array) -> jax.Array:
-    hidden_BxD = jax.lax.dynamic_index_in_dim(hidden_BxTxD, i, axis=1, keepdims=False)
-    return model.apply({"params": params}, hidden_BxD, method="logits")
+def _logits_at(bound: Bound, hidden_BxTxD: jax.Array, i: jax.Array) -> jax.Array:
+    return bound.logits(jax.lax.dynamic_index_in_dim(hidden_BxTxD, i, axis=1, keepdims=False))

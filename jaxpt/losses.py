@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+if TYPE_CHECKING:
+    from jaxpt.models.output import Projection
+
 CHUNK_BYTES = 64 * 2**20
 """About how much a chunk's float32 logits may take on each device."""
 
-Project = Callable[[jax.Array], jax.Array]
 Metrics = dict[str, tuple[jax.Array, jax.Array]]
 
 
@@ -44,8 +47,8 @@ def cross_entropy(logits: jax.Array, targets: jax.Array, *, z_loss: float = 0.0)
 
 
 def token_loss(
-    project: Project,
     hidden_BxTxD: jax.Array,
+    projection: Projection,
     targets_BxT: jax.Array,
     weights_BxT: jax.Array,
     *,
@@ -56,16 +59,16 @@ def token_loss(
 ) -> tuple[jax.Array, Metrics]:
     """Σ of the weighted cross-entropy of hidden states that are projected to the vocabulary a chunk at a time.
 
-        Σ_bt weights_bt · cross_entropy(project(hidden)_bt, targets_bt)
+        Σ_bt weights_bt · cross_entropy(projection(hidden)_bt, targets_bt)
 
     Chunks are cut along the length: batch and vocabulary keep their sharding. The backward pass projects each chunk
     again, so that neither pass holds [B, T, V]; the value does not depend on `chunk`. On a mesh (with the logical axes
-    "batch" and "length" mapped to it) sharded parameters are gathered once, and their gradients summed once, not for
-    every chunk.
+    "batch" and "length" mapped to it) a sharded kernel is gathered once, and its gradient summed once, not for every
+    chunk.
 
     Args:
-      project: from hidden states [B, C, D] to logits [B, C, V], position by position; closes over the parameters.
-      hidden_BxTxD: hidden states.
+      hidden_BxTxD: hidden states, what the projection's kernel is multiplied with.
+      projection: kernel, bias, and how they make logits.
       targets_BxT: int ids below V.
       weights_BxT: float weights; 0 leaves a position out.
       probe_weights: [B, T] weights of the metric `probe_loss`, if that is wanted.
@@ -79,18 +82,20 @@ def token_loss(
       `probe_loss` (the same under other weights).
 
     Example:
+      >>> from jaxpt.models.output import Projection
       >>> hidden, targets = jnp.eye(4)[None, :3] * 9, jnp.array([[0, 1, 3]])
-      >>> total, metrics = token_loss(lambda x: x, hidden, targets, jnp.array([[1.0, 1.0, 1.0]]))
+      >>> total, metrics = token_loss(hidden, Projection(jnp.eye(4)), targets, jnp.array([[1.0, 1.0, 1.0]]))
       >>> print(metrics["accuracy"], round(float(total), 2))
       (Array(2., dtype=float32), Array(3., dtype=float32)) 9.0
     """
     parts = dict(apart or {}) | ({} if probe_weights is None else {"probe_loss": probe_weights})
     weights_BxTxP = jnp.stack([weights_BxT, *parts.values()], -1)
 
-    def sums(project: Project, *arrays: jax.Array) -> jax.Array:
-        return _sums(project, z_loss, *arrays)
+    def sums(projection: Projection, hidden_BxCxD: jax.Array, *arrays: jax.Array) -> jax.Array:
+        return _sums(projection(hidden_BxCxD), z_loss, *arrays)
 
-    totals = _in_chunks(sums, 3 + len(parts), project, (hidden_BxTxD, targets_BxT, weights_BxTxP), chunk)
+    chunk = chunk or _chunk(hidden_BxTxD, projection)
+    totals = _in_chunks(sums, 3 + len(parts), projection, (hidden_BxTxD, targets_BxT, weights_BxTxP), chunk)
     loss, correct, entropy, *of_parts = totals
     total_weight = weights_BxT.sum(dtype=jnp.float32)
     metrics = {"accuracy": (correct, total_weight), "token_loss": (entropy, total_weight)}
@@ -100,10 +105,10 @@ def token_loss(
 
 
 def divergence(
-    student: Project,
-    teacher: Project,
     student_BxTxD: jax.Array,
+    student: Projection,
     teacher_BxTxE: jax.Array,
+    teacher: Projection,
     weights_BxT: jax.Array,
     *,
     temperature: float = 2.0,
@@ -111,15 +116,15 @@ def divergence(
 ) -> tuple[jax.Array, Metrics]:
     """Σ of the weighted divergence of a student's distributions from a teacher's, both softened.
 
-        Σ_bt weights_bt · τ² · KL(softmax(z_teacher / τ) ‖ softmax(z_student / τ)),   z = project(hidden)_bt
+        Σ_bt weights_bt · τ² · KL(softmax(z_teacher / τ) ‖ softmax(z_student / τ)),   z = projection(hidden)_bt
 
     Made in chunks, as `token_loss`: neither pass holds [B, T, V]. No gradient reaches the teacher's side.
 
     Args:
-      student: from its hidden states [B, C, D] to logits [B, C, V].
-      teacher: likewise [B, C, E] → [B, C, V].
-      student_BxTxD: its hidden states.
-      teacher_BxTxE: likewise; widths may differ.
+      student_BxTxD: the student's hidden states.
+      student: its projection.
+      teacher_BxTxE: the teacher's hidden states; widths may differ.
+      teacher: its projection.
       weights_BxT: float weights; 0 leaves a position out.
       temperature: τ.
       chunk: positions in a chunk; 0 keeps the logits of a chunk near 64 MiB a device.
@@ -128,31 +133,25 @@ def divergence(
       (Σ weighted divergence in nats, {"agreement": (Σ weighted, Σ weights)}): where both hold the same token likeliest.
 
     Example:
-      >>> sure, unsure = jnp.array([[[4.0, 0.0]]]), jnp.zeros((1, 1, 2))
-      >>> total, metrics = divergence(lambda x: x, lambda x: x, unsure, sure, jnp.ones((1, 1)))
+      >>> from jaxpt.models.output import Projection
+      >>> sure, unsure, same = jnp.array([[[4.0, 0.0]]]), jnp.zeros((1, 1, 2)), Projection(jnp.eye(2))
+      >>> total, metrics = divergence(unsure, same, sure, same, jnp.ones((1, 1)))
       >>> round(float(total), 3)  # 4 · KL((0.88, 0.12) ‖ (0.5, 0.5))
       1.311
 
     Paper: https://arxiv.org/abs/1503.02531
     """
-    width = student_BxTxD.shape[-1]
-    dtype = jnp.promote_types(student_BxTxD.dtype, teacher_BxTxE.dtype)
-    both_BxTxDE = jnp.concatenate([student_BxTxD.astype(dtype), teacher_BxTxE.astype(dtype)], axis=-1)
 
-    def project(x_BxCxDE: jax.Array) -> jax.Array:
-        """Both sides' logits: [B, C, 2, V]."""
-        return jnp.stack([student(x_BxCxDE[..., :width]), teacher(x_BxCxDE[..., width:])], axis=-2)
-
-    def sums(project: Project, x_BxCxDE: jax.Array, weights_BxC: jax.Array) -> jax.Array:
-        logits = project(x_BxCxDE).astype(jnp.float32)
-        student_BxCxV, teacher_BxCxV = logits[..., 0, :], jax.lax.stop_gradient(logits[..., 1, :])
+    def sums(both: tuple[Projection, Projection], student: jax.Array, teacher: jax.Array, weights: jax.Array) -> Any:
+        student_BxCxV, teacher_BxCxV = both[0](student), jax.lax.stop_gradient(both[1](teacher))
         log_s, log_t = (jax.nn.log_softmax(x / temperature) for x in (student_BxCxV, teacher_BxCxV))
         kl_BxC = temperature**2 * (jnp.exp(log_t) * (log_t - log_s)).sum(-1)
         likeliest = [x >= x.max(-1, keepdims=True) for x in (student_BxCxV, teacher_BxCxV)]
         agree_BxC = (likeliest[0] & likeliest[1]).any(-1)
-        return jnp.stack([(x * weights_BxC).sum(dtype=jnp.float32) for x in (kl_BxC, agree_BxC)])
+        return jnp.stack([(x * weights).sum(dtype=jnp.float32) for x in (kl_BxC, agree_BxC)])
 
-    total, agreement = _in_chunks(sums, 2, project, (both_BxTxDE, weights_BxT), chunk)
+    chunk = chunk or _chunk(student_BxTxD, student, teacher)
+    total, agreement = _in_chunks(sums, 2, (student, teacher), (student_BxTxD, teacher_BxTxE, weights_BxT), chunk)
     return total, {"agreement": (jax.lax.stop_gradient(agreement), weights_BxT.sum(dtype=jnp.float32))}
 
 
@@ -177,14 +176,14 @@ def cosine_distance(one: jax.Array, other: jax.Array) -> jax.Array:
     return 1 - (one * other).sum(-1) * jax.lax.rsqrt(norms)
 
 
-def sample(project: Project, hidden_BxTxD: jax.Array, key: jax.Array, *, chunk: int = 0) -> jax.Array:
-    """A token for each hidden state, drawn from softmax(project(hidden)), by the largest logit + Gumbel noise.
+def sample(hidden_BxTxD: jax.Array, projection: Projection, key: jax.Array, *, chunk: int = 0) -> jax.Array:
+    """A token for each hidden state, drawn from softmax(projection(hidden)), by the largest logit + Gumbel noise.
 
     A draw depends on the key, the row and the place alone: not on `chunk`, nor on the mesh. No gradient passes.
 
     Args:
-      project: as in `token_loss`.
       hidden_BxTxD: hidden states.
+      projection: as in `token_loss`.
       key: random key.
       chunk: positions whose logits exist at one time; 0 keeps them near 64 MiB a device.
 
@@ -192,16 +191,17 @@ def sample(project: Project, hidden_BxTxD: jax.Array, key: jax.Array, *, chunk: 
       int32 [B, T].
 
     Example:
+      >>> from jaxpt.models.output import Projection
       >>> hidden = jnp.log(jnp.array([[[0.1, 0.9]] * 1000]))
-      >>> round(float(sample(lambda x: x, hidden, jax.random.key(0)).mean()), 1)
+      >>> round(float(sample(hidden, Projection(jnp.eye(2)), jax.random.key(0)).mean()), 1)
       0.9
     """
     batch, length, _ = hidden_BxTxD.shape
-    chunks = math.ceil(length / (chunk or _chunk(project, hidden_BxTxD)))
+    chunks = math.ceil(length / (chunk or _chunk(hidden_BxTxD, projection)))
     keys_T = jax.vmap(lambda t: jax.random.fold_in(key, t))(jnp.arange(length))
 
     def draw(hidden_BxCxD: jax.Array, keys_C: jax.Array) -> jax.Array:
-        logits_BxCxV = project(hidden_BxCxD).astype(jnp.float32)
+        logits_BxCxV = projection(hidden_BxCxD)
         noise = jax.vmap(lambda key: jax.random.gumbel(key, (batch, logits_BxCxV.shape[-1])), out_axes=1)(keys_C)
         return (logits_BxCxV + noise).argmax(-1).astype(jnp.int32)
 
@@ -214,29 +214,22 @@ def sample(project: Project, hidden_BxTxD: jax.Array, key: jax.Array, *, chunk: 
 
 
 def _in_chunks(
-    sums: Callable[..., jax.Array], count: int, project: Project, arrays_BxT: tuple[jax.Array, ...], chunk: int
+    sums: Callable[..., jax.Array], count: int, projections: Any, arrays_BxT: tuple[jax.Array, ...], chunk: int
 ) -> jax.Array:
-    """Σ of `sums(project, *arrays)`, float32 [count], over chunks of the length; `project` takes the first array."""
-    chunks = math.ceil(arrays_BxT[0].shape[1] / (chunk or _chunk(project, arrays_BxT[0])))
+    """Σ of `sums(projections, *arrays)`, float32 [count], over chunks of the length."""
+    chunks = math.ceil(arrays_BxT[0].shape[1] / chunk)
     if chunks <= 1:
-        return sums(project, *arrays_BxT)
+        return sums(projections, *arrays_BxT)
 
-    def scan(project: Project, *arrays_BxT: jax.Array) -> jax.Array:
-        step = jax.checkpoint(lambda totals, xs: (totals + sums(project, *xs), None))
+    def scan(projections: Any, *arrays_BxT: jax.Array) -> jax.Array:
+        step = jax.checkpoint(lambda totals, xs: (totals + sums(projections, *xs), None))
         return jax.lax.scan(step, jnp.zeros(count, jnp.float32), tuple(_cut(x, chunks) for x in arrays_BxT))[0]
 
-    return _over_shards(scan, project, *arrays_BxT)
+    return _over_shards(scan, projections, *arrays_BxT)
 
 
-def _sums(
-    project: Project,
-    z_loss: float,
-    hidden_BxCxD: jax.Array,
-    targets_BxC: jax.Array,
-    weights_BxCxP: jax.Array,
-) -> jax.Array:
+def _sums(logits_BxCxV: jax.Array, z_loss: float, targets_BxC: jax.Array, weights_BxCxP: jax.Array) -> jax.Array:
     """[Σ loss, Σ correct, Σ cross-entropy] of a chunk under the first weights, Σ cross-entropy under the others."""
-    logits_BxCxV = project(hidden_BxCxD)
     log_z_BxC, gold_BxC = _log_z_and_gold(logits_BxCxV, targets_BxC)
     entropy_BxC = log_z_BxC - gold_BxC
     # A sum over the vocabulary instead of argmax: it fuses and shards, and says no where several are most likely.
@@ -255,11 +248,10 @@ def _log_z_and_gold(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, j
     return jax.nn.logsumexp(logits, axis=-1), jnp.where(at_target, logits, 0.0).sum(-1)
 
 
-def _chunk(project: Project, hidden_BxTxD: jax.Array) -> int:
+def _chunk(hidden_BxTxD: jax.Array, *projections: Projection) -> int:
     """Positions whose float32 logits take `CHUNK_BYTES` on each device of the mesh."""
-    batch, _, width = hidden_BxTxD.shape
-    position = jax.eval_shape(project, jax.ShapeDtypeStruct((batch, 1, width), hidden_BxTxD.dtype))
-    return max(1, CHUNK_BYTES * max(1, jax.sharding.get_abstract_mesh().size) // (4 * position.size))
+    logits = hidden_BxTxD.shape[0] * sum(projection.columns for projection in projections)
+    return max(1, CHUNK_BYTES * max(1, jax.sharding.get_abstract_mesh().size) // (4 * logits))
 
 
 def _cut(x_BxT: jax.Array, chunks: int) -> jax.Array:
@@ -270,11 +262,11 @@ def _cut(x_BxT: jax.Array, chunks: int) -> jax.Array:
     return jnp.moveaxis(x_BxT.reshape(x_BxT.shape[0], chunks, size, *x_BxT.shape[2:]), 1, 0)
 
 
-def _over_shards(function: Callable[..., jax.Array], project: Project, *arrays_BxT: jax.Array) -> jax.Array:
-    """Σ of `function(project, *arrays)` over the shards of the batch and of the length.
+def _over_shards(function: Callable[..., jax.Array], projections: Any, *arrays_BxT: jax.Array) -> jax.Array:
+    """Σ of `function(projections, *arrays)` over the shards of the batch and of the length.
 
-    The parameters behind `project` enter the manual region as arguments, so they are gathered, and their gradients
-    summed over the mesh, once at its edge. Left to the compiler that happens in every iteration of a loop inside.
+    Kernels enter the manual region whole, so they are gathered, and their gradients summed over the mesh, once at its
+    edge. Left to the compiler that happens in every iteration of a loop inside.
     """
     mesh, rules = jax.sharding.get_abstract_mesh(), dict(nn.get_logical_axis_rules())
 
@@ -284,21 +276,17 @@ def _over_shards(function: Callable[..., jax.Array], project: Project, *arrays_B
 
     rows, places = (dividing(name, size) for name, size in zip(("batch", "length"), arrays_BxT[0].shape))
     if not (axes := rows + places):
-        return function(project, *arrays_BxT)
+        return function(projections, *arrays_BxT)
 
     inside = tuple((name, None if set(axes) & set(_names(to)) else to) for name, to in rules.items())
-    _, params = jax.closure_convert(project, arrays_BxT[0][:, :1])
 
-    def shard(params: list[jax.Array], *arrays_BxT: jax.Array) -> jax.Array:
-        def inner(x_BxCxD: jax.Array) -> jax.Array:
-            with nn.logical_axis_rules(inside):  # traced once more: constraints may not name the batch's mesh axes
-                return jax.closure_convert(project, x_BxCxD)[0](x_BxCxD, *params)
-
-        return function(inner, *arrays_BxT)[None]
+    def shard(projections: Any, *arrays_BxT: jax.Array) -> jax.Array:
+        with nn.logical_axis_rules(inside):  # constraints may not name the batch's mesh axes
+            return function(projections, *arrays_BxT)[None]
 
     specs = (PartitionSpec(), *[PartitionSpec(rows or None, places or None)] * len(arrays_BxT))
     mapped = jax.shard_map(shard, in_specs=specs, out_specs=PartitionSpec(axes), axis_names=set(axes), check_vma=False)
-    return mapped(params, *arrays_BxT).sum(0)
+    return mapped(projections, *arrays_BxT).sum(0)
 
 
 def _names(mesh_axes: str | tuple[str, ...] | None) -> tuple[str, ...]:

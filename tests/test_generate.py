@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from jaxpt import generate
+from jaxpt.models.base import bind
 from tests import families
 from tests.models.helpers import drawn, made, tokens
 
@@ -25,8 +26,8 @@ def test_continuation_keeps_the_prompt_and_is_the_most_likely(models):
     prompt = jnp.array([[5, 6, 7], [9, 8, 7]])
     tokens = generate.continue_text(model, params, prompt, 8)
     np.testing.assert_array_equal(tokens[:, :3], prompt)
-    hidden = model.apply({"params": params}, tokens, method="decode")
-    best = model.apply({"params": params}, hidden, method="logits").argmax(-1)
+    bound = bind(model, params)
+    best = bound.logits(bound.decode(tokens).hidden).argmax(-1)
     np.testing.assert_array_equal(tokens[:, 3:], best[:, 2:-1])
 
 
@@ -44,14 +45,12 @@ def test_masks_get_the_most_likely_token(models):
     model, params = models["bert"]
     batch = families.batch(families.config("bert"))
     filled = generate.fill_masks(model, params, batch)
-    hidden = model.apply(
-        {"params": params},
-        batch["encoder_input_tokens"],
-        token_types=batch["encoder_token_types"],
+    bound = bind(model, params)
+    output = bound.encode(
+        batch["encoder_input_tokens"], token_types=batch["encoder_token_types"],
         segment_ids=batch["encoder_segment_ids"],
-        method="encode",
-    )
-    best = np.asarray(model.apply({"params": params}, hidden, method="logits").argmax(-1))
+    )  # fmt: skip
+    best = np.asarray(bound.logits(output.hidden).argmax(-1))
     np.testing.assert_array_equal(filled, np.take_along_axis(best, batch["masked_positions"], axis=1))
 
 

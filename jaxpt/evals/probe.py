@@ -24,7 +24,8 @@ import optax
 from jaxpt import config as configs
 from jaxpt.config.studies import Probe
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Vocabulary, apply
+from jaxpt.models.base import bind
+from jaxpt.objectives.base import Vocabulary
 from jaxpt.train import checkpoint, state
 from jaxpt.train.run_dir import write_text
 
@@ -95,17 +96,18 @@ def pooled(model: nn.Module, params: Any, family: str, tokens: np.ndarray) -> np
     Returns:
       float32 [texts, width].
     """
-    method = "decode" if family == "decoder" else "encode"
     full = np.pad(tokens, ((0, -len(tokens) % _BATCH), (0, 0)), constant_values=-1)
-    parts = [np.asarray(_mean(model, method, params, full[n : n + _BATCH])) for n in range(0, len(full), _BATCH)]
+    parts = [np.asarray(_mean(model, family, params, full[n : n + _BATCH])) for n in range(0, len(full), _BATCH)]
     return np.concatenate(parts)[: len(tokens)]
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _mean(model: nn.Module, method: str, params: Any, tokens: jax.Array) -> jax.Array:
+def _mean(model: nn.Module, family: str, params: Any, tokens: jax.Array) -> jax.Array:
     is_real = tokens >= 0
     ids, positions = jnp.maximum(tokens, 0), jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
-    hidden = apply(model, params, method, ids, segment_ids=is_real.astype(jnp.int32), positions=positions)
+    bound = bind(model, params)
+    run = bound.decode if family == "decoder" else bound.encode
+    hidden = run(ids, segment_ids=is_real.astype(jnp.int32), positions=positions).hidden
     weights = is_real[..., None].astype(jnp.float32)
     return (hidden * weights).sum(1) / jnp.maximum(weights.sum(1), 1)
 

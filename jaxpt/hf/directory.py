@@ -111,7 +111,7 @@ def load(
       UserError: as `open_directory`, and where a tensor is not finite or two differ that the configuration ties.
 
     Example: `model, params = jaxpt.hf.load("gpt2")`, then
-    `model.apply({"params": params}, tokens, method="decode")` gives hidden states.
+    `bind(model, params).decode(tokens).hidden` (`jaxpt.models.base`) are hidden states.
     """
     source = open_directory(directory, partial=partial, ignore=ignore)
     model = source.config.build()

@@ -22,13 +22,11 @@ from flax import traverse_util
 from jaxpt.errors import UserError
 from jaxpt.hf.directory import family_of, load
 from jaxpt.hf.files import finite
-from jaxpt.models.stack import layer_inputs
+from jaxpt.models.base import bind
 from jaxpt.parallel import compiler
 
 TOLERANCE = 1e-4
 """Of the largest value of an output."""
-STACKS = ("first", "encoder", "decoder", "last")
-"""Names of a model's stacks, in the order in which they run."""
 
 
 class Difference(NamedTuple):
@@ -99,37 +97,37 @@ def ours(model: nn.Module, params: Mapping[str, Any], inputs: Mapping[str, np.nd
       {"states": [B, L, N, D], "hidden": [B, L, D], "logits": [B, L, V], …}.
     """
 
-    def call(method: str, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        """What a method gives, and what the layers of its stacks saw, one stack after the other."""
-        out, sown = model.apply({"params": params}, *args, **kwargs, method=method, mutable=["layers"])
-        stacks = [sown["layers"][name] for name in STACKS if name in sown.get("layers", ())]
-        states = jax.tree.map(lambda *x: jnp.concatenate(x), *map(layer_inputs, stacks)) if stacks else None
-        return out, jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2), states)
+    bound, segments = bind(model, params), inputs["segments"]
 
-    segments = inputs["segments"]
+    def states(layers: jax.Array) -> jax.Array:
+        return jnp.moveaxis(layers[:-1], 0, 2)
+
     if model.config.family == "encoder_decoder":
-        encoded, before = call("encode", inputs["tokens"], segment_ids=segments)
-        hidden, states = call(
-            "decode", inputs["targets"], encoded, segment_ids=inputs["target_segments"], encoder_segment_ids=segments
+        encoded = bound.encode(inputs["tokens"], segment_ids=segments, layers=True)
+        decoded = bound.decode(
+            inputs["targets"], encoded.hidden, segment_ids=inputs["target_segments"], encoder_segment_ids=segments,
+            layers=True,
         )  # fmt: skip
-        out = {"encoder_states": before, "encoded": encoded, "states": states, "hidden": hidden}
-        return out | {"logits": call("logits", hidden)[0]}
+        out = {"encoder_states": states(encoded.layers), "encoded": encoded.hidden}
+        out |= {"states": states(decoded.layers), "hidden": decoded.hidden}
+        return out | {"logits": bound.logits(decoded.hidden)}
     if "ranks" in inputs:
-        (hidden, query, _), states = call(
-            "streams", inputs["tokens"], segment_ids=segments, token_types=inputs["types"], ranks=inputs["ranks"],
-            targets=inputs["queries"],
+        output = bound.streams(
+            inputs["tokens"], segment_ids=segments, token_types=inputs["types"], ranks=inputs["ranks"],
+            targets=inputs["queries"], layers=True,
         )  # fmt: skip
-        out = {"states": states.content_BxLxD, "hidden": hidden, "query_states": states.query_BxPxD, "query": query}
-        return out | {"logits": call("logits", query)[0]}
-    method = "encode" if model.config.family == "encoder" else "decode"
+        (hidden, query), (content, queries) = output.hidden, map(states, output.layers)
+        out = {"states": content, "hidden": hidden, "query_states": queries, "query": query}
+        return out | {"logits": bound.logits(query)}
     types = {"token_types": inputs["types"]} if "types" in inputs else {}
-    hidden, states = call(method, inputs["tokens"], segment_ids=segments, **types)
-    head = "replaced" if getattr(model.config, "role", None) == "discriminator" else "logits"
-    out = {"states": states, "hidden": hidden}
+    run = bound.encode if model.config.family == "encoder" else bound.decode
+    output = run(inputs["tokens"], segment_ids=segments, layers=True, **types)
+    out = {"states": states(output.layers), "hidden": output.hidden}
     if getattr(model.config, "masked_lm", True):
-        out["logits"] = call(head, hidden)[0]
+        is_discriminator = getattr(model.config, "role", None) == "discriminator"
+        out["logits"] = (bound.replaced if is_discriminator else bound.logits)(output.hidden)
     if getattr(model.config, "next_sentence", False):
-        out["next_sentence"], _ = call("next_sentence", hidden)
+        out["next_sentence"] = bound.next_sentence(output.hidden)
     return out
 
 

@@ -154,7 +154,6 @@ class Attention(nn.Module):
         memory_BxSxD: jax.Array | None = None,
         bias_HxLxS: jax.Array | None = None,
         rotation: Rotation | None = None,
-        deterministic: bool,
     ) -> jax.Array:
         """Attends from `x` to `memory`, or to `x` itself, queries and keys turned by `rotation`: → [B, L, D]."""
 
@@ -168,7 +167,7 @@ class Attention(nn.Module):
         k_BxSxGxK, v_BxSxGxK = (project(name, memory, kv_heads, self.kernel_init) for name in ("key", "value"))
         if rotation is not None:
             q_BxLxHxK, k_BxSxGxK = rotate(q_BxLxHxK, rotation), rotate(k_BxSxGxK, rotation)
-        dropping = self.dropout > 0 and not deterministic
+        dropping = self.dropout > 0 and self.has_rng("dropout")
         y_BxLxHxK = attend(
             q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS,
             scale=self.scale, dropout=self.dropout, dropout_key=self.make_rng("dropout") if dropping else None,

@@ -18,9 +18,10 @@ from pydantic import model_validator
 from jaxpt.config import Fraction, ModelConfig, PositiveInt
 from jaxpt.models.attention import Attention
 from jaxpt.models.base import check_heads, compute_dtype
-from jaxpt.models.heads import finish_logits
-from jaxpt.models.layers import Activation, Embed, FeedForward, LayerNorm, constrain
+from jaxpt.models.heads import LanguageModel
+from jaxpt.models.layers import Activation, Dropout, Embed, FeedForward, LayerNorm, constrain
 from jaxpt.models.mask import Mask
+from jaxpt.models.output import Output, Past
 from jaxpt.models.positions import LearnedPositions
 from jaxpt.models.stack import Segment, Shared, Stack
 
@@ -78,8 +79,8 @@ class Block(nn.Module):
     cross: bool
 
     @nn.compact
-    def __call__(self, x_BxLxD: jax.Array, inputs: Any, shared: Shared) -> tuple[jax.Array, None]:
-        c, dtype, deterministic = self.config, compute_dtype(self.config), shared.deterministic
+    def __call__(self, x_BxLxD: jax.Array, past: Past, shared: Shared) -> Output:
+        c, dtype = self.config, compute_dtype(self.config)
         heads = (c.decoder_heads if self.cross else None) or c.heads
         mlp_dim = (c.decoder_mlp_dim if self.cross else None) or c.mlp_dim
         attention = functools.partial(
@@ -89,23 +90,22 @@ class Block(nn.Module):
         def residual(name: str, x: jax.Array, f: Any) -> jax.Array:
             """x + f(LN(x)), or LN(x + f(x))."""
             norm = LayerNorm(EPSILON, dtype, name=f"{name}_norm")
-            y = nn.Dropout(c.dropout)(f(norm(x) if c.pre_norm else x), deterministic=deterministic)
+            y = Dropout(c.dropout)(f(norm(x) if c.pre_norm else x))
             return x + y if c.pre_norm else norm(x + y)
 
-        attend = functools.partial(attention(name="attention"), mask=shared.mask, deterministic=deterministic)
+        attend = functools.partial(attention(name="attention"), mask=shared.mask)
         x_BxLxD = residual("attention", x_BxLxD, attend)
         if self.cross:
             attend = functools.partial(
-                attention(name="cross_attention"), mask=shared.memory_mask, memory_BxSxD=shared.memory_BxSxD,
-                deterministic=deterministic,
-            )  # fmt: skip
+                attention(name="cross_attention"), mask=shared.memory_mask, memory_BxSxD=shared.memory_BxSxD
+            )
             x_BxLxD = residual("cross_attention", x_BxLxD, attend)
         feed_forward = FeedForward(mlp_dim, c.activation, INIT, INIT, dtype, name="feed_forward")
-        x_BxLxD = residual("feed_forward", x_BxLxD, functools.partial(feed_forward, deterministic=deterministic))
-        return constrain(x_BxLxD, "act_embed"), None
+        x_BxLxD = residual("feed_forward", x_BxLxD, feed_forward)
+        return Output(constrain(x_BxLxD, "act_embed"))
 
 
-class Bart(nn.Module):
+class Bart(LanguageModel):
     """BART and mBART, the output projection tied to the token embeddings."""
 
     config: BartConfig
@@ -121,14 +121,14 @@ class Bart(nn.Module):
         self.encoder_embed_norm, self.decoder_embed_norm = norm(), norm()
         self.encoder, self.decoder = Stack((encoder,), c.remat, c.unroll), Stack((decoder,), c.remat, c.unroll)
         self.encoder_norm, self.decoder_norm = (norm(), norm()) if c.pre_norm else (None, None)
-        self.drop = nn.Dropout(c.dropout)
+        self.drop = Dropout(c.dropout)
 
     def _embed(
-        self, tokens_BxL: jax.Array, positions: jax.Array | None, table: nn.Module, norm: nn.Module, deterministic: bool
+        self, tokens_BxL: jax.Array, positions: jax.Array | None, table: nn.Module, norm: nn.Module
     ) -> jax.Array:
         scale = math.sqrt(self.config.embed_dim) if self.config.scale_embeddings else 1.0
         x_BxLxD = self.token_embed(tokens_BxL) * scale + table(tokens_BxL.shape[1], positions)
-        return constrain(self.drop(norm(x_BxLxD), deterministic=deterministic), "act_embed")
+        return constrain(self.drop(norm(x_BxLxD)), "act_embed")
 
     def encode(
         self,
@@ -136,24 +136,22 @@ class Bart(nn.Module):
         *,
         segment_ids: jax.Array | None = None,
         positions: jax.Array | None = None,
-        deterministic: bool = True,
-    ) -> jax.Array:
+        layers: bool = False,
+    ) -> Output:
         """Hidden states of the encoder.
 
         Args:
           tokens_BxS: token ids.
           segment_ids: [B, S], 0 on padding, counting from 1 over packed sequences; one segment by default.
           positions: [B, S], 0 … S-1 by default.
-          deterministic: no dropout.
+          layers: give the hidden states of all layers too.
 
         Returns:
-          [B, S, D] in the compute dtype.
+          Hidden states [B, S, D] in the compute dtype.
         """
-        x_BxSxD = self._embed(
-            tokens_BxS, positions, self.encoder_positions, self.encoder_embed_norm, deterministic
-        )  # fmt: skip
-        x_BxSxD, _ = self.encoder(x_BxSxD, Shared(Mask(segment_ids, segment_ids), deterministic=deterministic))
-        return x_BxSxD if self.encoder_norm is None else self.encoder_norm(x_BxSxD)
+        x_BxSxD = self._embed(tokens_BxS, positions, self.encoder_positions, self.encoder_embed_norm)
+        output = self.encoder(x_BxSxD, Shared(Mask(segment_ids, segment_ids)), layers=layers)
+        return output if self.encoder_norm is None else output.ending(self.encoder_norm(output.hidden))
 
     def decode(
         self,
@@ -163,44 +161,30 @@ class Bart(nn.Module):
         segment_ids: jax.Array | None = None,
         positions: jax.Array | None = None,
         encoder_segment_ids: jax.Array | None = None,
-        deterministic: bool = True,
-    ) -> jax.Array:
+        layers: bool = False,
+    ) -> Output:
         """Hidden states of the decoder; each position sees itself, those before, and `encoded`.
 
         Args:
           tokens_BxT: token ids, the targets shifted right by one.
-          encoded_BxSxD: what `encode` gave.
+          encoded_BxSxD: the hidden states that `encode` gave.
           segment_ids: [B, T], 0 on padding, counting from 1 over packed sequences; one segment by default.
           positions: [B, T], 0 … T-1 by default.
           encoder_segment_ids: [B, S], the encoder's; a token sees the encoder's tokens of its own segment.
-          deterministic: no dropout.
+          layers: give the hidden states of all layers too.
 
         Returns:
-          [B, T, D] in the compute dtype.
+          Hidden states [B, T, D] in the compute dtype.
         """
-        x_BxTxD = self._embed(
-            tokens_BxT, positions, self.decoder_positions, self.decoder_embed_norm, deterministic
-        )  # fmt: skip
+        x_BxTxD = self._embed(tokens_BxT, positions, self.decoder_positions, self.decoder_embed_norm)
         shared = Shared(
             Mask(segment_ids, segment_ids, causal=True), memory_BxSxD=encoded_BxSxD,
-            memory_mask=Mask(segment_ids, encoder_segment_ids), deterministic=deterministic,
+            memory_mask=Mask(segment_ids, encoder_segment_ids),
         )  # fmt: skip
-        x_BxTxD, _ = self.decoder(x_BxTxD, shared)
-        return x_BxTxD if self.decoder_norm is None else self.decoder_norm(x_BxTxD)
-
-    def logits(self, x: jax.Array, padded: bool = False) -> jax.Array:
-        """Scores of the next target token.
-
-        Args:
-          x: hidden states [..., D] of the decoder.
-          padded: keep the columns that exist in storage alone, as a large negative number.
-
-        Returns:
-          float32 [..., V], or [..., Vp] if `padded`.
-        """
-        return finish_logits(self.token_embed.project(x), self.config.vocab_size, padded)
+        output = self.decoder(x_BxTxD, shared, layers=layers)
+        return output if self.decoder_norm is None else output.ending(self.decoder_norm(output.hidden))
 
     def __call__(self, tokens_BxS: jax.Array, decoder_tokens_BxT: jax.Array | None = None) -> jax.Array:
         """Next-token scores [B, T, V], by default with the same tokens on both sides: touches every parameter."""
         targets = tokens_BxS if decoder_tokens_BxT is None else decoder_tokens_BxT
-        return self.logits(self.decode(targets, self.encode(tokens_BxS)))
+        return self.logits(self.decode(targets, self.encode(tokens_BxS).hidden).hidden)

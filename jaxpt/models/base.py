@@ -5,9 +5,10 @@ A model is an `nn.Module` with the field `config`, and its `__call__(tokens_BxL)
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -37,6 +38,41 @@ def check_heads(embed_dim: int, heads: int, name: str = "heads", hint: str = "")
     """
     if embed_dim % heads:
         raise ValueError(f"{name}: {heads} does not divide embed_dim {embed_dim}{hint}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Bound:
+    """A model with its parameters and random keys: has the model's methods, see `bind`."""
+
+    model: nn.Module
+    params: Any
+    rngs: Mapping[str, jax.Array]
+
+    @property
+    def config(self) -> ModelConfig:
+        """The model's."""
+        return self.model.config
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("_") or not callable(getattr(type(self.model), name, None)):
+            raise AttributeError(f"{type(self.model).__name__} has no method {name!r}")
+        return functools.partial(self.model.apply, {"params": self.params}, rngs=self.rngs, method=name)
+
+
+def bind(model: nn.Module, params: Any, rngs: Mapping[str, jax.Array] | None = None) -> Bound:
+    """Binds a model to parameters and random keys; then `bound.encode(tokens)`, `bound.logits(x)` and so on.
+
+    A call depends on nothing but its arguments: of the same keys it draws the same, whatever was called before.
+
+    Args:
+      model: a module of `jaxpt.models`.
+      params: its parameters.
+      rngs: random keys by purpose; there is dropout where "dropout" is among them.
+
+    Returns:
+      An object with the model's methods.
+    """
+    return Bound(model, params, dict(rngs or {}))
 
 
 def init(model: nn.Module, key: jax.Array) -> dict[str, Any]:

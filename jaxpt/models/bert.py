@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 import flax.linen as nn
 import jax
@@ -20,9 +20,20 @@ from pydantic import model_validator
 from jaxpt.config import Fraction, ModelConfig, NonNegativeInt, PositiveFloat, PositiveInt
 from jaxpt.models.attention import Attention
 from jaxpt.models.base import check_heads, compute_dtype
-from jaxpt.models.heads import Classifier, MaskedLMHead, Pooler, SpanBoundaryHead, finish_logits
-from jaxpt.models.layers import Activation, Dense, Embed, FeedForward, Initializer, LayerNorm, SmallEmbed, constrain
+from jaxpt.models.heads import Classifier, LanguageModel, MaskedLMHead, Pooler, SpanBoundaryHead
+from jaxpt.models.layers import (
+    Activation,
+    Dense,
+    Dropout,
+    Embed,
+    FeedForward,
+    Initializer,
+    LayerNorm,
+    SmallEmbed,
+    constrain,
+)
 from jaxpt.models.mask import Mask
+from jaxpt.models.output import Output, Past, Projection
 from jaxpt.models.positions import LearnedPositions
 from jaxpt.models.stack import Segment, Shared, Stack
 
@@ -106,24 +117,24 @@ class Block(nn.Module):
     config: BertConfig
 
     @nn.compact
-    def __call__(self, x_BxLxD: jax.Array, inputs: Any, shared: Shared) -> tuple[jax.Array, None]:
-        c, dtype, deterministic = self.config, compute_dtype(self.config), shared.deterministic
+    def __call__(self, x_BxLxD: jax.Array, past: Past, shared: Shared) -> Output:
+        c, dtype = self.config, compute_dtype(self.config)
         attention = Attention(
             c.heads, c.embed_dim // c.heads, dtype, INIT, INIT, dropout=c.dropout,
             implementation=c.attention, name="attention",
         )  # fmt: skip
         feed_forward = FeedForward(c.mlp_dim, c.activation, INIT, INIT, dtype, name="feed_forward")
 
-        y = attention(x_BxLxD, shared.mask, deterministic=deterministic)
-        y = nn.Dropout(c.dropout)(y, deterministic=deterministic)
+        y = attention(x_BxLxD, shared.mask)
+        y = Dropout(c.dropout)(y)
         x_BxLxD = LayerNorm(c.epsilon, dtype, name="attention_norm")(x_BxLxD + y)
-        y = feed_forward(x_BxLxD, deterministic=deterministic)
-        y = nn.Dropout(c.dropout)(y, deterministic=deterministic)
+        y = feed_forward(x_BxLxD)
+        y = Dropout(c.dropout)(y)
         x_BxLxD = LayerNorm(c.epsilon, dtype, name="feed_forward_norm")(x_BxLxD + y)
-        return constrain(x_BxLxD, "act_embed"), None
+        return Output(constrain(x_BxLxD, "act_embed"))
 
 
-class Bert(nn.Module):
+class Bert(LanguageModel):
     """BERT with its pretraining heads."""
 
     config: BertConfig
@@ -131,7 +142,7 @@ class Bert(nn.Module):
     def setup(self) -> None:
         c, dtype = self.config, compute_dtype(self.config)
         self.embeddings(INIT)
-        self.embed_dropout = nn.Dropout(c.dropout)
+        self.embed_dropout = Dropout(c.dropout)
         self.embed_project = Dense(c.embed_dim, ("norm", "embed"), INIT, dtype) if c.project_embeddings else None
         self.encoder = Stack(c.segments(), c.remat, c.unroll)
         self.heads()
@@ -148,9 +159,9 @@ class Bert(nn.Module):
         """Makes what comes after the layers."""
         c, dtype = self.config, compute_dtype(self.config)
         self.pooler = Pooler(INIT, dtype) if c.next_sentence else None
-        self.pooled_dropout = nn.Dropout(c.dropout)
+        self.pooled_dropout = Dropout(c.dropout)
         self.next_sentence_head = Classifier(2, INIT) if c.next_sentence else None
-        self.mlm_head = MaskedLMHead(c.vocab_size, c.head_activation, c.epsilon, INIT, dtype)
+        self.mlm_head = MaskedLMHead(c.vocab_size, c.table_dim, c.head_activation, c.epsilon, INIT, dtype)
         self.span_boundary_head = (
             SpanBoundaryHead(
                 c.span_boundary,
@@ -181,8 +192,8 @@ class Bert(nn.Module):
         segment_ids: jax.Array | None = None,
         positions: jax.Array | None = None,
         ranks: jax.Array | None = None,
-        deterministic: bool = True,
-    ) -> jax.Array:
+        layers: bool = False,
+    ) -> Output:
         """Hidden states of the last layer.
 
         Args:
@@ -191,67 +202,59 @@ class Bert(nn.Module):
           segment_ids: [B, L], 0 on padding, counting from 1 over packed sequences; one segment by default.
           positions: [B, L], 0 … L-1 by default.
           ranks: int [B, L]: a token sees those whose rank is at most its own; by default all.
-          deterministic: no dropout.
+          layers: give the hidden states of all layers too.
 
         Returns:
-          [B, L, D] in the compute dtype.
+          Hidden states [B, L, D] in the compute dtype.
         """
         x_BxLxD = self.embed(tokens_BxL, token_types, positions)
-        x_BxLxD = self.embed_dropout(self.embed_norm(x_BxLxD), deterministic=deterministic)
+        x_BxLxD = self.embed_dropout(self.embed_norm(x_BxLxD))
         if self.embed_project is not None:
             x_BxLxD = self.embed_project(x_BxLxD)
         x_BxLxD = constrain(x_BxLxD, "act_embed")
-        x_BxLxD, _ = self.encoder(x_BxLxD, Shared(Mask.within(segment_ids, ranks), deterministic=deterministic))
-        return x_BxLxD
+        return self.encoder(x_BxLxD, Shared(Mask.within(segment_ids, ranks)), layers=layers)
 
-    def pooled(self, x_BxLxD: jax.Array, *, deterministic: bool = True) -> jax.Array:
+    def pooled(self, x_BxLxD: jax.Array) -> jax.Array:
         """The sequence as one vector, tanh(x₀ · W + b), with dropout: [B, L, D] → [B, D]."""
-        return self.pooled_dropout(self.pooler(x_BxLxD), deterministic=deterministic)
+        return self.pooled_dropout(self.pooler(x_BxLxD))
 
-    def next_sentence(self, x_BxLxD: jax.Array, *, deterministic: bool = True) -> jax.Array:
+    def next_sentence(self, x_BxLxD: jax.Array) -> jax.Array:
         """Scores of "follows" (0) and "random" (1): [B, L, D] → float32 [B, 2].
 
         The pretraining code has no dropout between pooler and classifier, so neither has this.
         """
         return self.next_sentence_head(self.pooler(x_BxLxD))
 
-    def logits(self, x: jax.Array, padded: bool = False) -> jax.Array:
-        """Scores of the vocabulary through the whole masked-LM head.
+    def lm_states(self, x: jax.Array) -> jax.Array:
+        """Hidden states, of all positions or the masked ones alone, through the masked-LM head's layers."""
+        return self.mlm_head(x)
 
-        Args:
-          x: hidden states [..., D]; all positions or the masked ones alone.
-          padded: keep the columns that exist in storage alone, as a large negative number.
+    def output_projection(self) -> Projection:
+        """That of the masked-LM head."""
+        return super().output_projection().replace(bias=self.mlm_head.bias)
 
-        Returns:
-          float32 [..., V], or [..., Vp] if `padded`.
-        """
-        return finish_logits(self.mlm_head(x, self.token_embed), self.config.vocab_size, padded)
-
-    def span_states(
-        self, left: jax.Array, right: jax.Array, places: jax.Array, *, deterministic: bool = True
-    ) -> jax.Array:
+    def span_states(self, left: jax.Array, right: jax.Array, places: jax.Array) -> jax.Array:
         """What the span-boundary head makes of spans' tokens.
 
         Args:
           left: hidden states of the tokens before the spans, [..., D].
           right: of those after them, [..., D].
           places: int [...], a token's place in its span, from 0.
-          deterministic: of no effect: the head has no dropout.
 
         Returns:
           [..., width of the token embeddings].
         """
-        return self.span_boundary_head.states(left, right, places)
+        return self.span_boundary_head(left, right, places)
 
-    def span_logits(self, x: jax.Array, padded: bool = False) -> jax.Array:
-        """`logits` of what `span_states` gives."""
-        return finish_logits(self.span_boundary_head.scores(x, self.token_embed), self.config.vocab_size, padded)
+    def span_projection(self) -> Projection:
+        """From `span_states` to scores of the vocabulary."""
+        return super().output_projection().replace(bias=self.span_boundary_head.bias)
 
     def __call__(self, tokens_BxL: jax.Array) -> tuple[jax.Array, ...]:
         """Vocabulary scores [B, L, V], and those of the heads that it has: touches every parameter."""
-        x_BxLxD = self.encode(tokens_BxL)
+        x_BxLxD = self.encode(tokens_BxL).hidden
         heads = (self.next_sentence(x_BxLxD),) if self.config.next_sentence else ()
         if self.config.span_boundary:
             states = self.span_states(x_BxLxD, x_BxLxD[:, ::-1], jnp.zeros_like(tokens_BxL))
-            heads = (*heads, self.span_logits(states))
+            heads = (*heads, self.span_projection()(states))
         return self.logits(x_BxLxD), *heads

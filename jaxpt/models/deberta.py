@@ -24,11 +24,12 @@ from pydantic import model_validator
 from jaxpt.config import Fraction, ModelConfig, NonNegativeInt, PositiveFloat, PositiveInt
 from jaxpt.models.attention import attend
 from jaxpt.models.base import check_heads, compute_dtype
-from jaxpt.models.heads import MaskedLMHead, finish_logits
+from jaxpt.models.heads import LanguageModel, MaskedLMHead
 from jaxpt.models.layers import (
     ACTIVATIONS,
     Activation,
     Dense,
+    Dropout,
     Embed,
     FeedForward,
     Initializer,
@@ -38,6 +39,7 @@ from jaxpt.models.layers import (
     param,
 )
 from jaxpt.models.mask import Mask
+from jaxpt.models.output import Output, Past, Projection
 from jaxpt.models.pair import Pair, PairConfig
 from jaxpt.models.positions import LearnedPositions
 from jaxpt.models.stack import Segment, Shared, Stack
@@ -182,8 +184,9 @@ class DisentangledAttention(nn.Module):
 
     @nn.compact
     def __call__(self, x_BxLxD: jax.Array, memory_BxSxD: jax.Array, shared: Shared) -> jax.Array:
-        c, dtype, deterministic = self.config, compute_dtype(self.config), shared.deterministic
-        heads, width, length = c.heads, c.embed_dim // c.heads, x_BxLxD.shape[1]
+        c, dtype = self.config, compute_dtype(self.config)
+        heads, width = c.heads, c.embed_dim // c.heads
+        queries, keys = x_BxLxD.shape[1], memory_BxSxD.shape[1]
 
         def projection(name: str) -> Dense:
             return Dense(c.embed_dim, ("embed", "heads"), INIT, dtype, name=name)
@@ -198,21 +201,23 @@ class DisentangledAttention(nn.Module):
         bias_BxHxLxS = None
         if c.relative:
             # Of 2k embeddings those that occur at this length, so that short sequences pay for no more.
-            rows_LxL = relative_rows(length, c.span, c.buckets, c.max_positions)
-            low, high = int(rows_LxL.min()), int(rows_LxL.max())
-            relative_RxD = nn.Dropout(c.dropout)(shared.positional[low : high + 1], deterministic=deterministic)
-            at_LxL = jnp.asarray(rows_LxL - low)[None, None]
+            rows_SxS = relative_rows(keys, c.span, c.buckets, c.max_positions)
+            low, high = int(rows_SxS.min()), int(rows_SxS.max())
+            relative_RxD = Dropout(c.dropout)(shared.positional[low : high + 1])
+            at_LxS = jnp.asarray(rows_SxS - low)[None, None]
+            if shared.mask.offset is not None:  # the queries at hand are a part of the row's
+                at_LxS = jax.lax.dynamic_slice_in_dim(at_LxS, shared.mask.offset, queries, axis=2)
             bias_BxHxLxS = jnp.zeros((), jnp.float32)
             if c.content_to_position:
                 kr = split((key if c.share_projections else projection("position_key"))(relative_RxD))
                 by_row = jnp.einsum("BLHK,RHK->BHLR", q_BxLxHxK, kr, preferred_element_type=jnp.float32)
-                bias_BxHxLxS += jnp.take_along_axis(by_row, at_LxL, axis=-1)
+                bias_BxHxLxS += jnp.take_along_axis(by_row, at_LxS, axis=-1)
             if c.position_to_content:
                 qr = split((query if c.share_projections else projection("position_query"))(relative_RxD))
                 by_row = jnp.einsum("BSHK,RHK->BHRS", k_BxSxHxK, qr, preferred_element_type=jnp.float32)
-                bias_BxHxLxS += jnp.take_along_axis(by_row, at_LxL, axis=-2)
+                bias_BxHxLxS += jnp.take_along_axis(by_row, at_LxS, axis=-2)
             bias_BxHxLxS *= scale
-        dropping = c.dropout > 0 and not deterministic
+        dropping = c.dropout > 0 and self.has_rng("dropout")
         y_BxLxHxK = attend(
             q_BxLxHxK, k_BxSxHxK, v_BxSxHxK, shared.mask, bias_BxHxLxS, scale=scale, dropout=c.dropout,
             dropout_key=self.make_rng("dropout") if dropping else None, implementation=c.attention,
@@ -227,18 +232,16 @@ class Block(nn.Module):
     config: DebertaConfig
 
     @nn.compact
-    def __call__(self, x_BxLxD: jax.Array, inputs: Any, shared: Shared) -> tuple[jax.Array, None]:
-        c, dtype, deterministic = self.config, compute_dtype(self.config), shared.deterministic
+    def __call__(self, x_BxLxD: jax.Array, past: Past, shared: Shared) -> Output:
+        c, dtype = self.config, compute_dtype(self.config)
         memory_BxSxD = x_BxLxD if shared.memory_BxSxD is None else shared.memory_BxSxD
         y = DisentangledAttention(c, name="attention")(x_BxLxD, memory_BxSxD, shared)
-        y = nn.Dropout(c.dropout)(y, deterministic=deterministic)
+        y = Dropout(c.dropout)(y)
         x_BxLxD = LayerNorm(c.epsilon, dtype, name="attention_norm")(x_BxLxD + y)
-        y = FeedForward(c.mlp_dim, c.activation, INIT, INIT, dtype, name="feed_forward")(
-            x_BxLxD, deterministic=deterministic
-        )
-        y = nn.Dropout(c.dropout)(y, deterministic=deterministic)
+        y = FeedForward(c.mlp_dim, c.activation, INIT, INIT, dtype, name="feed_forward")(x_BxLxD)
+        y = Dropout(c.dropout)(y)
         x_BxLxD = LayerNorm(c.epsilon, dtype, name="feed_forward_norm")(x_BxLxD + y)
-        return constrain(x_BxLxD, "act_embed"), None
+        return Output(constrain(x_BxLxD, "act_embed"))
 
 
 class Convolution(nn.Module):
@@ -247,7 +250,7 @@ class Convolution(nn.Module):
     config: DebertaConfig
 
     @nn.compact
-    def __call__(self, x_BxLxD: jax.Array, y_BxLxD: jax.Array, real_BxLx1: jax.Array, deterministic: bool) -> jax.Array:
+    def __call__(self, x_BxLxD: jax.Array, y_BxLxD: jax.Array, real_BxLx1: jax.Array) -> jax.Array:
         c, dtype = self.config, compute_dtype(self.config)
         shape = (c.convolution, c.embed_dim, c.embed_dim)
         kernel = param(self, "kernel", INIT, shape, ("positions", "embed", "norm")).astype(dtype)
@@ -255,11 +258,11 @@ class Convolution(nn.Module):
         side = (c.convolution - 1) // 2
         z = jax.lax.conv_general_dilated(x_BxLxD, kernel, (1,), [(side, side)], dimension_numbers=("NWC", "WIO", "NWC"))
         z = jnp.where(real_BxLx1, z + bias, 0)
-        z = ACTIVATIONS[c.convolution_activation](nn.Dropout(c.dropout)(z, deterministic=deterministic))
+        z = ACTIVATIONS[c.convolution_activation](Dropout(c.dropout)(z))
         return jnp.where(real_BxLx1, LayerNorm(c.epsilon, dtype, name="norm")(y_BxLxD + z), 0)
 
 
-class Backbone(nn.Module):
+class Backbone(LanguageModel):
     """A DeBERTa alone."""
 
     config: DebertaConfig
@@ -267,7 +270,7 @@ class Backbone(nn.Module):
     def setup(self) -> None:
         c, dtype = self.config, compute_dtype(self.config)
         self.embeddings(INIT)
-        self.embed_dropout = nn.Dropout(c.dropout)
+        self.embed_dropout = Dropout(c.dropout)
         if c.relative:
             self.relative_table = param(self, "relative_table", INIT, (2 * c.span, c.embed_dim), ("buckets", "embed"))
             self.relative_norm = LayerNorm(c.epsilon, dtype) if c.norm_relative else None
@@ -296,7 +299,9 @@ class Backbone(nn.Module):
     def heads(self) -> None:
         """Makes what comes after the layers."""
         c, dtype = self.config, compute_dtype(self.config)
-        self.mlm_head = MaskedLMHead(c.vocab_size, c.activation, c.epsilon, INIT, dtype) if c.masked_lm else None
+        self.mlm_head = (
+            MaskedLMHead(c.vocab_size, c.embed_dim, c.activation, c.epsilon, INIT, dtype) if c.masked_lm else None
+        )
 
     def embed(self, tokens_BxL: jax.Array, token_types: jax.Array | None, positions: jax.Array | None) -> jax.Array:
         """The sum of the embeddings, before the norm: [B, L] → [B, L, D]."""
@@ -314,54 +319,50 @@ class Backbone(nn.Module):
         token_types: jax.Array | None = None,
         segment_ids: jax.Array | None = None,
         positions: jax.Array | None = None,
-        deterministic: bool = True,
-    ) -> jax.Array:
-        """Hidden states of the last layer, or of the enhanced mask decoder.
+        layers: bool = False,
+    ) -> Output:
+        """Hidden states of the last layer, or of the enhanced mask decoder (among all layers' the last one has two).
 
         Args:
           tokens_BxL: token ids.
           token_types: [B, L], where the model has any; all 0 by default.
           segment_ids: [B, L], 0 on padding, counting from 1 over packed sequences; one segment by default.
           positions: [B, L] of absolute positions, 0 … L-1 by default.
-          deterministic: no dropout.
+          layers: give the hidden states of all layers too.
 
         Returns:
-          [B, L, D] in the compute dtype.
+          Hidden states [B, L, D] in the compute dtype.
         """
         c, dtype = self.config, compute_dtype(self.config)
         x_BxLxD = self.embed(tokens_BxL, token_types, positions)
         real_BxLx1 = jnp.ones((1, 1, 1), bool) if segment_ids is None else segment_ids[..., None] > 0
         x_BxLxD = jnp.where(real_BxLx1, self.embed_norm(x_BxLxD), 0)
-        x_BxLxD = constrain(self.embed_dropout(x_BxLxD, deterministic=deterministic), "act_embed")
+        x_BxLxD = constrain(self.embed_dropout(x_BxLxD), "act_embed")
 
         relative_RxD = None
         if c.relative:
             relative_RxD = self.relative_table.astype(dtype)
             relative_RxD = relative_RxD if self.relative_norm is None else self.relative_norm(relative_RxD)
-        shared = Shared(Mask(segment_ids, segment_ids), positional=relative_RxD, deterministic=deterministic)
+        shared = Shared(Mask(segment_ids, segment_ids), positional=relative_RxD)
+        output = Output(x_BxLxD)
         if self.convolution is not None:
-            y_BxLxD, _ = self.first(x_BxLxD, shared)
-            x_BxLxD = self.convolution(x_BxLxD, y_BxLxD, real_BxLx1, deterministic)
-        x_BxLxD, _ = self.encoder(x_BxLxD, shared)
+            output = self.first(x_BxLxD, shared, layers=layers)
+            output = output.ending(self.convolution(x_BxLxD, output.hidden, real_BxLx1))
+        output = output.then(self.encoder(output.hidden, shared, layers=layers))
         if self.last is None:
-            return x_BxLxD
-        shared = shared.replace(memory_BxSxD=x_BxLxD)
+            return output
+        shared = shared.replace(memory_BxSxD=output.hidden)
         at_BxLxD = self.position_embed(tokens_BxL.shape[1], positions)
-        query_BxLxD, _ = self.last(x_BxLxD + at_BxLxD, shared)
-        query_BxLxD, _ = self.last(query_BxLxD, shared)
-        return query_BxLxD
+        output = output.then(self.last(output.hidden + at_BxLxD, shared, layers=layers))
+        return output.then(self.last(output.hidden, shared, layers=layers))
 
-    def logits(self, x: jax.Array, padded: bool = False) -> jax.Array:
-        """Scores of the vocabulary through the whole masked-LM head.
+    def lm_states(self, x: jax.Array) -> jax.Array:
+        """Hidden states, of all positions or the masked ones alone, through the masked-LM head's layers."""
+        return self.mlm_head(x)
 
-        Args:
-          x: hidden states [..., D]; all positions or the masked ones alone.
-          padded: keep the columns that exist in storage alone, as a large negative number.
-
-        Returns:
-          float32 [..., V], or [..., Vp] if `padded`.
-        """
-        return finish_logits(self.mlm_head(x, self.token_embed), self.config.vocab_size, padded)
+    def output_projection(self) -> Projection:
+        """That of the masked-LM head."""
+        return super().output_projection().replace(bias=self.mlm_head.bias)
 
 
 class ReplacedTokenHead(nn.Module):
@@ -395,7 +396,7 @@ class Deberta(Pair, Backbone):
     def __call__(self, tokens_BxL: jax.Array) -> Any:
         """Scores of the vocabulary [B, L, V], or the tokens' and those, or the hidden states of a model without head:
         touches every parameter."""
-        x_BxLxD = self.encode(tokens_BxL)
+        x_BxLxD = self.encode(tokens_BxL).hidden
         if self.config.generator:
             return self.replaced(x_BxLxD), self.generator(tokens_BxL)
         return self.logits(x_BxLxD) if self.config.masked_lm else x_BxLxD

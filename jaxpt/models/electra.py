@@ -89,14 +89,14 @@ class Electra(Pair, Bert):
         """Makes what comes after the layers, and the generator."""
         c, dtype = self.config, compute_dtype(self.config)
         if c.role == "generator":
-            self.mlm_head = MaskedLMHead(c.vocab_size, c.head_activation, c.epsilon, INIT, dtype)
+            self.mlm_head = MaskedLMHead(c.vocab_size, c.table_dim, c.head_activation, c.epsilon, INIT, dtype)
         else:
             self.replaced_head = ReplacedTokenHead(c.activation, INIT, dtype)
         self.make_generator()
 
     def __call__(self, tokens_BxL: jax.Array) -> tuple[jax.Array, ...]:
         """Scores of the tokens [B, L], or of the vocabulary [B, L, V], or both: touches every parameter."""
-        x_BxLxD = self.encode(tokens_BxL)
+        x_BxLxD = self.encode(tokens_BxL).hidden
         if self.config.role == "generator":
             return (self.logits(x_BxLxD),)
         return self.replaced(x_BxLxD), *(self.generator(tokens_BxL) if self.config.generator else ())

@@ -8,7 +8,7 @@ Shapes: B batch · L length · D embedding width
 from __future__ import annotations
 
 import functools
-from typing import Any, Literal
+from typing import Literal
 
 import flax.linen as nn
 import jax
@@ -17,7 +17,8 @@ from jaxpt.config import PositiveInt
 from jaxpt.models.attention import Attention
 from jaxpt.models.base import compute_dtype
 from jaxpt.models.gpt2 import GPT2, INIT, GPT2Config
-from jaxpt.models.layers import Embed, FeedForward, LayerNorm, constrain
+from jaxpt.models.layers import Dropout, Embed, FeedForward, LayerNorm, constrain
+from jaxpt.models.output import Output, Past
 from jaxpt.models.positions import LearnedPositions
 from jaxpt.models.stack import Segment, Shared, Stack
 
@@ -40,8 +41,8 @@ class Block(nn.Module):
     config: GPTConfig
 
     @nn.compact
-    def __call__(self, x_BxLxD: jax.Array, inputs: Any, shared: Shared) -> tuple[jax.Array, None]:
-        c, dtype, deterministic = self.config, compute_dtype(self.config), shared.deterministic
+    def __call__(self, x_BxLxD: jax.Array, past: Past, shared: Shared) -> Output:
+        c, dtype = self.config, compute_dtype(self.config)
         head_dim, mlp_dim = c.embed_dim // c.heads, c.mlp_dim or 4 * c.embed_dim
         attention = Attention(
             c.heads, head_dim, dtype, INIT, INIT, dropout=c.dropout,
@@ -49,11 +50,11 @@ class Block(nn.Module):
         )  # fmt: skip
         feed_forward = FeedForward(mlp_dim, c.activation, INIT, INIT, dtype, name="feed_forward")
 
-        y = nn.Dropout(c.dropout)(attention(x_BxLxD, shared.mask, deterministic=deterministic), deterministic)
+        y = Dropout(c.dropout)(attention(x_BxLxD, shared.mask))
         x_BxLxD = LayerNorm(c.epsilon, dtype, name="attention_norm")(x_BxLxD + y)
-        y = nn.Dropout(c.dropout)(feed_forward(x_BxLxD, deterministic=deterministic), deterministic)
+        y = Dropout(c.dropout)(feed_forward(x_BxLxD))
         x_BxLxD = LayerNorm(c.epsilon, dtype, name="feed_forward_norm")(x_BxLxD + y)
-        return constrain(x_BxLxD, "act_embed"), None
+        return Output(constrain(x_BxLxD, "act_embed"))
 
 
 class GPT(GPT2):
@@ -65,6 +66,6 @@ class GPT(GPT2):
         c, dtype = self.config, compute_dtype(self.config)
         self.token_embed = Embed(c.vocab_size, c.embed_dim, INIT, dtype)
         self.position_embed = LearnedPositions(c.max_positions, c.embed_dim, INIT, dtype)
-        self.embed_dropout = nn.Dropout(c.dropout)
+        self.embed_dropout = Dropout(c.dropout)
         self.decoder = Stack((Segment((functools.partial(Block, c),), c.layers),), c.remat, c.unroll)
         self.final_norm = None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 import flax.linen as nn
 import jax
@@ -17,8 +17,9 @@ from jaxpt.config import Fraction, ModelConfig, PositiveFloat, PositiveInt
 from jaxpt.models.attention import Attention
 from jaxpt.models.base import check_heads, compute_dtype
 from jaxpt.models.heads import LanguageModel, UntiedHead
-from jaxpt.models.layers import Activation, Embed, FeedForward, LayerNorm, constrain
+from jaxpt.models.layers import Activation, Dropout, Embed, FeedForward, LayerNorm, constrain
 from jaxpt.models.mask import Mask
+from jaxpt.models.output import Output, Past
 from jaxpt.models.positions import LearnedPositions
 from jaxpt.models.stack import Segment, Shared, Stack
 
@@ -67,8 +68,8 @@ class Block(nn.Module):
     config: GPT2Config
 
     @nn.compact
-    def __call__(self, x_BxLxD: jax.Array, inputs: Any, shared: Shared) -> tuple[jax.Array, None]:
-        c, dtype, deterministic = self.config, compute_dtype(self.config), shared.deterministic
+    def __call__(self, x_BxLxD: jax.Array, past: Past, shared: Shared) -> Output:
+        c, dtype = self.config, compute_dtype(self.config)
         # 2 · layers residual sums: each adds so little that the variance at the end does not grow with depth.
         residual = nn.initializers.normal(0.02 / math.sqrt(2 * c.layers))
         head_dim, mlp_dim = c.embed_dim // c.heads, c.mlp_dim or 4 * c.embed_dim
@@ -79,12 +80,12 @@ class Block(nn.Module):
         feed_forward = FeedForward(mlp_dim, c.activation, INIT, residual, dtype, name="feed_forward")
 
         y = LayerNorm(c.epsilon, dtype, name="attention_norm")(x_BxLxD)
-        y = attention(y, shared.mask, deterministic=deterministic)
-        x_BxLxD += nn.Dropout(c.dropout)(y, deterministic=deterministic)
+        y = attention(y, shared.mask)
+        x_BxLxD += Dropout(c.dropout)(y)
         y = LayerNorm(c.epsilon, dtype, name="feed_forward_norm")(x_BxLxD)
-        y = feed_forward(y, deterministic=deterministic)
-        x_BxLxD += nn.Dropout(c.dropout)(y, deterministic=deterministic)
-        return constrain(x_BxLxD, "act_embed"), None
+        y = feed_forward(y)
+        x_BxLxD += Dropout(c.dropout)(y)
+        return Output(constrain(x_BxLxD, "act_embed"))
 
 
 class GPT2(LanguageModel):
@@ -96,10 +97,10 @@ class GPT2(LanguageModel):
         c, dtype = self.config, compute_dtype(self.config)
         self.token_embed = Embed(c.vocab_size, c.embed_dim, INIT, dtype)
         self.position_embed = LearnedPositions(c.max_positions, c.embed_dim, POSITION_INIT, dtype)
-        self.embed_dropout = nn.Dropout(c.dropout)
+        self.embed_dropout = Dropout(c.dropout)
         self.decoder = Stack((Segment((functools.partial(Block, c),), c.layers),), c.remat, c.unroll)
         self.final_norm = LayerNorm(c.epsilon, dtype)
-        self.head = None if c.tie_embeddings else UntiedHead(c.vocab_size, INIT, dtype)
+        self.head = None if c.tie_embeddings else UntiedHead(c.vocab_size, c.embed_dim, INIT, dtype)
 
     def decode(
         self,
@@ -108,8 +109,8 @@ class GPT2(LanguageModel):
         segment_ids: jax.Array | None = None,
         positions: jax.Array | None = None,
         prefix: jax.Array | None = None,
-        deterministic: bool = True,
-    ) -> jax.Array:
+        layers: bool = False,
+    ) -> Output:
         """Hidden states after the final norm; each position sees itself, those before it, and the prefix.
 
         Args:
@@ -117,17 +118,17 @@ class GPT2(LanguageModel):
           segment_ids: [B, L], 0 on padding, counting from 1 over packed sequences; one segment by default.
           positions: [B, L], 0 … L-1 by default.
           prefix: bool [B, L], True at tokens that all of their segment may see; none by default.
-          deterministic: no dropout.
+          layers: give the hidden states of all layers too.
 
         Returns:
-          [B, L, D] in the compute dtype.
+          Hidden states [B, L, D] in the compute dtype.
         """
         x_BxLxD = self.token_embed(tokens_BxL) + self.position_embed(tokens_BxL.shape[1], positions)
-        x_BxLxD = constrain(self.embed_dropout(x_BxLxD, deterministic=deterministic), "act_embed")
+        x_BxLxD = constrain(self.embed_dropout(x_BxLxD), "act_embed")
         mask = Mask(segment_ids, segment_ids, prefix_BxS=prefix, causal=True)
-        x_BxLxD, _ = self.decoder(x_BxLxD, Shared(mask, deterministic=deterministic))
-        return x_BxLxD if self.final_norm is None else self.final_norm(x_BxLxD)
+        output = self.decoder(x_BxLxD, Shared(mask), layers=layers)
+        return output if self.final_norm is None else output.ending(self.final_norm(output.hidden))
 
     def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
         """Next-token scores [B, L, V]: touches every parameter."""
-        return self.logits(self.decode(tokens_BxL))
+        return self.logits(self.decode(tokens_BxL).hidden)

@@ -15,58 +15,46 @@ from jaxpt.models.layers import (
     ACTIVATIONS,
     Activation,
     Dense,
-    Embed,
     Initializer,
     LayerNorm,
     SmallEmbed,
-    constrain,
     param,
     stored_rows,
 )
-
-# Large enough to vanish in a softmax, small enough to be summed.
-PADDED = -1e9
-
-
-def finish_logits(logits: jax.Array, vocab_size: int, padded: bool) -> jax.Array:
-    """Hides the columns that exist in storage alone.
-
-    Args:
-      logits: float32 [..., Vp].
-      vocab_size: V.
-      padded: leave these columns in place, as a large negative number, so that a sharded axis stays divisible.
-
-    Returns:
-      float32 [..., Vp] if `padded`, else [..., V].
-    """
-    logits = constrain(logits, "act_vocab")
-    if logits.shape[-1] == vocab_size:
-        return logits
-    if not padded:
-        return logits[..., :vocab_size]
-    return jnp.where(jnp.arange(logits.shape[-1]) < vocab_size, logits, PADDED)
+from jaxpt.models.output import Projection
 
 
 class LanguageModel(nn.Module):
-    """Base of models whose scores are x · Eᵀ with the token embeddings E, or x · W where both tables are apart.
+    """Base of models that score the vocabulary: by x · Eᵀ with the token embeddings E, or x · W with a table apart.
 
-    Its `setup` makes `token_embed`, and `head` where `tie_embeddings` is false.
+    Its `setup` makes `token_embed`, and `head` where there is W. A model that has more after its layers says so in
+    `lm_states` and `output_projection`.
     """
 
     config: ModelConfig
 
+    def lm_states(self, x: jax.Array) -> jax.Array:
+        """What `output_projection` is applied to: hidden states [..., D], through the head's layers if it has any."""
+        return x
+
+    def output_projection(self) -> Projection:
+        """From `lm_states` to scores: what losses take, to make the scores of a few positions at a time."""
+        if getattr(self, "head", None) is not None:
+            return self.head.projection()
+        embed = self.token_embed
+        return Projection(embed.table, vocab_size=self.config.vocab_size, tied=True, dtype=embed.dtype)
+
     def logits(self, x: jax.Array, padded: bool = False) -> jax.Array:
-        """Scores of the next token.
+        """Scores of the vocabulary.
 
         Args:
-          x: hidden states [..., D].
+          x: hidden states [..., D], of all positions or a few.
           padded: keep the columns that exist in storage alone, as a large negative number.
 
         Returns:
           float32 [..., V], or [..., Vp] if `padded`.
         """
-        scores = self.token_embed.project(x) if self.config.tie_embeddings else self.head(x)
-        return finish_logits(scores, self.config.vocab_size, padded)
+        return self.output_projection()(self.lm_states(x), padded)
 
 
 class MaskedLMHead(nn.Module):
@@ -76,6 +64,8 @@ class MaskedLMHead(nn.Module):
     """
 
     vocab_size: int
+    width: int
+    """Of the token embeddings."""
     activation: Activation
     epsilon: float
     kernel_init: Initializer
@@ -86,16 +76,15 @@ class MaskedLMHead(nn.Module):
     use_bias: bool = True
     """Whether there is c."""
 
-    @nn.compact
-    def __call__(self, x: jax.Array, embed: Embed) -> jax.Array:
-        """[..., D] → float32 [..., Vp]."""
-        dense = Dense(embed.width, ("embed", "norm"), self.kernel_init, self.dtype, self.dense_bias, name="dense")
-        x = ACTIVATIONS[self.activation](dense(x))
-        x = LayerNorm(self.epsilon, self.dtype, self.norm_bias, name="norm")(x)
-        if not self.use_bias:
-            return embed.project(x)
-        bias = param(self, "bias", nn.initializers.zeros, (stored_rows(self.vocab_size),), ("vocab",))
-        return embed.project(x) + bias
+    def setup(self) -> None:
+        self.dense = Dense(self.width, ("embed", "norm"), self.kernel_init, self.dtype, self.dense_bias)
+        self.norm = LayerNorm(self.epsilon, self.dtype, self.norm_bias)
+        rows = (stored_rows(self.vocab_size),)
+        self.bias = param(self, "bias", nn.initializers.zeros, rows, ("vocab",)) if self.use_bias else None
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """What Eᵀ is multiplied with: [..., D] → [..., width]."""
+        return self.norm(ACTIVATIONS[self.activation](self.dense(x)))
 
 
 class SpanBoundaryHead(nn.Module):
@@ -125,31 +114,30 @@ class SpanBoundaryHead(nn.Module):
         self.norm_1, self.norm_2 = (LayerNorm(self.epsilon, self.dtype) for _ in range(2))
         self.bias = param(self, "bias", nn.initializers.zeros, (stored_rows(self.vocab_size),), ("vocab",))
 
-    def states(self, left: jax.Array, right: jax.Array, places: jax.Array) -> jax.Array:
-        """[..., D], [..., D], int [...] from 0 → h [..., width]."""
+    def __call__(self, left: jax.Array, right: jax.Array, places: jax.Array) -> jax.Array:
+        """What Eᵀ is multiplied with: [..., D], [..., D], int [...] from 0 → h [..., width]."""
         x = jnp.concatenate([left, right, self.position_embed(places)], axis=-1)
         for dense, norm in ((self.dense_1, self.norm_1), (self.dense_2, self.norm_2)):
             x = norm(ACTIVATIONS[self.activation](dense(x)))
         return x
-
-    def scores(self, h: jax.Array, embed: Embed) -> jax.Array:
-        """[..., width] → float32 [..., Vp]."""
-        return embed.project(h) + self.bias
 
 
 class UntiedHead(nn.Module):
     """x · W with its own W [D, Vp] (T5 1.1)."""
 
     vocab_size: int
+    width: int
+    """D."""
     kernel_init: Initializer
     dtype: DTypeLike
 
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """[..., D] → float32 [..., Vp]."""
-        shape = (x.shape[-1], stored_rows(self.vocab_size))
-        kernel = param(self, "kernel", self.kernel_init, shape, ("embed", "vocab")).astype(self.dtype)
-        return jnp.einsum("...D,DV->...V", x.astype(self.dtype), kernel, preferred_element_type=jnp.float32)
+    def setup(self) -> None:
+        shape = (self.width, stored_rows(self.vocab_size))
+        self.kernel = param(self, "kernel", self.kernel_init, shape, ("embed", "vocab"))
+
+    def projection(self) -> Projection:
+        """x · W."""
+        return Projection(self.kernel, vocab_size=self.vocab_size, dtype=self.dtype)
 
 
 class Pooler(nn.Module):

@@ -113,7 +113,7 @@ class Dense(nn.Module):
 
 
 class Embed(nn.Module):
-    """A table of token embeddings [Vp, D], which may serve as the output projection as well."""
+    """A table of token embeddings [Vp, D], which may be that of the output projection as well."""
 
     vocab_size: int
     width: int
@@ -132,11 +132,6 @@ class Embed(nn.Module):
         x_BxLxD = jnp.take(table, tokens_BxL, axis=0, mode="clip").astype(self.dtype)
         return constrain(x_BxLxD, "act_embed")
 
-    def project(self, x: jax.Array) -> jax.Array:
-        """Scores of all stored rows: [..., D] → float32 [..., Vp]."""
-        table = self.table.astype(self.dtype)
-        return jnp.einsum("...D,VD->...V", x.astype(self.dtype), table, preferred_element_type=jnp.float32)
-
 
 class SmallEmbed(nn.Module):
     """A table of a few rows (token types), looked up by a product with one-hot rows.
@@ -153,6 +148,21 @@ class SmallEmbed(nn.Module):
     def __call__(self, ids_BxL: jax.Array) -> jax.Array:
         table = param(self, "table", self.embedding_init, (self.rows, self.width), ("classes", "embed"))
         return jax.nn.one_hot(ids_BxL, self.rows, dtype=self.dtype) @ table.astype(self.dtype)
+
+
+class Dropout(nn.Module):
+    """Puts 0 in the place of a share of the values and scales the others up, where there is a random key for it."""
+
+    rate: float
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        if self.rate == 0 or not self.has_rng("dropout"):
+            return x
+        if self.rate == 1:  # 0 / 0 has no gradient
+            return jnp.zeros_like(x)
+        kept = jax.random.bernoulli(self.make_rng("dropout"), 1.0 - self.rate, x.shape)
+        return jax.lax.select(kept, x / (1.0 - self.rate), jnp.zeros_like(x))
 
 
 class LayerNorm(nn.Module):
@@ -211,13 +221,13 @@ class FeedForward(nn.Module):
     """Rate on the hidden activations."""
 
     @nn.compact
-    def __call__(self, x_BxLxD: jax.Array, *, deterministic: bool) -> jax.Array:
+    def __call__(self, x_BxLxD: jax.Array) -> jax.Array:
         def up(name: str) -> jax.Array:
             dense = Dense(self.mlp_dim, ("embed", "mlp"), self.up_init, self.dtype, self.use_bias, name=name)
             return constrain(dense(x_BxLxD), "act_mlp")
 
         activate = ACTIVATIONS[self.activation]
         h_BxLxF = activate(up("gate")) * up("up") if self.gated else activate(up("up"))
-        h_BxLxF = nn.Dropout(self.dropout)(h_BxLxF, deterministic=deterministic)
+        h_BxLxF = Dropout(self.dropout)(h_BxLxF)
         width = x_BxLxD.shape[-1]
         return Dense(width, ("mlp", "embed"), self.down_init, self.dtype, self.use_bias, name="down")(h_BxLxF)

@@ -10,20 +10,20 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 from pydantic import model_validator
 
 from jaxpt.config import Fraction, ModelConfig, PositiveFloat, PositiveInt
 from jaxpt.models.attention import Attention
 from jaxpt.models.base import check_heads, compute_dtype
 from jaxpt.models.heads import LanguageModel, UntiedHead
-from jaxpt.models.layers import Activation, Embed, FeedForward, RMSNorm, constrain
+from jaxpt.models.layers import Activation, Dropout, Embed, FeedForward, RMSNorm, constrain
 from jaxpt.models.mask import Mask
-from jaxpt.models.positions import Rope
+from jaxpt.models.output import Output, Past
+from jaxpt.models.positions import Rope, positions_from
 from jaxpt.models.stack import Segment, Shared, Stack
 
 INIT = nn.initializers.normal(0.02)
@@ -108,8 +108,8 @@ class Block(nn.Module):
     config: LlamaConfig
 
     @nn.compact
-    def __call__(self, x_BxLxD: jax.Array, inputs: Any, shared: Shared) -> tuple[jax.Array, None]:
-        c, dtype, deterministic = self.config, compute_dtype(self.config), shared.deterministic
+    def __call__(self, x_BxLxD: jax.Array, past: Past, shared: Shared) -> Output:
+        c, dtype = self.config, compute_dtype(self.config)
         residual = nn.initializers.normal(0.02 / math.sqrt(2 * c.layers))
         attention = Attention(
             c.heads, c.width, dtype, INIT, residual, use_bias=c.attention_bias, dropout=c.dropout,
@@ -120,12 +120,12 @@ class Block(nn.Module):
         )
 
         y = RMSNorm(c.epsilon, dtype, name="attention_norm")(x_BxLxD)
-        y = attention(y, shared.mask, rotation=shared.positional, deterministic=deterministic)
-        x_BxLxD += nn.Dropout(c.dropout)(y, deterministic=deterministic)
+        y = attention(y, shared.mask, rotation=shared.positional)
+        x_BxLxD += Dropout(c.dropout)(y)
         y = RMSNorm(c.epsilon, dtype, name="feed_forward_norm")(x_BxLxD)
-        y = feed_forward(y, deterministic=deterministic)
-        x_BxLxD += nn.Dropout(c.dropout)(y, deterministic=deterministic)
-        return constrain(x_BxLxD, "act_embed"), None
+        y = feed_forward(y)
+        x_BxLxD += Dropout(c.dropout)(y)
+        return Output(constrain(x_BxLxD, "act_embed"))
 
 
 class Llama(LanguageModel):
@@ -138,7 +138,7 @@ class Llama(LanguageModel):
         self.token_embed = Embed(c.vocab_size, c.embed_dim, INIT, dtype)
         self.decoder = Stack((Segment((functools.partial(Block, c),), c.layers),), c.remat, c.unroll)
         self.final_norm = RMSNorm(c.epsilon, dtype)
-        self.head = None if c.tie_embeddings else UntiedHead(c.vocab_size, INIT, dtype)
+        self.head = None if c.tie_embeddings else UntiedHead(c.vocab_size, c.embed_dim, INIT, dtype)
 
     def decode(
         self,
@@ -147,8 +147,8 @@ class Llama(LanguageModel):
         segment_ids: jax.Array | None = None,
         positions: jax.Array | None = None,
         prefix: jax.Array | None = None,
-        deterministic: bool = True,
-    ) -> jax.Array:
+        layers: bool = False,
+    ) -> Output:
         """Hidden states after the final norm; each sees itself, those before it and the prefix, up to `window`.
 
         Args:
@@ -156,18 +156,18 @@ class Llama(LanguageModel):
           segment_ids: [B, L], 0 on padding, counting from 1 over packed sequences; one segment by default.
           positions: [B, L], 0 … L-1 by default.
           prefix: bool [B, L], True at tokens that all of their segment may see; none by default.
-          deterministic: no dropout.
+          layers: give the hidden states of all layers too.
 
         Returns:
-          [B, L, D] in the compute dtype.
+          Hidden states [B, L, D] in the compute dtype.
         """
         c = self.config
-        positions = jnp.arange(tokens_BxL.shape[1])[None] if positions is None else positions
+        positions = positions_from(tokens_BxL.shape[1]) if positions is None else positions
         mask = Mask(segment_ids, segment_ids, prefix_BxS=prefix, causal=True, window=c.window)
-        shared = Shared(mask, positional=c.rope.rotation(positions, c.width), deterministic=deterministic)
-        x_BxLxD, _ = self.decoder(self.token_embed(tokens_BxL), shared)
-        return self.final_norm(x_BxLxD)
+        shared = Shared(mask, positional=c.rope.rotation(positions, c.width))
+        output = self.decoder(self.token_embed(tokens_BxL), shared, layers=layers)
+        return output.ending(self.final_norm(output.hidden))
 
     def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
         """Next-token scores [B, L, V]: touches every parameter."""
-        return self.logits(self.decode(tokens_BxL))
+        return self.logits(self.decode(tokens_BxL).hidden)

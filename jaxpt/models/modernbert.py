@@ -10,20 +10,20 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 from pydantic import model_validator
 
 from jaxpt.config import Fraction, ModelConfig, PositiveFloat, PositiveInt
 from jaxpt.models.attention import Attention
 from jaxpt.models.base import compute_dtype
-from jaxpt.models.heads import MaskedLMHead, finish_logits
-from jaxpt.models.layers import Activation, Embed, FeedForward, LayerNorm, constrain
+from jaxpt.models.heads import LanguageModel, MaskedLMHead
+from jaxpt.models.layers import Activation, Dropout, Embed, FeedForward, LayerNorm, constrain
 from jaxpt.models.mask import Mask
-from jaxpt.models.positions import Rope
+from jaxpt.models.output import Output, Past, Projection
+from jaxpt.models.positions import Rope, positions_from
 from jaxpt.models.stack import Segment, Shared, Stack
 
 INIT = nn.initializers.truncated_normal(0.02)
@@ -105,8 +105,8 @@ class Block(nn.Module):
     """Of the layer, or of the first of those that share this place in the pattern."""
 
     @nn.compact
-    def __call__(self, x_BxLxD: jax.Array, inputs: Any, shared: Shared) -> tuple[jax.Array, None]:
-        c, dtype, deterministic = self.config, compute_dtype(self.config), shared.deterministic
+    def __call__(self, x_BxLxD: jax.Array, past: Past, shared: Shared) -> Output:
+        c, dtype = self.config, compute_dtype(self.config)
         local = bool(self.number % c.global_every)
         residual = nn.initializers.truncated_normal(0.02 / math.sqrt(2 * c.layers))
         norm = functools.partial(LayerNorm, c.epsilon, dtype, c.norm_bias)
@@ -121,13 +121,13 @@ class Block(nn.Module):
 
         mask = shared.mask.replace(window=c.window // 2 + 1) if local else shared.mask
         y = x_BxLxD if self.number == 0 else norm(name="attention_norm")(x_BxLxD)
-        y = attention(y, mask, rotation=shared.positional["local" if local else "global"], deterministic=deterministic)
-        x_BxLxD += nn.Dropout(c.dropout)(y, deterministic=deterministic)
-        x_BxLxD += feed_forward(norm(name="feed_forward_norm")(x_BxLxD), deterministic=deterministic)
-        return constrain(x_BxLxD, "act_embed"), None
+        y = attention(y, mask, rotation=shared.positional["local" if local else "global"])
+        x_BxLxD += Dropout(c.dropout)(y)
+        x_BxLxD += feed_forward(norm(name="feed_forward_norm")(x_BxLxD))
+        return Output(constrain(x_BxLxD, "act_embed"))
 
 
-class ModernBert(nn.Module):
+class ModernBert(LanguageModel):
     """ModernBERT with its masked-LM head."""
 
     config: ModernBertConfig
@@ -140,11 +140,11 @@ class ModernBert(nn.Module):
         )
         self.token_embed = Embed(c.vocab_size, c.embed_dim, INIT, dtype)
         self.embed_norm = LayerNorm(c.epsilon, dtype, c.norm_bias)
-        self.embed_dropout = nn.Dropout(c.dropout)
+        self.embed_dropout = Dropout(c.dropout)
         self.encoder = Stack(segments, c.remat, c.unroll)
         self.final_norm = LayerNorm(c.epsilon, dtype, c.norm_bias)
         self.mlm_head = MaskedLMHead(
-            c.vocab_size, c.head_activation, c.epsilon, INIT, dtype, c.head_bias, c.norm_bias, c.vocab_bias
+            c.vocab_size, c.embed_dim, c.head_activation, c.epsilon, INIT, dtype, c.head_bias, c.norm_bias, c.vocab_bias
         )
 
     def encode(
@@ -154,8 +154,8 @@ class ModernBert(nn.Module):
         token_types: jax.Array | None = None,
         segment_ids: jax.Array | None = None,
         positions: jax.Array | None = None,
-        deterministic: bool = True,
-    ) -> jax.Array:
+        layers: bool = False,
+    ) -> Output:
         """Hidden states after the final norm.
 
         Args:
@@ -163,34 +163,30 @@ class ModernBert(nn.Module):
           token_types: not used: this model does not tell texts apart.
           segment_ids: [B, L], 0 on padding, counting from 1 over packed sequences; one segment by default.
           positions: [B, L], 0 … L-1 by default.
-          deterministic: no dropout.
+          layers: give the hidden states of all layers too.
 
         Returns:
-          [B, L, D] in the compute dtype.
+          Hidden states [B, L, D] in the compute dtype.
         """
         c = self.config
-        positions = jnp.arange(tokens_BxL.shape[1])[None] if positions is None else positions
+        positions = positions_from(tokens_BxL.shape[1]) if positions is None else positions
         rotations = {
             name: Rope(theta).rotation(positions, c.embed_dim // c.heads)
             for name, theta in (("global", c.global_theta), ("local", c.local_theta))
         }
-        x_BxLxD = self.embed_dropout(self.embed_norm(self.token_embed(tokens_BxL)), deterministic=deterministic)
-        shared = Shared(Mask(segment_ids, segment_ids), positional=rotations, deterministic=deterministic)
-        x_BxLxD, _ = self.encoder(x_BxLxD, shared)
-        return self.final_norm(x_BxLxD)
+        x_BxLxD = self.embed_dropout(self.embed_norm(self.token_embed(tokens_BxL)))
+        shared = Shared(Mask(segment_ids, segment_ids), positional=rotations)
+        output = self.encoder(x_BxLxD, shared, layers=layers)
+        return output.ending(self.final_norm(output.hidden))
 
-    def logits(self, x: jax.Array, padded: bool = False) -> jax.Array:
-        """Scores of the vocabulary through the whole masked-LM head.
+    def lm_states(self, x: jax.Array) -> jax.Array:
+        """Hidden states, of all positions or the masked ones alone, through the masked-LM head's layers."""
+        return self.mlm_head(x)
 
-        Args:
-          x: hidden states [..., D]; all positions or the masked ones alone.
-          padded: keep the columns that exist in storage alone, as a large negative number.
-
-        Returns:
-          float32 [..., V], or [..., Vp] if `padded`.
-        """
-        return finish_logits(self.mlm_head(x, self.token_embed), self.config.vocab_size, padded)
+    def output_projection(self) -> Projection:
+        """That of the masked-LM head."""
+        return super().output_projection().replace(bias=self.mlm_head.bias)
 
     def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
         """Vocabulary scores [B, L, V]: touches every parameter."""
-        return self.logits(self.encode(tokens_BxL))
+        return self.logits(self.encode(tokens_BxL).hidden)

@@ -8,13 +8,11 @@ from __future__ import annotations
 import functools
 from typing import Literal
 
-import flax.linen as nn
-
 from jaxpt.config import PositiveInt
 from jaxpt.models.base import compute_dtype
 from jaxpt.models.gpt2 import GPT2, INIT, POSITION_INIT, Block, GPT2Config
 from jaxpt.models.heads import UntiedHead
-from jaxpt.models.layers import Activation, Embed, LayerNorm
+from jaxpt.models.layers import Activation, Dropout, Embed, LayerNorm
 from jaxpt.models.positions import LearnedPositions
 from jaxpt.models.stack import Segment, Stack
 
@@ -42,7 +40,7 @@ class OPT(GPT2):
         c, dtype = self.config, compute_dtype(self.config)
         self.token_embed = Embed(c.vocab_size, c.embed_dim, INIT, dtype)
         self.position_embed = LearnedPositions(c.max_positions + OFFSET, c.embed_dim, POSITION_INIT, dtype, OFFSET)
-        self.embed_dropout = nn.Dropout(c.dropout)
+        self.embed_dropout = Dropout(c.dropout)
         self.decoder = Stack((Segment((functools.partial(Block, c),), c.layers),), c.remat, c.unroll)
         self.final_norm = LayerNorm(c.epsilon, dtype)
-        self.head = None if c.tie_embeddings else UntiedHead(c.vocab_size, INIT, dtype)
+        self.head = None if c.tie_embeddings else UntiedHead(c.vocab_size, c.embed_dim, INIT, dtype)

@@ -22,6 +22,7 @@ from pydantic import Field
 
 from jaxpt.config import ModelConfig, PositiveInt
 from jaxpt.models.layers import Initializer
+from jaxpt.models.output import Output, Projection
 
 TABLES = ("token_embed/table", "position_embed/table", "type_embed/table")
 Share = Annotated[float, Field(gt=0, le=1)]
@@ -67,7 +68,8 @@ class Pair(nn.Module):
     """What a backbone's module gains: put before it among the bases.
 
     The backbone has the methods `embeddings` (makes token_embed, position_embed, type_embed and embed_norm), `heads`,
-    `embed`, `encode` and `logits`; after its own `heads` it calls `make_generator`, and it has a `replaced_head`.
+    `embed`, `encode`, `lm_states` and `output_projection`; after its own `heads` it calls `make_generator`, and it has
+    a `replaced_head`.
     """
 
     tables: tuple[nn.Module | None, ...] | None = None
@@ -94,14 +96,18 @@ class Pair(nn.Module):
             return x_BxLxD
         return x_BxLxD + jax.lax.stop_gradient(self.generator.embed(tokens_BxL, token_types, positions))
 
-    def generator_states(self, tokens_BxL: jax.Array, **options: Any) -> jax.Array:
-        """`encode` by the generator: [B, L] → [B, L, its width]."""
+    def generator_states(self, tokens_BxL: jax.Array, **options: Any) -> Output:
+        """`encode` by the generator."""
         return self.generator.encode(tokens_BxL, **options)
 
-    def logits(self, x: jax.Array, padded: bool = False) -> jax.Array:
-        """Scores of the vocabulary, of the generator's hidden states if there is one: see the backbone's `logits`."""
-        return self.generator.logits(x, padded) if self.config.generator else super().logits(x, padded)
+    def lm_states(self, x: jax.Array) -> jax.Array:
+        """The generator's hidden states, where there is one, through its head's layers."""
+        return self.generator.lm_states(x) if self.config.generator else super().lm_states(x)
 
-    def replaced(self, x_BxLxD: jax.Array, *, deterministic: bool = True) -> jax.Array:
+    def output_projection(self) -> Projection:
+        """The generator's, where there is one."""
+        return self.generator.output_projection() if self.config.generator else super().output_projection()
+
+    def replaced(self, x_BxLxD: jax.Array) -> jax.Array:
         """The discriminator's scores, above 0 for "replaced": [B, L, D] → float32 [B, L]."""
         return self.replaced_head(x_BxLxD)

@@ -21,7 +21,7 @@ from jax.sharding import PartitionSpec
 from jaxpt.models.layers import mesh_axes
 
 Layer = Callable[[Any, Any, Any], tuple[Any, Any]]
-"""(x, (parameters, keys, inputs), shared) → (x, outputs), as `jaxpt.models.stack` says."""
+"""(x, (parameters, keys, past), shared) → (x, output), as `jaxpt.models.stack` says."""
 
 
 def stages() -> int:
@@ -37,7 +37,7 @@ def run(
     Args:
       layer: a layer as a function.
       params: of all layers, leaves [layers, …], cut into stages along that axis.
-      own: (random keys, inputs) of all layers, leaves [layers, …].
+      own: (random keys, past) of all layers, leaves [layers, …].
       x: what the first layer sees.
       shared: what all layers see.
       scan: runs the layers of a stage, `jax.lax.scan` with its options.

@@ -1,10 +1,14 @@
 """How a model learns of token positions: absolute ones (learned, sinusoidal), or relative ones (T5, ALiBi, Shaw, RoPE).
 
+All of them take an `offset`: the position of the first query, where those at hand are a part of the row's (decoding
+with a cache). It may be a traced number; keys start at position 0.
+
 Shapes: B batch · L length (queries) · S keys · D embedding width · H heads · K head width · N = L + S distances
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Literal, NamedTuple
 
@@ -17,6 +21,13 @@ from jax.typing import DTypeLike
 from jaxpt.errors import UserError
 from jaxpt.models.layers import Initializer, param
 
+Offset = int | jax.Array
+
+
+def positions_from(length: int, offset: Offset = 0) -> jax.Array:
+    """offset … offset + length − 1: int32 [1, L]."""
+    return offset + jnp.arange(length)[None]
+
 
 class LearnedPositions(nn.Module):
     """A table [rows, D] of absolute positions (BERT, GPT-2)."""
@@ -25,19 +36,21 @@ class LearnedPositions(nn.Module):
     width: int
     embedding_init: Initializer
     dtype: DTypeLike
-    offset: int = 0
+    first_row: int = 0
     """Row of position 0 (RoBERTa, BART: 2)."""
 
     @nn.compact
-    def __call__(self, length: int, positions_BxL: jax.Array | None = None) -> jax.Array:
-        """Embeddings of `positions`, or of 0 … length-1: → [B or 1, L, D]."""
+    def __call__(self, length: int, positions_BxL: jax.Array | None = None, offset: Offset = 0) -> jax.Array:
+        """Embeddings of `positions`, or of offset … offset + length − 1: → [B or 1, L, D]."""
         table = param(self, "table", self.embedding_init, (self.rows, self.width), ("positions", "embed"))
         table = nn.with_logical_constraint(table, ("positions", None))  # whole rows, before they are looked up
-        if positions_BxL is not None:
-            return jnp.take(table, positions_BxL + self.offset, axis=0, mode="clip").astype(self.dtype)
-        if length > self.rows - self.offset:
-            raise UserError(f"a sequence of {length} tokens: the model's table has {self.rows - self.offset} positions")
-        return table[None, self.offset : self.offset + length].astype(self.dtype)
+        if positions_BxL is None and isinstance(offset, int):
+            length, rows = offset + length, self.rows - self.first_row
+            if length > rows:
+                raise UserError(f"a sequence of {length} tokens: the model's table has {rows} positions")
+            return table[None, self.first_row + offset : self.first_row + length].astype(self.dtype)
+        positions_BxL = positions_from(length, offset) if positions_BxL is None else positions_BxL
+        return jnp.take(table, positions_BxL + self.first_row, axis=0, mode="clip").astype(self.dtype)
 
 
 def relative_bucket(
@@ -88,18 +101,22 @@ class RelativeBias(nn.Module):
     max_distance: int = 128
 
     @nn.compact
-    def __call__(self, queries: int, keys: int) -> jax.Array:
+    def __call__(self, queries: int, keys: int, offset: Offset = 0) -> jax.Array:
         """The bias of `queries` × `keys` positions: → float32 [H, L, S]."""
         table = param(self, "table", self.embedding_init, (self.buckets, self.heads), ("buckets", "norm"))
+        bucket = functools.partial(
+            relative_bucket, bidirectional=self.bidirectional, buckets=self.buckets, max_distance=self.max_distance
+        )
+        if not isinstance(offset, int) or offset:  # a few rows of the square of all keys
+            by_distance_NxH = table[bucket(np.arange(1 - keys, keys))]
+            at_LxS = jnp.arange(keys) - positions_from(queries, offset).T + keys - 1
+            return jnp.take(by_distance_NxH, at_LxS, axis=0, mode="clip").transpose(2, 0, 1)
         # The bias is constant along diagonals. Each distance is looked up once, in the order 0 … S-1, -L … -1; a row
         # of this vector repeated and read with a stride of N-1 is the row above shifted by one. Its gradient is a sum
         # along diagonals and no scatter of L·S entries.
         n = queries + keys
         distance_N = (np.arange(n) + queries) % n - queries
-        bucket_N = relative_bucket(
-            distance_N, bidirectional=self.bidirectional, buckets=self.buckets, max_distance=self.max_distance
-        )
-        by_distance_HxN = table[bucket_N].T
+        by_distance_HxN = table[bucket(distance_N)].T
         rows = jnp.tile(by_distance_HxN, (1, queries))[:, : queries * (n - 1)]
         return rows.reshape(self.heads, queries, n - 1)[:, :, :keys]
 
@@ -142,9 +159,9 @@ def alibi_slopes(heads: int) -> np.ndarray:
     return np.array(powers(whole) + powers(2 * whole)[::2][: heads - whole], np.float32)
 
 
-def alibi(heads: int, queries: int, keys: int) -> jax.Array:
+def alibi(heads: int, queries: int, keys: int, offset: Offset = 0) -> jax.Array:
     """ALiBi's bias, −slope · |i − j|: float32 [H, L, S]. Nothing is learned. Paper: https://arxiv.org/abs/2108.12409"""
-    distance_LxS = jnp.abs(jnp.arange(queries)[:, None] - jnp.arange(keys))
+    distance_LxS = jnp.abs(positions_from(queries, offset).T - jnp.arange(keys))
     return -alibi_slopes(heads)[:, None, None] * distance_LxS
 
 
@@ -159,13 +176,13 @@ class ShawPositions(nn.Module):
     embedding_init: Initializer
 
     @nn.compact
-    def __call__(self, q_BxLxHxK: jax.Array, keys: int) -> jax.Array:
+    def __call__(self, q_BxLxHxK: jax.Array, keys: int, offset: Offset = 0) -> jax.Array:
         """What is added to the scores before they are scaled: → float32 [B, H, L, S]."""
         rows, length = 2 * self.reach + 1, q_BxLxHxK.shape[1]
         table = param(self, "table", self.embedding_init, (rows, q_BxLxHxK.shape[-1]), ("buckets", "norm"))
         by_row = jnp.einsum("BLHK,RK->BHLR", q_BxLxHxK, table.astype(q_BxLxHxK.dtype))
-        distance_LxS = np.arange(keys) - np.arange(length)[:, None]
-        row_LxS = np.clip(distance_LxS, -self.reach, self.reach) + self.reach
+        distance_LxS = jnp.arange(keys) - positions_from(length, offset).T
+        row_LxS = jnp.clip(distance_LxS, -self.reach, self.reach) + self.reach
         return jnp.take_along_axis(by_row, row_LxS[None, None], axis=-1).astype(jnp.float32)
 
 

@@ -2,18 +2,15 @@
 
 Shapes: B batch · L length · S memory length · D embedding width · H heads
 
-A block is an `nn.Module` called as `block(x_BxLxD, inputs, shared) -> (x_BxLxD, outputs)`. `inputs` and `outputs` are
-the layer's own (None, or a cache), `shared` is alike for all layers.
-
-What each layer saw is there for the asking: `model.apply(…, mutable=["layers"])`, then `layer_inputs`. Who does not ask
-pays nothing.
+A block is an `nn.Module` called as `block(x_BxLxD, past, shared) -> Output`. `past` (a cache, a memory) and what the
+output has besides hidden states are the layer's own, `shared` is alike for all layers.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import flax
@@ -25,23 +22,24 @@ from jax.extend.core.primitives import dot_general_p
 
 from jaxpt.models import pipeline
 from jaxpt.models.mask import Mask
+from jaxpt.models.output import Output, Past, summed
 
 # Memory first: the projections around attention are kept, scores and the wide feed-forward are computed again.
 SAVED_NAMES = ("query", "key", "value", "context")
+NOTHING = Past()
 
 
 @flax.struct.dataclass
 class Shared:
     """What all layers of a stack are given alike."""
 
-    mask: Mask
+    mask: Mask | None = None
     bias_HxLxS: jax.Array | None = None
     memory_BxSxD: jax.Array | None = None
     """What cross-attention looks at."""
     memory_mask: Mask | None = None
     positional: Any = None
     """What the architecture's positions give every layer: rotations, relative embeddings."""
-    deterministic: bool = flax.struct.field(pytree_node=False, default=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,16 +57,19 @@ class _Pattern(nn.Module):
     """One repetition of a segment: its blocks one after the other."""
 
     blocks: tuple[Callable[..., nn.Module], ...]
+    layers: bool
+    """Give what each block saw."""
 
     @nn.compact
-    def __call__(self, x_BxLxD: jax.Array, inputs: Any, shared: Shared) -> tuple[jax.Array, Any]:
-        inputs = (None,) * len(self.blocks) if inputs is None else inputs
-        outputs = []
-        for index, (make, given) in enumerate(zip(self.blocks, inputs, strict=True)):
-            self.sow("layers", f"input_{index}", x_BxLxD, init_fn=lambda: None, reduce_fn=lambda _, x: x)
-            x_BxLxD, output = make(name=f"block_{index}")(x_BxLxD, given, shared)
-            outputs.append(output)
-        return x_BxLxD, tuple(outputs)
+    def __call__(self, x_BxLxD: jax.Array, past: Past, shared: Shared) -> tuple[jax.Array, Output]:
+        seen, outputs = [], []
+        for index, make in enumerate(self.blocks):
+            seen.append(x_BxLxD)
+            outputs.append(make(name=f"block_{index}")(x_BxLxD, _part(past, index), shared))
+            x_BxLxD = outputs[-1].hidden
+        cache, memory = tuple(x.cache for x in outputs), tuple(x.memory for x in outputs)
+        layers = tuple(seen) if self.layers else None
+        return x_BxLxD, Output(None, layers, cache, memory, summed(*(x.aux for x in outputs)))
 
 
 class Stack(nn.Module):
@@ -86,29 +87,34 @@ class Stack(nn.Module):
     unroll: int = 1
 
     @nn.compact
-    def __call__(
-        self, x_BxLxD: jax.Array, shared: Shared, inputs: tuple[Any, ...] | None = None
-    ) -> tuple[jax.Array, tuple[Any, ...]]:
+    def __call__(self, x_BxLxD: jax.Array, shared: Shared, past: Past = NOTHING, *, layers: bool = False) -> Output:
         """Runs all layers.
 
         Args:
           x_BxLxD: what the first layer sees.
           shared: what all layers see.
-          inputs: for each segment a tuple with each block's own inputs, leaves with a leading layers axis.
+          past: cache and memory, of each a tuple for each segment with each block's own, leaves [layers, …].
+          layers: give the hidden states of all layers.
 
         Returns:
-          (x [B, L, D], each block's own outputs in the structure of `inputs`).
+          The last layer's hidden states, each layer's own cache and memory in the structure of `past` (None where no
+          layer has any), and the layers' `aux` summed up.
         """
-        outputs = []
+        seen, outputs = [], []
         for index, segment in enumerate(self.segments):
             run = self._init if self.is_initializing() else self._apply
-            given = None if inputs is None else inputs[index]
-            x_BxLxD, output = run(segment, f"segment_{index}", x_BxLxD, given, shared)
+            pattern = {"blocks": segment.blocks, "layers": layers, "name": f"segment_{index}"}
+            x_BxLxD, output = run(segment, pattern, x_BxLxD, _part(past, index), shared)
             outputs.append(output)
-        return x_BxLxD, tuple(outputs)
+            if layers:
+                seen.append(jax.tree.map(_in_order, *output.layers))
+        every = jax.tree.map(lambda *x: jnp.concatenate([*x[:-1], x[-1][None]]), *seen, x_BxLxD) if layers else None
+        cache, memory = (_or_none(tuple(x)) for x in zip(*((x.cache, x.memory) for x in outputs)))
+        aux = summed(*({name: x.sum(0) for name, x in output.aux.items()} for output in outputs))
+        return Output(x_BxLxD, every, cache, memory, aux)
 
     @nn.nowrap
-    def _init(self, segment: Segment, name: str, x_BxLxD: jax.Array, inputs: Any, shared: Shared) -> tuple[Any, Any]:
+    def _init(self, segment: Segment, pattern: Any, x_BxLxD: jax.Array, past: Past, shared: Shared) -> Any:
         """Makes the segment's parameters on the way."""
         scanned = nn.scan(
             _Pattern,
@@ -119,52 +125,42 @@ class Stack(nn.Module):
             length=segment.repeats,
             metadata_params={nn.PARTITION_NAME: "layers"},
         )
-        return scanned(segment.blocks, name=name)(x_BxLxD, inputs, shared)
+        return scanned(**pattern)(x_BxLxD, past, shared)
 
     @nn.nowrap
-    def _apply(self, segment: Segment, name: str, x_BxLxD: jax.Array, inputs: Any, shared: Shared) -> tuple[Any, Any]:
+    def _apply(self, segment: Segment, pattern: Any, x_BxLxD: jax.Array, past: Past, shared: Shared) -> Any:
         """As a function of the parameters: `nn.scan` would trace a layer twice, and knows of no stages."""
-        pattern, params = _Pattern(segment.blocks, parent=None, name=name), self.variables["params"][name]
-        rngs = {} if shared.deterministic else self.scope.rngs
+        one, name, rngs = _Pattern(**pattern, parent=None), pattern["name"], self.scope.rngs
+        params = self.variables["params"][name]
         keys = {purpose: jax.random.split(rng.rng, segment.repeats) for purpose, rng in rngs.items()}
-        asked = ["layers"] if self.is_mutable_collection("layers") else []
 
-        def layer(x_BxLxD: jax.Array, own: Any, shared: Shared) -> tuple[jax.Array, Any]:
-            of_layer, keys, given = own
+        def layer(x_BxLxD: jax.Array, own: Any, shared: Shared) -> tuple[jax.Array, Output]:
+            of_layer, keys, past = own
             variables = {"params": params if segment.shared else of_layer}
             lazy = {purpose: LazyRng(keys[purpose], (*rng.suffix, name)) for purpose, rng in rngs.items()}
-            (x_BxLxD, output), sown = pattern.apply(variables, x_BxLxD, given, shared, rngs=lazy, mutable=asked)
-            return x_BxLxD, (output, sown)
+            return one.apply(variables, x_BxLxD, past, shared, rngs=lazy)
 
         if self.remat != "none":
             layer = jax.checkpoint(layer, policy=_kept(self.remat), prevent_cse=False)  # needed by no scan's body
         scan = functools.partial(jax.lax.scan, unroll=min(self.unroll, segment.repeats))
         if segment.shared or pipeline.stages() == 1:
-            own = None if segment.shared else params, keys, inputs
-            found = scan(lambda x, own: layer(x, own, shared), x_BxLxD, own, segment.repeats)
-        else:
-            found = pipeline.run(layer, params, (keys, inputs), x_BxLxD, shared, scan)
-        x_BxLxD, (output, sown) = found
-        for collection, found in sown.items():
-            self.put_variable(collection, name, found)
-        return x_BxLxD, output
+            own = None if segment.shared else params, keys, past
+            return scan(lambda x, own: layer(x, own, shared), x_BxLxD, own, segment.repeats)
+        return pipeline.run(layer, params, (keys, past), x_BxLxD, shared, scan)
 
 
-def layer_inputs(sown: Mapping[str, Any]) -> Any:
-    """What each layer of one stack saw: the embeddings, then every layer's output but the last one's.
+def _part(past: Past, index: int) -> Past:
+    """What one segment, or one block, is given."""
+    return Past(*(None if x is None else x[index] for x in (past.cache, past.memory)))
 
-    Args:
-      sown: the stack's part of the "layers" collection, {"segment_0": {"input_0": [repeats, B, L, D], …}, …}.
 
-    Returns:
-      [layers, B, L, D], or a tree of such where a block's input is one.
-    """
+def _or_none(tree: Any) -> Any:
+    return tree if jax.tree.leaves(tree) else None
 
-    def pattern(inputs: Mapping[str, Any]) -> Any:
-        blocks = [inputs[f"input_{i}"] for i in range(len(inputs))]
-        return jax.tree.map(lambda *x: jnp.stack(x, axis=1).reshape(-1, *x[0].shape[1:]), *blocks)
 
-    return jax.tree.map(lambda *x: jnp.concatenate(x), *(pattern(sown[f"segment_{i}"]) for i in range(len(sown))))
+def _in_order(*blocks: jax.Array) -> jax.Array:
+    """What the blocks of a pattern saw, each [repeats, …], in the order in which they ran: [repeats · blocks, …]."""
+    return jnp.stack(blocks, axis=1).reshape(-1, *blocks[0].shape[1:])
 
 
 def _kept(policy: str) -> Callable[..., Any] | None:

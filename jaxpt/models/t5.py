@@ -9,7 +9,7 @@ Shapes: B batch · S encoder length · T decoder length · D embedding width · 
 from __future__ import annotations
 
 import functools
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 import flax.linen as nn
 import jax
@@ -19,8 +19,9 @@ from jaxpt.config import Fraction, ModelConfig, PositiveFloat, PositiveInt
 from jaxpt.models.attention import Attention
 from jaxpt.models.base import compute_dtype
 from jaxpt.models.heads import LanguageModel, UntiedHead
-from jaxpt.models.layers import Activation, Embed, FeedForward, RMSNorm, constrain
+from jaxpt.models.layers import Activation, Dropout, Embed, FeedForward, RMSNorm, constrain
 from jaxpt.models.mask import Mask
+from jaxpt.models.output import Output, Past, Projection
 from jaxpt.models.positions import RelativeBias
 from jaxpt.models.stack import Segment, Shared, Stack
 
@@ -91,9 +92,9 @@ class Block(nn.Module):
     config: T5Config
 
     @nn.compact
-    def __call__(self, x_BxLxD: jax.Array, inputs: Any, shared: Shared) -> tuple[jax.Array, None]:
-        c, dtype, deterministic = self.config, compute_dtype(self.config), shared.deterministic
-        drop = nn.Dropout(c.dropout)
+    def __call__(self, x_BxLxD: jax.Array, past: Past, shared: Shared) -> Output:
+        c, dtype = self.config, compute_dtype(self.config)
+        drop = Dropout(c.dropout)
 
         def norm(name: str, x: jax.Array) -> jax.Array:
             return RMSNorm(c.epsilon, dtype, name=f"{name}_norm")(x)
@@ -124,19 +125,17 @@ class Block(nn.Module):
             bias_HxLxL = position_bias(c, bidirectional=shared.memory_BxSxD is None, name="position_bias")(
                 length, length
             )
-        y = attention(name="attention")(
-            norm("attention", x_BxLxD), shared.mask, bias_HxLxS=bias_HxLxL, deterministic=deterministic
-        )
-        x_BxLxD += drop(y, deterministic=deterministic)
+        y = attention(name="attention")(norm("attention", x_BxLxD), shared.mask, bias_HxLxS=bias_HxLxL)
+        x_BxLxD += drop(y)
         if shared.memory_BxSxD is not None:
             y = attention(name="cross_attention")(
                 norm("cross_attention", x_BxLxD), shared.memory_mask,
-                memory_BxSxD=shared.memory_BxSxD, deterministic=deterministic,
+                memory_BxSxD=shared.memory_BxSxD,
             )  # fmt: skip
-            x_BxLxD += drop(y, deterministic=deterministic)
-        y = feed_forward(norm("feed_forward", x_BxLxD), deterministic=deterministic)
-        x_BxLxD += drop(y, deterministic=deterministic)
-        return constrain(x_BxLxD, "act_embed"), None
+            x_BxLxD += drop(y)
+        y = feed_forward(norm("feed_forward", x_BxLxD))
+        x_BxLxD += drop(y)
+        return Output(constrain(x_BxLxD, "act_embed"))
 
 
 def position_bias(config: T5Config, bidirectional: bool, name: str | None = None) -> RelativeBias:
@@ -152,9 +151,10 @@ class T5Scores(LanguageModel):
 
     config: T5Config
 
-    def logits(self, x: jax.Array, padded: bool = False) -> jax.Array:
-        """As `LanguageModel.logits`."""
-        return super().logits(x * self.config.embed_dim**-0.5 if self.config.scaled else x, padded)
+    def output_projection(self) -> Projection:
+        """As `LanguageModel.output_projection`, scaled."""
+        projection = super().output_projection()
+        return projection.replace(scale=self.config.embed_dim**-0.5) if self.config.scaled else projection
 
 
 class T5(T5Scores):
@@ -172,8 +172,8 @@ class T5(T5Scores):
         decoder = Stack((Segment(block, c.decoder_layers or c.layers),), c.remat, c.unroll)
         self.decoder = self.encoder if c.share_layers else decoder
         self.encoder_norm, self.decoder_norm = RMSNorm(c.epsilon, dtype), RMSNorm(c.epsilon, dtype)
-        self.drop = nn.Dropout(c.dropout)
-        self.head = None if c.tie_embeddings else UntiedHead(c.vocab_size, INIT, dtype)
+        self.drop = Dropout(c.dropout)
+        self.head = None if c.tie_embeddings else UntiedHead(c.vocab_size, c.embed_dim, INIT, dtype)
 
     def encode(
         self,
@@ -181,25 +181,25 @@ class T5(T5Scores):
         *,
         segment_ids: jax.Array | None = None,
         positions: jax.Array | None = None,
-        deterministic: bool = True,
-    ) -> jax.Array:
+        layers: bool = False,
+    ) -> Output:
         """Hidden states of the encoder, after its final norm.
 
         Args:
           tokens_BxS: token ids.
           segment_ids: [B, S], 0 on padding, counting from 1 over packed sequences; one segment by default.
           positions: not needed: distances inside a segment are those inside the row.
-          deterministic: no dropout.
+          layers: give the hidden states of all layers too.
 
         Returns:
-          [B, S, D] in the compute dtype.
+          Hidden states [B, S, D] in the compute dtype.
         """
         length = tokens_BxS.shape[1]
         bias_HxSxS = self.encoder_bias(length, length) if self.encoder_bias else None
-        x_BxSxD = self.drop(self.token_embed(tokens_BxS), deterministic=deterministic)
-        shared = Shared(Mask(segment_ids, segment_ids), bias_HxSxS, deterministic=deterministic)
-        x_BxSxD, _ = self.encoder(x_BxSxD, shared)
-        return self.drop(self.encoder_norm(x_BxSxD), deterministic=deterministic)
+        x_BxSxD = self.drop(self.token_embed(tokens_BxS))
+        shared = Shared(Mask(segment_ids, segment_ids), bias_HxSxS)
+        output = self.encoder(x_BxSxD, shared, layers=layers)
+        return output.ending(self.drop(self.encoder_norm(output.hidden)))
 
     def decode(
         self,
@@ -209,32 +209,32 @@ class T5(T5Scores):
         segment_ids: jax.Array | None = None,
         positions: jax.Array | None = None,
         encoder_segment_ids: jax.Array | None = None,
-        deterministic: bool = True,
-    ) -> jax.Array:
+        layers: bool = False,
+    ) -> Output:
         """Hidden states of the decoder, after its final norm; each position sees itself, those before, and `encoded`.
 
         Args:
           tokens_BxT: token ids, the targets shifted right by one.
-          encoded_BxSxD: what `encode` gave.
+          encoded_BxSxD: the hidden states that `encode` gave.
           segment_ids: [B, T], 0 on padding, counting from 1 over packed sequences; one segment by default.
           positions: not needed: distances inside a segment are those inside the row.
           encoder_segment_ids: [B, S], the encoder's; a token sees the encoder's tokens of its own segment.
-          deterministic: no dropout.
+          layers: give the hidden states of all layers too.
 
         Returns:
-          [B, T, D] in the compute dtype.
+          Hidden states [B, T, D] in the compute dtype.
         """
         length = tokens_BxT.shape[1]
-        x_BxTxD = self.drop(self.token_embed(tokens_BxT), deterministic=deterministic)
+        x_BxTxD = self.drop(self.token_embed(tokens_BxT))
         bias_HxTxT = self.decoder_bias(length, length) if self.decoder_bias else None
         shared = Shared(
             Mask(segment_ids, segment_ids, causal=True), bias_HxTxT,
-            memory_BxSxD=encoded_BxSxD, memory_mask=Mask(segment_ids, encoder_segment_ids), deterministic=deterministic,
+            memory_BxSxD=encoded_BxSxD, memory_mask=Mask(segment_ids, encoder_segment_ids),
         )  # fmt: skip
-        x_BxTxD, _ = self.decoder(x_BxTxD, shared)
-        return self.drop(self.decoder_norm(x_BxTxD), deterministic=deterministic)
+        output = self.decoder(x_BxTxD, shared, layers=layers)
+        return output.ending(self.drop(self.decoder_norm(output.hidden)))
 
     def __call__(self, tokens_BxS: jax.Array, decoder_tokens_BxT: jax.Array | None = None) -> jax.Array:
         """Next-token scores [B, T, V], by default with the same tokens on both sides: touches every parameter."""
         targets = tokens_BxS if decoder_tokens_BxT is None else decoder_tokens_BxT
-        return self.logits(self.decode(targets, self.encode(tokens_BxS)))
+        return self.logits(self.decode(targets, self.encode(tokens_BxS).hidden).hidden)

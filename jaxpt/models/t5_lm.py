@@ -15,8 +15,9 @@ import jax
 
 from jaxpt.models.base import compute_dtype
 from jaxpt.models.heads import UntiedHead
-from jaxpt.models.layers import Embed, RMSNorm
+from jaxpt.models.layers import Dropout, Embed, RMSNorm
 from jaxpt.models.mask import Mask
+from jaxpt.models.output import Output
 from jaxpt.models.stack import Segment, Shared, Stack
 from jaxpt.models.t5 import INIT, Block, T5Config, T5Scores, position_bias
 
@@ -48,8 +49,8 @@ class T5LM(T5Scores):
         self.decoder_bias = position_bias(c, bidirectional=True)
         self.decoder = Stack((Segment((functools.partial(Block, c),), c.layers),), c.remat, c.unroll)
         self.decoder_norm = RMSNorm(c.epsilon, dtype)
-        self.drop = nn.Dropout(c.dropout)
-        self.head = None if c.tie_embeddings else UntiedHead(c.vocab_size, INIT, dtype)
+        self.drop = Dropout(c.dropout)
+        self.head = None if c.tie_embeddings else UntiedHead(c.vocab_size, c.embed_dim, INIT, dtype)
 
     def decode(
         self,
@@ -58,8 +59,8 @@ class T5LM(T5Scores):
         segment_ids: jax.Array | None = None,
         positions: jax.Array | None = None,
         prefix: jax.Array | None = None,
-        deterministic: bool = True,
-    ) -> jax.Array:
+        layers: bool = False,
+    ) -> Output:
         """Hidden states after the final norm; each position sees itself, those before it, and the prefix.
 
         Args:
@@ -67,17 +68,17 @@ class T5LM(T5Scores):
           segment_ids: [B, L], 0 on padding, counting from 1 over packed sequences; one segment by default.
           positions: not needed: distances inside a segment are those inside the row.
           prefix: bool [B, L], True at tokens that all of their segment may see; none by default.
-          deterministic: no dropout.
+          layers: give the hidden states of all layers too.
 
         Returns:
-          [B, L, D] in the compute dtype.
+          Hidden states [B, L, D] in the compute dtype.
         """
         length = tokens_BxL.shape[1]
         mask = Mask(segment_ids, segment_ids, prefix_BxS=prefix, causal=True)
-        shared = Shared(mask, self.decoder_bias(length, length), deterministic=deterministic)
-        x_BxLxD, _ = self.decoder(self.drop(self.token_embed(tokens_BxL), deterministic=deterministic), shared)
-        return self.drop(self.decoder_norm(x_BxLxD), deterministic=deterministic)
+        shared = Shared(mask, self.decoder_bias(length, length))
+        output = self.decoder(self.drop(self.token_embed(tokens_BxL)), shared, layers=layers)
+        return output.ending(self.drop(self.decoder_norm(output.hidden)))
 
     def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
         """Next-token scores [B, L, V]: touches every parameter."""
-        return self.logits(self.decode(tokens_BxL))
+        return self.logits(self.decode(tokens_BxL).hidden)

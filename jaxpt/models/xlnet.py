@@ -22,9 +22,10 @@ from pydantic import model_validator
 from jaxpt.config import Fraction, ModelConfig, PositiveFloat, PositiveInt
 from jaxpt.models.attention import attend
 from jaxpt.models.base import check_heads, compute_dtype
-from jaxpt.models.heads import finish_logits
-from jaxpt.models.layers import Activation, Dense, Embed, FeedForward, LayerNorm, constrain, param, stored_rows
+from jaxpt.models.heads import LanguageModel
+from jaxpt.models.layers import Activation, Dense, Dropout, Embed, FeedForward, LayerNorm, constrain, param, stored_rows
 from jaxpt.models.mask import Mask
+from jaxpt.models.output import Output, Past, Projection
 from jaxpt.models.stack import Segment, Shared, Stack
 
 INIT = nn.initializers.normal(0.02)
@@ -130,7 +131,7 @@ class RelativeAttention(nn.Module):
         types = param(self, "types", INIT, (2, heads * width), ("classes", "heads")).astype(dtype)
         types_2xHxK = types.reshape(2, heads, width)
         output = Dense(c.embed_dim, ("heads", "embed"), INIT, dtype, use_bias=False, name="output")
-        dropping = c.dropout > 0 and not shared.deterministic
+        dropping = c.dropout > 0 and self.has_rng("dropout")
 
         def run(x_BxLxD: jax.Array, mask: Mask, targets: jax.Array | None) -> jax.Array:
             q = query(x_BxLxD)
@@ -161,36 +162,37 @@ class RelativeAttention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and feed-forward, each x ← LN(x + f(x)), on both streams; returns the layer's next memory."""
+    """Attention and feed-forward, each x ← LN(x + f(x)), on both streams; gives the layer's next memory."""
 
     config: XLNetConfig
 
     @nn.compact
-    def __call__(self, x: Streams, inputs: Any, shared: Shared) -> tuple[Streams, jax.Array]:
-        c, dtype, deterministic = self.config, compute_dtype(self.config), shared.deterministic
+    def __call__(self, x: Streams, past: Past, shared: Shared) -> Output:
+        c, dtype = self.config, compute_dtype(self.config)
         attention_norm = LayerNorm(c.epsilon, dtype, name="attention_norm")
         feed_forward_norm = LayerNorm(c.epsilon, dtype, name="feed_forward_norm")
         feed_forward = FeedForward(
             c.mlp_dim, c.activation, INIT, INIT, dtype, dropout=c.dropout, name="feed_forward"
         )  # fmt: skip
-        drop = functools.partial(nn.Dropout(c.dropout), deterministic=deterministic)
+        drop = Dropout(c.dropout)
 
         kept = x.content_BxLxD[:, : c.reuse_length]
-        kept = kept if inputs is None else jnp.concatenate([inputs.astype(kept.dtype), kept], axis=1)
+        kept = kept if past.memory is None else jnp.concatenate([past.memory.astype(kept.dtype), kept], axis=1)
         kept = kept if c.memory_length is None else kept[:, -c.memory_length :]
 
-        attended = RelativeAttention(c, name="attention")(x, inputs, shared)
+        attended = RelativeAttention(c, name="attention")(x, past.memory, shared)
 
         def rest(x_BxLxD: jax.Array, y_BxLxD: jax.Array) -> jax.Array:
             x_BxLxD = attention_norm(x_BxLxD + drop(y_BxLxD))
-            y_BxLxD = drop(feed_forward(x_BxLxD, deterministic=deterministic))
+            y_BxLxD = drop(feed_forward(x_BxLxD))
             return constrain(feed_forward_norm(x_BxLxD + y_BxLxD), "act_embed")
 
         query = None if x.query_BxPxD is None else rest(x.query_BxPxD, attended.query_BxPxD)
-        return Streams(rest(x.content_BxLxD, attended.content_BxLxD), query), jax.lax.stop_gradient(kept)
+        content = rest(x.content_BxLxD, attended.content_BxLxD)
+        return Output(Streams(content, query), memory=jax.lax.stop_gradient(kept))
 
 
-class XLNet(nn.Module):
+class XLNet(LanguageModel):
     """XLNet, its output projection tied to the token embeddings."""
 
     config: XLNetConfig
@@ -200,7 +202,7 @@ class XLNet(nn.Module):
         self.token_embed = Embed(c.vocab_size, c.embed_dim, INIT, dtype)
         self.query_embed = param(self, "query_embed", INIT, (c.embed_dim,), ("norm",))
         self.encoder = Stack((Segment((functools.partial(Block, c),), c.layers),), c.remat, c.unroll)
-        self.drop = nn.Dropout(c.dropout)
+        self.drop = Dropout(c.dropout)
         self.vocab_bias = param(self, "vocab_bias", nn.initializers.zeros, (stored_rows(c.vocab_size),), ("vocab",))
 
     def streams(
@@ -212,8 +214,8 @@ class XLNet(nn.Module):
         ranks: jax.Array | None = None,
         targets: jax.Array | None = None,
         memory: Any = None,
-        deterministic: bool = True,
-    ) -> tuple[jax.Array, jax.Array | None, Any]:
+        layers: bool = False,
+    ) -> Output:
         """Both streams and the memory for the next sequence.
 
         Args:
@@ -223,11 +225,11 @@ class XLNet(nn.Module):
           ranks: [B, L], place of each token in the order of prediction; −1 for tokens that are context to all. A token
             sees those of a rank up to its own. By default all see all.
           targets: [B, P] positions to predict, which see lower ranks alone; None: no query stream.
-          memory: what this method gave for the sequence before.
-          deterministic: no dropout.
+          memory: what this method gave as `memory` for the sequence before.
+          layers: give the hidden states of all layers too.
 
         Returns:
-          (content [B, L, D], query [B, P, D] or None, memory).
+          Hidden states as `Streams` (content [B, L, D], query [B, P, D] or None), and memory.
         """
         c, dtype, (B, L) = self.config, compute_dtype(self.config), tokens_BxL.shape
         M = 0 if memory is None else jax.tree.leaves(memory)[0].shape[2]
@@ -249,16 +251,15 @@ class XLNet(nn.Module):
                 at_targets(segment_ids), key_segments, query_ranks_BxL=at_targets(ranks), key_ranks_BxS=key_ranks
             )
             query_BxPxD = jnp.broadcast_to(self.query_embed.astype(dtype), (*targets.shape, c.embed_dim))
-            query_BxPxD = self.drop(query_BxPxD, deterministic=deterministic)
+            query_BxPxD = self.drop(query_BxPxD)
         differ = None if token_types is None else token_types[:, :, None] != before(token_types, 0)[:, None, :]
-        distances = self.drop(
-            jnp.asarray(sinusoids(L, M + L, c.embed_dim, c.clamp), dtype), deterministic=deterministic
-        )
-        content = self.drop(self.token_embed(tokens_BxL), deterministic=deterministic)
-        shared = Shared(mask, positional=Relative(distances, differ, targets, query_mask), deterministic=deterministic)
-        x, memory = self.encoder(Streams(content, query_BxPxD), shared, memory)
-        query_BxPxD = None if targets is None else self.drop(x.query_BxPxD, deterministic=deterministic)
-        return self.drop(x.content_BxLxD, deterministic=deterministic), query_BxPxD, memory
+        distances = self.drop(jnp.asarray(sinusoids(L, M + L, c.embed_dim, c.clamp), dtype))
+        content = self.drop(self.token_embed(tokens_BxL))
+        shared = Shared(mask, positional=Relative(distances, differ, targets, query_mask))
+        output = self.encoder(Streams(content, query_BxPxD), shared, Past(memory=memory), layers=layers)
+        x: Streams = output.hidden
+        query_BxPxD = None if targets is None else self.drop(x.query_BxPxD)
+        return output.ending(Streams(self.drop(x.content_BxLxD), query_BxPxD))
 
     def encode(
         self,
@@ -267,8 +268,8 @@ class XLNet(nn.Module):
         token_types: jax.Array | None = None,
         segment_ids: jax.Array | None = None,
         positions: jax.Array | None = None,
-        deterministic: bool = True,
-    ) -> jax.Array:
+        layers: bool = False,
+    ) -> Output:
         """Hidden states of the content stream, each token seeing all others.
 
         Args:
@@ -276,29 +277,21 @@ class XLNet(nn.Module):
           token_types: [B, L]; only whether two tokens are of the same type matters.
           segment_ids: [B, L], 0 on padding, counting from 1 over packed sequences; one segment by default.
           positions: not needed: distances inside a segment are those inside the row.
-          deterministic: no dropout.
+          layers: give the hidden states of all layers too.
 
         Returns:
-          [B, L, D] in the compute dtype.
+          Hidden states [B, L, D] in the compute dtype.
         """
-        return self.streams(
-            tokens_BxL, token_types=token_types, segment_ids=segment_ids, deterministic=deterministic
-        )[0]  # fmt: skip
+        output = self.streams(tokens_BxL, token_types=token_types, segment_ids=segment_ids, layers=layers)
+        every = None if output.layers is None else output.layers.content_BxLxD
+        return output.replace(hidden=output.hidden.content_BxLxD, layers=every)
 
-    def logits(self, x: jax.Array, padded: bool = False) -> jax.Array:
-        """Scores of the vocabulary.
-
-        Args:
-          x: hidden states [..., D] of either stream.
-          padded: keep the columns that exist in storage alone, as a large negative number.
-
-        Returns:
-          float32 [..., V], or [..., Vp] if `padded`.
-        """
-        return finish_logits(self.token_embed.project(x) + self.vocab_bias, self.config.vocab_size, padded)
+    def output_projection(self) -> Projection:
+        """The token embeddings, with a bias; for hidden states of either stream."""
+        return super().output_projection().replace(bias=self.vocab_bias)
 
     def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
         """Scores [B, L, V] of the tokens, predicted from left to right: touches every parameter."""
         order = jnp.broadcast_to(jnp.arange(tokens_BxL.shape[1]), tokens_BxL.shape)
-        _, query_BxLxD, _ = self.streams(tokens_BxL, token_types=order, ranks=order, targets=order)
-        return self.logits(query_BxLxD)
+        streams = self.streams(tokens_BxL, token_types=order, ranks=order, targets=order).hidden
+        return self.logits(streams.query_BxPxD)

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     import jax
     import numpy as np
 
+    from jaxpt.models.base import Bound
+    from jaxpt.models.output import Output
+
     Batch = dict[str, jax.Array]
     Metrics = dict[str, tuple[jax.Array, jax.Array]]
 
@@ -237,41 +240,32 @@ class Objective(ObjectiveConfig):
         """Σ of the weights of each loss part, a function of the batch alone: known before any microbatch runs."""
         raise NotImplementedError
 
-    def loss(
-        self, model: nn.Module, params: Any, batch: Batch, rngs: dict[str, jax.Array] | None = None
-    ) -> tuple[dict[str, jax.Array], Metrics]:
+    def loss(self, model: Bound, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
         """Σ over the (micro)batch of each loss part and of each metric.
 
         Args:
-          model: a module of `jaxpt.models`.
-          params: its parameters.
+          model: a module of `jaxpt.models` bound to parameters and random keys (`jaxpt.models.base.bind`); without
+            keys there is no dropout (evaluation).
           batch: the features that `features` names, and in evaluation `probe_weights`.
-          rngs: random keys by purpose ("dropout", …); None switches dropout off (evaluation).
 
         An objective with frozen models is given them as well: `frozen={name: (module, parameters)}`.
 
         Returns:
           ({part: Σ weighted loss}, {metric: (Σ weighted value, Σ weight)}). The trainer divides each part by its
-          `weights` over the whole global batch. An objective that carries has a parameter `carry`, and where that is
-          given returns the next one as well; no gradient passes through it.
+          `weights` over the whole global batch. A part that `coefficients` does not know is the model's own
+          (`Output.aux`): it counts as it is and is divided by `tokens`. An objective that carries has a parameter
+          `carry`, and where that is given returns the next one as well; no gradient passes through it.
         """
-        return self.sums(model, params, self.hidden(model, params, batch, rngs), batch, rngs)
+        output = self.output(model, batch)
+        sums, metrics = self.sums(model, output.hidden, batch)
+        return {**sums, **output.aux}, metrics
 
-    def hidden(
-        self, model: nn.Module, params: Any, batch: Batch, rngs: dict[str, jax.Array] | None = None
-    ) -> jax.Array:
-        """The hidden states that `sums` takes, [batch, length, width]; the model's `logits` predict from them."""
+    def output(self, model: Bound, batch: Batch) -> Output:
+        """What the model gives for a batch; `sums` takes its hidden states, from which the model's `logits` predict."""
         raise NotImplementedError
 
-    def sums(
-        self,
-        model: nn.Module,
-        params: Any,
-        hidden: jax.Array,
-        batch: Batch,
-        rngs: dict[str, jax.Array] | None = None,
-    ) -> tuple[dict[str, jax.Array], Metrics]:
-        """`loss` of the hidden states that `hidden` gave."""
+    def sums(self, model: Bound, hidden: jax.Array, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
+        """`loss` of the hidden states that `output` gave."""
         raise NotImplementedError
 
 
@@ -284,19 +278,12 @@ class DecoderLoss(Objective):
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         return {self.kind: batch["decoder_loss_weights"].sum()}
 
-    def sums(
-        self,
-        model: nn.Module,
-        params: Any,
-        hidden: jax.Array,
-        batch: Batch,
-        rngs: dict[str, jax.Array] | None = None,
-    ) -> tuple[dict[str, jax.Array], Metrics]:
+    def sums(self, model: Bound, hidden: jax.Array, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
         from jaxpt.losses import token_loss
 
         total, metrics = token_loss(
-            lambda x: apply(model, params, "logits", x, padded=True),
-            hidden,
+            model.lm_states(hidden),
+            model.output_projection(),
             batch["decoder_target_tokens"],
             batch["decoder_loss_weights"],
             probe_weights=batch.get("probe_weights"),
@@ -307,13 +294,7 @@ class DecoderLoss(Objective):
 
 
 def carried_loss(
-    objective: Objective,
-    model: nn.Module,
-    params: Any,
-    batch: Batch,
-    rngs: dict[str, jax.Array] | None,
-    carry: Any,
-    **options: Any,
+    objective: Objective, model: Bound, batch: Batch, carry: Any, **options: Any
 ) -> tuple[dict[str, jax.Array], Metrics, Any]:
     """`Objective.loss` with what is carried from batch to batch, None of objectives that carry nothing.
 
@@ -321,26 +302,11 @@ def carried_loss(
       (sums, metrics, the next carry).
     """
     if carry is None:
-        return *objective.loss(model, params, batch, rngs, **options), None
-    return objective.loss(model, params, batch, rngs, carry=carry, **options)  # type: ignore[call-arg, return-value]
+        return *objective.loss(model, batch, **options), None
+    return objective.loss(model, batch, carry=carry, **options)  # type: ignore[call-arg, return-value]
 
 
-def apply(
-    model: nn.Module, params: Any, method: str, *args: Any, rngs: dict[str, jax.Array] | None = None, **kwargs: Any
-) -> Any:
-    """Calls a model's method, with dropout where random keys are given.
-
-    Args:
-      model: a module of `jaxpt.models`.
-      params: its parameters.
-      method: "encode", "decode", "logits", "next_sentence", …
-      *args: arrays.
-      rngs: random keys by purpose, or None for no dropout.
-      **kwargs: further arguments of the method.
-
-    Returns:
-      What the method returns.
-    """
-    if not method.endswith("logits"):
-        kwargs["deterministic"] = not rngs
-    return model.apply({"params": params}, *args, **kwargs, rngs=rngs or {}, method=method)
+def tokens(batch: Batch) -> jax.Array | int:
+    """Tokens of a batch, on all sides, that are no padding: what the sums of a model's own are divided by."""
+    sides = ("encoder_segment_ids", "decoder_segment_ids")
+    return sum((batch[name] > 0).sum() for name in sides if name in batch)

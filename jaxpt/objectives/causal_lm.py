@@ -11,17 +11,17 @@ token but the first is a target exactly once. Paper (GPT-2): https://openai.com/
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from jaxpt.config import ModelConfig
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Call, DecoderLoss, Pipeline, Vocabulary
 
 if TYPE_CHECKING:
-    import flax.linen as nn
-    import jax
     import numpy as np
 
+    from jaxpt.models.base import Bound
+    from jaxpt.models.output import Output
     from jaxpt.objectives.base import Batch
 
 
@@ -39,21 +39,13 @@ class DecoderLM(DecoderLoss):
     def probe(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
         return batch["decoder_loss_weights"]
 
-    def hidden(
-        self, model: nn.Module, params: Any, batch: Batch, rngs: dict[str, jax.Array] | None = None
-    ) -> jax.Array:
-        from jaxpt.objectives.base import apply
-
+    def output(self, model: Bound, batch: Batch) -> Output:
         prefix = {"prefix": batch["decoder_prefix"] > 0} if "decoder_prefix" in batch else {}
-        return apply(
-            model,
-            params,
-            "decode",
+        return model.decode(
             batch["decoder_input_tokens"],
             segment_ids=batch["decoder_segment_ids"],
             positions=batch["decoder_positions"],
             **prefix,
-            rngs=rngs,
         )
 
 

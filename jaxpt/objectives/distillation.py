@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import jax
     import numpy as np
 
+    from jaxpt.models.base import Bound
     from jaxpt.objectives.base import Batch, Metrics
 
 Coefficient = Annotated[float, Field(ge=0)]
@@ -147,35 +148,28 @@ class Distillation(Objective):
         return sums | ({"cosine": self._real(batch).sum()} if self.cosine_weight else {})
 
     def loss(
-        self,
-        model: nn.Module,
-        params: Any,
-        batch: Batch,
-        rngs: dict[str, jax.Array] | None = None,
-        *,
-        frozen: Mapping[str, tuple[nn.Module, Any]],
+        self, model: Bound, batch: Batch, *, frozen: Mapping[str, tuple[nn.Module, Any]]
     ) -> tuple[dict[str, jax.Array], Metrics]:
         import jax
 
         from jaxpt.losses import cosine_distance, divergence
-        from jaxpt.objectives.base import apply
+        from jaxpt.models.base import bind
 
-        teacher, teacher_params = frozen["teacher"]
-        mine = self.of.hidden(model, params, batch, rngs)
-        theirs = jax.lax.stop_gradient(self.of.hidden(teacher, teacher_params, batch))
-        sums, metrics = self.of.sums(model, params, mine, batch, rngs)
+        teacher, output = bind(*frozen["teacher"]), self.of.output(model, batch)
+        mine, theirs = output.hidden, jax.lax.stop_gradient(self.of.output(teacher, batch).hidden)
+        sums, metrics = self.of.sums(model, mine, batch)
         sums["kl"], agreement = divergence(
-            lambda x: apply(model, params, "logits", x, padded=True),
-            lambda x: apply(teacher, teacher_params, "logits", x, padded=True),
-            self._compared(mine, batch),
-            self._compared(theirs, batch),
+            model.lm_states(self._compared(mine, batch)),
+            model.output_projection(),
+            teacher.lm_states(self._compared(theirs, batch)),
+            teacher.output_projection(),
             self._divergence_weights(batch),
             temperature=self.temperature,
             chunk=self.loss_chunk,
         )
         if self.cosine_weight:
             sums["cosine"] = (cosine_distance(mine, theirs) * self._real(batch)).sum()
-        return sums, metrics | agreement
+        return {**sums, **output.aux}, metrics | agreement
 
     def _real(self, batch: Batch) -> jax.Array:
         """1.0 on what is not padding, on the side that predicts."""

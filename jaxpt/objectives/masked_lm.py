@@ -23,10 +23,11 @@ from jaxpt.errors import UserError
 from jaxpt.objectives.base import Call, Objective, Pipeline, Vocabulary
 
 if TYPE_CHECKING:
-    import flax.linen as nn
     import jax
     import numpy as np
 
+    from jaxpt.models.base import Bound
+    from jaxpt.models.output import Output
     from jaxpt.objectives.base import Batch, Metrics
 
 
@@ -242,26 +243,16 @@ class MaskedLM(Objective):
         sums = {"masked_lm": batch["masked_weights"].sum()}
         return sums | ({self.pair_loss: batch[f"{self.pair_loss}_weights"].sum()} if self.pair_loss else {})
 
-    def hidden(
-        self, model: nn.Module, params: Any, batch: Batch, rngs: dict[str, jax.Array] | None = None
-    ) -> jax.Array:
-        return encoded(model, params, batch, rngs, self.states)
+    def output(self, model: Bound, batch: Batch) -> Output:
+        return encoded(model, batch, self.states)
 
-    def sums(
-        self,
-        model: nn.Module,
-        params: Any,
-        hidden: jax.Array,
-        batch: Batch,
-        rngs: dict[str, jax.Array] | None = None,
-    ) -> tuple[dict[str, jax.Array], Metrics]:
+    def sums(self, model: Bound, hidden: jax.Array, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
         from jaxpt.losses import cross_entropy
-        from jaxpt.objectives.base import apply
 
-        total, metrics = self.masked_loss(model, params, hidden, batch)
+        total, metrics = self.masked_loss(model, hidden, batch)
         if self.pair_loss is None:
             return {"masked_lm": total}, metrics
-        logits = apply(model, params, "next_sentence", hidden, rngs=rngs)
+        logits = model.next_sentence(hidden)
         labels, weights = batch[f"{self.pair_loss}_labels"], batch[f"{self.pair_loss}_weights"]
         correct = (logits.argmax(-1) == labels) * weights
         metrics[f"{self.pair_loss}_accuracy"] = (correct.sum(), weights.sum())
@@ -271,12 +262,11 @@ class MaskedLM(Objective):
         """{metric: weights [batch, max_predictions]} of masked targets whose cross-entropy is told apart."""
         return {}
 
-    def masked_loss(self, model: nn.Module, params: Any, hidden: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:
+    def masked_loss(self, model: Bound, hidden: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:
         """Σ of the cross-entropy of the masked targets, which alone go through the vocabulary projection.
 
         Args:
-          model: a module with the method `logits`.
-          params: its parameters.
+          model: a bound model that scores the vocabulary.
           hidden: hidden states [batch, length, width].
           batch: the features.
 
@@ -286,11 +276,10 @@ class MaskedLM(Objective):
         import jax.numpy as jnp
 
         from jaxpt.losses import token_loss
-        from jaxpt.objectives.base import apply
 
         return token_loss(
-            lambda x: apply(model, params, "logits", x, padded=True),
-            jnp.take_along_axis(hidden, batch["masked_positions"][..., None], axis=1),
+            model.lm_states(jnp.take_along_axis(hidden, batch["masked_positions"][..., None], axis=1)),
+            model.output_projection(),
             batch["masked_targets"],
             batch["masked_weights"],
             probe_weights=batch.get("probe_weights"),
@@ -300,20 +289,14 @@ class MaskedLM(Objective):
         )
 
 
-def encoded(
-    model: nn.Module, params: Any, batch: Batch, rngs: dict[str, jax.Array] | None = None, method: str = "encode"
-) -> jax.Array:
-    """An encoder's hidden states of a batch: [batch, length, width].
+def encoded(model: Bound, batch: Batch, method: str = "encode") -> Output:
+    """What an encoder gives for a batch.
 
     Args:
-      model: a module of the family "encoder".
-      params: its parameters.
+      model: a bound model of the family "encoder".
       batch: the encoder's features.
-      rngs: random keys by purpose, or None for no dropout.
-      method: which of the module's methods.
+      method: which of its methods.
     """
-    from jaxpt.objectives.base import apply
-
     names = ("token_types", "segment_ids", "positions", "ranks")
     features = {name: batch[f"encoder_{name}"] for name in names if f"encoder_{name}" in batch}
-    return apply(model, params, method, batch["encoder_input_tokens"], **features, rngs=rngs)
+    return getattr(model, method)(batch["encoder_input_tokens"], **features)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import jax
     import numpy as np
 
+    from jaxpt.models.base import Bound
     from jaxpt.objectives.base import Batch, Metrics
 
 
@@ -126,8 +127,7 @@ class PermutationLM(Objective):
 
         self._check_model(model.config)
         tokens = jax.ShapeDtypeStruct((rows, 1), jnp.int32)
-        variables = {"params": base.shapes(model)}
-        memory = jax.eval_shape(lambda v, x: model.apply(v, x, method="streams")[2], variables, tokens)
+        memory = jax.eval_shape(lambda p, x: base.bind(model, p).streams(x).memory, base.shapes(model), tokens)
         size = model.config.memory_length
         return jax.tree.map(
             lambda x: jax.ShapeDtypeStruct((rows, x.shape[0], size, *x.shape[3:]), x.dtype), memory
@@ -177,41 +177,29 @@ class PermutationLM(Objective):
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         return {"permutation_lm": batch["masked_weights"].sum()}
 
-    def loss(
-        self,
-        model: nn.Module,
-        params: Any,
-        batch: Batch,
-        rngs: dict[str, jax.Array] | None = None,
-        carry: Any = None,
-    ) -> Any:
+    def loss(self, model: Bound, batch: Batch, carry: Any = None) -> Any:
         import jax
         import jax.numpy as jnp
 
         from jaxpt.losses import token_loss
-        from jaxpt.objectives.base import apply
 
         turned = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), carry)  # rows first ⇄ layers first
-        _, query, memory = apply(
-            model,
-            params,
-            "streams",
+        output = model.streams(
             batch["encoder_input_tokens"],
             token_types=batch["encoder_token_types"],
             segment_ids=batch["encoder_segment_ids"],
             ranks=batch["encoder_order"],
             targets=batch["masked_positions"],
             memory=turned,
-            rngs=rngs,
         )
         total, metrics = token_loss(
-            lambda x: apply(model, params, "logits", x, padded=True),
-            query,
+            model.lm_states(output.hidden.query_BxPxD),
+            model.output_projection(),
             batch["masked_targets"],
             batch["masked_weights"],
             probe_weights=batch.get("probe_weights"),
             z_loss=self.z_loss,
             chunk=self.loss_chunk,
         )
-        sums: tuple[dict[str, jax.Array], Metrics] = {"permutation_lm": total}, metrics
-        return sums if carry is None else (*sums, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), memory))
+        sums: tuple[dict[str, jax.Array], Metrics] = {"permutation_lm": total, **output.aux}, metrics
+        return sums if carry is None else (*sums, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), output.memory))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from jaxpt.config import Fraction, ModelConfig, PositiveFloat
 from jaxpt.errors import UserError
@@ -22,9 +22,9 @@ from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.masked_lm import MaskedLM, encoded
 
 if TYPE_CHECKING:
-    import flax.linen as nn
     import jax
 
+    from jaxpt.models.base import Bound
     from jaxpt.objectives.base import Batch, Metrics
 
 
@@ -65,25 +65,22 @@ class ReplacedToken(MaskedLM):
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         return super().weights(batch) | {"replaced_token": _real(batch).sum()}
 
-    def loss(
-        self, model: nn.Module, params: Any, batch: Batch, rngs: dict[str, jax.Array] | None = None
-    ) -> tuple[dict[str, jax.Array], Metrics]:
+    def loss(self, model: Bound, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
         import jax
         import jax.numpy as jnp
         import optax
 
         from jaxpt.losses import sample
-        from jaxpt.objectives.base import apply
 
-        hidden = encoded(model, params, batch, rngs, self.states)
-        sums, metrics = self.sums(model, params, hidden, batch, rngs)
-        chosen = jnp.take_along_axis(hidden, batch["masked_positions"][..., None], axis=1)
-        key = rngs["sample"] if rngs else jax.random.key(0)  # an evaluation draws the same every time
-        sampled = sample(lambda x: apply(model, params, "logits", x, padded=True), chosen, key, chunk=self.loss_chunk)
+        generated = self.output(model, batch)
+        sums, metrics = self.sums(model, generated.hidden, batch)
+        chosen = jnp.take_along_axis(generated.hidden, batch["masked_positions"][..., None], axis=1)
+        key = model.rngs["sample"] if model.rngs else jax.random.key(0)  # an evaluation draws the same every time
+        sampled = sample(model.lm_states(chosen), model.output_projection(), key, chunk=self.loss_chunk)
         tokens, labels = replaced(batch, sampled)
 
-        states = encoded(model, params, {**batch, "encoder_input_tokens": tokens}, rngs)
-        scores = apply(model, params, "replaced", states, rngs=rngs)
+        output = encoded(model, {**batch, "encoder_input_tokens": tokens}).plus(generated.aux)
+        scores = model.replaced(output.hidden)
         weights = _real(batch)
         total = (optax.sigmoid_binary_cross_entropy(scores, labels) * weights).sum()
         said = (scores > 0).astype(jnp.float32)
@@ -94,7 +91,7 @@ class ReplacedToken(MaskedLM):
             "replaced_share": (labels * weights, weights),
         }
         metrics |= {name: (x.sum(), weight.sum()) for name, (x, weight) in of_labels.items()}
-        return sums | {"replaced_token": total}, metrics
+        return {**sums, "replaced_token": total, **output.aux}, metrics
 
 
 def replaced(batch: Batch, sampled: jax.Array) -> tuple[jax.Array, jax.Array]:

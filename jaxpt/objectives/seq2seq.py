@@ -17,12 +17,11 @@ from jaxpt.errors import UserError
 from jaxpt.objectives.base import Call, DecoderLoss, Pipeline, Vocabulary
 
 if TYPE_CHECKING:
-    from typing import Any
 
-    import flax.linen as nn
-    import jax
     import numpy as np
 
+    from jaxpt.models.base import Bound
+    from jaxpt.models.output import Output
     from jaxpt.objectives.base import Batch
 
 
@@ -63,24 +62,17 @@ class EncoderDecoder(DecoderLoss):
         ]
         return {f"their inputs equal their targets; {self.more_noise}": np.array(is_copy, bool)}
 
-    def hidden(
-        self, model: nn.Module, params: Any, batch: Batch, rngs: dict[str, jax.Array] | None = None
-    ) -> jax.Array:
-        from jaxpt.objectives.base import apply
-
+    def output(self, model: Bound, batch: Batch) -> Output:
         encoder = {"segment_ids": batch["encoder_segment_ids"], "positions": batch["encoder_positions"]}
         decoder = {"segment_ids": batch["decoder_segment_ids"], "positions": batch["decoder_positions"]}
-        encoded = apply(model, params, "encode", batch["encoder_input_tokens"], **encoder, rngs=rngs)
-        return apply(
-            model,
-            params,
-            "decode",
+        encoded = model.encode(batch["encoder_input_tokens"], **encoder)
+        decoded = model.decode(
             batch["decoder_input_tokens"],
-            encoded,
+            encoded.hidden,
             encoder_segment_ids=batch["encoder_segment_ids"],
             **decoder,
-            rngs=rngs,
         )
+        return decoded.plus(encoded.aux)
 
 
 class TextDenoising(EncoderDecoder):

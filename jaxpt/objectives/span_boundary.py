@@ -10,17 +10,17 @@ The total is the masked-LM cross-entropy plus the span-boundary cross-entropy, o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from jaxpt.config import ModelConfig, PositiveInt
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Vocabulary
-from jaxpt.objectives.masked_lm import MaskedLM, Unit, encoded
+from jaxpt.objectives.masked_lm import MaskedLM, Unit
 
 if TYPE_CHECKING:
-    import flax.linen as nn
     import jax
 
+    from jaxpt.models.base import Bound
     from jaxpt.objectives.base import Batch, Metrics
 
 
@@ -49,27 +49,25 @@ class SpanBoundary(MaskedLM):
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         return super().weights(batch) | {"span_boundary": self._told(batch)[3].sum()}
 
-    def loss(
-        self, model: nn.Module, params: Any, batch: Batch, rngs: dict[str, jax.Array] | None = None
-    ) -> tuple[dict[str, jax.Array], Metrics]:
+    def loss(self, model: Bound, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
         import jax.numpy as jnp
 
         from jaxpt.losses import token_loss
-        from jaxpt.objectives.base import apply
 
-        hidden = encoded(model, params, batch, rngs)
-        sums, metrics = self.sums(model, params, hidden, batch, rngs)
+        output = self.output(model, batch)
+        sums, metrics = self.sums(model, output.hidden, batch)
         left, right, places, weights = self._told(batch)
-        beside = [jnp.take_along_axis(hidden, x[..., None], axis=1) for x in (left, right)]
+        beside = [jnp.take_along_axis(output.hidden, x[..., None], axis=1) for x in (left, right)]
         total, of_spans = token_loss(
-            lambda x: apply(model, params, "span_logits", x, padded=True),
-            apply(model, params, "span_states", *beside, places, rngs=rngs),
+            model.span_states(*beside, places),
+            model.span_projection(),
             batch["masked_targets"],
             weights,
             z_loss=self.z_loss,
             chunk=self.loss_chunk,
         )
-        return sums | {"span_boundary": total}, metrics | {"span_boundary_accuracy": of_spans["accuracy"]}
+        sums = {**sums, "span_boundary": total, **output.aux}
+        return sums, metrics | {"span_boundary_accuracy": of_spans["accuracy"]}
 
     def _told(self, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
         """`boundaries`, and the weights of the positions that are told from them: all [batch, max_predictions]."""

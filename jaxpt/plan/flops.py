@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 from jax.extend import core
 
+from jaxpt.models.base import bind
 from jaxpt.objectives.base import carried_loss
 from jaxpt.plan import topologies
 
@@ -74,7 +75,7 @@ def model_flops(
 
     def loss(params: Any, batch: Any, arrays: Any, carry: Any) -> Any:
         models = {"frozen": {name: (frozen[name][0], weights) for name, weights in arrays.items()}} if arrays else {}
-        return carried_loss(objective, plain, params, batch, None, carry, **models)[0]
+        return carried_loss(objective, bind(plain, params), batch, carry, **models)[0]
 
     return 3 * matmul_flops(loss, params, batch, arrays, carry)
 

@@ -18,8 +18,8 @@ import optax
 
 from jaxpt.config import Config
 from jaxpt.errors import UserError
-from jaxpt.models import pipeline
-from jaxpt.objectives.base import Objective, carried_loss
+from jaxpt.models import base, pipeline
+from jaxpt.objectives.base import Objective, carried_loss, tokens
 from jaxpt.parallel import compiler, distributed, rules
 from jaxpt.train.state import Setup, State, purpose_key
 
@@ -53,13 +53,13 @@ def gradients(
       (gradients like `params`, metrics, next carry): the metrics are "loss", each loss part, and the objective's own,
       as means.
     """
-    coefficients, weights = objective.coefficients(), objective.weights(batch)
+    coefficients, weights, own = objective.coefficients(), objective.weights(batch), tokens(batch)
 
     def loss_fn(params: Any, micro: Batch, key: jax.Array | None, carry: Any) -> tuple[jax.Array, Any]:
         rngs = None if key is None else {"dropout": key, "sample": purpose_key(key, "sample")}
-        sums, metrics, carry = carried_loss(objective, model, params, micro, rngs, carry, **options)
-        means = {part: total / jnp.maximum(weights[part], 1.0) for part, total in sums.items()}
-        loss = sum(coefficients[part] * mean for part, mean in means.items())
+        sums, metrics, carry = carried_loss(objective, base.bind(model, params, rngs), micro, carry, **options)
+        means = {part: total / jnp.maximum(weights.get(part, own), 1.0) for part, total in sums.items()}
+        loss = sum(coefficients.get(part, 1.0) * mean for part, mean in means.items())
         return loss, ((means, metrics), carry)
 
     def of_all(params: Any) -> tuple[jax.Array, Any]:
@@ -222,7 +222,7 @@ def make_eval_step(setup: Setup, objective: Objective) -> Callable[[Any, Batch, 
         options = setup.loss_options(frozen)
 
         def loss(rows: Batch, carry: Any) -> Any:
-            return carried_loss(objective, setup.model, params, rows, None, carry, **options)
+            return carried_loss(objective, base.bind(setup.model, params), rows, carry, **options)
 
         if pipeline.stages() > 1:
             sums, metrics, carries = jax.vmap(loss)(*split((batch, carry), setup.config.train.accumulation))
@@ -230,8 +230,8 @@ def make_eval_step(setup: Setup, objective: Objective) -> Callable[[Any, Batch, 
             carry = joined(carries)
         else:
             sums, metrics, carry = loss(batch, carry)
-        weights = objective.weights(batch)
-        return metrics | {part: (total, weights[part]) for part, total in sums.items()}, carry
+        weights, own = objective.weights(batch), tokens(batch)
+        return metrics | {part: (total, weights.get(part, own)) for part, total in sums.items()}, carry
 
     return compiler.jit(
         step,

@@ -11,6 +11,7 @@ import pytest
 from jaxpt.config.studies import Probe
 from jaxpt.errors import UserError
 from jaxpt.evals import probe
+from jaxpt.models.base import bind
 from jaxpt.objectives.base import Vocabulary
 from tests import families
 from tests.models.helpers import drawn
@@ -26,7 +27,8 @@ def test_padding_does_not_count(family):
     tokens = np.full((3, 12), -1, np.int32)
     tokens[0, :5], tokens[1, :12], tokens[2, :5] = [7, 8, 9, 10, 11], range(20, 32), [7, 8, 9, 10, 12]
     pooled = probe.pooled(model, params, config.family, tokens)
-    alone = model.apply({"params": params}, tokens[:1, :5], method="decode" if family == "gpt2" else "encode")
+    bound = bind(model, params)
+    alone = (bound.decode if family == "gpt2" else bound.encode)(tokens[:1, :5]).hidden
     np.testing.assert_allclose(pooled[0], np.asarray(alone)[0].mean(0), atol=1e-5)
     assert pooled.shape == (3, 32) and np.abs(pooled[0] - pooled[2]).max() > 1e-3
 

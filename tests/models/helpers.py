@@ -20,6 +20,7 @@ from jaxpt.models.layers import Embed
 from jaxpt.models.llama import LlamaConfig
 from jaxpt.models.modernbert import ModernBertConfig
 from jaxpt.models.opt import OPTConfig
+from jaxpt.models.output import Output
 from jaxpt.models.roberta import RobertaConfig
 from jaxpt.models.t5 import T5Config
 from jaxpt.models.t5_lm import T5LMConfig
@@ -113,8 +114,15 @@ def _compiled(model, method):
     return jax.jit(functools.partial(model.apply, method=method))
 
 
-def apply(model, variables, method, *args, **kwargs):
+def output(model, variables, method, *args, **kwargs):
+    """What a method gives."""
     return _compiled(model, method)(variables, *args, **kwargs)
+
+
+def apply(model, variables, method, *args, **kwargs):
+    """What a method gives: of encode and decode the hidden states alone."""
+    found = output(model, variables, method, *args, **kwargs)
+    return found.hidden if isinstance(found, Output) else found
 
 
 def packed(run, length):
@@ -142,7 +150,7 @@ def influence(model, variables, method, ids, *args, **kwargs):
             return out + delta_LxD if looked_up else out
 
         with nn.intercept_methods(shift):
-            hidden = model.apply(variables, ids, *args, method=method, **kwargs)
+            hidden = model.apply(variables, ids, *args, method=method, **kwargs).hidden
         return hidden[0] @ jnp.linspace(-1, 1, hidden.shape[-1])
 
     zeros = jnp.zeros((ids.shape[1], model.config.embed_dim))

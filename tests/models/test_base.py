@@ -143,7 +143,7 @@ def test_bfloat16_computation_keeps_float32_parameters(name):
     ids = tokens(2, 8)
     low = ALL[name](dtype="bfloat16").build()
     method = "decode" if name == "gpt2" else "encode"
-    assert jax.eval_shape(lambda v: low.apply(v, ids, method=method), variables).dtype == jnp.bfloat16
+    assert jax.eval_shape(lambda v: low.apply(v, ids, method=method).hidden, variables).dtype == jnp.bfloat16
 
     def loss(v):
         logits = scores(low, v, ids)
@@ -179,12 +179,30 @@ def test_dropout_is_off_without_keys_and_on_with_them(name):
 
     @jax.jit
     def noisy(key):
-        return model.apply(variables, ids, method=method, deterministic=False, rngs={"dropout": key})
+        return model.apply(variables, ids, method=method, rngs={"dropout": key}).hidden
 
     np.testing.assert_array_equal(apply(model, variables, method, ids), apply(plain, variables, method, ids))
     first, again, other = (np.asarray(noisy(jax.random.key(k))) for k in (0, 0, 1))
     np.testing.assert_array_equal(first, again)
     assert np.abs(first - other).max() > 0.01
+
+
+def test_a_bound_model_s_calls_do_not_know_of_one_another():
+    """Dropout where there is a key for it, whatever the method is called; the same at every call."""
+    model, variables = made("bert", dropout=0.5)
+    ids, key = tokens(1, 8), jax.random.key(0)
+    plain, other, noisy = (
+        base.bind(model, variables["params"], keys) for keys in (None, {"sample": key}, {"dropout": key})
+    )
+    assert noisy.config is model.config and noisy.rngs == {"dropout": key}
+    first, again, quiet, without = (np.asarray(b.encode(ids).hidden) for b in (noisy, noisy, plain, other))
+    np.testing.assert_array_equal(first, again)
+    np.testing.assert_array_equal(quiet, without)
+    assert np.abs(first - quiet).max() > 0.01
+    pooled = [np.asarray(b.pooled(quiet)) for b in (noisy, plain)]
+    assert (pooled[0] == 0).any() and not (pooled[1] == 0).any()
+    with pytest.raises(AttributeError, match="Bert has no method 'embedd'"):
+        _ = plain.embedd
 
 
 def test_padded_vocabulary_never_shows():

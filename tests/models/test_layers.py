@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from jaxpt.models import layers
-from jaxpt.models.heads import finish_logits
 
 INIT = nn.initializers.normal(1.0)
 
@@ -62,16 +61,15 @@ def test_small_embedding_is_a_lookup():
 def test_gated_feed_forward():
     module = layers.FeedForward(6, "gelu_tanh", INIT, INIT, jnp.float32, gated=True, use_bias=False)
     x = jax.random.normal(jax.random.key(0), (1, 2, 4))
-    variables = nn.unbox(module.init(jax.random.key(1), x, deterministic=True))
+    variables = nn.unbox(module.init(jax.random.key(1), x))
     w = {name: part["kernel"] for name, part in variables["params"].items()}
     want = (jax.nn.gelu(x @ w["gate"]) * (x @ w["up"])) @ w["down"]
-    np.testing.assert_allclose(module.apply(variables, x, deterministic=True), want, rtol=1e-5)
+    np.testing.assert_allclose(module.apply(variables, x), want, rtol=1e-5)
 
 
-def test_padded_columns_of_logits():
-    logits = jax.random.normal(jax.random.key(0), (2, 3, 128))
-    assert finish_logits(logits, 101, padded=False).shape == (2, 3, 101)
-    padded = finish_logits(logits, 101, padded=True)
-    np.testing.assert_array_equal(padded[..., :101], logits[..., :101])
-    np.testing.assert_array_equal(jax.nn.softmax(padded)[..., 101:], 0)
-    np.testing.assert_array_equal(finish_logits(logits, 128, padded=True), logits)
+def test_dropout_keeps_the_mean_and_wants_a_key():
+    module, x = layers.Dropout(0.25), jnp.ones((100, 100))
+    np.testing.assert_array_equal(module.apply({}, x), x)
+    dropped = np.asarray(module.apply({}, x, rngs={"dropout": jax.random.key(0)}))
+    assert set(np.unique(dropped)) == {0, np.float32(1 / 0.75)} and abs(dropped.mean() - 1) < 0.03
+    assert not layers.Dropout(1.0).apply({}, x, rngs={"dropout": jax.random.key(0)}).any()

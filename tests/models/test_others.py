@@ -1,14 +1,19 @@
 """The architectures beside BERT, GPT-2 and T5: axes, gradients, padding, packing, and what is particular to each."""
 
+import functools
+
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxpt.models import base
-from jaxpt.models.deberta import relative_rows
+from jaxpt.models.deberta import DisentangledAttention, relative_rows
 from jaxpt.models.layers import PARAMETER_AXES
-from tests.models.helpers import EVERY, OTHERS, V, apply, made, packed, tokens
+from jaxpt.models.mask import Mask
+from jaxpt.models.stack import Shared
+from tests.models.helpers import EVERY, OTHERS, V, apply, made, output, packed, tokens
 
 METHOD = {"encoder": "encode", "decoder": "decode"}
 SINGLE = [name for name, make in OTHERS.items() if make().family != "encoder_decoder"]
@@ -69,8 +74,8 @@ def test_padding_never_changes_a_real_token(name):
     targets = tokens(2, 6, seed=7)
 
     def run(v, ids, segments):
-        encoded = model.apply(v, ids, segment_ids=segments, method="encode")
-        return model.apply(v, targets, encoded, encoder_segment_ids=segments, method="decode")
+        encoded = model.apply(v, ids, segment_ids=segments, method="encode").hidden
+        return model.apply(v, targets, encoded, encoder_segment_ids=segments, method="decode").hidden
 
     first, second = (jax.jit(run)(variables, x, segments) for x in (ids, other))
     np.testing.assert_array_equal(first, second)
@@ -104,6 +109,44 @@ def test_shared_layers_are_counted_once():
     assert own - shared == sum(x.size for x in jax.tree.leaves(block))
 
 
+@pytest.mark.parametrize("name", EVERY)
+def test_hidden_states_of_all_layers_are_there_for_the_asking(name):
+    model, variables = made(name)
+    ids, family = tokens(2, 8), model.config.family
+
+    def outputs(params, layers):
+        bound = base.bind(model, params)
+        if family == "encoder_decoder":
+            encoded = bound.encode(ids, layers=layers)
+            return encoded, bound.decode(ids, encoded.hidden, layers=layers)
+        return ((bound.decode if family == "decoder" else bound.encode)(ids, layers=layers),)
+
+    depths = {"albert": (8,), "bart": (2, 1), "mbart": (2, 1), "modernbert": (8,)}.get(name, (2, 2))
+    found = jax.eval_shape(functools.partial(outputs, layers=True), variables["params"])
+    assert [x.layers.shape for x in found] == [(n + 1, 2, 8, 24) for n in depths[: len(found)]]
+    assert all(x.cache is None and not x.aux and (x.memory is None) == (name != "xlnet") for x in found)
+    assert all(x.layers is None for x in jax.eval_shape(functools.partial(outputs, layers=False), variables["params"]))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "modernbert", "deberta_v2"])
+def test_the_states_of_all_layers_have_gradients_and_end_in_the_hidden_ones(name):
+    model, variables = made(name)
+    run = "decode" if name == "gpt2" else "encode"
+
+    def total(params):
+        output = getattr(base.bind(model, params), run)(tokens(2, 8), layers=True)
+        return output.layers[1].sum() + jnp.square(output.layers[1]).sum(), output
+
+    gradient, output = jax.jit(jax.grad(total, has_aux=True))(variables["params"])
+    np.testing.assert_array_equal(output.layers[-1], output.hidden)
+    stack = gradient["decoder" if name == "gpt2" else "encoder"]
+    by_layer = [jnp.abs(x).reshape(len(x), -1).max(1) for x in jax.tree.leaves(stack)]
+    assert jnp.abs(gradient["token_embed"]["table"]).max() > 0
+    if name == "gpt2":  # the second layer comes after the states that were looked at
+        assert all(g[0] > 0 or g[0] == 0 == g[1] for g in by_layer) and not any(g[1] for g in by_layer)
+    assert not any(jnp.any(x) for x in jax.tree.leaves(gradient.get("final_norm", {})))
+
+
 def test_groups_of_layers_run_in_order():
     """ALBERT's 4 layers in 2 groups of 2 inner layers are 8 blocks, the first group's pair twice, then the second's."""
     _, variables = made("albert")
@@ -117,10 +160,10 @@ def test_the_memory_goes_on():
     model, variables = made("xlnet")
     ids = tokens(2, 10)
     order = np.tile(np.arange(10), (2, 1))
-    whole, _, _ = apply(model, variables, "streams", ids, ranks=order)
-    first, _, memory = apply(model, variables, "streams", ids[:, :6], ranks=order[:, :6])
-    second, _, _ = apply(model, variables, "streams", ids[:, 6:], ranks=order[:, :4], memory=memory)
-    close(first, whole[:, :6])
+    whole = apply(model, variables, "streams", ids, ranks=order).content_BxLxD
+    first = output(model, variables, "streams", ids[:, :6], ranks=order[:, :6])
+    second = apply(model, variables, "streams", ids[:, 6:], ranks=order[:, :4], memory=first.memory).content_BxLxD
+    close(first.hidden.content_BxLxD, whole[:, :6])
     close(second, whole[:, 6:])
 
 
@@ -147,6 +190,18 @@ def test_the_mask_decoder_runs_the_last_layer_twice():
     assert hidden.shape == (2, 8, 24)
     moved = apply(model, variables, "encode", tokens(2, 8), positions=np.arange(1, 9)[None].repeat(2, 0))
     assert float(jnp.abs(hidden - moved).max()) > 1e-3
+
+
+@pytest.mark.parametrize("terms", [{}, {"position_to_content": False}, {"content_to_position": False}])
+def test_disentangled_attention_of_a_few_queries_is_a_slice_of_the_whole(terms):
+    config = EVERY["deberta"](**terms)
+    attention, rng = DisentangledAttention(config), np.random.default_rng(0)
+    x, relative = rng.normal(size=(2, 10, 24)), rng.normal(size=(8, 24)).astype(np.float32)
+    shared = Shared(Mask(), positional=jnp.asarray(relative))
+    variables = nn.unbox(attention.init(jax.random.key(0), x, x, shared))
+    whole = attention.apply(variables, x, x, shared)
+    part = jax.jit(lambda at: attention.apply(variables, x[:, 5:8], x, shared.replace(mask=Mask(offset=at))))(5)
+    close(part, whole[:, 5:8])
 
 
 def test_relative_rows():

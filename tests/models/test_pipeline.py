@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from jaxpt.config import MeshConfig
+from jaxpt.models.layers import Dropout
 from jaxpt.models.mask import Mask
-from jaxpt.models.stack import Segment, Shared, Stack, layer_inputs
+from jaxpt.models.output import Output, Past
+from jaxpt.models.stack import Segment, Shared, Stack
 from jaxpt.parallel import mesh as meshes
 from jaxpt.parallel import rules
 from jaxpt.plan import collectives, hlo
@@ -19,14 +21,14 @@ LAYERS, MICROBATCHES, ROWS, LENGTH, WIDTH = 4, 6, 2, 3, 8
 
 
 class Block(nn.Module):
-    """Uses all that a layer is given: its input, memory of the row, a bias for all rows, dropout; returns a mean."""
+    """Uses all that a layer is given: its input, memory of the row, a bias for all rows, dropout; gives back a mean."""
 
     @nn.compact
-    def __call__(self, x, inputs, shared):
+    def __call__(self, x, past, shared):
         init = nn.with_logical_partitioning(nn.initializers.normal(0.3), ("embed", "norm"))
         y = jnp.tanh(x @ self.param("kernel", init, (WIDTH, WIDTH)) + shared.bias_HxLxS[0, 0, 0])
-        y = nn.Dropout(0.2)(y, deterministic=shared.deterministic) + shared.memory_BxSxD.mean(1, keepdims=True)
-        return x + y + inputs, y.mean((1, 2))
+        y = Dropout(0.2)(y) + shared.memory_BxSxD.mean(1, keepdims=True)
+        return Output(x + y + past.memory, memory=y.mean((1, 2)), aux={"square": jnp.square(y).sum()})
 
 
 STACK = Stack((Segment((Block,), LAYERS),), remat="full")
@@ -39,27 +41,25 @@ def given():
     x, memory = (rng.standard_normal((MICROBATCHES, ROWS, LENGTH, WIDTH)).astype(np.float32) for _ in range(2))
     inputs = rng.standard_normal((MICROBATCHES, LAYERS, ROWS, 1, 1)).astype(np.float32)
     bias = np.full((1, 1, 1), 0.1, np.float32)
-    variables = STACK.init(jax.random.key(0), x[0], Shared(Mask(), bias, memory[0]), (((inputs[0]),),))
+    variables = STACK.init(jax.random.key(0), x[0], Shared(Mask(), bias, memory[0]), Past(memory=((inputs[0],),)))
     params = jax.tree.map(np.asarray, nn.unbox(variables["params"]))
     return params, x, memory, bias, inputs, jax.random.split(jax.random.key(1), MICROBATCHES)
 
 
 def through(params, x, memory, bias, inputs, keys):
-    """Of all microbatches: what the last layer gives, outputs of all layers, and what each of them saw."""
+    """Of all microbatches: what the last layer gives, memories and states of all layers, and the sum of their own."""
 
     def one(x, memory, inputs, key):
-        shared = Shared(Mask(), bias, memory, deterministic=False)
-        (y, outputs), sown = STACK.apply(
-            {"params": params}, x, shared, (((inputs),),), rngs={"dropout": key}, mutable=["layers"]
-        )
-        return y, outputs[0][0], layer_inputs(sown["layers"])
+        shared, past = Shared(Mask(), bias, memory), Past(memory=((inputs,),))
+        output = STACK.apply({"params": params}, x, shared, past, rngs={"dropout": key}, layers=True)
+        return output.hidden, output.memory[0][0], output.layers, output.aux["square"]
 
     return jax.vmap(one)(x, memory, inputs, keys)
 
 
 def total(*arguments):
-    y, outputs, _ = through(*arguments)
-    return jnp.square(y).sum() + jnp.sin(outputs).sum()
+    y, memories, _, squares = through(*arguments)
+    return jnp.square(y).sum() + jnp.sin(memories).sum() + squares.sum()
 
 
 @functools.cache
@@ -77,7 +77,7 @@ def on(stages, function, **axes):
 
 @pytest.mark.parametrize("stages", [2, 4])
 def test_equals_one_stage(stages):
-    """Every microbatch, dropout's draws among it, and each layer's own outputs and inputs."""
+    """Every microbatch, dropout's draws among it, and each layer's own memory, states and sum."""
     _, one = on(1, through)
     _, several = on(stages, through)
     jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-6), several, one)
@@ -112,6 +112,5 @@ def test_several_models_are_refused():
     twice = jax.tree.map(lambda x: np.stack([x] * MICROBATCHES), params)
     mesh = meshes.make(MeshConfig(data=1, stage=2), jax.devices()[:2])
     with meshes.use(mesh), pytest.raises(NotImplementedError, match="microbatches of one model"):
-        jax.vmap(lambda p, x: STACK.apply({"params": p}, x, Shared(Mask(), rest[2], rest[1][0]), (((rest[3][0]),),)))(
-            twice, rest[0]
-        )
+        shared, past = Shared(Mask(), rest[2], rest[1][0]), Past(memory=((rest[3][0],),))
+        jax.vmap(lambda p, x: STACK.apply({"params": p}, x, shared, past))(twice, rest[0])

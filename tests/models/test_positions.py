@@ -16,6 +16,7 @@ from jaxpt.models.positions import (
     Rope,
     ShawPositions,
     alibi,
+    positions_from,
     relative_bucket,
     rotate,
     sinusoidal,
@@ -65,6 +66,36 @@ def test_learned_positions():
     np.testing.assert_array_equal(module.apply(variables, 5, given), table[given])
     with pytest.raises(UserError, match=r"9 tokens.* 8 positions"):
         module.apply(variables, 9)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_the_terms_of_queries_at_an_offset_are_a_slice_of_the_whole(traced):
+    """Of queries 5, 6 and 7 among ten positions: where they stand may be known at compile time, or not."""
+    at, few, of_all = 5, 3, slice(5, 8)
+    rng = np.random.default_rng(0)
+    init, table, q = nn.initializers.zeros, rng.normal(size=(32, 3)), rng.normal(size=(2, 10, 3, 4)).astype(np.float32)
+    rows, shaw = rng.normal(size=(12, 4)), rng.normal(size=(5, 4)).astype(np.float32)
+    learned = LearnedPositions(12, 4, init, jnp.float32, 2)
+
+    def terms(queries, offset):
+        positions = positions_from(queries, offset)
+        for bidirectional in (True, False):
+            yield RelativeBias(3, bidirectional, init).apply({"params": {"table": table}}, queries, 10, offset)
+        yield alibi(3, queries, 10, offset)
+        own = q if queries == 10 else q[:, of_all]
+        yield ShawPositions(2, init).apply({"params": {"table": shaw}}, own, 10, offset)[0]
+        yield learned.apply({"params": {"table": rows}}, queries, None, offset)
+        yield from Rope().rotation(positions, 4)
+
+    part = jax.jit(lambda at: tuple(terms(few, at)))(at) if traced else terms(few, at)
+    for got, whole in zip(part, terms(10, 0), strict=True):
+        np.testing.assert_allclose(got, whole[:, of_all], rtol=1e-6, atol=1e-6)
+
+
+def test_positions_beyond_the_table_are_refused():
+    learned = LearnedPositions(8, 4, nn.initializers.zeros, jnp.float32, 2)
+    with pytest.raises(UserError, match=r"7 tokens.* 6 positions"):
+        learned.apply({"params": {"table": np.zeros((8, 4))}}, 2, None, 5)
 
 
 def test_sinusoidal():

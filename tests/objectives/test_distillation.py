@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxpt.errors import UserError
+from jaxpt.models.base import bind
 from jaxpt.objectives.base import Vocabulary
 from tests import families
 from tests.models.helpers import drawn
@@ -41,14 +42,14 @@ def measured(family, **objective):
     @jax.jit
     def run(params, taught):
         def total(params, taught):
-            sums, metrics = settings.objective.loss(student, params, batch, frozen={"teacher": (teacher, taught)})
+            sums, metrics = settings.objective.loss(bind(student, params), batch, frozen={"teacher": (teacher, taught)})
             return sum(sums.values()), (sums, metrics)
 
         grads, (sums, metrics) = jax.grad(total, argnums=(0, 1), has_aux=True)(params, taught)
         sides = []
         for model, p in ((student, params), (teacher, taught)):
-            hidden = settings.objective.of.hidden(model, p, batch)
-            sides.append((hidden, model.apply({"params": p}, hidden, method="logits")))
+            hidden = settings.objective.of.output(bind(model, p), batch).hidden
+            sides.append((hidden, bind(model, p).logits(hidden)))
         return sums, metrics, grads, sides
 
     return settings, batch, *jax.device_get(run(params, taught))
@@ -85,7 +86,8 @@ def test_the_loss_by_hand(family, options):
         cos = (mine * theirs).sum(-1) / np.linalg.norm(mine, axis=-1) / np.linalg.norm(theirs, axis=-1)
         np.testing.assert_allclose(sums["cosine"], ((1 - cos) * real).sum(), rtol=1e-5)
         assert weights["cosine"] == real.sum()
-        task, _ = settings.objective.of.sums(settings.model.build(), drawn(settings.model.build()), mine, batch)
+        student = settings.model.build()
+        task, _ = settings.objective.of.sums(bind(student, drawn(student)), mine, batch)
         np.testing.assert_allclose(sums[TASKS[family]["kind"]], task[TASKS[family]["kind"]], rtol=1e-5)
 
 
@@ -108,7 +110,7 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn():
     @jax.jit
     def run(params):
         def apart(p):
-            sums, metrics = settings.objective.loss(model, p, batch, frozen={"teacher": (model, params)})
+            sums, metrics = settings.objective.loss(bind(model, p), batch, frozen={"teacher": (model, params)})
             return sums["kl"] + sums["cosine"], (sums, metrics)
 
         return jax.grad(apart, has_aux=True)(params)

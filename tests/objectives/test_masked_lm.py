@@ -14,7 +14,7 @@ from jaxpt.data.preprocessors.batched import derived
 from jaxpt.data.store import Ragged
 from jaxpt.data.tasks import arguments, bind, resolve
 from jaxpt.errors import UserError
-from jaxpt.models import layers
+from jaxpt.models import base, layers
 from jaxpt.objectives import masked_lm
 from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.masked_lm import MaskedLM
@@ -97,7 +97,7 @@ def losses():
     @jax.jit
     def parts(batch):
         rows = jax.tree.map(lambda x: x[:, None], batch)
-        return jax.lax.map(lambda row: config.objective.loss(model, params, row)[0], rows)
+        return jax.lax.map(lambda row: config.objective.loss(base.bind(model, params), row)[0], rows)
 
     return batch, config.objective, parts
 
@@ -179,13 +179,13 @@ def test_no_target_sees_itself_and_loss_falls_on_the_chosen_positions_alone():
                     if context.module.name == "token_embed":
                         out += jnp.take_along_axis(table, args[0][..., None], axis=1)
                 elif context.method_name == "encode":
-                    out += shift
-                elif context.method_name == "logits":
-                    seen["logits"] = out
+                    out = out.replace(hidden=out.hidden + shift)
+                elif context.method_name == "lm_states":
+                    seen["logits"] = base.bind(model, params).output_projection()(out)
                 return out
 
             with nn.intercept_methods(spy):
-                parts, _ = objective.loss(model, params, batch | {"masked_weights": weights})
+                parts, _ = objective.loss(base.bind(model, params), batch | {"masked_weights": weights})
             return sum(parts.values()), seen["logits"]
 
         zeros = jnp.zeros((rows, 200, 32)), jnp.zeros((rows, 32, 32))

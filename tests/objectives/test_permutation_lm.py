@@ -10,6 +10,7 @@ import pytest
 
 from jaxpt import config as configs
 from jaxpt.errors import UserError
+from jaxpt.models.base import bind
 from jaxpt.models.layers import Embed
 from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.permutation_lm import PermutationLM
@@ -99,7 +100,7 @@ def test_a_target_sees_lower_ranks_alone():
             return out + delta_LxD if looked_up else out
 
         with nn.intercept_methods(shift):
-            sums, *_ = config.objective.loss(model, params, rows | {"masked_weights": weights}, carry=carry)
+            sums, *_ = config.objective.loss(bind(model, params), rows | {"masked_weights": weights}, carry=carry)
         return sums["permutation_lm"]
 
     one_at_a_time = jnp.eye(6)[:, None, :] * jnp.eye(ROWS)[0][:, None]  # of row 0
@@ -114,16 +115,17 @@ def test_loss_falls_on_the_weighted_targets_and_memory_gets_no_gradient():
     rows, carry = batch(), carried()
 
     def run(params, carry):
-        sums, metrics, after = config.objective.loss(model, params, rows, carry=carry)
+        sums, metrics, after = config.objective.loss(bind(model, params), rows, carry=carry)
         return sums["permutation_lm"], (metrics, after)
 
     (total, (metrics, after)), gradients = jax.jit(jax.value_and_grad(run, has_aux=True))(params, carry)
     memory = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), carry)
-    _, query, kept = model.apply(
-        {"params": params}, rows["encoder_input_tokens"], token_types=rows["encoder_token_types"],
-        ranks=rows["encoder_order"], targets=rows["masked_positions"], memory=memory, method="streams",
+    output = bind(model, params).streams(
+        rows["encoder_input_tokens"], token_types=rows["encoder_token_types"], ranks=rows["encoder_order"],
+        targets=rows["masked_positions"], memory=memory,
     )  # fmt: skip
-    scores = jax.nn.log_softmax(model.apply({"params": params}, query, method="logits"))
+    kept = output.memory
+    scores = jax.nn.log_softmax(bind(model, params).logits(output.hidden.query_BxPxD))
     said = -np.take_along_axis(np.asarray(scores), rows["masked_targets"][..., None], -1)[..., 0]
     np.testing.assert_allclose(total, said[:, :-1].sum(), rtol=1e-5)
     assert float(config.objective.weights(rows)["permutation_lm"]) == ROWS * 5
@@ -157,9 +159,9 @@ def test_with_memory_equals_one_pass():
 
     @jax.jit
     def run():
-        memory = model.apply({"params": params}, text, method="streams")[2]
-        carry = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), memory)
-        made = [config.objective.loss(model, params, *x)[0] for x in ((rows, None, carry), (whole,), (rows,))]
+        bound = bind(model, params)
+        carry = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), bound.streams(text).memory)
+        made = [config.objective.loss(bound, *x)[0] for x in ((rows, carry), (whole,), (rows,))]
         return [sums["permutation_lm"] for sums in made]
 
     total, in_one, without = run()
@@ -197,7 +199,7 @@ def test_a_step_hands_the_carry_on_and_one_that_is_not_finite_keeps_it():
         bad = batch() | {"masked_weights": np.full((ROWS, 6), np.inf, np.float32)}
         last, metrics = update(after, step.put(bad, setup))
     assert metrics["skipped"] == 1 and last.step == 2
-    wanted = config.objective.loss(model, params, batch(), carry=jax.tree.map(np.zeros_like, kept))[2]
+    wanted = config.objective.loss(bind(model, params), batch(), carry=jax.tree.map(np.zeros_like, kept))[2]
     for a, b, c in zip(*map(jax.tree.leaves, (kept, wanted, jax.device_get(last.carry))), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
         np.testing.assert_array_equal(a, c)

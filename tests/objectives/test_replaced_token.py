@@ -14,6 +14,7 @@ from flax import traverse_util
 from jaxpt import hf
 from jaxpt.errors import UserError
 from jaxpt.models import base
+from jaxpt.models.base import bind
 from jaxpt.objectives import replaced_token
 from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.replaced_token import ReplacedToken
@@ -35,7 +36,7 @@ def make(sizes):
     config = families.config("bert", model=sizes, objective={"kind": "replaced_token"}, data={"batch_size": 4})
     batch, model = families.batch(config), config.model.build()
     params, keys = drawn(model), {"dropout": jax.random.key(1), "sample": jax.random.key(2)}
-    gradients = jax.jit(jax.jacrev(lambda p: config.objective.loss(model, p, batch, keys)[0]))(params)
+    gradients = jax.jit(jax.jacrev(lambda p: config.objective.loss(bind(model, p, keys), batch)[0]))(params)
     return config, batch, model, params, gradients
 
 
@@ -114,7 +115,7 @@ def test_a_deberta_ships_its_discriminator_without_a_head(deberta, tmp_path):
     assert alone.config.masked_lm is False
     inputs = (batch["encoder_input_tokens"],)
     pair, single = (
-        jax.jit(functools.partial(m.apply, method="encode"))({"params": p}, *inputs)
+        jax.jit(functools.partial(m.apply, method="encode"))({"params": p}, *inputs).hidden
         for m, p in ((model, params), (alone, loaded))
     )
     np.testing.assert_allclose(pair, single, rtol=1e-5, atol=1e-5)
@@ -150,7 +151,7 @@ def test_the_discriminator_sees_the_samples_and_not_the_targets(shared):
             return out
 
         with nn.intercept_methods(spy):
-            return *config.objective.loss(model, params, batch), seen["encode"], seen["replaced"]
+            return *config.objective.loss(bind(model, params), batch), seen["encode"], seen["replaced"]
 
     sums, metrics, tokens, scores = jax.tree.map(np.asarray, run(batch))
     chosen, original = np.zeros(tokens.shape, bool), batch["encoder_input_tokens"].copy()

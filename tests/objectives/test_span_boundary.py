@@ -10,6 +10,7 @@ import pytest
 
 from jaxpt.errors import UserError
 from jaxpt.models import base
+from jaxpt.models.base import bind
 from jaxpt.objectives import span_boundary
 from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.span_boundary import SpanBoundary, boundaries
@@ -58,10 +59,10 @@ def test_the_losses_and_what_they_see(case):
     def losses(shift_BxLxD, targets):
         def shifted(call, args, kwargs, context):
             out = call(*args, **kwargs)
-            return out + shift_BxLxD if context.method_name == "encode" else out
+            return out.replace(hidden=out.hidden + shift_BxLxD) if context.method_name == "encode" else out
 
         with nn.intercept_methods(shifted):
-            return objective.loss(model, params, batch | {"masked_targets": targets})[0]
+            return objective.loss(bind(model, params), batch | {"masked_targets": targets})[0]
 
     shift = jnp.zeros((2, 32, 32))
     seen, moved = jax.jit(lambda s, t: (jax.jacrev(losses)(s, t), losses(s, t)))(shift, batch["masked_targets"])
@@ -78,7 +79,7 @@ def test_the_losses_and_what_they_see(case):
 
 def test_every_parameter_has_a_gradient_and_export_leaves_the_head_out(case):
     batch, model, params = case
-    gradient = jax.jit(jax.grad(lambda p: sum(CONFIG.objective.loss(model, p, batch)[0].values())))(params)
+    gradient = jax.jit(jax.grad(lambda p: sum(CONFIG.objective.loss(bind(model, p), batch)[0].values())))(params)
     for path, g in jax.tree_util.tree_leaves_with_path(gradient):
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         assert name.endswith("key/bias") or float(jnp.abs(g).max()) > 0, name

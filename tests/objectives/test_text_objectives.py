@@ -135,7 +135,7 @@ def seen(family, objective, batch, targets):
             return x + delta if is_tokens and next(reads) == "decoder" else x
 
         with nn.intercept_methods(add):
-            losses, _ = objective.loss(model, params, dict(batch, decoder_loss_weights=weights))
+            losses, _ = objective.loss(base.bind(model, params), dict(batch, decoder_loss_weights=weights))
         return sum(losses.values())
 
     rows, places = batch["decoder_input_tokens"].shape

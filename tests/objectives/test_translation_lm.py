@@ -10,6 +10,7 @@ import pytest
 
 from jaxpt.data import pipeline
 from jaxpt.errors import UserError
+from jaxpt.models.base import bind
 from jaxpt.models.layers import Embed
 from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.translation_lm import TranslationLM
@@ -56,7 +57,7 @@ def test_a_target_sees_its_pair_and_nothing_else(tmp_path):
             return x + delta if looked_up else x
 
         with nn.intercept_methods(add):
-            return settings.objective.loss(model, params, dict(batch, masked_weights=weights))[0]["masked_lm"]
+            return settings.objective.loss(bind(model, params), dict(batch, masked_weights=weights))[0]["masked_lm"]
 
     one = jnp.eye(batch["masked_weights"].shape[1])[:, None] * batch["masked_weights"]
     zeros = jnp.zeros((*tokens.shape, settings.model.embed_dim))

@@ -1,0 +1,133 @@
+"""What a model gives: hidden states with all that comes with them, and the projection that makes scores of them.
+
+Shapes: B batch · L length · D embedding width · V vocabulary (Vp: its rows in storage)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import flax
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from jaxpt.models.layers import constrain
+
+# Large enough to vanish in a softmax, small enough to be summed.
+PADDED = -1e9
+
+
+@flax.struct.dataclass
+class Past:
+    """What a layer is given of the tokens before."""
+
+    cache: Any = None
+    """Keys and values that were computed before."""
+    memory: Any = None
+    """Recurrent memory, or carried state."""
+
+
+@flax.struct.dataclass
+class Output:
+    """What a block, a stack of them, or a whole model gives."""
+
+    hidden: Any
+    """Hidden states [B, L, D], or a tree of such where a model has several streams."""
+    layers: Any = None
+    """Of all layers, where they were asked for: the embeddings, then each layer's hidden states, `hidden` last:
+    [layers + 1, B, L, D]."""
+    cache: Any = None
+    """Keys and values that were written: of a model, a tuple for each segment with each block's, leaves with a leading
+    layers axis."""
+    memory: Any = None
+    """Recurrent memory or carried state for the next batch, in the structure of `cache`."""
+    aux: Mapping[str, jax.Array] = flax.struct.field(default_factory=dict)
+    """The model's own contributions to the loss, such as a router's: {name: scalar}, summed over tokens and layers and
+    scaled as they shall count."""
+
+    def ending(self, hidden: Any) -> Output:
+        """With other hidden states at the end, such as those after the final norm."""
+
+        def last(layers: jax.Array, hidden: jax.Array) -> jax.Array:
+            return jnp.concatenate([layers[:-1], hidden[None]])
+
+        layers = None if self.layers is None else jax.tree.map(last, self.layers, hidden)
+        return self.replace(hidden=hidden, layers=layers)
+
+    def then(self, output: Output) -> Output:
+        """What the next of a model's stacks gave, with the layers and sums of this one, which keeps no state."""
+        layers = output.layers
+        if self.layers is not None and layers is not None:
+            layers = jax.tree.map(lambda a, b: jnp.concatenate([a[:-1], b]), self.layers, layers)
+        return output.replace(layers=layers, aux=summed(self.aux, output.aux))
+
+    def plus(self, aux: Mapping[str, jax.Array]) -> Output:
+        """With another part's `aux` added to its own."""
+        return self.replace(aux=summed(self.aux, aux))
+
+
+def summed(*terms: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    """The sum of dictionaries of scalars, name by name.
+
+    Example:
+      >>> summed({"router": 1, "z": 2}, {"router": 3})
+      {'router': 4, 'z': 2}
+    """
+    names = dict.fromkeys(name for term in terms for name in term)
+    return {name: sum(term[name] for term in terms if name in term) for name in names}
+
+
+@flax.struct.dataclass
+class Projection:
+    """From hidden states to scores of the vocabulary: cap(scale · x · W + b), with cap(z) = c · tanh(z / c).
+
+    Example:
+      >>> Projection(jnp.eye(3), vocab_size=2)(jnp.array([1.0, 2.0, 3.0]))
+      Array([ 1.e+00,  2.e+00, -1.e+09], dtype=float32)
+    """
+
+    kernel: jax.Array
+    """W: [D, Vp], or [Vp, D] where `tied`."""
+    bias: jax.Array | None = None
+    """b: [Vp]."""
+    vocab_size: int | None = flax.struct.field(pytree_node=False, default=None)
+    """V; the columns after it exist in storage alone. All by default."""
+    tied: bool = flax.struct.field(pytree_node=False, default=False)
+    """W is the transpose of the kernel, a table of embeddings."""
+    scale: float | None = flax.struct.field(pytree_node=False, default=None)
+    soft_cap: float | None = flax.struct.field(pytree_node=False, default=None)
+    """c; no cap by default."""
+    dtype: DTypeLike | None = flax.struct.field(pytree_node=False, default=None)
+    """In which x · W is computed (and summed up in float32); the kernel's by default."""
+
+    @property
+    def columns(self) -> int:
+        """Vp."""
+        return self.kernel.shape[0 if self.tied else 1]
+
+    def __call__(self, x: jax.Array, padded: bool = True) -> jax.Array:
+        """Scores of hidden states.
+
+        Args:
+          x: [..., D].
+          padded: keep the columns that exist in storage alone, as a large negative number, so that a sharded axis stays
+            divisible.
+
+        Returns:
+          float32 [..., Vp] if `padded`, else [..., V].
+        """
+        dtype = self.kernel.dtype if self.dtype is None else self.dtype
+        x = x if self.scale is None else x * self.scale
+        axes = "...D,VD->...V" if self.tied else "...D,DV->...V"
+        kernel = self.kernel.astype(dtype)
+        logits = jnp.einsum(axes, x.astype(dtype), kernel, preferred_element_type=jnp.float32)
+        logits = logits if self.bias is None else logits + self.bias
+        logits = logits if self.soft_cap is None else self.soft_cap * jnp.tanh(logits / self.soft_cap)
+        logits = constrain(logits, "act_vocab")
+        if self.vocab_size in (None, self.columns):
+            return logits
+        if not padded:
+            return logits[..., : self.vocab_size]
+        return jnp.where(jnp.arange(self.columns) < self.vocab_size, logits, PADDED)
