@@ -29,10 +29,12 @@ from jaxpt.config.kinds import kinds, resolve
 from jaxpt.config.roles import differences
 from jaxpt.config.schema import json_schema
 from jaxpt.config.tree import (
+    AnyEvaluator,
     AnyObjective,
     CheckpointConfig,
     Config,
     DataConfig,
+    EvaluatorConfig,
     InitConfig,
     LogConfig,
     MixtureTask,
@@ -48,11 +50,13 @@ from jaxpt.config.tree import (
 
 __all__ = [
     "AXES",
+    "AnyEvaluator",
     "AnyObjective",
     "CheckpointConfig",
     "Config",
     "DataConfig",
     "DistributedConfig",
+    "EvaluatorConfig",
     "Fraction",
     "Frozen",
     "InitConfig",

@@ -28,13 +28,14 @@ def kinds(package: str, base: type[BaseModel]) -> list[str]:
 
 
 @functools.cache
-def resolve(kind: str, package: str, base: type[BaseModel]) -> type[BaseModel]:
+def resolve(kind: str, package: str, base: type[BaseModel], part: str | None = None) -> type[BaseModel]:
     """The configuration class that a `kind` names.
 
     Args:
       kind: a module of `package` ("t5"), or the dotted path of a module that defines exactly one subclass of `base`.
       package: where short names are looked up.
       base: `ModelConfig` or `ObjectiveConfig`.
+      part: the dotted key of what is of this kind, for messages; the package's singular by default.
 
     Returns:
       The class.
@@ -42,7 +43,7 @@ def resolve(kind: str, package: str, base: type[BaseModel]) -> type[BaseModel]:
     Raises:
       UserError: no such module (the nearest right names are given), or not exactly one class in it.
     """
-    key = f"{package.rpartition('.')[2].removesuffix('s')}.kind"  # model.kind
+    key = f"{part or package.rpartition('.')[2].removesuffix('s')}.kind"  # model.kind
     short = "." not in kind
     module = f"{package}.{kind}" if short else kind
     try:

@@ -61,6 +61,22 @@ class ObjectiveConfig(Frozen):
     """Target positions whose logits exist at one time; 0 chooses so that a chunk's logits stay near 64 MiB a device."""
 
 
+class EvaluatorConfig(Frozen):
+    """What every evaluator's settings share; `jaxpt.evals.base.Evaluator` adds its function."""
+
+    kind: str
+    """Module of `jaxpt.evals`, or a dotted path to one's own."""
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")] | None = None
+    """Prefix of its metrics; the last part of `kind` by default."""
+    every: PositiveInt | Literal["end"] | None = None
+    """Steps between evaluations, `train.eval_every` by default; it runs after the last step, too. `end`: then alone."""
+
+    @property
+    def called(self) -> str:
+        """Its name, or the last part of its kind."""
+        return self.name or self.kind.rpartition(".")[2]
+
+
 class TokenizerConfig(Frozen):
     """Which vocabulary, and how to train one when no path is given."""
 
@@ -246,7 +262,11 @@ class CheckpointConfig(Frozen):
     """Steps between checkpoints; as often as evaluations by default."""
     keep_last: PositiveInt = execution(2)
     keep_best: NonNegativeInt = execution(1)
-    """Keep so many with the lowest validation loss."""
+    """Keep so many with the best `best_metric`."""
+    best_metric: str = execution("validation/loss")
+    """The metric that `keep_best` and `train.patience` go by: an evaluator's name, a slash and one of its metrics."""
+    best_mode: Literal["min", "max"] = execution("min")
+    """Whether low or high values of `best_metric` are good."""
     keep_every: PositiveInt | None = execution(None)
     """Keep those whose step divides by this for good."""
     verify: Literal["contents", "sizes"] = execution("contents")
@@ -285,21 +305,31 @@ def strictly(cls: type[Frozen], value: Any) -> Any:
     return cls.model_validate_json(json.dumps(value), strict=True)
 
 
-def _by_kind(package: str, base: type[Frozen], value: Any, _handler: Any) -> Frozen:
+def _by_kind(package: str, base: type[Frozen], value: Any, _handler: Any, part: str | None = None) -> Frozen:
     """Validates a mapping by the class that its `kind` names."""
     if isinstance(value, base):
         return value
     if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
         raise ValueError(f"wants a mapping with a `kind`, one of: {', '.join(kinds(package, base))}")
     kind = value["kind"].removeprefix(f"{package}.")
-    part = strictly(resolve(kind, package, base), {key: v for key, v in value.items() if key != "kind"})
-    return part.model_copy(update={"kind": kind})
+    rest = {key: v for key, v in value.items() if key != "kind"}
+    return strictly(resolve(kind, package, base, part), rest).model_copy(update={"kind": kind})
 
 
 AnyObjective = Annotated[
     SerializeAsAny[ObjectiveConfig], WrapValidator(functools.partial(_by_kind, "jaxpt.objectives", ObjectiveConfig))
 ]
 """An objective of whichever kind its `kind` names."""
+
+AnyEvaluator = Annotated[
+    SerializeAsAny[EvaluatorConfig],
+    WrapValidator(functools.partial(_by_kind, "jaxpt.evals", EvaluatorConfig, part="evals")),
+]
+"""An evaluator of whichever kind its `kind` names."""
+
+_EVALUATORS: Any = ({"kind": "heldout"}, {"kind": "baseline"}, {"kind": "samples"})
+_TAKEN = ("train", "speed", "phase", "learning_rate", "step", "time")
+"""What else metrics.jsonl has."""
 
 
 class Config(Frozen):
@@ -317,8 +347,28 @@ class Config(Frozen):
     """Branch from another run."""
     optimizer: OptimizerConfig = OptimizerConfig()
     train: TrainConfig = TrainConfig()
+    evals: tuple[AnyEvaluator, ...] = execution(_EVALUATORS, validate_default=True)
+    """What is evaluated, in this order: held-out loss, baseline and samples by default."""
     checkpoint: CheckpointConfig = CheckpointConfig()
     mesh: MeshConfig = MeshConfig()
     plan: PlanConfig = PlanConfig()
     distributed: DistributedConfig = DistributedConfig()
     log: LogConfig = LogConfig()
+
+    @model_validator(mode="after")
+    def _evaluators(self) -> Self:
+        names = [evaluator.called for evaluator in self.evals]
+        for name in names:
+            if name in _TAKEN:
+                raise ValueError(f"evals: the name {name!r} is taken: metrics of the training begin so")
+            if names.count(name) > 1:
+                raise ValueError(f"evals: two have the name {name!r}; give one a name of its own")
+        metric = self.checkpoint.best_metric
+        during = [evaluator.called for evaluator in self.evals if evaluator.every != "end"]
+        if metric.partition("/")[0] not in during and metric != CheckpointConfig().best_metric:
+            known = ", ".join(during) or "none"
+            raise ValueError(
+                f"checkpoint.best_metric: {metric}: its first part names no evaluator that runs during training; "
+                f"evals has: {known}"
+            )
+        return self
