@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from jaxpt.config.fields import Frozen
 from jaxpt.config.kinds import nearest, resolve
-from jaxpt.config.tree import Config, ModelConfig, ObjectiveConfig
+from jaxpt.config.tree import Config, EvaluatorConfig, ModelConfig, ObjectiveConfig
 from jaxpt.errors import UserError
 
 _WANTED = {
@@ -49,7 +49,8 @@ def explain(error: ValidationError, tree: Any, root: type[Frozen] = Config) -> t
     found.sort(key=lambda item: item[1]["type"] != "extra_forbidden")
     key, details = found[0]
     if details["type"] == "extra_forbidden":
-        of_kind = f" of kind {tree[key[0]]['kind']}" if key[0] in ("model", "objective") and len(key) > 1 else ""
+        kind = _kind(key[:-1], tree)
+        of_kind = f" of kind {kind}" if kind else ""
         return ".".join(key), f"unknown key {'.'.join(key)}{of_kind}{_right_key(key, tree, root)}"
     if details["type"] == "missing":
         return ".".join(key[:-1]), f"key {'.'.join(key)} is missing"
@@ -130,17 +131,28 @@ def _class_at(key: tuple[str, ...], tree: Any, root: type[Frozen]) -> type[Froze
     cls: Any = root
     for depth, part in enumerate(key):
         if cls is None or not part.isdecimal():
-            field = cls.model_fields.get(part) if cls else None
-            cls = _kind_class(part, tree) if depth == 0 and part in ("model", "objective") else _part(field)
+            cls = _part(cls.model_fields.get(part) if cls else None)
+        if kind := _kind(key[: depth + 1], tree):
+            cls = _kind_class(key[0], kind)
     return cls
 
 
-def _kind_class(part: str, tree: Any) -> type[Frozen] | None:
-    """The class that `model.kind` or `objective.kind` names."""
-    base: Any = {"model": ModelConfig, "objective": ObjectiveConfig}[part]
+def _kind(key: tuple[str, ...], tree: Any) -> Any:
+    """The `kind` of a model, an objective or an evaluator under a key; None of anything else."""
+    if key in (("model",), ("objective",)) or (len(key) == 2 and key[0] == "evals"):
+        for part in key:
+            tree = tree[int(part)] if isinstance(tree, list) else tree.get(part)
+        return tree.get("kind") if isinstance(tree, dict) else None
+    return None
+
+
+def _kind_class(part: str, kind: Any) -> type[Frozen] | None:
+    """The class that a `kind` names."""
+    package = f"jaxpt.{part.removesuffix('s')}s"
+    base: Any = {"model": ModelConfig, "objective": ObjectiveConfig, "evals": EvaluatorConfig}[part]
     try:
-        return resolve(tree[part]["kind"].removeprefix(f"jaxpt.{part}s."), f"jaxpt.{part}s", base)
-    except (UserError, KeyError, TypeError, AttributeError):
+        return resolve(kind.removeprefix(f"{package}."), package, base)
+    except (UserError, TypeError, AttributeError):
         return base
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jaxpt.config.kinds import kinds, resolve
-from jaxpt.config.tree import Config, ModelConfig, ObjectiveConfig
+from jaxpt.config.tree import Config, EvaluatorConfig, ModelConfig, ObjectiveConfig
 
 
 def json_schema() -> dict[str, Any]:
@@ -14,13 +14,13 @@ def json_schema() -> dict[str, Any]:
     Nothing is required: a `base` may hold what a recipe leaves out.
 
     Returns:
-      The schema, with a choice for each model and objective of the package, and one for anyone's own.
+      The schema, with a choice for each model, objective and evaluator of the package, and one for anyone's own.
     """
     schema = Config.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     definitions = schema["$defs"]
-    for part, base in (("model", ModelConfig), ("objective", ObjectiveConfig)):
-        package = f"jaxpt.{part}s"
+    for part, base in (("model", ModelConfig), ("objective", ObjectiveConfig), ("evals", EvaluatorConfig)):
+        package = f"jaxpt.{part.removesuffix('s')}s"
         own = {"type": "object", "properties": {"kind": {"type": "string", "pattern": r"\."}}, "required": ["kind"]}
         choices: list[dict[str, Any]] = []
         for name in kinds(package, base):
@@ -31,7 +31,8 @@ def json_schema() -> dict[str, Any]:
             definitions[cls.__name__] = choice
             choices.append({"$ref": f"#/$defs/{cls.__name__}"})
         definitions[base.__name__] = {"anyOf": [*choices, own]}
-        schema["properties"][part] = {"$ref": f"#/$defs/{base.__name__}"}
+        if part != "evals":  # a list
+            schema["properties"][part] = {"$ref": f"#/$defs/{base.__name__}"}
     for optional in (schema, *definitions.values()):
         optional.pop("required", None)
     schema["properties"]["base"] = {

@@ -20,6 +20,7 @@ from jaxpt.config.devices import DistributedConfig, MeshConfig, PlanConfig
 from jaxpt.config.fields import Fraction, Frozen, NonNegativeInt, PositiveInt, execution, extensible
 from jaxpt.config.kinds import kinds, resolve
 from jaxpt.config.plain import leaves
+from jaxpt.errors import UserError
 
 
 class ModelConfig(Frozen):
@@ -247,6 +248,8 @@ class TrainConfig(Frozen):
     """Steps between evaluations; a tenth of the run by default."""
     eval_examples: PositiveInt | None = None
     """Use only the first so many validation examples; all by default."""
+    patience: PositiveInt | None = execution(None)
+    """End the run after so many evaluations in a row in which `checkpoint.best_metric` did not improve."""
     log_every: PositiveInt = execution(10)
     layer_norms: bool = execution(False)
     """Write each layer's gradient, update and parameter norm to the metrics."""
@@ -360,14 +363,14 @@ class Config(Frozen):
         names = [evaluator.called for evaluator in self.evals]
         for name in names:
             if name in _TAKEN:
-                raise ValueError(f"evals: the name {name!r} is taken: metrics of the training begin so")
+                raise UserError(f"evals: the name {name!r} is taken: metrics of the training begin so")
             if names.count(name) > 1:
-                raise ValueError(f"evals: two have the name {name!r}; give one a name of its own")
+                raise UserError(f"evals: two have the name {name!r}; give one a name of its own")
         metric = self.checkpoint.best_metric
         during = [evaluator.called for evaluator in self.evals if evaluator.every != "end"]
         if metric.partition("/")[0] not in during and metric != CheckpointConfig().best_metric:
             known = ", ".join(during) or "none"
-            raise ValueError(
+            raise UserError(
                 f"checkpoint.best_metric: {metric}: its first part names no evaluator that runs during training; "
                 f"evals has: {known}"
             )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jaxpt.config import Config, EvaluatorConfig
+from jaxpt.config.kinds import nearest
 from jaxpt.train.state import Setup
 
 if TYPE_CHECKING:
@@ -74,10 +76,53 @@ class Evaluators:
             self.found[evaluator.called] = result
             yield evaluator.called, result
 
+    def without_best(self) -> str | None:
+        """What is to be said where an evaluator ran that does not give `checkpoint.best_metric`, though named in it."""
+        metric, known = self._setup.config.checkpoint.best_metric, figures(self.found)
+        name = metric.partition("/")[0]
+        if name not in self.found or metric in known:
+            return None
+        own = list(figures({name: self.found[name]}))
+        return f"checkpoint.best_metric: {metric} was not measured{nearest(metric, own)}"
+
     def _prepared(self, evaluator: EvaluatorConfig) -> Evaluate:
         if evaluator.called not in self._ready:
             self._ready[evaluator.called] = evaluator.prepare(self._setup, self._data)
         return self._ready[evaluator.called]
+
+
+class Patience:
+    """How long `checkpoint.best_metric` has not improved; kept beside each checkpoint where `train.patience` is set."""
+
+    def __init__(self, config: Config, meta: Mapping[str, Any] | None) -> None:
+        """Goes on from what was kept beside a checkpoint, if there is one."""
+        self._config = config
+        self._best, self._evaluations = (meta or {}).get("patience", (None, 0))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run is to end."""
+        patience = self._config.train.patience
+        return patience is not None and self._evaluations >= patience
+
+    def see(self, measured: Mapping[str, float]) -> str | None:
+        """Counts an evaluation, if the metric is among those measured; what is to be said where the run ends by it."""
+        metric, mode = self._config.checkpoint.best_metric, self._config.checkpoint.best_mode
+        value = measured.get(metric)
+        if value is None:
+            return None
+        sign = 1 if mode == "min" else -1
+        if math.isfinite(value) and (self._best is None or sign * value < sign * self._best):
+            self._best, self._evaluations = value, 0
+        else:
+            self._evaluations += 1
+        if not self.is_over:
+            return None
+        return f"train.patience: {metric} did not improve in {self._evaluations} evaluations; the run ends"
+
+    def saved(self) -> dict[str, Any]:
+        """What is kept beside a checkpoint."""
+        return {"patience": [self._best, self._evaluations]} if self._config.train.patience else {}
 
 
 def figures(found: Mapping[str, Result]) -> dict[str, float]:

@@ -87,10 +87,11 @@ def _train(config: Config) -> int:
         stack.callback(checkpoints.close)
         current, meta = _start(setup, checkpoints, run_dir)
         done = int(current.step)
-        run = Run(config, setup, run_dir, checkpoints, starts, begun)
-        if done >= config.train.steps:
-            say(f"{run_dir} is finished at step {done}; `train.steps={2 * done}` would go on")
-            run.enter_phase(len(starts) - 1, meta)
+        run = Run(config, setup, run_dir, checkpoints, starts, begun, evaluation.Patience(config, meta))
+        if done >= config.train.steps or run.patience.is_over:
+            more = "train.patience=null" if run.patience.is_over else f"train.steps={2 * done}"
+            say(f"{run_dir} is finished at step {done}; `{more}` would go on")
+            run.enter_phase(configs.phase_of(config, done), meta)
             return run.finish(current)
         say(_describe(setup))
         return run.go(current, meta)
@@ -156,6 +157,7 @@ class Run:
     checkpoints: checkpoint.Checkpoints
     starts: tuple[int, ...]
     begun: float
+    patience: evaluation.Patience
     phase: int = -1
     stopped: bool = False
     """By a signal, which this or another process received."""
@@ -178,13 +180,13 @@ class Run:
         ends = (*self.starts[1:], self.config.train.steps)
         try:
             for index, end in enumerate(ends):
-                if done >= end:
+                if done >= end or self.patience.is_over:
                     continue
                 self.enter_phase(index, meta if done == first else None)
                 if done == self.starts[index]:
                     current = current.replace(carry=self.setup.empty_carry())
                 current = self._phase(current, end, metrics)
-                done = end
+                done = int(current.step)
         finally:
             metrics.close()
         return self.finish(current)
@@ -215,7 +217,8 @@ class Run:
         """The steps of one phase; ends the process where a signal came."""
         compiled = self._compile()
         done = int(current.step)
-        feed = self.data.train.batches(done - self.starts[self.phase], rows=self._rows())
+        rows = distributed.rows(self.setup.mesh, self.here.data.batch_size)
+        feed = self.data.train.batches(done - self.starts[self.phase], rows=rows)
         tokens = self.here.data.batch_size * step.tokens_per_example(self.setup, self.objective)
         peak = flops.peak(jax.devices()[0])
         metrics.write(done, {"phase/text_tokens_per_step": self._text(), "phase/flops_per_step": self.flops})
@@ -252,7 +255,7 @@ class Run:
             return self.stopped
 
         batch = step.put(next(feed), self.setup)
-        while done < end and not self.stopped:
+        while done < end and not self.stopped and not self.patience.is_over:
             current, figures = run.train(current, batch, *self.setup.frozen_params())
             done += 1
             if done < end:  # the device works on this step while the host gets the next batch
@@ -265,13 +268,9 @@ class Run:
             if not self.stopped:
                 self._evaluate(current, done, display, metrics, stop)
             to_save = to_save or done % save_every == 0
-            if to_save or self.stopped or done == end:
+            if to_save or self.stopped or self.patience.is_over or done == end:
                 to_save = not self._save(current, run.check)
         return current
-
-    def _rows(self) -> np.ndarray:
-        """This process's rows of a global batch."""
-        return distributed.rows(self.setup.mesh, self.here.data.batch_size)
 
     def _text(self) -> float:
         """Tokens of text that a step sees, whatever the objective makes of them."""
@@ -324,6 +323,9 @@ class Run:
                 metrics.write(done, figures)
             for n, line in enumerate(evaluation.lines(name, result)):
                 display.say(line if n else f"step {done}/{self.config.train.steps}  {line}")
+        for line in (self.evaluators.without_best(), self.patience.see(evaluation.figures(self.evaluators.found))):
+            if line:
+                display.say(line)
         display.paused(time.perf_counter() - begun)
 
     def _save(self, current: State, check: Any) -> bool:
@@ -334,13 +336,14 @@ class Run:
         """
         done, skipped = int(current.step), int(current.skipped)
         if skipped:
-            if done == self.config.train.steps:
+            if done == self.config.train.steps or self.patience.is_over:
                 raise UserError(self._ruined(f"the updates of the last {skipped} steps were skipped"))
             return False
         if found := step.not_finite(current, check(current)):
             more = f" and {len(found) - 1} more" if len(found) > 1 else ""
             raise UserError(self._ruined(f"{found[0]}{more} are not finite at step {done}, which is not saved"))
         meta = {"phase": self.phase, "data": self.data.fingerprint, **frozen.identities(self.setup)}
+        meta |= self.patience.saved()
         self.checkpoints.save(current, meta, evaluation.figures(self.evaluators.found))
         return True
 
