@@ -217,8 +217,7 @@ def classify(
     """
     centre, scale = x_train.mean(0), x_train.std(0) + 1e-6
     x, y = jnp.asarray((x_train - centre) / scale, jnp.float32), jnp.asarray(y_train)
-    fit = fit or functools.partial(_fit, classes=classes)
-    found = jax.device_get(fit(x, y, l2=l2))
+    found = jax.device_get(fit(x, y, l2) if fit else _fit(x, y, classes, l2))
     return (((x_test - centre) / scale) @ found["w"] + found["b"]).argmax(1)
 
 
