@@ -67,9 +67,9 @@ class EvaluatorConfig(Frozen):
 
     kind: str
     """Module of `jaxpt.evals`, or a dotted path to one's own."""
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")] | None = None
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")] | None = execution(None)
     """Prefix of its metrics; the last part of `kind` by default."""
-    every: PositiveInt | Literal["end"] | None = None
+    every: PositiveInt | Literal["end"] | None = execution(None)
     """Steps between evaluations, `train.eval_every` by default; it runs after the last step, too. `end`: then alone."""
 
     @property

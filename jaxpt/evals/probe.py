@@ -216,7 +216,7 @@ def classify(
       [0, 1]
     """
     centre, scale = x_train.mean(0), x_train.std(0) + 1e-6
-    x, y = jnp.asarray((x_train - centre) / scale, jnp.float32), jnp.asarray(y_train)
+    x, y = ((x_train - centre) / scale).astype(np.float32), y_train.astype(np.int32)
     found = jax.device_get(fit(x, y, l2) if fit else _fit(x, y, classes, l2))
     return (((x_test - centre) / scale) @ found["w"] + found["b"]).argmax(1)
 
