@@ -80,7 +80,7 @@ def _train(arguments: argparse.Namespace) -> int:
 
 
 def _eval(arguments: argparse.Namespace) -> None:
-    from jaxpt.evals.heldout import evaluate
+    from jaxpt.evals.command import evaluate
 
     evaluate(arguments.path, arguments.overrides)
 

@@ -203,6 +203,13 @@ def test_train_eval_and_probe(capsys, lab):
     (lab / "labelled.csv").write_text(f"text,label\n{rows}")
     code, out, _ = run(capsys, "probe", run_dir, f"path={lab}/labelled.csv", f"test_path={lab}/labelled.csv")
     assert code == 0 and "1.000" in out.replace("100.0%", "1.000")
+    paths = f"path: {lab}/labelled.csv, test_path: {lab}/labelled.csv"
+    evals = f"evals=[{{kind: probe, {paths}, every: 1}}, {{kind: probe, name: end, {paths}, every: end}}]"
+    assert run(capsys, "train", recipe, "train.steps=2", "seed=4", f"run_dir={lab / 'probed'}", evals)[0] == 0
+    records = [json.loads(line) for line in (lab / "probed" / "metrics.jsonl").read_text().splitlines()]
+    receipt = json.loads((lab / "probed" / "run.json").read_text())
+    assert [r["step"] for r in records if "probe/accuracy" in r] == [1, 2]
+    assert receipt["probe"] == receipt["end"] == {"accuracy": 1.0, "most_frequent": 0.5}
 
 
 def test_cache(capsys, lab):

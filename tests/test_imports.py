@@ -26,7 +26,7 @@ ALLOWED = {
     "plan": {"models", "parallel", "objectives", "losses", "train"},
     "generate": {"models", "parallel"},
     "evals": {"models", "parallel", "objectives", "losses", "train", "generate"},
-    "train": {"models", "parallel", "objectives", "losses", "evals", "plan", "generate", "hf"},
+    "train": {"models", "parallel", "objectives", "losses", "plan", "hf"},
     "convert": {"models", "train", "hf"},
     "report": {"objectives", "evals", "train", "plan"},
     "study": {"objectives", "train", "report"},

@@ -29,6 +29,7 @@ from jaxpt.config.kinds import kinds, resolve
 from jaxpt.config.roles import differences
 from jaxpt.config.schema import json_schema
 from jaxpt.config.tree import (
+    AnyEvaluator,
     AnyModel,
     AnyObjective,
     AnyOptimizer,
@@ -36,6 +37,7 @@ from jaxpt.config.tree import (
     CheckpointConfig,
     Config,
     DataConfig,
+    EvaluatorConfig,
     InitConfig,
     LogConfig,
     MixtureTask,
@@ -51,6 +53,7 @@ from jaxpt.config.tree import (
 
 __all__ = [
     "AXES",
+    "AnyEvaluator",
     "AnyModel",
     "AnyObjective",
     "AnyOptimizer",
@@ -59,6 +62,7 @@ __all__ = [
     "Config",
     "DataConfig",
     "DistributedConfig",
+    "EvaluatorConfig",
     "Fraction",
     "Frozen",
     "InitConfig",

@@ -132,6 +132,8 @@ def _class_at(key: tuple[str, ...], tree: Any, root: type[Frozen]) -> tuple[type
             field = cls.model_fields.get(part) if cls else None
             kind = kind_of(field)
             cls = kind.named(_value(key[: depth + 1], tree)) if kind else _part(field)
+        elif kind:  # one of a list
+            cls = kind.named(_value(key[: depth + 1], tree))
     return cls, kind
 
 

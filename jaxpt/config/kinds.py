@@ -8,7 +8,7 @@ import functools
 import importlib
 import json
 import pkgutil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
@@ -62,8 +62,11 @@ class Kind:
 
 
 def kind_of(field: FieldInfo | None) -> Kind | None:
-    """The annotation of a field whose class its `kind` names; None of any other field."""
-    return next((note for note in field.metadata if isinstance(note, Kind)), None) if field else None
+    """The annotation of a field whose class, or whose items' class, its `kind` names; None of any other field."""
+    if field is None:
+        return None
+    of_items = (note for item in get_args(field.annotation) for note in getattr(item, "__metadata__", ()))
+    return next((note for note in (*field.metadata, *of_items) if isinstance(note, Kind)), None)
 
 
 def strictly(cls: type[BaseModel], value: Any) -> Any:

@@ -19,6 +19,7 @@ from jaxpt.config.devices import DistributedConfig, MeshConfig, PlanConfig
 from jaxpt.config.fields import Frozen, NonNegativeInt, PositiveInt, execution, extensible
 from jaxpt.config.kinds import Kind, nearest
 from jaxpt.config.plain import leaves
+from jaxpt.errors import UserError
 
 if TYPE_CHECKING:
     from optax import GradientTransformation, Schedule
@@ -63,9 +64,28 @@ class ObjectiveConfig(Frozen):
     """Target positions whose logits exist at one time; 0 chooses so that a chunk's logits stay near 64 MiB a device."""
 
 
+class EvaluatorConfig(Frozen):
+    """What every evaluator's settings share; `jaxpt.evals.base.Evaluator` adds its function."""
+
+    kind: str
+    """Module of `jaxpt.evals`, or a dotted path to one's own."""
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")] | None = execution(None)
+    """Prefix of its metrics; the last part of `kind` by default."""
+    every: PositiveInt | Literal["end"] | None = execution(None)
+    """Steps between evaluations, `train.eval_every` by default; it runs after the last step, too. `end`: then alone."""
+
+    @property
+    def called(self) -> str:
+        """Its name, or the last part of its kind."""
+        return self.name or self.kind.rpartition(".")[2]
+
+
 AnyModel = Annotated[SerializeAsAny[ModelConfig], Kind("model", "jaxpt.models", ModelConfig)]
 AnyObjective = Annotated[SerializeAsAny[ObjectiveConfig], Kind("objective", "jaxpt.objectives", ObjectiveConfig)]
 """An objective of whichever kind its `kind` names."""
+
+AnyEvaluator = Annotated[SerializeAsAny[EvaluatorConfig], Kind("evals", "jaxpt.evals", EvaluatorConfig)]
+"""An evaluator of whichever kind its `kind` names."""
 
 
 class TokenizerConfig(Frozen):
@@ -284,6 +304,8 @@ class TrainConfig(Frozen):
     """Steps between evaluations; a tenth of the run by default."""
     eval_examples: PositiveInt | None = None
     """Use only the first so many validation examples; all by default."""
+    patience: PositiveInt | None = execution(None)
+    """End the run after so many evaluations in a row in which `checkpoint.best_metric` did not improve."""
     log_every: PositiveInt = execution(10)
     layer_norms: bool = execution(False)
     """Write each layer's gradient, update and parameter norm to the metrics."""
@@ -299,7 +321,11 @@ class CheckpointConfig(Frozen):
     """Steps between checkpoints; as often as evaluations by default."""
     keep_last: PositiveInt = execution(2)
     keep_best: NonNegativeInt = execution(1)
-    """Keep so many with the lowest validation loss."""
+    """Keep so many with the best `best_metric`."""
+    best_metric: str = execution("validation/loss")
+    """The metric that `keep_best` and `train.patience` go by: an evaluator's name, a slash and one of its metrics."""
+    best_mode: Literal["min", "max"] = execution("min")
+    """Whether low or high values of `best_metric` are good."""
     keep_every: PositiveInt | None = execution(None)
     """Keep those whose step divides by this for good."""
     verify: Literal["contents", "sizes"] = execution("contents")
@@ -333,6 +359,11 @@ class LogConfig(Frozen):
     """Name of a Weights & Biases project; needs `pip install wandb`."""
 
 
+_EVALUATORS: Any = ({"kind": "heldout"}, {"kind": "baseline"}, {"kind": "samples"})
+_TAKEN = ("train", "speed", "phase", "learning_rate", "step", "time")
+"""What else metrics.jsonl has."""
+
+
 class Config(Frozen):
     """A whole run."""
 
@@ -346,8 +377,28 @@ class Config(Frozen):
     """Branch from another run."""
     optimizer: AnyOptimizer = Field({"kind": "adamw"}, validate_default=True)
     train: TrainConfig = TrainConfig()
+    evals: tuple[AnyEvaluator, ...] = execution(_EVALUATORS, validate_default=True)
+    """What is evaluated, in this order: held-out loss, baseline and samples by default."""
     checkpoint: CheckpointConfig = CheckpointConfig()
     mesh: MeshConfig = MeshConfig()
     plan: PlanConfig = PlanConfig()
     distributed: DistributedConfig = DistributedConfig()
     log: LogConfig = LogConfig()
+
+    @model_validator(mode="after")
+    def _evaluators(self) -> Self:
+        names = [evaluator.called for evaluator in self.evals]
+        for name in names:
+            if name in _TAKEN:
+                raise UserError(f"evals: the name {name!r} is taken: metrics of the training begin so")
+            if names.count(name) > 1:
+                raise UserError(f"evals: two have the name {name!r}; give one a name of its own")
+        metric = self.checkpoint.best_metric
+        during = [evaluator.called for evaluator in self.evals if evaluator.every != "end"]
+        if metric.partition("/")[0] not in during and metric != CheckpointConfig().best_metric:
+            known = ", ".join(during) or "none"
+            raise UserError(
+                f"checkpoint.best_metric: {metric}: its first part names no evaluator that runs during training; "
+                f"evals has: {known}"
+            )
+        return self

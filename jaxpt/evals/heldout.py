@@ -1,24 +1,51 @@
-"""Loss on held-out text: fixed noise, every example exactly once, beside a trivial baseline."""
+"""Loss on held-out text: fixed noise, every example exactly once."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 import numpy as np
 
-from jaxpt import config as configs
 from jaxpt.config import Config
-from jaxpt.evals import baselines
+from jaxpt.evals.base import Evaluate, Evaluator, Result
 from jaxpt.objectives.base import Objective
+from jaxpt.parallel import distributed
 from jaxpt.train import step as steps
 from jaxpt.train.state import Setup
 
 if TYPE_CHECKING:
     from jaxpt.data.loader import Stream
     from jaxpt.data.pipeline import Data
+
+
+class HeldOut(Evaluator):
+    """The objective's loss, its parts and metrics on the validation split."""
+
+    kind: Literal["heldout"] = "heldout"
+
+    @property
+    def called(self) -> str:
+        return self.name or "validation"
+
+    def prepare(self, setup: Setup, data: Data) -> Evaluate:
+        config = setup.config
+        rows = distributed.rows(setup.mesh, config.data.batch_size)
+        first = next(next(iter(feeds(config, data, rows).values())))
+        placed = setup.placed_shapes()
+        with setup.use():
+            lowered = steps.make_eval_step(setup, config.objective).lower(
+                placed.params, steps.put(first, setup), placed.carry, *setup.frozen_params()
+            )
+        program = lowered.compile()
+
+        def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result | None:
+            means = validate(setup, config.objective, program, params, feeds(config, data, rows), stop)
+            return None if means is None else Result(means)
+
+        return evaluate
 
 
 def feeds(config: Config, data: Data, rows: np.ndarray | None = None) -> dict[str, Iterator[dict[str, np.ndarray]]]:
@@ -90,73 +117,3 @@ def _means(objective: Objective, totals: dict[str, np.ndarray]) -> dict[str, flo
     """The loss, and each Σ value / Σ weight."""
     means = {name: float(value / max(weight, 1e-9)) for name, (value, weight) in totals.items()}
     return {"loss": sum(c * means[part] for part, c in objective.coefficients().items()), **means}
-
-
-def baseline(config: Config, data: Data) -> float:
-    """Nats per token of the objective's trivial baseline on the validation split.
-
-    Args:
-      config: the run's configuration in its current phase.
-      data: training text (for a bigram's counts) and validation text.
-
-    Returns:
-      The baseline's loss at the positions that `objective.probe_name` names.
-    """
-    objective: Objective = config.objective
-    if objective.baseline == "bigram":
-        train = data.train.epoch(config.data.batch_size)
-        return baselines.bigram(data.vocabulary.size, train, batches(config, data))
-    targets_name = "masked_targets" if objective.family == "encoder" else "decoder_target_tokens"
-    found = [(b[targets_name], b["probe_weights"]) for b in batches(config, data)]
-    targets, weights = (np.concatenate(x) for x in zip(*found))
-    return baselines.unigram(targets, weights)
-
-
-def verdict(objective: Objective, probe_loss: float, trivial: float) -> str:
-    """One line that sets the model beside the baseline."""
-    side = "below" if probe_loss < trivial else "ABOVE"
-    return (
-        f"validation, {objective.probe_name}: model {probe_loss:.3f} nats, {objective.baseline} baseline "
-        f"{trivial:.3f}: {abs(trivial - probe_loss):.3f} nats {side} it"
-    )
-
-
-def evaluate(path: str, overrides: tuple[str, ...] | list[str] = ()) -> dict[str, float]:
-    """`jaxpt eval`: a checkpoint of a run on its validation split.
-
-    Args:
-      path: a run_dir or a recipe (the newest checkpoint), or `RUN_DIR/checkpoints/STEP`.
-      overrides: `key=value`; `data.validation_path=…` evaluates other text.
-
-    Returns:
-      The means that were printed.
-
-    Raises:
-      UserError: no checkpoint there, or data that cannot be read.
-    """
-    from jaxpt.data import pipeline
-    from jaxpt.evals import samples
-    from jaxpt.train import checkpoint, frozen, state
-    from jaxpt.train.display import console
-
-    named = checkpoint.named_step(path)
-    config = configs.load(named[0] if named else path, overrides)
-    run_dir, step = checkpoint.find(path if named else config.run_dir, None)
-    phase = configs.phase_of(config, step)
-    config = configs.at_phase(config, phase)
-    data = pipeline.prepare(config, phase=phase)
-    setup = state.setup(config)
-    steps.check(config, setup)
-    reader = checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True)
-    params = reader.restore_params(setup, step)
-    setup = frozen.attach_same(setup, reader.meta(step), lambda line: console.print(line, markup=False))
-    reader.close()
-    objective = config.objective if setup.frozen else config.objective.without_frozen()
-    eval_step = steps.make_eval_step(setup, objective)
-    means = validate(setup, objective, eval_step, params, feeds(config, data))
-    lines = [f"{run_dir} at step {step}, {len(data.validation)} validation examples"]
-    lines += [f"  {name:24} {value:.4f}" for name, value in means.items()]
-    lines += [verdict(objective, means["probe_loss"], baseline(config, data)), *objective.remarks(means)]
-    for line in [*lines, *samples.show(setup.model, params, config, data)]:
-        console.print(line, markup=False)
-    return means

@@ -11,9 +11,9 @@ import csv
 import functools
 import gzip
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -22,15 +22,88 @@ import numpy as np
 import optax
 
 from jaxpt import config as configs
+from jaxpt.config import Config
 from jaxpt.config.studies import Probe
 from jaxpt.errors import UserError
+from jaxpt.evals.base import Evaluate, Evaluator, Result
 from jaxpt.models.base import bind
 from jaxpt.objectives.base import Vocabulary
+from jaxpt.parallel.distributed import to_host
 from jaxpt.train import checkpoint, state
 from jaxpt.train.run_dir import write_text
+from jaxpt.train.state import Setup
+
+if TYPE_CHECKING:
+    from jaxpt.data.pipeline import Data
+    from jaxpt.data.tokenizers import Tokenizer
 
 _BATCH = 256
 _ITERATIONS = 100
+
+
+class LinearProbe(Evaluator, Probe):
+    """A linear probe of the hidden states on labelled texts: its accuracy, and that of the most frequent label."""
+
+    kind: Literal["probe"] = "probe"
+
+    def prepare(self, setup: Setup, data: Data) -> Evaluate:
+        task = _task(self, data.tokenizer, setup.config)
+        accuracy = _accuracy(setup, task)
+
+        def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result | None:
+            found = accuracy(params, stop)
+            return None if found is None else Result({"accuracy": found, "most_frequent": task.most_frequent})
+
+        return evaluate
+
+
+class _Task(NamedTuple):
+    """Labelled texts, to train on and to count on."""
+
+    tokens: tuple[np.ndarray, np.ndarray]
+    """int32 [texts, length] each, −1 on padding."""
+    labels: tuple[np.ndarray, np.ndarray]
+    """int [texts] each; −1 is one that the training texts have not."""
+    classes: int
+    l2: float
+
+    @property
+    def most_frequent(self) -> float:
+        """The share of the test texts with the most frequent label of the training texts."""
+        return float((self.labels[1] == np.bincount(self.labels[0]).argmax()).mean())
+
+
+def _task(settings: Probe, tokenizer: Tokenizer, config: Config) -> _Task:
+    train, test = (_read(Path(path), settings) for path in (settings.path, settings.test_path))
+    labels = {label: n for n, label in enumerate(sorted(set(train[1])))}
+    tokens = (
+        _rows(tokenizer.encode_batch(texts), tokenizer.vocabulary, config.model.family, config.data.length)
+        for texts, _ in (train, test)
+    )
+    numbers = (np.array([labels.get(label, -1) for label in names]) for _, names in (train, test))
+    return _Task(tuple(tokens), tuple(numbers), len(labels), settings.l2)
+
+
+def _accuracy(setup: Setup, task: _Task) -> Callable[[Any, Callable[[], bool]], float | None]:
+    """The share of the test texts that a probe of parameters gets right, its programs compiled; None where stopped."""
+    model, family = setup.model, setup.config.model.family
+    batch = jax.ShapeDtypeStruct((_BATCH, setup.config.data.length), jnp.int32)
+    with setup.use():
+        lowered = _mean.lower(model, family, setup.placed_shapes().params, batch)
+        mean = lowered.compile()
+    (x_train, x_test), (y_train, y_test) = task.tokens, task.labels
+    x = jax.ShapeDtypeStruct((len(x_train), lowered.out_info.shape[-1]), jnp.float32)
+    fit = _fit.lower(x, jax.ShapeDtypeStruct(y_train.shape, jnp.int32), task.classes, task.l2).compile()
+
+    def accuracy(params: Any, stop: Callable[[], bool] = lambda: False) -> float | None:
+        with setup.use():
+            found = [pooled(model, params, family, tokens, mean, stop) for tokens in (x_train, x_test)]
+        if any(states is None for states in found):
+            return None
+        guess = classify(found[0], y_train, found[1], task.classes, task.l2, fit)
+        return float((guess == y_test).mean())
+
+    return accuracy
 
 
 def probe(path: str, settings: Probe) -> dict[str, float]:
@@ -52,31 +125,18 @@ def probe(path: str, settings: Probe) -> dict[str, float]:
 
     run_dir, step = checkpoint.find(path, None)
     config = configs.load(run_dir)
-    train, test = (_read(Path(p), settings) for p in (settings.path, settings.test_path))
-    labels = {label: n for n, label in enumerate(sorted(set(train[1])))}
-    tokenizer = tokenizers.load(run_dir / "tokenizer", config.data.tokenizer.kind)
-    rows = [
-        _rows(tokenizer.encode_batch(texts), tokenizer.vocabulary, config.model.family, config.data.length)
-        for texts, _ in (train, test)
-    ]
-    y_train, y_test = (np.array([labels.get(label, -1) for label in names]) for _, names in (train, test))
+    task = _task(settings, tokenizers.load(run_dir / "tokenizer", config.data.tokenizer.kind), config)
     setup = state.setup(config)
+    accuracy = _accuracy(setup, task)
     reader = checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True)
-
-    def accuracy(params: Any) -> float:
-        with setup.use():
-            x_train, x_test = (pooled(setup.model, params, config.model.family, tokens) for tokens in rows)
-        guess = classify(x_train, y_train, x_test, len(labels), settings.l2)
-        return float((guess == y_test).mean())
-
     means = {"accuracy": accuracy(reader.restore_params(setup, step)), "untrained": accuracy(setup.init().params)}
     reader.close()
-    means["most_frequent"] = float((y_test == np.bincount(y_train).argmax()).mean())
+    means["most_frequent"] = task.most_frequent
     (run_dir / "evaluations").mkdir(exist_ok=True)
     saved = {"step": step, "settings": settings.model_dump(mode="json"), **means}
     write_text(run_dir / "evaluations" / "probe.json", json.dumps(saved, indent=2) + "\n")
     console.print(
-        f"{run_dir} at step {step}, linear probe of {len(labels)} labels, {len(y_test):,} test texts: "
+        f"{run_dir} at step {step}, linear probe of {task.classes} labels, {len(task.labels[1]):,} test texts: "
         f"{means['accuracy']:.1%} right, before training {means['untrained']:.1%}, "
         f"the most frequent label {means['most_frequent']:.1%}",
         markup=False,
@@ -84,7 +144,14 @@ def probe(path: str, settings: Probe) -> dict[str, float]:
     return means
 
 
-def pooled(model: nn.Module, params: Any, family: str, tokens: np.ndarray) -> np.ndarray:
+def pooled(
+    model: nn.Module,
+    params: Any,
+    family: str,
+    tokens: np.ndarray,
+    mean: Callable[..., jax.Array] | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> np.ndarray | None:
     """The mean of each text's last hidden states.
 
     Args:
@@ -92,12 +159,19 @@ def pooled(model: nn.Module, params: Any, family: str, tokens: np.ndarray) -> np
       params: its parameters.
       family: "encoder", "decoder" or "encoder_decoder".
       tokens: int32 [texts, length], −1 on padding.
+      mean: `_mean` compiled for this model, of (params, tokens).
+      stop: asked between batches.
 
     Returns:
-      float32 [texts, width].
+      float32 [texts, width]; None where it was stopped.
     """
+    mean = mean or functools.partial(_mean, model, family)
     full = np.pad(tokens, ((0, -len(tokens) % _BATCH), (0, 0)), constant_values=-1)
-    parts = [np.asarray(_mean(model, family, params, full[n : n + _BATCH])) for n in range(0, len(full), _BATCH)]
+    parts = []
+    for first in range(0, len(full), _BATCH):
+        parts.append(to_host(mean(params, full[first : first + _BATCH])))
+        if stop():
+            return None
     return np.concatenate(parts)[: len(tokens)]
 
 
@@ -112,7 +186,14 @@ def _mean(model: nn.Module, family: str, params: Any, tokens: jax.Array) -> jax.
     return (hidden * weights).sum(1) / jnp.maximum(weights.sum(1), 1)
 
 
-def classify(x_train: np.ndarray, y_train: np.ndarray, x_test: np.ndarray, classes: int, l2: float) -> np.ndarray:
+def classify(
+    x_train: np.ndarray,
+    y_train: np.ndarray,
+    x_test: np.ndarray,
+    classes: int,
+    l2: float,
+    fit: Callable[..., Any] | None = None,
+) -> np.ndarray:
     """Multinomial logistic regression by L-BFGS on features of mean 0 and variance 1.
 
     loss = mean cross-entropy + l2/2 · |W|².
@@ -123,6 +204,7 @@ def classify(x_train: np.ndarray, y_train: np.ndarray, x_test: np.ndarray, class
       x_test: float [M, D].
       classes: how many.
       l2: weight of the penalty.
+      fit: `_fit` compiled for these shapes, of (x, y, l2).
 
     Returns:
       The class of each test row, int [M].
@@ -133,8 +215,8 @@ def classify(x_train: np.ndarray, y_train: np.ndarray, x_test: np.ndarray, class
       [0, 1]
     """
     centre, scale = x_train.mean(0), x_train.std(0) + 1e-6
-    x, y = jnp.asarray((x_train - centre) / scale, jnp.float32), jnp.asarray(y_train)
-    found = jax.device_get(_fit(x, y, classes, l2))
+    x, y = ((x_train - centre) / scale).astype(np.float32), y_train.astype(np.int32)
+    found = jax.device_get(fit(x, y, l2) if fit else _fit(x, y, classes, l2))
     return (((x_test - centre) / scale) @ found["w"] + found["b"]).argmax(1)
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
-import flax.linen as nn
+import jax
 import numpy as np
 
 from jaxpt import generate
-from jaxpt.config import Config
+from jaxpt.config import PositiveInt
+from jaxpt.evals.base import Evaluate, Evaluator, Result
 from jaxpt.parallel import compiler
 from jaxpt.parallel.distributed import to_host
+from jaxpt.train.state import Setup
 
 if TYPE_CHECKING:
     from jaxpt.data.pipeline import Data
@@ -20,23 +21,52 @@ if TYPE_CHECKING:
 SIDES = ("encoder", "decoder")
 
 
-def show(model: nn.Module, params: Any, config: Config, data: Data, count: int = 3) -> Iterator[str]:
-    """Lines that show spans, masks or continuations by the model beside the truth.
+class Samples(Evaluator):
+    """Spans, masks or continuations of a few validation examples by the model, beside the truth."""
 
-    Args:
-      model: the module.
-      params: its parameters.
-      config: the run's configuration in its current phase.
-      data: validation examples and the tokenizer.
-      count: how many examples.
+    kind: Literal["samples"] = "samples"
+    every: PositiveInt | Literal["end"] | None = "end"
+    """Steps between evaluations; the end alone by default."""
+    count: PositiveInt = 3
+    """How many examples."""
 
-    Yields:
-      Lines of text.
-    """
-    batch = _first_segments(next(data.validation.epoch(count, limit=count)))
-    masks = functools.partial(_masks, states=config.objective.states)
-    by_family = {"encoder": masks, "decoder": _continuations, "encoder_decoder": _spans}
-    yield from by_family[config.objective.family](model, params, batch, data)
+    def prepare(self, setup: Setup, data: Data) -> Evaluate:
+        batch = _first_segments(next(data.validation.epoch(self.count, limit=self.count)))
+        # Outside of `setup.use()`: so few rows are not cut over the mesh.
+        answers = compiler.jit(_answers(setup, batch, data)).lower(setup.placed_shapes().params).compile()
+        shown = {"encoder": _masks, "decoder": _continuations, "encoder_decoder": _spans}
+        show = shown[setup.config.objective.family]
+
+        def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result:
+            return Result(lines=("a few validation examples:", *show(to_host(answers(params)), batch, data)))
+
+        return evaluate
+
+
+def _answers(setup: Setup, batch: dict[str, np.ndarray], data: Data) -> Callable[[Any], jax.Array]:
+    """What the model says, as ids, as a function of its parameters."""
+    model, objective, vocabulary = setup.model, setup.config.objective, data.vocabulary
+    if objective.family == "encoder":
+        return lambda params: generate.fill_masks(model, params, batch, objective.states)
+    if objective.family == "decoder":
+        length, half = _lengths(batch)
+        return lambda params: generate.continue_text(model, params, batch["decoder_input_tokens"][:, :half], length)
+    return lambda params: generate.fill_spans(
+        model,
+        params,
+        batch["encoder_input_tokens"],
+        batch["encoder_segment_ids"],
+        batch["decoder_input_tokens"][:, 0],
+        batch["decoder_target_tokens"].shape[1],
+        vocabulary.size - vocabulary.sentinels,
+        vocabulary.eos,
+    )
+
+
+def _lengths(batch: dict[str, np.ndarray]) -> tuple[int, int]:
+    """Of a continued text, and of its prompt."""
+    length = min(batch["decoder_input_tokens"].shape[1], 48)
+    return length, length // 2
 
 
 def _first_segments(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -50,20 +80,8 @@ def _first_segments(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     }
 
 
-def _spans(model: nn.Module, params: Any, batch: dict[str, np.ndarray], data: Data) -> Iterator[str]:
-    targets = batch["decoder_target_tokens"]
-    vocabulary = data.vocabulary
-    answers = compiler.jit(generate.fill_spans, static_argnums=(0, 5, 6, 7))(
-        model,
-        params,
-        batch["encoder_input_tokens"],
-        batch["encoder_segment_ids"],
-        batch["decoder_input_tokens"][:, 0],
-        targets.shape[1],
-        vocabulary.size - vocabulary.sentinels,
-        vocabulary.eos,
-    )
-    answers = to_host(answers)
+def _spans(answers: np.ndarray, batch: dict[str, np.ndarray], data: Data) -> Iterator[str]:
+    targets, vocabulary = batch["decoder_target_tokens"], data.vocabulary
     for row in range(len(targets)):
         truth, model_says = (split_spans(x[row], vocabulary) for x in (targets, answers))
         inputs = batch["encoder_input_tokens"][row][batch["encoder_segment_ids"][row] > 0]
@@ -127,8 +145,7 @@ def _pieces(tokens: list[int], data: Data) -> str:
     return "".join(data.tokenizer.tokens(tokens)).replace("▁", " ")
 
 
-def _masks(model: nn.Module, params: Any, batch: dict[str, np.ndarray], data: Data, states: str) -> Iterator[str]:
-    guesses = to_host(compiler.jit(generate.fill_masks, static_argnums=(0, 3))(model, params, batch, states))
+def _masks(guesses: np.ndarray, batch: dict[str, np.ndarray], data: Data) -> Iterator[str]:
     for row, guess in enumerate(guesses):
         pieces = np.array(data.tokenizer.tokens(batch["encoder_input_tokens"][row].tolist()), object)
         if "encoder_order" in batch:  # the inputs hold the truth, which a target does not see
@@ -139,12 +156,8 @@ def _masks(model: nn.Module, params: Any, batch: dict[str, np.ndarray], data: Da
             yield f"    at {batch['masked_positions'][row, index]}:  model: {says!r}   truth: {right!r}"
 
 
-def _continuations(model: nn.Module, params: Any, batch: dict[str, np.ndarray], data: Data) -> Iterator[str]:
-    tokens = batch["decoder_input_tokens"]
-    length = min(tokens.shape[1], 48)
-    half = length // 2
-    said = compiler.jit(generate.continue_text, static_argnums=(0, 3))(model, params, tokens[:, :half], length)
-    said = to_host(said)
+def _continuations(said: np.ndarray, batch: dict[str, np.ndarray], data: Data) -> Iterator[str]:
+    tokens, (length, half) = batch["decoder_input_tokens"], _lengths(batch)
     for row in range(len(tokens)):
         yield f"  prompt {data.tokenizer.decode(tokens[row, :half].tolist())!r}"
         yield f"    model: {data.tokenizer.decode(said[row, half:].tolist())!r}"

@@ -90,7 +90,7 @@ class Objective(ObjectiveConfig):
     family: ClassVar[str]
     """What it needs of a model: "encoder", "decoder" or "encoder_decoder"."""
     baseline: ClassVar[str]
-    """The trivial predictor that a model must beat, a function of `jaxpt.evals.baselines`."""
+    """The trivial predictor that a model must beat, a function of `jaxpt.evals.baseline`."""
     probe_name: ClassVar[str]
     """In words, the target positions on which model and baseline are compared."""
     states: ClassVar[str] = "encode"

@@ -119,8 +119,10 @@ def _result(study: Study, row: Any, failure: str | None, tasks: dict[str, str]) 
         known |= {"parameters": receipt["parameters"], "wall_seconds": receipt["wall_seconds"]}
         known |= {"task": _letter(config, receipt, tasks)}
     if receipt and receipt["finished"]:
-        trivial, reached = receipt["baseline"], receipt["validation"]["probe_loss"]
-        known |= {"validation": receipt["validation"], "baseline": trivial, "margin": trivial - reached}
+        means, trivial = receipt.get("validation", {}), receipt.get("baseline")  # what of them the recipe's `evals` has
+        reached = means.get("probe_loss")
+        known |= {"validation": means, "baseline": trivial}
+        known |= {"margin": None if trivial is None or reached is None else trivial - reached}
     return Result(row.name, status, **known)
 
 

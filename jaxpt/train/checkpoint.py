@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import json
 import logging
+import math
 import os
 import secrets
 import shutil
@@ -81,10 +82,16 @@ class Checkpoints:
         self._contents = config.verify == "contents"
         self._whole: set[int] = set()
         keep = [policies.LatestN(config.keep_last)]
+        lower_is_better = config.best_mode == "min"
+        worst = math.inf if lower_is_better else -math.inf
+
+        def rank(metrics: Mapping[str, float]) -> float:
+            return metrics.get(config.best_metric, worst)  # that of another run of this run_dir may have been another
+
         if config.keep_best:
             best = policies.BestN(
-                get_metric_fn=lambda metrics: metrics["validation_loss"],
-                reverse=True,
+                get_metric_fn=rank,
+                reverse=lower_is_better,
                 n=config.keep_best,
                 keep_checkpoints_without_metrics=False,
             )
@@ -93,12 +100,13 @@ class Checkpoints:
             keep.append(policies.EveryNSteps(config.keep_every))
         options = ocp.CheckpointManagerOptions(
             preservation_policy=policies.AnyPreservationPolicy(keep),
-            best_fn=lambda metrics: metrics["validation_loss"],
-            best_mode="min",
+            best_fn=rank,
+            best_mode=config.best_mode,
             cleanup_tmp_directories=not read_only,
             create=not read_only,
             read_only=read_only,
         )
+        self._best_metric = config.best_metric
         self._drop_unreadable_figures(read_only)
         self._handlers = handlers = {"state": _StateHandler(), "meta": _MetaHandler()}
         registry = ocp.handlers.DefaultCheckpointHandlerRegistry()
@@ -109,13 +117,14 @@ class Checkpoints:
         self._manager = ocp.CheckpointManager(self.directory, options=options, handler_registry=registry)
 
     def _drop_unreadable_figures(self, read_only: bool) -> None:
-        """Orbax reads the validation losses of all checkpoints at once: a broken one counts as not measured."""
+        """Orbax reads the metrics of all checkpoints at once: broken ones count as not measured."""
         for file in self.directory.glob("*/metrics/metrics"):
             try:
-                float(json.loads(file.read_text(encoding="utf-8"))["validation_loss"])
-            except (ValueError, TypeError, KeyError):
+                for value in json.loads(file.read_text(encoding="utf-8")).values():
+                    float(value)
+            except (ValueError, TypeError, AttributeError):
                 if read_only:
-                    raise UserError(f"{file} is altered: it holds no validation loss; delete {file.parent}") from None
+                    raise UserError(f"{file} is altered: it holds no metrics; delete {file.parent}") from None
                 shutil.rmtree(file.parent)
 
     def steps(self) -> list[int]:
@@ -187,25 +196,25 @@ class Checkpoints:
             others = ", ".join(str(other) for other in self.steps() if other != step) or "none"
             raise UserError(f"{found}; other checkpoints there: {others}")
 
-    def save(self, state: State, meta: dict[str, Any], validation_loss: float | None = None) -> None:
+    def save(self, state: State, meta: dict[str, Any], metrics: Mapping[str, float] | None = None) -> None:
         """Starts to save in the background; the state may be donated as soon as this returns.
 
         Args:
           state: the state after its `step` updates.
           meta: JSON values kept beside it.
-          validation_loss: ranks checkpoints for `checkpoint.keep_best`, None if it was not measured.
+          metrics: what was measured at that step; `checkpoint.best_metric` among them ranks it for `keep_best`.
         """
         step = int(state.step)
         if step in self._manager.all_steps():
             return
         args = ocp.args.Composite(state=ocp.args.StandardSave(_tree(state)), meta=ocp.args.JsonSave(meta))
-        metrics = None if validation_loss is None else {"validation_loss": float(validation_loss)}
+        finite = {name: float(x) for name, x in (metrics or {}).items() if math.isfinite(x)}
         with self._saving():
             self._manager.wait_until_finished()  # raises what went wrong in the save before
             if is_primary():
                 for handler in self._handlers.values():
                     handler.of = {"run": run_id(self.directory), "step": step}
-            self._manager.save(step, args=args, metrics=metrics)
+            self._manager.save(step, args=args, metrics=finite if self._best_metric in finite else None)
 
     @contextlib.contextmanager
     def _saving(self) -> Iterator[None]:

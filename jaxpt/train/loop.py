@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import math
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -20,12 +19,11 @@ from jaxpt import config as configs
 from jaxpt import signals
 from jaxpt.config import Config
 from jaxpt.errors import UserError
-from jaxpt.evals import heldout, samples
 from jaxpt.models import base
 from jaxpt.objectives.base import Objective
 from jaxpt.parallel import compiler, distributed, failures, processes, rules
 from jaxpt.plan import flops
-from jaxpt.train import checkpoint, compiled, frozen, initial, programs, state, step
+from jaxpt.train import checkpoint, compiled, evaluation, frozen, initial, programs, state, step
 from jaxpt.train.display import Display, console, duration
 from jaxpt.train.lock import hold
 from jaxpt.train.metrics import Metrics, environment
@@ -89,10 +87,11 @@ def _train(config: Config) -> int:
         stack.callback(checkpoints.close)
         current, meta = _start(setup, checkpoints, run_dir)
         done = int(current.step)
-        run = Run(config, setup, run_dir, checkpoints, starts, begun)
-        if done >= config.train.steps:
-            say(f"{run_dir} is finished at step {done}; `train.steps={2 * done}` would go on")
-            run.enter_phase(len(starts) - 1, meta)
+        run = Run(config, setup, run_dir, checkpoints, starts, begun, evaluation.Patience(config, meta))
+        if done >= config.train.steps or run.patience.is_over:
+            more = "train.patience=null" if run.patience.is_over else f"train.steps={2 * done}"
+            say(f"{run_dir} is finished at step {done}; `{more}` would go on")
+            run.enter_phase(configs.phase_of(config, done), meta)
             return run.finish(current)
         say(_describe(setup))
         return run.go(current, meta)
@@ -160,19 +159,19 @@ class Run:
     checkpoints: checkpoint.Checkpoints
     starts: tuple[int, ...]
     begun: float
+    patience: evaluation.Patience
     phase: int = -1
     stopped: bool = False
     """By a signal, which this or another process received."""
     skipped: int = 0
     """Steps in a row, up to the last one logged, whose update was skipped."""
     last_loss: float | None = None
-    validation: dict[str, float] | None = None
-    """Means of the last step's validation, None where it had none."""
 
     # Set by enter_phase.
     here: Config = dataclasses.field(init=False)
     objective: Objective = dataclasses.field(init=False)
     data: Data = dataclasses.field(init=False)
+    evaluators: evaluation.Evaluators = dataclasses.field(init=False)
     flops: float = dataclasses.field(init=False, default=0.0)
 
     def go(self, current: State, meta: dict[str, Any] | None) -> int:
@@ -183,13 +182,13 @@ class Run:
         ends = (*self.starts[1:], self.config.train.steps)
         try:
             for index, end in enumerate(ends):
-                if done >= end:
+                if done >= end or self.patience.is_over:
                     continue
                 self.enter_phase(index, meta if done == first else None)
                 if done == self.starts[index]:
                     current = current.replace(carry=self.setup.empty_carry())
                 current = self._phase(current, end, metrics)
-                done = end
+                done = int(current.step)
         finally:
             metrics.close()
         return self.finish(current)
@@ -207,6 +206,7 @@ class Run:
             if config.train.compiled is not None:
                 compiled.check(self.setup.at(config), Path(config.train.compiled), phase)
         self.data = pipeline.prepare(self.here, phase=index, report=say)
+        self.evaluators = evaluation.Evaluators(self.setup, self.data)
         frozen.check_vocabulary(self.setup, self.data.tokenizer)
         for config in later:
             config.objective.check(config.model, config.data.length, self.data.vocabulary)
@@ -219,7 +219,8 @@ class Run:
         """The steps of one phase; ends the process where a signal came."""
         compiled = self._compile()
         done = int(current.step)
-        feed = self.data.train.batches(done - self.starts[self.phase], rows=self._rows())
+        rows = distributed.rows(self.setup.mesh, self.here.data.batch_size)
+        feed = self.data.train.batches(done - self.starts[self.phase], rows=rows)
         tokens = self.here.data.batch_size * step.tokens_per_example(self.setup, self.objective)
         peak = flops.peak(jax.devices()[0])
         metrics.write(done, {"phase/text_tokens_per_step": self._text(), "phase/flops_per_step": self.flops})
@@ -247,9 +248,8 @@ class Run:
         display: Display,
     ) -> State:
         """The steps of one phase, or up to a signal; the last state is saved, unless updates are being skipped."""
-        train, done, total = self.here.train, int(current.step), self.config.train.steps
-        eval_every = train.eval_every or max(total // 10, 1)
-        save_every = self.here.checkpoint.every or eval_every
+        train, done = self.here.train, int(current.step)
+        save_every = self.here.checkpoint.every or evaluation.default_every(self.here)
         any_process, window, to_save = distributed.AnyProcess(self.setup.mesh), [], False
 
         def stop() -> bool:
@@ -257,7 +257,7 @@ class Run:
             return self.stopped
 
         batch = step.put(next(feed), self.setup)
-        while done < end and not self.stopped:
+        while done < end and not self.stopped and not self.patience.is_over:
             current, figures = run.train(current, batch, *self.setup.frozen_params())
             done += 1
             if done < end:  # the device works on this step while the host gets the next batch
@@ -266,17 +266,13 @@ class Run:
             if stop() or done % train.log_every == 0 or done in (end, self.starts[self.phase] + 1):
                 self._log(window, done, display, metrics)
                 window = []
-            self.validation = None
-            if not self.stopped and (done % eval_every == 0 or done == total):
-                self.validation = self._validate(current, run.evaluate, done, display, metrics, stop)
+            self.evaluators.forget()
+            if not self.stopped:
+                self._evaluate(current, done, display, metrics, stop)
             to_save = to_save or done % save_every == 0
-            if to_save or self.stopped or done == end:
+            if to_save or self.stopped or self.patience.is_over or done == end:
                 to_save = not self._save(current, run.check)
         return current
-
-    def _rows(self) -> np.ndarray:
-        """This process's rows of a global batch."""
-        return distributed.rows(self.setup.mesh, self.here.data.batch_size)
 
     def _text(self) -> float:
         """Tokens of text that a step sees, whatever the objective makes of them."""
@@ -284,9 +280,9 @@ class Run:
 
     def _compile(self) -> programs.Programs:
         """Compiles the phase's programs ahead of time, and says what a step takes."""
-        feed = next(iter(heldout.feeds(self.here, self.data, self._rows()).values()))
         phase = f"phase {self.phase + 1} of {len(self.starts)}: " if len(self.starts) > 1 else ""
-        found = programs.build(self.setup, self.phase, next(feed), lambda line: say(phase + line))
+        found = programs.build(self.setup, self.phase, lambda line: say(phase + line))
+        self.evaluators.compile()
         self.flops = found.flops
         return found
 
@@ -319,24 +315,20 @@ class Run:
         kept = f"its newest checkpoint, of step {steps[-1]}, is from before" if steps else "it has no checkpoint"
         return f"{self.run_dir}: {what}; {kept}; lower optimizer.learning_rate or set optimizer.clip_norm"
 
-    def _validate(
-        self, current: State, eval_step: Any, done: int, display: Display, metrics: Metrics, stop: Callable[[], bool]
-    ) -> dict[str, float] | None:
+    def _evaluate(
+        self, current: State, done: int, display: Display, metrics: Metrics, stop: Callable[[], bool]
+    ) -> None:
+        """Runs the evaluators that are due."""
         begun = time.perf_counter()
-        means = self._means(current, eval_step, stop)
-        if means is None:
-            return None
-        metrics.write(done, {f"validation/{name}": value for name, value in means.items()})
-        shown = "  ".join(f"{k} {v:.4f}" for k, v in means.items() if "/" not in k or k.endswith("/loss"))
-        display.say(f"step {done}/{self.config.train.steps}  validation: {shown}")
+        for name, result in self.evaluators.run(self.evaluators.due(done), current.averaged, stop):
+            if figures := evaluation.figures({name: result}):
+                metrics.write(done, figures)
+            for n, line in enumerate(evaluation.lines(name, result)):
+                display.say(line if n else f"step {done}/{self.config.train.steps}  {line}")
+        for line in (self.evaluators.without_best(), self.patience.see(evaluation.figures(self.evaluators.found))):
+            if line:
+                display.say(line)
         display.paused(time.perf_counter() - begun)
-        return means
-
-    def _means(
-        self, current: State, eval_step: Any, stop: Callable[[], bool] = lambda: False
-    ) -> dict[str, float] | None:
-        feeds = heldout.feeds(self.here, self.data, self._rows())
-        return heldout.validate(self.setup, self.objective, eval_step, current.averaged, feeds, stop)
 
     def _save(self, current: State, check: Any) -> bool:
         """Starts to save the state; False where the last update was skipped: then the checkpoints before it are kept.
@@ -346,15 +338,15 @@ class Run:
         """
         done, skipped = int(current.step), int(current.skipped)
         if skipped:
-            if done == self.config.train.steps:
+            if done == self.config.train.steps or self.patience.is_over:
                 raise UserError(self._ruined(f"the updates of the last {skipped} steps were skipped"))
             return False
         if found := step.not_finite(current, check(current)):
             more = f" and {len(found) - 1} more" if len(found) > 1 else ""
             raise UserError(self._ruined(f"{found[0]}{more} are not finite at step {done}, which is not saved"))
-        loss = self.validation["loss"] if self.validation else None
         meta = {"phase": self.phase, "data": self.data.fingerprint, **frozen.identities(self.setup)}
-        self.checkpoints.save(current, meta, loss if loss is not None and math.isfinite(loss) else None)
+        meta |= self.patience.saved()
+        self.checkpoints.save(current, meta, evaluation.figures(self.evaluators.found))
         return True
 
     def _stop(self, current: State) -> None:
@@ -370,15 +362,12 @@ class Run:
         signals.leave(signals.received() or signal.SIGTERM)
 
     def finish(self, current: State) -> int:
-        """The last words: final validation beside the baseline, samples, receipt, what to do next."""
-        means = self.validation or self._means(current, step.make_eval_step(self.setup, self.objective))
-        trivial = heldout.baseline(self.here, self.data) if checkpoint.is_primary() else float("nan")
-        for line in (heldout.verdict(self.objective, means["probe_loss"], trivial), *self.objective.remarks(means)):
-            say(line)
-        say("a few validation examples:")
-        for line in samples.show(self.setup.model, current.averaged, self.here, self.data):
-            say(line)
-        self._receipt(current, finished=True, validation=means, baseline=trivial)
+        """The last words: what has not been evaluated yet, receipt, what to do next."""
+        for name, result in self.evaluators.run(self.evaluators.missing(), current.averaged):
+            for line in evaluation.lines(name, result):
+                say(line)
+        measured = {name: result.metrics for name, result in self.evaluators.found.items() if result.metrics != {}}
+        self._receipt(current, finished=True, **measured)
         say(
             f"done in {duration(time.time() - self.begun)}: {self.run_dir} holds checkpoints, metrics and tokenizer\n"
             f"next: jaxpt eval {self.run_dir} · jaxpt inspect {self.run_dir} · jaxpt train … "

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from jaxpt.plan import flops
 from jaxpt.train import compiled, step
@@ -20,15 +18,13 @@ class Programs(NamedTuple):
 
     train: Any
     """(state, batch) → (state, figures)"""
-    evaluate: Any
-    """(parameters, batch, carry) → (sums, carry)"""
     check: Any
     """state → whether each of its arrays is finite"""
     flops: float
     """Floating-point operations of a step."""
 
 
-def build(setup: Setup, phase: int, validation: Mapping[str, np.ndarray], say: Callable[[str], None]) -> Programs:
+def build(setup: Setup, phase: int, say: Callable[[str], None]) -> Programs:
     """Compiles the programs of a phase, or loads its step where `train.compiled` says so.
 
     All of them before the first step: compiled when it is first called, a program would keep a signal waiting while the
@@ -37,7 +33,6 @@ def build(setup: Setup, phase: int, validation: Mapping[str, np.ndarray], say: C
     Args:
       setup: of the phase.
       phase: its number, from 0.
-      validation: this process's rows of a validation batch.
       say: is given a line that says what a step takes.
 
     Returns:
@@ -62,8 +57,5 @@ def build(setup: Setup, phase: int, validation: Mapping[str, np.ndarray], say: C
         f"{number(of_step)}FLOP (forward × 3, attention in full), {used / 1e6:.0f} MB a device"
     )
     with setup.use():
-        evaluate = step.make_eval_step(setup, objective).lower(
-            placed.params, step.put(dict(validation), setup), placed.carry, *setup.frozen_params()
-        )
         check = step.make_finite_check(setup).lower(placed)
-    return Programs(train_step, evaluate.compile(), check.compile(), of_step)
+    return Programs(train_step, check.compile(), of_step)

@@ -5,7 +5,7 @@ import importlib
 
 import pytest
 
-from jaxpt.config import build, dump, load
+from jaxpt.config import build, differences, dump, load
 from tests.config.helpers import ROOT, mistake, write
 
 OWN = """
@@ -47,6 +47,35 @@ def test_a_dotted_kind_names_ones_own(lab, recipe):
 def test_mistakes_in_ones_own_module(lab, recipe, text, answer):
     write(lab / "mine.py", text)
     assert answer in mistake(recipe, f"model.kind={lab.name}.mine")
+
+
+EVALS = [
+    ("evals=[{kind: pobe}]", "evals.kind: 'pobe' is none of baseline, heldout, probe, samples; did you mean probe?"),
+    ("evals=[{kind: heldout, evry: 3}]", "unknown key evals.0.evry of kind heldout; did you mean every?"),
+    ("evals=[{kind: samples, count: x}]", 'evals.0.count: wants a whole number, got "x"'),
+    ("evals=[{kind: no.such}]", "evals.kind: importing no.such failed: ModuleNotFoundError: No module named 'no'"),
+    ("evals={kind: heldout}", 'evals: wants a list, got {"kind": "heldout"}'),
+    ("evals=[{kind: heldout}, {kind: heldout}]", "evals: two have the name 'validation'; give one a name of its own"),
+    ("evals=[{kind: samples, name: train}]", "evals: the name 'train' is taken: metrics of the training begin so"),
+    (
+        "checkpoint.best_metric=baseline",
+        "checkpoint.best_metric: baseline: its first part names no evaluator that runs during training; "
+        "evals has: validation",
+    ),
+]
+
+
+@pytest.mark.parametrize(("override", "answer"), EVALS)
+def test_mistakes_in_evaluators(recipe, override, answer):
+    assert mistake(recipe, override) == f"command line: {answer}"
+
+
+def test_evaluators(lab, recipe):
+    write(lab / "f1.py", OWN.replace("ModelConfig", "EvaluatorConfig").replace("mine", f"{lab.name}.f1"))
+    default, own = load(recipe), load(recipe, [f"evals=[{{kind: {lab.name}.f1, width: 3, every: 5}}]"])
+    assert [evaluator.called for evaluator in default.evals] == ["validation", "baseline", "samples"]
+    assert (own.evals[0].called, own.evals[0].width, own.evals[0].every) == ("f1", 3, 5)
+    assert build(dump(own)) == own and not differences(default, own)
 
 
 def test_the_long_name_of_a_kind_is_the_same_kind(recipe):

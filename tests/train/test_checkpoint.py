@@ -42,7 +42,7 @@ def run_dir(tmp_path):
     """Checkpoints of steps 1, 2 and 3."""
     with opened(tmp_path) as checkpoints:
         for step in (1, 2, 3):
-            checkpoints.save(state(step), {"phase": step}, validation_loss=1.0 / step)
+            checkpoints.save(state(step), {"phase": step}, metrics={"validation/loss": 1.0 / step})
     return tmp_path
 
 
@@ -192,12 +192,12 @@ def test_another_model_is_named(run_dir):
                 read(setup, 3)
 
 
-@pytest.mark.parametrize("content", ["", "[1]", '{"validation_loss": 1', '{"validation_loss": null}'])
+@pytest.mark.parametrize("content", ["", "[1]", '{"validation/loss": 1', '{"validation/loss": null}'])
 def test_figures_that_cannot_be_read_harm_nothing(run_dir, content):
     (run_dir / "checkpoints" / "3" / "metrics" / "metrics").write_text(content)
     with opened(run_dir) as checkpoints:
         assert checkpoints.newest_whole(print) == 3
-        checkpoints.save(state(4), {}, validation_loss=0.1)
+        checkpoints.save(state(4), {}, metrics={"validation/loss": 0.1})
         checkpoints.wait()
         assert checkpoints.steps() == [1, 2, 3, 4]
 

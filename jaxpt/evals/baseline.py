@@ -2,11 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
+import jax
 import numpy as np
 
+from jaxpt.config import Config, PositiveInt
+from jaxpt.evals.base import Evaluate, Evaluator, Result
+from jaxpt.evals.heldout import batches
+from jaxpt.objectives.base import Objective
+from jaxpt.train.state import Setup
+
+if TYPE_CHECKING:
+    from jaxpt.data.pipeline import Data
+
 Batch = dict[str, np.ndarray]
+
+
+class Baseline(Evaluator):
+    """The objective's trivial baseline on the validation split, and the model's loss beside it."""
+
+    kind: Literal["baseline"] = "baseline"
+    every: PositiveInt | Literal["end"] | None = "end"
+    """It does not depend on the parameters."""
+    of: str = "validation"
+    """Name of the evaluator, before it in the list, whose loss is compared."""
+
+    def prepare(self, setup: Setup, data: Data) -> Evaluate:
+        config, objective = setup.config, setup.config.objective
+
+        def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result:
+            trivial = baseline(config, data) if jax.process_index() == 0 else float("nan")
+            prefix = f"{self.of}/"
+            means = {name.removeprefix(prefix): x for name, x in earlier.items() if name.startswith(prefix)}
+            if "probe_loss" not in means:
+                return Result(trivial)
+            return Result(trivial, (verdict(objective, means["probe_loss"], trivial), *objective.remarks(means)))
+
+        return evaluate
+
+
+def baseline(config: Config, data: Data) -> float:
+    """Nats per token of the objective's trivial baseline on the validation split.
+
+    Args:
+      config: the run's configuration in its current phase.
+      data: training text (for a bigram's counts) and validation text.
+
+    Returns:
+      The baseline's loss at the positions that `objective.probe_name` names.
+    """
+    objective: Objective = config.objective
+    if objective.baseline == "bigram":
+        train = data.train.epoch(config.data.batch_size)
+        return bigram(data.vocabulary.size, train, batches(config, data))
+    targets_name = "masked_targets" if objective.family == "encoder" else "decoder_target_tokens"
+    found = [(b[targets_name], b["probe_weights"]) for b in batches(config, data)]
+    targets, weights = (np.concatenate(x) for x in zip(*found))
+    return unigram(targets, weights)
+
+
+def verdict(objective: Objective, probe_loss: float, trivial: float) -> str:
+    """One line that sets the model beside the baseline."""
+    side = "below" if probe_loss < trivial else "ABOVE"
+    return (
+        f"validation, {objective.probe_name}: model {probe_loss:.3f} nats, {objective.baseline} baseline "
+        f"{trivial:.3f}: {abs(trivial - probe_loss):.3f} nats {side} it"
+    )
 
 
 def unigram(targets: np.ndarray, weights: np.ndarray) -> float:

@@ -1,17 +1,17 @@
 import numpy as np
 import pytest
 
-from jaxpt.evals import baselines
+from jaxpt.evals import baseline
 
 
 def test_unigram_of_a_uniform_choice_is_log_of_their_number():
     targets = np.arange(16).repeat(3)
-    assert baselines.unigram(targets, np.ones_like(targets)) == pytest.approx(np.log(16))
+    assert baseline.unigram(targets, np.ones_like(targets)) == pytest.approx(np.log(16))
 
 
 def test_unigram_ignores_positions_without_weight():
     targets = np.array([1, 1, 2, 3])
-    assert baselines.unigram(targets, np.array([1, 1, 0, 0])) == 0
+    assert baseline.unigram(targets, np.array([1, 1, 0, 0])) == 0
 
 
 def batch(tokens):
@@ -25,18 +25,18 @@ def batch(tokens):
 
 @pytest.mark.parametrize("left", [0, 1, 4])
 def test_bigram_is_a_distribution_for_seen_and_unseen_words(left):
-    model = baselines.Bigram(5, [(np.array([0, 1, 0, 2]), np.array([1, 0, 2, 0]))])
+    model = baseline.Bigram(5, [(np.array([0, 1, 0, 2]), np.array([1, 0, 2, 0]))])
     assert np.exp(-model.loss(np.full(5, left), np.arange(5))).sum() == pytest.approx(1)
 
 
 def test_bigram_counts_add_up_over_pieces():
     left, right = np.random.default_rng(0).integers(0, 9, (2, 500))
-    whole = baselines.Bigram(9, [(left, right)])
-    pieces = baselines.Bigram(9, [(left[:123], right[:123]), (left[123:], right[123:])])
+    whole = baseline.Bigram(9, [(left, right)])
+    pieces = baseline.Bigram(9, [(left[:123], right[:123]), (left[123:], right[123:])])
     np.testing.assert_array_equal(whole.loss(left, right), pieces.loss(left, right))
 
 
 def test_bigram_learns_an_order_that_unigrams_cannot():
     cycle = np.tile([1, 2, 3, 4], 200)
-    loss = baselines.bigram(5, [batch(cycle)], [batch(cycle[:101])])
-    assert loss < 0.05 < baselines.unigram(cycle, np.ones_like(cycle))
+    loss = baseline.bigram(5, [batch(cycle)], [batch(cycle[:101])])
+    assert loss < 0.05 < baseline.unigram(cycle, np.ones_like(cycle))

@@ -1,0 +1,52 @@
+"""`jaxpt eval`: the evaluators of a recipe on a checkpoint of its run."""
+
+from __future__ import annotations
+
+from jaxpt import config as configs
+from jaxpt.train import checkpoint, evaluation, frozen, state
+from jaxpt.train import step as steps
+from jaxpt.train.display import console
+
+
+def evaluate(path: str, overrides: tuple[str, ...] | list[str] = ()) -> dict[str, float]:
+    """Runs all of them, those for the end of training as well.
+
+    Args:
+      path: a run_dir or a recipe (the newest checkpoint), or `RUN_DIR/checkpoints/STEP`.
+      overrides: `key=value`; `data.validation_path=…` evaluates other text.
+
+    Returns:
+      {metric: value} that was printed.
+
+    Raises:
+      UserError: no checkpoint there, or data that cannot be read.
+    """
+    from jaxpt.data import pipeline
+
+    def say(line: str) -> None:
+        console.print(line, markup=False)
+
+    named = checkpoint.named_step(path)
+    config = configs.load(named[0] if named else path, overrides)
+    run_dir, step = checkpoint.find(path if named else config.run_dir, None)
+    phase = configs.phase_of(config, step)
+    config = configs.at_phase(config, phase)
+    data = pipeline.prepare(config, phase=phase)
+    setup = state.setup(config)
+    steps.check(config, setup)
+    reader = checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True)
+    params = reader.restore_params(setup, step)
+    setup = frozen.attach_same(setup, reader.meta(step), say)
+    reader.close()
+    if not setup.frozen:
+        setup = setup.at(config.model_copy(update={"objective": config.objective.without_frozen()}))
+    say(f"{run_dir} at step {step}, {len(data.validation)} validation examples")
+    evaluators = evaluation.Evaluators(setup, data)
+    for name, result in evaluators.run(evaluators.missing(), params):
+        lines = result.lines
+        if lines is None:
+            found = evaluation.figures({name: result})
+            lines = [f"  {metric.removeprefix('validation/'):24} {value:.4f}" for metric, value in found.items()]
+        for line in lines:
+            say(line)
+    return evaluation.figures(evaluators.found)

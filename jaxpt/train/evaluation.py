@@ -1,0 +1,158 @@
+"""The evaluators of a phase: which are due, what they find, and how it is called."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from jaxpt.config import Config, EvaluatorConfig
+from jaxpt.config.kinds import nearest
+from jaxpt.train.state import Setup
+
+if TYPE_CHECKING:
+    from jaxpt.data.pipeline import Data
+    from jaxpt.evals.base import Evaluate, Result
+
+
+def default_every(config: Config) -> int:
+    """Steps between the evaluations of an evaluator that does not say."""
+    return config.train.eval_every or max(config.train.steps // 10, 1)
+
+
+class Evaluators:
+    """Those of a recipe, in one phase of a run.
+
+    Attributes:
+      found: {name: result} of what has run since `forget`.
+    """
+
+    def __init__(self, setup: Setup, data: Data) -> None:
+        """Nothing is compiled yet."""
+        self._setup, self._data = setup, data
+        self._ready: dict[str, Evaluate] = {}
+        self.found: dict[str, Result] = {}
+
+    def compile(self) -> None:
+        """Makes ready those that run during the steps."""
+        for evaluator in self._setup.config.evals:
+            if evaluator.every != "end":
+                self._prepared(evaluator)
+
+    def due(self, step: int) -> list[EvaluatorConfig]:
+        """Those that run after a step; at the last one all but those for the end alone."""
+        config = self._setup.config
+
+        def is_due(every: int) -> bool:
+            return step % every == 0 or step == config.train.steps
+
+        return [e for e in config.evals if e.every != "end" and is_due(e.every or default_every(config))]
+
+    def missing(self) -> list[EvaluatorConfig]:
+        """Those that have found nothing since `forget`."""
+        return [evaluator for evaluator in self._setup.config.evals if evaluator.called not in self.found]
+
+    def forget(self) -> None:
+        """The parameters are others from now on."""
+        self.found = {}
+
+    def run(
+        self, evaluators: Iterable[EvaluatorConfig], params: object, stop: Callable[[], bool] = lambda: False
+    ) -> Iterator[tuple[str, Result]]:
+        """Runs evaluators one after the other.
+
+        Args:
+          evaluators: some of the recipe's.
+          params: the parameters.
+          stop: asked between batches; True ends it.
+
+        Yields:
+          (name, result) of each that was not stopped.
+        """
+        for evaluator in evaluators:
+            result = self._prepared(evaluator)(params, figures(self.found), stop)
+            if result is None:
+                return
+            self.found[evaluator.called] = result
+            yield evaluator.called, result
+
+    def without_best(self) -> str | None:
+        """What is to be said where an evaluator ran that does not give `checkpoint.best_metric`, though named in it."""
+        metric, known = self._setup.config.checkpoint.best_metric, figures(self.found)
+        name = metric.partition("/")[0]
+        if name not in self.found or metric in known:
+            return None
+        own = list(figures({name: self.found[name]}))
+        return f"checkpoint.best_metric: {metric} was not measured{nearest(metric, own)}"
+
+    def _prepared(self, evaluator: EvaluatorConfig) -> Evaluate:
+        if evaluator.called not in self._ready:
+            self._ready[evaluator.called] = evaluator.prepare(self._setup, self._data)
+        return self._ready[evaluator.called]
+
+
+class Patience:
+    """How long `checkpoint.best_metric` has not improved; kept beside each checkpoint where `train.patience` is set."""
+
+    def __init__(self, config: Config, meta: Mapping[str, Any] | None) -> None:
+        """Goes on from what was kept beside a checkpoint, if there is one."""
+        self._config = config
+        self._best, self._evaluations = (meta or {}).get("patience", (None, 0))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run is to end."""
+        patience = self._config.train.patience
+        return patience is not None and self._evaluations >= patience
+
+    def see(self, measured: Mapping[str, float]) -> str | None:
+        """Counts an evaluation, if the metric is among those measured; what is to be said where the run ends by it."""
+        metric, mode = self._config.checkpoint.best_metric, self._config.checkpoint.best_mode
+        value = measured.get(metric)
+        if value is None:
+            return None
+        sign = 1 if mode == "min" else -1
+        if math.isfinite(value) and (self._best is None or sign * value < sign * self._best):
+            self._best, self._evaluations = value, 0
+        else:
+            self._evaluations += 1
+        if not self.is_over:
+            return None
+        return f"train.patience: {metric} did not improve in {self._evaluations} evaluations; the run ends"
+
+    def saved(self) -> dict[str, Any]:
+        """What is kept beside a checkpoint."""
+        return {"patience": [self._best, self._evaluations]} if self._config.train.patience else {}
+
+
+def figures(found: Mapping[str, Result]) -> dict[str, float]:
+    """Metrics by their full names, as in metrics.jsonl.
+
+    Example:
+      >>> from jaxpt.evals.base import Result
+      >>> figures({"validation": Result({"loss": 3.5}), "f1": Result(0.5), "samples": Result(lines=("one",))})
+      {'validation/loss': 3.5, 'f1': 0.5}
+    """
+    named: dict[str, float] = {}
+    for name, result in found.items():
+        if isinstance(result.metrics, Mapping):
+            named |= {f"{name}/{metric}": value for metric, value in result.metrics.items()}
+        else:
+            named[name] = result.metrics
+    return named
+
+
+def lines(name: str, result: Result) -> list[str]:
+    """What the user is shown of a result.
+
+    Example:
+      >>> from jaxpt.evals.base import Result
+      >>> lines("validation", Result({"loss": 3.5, "a/loss": 3.0, "a/accuracy": 0.5}))
+      ['validation: loss 3.5000  a/loss 3.0000']
+    """
+    if result.lines is not None:
+        return list(result.lines)
+    if not isinstance(result.metrics, Mapping):
+        return [f"{name}: {result.metrics:.4f}"]
+    shown = [f"{k} {v:.4f}" for k, v in result.metrics.items() if "/" not in k or k.endswith("/loss")]
+    return [f"{name}: {'  '.join(shown)}"] if shown else []
