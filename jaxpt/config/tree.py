@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from jaxpt.config.devices import DistributedConfig, MeshConfig, PlanConfig
-from jaxpt.config.fields import Fraction, Frozen, NonNegativeInt, PositiveInt, execution, extensible
+from jaxpt.config.fields import Fraction, Frozen, NonNegativeInt, PositiveInt, execution, extensible, unaffected
 from jaxpt.config.kinds import kinds, resolve
 from jaxpt.config.plain import leaves
 
@@ -83,9 +83,9 @@ class SourceConfig(Frozen):
 
     source: Literal["auto", "builtin", "text", "jsonl", "parquet", "tfds", "task"] = "auto"
     """`auto` goes by the suffix of `path`; without a path it is the built-in corpus (text that CPython ships)."""
-    path: str | tuple[str, ...] | None = None
+    path: Annotated[str | tuple[str, ...] | None, unaffected("records")] = None  # they depend on the files' content
     """Files, directories excluded; globs, `gs://` and `.gz` are fine. For `tfds` the data set's name."""
-    validation_path: str | tuple[str, ...] | None = None
+    validation_path: Annotated[str | tuple[str, ...] | None, unaffected("records")] = None
     """Files of the validation split; without them a fraction of the documents is held out, chosen by hash."""
     validation_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.02
     """Fraction of documents held out when there is no `validation_path`."""
@@ -102,7 +102,7 @@ class SourceConfig(Frozen):
     """Name of a registered SeqIO Task (`source: task`)."""
     modules: tuple[str, ...] = ()
     """Python modules to import first: they may register SeqIO Tasks."""
-    task_cache: str | None = None
+    task_cache: Annotated[str | None, unaffected("records")] = None  # likewise
     """Directory in which `seqio_cache_tasks` cached the task: it is read from there."""
     passes: PositiveInt = 1
     """Passes over a SeqIO Task that concatenates, filters or draws, each frozen with a seed of its own (`seq2seq`)."""
@@ -122,16 +122,17 @@ class DataConfig(SourceConfig):
 
     mixture: tuple[MixtureTask, ...] = ()
     """Several tasks, instead of `path` or `task`: each with the keys of a source, a `name`, and possibly a `rate`."""
-    mixture_temperature: Annotated[float, Field(gt=0)] = 1.0
+    mixture_temperature: Annotated[float, Field(gt=0), unaffected("records")] = 1.0
     """Without rates, a task of n examples has the share min(n, cap)^(1/temperature); mT5: 3.33, that is 1/0.3."""
-    mixture_cap: PositiveInt | None = None
+    mixture_cap: Annotated[PositiveInt | None, unaffected("records")] = None
     """Without rates, the most that counts of a task's size (T5: 2^19 … 2^21)."""
-    tokenizer: TokenizerConfig
-    length: PositiveInt = 128
+    # Records depend on the vocabulary's content, and on the length where an argument of a preprocessor has it.
+    tokenizer: Annotated[TokenizerConfig, unaffected("records")]
+    length: Annotated[PositiveInt, unaffected("records")] = 128
     """Tokens in an example (of the encoder's input for an encoder-decoder)."""
-    batch_size: PositiveInt = 32
+    batch_size: Annotated[PositiveInt, unaffected("records")] = 32
     """Rows in a step, over all devices and accumulation steps."""
-    packing: bool = False
+    packing: Annotated[bool, unaffected("records")] = False
     """Let records that are shorter than a row share one, each a segment of its own; for validation as well."""
     cache_dir: str | None = execution(None)
     """Where prepared data is kept; `$XDG_CACHE_HOME/jaxpt` or `~/.cache/jaxpt` by default."""
@@ -227,14 +228,14 @@ class TrainConfig(Frozen):
     accumulation: PositiveInt = execution(1)
     """Microbatches of a step, one after the other; losses and gradients are those of the whole batch."""
     phases: tuple[Phase, ...] = ()
-    eval_every: PositiveInt | None = execution(None)
+    eval_every: Annotated[PositiveInt | None, unaffected("program")] = execution(None)
     """Steps between evaluations; a tenth of the run by default."""
-    eval_examples: PositiveInt | None = None
+    eval_examples: Annotated[PositiveInt | None, unaffected("program")] = None
     """Use only the first so many validation examples; all by default."""
-    log_every: PositiveInt = execution(10)
+    log_every: Annotated[PositiveInt, unaffected("program")] = execution(10)
     layer_norms: bool = execution(False)
     """Write each layer's gradient, update and parameter norm to the metrics."""
-    compiled: str | None = execution(None)
+    compiled: Annotated[str | None, unaffected("program")] = execution(None)
     """Directory of steps that `jaxpt plan --save` compiled ahead, loaded instead of compiling; refused where they were
     made for something else. Its files can run any code: name only what you or yours have written."""
 
@@ -305,20 +306,20 @@ AnyObjective = Annotated[
 class Config(Frozen):
     """A whole run."""
 
-    run_dir: str = execution("")
+    run_dir: Annotated[str, unaffected("program")] = execution("")
     """Where everything of the run goes; `runs/<name of the recipe>` by default."""
     seed: NonNegativeInt = 0
     model: Annotated[
         SerializeAsAny[ModelConfig], WrapValidator(functools.partial(_by_kind, "jaxpt.models", ModelConfig))
     ]
     objective: AnyObjective
-    data: DataConfig
-    init_from: InitConfig | None = None
+    data: Annotated[DataConfig, unaffected("program")]  # a step sees features alone: their shapes are compared
+    init_from: Annotated[InitConfig | None, unaffected("program")] = None
     """Branch from another run."""
     optimizer: OptimizerConfig = OptimizerConfig()
     train: TrainConfig = TrainConfig()
-    checkpoint: CheckpointConfig = CheckpointConfig()
+    checkpoint: Annotated[CheckpointConfig, unaffected("program")] = CheckpointConfig()
     mesh: MeshConfig = MeshConfig()
-    plan: PlanConfig = PlanConfig()
-    distributed: DistributedConfig = DistributedConfig()
-    log: LogConfig = LogConfig()
+    plan: Annotated[PlanConfig, unaffected("program")] = PlanConfig()
+    distributed: Annotated[DistributedConfig, unaffected("program")] = DistributedConfig()
+    log: Annotated[LogConfig, unaffected("program")] = LogConfig()
