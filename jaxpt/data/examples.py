@@ -27,7 +27,7 @@ from jaxpt.data.foreign import find_task, first_line, module_digest
 from jaxpt.data.readers import Mark
 from jaxpt.data.sources import Piece, Source
 from jaxpt.data.store import MOST_SHARDS
-from jaxpt.data.tokenizers import Tokenizer
+from jaxpt.data.tokenizer import Tokenizer
 from jaxpt.errors import UserError
 
 _theirs = seqio.preprocessors

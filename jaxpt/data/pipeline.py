@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,16 +20,20 @@ from jaxpt.data import cache, mixtures, packing, tokenizers, vocabulary_files
 from jaxpt.data._tf import seqio
 from jaxpt.data.examples import Examples
 from jaxpt.data.loader import Stream, Task
+from jaxpt.data.opening import open_source
 from jaxpt.data.present import compiled
 from jaxpt.data.progress import Progress, Report, progress
-from jaxpt.data.sources import Source, open_source
+from jaxpt.data.sources import Source
 from jaxpt.data.store import FORMAT, Store
 from jaxpt.data.tasks import Features, Prepare, code, key, make_task
-from jaxpt.data.tokenizers import Tokenizer
+from jaxpt.data.tokenizer import Tokenizer
 from jaxpt.data.vocabularies import to_seqio
 from jaxpt.data.warnings import warnings
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Objective, Pipeline, Vocabulary
+
+if TYPE_CHECKING:
+    from jaxpt.objectives.base import Objective
+from jaxpt.data.calls import Pipeline, Vocabulary
 
 _SPLITS = ("train", "validation")
 _LOOKED_AT = 256  # rows whose real fill is measured
@@ -113,7 +117,6 @@ def prepare(
     """
     config = at_phase(config, phase)
     data, objective = config.data, config.objective
-    assert isinstance(objective, Objective)
     check(config)
     parts = mixtures.parts(config)
     with progress(report) as say:

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from jaxpt.data._tf import seqio, tf
+from jaxpt.data.calls import Call
 from jaxpt.data.preprocessors.batched import Batch, Records, derived
 from jaxpt.data.shard import Ragged
 from jaxpt.data.tasks import Features, arguments, resolve
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Call
 
 Step = Callable[[Batch, tf.Tensor], Batch]
 Present = Callable[[Records, np.ndarray, np.ndarray | None], dict[str, np.ndarray]]

@@ -16,12 +16,13 @@ from typing import Any
 
 from jaxpt.config import DataConfig
 from jaxpt.data._tf import seqio, tf
+from jaxpt.data.calls import Call, Pipeline
 from jaxpt.data.foreign import module_digest
-from jaxpt.data.sources import Piece, Source, open_source
-from jaxpt.data.tokenizers import Tokenizer
+from jaxpt.data.opening import open_source
+from jaxpt.data.sources import Piece, Source
+from jaxpt.data.tokenizer import Tokenizer
 from jaxpt.data.vocabularies import to_seqio
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Call, Pipeline
 
 _PACKAGE = "jaxpt.data.preprocessors"
 

@@ -1,5 +1,4 @@
-"""Tensor files: safetensors, sharded or not, and PyTorch's .bin. A tensor is read, or written, when its turn comes.
-"""
+"""Tensor files: safetensors, sharded or not, and PyTorch's .bin. A tensor is read, or written, when its turn comes."""
 
 from __future__ import annotations
 

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxpt.plan import flops
-from jaxpt.train import compiled, step
+from jaxpt.train import compiled, flops, step
 from jaxpt.train.display import number
 from jaxpt.train.state import Setup
 

@@ -12,8 +12,8 @@ from jaxpt import config as configs
 from jaxpt.data import pipeline
 from jaxpt.data._tf import seqio, tf
 from jaxpt.data.examples import Examples
+from jaxpt.data.opening import open_source
 from jaxpt.data.preprocessors.batched import one_record
-from jaxpt.data.sources import open_source
 from jaxpt.errors import UserError
 from tests import families
 from tests.runs import assert_bit_equal, final
