@@ -87,7 +87,7 @@ def _eval(arguments: argparse.Namespace) -> None:
 
 def _inspect(arguments: argparse.Namespace) -> None:
     from jaxpt.config import load
-    from jaxpt.report.batches import inspect
+    from jaxpt.report.inspect import inspect
 
     config = load(arguments.config, arguments.overrides, report=_note)
     inspect(

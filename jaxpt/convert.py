@@ -16,6 +16,7 @@ from typing import Any
 from jaxpt import config as configs
 from jaxpt import signals
 from jaxpt.config import Config, ModelConfig
+from jaxpt.data import tokenizers, vocabulary_files
 from jaxpt.errors import UserError
 from jaxpt.hf import directory as hf
 from jaxpt.hf import llama2c
@@ -159,8 +160,6 @@ def recipe(model: ModelConfig, tokens: Mapping[str, Any], run_dir: Path) -> Conf
 
 def _take_tokenizer(source: Path, out: Path, limits: dict[str, Any], report: Report) -> dict[str, Any]:
     """Copies the vocabulary's files as they are; returns the recipe's settings of it."""
-    from jaxpt.data import tokenizers, vocabulary_files
-
     if source.is_file():
         files = [source] if source.suffix in (".model", ".json", ".txt") else []
     else:
@@ -201,8 +200,6 @@ def _name_class(tokenizer: Any, directory: Path) -> None:
 
 def _special_ids(config: Config, run_dir: Path) -> dict[str, int]:
     """The keys of config.json that name special tokens."""
-    from jaxpt.data import tokenizers, vocabulary_files
-
     directory = run_dir / "tokenizer"
     if not directory.is_dir():
         return {}

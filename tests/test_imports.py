@@ -1,95 +1,175 @@
-"""Dependencies point one way, and a train step, an export or a generation starts without TensorFlow."""
+"""Dependencies point one way, no files import each other in a circle, and TensorFlow waits until data are wanted."""
 
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FILES = sorted((ROOT / "jaxpt").rglob("*.py"))
 TENSORFLOW = {"tensorflow", "tensorflow_datasets", "seqio"}
 
-# Each part with the parts that it may import when it is itself imported; all see config, disk and errors.
-ALLOWED = {
-    "errors": set(),
-    "signals": set(),
-    "disk": set(),
-    "config": set(),
-    "parallel": set(),
-    "losses": {"parallel"},
-    "models": {"parallel", "losses"},
-    "objectives": {"losses", "models"},
-    "data": {"objectives"},
-    "hf": {"models", "parallel"},
-    "plan": {"models", "parallel", "objectives", "losses", "train"},
-    "generate": {"models", "parallel"},
-    "evals": {"models", "parallel", "objectives", "losses", "train", "generate"},
-    "train": {"models", "parallel", "objectives", "losses", "plan", "hf"},
-    "convert": {"models", "train", "hf"},
-    "report": {"objectives", "evals", "train", "plan"},
-    "study": {"objectives", "train", "report"},
-    "doctor": set(),
-    "cli": set(),
-    "__main__": {"cli"},
-    "__init__": set(),
+ORDER = (
+    "__version__", "errors", "disk", "signals", "safetensors", "config", "data", "parallel", "losses", "models", "hf",
+    "objectives", "generate", "train", "evals", "plan", "report", "convert", "study", "doctor", "cli", "__main__",
+)  # fmt: skip
+"""The parts of jaxpt: each imports those before it alone, inside of functions as well."""
+LAZY = {
+    "jaxpt/cli.py": "`jaxpt --help` starts in a tenth of a second: each command imports what it runs",
+    "jaxpt/plan/program.py": "JAX takes a second; `jaxpt plan` leaves it to the processes that compile",
+    "jaxpt/objectives/": "JAX and the losses take a second; jaxpt inspect and jaxpt cache compute none",
+    "jaxpt/evals/": "an evaluation of a run_dir alone needs the checkpoints",
 }
-# Parts that no function may reach either: they run where TensorFlow is not installed.
-WITHOUT_DATA = ("config", "parallel", "losses", "models", "objectives", "hf", "plan", "generate", "errors")
+"""Files whose functions import other files of jaxpt. All functions may import data: TensorFlow takes seconds."""
+LIGHT = {"jaxpt.data.calls"}
+"""All of data that files may import that run where TensorFlow is not installed."""
+WITHOUT_DATA = ("parallel", "losses", "models", "objectives", "hf", "plan", "generate")
 
 
-def part(path):
-    """models for jaxpt/models/t5.py, cli for jaxpt/cli.py"""
-    return path.relative_to(ROOT / "jaxpt").parts[0].removesuffix(".py")
+class Import(NamedTuple):
+    """An import of a module, or of a name in it."""
+
+    file: str
+    """From ROOT on."""
+    line: int
+    target: str
+    """A module of jaxpt, or a dotted name that is none."""
+    lazy: bool
+    """Inside of a function."""
 
 
-def name(path):
-    return str(path.relative_to(ROOT))
+def module(file: Path, root: Path) -> str:
+    return ".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
 
 
-def imports(path, everywhere=False):
-    """Dotted names of what a file imports when it is imported, or anywhere in it; types alone do not count."""
-    found = []
+def imports(root: Path = ROOT) -> list[Import]:
+    """All imports of jaxpt's files; those for types alone do not count."""
+    files = sorted((root / "jaxpt").rglob("*.py"))
+    modules = {module(file, root) for file in files}
+    found: list[Import] = []
 
-    def visit(node):
+    def visit(node: ast.AST, file: str, lazy: bool) -> None:
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             return
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and not everywhere:
-            return
+        lazy |= isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        names: list[str] = []
         if isinstance(node, ast.Import):
-            found.extend(alias.name for alias in node.names)
+            names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{name(path)}: imports are absolute"
-            found.extend(f"{node.module}.{alias.name}" for alias in node.names)
+            assert node.level == 0, f"{file}: imports are absolute"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        for name in names:
+            inner = name if name in modules else name.rpartition(".")[0]
+            found.append(Import(file, node.lineno, inner if inner in modules - {"jaxpt"} else name, lazy))
         for child in ast.iter_child_nodes(node):
-            visit(child)
+            visit(child, file, lazy)
 
-    visit(ast.parse(path.read_text("utf-8")))
+    for file in files:
+        visit(ast.parse(file.read_text("utf-8")), str(file.relative_to(root)), False)
     return found
 
 
-def parts(names):
-    """The parts of jaxpt among imported names: `from jaxpt import losses` counts as losses."""
-    return {dotted.split(".")[1] for dotted in names if dotted.startswith("jaxpt.")}
+def part(name: str) -> str:
+    """models for jaxpt/models/t5.py and for jaxpt.models.t5"""
+    return name.removesuffix(".py").replace("/", ".").split(".")[1]
 
 
-@pytest.mark.parametrize("path", FILES, ids=name)
-def test_dependencies_point_one_way(path):
-    own = part(path)
-    assert own in ALLOWED, f"say in tests/test_imports.py what {own} may import"
-    wrong = parts(imports(path)) - ALLOWED[own] - {own, "config", "disk", "errors", "signals", "__version__"}
-    assert not wrong, f"{name(path)} imports {wrong}"
+def upward(found: list[Import]) -> list[Import]:
+    """Imports of a part that does not come before the importing one in ORDER."""
+    return [
+        one for one in found
+        if one.target.startswith("jaxpt.") and part(one.file) not in (part(one.target), "__init__")
+        and ORDER.index(part(one.target)) >= ORDER.index(part(one.file))
+    ]  # fmt: skip
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if part(p) in WITHOUT_DATA], ids=name)
-def test_no_function_of_these_reaches_into_data(path):
-    assert "data" not in parts(imports(path, everywhere=True))
+def circles(found: list[Import]) -> list[set[str]]:
+    """Sets of files that import each other in a circle, functions' imports included (Tarjan's algorithm)."""
+    edges: dict[str, set[str]] = {}
+    for one in found:
+        edges.setdefault(module(ROOT / one.file, ROOT), set()).add(one.target)
+    number: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    groups: list[set[str]] = []
+
+    def visit(name: str) -> None:
+        number[name] = lowest[name] = len(number)
+        stack.append(name)
+        for other in edges.get(name, ()):
+            if other not in number:
+                visit(other)
+            if other in stack:
+                lowest[name] = min(lowest[name], lowest[other])
+        if lowest[name] == number[name]:
+            at = stack.index(name)
+            if len(stack) > at + 1:
+                groups.append(set(stack[at:]))
+            del stack[at:]
+
+    for name in edges:
+        if name not in number:
+            visit(name)
+    return groups
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if part(p) != "data"], ids=name)
-def test_tensorflow_is_imported_in_data_alone(path):
-    assert not {dotted.split(".")[0] for dotted in imports(path, everywhere=True)} & TENSORFLOW
+def counts(root: Path = ROOT) -> Iterator[str]:
+    """`python -m tests.test_imports [ROOT]`: how many imports of each doubtful kind there are."""
+    found = imports(root)
+    lazy = [one for one in found if one.lazy]
+    ours = [one for one in lazy if one.target.startswith("jaxpt.")]
+    yield f"function-level imports: {len(lazy)}, of jaxpt's own files: {len(ours)}"
+    in_objectives = [one for one in lazy if part(one.file) == "objectives"]
+    yield f"function-level imports in objectives/: {len(in_objectives)}"
+    yield f"upward imports: {len(upward(found))}"
+    yield f"circles of files: {len(circles(found))}"
+    yield from ("  " + " ".join(sorted(circle)) for circle in circles(found))
+
+
+FOUND = imports()
+
+
+def test_dependencies_point_one_way():
+    assert {part(one.file) for one in FOUND} <= {*ORDER, "__init__"}, "ORDER says where each part stands"
+    assert not upward(FOUND), f"ORDER has these the other way: {upward(FOUND)}"
+
+
+def test_no_files_import_each_other_in_a_circle():
+    assert not circles(FOUND)
+
+
+def test_functions_import_other_files_to_start_sooner_alone():
+    wrong = [
+        one for one in FOUND
+        if one.lazy and one.target.startswith("jaxpt.") and not one.file.startswith(tuple(LAZY))
+        and (part(one.file) == "data" or not one.target.startswith("jaxpt.data"))
+    ]  # fmt: skip
+    assert not wrong, f"these stand at the top of their files, or LAZY says why not: {wrong}"
+
+
+def test_no_function_of_these_reaches_into_data():
+    wrong = [
+        one for one in FOUND
+        if part(one.file) in WITHOUT_DATA and one.target.startswith("jaxpt.data") and one.target not in LIGHT
+    ]  # fmt: skip
+    assert not wrong
+
+
+def test_tensorflow_is_imported_in_data_alone():
+    assert not [one for one in FOUND if part(one.file) != "data" and one.target.split(".")[0] in TENSORFLOW]
+
+
+def test_circles_and_directions_are_found():
+    """The finders find."""
+    bad = [
+        Import("jaxpt/train/a.py", 1, "jaxpt.train.b", False), Import("jaxpt/train/b.py", 1, "jaxpt.train.c", True),
+        Import("jaxpt/train/c.py", 1, "jaxpt.train.a", False), Import("jaxpt/train/c.py", 2, "jaxpt.plan.d", True),
+    ]  # fmt: skip
+    assert circles(bad) == [{"jaxpt.train.a", "jaxpt.train.b", "jaxpt.train.c"}]
+    assert upward(bad) == bad[3:]
 
 
 def loaded(code):
@@ -103,8 +183,8 @@ def loaded(code):
 @pytest.mark.slow
 def test_training_starts_without_tensorflow():
     wanted = ("train", "models", "objectives", "losses", "parallel", "config", "hf", "plan")
-    modules = [".".join(p.relative_to(ROOT).with_suffix("").parts) for p in FILES if part(p) in wanted]
-    code = "\n".join(f"import {module.removesuffix('.__init__')}" for module in modules)
+    modules = sorted({module(ROOT / one.file, ROOT) for one in FOUND if part(one.file) in wanted})
+    code = "\n".join(f"import {name}" for name in modules)
     assert not loaded(code) & (TENSORFLOW | {"torch", "transformers"})
 
 
@@ -114,3 +194,7 @@ def test_config_loads_neither_jax_nor_tensorflow():
 
 def test_the_command_line_loads_neither_jax_nor_pydantic():
     assert not loaded("import jaxpt.cli") & {"jax", "flax", "pydantic", "yaml", "numpy", *TENSORFLOW}
+
+
+if __name__ == "__main__":
+    print("\n".join(counts(*map(Path, sys.argv[1:]))))

@@ -5,7 +5,8 @@ beside their code: `kind: t5` names the module `jaxpt.models.t5`, a dotted `kind
 under `ModelConfig` (`ObjectiveConfig`, `OptimizerConfig`, `ScheduleConfig`) in that module says which keys there are.
 
 Every field is one of three: *identity* (the default: a resume under another value is refused), *execution* (free to
-change: mesh, accumulation, readers) or *extensible* (the end of the run).
+change: mesh, accumulation, readers) or *extensible* (the end of the run). What is kept on disk (prepared records, a
+compiled step) depends on every field that does not say `unaffected`.
 
   files    YAML, `base:`, overrides         tree     the settings (`devices`: mesh and processes; `fields`)
   check    plain values → tree, phases      explain  errors in one line
@@ -23,10 +24,11 @@ from jaxpt.config.fields import (
     PositiveInt,
     execution,
     extensible,
+    unaffected,
 )
 from jaxpt.config.files import load, to_yaml
 from jaxpt.config.kinds import kinds, resolve
-from jaxpt.config.roles import differences
+from jaxpt.config.roles import affecting, differences
 from jaxpt.config.schema import json_schema
 from jaxpt.config.tree import (
     AnyEvaluator,
@@ -82,6 +84,7 @@ __all__ = [
     "SourceConfig",
     "TokenizerConfig",
     "TrainConfig",
+    "affecting",
     "at_phase",
     "build",
     "differences",
@@ -96,4 +99,5 @@ __all__ = [
     "phase_starts",
     "resolve",
     "to_yaml",
+    "unaffected",
 ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import dataclasses
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -10,6 +11,20 @@ PositiveInt = Annotated[int, Field(gt=0)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Kept = Literal["records", "program"]
+"""What is kept on disk and found again: prepared records of `data`, and compiled training steps."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Unaffected:
+    """On a field, or a whole part: what is kept on disk that does not depend on it. On all others it depends."""
+
+    kept: tuple[Kept, ...]
+
+
+def unaffected(*kept: Kept) -> Unaffected:
+    """Says of a field what is found again under another value of it: `Annotated[str, unaffected("program")]`."""
+    return Unaffected(kept)
 
 
 def execution(default: Any, **kwargs: Any) -> Any:

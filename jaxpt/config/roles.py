@@ -1,11 +1,13 @@
-"""What a resume may change: every field is identity, execution or extensible."""
+"""What a resume may change: every field is identity, execution or extensible. What is kept on disk, and its fields."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from pydantic.fields import FieldInfo
+
 from jaxpt.config.check import dump
-from jaxpt.config.fields import Frozen
+from jaxpt.config.fields import Frozen, Kept, Unaffected
 from jaxpt.config.plain import leaves
 from jaxpt.config.tree import Config
 
@@ -31,6 +33,33 @@ def differences(old: Config, new: Config, role: str = "identity") -> list[tuple[
     ]
 
 
+def affecting(part: Frozen, kept: Kept, prefix: str = "") -> dict[str, Any]:
+    """The fields on which something that is kept on disk depends: all that do not say `unaffected`.
+
+    Prepared records depend on no execution field either; a compiled step may.
+
+    Args:
+      part: a configuration or a part of one.
+      kept: "records" or "program".
+      prefix: of the keys.
+
+    Returns:
+      {dotted key: plain value}.
+    """
+    found: dict[str, Any] = {}
+    for name, field in type(part).model_fields.items():
+        if any(isinstance(mark, Unaffected) and kept in mark.kept for mark in field.metadata):
+            continue
+        if kept == "records" and _role(field) == "execution":
+            continue
+        value = getattr(part, name)
+        if isinstance(value, Frozen):
+            found |= affecting(value, kept, f"{prefix}{name}.")
+        else:
+            found[prefix + name] = part.model_dump(mode="json", include={name}, warnings=False)[name]
+    return found
+
+
 def _values(config: Config) -> dict[str, Any]:
     tree = dump(config)
     if phases := tree["train"]["phases"]:
@@ -44,6 +73,11 @@ def _roles(part: Frozen, prefix: str = "") -> dict[str, str]:
         value = getattr(part, name)
         if isinstance(value, Frozen):
             roles |= _roles(value, f"{prefix}{name}.")
-        elif isinstance(field.json_schema_extra, dict):
-            roles[prefix + name] = str(field.json_schema_extra.get("role", "identity"))
+        else:
+            roles[prefix + name] = _role(field)
     return roles
+
+
+def _role(field: FieldInfo) -> str:
+    extra = field.json_schema_extra
+    return str(extra.get("role", "identity")) if isinstance(extra, dict) else "identity"

@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from jaxpt.config.devices import DistributedConfig, MeshConfig, PlanConfig
-from jaxpt.config.fields import Frozen, NonNegativeInt, PositiveInt, execution, extensible
+from jaxpt.config.fields import Frozen, NonNegativeInt, PositiveInt, execution, extensible, unaffected
 from jaxpt.config.kinds import Kind, nearest
 from jaxpt.config.plain import leaves
 from jaxpt.errors import UserError
@@ -126,9 +126,9 @@ class SourceConfig(Frozen):
     """`builtin` (text that CPython ships), `text`, `jsonl`, `parquet`, `tfds` or `task`; `auto` goes by the suffix of
     `path`, without a path it is `builtin`. A dotted path names a module of one's own, whose `open_source(data)` returns
     a `jaxpt.data.sources.Source`."""
-    path: str | tuple[str, ...] | None = None
+    path: Annotated[str | tuple[str, ...] | None, unaffected("records")] = None  # they depend on the files' content
     """Files, directories excluded; globs, `gs://` and `.gz` are fine. For `tfds` the data set's name."""
-    validation_path: str | tuple[str, ...] | None = None
+    validation_path: Annotated[str | tuple[str, ...] | None, unaffected("records")] = None
     """Files of the validation split; without them a fraction of the documents is held out, chosen by hash."""
     validation_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.02
     """Fraction of documents held out when there is no `validation_path`."""
@@ -145,7 +145,7 @@ class SourceConfig(Frozen):
     """Name of a registered SeqIO Task (`source: task`)."""
     modules: tuple[str, ...] = ()
     """Python modules to import first: they may register SeqIO Tasks."""
-    task_cache: str | None = None
+    task_cache: Annotated[str | None, unaffected("records")] = None  # likewise
     """Directory in which `seqio_cache_tasks` cached the task: it is read from there."""
     passes: PositiveInt = 1
     """Passes over a SeqIO Task that concatenates, filters or draws, each frozen with a seed of its own (`seq2seq`)."""
@@ -165,16 +165,17 @@ class DataConfig(SourceConfig):
 
     mixture: tuple[MixtureTask, ...] = ()
     """Several tasks, instead of `path` or `task`: each with the keys of a source, a `name`, and possibly a `rate`."""
-    mixture_temperature: Annotated[float, Field(gt=0)] = 1.0
+    mixture_temperature: Annotated[float, Field(gt=0), unaffected("records")] = 1.0
     """Without rates, a task of n examples has the share min(n, cap)^(1/temperature); mT5: 3.33, that is 1/0.3."""
-    mixture_cap: PositiveInt | None = None
+    mixture_cap: Annotated[PositiveInt | None, unaffected("records")] = None
     """Without rates, the most that counts of a task's size (T5: 2^19 … 2^21)."""
-    tokenizer: TokenizerConfig
-    length: PositiveInt = 128
+    # Records depend on the vocabulary's content, and on the length where an argument of a preprocessor has it.
+    tokenizer: Annotated[TokenizerConfig, unaffected("records")]
+    length: Annotated[PositiveInt, unaffected("records")] = 128
     """Tokens in an example (of the encoder's input for an encoder-decoder)."""
-    batch_size: PositiveInt = 32
+    batch_size: Annotated[PositiveInt, unaffected("records")] = 32
     """Rows in a step, over all devices and accumulation steps."""
-    packing: bool = False
+    packing: Annotated[bool, unaffected("records")] = False
     """Let records that are shorter than a row share one, each a segment of its own; for validation as well."""
     cache_dir: str | None = execution(None)
     """Where prepared data is kept; `$XDG_CACHE_HOME/jaxpt` or `~/.cache/jaxpt` by default."""
@@ -300,16 +301,16 @@ class TrainConfig(Frozen):
     accumulation: PositiveInt = execution(1)
     """Microbatches of a step, one after the other; losses and gradients are those of the whole batch."""
     phases: tuple[Phase, ...] = ()
-    eval_every: PositiveInt | None = execution(None)
+    eval_every: Annotated[PositiveInt | None, unaffected("program")] = execution(None)
     """Steps between evaluations; a tenth of the run by default."""
-    eval_examples: PositiveInt | None = None
+    eval_examples: Annotated[PositiveInt | None, unaffected("program")] = None
     """Use only the first so many validation examples; all by default."""
-    patience: PositiveInt | None = execution(None)
+    patience: Annotated[PositiveInt | None, unaffected("program")] = execution(None)
     """End the run after so many evaluations in a row in which `checkpoint.best_metric` did not improve."""
-    log_every: PositiveInt = execution(10)
+    log_every: Annotated[PositiveInt, unaffected("program")] = execution(10)
     layer_norms: bool = execution(False)
     """Write each layer's gradient, update and parameter norm to the metrics."""
-    compiled: str | None = execution(None)
+    compiled: Annotated[str | None, unaffected("program")] = execution(None)
     """Directory of steps that `jaxpt plan --save` compiled ahead, loaded instead of compiling; refused where they were
     made for something else. Its files can run any code: name only what you or yours have written."""
 
@@ -367,23 +368,23 @@ _TAKEN = ("train", "speed", "phase", "learning_rate", "step", "time")
 class Config(Frozen):
     """A whole run."""
 
-    run_dir: str = execution("")
+    run_dir: Annotated[str, unaffected("program")] = execution("")
     """Where everything of the run goes; `runs/<name of the recipe>` by default."""
     seed: NonNegativeInt = 0
     model: AnyModel
     objective: AnyObjective
-    data: DataConfig
-    init_from: InitConfig | None = None
+    data: Annotated[DataConfig, unaffected("program")]  # a step sees features alone: their shapes are compared
+    init_from: Annotated[InitConfig | None, unaffected("program")] = None
     """Branch from another run."""
     optimizer: AnyOptimizer = Field({"kind": "adamw"}, validate_default=True)
     train: TrainConfig = TrainConfig()
-    evals: tuple[AnyEvaluator, ...] = execution(_EVALUATORS, validate_default=True)
+    evals: Annotated[tuple[AnyEvaluator, ...], unaffected("program")] = execution(_EVALUATORS, validate_default=True)
     """What is evaluated, in this order: held-out loss, baseline and samples by default."""
-    checkpoint: CheckpointConfig = CheckpointConfig()
+    checkpoint: Annotated[CheckpointConfig, unaffected("program")] = CheckpointConfig()
     mesh: MeshConfig = MeshConfig()
-    plan: PlanConfig = PlanConfig()
-    distributed: DistributedConfig = DistributedConfig()
-    log: LogConfig = LogConfig()
+    plan: Annotated[PlanConfig, unaffected("program")] = PlanConfig()
+    distributed: Annotated[DistributedConfig, unaffected("program")] = DistributedConfig()
+    log: Annotated[LogConfig, unaffected("program")] = LogConfig()
 
     @model_validator(mode="after")
     def _evaluators(self) -> Self:

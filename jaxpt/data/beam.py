@@ -10,12 +10,10 @@ import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from jaxpt.data.work import Recipe, Work, make_shard
 from jaxpt.errors import UserError
-
-if TYPE_CHECKING:
-    from jaxpt.data.cache import Recipe, Work
 
 
 def make_shards(recipe: Recipe, jobs: Sequence[tuple[int, Any, Path]], options: Sequence[str]) -> None:
@@ -47,8 +45,6 @@ _opened: dict[Any, Work] = {}
 
 def _make(recipe: Recipe, job: tuple[int, Any, str]) -> None:
     """One shard, on a worker; a worker opens sources and vocabulary once."""
-    from jaxpt.data.cache import make_shard
-
     number, shard, path = job
     key = repr(recipe)
     if key not in _opened:

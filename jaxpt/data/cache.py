@@ -13,64 +13,26 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from jaxpt import disk
 from jaxpt.data._tf import tf
+from jaxpt.data.beam import make_shards
 from jaxpt.data.mirror import fetch
 from jaxpt.data.progress import Progress, work_line
-from jaxpt.data.shard import whole_shard, write_shard
+from jaxpt.data.shard import whole_shard
 from jaxpt.data.store import Store, damaged, made, publish, read_manifest, shard_name
+from jaxpt.data.work import Recipe, Work, make_shard
 from jaxpt.errors import UserError
 
 _POLL = 0.3  # seconds
 _SMALL = 1 << 20  # bytes of text in a shard, or of unknown size
 _STARTUP = 5.0  # seconds that processes take to start: less work than that is done without them
-
-
-class Shard(Protocol):
-    """A run of documents, small enough to be sent to a process."""
-
-    size: int
-    """Bytes of text, about; 0 where it is not known."""
-
-
-class Work(Protocol):
-    """A split that can be made shard by shard."""
-
-    @property
-    def failure(self) -> UserError | None:
-        """The mistake that ended the last reading, inside tf.data, which would hide it."""
-
-    @property
-    def consumed(self) -> int:
-        """Bytes of text read so far."""
-
-    def shards(self) -> Sequence[Any]:
-        """The shards, in the order of their records."""
-
-    def dataset(self, number: int, shard: Any) -> tf.data.Dataset:
-        """The records of a shard."""
-
-    def counts(self) -> dict[str, Any]:
-        """What was counted while the last data set was read; counts of all shards are added up."""
-
-    def check(self, counts: dict[str, Any]) -> None:
-        """Raises UserError where the sum of all counts cannot be right."""
-
-
-class Recipe(Protocol):
-    """Small and picklable: what a process needs to do the work."""
-
-    name: str
-
-    def open(self) -> Work:
-        """Opens sources and vocabulary."""
 
 
 def build(
@@ -140,8 +102,6 @@ def _build(
         say.update(f"preparing {recipe.name}: {about}{len(missing)} shards, {workers} processes{kept}")
     jobs = [(n, shards[n], directory / names[n]) for n in missing]
     if beam is not None and jobs:
-        from jaxpt.data.beam import make_shards
-
         make_shards(recipe, jobs, beam)
         jobs = []
     elif workers == 1 or all(shard.size < _SMALL for _, shard, _ in jobs):
@@ -198,40 +158,6 @@ def _one_by_one(
             return jobs[done:]
         records += make_shard(work, number, shard, path, report)
     return []
-
-
-def make_shard(
-    work: Work, number: int, shard: Any, path: Path, report: Callable[[int], None] = lambda records: None
-) -> int:
-    """Writes one shard.
-
-    Args:
-      work: open source and vocabulary.
-      number: which shard.
-      shard: its run of documents.
-      path: its file.
-      report: called with the number of records so far.
-
-    Returns:
-      The number of records.
-
-    Raises:
-      UserError: the documents are not as they should be, or the disk is full.
-    """
-    last = 0
-
-    def told(records: int) -> None:
-        nonlocal last
-        last = records
-        report(records)
-
-    try:
-        write_shard(work.dataset(number, shard), path, work.counts, told)
-    except tf.errors.OpError:
-        if work.failure is not None:
-            raise work.failure from None
-        raise
-    return last
 
 
 # ---- in processes of their own --------------------------------------------------------------------------------------

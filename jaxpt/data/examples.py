@@ -5,7 +5,8 @@ own do. That is not addressable by an index, so the whole Task is run once, in `
 into records that are. Which guarantee follows from it is the source's `tier`.
 
     tier            every epoch has
-    deterministic   the same examples: nothing is drawn and records map one to one, as if the Task ran anew
+    deterministic   the same examples: nothing is drawn and records map one to one, as if the Task ran anew; its
+                    preprocessors are SeqIO's own or say so by `jaxpt.data.preprocessors.batched.one_record`
     frozen          the same `data.passes` versions: what concatenates, filters or draws was run that often
 
 Either way the order is another in every epoch, a resume seeks, and the stream is the same on any number of hosts.
@@ -15,7 +16,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -27,10 +27,11 @@ from jaxpt.data.foreign import find_task, first_line, module_digest
 from jaxpt.data.readers import Offset
 from jaxpt.data.sources import Piece, Source
 from jaxpt.data.store import MOST_SHARDS
-from jaxpt.data.tokenizers import Tokenizer
+from jaxpt.data.tokenizer import Tokenizer
 from jaxpt.errors import UserError
 
-_ONE_TO_ONE = ("tokenize", "tokenize_and_append_eos", "append_eos", "append_eos_after_trim")
+_theirs = seqio.preprocessors
+_ONE_TO_ONE = (_theirs.tokenize, _theirs.tokenize_and_append_eos, _theirs.append_eos, _theirs.append_eos_after_trim)
 _SHARD_EXAMPLES = 10_000  # of the source in a shard, at least, where it knows how many it has
 _SENTENCE = "The quick brown fox, 1 of 23 (or so), jumps over the lazy dog's bed."
 
@@ -253,12 +254,9 @@ def _name(function: Any) -> str:
 
 
 def _one_to_one(function: Any) -> bool:
-    """Whether a preprocessor surely maps records one to one, without a draw."""
+    """Whether a preprocessor says that it maps records one to one, without a draw (`batched.one_record`)."""
     function = _unwrapped(function)
-    if getattr(function, "__module__", None) == "seqio.preprocessors" and _name(function) in _ONE_TO_ONE:
-        return True
-    known = inspect.getclosurevars(function).nonlocals if inspect.isfunction(function) else {}
-    return hasattr(function, "__wrapped__") and "num_parallel_calls" in known and known.get("num_seeds") is None
+    return function in _ONE_TO_ONE or (hasattr(function, "record") and function.seeds is None)
 
 
 def _cache_dir(task: seqio.Task, root: str | None) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxpt.config import Config, SourceConfig
 from jaxpt.data.foreign import subtasks
@@ -13,7 +13,9 @@ from jaxpt.data.order import Mixture, proportional
 from jaxpt.data.readers import PAIR_SEPARATOR
 from jaxpt.data.sources import Source
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Objective
+
+if TYPE_CHECKING:
+    from jaxpt.objectives.base import Objective
 
 ALONE = "data"
 """Name of the task of a recipe without a mixture."""

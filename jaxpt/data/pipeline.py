@@ -11,25 +11,29 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxpt.config import Config, at_phase
+from jaxpt.config import Config, affecting, at_phase
 from jaxpt.data import cache, mixtures, packing, tokenizers, vocabulary_files
 from jaxpt.data._tf import seqio
 from jaxpt.data.examples import Examples
 from jaxpt.data.loader import Stream, Task
+from jaxpt.data.opening import open_source
 from jaxpt.data.present import compiled
 from jaxpt.data.progress import Progress, Report, progress
-from jaxpt.data.sources import Source, open_source
+from jaxpt.data.sources import Source
 from jaxpt.data.store import FORMAT, Store
 from jaxpt.data.tasks import Features, Prepare, code, key, make_task
-from jaxpt.data.tokenizers import Tokenizer
+from jaxpt.data.tokenizer import Tokenizer
 from jaxpt.data.vocabularies import to_seqio
 from jaxpt.data.warnings import warnings
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Objective, Pipeline, Vocabulary
+
+if TYPE_CHECKING:
+    from jaxpt.objectives.base import Objective
+from jaxpt.data.calls import Pipeline, Vocabulary
 
 _SPLITS = ("train", "validation")
 _LOOKED_AT = 256  # rows whose real fill is measured
@@ -113,13 +117,12 @@ def prepare(
     """
     config = at_phase(config, phase)
     data, objective = config.data, config.objective
-    assert isinstance(objective, Objective)
     check(config)
     parts = mixtures.parts(config)
     with progress(report) as say:
         sources = [open_source(part.config.data, objective.examples(data.length)) for part in parts]
         known = [source.fingerprint() for source in sources]  # reads files: once
-        tokenizer = _tokenizer(config, sources, known, say, save)
+        tokenizer = _tokenizer(config, parts, sources, known, say, save)
         vocabulary = tokenizer.vocabulary
         for source in sources:
             if isinstance(source, Examples):
@@ -193,7 +196,9 @@ def cache_root(config: Config) -> Path:
 # ---- vocabulary -----------------------------------------------------------------------------------------------------
 
 
-def _tokenizer(config: Config, sources: list[Source], known: list[Any], say: Progress, save: bool) -> Tokenizer:
+def _tokenizer(
+    config: Config, parts: Sequence[mixtures.Part], sources: list[Source], known: list[Any], say: Progress, save: bool
+) -> Tokenizer:
     """Loaded from the run, `data.tokenizer.path` or the objective's; found in the cache or trained; kept in the run."""
     settings, size = config.data.tokenizer, config.model.vocab_size
     own = Path(config.run_dir) / "tokenizer" if config.run_dir else None
@@ -210,7 +215,7 @@ def _tokenizer(config: Config, sources: list[Source], known: list[Any], say: Pro
         path, sentinels = sources[0].sentencepiece
         tokenizer = tokenizers.load(path, settings.kind, **checks | {"extra_ids": sentinels})
     else:
-        tokenizer = _trained(config, sources, known, say)
+        tokenizer = _trained(config, parts, sources, known, say)
     if own is not None and save:
         _publish(tokenizer, own)
         tokenizer = tokenizers.load(own, settings.kind, **checks)
@@ -230,7 +235,9 @@ def _publish(tokenizer: Tokenizer, directory: Path) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _trained(config: Config, sources: list[Source], known: list[Any], say: Progress) -> Tokenizer:
+def _trained(
+    config: Config, parts: Sequence[mixtures.Part], sources: list[Source], known: list[Any], say: Progress
+) -> Tokenizer:
     """From the cache, or trained on the training split into it."""
     settings = config.data.tokenizer
     size = settings.vocab_size or config.model.vocab_size
@@ -239,7 +246,9 @@ def _trained(config: Config, sources: list[Source], known: list[Any], say: Progr
     if any(source.tokenized for source in sources):
         raise UserError("data.tokenizer.path is missing: data.task gives token ids, so its vocabulary has to be named")
     identity = settings.model_dump() | {"size": size, "format": FORMAT}
-    identity["source"] = known if len(known) > 1 else known[0]
+    identity["sources"] = [
+        {"files": of_source, "data": affecting(part.config.data, "records")} for part, of_source in zip(parts, known)
+    ]
     languages = mixtures.languages(sources)
     if languages:
         identity["languages"] = languages
@@ -275,20 +284,15 @@ def _store(
     identity = {
         "format": FORMAT,
         "split": split,
-        "source": source | _reading(config),
+        "source": source,
+        "data": affecting(config.data, "records"),
         "tokenizer": tokenizer.digest(),
         "calls": _describe(pipeline)["prepare"],
         "code": code(calls),
     }
     directory = cache_root(config) / "records" / f"{_hash(identity)}-{split}"
-    recipe = Prepare(config, split, tokenizer)
+    recipe = Prepare(config.data, pipeline, config.objective.examples(config.data.length), split, tokenizer)
     return cache.build(recipe, directory, identity, say, workers, verify, config.data.mirror, beam)
-
-
-def _reading(config: Config) -> dict[str, Any]:
-    """Settings of the data that change which documents a file gives."""
-    of_all = config.data.model_dump(include={"source", "documents", "field", "task", "modules"}, mode="json")
-    return of_all | config.data.model_dump(include={"fields", "language"}, mode="json", exclude_none=True)
 
 
 def _counts(store: Store) -> dict[str, int]:

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from jaxpt.data._tf import seqio, tf
+from jaxpt.data.calls import Call
 from jaxpt.data.preprocessors.batched import Batch, Records, derived
 from jaxpt.data.shard import Ragged
 from jaxpt.data.tasks import Features, arguments, resolve
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Call
 
 Step = Callable[[Batch, tf.Tensor], Batch]
 Present = Callable[[Records, np.ndarray, np.ndarray | None], dict[str, np.ndarray]]
@@ -30,7 +30,7 @@ def compiled(
     """Compiles the calls: those that draw as one graph, the last one, where it lays out rows, as NumPy.
 
     Args:
-      calls: preprocessors, one record to one: under `batched.one_to_one`, or under `seqio.map_over_dataset`; the last
+      calls: preprocessors, one record to one: under `batched.one_to_one` or `batched.one_record`; the last
         may be under `batched.makes_rows`.
       vocabulary: given to a parameter named `vocabulary`.
       spec: shape and type of a record's features.
@@ -115,11 +115,13 @@ def _step(call: Call, vocabulary: seqio.Vocabulary) -> Step:
     if function is not None:
         keyed = "keys" in inspect.signature(function).parameters
         return lambda batch, keys: function(batch, **bound, **({"keys": keys} if keyed else {}))
-    function = getattr(outer, "__wrapped__", None)
+    function = getattr(outer, "record", None)
     if function is None:
-        raise UserError(f"preprocessor {call.name!r} maps records one to one: decorate it with seqio.map_over_dataset")
-    seeds = inspect.getclosurevars(outer).nonlocals.get("num_seeds")
-    return _lifted(functools.partial(function, **bound), seeds)
+        raise UserError(
+            f"preprocessor {call.name!r} has to map records one to one, and to say so: decorate it with "
+            "jaxpt.data.preprocessors.batched.one_record"
+        )
+    return _lifted(functools.partial(function, **bound), outer.seeds)
 
 
 def _lifted(function: Callable[..., dict[str, tf.Tensor]], seeds: int | None) -> Step:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from jaxpt.data import vocabulary_files
-from jaxpt.data.tokenizers import BERT_SPECIALS, END_OF_TEXT, SPECIALS, Tokenizer
+from jaxpt.data.calls import Vocabulary
+from jaxpt.data.tokenizer import BERT_SPECIALS, END_OF_TEXT, SPECIALS, Tokenizer
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Vocabulary
 
 BPE_SPECIALS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")  # RoBERTa's, BART's
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from jaxpt.data import sentencepiece_rust, vocabulary_files
-from jaxpt.data.tokenizers import DEFAULT_EXTRA_IDS, SPECIALS, Tokenizer
+from jaxpt.data.calls import Vocabulary
+from jaxpt.data.tokenizer import DEFAULT_EXTRA_IDS, SPECIALS, Tokenizer
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)

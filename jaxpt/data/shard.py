@@ -20,14 +20,12 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from jaxpt import disk
+from jaxpt import disk, safetensors
 from jaxpt.data._tf import tf
 from jaxpt.errors import UserError
 
 _BATCH = 256  # records that leave TensorFlow together
 _CHUNK = 1 << 20  # elements that are narrowed at a time
-_TYPES = {"int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "uint64": "U64", "uint32": "U32",
-          "uint16": "U16", "uint8": "U8", "bool": "BOOL", "float32": "F32", "float64": "F64"}  # fmt: skip
 
 
 class Ragged(NamedTuple):
@@ -166,20 +164,12 @@ class _Column:
 
 
 def _assemble(file: IO[bytes], arrays: list[_Array], meta: dict[str, Any]) -> None:
-    """The arrays in the safetensors format: length of the header, header, data. Wide types first: all are aligned."""
+    """The arrays in the safetensors format. Wide types first: all are aligned."""
     arrays = sorted(arrays, key=lambda a: (-a.narrow().itemsize, a.name))
-    header: dict[str, Any] = {}
-    end = 0
-    for a in arrays:
-        dtype, shape = a.narrow(), [a.rows, *a.row]
-        begin, end = end, end + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        header[a.name] = {"dtype": _TYPES[dtype.name], "shape": shape, "data_offsets": [begin, end]}
+    tensors = {a.name: (a.narrow(), [a.rows, *a.row]) for a in arrays}
 
     def head(crc: int) -> bytes:
-        told = json.dumps({"crc32": f"{crc:08x}"} | meta)
-        text = json.dumps({"__metadata__": {"jaxpt": told}} | header).encode()
-        text += b" " * (-len(text) % 8)
-        return len(text).to_bytes(8, "little") + text
+        return safetensors.header(tensors, {"jaxpt": json.dumps({"crc32": f"{crc:08x}"} | meta)})
 
     file.write(head(0))
     crc = zlib.crc32(head(0))
@@ -201,10 +191,10 @@ def whole_shard(path: Path, crc: str | None = None) -> bool:
     """
     try:
         told = read_meta(path)["crc32"]
+        head = safetensors.raw_header(path)
+        found = zlib.crc32(head.replace(told.encode(), b"0" * 8, 1))
         with path.open("rb") as file:
-            size = file.read(8)
-            head = file.read(int.from_bytes(size, "little")).replace(told.encode(), b"0" * 8, 1)
-            found = zlib.crc32(size + head)
+            file.seek(len(head))
             while chunk := file.read(_CHUNK):
                 found = zlib.crc32(chunk, found)
         return told == f"{found:08x}" == (crc or told)
@@ -214,22 +204,4 @@ def whole_shard(path: Path, crc: str | None = None) -> bool:
 
 def read_meta(path: Path) -> dict[str, Any]:
     """A shard's own description: records, features, counts, crc32."""
-    return json.loads(_header(path)["__metadata__"]["jaxpt"])
-
-
-def _header(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        return json.loads(file.read(int.from_bytes(file.read(8), "little")))
-
-
-def map_shard(path: Path) -> dict[str, np.ndarray]:
-    """A shard's arrays by name, memory-mapped."""
-    dtypes = {short: np.dtype(name) for name, short in _TYPES.items()}
-    header = _header(path)
-    buffer = np.memmap(path, np.uint8, "r").view(np.ndarray)
-    data = buffer[8 + int.from_bytes(buffer[:8].tobytes(), "little") :]
-    return {
-        name: data[slice(*entry["data_offsets"])].view(dtypes[entry["dtype"]]).reshape(entry["shape"])
-        for name, entry in header.items()
-        if name != "__metadata__"
-    }
+    return json.loads(safetensors.read(path)[0]["jaxpt"])

@@ -20,8 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from jaxpt import safetensors
 from jaxpt.data._tf import tf
-from jaxpt.data.shard import Ragged, map_shard, read_meta, whole_shard, write_shard
+from jaxpt.data.shard import Ragged, read_meta, whole_shard, write_shard
 from jaxpt.errors import UserError
 
 FORMAT = 2
@@ -38,7 +39,7 @@ class Store:
         """Maps the files that `manifest` names; use `Store.open`."""
         self.directory, self.manifest = directory, manifest
         shards = [s for s in manifest["shards"] if s["records"]]
-        self._shards = [map_shard(directory / s["file"]) for s in shards]
+        self._shards = [safetensors.mapped(directory / s["file"]) for s in shards]
         self._starts = np.cumsum([0, *(s["records"] for s in shards)])
 
     @classmethod

@@ -14,14 +14,15 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxpt.config import Config
+from jaxpt.config import DataConfig
 from jaxpt.data._tf import seqio, tf
+from jaxpt.data.calls import Call, Pipeline
 from jaxpt.data.foreign import module_digest
-from jaxpt.data.sources import Piece, Source, open_source
-from jaxpt.data.tokenizers import Tokenizer
+from jaxpt.data.opening import open_source
+from jaxpt.data.sources import Piece, Source
+from jaxpt.data.tokenizer import Tokenizer
 from jaxpt.data.vocabularies import to_seqio
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Call, Objective, Pipeline
 
 _PACKAGE = "jaxpt.data.preprocessors"
 
@@ -174,10 +175,14 @@ def _of_source(pipeline: Pipeline, source: Source) -> tuple[Call, ...]:
 class Prepare:
     """Recipe of a split's records: an objective's `prepare` over the source's documents, shard by shard.
 
-    A shard is a corpus of its own: windows do not cross its end, random next sentences come from within it.
+    A shard is a corpus of its own: windows do not cross its end, random next sentences come from within it. Of the
+    configuration it has what identifies the records, and no more.
     """
 
-    config: Config
+    data: DataConfig
+    pipeline: Pipeline
+    examples: int | None
+    """As `open_source` takes it."""
     split: str
     tokenizer: Tokenizer
 
@@ -188,8 +193,7 @@ class Prepare:
 
     def open(self) -> Documents:
         """Opens the source."""
-        assert isinstance(self.config.objective, Objective)
-        return Documents(self, open_source(self.config.data, self.config.objective.examples(self.config.data.length)))
+        return Documents(self, open_source(self.data, self.examples))
 
 
 class Documents:
@@ -197,11 +201,9 @@ class Documents:
 
     def __init__(self, recipe: Prepare, source: Source) -> None:
         """Resolves the objective's preprocessors."""
-        config, self._split, self._source = recipe.config, recipe.split, source
-        assert isinstance(config.objective, Objective)
+        self._split, self._source = recipe.split, source
         self._vocabulary = to_seqio(recipe.tokenizer)
-        pipeline = config.objective.pipeline(config.data.length, recipe.tokenizer.vocabulary, config.seed)
-        self._calls = _of_source(pipeline, source)
+        self._calls = _of_source(recipe.pipeline, source)
 
     @property
     def failure(self) -> UserError | None:

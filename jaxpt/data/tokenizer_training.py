@@ -11,13 +11,14 @@ import io
 import json
 from collections.abc import Iterator, Sequence
 
-from jaxpt.data import rust_tokenizers, sentencepiece_tokenizers, tokenizers
+from jaxpt.data import rust_tokenizers, sentencepiece_tokenizers
+from jaxpt.data.tokenizer import BERT_SPECIALS, END_OF_TEXT, Tokenizer
 from jaxpt.errors import UserError
 
 
 def sentencepiece(
     texts: list[str], lowercase: bool, vocab_size: int, extra_ids: int, control_symbols: Sequence[str] = ()
-) -> tokenizers.Tokenizer:
+) -> Tokenizer:
     import sentencepiece
 
     model = io.BytesIO()
@@ -45,7 +46,7 @@ def _sentences(texts: list[str]) -> Iterator[str]:
                 yield head
 
 
-def wordpiece(texts: list[str], lowercase: bool, vocab_size: int, extra_ids: int) -> tokenizers.Tokenizer:
+def wordpiece(texts: list[str], lowercase: bool, vocab_size: int, extra_ids: int) -> Tokenizer:
     """The library numbers "##x" pieces in the order of a randomly seeded hash map: we name them all beforehand."""
     from tokenizers import Tokenizer as Rust
     from tokenizers import models, trainers
@@ -58,18 +59,18 @@ def wordpiece(texts: list[str], lowercase: bool, vocab_size: int, extra_ids: int
     letters: collections.Counter[str] = collections.Counter()
     for word, count in words.items():
         letters.update(dict.fromkeys(word, count))
-    room = min(1000, (vocab_size - len(tokenizers.BERT_SPECIALS)) // 2)
+    room = min(1000, (vocab_size - len(BERT_SPECIALS)) // 2)
     alphabet = sorted(sorted(letters, key=lambda c: (-letters[c], c))[:room])
     inner = sorted({c for word in words for c in word[1:]} & set(alphabet))
     trainer = trainers.WordPieceTrainer(
-        vocab_size=vocab_size, special_tokens=[*tokenizers.BERT_SPECIALS, *(f"##{c}" for c in inner)],
+        vocab_size=vocab_size, special_tokens=[*BERT_SPECIALS, *(f"##{c}" for c in inner)],
         initial_alphabet=alphabet, limit_alphabet=len(alphabet), min_frequency=2, show_progress=False,
     )  # fmt: skip
     rust.train_from_iterator(texts, trainer)
     return rust_tokenizers.wordpiece(rust.get_vocab(), lowercase)
 
 
-def bpe(texts: list[str], lowercase: bool, vocab_size: int, extra_ids: int) -> tokenizers.Tokenizer:
+def bpe(texts: list[str], lowercase: bool, vocab_size: int, extra_ids: int) -> Tokenizer:
     from tokenizers import Tokenizer as Rust
     from tokenizers import models, pre_tokenizers, trainers
 
@@ -82,4 +83,4 @@ def bpe(texts: list[str], lowercase: bool, vocab_size: int, extra_ids: int) -> t
     rust.train_from_iterator(texts, trainer)
     model = json.loads(rust.to_str())["model"]
     merges = [tuple(m.split(" ")) if isinstance(m, str) else tuple(m) for m in model["merges"]]
-    return rust_tokenizers.bpe(model["vocab"] | {tokenizers.END_OF_TEXT: len(model["vocab"])}, merges, lowercase)
+    return rust_tokenizers.bpe(model["vocab"] | {END_OF_TEXT: len(model["vocab"])}, merges, lowercase)

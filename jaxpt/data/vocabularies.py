@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxpt.data._tf import seqio, tf
 from jaxpt.data.sentencepiece_tokenizers import SentencePieceTokenizer
-from jaxpt.data.tokenizers import Tokenizer
+from jaxpt.data.tokenizer import Tokenizer
 
 
 def to_seqio(tokenizer: Tokenizer) -> seqio.Vocabulary:

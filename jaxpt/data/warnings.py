@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from jaxpt.data.loader import Stream
-from jaxpt.objectives.base import Objective
+
+if TYPE_CHECKING:
+    from jaxpt.objectives.base import Objective
 
 _LOOKED_AT = 256  # rows of each task, from all over it
 _FEWEST = 32  # of fewer texts or labels nothing is said

@@ -201,9 +201,8 @@ def write(
 @functools.cache
 def families() -> dict[str, Family]:
     """{model_type: family}: every module of this package that has FAMILIES."""
-    import jaxpt.hf
-
-    found = [importlib.import_module(f"jaxpt.hf.{m.name}") for m in pkgutil.iter_modules(jaxpt.hf.__path__)]
+    here = str(Path(__file__).parent)
+    found = [importlib.import_module(f"{__package__}.{m.name}") for m in pkgutil.iter_modules([here])]
     return {family.model_type: family for module in found for family in getattr(module, "FAMILIES", ())}
 
 

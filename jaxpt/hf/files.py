@@ -1,7 +1,4 @@
-"""Tensor files: safetensors, sharded or not, and PyTorch's .bin. A tensor is read, or written, when its turn comes.
-
-The safetensors package checks and reads its files. It has no way to write one a tensor at a time, so `write` does.
-"""
+"""Tensor files: safetensors, sharded or not, and PyTorch's .bin. A tensor is read, or written, when its turn comes."""
 
 from __future__ import annotations
 
@@ -14,14 +11,13 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from safetensors import SafetensorError, safe_open
 
+from jaxpt import safetensors
 from jaxpt.errors import UserError
 
 SHARD_BYTES = 5 * 10**9
-# The types that weights can have, by the format's names. https://github.com/huggingface/safetensors#format
-TYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
-NAMES = {np.dtype(dtype): name for name, dtype in TYPES.items()}
+TYPES = {name: safetensors.TYPES[name] for name in ("F64", "F32", "F16", "BF16")}
+"""The types that weights can have."""
 
 
 class Tensors(Mapping[str, np.ndarray]):
@@ -50,13 +46,11 @@ class Tensors(Mapping[str, np.ndarray]):
 
     def _add_safetensors(self, path: Path) -> None:
         try:
-            with safe_open(path, "numpy") as file:
-                for name in file.keys():  # noqa: SIM118 (it is no mapping)
-                    header = file.get_slice(name)
-                    kind = header.get_dtype()
-                    self._add(path, name, header.get_shape(), TYPES.get(kind), kind, path)
-        except (SafetensorError, OSError, UnicodeError) as error:
+            _, entries = safetensors.read(path)
+        except (OSError, ValueError) as error:
             raise UserError(f"{path}: not a whole safetensors file: {error}") from None
+        for name, entry in sorted(entries.items()):
+            self._add(path, name, entry.shape, TYPES.get(entry.kind), entry.kind, (path, entry))
 
     def _add(self, path: Path, name: str, shape: Iterable[int], dtype: Any, kind: str, source: Any) -> None:
         if name in self.shapes:
@@ -87,10 +81,8 @@ class Tensors(Mapping[str, np.ndarray]):
 
     def __getitem__(self, name: str) -> np.ndarray:
         source = self._open[name]
-        if isinstance(source, Path):
-            # Opened for each tensor: an open file is mapped, and pages that were read count as the process's memory.
-            with safe_open(source, "numpy") as file:
-                return file.get_tensor(name)
+        if isinstance(source, tuple):
+            return safetensors.tensor(*source)  # not mapped: pages that were read would count as the process's memory
         if self.dtypes.get(name) == np.dtype(ml_dtypes.bfloat16):  # which NumPy does not know by itself
             import torch
 
@@ -150,29 +142,24 @@ def write(
     Raises:
       UserError: a tensor holds NaN or infinity, or does when it is converted: float16 ends at 65,504.
     """
-    shards: list[dict[str, tuple[int, int]]] = [{}]
-    end = 0
+    shards: list[list[str]] = [[]]
+    end = total = 0
     for name, (shape, dtype) in announced.items():
-        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        size = safetensors.size(dtype, shape)
         if shards[-1] and end + size > shard_bytes:
-            shards.append({})
+            shards.append([])
             end = 0
-        shards[-1][name] = (end, end + size)
-        end += size
+        shards[-1].append(name)
+        end, total = end + size, total + size
     count = len(shards)
     files = (
         [f"model-{i + 1:05}-of-{count:05}.safetensors" for i in range(count)] if count > 1 else ["model.safetensors"]
     )
     remaining = iter(tensors)
     for file, shard in zip(files, shards, strict=True):
-        header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-        for name, offsets in shard.items():
-            shape, dtype = announced[name]
-            header[name] = {"dtype": NAMES[np.dtype(dtype)], "shape": list(shape), "data_offsets": list(offsets)}
-        text = json.dumps(header).encode()
-        text += b" " * (-len(text) % 8)
+        held = {name: announced[name][::-1] for name in shard}
         with open(directory / file, "wb") as stream:
-            stream.write(len(text).to_bytes(8, "little") + text)
+            stream.write(safetensors.header(held, {"format": "pt"}))
             for name in shard:
                 got, tensor = next(remaining)
                 assert got == name, (got, name)
@@ -182,7 +169,6 @@ def write(
                 stream.write(finite(f"{name} as {dtype}", stored).tobytes())
     if count > 1:
         places = {name: file for file, shard in zip(files, shards, strict=True) for name in shard}
-        total = sum(max(stop for _, stop in shard.values()) for shard in shards)
         index = {"metadata": {"total_size": total}, "weight_map": places}
         (directory / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
     return [directory / file for file in files]

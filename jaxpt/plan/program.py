@@ -212,8 +212,8 @@ def _measure(job: dict[str, Any], directory: Path, begun: float) -> dict[str, An
     import jax.numpy as jnp
 
     from jaxpt.models import base
-    from jaxpt.plan import flops, topologies
-    from jaxpt.train import step
+    from jaxpt.plan import topologies
+    from jaxpt.train import flops, step
 
     whole, setup = _setup(job, directory)
     topology = job["topology"] and topologies.parse(job["topology"], job["slices"])

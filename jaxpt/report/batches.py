@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from jaxpt.errors import UserError
 from jaxpt.report import alignment
-from jaxpt.report.facts import facts
 
 if TYPE_CHECKING:
-    from jaxpt.config import Config
     from jaxpt.objectives.base import Vocabulary
 
 Example = Mapping[str, np.ndarray]
@@ -310,49 +306,3 @@ def _word(token: int, tokenizer: Pieces) -> str:
 
 
 # ---- the command ----------------------------------------------------------------------------------------------------
-
-
-def inspect(
-    config: Config, *, count: int = 8, at: int = 0, split: str = "train", phase: int = 1, html: str | None = None
-) -> None:
-    """Prints examples of a recipe's stream, or writes them to a page.
-
-    Args:
-      config: the run's configuration.
-      count: how many examples.
-      at: index of the first one: row at % batch_size of the phase's step at // batch_size, or of the validation split.
-      split: "train" or "validation".
-      phase: which of `train.phases`, from 1.
-      html: a file to write instead of printing.
-
-    Raises:
-      UserError: the recipe has no such phase, the validation split ends before `at`, or the data cannot be read.
-    """
-    from jaxpt.config import phase_starts
-    from jaxpt.data.pipeline import prepare
-    from jaxpt.report import text
-    from jaxpt.report.html import page
-
-    phases = len(phase_starts(config))
-    if phase > phases:
-        raise UserError(f"--phase {phase}: the recipe has {phases} phase{'s' if phases > 1 else ''}")
-    data = prepare(config, phase - 1, save=False)
-    stream = data.train if split == "train" else data.validation
-    stop = at + count if split == "train" else min(at + count, len(stream))
-    if at >= stop:
-        raise UserError(f"--at {at}: the validation split ends with example {len(stream) - 1}")
-    source = data.fingerprint["source"]
-    files = {
-        task.name: [file["name"] for file in source.get(task.name, source).get("files", {}).get(split, ())]
-        for task in stream.tasks
-    }
-    shown = [
-        Shown(index, facts(example, files[example["task"]]), segments(example, data.tokenizer))
-        for index, example in ((i, stream.example(i, shuffled=split == "train")) for i in range(at, stop))
-    ]
-    title = f"{config.objective.kind}, {split}" + (f", phase {phase} of {phases}" if phases > 1 else "")
-    if html is None:
-        text.show(title, shown)
-    else:
-        Path(html).write_text(page(title, shown), encoding="utf-8")
-        print(f"wrote {html}")

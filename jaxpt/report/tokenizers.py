@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from jaxpt.data import tokenizers
+from jaxpt.data.tokenizer import SPECIALS
+
 if TYPE_CHECKING:
     from jaxpt.config import Config
 
@@ -18,8 +21,8 @@ def train(config: Config, out: str) -> None:
     Raises:
       UserError: the text cannot be read, or is too little for the kind.
     """
-    from jaxpt.data import mixtures, tokenizers
-    from jaxpt.data.sources import open_source
+    from jaxpt.data import mixtures
+    from jaxpt.data.opening import open_source
 
     settings, sources = config.data.tokenizer, [open_source(part.config.data) for part in mixtures.parts(config)]
     size, languages = settings.vocab_size or config.model.vocab_size, mixtures.languages(sources)
@@ -41,14 +44,12 @@ def inspect(path: str, text: str | None = None) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from jaxpt.data import tokenizers
-
     tokenizer = tokenizers.load(path)
     vocabulary = tokenizer.vocabulary
     table = Table(show_header=False)
     table.add_row("size", f"{vocabulary.size:,}")
     table.add_row("lowercase", "yes" if tokenizer.lowercase else "no")
-    for name in tokenizers.SPECIALS:
+    for name in SPECIALS:
         value = getattr(vocabulary, name)
         table.add_row(name, *(("-",) if value is None else (f"{value:,}", Text(tokenizer.tokens([value])[0]))))
     table.add_row("sentinels", f"{vocabulary.sentinels:,}")

@@ -26,9 +26,7 @@ from typing import Any
 import jax
 
 import jaxpt
-from jaxpt import config as configs
-from jaxpt.config import Config, Frozen
-from jaxpt.config.plain import leaves
+from jaxpt.config import Config, Frozen, affecting
 from jaxpt.errors import UserError
 from jaxpt.train import checksums, step
 from jaxpt.train.state import Setup
@@ -135,11 +133,13 @@ def made_for(setup: Setup) -> dict[str, Any]:
       {key: value}: the configuration as far as the step sees it, code, versions, settings of JAX, devices, mesh.
     """
     config, devices = setup.config, list(setup.mesh.devices.flat)
+    batch = step.batch_shapes(setup, config.objective)
     first = devices[0]
     packages = (*_PACKAGES, *_COMPILERS.get(first.platform, ()))
     return {
         **_settings(config),
-        **{f"mesh.{axis}": size for axis, size in setup.mesh.shape.items()},
+        **{f"batch.{name}": f"{x.dtype}{list(x.shape)}" for name, x in batch.items()},
+        **{f"mesh.{axis}": size for axis, size in setup.mesh.shape.items()},  # -1 has become a number
         **{f"frozen model {name}": _digest(str(frozen.model).encode()) for name, frozen in setup.frozen.items()},
         "platform": first.platform,
         "device_kind": first.device_kind,
@@ -156,14 +156,9 @@ def made_for(setup: Setup) -> dict[str, Any]:
 
 
 def _settings(config: Config) -> dict[str, Any]:
-    """The keys of the recipe that a step is made of, the mesh's sizes left out."""
-    tree = configs.dump(config)
-    parts: dict[str, Any] = {name: tree[name] for name in ("seed", "model", "objective", "optimizer")}
-    parts["mesh"] = {name: tree["mesh"][name] for name in ("preset", "rules")}
-    parts["data"] = {name: tree["data"][name] for name in ("batch_size", "length")}
-    parts["train"] = {name: tree["train"][name] for name in ("steps", "accumulation", "layer_norms")}
+    """The keys of the recipe that a step is made of; of the mesh's sizes those that were asked for."""
     paths = {f"objective.{name}" for name in config.objective.frozen_models()}  # may lie elsewhere
-    return {key: value for key, value in leaves(parts) if key not in paths}
+    return {key: value for key, value in affecting(config, "program").items() if key not in paths}
 
 
 def _sources(config: Config) -> Iterator[bytes]:

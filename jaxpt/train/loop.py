@@ -22,8 +22,7 @@ from jaxpt.errors import UserError
 from jaxpt.models import base
 from jaxpt.objectives.base import Objective
 from jaxpt.parallel import compiler, distributed, failures, processes, rules
-from jaxpt.plan import flops
-from jaxpt.train import checkpoint, compiled, evaluation, frozen, initial, programs, state, step
+from jaxpt.train import checkpoint, compiled, evaluation, flops, frozen, initial, programs, state, step
 from jaxpt.train.display import Display, console, duration
 from jaxpt.train.lock import hold
 from jaxpt.train.metrics import Metrics, environment

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxpt.plan import flops
-from jaxpt.train import compiled, step
+from jaxpt.train import compiled, flops, step
 from jaxpt.train.display import number
 from jaxpt.train.state import Setup
 

@@ -1,8 +1,9 @@
-"""What another value of a key means for a run; phases of a run."""
+"""What another value of a key means for a run, and for what is kept on disk; phases of a run."""
 
 import pytest
+from pydantic import create_model
 
-from jaxpt.config import at_phase, differences, load, phase_starts
+from jaxpt.config import affecting, at_phase, differences, load, phase_starts
 
 PHASES = "train.phases=[{steps: 900}, {set: {data: {length: 512}, objective.mask_rate: 0.2}}]"
 
@@ -61,3 +62,40 @@ def test_a_run_with_phases_can_be_extended_at_its_end_alone(recipe):
     assert differences(old, longer, "extensible") == [("train.steps", 1000, 3000)]
     earlier = load(recipe, [PHASES.replace("900", "800")])
     assert [key for key, _, _ in differences(old, earlier)] == ["train.phases"]
+
+
+def fresh(part, **values):
+    """The part with a field more, about which nothing is said."""
+    cls = create_model("Fresh", __base__=type(part), fresh=(int, 0))
+    return cls.model_construct(**dict(part), **values)
+
+
+@pytest.mark.parametrize("section", ["", "model", "objective", "optimizer", "train", "mesh"])
+def test_a_compiled_step_depends_on_every_field_that_says_nothing(recipe, section):
+    config = load(recipe)
+    part = getattr(config, section) if section else config
+    one, other = (
+        config.model_copy(update={section: fresh(part, fresh=n)}) if section else fresh(config, fresh=n) for n in (1, 2)
+    )
+    a, b = affecting(one, "program"), affecting(other, "program")
+    assert {key for key in a | b if a.get(key) != b.get(key)} == {f"{section}.fresh".removeprefix(".")}
+
+
+def test_prepared_records_depend_on_every_field_of_the_data_that_says_nothing(recipe):
+    data = load(recipe).data
+    assert affecting(fresh(data, fresh=1), "records")["fresh"] == 1
+
+
+@pytest.mark.parametrize(
+    ("override", "records", "program"),
+    [
+        ("data.field=body", True, False), ("data.passes=2", True, False), ("data.readers=3", False, False),
+        ("data.path=elsewhere.txt", False, False), ("data.batch_size=8", False, False),
+        ("model.remat=full", False, True), ("train.accumulation=2", False, True), ("seed=3", False, True),
+        ("train.log_every=3", False, False), ("run_dir=x", False, False), ("checkpoint.every=3", False, False),
+    ],
+)  # fmt: skip
+def test_what_is_kept_on_disk_depends_on(recipe, override, records, program):
+    a, b = load(recipe), load(recipe, [override])
+    assert (affecting(a.data, "records") != affecting(b.data, "records")) == records
+    assert (affecting(a, "program") != affecting(b, "program")) == program

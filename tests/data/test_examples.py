@@ -12,7 +12,8 @@ from jaxpt import config as configs
 from jaxpt.data import pipeline
 from jaxpt.data._tf import seqio, tf
 from jaxpt.data.examples import Examples
-from jaxpt.data.sources import open_source
+from jaxpt.data.opening import open_source
+from jaxpt.data.preprocessors.batched import one_record
 from jaxpt.errors import UserError
 from tests import families
 from tests.runs import assert_bit_equal, final
@@ -91,6 +92,29 @@ def test_the_tier_is_told(cache):
     pipeline.prepare(config("style_denoise", cache, passes=3), report=lines.append)
     tier = next(line for line in lines if line.startswith("data: frozen"))
     assert "concatenate, split_tokens, drop_some may" in tier and "in 3 passes" in tier
+
+
+@pytest.mark.parametrize(
+    ("decorate", "tier"),
+    [
+        (one_record(), "deterministic"), (one_record(seeds=1), "frozen: ask"), (seqio.map_over_dataset, "frozen: ask"),
+        (lambda function: lambda ds: ds.map(function), "frozen: "),
+    ],
+)  # fmt: skip
+def test_a_preprocessor_says_that_it_maps_one_to_one(decorate, tier):
+    def ask(x):
+        return x
+
+    import t5_style_tasks  # noqa: F401 (registers them)
+
+    of = seqio.TaskRegistry.get("style_train_only")
+    tokenize, append_eos = of.preprocessors[1:]
+    preprocessors = [decorate(ask), tokenize, append_eos]
+    seqio.TaskRegistry.add("style_said", of.source, output_features=of.output_features, preprocessors=preprocessors)
+    try:
+        assert examples("style_said").tier.startswith(tier)
+    finally:
+        seqio.TaskRegistry.remove("style_said")
 
 
 def test_the_stream_seeks_and_is_a_permutation(cache):

@@ -7,7 +7,7 @@ import pytest
 
 from jaxpt.config import DataConfig
 from jaxpt.data._tf import seqio, tf
-from jaxpt.data.sources import open_source
+from jaxpt.data.opening import open_source
 from jaxpt.errors import UserError
 
 TEXTS = [f"{i} apples and pears" for i in range(60)]

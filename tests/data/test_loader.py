@@ -5,11 +5,11 @@ import sys
 import numpy as np
 import pytest
 
-from jaxpt.data._tf import seqio, tf
+from jaxpt.data._tf import tf
 from jaxpt.data.loader import Stream, Task
 from jaxpt.data.order import Mixture
 from jaxpt.data.packing import plan
-from jaxpt.data.preprocessors.batched import makes_rows
+from jaxpt.data.preprocessors.batched import makes_rows, one_record
 from jaxpt.data.present import compiled
 from jaxpt.data.store import build
 from jaxpt.errors import UserError
@@ -20,13 +20,13 @@ FEATURES = {"x": ((4,), "int32"), "noise": ((), "float32"), "pair": ((2,), "floa
 CALLS = (Call(f"{__name__}.pad", {"length": 4}), Call(f"{__name__}.noise"))
 
 
-@seqio.map_over_dataset
+@one_record()
 def pad(example, length):
     tokens = example["tokens"]
     return example | {"x": tf.ensure_shape(tf.pad(tokens, [[0, length - tf.size(tokens)]]), [length])}
 
 
-@seqio.map_over_dataset(num_seeds=1)
+@one_record(seeds=1)
 def noise(example, seed):
     return example | {
         "noise": tf.random.stateless_uniform([], seed),
@@ -34,13 +34,13 @@ def noise(example, seed):
     }
 
 
-@seqio.map_over_dataset(num_seeds=2)
+@one_record(seeds=2)
 def two_seeds(example, seeds):
     draws = [tf.random.stateless_uniform([], seed) for seed in seeds]
     return example | {"noise": draws[0], "pair": tf.stack(draws)}
 
 
-@seqio.map_over_dataset(num_seeds=1)
+@one_record(seeds=1)
 def scaled(example, seed, by):
     return example | {"noise": by * tf.random.stateless_uniform([], seed)}
 
@@ -267,7 +267,7 @@ def test_an_undeclared_shape_is_named(store):
 
 
 def test_only_one_to_one_functions_present(store):
-    with pytest.raises(UserError, match="decorate it with seqio"):
+    with pytest.raises(UserError, match=r"decorate it with jaxpt\.data\.preprocessors\.batched\.one_record"):
         make(store, calls=(Call(f"{__name__}.plain"),))
 
 

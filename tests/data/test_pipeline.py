@@ -4,6 +4,7 @@ import sys
 
 import numpy as np
 import pytest
+from pydantic import create_model
 
 from jaxpt.data import pipeline, tasks
 from jaxpt.data._tf import seqio, tf
@@ -84,6 +85,47 @@ def test_any_change_of_what_determines_records_makes_new_ones(text, cache, tmp_p
         before = names()
     pipeline.prepare(config("gpt2", other, cache))
     assert len(names()) > len(before)
+
+
+def test_a_setting_of_the_data_that_says_nothing_makes_new_records(text, cache):
+    def records(value):
+        settings = config("gpt2", text, cache)
+        cls = create_model("Fresh", __base__=type(settings.data), fresh=(int, 0))
+        data = cls.model_construct(**dict(settings.data), fresh=value)
+        return pipeline.prepare(settings.model_copy(update={"data": data})).stores["train"].directory
+
+    assert records(1) == records(1) != records(2)
+
+
+def test_another_field_makes_another_vocabulary(cache, tmp_path):
+    path = tmp_path / "two.jsonl"
+    path.write_text("".join(json.dumps({"a": line, "b": line[::-1]}) + "\n" for line in LINES))
+    one, other = (pipeline.prepare(config("gpt2", path, cache, field=field)) for field in "ab")
+    assert one.tokenizer.digest() != other.tokenizer.digest()
+
+
+def test_an_edited_task_of_ones_own_makes_new_records(cache, tmp_path, monkeypatch):
+    """`data.modules` are a setting too, which must not stand in the place of their digests."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def records(word):
+        (tmp_path / "own_task.py").write_text(
+            "import seqio\nimport tensorflow as tf\n\n\ndef documents(split, shuffle_files):\n"
+            f"    return tf.data.Dataset.from_tensor_slices({{'text': [f'{{i}} {word}' for i in range(90)]}})\n\n\n"
+            "seqio.TaskRegistry.add('own_text', seqio.FunctionDataSource(documents, ['train']), preprocessors=[],\n"
+            "    output_features={'text': seqio.Feature(seqio.PassThroughVocabulary(300))})\n"
+        )
+        sys.modules.pop("own_task", None)
+        settings = {"source": "task", "task": "own_text", "modules": ["own_task"], "path": None}
+        vocabulary = {"kind": "bpe", "path": str(next((cache / "tokenizers").glob("*/vocab.json")).parent)}
+        try:
+            data = pipeline.prepare(config("gpt2", "", cache, tokenizer=vocabulary, **settings))
+            return data.stores["train"].directory
+        finally:
+            seqio.TaskRegistry.remove("own_text")
+
+    assert records("cats") == records("cats") != records("dogs")
 
 
 def test_edited_code_of_ones_own_makes_new_records(text, cache, tmp_path, monkeypatch):

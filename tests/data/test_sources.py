@@ -7,7 +7,8 @@ import pytest
 
 from jaxpt.config import DataConfig
 from jaxpt.data import readers, sources
-from jaxpt.data.sources import held_out, open_source
+from jaxpt.data.opening import open_source
+from jaxpt.data.sources import held_out
 from jaxpt.errors import UserError
 
 LINES = [f"document number {i}" for i in range(200)]

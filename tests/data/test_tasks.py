@@ -2,7 +2,8 @@ import pytest
 
 from jaxpt.config import DataConfig
 from jaxpt.data._tf import seqio, tf
-from jaxpt.data.sources import open_source
+from jaxpt.data.opening import open_source
+from jaxpt.data.preprocessors.batched import one_record
 from jaxpt.data.tasks import bind, key, make_task, resolve
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Call, Pipeline
@@ -14,7 +15,7 @@ def upper(ds, vocabulary, mark="!"):
     return ds.map(lambda x: x | {"text": tf.strings.upper(x["text"]) + mark})
 
 
-@seqio.map_over_dataset(num_seeds=1)
+@one_record(seeds=1)
 def length(example, seed):
     draw = tf.random.stateless_uniform([], seed, 0, 9, tf.int32)
     return {"encoder_positions": tf.expand_dims(tf.strings.length(example["text"]), 0), "draw": draw}

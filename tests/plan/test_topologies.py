@@ -33,27 +33,6 @@ def test_the_compiler_is_asked_for_in_one_line(monkeypatch):
         topologies.parse("v5e:2x2").devices()
 
 
-@pytest.mark.parametrize(
-    ("kind", "chip"),
-    [
-        ("TPU v4", topologies.CHIPS["v4"]),
-        ("TPU v5 lite", topologies.CHIPS["v5e"]),
-        ("TPU v5", topologies.CHIPS["v5p"]),
-        ("TPU v5p", topologies.CHIPS["v5p"]),
-        ("NVIDIA A100-SXM4-40GB", topologies.GPUS["A100 40GB"]),
-        ("NVIDIA A100-SXM4-80GB", topologies.GPUS["A100 80GB"]),
-        ("NVIDIA H100 80GB HBM3", topologies.GPUS["H100"]),
-        ("NVIDIA H200", topologies.GPUS["H200"]),
-        ("NVIDIA L4", topologies.GPUS["L4"]),
-        ("NVIDIA L40S", None),
-        ("NVIDIA H100 PCIe", None),  # slower than the others
-        ("cpu", None),
-    ],
-)
-def test_a_chip_by_the_name_that_jax_gives_it(kind, chip):
-    assert topologies.chip(kind) is chip
-
-
 def test_devices_that_are_here_are_one_slice():
     assert topologies.local("NVIDIA H200", 8).chips == 8 and topologies.local("TPU7x", 8).chips == 4
     assert topologies.local("cpu", 8) is None

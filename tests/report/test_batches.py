@@ -12,7 +12,8 @@ from rich.console import Console
 
 from jaxpt.objectives.base import Vocabulary
 from jaxpt.report import alignment, html, text
-from jaxpt.report.batches import LEGEND, Shown, Span, facts, segments
+from jaxpt.report.batches import LEGEND, Shown, Span, segments
+from jaxpt.report.facts import facts
 from jaxpt.report.html import page
 
 

@@ -73,6 +73,7 @@ def test_nothing_is_compiled_and_all_bits_are_the_same(saved, compilations):
     ("sections", "words"),
     [
         ({"seed": 7}, "seed is 0 there, 7 here"),
+        ({"data": {"batch_size": 16}}, "batch.decoder_input_tokens is .* there, .int32.16, .* here"),
         ({"model": {"dtype": "bfloat16"}}, "model.dtype is 'float32' there, 'bfloat16' here"),
         ({"optimizer": {"learning_rate": 0.5}}, "optimizer.learning_rate is 0.001 there, 0.5 here"),
         ({"mesh": {"data": 4, "fsdp": 2}}, "mesh.data is 2 there, 4 here"),

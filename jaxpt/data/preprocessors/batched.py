@@ -58,9 +58,34 @@ def one_to_one(function: Callable[..., Batch]) -> Callable[..., tf.data.Dataset]
         return {name: tf.ensure_shape(x[0], x.shape[1:]) for name, x in made.items()}
 
     single = functools.wraps(function)(single)
-    preprocessor = seqio.map_over_dataset(single, num_seeds=1 if keyed else None)
+    preprocessor = one_record(seeds=1 if keyed else None)(single)
     preprocessor.batched = function
     return preprocessor
+
+
+def one_record(*, seeds: int | None = None) -> Callable[..., Callable[..., tf.data.Dataset]]:
+    """Makes a SeqIO preprocessor of a function of one record: `seqio.map_over_dataset`, which can be told by it.
+
+    Args:
+      seeds: how many random seeds the function takes, as `seqio.map_over_dataset` gives them; None: it draws nothing.
+
+    Returns:
+      A decorator. The preprocessor's attribute `record` is the function, `seeds` the argument.
+
+    Example:
+      >>> @one_record()
+      ... def plus(ex, by):
+      ...     return {**ex, "x": ex["x"] + by}
+      >>> [ex["x"].tolist() for ex in plus(tf.data.Dataset.from_tensors({"x": [1, 2]}), by=3).as_numpy_iterator()]
+      [[4, 5]]
+    """
+
+    def decorate(function: Callable[..., dict[str, tf.Tensor]]) -> Callable[..., tf.data.Dataset]:
+        preprocessor = seqio.map_over_dataset(function, num_seeds=seeds)
+        preprocessor.record, preprocessor.seeds = function, seeds
+        return preprocessor
+
+    return decorate
 
 
 def makes_rows(function: Callable[..., dict[str, np.ndarray]]) -> Callable[..., tf.data.Dataset]:
@@ -95,7 +120,7 @@ def makes_rows(function: Callable[..., dict[str, np.ndarray]]) -> Callable[..., 
         rows = tf.numpy_function(lambda *values: list(made(*values).values()), list(ex.values()), types)
         return {name: tf.ensure_shape(x[0], like[name].shape[1:]) for name, x in zip(like, rows)}
 
-    preprocessor = seqio.map_over_dataset(functools.wraps(function)(single))
+    preprocessor = one_record()(functools.wraps(function)(single))
     preprocessor.rows = function
     return preprocessor
 

@@ -16,6 +16,7 @@ import seqio
 import tensorflow as tf
 
 from jaxpt.data.preprocessors.documents import split_sentences
+from jaxpt.data.tasks import resolve
 
 Finder = Callable[[str], list[tuple[int, int]]]
 
@@ -111,8 +112,6 @@ def make(
       >>> [ex["targets"].tolist() for ex in ds.as_numpy_iterator()]  # B and o are 66 and 111, three ids before them
       [[69, 114, 1]]
     """
-    from jaxpt.data.tasks import resolve
-
     find, room = resolve(finder), {0: inputs_length, 1: targets_length}
 
     def encode_all(sentences: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -11,7 +11,7 @@ from jax.extend import core
 
 from jaxpt.models.base import bind
 from jaxpt.objectives.base import carried_loss
-from jaxpt.plan import topologies
+from jaxpt.parallel import chips
 
 if TYPE_CHECKING:
     import flax.linen as nn
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def peak(device: jax.Device) -> float | None:
     """Peak dense bf16 FLOP/s of a device, None where it is not known (CPUs)."""
-    chip = topologies.chip(device.device_kind)
+    chip = chips.chip(device.device_kind)
     return None if chip is None else chip.flops / chip.devices
 
 

@@ -8,8 +8,7 @@ from jax.experimental import pallas as pl
 from jax.sharding import AxisType, PartitionSpec
 
 from jaxpt import config as configs
-from jaxpt.plan import flops
-from jaxpt.train import state, step
+from jaxpt.train import flops, state, step
 from tests.config.helpers import ROOT
 
 

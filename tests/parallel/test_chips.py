@@ -1,0 +1,24 @@
+import pytest
+
+from jaxpt.parallel import chips
+
+
+@pytest.mark.parametrize(
+    ("kind", "chip"),
+    [
+        ("TPU v4", chips.CHIPS["v4"]),
+        ("TPU v5 lite", chips.CHIPS["v5e"]),
+        ("TPU v5", chips.CHIPS["v5p"]),
+        ("TPU v5p", chips.CHIPS["v5p"]),
+        ("NVIDIA A100-SXM4-40GB", chips.GPUS["A100 40GB"]),
+        ("NVIDIA A100-SXM4-80GB", chips.GPUS["A100 80GB"]),
+        ("NVIDIA H100 80GB HBM3", chips.GPUS["H100"]),
+        ("NVIDIA H200", chips.GPUS["H200"]),
+        ("NVIDIA L4", chips.GPUS["L4"]),
+        ("NVIDIA L40S", None),
+        ("NVIDIA H100 PCIe", None),  # slower than the others
+        ("cpu", None),
+    ],
+)
+def test_a_chip_by_the_name_that_jax_gives_it(kind, chip):
+    assert chips.chip(kind) is chip
