@@ -21,7 +21,7 @@ import pytest
 
 from jaxpt import cli
 from jaxpt import config as configs
-from jaxpt.config import Config, Frozen, ModelConfig, ObjectiveConfig, kinds, resolve
+from jaxpt.config import Config, EvaluatorConfig, Frozen, ModelConfig, ObjectiveConfig, kinds, resolve
 from jaxpt.config.studies import load_probe, load_study
 
 ROOT = Path(__file__).parents[1]
@@ -30,7 +30,11 @@ PAGES = [
     *sorted(p for top in ("configs", "jaxpt", "tests", "tools") for p in (ROOT / top).rglob("README.md")),
 ]
 FRONT, KEYS, ARCHITECTURE = (ROOT / name for name in ("README.md", "configs/README.md", "jaxpt/README.md"))
-PARTS = {"model": ("jaxpt.models", ModelConfig), "objective": ("jaxpt.objectives", ObjectiveConfig)}
+PARTS = {
+    "model": ("jaxpt.models", ModelConfig),
+    "objective": ("jaxpt.objectives", ObjectiveConfig),
+    "evals": ("jaxpt.evals", EvaluatorConfig),
+}
 
 
 # ---- what is made from the code ------------------------------------------------------------------------------------
@@ -67,15 +71,21 @@ def _margin(path: Path) -> str:
 
 def _section(name: str, part: type[Frozen]) -> str:
     """A section of keys; that of `model` has the names of each kind's keys besides, that of `objective` the keys."""
-    text = [f"\n### {name}\n", _summary(part), "", _table(_rows(part, f"{name}."))]
+    text = [f"\n### {name}\n", _summary(part), "", _table(_rows(part, _under(name)))]
     if name in PARTS:
         classes = {kind: resolve(kind, *PARTS[name]) for kind in kinds(*PARTS[name])}
         if name == "model":
             text += ["", f"| `{name}.kind` | what it is | its own keys |", "|---|---|---|"]
             text += [f"| `{k}` | {_about(k, name)} | {_names(cls, part)} |" for k, cls in classes.items()]
         else:
-            text += [_kind(cls, f"{name}.", classes, part) for cls in classes.values()]
+            text += [_kind(cls, _under(name), classes, part) for cls in classes.values()]
     return "\n".join(text)
+
+
+def _under(key: str) -> str:
+    """How the keys under a key begin: "evals.N." in a list."""
+    field = Config.model_fields.get(key)
+    return f"{key}.N." if field and get_origin(field.annotation) is tuple else f"{key}."
 
 
 def _names(cls: type[Frozen], base: type[Frozen]) -> str:
@@ -121,7 +131,8 @@ def _field(part: type[Frozen], name: str, prefix: str) -> list[str]:
 
 def _row(part: type[Frozen], name: str, prefix: str) -> str:
     field = part.model_fields[name]
-    role = (field.json_schema_extra or {}).get("role", "identity")
+    whole = Config.model_fields.get(prefix.removesuffix(".N."))  # a list has one role, whatever is in it
+    role = ((whole or field).json_schema_extra or {}).get("role", "identity")
     default = "required" if field.is_required() else _default(field.default)
     meaning = _cell(field.description or "")
     return f"| `{prefix}{name}` | {_cell(_type(field.annotation))} | {default} | {role} | {meaning} |"
@@ -215,7 +226,7 @@ def known_keys() -> frozenset[str]:
     rows = [row for field in Config.model_fields for row in _field(Config, field, "")]
     for part, (package, base) in PARTS.items():
         classes = [resolve(kind, package, base) for kind in kinds(package, base)]
-        rows += [row for cls in classes for field in cls.model_fields for row in _field(cls, field, f"{part}.")]
+        rows += [row for cls in classes for field in cls.model_fields for row in _field(cls, field, _under(part))]
     return frozenset(row.split("`")[1] for row in rows)
 
 
@@ -360,7 +371,10 @@ def test_the_first_result(workplace, capsys):
     assert "unigram baseline" in shown and "truth:" in shown
 
 
-@pytest.mark.parametrize("recipe", ["reverse.yaml", pytest.param("nope.yaml", marks=pytest.mark.slow)])
+EXAMPLES = ("reverse.yaml", "nope.yaml", "spread.yaml")
+
+
+@pytest.mark.parametrize("recipe", [EXAMPLES[0], *(pytest.param(r, marks=pytest.mark.slow) for r in EXAMPLES[1:])])
 def test_the_worked_examples(workplace, recipe):
     """The files of jaxpt/README.md, as they stand there: two steps each."""
     for text in blocks(ARCHITECTURE, "python") + blocks(ARCHITECTURE, "yaml"):
@@ -368,11 +382,11 @@ def test_the_worked_examples(workplace, recipe):
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
     lines = [line for block in blocks(ARCHITECTURE, "sh") for line in block.splitlines()]
-    assert {line.split()[2] for line in lines} == {"reverse.yaml", "nope.yaml"}
+    assert {line.split()[2] for line in lines} == set(EXAMPLES)
     for command in (line for line in lines if recipe in line):
         ran(command, *SMALL, "data.path=corpus/text.jsonl.gz")
     config = configs.load(f"runs/{Path(recipe).stem}")
-    assert "my_lab" in config.objective.kind + config.model.kind
+    assert "my_lab" in "".join(part.kind for part in (config.objective, config.model, *config.evals))
     assert (workplace / config.run_dir / "checkpoints" / "2").is_dir()
 
 
