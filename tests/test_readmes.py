@@ -69,15 +69,21 @@ def _margin(path: Path) -> str:
 
 def _section(name: str, part: type[Frozen]) -> str:
     """A section of keys; that of `model` has the names of each kind's keys besides, the others have the keys."""
-    text = [f"\n### {name}\n", _summary(part), "", _table(_rows(part, f"{name}."))]
+    text = [f"\n### {name}\n", _summary(part), "", _table(_rows(part, _under(name)))]
     for key in [key for key in PARTS if f"{key}.".startswith(f"{name}.")]:
         base, classes = PARTS[key][1], {kind: resolve(kind, *PARTS[key]) for kind in kinds(*PARTS[key])}
         if key == "model":
             text += ["", f"| `{key}.kind` | what it is | its own keys |", "|---|---|---|"]
             text += [f"| `{k}` | {_about(k, key)} | {_names(cls, base)} |" for k, cls in classes.items()]
         else:
-            text += [_kind(cls, f"{key}.", classes, base) for cls in classes.values()]
+            text += [_kind(cls, _under(key), classes, base) for cls in classes.values()]
     return "\n".join(text)
+
+
+def _under(key: str) -> str:
+    """How the keys under a key begin: "evals.N." in a list."""
+    field = Config.model_fields.get(key)
+    return f"{key}.N." if field and get_origin(field.annotation) is tuple else f"{key}."
 
 
 def _names(cls: type[Frozen], base: type[Frozen]) -> str:
@@ -123,7 +129,8 @@ def _field(part: type[Frozen], name: str, prefix: str) -> list[str]:
 
 def _row(part: type[Frozen], name: str, prefix: str) -> str:
     field = part.model_fields[name]
-    role = (field.json_schema_extra or {}).get("role", "identity")
+    whole = Config.model_fields.get(prefix.removesuffix(".N."))  # a list has one role, whatever is in it
+    role = ((whole or field).json_schema_extra or {}).get("role", "identity")
     default = "required" if field.is_required() else _default(field.default)
     if name == "kind" and prefix in DEFAULT_KINDS:
         default = _default(DEFAULT_KINDS[prefix])
@@ -219,7 +226,7 @@ def known_keys() -> frozenset[str]:
     rows = [row for field in Config.model_fields for row in _field(Config, field, "")]
     for part, (package, base) in PARTS.items():
         classes = [resolve(kind, package, base) for kind in kinds(package, base)]
-        rows += [row for cls in classes for field in cls.model_fields for row in _field(cls, field, f"{part}.")]
+        rows += [row for cls in classes for field in cls.model_fields for row in _field(cls, field, _under(part))]
     return frozenset(row.split("`")[1] for row in rows)
 
 
@@ -364,7 +371,7 @@ def test_the_first_result(workplace, capsys):
     assert "unigram baseline" in shown and "truth:" in shown
 
 
-EXAMPLES = ("reverse.yaml", "nope.yaml", "signum.yaml")
+EXAMPLES = ("reverse.yaml", "nope.yaml", "signum.yaml", "spread.yaml")
 
 
 @pytest.mark.parametrize("recipe", [EXAMPLES[0], *(pytest.param(r, marks=pytest.mark.slow) for r in EXAMPLES[1:])])
@@ -380,7 +387,8 @@ def test_the_worked_examples(workplace, recipe):
     for command in (line for line in lines if recipe in line):
         ran(command, *small, "data.path=corpus/text.jsonl.gz")
     config = configs.load(f"runs/{Path(recipe).stem}")
-    assert "my_lab" in config.objective.kind + config.model.kind + config.optimizer.kind
+    parts = (config.objective, config.model, config.optimizer, *config.evals)
+    assert "my_lab" in "".join(part.kind for part in parts)
     assert (workplace / config.run_dir / "checkpoints" / "2").is_dir()
 
 

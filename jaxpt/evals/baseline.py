@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import jax
 import numpy as np
 
-from jaxpt.config import Config, PositiveInt
+from jaxpt.config import Config, PositiveInt, execution
 from jaxpt.evals.base import Evaluate, Evaluator, Result
 from jaxpt.evals.heldout import batches
 from jaxpt.objectives.base import Objective
@@ -24,7 +24,7 @@ class Baseline(Evaluator):
     """The objective's trivial baseline on the validation split, and the model's loss beside it."""
 
     kind: Literal["baseline"] = "baseline"
-    every: PositiveInt | Literal["end"] | None = "end"
+    every: PositiveInt | Literal["end"] | None = execution("end")
     """It does not depend on the parameters."""
     of: str = "validation"
     """Name of the evaluator, before it in the list, whose loss is compared."""

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from jaxpt import generate
-from jaxpt.config import PositiveInt
+from jaxpt.config import PositiveInt, execution
 from jaxpt.evals.base import Evaluate, Evaluator, Result
 from jaxpt.parallel import compiler
 from jaxpt.parallel.distributed import to_host
@@ -25,7 +25,7 @@ class Samples(Evaluator):
     """Spans, masks or continuations of a few validation examples by the model, beside the truth."""
 
     kind: Literal["samples"] = "samples"
-    every: PositiveInt | Literal["end"] | None = "end"
+    every: PositiveInt | Literal["end"] | None = execution("end")
     """Steps between evaluations; the end alone by default."""
     count: PositiveInt = 3
     """How many examples."""
