@@ -52,7 +52,7 @@ def token_loss(
     targets_BxT: jax.Array,
     weights_BxT: jax.Array,
     *,
-    probe_weights: jax.Array | None = None,
+    eval_mask: jax.Array | None = None,
     apart: Mapping[str, jax.Array] | None = None,
     z_loss: float = 0.0,
     chunk: int = 0,
@@ -71,15 +71,15 @@ def token_loss(
       projection: kernel, bias, and how they make logits.
       targets_BxT: int ids below V.
       weights_BxT: float weights; 0 leaves a position out.
-      probe_weights: [B, T] weights of the metric `probe_loss`, if that is wanted.
+      eval_mask: [B, T] weights of the metric `target_loss`, if that is wanted.
       apart: {name: [B, T] weights} of further such metrics.
       z_loss: see `cross_entropy`.
       chunk: positions in a chunk; 0 keeps a chunk's logits near 64 MiB a device.
 
     Returns:
       (Σ weighted loss, {metric: (Σ weighted value, Σ weights)}), float32 scalars. Metrics: `accuracy` (of the one most
-      likely token: a tie is no hit), `token_loss` (cross-entropy without z-loss) and, with `probe_weights`,
-      `probe_loss` (the same under other weights).
+      likely token: a tie is no hit), `token_loss` (cross-entropy without z-loss) and, with `eval_mask`,
+      `target_loss` (the same under other weights).
 
     Example:
       >>> from jaxpt.models.output import Projection
@@ -88,7 +88,7 @@ def token_loss(
       >>> print(metrics["accuracy"], round(float(total), 2))
       (Array(2., dtype=float32), Array(3., dtype=float32)) 9.0
     """
-    parts = dict(apart or {}) | ({} if probe_weights is None else {"probe_loss": probe_weights})
+    parts = dict(apart or {}) | ({} if eval_mask is None else {"target_loss": eval_mask})
     weights_BxTxP = jnp.stack([weights_BxT, *parts.values()], -1)
 
     def sums(projection: Projection, hidden_BxCxD: jax.Array, *arrays: jax.Array) -> jax.Array:
@@ -104,7 +104,7 @@ def token_loss(
     return loss, jax.lax.stop_gradient(metrics)
 
 
-def divergence(
+def distillation_kl(
     student_BxTxD: jax.Array,
     student: Projection,
     teacher_BxTxE: jax.Array,
@@ -135,7 +135,7 @@ def divergence(
     Example:
       >>> from jaxpt.models.output import Projection
       >>> sure, unsure, same = jnp.array([[[4.0, 0.0]]]), jnp.zeros((1, 1, 2)), Projection(jnp.eye(2))
-      >>> total, metrics = divergence(unsure, same, sure, same, jnp.ones((1, 1)))
+      >>> total, metrics = distillation_kl(unsure, same, sure, same, jnp.ones((1, 1)))
       >>> round(float(total), 3)  # 4 · KL((0.88, 0.12) ‖ (0.5, 0.5))
       1.311
 

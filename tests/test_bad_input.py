@@ -99,7 +99,7 @@ SETTINGS = {
     "wrong type": (["train.steps=many"], ["train.steps", "whole number", "many"]),
     "mesh": (["mesh.data=3"], ["mesh.data=3", "there are 8"]),
     "batch": (["data.batch_size=12"], ["data.batch_size", "12"]),
-    "accumulation": (["train.accumulation=3"], ["train.accumulation", "8"]),
+    "grad_accum_steps": (["train.grad_accum_steps=3"], ["train.grad_accum_steps", "8"]),
     "position table": (["data.length=64"], ["data.length", "64", "32"]),
     "warm-up": (["optimizer.schedule.kind=linear", "optimizer.schedule.warmup_steps=99"], ["warmup_steps", "99"]),
     "phases": (['train.phases=[{"steps": 99}]'], ["train.phases", "99"]),

@@ -75,7 +75,7 @@ def test_bfloat16_logits_are_summed_in_float32():
 
 @pytest.mark.parametrize("chunk", [1, 6, 7, 29])
 def test_chunks_change_neither_value_nor_gradient(data, chunk):
-    kwargs = {"z_loss": 1e-2, "probe_weights": data["probe"]}
+    kwargs = {"z_loss": 1e-2, "eval_mask": data["probe"]}
     whole = _grad(data, **kwargs, chunk=T)(data["params"], data["hidden"])
     parts = _grad(data, **kwargs, chunk=chunk)(data["params"], data["hidden"])
     for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(parts), strict=True):
@@ -83,17 +83,17 @@ def test_chunks_change_neither_value_nor_gradient(data, chunk):
 
 
 def test_metrics_are_weighted_sums_with_their_weights(data):
-    total, metrics = _loss(data["params"], data["hidden"], data, z_loss=0.1, chunk=7, probe_weights=data["probe"])
+    total, metrics = _loss(data["params"], data["hidden"], data, z_loss=0.1, chunk=7, eval_mask=data["probe"])
     logits = Projection(**data["params"])(data["hidden"])
     entropy = losses.cross_entropy(logits, data["targets"])
     hits = logits.argmax(-1) == data["targets"]
     weights, probe = data["weights"], data["probe"]
     np.testing.assert_allclose(metrics["token_loss"], [(entropy * weights).sum(), weights.sum()], rtol=1e-5)
     np.testing.assert_allclose(metrics["accuracy"], [(hits * weights).sum(), weights.sum()], rtol=1e-6)
-    np.testing.assert_allclose(metrics["probe_loss"], [(entropy * probe).sum(), probe.sum()], rtol=1e-5)
+    np.testing.assert_allclose(metrics["target_loss"], [(entropy * probe).sum(), probe.sum()], rtol=1e-5)
     with_z = losses.cross_entropy(logits, data["targets"], z_loss=0.1)
     np.testing.assert_allclose(total, (with_z * weights).sum(), rtol=1e-5)
-    assert "probe_loss" not in _loss(data["params"], data["hidden"], data)[1]
+    assert "target_loss" not in _loss(data["params"], data["hidden"], data)[1]
 
 
 def test_accuracy_counts_hits_and_no_ties():
@@ -129,7 +129,7 @@ def test_the_chunk_is_chosen_to_fit_the_budget(data, monkeypatch):
     assert "while" not in _grad(data).as_text(), "one chunk needs no scan"
 
 
-RULES = (("batch", ("data", "fsdp")), ("act_vocab", ("tensor",)), ("length", ("sequence",)))
+RULES = (("batch", ("data", "fsdp")), ("act_vocab", ("tensor",)), ("length", ("context",)))
 
 
 def _rules(mesh, rules=RULES):
@@ -139,7 +139,7 @@ def _rules(mesh, rules=RULES):
 
 def _on_mesh(data, sizes, rules=RULES):
     """The compiled program and its results where batch, table and vocabulary are sharded."""
-    names = ("data", "fsdp", "tensor", "sequence")[: len(sizes)]
+    names = ("data", "fsdp", "tensor", "context")[: len(sizes)]
     mesh = jax.make_mesh(sizes, names, axis_types=(AxisType.Auto,) * len(sizes))
     specs = {"kernel": PartitionSpec("fsdp", "tensor"), "bias": PartitionSpec("tensor")}
     params = {k: jax.device_put(v, NamedSharding(mesh, specs[k])) for k, v in data["params"].items()}
@@ -181,7 +181,7 @@ def test_constraints_inside_the_projection_hold_in_a_shard(data):
     def loss(hidden, projection):
         return losses.token_loss(hidden, projection, targets, data["weights"], chunk=7)[0]
 
-    mesh = jax.make_mesh((2, 2, 2), ("data", "sequence", "tensor"), axis_types=(AxisType.Auto,) * 3)
+    mesh = jax.make_mesh((2, 2, 2), ("data", "context", "tensor"), axis_types=(AxisType.Auto,) * 3)
     rules = (("batch", ("data",)), *RULES[1:])
     run = jax.value_and_grad(loss, (0, 1))
     with jax.set_mesh(mesh), nn.logical_axis_rules(rules):
@@ -217,7 +217,7 @@ def test_a_teacher_is_followed_as_torch_does(data):
     kernel, count = data["params"]["kernel"], weights.sum()
 
     def loss(hidden, chunk):
-        total, _ = losses.divergence(
+        total, _ = losses.distillation_kl(
             hidden, Projection(kernel), taught, Projection(-kernel), weights, temperature=3.0, chunk=chunk
         )
         return total / count + (losses.cosine_distance(hidden, taught) * weights).sum() / count

@@ -11,23 +11,23 @@ from jaxpt.config.fields import Frozen, NonNegativeInt, PositiveInt, execution
 
 def _axis(size: int) -> int:
     if size != -1 and size < 1:
-        raise ValueError(f"wants a number of devices above 0, or -1 for what is left, got {size}")
+        raise ValueError(f"wants a number of devices above 0, or -1 for the remaining ones, got {size}")
     return size
 
 
 Axis = Annotated[int, AfterValidator(_axis)]
 
 
-MeshAxis = Literal["data", "stage", "fsdp", "sequence", "tensor"]
+MeshAxis = Literal["data", "pipeline", "fsdp", "context", "tensor"]
 AXES: tuple[MeshAxis, ...] = get_args(MeshAxis)
 """From the one whose devices may be far from each other to the one whose devices are neighbours."""
 MeshAxes = tuple[MeshAxis, ...] | None
 
 
 class RulesConfig(Frozen):
-    """Mesh axes over which a logical axis is cut, outermost first; [] keeps it whole.
+    """Mesh axes over which a logical axis is sharded, outermost first; [] replicates it.
 
-    What is left out goes by `mesh.preset`. Rows of a batch lie over data and fsdp whatever the table says.
+    What is left out follows `mesh.preset`. Rows of a batch are always sharded over data and fsdp.
     """
 
     vocab: MeshAxes = execution(None)
@@ -61,35 +61,35 @@ class RulesConfig(Frozen):
 
 
 class MeshConfig(Frozen):
-    """Sizes of the device mesh's axes; -1, on one of them, takes what is left."""
+    """Sizes of the device mesh's axes; -1, on one of them, takes the remaining devices."""
 
     data: Axis = execution(-1)
-    """Copies of the model, each with its part of the batch."""
-    stage: Axis = execution(1)
-    """Parts that the layers are cut into, each with its own devices: they work on different microbatches of
-    `train.accumulation` at the same time. For slow networks: only what lies between two layers goes over them."""
+    """Data parallelism: replicas of the model, each with its part of the batch."""
+    pipeline: Axis = execution(1)
+    """Pipeline parallelism: stages of layers, which work on different microbatches of `train.grad_accum_steps` at the
+    same time. For slow networks: only the activations between two stages are sent."""
     fsdp: Axis = execution(1)
-    """Parts that parameters, optimizer state and batch are cut into."""
-    sequence: Axis = execution(1)
-    """Parts that the length is cut into, for long texts: queries stay where they are, keys and values are gathered. Of
-    two lengths (encoder, decoder) one that it does not divide stays whole."""
+    """Fully sharded data parallelism: shards of parameters, optimizer state and batch."""
+    context: Axis = execution(1)
+    """Context parallelism: shards of the length, for long texts. Queries stay on their device, keys and values are
+    gathered. Of two lengths (encoder, decoder) one that it does not divide is replicated."""
     tensor: Axis = execution(1)
-    """Parts that heads, feed-forward widths and the vocabulary are cut into."""
+    """Tensor parallelism: shards of heads, feed-forward widths and the vocabulary."""
     preset: Literal["default", "replicated", "megatron"] = execution("default")
-    """Table from logical to mesh axes: `default`; `replicated`, parameters whole on all devices; `megatron`, what lies
-    between blocks is cut along the length over `tensor` as well."""
+    """Table from logical to mesh axes: `default`; `replicated`: parameters are replicated; `megatron`: activations
+    between blocks are sharded along the length over `tensor` as well."""
     rules: RulesConfig = RulesConfig()
     """Changes to that table, such as {embed: [fsdp, data]}."""
 
     @model_validator(mode="after")
     def _one_free_axis(self) -> Self:
         if [getattr(self, axis) for axis in AXES].count(-1) > 1:
-            raise ValueError("-1 (what is left) may stand on one axis only")
+            raise ValueError("-1 (the remaining devices) may stand on one axis only")
         return self
 
 
 class PlanConfig(Frozen):
-    """The slice that a recipe's mesh, rematerialisation and accumulation are made for."""
+    """The slice that a recipe's mesh, rematerialisation and gradient accumulation are made for."""
 
     topology: str | None = execution(None)
     """What `jaxpt plan` compiles for without `--topology`, such as v5e:4x4; null: this machine's devices. A run takes

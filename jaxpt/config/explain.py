@@ -11,6 +11,13 @@ from jaxpt.config.fields import Frozen
 from jaxpt.config.kinds import Kind, kind_of, nearest
 from jaxpt.config.tree import Config
 
+RENAMED = {
+    "train.accumulation": "train.grad_accum_steps",
+    "mesh.sequence": "mesh.context",
+    "mesh.stage": "mesh.pipeline",
+}
+"""Keys that had another name."""
+
 _WANTED = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -104,7 +111,9 @@ def _show(value: Any) -> str:
 
 
 def _right_key(key: tuple[str, ...], tree: Any, root: type[Frozen]) -> str:
-    """Of which kind it is no key; the kinds that have it, the nearest keys in that place, or the name elsewhere."""
+    """Of which kind it is no key; its name now, the kinds that have it, the nearest keys, or the name elsewhere."""
+    if new := RENAMED.get(".".join(key)):
+        return f"; it is called {new} now"
     cls, kind = _class_at(key[:-1], tree, root)
     here, of_kind = list(cls.model_fields) if cls else [], ""
     if cls and kind and cls is not kind.base:

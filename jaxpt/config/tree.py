@@ -298,7 +298,7 @@ class TrainConfig(Frozen):
     """How long, how often, and in how many pieces."""
 
     steps: PositiveInt = extensible(1000)
-    accumulation: PositiveInt = execution(1)
+    grad_accum_steps: PositiveInt = execution(1)
     """Microbatches of a step, one after the other; losses and gradients are those of the whole batch."""
     phases: tuple[Phase, ...] = ()
     eval_every: Annotated[PositiveInt | None, unaffected("program")] = execution(None)

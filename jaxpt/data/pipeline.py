@@ -178,7 +178,7 @@ def _fingerprint(
         "pipeline": _describe(pipeline),
         "mixture": dict(zip(sources, train.mixture.quotas)),
         "packing": data.packing,
-        "noise_copies": config.objective.copies(),
+        "noise_copies": config.objective.static_mask_copies(),
         "length": data.length,
         "batch_size": data.batch_size,
         "seed": config.seed,
@@ -329,7 +329,7 @@ def _streams(
                 present=presents[repr(store.spec)],
                 seed=key(config.seed, phase, split, *([part.name] if len(parts) > 1 else ())),
                 packs=_packs(config, store) if data.packing else None,
-                copies=objective.copies(),
+                copies=objective.static_mask_copies(),
             )
             for part, store in zip(parts, stores[split])
         ]
@@ -352,7 +352,7 @@ def _packs(config: Config, store: Store) -> packing.Packs:
 def _footprint(objective: Objective, store: Store, features: Features) -> tuple[dict[str, np.ndarray], dict[str, int]]:
     """What each record takes in a row, and what a row has: by feature."""
     ragged = [name for name, s in store.spec.items() if s.shape.as_list() == [None]]
-    sizes = objective.footprint({name: store.lengths(name) for name in ragged})
+    sizes = objective.max_packed_lengths({name: store.lengths(name) for name in ragged})
     return sizes, {name: features[name][0][0] for name in sizes}
 
 

@@ -29,7 +29,7 @@ def warnings(objective: Objective, stream: Stream) -> list[str]:
     Returns:
       Lines: what is wrong, and what to do about it.
     """
-    objective, found = objective.without_frozen(), []
+    objective, found = objective.without_teachers(), []
     for task in stream.tasks:
         rows = np.unique(np.linspace(0, len(task) - 1, _LOOKED_AT).astype(np.int64))
         batch = Stream([task], stream.features, len(rows)).rows(rows)

@@ -36,9 +36,9 @@ class Baseline(Evaluator):
             trivial = baseline(config, data) if jax.process_index() == 0 else float("nan")
             prefix = f"{self.of}/"
             means = {name.removeprefix(prefix): x for name, x in earlier.items() if name.startswith(prefix)}
-            if "probe_loss" not in means:
+            if "target_loss" not in means:
                 return Result(trivial)
-            return Result(trivial, (verdict(objective, means["probe_loss"], trivial), *objective.remarks(means)))
+            return Result(trivial, (verdict(objective, means["target_loss"], trivial), *objective.report_lines(means)))
 
         return evaluate
 
@@ -51,24 +51,24 @@ def baseline(config: Config, data: Data) -> float:
       data: training text (for a bigram's counts) and validation text.
 
     Returns:
-      The baseline's loss at the positions that `objective.probe_name` names.
+      The baseline's loss at the positions that `objective.target_name` names.
     """
     objective: Objective = config.objective
     if objective.baseline == "bigram":
         train = data.train.epoch(config.data.batch_size)
         return bigram(data.vocabulary.size, train, batches(config, data))
     targets_name = "masked_targets" if objective.family == "encoder" else "decoder_target_tokens"
-    found = [(b[targets_name], b["probe_weights"]) for b in batches(config, data)]
+    found = [(b[targets_name], b["eval_mask"]) for b in batches(config, data)]
     targets, weights = (np.concatenate(x) for x in zip(*found))
     return unigram(targets, weights)
 
 
-def verdict(objective: Objective, probe_loss: float, trivial: float) -> str:
+def verdict(objective: Objective, target_loss: float, trivial: float) -> str:
     """One line that sets the model beside the baseline."""
-    side = "below" if probe_loss < trivial else "ABOVE"
+    side = "below" if target_loss < trivial else "ABOVE"
     return (
-        f"validation, {objective.probe_name}: model {probe_loss:.3f} nats, {objective.baseline} baseline "
-        f"{trivial:.3f}: {abs(trivial - probe_loss):.3f} nats {side} it"
+        f"validation, {objective.target_name}: model {target_loss:.3f} nats, {objective.baseline} baseline "
+        f"{trivial:.3f}: {abs(trivial - target_loss):.3f} nats {side} it"
     )
 
 

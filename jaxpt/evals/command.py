@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jaxpt import config as configs
-from jaxpt.train import checkpoint, evaluation, frozen, state
+from jaxpt.train import checkpoint, evaluation, state, teachers
 from jaxpt.train import step as steps
 from jaxpt.train.display import console
 
@@ -36,10 +36,10 @@ def evaluate(path: str, overrides: tuple[str, ...] | list[str] = ()) -> dict[str
     steps.check(config, setup)
     reader = checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True)
     params = reader.restore_params(setup, step)
-    setup = frozen.attach_same(setup, reader.meta(step), say)
+    setup = teachers.attach_same(setup, reader.meta(step), say)
     reader.close()
-    if not setup.frozen:
-        setup = setup.at(config.model_copy(update={"objective": config.objective.without_frozen()}))
+    if not setup.teachers:
+        setup = setup.for_phase(config.model_copy(update={"objective": config.objective.without_teachers()}))
     say(f"{run_dir} at step {step}, {len(data.validation)} validation examples")
     evaluators = evaluation.Evaluators(setup, data)
     for name, result in evaluators.run(evaluators.missing(), params):

@@ -37,7 +37,7 @@ class HeldOut(Evaluator):
         placed = setup.placed_shapes()
         with setup.use():
             lowered = steps.make_eval_step(setup, config.objective).lower(
-                placed.params, steps.put(first, setup), placed.carry, *setup.frozen_params()
+                placed.params, steps.put(first, setup), placed.carry, *setup.teacher_params()
             )
         program = lowered.compile()
 
@@ -49,7 +49,7 @@ class HeldOut(Evaluator):
 
 
 def feeds(config: Config, data: Data, rows: np.ndarray | None = None) -> dict[str, Iterator[dict[str, np.ndarray]]]:
-    """The validation batches of each task of a run, with `probe_weights`; the last one of each is filled up with rows
+    """The validation batches of each task of a run, with `eval_mask`; the last one of each is filled up with rows
     without weight.
 
     Args:
@@ -63,7 +63,7 @@ def feeds(config: Config, data: Data, rows: np.ndarray | None = None) -> dict[st
 
     def batches(stream: Stream) -> Iterator[dict[str, np.ndarray]]:
         for batch in stream.epoch(config.data.batch_size, limit=config.train.eval_examples, rows=rows):
-            yield batch | {"probe_weights": config.objective.probe(batch, data.vocabulary).astype(np.float32)}
+            yield batch | {"eval_mask": config.objective.eval_mask(batch, data.vocabulary).astype(np.float32)}
 
     return {name: batches(stream) for name, stream in data.validation.each().items()}
 
@@ -100,7 +100,7 @@ def validate(
         for task, feed in feeds.items():
             carry = setup.empty_carry()
             for batch in feed:
-                found, carry = eval_step(params, steps.put(batch, setup), carry, *setup.frozen_params())
+                found, carry = eval_step(params, steps.put(batch, setup), carry, *setup.teacher_params())
                 for name, sums in jax.device_get(found).items():
                     totals[task][name] = totals[task].get(name, 0.0) + np.array(sums, np.float64)
                 if stop():

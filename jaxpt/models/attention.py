@@ -104,7 +104,7 @@ def choose(
             "no ranks or prefix": mask.query_ranks_BxL is None and mask.prefix_BxS is None,
             "self-attention": L == S and bool(mask.own),
             "lengths that are multiples of 128": L % 128 == 0,
-            "mesh.sequence=1": not mesh_axes("length"),
+            "mesh.context=1": not mesh_axes("length"),
             "heads that mesh.tensor divides": divide,
         },
         "cudnn": {
@@ -113,7 +113,7 @@ def choose(
             "no dropout": not dropping,
             "lengths that are even": L % 2 == 0 and S % 2 == 0,
             "heads up to 128 wide": q_shape[-1] % 8 == 0 and q_shape[-1] <= 128,
-            "mesh.sequence=1": not mesh_axes("length"),
+            "mesh.context=1": not mesh_axes("length"),
             "heads that mesh.tensor divides": divide,
         },
     }

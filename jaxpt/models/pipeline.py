@@ -26,7 +26,7 @@ Layer = Callable[[Any, Any, Any], tuple[Any, Any]]
 
 def stages() -> int:
     """Number of stages that the layers are cut into here; 1: they are not."""
-    return mesh_axes("layers").get("stage", 1)
+    return mesh_axes("layers").get("pipeline", 1)
 
 
 def run(
@@ -77,12 +77,12 @@ def _staged(
 
     def skewed(x_M: Any, axis: int | None = None) -> Any:
         """[M, …], or with an axis of stages, → [T, S, …]: what each stage gets at each turn."""
-        taken = jax.vmap(lambda x, micro: x[micro], (axis, 0), spmd_axis_name="stage")
+        taken = jax.vmap(lambda x, micro: x[micro], (axis, 0), spmd_axis_name="pipeline")
         return jax.tree.map(lambda x: _on_stages(taken(x, micro_SxT)).swapaxes(0, 1), x_M)
 
     def straight(y_TxS: Any) -> Any:
         """[T, S, …] → [M, S, …]: undoes `skewed`."""
-        taken = jax.vmap(lambda y_T, s: jax.lax.dynamic_slice_in_dim(y_T, s, M), (1, 0), 1, spmd_axis_name="stage")
+        taken = jax.vmap(lambda y_T, s: jax.lax.dynamic_slice_in_dim(y_T, s, M), (1, 0), 1, spmd_axis_name="pipeline")
         return jax.tree.map(lambda y: taken(y, stage_S), y_TxS)
 
     def spread(x: jax.Array) -> jax.Array:
@@ -102,7 +102,7 @@ def _staged(
         fed_S, own_SxR, micros_S = given
         shared_S = jax.tree.map(lambda a, b: b if a is None else a, everyones_S, micros_S, is_leaf=lambda x: x is None)
         x_S = at(0, fed_S, jax.tree.map(lambda x: jnp.roll(x, 1, axis=0), x_S))
-        x_S, outputs_SxR = jax.vmap(chain, spmd_axis_name="stage")(params_SxR, own_SxR, _on_stages(x_S), shared_S)
+        x_S, outputs_SxR = jax.vmap(chain, spmd_axis_name="pipeline")(params_SxR, own_SxR, _on_stages(x_S), shared_S)
         return x_S, (x_S, outputs_SxR)
 
     fed_TxS = skewed(x_M)
@@ -118,6 +118,6 @@ def _on_stages(x_S: Any) -> Any:
 
     def one(x: jax.Array) -> jax.Array:
         open_ = (PartitionSpec.UNCONSTRAINED,) * (x.ndim - 1)
-        return jax.lax.with_sharding_constraint(x, PartitionSpec("stage", *open_))
+        return jax.lax.with_sharding_constraint(x, PartitionSpec("pipeline", *open_))
 
     return jax.tree.map(one, x_S)

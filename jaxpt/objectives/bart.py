@@ -94,7 +94,7 @@ class Bart(TextDenoising):
             present=(Call("bart.noise", noise), Call("features.encoder_decoder", sizes)),
         )
 
-    def footprint(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def max_packed_lengths(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         import numpy as np
 
         tokens = lengths["tokens"]

@@ -49,7 +49,7 @@ class Objective(ObjectiveConfig):
     """What it needs of a model: "encoder", "decoder" or "encoder_decoder"."""
     baseline: ClassVar[str]
     """The trivial predictor that a model must beat, a function of `jaxpt.evals.baseline`."""
-    probe_name: ClassVar[str]
+    target_name: ClassVar[str]
     """In words, the target positions on which model and baseline are compared."""
     states: ClassVar[str] = "encode"
     """The encoder's method whose hidden states its `logits` take."""
@@ -118,7 +118,7 @@ class Objective(ObjectiveConfig):
         """The most tokens of targets, if it takes finished examples of a SeqIO Task; None if it takes documents."""
         return None
 
-    def footprint(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def max_packed_lengths(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The most places that records take in a row: what `data.packing` plans with.
 
         Args:
@@ -144,33 +144,33 @@ class Objective(ObjectiveConfig):
 
     def check_packing(self) -> None:
         """Raises UserError where records cannot share a row; called before anything is prepared."""
-        if type(self).footprint is Objective.footprint:
+        if type(self).max_packed_lengths is Objective.max_packed_lengths:
             raise UserError(f"data.packing: objective.kind: {self.kind} cannot put several records into a row")
 
     def vocabulary_path(self) -> Path | None:
         """Where the vocabulary is that it has to have, when the recipe names none; None: any will do."""
         return None
 
-    def frozen_models(self) -> dict[str, str]:
+    def teachers(self) -> dict[str, str]:
         """{name: path} of the models that it looks at and does not train: a run_dir, one of its `checkpoints/STEP`, or
         a directory in Hugging Face's form."""
         return {}
 
-    def check_frozen(self, model: ModelConfig, length: int, frozen: Mapping[str, ModelConfig]) -> None:
-        """Raises UserError where the frozen models do not go with the model that is trained."""
+    def check_teachers(self, model: ModelConfig, length: int, teachers: Mapping[str, ModelConfig]) -> None:
+        """Raises UserError where the teachers do not go with the model that is trained."""
 
-    def without_frozen(self) -> Objective:
-        """What is left of it where the frozen models are not at hand: evaluation falls back on it."""
+    def without_teachers(self) -> Objective:
+        """What is left of it where the teachers are not at hand: evaluation falls back on it."""
         return self
 
-    def copies(self) -> int | None:
+    def static_mask_copies(self) -> int | None:
         """Epoch e has the noise of copy e modulo this; None: every epoch has noise of its own."""
         return None
 
-    def probe(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
+    def eval_mask(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
         """Weights, shaped as the targets', of the positions on which model and baseline are compared.
 
-        Evaluation adds them to the batch as `probe_weights`; `loss` then gives the metric `probe_loss`.
+        Evaluation adds them to the batch as `eval_mask`; `loss` then gives the metric `target_loss`.
         """
         raise NotImplementedError
 
@@ -186,7 +186,7 @@ class Objective(ObjectiveConfig):
         """
         return {}
 
-    def remarks(self, means: Mapping[str, float]) -> list[str]:
+    def report_lines(self, means: Mapping[str, float]) -> list[str]:
         """Lines on parts of the loss that have a trivial predictor of their own.
 
         Args:
@@ -204,9 +204,9 @@ class Objective(ObjectiveConfig):
         Args:
           model: a module of `jaxpt.models` bound to parameters and random keys (`jaxpt.models.base.bind`); without
             keys there is no dropout (evaluation).
-          batch: the features that `features` names, and in evaluation `probe_weights`.
+          batch: the features that `features` names, and in evaluation `eval_mask`.
 
-        An objective with frozen models is given them as well: `frozen={name: (module, parameters)}`.
+        An objective with teachers is given them as well: `teachers={name: (module, parameters)}`.
 
         Returns:
           ({part: Σ weighted loss}, {metric: (Σ weighted value, Σ weight)}). The trainer divides each part by its
@@ -215,14 +215,14 @@ class Objective(ObjectiveConfig):
           `carry`, and where that is given returns the next one as well; no gradient passes through it.
         """
         output = self.output(model, batch)
-        sums, metrics = self.sums(model, output.hidden, batch)
+        sums, metrics = self.loss_from_hidden(model, output.hidden, batch)
         return {**sums, **output.aux}, metrics
 
     def output(self, model: Bound, batch: Batch) -> Output:
         """What the model gives for a batch; `sums` takes its hidden states, from which the model's `logits` predict."""
         raise NotImplementedError
 
-    def sums(self, model: Bound, hidden: jax.Array, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
+    def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
         """`loss` of the hidden states that `output` gave."""
         raise NotImplementedError
 
@@ -236,7 +236,7 @@ class DecoderLoss(Objective):
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         return {self.kind: batch["decoder_loss_weights"].sum()}
 
-    def sums(self, model: Bound, hidden: jax.Array, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
+    def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
         from jaxpt.losses import token_loss
 
         total, metrics = token_loss(
@@ -244,7 +244,7 @@ class DecoderLoss(Objective):
             model.output_projection(),
             batch["decoder_target_tokens"],
             batch["decoder_loss_weights"],
-            probe_weights=batch.get("probe_weights"),
+            eval_mask=batch.get("eval_mask"),
             z_loss=self.z_loss,
             chunk=self.loss_chunk,
         )

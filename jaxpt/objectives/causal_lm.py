@@ -30,13 +30,13 @@ class DecoderLM(DecoderLoss):
 
     family: ClassVar[str] = "decoder"
     baseline: ClassVar[str] = "bigram"
-    probe_name: ClassVar[str] = "all target tokens"
+    target_name: ClassVar[str] = "all target tokens"
 
     def features(self, length: int) -> dict[str, tuple[tuple[int, ...], str]]:
         names = ("decoder_input_tokens", "decoder_target_tokens", "decoder_segment_ids", "decoder_positions")
         return {**dict.fromkeys(names, ((length,), "int32")), "decoder_loss_weights": ((length,), "float32")}
 
-    def probe(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
+    def eval_mask(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
         return batch["decoder_loss_weights"]
 
     def output(self, model: Bound, batch: Batch) -> Output:
@@ -76,7 +76,7 @@ class CausalLM(DecoderLM):
             present=(Call("features.decoder", {"length": length, **opening}),),
         )
 
-    def footprint(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def max_packed_lengths(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {"decoder_input_tokens": lengths["tokens"] - 1}
 
     def text_tokens(self, records: int, tokens: int) -> int:

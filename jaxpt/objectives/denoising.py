@@ -85,7 +85,7 @@ class Denoising(TextDenoising):
         masks = {"mask": mask_id(vocabulary, self.kind), "random_probability": random, "vocab_size": vocabulary.size}
         return Call("denoising.mask", {**density, **masks, **eos})
 
-    def footprint(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def max_packed_lengths(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         tokens = lengths["tokens"]
         if self.noise == "prefix_lm":
             return {"encoder_input_tokens": tokens, "decoder_input_tokens": tokens}

@@ -61,8 +61,8 @@ class Distillation(Objective):
         return self.of.baseline
 
     @property
-    def probe_name(self) -> str:  # type: ignore[override]
-        return self.of.probe_name
+    def target_name(self) -> str:  # type: ignore[override]
+        return self.of.target_name
 
     @property
     def states(self) -> str:  # type: ignore[override]
@@ -70,10 +70,10 @@ class Distillation(Objective):
 
     # ---- the teacher ------------------------------------------------------------------------------------------------
 
-    def frozen_models(self) -> dict[str, str]:
+    def teachers(self) -> dict[str, str]:
         return {"teacher": self.teacher}
 
-    def without_frozen(self) -> Objective:
+    def without_teachers(self) -> Objective:
         return self.of
 
     def vocabulary_path(self) -> Path:
@@ -82,8 +82,8 @@ class Distillation(Objective):
         run_dir = path.parent.parent if path.parent.name == "checkpoints" else path
         return run_dir / "tokenizer" if (run_dir / "tokenizer").is_dir() else path
 
-    def check_frozen(self, model: ModelConfig, length: int, frozen: Mapping[str, ModelConfig]) -> None:
-        teacher, name = frozen["teacher"], f"objective.teacher: {self.teacher}"
+    def check_teachers(self, model: ModelConfig, length: int, teachers: Mapping[str, ModelConfig]) -> None:
+        teacher, name = teachers["teacher"], f"objective.teacher: {self.teacher}"
         if teacher.family != model.family:
             raise UserError(f"{name}: is of the family {teacher.family}, model.kind: {model.kind} is {model.family}")
         if getattr(teacher, "generator", None) or getattr(teacher, "role", None) == "discriminator":
@@ -122,20 +122,20 @@ class Distillation(Objective):
     def text_tokens(self, records: int, tokens: int) -> int:
         return self.of.text_tokens(records, tokens)
 
-    def footprint(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return self.of.footprint(lengths)
+    def max_packed_lengths(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return self.of.max_packed_lengths(lengths)
 
     def check_packing(self) -> None:
         self.of.check_packing()
 
-    def copies(self) -> int | None:
-        return self.of.copies()
+    def static_mask_copies(self) -> int | None:
+        return self.of.static_mask_copies()
 
-    def probe(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
-        return self.of.probe(batch, vocabulary)
+    def eval_mask(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
+        return self.of.eval_mask(batch, vocabulary)
 
-    def remarks(self, means: Mapping[str, float]) -> list[str]:
-        return self.of.remarks(means)
+    def report_lines(self, means: Mapping[str, float]) -> list[str]:
+        return self.of.report_lines(means)
 
     # ---- the loss ---------------------------------------------------------------------------------------------------
 
@@ -148,17 +148,17 @@ class Distillation(Objective):
         return sums | ({"cosine": self._real(batch).sum()} if self.cosine_weight else {})
 
     def loss(
-        self, model: Bound, batch: Batch, *, frozen: Mapping[str, tuple[nn.Module, Any]]
+        self, model: Bound, batch: Batch, *, teachers: Mapping[str, tuple[nn.Module, Any]]
     ) -> tuple[dict[str, jax.Array], Metrics]:
         import jax
 
-        from jaxpt.losses import cosine_distance, divergence
+        from jaxpt.losses import cosine_distance, distillation_kl
         from jaxpt.models.base import bind
 
-        teacher, output = bind(*frozen["teacher"]), self.of.output(model, batch)
+        teacher, output = bind(*teachers["teacher"]), self.of.output(model, batch)
         mine, theirs = output.hidden, jax.lax.stop_gradient(self.of.output(teacher, batch).hidden)
-        sums, metrics = self.of.sums(model, mine, batch)
-        sums["kl"], agreement = divergence(
+        sums, metrics = self.of.loss_from_hidden(model, mine, batch)
+        sums["kl"], agreement = distillation_kl(
             model.lm_states(self._compared(mine, batch)),
             model.output_projection(),
             teacher.lm_states(self._compared(theirs, batch)),

@@ -58,7 +58,7 @@ class FillInTheMiddle(DecoderLM):
             ),
         )
 
-    def footprint(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def max_packed_lengths(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {"decoder_input_tokens": lengths["tokens"] + _MARKS - 1}
 
     def text_tokens(self, records: int, tokens: int) -> int:

@@ -39,7 +39,7 @@ class MaskedLM(Objective):
 
     family: ClassVar[str] = "encoder"
     baseline: ClassVar[str] = "unigram"
-    probe_name: ClassVar[str] = "positions replaced by [MASK]"
+    target_name: ClassVar[str] = "positions replaced by [MASK]"
 
     kind: Literal["masked_lm"] = "masked_lm"
     mask_rate: Annotated[float, Field(gt=0, lt=1)] = 0.15
@@ -200,7 +200,7 @@ class MaskedLM(Objective):
             "sep": v.sep,
         }
 
-    def footprint(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def max_packed_lengths(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         import numpy as np
 
         tokens = lengths["tokens"]
@@ -220,7 +220,7 @@ class MaskedLM(Objective):
             label = self.pair_loss.replace("_", "-")
             raise UserError(f"data.packing: a row has one {label} label; set objective.{self.pair_loss}: false")
 
-    def copies(self) -> int | None:
+    def static_mask_copies(self) -> int | None:
         if not self.static_masking:
             return None
         return 1 if self.pair_loss else self.dupe_factor  # each pass has pairs of its own
@@ -233,7 +233,7 @@ class MaskedLM(Objective):
         by_piece = ", or set objective.unit=piece if words are not found" if self.unit in ("word", "ngram") else ""
         return {f"none of their tokens is hidden; raise objective.mask_rate{by_piece}": ~is_hidden.any(axis=1)}
 
-    def probe(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
+    def eval_mask(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
         import numpy as np
 
         at_masked = np.take_along_axis(batch["encoder_input_tokens"], batch["masked_positions"], axis=1)
@@ -246,7 +246,7 @@ class MaskedLM(Objective):
     def output(self, model: Bound, batch: Batch) -> Output:
         return encoded(model, batch, self.states)
 
-    def sums(self, model: Bound, hidden: jax.Array, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
+    def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
         from jaxpt.losses import cross_entropy
 
         total, metrics = self.masked_loss(model, hidden, batch)
@@ -282,7 +282,7 @@ class MaskedLM(Objective):
             model.output_projection(),
             batch["masked_targets"],
             batch["masked_weights"],
-            probe_weights=batch.get("probe_weights"),
+            eval_mask=batch.get("eval_mask"),
             apart=self.apart(batch),
             z_loss=self.z_loss,
             chunk=self.loss_chunk,

@@ -69,7 +69,7 @@ class Mass(TextDenoising):
             ),
         )
 
-    def footprint(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def max_packed_lengths(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         import numpy as np
 
         tokens = lengths["tokens"]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class MBart(Bart):
     """Hyperparameters of mBART's noise; the defaults are the paper's."""
 
-    probe_name: ClassVar[str] = "target tokens without EOS and language"
+    target_name: ClassVar[str] = "target tokens without EOS and language"
 
     kind: Literal["mbart"] = "mbart"
     mask_rate: Share = 0.35
@@ -53,8 +53,8 @@ class MBart(Bart):
             present=(noise, Call("mbart.add_language"), features),
         )
 
-    def probe(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
+    def eval_mask(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
         import numpy as np
 
         is_language = np.isin(batch["decoder_target_tokens"], vocabulary.languages)
-        return super().probe(batch, vocabulary) * ~is_language
+        return super().eval_mask(batch, vocabulary) * ~is_language

@@ -32,7 +32,7 @@ class PermutationLM(Objective):
 
     family: ClassVar[str] = "encoder"
     baseline: ClassVar[str] = "unigram"
-    probe_name: ClassVar[str] = "predicted tokens"
+    target_name: ClassVar[str] = "predicted tokens"
 
     kind: Literal["permutation_lm"] = "permutation_lm"
     num_predict: PositiveInt | None = None
@@ -171,7 +171,7 @@ class PermutationLM(Objective):
         windows = {"length": room, "join": True, "separator": separator, "overlap": overlap, "shortest": room}
         return Call("documents.tokenize"), Call("windows.cut", windows), Call("permutation_lm.close", special)
 
-    def probe(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
+    def eval_mask(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
         return batch["masked_weights"]
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
@@ -197,7 +197,7 @@ class PermutationLM(Objective):
             model.output_projection(),
             batch["masked_targets"],
             batch["masked_weights"],
-            probe_weights=batch.get("probe_weights"),
+            eval_mask=batch.get("eval_mask"),
             z_loss=self.z_loss,
             chunk=self.loss_chunk,
         )

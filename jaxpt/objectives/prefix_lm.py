@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class PrefixLM(DecoderLM):
     """Hyperparameters of prefix language modelling."""
 
-    probe_name: ClassVar[str] = "target tokens after the prefix"
+    target_name: ClassVar[str] = "target tokens after the prefix"
 
     kind: Literal["prefix_lm"] = "prefix_lm"
     join_documents: bool = True
@@ -50,5 +50,5 @@ class PrefixLM(DecoderLM):
             present=(Call("denoising.mark_prefix"), Call("features.decoder", {"length": length})),
         )
 
-    def footprint(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def max_packed_lengths(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {"decoder_input_tokens": lengths["tokens"] - 1}

@@ -52,7 +52,7 @@ class ReplacedToken(MaskedLM):
             )
         super().check(model, length, vocabulary)
 
-    def remarks(self, means: Mapping[str, float]) -> list[str]:
+    def report_lines(self, means: Mapping[str, float]) -> list[str]:
         """The discriminator beside one probability for all tokens, the share of replaced ones: its entropy, in nats."""
         share, loss = means["replaced_share"], means["replaced_token"]
         constant = -sum(p * math.log(p) for p in (share, 1 - share) if p > 0)
@@ -73,7 +73,7 @@ class ReplacedToken(MaskedLM):
         from jaxpt.losses import sample
 
         generated = self.output(model, batch)
-        sums, metrics = self.sums(model, generated.hidden, batch)
+        sums, metrics = self.loss_from_hidden(model, generated.hidden, batch)
         chosen = jnp.take_along_axis(generated.hidden, batch["masked_positions"][..., None], axis=1)
         key = model.rngs["sample"] if model.rngs else jax.random.key(0)  # an evaluation draws the same every time
         sampled = sample(model.lm_states(chosen), model.output_projection(), key, chunk=self.loss_chunk)

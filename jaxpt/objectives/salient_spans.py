@@ -26,7 +26,7 @@ class SalientSpans(EncoderDecoder):
     """Hyperparameters of salient span masking; the defaults are T5's."""
 
     baseline: ClassVar[str] = "unigram"
-    probe_name: ClassVar[str] = "target tokens without EOS"
+    target_name: ClassVar[str] = "target tokens without EOS"
 
     kind: Literal["salient_spans"] = "salient_spans"
     finder: str = "salient_spans.dates_and_names"
@@ -58,8 +58,8 @@ class SalientSpans(EncoderDecoder):
             present=(Call("features.encoder_decoder", {**sizes, "start": vocabulary.pad}),),
         )
 
-    def footprint(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def max_packed_lengths(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {"encoder_input_tokens": lengths["inputs"], "decoder_input_tokens": lengths["targets"]}
 
-    def probe(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
+    def eval_mask(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
         return batch["decoder_loss_weights"] * (batch["decoder_target_tokens"] != vocabulary.eos)

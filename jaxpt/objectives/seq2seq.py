@@ -79,7 +79,7 @@ class TextDenoising(EncoderDecoder):
     """Base of objectives that make inputs and targets of windows of running text."""
 
     baseline: ClassVar[str] = "unigram"
-    probe_name: ClassVar[str] = "target tokens without sentinels and EOS"
+    target_name: ClassVar[str] = "target tokens without sentinels and EOS"
 
     join_documents: bool = True
     """Cut windows from the documents laid end to end (T5); false: no window crosses a document's end."""
@@ -92,7 +92,7 @@ class TextDenoising(EncoderDecoder):
         cut = {"length": length, "join": self.join_documents, "separator": separator, "shortest": shortest}
         return (Call("documents.tokenize"), Call("windows.cut", cut))
 
-    def probe(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
+    def eval_mask(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
         targets = batch["decoder_target_tokens"]
         text = (targets != vocabulary.eos) & (targets < vocabulary.size - vocabulary.sentinels)
         if vocabulary.bos is not None:
@@ -126,7 +126,7 @@ class Seq2Seq(EncoderDecoder):
     """Hyperparameters of supervised training on a SeqIO Task."""
 
     baseline: ClassVar[str] = "unigram"
-    probe_name: ClassVar[str] = "target tokens"
+    target_name: ClassVar[str] = "target tokens"
 
     kind: Literal["seq2seq"] = "seq2seq"
     targets_length: PositiveInt | None = None
@@ -146,8 +146,8 @@ class Seq2Seq(EncoderDecoder):
         sizes = {"inputs_length": length, "targets_length": self.targets_length or length, "start": vocabulary.pad}
         return Pipeline(prepare=(), present=(Call("features.encoder_decoder", sizes),))
 
-    def footprint(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def max_packed_lengths(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {"encoder_input_tokens": lengths["inputs"], "decoder_input_tokens": lengths["targets"]}
 
-    def probe(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
+    def eval_mask(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
         return batch["decoder_loss_weights"]

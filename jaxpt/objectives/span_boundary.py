@@ -55,7 +55,7 @@ class SpanBoundary(MaskedLM):
         from jaxpt.losses import token_loss
 
         output = self.output(model, batch)
-        sums, metrics = self.sums(model, output.hidden, batch)
+        sums, metrics = self.loss_from_hidden(model, output.hidden, batch)
         left, right, places, weights = self._told(batch)
         beside = [jnp.take_along_axis(output.hidden, x[..., None], axis=1) for x in (left, right)]
         total, of_spans = token_loss(

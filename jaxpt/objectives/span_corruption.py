@@ -118,7 +118,7 @@ class SpanCorruption(TextDenoising):
             ),
         )
 
-    def footprint(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def max_packed_lengths(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         texts, record = np.unique(lengths["tokens"], return_inverse=True)
         noise, spans = np.array([noise_counts(int(n), self.density, self.mean_span) for n in texts])[record].T
         inputs, targets = lengths["tokens"] - noise + spans + 1, noise + spans + 1

@@ -94,7 +94,7 @@ class UL2(TextDenoising):
             present=(Call("ul2.mix", mix), Call("features.encoder_decoder", sizes)),
         )
 
-    def footprint(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def max_packed_lengths(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         import numpy as np
 
         texts, record = np.unique(lengths["tokens"], return_inverse=True)

@@ -124,7 +124,7 @@ class UniLM(MaskedLM):
     def text_tokens(self, records: int, tokens: int) -> int:
         return tokens - 3 * records  # [CLS] and two [SEP], also without next_sentence
 
-    def copies(self) -> int | None:
+    def static_mask_copies(self) -> int | None:
         return 1 if self.static_masking else None  # each pass has pairs of its own
 
     def apart(self, batch: Batch) -> dict[str, jax.Array]:

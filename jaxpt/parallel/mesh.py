@@ -34,14 +34,16 @@ def make(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mes
 
     Example:
       >>> make(MeshConfig(data=-1, tensor=2), jax.devices()[:4]).shape
-      OrderedDict({'data': 2, 'stage': 1, 'fsdp': 1, 'sequence': 1, 'tensor': 2})
+      OrderedDict({'data': 2, 'pipeline': 1, 'fsdp': 1, 'context': 1, 'tensor': 2})
     """
     devices = list(jax.devices() if devices is None else devices)
     sizes = [getattr(config, axis) for axis in AXES]
     shown = ", ".join(f"mesh.{axis}={size}" for axis, size in zip(AXES, sizes))
     known = math.prod(size for size in sizes if size != -1)
     if len(devices) % known or (-1 not in sizes and known != len(devices)):
-        wanted = f"a multiple of {known} devices" if -1 in sizes else f"{known} devices (-1 on an axis: what is left)"
+        wanted = f"{known} devices (-1 on an axis: the remaining ones)"
+        if -1 in sizes:
+            wanted = f"a multiple of {known} devices"
         raise UserError(f"{shown}: the mesh takes {wanted}, there are {len(devices)}")
     sizes = [len(devices) // known if size == -1 else size for size in sizes]
     auto, count = (AxisType.Auto,) * len(AXES), slices(devices)
@@ -74,16 +76,16 @@ def between(sizes: Mapping[str, int], slices: int) -> dict[str, int]:
       UserError: data and stage cannot cover them.
 
     Example:
-      >>> between({"data": 6, "stage": 4, "fsdp": 8}, 4)
-      {'data': 2, 'stage': 2, 'fsdp': 1}
+      >>> between({"data": 6, "pipeline": 4, "fsdp": 8}, 4)
+      {'data': 2, 'pipeline': 2, 'fsdp': 1}
     """
     data = math.gcd(sizes["data"], slices)
-    if sizes["stage"] % (slices // data):
+    if sizes["pipeline"] % (slices // data):
         raise UserError(
-            f"mesh.data={sizes['data']}, mesh.stage={sizes['stage']}: mesh.data must be a multiple of the {slices} "
-            f"slices, or mesh.stage of those that it leaves over: only data and stages go between them"
+            f"mesh.data={sizes['data']}, mesh.pipeline={sizes['pipeline']}: mesh.data must be a multiple of the "
+            f"{slices} slices, or mesh.pipeline of those that it leaves over: only data and stages go between them"
         )
-    return {**dict.fromkeys(sizes, 1), "data": data, "stage": slices // data}
+    return {**dict.fromkeys(sizes, 1), "data": data, "pipeline": slices // data}
 
 
 @contextlib.contextmanager

@@ -23,11 +23,11 @@ BATCH = ("data", "fsdp")
 DEFAULT: Table = {
     # parameters; where the length is cut, its devices would hold the same parameters: they share them out as well
     # embeddings and logits are no part of the layers that stages share out: all stages work on them
-    "vocab": ("tensor", "stage"),
-    "embed": ("fsdp", "sequence"),
+    "vocab": ("tensor", "pipeline"),
+    "embed": ("fsdp", "context"),
     "heads": ("tensor",),
     "mlp": ("tensor",),
-    "layers": ("stage",),
+    "layers": ("pipeline",),
     "expert": (),
     "positions": (),
     "buckets": (),
@@ -35,18 +35,18 @@ DEFAULT: Table = {
     "norm": (),
     # activations
     "batch": BATCH,
-    "length": ("sequence",),
-    "residual_length": ("sequence",),
+    "length": ("context",),
+    "residual_length": ("context",),
     "act_embed": (),
     "act_heads": ("tensor",),
     "act_mlp": ("tensor",),
-    "act_vocab": ("tensor", "stage"),
+    "act_vocab": ("tensor", "pipeline"),
 }
 PRESETS: Mapping[str, Table] = {
     "default": {},
     "replicated": {"vocab": (), "embed": (), "heads": (), "mlp": ()},
     # Norms and dropout between blocks work on a part of the length; https://arxiv.org/abs/2205.05198
-    "megatron": {"residual_length": ("sequence", "tensor")},
+    "megatron": {"residual_length": ("context", "tensor")},
 }
 LARGE = 2**24
 """Bytes from which on a parameter should not lie whole on devices that could share it out."""

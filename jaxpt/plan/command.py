@@ -98,7 +98,7 @@ def report(
       Nested mappings, ready for JSON; with bounds and costs where the devices' chips are known.
     """
     figures: dict[str, Any] = {"model": config.model.kind, "objective": config.objective.kind, "where": str(where)}
-    figures |= {"remat": config.model.remat, "accumulation": config.train.accumulation}
+    figures |= {"remat": config.model.remat, "grad_accum_steps": config.train.grad_accum_steps}
     figures["phases"] = [dataclasses.asdict(measured) for measured in phases]
     if where.topology is not None:
         chips = topologies.parse(where.topology, where.slices)

@@ -182,14 +182,14 @@ def _main(directory: Path) -> None:
 def _setup(job: dict[str, Any], directory: Path) -> tuple[Config, Any]:
     """(the whole run's configuration, the setup of the job's phase)."""
     from jaxpt.plan import topologies
-    from jaxpt.train import frozen, state, step
+    from jaxpt.train import state, step, teachers
 
     topology = job["topology"] and topologies.parse(job["topology"], job["slices"])
     (directory / "config.yaml").write_text(job["config"], "utf-8")
     whole = configs.load(directory / "config.yaml")
     config = configs.at_phase(whole, job["phase"])
     setup = state.setup(config, topology.devices() if topology else None)
-    setup = frozen.attach(setup, lambda line: None, shapes_alone=True)
+    setup = teachers.attach(setup, lambda line: None, shapes_alone=True)
     step.check(config, setup)
     return whole, setup
 

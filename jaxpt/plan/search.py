@@ -1,7 +1,7 @@
 """Looks for settings under which a step fits, and for the fastest of them; none of them changes what a run computes.
 
 The rows of a step are part of the recipe: what is tried is how many of them a device has at a time
-(`train.accumulation`), what the backward pass computes again (`model.remat`), and the mesh.
+(`train.grad_accum_steps`), what the backward pass computes again (`model.remat`), and the mesh.
 """
 
 from __future__ import annotations
@@ -68,21 +68,21 @@ def nearest(config: Config, where: Target, measured: PlanResult) -> Trial | None
 def _steps_down(config: Config, measured: PlanResult) -> Iterator[Settings]:
     fixed = measured.total - measured.memory["temporaries"]
     rows = measured.rows // (measured.mesh["data"] * measured.mesh["fsdp"])
-    cuts = [n for n in range(config.train.accumulation + 1, rows + 1) if rows % n == 0]
+    cuts = [n for n in range(config.train.grad_accum_steps + 1, rows + 1) if rows % n == 0]
     mesh: Settings = {}
     if fixed > measured.limit * 0.9:  # the state alone is too large: cut it
         mesh = {"mesh.data": 1, "mesh.fsdp": measured.mesh["data"] * measured.mesh["fsdp"]}
-    wanted = config.train.accumulation * measured.memory["temporaries"] / max(measured.limit - fixed, 1)
+    wanted = config.train.grad_accum_steps * measured.memory["temporaries"] / max(measured.limit - fixed, 1)
     enough = [n for n in cuts if n >= wanted]  # temporaries shrink with the rows, or somewhat less
     levels = REMAT[REMAT.index(config.model.remat) + 1 :]
     if mesh:
         yield mesh
     for accumulation in enough[:2]:
-        yield {**mesh, "train.accumulation": accumulation}
+        yield {**mesh, "train.grad_accum_steps": accumulation}
     for remat in levels:
         yield {**mesh, "model.remat": remat}
     if cuts and levels:
-        yield {**mesh, "model.remat": "full", "train.accumulation": cuts[-1]}
+        yield {**mesh, "model.remat": "full", "train.grad_accum_steps": cuts[-1]}
 
 
 def search(
@@ -110,7 +110,7 @@ def search(
             report(found[-1])
             measured = found[-1].measured
             cuts = [] if measured is None or measured.fits else _steps_down(apply(config, settings), measured)
-            cut = next((step for step in cuts if list(step) == ["train.accumulation"]), None)
+            cut = next((step for step in cuts if list(step) == ["train.grad_accum_steps"]), None)
             if cut is None:
                 return
             settings = {**settings, **cut}
@@ -138,7 +138,7 @@ def _meshes(config: Config, topology: Topology) -> Iterator[Settings]:
             data, rest = divmod(topology.size, tensor * max(fsdp, 1))
             mesh: Settings = {f"mesh.{axis}": 1 for axis in AXES}
             mesh |= {"mesh.data": data, "mesh.fsdp": fsdp, "mesh.tensor": tensor}
-            possible = fsdp and not rest and config.data.batch_size % (data * fsdp * config.train.accumulation) == 0
+            possible = fsdp and not rest and config.data.batch_size % (data * fsdp * config.train.grad_accum_steps) == 0
             if possible and mesh not in seen:
                 seen.append(mesh)
                 yield mesh

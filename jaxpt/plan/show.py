@@ -36,7 +36,7 @@ def plan(report: dict[str, Any], console: Console, shardings: bool = False) -> N
         console,
         f"{report['model']} · {report['objective']} · {first['parameters']:,} parameters · {report['where']}: "
         f"{first['devices']} × {first['device_kind']}, mesh {mesh}, {first['dtype']}, remat {report['remat']}, "
-        f"accumulation {report['accumulation']}",
+        f"grad_accum_steps {report['grad_accum_steps']}",
     )
     console.print(_step(phases))
     worst = max(phases, key=lambda phase: phase["total"])
@@ -163,7 +163,7 @@ def ranked(config: Config, found: Sequence[Trial], console: Console) -> None:
         measured = one.measured
         rows = "-"
         if measured is not None:
-            accumulation = int(one.settings.get("train.accumulation", config.train.accumulation))
+            accumulation = int(one.settings.get("train.grad_accum_steps", config.train.grad_accum_steps))
             rows = str(measured.rows // (measured.mesh["data"] * measured.mesh["fsdp"]) // accumulation)
         table.add_row(
             "-" if one.seconds == float("inf") else duration(one.seconds),

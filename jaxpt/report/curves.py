@@ -20,7 +20,7 @@ class Point:
     flops: float
     """Spent on training steps up to here."""
     means: dict[str, float | None]
-    """{"loss": …, "probe_loss": …, …}; None where a figure was not finite."""
+    """{"loss": …, "target_loss": …, …}; None where a figure was not finite."""
 
 
 def receipt(run_dir: Path) -> dict[str, Any] | None:

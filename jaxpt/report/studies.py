@@ -48,14 +48,14 @@ class Result:
     flops: float | None = None
     wall_seconds: float | None = None
     validation: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """Means over the validation split at the end: "loss", each part of it, "probe_loss", accuracies, …"""
+    """Means over the validation split at the end: "loss", each part of it, "target_loss", accuracies, …"""
     loss_parts: tuple[str, ...] = ()
     targets: str | None = None
-    """In words, the positions of `probe_loss` and of the baseline."""
+    """In words, the positions of `target_loss` and of the baseline."""
     baseline_kind: str | None = None
     baseline: float | None = None
     margin: float | None = None
-    """baseline − probe_loss, in nats."""
+    """baseline − target_loss, in nats."""
     probe: Mapping[str, Any] | None = None
     """What the linear probe found: "accuracy", "untrained", "most_frequent"."""
     task: str | None = None
@@ -109,7 +109,7 @@ def _result(study: Study, row: Any, failure: str | None, tasks: dict[str, str]) 
         return Result(row.name, status, **known)
     objective = config.objective
     assert isinstance(objective, Objective)
-    known |= {"architecture": config.model.kind, "objective": describe(objective), "targets": objective.probe_name}
+    known |= {"architecture": config.model.kind, "objective": describe(objective), "targets": objective.target_name}
     known |= {"loss_parts": tuple(objective.coefficients()), "baseline_kind": objective.baseline}
     if points := curves.points(run_dir):
         last = points[-1]
@@ -120,7 +120,7 @@ def _result(study: Study, row: Any, failure: str | None, tasks: dict[str, str]) 
         known |= {"task": _letter(config, receipt, tasks)}
     if receipt and receipt["finished"]:
         means, trivial = receipt.get("validation", {}), receipt.get("baseline")  # what of them the recipe's `evals` has
-        reached = means.get("probe_loss")
+        reached = means.get("target_loss")
         known |= {"validation": means, "baseline": trivial}
         known |= {"margin": None if trivial is None or reached is None else trivial - reached}
     return Result(row.name, status, **known)
@@ -156,14 +156,14 @@ def _letter(config: Config, receipt: Mapping[str, Any], tasks: dict[str, str]) -
 
 def _line(result: Result) -> pictures.Line | None:
     """The curve of a row, None where nothing was validated yet."""
-    seen = [point for point in curves.points(Path(result.run_dir)) if point.means.get("probe_loss") is not None]
+    seen = [point for point in curves.points(Path(result.run_dir)) if point.means.get("target_loss") is not None]
     if not seen:
         return None
     return pictures.Line(
         result.name,
         [point.text_tokens for point in seen],
         [point.flops for point in seen],
-        [point.means["probe_loss"] for point in seen],
+        [point.means["target_loss"] for point in seen],
         result.baseline,
     )
 
@@ -198,7 +198,7 @@ def _row(r: Result, with_probe: bool, with_paper: bool) -> list[str]:
     cells += ["" if value is None else f"{value:,}" for value in (r.parameters, r.text_tokens, r.steps)]
     cells += ["" if r.flops is None else number(r.flops)]
     cells += ["" if r.wall_seconds is None else duration(r.wall_seconds), ", ".join(parts)]
-    cells += [nats(r.validation.get("probe_loss")), nats(r.baseline), nats(r.margin), r.task or ""]
+    cells += [nats(r.validation.get("target_loss")), nats(r.baseline), nats(r.margin), r.task or ""]
     cells += [f"{r.probe[name]:.1%}" if r.probe else "" for name in ("accuracy", "untrained") if with_probe]
     return cells + [str(r.paper if r.paper is not None else "")] * with_paper + [r.status]
 

@@ -113,7 +113,7 @@ def load(setup: Setup, directory: Path, phase: int) -> jax.stages.Compiled:
 
     place = check(setup, directory, phase)
     names = json.loads((place / "made_for.json").read_text(encoding="utf-8"))["metrics"]
-    arguments = setup.placed_shapes(), step.batch_shapes(setup, setup.config.objective), *setup.frozen_params()
+    arguments = setup.placed_shapes(), step.batch_shapes(setup, setup.config.objective), *setup.teacher_params()
     trees = jax.tree.structure((arguments, {})), jax.tree.structure((setup.shapes, dict.fromkeys(names, 0)))
     devices = list(setup.mesh.devices.flat)
     try:
@@ -140,7 +140,7 @@ def made_for(setup: Setup) -> dict[str, Any]:
         **_settings(config),
         **{f"batch.{name}": f"{x.dtype}{list(x.shape)}" for name, x in batch.items()},
         **{f"mesh.{axis}": size for axis, size in setup.mesh.shape.items()},  # -1 has become a number
-        **{f"frozen model {name}": _digest(str(frozen.model).encode()) for name, frozen in setup.frozen.items()},
+        **{f"teacher {name}": _digest(str(teacher.model).encode()) for name, teacher in setup.teachers.items()},
         "platform": first.platform,
         "device_kind": first.device_kind,
         "devices": len(devices),
@@ -157,7 +157,7 @@ def made_for(setup: Setup) -> dict[str, Any]:
 
 def _settings(config: Config) -> dict[str, Any]:
     """The keys of the recipe that a step is made of; of the mesh's sizes those that were asked for."""
-    paths = {f"objective.{name}" for name in config.objective.frozen_models()}  # may lie elsewhere
+    paths = {f"objective.{name}" for name in config.objective.teachers()}  # may lie elsewhere
     return {key: value for key, value in affecting(config, "program").items() if key not in paths}
 
 

@@ -48,7 +48,7 @@ def model_flops(
     objective: Objective,
     params: Any,
     batch: Any,
-    frozen: Mapping[str, tuple[nn.Module, Any]] | None = None,
+    teachers: Mapping[str, tuple[nn.Module, Any]] | None = None,
     carry: Any = None,
 ) -> int:
     """FLOPs that a training step of this model cannot do without: three times those of the forward pass's products.
@@ -62,7 +62,7 @@ def model_flops(
       objective: gives the loss.
       params: arrays or ShapeDtypeStructs.
       batch: features of a global batch, arrays or ShapeDtypeStructs.
-      frozen: models that the loss looks at; their pass counts three times too, though it has no backward.
+      teachers: models that the loss looks at; their pass counts three times too, though it has no backward.
       carry: what goes from batch to batch, likewise.
 
     Returns:
@@ -71,11 +71,12 @@ def model_flops(
     Paper: https://arxiv.org/abs/2204.02311 (appendix B)
     """
     plain = model.clone(config=model.config.model_copy(update={"attention": "xla"}))  # kernels pad heads to 128 columns
-    arrays = {name: weights for name, (_, weights) in (frozen or {}).items()}
+    arrays = {name: weights for name, (_, weights) in (teachers or {}).items()}
 
     def loss(params: Any, batch: Any, arrays: Any, carry: Any) -> Any:
-        models = {"frozen": {name: (frozen[name][0], weights) for name, weights in arrays.items()}} if arrays else {}
-        return carried_loss(objective, bind(plain, params), batch, carry, **models)[0]
+        models = {name: (teachers[name][0], weights) for name, weights in arrays.items()}
+        options = {"teachers": models} if models else {}
+        return carried_loss(objective, bind(plain, params), batch, carry, **options)[0]
 
     return 3 * matmul_flops(loss, params, batch, arrays, carry)
 

@@ -22,7 +22,7 @@ from jaxpt.errors import UserError
 from jaxpt.models import base
 from jaxpt.objectives.base import Objective
 from jaxpt.parallel import compiler, distributed, failures, processes, rules
-from jaxpt.train import checkpoint, compiled, evaluation, flops, frozen, initial, programs, state, step
+from jaxpt.train import checkpoint, compiled, evaluation, flops, initial, programs, state, step, teachers
 from jaxpt.train.display import Display, console, duration
 from jaxpt.train.lock import hold
 from jaxpt.train.metrics import Metrics, environment
@@ -73,11 +73,11 @@ def _train(config: Config) -> int:
     starts = configs.phase_starts(config)
     say("\n".join(configs.phase_lines(config)))
     compiler.enable_compilation_cache()
-    frozen.find_all(config)
+    teachers.find_all(config)
     for index in range(len(starts)):
         pipeline.check(configs.at_phase(config, index))
     run_dir = check(config)
-    setup = frozen.attach(state.setup(config), say)
+    setup = teachers.attach(state.setup(config), say)
     checkpoint.check_space(setup, config.checkpoint, run_dir)
     with contextlib.ExitStack() as stack:
         if checkpoint.is_primary():
@@ -93,7 +93,7 @@ def _train(config: Config) -> int:
             run.enter_phase(configs.phase_of(config, done), meta)
             return run.finish(current)
         say(_describe(setup))
-        return run.go(current, meta)
+        return run.run(current, meta)
 
 
 def _start(setup: Setup, checkpoints: checkpoint.Checkpoints, run_dir: Path) -> tuple[State, dict[str, Any] | None]:
@@ -102,7 +102,7 @@ def _start(setup: Setup, checkpoints: checkpoint.Checkpoints, run_dir: Path) -> 
     if latest is not None:
         say(f"going on from step {latest} in {run_dir}")
         meta = checkpoints.meta(latest)
-        frozen.check_same(setup, meta, f"{run_dir} at step {latest}")
+        teachers.check_same(setup, meta, f"{run_dir} at step {latest}")
         return checkpoints.restore(_setup_of(setup, latest), latest), meta
     source = setup.config.init_from
     if source is None:
@@ -130,7 +130,7 @@ def _start(setup: Setup, checkpoints: checkpoint.Checkpoints, run_dir: Path) -> 
 
 def _setup_of(setup: Setup, step: int) -> Setup:
     """The setup of the phase in which the state of a step was saved."""
-    return setup.at(configs.at_phase(setup.config, configs.phase_of(setup.config, step)))
+    return setup.for_phase(configs.at_phase(setup.config, configs.phase_of(setup.config, step)))
 
 
 def _describe(setup: Setup) -> str:
@@ -167,13 +167,13 @@ class Run:
     last_loss: float | None = None
 
     # Set by enter_phase.
-    here: Config = dataclasses.field(init=False)
+    phase_config: Config = dataclasses.field(init=False)
     objective: Objective = dataclasses.field(init=False)
     data: Data = dataclasses.field(init=False)
     evaluators: evaluation.Evaluators = dataclasses.field(init=False)
     flops: float = dataclasses.field(init=False, default=0.0)
 
-    def go(self, current: State, meta: dict[str, Any] | None) -> int:
+    def run(self, current: State, meta: dict[str, Any] | None) -> int:
         """Trains from `current` to the end, phase by phase."""
         done = first = int(current.step)
         self.skipped = int(current.skipped)
@@ -196,17 +196,17 @@ class Run:
         """Prepares the phase's data and objective; refuses other data than those of the checkpoint in `meta`."""
         from jaxpt.data import pipeline
 
-        self.phase, self.here = index, configs.at_phase(self.config, index)
-        self.setup = self.setup.at(self.here)
-        self.objective = self.here.objective
+        self.phase, self.phase_config = index, configs.at_phase(self.config, index)
+        self.setup = self.setup.for_phase(self.phase_config)
+        self.objective = self.phase_config.objective
         later = [configs.at_phase(self.config, n) for n in range(index, len(self.starts))]
         for phase, config in enumerate(later, index):  # what is wrong with the last one is said before the first starts
             step.check(config, self.setup)
             if config.train.compiled is not None:
-                compiled.check(self.setup.at(config), Path(config.train.compiled), phase)
-        self.data = pipeline.prepare(self.here, phase=index, report=say)
+                compiled.check(self.setup.for_phase(config), Path(config.train.compiled), phase)
+        self.data = pipeline.prepare(self.phase_config, phase=index, report=say)
         self.evaluators = evaluation.Evaluators(self.setup, self.data)
-        frozen.check_vocabulary(self.setup, self.data.tokenizer)
+        teachers.check_vocabulary(self.setup, self.data.tokenizer)
         for config in later:
             config.objective.check(config.model, config.data.length, self.data.vocabulary)
         if meta is not None and meta["phase"] == index:
@@ -218,9 +218,9 @@ class Run:
         """The steps of one phase; ends the process where a signal came."""
         compiled = self._compile()
         done = int(current.step)
-        rows = distributed.rows(self.setup.mesh, self.here.data.batch_size)
+        rows = distributed.rows(self.setup.mesh, self.phase_config.data.batch_size)
         feed = self.data.train.batches(done - self.starts[self.phase], rows=rows)
-        tokens = self.here.data.batch_size * step.tokens_per_example(self.setup, self.objective)
+        tokens = self.phase_config.data.batch_size * step.tokens_per_example(self.setup, self.objective)
         peak = flops.peak(jax.devices()[0])
         metrics.write(done, {"phase/text_tokens_per_step": self._text(), "phase/flops_per_step": self.flops})
         processes.barrier(f"phase {self.phase + 1}", self.config.distributed.timeout, say)
@@ -247,8 +247,8 @@ class Run:
         display: Display,
     ) -> State:
         """The steps of one phase, or up to a signal; the last state is saved, unless updates are being skipped."""
-        train, done = self.here.train, int(current.step)
-        save_every = self.here.checkpoint.every or evaluation.default_every(self.here)
+        train, done = self.phase_config.train, int(current.step)
+        save_every = self.phase_config.checkpoint.every or evaluation.default_every(self.phase_config)
         any_process, window, to_save = distributed.AnyProcess(self.setup.mesh), [], False
 
         def stop() -> bool:
@@ -257,7 +257,7 @@ class Run:
 
         batch = step.put(next(feed), self.setup)
         while done < end and not self.stopped and not self.patience.is_over:
-            current, figures = run.train(current, batch, *self.setup.frozen_params())
+            current, figures = run.train(current, batch, *self.setup.teacher_params())
             done += 1
             if done < end:  # the device works on this step while the host gets the next batch
                 batch = step.put(next(feed), self.setup)
@@ -275,7 +275,7 @@ class Run:
 
     def _text(self) -> float:
         """Tokens of text that a step sees, whatever the objective makes of them."""
-        return round(self.here.data.batch_size * self.data.text_per_row, 3)
+        return round(self.phase_config.data.batch_size * self.data.text_per_row, 3)
 
     def _compile(self) -> programs.Programs:
         """Compiles the phase's programs ahead of time, and says what a step takes."""
@@ -343,7 +343,7 @@ class Run:
         if found := step.not_finite(current, check(current)):
             more = f" and {len(found) - 1} more" if len(found) > 1 else ""
             raise UserError(self._ruined(f"{found[0]}{more} are not finite at step {done}, which is not saved"))
-        meta = {"phase": self.phase, "data": self.data.fingerprint, **frozen.identities(self.setup)}
+        meta = {"phase": self.phase, "data": self.data.fingerprint, **teachers.identities(self.setup)}
         meta |= self.patience.saved()
         self.checkpoints.save(current, meta, evaluation.figures(self.evaluators.found))
         return True
@@ -386,14 +386,14 @@ class Run:
             "step": done,
             "skipped_steps": int(current.skipped_total),
             "parameters": base.count_params(self.setup.model),
-            "tokens_per_step": self.here.data.batch_size * step.tokens_per_example(self.setup, self.objective),
+            "tokens_per_step": self.phase_config.data.batch_size * step.tokens_per_example(self.setup, self.objective),
             "text_tokens_per_step": self._text(),
             "flops_per_step": self.flops,
             "wall_seconds": round(before + time.time() - self.begun, 1),
             "train_loss": self.last_loss,
             **results,
             "data": {"summary": self.data.summary, "fingerprint": self.data.fingerprint},
-            **frozen.identities(self.setup),
+            **teachers.identities(self.setup),
             "environment": environment(),
         }
         write_text(path, json.dumps(receipt, indent=2, default=str) + "\n")

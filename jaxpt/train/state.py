@@ -48,7 +48,7 @@ class State:
 
 
 @dataclasses.dataclass(frozen=True)
-class FrozenModel:
+class Teacher:
     """A model that the objective looks at: placed on the mesh, but no part of the state."""
 
     model: nn.Module
@@ -75,22 +75,22 @@ class Setup:
     """ShapeDtypeStructs of the state."""
     shardings: State
     """NamedShardings of the state."""
-    frozen: Mapping[str, FrozenModel] = dataclasses.field(default_factory=dict)
-    """The models that the objective looks at, by name: `jaxpt.train.frozen` puts them here."""
+    teachers: Mapping[str, Teacher] = dataclasses.field(default_factory=dict)
+    """The models that the objective looks at, by name: `jaxpt.train.teachers` puts them here."""
 
-    def frozen_params(self) -> tuple[Any, ...]:
+    def teacher_params(self) -> tuple[Any, ...]:
         """Their parameters: the steps' last argument where there are any."""
-        return ({name: frozen.params for name, frozen in self.frozen.items()},) if self.frozen else ()
+        return ({name: teacher.params for name, teacher in self.teachers.items()},) if self.teachers else ()
 
-    def frozen_shardings(self) -> tuple[Any, ...]:
-        """The placement of `frozen_params`."""
-        return ({name: frozen.shardings for name, frozen in self.frozen.items()},) if self.frozen else ()
+    def teacher_shardings(self) -> tuple[Any, ...]:
+        """The placement of `teacher_params`."""
+        return ({name: teacher.shardings for name, teacher in self.teachers.items()},) if self.teachers else ()
 
     def loss_options(self, params: tuple[Any, ...] | None = None) -> dict[str, Any]:
-        """What `Objective.loss` is given besides, from `frozen_params` or what a program has in their place."""
-        given = self.frozen_params() if params is None else params
-        models = {name: (frozen.model, given[0][name]) for name, frozen in self.frozen.items()}
-        return {"frozen": models} if models else {}
+        """What `Objective.loss` is given besides, from `teacher_params` or what a program has in their place."""
+        given = self.teacher_params() if params is None else params
+        models = {name: (teacher.model, given[0][name]) for name, teacher in self.teachers.items()}
+        return {"teachers": models} if models else {}
 
     def use(self) -> AbstractContextManager[None]:
         """Makes mesh and table current: every program of the run is traced within."""
@@ -105,7 +105,7 @@ class Setup:
         params = base.init(self.model, purpose_key(key, "init"))
         return fresh(self.config, self.optimizer, params).replace(carry=self._zeros())
 
-    def at(self, config: Config) -> Setup:
+    def for_phase(self, config: Config) -> Setup:
         """The setup in one phase of the run, whose batches may have another size.
 
         Args:
@@ -187,7 +187,7 @@ def setup(config: Config, devices: list[jax.Device] | None = None) -> Setup:
     ema_axes = None if shapes.ema is None else axes
     placed = State((), axes, opt_axes, ema_axes, skipped=(), skipped_total=())
     shardings = rules.shardings(placed, shapes, mesh, table)
-    return Setup(config, model, optimizer, schedule, mesh, table, axes, shapes, shardings).at(config)
+    return Setup(config, model, optimizer, schedule, mesh, table, axes, shapes, shardings).for_phase(config)
 
 
 def size(tree: Any) -> int:

@@ -66,9 +66,10 @@ def gradients(
         """All microbatches at the same time: the stages of the model share them out."""
         keys = None if key is None else jax.vmap(lambda index: jax.random.fold_in(key, index))(jnp.arange(accumulation))
         of_micro = jax.vmap(functools.partial(loss_fn, params))
-        losses, (aux, carries) = of_micro(split(batch, accumulation), keys, split(carry, accumulation))
+        rows, carries = to_microbatches((batch, carry), accumulation)
+        losses, (aux, carries) = of_micro(rows, keys, carries)
         loss, aux = jax.tree.map(lambda x: x.sum(0), (losses, aux))
-        return loss, (aux, joined(carries))
+        return loss, (aux, from_microbatches(carries))
 
     value_and_grad = jax.value_and_grad(loss_fn, has_aux=True)
     if accumulation == 1:
@@ -83,17 +84,17 @@ def gradients(
             (loss, (aux, carry)), grads = value_and_grad(params, rows, its_key, carry)
             return jax.tree.map(jnp.add, total, ((loss, aux), grads)), carry
 
-        micro, carries = split(batch, accumulation), split(carry, accumulation)
+        micro, carries = to_microbatches(batch, accumulation), to_microbatches(carry, accumulation)
         first, first_carry = jax.tree.map(lambda x: x[0], (micro, carries))
         loss, (aux, _) = jax.eval_shape(loss_fn, params, first, key, first_carry)
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), ((loss, aux), params))
         ((loss, aux), grads), carries = jax.lax.scan(body, zeros, (jnp.arange(accumulation), micro, carries))
-        carry = joined(carries)
+        carry = from_microbatches(carries)
     means, metrics = aux
     return grads, {"loss": loss, **means, **finish(metrics)}, carry
 
 
-def split(rows: Any, accumulation: int) -> Any:
+def to_microbatches(rows: Any, accumulation: int) -> Any:
     """Arrays [batch, ...] → [accumulation, batch / accumulation, ...], every microbatch spread over all devices.
 
     Row r goes to microbatch r mod accumulation: a device that holds neighbouring rows keeps them, nothing is moved.
@@ -103,8 +104,8 @@ def split(rows: Any, accumulation: int) -> Any:
     )
 
 
-def joined(micro: Any) -> Any:
-    """Arrays of all microbatches as those of the batch: undoes `split`."""
+def from_microbatches(micro: Any) -> Any:
+    """Arrays of all microbatches as those of the batch: undoes `to_microbatches`."""
     return jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[2:]), micro)
 
 
@@ -116,7 +117,7 @@ def finish(metrics: dict[str, tuple[jax.Array, jax.Array]]) -> Metrics:
 def make_train_step(setup: Setup, objective: Objective) -> Callable[[State, Batch], tuple[State, Metrics]]:
     """One update as a jitted function of (state, batch); the state is donated.
 
-    With frozen models `setup.frozen_params()` follows the batch: neither donated nor changed.
+    With teachers `setup.teacher_params()` follows the batch: neither donated nor changed.
 
     A step whose loss or gradient is not finite changes nothing but the counts of steps: the metric "skipped" is 1. What
     the update itself makes is not looked at here, which would cost another pass over the state; `make_finite_check` is
@@ -131,11 +132,11 @@ def make_train_step(setup: Setup, objective: Objective) -> Callable[[State, Batc
     """
     config = setup.config
 
-    def step(state: State, batch: Batch, *frozen: Any) -> tuple[State, Metrics]:
+    def step(state: State, batch: Batch, *teachers: Any) -> tuple[State, Metrics]:
         key = purpose_key(jax.random.key(config.seed), "dropout", state.step)
-        options = setup.loss_options(frozen)
+        options = setup.loss_options(teachers)
         grads, metrics, carry = gradients(
-            objective, setup.model, state.params, batch, key, config.train.accumulation, state.carry, **options
+            objective, setup.model, state.params, batch, key, config.train.grad_accum_steps, state.carry, **options
         )
         # Without the barrier XLA may make a gradient anew for each moment: of one that is written in place the old
         # values are then wanted later, and it is copied.
@@ -161,7 +162,7 @@ def make_train_step(setup: Setup, objective: Objective) -> Callable[[State, Batc
 
     return compiler.jit(
         step,
-        in_shardings=(setup.shardings, rules.batch_sharding(setup.mesh), *setup.frozen_shardings()),
+        in_shardings=(setup.shardings, rules.batch_sharding(setup.mesh), *setup.teacher_shardings()),
         out_shardings=(setup.shardings, rules.replicated(setup.mesh)),
         donate_argnums=0,
     )
@@ -205,29 +206,30 @@ def traced(setup: Setup, objective: Objective) -> jax.stages.Traced:
     Nothing is computed, and the mesh's devices need not be here.
     """
     with setup.use():
-        arguments = setup.placed_shapes(), batch_shapes(setup, objective), *setup.frozen_params()
+        arguments = setup.placed_shapes(), batch_shapes(setup, objective), *setup.teacher_params()
         return make_train_step(setup, objective).trace(*arguments)
 
 
 def make_eval_step(setup: Setup, objective: Objective) -> Callable[[Any, Batch, Any], tuple[Metrics, Any]]:
     """Σ of every loss part and metric of a batch, without dropout, as a jitted function of (params, batch, carry).
 
-    With frozen models `setup.frozen_params()` follows the batch.
+    With teachers `setup.teacher_params()` follows the batch.
 
     Returns:
       A function whose result is ({name: (Σ value, Σ weight)}, next carry): sums of batches may be added up.
     """
 
-    def step(params: Any, batch: Batch, carry: Any, *frozen: Any) -> tuple[Metrics, Any]:
-        options = setup.loss_options(frozen)
+    def step(params: Any, batch: Batch, carry: Any, *teachers: Any) -> tuple[Metrics, Any]:
+        options = setup.loss_options(teachers)
 
         def loss(rows: Batch, carry: Any) -> Any:
             return carried_loss(objective, base.bind(setup.model, params), rows, carry, **options)
 
         if pipeline.stages() > 1:
-            sums, metrics, carries = jax.vmap(loss)(*split((batch, carry), setup.config.train.accumulation))
+            rows = to_microbatches((batch, carry), setup.config.train.grad_accum_steps)
+            sums, metrics, carries = jax.vmap(loss)(*rows)
             sums, metrics = jax.tree.map(lambda x: x.sum(0), (sums, metrics))
-            carry = joined(carries)
+            carry = from_microbatches(carries)
         else:
             sums, metrics, carry = loss(batch, carry)
         weights, own = objective.weights(batch), tokens(batch)
@@ -239,7 +241,7 @@ def make_eval_step(setup: Setup, objective: Objective) -> Callable[[Any, Batch, 
             setup.shardings.params,
             rules.batch_sharding(setup.mesh),
             setup.shardings.carry,
-            *setup.frozen_shardings(),
+            *setup.teacher_shardings(),
         ),
         out_shardings=(rules.replicated(setup.mesh), setup.shardings.carry),
     )
@@ -285,23 +287,25 @@ def check(config: Config, setup: Setup) -> None:
         )
     _check_stages(config, setup)
     rows = setup.mesh.shape["data"] * setup.mesh.shape["fsdp"]
-    if config.data.batch_size % (rows * config.train.accumulation):
+    if config.data.batch_size % (rows * config.train.grad_accum_steps):
         raise UserError(
-            f"data.batch_size: {config.data.batch_size} must divide by mesh.data × mesh.fsdp × train.accumulation = "
-            f"{setup.mesh.shape['data']} × {setup.mesh.shape['fsdp']} × {config.train.accumulation}"
+            f"data.batch_size: {config.data.batch_size} must divide by mesh.data × mesh.fsdp × "
+            f"train.grad_accum_steps = {setup.mesh.shape['data']} × {setup.mesh.shape['fsdp']} × "
+            f"{config.train.grad_accum_steps}"
         )
 
 
 def _check_stages(config: Config, setup: Setup) -> None:
-    stages, accumulation = setup.mesh.shape["stage"], config.train.accumulation
+    stages, accumulation = setup.mesh.shape["pipeline"], config.train.grad_accum_steps
     if stages == 1:
         return
     if not any("layers" in axes for axes in jax.tree.leaves(setup.axes, is_leaf=lambda x: isinstance(x, tuple))):
-        raise UserError(f"mesh.stage: {stages}: the layers of model.kind: {config.model.kind} share their parameters")
+        kind = config.model.kind
+        raise UserError(f"mesh.pipeline: {stages}: the layers of model.kind: {kind} share their parameters")
     if accumulation < stages:
         raise UserError(
-            f"train.accumulation: {accumulation} is below mesh.stage: {stages}: each stage works on a microbatch of "
-            f"its own; 4 × mesh.stage or more leave little idle"
+            f"train.grad_accum_steps: {accumulation} is below mesh.pipeline: {stages}: each stage works on its own "
+            f"microbatch; 4 × mesh.pipeline or more leave little idle"
         )
 
 

@@ -38,7 +38,7 @@ def test_no_phases_is_one_phase(recipe):
         ("objective.mask_rate=0.3", "identity"), ("optimizer.learning_rate=1.0", "identity"),
         ("model.dtype=float32", "execution"), ("objective.loss_chunk=8", "execution"), ("mesh.fsdp=2", "execution"),
         ("plan.topology=v5e:4x4", "execution"),
-        ("train.accumulation=2", "execution"), ("run_dir=x", "execution"), ("data.readers=2", "execution"),
+        ("train.grad_accum_steps=2", "execution"), ("run_dir=x", "execution"), ("data.readers=2", "execution"),
         ("train.steps=2000", "extensible"),
     ],
 )  # fmt: skip
@@ -91,7 +91,7 @@ def test_prepared_records_depend_on_every_field_of_the_data_that_says_nothing(re
     [
         ("data.field=body", True, False), ("data.passes=2", True, False), ("data.readers=3", False, False),
         ("data.path=elsewhere.txt", False, False), ("data.batch_size=8", False, False),
-        ("model.remat=full", False, True), ("train.accumulation=2", False, True), ("seed=3", False, True),
+        ("model.remat=full", False, True), ("train.grad_accum_steps=2", False, True), ("seed=3", False, True),
         ("train.log_every=3", False, False), ("run_dir=x", False, False), ("checkpoint.every=3", False, False),
     ],
 )  # fmt: skip

@@ -88,7 +88,7 @@ def test_chunks_never_hold_all_scores():
 def test_each_device_does_its_part_of_the_queries(mask):
     """Values, gradients and dropped weights are those of one device, whose chunks are others."""
     qkv, bias = inputs("chunked", mask)
-    mesh = jax.make_mesh((2, 2, 2), ("data", "sequence", "tensor"), axis_types=(AxisType.Auto,) * 3)
+    mesh = jax.make_mesh((2, 2, 2), ("data", "context", "tensor"), axis_types=(AxisType.Auto,) * 3)
 
     def loss(qkv, chunk):
         y = kernels.chunked(*qkv, MASKS[mask], bias, 0.3, 0.25, jax.random.key(1), chunk)
@@ -96,7 +96,7 @@ def test_each_device_does_its_part_of_the_queries(mask):
 
     run = functools.partial(jax.value_and_grad(loss, has_aux=True), qkv)
     (_, want), grad_want = jax.jit(lambda: run(chunk=50))()
-    with jax.set_mesh(mesh), nn.logical_axis_rules((("length", "sequence"),)):
+    with jax.set_mesh(mesh), nn.logical_axis_rules((("length", "context"),)):
         (_, got), grad_got = jax.jit(lambda: run(chunk=17))()
     np.testing.assert_allclose(got, want, atol=1e-6)
     for a, b in zip(grad_want, grad_got):

@@ -66,7 +66,7 @@ def total(*arguments):
 def on(stages, function, **axes):
     """A function's program for a mesh with stages, and the parameters in their place."""
     mesh = meshes.make(
-        MeshConfig(data=1, stage=stages, **axes), jax.devices()[: stages * int(np.prod([*axes.values()]))]
+        MeshConfig(data=1, pipeline=stages, **axes), jax.devices()[: stages * int(np.prod([*axes.values()]))]
     )
     place = rules.shardings({"kernel": ("layers", "embed", "norm")}, given()[0]["segment_0"]["block_0"], mesh)
     params = {"segment_0": {"block_0": jax.device_put(given()[0]["segment_0"]["block_0"], place)}}
@@ -110,7 +110,7 @@ def test_each_stage_has_its_layers_and_hands_on_activations_alone():
 def test_several_models_are_refused():
     params, *rest = given()
     twice = jax.tree.map(lambda x: np.stack([x] * MICROBATCHES), params)
-    mesh = meshes.make(MeshConfig(data=1, stage=2), jax.devices()[:2])
+    mesh = meshes.make(MeshConfig(data=1, pipeline=2), jax.devices()[:2])
     with meshes.use(mesh), pytest.raises(NotImplementedError, match="microbatches of one model"):
         shared, past = Shared(Mask(), rest[2], rest[1][0]), Past(memory=((rest[3][0],),))
         jax.vmap(lambda p, x: STACK.apply({"params": p}, x, shared, past))(twice, rest[0])

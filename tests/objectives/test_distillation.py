@@ -42,7 +42,8 @@ def measured(family, **objective):
     @jax.jit
     def run(params, taught):
         def total(params, taught):
-            sums, metrics = settings.objective.loss(bind(student, params), batch, frozen={"teacher": (teacher, taught)})
+            teachers = {"teacher": (teacher, taught)}
+            sums, metrics = settings.objective.loss(bind(student, params), batch, teachers=teachers)
             return sum(sums.values()), (sums, metrics)
 
         grads, (sums, metrics) = jax.grad(total, argnums=(0, 1), has_aux=True)(params, taught)
@@ -87,7 +88,7 @@ def test_the_loss_by_hand(family, options):
         np.testing.assert_allclose(sums["cosine"], ((1 - cos) * real).sum(), rtol=1e-5)
         assert weights["cosine"] == real.sum()
         student = settings.model.build()
-        task, _ = settings.objective.of.sums(bind(student, drawn(student)), mine, batch)
+        task, _ = settings.objective.of.loss_from_hidden(bind(student, drawn(student)), mine, batch)
         np.testing.assert_allclose(sums[TASKS[family]["kind"]], task[TASKS[family]["kind"]], rtol=1e-5)
 
 
@@ -110,7 +111,7 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn():
     @jax.jit
     def run(params):
         def apart(p):
-            sums, metrics = settings.objective.loss(bind(model, p), batch, frozen={"teacher": (model, params)})
+            sums, metrics = settings.objective.loss(bind(model, p), batch, teachers={"teacher": (model, params)})
             return sums["kl"] + sums["cosine"], (sums, metrics)
 
         return jax.grad(apart, has_aux=True)(params)
@@ -132,7 +133,7 @@ def test_what_does_not_go_with_a_teacher_is_refused():
             if teacher is None:
                 checked.check(settings.model, 32, vocabulary)
             else:
-                checked.check_frozen(settings.model, 32, {"teacher": teacher})
+                checked.check_teachers(settings.model, 32, {"teacher": teacher})
 
     def bert(**sizes):
         return families.config("bert", model=sizes).model
@@ -142,7 +143,7 @@ def test_what_does_not_go_with_a_teacher_is_refused():
     refused("has 16 positions, data.length is 32", bert(max_positions=16))
     refused("48 wide, model.embed_dim is 32: .* objective.cosine_weight=0", bert(embed_dim=48))
     refused("a discriminator has no scores", bert(kind="electra"))
-    config("bert", cosine_weight=0).objective.check_frozen(settings.model, 32, {"teacher": bert(embed_dim=48)})
+    config("bert", cosine_weight=0).objective.check_teachers(settings.model, 32, {"teacher": bert(embed_dim=48)})
     refused("replaced_token cannot be distilled", objective=config("bert", of={"kind": "replaced_token"}).objective)
     refused("objective.of.z_loss", objective=config("bert", z_loss=1e-4).objective)
     settings.objective.check(settings.model, 32, vocabulary)

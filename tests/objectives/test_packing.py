@@ -133,7 +133,7 @@ def presented(family, objective):
         for name, x in batch.items()
     }
     room = {name: shape[0] for name, (shape, _) in objective.features(LENGTH).items() if shape}
-    sizes, packs, used = objective.footprint(lengths), [0], {}
+    sizes, packs, used = objective.max_packed_lengths(lengths), [0], {}
     for record in range(RECORDS):
         used = {name: used.get(name, 0) + size[record] for name, size in sizes.items()}
         if any(used[name] > room[name] for name in used):
@@ -199,7 +199,7 @@ def test_nothing_is_lost_in_planned_rows(tmp_path):
     )
     features = objective.features(LENGTH)
     calls = objective.pipeline(LENGTH, VOCABULARY, 0).present
-    sizes = objective.footprint({name: store.lengths(name) for name in spec if name != "origin"})
+    sizes = objective.max_packed_lengths({name: store.lengths(name) for name in spec if name != "origin"})
     packs = plan(sizes, {name: features[name][0][0] for name in sizes})
     separate, packed = (
         Stream([Task("t", store, compiled(calls, None, spec, features, p is not None), 7, p)], features, 8)

@@ -201,10 +201,10 @@ def test_sizes_of_the_generator():
 
 def test_the_discriminator_beside_a_constant():
     means = {"replaced_share": 0.1, "replaced_token": 0.2, "discriminator_accuracy": 0.95}
-    (line,) = ReplacedToken().remarks(means)
+    (line,) = ReplacedToken().report_lines(means)
     assert "discriminator 0.200 nats, one probability for all 0.325: 0.125 nats below it" in line
     assert "right in 95.0%, 90.0% without looking" in line
-    assert "ABOVE" in ReplacedToken().remarks(means | {"replaced_token": 0.33})[0]
+    assert "ABOVE" in ReplacedToken().report_lines(means | {"replaced_token": 0.33})[0]
 
 
 def test_check():

@@ -102,7 +102,7 @@ def test_features_are_as_declared_and_packing_plans_for_enough(name):
     lengths, batch = made(name)
     features = OBJECTIVES[name].features(LENGTH)
     assert {n: (x.shape[1:], x.dtype.name) for n, x in batch.items()} == features
-    for feature, places in OBJECTIVES[name].footprint(lengths).items():
+    for feature, places in OBJECTIVES[name].max_packed_lengths(lengths).items():
         real = (batch[f"{feature.partition('_')[0]}_segment_ids"] > 0).sum(1)
         assert (real <= places).all() and (places <= features[feature][0][0]).all()
 

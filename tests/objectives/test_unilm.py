@@ -105,7 +105,7 @@ def test_the_pipeline_gives_the_declared_features_and_packs():
     with pytest.raises(UserError, match="one next-sentence label"):
         UniLM().check_packing()
     tokens = np.arange(5, 33)
-    places = objective.footprint({"tokens": tokens})["masked_positions"]
+    places = objective.max_packed_lengths({"tokens": tokens})["masked_positions"]
     assert (places == np.minimum(np.maximum(np.round(0.15 * tokens), 1), tokens - 2)).all()
 
 

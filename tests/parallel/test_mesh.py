@@ -15,8 +15,8 @@ from jaxpt.parallel import mesh as meshes
         ({}, (8, 1, 1, 1, 1)),
         ({"tensor": 2}, (4, 1, 1, 1, 2)),
         ({"data": 2, "fsdp": -1}, (2, 1, 4, 1, 1)),
-        ({"data": 2, "fsdp": 2, "sequence": 2}, (2, 1, 2, 2, 1)),
-        ({"stage": 4}, (2, 4, 1, 1, 1)),
+        ({"data": 2, "fsdp": 2, "context": 2}, (2, 1, 2, 2, 1)),
+        ({"pipeline": 4}, (2, 4, 1, 1, 1)),
     ],
 )
 def test_sizes(sizes, shape):
@@ -43,21 +43,21 @@ class Chip:
 def test_data_goes_from_slice_to_slice():
     chips = [Chip(n, n // 8) for n in range(16)]
     mesh = meshes.make(MeshConfig(data=-1, fsdp=2, tensor=2), chips)
-    assert dict(mesh.shape) == {"data": 4, "stage": 1, "fsdp": 2, "sequence": 1, "tensor": 2}
+    assert dict(mesh.shape) == {"data": 4, "pipeline": 1, "fsdp": 2, "context": 1, "tensor": 2}
     for half in (0, 1):
         assert {chip.slice_index for chip in mesh.devices[2 * half : 2 * half + 2].ravel()} == {half}
-    with pytest.raises(UserError, match=r"mesh\.data=1, mesh\.stage=1: .* multiple of the 2 slices"):
+    with pytest.raises(UserError, match=r"mesh\.data=1, mesh\.pipeline=1: .* multiple of the 2 slices"):
         meshes.make(MeshConfig(data=1, fsdp=16), chips)
 
 
-@pytest.mark.parametrize(("data", "stage"), [(1, 4), (2, 2), (2, 4)])
-def test_stages_go_from_slice_to_slice_where_data_leaves_slices_over(data, stage):
+@pytest.mark.parametrize(("data", "stages"), [(1, 4), (2, 2), (2, 4)])
+def test_stages_go_from_slice_to_slice_where_data_leaves_slices_over(data, stages):
     chips = [Chip(n, n // 8) for n in range(32)]
-    mesh = meshes.make(MeshConfig(data=data, stage=stage, fsdp=-1), chips)
-    slices = {(d, s): {c.slice_index for c in mesh.devices[d, s].ravel()} for d in range(data) for s in range(stage)}
+    mesh = meshes.make(MeshConfig(data=data, pipeline=stages, fsdp=-1), chips)
+    slices = {(d, s): {c.slice_index for c in mesh.devices[d, s].ravel()} for d in range(data) for s in range(stages)}
     assert all(len(found) == 1 for found in slices.values()) and set().union(*slices.values()) == {0, 1, 2, 3}
     for d in range(data):  # stages of one copy that lie in one slice are neighbours
-        order = [min(slices[d, s]) for s in range(stage)]
+        order = [min(slices[d, s]) for s in range(stages)]
         assert sum(a != b for a, b in itertools.pairwise(order)) == max(4 // data, 1) - 1
 
 

@@ -142,15 +142,15 @@ def test_sums_over_slices_go_over_the_data_centres_network():
     ("target", "kind", "axes", "share"),
     [
         ("{{100000,300000},{100001,300001},{200000,400000},{200001,400001}}", "ALL_REDUCE", ("data",), 1),
-        ("{{100000,200000},{300000,400000}}", "ALL_REDUCE", ("stage",), 1),
-        ("{{100000->200000},{300000->400000}}", "ONE_TO_ONE", ("stage",), 1),
-        ("{{100000,200000,300000,400000}}", "ALL_REDUCE", ("data", "stage"), 2 * 3 / 4),
+        ("{{100000,200000},{300000,400000}}", "ALL_REDUCE", ("pipeline",), 1),
+        ("{{100000->200000},{300000->400000}}", "ONE_TO_ONE", ("pipeline",), 1),
+        ("{{100000,200000,300000,400000}}", "ALL_REDUCE", ("data", "pipeline"), 2 * 3 / 4),
     ],
 )
 def test_what_some_slices_exchange_is_told_by_their_devices(target, kind, axes, share):
     """4 slices, of which every two hold the two stages of a copy."""
     text = SLICES.replace('"{1:4}x{0:3}"', target).replace("ALL_REDUCE", kind)
-    mesh, between = {"data": 2, "stage": 2, "fsdp": 2}, {"data": 2, "stage": 2, "fsdp": 1}
+    mesh, between = {"data": 2, "pipeline": 2, "fsdp": 2}, {"data": 2, "pipeline": 2, "fsdp": 1}
     (one,) = collectives.find(hlo.Program(text), mesh, between)
     kind = "collective-permute" if kind == "ONE_TO_ONE" else "all-reduce"
     assert (one.kind, one.axes, one.network) == (kind, axes, "DCN")

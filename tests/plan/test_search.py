@@ -31,8 +31,8 @@ def compiler(monkeypatch):
             mesh["data"] = devices // known if mesh["data"] == -1 else mesh["data"]
             if known * mesh["data"] != devices:
                 raise UserError("mesh.data: must multiply")
-            seen.append((mesh["data"], mesh["fsdp"], mesh["tensor"], config.model.remat, config.train.accumulation))
-            rows = mesh["data"] * mesh["fsdp"] * config.train.accumulation
+            seen.append((mesh["data"], mesh["fsdp"], mesh["tensor"], config.model.remat, config.train.grad_accum_steps))
+            rows = mesh["data"] * mesh["fsdp"] * config.train.grad_accum_steps
             parts = {"parameters": int(state * GIB / known), "optimizer": 0, "average": 0, "batch": 0}
             parts["temporaries"] = int(temporaries * GIB / rows / mesh["tensor"] * KEPT[config.model.remat])
             flops = int(1e15 * (1 + (1 - KEPT[config.model.remat]) / 3))
@@ -57,7 +57,7 @@ def test_fewer_rows_at_a_time_are_the_first_advice(compiler):
     with pytest.raises(UserError) as error:
         command.plan(config(), "v5e:4x4")
     assert "42.00 GiB a device, 15.75 GiB there are, 26.25 GiB too much" in str(error.value)
-    assert "forward: scores f32[64,64] of 3.00 GiB; train.accumulation=4 fits, with 3.75 GiB to spare" in str(
+    assert "forward: scores f32[64,64] of 3.00 GiB; train.grad_accum_steps=4 fits, with 3.75 GiB to spare" in str(
         error.value
     )
     assert len(seen) == 2  # the estimate was right at once
@@ -101,7 +101,7 @@ def test_a_large_parameter_left_whole_is_a_warning_that_says_what_to_change(caps
         "placement": [None, None],
         "bytes": 9,
     }
-    report = {"model": "bert", "objective": "masked_lm", "where": "v5e:4x4", "remat": "none", "accumulation": 1}
+    report = {"model": "bert", "objective": "masked_lm", "where": "v5e:4x4", "remat": "none", "grad_accum_steps": 1}
     changed = dataclasses.replace(MEASURED, placements=[placed], large_replicated_params=["embed/table"])
     phase = dataclasses.asdict(changed)
     show.plan({**report, "phases": [phase]}, Console(width=300), shardings=True)

@@ -46,7 +46,7 @@ def plan(tmp_path):
     tree["rows"][1]["set"] = {"model.mlp_dim": 128}
     (tmp_path / "which.yaml").write_text(yaml.safe_dump(tree))
     plan = load_study(tmp_path / "which.yaml")
-    means = {"loss": 3.5, "masked_lm": 3.0, "next_sentence": 0.5, "probe_loss": 2.9}
+    means = {"loss": 3.5, "masked_lm": 3.0, "next_sentence": 0.5, "target_loss": 2.9}
     curve = [
         record(0, phase__text_tokens_per_step=100.0, phase__flops_per_step=1e6),
         record(10, validation__loss=5.0, validation__probe_loss=4.0),
@@ -54,7 +54,7 @@ def plan(tmp_path):
         record(20, validation__loss=4.0, validation__probe_loss=2.9),
     ]
     for name in ("bert", "bert_wide", "gpt2"):
-        own = means if name != "gpt2" else {"loss": 3.0, "causal_lm": 3.0, "probe_loss": 3.0}
+        own = means if name != "gpt2" else {"loss": 3.0, "causal_lm": 3.0, "target_loss": 3.0}
         canned(plan, name, {"validation": own, "baseline": 4.4, "step": 20}, curve)
     for name, step in (("bert", 20), ("gpt2", 10)):  # the second one is of an earlier checkpoint
         (path := Path(plan.run_dir) / name / "evaluations" / "probe.json").parent.mkdir()

@@ -33,7 +33,7 @@ def test_a_recipe_names_a_slice_that_its_batch_and_width_divide_over(path):
     mesh = {axis: rest if size == -1 else size for axis, size in mesh.items()}
     for phase in range(len(phase_starts(config))):
         rows = at_phase(config, phase).data.batch_size
-        assert rows % (mesh["data"] * mesh["fsdp"] * config.train.accumulation) == 0
+        assert rows % (mesh["data"] * mesh["fsdp"] * config.train.grad_accum_steps) == 0
     assert config.model.embed_dim % mesh["fsdp"] == 0
 
 

@@ -90,9 +90,9 @@ def test_stages_carry_what_accumulation_carries(folder):
     def two_steps(mesh):
         tree = yaml.safe_load((folder / "recipe.yaml").read_text())
         tree["model"]["layers"], tree["mesh"] = 2, mesh
-        tree["data"]["batch_size"], tree["train"] = 4, {"steps": 2, "accumulation": 2}
+        tree["data"]["batch_size"], tree["train"] = 4, {"steps": 2, "grad_accum_steps": 2}
         config = configs.build(tree)
-        setup = state.setup(config, jax.devices()[: mesh.get("stage", 1)])
+        setup = state.setup(config, jax.devices()[: mesh.get("pipeline", 1)])
         step.check(config, setup)
         batches = [families.batch(config, seed) for seed in range(2)]
         for batch in batches:
@@ -104,6 +104,6 @@ def test_stages_carry_what_accumulation_carries(folder):
             evaluate = step.make_eval_step(setup, config.objective)
             return metrics["loss"], after.carry, evaluate(after.params, step.put(batch, setup), after.carry)
 
-    one, two = two_steps({"data": 1}), two_steps({"data": 1, "stage": 2})
+    one, two = two_steps({"data": 1}), two_steps({"data": 1, "pipeline": 2})
     assert jax.tree.leaves(one[1])[0].any()
     jax.tree.map(lambda a, b: np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-5), *jax.device_get((one, two)))

@@ -56,7 +56,7 @@ def process(number, arguments, folder, stop_at):
     put, digest, seen, hashed = distributed.put, checksums.digest, [], []
 
     def recorded(batch, mesh, size):
-        if "probe_weights" not in batch:  # validation has it
+        if "eval_mask" not in batch:  # validation has it
             rows = distributed.rows(mesh, size)
             sums = [zlib.crc32(b"".join(batch[k][i].tobytes() for k in sorted(batch))) for i in range(len(rows))]
             seen.append(dict(zip(rows.tolist(), sums)))

@@ -38,7 +38,7 @@ def recipe(tmp_path, family):
         },
         "optimizer": {"ema_decay": 0.9, "clip_norm": 1.0},
         "train": {
-            "steps": STEPS, "log_every": 1, "eval_every": 10, "accumulation": 2,
+            "steps": STEPS, "log_every": 1, "eval_every": 10, "grad_accum_steps": 2,
             "phases": [{"steps": 11, "set": {"data.length": 16}}, {"set": {"data.length": 32}}],
         },
         "log": {"tensorboard": False},

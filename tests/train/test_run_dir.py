@@ -73,7 +73,7 @@ def test_another_text_is_refused(config, saved, tmp_path):
 @pytest.mark.parametrize(
     "changed",
     [
-        {"train": {"accumulation": 4}},
+        {"train": {"grad_accum_steps": 4}},
         {"mesh": {"data": 2, "fsdp": 2, "tensor": 2}},
         {"data": {"readers": 3}},
         {"model": {"remat": "full", "dtype": "bfloat16"}},

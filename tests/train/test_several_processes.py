@@ -14,7 +14,11 @@ from tests.train.test_step import assert_equal_steps
 
 # Devices are numbered process by process: the axis that goes over processes is the outermost that is cut.
 WORLDS = {
-    "2 processes": (2, 2, {"t5": {"tensor": 4}, "bert": {"fsdp": 2, "tensor": 2}, "llama": {"stage": 2, "tensor": 2}}),
+    "2 processes": (
+        2,
+        2,
+        {"t5": {"tensor": 4}, "bert": {"fsdp": 2, "tensor": 2}, "llama": {"pipeline": 2, "tensor": 2}},
+    ),
     "4 processes": (
         4,
         2,
@@ -27,7 +31,7 @@ def one_step(family, mesh, devices=None):
     """Loss figures, gradients and parameters after a step with dropout, as NumPy, and the share each device holds."""
     config = families.config(
         family, model={"dropout": 0.1} if family != "llama" else {}, mesh={"data": 1, **mesh},
-        train={"accumulation": mesh.get("stage", 1)},
+        train={"grad_accum_steps": mesh.get("pipeline", 1)},
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(optimizers, "make", lambda *_: optax.sgd(0.1, momentum=0.0))

@@ -38,8 +38,8 @@ ZERO_GRADIENTS = ("key/bias",)
 
 def setup_for(family, mesh=(1, 1, 1), accumulation=1, dropout=0.0):
     """A setup with plain SGD, whose momentum (decay 0) is the gradient itself."""
-    sizes = dict(zip(("data", "fsdp", "tensor", "sequence", "stage"), mesh))
-    config = families.config(family, mesh=sizes, train={"accumulation": accumulation}, model={"dropout": dropout})
+    sizes = dict(zip(("data", "fsdp", "tensor", "context", "pipeline"), mesh))
+    config = families.config(family, mesh=sizes, train={"grad_accum_steps": accumulation}, model={"dropout": dropout})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(optimizers, "make", lambda *_: optax.sgd(0.1, momentum=0.0))
         return state.setup(config, jax.devices()[: int(np.prod(mesh))])
@@ -88,7 +88,7 @@ def assert_equal_steps(got, wanted):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", families.FAMILIES)
-@pytest.mark.parametrize("accumulation", [2, 4])
+@pytest.mark.parametrize("grad_accum_steps", [2, 4])
 def test_accumulation_changes_nothing(family, accumulation):
     assert_equal_steps(one_step(family, accumulation=accumulation), one_step(family))
 
@@ -157,7 +157,7 @@ def _params_part(setup):
 
 
 def test_split_keeps_neighbouring_rows_apart_and_loses_none():
-    rows = step.split({"x": jnp.arange(8)}, 2)["x"]
+    rows = step.to_microbatches({"x": jnp.arange(8)}, 2)["x"]
     assert rows.tolist() == [[0, 2, 4, 6], [1, 3, 5, 7]]
 
 
@@ -200,27 +200,28 @@ def test_parts_are_divided_by_their_own_weights(family):
 
 
 def test_batch_that_does_not_divide_is_refused():
-    config = families.config("gpt2", mesh={"data": 8}, train={"accumulation": 2})
+    config = families.config("gpt2", mesh={"data": 8}, train={"grad_accum_steps": 2})
     with pytest.raises(UserError, match=r"data\.batch_size: 8 must divide by"):
         step.check(config, state.setup(config, jax.devices()[:8]))
 
 
 def test_stages_without_a_microbatch_each_are_refused():
-    config = families.config("gpt2", mesh={"data": 4, "stage": 2})
-    with pytest.raises(UserError, match=r"train\.accumulation: 1 is below mesh\.stage: 2"):
+    config = families.config("gpt2", mesh={"data": 4, "pipeline": 2})
+    with pytest.raises(UserError, match=r"train\.grad_accum_steps: 1 is below mesh\.pipeline: 2"):
         step.check(config, state.setup(config, jax.devices()[:8]))
 
 
 def test_stages_of_layers_that_share_their_parameters_are_refused():
     albert = {**families.MODELS["bert"], "kind": "albert", "next_sentence": False}
-    config = families.config("bert", model=albert, mesh={"data": 4, "stage": 2}, train={"accumulation": 2})
-    with pytest.raises(UserError, match=r"mesh\.stage: 2: the layers of model\.kind: albert share"):
+    config = families.config("bert", model=albert, mesh={"data": 4, "pipeline": 2}, train={"grad_accum_steps": 2})
+    with pytest.raises(UserError, match=r"mesh\.pipeline: 2: the layers of model\.kind: albert share"):
         step.check(config, state.setup(config, jax.devices()[:8]))
 
 
 def test_layers_that_stages_do_not_divide_are_refused():
-    config = families.config("gpt2", model={"layers": 3}, mesh={"data": 4, "stage": 2}, train={"accumulation": 2})
-    with pytest.raises(UserError, match=r"mesh\.stage=2 does not divide its axis 'layers' of size 3"):
+    mesh, train = {"data": 4, "pipeline": 2}, {"grad_accum_steps": 2}
+    config = families.config("gpt2", model={"layers": 3}, mesh=mesh, train=train)
+    with pytest.raises(UserError, match=r"mesh\.pipeline=2 does not divide its axis 'layers' of size 3"):
         state.setup(config, jax.devices()[:8])
 
 

@@ -8,7 +8,7 @@ from jaxpt import config as configs
 from jaxpt import convert
 from jaxpt.config import CheckpointConfig
 from jaxpt.errors import UserError
-from jaxpt.train import frozen, initial, run_dir, state, weights
+from jaxpt.train import initial, run_dir, state, teachers, weights
 from tests import families
 from tests.hf.test_directory import fresh
 from tests.train.test_checkpoint import flip, largest
@@ -46,7 +46,7 @@ def teach(source):
     task = {"kind": "masked_lm", "next_sentence": False}
     tree = families.tree("bert", model={"next_sentence": False})
     tree["objective"] = {"kind": "distillation", "teacher": str(source), "of": task}
-    frozen.attach(state.setup(configs.build(tree)), lambda line: None)
+    teachers.attach(state.setup(configs.build(tree)), lambda line: None)
 
 
 READERS = pytest.mark.parametrize("read", [export, start, teach])

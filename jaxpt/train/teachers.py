@@ -22,7 +22,7 @@ from jaxpt.errors import UserError
 from jaxpt.models import base
 from jaxpt.parallel import rules
 from jaxpt.train import checkpoint, checksums, initial
-from jaxpt.train.state import FrozenModel, Setup, size
+from jaxpt.train.state import Setup, Teacher, size
 
 if TYPE_CHECKING:
     from jaxpt.data.tokenizer import Tokenizer
@@ -31,7 +31,7 @@ Say = Callable[[str], None]
 
 
 def find_all(config: Config) -> dict[str, dict[str, Any]]:
-    """Finds the frozen models of a run; nothing is read yet.
+    """Finds the teachers of a run; nothing is read yet.
 
     Args:
       config: the run's configuration.
@@ -42,15 +42,15 @@ def find_all(config: Config) -> dict[str, dict[str, Any]]:
     Raises:
       UserError: one is not there (the command that makes it is named where its recipe is known), or phases differ.
     """
-    wanted = config.objective.frozen_models()
+    wanted = config.objective.teachers()
     for index in range(len(configs.phase_starts(config))):
-        if configs.at_phase(config, index).objective.frozen_models() != wanted:
+        if configs.at_phase(config, index).objective.teachers() != wanted:
             raise UserError(f"train.phases.{index}.set: objective.{next(iter(wanted))} is the same in all phases")
     return {name: _find(name, path) for name, path in wanted.items()}
 
 
 def attach(setup: Setup, say: Say, shapes_alone: bool = False) -> Setup:
-    """Loads the frozen models of a run's objective.
+    """Loads the teachers of a run's objective.
 
     Args:
       setup: of the run.
@@ -73,12 +73,12 @@ def attach(setup: Setup, say: Say, shapes_alone: bool = False) -> Setup:
     for index in range(len(configs.phase_starts(setup.config))):
         phase = configs.at_phase(setup.config, index)
         models = {name: model for name, (_, model, _) in opened.items()}
-        phase.objective.check_frozen(phase.model, phase.data.length, models)
+        phase.objective.check_teachers(phase.model, phase.data.length, models)
     loaded = {}
     for name, (parts, config, title) in opened.items():
         loaded[name] = _load(f"objective.{name}", None if shapes_alone else parts, config, found[name], setup)
         say(f"{name}: {title}, {config.kind}, {size(loaded[name].params) / 1e6:.1f} MB in all")
-    return dataclasses.replace(setup, frozen=loaded)
+    return dataclasses.replace(setup, teachers=loaded)
 
 
 def attach_same(setup: Setup, meta: Mapping[str, Any], say: Say) -> Setup:
@@ -91,32 +91,32 @@ def attach_same(setup: Setup, meta: Mapping[str, Any], say: Say) -> Setup:
       say: is given lines.
 
     Returns:
-      The setup, with the frozen models or without.
+      The setup, with the teachers or without.
     """
     try:
         attached = attach(setup, say)
         check_same(attached, meta, "the checkpoint")
         return attached
     except UserError as error:
-        say(f"{error}; evaluating what needs no {' and no '.join(setup.config.objective.frozen_models())}")
+        say(f"{error}; evaluating what needs no {' and no '.join(setup.config.objective.teachers())}")
         return setup
 
 
 def identities(setup: Setup) -> dict[str, Any]:
     """What a checkpoint's `meta` and the receipt say of them; nothing where there are none."""
-    return {"frozen": {name: frozen.identity for name, frozen in setup.frozen.items()}} if setup.frozen else {}
+    return {"teachers": {name: teacher.identity for name, teacher in setup.teachers.items()}} if setup.teachers else {}
 
 
 def check_same(setup: Setup, meta: Mapping[str, Any], where: str) -> None:
-    """Raises UserError where the frozen models are not those of a checkpoint.
+    """Raises UserError where the teachers are not those of a checkpoint.
 
     Args:
-      setup: with the frozen models.
+      setup: with the teachers.
       meta: what was saved beside the checkpoint.
       where: the checkpoint, for the message.
     """
-    for name, frozen in setup.frozen.items():
-        was, now = meta.get("frozen", {}).get(name), frozen.identity
+    for name, teacher in setup.teachers.items():
+        was, now = meta.get("teachers", {}).get(name), teacher.identity
         if was and was["digest"] != now["digest"]:
             raise UserError(
                 f"{where}: was trained with another {name}: {_title(was)}, objective.{name} is now {_title(now)}; "
@@ -125,9 +125,9 @@ def check_same(setup: Setup, meta: Mapping[str, Any], where: str) -> None:
 
 
 def check_vocabulary(setup: Setup, tokenizer: Tokenizer) -> None:
-    """Raises UserError where the run's vocabulary is not that of its frozen models."""
+    """Raises UserError where the run's vocabulary is not that of its teachers."""
     path = setup.config.objective.vocabulary_path()
-    if not setup.frozen or path is None:
+    if not setup.teachers or path is None:
         return
     from jaxpt.data import tokenizers
 
@@ -165,20 +165,20 @@ def _find(name: str, path: str) -> dict[str, Any]:
     raise UserError(f"objective.{name}: {path}: there is no run_dir and no Hugging Face directory; {command}")
 
 
-def _load(key: str, parts: Any, config: ModelConfig, where: dict[str, Any], setup: Setup) -> FrozenModel:
+def _load(key: str, parts: Any, config: ModelConfig, where: dict[str, Any], setup: Setup) -> Teacher:
     model = config.build()
     shapes = base.shapes(model)
     shardings = rules.shardings(base.logical_axes(model), shapes, setup.mesh, setup.table)
     if parts is None:
         placed = jax.tree.map(lambda s, p: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=p), shapes, shardings)
-        return FrozenModel(model, placed, shardings, where)
+        return Teacher(model, placed, shardings, where)
     places = traverse_util.flatten_dict(shardings, sep="/")
     flat = {path: initial.placed(array, places[path]) for path, array in parts if path in places}
     for path, shape in traverse_util.flatten_dict(shapes, sep="/").items():
         if path not in flat or flat[path].shape != shape.shape:
             raise UserError(f"{key}: {where['path']}: lacks {path}, or has it in another shape")
     identity = {**where, "digest": _digest(where)}
-    return FrozenModel(model, traverse_util.unflatten_dict(flat, sep="/"), shardings, identity)
+    return Teacher(model, traverse_util.unflatten_dict(flat, sep="/"), shardings, identity)
 
 
 def _digest(where: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from jaxpt import cli, hf
 from jaxpt import config as configs
 from jaxpt.config import InitConfig
 from jaxpt.errors import UserError
-from jaxpt.train import frozen, initial, state, step, weights
+from jaxpt.train import initial, state, step, teachers, weights
 from tests import families
 from tests.models.helpers import drawn
 from tests.runs import assert_bit_equal, final
@@ -44,14 +44,14 @@ def teacher(tmp_path_factory):
 
 def one_step(path, mesh, devices):
     config = configs.build(student(path, mesh))
-    setup = frozen.attach(state.setup(config, jax.devices()[:devices]), lambda line: None)
+    setup = teachers.attach(state.setup(config, jax.devices()[:devices]), lambda line: None)
     with setup.use():
         batch = step.put(families.batch(config), setup)
         params = drawn(setup.model)
         zero = np.int32(0)
         fresh = state.State(zero, params, setup.optimizer.init(params), ema=None, skipped=zero, skipped_total=zero)
         fresh = jax.device_put(fresh, setup.shardings, may_alias=False)
-        _, metrics = step.make_train_step(setup, config.objective)(fresh, batch, *setup.frozen_params())
+        _, metrics = step.make_train_step(setup, config.objective)(fresh, batch, *setup.teacher_params())
     return setup, jax.device_get(metrics)
 
 
@@ -64,7 +64,7 @@ def test_a_teacher_is_sharded_and_stays_as_it_is(teacher):
     for name in alone:
         np.testing.assert_allclose(together[name], alone[name], rtol=1e-4, atol=1e-6, err_msg=name)
     expected = traverse_util.flatten_dict(params, sep="/")
-    rows = traverse_util.flatten_dict(setup.frozen["teacher"].params, sep="/")
+    rows = traverse_util.flatten_dict(setup.teachers["teacher"].params, sep="/")
     assert set(rows) == set(expected)
     for name, leaf in rows.items():
         if leaf.size >= 32 * 64:
@@ -157,8 +157,8 @@ def test_a_resumed_student_equals_one_that_ran_through(workplace, capsys):
     own = {"token_embed", "position_embed", "embed_norm", "encoder", "mlm_head"}
     assert {p.partition("/")[0] for p in saved} == own
     receipt = json.loads((workplace / "short" / "run.json").read_text())
-    assert receipt["frozen"]["teacher"]["path"] == str(moved) and receipt["frozen"]["teacher"]["step"] == 1
-    assert receipt["validation"].keys() >= {"kl", "cosine", "masked_lm", "agreement", "accuracy", "probe_loss"}
+    assert receipt["teachers"]["teacher"]["path"] == str(moved) and receipt["teachers"]["teacher"]["step"] == 1
+    assert receipt["validation"].keys() >= {"kl", "cosine", "masked_lm", "agreement", "accuracy", "target_loss"}
 
 
 @pytest.mark.slow
