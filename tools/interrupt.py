@@ -32,7 +32,7 @@ STAGES = {
     "imports": (None, "^jaxpt train"),
     "vocabulary": ("^training a", "preparing train"),
     "records": ("preparing train", "^data: "),
-    "restore": ("^(going on|resuming)", "parameters;"),
+    "restore": ("^resuming", "parameters;"),
     "compile": ("^data: ", r"^step \d+/"),
     "steps": (r"^step \d+/", f"^step {SWITCH}/"),
     "evaluation": (r"^step \d+0/\d+  loss", "validation:"),

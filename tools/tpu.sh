@@ -8,7 +8,7 @@
 #   run       start what stands after -- on all workers; it outlives the connection; refused while a run goes on
 #   follow    show the first worker's log, until Ctrl-C
 #   status    the state of the TPU, and of the run on each worker: running, lost, none, or its exit code
-#   stop      end the run as Ctrl-C does: it saves, and the same command goes on from there
+#   stop      end the run as Ctrl-C does: it saves; re-run the same command to resume
 #   resume    go on after a preemption: create what is gone, setup, run
 #   babysit   resume, and again after every preemption, until the run ends by itself; exits with its code
 #   delete    give the TPU back; asks first, unless --yes

@@ -86,7 +86,7 @@ class Source:
     @property
     def tier(self) -> str:
         """Which guarantee the stream has, for people to read."""
-        return "by index: any step is reached at once, every epoch has another order and noise of its own"
+        return "by index: a resume seeks; every epoch has its own order and noise"
 
     def shards(self, split: str) -> list[list[Piece]]:
         """Cuts a split into runs of documents; corpora of many bytes are read through for it.

@@ -89,7 +89,7 @@ def _train(config: Config) -> int:
         run = Run(config, setup, run_dir, checkpoints, starts, begun, evaluation.Patience(config, meta))
         if done >= config.train.steps or run.patience.is_over:
             more = "train.patience=null" if run.patience.is_over else f"train.steps={2 * done}"
-            say(f"{run_dir} is finished at step {done}; `{more}` would go on")
+            say(f"{run_dir} is finished at step {done}; `{more}` continues it")
             run.enter_phase(configs.phase_of(config, done), meta)
             return run.finish(current)
         say(_describe(setup))
@@ -100,7 +100,7 @@ def _start(setup: Setup, checkpoints: checkpoint.Checkpoints, run_dir: Path) -> 
     """The state to go on from, and what was saved beside it (None for a fresh one)."""
     latest = checkpoints.newest_whole(report=say)
     if latest is not None:
-        say(f"going on from step {latest} in {run_dir}")
+        say(f"resuming from step {latest} in {run_dir}")
         meta = checkpoints.meta(latest)
         teachers.check_same(setup, meta, f"{run_dir} at step {latest}")
         return checkpoints.restore(_setup_of(setup, latest), latest), meta

@@ -58,7 +58,7 @@ def test_a_run_goes_on_with_its_carry(folder, capsys):
     first = capsys.readouterr().out
     assert "predicted tokens" in first and "⟨?⟩" in first
     run(folder, "again")
-    assert "going on from step 4" in capsys.readouterr().out
+    assert "resuming from step 4" in capsys.readouterr().out
     one, two = (final(folder / name, 6) for name in ("whole", "again"))
     (memory,) = jax.tree.leaves(one.carry)
     assert memory.shape == (16, 1, 12, 16) and memory.any()

@@ -138,7 +138,7 @@ def go_on(whole, done, name, count, devices, *overrides):
     folder, path, wanted = whole
     shutil.copytree(folder / "stopped", folder / name)
     steps, _, logs = train([path, *overrides, f"run_dir={folder / name}"], count, devices, folder / f"{name}.logs")
-    assert f"going on from step {done}" in logs
+    assert f"resuming from step {done}" in logs
     assert steps == wanted[done:], f"stopped after step {done}"
     return folder / name
 

@@ -67,7 +67,7 @@ def test_extending_a_finished_run_equals_the_longer_run(workplace, capsys):
     assert run(workplace, "long", "train.steps=6") == 0
     shutil.copytree(workplace / "first", workplace / "short")
     assert run(workplace, "short", "train.steps=6") == 0
-    assert "going on from step 4" in capsys.readouterr().out
+    assert "resuming from step 4" in capsys.readouterr().out
     assert_bit_equal(*(final(workplace / name, 6) for name in ("long", "short")))
 
 

@@ -147,9 +147,9 @@ def test_stopped_and_started_again(tmp_path, family, every, stops):
         code, output = finish(started, run_dir)
         assert code == (-signal.SIGKILL if number == signal.SIGKILL else 128 + number), output
         assert number == signal.SIGKILL or "re-run the same command to resume" in output
-        assert ("going on from step" in output) == bool(saved), output
+        assert ("resuming from step" in output) == bool(saved), output
     code, output = finish(start(path, run_dir, *overrides), run_dir)
-    assert code == 0 and "going on from step" in output, output
+    assert code == 0 and "resuming from step" in output, output
     assert_bit_equal(*(final(folder, STEPS, jax.devices()[:1]) for folder in (run_dir, tmp_path / "whole")))
     steps = [json.loads(x)["step"] for x in (run_dir / "metrics.jsonl").read_text().splitlines() if "train/loss" in x]
     assert steps == list(range(1, STEPS + 1)), f"stopped at {stopped_at}: every step is recorded once"

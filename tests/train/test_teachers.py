@@ -151,7 +151,7 @@ def test_a_resumed_student_equals_one_that_ran_through(workplace, capsys):
     moved = workplace / "moved"
     shutil.copytree(workplace / "teacher", moved)
     assert run(workplace, "short", f"objective.teacher={moved}") == 0
-    assert "going on from step 2" in capsys.readouterr().out
+    assert "resuming from step 2" in capsys.readouterr().out
     assert_bit_equal(*(final(workplace / name, 3) for name in ("whole", "short")))
     saved = weights.Saved(workplace / "whole", 3)
     own = {"token_embed", "position_embed", "embed_norm", "encoder", "mlm_head"}
