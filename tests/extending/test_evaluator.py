@@ -17,6 +17,7 @@ MODULE = '''
 
 from typing import Literal
 
+import jax
 import numpy as np
 
 from jaxpt import generate
@@ -24,7 +25,7 @@ from jaxpt.config import PositiveInt
 from jaxpt.evals.base import Evaluator, Result
 from jaxpt.evals.heldout import feeds
 from jaxpt.parallel import compiler
-from jaxpt.parallel.distributed import fetched, rows
+from jaxpt.parallel.distributed import rows
 from jaxpt.train.step import put
 
 
@@ -48,9 +49,9 @@ class F1(Evaluator):
         def evaluate(params, earlier, stop):
             guesses, truths = [], []
             for batch in batches():
-                real = fetched(batch["masked_weights"]) > 0
-                guesses.append(fetched(fill(params, batch))[real])
-                truths.append(fetched(batch["masked_targets"])[real])
+                real = jax.device_get(batch["masked_weights"]) > 0
+                guesses.append(jax.device_get(fill(params, batch))[real])
+                truths.append(jax.device_get(batch["masked_targets"])[real])
                 if stop():
                     return None
             guess, truth = np.concatenate(guesses), np.concatenate(truths)
