@@ -17,6 +17,7 @@ MODULE = '''
 
 from typing import Literal
 
+import jax
 import numpy as np
 
 from jaxpt import generate
@@ -24,14 +25,14 @@ from jaxpt.config import PositiveInt
 from jaxpt.evals.base import Evaluator, Result
 from jaxpt.evals.heldout import feeds
 from jaxpt.parallel import compiler
-from jaxpt.parallel.distributed import fetched, rows
+from jaxpt.parallel.distributed import rows
 from jaxpt.train.step import put
 
 
 class F1(Evaluator):
     """Settings of the F1 of masked words."""
 
-    kind: Literal["my_lab.f1"] = "my_lab.f1"
+    kind: Literal["f1_lab.f1"] = "f1_lab.f1"
     words: PositiveInt = 10
     """So many of the most frequent words are looked at."""
 
@@ -48,9 +49,9 @@ class F1(Evaluator):
         def evaluate(params, earlier, stop):
             guesses, truths = [], []
             for batch in batches():
-                real = fetched(batch["masked_weights"]) > 0
-                guesses.append(fetched(fill(params, batch))[real])
-                truths.append(fetched(batch["masked_targets"])[real])
+                real = jax.device_get(batch["masked_weights"]) > 0
+                guesses.append(jax.device_get(fill(params, batch))[real])
+                truths.append(jax.device_get(batch["masked_targets"])[real])
                 if stop():
                     return None
             guess, truth = np.concatenate(guesses), np.concatenate(truths)
@@ -72,23 +73,23 @@ TEXT = "\n".join(f"document number {i} says that the cat sat on the mat and the 
 def folder(tmp_path_factory):
     """A recipe that names the module."""
     folder = tmp_path_factory.mktemp("extending")
-    (folder / "my_lab").mkdir()
-    (folder / "my_lab" / "__init__.py").write_text("")
-    (folder / "my_lab" / "f1.py").write_text(MODULE)
+    (folder / "f1_lab").mkdir()
+    (folder / "f1_lab" / "__init__.py").write_text("")
+    (folder / "f1_lab" / "f1.py").write_text(MODULE)
     (folder / "text.txt").write_text(TEXT)
     data = {"path": str(folder / "text.txt"), "cache_dir": str(folder / "cache"), "validation_fraction": 0.2}
     tree = families.tree(
         "bert", model={"vocab_size": 200, "layers": 1}, data=data | {"length": 16},
         objective={"next_sentence": False}, mesh={"data": 8},
         optimizer={"kind": "adamw", "learning_rate": 1e-2}, train={"steps": 6, "log_every": 1, "eval_every": 3},
-        evals=[{"kind": "heldout"}, {"kind": "my_lab.f1", "every": 2, "words": 3}, {"kind": "baseline"}],
+        evals=[{"kind": "heldout"}, {"kind": "f1_lab.f1", "every": 2, "words": 3}, {"kind": "baseline"}],
         checkpoint={"every": 1, "keep_last": 1, "best_metric": "f1", "best_mode": "max"}, log={"tensorboard": False},
     )  # fmt: skip
     (folder / "recipe.yaml").write_text(yaml.safe_dump(tree))
     sys.path.insert(0, str(folder))
     yield folder
     sys.path.remove(str(folder))
-    for module in [module for module in sys.modules if module.partition(".")[0] == "my_lab"]:
+    for module in [module for module in sys.modules if module.partition(".")[0] == "f1_lab"]:
         del sys.modules[module]
 
 
