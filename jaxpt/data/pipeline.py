@@ -25,7 +25,7 @@ from jaxpt.data.present import compiled
 from jaxpt.data.progress import Progress, Report, progress
 from jaxpt.data.sources import Source
 from jaxpt.data.store import FORMAT, Store
-from jaxpt.data.tasks import Features, Prepare, code, key, make_task
+from jaxpt.data.tasks import Features, Prepare, code, key
 from jaxpt.data.tokenizer import Tokenizer
 from jaxpt.data.vocabularies import to_seqio
 from jaxpt.data.warnings import warnings
@@ -50,8 +50,6 @@ class Data:
     validation: Stream
     stores: dict[str, Store]
     """The records, by split; of a mixture by "task/split"."""
-    tasks: dict[str, seqio.Task]
-    """The same pipelines as SeqIO runs them, unpacked."""
     fingerprint: dict[str, Any]
     """What determines the stream, ready for JSON: a resume under another one would be another run."""
     summary: dict[str, dict[str, int]]
@@ -129,7 +127,6 @@ def prepare(
                 source.check_tokenizer(tokenizer)
         objective.check(config.model, data.length, vocabulary)
         pipeline = objective.pipeline(data.length, vocabulary, config.seed)
-        features = objective.features(data.length)
         ours = to_seqio(tokenizer)
         stores = {
             split: [
@@ -153,7 +150,6 @@ def prepare(
         train=streams["train"],
         validation=streams["validation"],
         stores=named,
-        tasks={p.name: make_task(p.name, source, pipeline, features, ours) for p, source in zip(parts, sources)},
         fingerprint=_fingerprint(config, phase, given, tokenizer, named, pipeline, streams["train"]),
         summary={name: _counts(store) for name, store in named.items()},
         text_per_row=_text_per_row(objective, streams["train"]),

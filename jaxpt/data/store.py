@@ -22,7 +22,7 @@ import numpy as np
 
 from jaxpt import safetensors
 from jaxpt.data._tf import tf
-from jaxpt.data.shard import Ragged, read_meta, whole_shard, write_shard
+from jaxpt.data.shard import Ragged, read_meta, whole_shard
 from jaxpt.errors import UserError
 
 FORMAT = 2
@@ -113,35 +113,6 @@ class Store:
                 rows = [shard[name][i] for shard, i in places]
                 out[name] = np.array(rows, dtype).reshape(len(rows), *feature["shape"])
         return out
-
-
-def build(
-    make: Callable[[], tf.data.Dataset],
-    directory: str | Path,
-    counts: Callable[[], dict[str, Any]] = dict,
-    report: Callable[[int], None] = lambda records: None,
-) -> Store:
-    """Opens the store at `directory`; where there is none that is whole, runs the pipeline and writes it, as one shard.
-
-    Args:
-      make: gives the data set of records; called only if it has to be built.
-      directory: where the store belongs.
-      counts: called at the end; what it gives is kept in the manifest.
-      report: called now and then with the number of records written so far.
-
-    Returns:
-      The store.
-
-    Raises:
-      UserError: no records come out, or the disk is full.
-    """
-    directory = Path(directory)
-    found = Store.open(directory)
-    if found is not None:
-        return found
-    with made(directory):
-        write_shard(make(), directory / shard_name(0, 1), counts, report)
-        return publish(directory, 1, {})
 
 
 @contextmanager

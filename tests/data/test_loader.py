@@ -11,9 +11,9 @@ from jaxpt.data.order import Mixture
 from jaxpt.data.packing import plan
 from jaxpt.data.preprocessors.batched import makes_rows, one_record
 from jaxpt.data.present import compiled
-from jaxpt.data.store import build
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Call
+from tests.stores import build
 
 N, BATCH = 23, 8  # epochs end in the middle of a batch
 FEATURES = {"x": ((4,), "int32"), "noise": ((), "float32"), "pair": ((2,), "float32")}

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from jaxpt.data._tf import tf
-from jaxpt.data.store import Ragged, Store, build, shard_name
+from jaxpt.data.store import Ragged, Store, shard_name
 from jaxpt.errors import UserError
 from tests.processes import forked
+from tests.stores import build
 
 LENGTHS = [3, 0, 5, 1] * 200  # more than one batch of the writer
 
