@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from jaxpt.data.shard import write_shard
-from jaxpt.data.store import Store, made, publish, shard_name
+from jaxpt.data.records.shard import write_shard
+from jaxpt.data.records.store import Store, made, publish, shard_name
 
 
 def build(make, directory, counts=dict, report=lambda records: None):

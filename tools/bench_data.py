@@ -25,11 +25,11 @@ from bench_data_peers import BATCH, EOS, LENGTH, SIZE, TARGETS, measured
 from jaxpt.config import build
 from jaxpt.data import tokenizers
 from jaxpt.data._tf import tf
-from jaxpt.data.loader import Stream, Task
-from jaxpt.data.packing import plan
-from jaxpt.data.present import compiled
-from jaxpt.data.shard import write_shard
-from jaxpt.data.store import publish, shard_name
+from jaxpt.data.records.shard import write_shard
+from jaxpt.data.records.store import publish, shard_name
+from jaxpt.data.stream.loader import Stream, Task
+from jaxpt.data.stream.packing import plan
+from jaxpt.data.stream.present import compiled
 from jaxpt.data.tasks import bind
 from jaxpt.objectives.base import Call, Vocabulary
 from jaxpt.objectives.span_corruption import lengths

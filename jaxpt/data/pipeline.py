@@ -16,18 +16,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxpt.config import Config, affecting, at_phase
-from jaxpt.data import cache, mixtures, packing, tokenizers, vocabulary_files
+from jaxpt.data import mixtures, tokenizers
 from jaxpt.data._tf import seqio
-from jaxpt.data.examples import Examples
-from jaxpt.data.loader import Stream, Task
-from jaxpt.data.opening import open_source
-from jaxpt.data.present import compiled
 from jaxpt.data.progress import Progress, Report, progress
-from jaxpt.data.sources import Source
-from jaxpt.data.store import FORMAT, Store
+from jaxpt.data.records import cache
+from jaxpt.data.records.store import FORMAT, Store
+from jaxpt.data.sources.base import Source
+from jaxpt.data.sources.examples import Examples
+from jaxpt.data.sources.opening import open_source
+from jaxpt.data.stream import packing
+from jaxpt.data.stream.loader import Stream, Task
+from jaxpt.data.stream.present import compiled
 from jaxpt.data.tasks import Features, Prepare, code, key
-from jaxpt.data.tokenizer import Tokenizer
-from jaxpt.data.vocabularies import to_seqio
+from jaxpt.data.tokenizers import vocabulary_files
+from jaxpt.data.tokenizers.base import Tokenizer
+from jaxpt.data.tokenizers.vocabularies import to_seqio
 from jaxpt.data.warnings import warnings
 from jaxpt.errors import UserError
 

@@ -17,11 +17,11 @@ from typing import Any
 from jaxpt.config import DataConfig
 from jaxpt.data._tf import seqio, tf
 from jaxpt.data.calls import Call, Pipeline
-from jaxpt.data.foreign import module_digest
-from jaxpt.data.opening import open_source
-from jaxpt.data.sources import Piece, Source
-from jaxpt.data.tokenizer import Tokenizer
-from jaxpt.data.vocabularies import to_seqio
+from jaxpt.data.sources.base import Piece, Source
+from jaxpt.data.sources.foreign import module_digest
+from jaxpt.data.sources.opening import open_source
+from jaxpt.data.tokenizers.base import Tokenizer
+from jaxpt.data.tokenizers.vocabularies import to_seqio
 from jaxpt.errors import UserError
 
 _PACKAGE = "jaxpt.data.preprocessors"
@@ -162,7 +162,7 @@ class Prepare:
 
 
 class Documents:
-    """The work of a `Prepare`, as `jaxpt.data.cache` does it."""
+    """The work of a `Prepare`, as `jaxpt.data.records.cache` does it."""
 
     def __init__(self, recipe: Prepare, source: Source) -> None:
         """Resolves the objective's preprocessors."""

@@ -8,8 +8,8 @@ from pydantic import create_model
 
 from jaxpt.data import pipeline, tasks
 from jaxpt.data._tf import seqio, tf
-from jaxpt.data.opening import open_source
-from jaxpt.data.vocabularies import to_seqio
+from jaxpt.data.sources.opening import open_source
+from jaxpt.data.tokenizers.vocabularies import to_seqio
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Call
 from tests import families

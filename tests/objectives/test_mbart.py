@@ -8,7 +8,7 @@ import tensorflow as tf
 from jaxpt.config import TokenizerConfig
 from jaxpt.data import pipeline, tokenizers
 from jaxpt.data.preprocessors import bart, features, mbart
-from jaxpt.data.shard import Ragged
+from jaxpt.data.records.shard import Ragged
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.mbart import MBart

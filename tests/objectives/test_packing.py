@@ -12,11 +12,11 @@ import pytest
 
 from jaxpt import losses
 from jaxpt.data._tf import seqio, tf
-from jaxpt.data.loader import Stream, Task
-from jaxpt.data.packing import plan
 from jaxpt.data.preprocessors.batched import derived
-from jaxpt.data.present import _step, compiled
-from jaxpt.data.store import Ragged
+from jaxpt.data.records.store import Ragged
+from jaxpt.data.stream.loader import Stream, Task
+from jaxpt.data.stream.packing import plan
+from jaxpt.data.stream.present import _step, compiled
 from jaxpt.data.tasks import arguments, resolve
 from jaxpt.errors import UserError
 from jaxpt.objectives.bart import Bart

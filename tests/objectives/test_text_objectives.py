@@ -16,7 +16,7 @@ import pytest
 
 from jaxpt.data._tf import seqio, tf
 from jaxpt.data.preprocessors.batched import derived
-from jaxpt.data.store import Ragged
+from jaxpt.data.records.store import Ragged
 from jaxpt.data.tasks import arguments, bind, resolve
 from jaxpt.errors import UserError
 from jaxpt.models import base, layers
