@@ -16,7 +16,8 @@ from typing import Any
 from jaxpt import config as configs
 from jaxpt import signals
 from jaxpt.config import Config, ModelConfig
-from jaxpt.data import tokenizers, vocabulary_files
+from jaxpt.data import tokenizers
+from jaxpt.data.tokenizers import vocabulary_files
 from jaxpt.errors import UserError
 from jaxpt.hf import directory as hf
 from jaxpt.hf import llama2c

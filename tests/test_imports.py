@@ -1,4 +1,4 @@
-"""Dependencies point one way, no files import each other in a circle, and TensorFlow waits until data are wanted."""
+"""Dependencies point one way, no files form an import cycle, and TensorFlow waits until data are wanted."""
 
 import ast
 import subprocess
@@ -86,8 +86,8 @@ def upward(found: list[Import]) -> list[Import]:
     ]  # fmt: skip
 
 
-def circles(found: list[Import]) -> list[set[str]]:
-    """Sets of files that import each other in a circle, functions' imports included (Tarjan's algorithm)."""
+def cycles(found: list[Import]) -> list[set[str]]:
+    """Sets of files that form an import cycle, functions' imports included (Tarjan's algorithm)."""
     edges: dict[str, set[str]] = {}
     for one in found:
         edges.setdefault(module(ROOT / one.file, ROOT), set()).add(one.target)
@@ -125,8 +125,8 @@ def counts(root: Path = ROOT) -> Iterator[str]:
     in_objectives = [one for one in lazy if part(one.file) == "objectives"]
     yield f"function-level imports in objectives/: {len(in_objectives)}"
     yield f"upward imports: {len(upward(found))}"
-    yield f"circles of files: {len(circles(found))}"
-    yield from ("  " + " ".join(sorted(circle)) for circle in circles(found))
+    yield f"cycles of files: {len(cycles(found))}"
+    yield from ("  " + " ".join(sorted(cycle)) for cycle in cycles(found))
 
 
 FOUND = imports()
@@ -137,8 +137,8 @@ def test_dependencies_point_one_way():
     assert not upward(FOUND), f"ORDER has these the other way: {upward(FOUND)}"
 
 
-def test_no_files_import_each_other_in_a_circle():
-    assert not circles(FOUND)
+def test_no_files_import_each_other_in_a_cycle():
+    assert not cycles(FOUND)
 
 
 def test_functions_import_other_files_to_start_sooner_alone():
@@ -162,13 +162,13 @@ def test_tensorflow_is_imported_in_data_alone():
     assert not [one for one in FOUND if part(one.file) != "data" and one.target.split(".")[0] in TENSORFLOW]
 
 
-def test_circles_and_directions_are_found():
+def test_cycles_and_directions_are_found():
     """The finders find."""
     bad = [
         Import("jaxpt/train/a.py", 1, "jaxpt.train.b", False), Import("jaxpt/train/b.py", 1, "jaxpt.train.c", True),
         Import("jaxpt/train/c.py", 1, "jaxpt.train.a", False), Import("jaxpt/train/c.py", 2, "jaxpt.plan.d", True),
     ]  # fmt: skip
-    assert circles(bad) == [{"jaxpt.train.a", "jaxpt.train.b", "jaxpt.train.c"}]
+    assert cycles(bad) == [{"jaxpt.train.a", "jaxpt.train.b", "jaxpt.train.c"}]
     assert upward(bad) == bad[3:]
 
 

@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from jaxpt import safetensors
-from jaxpt.data.shard import whole_shard
+from jaxpt.data.records.shard import whole_shard
 
 TENSORS = {
     "a": np.arange(6, dtype=np.float32).reshape(2, 3),

@@ -15,11 +15,12 @@ from pathlib import Path
 import numpy as np
 
 from jaxpt import config as configs
-from jaxpt.data import cache, tasks, tokenizers
+from jaxpt.data import tasks, tokenizers
 from jaxpt.data._tf import tf
 from jaxpt.data.progress import Progress
-from jaxpt.data.readers import Mark, read
-from jaxpt.data.store import Ragged
+from jaxpt.data.records import cache
+from jaxpt.data.records.store import Ragged
+from jaxpt.data.sources.readers import Mark, read
 
 
 def measured(name, work, megabytes):
@@ -65,7 +66,7 @@ def build(directory, corpus, vocabulary, length, megabytes):
     path, texts, size = excerpt(corpus, data, megabytes, directory)
     config = recipe(path, vocabulary, length, directory)
     tokenizer = tokenizers.load(vocabulary, "sentencepiece")
-    from jaxpt.data.vocabularies import to_seqio
+    from jaxpt.data.tokenizers.vocabularies import to_seqio
 
     encode = to_seqio(tokenizer).encode_tf
     print(f"{size:.1f} MB of text in {len(texts)} documents; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")

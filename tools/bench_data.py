@@ -25,10 +25,11 @@ from bench_data_peers import BATCH, EOS, LENGTH, SIZE, TARGETS, measured
 from jaxpt.config import build
 from jaxpt.data import tokenizers
 from jaxpt.data._tf import tf
-from jaxpt.data.loader import Stream, Task
-from jaxpt.data.packing import plan
-from jaxpt.data.present import compiled
-from jaxpt.data.store import build as build_store
+from jaxpt.data.records.shard import write_shard
+from jaxpt.data.records.store import publish, shard_name
+from jaxpt.data.stream.loader import Stream, Task
+from jaxpt.data.stream.packing import plan
+from jaxpt.data.stream.present import compiled
 from jaxpt.data.tasks import bind
 from jaxpt.objectives.base import Call, Vocabulary
 from jaxpt.objectives.span_corruption import lengths
@@ -145,7 +146,9 @@ def our_rows(tokens: dict[str, list[np.ndarray]], folder: Path, seconds: float) 
                 yield made
 
         name = folder / "-".join([*columns.values(), "packed" if packs else "alone"])
-        store = build_store(lambda: tf.data.Dataset.from_generator(examples, output_signature=spec), name)
+        name.mkdir(exist_ok=True)
+        write_shard(tf.data.Dataset.from_generator(examples, output_signature=spec), name / shard_name(0, 1))
+        store = publish(name, 1, {})
         plans = None
         if packs:
             sizes = {"encoder_input_tokens": store.lengths("inputs") + 0,

@@ -125,7 +125,7 @@ class SourceConfig(Frozen):
     source: Annotated[str, AfterValidator(_source), WithJsonSchema(_SOURCE_SCHEMA)] = "auto"
     """`builtin` (text that CPython ships), `text`, `jsonl`, `parquet`, `tfds` or `task`; `auto` goes by the suffix of
     `path`, without a path it is `builtin`. A dotted path names a module of one's own, whose `open_source(data)` returns
-    a `jaxpt.data.sources.Source`."""
+    a `jaxpt.data.sources.base.Source`."""
     path: Annotated[str | tuple[str, ...] | None, unaffected("records")] = None  # they depend on the files' content
     """Files, directories excluded; globs, `gs://` and `.gz` are fine. For `tfds` the data set's name."""
     validation_path: Annotated[str | tuple[str, ...] | None, unaffected("records")] = None

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxpt.config import Config, SourceConfig
-from jaxpt.data.foreign import subtasks
-from jaxpt.data.order import Mixture, proportional
-from jaxpt.data.readers import PAIR_SEPARATOR
-from jaxpt.data.sources import Source
+from jaxpt.data.sources.base import Source
+from jaxpt.data.sources.foreign import subtasks
+from jaxpt.data.sources.readers import PAIR_SEPARATOR
+from jaxpt.data.stream.order import Mixture, proportional
 from jaxpt.errors import UserError
 
 if TYPE_CHECKING:

@@ -16,18 +16,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxpt.config import Config, affecting, at_phase
-from jaxpt.data import cache, mixtures, packing, tokenizers, vocabulary_files
+from jaxpt.data import mixtures, tokenizers
 from jaxpt.data._tf import seqio
-from jaxpt.data.examples import Examples
-from jaxpt.data.loader import Stream, Task
-from jaxpt.data.opening import open_source
-from jaxpt.data.present import compiled
 from jaxpt.data.progress import Progress, Report, progress
-from jaxpt.data.sources import Source
-from jaxpt.data.store import FORMAT, Store
-from jaxpt.data.tasks import Features, Prepare, code, key, make_task
-from jaxpt.data.tokenizer import Tokenizer
-from jaxpt.data.vocabularies import to_seqio
+from jaxpt.data.records import cache
+from jaxpt.data.records.store import FORMAT, Store
+from jaxpt.data.sources.base import Source
+from jaxpt.data.sources.examples import Examples
+from jaxpt.data.sources.opening import open_source
+from jaxpt.data.stream import packing
+from jaxpt.data.stream.loader import Stream, Task
+from jaxpt.data.stream.present import compiled
+from jaxpt.data.tasks import Features, Prepare, code, key
+from jaxpt.data.tokenizers import vocabulary_files
+from jaxpt.data.tokenizers.base import Tokenizer
+from jaxpt.data.tokenizers.vocabularies import to_seqio
 from jaxpt.data.warnings import warnings
 from jaxpt.errors import UserError
 
@@ -50,8 +53,6 @@ class Data:
     validation: Stream
     stores: dict[str, Store]
     """The records, by split; of a mixture by "task/split"."""
-    tasks: dict[str, seqio.Task]
-    """The same pipelines as SeqIO runs them, unpacked."""
     fingerprint: dict[str, Any]
     """What determines the stream, ready for JSON: a resume under another one would be another run."""
     summary: dict[str, dict[str, int]]
@@ -129,7 +130,6 @@ def prepare(
                 source.check_tokenizer(tokenizer)
         objective.check(config.model, data.length, vocabulary)
         pipeline = objective.pipeline(data.length, vocabulary, config.seed)
-        features = objective.features(data.length)
         ours = to_seqio(tokenizer)
         stores = {
             split: [
@@ -153,7 +153,6 @@ def prepare(
         train=streams["train"],
         validation=streams["validation"],
         stores=named,
-        tasks={p.name: make_task(p.name, source, pipeline, features, ours) for p, source in zip(parts, sources)},
         fingerprint=_fingerprint(config, phase, given, tokenizer, named, pipeline, streams["train"]),
         summary={name: _counts(store) for name, store in named.items()},
         text_per_row=_text_per_row(objective, streams["train"]),

@@ -1,4 +1,4 @@
-"""From the names of preprocessors to a SeqIO Task, and to the one-to-one half of it that the loader maps."""
+"""From the names of preprocessors to functions of a data set, and to the work that makes records of documents."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from typing import Any
 from jaxpt.config import DataConfig
 from jaxpt.data._tf import seqio, tf
 from jaxpt.data.calls import Call, Pipeline
-from jaxpt.data.foreign import module_digest
-from jaxpt.data.opening import open_source
-from jaxpt.data.sources import Piece, Source
-from jaxpt.data.tokenizer import Tokenizer
-from jaxpt.data.vocabularies import to_seqio
+from jaxpt.data.sources.base import Piece, Source
+from jaxpt.data.sources.foreign import module_digest
+from jaxpt.data.sources.opening import open_source
+from jaxpt.data.tokenizers.base import Tokenizer
+from jaxpt.data.tokenizers.vocabularies import to_seqio
 from jaxpt.errors import UserError
 
 _PACKAGE = "jaxpt.data.preprocessors"
@@ -126,42 +126,7 @@ def arguments(
     return {name: value for name, value in offered.items() if name in parameters} | call.kwargs
 
 
-def make_task(
-    name: str, source: Source, pipeline: Pipeline, features: Features, vocabulary: seqio.Vocabulary
-) -> seqio.Task:
-    """A SeqIO Task: source → prepare → seqio.CacheDatasetPlaceholder → present.
-
-    Args:
-      name: letters, digits, `_` and `:`.
-      source: the documents.
-      pipeline: an objective's preprocessors.
-      features: what `objective.features` says of them.
-      vocabulary: for tokenizing, and of the output features.
-
-    Returns:
-      The task, not registered.
-
-    Raises:
-      UserError: a source of token ids, and preprocessors that want text.
-    """
-    prepare = _of_source(pipeline, source)
-    present = [bind(call, vocabulary) for call in pipeline.present]
-    return seqio.Task(
-        name,
-        seqio.FunctionDataSource(lambda split, shuffle_files: source.dataset(split), ["train", "validation"]),
-        preprocessors=[
-            *(bind(call, vocabulary, source=source) for call in prepare),
-            seqio.CacheDatasetPlaceholder(),
-            *present,
-        ],
-        output_features={
-            feature: seqio.Feature(vocabulary, add_eos=False, dtype=tf.as_dtype(dtype), rank=len(shape))
-            for feature, (shape, dtype) in features.items()
-        },
-    )
-
-
-def _of_source(pipeline: Pipeline, source: Source) -> tuple[Call, ...]:
+def calls_for(pipeline: Pipeline, source: Source) -> tuple[Call, ...]:
     """The calls that make records of a source's documents: token ids are not tokenized again."""
     prepare = pipeline.prepare
     if not source.tokenized or not prepare:
@@ -197,13 +162,13 @@ class Prepare:
 
 
 class Documents:
-    """The work of a `Prepare`, as `jaxpt.data.cache` does it."""
+    """The work of a `Prepare`, as `jaxpt.data.records.cache` does it."""
 
     def __init__(self, recipe: Prepare, source: Source) -> None:
         """Resolves the objective's preprocessors."""
         self._split, self._source = recipe.split, source
         self._vocabulary = to_seqio(recipe.tokenizer)
-        self._calls = _of_source(recipe.pipeline, source)
+        self._calls = calls_for(recipe.pipeline, source)
 
     @property
     def failure(self) -> UserError | None:

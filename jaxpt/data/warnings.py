@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jaxpt.data.loader import Stream
+from jaxpt.data.stream.loader import Stream
 
 if TYPE_CHECKING:
     from jaxpt.objectives.base import Objective

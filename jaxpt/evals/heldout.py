@@ -17,8 +17,8 @@ from jaxpt.train import step as steps
 from jaxpt.train.state import Setup
 
 if TYPE_CHECKING:
-    from jaxpt.data.loader import Stream
     from jaxpt.data.pipeline import Data
+    from jaxpt.data.stream.loader import Stream
 
 
 class HeldOut(Evaluator):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jaxpt.data import tokenizers
-from jaxpt.data.tokenizer import SPECIALS
+from jaxpt.data.tokenizers.base import SPECIALS
 
 if TYPE_CHECKING:
     from jaxpt.config import Config
@@ -22,7 +22,7 @@ def train(config: Config, out: str) -> None:
       UserError: the text cannot be read, or is too little for the kind.
     """
     from jaxpt.data import mixtures
-    from jaxpt.data.opening import open_source
+    from jaxpt.data.sources.opening import open_source
 
     settings, sources = config.data.tokenizer, [open_source(part.config.data) for part in mixtures.parts(config)]
     size, languages = settings.vocab_size or config.model.vocab_size, mixtures.languages(sources)

@@ -25,7 +25,7 @@ from jaxpt.train import checkpoint, checksums, initial
 from jaxpt.train.state import Setup, Teacher, size
 
 if TYPE_CHECKING:
-    from jaxpt.data.tokenizer import Tokenizer
+    from jaxpt.data.tokenizers.base import Tokenizer
 
 Say = Callable[[str], None]
 

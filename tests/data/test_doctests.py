@@ -3,7 +3,11 @@ import importlib
 
 import pytest
 
+MODULES = (
+    "tasks", "tokenizers", "sources.base", "stream.loader", "stream.order", "stream.packing", "tokenizers.scripts",
+)  # fmt: skip
 
-@pytest.mark.parametrize("module", ["tasks", "tokenizers", "sources", "loader", "order", "packing", "scripts"])
+
+@pytest.mark.parametrize("module", MODULES)
 def test_examples_in_docstrings(module):
     assert doctest.testmod(importlib.import_module(f"jaxpt.data.{module}")).failed == 0

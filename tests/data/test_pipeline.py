@@ -8,9 +8,12 @@ from pydantic import create_model
 
 from jaxpt.data import pipeline, tasks
 from jaxpt.data._tf import seqio, tf
+from jaxpt.data.sources.opening import open_source
+from jaxpt.data.tokenizers.vocabularies import to_seqio
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Call
 from tests import families
+from tests.data.seqio_task import make_task
 
 LINES = [
     f"Sentence {i} speaks of {w}. It goes on, and ends." for i in range(30) for w in ("cats", "dogs", "mice", "birds")
@@ -241,13 +244,16 @@ def test_validation_does_not_follow_the_training_draws(text, cache):
 
 
 def test_every_token_of_the_training_text_is_a_target_once_an_epoch(text, cache):
-    data = pipeline.prepare(config("gpt2", text, cache))
+    settings = config("gpt2", text, cache)
+    data = pipeline.prepare(settings)
     batches = itertools.islice(data.train.epoch(8), None)
     targets = np.concatenate([b["decoder_target_tokens"][b["decoder_loss_weights"] > 0] for b in batches])
     ends = (targets == data.vocabulary.eos).sum()
     assert ends == data.summary["train"]["documents"]
-    task = data.tasks["data"].get_dataset(None, "train", shuffle=False)
-    assert len(targets) == sum(int(tf.reduce_sum(x["decoder_loss_weights"])) for x in task)
+    calls, vocabulary = settings.objective.pipeline(24, data.vocabulary, settings.seed), to_seqio(data.tokenizer)
+    task = make_task("data", open_source(settings.data), calls, settings.objective.features(24), vocabulary)
+    examples = task.get_dataset(None, "train", shuffle=False)
+    assert len(targets) == sum(int(tf.reduce_sum(x["decoder_loss_weights"])) for x in examples)
 
 
 @pytest.mark.slow

@@ -2,11 +2,12 @@ import pytest
 
 from jaxpt.config import DataConfig
 from jaxpt.data._tf import seqio, tf
-from jaxpt.data.opening import open_source
 from jaxpt.data.preprocessors.batched import one_record
-from jaxpt.data.tasks import bind, key, make_task, resolve
+from jaxpt.data.sources.opening import open_source
+from jaxpt.data.tasks import bind, key, resolve
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Call, Pipeline
+from tests.data.seqio_task import make_task
 
 LINES = [f"{i} words" for i in range(100)]
 

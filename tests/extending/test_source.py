@@ -10,7 +10,7 @@ SQLITE = '''
 
 import sqlite3
 
-from jaxpt.data.sources import Source
+from jaxpt.data.sources.base import Source
 
 
 def open_source(data):
@@ -48,7 +48,7 @@ def test_it_trains(lab, posts, capsys):
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        ("", "must define open_source(data), which returns a jaxpt.data.sources.Source"),
+        ("", "must define open_source(data), which returns a jaxpt.data.sources.base.Source"),
         ("def open_source(data):\n    return [data.path]", "must define open_source(data), which returns"),
         ("1 / 0", "failed: ZeroDivisionError: division by zero"),
     ],

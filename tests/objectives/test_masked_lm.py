@@ -11,7 +11,7 @@ import seqio
 import tensorflow as tf
 
 from jaxpt.data.preprocessors.batched import derived
-from jaxpt.data.store import Ragged
+from jaxpt.data.records.store import Ragged
 from jaxpt.data.tasks import arguments, bind, resolve
 from jaxpt.errors import UserError
 from jaxpt.models import base, layers

@@ -8,7 +8,7 @@ import tensorflow as tf
 from jaxpt.config import TokenizerConfig
 from jaxpt.data import pipeline, tokenizers
 from jaxpt.data.preprocessors import bart, features, mbart
-from jaxpt.data.shard import Ragged
+from jaxpt.data.records.shard import Ragged
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.mbart import MBart
@@ -105,7 +105,7 @@ def test_a_run_of_three_languages(tmp_path):
     for name, stream in data.train.each().items():
         batch = next(stream.batches())
         assert set(batch["decoder_input_tokens"][:, 0]) == {names[name]}
-        probe = MBart().probe(batch, data.vocabulary)
+        probe = MBart().eval_mask(batch, data.vocabulary)
         assert not np.isin(batch["decoder_target_tokens"][probe > 0], list(names.values())).any()
     packed = pipeline.prepare(config(tmp_path, packing=True)).train
     batch = next(packed.batches())

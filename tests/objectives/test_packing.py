@@ -12,11 +12,11 @@ import pytest
 
 from jaxpt import losses
 from jaxpt.data._tf import seqio, tf
-from jaxpt.data.loader import Stream, Task
-from jaxpt.data.packing import plan
 from jaxpt.data.preprocessors.batched import derived
-from jaxpt.data.present import _step, compiled
-from jaxpt.data.store import Ragged, build
+from jaxpt.data.records.store import Ragged
+from jaxpt.data.stream.loader import Stream, Task
+from jaxpt.data.stream.packing import plan
+from jaxpt.data.stream.present import _step, compiled
 from jaxpt.data.tasks import arguments, resolve
 from jaxpt.errors import UserError
 from jaxpt.models.base import bind
@@ -37,6 +37,7 @@ from jaxpt.objectives.ul2 import UL2
 from jaxpt.objectives.unilm import UniLM
 from tests import families
 from tests.models.helpers import drawn
+from tests.stores import build
 
 LENGTH, RECORDS = 32, 24
 VOCABULARY = Vocabulary(size=200, pad=0, eos=1, cls=2, sep=3, mask=4, sentinels=20)

@@ -16,7 +16,7 @@ import pytest
 
 from jaxpt.data._tf import seqio, tf
 from jaxpt.data.preprocessors.batched import derived
-from jaxpt.data.store import Ragged
+from jaxpt.data.records.store import Ragged
 from jaxpt.data.tasks import arguments, bind, resolve
 from jaxpt.errors import UserError
 from jaxpt.models import base, layers
@@ -114,7 +114,7 @@ def test_loss_falls_on_real_targets_and_the_probe_on_text(name):
     assert set(np.unique(weights)) <= {0.0, 1.0} and not weights[~real].any() and weights.sum() > 0
     if name in ENCODER_DECODERS:
         np.testing.assert_array_equal(weights > 0, real)
-        probe = OBJECTIVES[name].probe(batch, VOCABULARY)
+        probe = OBJECTIVES[name].eval_mask(batch, VOCABULARY)
         assert ((probe > 0) <= (weights > 0)).all() and probe.sum() > 0
         assert (batch["decoder_target_tokens"][probe > 0] < 259).all()
 

@@ -11,7 +11,7 @@ import seqio
 import tensorflow as tf
 
 from jaxpt.data.preprocessors import features
-from jaxpt.data.shard import Ragged
+from jaxpt.data.records.shard import Ragged
 from jaxpt.data.tasks import bind
 from jaxpt.errors import UserError
 from jaxpt.models import base, mask

@@ -88,7 +88,7 @@ def assert_equal_steps(got, wanted):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", families.FAMILIES)
-@pytest.mark.parametrize("grad_accum_steps", [2, 4])
+@pytest.mark.parametrize("accumulation", [2, 4])
 def test_accumulation_changes_nothing(family, accumulation):
     assert_equal_steps(one_step(family, accumulation=accumulation), one_step(family))
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import seqio
 import tensorflow as tf
 
-from jaxpt.data.readers import PAIR_SEPARATOR
+from jaxpt.data.sources.readers import PAIR_SEPARATOR
 
 
 def join(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import seqio
 
-from jaxpt.data import scripts
 from jaxpt.data.preprocessors.documents import CLOSING, STOPS
-from jaxpt.data.vocabularies import pieces
+from jaxpt.data.tokenizers import scripts
+from jaxpt.data.tokenizers.vocabularies import pieces
 
 _SPACES = (" ", "▁", "Ġ")
 

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from jaxpt.data.preprocessors import features
-from jaxpt.data.shard import Ragged
+from jaxpt.data.records.shard import Ragged
 
 
 def first(ds):

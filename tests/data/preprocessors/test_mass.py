@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxpt.data.preprocessors import features, mass
-from jaxpt.data.store import Ragged
+from jaxpt.data.records.store import Ragged
 from tests.data.preprocessors import corpus
 
 MASK, START = 900, 1

@@ -6,7 +6,7 @@ import seqio
 import tensorflow as tf
 
 from jaxpt.data.preprocessors import translations
-from jaxpt.data.readers import PAIR_SEPARATOR
+from jaxpt.data.sources.readers import PAIR_SEPARATOR
 from tests.data.preprocessors import corpus
 
 COUNT, SEP, LENGTH = 10_000, 1, 100

@@ -1,0 +1,225 @@
+"""`jaxpt cache`: the records of a split, made shard by shard in parallel processes.
+
+A shard is a function of (identity, its number, its run of documents) and nothing else: any number of processes makes
+the same bytes, and a build that was killed goes on where it stopped. Each shard appears whole, under its own checksum;
+the manifest comes last, and only a store that has one is ever read. One process at a time builds a store; others wait
+for it, wherever the disk has locks.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from jaxpt import disk
+from jaxpt.data._tf import tf
+from jaxpt.data.progress import Progress, work_line
+from jaxpt.data.records.beam import make_shards
+from jaxpt.data.records.mirror import fetch
+from jaxpt.data.records.shard import whole_shard
+from jaxpt.data.records.store import Store, damaged, made, publish, read_manifest, shard_name
+from jaxpt.data.records.work import Recipe, Work, make_shard
+from jaxpt.errors import UserError
+
+_POLL = 0.3  # seconds
+_SMALL = 1 << 20  # bytes of text in a shard, or of unknown size
+_STARTUP = 5.0  # seconds that processes take to start: less work than that is done without them
+
+
+def build(
+    recipe: Recipe,
+    directory: Path,
+    identity: dict[str, Any],
+    say: Progress,
+    workers: int | None = None,
+    verify: bool = False,
+    mirror: str | None = None,
+    beam: Sequence[str] | None = None,
+) -> Store:
+    """Opens a store; what is missing or damaged is made.
+
+    Args:
+      recipe: how its shards are made.
+      directory: where it belongs.
+      identity: what determines it, kept in the manifest for people to read.
+      say: is told what is damaged, how far the work is and how long it will take.
+      workers: processes; by default one for each core. The records do not depend on it.
+      verify: compare the checksums of all files, however large (small stores are always checked).
+      mirror: where a copy of the store may lie, in a directory of the same name.
+      beam: options of an Apache Beam pipeline that makes the shards, instead of processes here.
+
+    Returns:
+      The store.
+
+    Raises:
+      UserError: the documents are not as they should be, give no record, or the disk is full.
+    """
+    store = _whole(directory, verify)
+    if store is not None:
+        return store
+    with made(directory), _lock(directory, say):
+        directory.mkdir(exist_ok=True)  # whoever had the lock may have failed and removed it
+        store = _whole(directory, verify)
+        if store is not None:
+            return store
+        _sweep(directory, say)
+        if mirror is not None and fetch(f"{mirror.rstrip('/')}/{directory.name}", directory, say):
+            store = _whole(directory, verify)
+        return store or _build(recipe, directory, identity, say, workers, beam)
+
+
+def _whole(directory: Path, verify: bool) -> Store | None:
+    return Store.open(directory, True if verify else None)
+
+
+def _build(
+    recipe: Recipe,
+    directory: Path,
+    identity: dict[str, Any],
+    say: Progress,
+    workers: int | None,
+    beam: Sequence[str] | None,
+) -> Store:
+    work = recipe.open()
+    say.update(f"preparing {recipe.name}: cutting the corpus into shards")
+    shards = work.shards()
+    names = [shard_name(n, len(shards)) for n in range(len(shards))]
+    missing = [n for n, name in enumerate(names) if not whole_shard(directory / name)]
+    workers = min(workers or _cores(), len(missing))
+    size = sum(shards[n].size for n in missing)
+    if missing:
+        kept = f", {len(names) - len(missing)} shards are there" if len(missing) < len(names) else ""
+        about = f"about {size / 1e6:.0f} MB of text, " if size else ""
+        say.update(f"preparing {recipe.name}: {about}{len(missing)} shards, {workers} processes{kept}")
+    jobs = [(n, shards[n], directory / names[n]) for n in missing]
+    if beam is not None and jobs:
+        make_shards(recipe, jobs, beam)
+        jobs = []
+    elif workers == 1 or all(shard.size < _SMALL for _, shard, _ in jobs):
+        jobs = _one_by_one(recipe.name, work, jobs, say, float("inf") if workers == 1 else _STARTUP)
+    if jobs:
+        _in_parallel(recipe, jobs, say, min(workers, len(jobs)))
+    return publish(directory, len(shards), identity, work.check)
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _sweep(directory: Path, say: Progress) -> None:
+    """Removes what a killed process left, and names and removes damaged shards."""
+    manifest = read_manifest(directory)
+    if manifest is not None:
+        for name in damaged(directory, manifest, check=True):
+            state = "is damaged (its checksum differs)" if (directory / name).exists() else "is gone"
+            say.note(f"{directory / name} {state}; it is made again")
+            (directory / name).unlink(missing_ok=True)
+    for path in [*directory.glob(".*.partial"), directory / "manifest.json"]:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _lock(directory: Path, say: Progress) -> Iterator[None]:
+    """Held by one process at a time; on a disk without locks two write the same bytes, each under names of its own."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        while not disk.lock(handle):
+            say.update(f"waiting for another process that prepares {directory}")
+            time.sleep(_POLL)
+        yield
+    finally:
+        os.close(handle)
+
+
+# ---- in this process ------------------------------------------------------------------------------------------------
+
+
+def _one_by_one(
+    name: str, work: Work, jobs: list[tuple[int, Any, Path]], say: Progress, seconds: float
+) -> list[tuple[int, Any, Path]]:
+    """Does so many seconds of the work; gives what is left."""
+    begun, total, records = time.monotonic(), sum(shard.size for _, shard, _ in jobs), 0
+
+    def report(made: int) -> None:
+        say.update(work_line(name, records + made, work.consumed, total, time.monotonic() - begun))
+
+    for done, (number, shard, path) in enumerate(jobs):
+        if time.monotonic() - begun > seconds:
+            return jobs[done:]
+        records += make_shard(work, number, shard, path, report)
+    return []
+
+
+# ---- in processes of their own --------------------------------------------------------------------------------------
+
+
+def _in_parallel(recipe: Recipe, jobs: list[tuple[int, Any, Path]], say: Progress, workers: int) -> None:
+    context = multiprocessing.get_context("spawn")
+    # For each job the bytes read and the records made; the last cell asks the workers to stop.
+    cells = context.Array("q", 2 * len(jobs) + 1, lock=False)
+    begun, total = time.monotonic(), sum(shard.size for _, shard, _ in jobs)
+    pool = ProcessPoolExecutor(workers, context, _start_worker, (recipe, cells))
+    try:
+        futures: set[Future[None]] = {pool.submit(_work_on, slot, *job) for slot, job in enumerate(jobs)}
+        while futures:
+            done, futures = wait(futures, _POLL, FIRST_EXCEPTION)
+            for future in done:
+                future.result()
+            read, records = sum(cells[:-1:2]), sum(cells[1:-1:2])
+            say.update(work_line(recipe.name, records, read, total, time.monotonic() - begun))
+    except BrokenProcessPool:
+        raise UserError(
+            "a process that prepared data was killed, perhaps for want of memory; the shards that are done are kept: "
+            f"start again with fewer than {workers} --workers"
+        ) from None
+    finally:
+        cells[len(cells) - 1] = 1
+        pool.shutdown(cancel_futures=True)
+
+
+class _Stopped(Exception):
+    """Another process failed, or the user stopped the work."""
+
+
+_worker: tuple[Work, Any]
+
+
+def _start_worker(recipe: Recipe, cells: Any) -> None:
+    global _worker
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the first process too, which says it in order
+    threading.Thread(target=_follow_parent, daemon=True).start()
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    _worker = recipe.open(), cells
+
+
+def _follow_parent() -> None:
+    """Ends with the parent, however that ends: nothing goes on in the background."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _work_on(slot: int, number: int, shard: Any, path: Path) -> None:
+    work, cells = _worker
+    before = work.consumed
+
+    def report(records: int) -> None:
+        cells[2 * slot], cells[2 * slot + 1] = work.consumed - before, records
+        if cells[len(cells) - 1]:
+            raise _Stopped
+
+    try:
+        make_shard(work, number, shard, path, report)
+    except tf.errors.OpError as error:  # these do not travel between processes
+        raise RuntimeError(str(error)) from None

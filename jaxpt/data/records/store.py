@@ -1,0 +1,240 @@
+"""Records on disk, read in any order: the deterministic half of a pipeline, run once.
+
+    DIR/records-00000-of-00012.safetensors   a shard (`shard.py`): one file whatever the number of features
+    DIR/manifest.json                        format, identity, features, counts; each shard's size, checksum and records
+
+Shards are memory-mapped. The manifest is written last, so that a store that has one is whole. `cache.py` says which
+shards there are, and makes them in parallel.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxpt import safetensors
+from jaxpt.data._tf import tf
+from jaxpt.data.records.shard import Ragged, read_meta, whole_shard
+from jaxpt.errors import UserError
+
+FORMAT = 2
+CHECKED_BYTES = 256 << 20
+"""Larger stores are opened by their sizes alone; `jaxpt cache --verify` reads them through."""
+MOST_SHARDS = 512
+"""Larger corpora have larger shards: each is one open file."""
+
+
+class Store:
+    """A store that is open for reading."""
+
+    def __init__(self, directory: Path, manifest: dict[str, Any]) -> None:
+        """Maps the files that `manifest` names; use `Store.open`."""
+        self.directory, self.manifest = directory, manifest
+        shards = [s for s in manifest["shards"] if s["records"]]
+        self._shards = [safetensors.mapped(directory / s["file"]) for s in shards]
+        self._starts = np.cumsum([0, *(s["records"] for s in shards)])
+
+    @classmethod
+    def open(cls, directory: str | Path, check: bool | None = None) -> Store | None:
+        """Opens a store.
+
+        Args:
+          directory: where it lies.
+          check: compare the checksums of all files; by default those of stores up to 256 MB, where it takes no time.
+
+        Returns:
+          The store, or None if there is none, or one that is not whole (altered, cut short, of another format).
+        """
+        directory = Path(directory)
+        manifest = read_manifest(directory)
+        if manifest is None or damaged(directory, manifest, check):
+            return None
+        try:
+            return cls(directory, manifest)
+        except (OSError, ValueError, KeyError):
+            return None
+
+    def __len__(self) -> int:
+        return self.manifest["records"]
+
+    @property
+    def checksum(self) -> str:
+        """A short name of the content: equal stores have equal ones."""
+        files = sorted((s["file"], s["size"], s["crc32"]) for s in self.manifest["shards"])
+        return f"{zlib.crc32(json.dumps(files).encode()):08x}-{len(self)}"
+
+    @property
+    def spec(self) -> dict[str, tf.TensorSpec]:
+        """Shape and type of a record's features."""
+        return {
+            name: tf.TensorSpec([None] if f["ragged"] else f["shape"], f["dtype"])
+            for name, f in self.manifest["features"].items()
+        }
+
+    def lengths(self, name: str) -> np.ndarray:
+        """Lengths of a ragged feature, of all records.
+
+        Args:
+          name: the feature.
+
+        Returns:
+          int32 [len(store)].
+        """
+        sizes = [np.diff(shard[f"{name}.offsets"].astype(np.int64)).astype(np.int32) for shard in self._shards]
+        return np.concatenate([np.zeros(0, np.int32), *sizes])
+
+    def fetch(self, indices: np.ndarray) -> dict[str, Ragged | np.ndarray]:
+        """Reads records.
+
+        Args:
+          indices: int [rows], each in [0, len(store)).
+
+        Returns:
+          {feature: Ragged, or an array [rows, ...] for a feature of fixed shape}.
+        """
+        number = np.searchsorted(self._starts, indices, side="right") - 1
+        places = [(self._shards[s], i) for s, i in zip(number.tolist(), (indices - self._starts[number]).tolist())]
+        out: dict[str, Ragged | np.ndarray] = {}
+        for name, feature in self.manifest["features"].items():
+            dtype, offsets = feature["dtype"], f"{name}.offsets"
+            if feature["ragged"]:
+                rows = [shard[name][shard[offsets][i] : shard[offsets][i + 1]] for shard, i in places]
+                values = np.concatenate(rows, dtype=dtype) if rows else np.zeros(0, dtype)
+                out[name] = Ragged(values, np.fromiter(map(len, rows), np.int64, len(rows)))
+            else:
+                rows = [shard[name][i] for shard, i in places]
+                out[name] = np.array(rows, dtype).reshape(len(rows), *feature["shape"])
+        return out
+
+
+@contextmanager
+def made(directory: Path) -> Iterator[None]:
+    """A directory, which a failure leaves behind only if something whole is in it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        if directory.is_dir() and not any(directory.iterdir()):
+            directory.rmdir()
+        raise
+
+
+def shard_name(index: int, shards: int) -> str:
+    """File name of a shard, as SeqIO numbers its own."""
+    return f"records-{index:05d}-of-{shards:05d}.safetensors"
+
+
+# ---- writing --------------------------------------------------------------------------------------------------------
+
+
+def publish(
+    directory: Path,
+    shards: int,
+    identity: dict[str, Any],
+    check: Callable[[dict[str, Any]], None] = lambda counts: None,
+) -> Store:
+    """Writes the manifest of a directory that holds all its shards.
+
+    Args:
+      directory: where they lie.
+      shards: how many there are.
+      identity: what determines them, kept for people to read.
+      check: called with the sum of all counts; may raise.
+
+    Returns:
+      The store.
+
+    Raises:
+      UserError: the shards hold no record at all.
+    """
+    names = [shard_name(i, shards) for i in range(shards)]
+    heads = [read_meta(directory / name) for name in names]
+    records, counts = sum(head["records"] for head in heads), _total([head["counts"] for head in heads])
+    check(counts)
+    if not records:
+        raise UserError("data: the documents give no record; they are too few or too short for data.length")
+    features = heads[0]["features"]
+    for name, feature in features.items():
+        feature["values"] = sum(head["features"][name]["values"] for head in heads)
+    manifest = {
+        "format": FORMAT,
+        "identity": identity,
+        "records": records,
+        "features": features,
+        "counts": counts,
+        "shards": [
+            {"file": name, "size": (directory / name).stat().st_size} | {k: head[k] for k in ("records", "crc32")}
+            for name, head in zip(names, heads)
+        ],
+    }
+    write_manifest(directory, manifest | {"crc32": _manifest_crc(manifest)})
+    return Store(directory, manifest)
+
+
+def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
+    """Writes the manifest of a directory that holds all its shards: from now on it is a store."""
+    partial = directory / f".manifest.{uuid.uuid4().hex}.partial"
+    partial.write_text(json.dumps(manifest, indent=1), "utf-8")
+    os.replace(partial, directory / "manifest.json")
+
+
+def _total(counts: list[dict[str, Any]]) -> dict[str, Any]:
+    """The sum of counts, and of counts inside them."""
+    keys = dict.fromkeys(key for count in counts for key in count)
+    values = {key: [count[key] for count in counts if key in count] for key in keys}
+    return {key: _total(found) if isinstance(found[0], dict) else sum(found) for key, found in values.items()}
+
+
+# ---- reading --------------------------------------------------------------------------------------------------------
+
+
+def read_manifest(directory: Path) -> dict[str, Any] | None:
+    """What a store says of itself, None where there is none that can be read."""
+    try:
+        manifest = json.loads((directory / "manifest.json").read_text("utf-8"))
+        return manifest if manifest_is_whole(manifest) else None
+    except (OSError, ValueError):
+        return None
+
+
+def manifest_is_whole(manifest: Any) -> bool:
+    """Whether a manifest is of this format and has its own checksum."""
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        return False
+    return manifest.get("crc32") == _manifest_crc(manifest)
+
+
+def _manifest_crc(manifest: dict[str, Any]) -> str:
+    told = {key: value for key, value in manifest.items() if key != "crc32"}
+    return f"{zlib.crc32(json.dumps(told, sort_keys=True).encode()):08x}"
+
+
+def damaged(directory: Path, manifest: dict[str, Any], check: bool | None = None) -> list[str]:
+    """Names of the shards that are missing, cut short or altered.
+
+    Args:
+      directory: where the store lies.
+      manifest: what it says of itself.
+      check: compare checksums and not sizes alone; by default for stores up to 256 MB.
+
+    Returns:
+      File names, sorted.
+    """
+    if check is None:
+        check = sum(shard["size"] for shard in manifest["shards"]) <= CHECKED_BYTES
+    return sorted(s["file"] for s in manifest["shards"] if not _sound(directory / s["file"], s, check))
+
+
+def _sound(path: Path, told: dict[str, Any], check: bool) -> bool:
+    try:
+        return path.stat().st_size == told["size"] and (not check or whole_shard(path, told["crc32"]))
+    except OSError:
+        return False

@@ -1,0 +1,247 @@
+"""Where documents come from: text, JSONL, Parquet, TFDS, the built-in corpus, a registered SeqIO Task, or anyone's own.
+
+A document is {"text": string, "origin": int64[2]}; the origin is (number of the file, number of the document in it),
+both from 0. The number in the file is that of the line (text, JSONL), row (Parquet, TFDS) or block (blank_line), so
+that it leads back to the place. Documents without text are skipped and counted.
+
+Without a `validation_path` a document is held out if the hash of its text falls under `validation_fraction`: the
+choice depends on nothing but the text, and equal documents never stand on both sides.
+
+A corpus is cut into shards, runs of documents of 8 MB of text or more: a function of the files alone, so that the same
+shards come out whatever the number of processes that work on them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import platform
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxpt.data._tf import tf
+from jaxpt.data.records.store import MOST_SHARDS
+from jaxpt.data.sources import builtin, readers
+from jaxpt.data.sources.readers import Offset
+from jaxpt.errors import UserError
+
+Text = str | np.ndarray  # a text, or the token ids that a registered Task gives
+Reader = Callable[[str, Offset], Iterator[tuple[int, Text]]]
+Cutter = Callable[[str, int], Iterable[tuple[Offset, int]]]
+
+SHARD_BYTES = 8 << 20
+"""Text in a shard, at least."""
+_CHUNK = 256  # documents that cross into TensorFlow together
+_HASHED_BYTES = 1 << 30  # files up to this size in all are known by their content, larger ones by size and time
+
+
+class Piece(NamedTuple):
+    """A run of documents of one file."""
+
+    file: int
+    """Number of the file in its split."""
+    start: Offset = Offset()
+    stop: int | None = None
+    """Number of the first document that is not in it, None for all to the file's end."""
+    size: int = 0
+    """Bytes of text, about."""
+
+
+class Source:
+    """The documents of a corpus, by split.
+
+    Attributes:
+      language: of its text, where the configuration says it.
+      fields: of two texts that make a document, joined by `readers.PAIR_SEPARATOR`.
+      failure: the mistake that ended a reading inside tf.data, which would hide it.
+      counts: {split: {"documents": n, "empty": n, "files": {file: documents before any is held out}}} of the last
+        reading that came to its end.
+      consumed: characters (or token ids) read so far.
+    """
+
+    def __init__(
+        self,
+        files: dict[str, list[str]],
+        read: Reader,
+        fraction: float | None,
+        tokenized: bool = False,
+        cut: Cutter = lambda path, every: [(Offset(), 0)],
+        size: Callable[[str], int] = lambda path: 0,
+        identity: Mapping[str, Any] | None = None,
+    ) -> None:
+        """A corpus of `files` by split, of which `read` gives (number, text) from a mark on.
+
+        `fraction` is held out by hash; `cut` gives (mark, bytes) of a file's pieces, `size` a file's bytes of text;
+        `identity` says what else determines the documents.
+        """
+        self._identity = dict(identity or {})
+        self._files, self._read, self._fraction, self._cut, self._size = files, read, fraction, cut, size
+        self.tokenized, self.language, self.fields = tokenized, None, None
+        self.failure: UserError | None = None
+        self.counts: dict[str, dict[str, Any]] = {}
+        self.consumed = 0
+
+    @property
+    def tier(self) -> str:
+        """Which guarantee the stream has, for people to read."""
+        return "by index: a resume seeks; every epoch has its own order and noise"
+
+    def shards(self, split: str) -> list[list[Piece]]:
+        """Cuts a split into runs of documents; corpora of many bytes are read through for it.
+
+        Args:
+          split: "train" or "validation".
+
+        Returns:
+          Pieces by shard, in the order of the documents.
+        """
+        paths = self._files[split]
+        every = max(SHARD_BYTES, -(-sum(map(self._size, paths)) // MOST_SHARDS))
+        shards: list[list[Piece]] = [[]]
+        for number, path in enumerate(paths):
+            cuts = list(self._cut(path, every))
+            stops = [mark.number for mark, _ in cuts[1:]]
+            for (mark, size), stop in zip(cuts, [*stops, None]):
+                if shards[-1] and not 0 < sum(piece.size for piece in shards[-1]) < every:
+                    shards.append([])
+                shards[-1].append(Piece(number, mark, stop, size))
+        return shards
+
+    def documents(self, split: str, pieces: Iterable[Piece] | None = None) -> Iterator[tuple[int, int, Text]]:
+        """Reads a split from its start.
+
+        Args:
+          split: "train" or "validation".
+          pieces: only these; all by default.
+
+        Yields:
+          (number of the file, number of the document in it, text).
+
+        Raises:
+          UserError: names the file and line that is not as it should be; or the (whole) split is empty.
+        """
+        counts: dict[str, Any] = {"documents": 0, "empty": 0, "files": {}}
+        for piece in map(Piece, range(len(self._files[split]))) if pieces is None else pieces:
+            seen = counts["files"].setdefault(str(piece.file), 0)
+            for index, text in self._read(self._files[split][piece.file], piece.start):
+                if piece.stop is not None and index >= piece.stop:
+                    break
+                self.consumed += len(text)
+                if (not text.strip()) if isinstance(text, str) else not text.size:
+                    counts["empty"] += 1
+                    continue
+                seen += 1
+                if self._fraction is None or held_out(text, self._fraction) == (split == "validation"):
+                    counts["documents"] += 1
+                    yield piece.file, index, text
+            counts["files"][str(piece.file)] = seen
+        if pieces is None:
+            self.check(split, counts)
+        self.counts[split] = counts
+
+    def check(self, split: str, counts: dict[str, Any]) -> None:
+        """Raises UserError where a file has no documents, or a split none.
+
+        Args:
+          split: "train" or "validation".
+          counts: of all its pieces together, as in `counts`.
+        """
+        for number, seen in counts["files"].items():
+            if not seen:
+                raise UserError(f"{self._files[split][int(number)]}: no documents in it")
+        if not counts["documents"]:
+            raise UserError(
+                f"data.validation_fraction: {self._fraction} of {sum(counts['files'].values())} documents leaves the "
+                f"{split} split empty; give data.validation_path, another fraction or more documents"
+            )
+
+    def dataset(self, split: str, pieces: Iterable[Piece] | None = None) -> tf.data.Dataset:
+        """The same as a dataset; a mistake inside it is kept in `failure`.
+
+        Args:
+          split: "train" or "validation".
+          pieces: only these; all by default.
+
+        Returns:
+          {"text": string, "origin": int64[2]}, or "tokens": int32[n] in place of the text.
+        """
+        key = "tokens" if self.tokenized else "text"
+        spec = tf.TensorSpec([None], tf.int32) if self.tokenized else tf.TensorSpec([None], tf.string)
+        signature = {key: spec, "origin": tf.TensorSpec([2] if self.tokenized else [None, 2], tf.int64)}
+
+        def elements() -> Iterator[dict[str, Any]]:
+            documents = self.documents(split, pieces)
+            try:
+                if self.tokenized:
+                    for file, number, tokens in documents:
+                        yield {key: tokens, "origin": (file, number)}
+                else:
+                    for chunk in _chunks(documents):
+                        yield {
+                            key: [text for _, _, text in chunk],
+                            "origin": np.array([(f, n) for f, n, _ in chunk], np.int64).reshape(-1, 2),
+                        }
+            except UserError as error:
+                self.failure = error
+                raise
+
+        ds = tf.data.Dataset.from_generator(elements, output_signature=signature)
+        return ds if self.tokenized else ds.unbatch()
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What determines the documents: each file's name and content (or size and time), and what is held out."""
+        paths = {split: list(paths) for split, paths in self._files.items()}
+        known = fingerprints(sorted({p for ps in paths.values() for p in ps}))
+        return {
+            "files": {split: [known[p] for p in ps] for split, ps in paths.items()},
+            "held_out": self._fraction,
+            **self._identity,
+        }
+
+
+def held_out(text: Text, fraction: float) -> bool:
+    """Whether a document belongs to the validation split: blake2b(text) / 2^64 < fraction.
+
+    Args:
+      text: the document, or its token ids.
+      fraction: share of documents to hold out.
+
+    Returns:
+      True for validation. A document held out under a small fraction is also held out under a larger one.
+    """
+    content = text.encode(errors="surrogatepass") if isinstance(text, str) else text.tobytes()
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "big") < fraction * 2**64
+
+
+def fingerprints(paths: list[str]) -> dict[str, dict[str, Any]]:
+    """What identifies each file, wherever it lies: its name and content; size and time where that would take long."""
+    stats = {p: tf.io.gfile.stat(p) for p in paths if tf.io.gfile.exists(p)}
+    by_content = sum(s.length for s in stats.values()) <= _HASHED_BYTES
+    out: dict[str, dict[str, Any]] = {}
+    for path in paths:
+        if path not in stats:  # a TFDS name, or the built-in corpus
+            out[path] = {"name": path}
+            if path == "builtin":
+                code = hashlib.blake2b(inspect.getsource(builtin).encode(), digest_size=16)
+                out[path] |= {"python": platform.python_version(), "blake2b": code.hexdigest()}
+            continue
+        out[path] = {"name": path.rpartition("/")[2], "size": stats[path].length}
+        if by_content:
+            with readers.open_file(path, unpack=False) as file:
+                out[path]["blake2b"] = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+        else:
+            out[path]["mtime_nsec"] = stats[path].mtime_nsec
+    return out
+
+
+def _chunks(items: Iterator[Any]) -> Iterator[list[Any]]:
+    chunk: list[Any] = []
+    for item in items:
+        chunk.append(item)
+        if len(chunk) == _CHUNK:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk

@@ -1,0 +1,210 @@
+"""Documents from TensorFlow Datasets and from SeqIO Tasks that anyone's module registered."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxpt.config import DataConfig
+from jaxpt.data._tf import seqio, tf
+from jaxpt.data.records.store import MOST_SHARDS
+from jaxpt.data.sources.readers import Offset
+from jaxpt.errors import UserError
+
+_HELD = ("validation", "valid", "dev", "test")
+
+
+def tfds_documents(data: DataConfig) -> dict[str, Any]:
+    """The arguments of a `Source` over a TFDS data set.
+
+    Args:
+      data: `path` is the data set's name ("wiki40b/en:1.3.0") or the directory of a prepared one, `field` its text
+        field, `validation_path` the name of its validation split (by default documents of `train` are held out).
+
+    Returns:
+      Arguments of `Source`.
+
+    Raises:
+      UserError: no such data set, split or text field.
+    """
+    import tensorflow_datasets as tfds
+
+    name = data.path if isinstance(data.path, str) else "+".join(data.path or ())
+    try:
+        builder = tfds.builder_from_directory(name) if tf.io.gfile.isdir(name) else tfds.builder(name)
+        if not builder.is_prepared():
+            builder.download_and_prepare()
+    except Exception as error:  # tfds has many, with messages of many lines
+        raise UserError(f"data.path: TFDS data set {name}: {first_line(error)}") from None
+    held, splits = data.validation_path, builder.info.splits
+    for key, split in (("data.path", "train"), ("data.validation_path", held)):
+        if split is not None and split not in splits:
+            raise UserError(f"{key}: {name} has no split {split!r}; it has {', '.join(splits)}")
+    spec = builder.info.features.get_tensor_info()
+    texts = [k for k, v in spec.items() if getattr(v, "tf_dtype", None) == tf.string and v.shape == ()]
+    if data.field not in texts:
+        raise UserError(f"data.field: {data.field!r} is no text field of {name}; it has {', '.join(texts) or 'none'}")
+
+    def read(path: str, mark: Offset) -> Iterator[tuple[int, str]]:
+        part = tfds.core.ReadInstruction(path.rpartition(" ")[2], from_=mark.number, unit="abs")
+        ds = builder.as_dataset(split=part, shuffle_files=False).map(lambda r: r[data.field])
+        try:
+            for number, text in enumerate(ds.prefetch(64).as_numpy_iterator(), mark.number):
+                yield number, text.decode("utf-8", "replace")
+        except (tf.errors.OpError, OSError) as error:
+            raise UserError(f"data.path: TFDS data set {name}: {first_line(error)}") from None
+
+    def size(path: str) -> int:
+        return splits[path.rpartition(" ")[2]].num_bytes
+
+    def cut(path: str, every: int) -> Iterator[tuple[Offset, int]]:
+        examples = splits[path.rpartition(" ")[2]].num_examples
+        pieces = min(max(size(path) // every, 1), max(examples, 1))
+        for piece in range(pieces):
+            yield Offset(number=examples * piece // pieces), size(path) // pieces
+
+    full = builder.info.full_name
+    files = {"train": [f"{full} train"], "validation": [f"{full} {held or 'train'}"]}
+    fraction = None if held else data.validation_fraction
+    return {"files": files, "read": read, "fraction": fraction, "cut": cut, "size": size}
+
+
+def task_documents(data: DataConfig) -> dict[str, Any]:
+    """The arguments of a `Source` over a registered SeqIO Task.
+
+    The task's source and its preprocessors before `seqio.CacheDatasetPlaceholder` (all of them where there is none)
+    make the documents: its `text` feature if it has one, else `targets`, as text or as token ids. Its validation
+    split is used where it has one; else documents of `train` are held out.
+
+    Args:
+      data: `modules` are imported first, `task` is looked up.
+
+    Returns:
+      Arguments of `Source`; each shard of the task's source counts as a file.
+
+    Raises:
+      UserError: a module that cannot be imported, an unknown task, or one without text or targets.
+    """
+    task, held = find_task(data)
+    try:
+        spec = _documents(task, "train").element_spec
+    except Exception as error:  # whatever anyone's preprocessors raise
+        raise UserError(f"data.task: {data.task}: its preprocessors fail: {first_line(error)}") from None
+    if "inputs" in task.output_features and "targets" in spec and "text" not in spec:
+        raise UserError(
+            f"data.task: {data.task} has inputs and targets; objective.kind: seq2seq trains on both, others want text"
+        )
+    feature = next((f for f in ("text", "targets") if f in spec), None)
+    if feature is None or not (spec[feature].dtype == tf.string or spec[feature].dtype.is_integer):
+        raise UserError(
+            f"data.task: {data.task} gives {', '.join(spec)}; wants text or targets, as strings or token ids"
+        )
+    tokenized = spec[feature].dtype != tf.string
+
+    files: dict[str, list[str]] = {}
+    parts: dict[str, tuple[str, seqio.ShardInfo | None]] = {}
+    for split, of in (("train", "train"), ("validation", held or "train")):
+        shards = min(len(task.source.list_shards(of)), MOST_SHARDS)
+        infos = [seqio.ShardInfo(i, shards) if shards > 1 else None for i in range(shards)]
+        files[split] = [f"{data.task} {of}" + (f" {i.index} of {shards}" if i else "") for i in infos]
+        parts |= {name: (of, info) for name, info in zip(files[split], infos)}
+
+    def read(path: str, mark: Offset) -> Iterator[tuple[int, Any]]:
+        ds = _documents(task, *parts[path])
+        for number, value in enumerate(ds.map(lambda r: r[feature]).prefetch(64).as_numpy_iterator()):
+            yield number, value.astype(np.int32) if tokenized else value.decode("utf-8", "replace")
+
+    fraction = None if held else data.validation_fraction
+    identity = {"modules": {module: module_digest(module) for module in data.modules}}
+    return {"files": files, "read": read, "fraction": fraction, "tokenized": tokenized, "identity": identity}
+
+
+def find_task(data: DataConfig) -> tuple[seqio.Task, str | None]:
+    """Imports `data.modules` and looks `data.task` up.
+
+    Args:
+      data: names both.
+
+    Returns:
+      (the task, its validation split if it has one).
+
+    Raises:
+      UserError: a module that cannot be imported, an unknown task, a mixture, or a task without a train split.
+    """
+    mixed = subtasks(data)
+    if mixed:
+        shares = ", ".join(f"{name} ({rate:g})" for name, rate in mixed)
+        raise UserError(f"data.task: {data.task} is a mixture of {shares}; name them as tasks of data.mixture")
+    if data.task is None:
+        raise UserError("data.task is missing: data.source: task needs the name of a registered SeqIO Task")
+    names = list(seqio.TaskRegistry.names())
+    if data.task not in names:
+        near = difflib.get_close_matches(data.task, names, 3, 0.4)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"registered are: {', '.join(sorted(names)) or 'none'}"
+        raise UserError(f"data.task: {data.task!r} is not registered; {hint}")
+    task = seqio.TaskRegistry.get(data.task)
+    if "train" not in task.splits:
+        raise UserError(f"data.task: {data.task} has no train split; it has {', '.join(task.splits)}")
+    return task, held_split(task)
+
+
+def subtasks(data: DataConfig) -> list[tuple[str, float]]:
+    """The tasks of a registered SeqIO Mixture, those of mixtures in it included.
+
+    Args:
+      data: `modules` are imported first; `task` may name a mixture.
+
+    Returns:
+      (task, rate) for each; none if `task` is not a mixture.
+
+    Raises:
+      UserError: a module cannot be imported.
+    """
+    for module in data.modules:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise UserError(f"data.modules: {module}: {first_line(error)}") from None
+    if data.task not in seqio.MixtureRegistry.names():
+        return []
+    mixture = seqio.MixtureRegistry.get(data.task)
+    return sorted((task.name, mixture.get_rate(task)) for task in mixture.tasks)
+
+
+def held_split(task: seqio.Task) -> str | None:
+    """The task's validation split, or what else it holds out."""
+    return next((s for s in _HELD if s in task.splits), None)
+
+
+def _documents(task: seqio.Task, split: str, shard: seqio.ShardInfo | None = None) -> tf.data.Dataset:
+    ds = task.source.get_dataset(split=split, shuffle=False, shard_info=shard)
+    if task.supports_caching:
+        return task.preprocess_precache(ds, seed=0)
+    return task.preprocess_postcache(ds, sequence_length=None, seed=0)
+
+
+def first_line(error: BaseException) -> str:
+    """What went wrong, in one line."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def module_digest(module: str) -> str:
+    """Hash of a module's source: a task that was edited gives other examples.
+
+    Args:
+      module: its dotted name.
+
+    Returns:
+      20 hexadecimal digits.
+    """
+    found = importlib.util.find_spec(module)
+    origin = Path(found.origin) if found is not None and found.origin else None
+    code = origin.read_bytes() if origin is not None and origin.is_file() else b""
+    return hashlib.blake2b(code, digest_size=10).hexdigest()

@@ -1,0 +1,116 @@
+"""From a configuration to the source that it names."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+
+from jaxpt.config import DataConfig
+from jaxpt.data._tf import tf
+from jaxpt.data.sources import builtin, foreign, readers
+from jaxpt.data.sources.base import Source
+from jaxpt.data.sources.examples import Examples
+from jaxpt.errors import UserError
+
+
+def open_source(data: DataConfig, examples: int | None = None) -> Source:
+    """Finds the files (or the data set, or the task) that a configuration names.
+
+    Args:
+      data: `source`, `path`, `validation_path`, …
+      examples: finished examples of a SeqIO Task are wanted, not documents, with so many tokens of targets at most.
+
+    Returns:
+      A source with a "train" and a "validation" split; nothing but the files' existence is checked yet.
+
+    Raises:
+      UserError: a file is missing or a directory, a glob matches nothing, a suffix is unknown.
+    """
+    source = _open(data, examples)
+    source.language, source.fields = data.language, data.fields
+    return source
+
+
+def _open(data: DataConfig, examples: int | None) -> Source:
+    is_builtin = data.source == "builtin" or (data.source == "auto" and data.path is None)
+    if data.fields is not None:
+        _check_fields(data.fields, data, is_builtin)
+    if examples is not None:
+        if data.source != "task":
+            raise UserError(
+                "objective.kind: seq2seq wants inputs and targets: data.source: task and data.task name them"
+            )
+        return Examples(data, examples)
+    if "." in data.source:
+        return _own(data)
+    if data.source == "task":
+        return Source(**foreign.task_documents(data))
+    if is_builtin:
+        return Source(
+            {"train": ["builtin"], "validation": ["builtin"]},
+            lambda path, mark: enumerate(_builtin(data.fields)),
+            data.validation_fraction,
+        )
+    if data.path is None:
+        raise UserError(f"data.path is missing: data.source: {data.source} needs one")
+    if data.source == "tfds":
+        return Source(**foreign.tfds_documents(data))
+    train = _expand(data.path, "data.path")
+    held = _expand(data.validation_path, "data.validation_path") if data.validation_path else None
+    for path in [*train, *(held or [])]:
+        readers.file_format(path, data)
+    return Source(
+        {"train": train, "validation": held or train},
+        lambda path, mark: readers.read(path, data, mark),
+        None if held else data.validation_fraction,
+        cut=lambda path, every: readers.marks(path, data, every),
+        size=readers.size,
+    )
+
+
+def _own(data: DataConfig) -> Source:
+    """What the module of anyone's own that `data.source` names opens; its code is part of what determines the data."""
+    name = data.source
+    try:
+        module = importlib.import_module(name)
+    except Exception as error:
+        raise UserError(f"data.source: importing {name} failed: {type(error).__name__}: {error}") from error
+    source = module.open_source(data) if callable(getattr(module, "open_source", None)) else None
+    if not isinstance(source, Source):
+        raise UserError(f"data.source: {name} must define open_source(data), which returns a jaxpt.data.sources.base.Source")
+    source._identity["modules"] = {name: foreign.module_digest(name)}
+    return source
+
+
+def _check_fields(fields: tuple[str, str], data: DataConfig, is_builtin: bool) -> None:
+    if is_builtin and set(fields) != set(builtin.PAIR):
+        raise UserError(
+            f"data.fields: the built-in corpus has {' and '.join(builtin.PAIR)}, not {' and '.join(fields)}; "
+            "other fields are those of JSONL and Parquet files, which data.path names"
+        )
+    if not is_builtin and (data.path is None or data.source in ("text", "tfds", "task") or "." in data.source):
+        raise UserError("data.fields: JSONL and Parquet files have fields; name such files with data.path")
+
+
+def _builtin(fields: tuple[str, str] | None) -> Iterable[str]:
+    """Documents of the built-in corpus: texts, or pairs with their fields in this order."""
+    if fields is None:
+        return builtin.documents()
+    order = [builtin.PAIR.index(field) for field in fields]
+    return (readers.document([pair[place] for place in order]) for pair in builtin.pairs())
+
+
+def _expand(paths: str | tuple[str, ...], key: str) -> list[str]:
+    """Files in the order given, globs in alphabetical order."""
+    files: list[str] = []
+    for path in [paths] if isinstance(paths, str) else paths:
+        found = sorted(tf.io.gfile.glob(path)) if any(c in path for c in "*?[") else [path]
+        if not found:
+            raise UserError(f"{key}: no file matches {path}")
+        for file in found:
+            if tf.io.gfile.isdir(file):
+                raise UserError(f"{key}: {file} is a directory; name its files, such as {file.rstrip('/')}/*.txt")
+            if not tf.io.gfile.exists(file):
+                raise UserError(f"{key}: {file}: no such file")
+        files += found
+    return files

@@ -1,0 +1,255 @@
+"""Batches: a pure function of (records, seed), addressed by index, so that a resume seeks instead of replaying.
+
+    index i → task t, index j in it               quotas in blocks (`order.Mixture`)
+            → epoch e = j // n, place j % n
+            → row u = permutation of epoch e at the place          nothing is materialised
+            → records of row u                    itself, or those that were packed into it
+            → features = present(records, noise keyed by (seed, phase, task, epoch, record))
+    step s  = indices s·batch … (s + 1)·batch - 1
+
+Where an objective carries something from batch to batch, the row's records stand in their order instead, and row b of a
+step goes on with row b of the step before: `order.continued`; in `epoch`, row b of B has the b-th of B equal stretches.
+
+The stream is the same whatever the number of hosts, devices, threads or restarts: no step needs the one before it.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from jaxpt.data.preprocessors.batched import derived
+from jaxpt.data.records.store import Ragged, Store
+from jaxpt.data.stream.order import Mixture, continued, permuted
+from jaxpt.data.stream.packing import Packs
+from jaxpt.data.stream.present import Present
+from jaxpt.data.tasks import Features, key
+
+Batch = dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What a stream takes examples from: the records of one split of one task."""
+
+    name: str
+    store: Store
+    present: Present
+    seed: int
+    """Key of its order and its noise."""
+    packs: Packs | None = None
+    """Which records share a row; None: each has its own."""
+    copies: int | None = None
+    """Epoch e has the noise of copy e modulo this; None: every epoch has its own."""
+
+    def __len__(self) -> int:
+        """Rows in an epoch."""
+        return len(self.store if self.packs is None else self.packs)
+
+    def shuffled(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(epoch, row) of each index of the task's own training stream: int64 [n] each."""
+        epoch, place = np.divmod(index, len(self))
+        return epoch, permuted(place, len(self), key(self.seed, "order"), epoch)
+
+    def records(self, epoch: np.ndarray, row: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The records of some rows in some epochs.
+
+        Args:
+          epoch: int64 [n].
+          row: int64 [n].
+
+        Returns:
+          (records int64 [R], keys of their noise uint64 [R], where each row begins among them int64 [n + 1]).
+        """
+        records, splits = (row, np.arange(len(row) + 1)) if self.packs is None else self.packs.of(row)
+        copy = epoch if self.copies is None else epoch % self.copies
+        seed = np.full(len(records), self.seed, np.uint64)
+        of_copy = derived(seed, np.repeat(copy, np.diff(splits)).astype(np.uint64))
+        return records, derived(of_copy, records.astype(np.uint64)), splits
+
+
+class Stream:
+    """The examples of one split in one phase.
+
+    Attributes:
+      tasks: what they come from.
+      features: {name: (shape without the batch, dtype)}.
+      mixture: their shares.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        features: Features,
+        batch_size: int,
+        readers: int = 0,
+        mixture: Mixture | None = None,
+        continues: bool = False,
+    ) -> None:
+        """A stream of `tasks` in the shares of `mixture` (one task needs none), by `readers` threads.
+
+        Where it `continues`, the rows of a batch, of one task, go on with those of the batch before.
+        """
+        self.tasks, self.features, self.batch_size = tuple(tasks), dict(features), batch_size
+        self.mixture = mixture or Mixture([1.0], 0)
+        self._ends = np.cumsum([len(task) for task in self.tasks])
+        self._readers, self._continues = readers, continues
+        self._threads = readers or min(4, os.cpu_count() or 1)
+
+    def __len__(self) -> int:
+        """Rows of all tasks together."""
+        return int(self._ends[-1])
+
+    def each(self) -> dict[str, Stream]:
+        """A stream for each task by itself."""
+        return {
+            t.name: Stream([t], self.features, self.batch_size, self._readers, continues=self._continues)
+            for t in self.tasks
+        }
+
+    def batches(self, start: int = 0, rows: np.ndarray | slice | None = None) -> Iterator[Batch]:
+        """Training batches without end; every epoch of a task is another permutation with other noise.
+
+        Args:
+          start: first step, counted from the start of the phase. Starting late costs no more than starting at 0.
+          rows: this process's rows of the global batch; all by default.
+
+        Returns:
+          An iterator of {feature: array [rows, ...]}.
+        """
+        row = np.arange(self.batch_size, dtype=np.int64)[slice(None) if rows is None else rows]
+        return _ahead(lambda step: self._made(*self._mixed(step * self.batch_size + row)), itertools.count(start),
+                      self._threads)  # fmt: skip
+
+    def epoch(
+        self, batch_size: int, limit: int | None = None, rows: np.ndarray | slice | None = None
+    ) -> Iterator[Batch]:
+        """Every row of every task exactly once, in order, always under the same noise: for validation.
+
+        Where the stream continues, row b of all batches together has the b-th stretch of the records.
+
+        Args:
+          batch_size: rows of the global batch. The last batch is filled up with rows of zeros; where the stream
+            continues, rows that have come to their end are zeros.
+          limit: only the first so many rows.
+          rows: this process's rows of the global batch; all by default.
+
+        Returns:
+          An iterator of {feature: array [rows, ...]}.
+        """
+        row = np.arange(batch_size, dtype=np.int64)[slice(None) if rows is None else rows]
+        end = len(self) if limit is None else min(limit, len(self))
+
+        steps = -(-end // batch_size)
+
+        def batch(step: int) -> Batch:
+            index = row * steps + step if self._continues else step * batch_size + row
+            return self._made(*self._in_order(index[index < end]), size=len(row))
+
+        return _ahead(batch, range(steps), self._threads)
+
+    def rows(self, index: np.ndarray) -> Batch:
+        """Rows as `epoch` gives them: {feature: array [rows, ...]}."""
+        return self._made(*self._in_order(index))
+
+    def example(self, index: int, shuffled: bool = True) -> dict[str, Any]:
+        """One example, to look at.
+
+        Args:
+          index: its place, from 0.
+          shuffled: its place in `batches`, else in `epoch`.
+
+        Returns:
+          Its features in the batch; "task", the name of its task; and of the records before noise: all features of one
+          record, and of several that share a row those of fixed shape, such as "origin", one after the other.
+        """
+        at = np.array([index], np.int64)
+        task, epoch, row = self._mixed(at) if shuffled else self._in_order(at)
+        of = self.tasks[task[0]]
+        records, _, _ = of.records(epoch, row)
+        found = {
+            name: (value[0] if len(records) == 1 else value) if isinstance(value, np.ndarray) else value.values
+            for name, value in of.store.fetch(records).items()
+            if isinstance(value, np.ndarray) or len(records) == 1
+        }
+        return found | {"task": of.name} | {k: v[0] for k, v in self._made(task, epoch, row).items()}
+
+    def _mixed(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(task, epoch, row) of each index of the training stream."""
+        if self._continues:
+            (task,) = self.tasks
+            return np.zeros_like(index), *continued(index, len(task), self.batch_size, key(task.seed, "order"))
+        task, own = self.mixture.at(index)
+        epoch, row = np.empty_like(index), np.empty_like(index)
+        for number in np.unique(task):
+            of_it = task == number
+            epoch[of_it], row[of_it] = self.tasks[number].shuffled(own[of_it])
+        return task, epoch, row
+
+    def _in_order(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(task, epoch 0, row) of each index of all tasks one after the other."""
+        task = np.searchsorted(self._ends, index, side="right")
+        before = np.concatenate([[0], self._ends])
+        return task, np.zeros_like(index), index - before[task]
+
+    def _made(self, task: np.ndarray, epoch: np.ndarray, row: np.ndarray, size: int | None = None) -> Batch:
+        """The features of these rows, and rows of zeros up to `size`."""
+        numbers = np.unique(task).tolist()
+        if len(numbers) == 1 and size in (None, len(task)):
+            return self._together(numbers, [np.arange(len(task))], epoch, row)
+        out = {
+            name: np.zeros((len(task) if size is None else size, *shape), dtype)
+            for name, (shape, dtype) in self.features.items()
+        }
+        # Tasks whose records become features in the same way go through one graph together.
+        for present in {id(self.tasks[n].present) for n in numbers}:
+            alike = [n for n in numbers if id(self.tasks[n].present) == present]
+            places = [np.flatnonzero(task == n) for n in alike]
+            at = np.concatenate(places)
+            for name, value in self._together(alike, places, epoch, row).items():
+                out[name][at] = value
+        return out
+
+    def _together(self, numbers: list[int], places: list[np.ndarray], epoch: np.ndarray, row: np.ndarray) -> Batch:
+        """The features of the rows at `places` of each of these tasks, one task after the other."""
+        found = [self.tasks[n].records(epoch[at], row[at]) for n, at in zip(numbers, places)]
+        stored = _joined([self.tasks[n].store.fetch(records) for n, (records, _, _) in zip(numbers, found)])
+        keys = np.concatenate([keys for _, keys, _ in found])
+        sizes = np.concatenate([np.diff(splits) for _, _, splits in found])
+        return self.tasks[numbers[0]].present(stored, keys, np.concatenate([[0], np.cumsum(sizes)]))
+
+
+def _joined(parts: list[dict[str, Ragged | np.ndarray]]) -> dict[str, Ragged | np.ndarray]:
+    """Records of several stores one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    return {
+        name: Ragged(*(np.concatenate(x) for x in zip(*(part[name] for part in parts))))
+        if isinstance(first, Ragged)
+        else np.concatenate([part[name] for part in parts])
+        for name, first in parts[0].items()
+    }
+
+
+def _ahead(batch: Callable[[int], Batch], steps: Iterable[int], threads: int) -> Iterator[Batch]:
+    """Batches in the order of their steps, made by `threads` threads that run two batches each ahead.
+
+    Python's threads, not tf.data's: a tf.data pipeline that reads through Python can lock up when the program ends.
+    """
+    pool, waiting, steps = ThreadPoolExecutor(threads, "jaxpt-data"), collections.deque(), iter(steps)
+    waiting.extend(pool.submit(batch, step) for step in itertools.islice(steps, 2 * threads))
+
+    def take() -> Iterator[Batch]:
+        while waiting:
+            ready = waiting.popleft().result()
+            waiting.extend(pool.submit(batch, step) for step in itertools.islice(steps, 1))
+            yield ready
+
+    return take()

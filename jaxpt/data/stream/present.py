@@ -1,0 +1,164 @@
+"""The run-time half of a pipeline: records and their keys → rows of features."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from jaxpt.data._tf import seqio, tf
+from jaxpt.data.calls import Call
+from jaxpt.data.preprocessors.batched import Batch, Records, derived
+from jaxpt.data.records.shard import Ragged
+from jaxpt.data.tasks import Features, arguments, resolve
+from jaxpt.errors import UserError
+
+Step = Callable[[Batch, tf.Tensor], Batch]
+Present = Callable[[Records, np.ndarray, np.ndarray | None], dict[str, np.ndarray]]
+
+
+def compiled(
+    calls: tuple[Call, ...],
+    vocabulary: seqio.Vocabulary,
+    spec: Mapping[str, tf.TensorSpec],
+    features: Features,
+    packed: bool = False,
+) -> Present:
+    """Compiles the calls: those that draw as one graph, the last one, where it lays out rows, as NumPy.
+
+    Args:
+      calls: preprocessors, one record to one: under `batched.one_to_one` or `batched.one_record`; the last
+        may be under `batched.makes_rows`.
+      vocabulary: given to a parameter named `vocabulary`.
+      spec: shape and type of a record's features.
+      features: {name: (shape, dtype)}: what has to come out.
+      packed: rows are made of several records.
+
+    Returns:
+      (records as a store gives them, keys uint64 [records], where rows begin among the records int64 [rows + 1] or
+      None) → {feature: array [rows, ...]}. What becomes of a record depends on it and its key alone.
+
+    Raises:
+      UserError: a preprocessor that does not map one to one, or cannot pack.
+      ValueError: other features than declared.
+    """
+    last = resolve(calls[-1].name)
+    rows = getattr(last, "rows", None)
+    if rows is None and packed:
+        raise UserError(f"data.packing: {calls[-1].name} makes a row of one record; it takes no parameter `packs`")
+    if rows is not None:
+        rows = functools.partial(rows, **arguments(last, calls[-1], vocabulary))
+        calls = calls[:-1]
+    drawn = _graph(calls, vocabulary, spec) if calls else lambda records, keys: records
+
+    def present(records: Records, keys: np.ndarray, packs: np.ndarray | None) -> dict[str, np.ndarray]:
+        batch = drawn(records, keys)
+        made = batch if rows is None else rows(batch, packs=packs if packed else None)
+        return {name: made[name] for name in features}
+
+    # A mistake in a preprocessor shows here, not at the first step.
+    none = {
+        name: Ragged(np.zeros(0, s.dtype.as_numpy_dtype), np.zeros(0, np.int64))
+        if _is_ragged(s)
+        else np.zeros((0, *s.shape), s.dtype.as_numpy_dtype)
+        for name, s in spec.items()
+    }
+    batch = drawn(none, np.zeros(0, np.uint64))
+    _check(batch if rows is None else rows(batch, packs=np.zeros(1, np.int64) if packed else None), features)
+    return present
+
+
+def _is_ragged(spec: tf.TensorSpec) -> bool:
+    return spec.shape.rank == 1 and spec.shape[0] is None
+
+
+def _graph(
+    calls: tuple[Call, ...], vocabulary: seqio.Vocabulary, spec: Mapping[str, tf.TensorSpec]
+) -> Callable[[Records, np.ndarray], Records]:
+    """Calls as one graph: (records, keys) → records."""
+    steps = [_step(call, vocabulary) for call in calls]
+
+    def make(records: dict[str, Any], keys: tf.Tensor) -> dict[str, Any]:
+        batch = {
+            name: tf.RaggedTensor.from_row_lengths(*x, validate=False) if _is_ragged(spec[name]) else x
+            for name, x in records.items()
+        }
+        for number, step in enumerate(steps):
+            batch = step(batch, derived(keys, number))
+        return {
+            name: Ragged(x.values, x.row_lengths()) if isinstance(x, tf.RaggedTensor) else x
+            for name, x in batch.items()
+        }
+
+    def given(s: tf.TensorSpec) -> Any:
+        if _is_ragged(s):
+            return Ragged(tf.TensorSpec([None], s.dtype), tf.TensorSpec([None], tf.int64))
+        return tf.TensorSpec([None, *s.shape], s.dtype)
+
+    signature = [{name: given(s) for name, s in spec.items()}, tf.TensorSpec([None], tf.uint64)]
+    graph = tf.function(make, input_signature=signature, autograph=False)
+
+    def run(records: Records, keys: np.ndarray) -> Records:
+        return tf.nest.map_structure(lambda x: x.numpy(), graph(records, keys))
+
+    return run
+
+
+def _step(call: Call, vocabulary: seqio.Vocabulary) -> Step:
+    """A call as a function of a batch."""
+    outer = resolve(call.name)
+    function = getattr(outer, "batched", None)
+    bound = arguments(outer, call, vocabulary)
+    if function is not None:
+        keyed = "keys" in inspect.signature(function).parameters
+        return lambda batch, keys: function(batch, **bound, **({"keys": keys} if keyed else {}))
+    function = getattr(outer, "record", None)
+    if function is None:
+        raise UserError(
+            f"preprocessor {call.name!r} has to map records one to one, and to say so: decorate it with "
+            "jaxpt.data.preprocessors.batched.one_record"
+        )
+    return _lifted(functools.partial(function, **bound), outer.seeds)
+
+
+def _lifted(function: Callable[..., dict[str, tf.Tensor]], seeds: int | None) -> Step:
+    """A function of one record as one of a batch, record by record: anyone's own SeqIO preprocessor."""
+
+    def one(arguments: tuple[dict[str, tf.Tensor], tf.Tensor]) -> dict[str, tf.Tensor]:
+        record, key = arguments
+        rng = tf.stack([tf.bitcast(key, tf.int64), tf.constant(0, tf.int64)])
+        if seeds is None:
+            return function(record)
+        if seeds == 1:
+            return function(record, seed=rng)
+        return function(record, seeds=tf.unstack(tf.random.experimental.stateless_split(rng, seeds)))
+
+    def step(batch: Batch, keys: tf.Tensor) -> Batch:
+        inputs = {name: tf.TensorSpec(x.shape[1:], x.dtype) for name, x in batch.items()}
+        outputs = tf.function(one).get_concrete_function((inputs, tf.TensorSpec([], tf.uint64))).structured_outputs
+        signature = {
+            name: tf.RaggedTensorSpec([None], x.dtype, 0)
+            if x.shape.rank == 1 and x.shape[0] is None
+            else tf.TensorSpec(x.shape, x.dtype)
+            for name, x in outputs.items()
+        }
+        return tf.map_fn(one, (batch, keys), fn_output_signature=signature, parallel_iterations=4)
+
+    return step
+
+
+def _check(made: Records, features: Features) -> None:
+    """Compares what the preprocessors give with what the objective declares; names the first feature that differs."""
+    for name, (shape, dtype) in features.items():
+        if name not in made:
+            raise ValueError(f"objective.features declares {name}, its preprocessors give {', '.join(sorted(made))}")
+        x = made[name]
+        got = ((None,), x.values.dtype.name) if isinstance(x, Ragged) else (x.shape[1:], x.dtype.name)
+        if got != (tuple(shape), dtype):
+            raise ValueError(
+                f"objective.features declares {name} as {dtype}{list(shape)}, "
+                f"its preprocessors give {got[1]}{list(got[0])}"
+            )

@@ -1,0 +1,235 @@
+"""SentencePiece models, and what each architecture does around its own: cleaning before, further ids behind."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxpt.data.calls import Vocabulary
+from jaxpt.data.tokenizers import sentencepiece_rust, vocabulary_files
+from jaxpt.data.tokenizers.base import DEFAULT_EXTRA_IDS, SPECIALS, Tokenizer
+from jaxpt.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Style:
+    """What an architecture does around its SentencePiece model.
+
+    T5 appends sentinels. ALBERT and XLNet make ``quotes'' plain and strip accents before they tokenize; ALBERT folds
+    case. XLM-R has fairseq's ids: `<s> <pad> </s> <unk>` first, whatever the model has in their place, `<mask>` last.
+    """
+
+    name: str = "t5"
+    tokenizer_class: str = "T5Tokenizer"
+    file: str = "spiece.model"
+    unk: int | None = 2
+    """The id that this class of `transformers` gives to unknown pieces, whatever the model says; None: it is not used,
+    as it has other steps than the model."""
+    template: str = "$A </s>"
+    """What the class puts around a text; it needs these tokens."""
+    cleans: bool = False
+    lowercase: bool = False
+    keeps_accents: bool = False
+    first: tuple[str, ...] = ()
+    """Instead of the model's first three pieces."""
+    last: tuple[str, ...] = ()
+
+    @property
+    def plain(self) -> bool:
+        """Whether the ids are those of the model, sentinels aside."""
+        return not (self.cleans or self.first or self.last)
+
+    @property
+    def takes_sentinels(self) -> bool:
+        """Whether sentinels are added where nobody says how many."""
+        return self.name == "t5"
+
+    def cleaning(self) -> Any:
+        """The steps before the model's own normalizer, those of `transformers`."""
+        from tokenizers import normalizers
+
+        accents = [] if self.keeps_accents else [normalizers.NFKD(), normalizers.StripAccents()]
+        quotes = [normalizers.Replace(mark, '"') for mark in ("``", "''")]
+        return normalizers.Sequence([*quotes, *accents, *[normalizers.Lowercase()] * self.lowercase])
+
+
+PLAIN = Style()
+STYLES = {
+    "albert": Style("albert", "AlbertTokenizer", unk=1, template="[CLS] $A [SEP]", cleans=True, lowercase=True),
+    "xlnet": Style("xlnet", "XLNetTokenizer", unk=0, template="$A <sep> <cls>", cleans=True),
+    "xlmroberta": Style(
+        "xlmroberta", "XLMRobertaTokenizer", "sentencepiece.bpe.model", unk=3, template="<s> $A </s>",
+        first=("<s>", "<pad>", "</s>", "<unk>"), last=("<mask>",),
+    ),
+    "llama": Style("llama", "LlamaTokenizer", "tokenizer.model", unk=None, template=""),
+}  # fmt: skip
+# Classes that take the model's ids as they are, and what `transformers` says where it names no class of its own.
+_PLAIN = {
+    "", "t5", "mt5", "umt5", "codellama", "bigbird", "rembert", "reformer", "gemma", "pretrained", "tokenizersbackend",
+}  # fmt: skip
+_XLM_R_STARTS = ["<unk>", "<s>", "</s>"]
+
+
+def style_of(file: Path, settings: dict[str, Any], model_type: str | None) -> Style:
+    """The style of a model's file.
+
+    Args:
+      file: its path; the name `sentencepiece.bpe.model` is XLM-R's alone.
+      settings: tokenizer_config.json beside it.
+      model_type: config.json's, where there is one.
+
+    Returns:
+      The style; `PLAIN` where nothing says otherwise.
+
+    Raises:
+      UserError: mBART's, whose language codes stand between the pieces and `<mask>`, or a class that is not known.
+    """
+    said = settings.get("tokenizer_class")
+    name = re.sub("Tokenizer(Fast)?$", "", settings.get("sentencepiece_style") or said or model_type or "")
+    name = name.lower().replace("-", "").replace("_", "")
+    if name.startswith("mbart"):
+        raise UserError(f"{file}: mBART's language codes are not known here; wants its tokenizer.json")
+    if said and name not in STYLES.keys() | _PLAIN:
+        raise UserError(f"{file}: the ids of a {said} may be others than the model's; wants its tokenizer.json")
+    style = STYLES.get("xlmroberta" if file.name == STYLES["xlmroberta"].file else name, PLAIN)
+    if style.cleans:
+        accents = bool(settings.get("keep_accents", False))
+        style = dataclasses.replace(
+            style, lowercase=bool(settings.get("do_lower_case", style.lowercase)), keeps_accents=accents
+        )
+    return style
+
+
+class SentencePieceTokenizer(Tokenizer):
+    """A SentencePiece model with sentinels added at its end, in SeqIO's layout."""
+
+    kind = "sentencepiece"
+
+    def __init__(
+        self, model: bytes, extra_ids: int = DEFAULT_EXTRA_IDS, path: str | None = None, style: Style = PLAIN
+    ) -> None:
+        """Takes a serialized model; `path` is the file it came from.
+
+        Raises:
+          UserError: not a SentencePiece model.
+        """
+        import sentencepiece
+
+        self.path, self.style, self._model = path, style, model
+        name = path or "tokenizer"
+        proto = _parsed(model, name)
+        if option := sentencepiece_rust.unknown_option(proto):
+            raise UserError(f"{name}: a SentencePiece model of {option} is not known; wants unigram or bpe")
+        if style.first and (starts := [p.piece for p in proto.pieces[:3]]) != _XLM_R_STARTS:
+            raise UserError(f"{name}: wants to start with {_XLM_R_STARTS} to have XLM-R's ids, starts with {starts}")
+        _extend(proto, style, extra_ids)
+        try:
+            self._sp = sentencepiece.SentencePieceProcessor(model_proto=proto.SerializeToString())
+        except RuntimeError:
+            raise UserError(f"{name}: not a SentencePiece model") from None
+        if proto.trainer_spec.model_type == proto.trainer_spec.BPE and style == PLAIN and not extra_ids:
+            self.style = STYLES["llama"]
+        self._cleaning = style.cleaning() if style.cleans else None
+        self.lowercase = style.lowercase or proto.normalizer_spec.name.endswith("_cf")
+        self._full = proto.SerializeToString(deterministic=True)
+
+        def named(*spellings: str) -> int | None:
+            ids = (self._sp.piece_to_id(piece) for piece in spellings)
+            return next((i for i in ids if i != self._sp.unk_id()), None)
+
+        def valid(i: int) -> int | None:
+            return i if i >= 0 else None
+
+        self._pad = valid(self._sp.pad_id())
+        fairseq = bool(style.first)  # <s> and </s> stand for [CLS] and [SEP]
+        self.vocabulary = Vocabulary(
+            size=self._sp.get_piece_size(), pad=self._pad or 0, unk=valid(self._sp.unk_id()),
+            bos=valid(self._sp.bos_id()), eos=valid(self._sp.eos_id()),
+            cls=named(*["<s>"] * fairseq, "[CLS]", "<cls>"), sep=named(*["</s>"] * fairseq, "[SEP]", "<sep>"),
+            mask=named(*self.style.last[-1:], "[MASK]", "<mask>"), sentinels=extra_ids,
+        )  # fmt: skip
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        if self._cleaning is not None:
+            texts = [self._cleaning.normalize_str(text) for text in texts]
+        return self._sp.encode(list(texts), num_threads=1)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return self._sp.decode(self._shown(ids))
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        pieces = [self._sp.id_to_piece(int(i)) if 0 <= i < self.vocabulary.size else f"<{i}>" for i in ids]
+        return [p.removeprefix("▁") if p.startswith("▁<extra_id_") else p for p in pieces]
+
+    def save(self, directory: str | Path) -> None:
+        from sentencepiece import sentencepiece_model_pb2
+
+        proto = sentencepiece_model_pb2.ModelProto.FromString(self._full)
+        settings: dict[str, Any] = {"extra_ids": self.vocabulary.sentinels, "do_lower_case": self.lowercase}
+        if self.style.cleans:
+            settings["keep_accents"] = self.style.keeps_accents
+        ids = {part: getattr(self.vocabulary, part) for part in SPECIALS} | {"pad": self._pad}
+        settings |= {f"{part}_token": proto.pieces[i].piece for part, i in ids.items() if i is not None}
+        name = self.style.tokenizer_class
+        if not self._has_its_class(proto):
+            name = "PreTrainedTokenizerFast"  # takes all from tokenizer.json
+            settings |= {} if self.style == PLAIN else {"sentencepiece_style": self.style.name}
+        template = self.style.template if self.style != PLAIN or self.vocabulary.sentinels else ""
+        rust = sentencepiece_rust.to_rust(proto, self._sp.unk_id(), self._cleaning, template)
+        # Written always: other families' classes do not look for the model, and T5's misses symbols kept whole in it.
+        files: dict[str, str | bytes] = {self.style.file: self._model, "tokenizer.json": rust.to_str()}
+        files[vocabulary_files.SETTINGS] = vocabulary_files.settings_file(name, settings)
+        vocabulary_files.write(directory, files)
+        self.path = str(Path(directory) / self.style.file)
+
+    def _has_its_class(self, proto: Any) -> bool:
+        """Whether the class of `transformers` gives our ids: each has its steps and the unknown id in its code."""
+        named = {piece.piece for piece in proto.pieces}
+        return (
+            sentencepiece_rust.is_standard(proto)
+            and self._sp.unk_id() == self.style.unk
+            and named >= {"<unk>", "<pad>", *self.style.template.split()} - {"$A"}
+            and not (self.style.name == "xlnet" and self.style.keeps_accents)
+        )
+
+    def digest(self) -> str:
+        if not self.style.cleans:
+            return vocabulary_files.digest_of(self._full)
+        return vocabulary_files.digest_of(self._full + repr((self.style.lowercase, self.style.keeps_accents)).encode())
+
+
+def _parsed(model: bytes, name: str) -> Any:
+    """The model's protobuf.
+
+    Raises:
+      UserError: it is none, or the end of one is missing: all pieces come before the options.
+    """
+    from google.protobuf.message import DecodeError
+    from sentencepiece import sentencepiece_model_pb2
+
+    try:
+        proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+    except DecodeError:
+        raise UserError(f"{name}: not a SentencePiece model") from None
+    if not proto.pieces or not proto.HasField("trainer_spec") or not proto.HasField("normalizer_spec"):
+        raise UserError(f"{name}: not a whole SentencePiece model: {len(proto.pieces)} pieces, options are missing")
+    return proto
+
+
+def _extend(proto: Any, style: Style, extra_ids: int) -> None:
+    """Puts into a model what an architecture has around it."""
+    piece = proto.SentencePiece
+    if style.first:
+        kept = list(proto.pieces)[3:]
+        del proto.pieces[:]
+        for name in style.first:
+            proto.pieces.add(piece=name, type=piece.UNKNOWN if name == "<unk>" else piece.CONTROL)
+        proto.pieces.extend(kept)
+    for name in style.last:
+        proto.pieces.add(piece=name, type=piece.CONTROL)
+    # Sentinel 0 is the last id. The pieces start with a space, as a sentinel in running text does.
+    for i in reversed(range(extra_ids)):
+        proto.pieces.add(piece=f"▁<extra_id_{i}>", score=0.0, type=piece.USER_DEFINED)

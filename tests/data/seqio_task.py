@@ -1,0 +1,37 @@
+"""A pipeline as SeqIO itself runs it, unpacked: what our loader is compared with."""
+
+from jaxpt.data._tf import seqio, tf
+from jaxpt.data.tasks import bind, calls_for
+
+
+def make_task(name, source, pipeline, features, vocabulary):
+    """A SeqIO Task: source → prepare → seqio.CacheDatasetPlaceholder → present.
+
+    Args:
+      name: letters, digits, `_` and `:`.
+      source: the documents.
+      pipeline: an objective's preprocessors.
+      features: what `objective.features` says of them.
+      vocabulary: for tokenizing, and of the output features.
+
+    Returns:
+      The task, not registered.
+
+    Raises:
+      UserError: a source of token ids, and preprocessors that want text.
+    """
+    prepare = calls_for(pipeline, source)
+    present = [bind(call, vocabulary) for call in pipeline.present]
+    return seqio.Task(
+        name,
+        seqio.FunctionDataSource(lambda split, shuffle_files: source.dataset(split), ["train", "validation"]),
+        preprocessors=[
+            *(bind(call, vocabulary, source=source) for call in prepare),
+            seqio.CacheDatasetPlaceholder(),
+            *present,
+        ],
+        output_features={
+            feature: seqio.Feature(vocabulary, add_eos=False, dtype=tf.as_dtype(dtype), rank=len(shape))
+            for feature, (shape, dtype) in features.items()
+        },
+    )

@@ -1,0 +1,248 @@
+"""Tasks that others registered train unchanged: the examples are SeqIO's own, the stream seeks, its tier is told."""
+
+import itertools
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxpt import config as configs
+from jaxpt.data import pipeline
+from jaxpt.data._tf import seqio, tf
+from jaxpt.data.preprocessors.batched import one_record
+from jaxpt.data.sources.examples import Examples
+from jaxpt.data.sources.opening import open_source
+from jaxpt.errors import UserError
+from tests import families
+from tests.runs import assert_bit_equal, final
+
+sys.path.insert(0, str(Path(__file__).parent))
+LENGTH, TARGETS = 20, 12
+
+
+def config(task, cache, run_dir="", **data):
+    settings = {
+        "source": "task", "task": task, "modules": ["t5_style_tasks"], "cache_dir": str(cache), "length": LENGTH,
+        "batch_size": 8, "tokenizer": {"kind": "sentencepiece"},
+    }  # fmt: skip
+    objective = {"kind": "seq2seq", "targets_length": TARGETS}
+    model = {"vocab_size": 1200}
+    return families.config("t5", model=model, objective=objective, data=settings | data, run_dir=str(run_dir))
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jaxpt.data.records.cache._STARTUP", float("inf"))  # no processes, however busy the machine is
+        yield tmp_path_factory.mktemp("cache")
+
+
+def examples(task, **data):
+    return open_source(config(task, "", **data).data, TARGETS)
+
+
+def pairs(stream):
+    """Inputs and targets of every record, without padding."""
+    out = []
+    for batch in stream.epoch(8):
+        for row in range(8):
+            sides = [
+                batch[f"{side}_{name}_tokens"][row][batch[f"{side}_segment_ids"][row] > 0]
+                for side, name in (("encoder", "input"), ("decoder", "target"))
+            ]
+            if sides[1].size:
+                out.append(tuple(tuple(side.tolist()) for side in sides))
+    return out
+
+
+def seqios_own(task, split, seed):
+    ds = seqio.TaskRegistry.get(task).get_dataset(
+        {"inputs": LENGTH, "targets": TARGETS}, split, shuffle=False, seed=seed
+    )
+    return [(tuple(ex["inputs"].tolist()), tuple(ex["targets"].tolist())) for ex in ds.as_numpy_iterator()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("task", "passes"), [("style_denoise", 3), ("style_ask", 1)])
+def test_the_examples_are_seqios_own(task, passes, cache):
+    data = pipeline.prepare(config(task, cache, passes=passes))
+    # SeqIO counts the place of the placeholder into its seeds: draws (of the inputs here) are those of another seed.
+    wanted = [ex for seed in range(passes) for ex in seqios_own(task, "train", seed)]
+    got = pairs(data.train)
+    if task == "style_ask":
+        assert got == wanted and len(got) < 90  # a filter
+        assert got[0][1][-1] == data.vocabulary.eos
+    else:
+        assert [targets for _, targets in got] == [targets for _, targets in wanted]
+        thirds = np.array_split(np.arange(len(got)), passes)
+        inputs = [[got[i][0] for i in third] for third in thirds]
+        assert inputs[0] != inputs[1] != inputs[2]  # other draws in every pass
+        assert all(len(ex[0]) <= LENGTH and len(ex[1]) <= TARGETS and data.vocabulary.eos in ex[0] for ex in got)
+    held = seqios_own(task, "validation", 0)
+    assert [targets for _, targets in pairs(data.validation)] == [targets for _, targets in held]
+
+
+def test_the_tier_is_told(cache):
+    lines = []
+    pipeline.prepare(config("style_ask", cache), report=lines.append)
+    assert any(line.startswith("data: deterministic: any step is reached at once") for line in lines)
+    lines.clear()
+    pipeline.prepare(config("style_denoise", cache, passes=3), report=lines.append)
+    tier = next(line for line in lines if line.startswith("data: frozen"))
+    assert "concatenate, split_tokens, drop_some may" in tier and "in 3 passes" in tier
+
+
+@pytest.mark.parametrize(
+    ("decorate", "tier"),
+    [
+        (one_record(), "deterministic"), (one_record(seeds=1), "frozen: ask"), (seqio.map_over_dataset, "frozen: ask"),
+        (lambda function: lambda ds: ds.map(function), "frozen: "),
+    ],
+)  # fmt: skip
+def test_a_preprocessor_says_that_it_maps_one_to_one(decorate, tier):
+    def ask(x):
+        return x
+
+    import t5_style_tasks  # noqa: F401 (registers them)
+
+    of = seqio.TaskRegistry.get("style_train_only")
+    tokenize, append_eos = of.preprocessors[1:]
+    preprocessors = [decorate(ask), tokenize, append_eos]
+    seqio.TaskRegistry.add("style_said", of.source, output_features=of.output_features, preprocessors=preprocessors)
+    try:
+        assert examples("style_said").tier.startswith(tier)
+    finally:
+        seqio.TaskRegistry.remove("style_said")
+
+
+def test_the_stream_seeks_and_is_a_permutation(cache):
+    data = pipeline.prepare(config("style_denoise", cache, passes=3))
+    whole = list(itertools.islice(data.train.batches(), 12))
+    again = list(itertools.islice(pipeline.prepare(config("style_denoise", cache, passes=3)).train.batches(7), 5))
+    assert all((a[k] == b[k]).all() for a, b in zip(whole[7:], again, strict=True) for k in a)
+    next(data.train.batches(10**9))
+
+
+def test_examples_are_held_out_where_there_is_no_validation_split(cache):
+    data = pipeline.prepare(config("style_train_only", cache, validation_fraction=0.2))
+    train, held = pairs(data.train), pairs(data.validation)
+    assert sorted(train + held) == sorted(seqios_own("style_train_only", "train", 0))
+    assert 5 < len(held) < 40
+
+
+def test_the_tasks_vocabulary_is_taken_and_another_refused(cache, tmp_path):
+    data = pipeline.prepare(config("style_ask", cache, tmp_path / "run"))
+    import t5_style_tasks
+
+    text = "What number is it?"
+    assert data.tokenizer.encode(text) == t5_style_tasks.VOCABULARY.encode(text)
+    assert data.vocabulary.sentinels == 20
+    again = pipeline.prepare(config("style_ask", cache, tmp_path / "run"))
+    assert again.fingerprint == data.fingerprint
+    other = tmp_path / "other.txt"
+    other.write_text("\n".join(f"{i} apples and pears" for i in range(200)))
+    from jaxpt.config import TokenizerConfig
+    from jaxpt.data import tokenizers
+
+    tokenizers.train(other.read_text().split("\n"), TokenizerConfig(kind="sentencepiece"), 150, tmp_path / "sp")
+    tokenizer = {"kind": "sentencepiece", "path": str(tmp_path / "sp")}
+    with pytest.raises(UserError, match="is not the vocabulary of style_ask's inputs"):
+        pipeline.prepare(config("style_ask", cache, tokenizer=tokenizer))
+
+
+def write_as_seqio_does(task, split, directory, shards):
+    """The files of seqio_cache_tasks (seqio/beam_utils.py): tf.Examples in shards, info and stats as JSON."""
+    directory.mkdir(exist_ok=True)
+    ds = task.preprocess_precache(task.source.get_dataset(split, shuffle=False), seed=0)
+    spec = {k: {"dtype": v.dtype.name, "shape": v.shape.as_list()} for k, v in ds.element_spec.items()}
+    records = []
+    for ex in ds.as_numpy_iterator():
+        features = {}
+        for name, value in ex.items():
+            if isinstance(value, bytes):
+                features[name] = tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
+            else:
+                features[name] = tf.train.Feature(int64_list=tf.train.Int64List(value=np.ravel(value).tolist()))
+        records.append(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
+    for n in range(shards):
+        path = directory / f"{split}.tfrecord-{n:05d}-of-{shards:05d}"
+        with tf.io.TFRecordWriter(str(path)) as writer:
+            for record in records[n::shards]:
+                writer.write(record)
+    info = {"features": spec, "num_shards": shards, "seqio_version": seqio.__version__}
+    (directory / f"info.{split}.json").write_text(json.dumps(info))
+    (directory / f"stats.{split}.json").write_text(json.dumps({"examples": len(records)}))
+
+
+@pytest.mark.slow
+def test_a_cache_of_seqio_is_read(cache, tmp_path, monkeypatch):
+    monkeypatch.setattr("jaxpt.data.sources.examples._SHARD_EXAMPLES", 10)
+    data = config("style_ask", cache).data
+    Examples(data, TARGETS)  # imports the module
+    task = seqio.TaskRegistry.get("style_ask")
+    with pytest.raises(UserError, match="holds no cache of style_ask"):
+        examples("style_ask", task_cache=str(tmp_path))
+    for split in ("train", "validation"):
+        write_as_seqio_does(task, split, tmp_path / "style_ask", shards=3)
+    (tmp_path / "style_ask" / "COMPLETED").write_text("")
+    task.source._dataset_fn = None  # it is not read again
+    task._cache_dir = None
+    try:
+        cached = pipeline.prepare(config("style_ask", cache, task_cache=str(tmp_path)))
+    finally:
+        import t5_style_tasks
+
+        task.source._dataset_fn = t5_style_tasks.documents
+    assert len(cached.stores["train"].manifest["shards"]) == 3
+    assert sorted(pairs(cached.train)) == sorted(pairs(pipeline.prepare(config("style_ask", cache)).train))
+
+
+def test_a_registered_mixture_is_mixed(cache):
+    lines = []
+    data = pipeline.prepare(config("style_both", cache), report=lines.append)
+    assert set(data.summary) == {f"{t}/{s}" for t in ("style_denoise", "style_ask") for s in ("train", "validation")}
+    asked = data.tokenizer.encode("number?")[:3]
+    batches = itertools.islice(data.train.batches(), 20)
+    rows = [row for batch in batches for row in batch["encoder_input_tokens"]]
+    share = sum(row[:3].tolist() == asked for row in rows) / len(rows)
+    assert abs(share - 0.25) < 0.03
+    assert [line.partition(":")[0] for line in lines if "any step is reached" in line] == ["style_ask", "style_denoise"]
+
+
+@pytest.mark.slow
+def test_a_run_is_resumed_exactly(cache, tmp_path, capsys):
+    import yaml
+
+    from jaxpt import cli
+
+    tree = configs.dump(config("style_both", cache)) | {"log": {"tensorboard": False}, "mesh": {"data": 8}}
+    tree["data"]["packing"] = True
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(tree))
+    for name, stops in (("whole", (6,)), ("parts", (4, 6))):
+        run = tmp_path / name
+        for stop in stops:
+            assert cli.main(["train", str(tmp_path / "recipe.yaml"), f"run_dir={run}", f"train.steps={stop}"]) == 0
+    assert_bit_equal(*(final(tmp_path / name, 6) for name in ("whole", "parts")))
+    assert "style_denoise: frozen: concatenate" in capsys.readouterr().out.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("task", "data", "words"),
+    [
+        ("style_aks", {}, "did you mean style_ask"),
+        ("style_without_end", {}, "repeats without end"),
+        ("style_ask", {"source": "builtin"}, "data.source: task and data.task"),
+    ],
+)
+def test_mistakes_are_named_in_one_line(task, data, words, cache):
+    with pytest.raises(UserError, match=words) as error:
+        pipeline.prepare(config(task, cache, **data))
+    assert "\n" not in str(error.value)
+
+
+def test_inputs_are_not_dropped_silently(cache):
+    settings = config("style_ask", cache)
+    with pytest.raises(UserError, match=r"has inputs and targets; objective.kind: seq2seq trains on both"):
+        open_source(settings.data)

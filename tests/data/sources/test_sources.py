@@ -1,0 +1,269 @@
+import gzip
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from jaxpt.config import DataConfig
+from jaxpt.data.sources import base as sources
+from jaxpt.data.sources import readers
+from jaxpt.data.sources.base import held_out
+from jaxpt.data.sources.opening import open_source
+from jaxpt.errors import UserError
+
+LINES = [f"document number {i}" for i in range(200)]
+
+
+def config(path=None, **settings):
+    return DataConfig(tokenizer={"kind": "bpe"}, path=str(path) if path else None, **settings)
+
+
+def read(path=None, split="train", **settings):
+    return list(open_source(config(path, **settings)).documents(split))
+
+
+def write(path, lines=LINES):
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def text(tmp_path):
+    return write(tmp_path / "a.txt")
+
+
+def both(path, **settings):
+    return [document for split in ("train", "validation") for document in read(path, split, **settings)]
+
+
+# ---- formats --------------------------------------------------------------------------------------------------------
+
+
+def test_lines_jsonl_parquet_and_gzip_give_the_same_documents(tmp_path, text):
+    jsonl = write(tmp_path / "a.jsonl", [json.dumps({"id": 1, "text": line}) for line in LINES])
+    zipped = tmp_path / "b.txt.gz"
+    zipped.write_bytes(gzip.compress(text.read_bytes()))
+    parquet = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": LINES, "n": range(200)}), parquet, row_group_size=7)
+    expected = sorted((0, i, line) for i, line in enumerate(LINES))
+    for path in (text, jsonl, zipped, parquet, f"file://{text}", f"file://{zipped}", f"file://{parquet}"):
+        assert sorted(both(path)) == expected, path
+
+
+def test_two_fields_make_one_document(tmp_path):
+    pairs = [{"en": f"a cat {i}", "de": f"eine Katze {i}"} for i in range(50)]
+    odd = [{"en": "parted\x1fhere", "de": "x"}, {"en": "untranslated", "de": " "}]
+    jsonl = write(tmp_path / "a.jsonl", [json.dumps(pair) for pair in pairs + odd])
+    pq.write_table(pa.Table.from_pylist(pairs + odd), tmp_path / "a.parquet", row_group_size=7)
+    expected = [(0, i, f"eine Katze {i}\x1fa cat {i}") for i in range(50)] + [(0, 50, "x\x1fparted here")]
+    for path in (jsonl, tmp_path / "a.parquet"):
+        assert sorted(both(path, fields=("de", "en"))) == expected
+        with pytest.raises(UserError, match=r"no (field|column) 'fr' \(data.fields\); it has 'en', 'de'"):
+            read(path, fields=("de", "fr"))
+    with pytest.raises(UserError, match="a text file has no fields"):
+        read(write(tmp_path / "a.txt"), fields=("de", "en"))
+    with pytest.raises(UserError, match=r"built-in corpus has code and en, not de and en; .* which data.path names"):
+        read(fields=("de", "en"))
+    with pytest.raises(UserError, match=r"data.fields: JSONL and Parquet files have fields"):
+        read("squad", source="tfds", fields=("de", "en"))
+
+
+def test_the_built_in_pairs_in_either_order():
+    texts = ([text for *_, text in both(None, fields=f)] for f in (("code", "en"), ("en", "code")))
+    one, other = ([text.split(readers.PAIR_SEPARATOR) for text in order] for order in texts)
+    assert sorted(one) == sorted(pair[::-1] for pair in other)
+    assert all(code.startswith("def ") for code, _ in one)
+
+
+def test_blank_lines_part_documents(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes("\ufeffone\r\ntwo\r\n\r\n \r\nthree\n\n\n".encode() + "\n\n".join(LINES).encode())
+    found = sorted(both(path, documents="blank_line"))
+    assert found[:3] == [(0, 0, "one\ntwo"), (0, 1, "three"), (0, 2, LINES[0])]
+    assert len(found) == 2 + len(LINES)
+
+
+def test_globs_are_sorted_and_origins_name_file_and_line(tmp_path):
+    for name in ("b", "a"):
+        write(tmp_path / f"{name}.txt", ["", f"{name} first", "   ", *LINES])
+    found = sorted(both(tmp_path / "*.txt"))
+    assert found[0] == (0, 1, "a first")
+    assert next(d for d in found if d[0] == 1) == (1, 1, "b first")
+    assert found[1] == (0, 3, LINES[0])
+
+
+def test_empty_documents_are_counted(tmp_path):
+    source = open_source(config(write(tmp_path / "a.txt", ["", "  ", *LINES])))
+    train = list(source.documents("train"))
+    assert source.counts["train"] == {"documents": len(train), "empty": 2, "files": {"0": len(LINES)}}
+
+
+def test_half_a_surrogate_pair_does_no_harm(tmp_path):
+    path = write(tmp_path / "a.jsonl", ['{"text": "broken \\ud83d emoji"}'])
+    ds = open_source(config(path, validation_path=str(path))).dataset("train")
+    assert next(ds.as_numpy_iterator())["text"] == b"broken ? emoji"
+
+
+def test_dataset_gives_text_and_origin(text):
+    source = open_source(config(text))
+    got = [(*map(int, d["origin"]), d["text"].decode()) for d in source.dataset("train").as_numpy_iterator()]
+    assert got == list(source.documents("train"))
+
+
+# ---- splits ---------------------------------------------------------------------------------------------------------
+
+
+def test_splits_are_disjoint_stable_and_together_everything(text):
+    train, held = ({d[2] for d in read(text, s, validation_fraction=0.2)} for s in ("train", "validation"))
+    assert not train & held
+    assert train | held == set(LINES)
+    assert 20 <= len(held) <= 60
+    assert held >= {d[2] for d in read(text, "validation", validation_fraction=0.1)}
+    assert held == {line for line in LINES if held_out(line, 0.2)}
+
+
+def test_equal_documents_stand_on_one_side(tmp_path):
+    path = write(tmp_path / "a.txt", LINES * 3)
+    train, held = ([d[2] for d in read(path, s)] for s in ("train", "validation"))
+    assert not set(train) & set(held)
+    assert len(train) + len(held) == 3 * len(LINES)
+
+
+def test_validation_path_holds_nothing_out(tmp_path, text):
+    valid = write(tmp_path / "v.txt", ["held"])
+    assert len(read(text, "train", validation_path=str(valid))) == len(LINES)
+    assert read(text, "validation", validation_path=str(valid)) == [(0, 0, "held")]
+
+
+@pytest.mark.slow
+def test_builtin_is_the_default():
+    assert len(read(split="train")) > len(read(split="validation")) > 0
+
+
+# ---- mistakes -------------------------------------------------------------------------------------------------------
+
+
+def mistakes(tmp_path):
+    """(configuration, words of its message)"""
+    good = json.dumps({"text": "fine"})
+    latin = tmp_path / "latin.txt"
+    latin.write_bytes(b"first\nsecond\ncaf\xe9\n")
+    numbers = tmp_path / "n.parquet"
+    pq.write_table(pa.table({"text": [1, 2]}), numbers)
+    (tmp_path / "torn.parquet").write_bytes(b"PAR1 nonsense")
+    (tmp_path / "torn.txt.gz").write_bytes(gzip.compress(b"some words\n" * 1000)[:40])
+    (tmp_path / "plain.txt.gz").write_bytes(b"not gzip")
+    (tmp_path / "dir").mkdir()
+    (tmp_path / "empty.txt").write_bytes(b"")
+    return {
+        "missing": (config(tmp_path / "nowhere.txt"), "nowhere.txt: no such file"),
+        "glob": (config(tmp_path / "*.csv"), "no file matches"),
+        "directory": (config(tmp_path / "dir"), "is a directory"),
+        "suffix": (config(write(tmp_path / "a.xyz")), "set data.source"),
+        "no path": (config(source="jsonl"), "data.path is missing"),
+        "empty": (config(tmp_path / "empty.txt"), "empty.txt: no documents"),
+        "blank": (config(write(tmp_path / "blank.txt", ["", " "])), "blank.txt: no documents"),
+        "not UTF-8": (config(latin), "latin.txt: line 3: not UTF-8 (byte 0xe9)"),
+        "broken": (config(write(tmp_path / "b.jsonl", [good, '{"text": "x'])), "b.jsonl: line 2: not JSON"),
+        "list": (config(write(tmp_path / "l.jsonl", [good, "[1]"])), "line 2: wants a JSON object, got list"),
+        "field": (
+            config(write(tmp_path / "f.jsonl", [good, '{"title": "t", "body": "b"}'])),
+            "line 2: no field 'text' (data.field); it has 'title', 'body'",
+        ),
+        "number": (
+            config(write(tmp_path / "t.jsonl", ['{"text": 3}'])),
+            "line 1: field 'text' wants a string, got int",
+        ),
+        "column": (config(numbers, field="body"), "no column 'body' (data.field); it has 'text'"),
+        "column type": (config(numbers), "column 'text' wants strings, it holds int64"),
+        "torn parquet": (config(tmp_path / "torn.parquet"), "torn.parquet: not a readable Parquet file"),
+        "torn gzip": (config(tmp_path / "torn.txt.gz"), "torn.txt.gz: not a whole gzip file"),
+        "no gzip": (config(tmp_path / "plain.txt.gz"), "plain.txt.gz: not a whole gzip file"),
+        "no validation": (config(write(tmp_path / "one.txt", ["only"])), "leaves the validation split empty"),
+    }
+
+
+@pytest.mark.parametrize("through", ["documents", "dataset"])
+def test_bad_input_is_named_in_one_line(tmp_path, through):
+    for name, (data, words) in mistakes(tmp_path).items():
+        with pytest.raises(UserError) as error:
+            source = open_source(data)
+            for split in ("train", "validation"):
+                if through == "documents":
+                    list(source.documents(split))
+                else:
+                    read_through_tensorflow(source, split)
+        assert words in str(error.value), name
+        assert "\n" not in str(error.value), name
+
+
+def read_through_tensorflow(source, split):
+    try:
+        for _ in source.dataset(split):
+            pass
+    except Exception:
+        raise source.failure from None
+
+
+# ---- fingerprint ----------------------------------------------------------------------------------------------------
+
+
+def test_fingerprint_follows_content_not_place(tmp_path, text):
+    (tmp_path / "moved").mkdir()
+    moved = write(tmp_path / "moved" / "a.txt")
+    before = open_source(config(text)).fingerprint()
+    assert open_source(config(moved)).fingerprint() == before
+    assert open_source(config(moved, validation_fraction=0.3)).fingerprint() != before
+    write(moved, [*LINES, "one more"])
+    assert open_source(config(moved)).fingerprint() != before
+
+
+# ---- shards ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_shards(monkeypatch):
+    monkeypatch.setattr(sources, "SHARD_BYTES", 500)
+
+
+def pieces_of(path, **settings):
+    """Documents of each shard, and of the whole."""
+    corpus = open_source(config(path, **settings))
+    shards = [list(corpus.documents("train", shard)) for shard in corpus.shards("train")]
+    return shards, list(corpus.documents("train"))
+
+
+def test_shards_put_together_are_the_whole(tmp_path, small_shards):
+    text = write(tmp_path / "a.txt")
+    blocks = write(tmp_path / "blocks.txt", "\n\n \n".join(f"{line}\nand more" for line in LINES).split("\n"))
+    jsonl = write(tmp_path / "a.jsonl", [json.dumps({"text": line}) + "\n" * (i % 3) for i, line in enumerate(LINES)])
+    zipped = tmp_path / "b.txt.gz"
+    zipped.write_bytes(gzip.compress(text.read_bytes()))
+    parquet = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": LINES, "n": range(200)}), parquet, row_group_size=7)
+    for path, documents in (
+        (text, "line"),
+        (blocks, "blank_line"),
+        (jsonl, "line"),
+        (zipped, "line"),
+        (parquet, "line"),
+    ):
+        shards, whole = pieces_of(path, documents=documents)
+        assert len(shards) > 3 and all(shards), path
+        assert [document for shard in shards for document in shard] == whole, path
+        assert max(map(len, shards)) < 60, path
+
+
+def test_small_files_share_a_shard(tmp_path, small_shards):
+    for i in range(20):
+        write(tmp_path / f"{i:02}.txt", LINES[10 * i : 10 * i + 10])
+    shards, whole = pieces_of(tmp_path / "*.txt")
+    assert [document for shard in shards for document in shard] == whole
+    assert len(shards) < 10 and len({file for file, _, _ in shards[0]}) > 1
+
+
+def test_a_corpus_has_no_more_shards_than_may_be_open(tmp_path, small_shards, monkeypatch):
+    monkeypatch.setattr(sources, "MOST_SHARDS", 3)
+    shards, whole = pieces_of(write(tmp_path / "a.txt"))
+    assert len(shards) == 3 and sum(map(len, shards)) == len(whole)
