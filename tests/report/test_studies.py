@@ -49,9 +49,9 @@ def plan(tmp_path):
     means = {"loss": 3.5, "masked_lm": 3.0, "next_sentence": 0.5, "target_loss": 2.9}
     curve = [
         record(0, phase__text_tokens_per_step=100.0, phase__flops_per_step=1e6),
-        record(10, validation__loss=5.0, validation__probe_loss=4.0),
+        record(10, validation__loss=5.0, validation__target_loss=4.0),
         record(10, phase__text_tokens_per_step=100.0, phase__flops_per_step=1e6),
-        record(20, validation__loss=4.0, validation__probe_loss=2.9),
+        record(20, validation__loss=4.0, validation__target_loss=2.9),
     ]
     for name in ("bert", "bert_wide", "gpt2"):
         own = means if name != "gpt2" else {"loss": 3.0, "causal_lm": 3.0, "target_loss": 3.0}

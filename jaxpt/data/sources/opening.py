@@ -77,7 +77,8 @@ def _own(data: DataConfig) -> Source:
         raise UserError(f"data.source: importing {name} failed: {type(error).__name__}: {error}") from error
     source = module.open_source(data) if callable(getattr(module, "open_source", None)) else None
     if not isinstance(source, Source):
-        raise UserError(f"data.source: {name} must define open_source(data), which returns a jaxpt.data.sources.base.Source")
+        wanted = "open_source(data), which returns a jaxpt.data.sources.base.Source"
+        raise UserError(f"data.source: {name} must define {wanted}")
     source._identity["modules"] = {name: foreign.module_digest(name)}
     return source
 
