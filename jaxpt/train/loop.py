@@ -216,7 +216,7 @@ class Run:
 
     def _phase(self, current: State, end: int, metrics: Metrics) -> State:
         """The steps of one phase; ends the process where a signal came."""
-        compiled = self._compile()
+        ready = self._compile()
         done = int(current.step)
         rows = distributed.rows(self.setup.mesh, self.phase_config.data.batch_size)
         feed = self.data.train.batches(done - self.starts[self.phase], rows=rows)
@@ -230,7 +230,7 @@ class Run:
                 self.setup.use(),
                 Display(done, self.config.train.steps, tokens, self.flops, peak and peak * jax.device_count()) as show,
             ):
-                current = self._steps(current, end, feed, compiled, metrics, show)
+                current = self._steps(current, end, feed, ready, metrics, show)
             self.checkpoints.wait()
             if self.stopped:
                 metrics.close()
@@ -242,7 +242,7 @@ class Run:
         current: State,
         end: int,
         feed: Iterator[Any],
-        run: programs.Programs,
+        ready: programs.Programs,
         metrics: Metrics,
         display: Display,
     ) -> State:
@@ -257,7 +257,7 @@ class Run:
 
         batch = step.put(next(feed), self.setup)
         while done < end and not self.stopped and not self.patience.is_over:
-            current, figures = run.train(current, batch, *self.setup.teacher_params())
+            current, figures = ready.train(current, batch, *self.setup.teacher_params())
             done += 1
             if done < end:  # the device works on this step while the host gets the next batch
                 batch = step.put(next(feed), self.setup)
@@ -270,7 +270,7 @@ class Run:
                 self._evaluate(current, done, display, metrics, stop)
             to_save = to_save or done % save_every == 0
             if to_save or self.stopped or self.patience.is_over or done == end:
-                to_save = not self._save(current, run.check)
+                to_save = not self._save(current, ready.check)
         return current
 
     def _text(self) -> float:
@@ -369,8 +369,8 @@ class Run:
         self._receipt(current, finished=True, **measured)
         say(
             f"done in {duration(time.time() - self.begun)}: {self.run_dir} holds checkpoints, metrics and tokenizer\n"
-            f"next: jaxpt eval {self.run_dir} · jaxpt inspect {self.run_dir} · jaxpt train … "
-            f"train.steps={2 * self.config.train.steps} run_dir={self.run_dir} trains on"
+            f"next: jaxpt eval {self.run_dir} · jaxpt inspect {self.run_dir} · to extend the run: "
+            f"jaxpt train {self.run_dir} train.steps={2 * self.config.train.steps}"
         )
         return 0
 
