@@ -48,31 +48,31 @@ class Objective(ObjectiveConfig):
     family: ClassVar[str]
     """What it needs of a model: "encoder", "decoder" or "encoder_decoder"."""
     baseline: ClassVar[str]
-    """The trivial predictor that a model must beat, a function of `jaxpt.evals.baseline`."""
+    """The trivial predictor that a model must beat: a function of `jaxpt.evals.baseline`."""
     target_name: ClassVar[str]
-    """In words, the target positions on which model and baseline are compared."""
+    """The target positions on which model and baseline are compared, in words."""
     states: ClassVar[str] = "encode"
-    """The encoder's method whose hidden states its `logits` take."""
+    """The encoder's method that returns the hidden states which `logits` takes."""
 
     @property
     def side(self) -> str:
-        """Whose hidden states they are: "encoder" or "decoder", as features' names begin."""
+        """The side that the hidden states come from, "encoder" or "decoder": the prefix of its features' names."""
         return "encoder" if self.family == "encoder" else "decoder"
 
     @property
     def carries(self) -> bool:
-        """Whether something goes from each row of a batch to the same row of the next one, whose text goes on there."""
+        """True if per-row state is carried from one batch to the next."""
         return False
 
     def carry(self, model: nn.Module, rows: int) -> Any:
-        """What goes from batch to batch, where anything does: zeros at the start, then what `loss` gives.
+        """Shapes of the state that is carried from one batch to the next: zeros at the start, then what `loss` returns.
 
         Args:
           model: the module.
-          rows: of a batch.
+          rows: rows of a batch.
 
         Returns:
-          A tree of `jax.ShapeDtypeStruct`s [rows, ...], None where nothing does.
+          A tree of `jax.ShapeDtypeStruct`s [rows, ...]; None if nothing is carried.
         """
         return None
 
@@ -81,7 +81,7 @@ class Objective(ObjectiveConfig):
         raise NotImplementedError
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
-        """Raises UserError for settings that cannot be right; called before anything starts."""
+        """Raises UserError for settings that cannot work; called before anything starts."""
         raise NotImplementedError
 
     def check_family(self, model: ModelConfig) -> None:
@@ -93,7 +93,7 @@ class Objective(ObjectiveConfig):
             )
 
     def check_source(self, source: SourceConfig) -> None:
-        """Raises UserError for a source of texts that it cannot take; called before anything is read."""
+        """Raises UserError for a source that it cannot use; called before anything is read."""
         if source.fields is not None:
             raise UserError(
                 f"data.fields: objective.kind: {self.kind} takes one text, not two; name it with data.field"
@@ -115,11 +115,11 @@ class Objective(ObjectiveConfig):
         raise NotImplementedError
 
     def examples(self, length: int) -> int | None:
-        """The most tokens of targets, if it takes finished examples of a SeqIO Task; None if it takes documents."""
+        """The maximum number of target tokens if it takes examples of a SeqIO Task; None if it takes documents."""
         return None
 
     def max_packed_lengths(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The most places that records take in a row: what `data.packing` plans with.
+        """An upper bound of the tokens that each record takes in a row: `data.packing` plans with it.
 
         Args:
           lengths: {feature of a record: its lengths, int [records]}.
@@ -131,7 +131,7 @@ class Objective(ObjectiveConfig):
         raise NotImplementedError
 
     def text_tokens(self, records: int, tokens: int) -> int:
-        """Tokens of text in records, without what the objective adds and what a record shares with the one before it.
+        """Tokens of text in records, without added tokens and without tokens shared with the record before.
 
         Args:
           records: how many.
@@ -143,39 +143,39 @@ class Objective(ObjectiveConfig):
         return tokens
 
     def check_packing(self) -> None:
-        """Raises UserError where records cannot share a row; called before anything is prepared."""
+        """Raises UserError if records cannot be packed; called before anything is prepared."""
         if type(self).max_packed_lengths is Objective.max_packed_lengths:
             raise UserError(f"data.packing: objective.kind: {self.kind} cannot put several records into a row")
 
     def vocabulary_path(self) -> Path | None:
-        """Where the vocabulary is that it has to have, when the recipe names none; None: any will do."""
+        """Path of the vocabulary that it requires if the recipe names none; None if any vocabulary works."""
         return None
 
     def teachers(self) -> dict[str, str]:
-        """{name: path} of the models that it looks at and does not train: a run_dir, one of its `checkpoints/STEP`, or
-        a directory in Hugging Face's form."""
+        """{name: path} of the teachers, models that it uses and does not train: a run_dir, one of its
+        `checkpoints/STEP`, or a Hugging Face directory."""
         return {}
 
     def check_teachers(self, model: ModelConfig, length: int, teachers: Mapping[str, ModelConfig]) -> None:
-        """Raises UserError where the teachers do not go with the model that is trained."""
+        """Raises UserError if the teachers do not fit the model that is trained."""
 
     def without_teachers(self) -> Objective:
-        """What is left of it where the teachers are not at hand: evaluation falls back on it."""
+        """The objective without its teachers: evaluation uses it when they are not available."""
         return self
 
     def static_mask_copies(self) -> int | None:
-        """Epoch e has the noise of copy e modulo this; None: every epoch has noise of its own."""
+        """Number of static mask copies: epoch e uses the noise of copy e mod this; None: new noise every epoch."""
         return None
 
     def eval_mask(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
-        """Weights, shaped as the targets', of the positions on which model and baseline are compared.
+        """Weights, in the shape of the targets, of the positions on which model and baseline are compared.
 
         Evaluation adds them to the batch as `eval_mask`; `loss` then gives the metric `target_loss`.
         """
         raise NotImplementedError
 
     def degenerate(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Ways in which a text of a batch may teach nothing.
+        """Ways in which a text of a batch may teach the model nothing.
 
         Args:
           batch: the features that `features` names.
@@ -187,7 +187,7 @@ class Objective(ObjectiveConfig):
         return {}
 
     def report_lines(self, means: Mapping[str, float]) -> list[str]:
-        """Lines on parts of the loss that have a trivial predictor of their own.
+        """Lines for the user on parts of the loss that have their own trivial predictor.
 
         Args:
           means: those of a validation, by name.
@@ -195,7 +195,7 @@ class Objective(ObjectiveConfig):
         return []
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Σ of the weights of each loss part, a function of the batch alone: known before any microbatch runs."""
+        """Σ of the weights of each loss part: a function of the batch alone, known before any microbatch runs."""
         raise NotImplementedError
 
     def loss(self, model: Bound, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
@@ -219,7 +219,7 @@ class Objective(ObjectiveConfig):
         return {**sums, **output.aux}, metrics
 
     def output(self, model: Bound, batch: Batch) -> Output:
-        """What the model gives for a batch; `sums` takes its hidden states, from which the model's `logits` predict."""
+        """The model's output for a batch; `loss_from_hidden` takes its hidden states."""
         raise NotImplementedError
 
     def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
@@ -254,7 +254,7 @@ class DecoderLoss(Objective):
 def carried_loss(
     objective: Objective, model: Bound, batch: Batch, carry: Any, **options: Any
 ) -> tuple[dict[str, jax.Array], Metrics, Any]:
-    """`Objective.loss` with what is carried from batch to batch, None of objectives that carry nothing.
+    """`Objective.loss` with the carried state; None for objectives that carry nothing.
 
     Returns:
       (sums, metrics, the next carry).
@@ -265,6 +265,6 @@ def carried_loss(
 
 
 def tokens(batch: Batch) -> jax.Array | int:
-    """Tokens of a batch, on all sides, that are no padding: what the sums of a model's own are divided by."""
+    """Tokens of a batch without padding, on all sides: the denominator of the model's own sums (`Output.aux`)."""
     sides = ("encoder_segment_ids", "decoder_segment_ids")
     return sum((batch[name] > 0).sum() for name in sides if name in batch)
