@@ -57,6 +57,7 @@ def test_every_token_of_every_task_once_an_epoch(folder):
     assert any(line.startswith("mixture, of every 256 rows: cats 128, dogs 85, mice 43") for line in said)
 
 
+@pytest.mark.slow
 def test_the_mixture_is_part_of_what_determines_the_run(folder):
     prints = [
         pipeline.prepare(config(folder, **settings)).fingerprint

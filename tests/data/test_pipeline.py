@@ -90,6 +90,7 @@ def test_any_change_of_what_determines_records_makes_new_ones(text, cache, tmp_p
     assert len(names()) > len(before)
 
 
+@pytest.mark.slow
 def test_a_setting_of_the_data_that_says_nothing_makes_new_records(text, cache):
     def records(value):
         settings = config("gpt2", text, cache)
@@ -100,6 +101,7 @@ def test_a_setting_of_the_data_that_says_nothing_makes_new_records(text, cache):
     assert records(1) == records(1) != records(2)
 
 
+@pytest.mark.slow
 def test_another_field_makes_another_vocabulary(cache, tmp_path):
     path = tmp_path / "two.jsonl"
     path.write_text("".join(json.dumps({"a": line, "b": line[::-1]}) + "\n" for line in LINES))
@@ -210,6 +212,7 @@ def test_a_vocabulary_larger_than_the_models(text, cache, tmp_path):
         pipeline.prepare(small)
 
 
+@pytest.mark.slow
 def test_phases_differ_in_order_and_settings(text, cache):
     phases = [{"steps": 5}, {"set": {"data.length": 16}}]
     settings = families.config(

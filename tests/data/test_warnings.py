@@ -42,10 +42,8 @@ def warned(*args, **data):
     return [line.removeprefix("warning: ") for line in lines if line.startswith("warning: ")]
 
 
-LOSSES = ["next_sentence", pytest.param("sentence_order", marks=pytest.mark.slow)]
-
-
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", ["next_sentence", "sentence_order"])
 def test_labels_of_one_class(folder, loss):
     (line,) = warned(folder, "bert", "lines", {"dupe_factor": 2, "next_sentence": False, loss: True})
     share, said = line.split(" ", 1)

@@ -113,6 +113,7 @@ def whole(folder):
     return train(folder, "whole", "log.tensorboard=false")
 
 
+@pytest.mark.slow
 def test_f1_is_measured_and_the_best_checkpoint_by_it_is_kept(whole):
     f1, loss = measured(whole, "f1"), measured(whole, "validation/loss")
     assert list(f1) == [2, 4, 6] and list(loss) == [3, 6]

@@ -39,6 +39,7 @@ def test_it_trains_and_its_cycle_goes_on_in_a_resume(lab):
     assert rates == pytest.approx({1: 0.0, 2: 0.01, 3: 0.005, 4: 0.01})  # warm-up, a cycle, a restart
 
 
+@pytest.mark.slow
 def test_a_run_under_another_cycle_is_refused(lab, capsys):
     schedule = {"kind": lab.module("restarts", RESTARTS), "cycle": 2}
     assert lab.train("run", "train.steps=1", optimizer={"schedule": schedule}) == 0

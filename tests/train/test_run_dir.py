@@ -53,7 +53,10 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+QUICK = ("density", "batch")
+
+
+@pytest.mark.parametrize("case", [pytest.param(c, marks=[] if c in QUICK else pytest.mark.slow) for c in REFUSED])
 def test_another_stream_is_refused_and_the_difference_named(config, saved, case):
     changed, in_settings, in_data = REFUSED[case]
     with pytest.raises(UserError) as error:
@@ -85,6 +88,7 @@ def test_how_a_run_is_carried_out_may_change(config, saved, changed):
     check_fingerprint(saved, fingerprint(config(**changed)), "RUN")
 
 
+@pytest.mark.slow
 def test_the_records_do_not_depend_on_the_processes(config, saved, tmp_path):
     settings = config(data={"cache_dir": str(tmp_path)})
     again = pipeline.prepare(settings, save=False, workers=1).fingerprint

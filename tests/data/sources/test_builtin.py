@@ -7,6 +7,7 @@ import pytest
 from jaxpt.data.sources import builtin
 
 
+@pytest.mark.slow
 def test_about_two_megabytes_of_distinct_documents():
     texts = builtin.documents()
     assert 1_000_000 < sum(map(len, texts)) < 4_000_000

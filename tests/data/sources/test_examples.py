@@ -125,6 +125,7 @@ def test_the_stream_seeks_and_is_a_permutation(cache):
     next(data.train.batches(10**9))
 
 
+@pytest.mark.slow
 def test_examples_are_held_out_where_there_is_no_validation_split(cache):
     data = pipeline.prepare(config("style_train_only", cache, validation_fraction=0.2))
     train, held = pairs(data.train), pairs(data.validation)
