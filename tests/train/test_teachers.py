@@ -188,7 +188,7 @@ def test_a_missing_teacher_or_another_vocabulary_is_one_line(workplace, capsys):
     assert "objective.teacher: runs/bert_tiny: there is no run_dir" in error
     assert "`jaxpt train configs/smoke/bert_tiny.yaml` makes one" in error and not (workplace / "none").exists()
 
-    (workplace / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]))
+    (workplace / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgH"]))
     assert run(workplace, "words", f"data.tokenizer.path={workplace / 'vocab.txt'}") == 2
     error = capsys.readouterr().err
     assert "is not the vocabulary of" in error and "size 13 here" in error
