@@ -289,6 +289,7 @@ def test_recipes_are_shown(name, tmp_path, capsys, monkeypatch):
         "data.length=32",
         "data.tokenizer.vocab_size=400",
         "data.batch_size=2",
+        "train.phases=[]",
     ]
     assert main(["inspect", *common]) == 0
     out = capsys.readouterr().out

@@ -26,7 +26,7 @@ def setup(**sections):
 def saved(tmp_path_factory):
     """(setup, where `jaxpt plan --save` wrote its step)."""
     folder, here = tmp_path_factory.mktemp("steps"), setup()
-    assert str(folder / "phase_1") in program.save(here.config, program.Where(), 0, str(folder))
+    assert str(folder / "phase_1") in program.save(here.config, program.Target(), 0, str(folder))
     return here, folder
 
 
