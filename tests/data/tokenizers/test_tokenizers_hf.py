@@ -55,8 +55,9 @@ PUBLISHED = {  # name: (files here: under which name, model_type, settings, size
 def assert_equal(ours, theirs, lines):
     got, want = ours.encode_batch(lines), theirs(lines, add_special_tokens=False)["input_ids"]
     wrong = [i for i in range(len(lines)) if got[i] != want[i]]
-    if isinstance(ours, sentencepiece_tokenizers.SentencePieceTokenizer) and len(wrong) < 0.003 * len(lines):
-        # Of two equally good ways to cut a text ("----" into "--" and "--" or "-" and "---") rounding takes one.
+    if isinstance(ours, sentencepiece_tokenizers.SentencePieceTokenizer) and len(wrong) < 0.01 * len(lines):
+        # Of two equally good ways to cut a text ("----" into "--" and "--" or "-" and "---") rounding takes one: the
+        # library adds scores in 32 bits, `tokenizers` in 64. Lines of tables have many.
         score = functools.cache(ours._sp.get_score)
         wrong = [i for i in wrong if abs(sum(map(score, got[i])) - sum(map(score, want[i]))) > 1e-3]
     assert not wrong, (len(wrong), lines[wrong[0]], ours.tokens(got[wrong[0]]), theirs.tokenize(lines[wrong[0]]))
@@ -156,6 +157,7 @@ def by_spm(lines, lowercase, **options):
     rules = {"normalization_rule_name": "nmt_nfkc_cf" if lowercase else "nmt_nfkc"}
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(lines[::3]), model_writer=model, vocab_size=700, hard_vocab_limit=False, minloglevel=2,
+        num_threads=1,  # the pieces depend on the number of threads
         **rules | options,
     )  # fmt: skip
     return model.getvalue()
