@@ -21,7 +21,7 @@ Command = Callable[[argparse.Namespace], int | None]
 def start() -> NoReturn:
     """The program: runs the command that `sys.argv` names and exits."""
     signals.start()
-    sys.exit(main())
+    signals.finish(main())
 
 
 def main(argv: Sequence[str] | None = None) -> int:

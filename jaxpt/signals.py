@@ -13,6 +13,7 @@ libraries' threads may still be at work, and tearing down what they use ends in 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import multiprocessing
 import os
@@ -23,6 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
 _SECOND = 1.0  # seconds after which another signal counts as a second one: launchers often send one twice
@@ -211,6 +213,22 @@ def leave(number: int, words: str | None = "") -> None:
     if _watcher is None or not _watcher.exits:
         raise SystemExit(128 + number)
     _watcher.leave(number, words)
+
+
+def finish(code: int) -> NoReturn:
+    """Ends the process once its work is done; a signal that comes before still counts.
+
+    What is registered with `atexit` runs. Modules are not torn down: that takes seconds, in which Python's own handlers
+    are back, and libraries' threads may still be at work.
+
+    Args:
+      code: the exit code.
+    """
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(code)
 
 
 @contextlib.contextmanager

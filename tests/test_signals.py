@@ -194,3 +194,24 @@ assert signal.getsignal(signal.SIGINT) is handler
         signal.SIGINT,
     )
     assert (code, out) == (0, "ready\nexit 130\n")
+
+
+def test_a_signal_while_the_process_ends_counts():
+    code, out, _, _ = run(
+        """
+import atexit
+atexit.register(lambda: (say("ending"), time.sleep(60)))
+signals.start()
+signals.finish(0)
+""",
+        signal.SIGTERM,
+    )
+    assert (code, out) == (143, "ending\n")
+
+
+def test_what_is_printed_and_registered_is_not_lost_at_the_end():
+    done = subprocess.run(
+        [sys.executable, "-c", HEAD + "import atexit\natexit.register(lambda: print('last'))\nprint('x' * 99)\n"
+         "signals.start()\nsignals.finish(3)"], cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (3, "x" * 99 + "\nlast\n")
