@@ -7,6 +7,7 @@ process that waits in vain without saying for whom.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import glob
 import importlib.util
@@ -59,6 +60,7 @@ def start(config: DistributedConfig) -> None:
         return
     # JAX's own handler of SIGTERM would take the place of ours.
     jax.config.update("jax_enable_preemption_service", False)
+    atexit.register(jax.distributed.shutdown)  # process 0, whom the others ask, waits for them
     if place is None:
         with contextlib.suppress(ValueError):  # a TPU without metadata: one host
             jax.distributed.initialize(initialization_timeout=config.timeout)
