@@ -54,7 +54,7 @@ class _Watcher(threading.Thread):
 
     def start(self) -> None:
         super().start()
-        self._handlers = {number: signal.signal(number, self._handle) for number in NUMBERS}
+        self._handlers = {number: signal.signal(number, self._on_signal) for number in NUMBERS}
         self._wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
 
     def stop(self) -> None:
@@ -67,7 +67,7 @@ class _Watcher(threading.Thread):
         for file in (self._reader, self._writer, self._stderr):
             os.close(file)
 
-    def _handle(self, number: int, frame: object) -> None:
+    def _on_signal(self, number: int, frame: object) -> None:
         # An event loop may have put its own file in the place of ours, which then has not got the number yet.
         with contextlib.suppress(BlockingIOError):
             os.write(self._writer, bytes([number]))
