@@ -63,7 +63,8 @@ def choices(text):
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_words_stay_whole(text, choices, unit):
-    """And as many are chosen as fit: no word that was left would. A span's last word alone may be cut."""
+    """And as many are chosen as fit: no word that was left would, but for one in 1,000 records with n-grams. A span's
+    last word alone may be cut."""
     _, starts, records = text
     shown, chosen = choices[unit]
     head = heads(records, starts)
@@ -78,9 +79,12 @@ def test_words_stay_whole(text, choices, unit):
         return
     assert (splits == 0).all() and (count <= 6).all() and count.mean() > 5.8
     word = np.cumsum(head, axis=1)
+    could = []
     for row in np.flatnonzero(count < 6):
         left = np.bincount(word[row], weights=~chosen[row] & ~np.isin(records[row], [CLS, SEP]))
-        assert (left[left > 0] > 6 - count[row]).all()
+        could.append((left[left > 0] <= 6 - count[row]).any())
+    # An n-gram that begins with a word that fits is passed over where another of its words is taken (ALBERT's rule).
+    assert sum(could) <= (0 if unit == "word" else 0.001 * len(records))
 
 
 def test_fates_are_drawn_for_each_piece_or_each_span(text, choices):
