@@ -109,6 +109,7 @@ def test_another_field_makes_another_vocabulary(cache, tmp_path):
     assert one.tokenizer.digest() != other.tokenizer.digest()
 
 
+@pytest.mark.slow
 def test_an_edited_task_of_ones_own_makes_new_records(cache, tmp_path, monkeypatch):
     """`data.modules` are a setting too, which must not stand in the place of their digests."""
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -15,6 +15,7 @@ def test_about_two_megabytes_of_distinct_documents():
     assert all(text == text.strip() != "" for text in texts)
 
 
+@pytest.mark.slow
 def test_pairs_of_signatures_and_sentences():
     pairs = builtin.pairs()
     assert 3000 < len(pairs) == len(set(pairs))

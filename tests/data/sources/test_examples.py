@@ -84,6 +84,7 @@ def test_the_examples_are_seqios_own(task, passes, cache):
     assert [targets for _, targets in pairs(data.validation)] == [targets for _, targets in held]
 
 
+@pytest.mark.slow
 def test_the_tier_is_told(cache):
     lines = []
     pipeline.prepare(config("style_ask", cache), report=lines.append)
