@@ -228,7 +228,8 @@ def finish(code: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
-    os._exit(code)
+    number = received()
+    os._exit(code if number is None else 128 + number)
 
 
 @contextlib.contextmanager
