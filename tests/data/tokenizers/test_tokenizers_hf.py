@@ -4,6 +4,7 @@ import functools
 import gzip
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -55,9 +56,9 @@ PUBLISHED = {  # name: (files here: under which name, model_type, settings, size
 def assert_equal(ours, theirs, lines):
     got, want = ours.encode_batch(lines), theirs(lines, add_special_tokens=False)["input_ids"]
     wrong = [i for i in range(len(lines)) if got[i] != want[i]]
-    if isinstance(ours, sentencepiece_tokenizers.SentencePieceTokenizer) and len(wrong) < 0.01 * len(lines):
+    if isinstance(ours, sentencepiece_tokenizers.SentencePieceTokenizer) and len(wrong) < 0.003 * len(lines):
         # Of two equally good ways to cut a text ("----" into "--" and "--" or "-" and "---") rounding takes one: the
-        # library adds scores in 32 bits, `tokenizers` in 64. Lines of tables have many.
+        # library adds scores in 32 bits, `tokenizers` in 64.
         score = functools.cache(ours._sp.get_score)
         wrong = [i for i in wrong if abs(sum(map(score, got[i])) - sum(map(score, want[i]))) > 1e-3]
     assert not wrong, (len(wrong), lines[wrong[0]], ours.tokens(got[wrong[0]]), theirs.tokenize(lines[wrong[0]]))
@@ -146,7 +147,9 @@ def thousand():
         found = [json.loads(line)["text"] for line in gzip.decompress(path.read_bytes()).decode().splitlines()]
     else:
         found = builtin.documents()
-    found = [line for text in found for line in text.splitlines() if line.strip()]
+    # Rules of tables are left out: a run of dashes can be cut in many equally good ways, see `assert_equal`.
+    rule = re.compile(r"([-=+_*.])\1{5}")
+    found = [line for text in found for line in text.splitlines() if line.strip() and not rule.search(line)]
     return [*found[:: max(len(found) // 985, 1)][:985], *SAMPLES, "\ttab  spaces ", "漢字 are not known", "ÀÉÎ ǅ Ω"]
 
 
