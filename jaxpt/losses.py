@@ -53,7 +53,7 @@ def token_loss(
     weights_BxT: jax.Array,
     *,
     eval_mask: jax.Array | None = None,
-    apart: Mapping[str, jax.Array] | None = None,
+    metric_weights: Mapping[str, jax.Array] | None = None,
     z_loss: float = 0.0,
     chunk: int = 0,
 ) -> tuple[jax.Array, Metrics]:
@@ -72,7 +72,7 @@ def token_loss(
       targets_BxT: int ids below V.
       weights_BxT: float weights; 0 leaves a position out.
       eval_mask: [B, T] weights of the metric `target_loss`, if that is wanted.
-      apart: {name: [B, T] weights} of further such metrics.
+      metric_weights: {name: [B, T] weights} of further such metrics.
       z_loss: see `cross_entropy`.
       chunk: positions in a chunk; 0 keeps a chunk's logits near 64 MiB a device.
 
@@ -88,7 +88,7 @@ def token_loss(
       >>> print(metrics["accuracy"], round(float(total), 2))
       (Array(2., dtype=float32), Array(3., dtype=float32)) 9.0
     """
-    parts = dict(apart or {}) | ({} if eval_mask is None else {"target_loss": eval_mask})
+    parts = dict(metric_weights or {}) | ({} if eval_mask is None else {"target_loss": eval_mask})
     weights_BxTxP = jnp.stack([weights_BxT, *parts.values()], -1)
 
     def sums(projection: Projection, hidden_BxCxD: jax.Array, *arrays: jax.Array) -> jax.Array:

@@ -40,7 +40,7 @@ def batch(config, seed=0):
     rng = np.random.default_rng(seed)
     size, length = config.data.batch_size, config.data.length
     out = {}
-    for name, (shape, dtype) in config.objective.features(length).items():
+    for name, (shape, dtype) in config.objective.batches.features(length).items():
         full = (size, *shape)
         if name.endswith("weights"):
             out[name] = (rng.random(full) < 0.7).astype(np.float32)

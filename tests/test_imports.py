@@ -20,7 +20,6 @@ ORDER = (
 LAZY = {
     "jaxpt/cli.py": "`jaxpt --help` starts in a tenth of a second: each command imports what it runs",
     "jaxpt/plan/program.py": "JAX takes a second; `jaxpt plan` leaves it to the processes that compile",
-    "jaxpt/objectives/": "JAX and the losses take a second; jaxpt inspect and jaxpt cache compute none",
     "jaxpt/evals/": "an evaluation of a run_dir alone needs the checkpoints",
 }
 """Files whose functions import other files of jaxpt. All functions may import data: TensorFlow takes seconds."""

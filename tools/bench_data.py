@@ -25,13 +25,13 @@ from bench_data_peers import BATCH, EOS, LENGTH, SIZE, TARGETS, measured
 from jaxpt.config import build
 from jaxpt.data import tokenizers
 from jaxpt.data._tf import tf
+from jaxpt.data.calls import Call, Vocabulary
 from jaxpt.data.records.shard import write_shard
 from jaxpt.data.records.store import publish, shard_name
 from jaxpt.data.stream.loader import Stream, Task
+from jaxpt.data.stream.online import compiled
 from jaxpt.data.stream.packing import plan
-from jaxpt.data.stream.present import compiled
 from jaxpt.data.tasks import bind
-from jaxpt.objectives.base import Call, Vocabulary
 from jaxpt.objectives.span_corruption import lengths
 
 VOCABULARY = Vocabulary(size=SIZE, eos=EOS, cls=2, sep=3, mask=4, sentinels=100)
@@ -165,20 +165,20 @@ def our_rows(tokens: dict[str, list[np.ndarray]], folder: Path, seconds: float) 
     spans, masked = objective("span_corruption"), objective("masked_lm", next_sentence=False)
     causal = objective("causal_lm")
     # Short pairs: as a sequence-to-sequence task has them.
-    pair_features = {**spans.features(LENGTH)}
+    pair_features = {**spans.batches.features(LENGTH)}
     pair_features |= {k: ((LENGTH,), d) for k, (_, d) in pair_features.items() if k.startswith("decoder")}
     pairs = (Call("features.encoder_decoder", {"inputs_length": LENGTH, "targets_length": LENGTH, "start": 0}),)
 
-    def present(which):
-        return which.pipeline(LENGTH, VOCABULARY, 0).present
+    def online(which):
+        return which.batches.pipeline(LENGTH, VOCABULARY, 0).online
 
     out = {}
-    batches = stream(present(spans), spans.features(LENGTH), tokens="windows")
+    batches = stream(online(spans), spans.batches.features(LENGTH), tokens="windows")
     out["span corruption"] = measured(batches, seconds)
     tokens["token_types"] = [np.zeros_like(x) for x in tokens["instances"]]
-    batches = stream(present(masked), masked.features(LENGTH), tokens="instances", token_types="token_types")
+    batches = stream(online(masked), masked.batches.features(LENGTH), tokens="instances", token_types="token_types")
     out["BERT masking"] = measured(batches, seconds)
-    batches = stream(present(causal), causal.features(LENGTH), tokens="texts")
+    batches = stream(online(causal), causal.batches.features(LENGTH), tokens="texts")
     out["causal LM"] = measured(batches, seconds)
     batches = stream(pairs, pair_features, True, inputs="inputs", targets="targets")
     out["packed short pairs"] = measured(

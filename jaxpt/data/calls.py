@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,11 +24,39 @@ class Vocabulary:
     """The tokens of the recipe's languages."""
 
 
+if TYPE_CHECKING:
+    from jaxpt.data import preprocessors as preprocessors
+else:
+
+    class _Module:
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        def __getattr__(self, function: str) -> str:
+            return f"{self._name}.{_public(function)}"
+
+    class _Preprocessors:
+        """The names of the functions in `jaxpt.data.preprocessors`, which needs TensorFlow.
+
+        `preprocessors.masked_lm.mask` is "masked_lm.mask" at run time, and the function itself to an editor.
+        """
+
+        def __getattr__(self, module: str) -> _Module:
+            return _Module(_public(module))
+
+    def _public(name: str) -> str:
+        if name.startswith("_"):  # what `copy`, `pickle` and `inspect` ask every object for
+            raise AttributeError(name)
+        return name
+
+    preprocessors = _Preprocessors()
+
+
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """A preprocessor by name, with its arguments: `Call("span_corruption.corrupt", {"density": 0.15})`.
+    """A preprocessor by name, with its arguments: `Call(preprocessors.span_corruption.corrupt, {"density": 0.15})`.
 
-    The name is `module.function` under `jaxpt.data.preprocessors`, or a full dotted path to anyone's own.
+    The name is `module.function` under `jaxpt.data.preprocessors`, or a full dotted path to anyone's own, as a string.
     """
 
     name: str
@@ -41,9 +69,10 @@ class Call:
 class Pipeline:
     """The two halves of a SeqIO task: before and after `seqio.CacheDatasetPlaceholder`.
 
-    `prepare` turns documents ({"text", "origin"}) into records: any number from any number, no random draw that is
-    not frozen in the seed. `present` is strictly one-to-one: record + stateless seed → the batch's features.
+    Offline transforms turn documents ({"text", "origin"}) into records, once: any number from any number, no random
+    draw that is not frozen in the seed. Online transforms run in every epoch and are strictly one-to-one: record +
+    stateless seed → the batch's features.
     """
 
-    prepare: tuple[Call, ...]
-    present: tuple[Call, ...]
+    offline: tuple[Call, ...]
+    online: tuple[Call, ...]

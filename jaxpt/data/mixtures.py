@@ -81,14 +81,14 @@ def languages(sources: Sequence[Source]) -> list[str]:
 
 def check(objective: Objective, tasks: Sequence[Part]) -> None:
     """Raises UserError where a task's source, or several tasks, are not what the objective can take."""
-    if objective.carries and len(tasks) > 1:
+    if objective.loss.carries and len(tasks) > 1:
         raise UserError(
             f"data.mixture: the rows of objective.kind: {objective.kind} go on from batch to batch in one task's text; "
             "give data.path, or let the objective carry nothing (objective.memory=false)"
         )
     for task in tasks:
         try:
-            objective.check_source(task.config.data)
+            objective.batches.check_source(task.config.data)
         except UserError as error:
             raise UserError(str(error) if task.name == ALONE else f"data.mixture, task {task.name}: {error}") from None
 

@@ -26,8 +26,8 @@ from jaxpt.data.sources.examples import Examples
 from jaxpt.data.sources.opening import open_source
 from jaxpt.data.stream import packing
 from jaxpt.data.stream.loader import Stream, Task
-from jaxpt.data.stream.present import compiled
-from jaxpt.data.tasks import Features, Prepare, code, key
+from jaxpt.data.stream.online import compiled
+from jaxpt.data.tasks import Features, Offline, code, key
 from jaxpt.data.tokenizers import vocabulary_files
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.data.tokenizers.vocabularies import to_seqio
@@ -35,7 +35,7 @@ from jaxpt.data.warnings import warnings
 from jaxpt.errors import UserError
 
 if TYPE_CHECKING:
-    from jaxpt.objectives.base import Objective
+    from jaxpt.objectives.base import Batches
 from jaxpt.data.calls import Pipeline, Vocabulary
 
 _SPLITS = ("train", "validation")
@@ -58,7 +58,7 @@ class Data:
     summary: dict[str, dict[str, int]]
     """As `stores`: {"documents", "empty" (skipped), "records", "tokens"}."""
     text_per_row: float
-    """Mean tokens of text in a row of a training batch, by `Objective.text_tokens`."""
+    """Mean tokens of text in a row of a training batch, by `Batches.text_tokens`."""
 
 
 def check(config: Config) -> None:
@@ -74,7 +74,7 @@ def check(config: Config) -> None:
     data, objective, settings = config.data, config.objective, config.data.tokenizer
     objective.check_family(config.model)
     if data.packing:
-        objective.check_packing()
+        objective.batches.check_packing()
     parts = mixtures.parts(config)
     mixtures.check(objective, parts)
     own = config.run_dir is not None and (Path(config.run_dir) / "tokenizer").is_dir()
@@ -121,7 +121,7 @@ def prepare(
     check(config)
     parts = mixtures.parts(config)
     with progress(report) as say:
-        sources = [open_source(part.config.data, objective.examples(data.length)) for part in parts]
+        sources = [open_source(part.config.data, objective.batches.examples(data.length)) for part in parts]
         known = [source.fingerprint() for source in sources]  # reads files: once
         tokenizer = _tokenizer(config, parts, sources, known, say, save)
         vocabulary = tokenizer.vocabulary
@@ -129,7 +129,7 @@ def prepare(
             if isinstance(source, Examples):
                 source.check_tokenizer(tokenizer)
         objective.check(config.model, data.length, vocabulary)
-        pipeline = objective.pipeline(data.length, vocabulary, config.seed)
+        pipeline = objective.batches.pipeline(data.length, vocabulary, config.seed)
         ours = to_seqio(tokenizer)
         stores = {
             split: [
@@ -141,7 +141,7 @@ def prepare(
         for part, source in zip(parts, sources):
             say.note(f"{part.name}: {source.tier}")
         streams = _streams(config, phase, parts, stores, pipeline, ours)
-        for line in (*_lines(objective, streams), *warnings(objective, streams["train"])):
+        for line in (*_lines(objective.batches, streams), *warnings(objective.batches, streams["train"])):
             say.note(line)
 
     names = [f"{part.name}/{split}" if len(parts) > 1 else split for split in _SPLITS for part in parts]
@@ -155,7 +155,7 @@ def prepare(
         stores=named,
         fingerprint=_fingerprint(config, phase, given, tokenizer, named, pipeline, streams["train"]),
         summary={name: _counts(store) for name, store in named.items()},
-        text_per_row=_text_per_row(objective, streams["train"]),
+        text_per_row=_text_per_row(objective.batches, streams["train"]),
     )
 
 
@@ -177,7 +177,7 @@ def _fingerprint(
         "pipeline": _describe(pipeline),
         "mixture": dict(zip(sources, train.mixture.quotas)),
         "packing": data.packing,
-        "noise_copies": config.objective.static_mask_copies(),
+        "noise_copies": config.objective.batches.static_mask_copies(),
         "length": data.length,
         "batch_size": data.batch_size,
         "seed": config.seed,
@@ -279,18 +279,18 @@ def _store(
     beam: Sequence[str] | None,
 ) -> Store:
     """The records of a split; built where they are not there yet."""
-    calls = pipeline.prepare
+    calls = pipeline.offline
     identity = {
         "format": FORMAT,
         "split": split,
         "source": source,
         "data": affecting(config.data, "records"),
         "tokenizer": tokenizer.digest(),
-        "calls": _describe(pipeline)["prepare"],
+        "calls": _describe(pipeline)["offline"],
         "code": code(calls),
     }
     directory = cache_root(config) / "records" / f"{_hash(identity)}-{split}"
-    recipe = Prepare(config.data, pipeline, config.objective.examples(config.data.length), split, tokenizer)
+    recipe = Offline(config.data, pipeline, config.objective.batches.examples(config.data.length), split, tokenizer)
     return cache.build(recipe, directory, identity, say, workers, verify, config.data.mirror, beam)
 
 
@@ -313,11 +313,11 @@ def _streams(
 ) -> dict[str, Stream]:
     """The stream of each split over the records of all tasks."""
     data, objective = config.data, config.objective
-    features = objective.features(data.length)
+    features = objective.batches.features(data.length)
     # Tasks of equal records go through one graph.
-    presents = {repr(store.spec): store.spec for of_split in stores.values() for store in of_split}
-    presents = {
-        name: compiled(pipeline.present, vocabulary, spec, features, data.packing) for name, spec in presents.items()
+    graphs = {repr(store.spec): store.spec for of_split in stores.values() for store in of_split}
+    graphs = {
+        name: compiled(pipeline.online, vocabulary, spec, features, data.packing) for name, spec in graphs.items()
     }
     streams: dict[str, Stream] = {}
     for split in _SPLITS:
@@ -325,58 +325,59 @@ def _streams(
             Task(
                 name=part.name,
                 store=store,
-                present=presents[repr(store.spec)],
+                online=graphs[repr(store.spec)],
                 seed=key(config.seed, phase, split, *([part.name] if len(parts) > 1 else ())),
                 packs=_packs(config, store) if data.packing else None,
-                copies=objective.static_mask_copies(),
+                copies=objective.batches.static_mask_copies(),
             )
             for part, store in zip(parts, stores[split])
         ]
         shares = mixtures.mixture(config, parts, [len(t) for t in tasks], key(config.seed, phase, split, "mixture"))
-        if objective.carries and split == "train" and len(tasks[0]) < data.batch_size:
+        if objective.loss.carries and split == "train" and len(tasks[0]) < data.batch_size:
             raise UserError(
                 f"data.batch_size: {data.batch_size} rows that go on from batch to batch want as many records, "
                 f"the text makes {len(tasks[0])} of data.length {data.length}"
             )
-        streams[split] = Stream(tasks, features, data.batch_size, data.readers, shares, objective.carries)
+        streams[split] = Stream(tasks, features, data.batch_size, data.readers, shares, objective.loss.carries)
     return streams
 
 
 def _packs(config: Config, store: Store) -> packing.Packs:
     """The rows that the records of a store share; planned once, then found in the cache."""
-    sizes, room = _footprint(config.objective, store, config.objective.features(config.data.length))
+    batches = config.objective.batches
+    sizes, room = _footprint(batches, store, batches.features(config.data.length))
     return packing.planned(cache_root(config) / "packs", sizes, room)
 
 
-def _footprint(objective: Objective, store: Store, features: Features) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+def _footprint(batches: Batches, store: Store, features: Features) -> tuple[dict[str, np.ndarray], dict[str, int]]:
     """What each record takes in a row, and what a row has: by feature."""
     ragged = [name for name, s in store.spec.items() if s.shape.as_list() == [None]]
-    sizes = objective.max_packed_lengths({name: store.lengths(name) for name in ragged})
+    sizes = batches.max_packed_lengths({name: store.lengths(name) for name in ragged})
     return sizes, {name: features[name][0][0] for name in sizes}
 
 
-def _lines(objective: Objective, streams: dict[str, Stream]) -> Iterator[str]:
+def _lines(batches: Batches, streams: dict[str, Stream]) -> Iterator[str]:
     """What packing and mixing come to, in words."""
     for split, stream in streams.items():
         for task in stream.tasks:
             if task.packs is not None:
-                yield _packing_line(objective, task, split, stream.features)
+                yield _packing_line(batches, task, split, stream.features)
     train = streams["train"]
     if len(train.tasks) > 1:
         said = (f"{task.name} {quota}" for task, quota in zip(train.tasks, train.mixture.quotas))
         yield f"mixture, of every {train.mixture.block} rows: {', '.join(said)}"
 
 
-def _text_per_row(objective: Objective, stream: Stream) -> float:
+def _text_per_row(batches: Batches, stream: Stream) -> float:
     """Mean tokens of text in a row, over all tasks as they are mixed."""
     counts = [_counts(task.store) for task in stream.tasks]
-    texts = [objective.text_tokens(n["records"], n["tokens"]) / len(task) for n, task in zip(counts, stream.tasks)]
+    texts = [batches.text_tokens(n["records"], n["tokens"]) / len(task) for n, task in zip(counts, stream.tasks)]
     return float(np.average(texts, weights=stream.mixture.quotas))
 
 
-def _packing_line(objective: Objective, task: Task, split: str, features: Features) -> str:
+def _packing_line(batches: Batches, task: Task, split: str, features: Features) -> str:
     """What packing brings: fill without it, as planned, and as found in some rows."""
-    sizes, room = _footprint(objective, task.store, features)
+    sizes, room = _footprint(batches, task.store, features)
     rows = np.arange(min(len(task), _LOOKED_AT))
     made = Stream([task], features, len(rows)).rows(rows)
     without, planned = packing.fill(len(task.store), sizes, room), packing.fill(len(task), sizes, room)
@@ -392,7 +393,7 @@ def _describe(pipeline: Pipeline) -> dict[str, dict[str, Any]]:
     """Names and arguments of the preprocessors, in their order."""
     return {
         half: {f"{number} {call.name}": call.kwargs for number, call in enumerate(getattr(pipeline, half))}
-        for half in ("prepare", "present")
+        for half in ("offline", "online")
     }
 
 

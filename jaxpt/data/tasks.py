@@ -128,17 +128,17 @@ def arguments(
 
 def calls_for(pipeline: Pipeline, source: Source) -> tuple[Call, ...]:
     """The calls that make records of a source's documents: token ids are not tokenized again."""
-    prepare = pipeline.prepare
-    if not source.tokenized or not prepare:
-        return prepare
-    if prepare[0].name != "documents.tokenize":
-        raise UserError(f"data.task gives token ids, but {prepare[0].name} wants text; use a Task that gives text")
-    return prepare[1:]
+    offline = pipeline.offline
+    if not source.tokenized or not offline:
+        return offline
+    if offline[0].name != "documents.tokenize":
+        raise UserError(f"data.task gives token ids, but {offline[0].name} wants text; use a Task that gives text")
+    return offline[1:]
 
 
 @dataclasses.dataclass(frozen=True)
-class Prepare:
-    """Recipe of a split's records: an objective's `prepare` over the source's documents, shard by shard.
+class Offline:
+    """Recipe of a split's records: an objective's offline transforms of the source's documents, shard by shard.
 
     A shard is a corpus of its own: windows do not cross its end, random next sentences come from within it. Of the
     configuration it has what identifies the records, and no more.
@@ -162,9 +162,9 @@ class Prepare:
 
 
 class Documents:
-    """The work of a `Prepare`, as `jaxpt.data.records.cache` does it."""
+    """The work of an `Offline`, as `jaxpt.data.records.cache` does it."""
 
-    def __init__(self, recipe: Prepare, source: Source) -> None:
+    def __init__(self, recipe: Offline, source: Source) -> None:
         """Resolves the objective's preprocessors."""
         self._split, self._source = recipe.split, source
         self._vocabulary = to_seqio(recipe.tokenizer)

@@ -10,7 +10,7 @@ import numpy as np
 from jaxpt.data.stream.loader import Stream
 
 if TYPE_CHECKING:
-    from jaxpt.objectives.base import Objective
+    from jaxpt.objectives.base import Batches
 
 _LOOKED_AT = 256  # rows of each task, from all over it
 _FEWEST = 32  # of fewer texts or labels nothing is said
@@ -19,39 +19,39 @@ _ONE_CLASS = 0.9  # share of labels
 _ALONE = 0.99  # rows per record
 
 
-def warnings(objective: Objective, stream: Stream) -> list[str]:
+def warnings(batches: Batches, stream: Stream) -> list[str]:
     """Looks at some rows of each task.
 
     Args:
-      objective: the run's.
+      batches: of the run's objective.
       stream: of the training split.
 
     Returns:
       Lines: what is wrong, and what to do about it.
     """
-    objective, found = objective.without_teachers(), []
+    found: list[str] = []
     for task in stream.tasks:
         rows = np.unique(np.linspace(0, len(task) - 1, _LOOKED_AT).astype(np.int64))
         batch = Stream([task], stream.features, len(rows)).rows(rows)
-        of_task = of_batch(objective, batch)
+        of_task = of_batch(batches, batch)
         if task.packs is not None:
-            of_task += of_packing(objective, len(task.store), len(task))
+            of_task += of_packing(batches, len(task.store), len(task))
         found += [f"warning: {task.name}: {line}" if len(stream.tasks) > 1 else f"warning: {line}" for line in of_task]
     return found
 
 
-def of_batch(objective: Objective, batch: Mapping[str, np.ndarray]) -> list[str]:
+def of_batch(batches: Batches, batch: Mapping[str, np.ndarray]) -> list[str]:
     """What is wrong with most texts of a batch, and labels of which nearly all are one.
 
     Args:
-      objective: says what may be wrong with a text (`Objective.degenerate`).
+      batches: says what may be wrong with a text (`Batches.degenerate`).
       batch: its features; `…_labels` with `…_weights` are those of a classification.
 
     Returns:
       A line for each.
     """
     lines = []
-    for said, is_so in objective.degenerate(batch).items():
+    for said, is_so in batches.degenerate(batch).items():
         if len(is_so) >= _FEWEST and is_so.mean() > _UNTAUGHT:
             lines.append(f"{is_so.mean():.1%} of the texts looked at teach nothing: {said}")
     for name in (feature.removesuffix("_labels") for feature in batch if feature.endswith("_labels")):
@@ -68,11 +68,11 @@ def of_batch(objective: Objective, batch: Mapping[str, np.ndarray]) -> list[str]
     return lines
 
 
-def of_packing(objective: Objective, records: int, rows: int) -> list[str]:
+def of_packing(batches: Batches, records: int, rows: int) -> list[str]:
     """Where no row, or hardly one, holds two records.
 
     Args:
-      objective: the run's.
+      batches: of the run's objective.
       records: to be packed.
       rows: that hold them.
 
@@ -82,6 +82,6 @@ def of_packing(objective: Objective, records: int, rows: int) -> list[str]:
     if rows < _ALONE * records:
         return []
     reason = "each record fills its row; leave it out"
-    if getattr(objective, "join_documents", False):
+    if getattr(batches.h, "join_documents", False):
         reason = "they are cut from documents laid end to end and are full; set objective.join_documents=false"
     return [f"data.packing has no effect: {records:,} records in {rows:,} rows: {reason}"]

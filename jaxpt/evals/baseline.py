@@ -11,7 +11,7 @@ import numpy as np
 from jaxpt.config import Config, PositiveInt, execution
 from jaxpt.evals.base import Evaluate, Evaluator, Result
 from jaxpt.evals.heldout import batches
-from jaxpt.objectives.base import Objective
+from jaxpt.objectives.base import Judge, Objective
 from jaxpt.train.state import Setup
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Baseline(Evaluator):
     """Name of the evaluator, before it in the list, whose loss is compared."""
 
     def prepare(self, setup: Setup, data: Data) -> Evaluate:
-        config, objective = setup.config, setup.config.objective
+        config, judge = setup.config, setup.config.objective.judge
 
         def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result:
             trivial = baseline(config, data) if jax.process_index() == 0 else float("nan")
@@ -38,7 +38,7 @@ class Baseline(Evaluator):
             means = {name.removeprefix(prefix): x for name, x in earlier.items() if name.startswith(prefix)}
             if "target_loss" not in means:
                 return Result(trivial)
-            return Result(trivial, (verdict(objective, means["target_loss"], trivial), *objective.report_lines(means)))
+            return Result(trivial, (verdict(judge, means["target_loss"], trivial), *judge.report_lines(means)))
 
         return evaluate
 
@@ -51,10 +51,10 @@ def baseline(config: Config, data: Data) -> float:
       data: training text (for a bigram's counts) and validation text.
 
     Returns:
-      The baseline's loss at the positions that `objective.target_name` names.
+      The baseline's loss at the positions that `Judge.target_name` names.
     """
     objective: Objective = config.objective
-    if objective.baseline == "bigram":
+    if objective.judge.baseline == "bigram":
         train = data.train.epoch(config.data.batch_size)
         return bigram(data.vocabulary.size, train, batches(config, data))
     targets_name = "masked_targets" if objective.family == "encoder" else "decoder_target_tokens"
@@ -63,11 +63,11 @@ def baseline(config: Config, data: Data) -> float:
     return unigram(targets, weights)
 
 
-def verdict(objective: Objective, target_loss: float, trivial: float) -> str:
+def verdict(judge: Judge, target_loss: float, trivial: float) -> str:
     """One line that sets the model beside the baseline."""
     side = "below" if target_loss < trivial else "ABOVE"
     return (
-        f"validation, {objective.target_name}: model {target_loss:.3f} nats, {objective.baseline} baseline "
+        f"validation, {judge.target_name}: model {target_loss:.3f} nats, {judge.baseline} baseline "
         f"{trivial:.3f}: {abs(trivial - target_loss):.3f} nats {side} it"
     )
 

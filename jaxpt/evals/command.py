@@ -39,7 +39,7 @@ def evaluate(path: str, overrides: tuple[str, ...] | list[str] = ()) -> dict[str
     setup = teachers.attach_same(setup, reader.meta(step), say)
     reader.close()
     if not setup.teachers:
-        setup = setup.for_phase(config.model_copy(update={"objective": config.objective.without_teachers()}))
+        setup = setup.for_phase(config.model_copy(update={"objective": config.objective.loss.without_teachers()}))
     say(f"{run_dir} at step {step}, {len(data.validation)} validation examples")
     evaluators = evaluation.Evaluators(setup, data)
     for name, result in evaluators.run(evaluators.missing(), params):

@@ -63,7 +63,7 @@ def feeds(config: Config, data: Data, rows: np.ndarray | None = None) -> dict[st
 
     def batches(stream: Stream) -> Iterator[dict[str, np.ndarray]]:
         for batch in stream.epoch(config.data.batch_size, limit=config.train.eval_examples, rows=rows):
-            yield batch | {"eval_mask": config.objective.eval_mask(batch, data.vocabulary).astype(np.float32)}
+            yield batch | {"eval_mask": config.objective.judge.eval_mask(batch, data.vocabulary).astype(np.float32)}
 
     return {name: batches(stream) for name, stream in data.validation.each().items()}
 
@@ -116,4 +116,4 @@ def validate(
 def _means(objective: Objective, totals: dict[str, np.ndarray]) -> dict[str, float]:
     """The loss, and each Σ value / Σ weight."""
     means = {name: float(value / max(weight, 1e-9)) for name, (value, weight) in totals.items()}
-    return {"loss": sum(c * means[part] for part, c in objective.coefficients().items()), **means}
+    return {"loss": sum(c * means[part] for part, c in objective.loss.coefficients().items()), **means}

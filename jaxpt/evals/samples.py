@@ -47,7 +47,7 @@ def _answers(setup: Setup, batch: dict[str, np.ndarray], data: Data) -> Callable
     """What the model says, as ids, as a function of its parameters."""
     model, objective, vocabulary = setup.model, setup.config.objective, data.vocabulary
     if objective.family == "encoder":
-        return lambda params: generate.fill_masks(model, params, batch, objective.states)
+        return lambda params: generate.fill_masks(model, params, batch, objective.loss.states)
     if objective.family == "decoder":
         length, half = _lengths(batch)
         return lambda params: generate.continue_text(model, params, batch["decoder_input_tokens"][:, :half], length)

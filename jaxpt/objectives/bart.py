@@ -18,26 +18,22 @@ Paper: https://arxiv.org/abs/1910.13461
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
+import numpy as np
 from pydantic import Field
 
 from jaxpt.config import Fraction, ModelConfig
+from jaxpt.data.calls import Call, Pipeline, Vocabulary, preprocessors
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Call, Pipeline, Vocabulary
-from jaxpt.objectives.seq2seq import TextDenoising, encoder_decoder_features, mask_id
-
-if TYPE_CHECKING:
-    import numpy as np
+from jaxpt.objectives.base import Arrays, Features
+from jaxpt.objectives.seq2seq import TextDenoising, TextDenoisingBatches, encoder_decoder_features, mask_id
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Bart(TextDenoising):
     """Hyperparameters of BART's noises; they are applied in the order in which they stand here."""
-
-    more_noise: ClassVar[str] = "raise objective.mask_rate, or set objective.mask_length=subword if words are not found"
 
     kind: Literal["bart"] = "bart"
     permute_sentences: Fraction = 1.0
@@ -57,6 +53,10 @@ class Bart(TextDenoising):
     rotate: Fraction = 0.0
     """Share of the texts that begin at a random token."""
 
+    @property
+    def batches(self) -> BartBatches:
+        return BartBatches(self)
+
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         if vocabulary.eos is None:
             raise UserError(f"{self.kind} needs a vocabulary with EOS; data.tokenizer.kind: sentencepiece has it")
@@ -69,34 +69,39 @@ class Bart(TextDenoising):
         if (self.mask_rate and self.replace != "nothing") or self.insert_rate:
             mask_id(vocabulary, self.kind)
 
-    def features(self, length: int) -> dict[str, tuple[tuple[int, ...], str]]:
+
+class BartBatches(TextDenoisingBatches):
+    """Windows of running text, with noise."""
+
+    h: Bart
+    more_noise: ClassVar[str] = "raise objective.mask_rate, or set objective.mask_length=subword if words are not found"
+
+    def features(self, length: int) -> Features:
         return encoder_decoder_features(length, length)
 
     def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
         # A vocabulary whose BOS is its EOS (GPT-2's) has none for the start of a text.
         bos = vocabulary.bos if vocabulary.bos != vocabulary.eos else None
         text = length - 2
-        while text + math.ceil((text + 2) * self.insert_rate) > length - 2:
+        while text + math.ceil((text + 2) * self.h.insert_rate) > length - 2:
             text -= 1
         names = ("permute_sentences", "mask_rate", "mask_length", "poisson_lambda", "replace", "random_probability",
                  "insert_rate", "rotate")  # fmt: skip
-        masks = self.insert_rate or (self.mask_rate and self.replace != "nothing")
+        masks = self.h.insert_rate or (self.h.mask_rate and self.h.replace != "nothing")
         ids = {
-            "mask": mask_id(vocabulary, self.kind) if masks else vocabulary.pad,
+            "mask": mask_id(vocabulary, self.h.kind) if masks else vocabulary.pad,
             "vocab_size": vocabulary.size,
             "bos": bos,
             "eos": vocabulary.eos,
         }
-        noise = {name: getattr(self, name) for name in names} | ids
+        noise = {name: getattr(self.h, name) for name in names} | ids
         sizes = {"inputs_length": length, "targets_length": length, "start": vocabulary.eos}
         return Pipeline(
-            prepare=self.windows(text, vocabulary),
-            present=(Call("bart.noise", noise), Call("features.encoder_decoder", sizes)),
+            offline=self.windows(text, vocabulary),
+            online=(Call(preprocessors.bart.noise, noise), Call(preprocessors.features.encoder_decoder, sizes)),
         )
 
-    def max_packed_lengths(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        import numpy as np
-
+    def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
         tokens = lengths["tokens"]
-        inserted = np.ceil((tokens + 2) * self.insert_rate).astype(np.int64)
+        inserted = np.ceil((tokens + 2) * self.h.insert_rate).astype(np.int64)
         return {"encoder_input_tokens": tokens + 2 + inserted, "decoder_input_tokens": tokens + 2}

@@ -1,7 +1,14 @@
-"""What an objective is: hyperparameters, the names of its preprocessors, and a pure loss.
+"""What an objective is: frozen hyperparameters, and three parts that are made of them and do not know each other.
 
-An objective is the only place where data and model meet. Its preprocessors are *named* here and resolved in
-`jaxpt.data`, so that nothing of this module needs TensorFlow.
+    objective.batches    names the preprocessors and the features that they make     no JAX
+    objective.loss       computes the loss of such a batch                           no data
+    objective.judge      says what a trained model is compared with, and where
+
+A part is a frozen dataclass with one field `h`, the hyperparameters. What two parts need is a function of these. An
+objective that wraps another one (distillation) has a loss of its own, and the batches and the judge of the other.
+
+This is the only place where data and model meet. Preprocessors are *named* here and resolved in `jaxpt.data`: nothing
+of this package needs TensorFlow.
 
 Batch features, all [batch, ...], by their SeqIO names:
   encoder_input_tokens, encoder_segment_ids, encoder_positions            int32 [batch, length]
@@ -21,63 +28,50 @@ zeros carries no weight anywhere: evaluation fills its last batch up with such r
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax
+import numpy as np
 
 from jaxpt.config import ModelConfig, ObjectiveConfig, SourceConfig
-from jaxpt.data.calls import Call as Call
 from jaxpt.data.calls import Pipeline, Vocabulary
 from jaxpt.errors import UserError
+from jaxpt.losses import token_loss
+from jaxpt.models.base import Bound
+from jaxpt.models.output import Output
 
-if TYPE_CHECKING:
-    import flax.linen as nn
-    import jax
-    import numpy as np
-
-    from jaxpt.models.base import Bound
-    from jaxpt.models.output import Output
-
-    Batch = dict[str, jax.Array]
-    Metrics = dict[str, tuple[jax.Array, jax.Array]]
+Batch = dict[str, jax.Array]
+Arrays = Mapping[str, np.ndarray]
+Features = dict[str, tuple[tuple[int, ...], str]]
+"""{feature: (shape without the batch, "int32" or "float32")}."""
+Metrics = dict[str, tuple[jax.Array, jax.Array]]
+"""{metric: (Σ weighted value, Σ weight)}."""
 
 
 class Objective(ObjectiveConfig):
-    """Base of all objectives: subclass it once in a module of `jaxpt.objectives` (or your own)."""
+    """Hyperparameters of an objective, and its three parts: subclass it once in a module of `jaxpt.objectives`, or in
+    one of your own."""
 
     family: ClassVar[str]
-    """What it needs of a model: "encoder", "decoder" or "encoder_decoder"."""
-    baseline: ClassVar[str]
-    """The trivial predictor that a model must beat: a function of `jaxpt.evals.baseline`."""
-    target_name: ClassVar[str]
-    """The target positions on which model and baseline are compared, in words."""
-    states: ClassVar[str] = "encode"
-    """The encoder's method that returns the hidden states which `logits` takes."""
+    """The models that it trains: "encoder", "decoder" or "encoder_decoder"."""
 
     @property
-    def side(self) -> str:
-        """The side that the hidden states come from, "encoder" or "decoder": the prefix of its features' names."""
-        return "encoder" if self.family == "encoder" else "decoder"
+    def batches(self) -> Batches:
+        """Makes the batches."""
+        raise NotImplementedError
 
     @property
-    def carries(self) -> bool:
-        """True if per-row state is carried from one batch to the next."""
-        return False
+    def loss(self) -> Loss:
+        """Computes the loss of a batch."""
+        raise NotImplementedError
 
-    def carry(self, model: nn.Module, rows: int) -> Any:
-        """Shapes of the state that is carried from one batch to the next: zeros at the start, then what `loss` returns.
-
-        Args:
-          model: the module.
-          rows: rows of a batch.
-
-        Returns:
-          A tree of `jax.ShapeDtypeStruct`s [rows, ...]; None if nothing is carried.
-        """
-        return None
-
-    def coefficients(self) -> dict[str, float]:
-        """{loss part: its weight in the total}."""
+    @property
+    def judge(self) -> Judge:
+        """Compares a trained model with a trivial one."""
         raise NotImplementedError
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
@@ -92,14 +86,19 @@ class Objective(ObjectiveConfig):
                 f"model.kind: {model.kind} is of the family {model.family}"
             )
 
-    def check_source(self, source: SourceConfig) -> None:
-        """Raises UserError for a source that it cannot use; called before anything is read."""
-        if source.fields is not None:
-            raise UserError(
-                f"data.fields: objective.kind: {self.kind} takes one text, not two; name it with data.field"
-            )
+    def vocabulary_path(self) -> Path | None:
+        """Path of the vocabulary that it requires if the recipe names none; None if any vocabulary works."""
+        return None
 
-    def features(self, length: int) -> dict[str, tuple[tuple[int, ...], str]]:
+
+@dataclasses.dataclass(frozen=True)
+class Batches:
+    """Makes the batches of an objective: the transforms, the features and their sizes. It computes nothing with JAX."""
+
+    h: Objective
+    """The hyperparameters."""
+
+    def features(self, length: int) -> Features:
         """Shape (without the batch) and dtype of each feature of a batch.
 
         Args:
@@ -111,14 +110,21 @@ class Objective(ObjectiveConfig):
         raise NotImplementedError
 
     def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
-        """The preprocessors that make this objective's features; lengths and the seed are closed over."""
+        """The preprocessors that make the features; lengths and the seed are among their arguments."""
         raise NotImplementedError
 
     def examples(self, length: int) -> int | None:
         """The maximum number of target tokens if it takes examples of a SeqIO Task; None if it takes documents."""
         return None
 
-    def max_packed_lengths(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def check_source(self, source: SourceConfig) -> None:
+        """Raises UserError for a source that it cannot use; called before anything is read."""
+        if source.fields is not None:
+            raise UserError(
+                f"data.fields: objective.kind: {self.h.kind} takes one text, not two; name it with data.field"
+            )
+
+    def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
         """An upper bound of the tokens that each record takes in a row: `data.packing` plans with it.
 
         Args:
@@ -129,6 +135,11 @@ class Objective(ObjectiveConfig):
           that may be full before its side is.
         """
         raise NotImplementedError
+
+    def check_packing(self) -> None:
+        """Raises UserError if records cannot be packed; called before anything is prepared."""
+        if type(self).max_packed_lengths is Batches.max_packed_lengths:
+            raise UserError(f"data.packing: objective.kind: {self.h.kind} cannot put several records into a row")
 
     def text_tokens(self, records: int, tokens: int) -> int:
         """Tokens of text in records, without added tokens and without tokens shared with the record before.
@@ -142,13 +153,85 @@ class Objective(ObjectiveConfig):
         """
         return tokens
 
-    def check_packing(self) -> None:
-        """Raises UserError if records cannot be packed; called before anything is prepared."""
-        if type(self).max_packed_lengths is Objective.max_packed_lengths:
-            raise UserError(f"data.packing: objective.kind: {self.kind} cannot put several records into a row")
+    def static_mask_copies(self) -> int | None:
+        """Number of static mask copies: epoch e uses the noise of copy e mod this; None: new noise every epoch."""
+        return None
 
-    def vocabulary_path(self) -> Path | None:
-        """Path of the vocabulary that it requires if the recipe names none; None if any vocabulary works."""
+    def degenerate(self, batch: Arrays) -> dict[str, np.ndarray]:
+        """Ways in which a text of a batch may teach the model nothing.
+
+        Args:
+          batch: the features that `features` names.
+
+        Returns:
+          {what is wrong, and what to do about it: of each text whether it is so, bool [texts]}: a run starts with a
+          warning where it is so of most.
+        """
+        return {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Loss:
+    """Computes the loss of an objective, a pure function of parameters and batch. It knows nothing of where batches
+    come from."""
+
+    h: Objective
+    """The hyperparameters."""
+
+    states: ClassVar[str] = "encode"
+    """The encoder's method that returns the hidden states which `logits` takes."""
+
+    def coefficients(self) -> dict[str, float]:
+        """{loss part: its weight in the total}."""
+        raise NotImplementedError
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        """Σ of the weights of each loss part: a function of the batch alone, known before any microbatch runs."""
+        raise NotImplementedError
+
+    def __call__(self, model: Bound, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
+        """Σ over the (micro)batch of each loss part and of each metric.
+
+        Args:
+          model: a module of `jaxpt.models` bound to parameters and random keys (`jaxpt.models.base.bind`); without
+            keys there is no dropout (evaluation).
+          batch: the features that `Batches.features` names, and in evaluation `eval_mask`.
+
+        An objective with teachers is given them as well: `teachers={name: (module, parameters)}`.
+
+        Returns:
+          ({part: Σ weighted loss}, {metric: (Σ weighted value, Σ weight)}). The trainer divides each part by its
+          `weights` over the whole global batch. A part that `coefficients` does not know is the model's own
+          (`Output.aux`): it counts as it is and is divided by `tokens`. A loss that carries has a parameter
+          `carry`, and where that is given returns the next one as well; no gradient passes through it.
+        """
+        output = self.output(model, batch)
+        sums, metrics = self.loss_from_hidden(model, output.hidden, batch)
+        return {**sums, **output.aux}, metrics
+
+    def output(self, model: Bound, batch: Batch) -> Output:
+        """The model's output for a batch; `loss_from_hidden` takes its hidden states."""
+        raise NotImplementedError
+
+    def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
+        """The loss of the hidden states that `output` gave."""
+        raise NotImplementedError
+
+    @property
+    def carries(self) -> bool:
+        """True if per-row state is carried from one batch to the next."""
+        return False
+
+    def carry(self, model: nn.Module, rows: int) -> Any:
+        """Shapes of the state that is carried from one batch to the next: zeros at the start, then what a call returns.
+
+        Args:
+          model: the module.
+          rows: rows of a batch.
+
+        Returns:
+          A tree of `jax.ShapeDtypeStruct`s [rows, ...]; None if nothing is carried.
+        """
         return None
 
     def teachers(self) -> dict[str, str]:
@@ -161,30 +244,27 @@ class Objective(ObjectiveConfig):
 
     def without_teachers(self) -> Objective:
         """The objective without its teachers: evaluation uses it when they are not available."""
-        return self
+        return self.h
 
-    def static_mask_copies(self) -> int | None:
-        """Number of static mask copies: epoch e uses the noise of copy e mod this; None: new noise every epoch."""
-        return None
 
-    def eval_mask(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
+@dataclasses.dataclass(frozen=True)
+class Judge:
+    """Judges a trained model: at which target positions, beside which trivial predictor."""
+
+    h: Objective
+    """The hyperparameters."""
+
+    baseline: ClassVar[str]
+    """The trivial predictor that a model must beat: a function of `jaxpt.evals.baseline`."""
+    target_name: ClassVar[str]
+    """The target positions on which model and baseline are compared, in words."""
+
+    def eval_mask(self, batch: Arrays, vocabulary: Vocabulary) -> np.ndarray:
         """Weights, in the shape of the targets, of the positions on which model and baseline are compared.
 
-        Evaluation adds them to the batch as `eval_mask`; `loss` then gives the metric `target_loss`.
+        Evaluation adds them to the batch as `eval_mask`; the loss then gives the metric `target_loss`.
         """
         raise NotImplementedError
-
-    def degenerate(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Ways in which a text of a batch may teach the model nothing.
-
-        Args:
-          batch: the features that `features` names.
-
-        Returns:
-          {what is wrong, and what to do about it: of each text whether it is so, bool [texts]}: a run starts with a
-          warning where it is so of most.
-        """
-        return {}
 
     def report_lines(self, means: Mapping[str, float]) -> list[str]:
         """Lines for the user on parts of the loss that have their own trivial predictor.
@@ -194,61 +274,27 @@ class Objective(ObjectiveConfig):
         """
         return []
 
-    def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Σ of the weights of each loss part: a function of the batch alone, known before any microbatch runs."""
-        raise NotImplementedError
 
-    def loss(self, model: Bound, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
-        """Σ over the (micro)batch of each loss part and of each metric.
-
-        Args:
-          model: a module of `jaxpt.models` bound to parameters and random keys (`jaxpt.models.base.bind`); without
-            keys there is no dropout (evaluation).
-          batch: the features that `features` names, and in evaluation `eval_mask`.
-
-        An objective with teachers is given them as well: `teachers={name: (module, parameters)}`.
-
-        Returns:
-          ({part: Σ weighted loss}, {metric: (Σ weighted value, Σ weight)}). The trainer divides each part by its
-          `weights` over the whole global batch. A part that `coefficients` does not know is the model's own
-          (`Output.aux`): it counts as it is and is divided by `tokens`. An objective that carries has a parameter
-          `carry`, and where that is given returns the next one as well; no gradient passes through it.
-        """
-        output = self.output(model, batch)
-        sums, metrics = self.loss_from_hidden(model, output.hidden, batch)
-        return {**sums, **output.aux}, metrics
-
-    def output(self, model: Bound, batch: Batch) -> Output:
-        """The model's output for a batch; `loss_from_hidden` takes its hidden states."""
-        raise NotImplementedError
-
-    def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
-        """`loss` of the hidden states that `output` gave."""
-        raise NotImplementedError
-
-
-class DecoderLoss(Objective):
-    """Base of objectives whose one loss is the cross-entropy of a decoder's targets."""
+class DecoderLoss(Loss):
+    """The cross-entropy of a decoder's targets alone."""
 
     def coefficients(self) -> dict[str, float]:
-        return {self.kind: 1.0}
+        return {self.h.kind: 1.0}
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        return {self.kind: batch["decoder_loss_weights"].sum()}
+        return {self.h.kind: batch["decoder_loss_weights"].sum()}
 
     def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
-        from jaxpt.losses import token_loss
-
         total, metrics = token_loss(
             model.lm_states(hidden),
             model.output_projection(),
             batch["decoder_target_tokens"],
             batch["decoder_loss_weights"],
             eval_mask=batch.get("eval_mask"),
-            z_loss=self.z_loss,
-            chunk=self.loss_chunk,
+            z_loss=self.h.z_loss,
+            chunk=self.h.loss_chunk,
         )
-        return {self.kind: total}, metrics
+        return {self.h.kind: total}, metrics
 
 
 def carried_loss(

@@ -10,34 +10,42 @@ token but the first is a target exactly once. Paper (GPT-2): https://openai.com/
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
+
+import numpy as np
 
 from jaxpt.config import ModelConfig
+from jaxpt.data.calls import Call, Pipeline, Vocabulary, preprocessors
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Call, DecoderLoss, Pipeline, Vocabulary
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from jaxpt.models.base import Bound
-    from jaxpt.models.output import Output
-    from jaxpt.objectives.base import Batch
+from jaxpt.models.base import Bound
+from jaxpt.models.output import Output
+from jaxpt.objectives.base import Arrays, Batch, Batches, DecoderLoss, Features, Judge, Objective
 
 
-class DecoderLM(DecoderLoss):
+class DecoderLM(Objective):
     """Base of objectives whose one loss is the cross-entropy of a decoder's next tokens."""
 
     family: ClassVar[str] = "decoder"
-    baseline: ClassVar[str] = "bigram"
-    target_name: ClassVar[str] = "all target tokens"
 
-    def features(self, length: int) -> dict[str, tuple[tuple[int, ...], str]]:
+    @property
+    def loss(self) -> DecoderLMLoss:
+        return DecoderLMLoss(self)
+
+    @property
+    def judge(self) -> DecoderLMJudge:
+        return DecoderLMJudge(self)
+
+
+class DecoderLMBatches(Batches):
+    """Inputs, and as targets the tokens that follow them."""
+
+    def features(self, length: int) -> Features:
         names = ("decoder_input_tokens", "decoder_target_tokens", "decoder_segment_ids", "decoder_positions")
         return {**dict.fromkeys(names, ((length,), "int32")), "decoder_loss_weights": ((length,), "float32")}
 
-    def eval_mask(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
-        return batch["decoder_loss_weights"]
+
+class DecoderLMLoss(DecoderLoss):
+    """The cross-entropy of a decoder's next tokens."""
 
     def output(self, model: Bound, batch: Batch) -> Output:
         prefix = {"prefix": batch["decoder_prefix"] > 0} if "decoder_prefix" in batch else {}
@@ -47,6 +55,16 @@ class DecoderLM(DecoderLoss):
             positions=batch["decoder_positions"],
             **prefix,
         )
+
+
+class DecoderLMJudge(Judge):
+    """Every target counts, beside a bigram model."""
+
+    baseline: ClassVar[str] = "bigram"
+    target_name: ClassVar[str] = "all target tokens"
+
+    def eval_mask(self, batch: Arrays, vocabulary: Vocabulary) -> np.ndarray:
+        return batch["decoder_loss_weights"]
 
 
 class CausalLM(DecoderLM):
@@ -61,22 +79,33 @@ class CausalLM(DecoderLM):
     """Documents that share a window do not see each other, and positions start again in each; the EOS between two
     belongs to the one after it, so that every token is still a target."""
 
+    @property
+    def batches(self) -> CausalLMBatches:
+        return CausalLMBatches(self)
+
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         if self.separator and vocabulary.eos is None:
             raise UserError("causal_lm with separator: true needs a vocabulary with an end-of-text token")
         if self.reset_at_documents and not self.separator:
             raise UserError("objective.reset_at_documents: true finds documents by their EOS; set separator: true")
 
+
+class CausalLMBatches(DecoderLMBatches):
+    """Windows of running text."""
+
+    h: CausalLM
+
     def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
-        separator = vocabulary.eos if self.separator else None
-        cut = {"length": length + 1, "join": self.join_documents, "separator": separator, "overlap": 1, "shortest": 2}
-        opening = {"opening": vocabulary.eos} if self.reset_at_documents else {}
+        h = self.h
+        separator = vocabulary.eos if h.separator else None
+        cut = {"length": length + 1, "join": h.join_documents, "separator": separator, "overlap": 1, "shortest": 2}
+        opening = {"opening": vocabulary.eos} if h.reset_at_documents else {}
         return Pipeline(
-            prepare=(Call("documents.tokenize"), Call("windows.cut", cut)),
-            present=(Call("features.decoder", {"length": length, **opening}),),
+            offline=(Call(preprocessors.documents.tokenize), Call(preprocessors.windows.cut, cut)),
+            online=(Call(preprocessors.features.decoder, {"length": length, **opening}),),
         )
 
-    def max_packed_lengths(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
         return {"decoder_input_tokens": lengths["tokens"] - 1}
 
     def text_tokens(self, records: int, tokens: int) -> int:

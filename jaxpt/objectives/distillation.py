@@ -12,22 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
 from pydantic import Field
 
-from jaxpt.config import AnyObjective, ModelConfig, PositiveFloat, SourceConfig, execution
+from jaxpt.config import AnyObjective, ModelConfig, PositiveFloat, execution
+from jaxpt.data.calls import Vocabulary
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Objective, Pipeline, Vocabulary
+from jaxpt.losses import cosine_distance, distillation_kl
+from jaxpt.models.base import Bound, bind
+from jaxpt.objectives.base import Batch, Batches, Judge, Loss, Metrics, Objective
 from jaxpt.objectives.masked_lm import MaskedLM
-
-if TYPE_CHECKING:
-    import flax.linen as nn
-    import jax
-    import numpy as np
-
-    from jaxpt.models.base import Bound
-    from jaxpt.objectives.base import Batch, Metrics
 
 Coefficient = Annotated[float, Field(ge=0)]
 
@@ -57,24 +55,23 @@ class Distillation(Objective):
         return self.of.family
 
     @property
-    def baseline(self) -> str:  # type: ignore[override]
-        return self.of.baseline
+    def batches(self) -> Batches:
+        return self.of.batches
 
     @property
-    def target_name(self) -> str:  # type: ignore[override]
-        return self.of.target_name
+    def loss(self) -> DistillationLoss:
+        return DistillationLoss(self)
 
     @property
-    def states(self) -> str:  # type: ignore[override]
-        return self.of.states
+    def judge(self) -> Judge:
+        return self.of.judge
 
-    # ---- the teacher ------------------------------------------------------------------------------------------------
-
-    def teachers(self) -> dict[str, str]:
-        return {"teacher": self.teacher}
-
-    def without_teachers(self) -> Objective:
-        return self.of
+    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
+        if type(self.of.loss).__call__ is not Loss.__call__:
+            raise UserError(f"objective.of.kind: {self.of.kind} cannot be distilled: it needs more than one pass")
+        if self.z_loss:
+            raise UserError("objective.z_loss: belongs to the task here; set objective.of.z_loss")
+        self.of.check(model, length, vocabulary)
 
     def vocabulary_path(self) -> Path:
         """The teacher's."""
@@ -82,92 +79,46 @@ class Distillation(Objective):
         run_dir = path.parent.parent if path.parent.name == "checkpoints" else path
         return run_dir / "tokenizer" if (run_dir / "tokenizer").is_dir() else path
 
-    def check_teachers(self, model: ModelConfig, length: int, teachers: Mapping[str, ModelConfig]) -> None:
-        teacher, name = teachers["teacher"], f"objective.teacher: {self.teacher}"
-        if teacher.family != model.family:
-            raise UserError(f"{name}: is of the family {teacher.family}, model.kind: {model.kind} is {model.family}")
-        if getattr(teacher, "generator", None) or getattr(teacher, "role", None) == "discriminator":
-            raise UserError(f"{name}: a discriminator has no scores of the vocabulary to teach")
-        if teacher.vocab_size != model.vocab_size:
-            raise UserError(f"{name}: has {teacher.vocab_size} token ids, model.vocab_size is {model.vocab_size}")
-        if teacher.position_limit is not None and length > teacher.position_limit:
-            raise UserError(f"{name}: has {teacher.position_limit} positions, data.length is {length}")
-        if self.cosine_weight and teacher.embed_dim != model.embed_dim:
-            raise UserError(
-                f"{name}: is {teacher.embed_dim} wide, model.embed_dim is {model.embed_dim}: no cosine between them; "
-                "set objective.cosine_weight=0"
-            )
 
-    # ---- the examples are those of `of` -----------------------------------------------------------------------------
+class DistillationLoss(Loss):
+    """The loss of `of`, and how far the student's answers and states are from the teacher's."""
 
-    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
-        if type(self.of).loss is not Objective.loss:
-            raise UserError(f"objective.of.kind: {self.of.kind} cannot be distilled: it needs more than one pass")
-        if self.z_loss:
-            raise UserError("objective.z_loss: belongs to the task here; set objective.of.z_loss")
-        self.of.check(model, length, vocabulary)
+    h: Distillation
 
-    def features(self, length: int) -> dict[str, tuple[tuple[int, ...], str]]:
-        return self.of.features(length)
+    @property
+    def states(self) -> str:  # type: ignore[override]
+        return self.h.of.loss.states
 
-    def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
-        return self.of.pipeline(length, vocabulary, seed)
-
-    def examples(self, length: int) -> int | None:
-        return self.of.examples(length)
-
-    def check_source(self, source: SourceConfig) -> None:
-        self.of.check_source(source)
-
-    def text_tokens(self, records: int, tokens: int) -> int:
-        return self.of.text_tokens(records, tokens)
-
-    def max_packed_lengths(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return self.of.max_packed_lengths(lengths)
-
-    def check_packing(self) -> None:
-        self.of.check_packing()
-
-    def static_mask_copies(self) -> int | None:
-        return self.of.static_mask_copies()
-
-    def eval_mask(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
-        return self.of.eval_mask(batch, vocabulary)
-
-    def report_lines(self, means: Mapping[str, float]) -> list[str]:
-        return self.of.report_lines(means)
-
-    # ---- the loss ---------------------------------------------------------------------------------------------------
+    @property
+    def side(self) -> str:
+        """The side that predicts, "encoder" or "decoder": the prefix of its features' names."""
+        return "encoder" if self.h.family == "encoder" else "decoder"
 
     def coefficients(self) -> dict[str, float]:
-        task = {part: self.task_weight * c for part, c in self.of.coefficients().items()}
-        return {"kl": self.kl_weight, **task} | ({"cosine": self.cosine_weight} if self.cosine_weight else {})
+        task = {part: self.h.task_weight * c for part, c in self.h.of.loss.coefficients().items()}
+        return {"kl": self.h.kl_weight, **task} | ({"cosine": self.h.cosine_weight} if self.h.cosine_weight else {})
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        sums = {"kl": self._divergence_weights(batch).sum(), **self.of.weights(batch)}
-        return sums | ({"cosine": self._real(batch).sum()} if self.cosine_weight else {})
+        sums = {"kl": self._divergence_weights(batch).sum(), **self.h.of.loss.weights(batch)}
+        return sums | ({"cosine": self._real(batch).sum()} if self.h.cosine_weight else {})
 
-    def loss(
+    def __call__(
         self, model: Bound, batch: Batch, *, teachers: Mapping[str, tuple[nn.Module, Any]]
     ) -> tuple[dict[str, jax.Array], Metrics]:
-        import jax
-
-        from jaxpt.losses import cosine_distance, distillation_kl
-        from jaxpt.models.base import bind
-
-        teacher, output = bind(*teachers["teacher"]), self.of.output(model, batch)
-        mine, theirs = output.hidden, jax.lax.stop_gradient(self.of.output(teacher, batch).hidden)
-        sums, metrics = self.of.loss_from_hidden(model, mine, batch)
+        of, teacher = self.h.of.loss, bind(*teachers["teacher"])
+        output = of.output(model, batch)
+        mine, theirs = output.hidden, jax.lax.stop_gradient(of.output(teacher, batch).hidden)
+        sums, metrics = of.loss_from_hidden(model, mine, batch)
         sums["kl"], agreement = distillation_kl(
             model.lm_states(self._compared(mine, batch)),
             model.output_projection(),
             teacher.lm_states(self._compared(theirs, batch)),
             teacher.output_projection(),
             self._divergence_weights(batch),
-            temperature=self.temperature,
-            chunk=self.loss_chunk,
+            temperature=self.h.temperature,
+            chunk=self.h.loss_chunk,
         )
-        if self.cosine_weight:
+        if self.h.cosine_weight:
             sums["cosine"] = (cosine_distance(mine, theirs) * self._real(batch)).sum()
         return {**sums, **output.aux}, metrics | agreement
 
@@ -176,14 +127,34 @@ class Distillation(Objective):
         return (batch[f"{self.side}_segment_ids"] > 0).astype("float32")
 
     def _divergence_weights(self, batch: Batch) -> jax.Array:
-        if self.positions == "all":
+        if self.h.positions == "all":
             return self._real(batch)
         return (batch["masked_weights" if self.side == "encoder" else "decoder_loss_weights"] > 0).astype("float32")
 
     def _compared(self, hidden: jax.Array, batch: Batch) -> jax.Array:
         """The hidden states at which the divergence is taken: [batch, positions, width]."""
-        import jax.numpy as jnp
-
-        if self.positions == "all" or self.side == "decoder":
+        if self.h.positions == "all" or self.side == "decoder":
             return hidden
         return jnp.take_along_axis(hidden, batch["masked_positions"][..., None], axis=1)
+
+    def teachers(self) -> dict[str, str]:
+        return {"teacher": self.h.teacher}
+
+    def without_teachers(self) -> Objective:
+        return self.h.of
+
+    def check_teachers(self, model: ModelConfig, length: int, teachers: Mapping[str, ModelConfig]) -> None:
+        teacher, name = teachers["teacher"], f"objective.teacher: {self.h.teacher}"
+        if teacher.family != model.family:
+            raise UserError(f"{name}: is of the family {teacher.family}, model.kind: {model.kind} is {model.family}")
+        if getattr(teacher, "generator", None) or getattr(teacher, "role", None) == "discriminator":
+            raise UserError(f"{name}: a discriminator has no scores of the vocabulary to teach")
+        if teacher.vocab_size != model.vocab_size:
+            raise UserError(f"{name}: has {teacher.vocab_size} token ids, model.vocab_size is {model.vocab_size}")
+        if teacher.position_limit is not None and length > teacher.position_limit:
+            raise UserError(f"{name}: has {teacher.position_limit} positions, data.length is {length}")
+        if self.h.cosine_weight and teacher.embed_dim != model.embed_dim:
+            raise UserError(
+                f"{name}: is {teacher.embed_dim} wide, model.embed_dim is {model.embed_dim}: no cosine between them; "
+                "set objective.cosine_weight=0"
+            )

@@ -12,16 +12,15 @@ three sentinels. `data.packing` fills rows with several windows. Paper: https://
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+
+import numpy as np
 
 from jaxpt.config import Fraction, ModelConfig
+from jaxpt.data.calls import Call, Pipeline, Vocabulary, preprocessors
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Call, Pipeline, Vocabulary
-from jaxpt.objectives.causal_lm import DecoderLM
-
-if TYPE_CHECKING:
-    import numpy as np
+from jaxpt.objectives.base import Arrays
+from jaxpt.objectives.causal_lm import DecoderLM, DecoderLMBatches
 
 _MARKS = 4  # <PRE>, <SUF>, <MID> and EOS
 
@@ -35,6 +34,10 @@ class FillInTheMiddle(DecoderLM):
     spm_rate: Fraction = 0.5
     """Share of these in the order suffix, prefix, middle; the others are in the order prefix, suffix, middle."""
 
+    @property
+    def batches(self) -> FillInTheMiddleBatches:
+        return FillInTheMiddleBatches(self)
+
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         if vocabulary.eos is None or vocabulary.sentinels < 3:
             raise UserError(
@@ -44,21 +47,27 @@ class FillInTheMiddle(DecoderLM):
         if length < 2 * _MARKS:
             raise UserError(f"data.length: {length} is too short for fill_in_the_middle, at least 8 is needed")
 
+
+class FillInTheMiddleBatches(DecoderLMBatches):
+    """Windows that are cut in three and rearranged."""
+
+    h: FillInTheMiddle
+
     def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
         text = length + 1 - _MARKS
         cut = {"length": text, "join": False, "separator": vocabulary.eos, "overlap": 1, "shortest": 2}
         names = ("prefix", "suffix", "middle")
         marks = {name: vocabulary.size - 1 - n for n, name in enumerate(names)} | {"eos": vocabulary.eos}
-        rates = {"rate": self.rate, "spm_rate": self.spm_rate}
+        rates = {"rate": self.h.rate, "spm_rate": self.h.spm_rate}
         return Pipeline(
-            prepare=(Call("documents.tokenize"), Call("windows.cut", cut)),
-            present=(
-                Call("fill_in_the_middle.rearrange", {**rates, **marks}),
-                Call("features.decoder", {"length": length}),
+            offline=(Call(preprocessors.documents.tokenize), Call(preprocessors.windows.cut, cut)),
+            online=(
+                Call(preprocessors.fill_in_the_middle.rearrange, {**rates, **marks}),
+                Call(preprocessors.features.decoder, {"length": length}),
             ),
         )
 
-    def max_packed_lengths(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
         return {"decoder_input_tokens": lengths["tokens"] + _MARKS - 1}
 
     def text_tokens(self, records: int, tokens: int) -> int:

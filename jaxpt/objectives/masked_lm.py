@@ -13,23 +13,20 @@ https://arxiv.org/abs/1907.10529
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 from pydantic import Field
 
 from jaxpt.config import Fraction, ModelConfig, PositiveInt
+from jaxpt.data.calls import Call, Pipeline, Vocabulary, preprocessors
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Call, Objective, Pipeline, Vocabulary
-
-if TYPE_CHECKING:
-    import jax
-    import numpy as np
-
-    from jaxpt.models.base import Bound
-    from jaxpt.models.output import Output
-    from jaxpt.objectives.base import Batch, Metrics
-
+from jaxpt.losses import cross_entropy, token_loss
+from jaxpt.models.base import Bound
+from jaxpt.models.output import Output
+from jaxpt.objectives.base import Arrays, Batch, Batches, Features, Judge, Loss, Metrics, Objective
 
 Unit = Literal["piece", "word", "ngram", "span"]
 
@@ -38,8 +35,6 @@ class MaskedLM(Objective):
     """Hyperparameters of masked LM; the defaults are BERT's."""
 
     family: ClassVar[str] = "encoder"
-    baseline: ClassVar[str] = "unigram"
-    target_name: ClassVar[str] = "positions replaced by [MASK]"
 
     kind: Literal["masked_lm"] = "masked_lm"
     mask_rate: Annotated[float, Field(gt=0, lt=1)] = 0.15
@@ -105,8 +100,17 @@ class MaskedLM(Objective):
         weights = [(1 - self.span_end) ** n if self.unit == "span" else 1 / (n + 1) for n in range(most)]
         return [weight / sum(weights) for weight in weights]
 
-    def coefficients(self) -> dict[str, float]:
-        return {"masked_lm": 1.0, **({self.pair_loss: 1.0} if self.pair_loss else {})}
+    @property
+    def batches(self) -> MaskedLMBatches:
+        return MaskedLMBatches(self)
+
+    @property
+    def loss(self) -> MaskedLMLoss:
+        return MaskedLMLoss(self)
+
+    @property
+    def judge(self) -> MaskedLMJudge:
+        return MaskedLMJudge(self)
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         for name in ("cls", "sep", "mask"):
@@ -141,125 +145,133 @@ class MaskedLM(Objective):
             wanted = "false" if self.pair_loss is None else "a loss of pairs"
             raise UserError(f"objective.inputs: {self.inputs} does not fit: objective.{said} {wanted}")
 
-    def features(self, length: int) -> dict[str, tuple[tuple[int, ...], str]]:
-        n = self.predictions(length)
+
+class MaskedLMBatches(Batches):
+    """Pairs of texts or running text, masked."""
+
+    h: MaskedLM
+
+    def features(self, length: int) -> Features:
+        n = self.h.predictions(length)
         sequence = ("encoder_input_tokens", "encoder_token_types", "encoder_segment_ids", "encoder_positions")
         masked = {"masked_positions": "int32", "masked_targets": "int32", "masked_weights": "float32"}
-        pairs = {f"{self.pair_loss}_labels": "int32", f"{self.pair_loss}_weights": "float32"}
+        pairs = {f"{self.h.pair_loss}_labels": "int32", f"{self.h.pair_loss}_weights": "float32"}
         return {
             **dict.fromkeys(sequence, ((length,), "int32")),
             **{name: ((n,), dtype) for name, dtype in masked.items()},
-            **{name: ((), dtype) for name, dtype in pairs.items() if self.pair_loss},
+            **{name: ((), dtype) for name, dtype in pairs.items() if self.h.pair_loss},
         }
 
     def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
         return Pipeline(
-            prepare=self._prepare(length, {"cls": vocabulary.cls, "sep": vocabulary.sep}, seed),
-            present=(
-                Call("masked_lm.mask", self._mask(length, vocabulary)),
-                Call("features.encoder", {"length": length, "max_predictions": self.predictions(length)}),
+            offline=self._offline(length, {"cls": vocabulary.cls, "sep": vocabulary.sep}, seed),
+            online=(
+                Call(preprocessors.masked_lm.mask, self._mask(length, vocabulary)),
+                Call(preprocessors.features.encoder, {"length": length, "max_predictions": self.h.predictions(length)}),
             ),
         )
 
-    def _prepare(self, length: int, special: dict[str, Any], seed: int) -> tuple[Call, ...]:
+    def _offline(self, length: int, special: dict[str, Any], seed: int) -> tuple[Call, ...]:
         """From documents to records."""
-        if self.pair_loss:
+        if self.h.pair_loss:
             pairs = {
                 "length": length,
-                "short_probability": self.short_probability,
-                "dupe_factor": self.dupe_factor,
+                "short_probability": self.h.short_probability,
+                "dupe_factor": self.h.dupe_factor,
                 "seed": seed,
-                "single": self.inputs == "sentence_pairs",
-                "swap": self.sentence_order,
+                "single": self.h.inputs == "sentence_pairs",
+                "swap": self.h.sentence_order,
             }
-            return Call("documents.tokenize_sentences"), Call("sentence_pairs.make", {**pairs, **special})
-        cut = {"length": length - 2, "join": self.join_documents}
+            return Call(preprocessors.documents.tokenize_sentences), Call(
+                preprocessors.sentence_pairs.make, {**pairs, **special}
+            )
+        cut = {"length": length - 2, "join": self.h.join_documents}
         windows = (
-            (Call("documents.tokenize_sentences"), Call("windows.fill", {**cut, "separator": special["sep"]}))
-            if self.inputs == "sentences"
-            else (Call("documents.tokenize"), Call("windows.cut", cut))
+            (
+                Call(preprocessors.documents.tokenize_sentences),
+                Call(preprocessors.windows.fill, {**cut, "separator": special["sep"]}),
+            )
+            if self.h.inputs == "sentences"
+            else (Call(preprocessors.documents.tokenize), Call(preprocessors.windows.cut, cut))
         )
-        return *windows, Call("windows.enclose", special)
+        return *windows, Call(preprocessors.windows.enclose, special)
 
     def _mask(self, length: int, vocabulary: Vocabulary) -> dict[str, Any]:
         """The arguments of the masking."""
         v = vocabulary
         special = {i for i in (v.pad, v.unk, v.bos, v.eos, v.cls, v.sep, v.mask) if i is not None}
         return {
-            "rate": self.mask_rate,
-            "max_predictions": self.predictions(length),
+            "rate": self.h.mask_rate,
+            "max_predictions": self.h.predictions(length),
             "mask": v.mask,
-            "mask_probability": self.mask_probability,
-            "random_probability": self.random_probability,
+            "mask_probability": self.h.mask_probability,
+            "random_probability": self.h.random_probability,
             "vocab_size": v.size,
-            "unit": self.unit,
-            "shares": self.word_shares(),
-            "rounding": self.rounding,
-            "never": [] if self.random_specials else sorted(special),
+            "unit": self.h.unit,
+            "shares": self.h.word_shares(),
+            "rounding": self.h.rounding,
+            "never": [] if self.h.random_specials else sorted(special),
             "cls": v.cls,
             "sep": v.sep,
         }
 
-    def max_packed_lengths(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        import numpy as np
-
+    def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
         tokens = lengths["tokens"]
         most = {
-            "nearest": lambda: np.maximum(np.round(self.mask_rate * tokens), 1),
-            "random": lambda: np.floor(self.mask_rate * tokens) + 1,
-            "up": lambda: np.ceil(self.mask_rate * (tokens - 2)),
-        }[self.rounding]()
+            "nearest": lambda: np.maximum(np.round(self.h.mask_rate * tokens), 1),
+            "random": lambda: np.floor(self.h.mask_rate * tokens) + 1,
+            "up": lambda: np.ceil(self.h.mask_rate * (tokens - 2)),
+        }[self.h.rounding]()
         masked = np.minimum(most, np.maximum(tokens - 2, 0))
         return {"encoder_input_tokens": tokens, "masked_positions": masked.astype(np.int64)}
 
     def text_tokens(self, records: int, tokens: int) -> int:
-        return tokens - records * (3 if self.pair_loss else 2)  # [CLS] and [SEP]
+        return tokens - records * (3 if self.h.pair_loss else 2)  # [CLS] and [SEP]
 
     def check_packing(self) -> None:
-        if self.pair_loss:
-            label = self.pair_loss.replace("_", "-")
-            raise UserError(f"data.packing: a row has one {label} label; set objective.{self.pair_loss}: false")
+        if self.h.pair_loss:
+            label = self.h.pair_loss.replace("_", "-")
+            raise UserError(f"data.packing: a row has one {label} label; set objective.{self.h.pair_loss}: false")
 
     def static_mask_copies(self) -> int | None:
-        if not self.static_masking:
+        if not self.h.static_masking:
             return None
-        return 1 if self.pair_loss else self.dupe_factor  # each pass has pairs of its own
+        return 1 if self.h.pair_loss else self.h.dupe_factor  # each pass has pairs of its own
 
-    def degenerate(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        import numpy as np
-
+    def degenerate(self, batch: Arrays) -> dict[str, np.ndarray]:
         shown = np.take_along_axis(batch["encoder_input_tokens"], batch["masked_positions"], axis=1)
         is_hidden = (batch["masked_weights"] > 0) & (shown != batch["masked_targets"])
-        by_piece = ", or set objective.unit=piece if words are not found" if self.unit in ("word", "ngram") else ""
+        by_piece = ", or set objective.unit=piece if words are not found" if self.h.unit in ("word", "ngram") else ""
         return {f"none of their tokens is hidden; raise objective.mask_rate{by_piece}": ~is_hidden.any(axis=1)}
 
-    def eval_mask(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
-        import numpy as np
 
-        at_masked = np.take_along_axis(batch["encoder_input_tokens"], batch["masked_positions"], axis=1)
-        return batch["masked_weights"] * (at_masked == vocabulary.mask)
+class MaskedLMLoss(Loss):
+    """The cross-entropy of the masked targets, and of the label of a pair."""
+
+    h: MaskedLM
+
+    def coefficients(self) -> dict[str, float]:
+        return {"masked_lm": 1.0, **({self.h.pair_loss: 1.0} if self.h.pair_loss else {})}
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         sums = {"masked_lm": batch["masked_weights"].sum()}
-        return sums | ({self.pair_loss: batch[f"{self.pair_loss}_weights"].sum()} if self.pair_loss else {})
+        return sums | ({self.h.pair_loss: batch[f"{self.h.pair_loss}_weights"].sum()} if self.h.pair_loss else {})
 
     def output(self, model: Bound, batch: Batch) -> Output:
         return encoded(model, batch, self.states)
 
     def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
-        from jaxpt.losses import cross_entropy
-
         total, metrics = self.masked_loss(model, hidden, batch)
-        if self.pair_loss is None:
+        if self.h.pair_loss is None:
             return {"masked_lm": total}, metrics
         logits = model.next_sentence(hidden)
-        labels, weights = batch[f"{self.pair_loss}_labels"], batch[f"{self.pair_loss}_weights"]
+        labels, weights = batch[f"{self.h.pair_loss}_labels"], batch[f"{self.h.pair_loss}_weights"]
         correct = (logits.argmax(-1) == labels) * weights
-        metrics[f"{self.pair_loss}_accuracy"] = (correct.sum(), weights.sum())
-        return {"masked_lm": total, self.pair_loss: (cross_entropy(logits, labels) * weights).sum()}, metrics
+        metrics[f"{self.h.pair_loss}_accuracy"] = (correct.sum(), weights.sum())
+        return {"masked_lm": total, self.h.pair_loss: (cross_entropy(logits, labels) * weights).sum()}, metrics
 
-    def apart(self, batch: Batch) -> dict[str, jax.Array]:
-        """{metric: weights [batch, max_predictions]} of masked targets whose cross-entropy is told apart."""
+    def metric_weights(self, batch: Batch) -> dict[str, jax.Array]:
+        """{metric: weights [batch, max_predictions]} of masked targets whose cross-entropy is a metric by itself."""
         return {}
 
     def masked_loss(self, model: Bound, hidden: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:
@@ -273,20 +285,27 @@ class MaskedLM(Objective):
         Returns:
           As `jaxpt.losses.token_loss`.
         """
-        import jax.numpy as jnp
-
-        from jaxpt.losses import token_loss
-
         return token_loss(
             model.lm_states(jnp.take_along_axis(hidden, batch["masked_positions"][..., None], axis=1)),
             model.output_projection(),
             batch["masked_targets"],
             batch["masked_weights"],
             eval_mask=batch.get("eval_mask"),
-            apart=self.apart(batch),
-            z_loss=self.z_loss,
-            chunk=self.loss_chunk,
+            metric_weights=self.metric_weights(batch),
+            z_loss=self.h.z_loss,
+            chunk=self.h.loss_chunk,
         )
+
+
+class MaskedLMJudge(Judge):
+    """Targets that became [MASK] count, beside their unigram entropy."""
+
+    baseline: ClassVar[str] = "unigram"
+    target_name: ClassVar[str] = "positions replaced by [MASK]"
+
+    def eval_mask(self, batch: Arrays, vocabulary: Vocabulary) -> np.ndarray:
+        at_masked = np.take_along_axis(batch["encoder_input_tokens"], batch["masked_positions"], axis=1)
+        return batch["masked_weights"] * (at_masked == vocabulary.mask)
 
 
 def encoded(model: Bound, batch: Batch, method: str = "encode") -> Output:

@@ -12,18 +12,16 @@ code. There is no EOS. Paper: https://arxiv.org/abs/1905.02450
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
+import numpy as np
 from pydantic import Field
 
 from jaxpt.config import Fraction, ModelConfig
+from jaxpt.data.calls import Call, Pipeline, Vocabulary, preprocessors
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Call, Pipeline, Vocabulary
-from jaxpt.objectives.seq2seq import TextDenoising, encoder_decoder_features, mask_id
-
-if TYPE_CHECKING:
-    import numpy as np
+from jaxpt.objectives.base import Arrays, Features
+from jaxpt.objectives.seq2seq import TextDenoising, TextDenoisingBatches, encoder_decoder_features, mask_id
 
 
 class Mass(TextDenoising):
@@ -41,6 +39,10 @@ class Mass(TextDenoising):
     random_probability: Fraction = 0.1
     """Share that become a random token; the rest stay."""
 
+    @property
+    def batches(self) -> MassBatches:
+        return MassBatches(self)
+
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         mask_id(vocabulary, self.kind)
         if length < 4:
@@ -53,29 +55,33 @@ class Mass(TextDenoising):
                 "objective.mask_probability + objective.random_probability is 0: the encoder would see the targets"
             )
 
-    def features(self, length: int) -> dict[str, tuple[tuple[int, ...], str]]:
-        return encoder_decoder_features(length, self._fragment(length))
+    def fragment_length(self, length: int) -> int:
+        """Tokens of the fragment of a text of `length`."""
+        return max(round(self.share * length), 1)
+
+
+class MassBatches(TextDenoisingBatches):
+    """Windows of running text, a fragment of each masked."""
+
+    h: Mass
+
+    def features(self, length: int) -> Features:
+        return encoder_decoder_features(length, self.h.fragment_length(length))
 
     def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
         names = ("share", "start_probability", "end_probability", "mask_probability", "random_probability")
         start = vocabulary.pad if vocabulary.eos is None else vocabulary.eos
-        ids = {"mask": mask_id(vocabulary, self.kind), "vocab_size": vocabulary.size, "start": start}
-        sizes = {"inputs_length": length, "targets_length": self._fragment(length), "start": start}
+        ids = {"mask": mask_id(vocabulary, self.h.kind), "vocab_size": vocabulary.size, "start": start}
+        sizes = {"inputs_length": length, "targets_length": self.h.fragment_length(length), "start": start}
         return Pipeline(
-            prepare=self.windows(length, vocabulary),
-            present=(
-                Call("mass.fragment", {name: getattr(self, name) for name in names} | ids),
-                Call("features.encoder_decoder", sizes),
+            offline=self.windows(length, vocabulary),
+            online=(
+                Call(preprocessors.mass.fragment, {name: getattr(self.h, name) for name in names} | ids),
+                Call(preprocessors.features.encoder_decoder, sizes),
             ),
         )
 
-    def max_packed_lengths(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        import numpy as np
-
+    def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
         tokens = lengths["tokens"]
-        fragments = np.maximum(np.round(self.share * tokens).astype(np.int64), 1)
+        fragments = np.maximum(np.round(self.h.share * tokens).astype(np.int64), 1)
         return {"encoder_input_tokens": tokens, "decoder_input_tokens": fragments}
-
-    def _fragment(self, length: int) -> int:
-        """Tokens of the fragment of a text."""
-        return max(round(self.share * length), 1)

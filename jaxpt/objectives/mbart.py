@@ -15,23 +15,21 @@ whatever the language is said to be. Paper: https://arxiv.org/abs/2001.08210
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
+import numpy as np
 from pydantic import Field
 
 from jaxpt.config import SourceConfig
+from jaxpt.data.calls import Call, Pipeline, Vocabulary, preprocessors
 from jaxpt.errors import UserError
-from jaxpt.objectives.bart import Bart, Share
-from jaxpt.objectives.base import Call, Pipeline, Vocabulary
-
-if TYPE_CHECKING:
-    import numpy as np
+from jaxpt.objectives.bart import Bart, BartBatches, Share
+from jaxpt.objectives.base import Arrays
+from jaxpt.objectives.seq2seq import TextDenoisingJudge
 
 
 class MBart(Bart):
     """Hyperparameters of mBART's noise; the defaults are the paper's."""
-
-    target_name: ClassVar[str] = "target tokens without EOS and language"
 
     kind: Literal["mbart"] = "mbart"
     mask_rate: Share = 0.35
@@ -39,22 +37,40 @@ class MBart(Bart):
     poisson_lambda: Annotated[float, Field(ge=1, le=32)] = 3.5
     """Mean words of a span; one of no words is a mask inserted between two tokens."""
 
+    @property
+    def batches(self) -> MBartBatches:
+        return MBartBatches(self)
+
+    @property
+    def judge(self) -> MBartJudge:
+        return MBartJudge(self)
+
+
+class MBartBatches(BartBatches):
+    """BART's, with the token of the language at the end of each side."""
+
     def check_source(self, source: SourceConfig) -> None:
         super().check_source(source)
         if source.language is None:
-            raise UserError(f"data.language is missing: objective.kind: {self.kind} wants it, such as language: de_DE")
+            raise UserError(
+                f"data.language is missing: objective.kind: {self.h.kind} wants it, such as language: de_DE"
+            )
 
     def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
         # The language's token takes the place of BOS: there is none.
         bart = super().pipeline(length, dataclasses.replace(vocabulary, bos=None), seed)
-        noise, features = bart.present
+        noise, features = bart.online
         return Pipeline(
-            prepare=(*bart.prepare, Call("documents.mark_language")),
-            present=(noise, Call("mbart.add_language"), features),
+            offline=(*bart.offline, Call(preprocessors.documents.mark_language)),
+            online=(noise, Call(preprocessors.mbart.add_language), features),
         )
 
-    def eval_mask(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
-        import numpy as np
 
+class MBartJudge(TextDenoisingJudge):
+    """BART's, without the tokens of the languages."""
+
+    target_name: ClassVar[str] = "target tokens without EOS and language"
+
+    def eval_mask(self, batch: Arrays, vocabulary: Vocabulary) -> np.ndarray:
         is_language = np.isin(batch["decoder_target_tokens"], vocabulary.languages)
         return super().eval_mask(batch, vocabulary) * ~is_language

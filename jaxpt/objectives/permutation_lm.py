@@ -12,27 +12,26 @@ written for TPUs): here all run forward. Paper: https://arxiv.org/abs/1906.08237
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
 
 from jaxpt.config import ModelConfig, PositiveInt
+from jaxpt.data.calls import Call, Pipeline, Vocabulary, preprocessors
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Call, Objective, Pipeline, Vocabulary
-
-if TYPE_CHECKING:
-    import flax.linen as nn
-    import jax
-    import numpy as np
-
-    from jaxpt.models.base import Bound
-    from jaxpt.objectives.base import Batch, Metrics
+from jaxpt.losses import token_loss
+from jaxpt.models import base
+from jaxpt.models.base import Bound
+from jaxpt.objectives.base import Arrays, Batch, Batches, Features, Judge, Loss, Metrics, Objective
 
 
 class PermutationLM(Objective):
     """Hyperparameters of permutation LM; the defaults are XLNet's."""
 
     family: ClassVar[str] = "encoder"
-    baseline: ClassVar[str] = "unigram"
-    target_name: ClassVar[str] = "predicted tokens"
 
     kind: Literal["permutation_lm"] = "permutation_lm"
     num_predict: PositiveInt | None = None
@@ -56,8 +55,16 @@ class PermutationLM(Objective):
     records in random order, no memory."""
 
     @property
-    def carries(self) -> bool:
-        return self.memory
+    def batches(self) -> PermutationLMBatches:
+        return PermutationLMBatches(self)
+
+    @property
+    def loss(self) -> PermutationLMLoss:
+        return PermutationLMLoss(self)
+
+    @property
+    def judge(self) -> PermutationLMJudge:
+        return PermutationLMJudge(self)
 
     def predictions(self, length: int) -> int:
         """Size of the masked features."""
@@ -71,15 +78,12 @@ class PermutationLM(Objective):
         """Tokens that are permuted together."""
         return self.permutation_size or min(self.reused(length), length - self.reused(length))
 
-    def coefficients(self) -> dict[str, float]:
-        return {"permutation_lm": 1.0}
-
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         for name in ("cls", "sep"):
             if getattr(vocabulary, name) is None:
                 wanted = f"{self.kind} needs a vocabulary with [{name.upper()}]"
                 raise UserError(f"{wanted}; data.tokenizer.kind: wordpiece has it")
-        self._check_model(model)
+        self.check_model(model)
         if length < 12:
             raise UserError(f"data.length: {length} is too short for {self.kind}, at least 12 is needed")
         reuse = self.reused(length)
@@ -101,7 +105,7 @@ class PermutationLM(Objective):
                 "(objective.reuse_length, by default half of data.length): the memory holds the text before"
             )
 
-    def _check_model(self, model: ModelConfig) -> None:
+    def check_model(self, model: ModelConfig) -> None:
         """Raises UserError where the model has no two streams, or no memory of one size."""
         if not hasattr(model.build(), "streams"):
             raise UserError(
@@ -114,27 +118,14 @@ class PermutationLM(Objective):
                 "objective.memory=false does without"
             )
 
-    def check_packing(self) -> None:
-        raise UserError(f"data.packing: objective.kind: {self.kind} fills every row with one record")
 
-    def carry(self, model: nn.Module, rows: int) -> Any:
-        if not self.memory:
-            return None
-        import jax
-        import jax.numpy as jnp
+class PermutationLMBatches(Batches):
+    """Running text, its tokens in a random order of prediction."""
 
-        from jaxpt.models import base
+    h: PermutationLM
 
-        self._check_model(model.config)
-        tokens = jax.ShapeDtypeStruct((rows, 1), jnp.int32)
-        memory = jax.eval_shape(lambda p, x: base.bind(model, p).streams(x).memory, base.shapes(model), tokens)
-        size = model.config.memory_length
-        return jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct((rows, x.shape[0], size, *x.shape[3:]), x.dtype), memory
-        )  # fmt: skip
-
-    def features(self, length: int) -> dict[str, tuple[tuple[int, ...], str]]:
-        n = self.predictions(length)
+    def features(self, length: int) -> Features:
+        n = self.h.predictions(length)
         sequence = ("encoder_input_tokens", "encoder_token_types", "encoder_segment_ids", "encoder_order")
         masked = {"masked_positions": "int32", "masked_targets": "int32", "masked_weights": "float32"}
         return {
@@ -144,45 +135,55 @@ class PermutationLM(Objective):
 
     def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
         special = {"cls": vocabulary.cls, "sep": vocabulary.sep}
-        reuse = self.reused(length)
+        reuse = self.h.reused(length)
         permute = {
             "reuse": reuse,
-            "predictions": self.predictions(length),
-            "permutation_size": self.permuted(length),
-            "max_ngram": self.max_ngram,
-            "context": self.context,
+            "predictions": self.h.predictions(length),
+            "permutation_size": self.h.permuted(length),
+            "max_ngram": self.h.max_ngram,
+            "context": self.h.context,
         }
         return Pipeline(
-            prepare=self._prepare(length, vocabulary.eos, special, seed),
-            present=(
-                Call("permutation_lm.permute", permute | special),
-                Call("features.encoder", {"length": length, "max_predictions": self.predictions(length)}),
+            offline=self._offline(length, vocabulary.eos, special, seed),
+            online=(
+                Call(preprocessors.permutation_lm.permute, permute | special),
+                Call(preprocessors.features.encoder, {"length": length, "max_predictions": self.h.predictions(length)}),
             ),
         )
 
-    def _prepare(self, length: int, separator: int | None, special: dict[str, Any], seed: int) -> tuple[Call, ...]:
+    def _offline(self, length: int, separator: int | None, special: dict[str, Any], seed: int) -> tuple[Call, ...]:
         """From documents to records."""
-        reuse = self.reused(length)
-        if self.inputs == "pairs":
+        reuse = self.h.reused(length)
+        if self.h.inputs == "pairs":
             pairs = {"length": length, "reuse": reuse, "seed": seed, "separator": separator}
-            return Call("documents.tokenize_sentences"), Call("permutation_lm.segments", pairs | special)
+            return Call(preprocessors.documents.tokenize_sentences), Call(
+                preprocessors.permutation_lm.segments, pairs | special
+            )
         room = length - 2
-        overlap = room - reuse if self.memory else 0
+        overlap = room - reuse if self.h.memory else 0
         windows = {"length": room, "join": True, "separator": separator, "overlap": overlap, "shortest": room}
-        return Call("documents.tokenize"), Call("windows.cut", windows), Call("permutation_lm.close", special)
+        return (
+            Call(preprocessors.documents.tokenize),
+            Call(preprocessors.windows.cut, windows),
+            Call(preprocessors.permutation_lm.close, special),
+        )
 
-    def eval_mask(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
-        return batch["masked_weights"]
+    def check_packing(self) -> None:
+        raise UserError(f"data.packing: objective.kind: {self.h.kind} fills every row with one record")
+
+
+class PermutationLMLoss(Loss):
+    """The cross-entropy of the predicted tokens, from the query stream."""
+
+    h: PermutationLM
+
+    def coefficients(self) -> dict[str, float]:
+        return {"permutation_lm": 1.0}
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         return {"permutation_lm": batch["masked_weights"].sum()}
 
-    def loss(self, model: Bound, batch: Batch, carry: Any = None) -> Any:
-        import jax
-        import jax.numpy as jnp
-
-        from jaxpt.losses import token_loss
-
+    def __call__(self, model: Bound, batch: Batch, carry: Any = None) -> Any:
         turned = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), carry)  # rows first ⇄ layers first
         output = model.streams(
             batch["encoder_input_tokens"],
@@ -198,8 +199,33 @@ class PermutationLM(Objective):
             batch["masked_targets"],
             batch["masked_weights"],
             eval_mask=batch.get("eval_mask"),
-            z_loss=self.z_loss,
-            chunk=self.loss_chunk,
+            z_loss=self.h.z_loss,
+            chunk=self.h.loss_chunk,
         )
         sums: tuple[dict[str, jax.Array], Metrics] = {"permutation_lm": total, **output.aux}, metrics
         return sums if carry is None else (*sums, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), output.memory))
+
+    @property
+    def carries(self) -> bool:
+        return self.h.memory
+
+    def carry(self, model: nn.Module, rows: int) -> Any:
+        if not self.h.memory:
+            return None
+        self.h.check_model(model.config)
+        tokens = jax.ShapeDtypeStruct((rows, 1), jnp.int32)
+        memory = jax.eval_shape(lambda p, x: base.bind(model, p).streams(x).memory, base.shapes(model), tokens)
+        size = model.config.memory_length
+        return jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct((rows, x.shape[0], size, *x.shape[3:]), x.dtype), memory
+        )  # fmt: skip
+
+
+class PermutationLMJudge(Judge):
+    """Every predicted token counts, beside their unigram entropy."""
+
+    baseline: ClassVar[str] = "unigram"
+    target_name: ClassVar[str] = "predicted tokens"
+
+    def eval_mask(self, batch: Arrays, vocabulary: Vocabulary) -> np.ndarray:
+        return batch["masked_weights"]

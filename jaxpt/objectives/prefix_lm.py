@@ -10,22 +10,19 @@ Paper: https://arxiv.org/abs/1910.10683 (section 3.2.1)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
+
+import numpy as np
 
 from jaxpt.config import ModelConfig
+from jaxpt.data.calls import Call, Pipeline, Vocabulary, preprocessors
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Call, Pipeline, Vocabulary
-from jaxpt.objectives.causal_lm import DecoderLM
-
-if TYPE_CHECKING:
-    import numpy as np
+from jaxpt.objectives.base import Arrays, Features
+from jaxpt.objectives.causal_lm import DecoderLM, DecoderLMBatches, DecoderLMJudge
 
 
 class PrefixLM(DecoderLM):
     """Hyperparameters of prefix language modelling."""
-
-    target_name: ClassVar[str] = "target tokens after the prefix"
 
     kind: Literal["prefix_lm"] = "prefix_lm"
     join_documents: bool = True
@@ -33,22 +30,45 @@ class PrefixLM(DecoderLM):
     separator: bool = True
     """Put EOS after every document."""
 
+    @property
+    def batches(self) -> PrefixLMBatches:
+        return PrefixLMBatches(self)
+
+    @property
+    def judge(self) -> PrefixLMJudge:
+        return PrefixLMJudge(self)
+
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         if self.separator and vocabulary.eos is None:
             raise UserError("prefix_lm with separator: true needs a vocabulary with an end-of-text token")
         if length < 2:
             raise UserError(f"data.length: {length} is too short for prefix_lm, at least 2 is needed")
 
-    def features(self, length: int) -> dict[str, tuple[tuple[int, ...], str]]:
+
+class PrefixLMBatches(DecoderLMBatches):
+    """Windows of running text, each with a prefix of random length."""
+
+    h: PrefixLM
+
+    def features(self, length: int) -> Features:
         return super().features(length) | {"decoder_prefix": ((length,), "int32")}
 
     def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
-        separator = vocabulary.eos if self.separator else None
-        cut = {"length": length + 1, "join": self.join_documents, "separator": separator, "shortest": 2}
+        separator = vocabulary.eos if self.h.separator else None
+        cut = {"length": length + 1, "join": self.h.join_documents, "separator": separator, "shortest": 2}
         return Pipeline(
-            prepare=(Call("documents.tokenize"), Call("windows.cut", cut)),
-            present=(Call("denoising.mark_prefix"), Call("features.decoder", {"length": length})),
+            offline=(Call(preprocessors.documents.tokenize), Call(preprocessors.windows.cut, cut)),
+            online=(
+                Call(preprocessors.denoising.mark_prefix),
+                Call(preprocessors.features.decoder, {"length": length}),
+            ),
         )
 
-    def max_packed_lengths(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
         return {"decoder_input_tokens": lengths["tokens"] - 1}
+
+
+class PrefixLMJudge(DecoderLMJudge):
+    """As of causal LM: the prefix has no loss weights."""
+
+    target_name: ClassVar[str] = "target tokens after the prefix"

@@ -14,24 +14,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+import optax
 
 from jaxpt.config import Fraction, ModelConfig, PositiveFloat
+from jaxpt.data.calls import Vocabulary
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Vocabulary
-from jaxpt.objectives.masked_lm import MaskedLM, encoded
-
-if TYPE_CHECKING:
-    import jax
-
-    from jaxpt.models.base import Bound
-    from jaxpt.objectives.base import Batch, Metrics
+from jaxpt.losses import sample
+from jaxpt.models.base import Bound
+from jaxpt.objectives.base import Batch, Metrics
+from jaxpt.objectives.masked_lm import MaskedLM, MaskedLMJudge, MaskedLMLoss, encoded
 
 
 class ReplacedToken(MaskedLM):
     """Hyperparameters of replaced-token detection; the defaults are ELECTRA's (its large model masks 0.25)."""
-
-    states: ClassVar[str] = "generator_states"
 
     kind: Literal["replaced_token"] = "replaced_token"
     mask_probability: Fraction = 0.85
@@ -41,8 +40,13 @@ class ReplacedToken(MaskedLM):
     discriminator_weight: PositiveFloat = 50.0
     """Of the discriminator's loss in the total."""
 
-    def coefficients(self) -> dict[str, float]:
-        return {"masked_lm": 1.0, "replaced_token": self.discriminator_weight}
+    @property
+    def loss(self) -> ReplacedTokenLoss:
+        return ReplacedTokenLoss(self)
+
+    @property
+    def judge(self) -> ReplacedTokenJudge:
+        return ReplacedTokenJudge(self)
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         if not getattr(model, "generator", None):
@@ -52,31 +56,25 @@ class ReplacedToken(MaskedLM):
             )
         super().check(model, length, vocabulary)
 
-    def report_lines(self, means: Mapping[str, float]) -> list[str]:
-        """The discriminator beside one probability for all tokens, the share of replaced ones: its entropy, in nats."""
-        share, loss = means["replaced_share"], means["replaced_token"]
-        constant = -sum(p * math.log(p) for p in (share, 1 - share) if p > 0)
-        return [
-            f"validation, all tokens but padding: discriminator {loss:.3f} nats, one probability for all "
-            f"{constant:.3f}: {abs(constant - loss):.3f} nats {'below' if loss < constant else 'ABOVE'} it; "
-            f"right in {means['discriminator_accuracy']:.1%}, {max(share, 1 - share):.1%} without looking"
-        ]
+
+class ReplacedTokenLoss(MaskedLMLoss):
+    """The generator's cross-entropy of the masked targets, and the discriminator's of all tokens."""
+
+    h: ReplacedToken
+    states: ClassVar[str] = "generator_states"
+
+    def coefficients(self) -> dict[str, float]:
+        return {"masked_lm": 1.0, "replaced_token": self.h.discriminator_weight}
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         return super().weights(batch) | {"replaced_token": _real(batch).sum()}
 
-    def loss(self, model: Bound, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
-        import jax
-        import jax.numpy as jnp
-        import optax
-
-        from jaxpt.losses import sample
-
+    def __call__(self, model: Bound, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
         generated = self.output(model, batch)
         sums, metrics = self.loss_from_hidden(model, generated.hidden, batch)
         chosen = jnp.take_along_axis(generated.hidden, batch["masked_positions"][..., None], axis=1)
         key = model.rngs["sample"] if model.rngs else jax.random.key(0)  # an evaluation draws the same every time
-        sampled = sample(model.lm_states(chosen), model.output_projection(), key, chunk=self.loss_chunk)
+        sampled = sample(model.lm_states(chosen), model.output_projection(), key, chunk=self.h.loss_chunk)
         tokens, labels = replaced(batch, sampled)
 
         output = encoded(model, {**batch, "encoder_input_tokens": tokens}).plus(generated.aux)
@@ -92,6 +90,20 @@ class ReplacedToken(MaskedLM):
         }
         metrics |= {name: (x.sum(), weight.sum()) for name, (x, weight) in of_labels.items()}
         return {**sums, "replaced_token": total, **output.aux}, metrics
+
+
+class ReplacedTokenJudge(MaskedLMJudge):
+    """The generator as in masked LM, and the discriminator."""
+
+    def report_lines(self, means: Mapping[str, float]) -> list[str]:
+        """The discriminator beside one probability for all tokens, the share of replaced ones: its entropy, in nats."""
+        share, loss = means["replaced_share"], means["replaced_token"]
+        constant = -sum(p * math.log(p) for p in (share, 1 - share) if p > 0)
+        return [
+            f"validation, all tokens but padding: discriminator {loss:.3f} nats, one probability for all "
+            f"{constant:.3f}: {abs(constant - loss):.3f} nats {'below' if loss < constant else 'ABOVE'} it; "
+            f"right in {means['discriminator_accuracy']:.1%}, {max(share, 1 - share):.1%} without looking"
+        ]
 
 
 def replaced(batch: Batch, sampled: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -113,9 +125,6 @@ def replaced(batch: Batch, sampled: jax.Array) -> tuple[jax.Array, jax.Array]:
       >>> tokens.tolist(), labels.tolist()
       ([[2, 11, 12, 77, 14, 3]], [[0.0, 0.0, 0.0, 1.0, 0.0, 0.0]])
     """
-    import jax
-    import jax.numpy as jnp
-
     tokens, weights = batch["encoder_input_tokens"], batch["masked_weights"]
     positions = jnp.where(weights > 0, batch["masked_positions"], tokens.shape[-1])  # outside: dropped
     put = jax.vmap(lambda row, at, new: row.at[at].set(new, mode="drop"))

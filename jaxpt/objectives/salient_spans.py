@@ -10,23 +10,19 @@ https://arxiv.org/abs/2002.08910
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
+
+import numpy as np
 
 from jaxpt.config import ModelConfig, PositiveInt
+from jaxpt.data.calls import Call, Pipeline, Vocabulary, preprocessors
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Call, Pipeline, Vocabulary
-from jaxpt.objectives.seq2seq import EncoderDecoder, encoder_decoder_features
-
-if TYPE_CHECKING:
-    import numpy as np
+from jaxpt.objectives.base import Arrays, Features, Judge
+from jaxpt.objectives.seq2seq import EncoderDecoder, EncoderDecoderBatches, encoder_decoder_features
 
 
 class SalientSpans(EncoderDecoder):
     """Hyperparameters of salient span masking; the defaults are T5's."""
-
-    baseline: ClassVar[str] = "unigram"
-    target_name: ClassVar[str] = "target tokens without EOS"
 
     kind: Literal["salient_spans"] = "salient_spans"
     finder: str = "salient_spans.dates_and_names"
@@ -39,6 +35,14 @@ class SalientSpans(EncoderDecoder):
     targets_length: PositiveInt = 32
     """Most tokens of a span, EOS included; longer ones make no example."""
 
+    @property
+    def batches(self) -> SalientSpansBatches:
+        return SalientSpansBatches(self)
+
+    @property
+    def judge(self) -> SalientSpansJudge:
+        return SalientSpansJudge(self)
+
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         if vocabulary.eos is None:
             raise UserError("salient_spans needs a vocabulary with EOS; data.tokenizer.kind: sentencepiece has it")
@@ -47,19 +51,31 @@ class SalientSpans(EncoderDecoder):
         if self.targets_length < 2:
             raise UserError("objective.targets_length: 1 has no room for a span and EOS, at least 2 is needed")
 
-    def features(self, length: int) -> dict[str, tuple[tuple[int, ...], str]]:
-        return encoder_decoder_features(length, self.targets_length)
+
+class SalientSpansBatches(EncoderDecoderBatches):
+    """An example for each span of each sentence."""
+
+    h: SalientSpans
+
+    def features(self, length: int) -> Features:
+        return encoder_decoder_features(length, self.h.targets_length)
 
     def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
-        sizes = {"inputs_length": length, "targets_length": self.targets_length}
-        texts = {"finder": self.finder, "prefix": self.prefix, "blank": self.blank}
-        return Pipeline(
-            prepare=(Call("salient_spans.make", {**texts, **sizes, "eos": vocabulary.eos}, uses=(self.finder,)),),
-            present=(Call("features.encoder_decoder", {**sizes, "start": vocabulary.pad}),),
-        )
+        finder, sizes = self.h.finder, {"inputs_length": length, "targets_length": self.h.targets_length}
+        texts = {"finder": finder, "prefix": self.h.prefix, "blank": self.h.blank}
+        make = Call(preprocessors.salient_spans.make, {**texts, **sizes, "eos": vocabulary.eos}, uses=(finder,))
+        lay_out = Call(preprocessors.features.encoder_decoder, {**sizes, "start": vocabulary.pad})
+        return Pipeline(offline=(make,), online=(lay_out,))
 
-    def max_packed_lengths(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
         return {"encoder_input_tokens": lengths["inputs"], "decoder_input_tokens": lengths["targets"]}
 
-    def eval_mask(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
+
+class SalientSpansJudge(Judge):
+    """The tokens of the spans count, beside their unigram entropy."""
+
+    baseline: ClassVar[str] = "unigram"
+    target_name: ClassVar[str] = "target tokens without EOS"
+
+    def eval_mask(self, batch: Arrays, vocabulary: Vocabulary) -> np.ndarray:
         return batch["decoder_loss_weights"] * (batch["decoder_target_tokens"] != vocabulary.eos)

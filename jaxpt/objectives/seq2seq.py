@@ -9,23 +9,19 @@ Paper (text to text): https://arxiv.org/abs/1910.10683
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
+
+import numpy as np
 
 from jaxpt.config import ModelConfig, PositiveInt
+from jaxpt.data.calls import Call, Pipeline, Vocabulary, preprocessors
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Call, DecoderLoss, Pipeline, Vocabulary
-
-if TYPE_CHECKING:
-
-    import numpy as np
-
-    from jaxpt.models.base import Bound
-    from jaxpt.models.output import Output
-    from jaxpt.objectives.base import Batch
+from jaxpt.models.base import Bound
+from jaxpt.models.output import Output
+from jaxpt.objectives.base import Arrays, Batch, Batches, DecoderLoss, Features, Judge, Objective
 
 
-def encoder_decoder_features(inputs: int, targets: int) -> dict[str, tuple[tuple[int, ...], str]]:
+def encoder_decoder_features(inputs: int, targets: int) -> Features:
     """Shape and dtype of an encoder-decoder's features.
 
     Args:
@@ -33,7 +29,7 @@ def encoder_decoder_features(inputs: int, targets: int) -> dict[str, tuple[tuple
       targets: tokens of the decoder's targets.
 
     Returns:
-      {name: (shape, dtype)}, as `Objective.features`.
+      {name: (shape, dtype)}, as `Batches.features`.
     """
     encoder = ("encoder_input_tokens", "encoder_segment_ids", "encoder_positions")
     decoder = ("decoder_input_tokens", "decoder_target_tokens", "decoder_segment_ids", "decoder_positions")
@@ -44,16 +40,23 @@ def encoder_decoder_features(inputs: int, targets: int) -> dict[str, tuple[tuple
     }
 
 
-class EncoderDecoder(DecoderLoss):
+class EncoderDecoder(Objective):
     """Base of objectives whose one loss is the cross-entropy of the decoder's targets."""
 
     family: ClassVar[str] = "encoder_decoder"
+
+    @property
+    def loss(self) -> EncoderDecoderLoss:
+        return EncoderDecoderLoss(self)
+
+
+class EncoderDecoderBatches(Batches):
+    """Inputs of the encoder and targets of the decoder."""
+
     more_noise: ClassVar[str] = "jaxpt inspect shows them"
     """What to do where inputs equal their targets."""
 
-    def degenerate(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        import numpy as np
-
+    def degenerate(self, batch: Arrays) -> dict[str, np.ndarray]:
         sides = ("encoder_input_tokens", "encoder_segment_ids", "decoder_target_tokens", "decoder_segment_ids")
         is_copy = [
             np.array_equal(inputs[of_inputs == number], targets[of_targets == number])
@@ -61,6 +64,10 @@ class EncoderDecoder(DecoderLoss):
             for number in range(1, of_targets.max(initial=0) + 1)
         ]
         return {f"their inputs equal their targets; {self.more_noise}": np.array(is_copy, bool)}
+
+
+class EncoderDecoderLoss(DecoderLoss):
+    """The cross-entropy of the decoder's targets."""
 
     def output(self, model: Bound, batch: Batch) -> Output:
         encoder = {"segment_ids": batch["encoder_segment_ids"], "positions": batch["encoder_positions"]}
@@ -78,21 +85,35 @@ class EncoderDecoder(DecoderLoss):
 class TextDenoising(EncoderDecoder):
     """Base of objectives that make inputs and targets of windows of running text."""
 
-    baseline: ClassVar[str] = "unigram"
-    target_name: ClassVar[str] = "target tokens without sentinels and EOS"
-
     join_documents: bool = True
     """Cut windows from the documents laid end to end (T5); false: no window crosses a document's end."""
     separator: bool = False
     """With join_documents, put EOS between documents."""
 
+    @property
+    def judge(self) -> TextDenoisingJudge:
+        return TextDenoisingJudge(self)
+
+
+class TextDenoisingBatches(EncoderDecoderBatches):
+    """Windows of running text."""
+
+    h: TextDenoising
+
     def windows(self, length: int, vocabulary: Vocabulary, shortest: int = 1) -> tuple[Call, ...]:
         """From documents to windows of at most `length` tokens."""
-        separator = vocabulary.eos if self.separator else None
-        cut = {"length": length, "join": self.join_documents, "separator": separator, "shortest": shortest}
-        return (Call("documents.tokenize"), Call("windows.cut", cut))
+        separator = vocabulary.eos if self.h.separator else None
+        cut = {"length": length, "join": self.h.join_documents, "separator": separator, "shortest": shortest}
+        return (Call(preprocessors.documents.tokenize), Call(preprocessors.windows.cut, cut))
 
-    def eval_mask(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
+
+class TextDenoisingJudge(Judge):
+    """Targets that are text count, beside their unigram entropy."""
+
+    baseline: ClassVar[str] = "unigram"
+    target_name: ClassVar[str] = "target tokens without sentinels and EOS"
+
+    def eval_mask(self, batch: Arrays, vocabulary: Vocabulary) -> np.ndarray:
         targets = batch["decoder_target_tokens"]
         text = (targets != vocabulary.eos) & (targets < vocabulary.size - vocabulary.sentinels)
         if vocabulary.bos is not None:
@@ -125,29 +146,47 @@ def mask_id(vocabulary: Vocabulary, kind: str) -> int:
 class Seq2Seq(EncoderDecoder):
     """Hyperparameters of supervised training on a SeqIO Task."""
 
-    baseline: ClassVar[str] = "unigram"
-    target_name: ClassVar[str] = "target tokens"
-
     kind: Literal["seq2seq"] = "seq2seq"
     targets_length: PositiveInt | None = None
     """Most tokens of the targets, EOS included; `data.length` (which is that of the inputs) by default."""
 
-    def examples(self, length: int) -> int | None:
-        return self.targets_length or length
+    @property
+    def batches(self) -> Seq2SeqBatches:
+        return Seq2SeqBatches(self)
+
+    @property
+    def judge(self) -> Seq2SeqJudge:
+        return Seq2SeqJudge(self)
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         if length < 2:
             raise UserError(f"data.length: {length} is too short for seq2seq, at least 2 is needed")
 
-    def features(self, length: int) -> dict[str, tuple[tuple[int, ...], str]]:
-        return encoder_decoder_features(length, self.targets_length or length)
+
+class Seq2SeqBatches(EncoderDecoderBatches):
+    """Inputs and targets of a SeqIO Task."""
+
+    h: Seq2Seq
+
+    def examples(self, length: int) -> int | None:
+        return self.h.targets_length or length
+
+    def features(self, length: int) -> Features:
+        return encoder_decoder_features(length, self.h.targets_length or length)
 
     def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
-        sizes = {"inputs_length": length, "targets_length": self.targets_length or length, "start": vocabulary.pad}
-        return Pipeline(prepare=(), present=(Call("features.encoder_decoder", sizes),))
+        sizes = {"inputs_length": length, "targets_length": self.h.targets_length or length, "start": vocabulary.pad}
+        return Pipeline(offline=(), online=(Call(preprocessors.features.encoder_decoder, sizes),))
 
-    def max_packed_lengths(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
         return {"encoder_input_tokens": lengths["inputs"], "decoder_input_tokens": lengths["targets"]}
 
-    def eval_mask(self, batch: dict[str, np.ndarray], vocabulary: Vocabulary) -> np.ndarray:
+
+class Seq2SeqJudge(Judge):
+    """Every target counts, beside their unigram entropy."""
+
+    baseline: ClassVar[str] = "unigram"
+    target_name: ClassVar[str] = "target tokens"
+
+    def eval_mask(self, batch: Arrays, vocabulary: Vocabulary) -> np.ndarray:
         return batch["decoder_loss_weights"]

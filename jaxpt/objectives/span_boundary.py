@@ -10,18 +10,18 @@ The total is the masked-LM cross-entropy plus the span-boundary cross-entropy, o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
 
 from jaxpt.config import ModelConfig, PositiveInt
+from jaxpt.data.calls import Vocabulary
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Vocabulary
-from jaxpt.objectives.masked_lm import MaskedLM, Unit
-
-if TYPE_CHECKING:
-    import jax
-
-    from jaxpt.models.base import Bound
-    from jaxpt.objectives.base import Batch, Metrics
+from jaxpt.losses import token_loss
+from jaxpt.models.base import Bound
+from jaxpt.objectives.base import Batch, Metrics
+from jaxpt.objectives.masked_lm import MaskedLM, MaskedLMLoss, Unit
 
 
 class SpanBoundary(MaskedLM):
@@ -34,8 +34,9 @@ class SpanBoundary(MaskedLM):
     max_span: PositiveInt = 20
     """Tokens of a span, from its first on, that are told from its boundaries, and rows of `model.span_boundary`."""
 
-    def coefficients(self) -> dict[str, float]:
-        return super().coefficients() | {"span_boundary": 1.0}
+    @property
+    def loss(self) -> SpanBoundaryLoss:
+        return SpanBoundaryLoss(self)
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         super().check(model, length, vocabulary)
@@ -46,14 +47,19 @@ class SpanBoundary(MaskedLM):
                 f"set model.span_boundary={self.max_span} in a model of kind bert, roberta or albert"
             )
 
+
+class SpanBoundaryLoss(MaskedLMLoss):
+    """The cross-entropy of the masked targets, from their own states and from those beside their span."""
+
+    h: SpanBoundary
+
+    def coefficients(self) -> dict[str, float]:
+        return super().coefficients() | {"span_boundary": 1.0}
+
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         return super().weights(batch) | {"span_boundary": self._told(batch)[3].sum()}
 
-    def loss(self, model: Bound, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
-        import jax.numpy as jnp
-
-        from jaxpt.losses import token_loss
-
+    def __call__(self, model: Bound, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
         output = self.output(model, batch)
         sums, metrics = self.loss_from_hidden(model, output.hidden, batch)
         left, right, places, weights = self._told(batch)
@@ -63,8 +69,8 @@ class SpanBoundary(MaskedLM):
             model.span_projection(),
             batch["masked_targets"],
             weights,
-            z_loss=self.z_loss,
-            chunk=self.loss_chunk,
+            z_loss=self.h.z_loss,
+            chunk=self.h.loss_chunk,
         )
         sums = {**sums, "span_boundary": total, **output.aux}
         return sums, metrics | {"span_boundary_accuracy": of_spans["accuracy"]}
@@ -72,7 +78,7 @@ class SpanBoundary(MaskedLM):
     def _told(self, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
         """`boundaries`, and the weights of the positions that are told from them: all [batch, max_predictions]."""
         left, right, places = boundaries(batch["masked_positions"], batch["masked_weights"])
-        return left, right, places, batch["masked_weights"] * (places < self.max_span)
+        return left, right, places, batch["masked_weights"] * (places < self.h.max_span)
 
 
 def boundaries(positions: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -91,9 +97,6 @@ def boundaries(positions: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax
       >>> print(left, right, places)
       [2 2 2 7 0] [6 6 6 9 0] [0 1 2 0 0]
     """
-    import jax
-    import jax.numpy as jnp
-
     is_real = weights > 0
     goes_on = (positions[..., 1:] == positions[..., :-1] + 1) & is_real[..., 1:] & is_real[..., :-1]
     edge = jnp.ones_like(positions[..., :1], bool)

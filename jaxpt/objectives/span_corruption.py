@@ -9,16 +9,16 @@ Sentinels count down from the vocabulary's last id on both sides. Paper: https:/
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
 
 from jaxpt.config import ModelConfig
+from jaxpt.data.calls import Call, Pipeline, Vocabulary, preprocessors
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Call, Pipeline, Vocabulary
-from jaxpt.objectives.seq2seq import TextDenoising, encoder_decoder_features
+from jaxpt.objectives.base import Arrays, Features
+from jaxpt.objectives.seq2seq import TextDenoising, TextDenoisingBatches, encoder_decoder_features
 
 
 def noise_counts(length: int, density: float, mean_span: float) -> tuple[int, int]:
@@ -84,6 +84,10 @@ class SpanCorruption(TextDenoising):
     mean_span: Annotated[float, Field(ge=1)] = 3.0
     """Mean length of a corrupted span, in tokens."""
 
+    @property
+    def batches(self) -> SpanCorruptionBatches:
+        return SpanCorruptionBatches(self)
+
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         if vocabulary.eos is None or vocabulary.sentinels == 0:
             wanted = "span_corruption needs a vocabulary with EOS and sentinels"
@@ -98,28 +102,31 @@ class SpanCorruption(TextDenoising):
                 f"{vocabulary.sentinels}; shorten data.length, raise objective.mean_span or data.tokenizer.extra_ids"
             )
 
-    def features(self, length: int) -> dict[str, tuple[tuple[int, ...], str]]:
-        _, targets = lengths(length, self.density, self.mean_span)
+
+class SpanCorruptionBatches(TextDenoisingBatches):
+    """Windows of the longest text whose corrupted form fits."""
+
+    h: SpanCorruption
+
+    def features(self, length: int) -> Features:
+        _, targets = lengths(length, self.h.density, self.h.mean_span)
         return encoder_decoder_features(length, targets)
 
     def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
-        text, targets = lengths(length, self.density, self.mean_span)
-        noise: dict[str, Any] = {"density": self.density, "mean_span": self.mean_span}
+        text, targets = lengths(length, self.h.density, self.h.mean_span)
+        noise = {"density": self.h.density, "mean_span": self.h.mean_span}
+        ids = {"first_sentinel": vocabulary.size - 1, "eos": vocabulary.eos}
+        sizes = {"inputs_length": length, "targets_length": targets, "start": vocabulary.pad}
         return Pipeline(
-            prepare=self.windows(text, vocabulary),
-            present=(
-                Call(
-                    "span_corruption.corrupt", {**noise, "first_sentinel": vocabulary.size - 1, "eos": vocabulary.eos}
-                ),
-                Call(
-                    "features.encoder_decoder",
-                    {"inputs_length": length, "targets_length": targets, "start": vocabulary.pad},
-                ),
+            offline=self.windows(text, vocabulary),
+            online=(
+                Call(preprocessors.span_corruption.corrupt, {**noise, **ids}),
+                Call(preprocessors.features.encoder_decoder, sizes),
             ),
         )
 
-    def max_packed_lengths(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
         texts, record = np.unique(lengths["tokens"], return_inverse=True)
-        noise, spans = np.array([noise_counts(int(n), self.density, self.mean_span) for n in texts])[record].T
+        noise, spans = np.array([noise_counts(int(n), self.h.density, self.h.mean_span) for n in texts])[record].T
         inputs, targets = lengths["tokens"] - noise + spans + 1, noise + spans + 1
         return {"encoder_input_tokens": inputs, "decoder_input_tokens": targets}

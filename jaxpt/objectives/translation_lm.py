@@ -18,9 +18,9 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from jaxpt.config import ModelConfig, SourceConfig
+from jaxpt.data.calls import Call, Vocabulary, preprocessors
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Call, Vocabulary
-from jaxpt.objectives.masked_lm import MaskedLM
+from jaxpt.objectives.masked_lm import MaskedLM, MaskedLMBatches
 
 
 class TranslationLM(MaskedLM):
@@ -36,14 +36,9 @@ class TranslationLM(MaskedLM):
     inputs: None = None
     """A text and its translation, always."""
 
-    def check_source(self, source: SourceConfig) -> None:
-        if source.fields is None:
-            raise UserError(
-                f"data.fields is missing: objective.kind: {self.kind} wants two, such as data.fields=[en, de]"
-            )
-        for field in source.fields:
-            if self.languages and field not in self.languages:
-                raise UserError(f"data.fields: {field!r} is none of objective.languages, {', '.join(self.languages)}")
+    @property
+    def batches(self) -> TranslationLMBatches:
+        return TranslationLMBatches(self)
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         super().check(model, length, vocabulary)
@@ -54,9 +49,24 @@ class TranslationLM(MaskedLM):
                 f"model.token_types={wanted}, or objective.language_types=false to do without"
             )
 
-    def _prepare(self, length: int, special: dict[str, Any], seed: int) -> tuple[Call, ...]:
-        languages = {"languages": list(self.languages), "types": self.language_types}
-        return (Call("translations.join", {"length": length, "sep": special["sep"], **languages}),)
+
+class TranslationLMBatches(MaskedLMBatches):
+    """A text and its translation, masked."""
+
+    h: TranslationLM
+
+    def check_source(self, source: SourceConfig) -> None:
+        if source.fields is None:
+            raise UserError(
+                f"data.fields is missing: objective.kind: {self.h.kind} wants two, such as data.fields=[en, de]"
+            )
+        for field in source.fields:
+            if self.h.languages and field not in self.h.languages:
+                raise UserError(f"data.fields: {field!r} is none of objective.languages, {', '.join(self.h.languages)}")
+
+    def _offline(self, length: int, special: dict[str, Any], seed: int) -> tuple[Call, ...]:
+        languages = {"languages": list(self.h.languages), "types": self.h.language_types}
+        return (Call(preprocessors.translations.join, {"length": length, "sep": special["sep"], **languages}),)
 
     def text_tokens(self, records: int, tokens: int) -> int:
         return tokens - 4 * records  # [SEP] about each text

@@ -14,19 +14,17 @@ published models write the three words out in pieces. Paper: https://arxiv.org/a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
+import numpy as np
 from pydantic import Field
 
 from jaxpt.config import Frozen, ModelConfig
+from jaxpt.data.calls import Call, Pipeline, Vocabulary, preprocessors
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Call, Pipeline, Vocabulary
-from jaxpt.objectives.seq2seq import TextDenoising, encoder_decoder_features
+from jaxpt.objectives.base import Arrays, Features
+from jaxpt.objectives.seq2seq import TextDenoising, TextDenoisingBatches, encoder_decoder_features
 from jaxpt.objectives.span_corruption import lengths, noise_counts
-
-if TYPE_CHECKING:
-    import numpy as np
 
 _MODES = ("NLU", "NLG", "S2S")
 
@@ -64,13 +62,17 @@ class UL2(TextDenoising):
     )
     """What texts are corrupted by."""
 
+    @property
+    def batches(self) -> UL2Batches:
+        return UL2Batches(self)
+
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         if vocabulary.eos is None or vocabulary.sentinels <= len(_MODES):
             wanted = "ul2 needs a vocabulary with EOS and sentinels, three of them for the modes"
             raise UserError(f"{wanted}; data.tokenizer.kind: sentencepiece has them")
         if length < 8:
             raise UserError(f"data.length: {length} is too short for ul2, at least 8 is needed")
-        texts = range(1, self._text(length) + 1)
+        texts = range(1, self.text_length(length) + 1)
         for denoiser in self.denoisers:
             spans = max(noise_counts(n, denoiser.density, denoiser.mean)[1] for n in texts)
             if spans > vocabulary.sentinels - len(_MODES):
@@ -80,35 +82,40 @@ class UL2(TextDenoising):
                     "shorten data.length, raise mean_span in objective.denoisers or data.tokenizer.extra_ids"
                 )
 
-    def features(self, length: int) -> dict[str, tuple[tuple[int, ...], str]]:
-        return encoder_decoder_features(length, self._targets(length))
+    def text_length(self, length: int) -> int:
+        """The longest text that fits under every denoiser, a mode token before it."""
+        return min(lengths(length - 1, d.density, d.mean)[0] for d in self.denoisers)
+
+    def targets_length(self, length: int) -> int:
+        """Most tokens of the targets of any denoiser."""
+        texts = range(1, self.text_length(length) + 1)
+        return max(_sizes(n, d)[1] for d in self.denoisers for n in texts)
+
+
+class UL2Batches(TextDenoisingBatches):
+    """Windows of one length, each under one of the denoisers."""
+
+    h: UL2
+
+    def features(self, length: int) -> Features:
+        return encoder_decoder_features(length, self.h.targets_length(length))
 
     def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
         first_mode = vocabulary.size - vocabulary.sentinels + len(_MODES) - 1
         modes = {mode: first_mode - n for n, mode in enumerate(_MODES)}
-        denoisers = [[d.density, d.mean_span, modes[d.mode], d.share] for d in self.denoisers]
+        denoisers = [[d.density, d.mean_span, modes[d.mode], d.share] for d in self.h.denoisers]
         mix = {"denoisers": denoisers, "first_sentinel": vocabulary.size - 1, "eos": vocabulary.eos}
-        sizes = {"inputs_length": length, "targets_length": self._targets(length), "start": vocabulary.pad}
+        targets = self.h.targets_length(length)
+        sizes = {"inputs_length": length, "targets_length": targets, "start": vocabulary.pad}
         return Pipeline(
-            prepare=self.windows(self._text(length), vocabulary),
-            present=(Call("ul2.mix", mix), Call("features.encoder_decoder", sizes)),
+            offline=self.windows(self.h.text_length(length), vocabulary),
+            online=(Call(preprocessors.ul2.mix, mix), Call(preprocessors.features.encoder_decoder, sizes)),
         )
 
-    def max_packed_lengths(self, lengths: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        import numpy as np
-
+    def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
         texts, record = np.unique(lengths["tokens"], return_inverse=True)
-        sizes = np.array([[_sizes(int(n), d) for d in self.denoisers] for n in texts]).max(axis=1)[record]
+        sizes = np.array([[_sizes(int(n), d) for d in self.h.denoisers] for n in texts]).max(axis=1)[record]
         return {"encoder_input_tokens": sizes[:, 0], "decoder_input_tokens": sizes[:, 1]}
-
-    def _text(self, length: int) -> int:
-        """The longest text that fits under every denoiser, a mode token before it."""
-        return min(lengths(length - 1, d.density, d.mean)[0] for d in self.denoisers)
-
-    def _targets(self, length: int) -> int:
-        """Most tokens of the targets of any denoiser."""
-        texts = range(1, self._text(length) + 1)
-        return max(_sizes(n, d)[1] for d in self.denoisers for n in texts)
 
 
 def _sizes(text: int, denoiser: Denoiser) -> tuple[int, int]:

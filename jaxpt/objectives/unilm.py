@@ -19,19 +19,16 @@ Paper: https://arxiv.org/abs/1905.03197
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
+import jax
 from pydantic import Field
 
 from jaxpt.config import Fraction, ModelConfig
+from jaxpt.data.calls import Call, Pipeline, Vocabulary, preprocessors
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Call, Pipeline, Vocabulary
-from jaxpt.objectives.masked_lm import MaskedLM
-
-if TYPE_CHECKING:
-    import jax
-
-    from jaxpt.objectives.base import Batch
+from jaxpt.objectives.base import Batch, Features
+from jaxpt.objectives.masked_lm import MaskedLM, MaskedLMBatches, MaskedLMLoss
 
 KINDS = ("bidirectional", "sequence_to_sequence", "left_to_right", "right_to_left")
 Weight = Annotated[float, Field(ge=0)]
@@ -53,6 +50,14 @@ class UniLM(MaskedLM):
     types_of_masks: bool = True
     """Each mask has token types of its own (`model.token_types: 6`); false: 0 in the first text, 1 in the second."""
 
+    @property
+    def batches(self) -> UniLMBatches:
+        return UniLMBatches(self)
+
+    @property
+    def loss(self) -> UniLMLoss:
+        return UniLMLoss(self)
+
     def shares(self) -> list[float]:
         """Probability of each mask, in the order of `KINDS`.
 
@@ -72,6 +77,11 @@ class UniLM(MaskedLM):
         """
         more = (self.max_words or 3) - 1
         return [1 - self.run_probability, *[self.run_probability / more] * more] if more else [1.0]
+
+    @property
+    def random_share(self) -> float:
+        """Share of all pairs whose second text is drawn: half of the bidirectional ones."""
+        return self.shares()[0] / 2 if self.next_sentence else 0.0
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         if not any(getattr(self, kind) for kind in KINDS):
@@ -94,39 +104,48 @@ class UniLM(MaskedLM):
                 + (" or objective.types_of_masks=false" if self.types_of_masks else " (or 0: none)")
             )
 
-    def features(self, length: int) -> dict[str, tuple[tuple[int, ...], str]]:
-        of_masks = {"encoder_ranks": ((length,), "int32"), "masked_kinds": ((self.predictions(length),), "int32")}
+
+class UniLMBatches(MaskedLMBatches):
+    """BERT's pairs, each under one of the attention masks."""
+
+    h: UniLM
+
+    def features(self, length: int) -> Features:
+        of_masks = {"encoder_ranks": ((length,), "int32"), "masked_kinds": ((self.h.predictions(length),), "int32")}
         return super().features(length) | of_masks
 
-    def _prepare(self, length: int, special: dict[str, Any], seed: int) -> tuple[Call, ...]:
+    def _offline(self, length: int, special: dict[str, Any], seed: int) -> tuple[Call, ...]:
         pairs = {
             "length": length,
-            "short_probability": self.short_probability,
-            "dupe_factor": self.dupe_factor,
+            "short_probability": self.h.short_probability,
+            "dupe_factor": self.h.dupe_factor,
             "seed": seed,
-            "random_share": self._random_share,
+            "random_share": self.h.random_share,
             "least": 2,
         }
-        return Call("documents.tokenize_sentences"), Call("sentence_pairs.make", {**pairs, **special})
-
-    @property
-    def _random_share(self) -> float:
-        """Share of all pairs whose second text is drawn: half of the bidirectional ones."""
-        return self.shares()[0] / 2 if self.next_sentence else 0.0
+        return Call(preprocessors.documents.tokenize_sentences), Call(
+            preprocessors.sentence_pairs.make, {**pairs, **special}
+        )
 
     def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
-        pipeline, rest = super().pipeline(length, vocabulary, seed), 1 - self._random_share
-        bidirectional, *others = self.shares()
-        shares = [share / rest for share in (bidirectional - self._random_share, *others)]
-        draw = {"shares": shares, "types_of_masks": self.types_of_masks, "next_sentence": self.next_sentence}
-        return Pipeline(pipeline.prepare, (Call("unilm.draw_mask", draw), *pipeline.present))
+        pipeline, rest = super().pipeline(length, vocabulary, seed), 1 - self.h.random_share
+        bidirectional, *others = self.h.shares()
+        shares = [share / rest for share in (bidirectional - self.h.random_share, *others)]
+        draw = {"shares": shares, "types_of_masks": self.h.types_of_masks, "next_sentence": self.h.next_sentence}
+        return Pipeline(pipeline.offline, (Call(preprocessors.unilm.draw_mask, draw), *pipeline.online))
 
     def text_tokens(self, records: int, tokens: int) -> int:
         return tokens - 3 * records  # [CLS] and two [SEP], also without next_sentence
 
     def static_mask_copies(self) -> int | None:
-        return 1 if self.static_masking else None  # each pass has pairs of its own
+        return 1 if self.h.static_masking else None  # each pass has pairs of its own
 
-    def apart(self, batch: Batch) -> dict[str, jax.Array]:
+
+class UniLMLoss(MaskedLMLoss):
+    """BERT's loss; the cross-entropy under each attention mask is a metric."""
+
+    h: UniLM
+
+    def metric_weights(self, batch: Batch) -> dict[str, jax.Array]:
         weights, kinds = batch["masked_weights"], batch["masked_kinds"]
-        return {f"{name}_loss": weights * (kinds == kind) for kind, name in enumerate(KINDS) if getattr(self, name)}
+        return {f"{name}_loss": weights * (kinds == kind) for kind, name in enumerate(KINDS) if getattr(self.h, name)}

@@ -109,8 +109,9 @@ def _result(study: Study, row: Any, failure: str | None, tasks: dict[str, str]) 
         return Result(row.name, status, **known)
     objective = config.objective
     assert isinstance(objective, Objective)
-    known |= {"architecture": config.model.kind, "objective": describe(objective), "targets": objective.target_name}
-    known |= {"loss_parts": tuple(objective.coefficients()), "baseline_kind": objective.baseline}
+    known |= {"architecture": config.model.kind, "objective": describe(objective)}
+    known |= {"targets": objective.judge.target_name, "baseline_kind": objective.judge.baseline}
+    known |= {"loss_parts": tuple(objective.loss.coefficients())}
     if points := curves.points(run_dir):
         last = points[-1]
         known |= {"text_tokens": round(last.text_tokens), "steps": last.step, "flops": last.flops}

@@ -39,7 +39,7 @@ class State:
     skipped_total: jax.Array
     """int32 []: all steps of the run whose update was skipped."""
     carry: Any = None
-    """What each row of the batch hands to the same row of the next one, [batch, ...], or None (`Objective.carry`)."""
+    """What each row of the batch hands to the same row of the next one, [batch, ...], or None (`Loss.carry`)."""
 
     @property
     def averaged(self) -> Any:
@@ -111,7 +111,7 @@ class Setup:
         Args:
           config: the run's configuration in that phase.
         """
-        carry = config.objective.carry(self.model, config.data.batch_size)
+        carry = config.objective.loss.carry(self.model, config.data.batch_size)
         axes = jax.tree.map(lambda x: ("batch", *[None] * (len(x.shape) - 1)), carry)
         placed = rules.shardings({"carry": axes}, {"carry": carry}, self.mesh, self.table)["carry"]
         shapes, shardings = self.shapes.replace(carry=carry), self.shardings.replace(carry=placed)

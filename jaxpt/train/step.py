@@ -53,7 +53,7 @@ def gradients(
       (gradients like `params`, metrics, next carry): the metrics are "loss", each loss part, and the objective's own,
       as means.
     """
-    coefficients, weights, own = objective.coefficients(), objective.weights(batch), tokens(batch)
+    coefficients, weights, own = objective.loss.coefficients(), objective.loss.weights(batch), tokens(batch)
 
     def loss_fn(params: Any, micro: Batch, key: jax.Array | None, carry: Any) -> tuple[jax.Array, Any]:
         rngs = None if key is None else {"dropout": key, "sample": purpose_key(key, "sample")}
@@ -189,13 +189,13 @@ def batch_shapes(setup: Setup, objective: Objective) -> Batch:
     data, sharding = setup.config.data, rules.batch_sharding(setup.mesh)
     return {
         name: jax.ShapeDtypeStruct((data.batch_size, *shape), dtype, sharding=sharding)
-        for name, (shape, dtype) in objective.features(data.length).items()
+        for name, (shape, dtype) in objective.batches.features(data.length).items()
     }
 
 
 def tokens_per_example(setup: Setup, objective: Objective) -> int:
     """Tokens of a row, on all sides of the model."""
-    features = objective.features(setup.config.data.length)
+    features = objective.batches.features(setup.config.data.length)
     sides = ("encoder_input_tokens", "decoder_input_tokens")
     return sum(features[name][0][0] for name in sides if name in features)
 
@@ -232,7 +232,7 @@ def make_eval_step(setup: Setup, objective: Objective) -> Callable[[Any, Batch, 
             carry = from_microbatches(carries)
         else:
             sums, metrics, carry = loss(batch, carry)
-        weights, own = objective.weights(batch), tokens(batch)
+        weights, own = objective.loss.weights(batch), tokens(batch)
         return metrics | {part: (total, weights.get(part, own)) for part, total in sums.items()}, carry
 
     return compiler.jit(

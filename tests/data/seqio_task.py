@@ -5,13 +5,13 @@ from jaxpt.data.tasks import bind, calls_for
 
 
 def make_task(name, source, pipeline, features, vocabulary):
-    """A SeqIO Task: source → prepare → seqio.CacheDatasetPlaceholder → present.
+    """A SeqIO Task: source → offline transforms → seqio.CacheDatasetPlaceholder → online transforms.
 
     Args:
       name: letters, digits, `_` and `:`.
       source: the documents.
       pipeline: an objective's preprocessors.
-      features: what `objective.features` says of them.
+      features: what `objective.batches.features` says of them.
       vocabulary: for tokenizing, and of the output features.
 
     Returns:
@@ -20,15 +20,15 @@ def make_task(name, source, pipeline, features, vocabulary):
     Raises:
       UserError: a source of token ids, and preprocessors that want text.
     """
-    prepare = calls_for(pipeline, source)
-    present = [bind(call, vocabulary) for call in pipeline.present]
+    offline = calls_for(pipeline, source)
+    online = [bind(call, vocabulary) for call in pipeline.online]
     return seqio.Task(
         name,
         seqio.FunctionDataSource(lambda split, shuffle_files: source.dataset(split), ["train", "validation"]),
         preprocessors=[
-            *(bind(call, vocabulary, source=source) for call in prepare),
+            *(bind(call, vocabulary, source=source) for call in offline),
             seqio.CacheDatasetPlaceholder(),
-            *present,
+            *online,
         ],
         output_features={
             feature: seqio.Feature(vocabulary, add_eos=False, dtype=tf.as_dtype(dtype), rank=len(shape))

@@ -8,10 +8,10 @@ from pydantic import create_model
 
 from jaxpt.data import pipeline, tasks
 from jaxpt.data._tf import seqio, tf
+from jaxpt.data.calls import Call
 from jaxpt.data.sources.opening import open_source
 from jaxpt.data.tokenizers.vocabularies import to_seqio
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Call
 from tests import families
 from tests.data.seqio_task import make_task
 
@@ -48,7 +48,7 @@ def config(family, text, cache, run_dir="", objective=None, **data):
 def test_from_text_to_the_declared_features(family, text, cache):
     settings = config(family, text, cache)
     data = pipeline.prepare(settings)
-    declared = settings.objective.features(24)
+    declared = settings.objective.batches.features(24)
     for batch in (next(data.train.batches(1000)), next(data.validation.epoch(8))):
         assert {k: (v.shape[1:], v.dtype.name) for k, v in batch.items()} == declared
     assert data.vocabulary.size <= SIZES[family]
@@ -254,8 +254,9 @@ def test_every_token_of_the_training_text_is_a_target_once_an_epoch(text, cache)
     targets = np.concatenate([b["decoder_target_tokens"][b["decoder_loss_weights"] > 0] for b in batches])
     ends = (targets == data.vocabulary.eos).sum()
     assert ends == data.summary["train"]["documents"]
-    calls, vocabulary = settings.objective.pipeline(24, data.vocabulary, settings.seed), to_seqio(data.tokenizer)
-    task = make_task("data", open_source(settings.data), calls, settings.objective.features(24), vocabulary)
+    made, vocabulary = settings.objective.batches, to_seqio(data.tokenizer)
+    calls = made.pipeline(24, data.vocabulary, settings.seed)
+    task = make_task("data", open_source(settings.data), calls, made.features(24), vocabulary)
     examples = task.get_dataset(None, "train", shuffle=False)
     assert len(targets) == sum(int(tf.reduce_sum(x["decoder_loss_weights"])) for x in examples)
 

@@ -2,11 +2,11 @@ import pytest
 
 from jaxpt.config import DataConfig
 from jaxpt.data._tf import seqio, tf
+from jaxpt.data.calls import Call, Pipeline
 from jaxpt.data.preprocessors.batched import one_record
 from jaxpt.data.sources.opening import open_source
 from jaxpt.data.tasks import bind, key, resolve
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Call, Pipeline
 from tests.data.seqio_task import make_task
 
 LINES = [f"{i} words" for i in range(100)]

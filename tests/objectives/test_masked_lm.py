@@ -70,11 +70,11 @@ def test_the_pipeline_gives_the_declared_features(options):
     pair = objective.pair_loss
     texts = ["One sentence. Another one. And a third that is long.", "x", "Second text. Its end."]
     ds = tf.data.Dataset.from_tensor_slices({"text": texts, "origin": np.zeros([3, 2], np.int64)})
-    pipeline = objective.pipeline(length, VOCABULARY, seed=0)
+    pipeline = objective.batches.pipeline(length, VOCABULARY, seed=0)
     with seqio.map_seed_manager(0):
-        for call in (*pipeline.prepare, *pipeline.present):
+        for call in (*pipeline.offline, *pipeline.online):
             ds = bind(call, Bytes())(ds)
-    declared = objective.features(length)
+    declared = objective.batches.features(length)
     assert {name: (tuple(s.shape), s.dtype.name) for name, s in ds.element_spec.items()} == declared
     examples = list(ds.as_numpy_iterator())
     assert len(examples) >= 2
@@ -105,9 +105,8 @@ def losses():
 def test_the_losses_are_of_the_chosen_positions_and_of_the_label(losses):
     batch, objective, parts = losses
     before = parts(batch)
-    assert (
-        set(before) == set(objective.coefficients()) == set(objective.weights(batch)) == {"masked_lm", "sentence_order"}
-    )
+    names = {"masked_lm", "sentence_order"}
+    assert set(before) == set(objective.loss.coefficients()) == set(objective.loss.weights(batch)) == names
     weights = batch["masked_weights"]
     unseen = batch | {"masked_targets": np.where(weights > 0, batch["masked_targets"], 7)}
     for name, value in parts(unseen).items():
@@ -140,7 +139,7 @@ def hidden(options, rows=4):
     rng = np.random.default_rng(0)
     texts = np.stack([[2, *(50 + rng.permutation(150)[:29]), 3] for _ in range(rows)]).astype(np.int32)
     small = Vocabulary(size=50, pad=0, cls=2, sep=3, mask=4)
-    mask, last = MaskedLM(next_sentence=False, mask_rate=0.25, **options).pipeline(32, small, 0).present
+    mask, last = MaskedLM(next_sentence=False, mask_rate=0.25, **options).batches.pipeline(32, small, 0).online
     tokens = tf.RaggedTensor.from_tensor(texts, row_splits_dtype=tf.int64)
     batch = {"tokens": tokens, "token_types": tf.zeros_like(tokens)}
     bound = arguments(resolve(mask.name), mask, Words())

@@ -30,7 +30,7 @@ def made():
     """(texts, their languages, the batch) of real texts."""
     texts, languages = corpus.texts(COUNT), np.resize(LANGUAGES, COUNT).astype(np.int32)
     vocabulary = Vocabulary(size=SIZE, eos=EOS, mask=MASK, bos=5, languages=LANGUAGES)
-    noise, _, last = MBart().pipeline(66, vocabulary, seed=0).present
+    noise, _, last = MBart().batches.pipeline(66, vocabulary, seed=0).online
     batch = {"tokens": corpus.ragged(texts), "language": tf.constant(languages)}
     batch = bart.noise.batched(batch, corpus.keys(COUNT), seqio.ByteVocabulary(SIZE - 259), **noise.kwargs)
     batch = mbart.add_language.batched(batch)
@@ -105,7 +105,7 @@ def test_a_run_of_three_languages(tmp_path):
     for name, stream in data.train.each().items():
         batch = next(stream.batches())
         assert set(batch["decoder_input_tokens"][:, 0]) == {names[name]}
-        probe = MBart().eval_mask(batch, data.vocabulary)
+        probe = MBart().judge.eval_mask(batch, data.vocabulary)
         assert not np.isin(batch["decoder_target_tokens"][probe > 0], list(names.values())).any()
     packed = pipeline.prepare(config(tmp_path, packing=True)).train
     batch = next(packed.batches())

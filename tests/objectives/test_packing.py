@@ -15,8 +15,8 @@ from jaxpt.data._tf import seqio, tf
 from jaxpt.data.preprocessors.batched import derived
 from jaxpt.data.records.store import Ragged
 from jaxpt.data.stream.loader import Stream, Task
+from jaxpt.data.stream.online import _step, compiled
 from jaxpt.data.stream.packing import plan
-from jaxpt.data.stream.present import _step, compiled
 from jaxpt.data.tasks import arguments, resolve
 from jaxpt.errors import UserError
 from jaxpt.models.base import bind
@@ -125,7 +125,7 @@ def presented(family, objective):
         else tf.constant(rows)
         for name, rows in columns.items()
     }
-    *drawn_, last = objective.pipeline(LENGTH, VOCABULARY, 0).present
+    *drawn_, last = objective.batches.pipeline(LENGTH, VOCABULARY, 0).online
     keys = tf.constant(derived(np.arange(RECORDS, dtype=np.uint64), 3))
     for call in drawn_:
         batch = _step(call, vocabulary)(batch, keys)
@@ -133,8 +133,8 @@ def presented(family, objective):
         name: Ragged(x.values.numpy(), x.row_lengths().numpy()) if isinstance(x, tf.RaggedTensor) else x.numpy()
         for name, x in batch.items()
     }
-    room = {name: shape[0] for name, (shape, _) in objective.features(LENGTH).items() if shape}
-    sizes, packs, used = objective.max_packed_lengths(lengths), [0], {}
+    room = {name: shape[0] for name, (shape, _) in objective.batches.features(LENGTH).items() if shape}
+    sizes, packs, used = objective.batches.max_packed_lengths(lengths), [0], {}
     for record in range(RECORDS):
         used = {name: used.get(name, 0) + size[record] for name, size in sizes.items()}
         if any(used[name] > room[name] for name in used):
@@ -198,9 +198,9 @@ def test_nothing_is_lost_in_planned_rows(tmp_path):
     store = build(
         lambda: tf.data.Dataset.from_generator(lambda: records("bert"), output_signature=spec), tmp_path / "store"
     )
-    features = objective.features(LENGTH)
-    calls = objective.pipeline(LENGTH, VOCABULARY, 0).present
-    sizes = objective.max_packed_lengths({name: store.lengths(name) for name in spec if name != "origin"})
+    features = objective.batches.features(LENGTH)
+    calls = objective.batches.pipeline(LENGTH, VOCABULARY, 0).online
+    sizes = objective.batches.max_packed_lengths({name: store.lengths(name) for name in spec if name != "origin"})
     packs = plan(sizes, {name: features[name][0][0] for name in sizes})
     separate, packed = (
         Stream([Task("t", store, compiled(calls, None, spec, features, p is not None), 7, p)], features, 8)
@@ -220,4 +220,4 @@ def test_nothing_is_lost_in_planned_rows(tmp_path):
 def test_pairs_of_sentences_cannot_share_a_row():
     objective = families.config("bert").objective
     with pytest.raises(UserError, match="next_sentence: false"):
-        objective.check_packing()
+        objective.batches.check_packing()

@@ -75,13 +75,13 @@ def carried(seed=3):
     config, model, _ = made()
     rng = np.random.default_rng(seed)
     return jax.tree.map(
-        lambda x: rng.normal(size=x.shape).astype(x.dtype), config.objective.carry(model, ROWS)
+        lambda x: rng.normal(size=x.shape).astype(x.dtype), config.objective.loss.carry(model, ROWS)
     )  # fmt: skip
 
 
 def test_features_are_as_declared():
     config, *_ = made()
-    declared = config.objective.features(LENGTH)
+    declared = config.objective.batches.features(LENGTH)
     assert {n: (x.shape[1:], x.dtype.name) for n, x in batch().items()} == declared
     of_xlnet = PermutationLM()
     assert (of_xlnet.predictions(512), of_xlnet.reused(512), of_xlnet.permuted(512)) == (85, 256, 256)
@@ -128,7 +128,7 @@ def test_loss_falls_on_the_weighted_targets_and_memory_gets_no_gradient():
     scores = jax.nn.log_softmax(bind(model, params).logits(output.hidden.query_BxPxD))
     said = -np.take_along_axis(np.asarray(scores), rows["masked_targets"][..., None], -1)[..., 0]
     np.testing.assert_allclose(total, said[:, :-1].sum(), rtol=1e-5)
-    assert float(config.objective.weights(rows)["permutation_lm"]) == ROWS * 5
+    assert float(config.objective.loss.weights(rows)["permutation_lm"]) == ROWS * 5
     assert float(metrics["token_loss"][1]) == ROWS * 5
     assert all(float(jnp.abs(g).max()) > 0 for g in jax.tree.leaves(gradients))
     # What goes on: of each layer the last 6 of old memory and the first 8 tokens; nothing passes back through it.
@@ -222,7 +222,7 @@ def test_check():
             config.objective.check(config.model, length, VOCABULARY)
     without = recipe({"memory": False}, memory_length=None, reuse_length=None)
     without.objective.check(without.model, LENGTH, VOCABULARY)
-    assert without.objective.carry(without.model.build(), ROWS) is None and not without.objective.carries
+    assert without.objective.loss.carry(without.model.build(), ROWS) is None and not without.objective.loss.carries
     bert = families.config("bert", objective={"kind": "permutation_lm"})
     with pytest.raises(UserError, match="bert has one stream"):
         bert.objective.check(bert.model, 32, VOCABULARY)
@@ -231,4 +231,4 @@ def test_check():
     with pytest.raises(UserError, match="SEP"):
         config.objective.check(config.model, LENGTH, Vocabulary(size=SIZE, cls=1))
     with pytest.raises(UserError, match="fills every row"):
-        PermutationLM().check_packing()
+        PermutationLM().batches.check_packing()

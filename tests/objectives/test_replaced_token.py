@@ -168,8 +168,8 @@ def test_the_discriminator_sees_the_samples_and_not_the_targets(shared):
     found = {name: float(x) / float(w) for name, (x, w) in metrics.items()}
     np.testing.assert_allclose(found["discriminator_accuracy"], ((scores > 0) == labels)[real].mean(), rtol=1e-6)
     np.testing.assert_allclose(found["replaced_share"], labels[real].mean(), rtol=1e-6)
-    assert float(config.objective.weights(batch)["replaced_token"]) == real.sum()
-    assert config.objective.coefficients() == {"masked_lm": 1, "replaced_token": 50}
+    assert float(config.objective.loss.weights(batch)["replaced_token"]) == real.sum()
+    assert config.objective.loss.coefficients() == {"masked_lm": 1, "replaced_token": 50}
 
 
 @pytest.mark.parametrize("sharing", ["shared", "disentangled"])
@@ -201,10 +201,10 @@ def test_sizes_of_the_generator():
 
 def test_the_discriminator_beside_a_constant():
     means = {"replaced_share": 0.1, "replaced_token": 0.2, "discriminator_accuracy": 0.95}
-    (line,) = ReplacedToken().report_lines(means)
+    (line,) = ReplacedToken().judge.report_lines(means)
     assert "discriminator 0.200 nats, one probability for all 0.325: 0.125 nats below it" in line
     assert "right in 95.0%, 90.0% without looking" in line
-    assert "ABOVE" in ReplacedToken().report_lines(means | {"replaced_token": 0.33})[0]
+    assert "ABOVE" in ReplacedToken().judge.report_lines(means | {"replaced_token": 0.33})[0]
 
 
 def test_check():

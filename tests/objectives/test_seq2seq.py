@@ -14,12 +14,12 @@ from tests.models.helpers import drawn
 
 
 def test_features_follow_both_lengths():
-    features = Seq2Seq(targets_length=7).features(20)
+    features = Seq2Seq(targets_length=7).batches.features(20)
     assert {shape for name, (shape, _) in features.items() if name.startswith("encoder")} == {(20,)}
     assert {shape for name, (shape, _) in features.items() if name.startswith("decoder")} == {(7,)}
-    assert Seq2Seq().examples(20) == 20 and Seq2Seq(targets_length=7).examples(20) == 7
-    assert Seq2Seq().features(20).keys() == SpanCorruption().features(20).keys()
-    assert SpanCorruption().examples(20) is None
+    assert Seq2Seq().batches.examples(20) == 20 and Seq2Seq(targets_length=7).batches.examples(20) == 7
+    assert Seq2Seq().batches.features(20).keys() == SpanCorruption().batches.features(20).keys()
+    assert SpanCorruption().batches.examples(20) is None
 
 
 def test_too_short_is_refused():
@@ -31,12 +31,12 @@ def test_the_loss_is_that_of_the_weighted_targets():
     config = families.config("t5", objective={"kind": "seq2seq", "targets_length": 6}, data={"length": 8})
     model = config.model.build()
     batch = families.batch(config)
-    features = config.objective.features(8)
+    features = config.objective.batches.features(8)
     assert {name: value.shape[1:] for name, value in batch.items()} == {n: shape for n, (shape, _) in features.items()}
     params = drawn(model)
     loss = jax.jit(lambda batch: config.objective.loss(bind(model, params), batch)[0]["seq2seq"])
-    weights = config.objective.weights(batch)
-    assert set(weights) == set(config.objective.coefficients()) == {"seq2seq"}
+    weights = config.objective.loss.weights(batch)
+    assert set(weights) == set(config.objective.loss.coefficients()) == {"seq2seq"}
     np.testing.assert_allclose(weights["seq2seq"], batch["decoder_loss_weights"].sum())
     targets = batch["decoder_target_tokens"]
     hidden = dict(batch, decoder_target_tokens=np.where(batch["decoder_loss_weights"] > 0, targets, 3))

@@ -70,7 +70,7 @@ def test_the_losses_and_what_they_see(case):
     for row, beside, chosen in ((0, {2, 8, 11, 13}, {3, 4, 5, 6, 7, 12}), (1, {4, 6, 19, 22}, {5, 20, 21})):
         assert set(np.flatnonzero(seen["span_boundary"][row])) == beside
         assert set(np.flatnonzero(seen["masked_lm"][row])) == chosen
-    assert {k: float(v) for k, v in objective.weights(batch).items()} == {"masked_lm": 9, "span_boundary": 7}
+    assert {k: float(v) for k, v in objective.loss.weights(batch).items()} == {"masked_lm": 9, "span_boundary": 7}
     far = batch["masked_targets"].copy()
     far[0, 3:5] = (far[0, 3:5] + 1) % 200  # the fourth and the fifth token of the first span
     other = jax.jit(losses)(shift, far)

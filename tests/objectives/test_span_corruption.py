@@ -73,11 +73,11 @@ def test_the_pipeline_gives_the_declared_features(settings):
     objective, length = SpanCorruption(**settings), 24
     texts = ["a" * 100, "bc", "d"]
     ds = tf.data.Dataset.from_tensor_slices({"text": texts, "origin": np.zeros([3, 2], np.int64)})
-    pipeline = objective.pipeline(length, VOCABULARY, seed=0)
+    pipeline = objective.batches.pipeline(length, VOCABULARY, seed=0)
     with seqio.map_seed_manager(0):
-        for call in (*pipeline.prepare, *pipeline.present):
+        for call in (*pipeline.offline, *pipeline.online):
             ds = bind(call, seqio.ByteVocabulary())(ds)
-    declared = objective.features(length)
+    declared = objective.batches.features(length)
     assert {name: (tuple(s.shape), s.dtype.name) for name, s in ds.element_spec.items()} == declared
     examples = list(ds.as_numpy_iterator())
     text, targets = lengths(length, objective.density, objective.mean_span)

@@ -29,7 +29,7 @@ from jaxpt.objectives.mass import Mass
 from jaxpt.objectives.mbart import MBart
 from jaxpt.objectives.prefix_lm import PrefixLM
 from jaxpt.objectives.salient_spans import SalientSpans
-from jaxpt.objectives.seq2seq import EncoderDecoder
+from jaxpt.objectives.seq2seq import EncoderDecoderLoss
 from jaxpt.objectives.span_corruption import SpanCorruption
 from jaxpt.objectives.ul2 import UL2, Denoiser
 from tests import families
@@ -69,9 +69,10 @@ def documents():
 @functools.cache
 def made(name):
     """(lengths of the records, batch) of some documents."""
-    pipeline, vocabulary = OBJECTIVES[name].pipeline(LENGTH, VOCABULARY, seed=0), seqio.ByteVocabulary(SENTINELS)
+    pipeline = OBJECTIVES[name].batches.pipeline(LENGTH, VOCABULARY, seed=0)
+    vocabulary = seqio.ByteVocabulary(SENTINELS)
     ds = documents()
-    for call in pipeline.prepare:
+    for call in pipeline.offline:
         ds = bind(call, vocabulary, source=SimpleNamespace(language="A", fields=None))(ds)
     records = list(ds.as_numpy_iterator())
     batch = {
@@ -83,7 +84,7 @@ def made(name):
         batch["language"] = tf.constant([r["language"] for r in records])
     lengths = {feature: x.row_lengths().numpy() for feature, x in batch.items() if isinstance(x, tf.RaggedTensor)}
     keys = tf.constant(derived(np.arange(len(records), dtype=np.uint64), 3))
-    *drawn, last = pipeline.present
+    *drawn, last = pipeline.online
     for call in drawn:
         function = resolve(call.name)
         draws = {"keys": keys} if "keys" in inspect.signature(function.batched).parameters else {}
@@ -100,9 +101,9 @@ def made(name):
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_features_are_as_declared_and_packing_plans_for_enough(name):
     lengths, batch = made(name)
-    features = OBJECTIVES[name].features(LENGTH)
+    features = OBJECTIVES[name].batches.features(LENGTH)
     assert {n: (x.shape[1:], x.dtype.name) for n, x in batch.items()} == features
-    for feature, places in OBJECTIVES[name].max_packed_lengths(lengths).items():
+    for feature, places in OBJECTIVES[name].batches.max_packed_lengths(lengths).items():
         real = (batch[f"{feature.partition('_')[0]}_segment_ids"] > 0).sum(1)
         assert (real <= places).all() and (places <= features[feature][0][0]).all()
 
@@ -114,7 +115,7 @@ def test_loss_falls_on_real_targets_and_the_probe_on_text(name):
     assert set(np.unique(weights)) <= {0.0, 1.0} and not weights[~real].any() and weights.sum() > 0
     if name in ENCODER_DECODERS:
         np.testing.assert_array_equal(weights > 0, real)
-        probe = OBJECTIVES[name].eval_mask(batch, VOCABULARY)
+        probe = OBJECTIVES[name].judge.eval_mask(batch, VOCABULARY)
         assert ((probe > 0) <= (weights > 0)).all() and probe.sum() > 0
         assert (batch["decoder_target_tokens"][probe > 0] < 259).all()
 
@@ -152,7 +153,7 @@ def test_a_target_is_predicted_from_the_targets_before_it_alone():
         feature: np.concatenate([fitted(b[feature][-3:], places, feature) for b in batches.values()])
         for feature in batches["span_corruption"]
     }
-    assert {type(objective).loss for objective in ENCODER_DECODERS.values()} == {EncoderDecoder.loss}
+    assert {type(objective.loss) for objective in ENCODER_DECODERS.values()} == {EncoderDecoderLoss}
     real = joined["decoder_loss_weights"] > 0
     read, said = joined["decoder_input_tokens"], joined["decoder_target_tokens"]
     np.testing.assert_array_equal(read[:, 1:][real[:, 1:]], said[:, :-1][real[:, 1:]])
@@ -187,7 +188,7 @@ HIDES = (
 def test_what_is_asked_is_not_in_the_inputs(name):
     """Of texts in which no id stands twice: each id is in the inputs or asked for, and of a whole text not all are."""
     rows = 100 + np.argsort(np.random.default_rng(0).random((200, 150)))[:, :18]
-    call, *_ = OBJECTIVES[name].pipeline(LENGTH, VOCABULARY, seed=0).present
+    call, *_ = OBJECTIVES[name].batches.pipeline(LENGTH, VOCABULARY, seed=0).online
     function, keys = resolve(call.name), tf.constant(derived(np.arange(200, dtype=np.uint64), 3))
     batch = {"tokens": tf.RaggedTensor.from_tensor(rows.astype(np.int32), row_splits_dtype=tf.int64)}
     made = function.batched(batch, keys=keys, **arguments(function, call, Words(SENTINELS)))

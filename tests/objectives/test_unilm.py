@@ -81,7 +81,7 @@ def test_losses_apart_add_up_and_only_bidirectional_pairs_have_a_label(batch):
     parts = [metrics[f"{name}_loss"] for name in KINDS]
     np.testing.assert_allclose(sum(x for x, _ in parts), metrics["token_loss"][0], rtol=1e-5)
     assert [float(weight) for _, weight in parts] == [8, 8, 8, 8]
-    assert {k: float(v) for k, v in objective.weights(batch).items()} == {"masked_lm": 32, "next_sentence": 1}
+    assert {k: float(v) for k, v in objective.loss.weights(batch).items()} == {"masked_lm": 32, "next_sentence": 1}
     alone = run(dict(batch, masked_weights=batch["masked_weights"] * (batch["masked_kinds"] == 2)))
     np.testing.assert_allclose(alone["token_loss"][0], metrics["left_to_right_loss"][0], rtol=1e-5)
     assert float(alone["bidirectional_loss"][1]) == 0
@@ -93,19 +93,19 @@ def test_the_pipeline_gives_the_declared_features_and_packs():
     ds = tf.data.Dataset.from_tensor_slices({"text": texts, "origin": np.zeros([3, 2], np.int64)})
     for labelled in (True, False):
         objective = UniLM(next_sentence=labelled, dupe_factor=2)
-        pipeline, made = objective.pipeline(32, VOCABULARY, seed=0), ds
+        pipeline, made = objective.batches.pipeline(32, VOCABULARY, seed=0), ds
         with seqio.map_seed_manager(0):
-            for call in (*pipeline.prepare, *pipeline.present):
+            for call in (*pipeline.offline, *pipeline.online):
                 made = bind(call, seqio.ByteVocabulary())(made)
         examples = list(made.as_numpy_iterator())
         assert len(examples) > 4
         for ex in examples:
-            assert {n: (x.shape, x.dtype.name) for n, x in ex.items()} == objective.features(32)
-    objective.check_packing()
+            assert {n: (x.shape, x.dtype.name) for n, x in ex.items()} == objective.batches.features(32)
+    objective.batches.check_packing()
     with pytest.raises(UserError, match="one next-sentence label"):
-        UniLM().check_packing()
+        UniLM().batches.check_packing()
     tokens = np.arange(5, 33)
-    places = objective.max_packed_lengths({"tokens": tokens})["masked_positions"]
+    places = objective.batches.max_packed_lengths({"tokens": tokens})["masked_positions"]
     assert (places == np.minimum(np.maximum(np.round(0.15 * tokens), 1), tokens - 2)).all()
 
 

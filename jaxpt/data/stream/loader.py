@@ -4,7 +4,7 @@
             → epoch e = j // n, place j % n
             → row u = permutation of epoch e at the place          nothing is materialised
             → records of row u                    itself, or those that were packed into it
-            → features = present(records, noise keyed by (seed, phase, task, epoch, record))
+            → features = online(records, noise keyed by (seed, phase, task, epoch, record))
     step s  = indices s·batch … (s + 1)·batch - 1
 
 Where an objective carries something from batch to batch, the row's records stand in their order instead, and row b of a
@@ -27,9 +27,9 @@ import numpy as np
 
 from jaxpt.data.preprocessors.batched import derived
 from jaxpt.data.records.store import Ragged, Store
+from jaxpt.data.stream.online import Online
 from jaxpt.data.stream.order import Mixture, continued, permuted
 from jaxpt.data.stream.packing import Packs
-from jaxpt.data.stream.present import Present
 from jaxpt.data.tasks import Features, key
 
 Batch = dict[str, np.ndarray]
@@ -41,7 +41,7 @@ class Task:
 
     name: str
     store: Store
-    present: Present
+    online: Online
     seed: int
     """Key of its order and its noise."""
     packs: Packs | None = None
@@ -209,8 +209,8 @@ class Stream:
             for name, (shape, dtype) in self.features.items()
         }
         # Tasks whose records become features in the same way go through one graph together.
-        for present in {id(self.tasks[n].present) for n in numbers}:
-            alike = [n for n in numbers if id(self.tasks[n].present) == present]
+        for online in {id(self.tasks[n].online) for n in numbers}:
+            alike = [n for n in numbers if id(self.tasks[n].online) == online]
             places = [np.flatnonzero(task == n) for n in alike]
             at = np.concatenate(places)
             for name, value in self._together(alike, places, epoch, row).items():
@@ -223,7 +223,7 @@ class Stream:
         stored = _joined([self.tasks[n].store.fetch(records) for n, (records, _, _) in zip(numbers, found)])
         keys = np.concatenate([keys for _, keys, _ in found])
         sizes = np.concatenate([np.diff(splits) for _, _, splits in found])
-        return self.tasks[numbers[0]].present(stored, keys, np.concatenate([[0], np.cumsum(sizes)]))
+        return self.tasks[numbers[0]].online(stored, keys, np.concatenate([[0], np.cumsum(sizes)]))
 
 
 def _joined(parts: list[dict[str, Ragged | np.ndarray]]) -> dict[str, Ragged | np.ndarray]:

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from jaxpt.data._tf import tf
+from jaxpt.data.calls import Call
 from jaxpt.data.preprocessors.batched import makes_rows, one_record
 from jaxpt.data.stream.loader import Stream, Task
+from jaxpt.data.stream.online import compiled
 from jaxpt.data.stream.order import Mixture
 from jaxpt.data.stream.packing import plan
-from jaxpt.data.stream.present import compiled
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Call
 from tests.stores import build
 
 N, BATCH = 23, 8  # epochs end in the middle of a batch

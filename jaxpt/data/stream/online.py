@@ -1,4 +1,4 @@
-"""The run-time half of a pipeline: records and their keys → rows of features."""
+"""The online transforms of a pipeline: records and their keys → rows of features."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jaxpt.data.tasks import Features, arguments, resolve
 from jaxpt.errors import UserError
 
 Step = Callable[[Batch, tf.Tensor], Batch]
-Present = Callable[[Records, np.ndarray, np.ndarray | None], dict[str, np.ndarray]]
+Online = Callable[[Records, np.ndarray, np.ndarray | None], dict[str, np.ndarray]]
 
 
 def compiled(
@@ -26,7 +26,7 @@ def compiled(
     spec: Mapping[str, tf.TensorSpec],
     features: Features,
     packed: bool = False,
-) -> Present:
+) -> Online:
     """Compiles the calls: those that draw as one graph, the last one, where it lays out rows, as NumPy.
 
     Args:
@@ -54,7 +54,7 @@ def compiled(
         calls = calls[:-1]
     drawn = _graph(calls, vocabulary, spec) if calls else lambda records, keys: records
 
-    def present(records: Records, keys: np.ndarray, packs: np.ndarray | None) -> dict[str, np.ndarray]:
+    def online(records: Records, keys: np.ndarray, packs: np.ndarray | None) -> dict[str, np.ndarray]:
         batch = drawn(records, keys)
         made = batch if rows is None else rows(batch, packs=packs if packed else None)
         return {name: made[name] for name in features}
@@ -68,7 +68,7 @@ def compiled(
     }
     batch = drawn(none, np.zeros(0, np.uint64))
     _check(batch if rows is None else rows(batch, packs=np.zeros(1, np.int64) if packed else None), features)
-    return present
+    return online
 
 
 def _is_ragged(spec: tf.TensorSpec) -> bool:
@@ -154,11 +154,13 @@ def _check(made: Records, features: Features) -> None:
     """Compares what the preprocessors give with what the objective declares; names the first feature that differs."""
     for name, (shape, dtype) in features.items():
         if name not in made:
-            raise ValueError(f"objective.features declares {name}, its preprocessors give {', '.join(sorted(made))}")
+            raise ValueError(
+                f"objective.batches.features declares {name}, its preprocessors give {', '.join(sorted(made))}"
+            )
         x = made[name]
         got = ((None,), x.values.dtype.name) if isinstance(x, Ragged) else (x.shape[1:], x.dtype.name)
         if got != (tuple(shape), dtype):
             raise ValueError(
-                f"objective.features declares {name} as {dtype}{list(shape)}, "
+                f"objective.batches.features declares {name} as {dtype}{list(shape)}, "
                 f"its preprocessors give {got[1]}{list(got[0])}"
             )
