@@ -24,32 +24,34 @@ class Vocabulary:
     """The tokens of the recipe's languages."""
 
 
+class _Module:
+    """`_Module("masked_lm").mask` is "masked_lm.mask"."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, function: str) -> str:
+        return f"{self._name}.{_public(function)}"
+
+
+class _Package:
+    """`_Package().masked_lm.mask` is "masked_lm.mask"."""
+
+    def __getattr__(self, module: str) -> _Module:
+        return _Module(_public(module))
+
+
+def _public(name: str) -> str:
+    if name.startswith("_"):  # what `copy`, `pickle` and `inspect` ask any object for
+        raise AttributeError(name)
+    return name
+
+
+# The real modules need TensorFlow: editors see them, and at run time there are the names of their functions.
 if TYPE_CHECKING:
     from jaxpt.data import preprocessors as preprocessors
 else:
-
-    class _Module:
-        def __init__(self, name: str) -> None:
-            self._name = name
-
-        def __getattr__(self, function: str) -> str:
-            return f"{self._name}.{_public(function)}"
-
-    class _Preprocessors:
-        """The names of the functions in `jaxpt.data.preprocessors`, which needs TensorFlow.
-
-        `preprocessors.masked_lm.mask` is "masked_lm.mask" at run time, and the function itself to an editor.
-        """
-
-        def __getattr__(self, module: str) -> _Module:
-            return _Module(_public(module))
-
-    def _public(name: str) -> str:
-        if name.startswith("_"):  # what `copy`, `pickle` and `inspect` ask every object for
-            raise AttributeError(name)
-        return name
-
-    preprocessors = _Preprocessors()
+    preprocessors = _Package()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -173,6 +173,7 @@ class MaskedLMBatches(Batches):
 
     def _offline(self, length: int, special: dict[str, Any], seed: int) -> tuple[Call, ...]:
         """From documents to records."""
+        sentences = Call(preprocessors.documents.tokenize_sentences)
         if self.h.pair_loss:
             pairs = {
                 "length": length,
@@ -182,19 +183,12 @@ class MaskedLMBatches(Batches):
                 "single": self.h.inputs == "sentence_pairs",
                 "swap": self.h.sentence_order,
             }
-            return Call(preprocessors.documents.tokenize_sentences), Call(
-                preprocessors.sentence_pairs.make, {**pairs, **special}
-            )
+            return sentences, Call(preprocessors.sentence_pairs.make, {**pairs, **special})
         cut = {"length": length - 2, "join": self.h.join_documents}
-        windows = (
-            (
-                Call(preprocessors.documents.tokenize_sentences),
-                Call(preprocessors.windows.fill, {**cut, "separator": special["sep"]}),
-            )
-            if self.h.inputs == "sentences"
-            else (Call(preprocessors.documents.tokenize), Call(preprocessors.windows.cut, cut))
-        )
-        return *windows, Call(preprocessors.windows.enclose, special)
+        enclose = Call(preprocessors.windows.enclose, special)
+        if self.h.inputs == "sentences":
+            return sentences, Call(preprocessors.windows.fill, {**cut, "separator": special["sep"]}), enclose
+        return Call(preprocessors.documents.tokenize), Call(preprocessors.windows.cut, cut), enclose
 
     def _mask(self, length: int, vocabulary: Vocabulary) -> dict[str, Any]:
         """The arguments of the masking."""

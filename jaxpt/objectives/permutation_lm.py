@@ -156,17 +156,13 @@ class PermutationLMBatches(Batches):
         reuse = self.h.reused(length)
         if self.h.inputs == "pairs":
             pairs = {"length": length, "reuse": reuse, "seed": seed, "separator": separator}
-            return Call(preprocessors.documents.tokenize_sentences), Call(
-                preprocessors.permutation_lm.segments, pairs | special
-            )
+            segments = Call(preprocessors.permutation_lm.segments, pairs | special)
+            return Call(preprocessors.documents.tokenize_sentences), segments
         room = length - 2
         overlap = room - reuse if self.h.memory else 0
         windows = {"length": room, "join": True, "separator": separator, "overlap": overlap, "shortest": room}
-        return (
-            Call(preprocessors.documents.tokenize),
-            Call(preprocessors.windows.cut, windows),
-            Call(preprocessors.permutation_lm.close, special),
-        )
+        cut, close = Call(preprocessors.windows.cut, windows), Call(preprocessors.permutation_lm.close, special)
+        return Call(preprocessors.documents.tokenize), cut, close
 
     def check_packing(self) -> None:
         raise UserError(f"data.packing: objective.kind: {self.h.kind} fills every row with one record")

@@ -123,9 +123,8 @@ class UniLMBatches(MaskedLMBatches):
             "random_share": self.h.random_share,
             "least": 2,
         }
-        return Call(preprocessors.documents.tokenize_sentences), Call(
-            preprocessors.sentence_pairs.make, {**pairs, **special}
-        )
+        make = Call(preprocessors.sentence_pairs.make, {**pairs, **special})
+        return Call(preprocessors.documents.tokenize_sentences), make
 
     def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
         pipeline, rest = super().pipeline(length, vocabulary, seed), 1 - self.h.random_share
