@@ -6,23 +6,24 @@ changed at will), tokenizer/ and checkpoints/0. It evaluates, and a run starts f
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxpt import config as configs
 from jaxpt import signals
-from jaxpt.config import Config, ModelConfig
+from jaxpt.config import Config, ModelConfig, ObjectiveConfig
 from jaxpt.data import tokenizers
 from jaxpt.data.tokenizers import vocabulary_files
 from jaxpt.errors import UserError
 from jaxpt.hf import directory as hf
-from jaxpt.hf import llama2c
+from jaxpt.hf import llama2c, mapping
 from jaxpt.hf.verify import Difference, verify
-from jaxpt.models import base
+from jaxpt.models.network import Network
 from jaxpt.train import weights
 
 OBJECTIVES = {"encoder": "masked_lm", "decoder": "causal_lm", "encoder_decoder": "span_corruption"}
@@ -62,23 +63,22 @@ def import_weights(
     source, out = Path(source), Path(out)
     if out.exists():
         raise UserError(f"{out}: exists already; name a new directory")
-    opened: Any = (
-        llama2c.open_file(source) if source.is_file() else hf.open_directory(source, partial=partial, ignore=ignore)
-    )
+    opened: Any = _opened(source, partial, ignore)
     out.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}.", suffix=".partial"))
     with signals.scratch(temporary):
-        extra_ids = None if opened.config.kind == "t5" else 0  # only T5 adds sentinels to its SentencePiece model
-        limits = {"extra_ids": extra_ids, "max_size": opened.config.vocab_size}
+        model = opened.network.config
+        extra_ids = None if model.kind == "t5" else 0  # only T5 adds sentinels to its SentencePiece model
+        limits = {"extra_ids": extra_ids, "max_size": model.vocab_size}
         tokens = _take_tokenizer(Path(tokenizer or source), temporary / "tokenizer", limits, report)
-        (temporary / "config.yaml").write_text(configs.to_yaml(recipe(opened.config, tokens, out)), encoding="utf-8")
-        lacking = weights.write(temporary, opened.config, opened.dtypes(), opened.pieces())
+        (temporary / "config.yaml").write_text(configs.to_yaml(recipe(opened.network, tokens, out)), encoding="utf-8")
+        lacking = weights.write(temporary, opened.network, opened.dtypes(), opened.pieces())
         if check and not source.is_file():
-            _say(verify(source, opened.config.build(), weights.read(temporary, 0)), report)
+            _say(verify(source, opened.network, weights.read(temporary, 0)), report)
         temporary.chmod(0o755)
         temporary.rename(out)
-    count = base.count_params(opened.config.build())
-    report(f"{out}: {opened.config.kind}, {count:,} parameters from {source}")
+    count = opened.network.count_params()
+    report(f"{out}: {opened.network.config.kind}, {count:,} parameters from {source}")
     for line in _left(opened, lacking):
         report(line)
     report(f"next: jaxpt eval {out} data.path=… · init_from.path={out} in a recipe · jaxpt export {out} DIR")
@@ -108,14 +108,14 @@ def export(
     run_dir, step = weights.locate(run)
     config = configs.load(run_dir)
     saved = weights.Saved(run_dir, step)
-    model, summands = config.model.export_view(saved)
-    family = hf.family_of(model)
+    network, summands, left_out = exported(config.objective.loss.network(config.model))
+    family = hf.family_of(network.config)
     dtypes = {path: dtype or saved.dtypes[paths[0]] for path, paths in summands.items()}
     out.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}.", suffix=".partial"))
     with signals.scratch(temporary):
         shards = {} if shard_bytes is None else {"shard_bytes": shard_bytes}
-        hf.write(temporary, model, _Sums(saved, summands), dtypes, _special_ids(config, run_dir), **shards)
+        hf.write(temporary, network, _Sums(saved, summands), dtypes, _special_ids(config, run_dir), **shards)
         for name in TOKENIZER_FILES:
             if (run_dir / "tokenizer" / name).is_file():
                 shutil.copy(run_dir / "tokenizer" / name, temporary / name)
@@ -123,11 +123,32 @@ def export(
             _say(verify(temporary), report)
         temporary.chmod(0o755)
         temporary.rename(out)
-    report(f"{out}: {family.class_of(model)}, {base.count_params(model.build()):,} parameters, step {step}")
+    report(f"{out}: {family.class_of(network)}, {network.count_params():,} parameters, step {step}")
+    if left_out:
+        report(f"left out, not in Hugging Face's class: {', '.join(left_out)}")
+
+
+def exported(network: Network) -> tuple[Network, dict[str, tuple[str, ...]], list[str]]:
+    """What `export` writes of a network: the backbone and those of its heads that Hugging Face's class has.
+
+    Args:
+      network: of the run.
+
+    Returns:
+      (the network that is written, {path of a parameter of it: the paths of those that are summed up to it}, names of
+      the heads that are left out).
+    """
+    known = hf.family_of(network.config).known(network.heads)
+    kept = dataclasses.replace(network, heads={name: network.heads[name] for name in known}, deltas={})
+    paths = {path: (path,) for path in mapping.places(kept)}
+    for name, head in network.deltas.items():
+        prefix = f"model/{name}/"
+        paths |= {path: (path, f"heads/{head}/{path}") for path in paths if path.startswith(prefix)}
+    return kept, paths, [name for name in network.heads if name not in known]
 
 
 class _Sums(Mapping[str, Any]):
-    """The parameters of a model that is export_view, each read when asked for."""
+    """The parameters of a network that `exported` gave, each read when asked for."""
 
     def __init__(self, saved: Mapping[str, Any], summands: Mapping[str, tuple[str, ...]]) -> None:
         self._saved, self._summands = saved, summands
@@ -143,17 +164,37 @@ class _Sums(Mapping[str, Any]):
         return len(self._summands)
 
 
-def recipe(model: ModelConfig, tokens: Mapping[str, Any], run_dir: Path) -> Config:
-    """A configuration to evaluate an imported model under: the objective of its family, on the built-in corpus."""
-    objective: dict[str, Any] = {"kind": OBJECTIVES[model.family]}
-    if model.family == "encoder":
-        objective["next_sentence"] = bool(getattr(model, "next_sentence", False))
+def objective_of(model: ModelConfig, heads: Collection[str]) -> dict[str, Any]:
+    """An objective for an imported model: that of its family, or of its heads."""
+    if "replaced_token" in heads:
+        return {"kind": "replaced_token"}
+    return {"kind": OBJECTIVES[model.family]} | (
+        {"next_sentence": "sentence_pair" in heads} if model.family == "encoder" else {}
+    )
+
+
+def _opened(source: Path, partial: bool, ignore: Sequence[str]) -> Any:
+    """The opened source, with the heads that the imported run's objective has."""
+    if source.is_file():
+        return llama2c.open_file(source)
+    opened = hf.open_directory(source, partial=partial, ignore=ignore)
+    model, heads = opened.network.config, opened.network.heads
+    objective = configs.resolve(objective_of(model, heads)["kind"], "jaxpt.objectives", ObjectiveConfig)
+    wanted = objective(**objective_of(model, heads)).loss.heads(model)
+    if set(wanted) == set(heads):
+        return opened
+    return hf.open_directory(source, partial=partial, ignore=ignore, heads=wanted)
+
+
+def recipe(network: Network, tokens: Mapping[str, Any], run_dir: Path) -> Config:
+    """A configuration to evaluate an imported model under, on the built-in corpus."""
+    model = network.config
     length = min(model.position_limit or 512, 512)
     return configs.build(
         {
             "run_dir": str(run_dir),
             "model": model.model_dump(mode="json"),
-            "objective": objective,
+            "objective": objective_of(model, network.heads),
             "data": {"tokenizer": dict(tokens), "length": length, "batch_size": 8},
         }
     )

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxpt.models.base import Bound, bind
+from jaxpt.models.base import Bound
 
 
 def greedy(next_logits: Callable[[jax.Array, jax.Array], jax.Array], tokens_BxT: jax.Array, start: int) -> jax.Array:
@@ -33,19 +31,18 @@ def greedy(next_logits: Callable[[jax.Array, jax.Array], jax.Array], tokens_BxT:
     return jax.lax.fori_loop(start, tokens_BxT.shape[1], body, tokens_BxT)
 
 
-def continue_text(model: nn.Module, params: Any, prompt_BxP: jax.Array, length: int) -> jax.Array:
+def continue_text(bound: Bound, prompt_BxP: jax.Array, length: int) -> jax.Array:
     """A decoder's greedy continuation.
 
     Args:
-      model: a decoder.
-      params: its parameters.
+      bound: a decoder with its parameters.
       prompt_BxP: ids of the prompt.
       length: length of the result, prompt included.
 
     Returns:
       int32 [batch, length].
     """
-    bound, prompt_length = bind(model, params), prompt_BxP.shape[1]
+    prompt_length = prompt_BxP.shape[1]
     tokens = jnp.pad(prompt_BxP, ((0, 0), (0, length - prompt_length)))
 
     def next_logits(tokens: jax.Array, i: jax.Array) -> jax.Array:
@@ -55,8 +52,7 @@ def continue_text(model: nn.Module, params: Any, prompt_BxP: jax.Array, length: 
 
 
 def fill_spans(
-    model: nn.Module,
-    params: Any,
+    bound: Bound,
     inputs_BxS: jax.Array,
     segment_ids_BxS: jax.Array,
     start_token: int | jax.Array,
@@ -69,8 +65,7 @@ def fill_spans(
     A span has at least one token, so neither a sentinel nor EOS may follow a sentinel.
 
     Args:
-      model: an encoder-decoder.
-      params: its parameters.
+      bound: an encoder-decoder with its parameters.
       inputs_BxS: ids of the encoder's input.
       segment_ids_BxS: 0 on padding.
       start_token: what the decoder starts with (T5: 0), in each row the same or its own, [batch] (mBART).
@@ -81,7 +76,6 @@ def fill_spans(
     Returns:
       int32 [batch, length]; what follows the first EOS means nothing.
     """
-    bound = bind(model, params)
     encoded = bound.encode(inputs_BxS, segment_ids=segment_ids_BxS).hidden
     tokens = jnp.full((inputs_BxS.shape[0], length + 1), jnp.reshape(start_token, (-1, 1)), jnp.int32)
 
@@ -97,26 +91,24 @@ def fill_spans(
     return greedy(next_logits, tokens, 1)[:, 1:]
 
 
-def fill_masks(model: nn.Module, params: Any, batch: dict[str, jax.Array], states: str = "encode") -> jax.Array:
+def fill_masks(bound: Bound, batch: dict[str, jax.Array]) -> jax.Array:
     """An encoder's most likely id at each masked position.
 
     Args:
-      model: an encoder with a masked-LM head.
-      params: its parameters.
+      bound: an encoder with its parameters and masked-LM head.
       batch: encoder_input_tokens, encoder_token_types, encoder_segment_ids, encoder_positions, masked_positions, and
         encoder_ranks if the model was trained with them; of a model with two streams encoder_order, no positions.
-      states: the method that gives the hidden states.
 
     Returns:
       int32 [batch, max_predictions].
     """
-    bound, tokens, at = bind(model, params), batch["encoder_input_tokens"], batch["masked_positions"]
+    tokens, at = batch["encoder_input_tokens"], batch["masked_positions"]
     of_tokens = {"token_types": batch["encoder_token_types"], "segment_ids": batch["encoder_segment_ids"]}
     if "encoder_order" in batch:
         chosen = bound.streams(tokens, **of_tokens, ranks=batch["encoder_order"], targets=at).hidden.query_BxPxD
     else:
         of_tokens |= {"ranks": batch["encoder_ranks"]} if "encoder_ranks" in batch else {}
-        hidden = getattr(bound, states)(tokens, **of_tokens, positions=batch["encoder_positions"]).hidden
+        hidden = bound.encode(tokens, **of_tokens, positions=batch["encoder_positions"]).hidden
         chosen = jnp.take_along_axis(hidden, at[..., None], axis=1)
     return bound.logits(chosen).argmax(-1).astype(jnp.int32)
 

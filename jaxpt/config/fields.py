@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
+
+from jaxpt.config.plain import leaves
 
 PositiveInt = Annotated[int, Field(gt=0)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
@@ -13,6 +15,32 @@ PositiveFloat = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Kept = Literal["records", "program"]
 """What is kept on disk and found again: prepared records of `data`, and compiled training steps."""
+
+
+def _pairs(value: Any) -> Any:
+    """A mapping as hashable pairs of dotted key and value."""
+    if isinstance(value, dict):
+        pairs = tuple((key, _freeze(leaf)) for key, leaf in leaves(value))
+        keys = [key for key, _ in pairs]
+        if len(set(keys)) < len(keys):
+            raise ValueError(f"{max(keys, key=keys.count)} is given twice")
+        return pairs
+    if isinstance(value, list):
+        raise ValueError("wants a mapping of keys to values, such as {data.length: 512}")
+    return value
+
+
+def _freeze(value: Any) -> Any:
+    return tuple(map(_freeze, value)) if isinstance(value, list) else value
+
+
+Overrides = Annotated[
+    tuple[tuple[str, Any], ...],
+    BeforeValidator(_pairs),
+    PlainSerializer(lambda pairs: dict(pairs)),
+    WithJsonSchema({"type": "object"}),
+]
+"""A mapping of (dotted) keys to values, hashable."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     AfterValidator,
-    BeforeValidator,
     Field,
     SerializeAsAny,
     WithJsonSchema,
@@ -16,9 +14,8 @@ from pydantic import (
 )
 
 from jaxpt.config.devices import DistributedConfig, MeshConfig, PlanConfig
-from jaxpt.config.fields import Frozen, NonNegativeInt, PositiveInt, execution, extensible, unaffected
+from jaxpt.config.fields import Frozen, NonNegativeInt, Overrides, PositiveInt, execution, extensible, unaffected
 from jaxpt.config.kinds import Kind, nearest
-from jaxpt.config.plain import leaves
 from jaxpt.errors import UserError
 
 if TYPE_CHECKING:
@@ -41,16 +38,10 @@ class ModelConfig(Frozen):
     unroll: PositiveInt = execution(1)
     """Layers that one turn of the loop over a stack does: 2 makes a small model on a CPU a quarter faster."""
 
-    def export_view(self, paths: Iterable[str]) -> tuple[ModelConfig, dict[str, tuple[str, ...]]]:
-        """What is left of the model when its pretraining is done: what `jaxpt export` writes.
-
-        Args:
-          paths: of all parameters.
-
-        Returns:
-          (its configuration, {path of a parameter of it: the paths of those that are summed up to it}).
-        """
-        return self, {path: (path,) for path in paths}
+    @property
+    def masked_lm_options(self) -> dict[str, Any] | None:
+        """Options of the masked-LM head of this backbone (`jaxpt.heads.masked_lm`); None: it has no such head."""
+        return {"width": self.embed_dim, "activation": "gelu", "epsilon": 1e-12}
 
 
 class ObjectiveConfig(Frozen):
@@ -267,29 +258,12 @@ AnyOptimizer = Annotated[
 ]
 
 
-def _pairs(value: Any) -> Any:
-    """A mapping as hashable pairs of dotted key and value."""
-    if isinstance(value, dict):
-        pairs = tuple((key, _freeze(leaf)) for key, leaf in leaves(value))
-        keys = [key for key, _ in pairs]
-        if len(set(keys)) < len(keys):
-            raise ValueError(f"{max(keys, key=keys.count)} is given twice")
-        return pairs
-    if isinstance(value, list):
-        raise ValueError("wants a mapping of keys to values, such as {data.length: 512}")
-    return value
-
-
-def _freeze(value: Any) -> Any:
-    return tuple(map(_freeze, value)) if isinstance(value, list) else value
-
-
 class Phase(Frozen):
     """A stretch of the run under other data settings, such as BERT's 512-token phase."""
 
     steps: PositiveInt | None = None
     """Length in steps; the last phase may leave it out and takes the rest."""
-    set: Annotated[tuple[tuple[str, Any], ...], BeforeValidator(_pairs), WithJsonSchema({"type": "object"})] = ()
+    set: Overrides = ()
     """Overrides in this phase: keys of `data.*` (length, batch_size) and `objective.*`. On a command line
     `train.phases.0.set.data.length=48` is the first phase's; a plain `data.length=48`, lost to it, is refused."""
 

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,7 +25,7 @@ from jaxpt.config import Config
 from jaxpt.config.studies import Probe
 from jaxpt.errors import UserError
 from jaxpt.evals.base import Evaluate, Evaluator, Result
-from jaxpt.models.base import bind
+from jaxpt.models.network import Network
 from jaxpt.objectives.base import Vocabulary
 from jaxpt.parallel.distributed import to_host
 from jaxpt.train import checkpoint, state
@@ -86,10 +85,10 @@ def _task(settings: Probe, tokenizer: Tokenizer, config: Config) -> _Task:
 
 def _accuracy(setup: Setup, task: _Task) -> Callable[[Any, Callable[[], bool]], float | None]:
     """The share of the test texts that a probe of parameters gets right, its programs compiled; None where stopped."""
-    model, family = setup.model, setup.config.model.family
+    network, family = setup.network, setup.config.model.family
     batch = jax.ShapeDtypeStruct((_BATCH, setup.config.data.length), jnp.int32)
     with setup.use():
-        lowered = _mean.lower(model, family, setup.placed_shapes().params, batch)
+        lowered = _mean.lower(network, family, setup.placed_shapes().params, batch)
         mean = lowered.compile()
     (x_train, x_test), (y_train, y_test) = task.tokens, task.labels
     x = jax.ShapeDtypeStruct((len(x_train), lowered.out_info.shape[-1]), jnp.float32)
@@ -97,7 +96,7 @@ def _accuracy(setup: Setup, task: _Task) -> Callable[[Any, Callable[[], bool]], 
 
     def accuracy(params: Any, stop: Callable[[], bool] = lambda: False) -> float | None:
         with setup.use():
-            found = [pooled(model, params, family, tokens, mean, stop) for tokens in (x_train, x_test)]
+            found = [pooled(network, params, family, tokens, mean, stop) for tokens in (x_train, x_test)]
         if any(states is None for states in found):
             return None
         guess = classify(found[0], y_train, found[1], task.classes, task.l2, fit)
@@ -145,7 +144,7 @@ def probe(path: str, settings: Probe) -> dict[str, float]:
 
 
 def pooled(
-    model: nn.Module,
+    network: Network,
     params: Any,
     family: str,
     tokens: np.ndarray,
@@ -155,7 +154,7 @@ def pooled(
     """The mean of each text's last hidden states.
 
     Args:
-      model: a module of `jaxpt.models`.
+      network: the backbone with its heads.
       params: its parameters.
       family: "encoder", "decoder" or "encoder_decoder".
       tokens: int32 [texts, length], −1 on padding.
@@ -165,7 +164,7 @@ def pooled(
     Returns:
       float32 [texts, width]; None where it was stopped.
     """
-    mean = mean or functools.partial(_mean, model, family)
+    mean = mean or functools.partial(_mean, network, family)
     full = np.pad(tokens, ((0, -len(tokens) % _BATCH), (0, 0)), constant_values=-1)
     parts = []
     for first in range(0, len(full), _BATCH):
@@ -176,10 +175,10 @@ def pooled(
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _mean(model: nn.Module, family: str, params: Any, tokens: jax.Array) -> jax.Array:
+def _mean(network: Network, family: str, params: Any, tokens: jax.Array) -> jax.Array:
     is_real = tokens >= 0
     ids, positions = jnp.maximum(tokens, 0), jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
-    bound = bind(model, params)
+    bound = network.bind(params)
     run = bound.decode if family == "decoder" else bound.encode
     hidden = run(ids, segment_ids=is_real.astype(jnp.int32), positions=positions).hidden
     weights = is_real[..., None].astype(jnp.float32)

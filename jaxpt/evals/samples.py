@@ -45,15 +45,16 @@ class Samples(Evaluator):
 
 def _answers(setup: Setup, batch: dict[str, np.ndarray], data: Data) -> Callable[[Any], jax.Array]:
     """What the model says, as ids, as a function of its parameters."""
-    model, objective, vocabulary = setup.model, setup.config.objective, data.vocabulary
+    network, objective, vocabulary = setup.network, setup.config.objective, data.vocabulary
     if objective.family == "encoder":
-        return lambda params: generate.fill_masks(model, params, batch, objective.loss.states)
+        return lambda params: generate.fill_masks(objective.loss.scorer(network.bind(params)), batch)
     if objective.family == "decoder":
         length, half = _lengths(batch)
-        return lambda params: generate.continue_text(model, params, batch["decoder_input_tokens"][:, :half], length)
+        return lambda params: generate.continue_text(
+            network.bind(params), batch["decoder_input_tokens"][:, :half], length
+        )
     return lambda params: generate.fill_spans(
-        model,
-        params,
+        network.bind(params),
         batch["encoder_input_tokens"],
         batch["encoder_segment_ids"],
         batch["decoder_input_tokens"][:, 0],

@@ -1,12 +1,9 @@
-"""An ALBERT in Hugging Face's `AlbertForPreTraining`."""
+"""An ALBERT in Hugging Face's `AlbertForPreTraining`, `AlbertForMaskedLM` or `AlbertModel`, by its heads."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from jaxpt.hf import bert
-from jaxpt.hf.mapping import Row, Table, dense, layer_norm
+from jaxpt.hf.mapping import HeadTable, Row, Table, dense, layer_norm
 from jaxpt.hf.options import Family, Option
 from jaxpt.models.albert import AlbertConfig
 
@@ -27,13 +24,9 @@ def _block(ours: str, theirs: str) -> tuple[Row, ...]:
 def table(config: AlbertConfig) -> Table:
     """The table of an ALBERT."""
     group = "albert.encoder.albert_layer_groups.{group}.albert_layers.{inner}"
-    next_sentence = (
-        *dense("pooler/dense", "albert.pooler"),
-        *dense("next_sentence_head/dense", "sop_classifier.classifier"),
-    )
     return Table(
         rows=(
-            *bert.embeddings("albert.embeddings", tied=("predictions.decoder.weight",)),
+            *bert.embeddings("albert.embeddings"),
             *dense("embed_project", "albert.encoder.embedding_hidden_mapping_in"),
             *(
                 row
@@ -41,28 +34,31 @@ def table(config: AlbertConfig) -> Table:
                 for i in range(config.inner_layers)
                 for row in _block(f"encoder/segment_{g}/block_{i}", group.format(group=g, inner=i))
             ),
-            *dense("mlm_head/dense", "predictions.dense"),
-            *layer_norm("mlm_head/norm", "predictions.LayerNorm"),
-            Row("mlm_head/bias", "predictions.bias", tied=("predictions.decoder.bias",)),
-            *(next_sentence if config.next_sentence else ()),
         ),
         ignored=bert.IGNORED,
         prefix="albert.",
     )
 
 
-def _infer(keys: dict[str, Any], tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """A file with a masked-LM head and no sentence-order head is an `AlbertForMaskedLM`."""
-    masked_alone = "predictions.bias" in tensors and "sop_classifier.classifier.weight" not in tensors
-    return {"next_sentence": not masked_alone}
-
-
 FAMILIES = (
     Family(
         model_type="albert",
         kind="albert",
-        architecture=lambda config: "AlbertForPreTraining" if config.next_sentence else "AlbertForMaskedLM",
+        classes={
+            ("masked_lm", "pooler", "sentence_pair"): "AlbertForPreTraining",
+            ("masked_lm",): "AlbertForMaskedLM",
+            ("pooler",): "AlbertModel",
+            (): "AlbertModel",
+        },
         table=table,
+        heads={
+            "masked_lm": lambda config: bert.masked_lm(
+                "predictions.dense", "predictions.LayerNorm",
+                Row("bias", "predictions.bias", tied=("predictions.decoder.bias",)), "predictions.decoder.weight",
+            ),
+            "pooler": lambda config: HeadTable(dense("dense", "albert.pooler")),
+            "sentence_pair": lambda config: HeadTable(dense("dense", "sop_classifier.classifier")),
+        },
         options=(
             *bert.options(
                 vocab_size=30000, hidden_size=4096, num_attention_heads=64, intermediate_size=16384,
@@ -75,6 +71,5 @@ FAMILIES = (
         fixed=bert.FIXED,
         harmless=(*bert.HARMLESS, "classifier_dropout_prob", "down_scale_factor", "gap_size", "net_structure_type",
                   "num_memory_blocks"),
-        infer=_infer,
     ),
 )  # fmt: skip

@@ -45,7 +45,7 @@ def _family(model_type: str, name: str, pre_norm: bool) -> Family:
     return Family(
         model_type=model_type,
         kind="bart",
-        architecture=f"{name}ForConditionalGeneration",
+        classes=f"{name}ForConditionalGeneration",
         table=table,
         options=(
             Option("vocab_size", "vocab_size", 50265),

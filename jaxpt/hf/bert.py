@@ -1,11 +1,11 @@
-"""A BERT in Hugging Face's `BertForPreTraining`, or `BertForMaskedLM` where it has no next-sentence head."""
+"""A BERT in Hugging Face's `BertForPreTraining`, `BertForMaskedLM` or `BertModel`, by its heads."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from jaxpt.hf.mapping import Row, Table, dense, layer_norm
+from jaxpt.hf.mapping import HeadTable, Row, Table, dense, layer_norm
 from jaxpt.hf.options import ACTIVATIONS, Family, Option
 from jaxpt.models.bert import BertConfig
 
@@ -24,14 +24,19 @@ def encoder(theirs: str, ours: str = "encoder/segment_0/block_0") -> tuple[Row, 
     )
 
 
-def embeddings(theirs: str, tied: tuple[str, ...], types: bool = True) -> tuple[Row, ...]:
-    """Rows of the embeddings; `tied` are further names of the token table."""
+def embeddings(theirs: str, types: bool = True) -> tuple[Row, ...]:
+    """Rows of the embeddings."""
     rows = (
-        Row("token_embed/table", f"{theirs}.word_embeddings.weight", tied=tied),
+        Row("token_embed/table", f"{theirs}.word_embeddings.weight"),
         Row("position_embed/table", f"{theirs}.position_embeddings.weight"),
         *layer_norm("embed_norm", f"{theirs}.LayerNorm"),
     )
     return (*rows, Row("type_embed/table", f"{theirs}.token_type_embeddings.weight")) if types else rows
+
+
+def masked_lm(dense_name: str, norm_name: str, bias: Row, tied: str) -> HeadTable:
+    """Rows of a masked-LM head; `tied` is its name of the token embeddings."""
+    return HeadTable((*dense("dense", dense_name), *layer_norm("norm", norm_name), bias), (tied,))
 
 
 def options(**defaults: Any) -> tuple[Option, ...]:
@@ -66,41 +71,37 @@ RENAMED = ((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "La
 
 def table(config: BertConfig) -> Table:
     """The table of a BERT."""
-    head = "cls.predictions"
-    next_sentence = (
-        *dense("pooler/dense", "bert.pooler.dense"),
-        *dense("next_sentence_head/dense", "cls.seq_relationship"),
-    )
     return Table(
-        rows=(
-            *embeddings("bert.embeddings", tied=(f"{head}.decoder.weight",)),
-            *encoder("bert.encoder.layer.{layer}"),
-            *dense("mlm_head/dense", f"{head}.transform.dense"),
-            *layer_norm("mlm_head/norm", f"{head}.transform.LayerNorm"),
-            Row("mlm_head/bias", f"{head}.bias", tied=(f"{head}.decoder.bias",)),
-            *(next_sentence if config.next_sentence else ()),
-        ),
+        rows=(*embeddings("bert.embeddings"), *encoder("bert.encoder.layer.{layer}")),
         ignored=IGNORED,
         prefix="bert.",
         renamed=RENAMED,
     )
 
 
-def _infer(keys: dict[str, Any], tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """A file with a masked-LM head and no next-sentence head is a `BertForMaskedLM`."""
-    masked_alone = "cls.predictions.bias" in tensors and "cls.seq_relationship.weight" not in tensors
-    return {"next_sentence": not masked_alone}
-
-
+PREDICTIONS = "cls.predictions"
+HEADS: Mapping[str, Callable[[Any], HeadTable]] = {
+    "masked_lm": lambda config: masked_lm(
+        f"{PREDICTIONS}.transform.dense", f"{PREDICTIONS}.transform.LayerNorm",
+        Row("bias", f"{PREDICTIONS}.bias", tied=(f"{PREDICTIONS}.decoder.bias",)), f"{PREDICTIONS}.decoder.weight",
+    ),
+    "pooler": lambda config: HeadTable(dense("dense", "bert.pooler.dense")),
+    "sentence_pair": lambda config: HeadTable(dense("dense", "cls.seq_relationship")),
+}  # fmt: skip
 FAMILIES = (
     Family(
         model_type="bert",
         kind="bert",
-        architecture=lambda config: "BertForPreTraining" if config.next_sentence else "BertForMaskedLM",
+        classes={
+            ("masked_lm", "pooler", "sentence_pair"): "BertForPreTraining",
+            ("masked_lm",): "BertForMaskedLM",
+            ("pooler",): "BertModel",
+            (): "BertModel",
+        },
         table=table,
+        heads=HEADS,
         options=options(),
         fixed=FIXED,
         harmless=HARMLESS,
-        infer=_infer,
     ),
 )

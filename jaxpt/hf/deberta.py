@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from jaxpt.errors import UserError
@@ -35,17 +34,12 @@ def _block(ours: str, layers: range, config: DebertaConfig) -> tuple[Row, ...]:
 
 def table(config: DebertaConfig) -> Table:
     """The table of a DeBERTa."""
-    embeddings, encoder, head = "deberta.embeddings", "deberta.encoder", "cls.predictions"
+    embeddings, encoder = "deberta.embeddings", "deberta.encoder"
     positions = config.absolute_positions or config.mask_decoder
-    tied = (f"{head}.decoder.weight",) if config.masked_lm else ()
     rows = [
-        Row("token_embed/table", f"{embeddings}.word_embeddings.weight", tied=tied),
+        Row("token_embed/table", f"{embeddings}.word_embeddings.weight"),
         *layer_norm("embed_norm", f"{embeddings}.LayerNorm"),
     ]
-    if config.masked_lm:
-        rows += dense("mlm_head/dense", f"{head}.transform.dense")
-        rows += layer_norm("mlm_head/norm", f"{head}.transform.LayerNorm")
-        rows.append(Row("mlm_head/bias", f"{head}.bias", tied=(f"{head}.decoder.bias",)))
     if positions:
         rows.append(Row("position_embed/table", f"{embeddings}.position_embeddings.weight"))
     if config.token_types:
@@ -89,10 +83,6 @@ def _read(keys: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _infer(keys: dict[str, Any], tensors: Mapping[str, Any]) -> dict[str, Any]:
-    return {"masked_lm": any(name.startswith(("cls.", "lm_predictions.")) for name in tensors)}
-
-
 def _write(keys: dict[str, Any], config: DebertaConfig) -> dict[str, Any]:
     return keys | {
         "relative_attention": config.relative,
@@ -109,8 +99,9 @@ FAMILIES = (
     Family(
         model_type="deberta-v2",
         kind="deberta",
-        architecture=lambda c: "DebertaV2ForMaskedLM" if c.masked_lm else "DebertaV2Model",
+        classes={("masked_lm",): "DebertaV2ForMaskedLM", (): "DebertaV2Model"},
         table=table,
+        heads={"masked_lm": bert.HEADS["masked_lm"]},
         options=(
             *bert.options(
                 vocab_size=128100, hidden_size=1536, num_hidden_layers=24, num_attention_heads=24,
@@ -131,7 +122,5 @@ FAMILIES = (
         ),
         read=_read,
         write=_write,
-        infer=_infer,
-        supports=lambda config: config.generator is None,
     ),
 )  # fmt: skip

@@ -7,11 +7,10 @@ import functools
 import importlib
 import json
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import flax.linen as nn
 import numpy as np
 from flax import traverse_util
 
@@ -19,7 +18,7 @@ from jaxpt.config import ModelConfig
 from jaxpt.errors import UserError
 from jaxpt.hf import files, mapping
 from jaxpt.hf.options import Family, from_json, to_json
-from jaxpt.models import base
+from jaxpt.models.network import Network
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +27,7 @@ class Source:
 
     directory: Path
     family: Family
-    config: ModelConfig
+    network: Network
     tensors: files.Tensors
     table: mapping.Table
     found: mapping.Found
@@ -36,7 +35,7 @@ class Source:
     def pieces(self) -> Iterator[tuple[str, int | None, np.ndarray]]:
         """(our path, layer or None, array), a tensor at a time; see `mapping.pieces`."""
         try:
-            yield from mapping.pieces(self.tensors, self.found, self.table, self.config)
+            yield from mapping.pieces(self.tensors, self.found, self.table, self.network)
         except UserError as error:
             raise UserError(f"{self.directory}: {error}") from None
 
@@ -51,7 +50,12 @@ class Source:
 
 
 def open_directory(
-    directory: str | Path, *, partial: bool = False, ignore: Sequence[str] = (), change: Mapping[str, Any] | None = None
+    directory: str | Path,
+    *,
+    partial: bool = False,
+    ignore: Sequence[str] = (),
+    change: Mapping[str, Any] | None = None,
+    heads: Iterable[str] | None = None,
 ) -> Source:
     """Reads config.json and the names of the tensors, and compares them with what our model has.
 
@@ -60,6 +64,7 @@ def open_directory(
       partial: tensors may be missing, left over or of another shape.
       ignore: keys of config.json that may be passed over though unknown.
       change: fields of our configuration to set otherwise.
+      heads: names of the heads that are wanted; by default those that the tensors have.
 
     Returns:
       The opened directory.
@@ -79,23 +84,34 @@ def open_directory(
     try:
         config = from_json(family, given, tensors, tuple(ignore))
         config = type(config)(**{**dict(config), **(change or {})})
-        table = family.table(config)
-        found = mapping.find(tensors.shapes, table, config)
+        network = family.network(config, _heads(family, config, tensors.shapes) if heads is None else heads)
+        table = family.table_of(network)
+        found = mapping.find(tensors.shapes, table, network)
         if not partial:
-            found.complain(config)
-        elif not mapping.any_whole(found, table, config):
-            raise UserError(f"weights: no parameter is there, the model would be random: {found.why(config)}")
+            found.complain(network)
+        elif not mapping.any_whole(found, table, network):
+            raise UserError(f"weights: no parameter is there, the model would be random: {found.why(network)}")
         for name in found.names.values():
             if kind := tensors.others.get(name):
                 raise UserError(f"weights: {name} is of type {kind}, weights are of {', '.join(files.TYPES)}")
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-    return Source(path, family, config, tensors, table, found)
+    return Source(path, family, network, tensors, table, found)
+
+
+def _heads(family: Family, config: ModelConfig, names: Mapping[str, Any]) -> tuple[str, ...]:
+    """The heads that tensors of these names have: those of the class with the most of them."""
+    if isinstance(family.classes, str):
+        return ()
+    whole = family.network(config, family.heads)
+    there = mapping.spelled(names, family.table_of(whole), whole)
+    present = {name for name in family.heads if any(row.theirs in there for row in family.heads[name](config).rows)}
+    return max((heads for heads in family.classes if present.issuperset(heads)), key=len)
 
 
 def load(
     directory: str | Path, *, dtype: Any = None, partial: bool = False, ignore: Sequence[str] = ()
-) -> tuple[nn.Module, dict[str, Any]]:
+) -> tuple[Network, dict[str, Any]]:
     """A model and its parameters from a Hugging Face directory.
 
     Args:
@@ -105,26 +121,26 @@ def load(
       ignore: keys of config.json that may be passed over though unknown.
 
     Returns:
-      (model, params): a module of `jaxpt.models`, and NumPy arrays as `base.init` would arrange them.
+      (network, params): the backbone with the heads that the tensors have, and NumPy arrays as `Network.init` would
+      arrange them.
 
     Raises:
       UserError: as `open_directory`, and where a tensor is not finite or two differ that the configuration ties.
 
-    Example: `model, params = jaxpt.hf.load("gpt2")`, then
-    `bind(model, params).decode(tokens).hidden` (`jaxpt.models.base`) are hidden states.
+    Example: `network, params = jaxpt.hf.load("gpt2")`, then `network.bind(params).decode(tokens).hidden` are hidden
+    states.
     """
     source = open_directory(directory, partial=partial, ignore=ignore)
-    model = source.config.build()
-    params = mapping.gather(source.pieces(), mapping.places(source.config))
-    params = fill(model, params)
-    return model, params if dtype is None else _map(lambda x: np.asarray(x, dtype), params)
+    params = mapping.gather(source.pieces(), mapping.places(source.network))
+    params = fill(source.network, params)
+    return source.network, params if dtype is None else _map(lambda x: np.asarray(x, dtype), params)
 
 
-def fill(model: nn.Module, params: Mapping[str, Any], seed: int = 0) -> dict[str, Any]:
+def fill(network: Network, params: Mapping[str, Any], seed: int = 0) -> dict[str, Any]:
     """Draws the parameters that are not there.
 
     Args:
-      model: a module of `jaxpt.models`.
+      network: whose parameters they are.
       params: a part of its tree.
       seed: of the draw.
 
@@ -134,12 +150,12 @@ def fill(model: nn.Module, params: Mapping[str, Any], seed: int = 0) -> dict[str
     import jax
 
     have = traverse_util.flatten_dict(dict(params), sep="/")
-    wanted = list(traverse_util.flatten_dict(base.shapes(model), sep="/"))
+    wanted = list(traverse_util.flatten_dict(network.shapes(), sep="/"))
     lacking = [path for path in wanted if path not in have]
     if lacking:
 
         def draw(key: jax.Array) -> dict[str, jax.Array]:
-            flat = traverse_util.flatten_dict(base.init(model, key), sep="/")
+            flat = traverse_util.flatten_dict(network.init(key), sep="/")
             return {path: flat[path] for path in lacking}
 
         have |= {path: np.asarray(x) for path, x in jax.jit(draw)(jax.random.key(seed)).items()}
@@ -148,7 +164,7 @@ def fill(model: nn.Module, params: Mapping[str, Any], seed: int = 0) -> dict[str
 
 def save(
     directory: str | Path,
-    model: nn.Module,
+    network: Network,
     params: Mapping[str, Any],
     *,
     dtype: Any = None,
@@ -159,7 +175,7 @@ def save(
 
     Args:
       directory: is made where there is none.
-      model: a module of `jaxpt.models`.
+      network: the backbone with its heads; those that their classes do not have are left out.
       params: its parameters.
       dtype: type of the tensors; that of `params` by default.
       extra: further keys of config.json, such as `pad_token_id`.
@@ -169,33 +185,35 @@ def save(
       UserError: `params` is not this model's tree.
     """
     flat = traverse_util.flatten_dict(dict(params), sep="/")
-    expected = mapping.places(model.config)
+    expected = mapping.places(network)
     if set(flat) != set(expected) or any(flat[path].shape != expected[path].shape for path in flat):
-        mapping.to_hf(params, family_of(model.config).table(model.config), model.config)  # says what is wrong
+        mapping.to_hf(params, family_of(network.config).table_of(network), network)  # says what is wrong
     dtypes = {path: np.dtype(dtype or x.dtype) for path, x in flat.items()}
-    write(directory, model.config, flat, dtypes, extra, shard_bytes)
+    write(directory, network, flat, dtypes, extra, shard_bytes)
 
 
 def write(
     directory: str | Path,
-    config: ModelConfig,
+    network: Network,
     params: Mapping[str, Any],
     dtypes: Mapping[str, Any],
     extra: Mapping[str, Any] | None = None,
     shard_bytes: int = files.SHARD_BYTES,
 ) -> None:
     """`save` for parameters that are read one at a time: {our path: array}, with their dtypes known before."""
-    family = family_of(config)
-    table = family.table(config)
+    family = family_of(network.config)
+    known = {name: network.heads[name] for name in family.known(network.heads)}
+    network = dataclasses.replace(network, heads=known, deltas={})
+    table = family.table_of(network)
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     first = np.dtype(next(iter(dtypes.values())))
-    keys = to_json(family, config) | {"dtype": first.name}
+    keys = to_json(family, network) | {"dtype": first.name}
     options = {option.theirs for option in family.options}  # RoBERTa's pad_token_id is where its positions start
     keys |= {key: value for key, value in (extra or {}).items() if key not in options}
     (directory / "config.json").write_text(json.dumps(keys, indent=2) + "\n")
-    announced = mapping.announced(dtypes, table, config)
-    files.write(directory, announced, mapping.tensors(params, table, config), shard_bytes)
+    announced = mapping.announced(dtypes, table, network)
+    files.write(directory, announced, mapping.tensors(params, table, network), shard_bytes)
 
 
 @functools.cache

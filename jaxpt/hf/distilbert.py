@@ -16,15 +16,12 @@ def table(config: DistilBertConfig) -> Table:
     projections = (dense(f"{OURS}/attention/{mine}", f"{THEIRS}.attention.{name}") for mine, name in attention.items())
     return Table(
         rows=(
-            *bert.embeddings("distilbert.embeddings", tied=("vocab_projector.weight",), types=False),
+            *bert.embeddings("distilbert.embeddings", types=False),
             *(row for rows in projections for row in rows),
             *layer_norm(f"{OURS}/attention_norm", f"{THEIRS}.sa_layer_norm"),
             *dense(f"{OURS}/feed_forward/up", f"{THEIRS}.ffn.lin1"),
             *dense(f"{OURS}/feed_forward/down", f"{THEIRS}.ffn.lin2"),
             *layer_norm(f"{OURS}/feed_forward_norm", f"{THEIRS}.output_layer_norm"),
-            *dense("mlm_head/dense", "vocab_transform"),
-            *layer_norm("mlm_head/norm", "vocab_layer_norm"),
-            Row("mlm_head/bias", "vocab_projector.bias"),
         ),
         ignored=bert.IGNORED,
         prefix="distilbert.",
@@ -35,8 +32,13 @@ FAMILIES = (
     Family(
         model_type="distilbert",
         kind="distilbert",
-        architecture="DistilBertForMaskedLM",
+        classes={("masked_lm",): "DistilBertForMaskedLM", (): "DistilBertModel"},
         table=table,
+        heads={
+            "masked_lm": lambda config: bert.masked_lm(
+                "vocab_transform", "vocab_layer_norm", Row("bias", "vocab_projector.bias"), "vocab_projector.weight"
+            )
+        },
         options=(
             Option("vocab_size", "vocab_size", 30522),
             Option("dim", "embed_dim", 768),

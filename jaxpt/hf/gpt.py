@@ -32,7 +32,7 @@ FAMILIES = (
     Family(
         model_type="openai-gpt",
         kind="gpt",
-        architecture="OpenAIGPTLMHeadModel",
+        classes="OpenAIGPTLMHeadModel",
         table=table,
         options=(
             Option("vocab_size", "vocab_size", 40478),

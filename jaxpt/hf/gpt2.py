@@ -36,7 +36,7 @@ FAMILIES = (
     Family(
         model_type="gpt2",
         kind="gpt2",
-        architecture="GPT2LMHeadModel",
+        classes="GPT2LMHeadModel",
         table=table,
         options=(
             Option("vocab_size", "vocab_size", 50257),

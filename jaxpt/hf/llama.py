@@ -88,7 +88,7 @@ FAMILIES = (
     Family(
         model_type="llama",
         kind="llama",
-        architecture="LlamaForCausalLM",
+        classes="LlamaForCausalLM",
         table=table,
         options=(
             *_options(None, 2048),
@@ -104,7 +104,7 @@ FAMILIES = (
     Family(
         model_type="mistral",
         kind="llama",
-        architecture="MistralForCausalLM",
+        classes="MistralForCausalLM",
         table=table,
         options=(*_options(8, 131_072), Option("sliding_window", "window", 4096)),
         fixed=FIXED,

@@ -14,6 +14,7 @@ import numpy as np
 from jaxpt.errors import UserError
 from jaxpt.hf import files, mapping
 from jaxpt.models.llama import LlamaConfig
+from jaxpt.models.network import Network
 
 BLOCK = "decoder/segment_0/block_0"
 
@@ -22,7 +23,7 @@ BLOCK = "decoder/segment_0/block_0"
 class Checkpoint:
     """An opened file; tensors are read when asked for."""
 
-    config: LlamaConfig
+    network: Network
     tensors: dict[str, np.memmap]
     """{our path: [layers,] out, in}"""
 
@@ -37,13 +38,13 @@ class Checkpoint:
 
     def pieces(self) -> Iterator[tuple[str, int | None, np.ndarray]]:
         """(our path, layer or None, array in the shape of storage), one at a time."""
-        expected = mapping.places(self.config)
+        expected = mapping.places(self.network)
         for path, tensor in self.tensors.items():
-            layers: list[int | None] = list(range(len(tensor))) if path.startswith(BLOCK) else [None]
+            layers: list[int | None] = list(range(len(tensor))) if path.startswith(f"model/{BLOCK}") else [None]
             for layer in layers:
                 x = files.finite(path, np.array(tensor if layer is None else tensor[layer]))
                 if path.endswith(("query/kernel", "key/kernel")):
-                    x = _halves(x, self.config.width)
+                    x = _halves(x, self.network.config.width)
                 x = x.T if path.endswith("/kernel") else x
                 stored = expected[path].shape[layer is not None :]
                 yield path, layer, np.pad(x, [(0, s - n) for s, n in zip(stored, x.shape, strict=True)])
@@ -96,7 +97,7 @@ def open_file(path: str | Path) -> Checkpoint:
         tensors[name] = np.memmap(path, np.float32, "r", offset, shape)
         offset += tensors[name].nbytes
     del tensors["rotation"]
-    return Checkpoint(config, tensors)
+    return Checkpoint(Network(config.build()), {f"model/{path}": x for path, x in tensors.items()})
 
 
 def _halves(x_OxD: np.ndarray, width: int) -> np.ndarray:

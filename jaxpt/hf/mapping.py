@@ -12,16 +12,15 @@ import functools
 import math
 import re
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 import numpy as np
 from flax import traverse_util
 
-from jaxpt.config import ModelConfig
 from jaxpt.errors import UserError
 from jaxpt.hf import files
-from jaxpt.models import base
+from jaxpt.models.network import Network
 
 TRANSFORMS = {"identity": lambda x: x, "transpose": np.transpose}  # each is its own inverse
 
@@ -31,7 +30,7 @@ class Row:
     """One tensor over there, and the parameter or parameters of ours that it holds."""
 
     ours: str | tuple[str, ...]
-    """Path in our tree, "a/b/c"; several are joined along their last axis."""
+    """Path in the tree of the backbone or head, "a/b/c"; several are joined along their last axis."""
     theirs: str
     """Their name. With {layer} in it our parameter has a leading layers axis."""
     transform: Literal["identity", "transpose"] = "identity"
@@ -64,6 +63,29 @@ class Table:
 
 
 @dataclasses.dataclass(frozen=True)
+class HeadTable:
+    """The rows of a head; `ours` are paths inside of it."""
+
+    rows: tuple[Row, ...]
+    tied: tuple[str, ...] = ()
+    """Further names, with this head, of the token embeddings."""
+
+
+def with_heads(body: Table, heads: Mapping[str, HeadTable]) -> Table:
+    """The table of a network: its backbone's rows and those of its heads, with their paths in the whole tree."""
+    ties = tuple(name for head in heads.values() for name in head.tied)
+
+    def under(row: Row, prefix: str) -> Row:
+        paths = tuple(f"{prefix}/{path}" for path in row.paths)
+        tied = (*row.tied, *(ties if row.paths == ("token_embed/table",) and prefix == "model" else ()))
+        return dataclasses.replace(row, ours=paths, tied=tied)
+
+    rows = [under(row, "model") for row in body.rows]
+    rows += [under(row, f"heads/{name}") for name, head in heads.items() for row in head.rows]
+    return dataclasses.replace(body, rows=tuple(rows))
+
+
+@dataclasses.dataclass(frozen=True)
 class Found:
     """What a set of tensors has, as seen from a table. Names are theirs, paths ours."""
 
@@ -74,18 +96,18 @@ class Found:
     """One sentence each."""
     left_over: tuple[str, ...]
 
-    def complain(self, config: ModelConfig) -> None:
+    def complain(self, network: Network) -> None:
         """Raises UserError where anything is missing, misshapen or left over."""
         if self.missing:
             raise UserError(f"weights: {_some(self.missing)} {'is' if len(self.missing) == 1 else 'are'} missing")
         if self.misshapen or self.left_over:
-            raise UserError(f"weights: {self.why(config)}")
+            raise UserError(f"weights: {self.why(network)}")
 
-    def why(self, config: ModelConfig) -> str:
+    def why(self, network: Network) -> str:
         """Why tensors that are there are not taken, of those that are misshapen or else left over."""
         if self.misshapen:
             return self.misshapen[0] + _more(len(self.misshapen) - 1)
-        return f"{_some(self.left_over) or 'nothing'} not known in a {config.kind} of this configuration"
+        return f"{_some(self.left_over) or 'nothing'} not known in a {network.config.kind} of this configuration"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,9 +143,9 @@ def layer_norm(ours: str, theirs: str, bias: bool = True, **more: Any) -> tuple[
     return (scale, Row(f"{ours}/bias", f"{theirs}.bias", **more)) if bias else (scale,)
 
 
-def places(config: ModelConfig, table: Table | None = None) -> Mapping[str, Place]:
+def places(network: Network, table: Table | None = None) -> Mapping[str, Place]:
     """Shape and axes of each parameter; with a table, after a check that it names each exactly once."""
-    found = _places(config)
+    found = _places(network)
     if table is not None:
         named = [path for row in table.rows for path in row.paths]
         _same_names(set(named), set(found), "row of the table for")
@@ -132,21 +154,21 @@ def places(config: ModelConfig, table: Table | None = None) -> Mapping[str, Plac
 
 
 @functools.lru_cache(maxsize=16)
-def _places(config: ModelConfig) -> Mapping[str, Place]:
-    flat = traverse_util.flatten_dict(base.abstract(config.build()), sep="/")
+def _places(network: Network) -> Mapping[str, Place]:
+    flat = traverse_util.flatten_dict(network.abstract(), sep="/")
     return types.MappingProxyType({path: Place(box.value.shape, box.names) for path, box in flat.items()})
 
 
 # ---- to Hugging Face ------------------------------------------------------------------------------------------------
 
 
-def to_hf(params: Mapping[str, Any], table: Table, config: ModelConfig, *, tied: bool = True) -> dict[str, np.ndarray]:
+def to_hf(params: Mapping[str, Any], table: Table, network: Network, *, tied: bool = True) -> dict[str, np.ndarray]:
     """Our parameters under their names, in their layouts.
 
     Args:
-      params: our tree, as `base.init` makes it.
+      params: our tree, as `Network.init` makes it.
       table: of the model's family.
-      config: the model's configuration.
+      network: the backbone with its heads.
       tied: write tied tensors under each of their names, as a PyTorch state dict has them; a file needs them once.
 
     Returns:
@@ -156,12 +178,12 @@ def to_hf(params: Mapping[str, Any], table: Table, config: ModelConfig, *, tied:
       UserError: a parameter is missing, has no row in the table, or is not of the shape that `config` says.
     """
     flat = traverse_util.flatten_dict(dict(params), sep="/")
-    expected = places(config, table)
+    expected = places(network, table)
     _same_names(set(flat), set(expected), "parameter")
     for path, place in expected.items():
         if (got := tuple(flat[path].shape)) != place.shape:
             raise UserError(f"weights: {path} has shape {got}, this configuration wants {place.shape}")
-    state = dict(tensors(flat, table, config))
+    state = dict(tensors(flat, table, network))
     for row in table.rows if tied else ():
         for name in row.tied:
             for layer in _layers(row, expected):
@@ -170,43 +192,43 @@ def to_hf(params: Mapping[str, Any], table: Table, config: ModelConfig, *, tied:
 
 
 def announced(
-    dtypes: Mapping[str, Any], table: Table, config: ModelConfig
+    dtypes: Mapping[str, Any], table: Table, network: Network
 ) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
     """Shape and dtype of each tensor of `tensors`, in its order, before any is made.
 
     Args:
       dtypes: {our path: dtype}.
       table: of the model's family.
-      config: the model's configuration.
+      network: the backbone with its heads.
 
     Returns:
       {their name: (shape, dtype)}.
     """
-    expected, out = places(config, table), {}
+    expected, out = places(network, table), {}
     for row in table.rows:
-        shape, dtype = _their_shape(row, expected, config), np.dtype(dtypes[row.paths[0]])
+        shape, dtype = _their_shape(row, expected, network), np.dtype(dtypes[row.paths[0]])
         out |= {row.theirs.format(layer=layer): (shape, dtype) for layer in _layers(row, expected)}
     first = np.dtype(dtypes[table.rows[0].paths[0]])
     return out | {name: (shape, first) for name, shape in table.zeros.items()}
 
 
-def tensors(params: Mapping[str, Any], table: Table, config: ModelConfig) -> Iterator[tuple[str, np.ndarray]]:
+def tensors(params: Mapping[str, Any], table: Table, network: Network) -> Iterator[tuple[str, np.ndarray]]:
     """Their tensors, one at a time; tied ones once.
 
     Args:
       params: {our path: array}; each parameter is asked for once, so it may be read when asked for.
       table: of the model's family.
-      config: the model's configuration.
+      network: the backbone with its heads.
 
     Yields:
       (their name, array).
     """
-    expected, dtype = places(config, table), None
+    expected, dtype, vocab_size = places(network, table), None, network.config.vocab_size
     for row in table.rows:
         parts = [np.asarray(params[path]) for path in row.paths]
         dtype = dtype or parts[0].dtype
-        parts = [_strip(x, expected[path].axes, config.vocab_size) for x, path in zip(parts, row.paths, strict=True)]
-        shape = _their_shape(row, expected, config)
+        parts = [_strip(x, expected[path].axes, vocab_size) for x, path in zip(parts, row.paths, strict=True)]
+        shape = _their_shape(row, expected, network)
         for index, layer in enumerate(_layers(row, expected)):
             of_layer = [x[index] for x in parts] if "{layer}" in row.theirs else parts
             joined = np.concatenate(of_layer, axis=-1) if len(of_layer) > 1 else of_layer[0]
@@ -219,45 +241,38 @@ def tensors(params: Mapping[str, Any], table: Table, config: ModelConfig) -> Ite
 # ---- from Hugging Face ----------------------------------------------------------------------------------------------
 
 
-def from_hf(state: Mapping[str, Any], table: Table, config: ModelConfig) -> dict[str, Any]:
+def from_hf(state: Mapping[str, Any], table: Table, network: Network) -> dict[str, Any]:
     """Their tensors as our tree of parameters.
 
     Args:
       state: {their name: array}; anything that `numpy.asarray` takes.
       table: of the model's family.
-      config: the model's configuration.
+      network: the backbone with its heads.
 
     Returns:
-      The tree as `base.init` makes it, NumPy arrays, in the dtype of `state`.
+      The tree as `Network.init` makes it, NumPy arrays, in the dtype of `state`.
 
     Raises:
       UserError: a tensor is missing, left over, of the wrong shape, or differs from one that it is tied to.
     """
-    found = find({name: tuple(x.shape) for name, x in state.items()}, table, config)
-    found.complain(config)
-    return gather(pieces(state, found, table, config), places(config))
+    found = find({name: tuple(x.shape) for name, x in state.items()}, table, network)
+    found.complain(network)
+    return gather(pieces(state, found, table, network), places(network))
 
 
-def find(shapes: Mapping[str, tuple[int, ...]], table: Table, config: ModelConfig) -> Found:
+def find(shapes: Mapping[str, tuple[int, ...]], table: Table, network: Network) -> Found:
     """Compares what there is with what the table wants; no tensor is read.
 
     Args:
       shapes: {name in the file: shape}.
       table: of the model's family.
-      config: the model's configuration.
+      network: the backbone with its heads.
 
     Returns:
       What is there, missing, misshapen and left over.
     """
-    expected = places(config, table)
-    wanted = {
-        name.format(layer=layer): (_their_shape(row, expected, config), bool(index))
-        for row in table.rows
-        for index, name in enumerate((row.theirs, *row.tied))
-        for layer in _layers(row, expected)
-    }
-    wanted |= {name: (shape, True) for name, shape in table.zeros.items()}
-    there = _spelled(shapes, table, wanted)
+    wanted = _wanted(table, network)
+    there = spelled(shapes, table, network)
     for row in table.rows:  # a file that holds a tied tensor once may hold it under any of its names
         once = [name for name in row.tied if name in there]
         if once and row.theirs not in there:
@@ -272,14 +287,14 @@ def find(shapes: Mapping[str, tuple[int, ...]], table: Table, config: ModelConfi
     )
 
 
-def any_whole(found: Found, table: Table, config: ModelConfig) -> bool:
+def any_whole(found: Found, table: Table, network: Network) -> bool:
     """Whether one parameter at least is there, with all its layers."""
-    rows = ({row.theirs.format(layer=n) for n in _layers(row, places(config))} for row in table.rows)
+    rows = ({row.theirs.format(layer=n) for n in _layers(row, places(network))} for row in table.rows)
     return any(names <= found.names.keys() for names in rows)
 
 
 def pieces(
-    state: Mapping[str, Any], found: Found, table: Table, config: ModelConfig
+    state: Mapping[str, Any], found: Found, table: Table, network: Network
 ) -> Iterator[tuple[str, int | None, np.ndarray]]:
     """Their tensors as parts of our parameters, each read when its turn comes.
 
@@ -287,7 +302,7 @@ def pieces(
       state: {name in the file: array}.
       found: what `find` said of it; tensors that it does not name are passed over.
       table: of the model's family.
-      config: the model's configuration.
+      network: the backbone with its heads.
 
     Yields:
       (our path, layer or None for a parameter without layers, array in the shape of storage).
@@ -295,15 +310,15 @@ def pieces(
     Raises:
       UserError: a tensor holds NaN or infinity, differs from one that it is tied to, or is not zero and must be.
     """
-    expected = places(config)
+    expected = places(network)
 
     def read(name: str) -> np.ndarray:
         return files.finite(found.names[name], np.asarray(state[found.names[name]]))
 
     for row in table.rows:
         layered = "{layer}" in row.theirs
-        widths = [expected[path].stripped(config.vocab_size)[-1] for path in row.paths]
-        joined_shape = (*expected[row.paths[0]].stripped(config.vocab_size)[layered:-1], sum(widths))
+        widths = [expected[path].stripped(network.config.vocab_size)[-1] for path in row.paths]
+        joined_shape = (*expected[row.paths[0]].stripped(network.config.vocab_size)[layered:-1], sum(widths))
         for index, layer in enumerate(_layers(row, expected)):
             name = row.theirs.format(layer=layer)
             if name not in found.names:
@@ -355,16 +370,38 @@ def _layers(row: Row, expected: Mapping[str, Place]) -> tuple[int, ...]:
     return row.layers or tuple(range(expected[row.paths[0]].shape[0]))
 
 
-def _their_shape(row: Row, expected: Mapping[str, Place], config: ModelConfig) -> tuple[int, ...]:
-    shapes = [expected[path].stripped(config.vocab_size) for path in row.paths]
+def _their_shape(row: Row, expected: Mapping[str, Place], network: Network) -> tuple[int, ...]:
+    shapes = [expected[path].stripped(network.config.vocab_size) for path in row.paths]
     shape = (*shapes[0]["{layer}" in row.theirs : -1], sum(s[-1] for s in shapes))
     shape = shape[::-1] if row.transform == "transpose" else shape
     assert row.shape is None or math.prod(row.shape) == math.prod(shape), row
     return row.shape or shape
 
 
-def _spelled(names: Mapping[str, Any], table: Table, wanted: Mapping[str, Any]) -> dict[str, str]:
-    """{name as the table spells it: name in the file}, without names that hold no weights."""
+def _wanted(table: Table, network: Network) -> dict[str, tuple[tuple[int, ...], bool]]:
+    """{their name: (shape, whether it may be missing)}."""
+    expected = places(network, table)
+    wanted = {
+        name.format(layer=layer): (_their_shape(row, expected, network), bool(index))
+        for row in table.rows
+        for index, name in enumerate((row.theirs, *row.tied))
+        for layer in _layers(row, expected)
+    }
+    return wanted | {name: (shape, True) for name, shape in table.zeros.items()}
+
+
+def spelled(names: Iterable[str], table: Table, network: Network) -> dict[str, str]:
+    """The names of a file as a table has them.
+
+    Args:
+      names: those of the file.
+      table: of the network.
+      network: the backbone with its heads.
+
+    Returns:
+      {name as the table spells it: name in the file}, without names that hold no weights.
+    """
+    names, wanted = tuple(names), _wanted(table, network)
     bare = table.prefix and not any(name.startswith(table.prefix) for name in names)
     there = {}
     for file in names:

@@ -1,11 +1,11 @@
-"""A ModernBERT in Hugging Face's `ModernBertForMaskedLM`."""
+"""A ModernBERT in Hugging Face's `ModernBertForMaskedLM` or `ModernBertModel`."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from jaxpt.errors import UserError
-from jaxpt.hf.mapping import Row, Table, dense, layer_norm
+from jaxpt.hf.mapping import HeadTable, Row, Table, dense, layer_norm
 from jaxpt.hf.options import ACTIVATIONS, Family, Option
 from jaxpt.models.modernbert import ModernBertConfig
 
@@ -44,16 +44,22 @@ def table(config: ModernBertConfig) -> Table:
     )
     return Table(
         rows=(
-            Row("token_embed/table", "model.embeddings.tok_embeddings.weight", tied=("decoder.weight",)),
+            Row("token_embed/table", "model.embeddings.tok_embeddings.weight"),
             *layer_norm("embed_norm", "model.embeddings.norm", config.norm_bias),
             *blocks,
             *layer_norm("final_norm", "model.final_norm", config.norm_bias),
-            *dense("mlm_head/dense", "head.dense", config.head_bias),
-            *layer_norm("mlm_head/norm", "head.norm", config.norm_bias),
-            *((Row("mlm_head/bias", "decoder.bias"),) if config.vocab_bias else ()),
         ),
         prefix="model.",
     )
+
+
+def _masked_lm(config: ModernBertConfig) -> HeadTable:
+    rows = (
+        *dense("dense", "head.dense", config.head_bias),
+        *layer_norm("norm", "head.norm", config.norm_bias),
+        *((Row("bias", "decoder.bias"),) if config.vocab_bias else ()),
+    )
+    return HeadTable(rows, tied=("decoder.weight",))
 
 
 def _read(keys: dict[str, Any]) -> dict[str, Any]:
@@ -88,8 +94,9 @@ FAMILIES = (
     Family(
         model_type="modernbert",
         kind="modernbert",
-        architecture="ModernBertForMaskedLM",
+        classes={("masked_lm",): "ModernBertForMaskedLM", (): "ModernBertModel"},
         table=table,
+        heads={"masked_lm": _masked_lm},
         options=(
             Option("vocab_size", "vocab_size", 50368),
             Option("hidden_size", "embed_dim", 768),

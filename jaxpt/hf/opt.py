@@ -44,7 +44,7 @@ FAMILIES = (
     Family(
         model_type="opt",
         kind="opt",
-        architecture="OPTForCausalLM",
+        classes="OPTForCausalLM",
         table=table,
         options=(
             Option("vocab_size", "vocab_size", 50272),

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import importlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -17,7 +18,8 @@ from pydantic import ValidationError
 from jaxpt.config import ModelConfig, resolve
 from jaxpt.config.plain import leaves, put
 from jaxpt.errors import UserError
-from jaxpt.hf.mapping import Table
+from jaxpt.hf.mapping import HeadTable, Table, with_heads
+from jaxpt.models.network import Network
 
 # Theirs → ours; the first of several is the one that is written.
 ACTIVATIONS = {
@@ -77,11 +79,13 @@ class Family:
     model_type: str
     kind: str
     """Module of `jaxpt.models`."""
-    architecture: str | Callable[[Any], str]
-    """Their class with all the weights that ours has; a function where it depends on our configuration."""
+    classes: str | Mapping[tuple[str, ...], str]
+    """Their class with all the weights that ours has: of each set of heads, in the order of `heads`."""
     table: Callable[[Any], Table]
-    """Names of the weights, from our configuration."""
+    """Names of the backbone's weights, from our configuration."""
     options: tuple[Option, ...]
+    heads: Mapping[str, Callable[[Any], HeadTable]] = dataclasses.field(default_factory=dict)
+    """Names of the weights of each head that they know, from our configuration."""
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """{key: the one value that we have}; a tuple holds several equivalent ones, the first is written."""
     harmless: tuple[str, ...] = ()
@@ -94,9 +98,34 @@ class Family:
     supports: Callable[[Any], bool] = lambda config: True
     """Whether a configuration of this kind is to be written as this model_type."""
 
-    def class_of(self, config: ModelConfig) -> str:
-        """Name of their class for a configuration."""
-        return self.architecture if isinstance(self.architecture, str) else self.architecture(config)
+    def known(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Those of some heads that it has, in its order."""
+        return tuple(name for name in self.heads if name in set(names))
+
+    def network(self, config: ModelConfig, heads: Iterable[str] = ()) -> Network:
+        """A backbone with heads of these names, each declared by the module of `jaxpt.heads` of that name."""
+        modules = {name: importlib.import_module(f"jaxpt.heads.{name}") for name in self.known(heads)}
+        return Network(config.build(), {name: module.declare(config)[name] for name, module in modules.items()})
+
+    def table_of(self, network: Network) -> Table:
+        """Names of all weights of a network."""
+        config = network.config
+        return with_heads(self.table(config), {name: self.heads[name](config) for name in self.known(network.heads)})
+
+    def class_of(self, network: Network) -> str:
+        """Name of their class for a network.
+
+        Raises:
+          UserError: they have none with these heads.
+        """
+        if isinstance(self.classes, str):
+            return self.classes
+        heads = self.known(network.heads)
+        if heads not in self.classes:
+            have = "; ".join(" + ".join(heads) or "none" for heads in self.classes)
+            named = " + ".join(heads)
+            raise UserError(f"Hugging Face has no {self.model_type} with the heads {named}, only with: {have}")
+        return self.classes[heads]
 
 
 def from_json(
@@ -144,17 +173,18 @@ def from_json(
         raise UserError(f"config.json: {where}: {first['msg'].removeprefix('Value error, ')}") from None
 
 
-def to_json(family: Family, config: ModelConfig) -> dict[str, Any]:
+def to_json(family: Family, network: Network) -> dict[str, Any]:
     """What config.json says of a configuration.
 
     Args:
       family: what the model is written as.
-      config: our configuration.
+      network: our backbone with its heads.
 
     Returns:
       Plain values; every option and every fixed key is written out.
     """
-    flat: dict[str, Any] = {"model_type": family.model_type, "architectures": [family.class_of(config)]}
+    config = network.config
+    flat: dict[str, Any] = {"model_type": family.model_type, "architectures": [family.class_of(network)]}
     # Their classes have ids of published vocabularies as defaults, which may lie beyond this one.
     flat |= dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
     flat |= {key: value[0] if isinstance(value, tuple) else value for key, value in family.fixed.items()}

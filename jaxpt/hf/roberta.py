@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from jaxpt.hf import bert
-from jaxpt.hf.mapping import Row, Table, dense, layer_norm
+from jaxpt.hf.mapping import Row, Table
 from jaxpt.hf.options import Family, Option
 from jaxpt.models.roberta import RobertaConfig
 
@@ -14,11 +14,8 @@ def table(config: RobertaConfig) -> Table:
     """The table of a RoBERTa."""
     return Table(
         rows=(
-            *bert.embeddings("roberta.embeddings", tied=("lm_head.decoder.weight",)),
+            *bert.embeddings("roberta.embeddings"),
             *bert.encoder("roberta.encoder.layer.{layer}"),
-            *dense("mlm_head/dense", "lm_head.dense"),
-            *layer_norm("mlm_head/norm", "lm_head.layer_norm"),
-            Row("mlm_head/bias", "lm_head.bias", tied=("lm_head.decoder.bias",)),
         ),
         ignored=(*bert.IGNORED, r"roberta\.pooler\..*"),  # no head uses the pooler that some files have
         prefix="roberta.",
@@ -30,16 +27,22 @@ PADDING = Option("pad_token_id", "padding_id", 1)
 ROBERTA = Family(
     model_type="roberta",
     kind="roberta",
-    architecture="RobertaForMaskedLM",
+    classes={("masked_lm",): "RobertaForMaskedLM", (): "RobertaModel"},
     table=table,
+    heads={
+        "masked_lm": lambda config: bert.masked_lm(
+            "lm_head.dense", "lm_head.layer_norm", Row("bias", "lm_head.bias", tied=("lm_head.decoder.bias",)),
+            "lm_head.decoder.weight",
+        )
+    },
     options=(*bert.options(vocab_size=50265), PADDING),
     fixed=bert.FIXED,
     harmless=bert.HARMLESS,
-)
+)  # fmt: skip
 XLM_ROBERTA = dataclasses.replace(
     ROBERTA,
     model_type="xlm-roberta",
-    architecture="XLMRobertaForMaskedLM",
+    classes={("masked_lm",): "XLMRobertaForMaskedLM", (): "XLMRobertaModel"},
     options=(*bert.options(), PADDING),
     supports=lambda config: False,
 )

@@ -77,7 +77,7 @@ def _family(model_type: str, name: str, feed_forward: str, **more: Any) -> Famil
     return Family(
         model_type=model_type,
         kind="t5",
-        architecture=f"{name}ForConditionalGeneration",
+        classes=f"{name}ForConditionalGeneration",
         table=table,
         options=(
             Option("vocab_size", "vocab_size", 250112 if "m" in model_type else 32128),

@@ -13,16 +13,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 
 from jaxpt.errors import UserError
+from jaxpt.heads import sentence_pair
 from jaxpt.hf.directory import family_of, load
 from jaxpt.hf.files import finite
-from jaxpt.models.base import bind
+from jaxpt.models.network import Network
 from jaxpt.parallel import compiler
 
 TOLERANCE = 1e-4
@@ -85,11 +85,11 @@ def batch(config: Any, length: int = 24, seed: int = 0) -> dict[str, np.ndarray]
     return out
 
 
-def ours(model: nn.Module, params: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
+def ours(network: Network, params: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
     """All outputs of a model of ours.
 
     Args:
-      model: a module of `jaxpt.models`.
+      network: the backbone with its heads.
       params: its parameters.
       inputs: what `batch` made.
 
@@ -97,12 +97,13 @@ def ours(model: nn.Module, params: Mapping[str, Any], inputs: Mapping[str, np.nd
       {"states": [B, L, N, D], "hidden": [B, L, D], "logits": [B, L, V], …}.
     """
 
-    bound, segments = bind(model, params), inputs["segments"]
+    bound, segments = network.bind(params), inputs["segments"]
 
     def states(layers: jax.Array) -> jax.Array:
         return jnp.moveaxis(layers[:-1], 0, 2)
 
-    if model.config.family == "encoder_decoder":
+    family, heads = network.config.family, bound.heads
+    if family == "encoder_decoder":
         encoded = bound.encode(inputs["tokens"], segment_ids=segments, layers=True)
         decoded = bound.decode(
             inputs["targets"], encoded.hidden, segment_ids=inputs["target_segments"], encoder_segment_ids=segments,
@@ -120,14 +121,15 @@ def ours(model: nn.Module, params: Mapping[str, Any], inputs: Mapping[str, np.nd
         out = {"states": content, "hidden": hidden, "query_states": queries, "query": query}
         return out | {"logits": bound.logits(query)}
     types = {"token_types": inputs["types"]} if "types" in inputs else {}
-    run = bound.encode if model.config.family == "encoder" else bound.decode
+    run = bound.encode if family == "encoder" else bound.decode
     output = run(inputs["tokens"], segment_ids=segments, layers=True, **types)
     out = {"states": states(output.layers), "hidden": output.hidden}
-    if getattr(model.config, "masked_lm", True):
-        is_discriminator = getattr(model.config, "role", None) == "discriminator"
-        out["logits"] = (bound.replaced if is_discriminator else bound.logits)(output.hidden)
-    if getattr(model.config, "next_sentence", False):
-        out["next_sentence"] = bound.next_sentence(output.hidden)
+    if family == "decoder" or "masked_lm" in heads:
+        out["logits"] = bound.logits(output.hidden)
+    if "replaced_token" in heads:
+        out["logits"] = heads["replaced_token"](output.hidden)
+    if "sentence_pair" in heads:
+        out["sentence_pair"] = sentence_pair.scores(bound, output.hidden)
     return out
 
 
@@ -169,7 +171,7 @@ def theirs(model: Any, inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
         out |= cut(got.hidden_states, "states", "hidden")
     for name in ("seq_relationship_logits", "sop_logits"):
         if name in got:
-            out["next_sentence"] = got[name]
+            out["sentence_pair"] = got[name]
     return out
 
 
@@ -206,12 +208,12 @@ def differences(
     return out
 
 
-def verify(directory: str | Path, model: nn.Module | None = None, params: Any = None) -> dict[str, Difference]:
+def verify(directory: str | Path, network: Network | None = None, params: Any = None) -> dict[str, Difference]:
     """Loads a directory with `transformers` and with ours, and compares them on random tokens, all in float32.
 
     Args:
       directory: in Hugging Face's form.
-      model: ours; what the directory holds by default.
+      network: ours; what the directory holds by default.
       params: its parameters.
 
     Returns:
@@ -225,15 +227,16 @@ def verify(directory: str | Path, model: nn.Module | None = None, params: Any = 
         import transformers
     except ModuleNotFoundError as error:
         raise UserError(f"--verify needs {error.name}: pip install 'jaxpt[parity]'") from None
-    if model is None:
-        model, params = load(directory)
-    model = model.config.model_copy(update={"dtype": "float32"}).build()
+    if network is None:
+        network, params = load(directory)
+    family = family_of(network.config)
+    network = family.network(network.config.model_copy(update={"dtype": "float32"}), network.heads)
     params = jax.tree.map(lambda x: np.asarray(x, np.float32), params)
     for path, x in traverse_util.flatten_dict(params, sep="/").items():
         finite(path, x)
-    their_class = getattr(transformers, family_of(model.config).class_of(model.config))
+    their_class = getattr(transformers, family.class_of(network))
     torch_model = their_class.from_pretrained(directory, dtype=torch.float32).eval()
-    inputs = batch(model.config)
+    inputs = batch(network.config)
     with torch.no_grad():
         other = theirs(torch_model, inputs)
-    return differences(compiler.jit(lambda params: ours(model, params, inputs))(params), other, inputs)
+    return differences(compiler.jit(lambda params: ours(network, params, inputs))(params), other, inputs)

@@ -38,7 +38,7 @@ FAMILIES = (
     Family(
         model_type="xlnet",
         kind="xlnet",
-        architecture="XLNetLMHeadModel",
+        classes="XLNetLMHeadModel",
         table=table,
         options=(
             Option("vocab_size", "vocab_size", 32000),

@@ -1,6 +1,6 @@
 """ALBERT: a BERT whose layers share their parameters, with narrow token embeddings that are projected up.
 
-Its sentence-order head is BERT's next-sentence head. Paper: https://arxiv.org/abs/1909.11942
+Paper: https://arxiv.org/abs/1909.11942
 """
 
 from __future__ import annotations
@@ -55,6 +55,6 @@ class AlbertConfig(BertConfig):
 
 
 class Albert(Bert):
-    """ALBERT with both pretraining heads."""
+    """The encoder."""
 
     config: AlbertConfig

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from jaxpt.config import ModelConfig
+from jaxpt.models.output import Projection
 from jaxpt.parallel import compiler
 
 
@@ -42,27 +43,60 @@ def check_heads(embed_dim: int, heads: int, name: str = "heads", hint: str = "")
 
 @dataclasses.dataclass(frozen=True)
 class Bound:
-    """A model with its parameters and random keys: has the model's methods, see `bind`."""
+    """A module with its parameters, random keys and heads: has the module's methods, see `bind`."""
 
     model: nn.Module
     params: Any
-    rngs: Mapping[str, jax.Array]
+    rngs: Mapping[str, Any]
+    heads: Mapping[str, Bound] = dataclasses.field(default_factory=dict)
+    """Those of the task, by name, bound likewise."""
 
     @property
     def config(self) -> ModelConfig:
         """The model's."""
         return self.model.config
 
+    def lm_states(self, x: jax.Array) -> jax.Array:
+        """What `output_projection` is applied to: hidden states [..., D], through the masked-LM head if any."""
+        return self.heads["masked_lm"](x) if "masked_lm" in self.heads else x
+
+    def output_projection(self) -> Projection:
+        """From `lm_states` to scores of the vocabulary: the model's, with the masked-LM head's bias."""
+        projection = self._apply("output_projection")
+        if "masked_lm" not in self.heads:
+            return projection
+        return projection.replace(bias=self.heads["masked_lm"].projection_bias())
+
+    def logits(self, x: jax.Array, padded: bool = False) -> jax.Array:
+        """Scores of the vocabulary.
+
+        Args:
+          x: hidden states [..., D], of all positions or a few.
+          padded: keep the columns that exist in storage alone, as a large negative number.
+
+        Returns:
+          float32 [..., V], or [..., Vp] if `padded`.
+        """
+        return self.output_projection()(self.lm_states(x), padded)
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """The module called: what a head predicts."""
+        return self._apply("__call__", *args, **options)
+
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_") or not callable(getattr(type(self.model), name, None)):
             raise AttributeError(f"{type(self.model).__name__} has no method {name!r}")
-        return functools.partial(self.model.apply, {"params": self.params}, rngs=self.rngs, method=name)
+        return functools.partial(self._apply, name)
+
+    def _apply(self, method: str, *args: Any, **options: Any) -> Any:
+        return self.model.apply({"params": self.params}, *args, rngs=self.rngs, method=method, **options)
 
 
-def bind(model: nn.Module, params: Any, rngs: Mapping[str, jax.Array] | None = None) -> Bound:
-    """Binds a model to parameters and random keys; then `bound.encode(tokens)`, `bound.logits(x)` and so on.
+def bind(model: nn.Module, params: Any, rngs: Mapping[str, Any] | None = None) -> Bound:
+    """Binds a module to parameters and random keys; then `bound.encode(tokens)`, `bound.logits(x)` and so on.
 
-    A call depends on nothing but its arguments: of the same keys it draws the same, whatever was called before.
+    A call depends on nothing but its arguments: of the same keys it draws the same, whatever was called before. A model
+    with its heads is bound by `jaxpt.models.network.Network.bind`.
 
     Args:
       model: a module of `jaxpt.models`.
@@ -70,7 +104,7 @@ def bind(model: nn.Module, params: Any, rngs: Mapping[str, jax.Array] | None = N
       rngs: random keys by purpose; there is dropout where "dropout" is among them.
 
     Returns:
-      An object with the model's methods.
+      An object with the module's methods.
     """
     return Bound(model, params, dict(rngs or {}))
 
@@ -85,7 +119,7 @@ def init(model: nn.Module, key: jax.Array) -> dict[str, Any]:
     Returns:
       A plain nested dict of float32 arrays; those of a stack's layers have a leading layers axis.
     """
-    return _unbox(_boxed_init(model, key))
+    return unboxed(boxed_init(model, key))
 
 
 @functools.lru_cache(64)  # a start of a run asks several times, and each tracing takes a few tenths of a second
@@ -99,12 +133,12 @@ def abstract(model: nn.Module) -> dict[str, Any]:
       The tree of parameters, each leaf an `nn.LogicallyPartitioned`: `value` is a `jax.ShapeDtypeStruct`, `names`
       has a logical name for each axis. It is shared by all who ask: not to be changed.
     """
-    return jax.eval_shape(lambda: _boxed_init(model, jax.random.key(0)))
+    return jax.eval_shape(lambda: boxed_init(model, jax.random.key(0)))
 
 
 def shapes(model: nn.Module) -> dict[str, Any]:
     """The tree of parameters with `jax.ShapeDtypeStruct` leaves."""
-    return _unbox(abstract(model))
+    return unboxed(abstract(model))
 
 
 def logical_axes(model: nn.Module) -> dict[str, Any]:
@@ -116,26 +150,12 @@ def logical_axes(model: nn.Module) -> dict[str, Any]:
     Returns:
       The tree of parameters, each leaf a tuple of names, such as ("layers", "embed", "heads").
     """
-    return jax.tree.map(lambda box: box.names, abstract(model), is_leaf=_is_box)
+    return axes_of(abstract(model))
 
 
-def count_params(model: nn.Module, exclude: Iterable[str] = ()) -> int:
-    """Number of parameters; rows that only pad the vocabulary in storage are not counted.
-
-    Args:
-      model: a module of `jaxpt.models`.
-      exclude: top-level parts that are left out, such as BERT's ("mlm_head", "next_sentence_head").
-
-    Returns:
-      The number of trainable scalars.
-    """
-    kept = {name: part for name, part in abstract(model).items() if name not in set(exclude)}
-
-    def count(box: nn.LogicallyPartitioned) -> int:
-        axes = zip(box.names, box.value.shape, strict=True)
-        return math.prod(model.config.vocab_size if name == "vocab" else size for name, size in axes)
-
-    return sum(map(count, jax.tree.leaves(kept, is_leaf=_is_box)))
+def count_params(model: nn.Module) -> int:
+    """Number of parameters; rows that only pad the vocabulary in storage are not counted."""
+    return count(abstract(model), model.config.vocab_size)
 
 
 def unstack(layers: dict[str, Any]) -> list[dict[str, Any]]:
@@ -151,15 +171,42 @@ def unstack(layers: dict[str, Any]) -> list[dict[str, Any]]:
     return [jax.tree.map(lambda x, i=i: x[i], layers) for i in range(repeats)]
 
 
-def _boxed_init(model: nn.Module, key: jax.Array) -> dict[str, Any]:
+# ---- trees of boxes: arrays with the names of their axes ------------------------------------------------------------
+
+
+def boxed_init(module: nn.Module, key: Any, *inputs: jax.Array) -> dict[str, Any]:
+    """A module's fresh parameters with the names of their axes.
+
+    Args:
+      module: any.
+      key: random key, or a `LazyRng`.
+      *inputs: what it is called with; by default one token.
+    """
+    inputs = inputs or (jnp.zeros((1, 1), jnp.int32),)
     with nn.logical_axis_rules(()):  # a batch of one does not divide over a mesh, nor need it
-        return model.init(key, jnp.zeros((1, 1), jnp.int32))["params"]
+        return module.init({"params": key}, *inputs).get("params", {})
+
+
+def unboxed(tree: Any) -> Any:
+    """The arrays of a tree of boxes."""
+    # Not nn.unbox: on a mesh that one puts sharding constraints on values, which shapes do not take.
+    return jax.tree.map(lambda box: box.value, tree, is_leaf=_is_box)
+
+
+def axes_of(tree: Any) -> Any:
+    """The names of the axes of a tree of boxes."""
+    return jax.tree.map(lambda box: box.names, tree, is_leaf=_is_box)
+
+
+def count(tree: Any, vocab_size: int) -> int:
+    """Number of scalars of a tree of boxes, without rows that only pad the vocabulary in storage."""
+
+    def one(box: nn.LogicallyPartitioned) -> int:
+        axes = zip(box.names, box.value.shape, strict=True)
+        return math.prod(vocab_size if name == "vocab" else size for name, size in axes)
+
+    return sum(map(one, jax.tree.leaves(tree, is_leaf=_is_box)))
 
 
 def _is_box(x: Any) -> bool:
     return isinstance(x, nn.meta.AxisMetadata)
-
-
-def _unbox(tree: Any) -> Any:
-    # Not nn.unbox: on a mesh that one puts sharding constraints on values, which shapes do not take.
-    return jax.tree.map(lambda box: box.value, tree, is_leaf=_is_box)

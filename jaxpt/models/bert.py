@@ -1,7 +1,7 @@
 """BERT: a bidirectional encoder, LayerNorm after each residual sum. Paper: https://arxiv.org/abs/1810.04805
 
-RoBERTa, DistilBERT, ALBERT and ELECTRA are BERTs with other embeddings, layers shared or heads of their own: their
-modules derive from this one, and the properties of `BertConfig` that have no field here are what they change.
+RoBERTa, DistilBERT, ALBERT and ELECTRA are BERTs with other embeddings or shared layers: their modules derive from this
+one, and the properties of `BertConfig` that have no field here are what they change.
 
 Shapes: B batch · L length · D embedding width · V vocabulary (Vp: its rows in storage)
 """
@@ -9,8 +9,7 @@ Shapes: B batch · L length · D embedding width · V vocabulary (Vp: its rows i
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import flax.linen as nn
 import jax
@@ -20,20 +19,19 @@ from pydantic import model_validator
 from jaxpt.config import Fraction, ModelConfig, NonNegativeInt, PositiveFloat, PositiveInt
 from jaxpt.models.attention import Attention
 from jaxpt.models.base import check_heads, compute_dtype
-from jaxpt.models.heads import Classifier, LanguageModel, MaskedLMHead, Pooler, SpanBoundaryHead
 from jaxpt.models.layers import (
     Activation,
     Dense,
     Dropout,
     Embed,
     FeedForward,
-    Initializer,
     LayerNorm,
     SmallEmbed,
     constrain,
 )
+from jaxpt.models.lm import LanguageModel
 from jaxpt.models.mask import Mask
-from jaxpt.models.output import Output, Past, Projection
+from jaxpt.models.output import Output, Past
 from jaxpt.models.positions import LearnedPositions
 from jaxpt.models.stack import Segment, Shared, Stack
 
@@ -56,12 +54,6 @@ class BertConfig(ModelConfig):
     token_types: NonNegativeInt = 2
     """Kinds of text that an input tells apart; 0: no such embedding."""
     activation: Activation = "gelu"
-    next_sentence: bool = True
-    """Has the pooler and the next-sentence head."""
-    span_boundary: NonNegativeInt = 0
-    """Tokens of a span that the span-boundary head tells apart (SpanBERT: 20); 0: no such head."""
-    span_position_dim: PositiveInt = 200
-    """Width of that head's embeddings of a token's place in its span."""
     epsilon: PositiveFloat = 1e-12
     """Of the norms."""
     dropout: Fraction = 0.0
@@ -93,18 +85,13 @@ class BertConfig(ModelConfig):
         return False
 
     @property
-    def head_activation(self) -> Activation:
-        """Of the masked-LM head."""
-        return self.activation
+    def masked_lm_options(self) -> dict[str, Any]:
+        """Options of its masked-LM head."""
+        return {"width": self.table_dim, "activation": self.activation, "epsilon": self.epsilon}
 
     def segments(self) -> tuple[Segment, ...]:
         """The layers."""
         return (Segment((functools.partial(Block, self),), self.layers),)
-
-    def export_view(self, paths: Iterable[str]) -> tuple[ModelConfig, dict[str, tuple[str, ...]]]:
-        """The model without its span-boundary head."""
-        kept = {path: (path,) for path in paths if not path.startswith("span_boundary_head/")}
-        return self.model_copy(update={"span_boundary": 0}), kept
 
     def build(self) -> Bert:
         """The model of these sizes."""
@@ -135,49 +122,23 @@ class Block(nn.Module):
 
 
 class Bert(LanguageModel):
-    """BERT with its pretraining heads."""
+    """The encoder."""
 
     config: BertConfig
 
     def setup(self) -> None:
         c, dtype = self.config, compute_dtype(self.config)
-        self.embeddings(INIT)
+        self.token_embed = Embed(c.vocab_size, c.table_dim, INIT, dtype)
+        self.position_embed = LearnedPositions(c.max_positions, c.table_dim, INIT, dtype, c.position_offset)
+        self.type_embed = SmallEmbed(c.token_types, c.table_dim, INIT, dtype) if c.token_types else None
+        self.embed_norm = LayerNorm(c.epsilon, dtype)
         self.embed_dropout = Dropout(c.dropout)
         self.embed_project = Dense(c.embed_dim, ("norm", "embed"), INIT, dtype) if c.project_embeddings else None
         self.encoder = Stack(c.segments(), c.remat, c.unroll)
-        self.heads()
 
-    def embeddings(self, init: Initializer) -> None:
-        """Makes the tables and their norm."""
-        c, dtype = self.config, compute_dtype(self.config)
-        self.token_embed = Embed(c.vocab_size, c.table_dim, init, dtype)
-        self.position_embed = LearnedPositions(c.max_positions, c.table_dim, init, dtype, c.position_offset)
-        self.type_embed = SmallEmbed(c.token_types, c.table_dim, init, dtype) if c.token_types else None
-        self.embed_norm = LayerNorm(c.epsilon, dtype)
-
-    def heads(self) -> None:
-        """Makes what comes after the layers."""
-        c, dtype = self.config, compute_dtype(self.config)
-        self.pooler = Pooler(INIT, dtype) if c.next_sentence else None
-        self.pooled_dropout = Dropout(c.dropout)
-        self.next_sentence_head = Classifier(2, INIT) if c.next_sentence else None
-        self.mlm_head = MaskedLMHead(c.vocab_size, c.table_dim, c.head_activation, c.epsilon, INIT, dtype)
-        self.span_boundary_head = (
-            SpanBoundaryHead(
-                c.span_boundary,
-                c.span_position_dim,
-                c.vocab_size,
-                c.table_dim,
-                c.head_activation,
-                c.epsilon,
-                INIT,
-                dtype,
-            )
-            if c.span_boundary
-            else None
-        )
-
-    def embed(self, tokens_BxL: jax.Array, token_types: jax.Array | None, positions: jax.Array | None) -> jax.Array:
+    def embed(
+        self, tokens_BxL: jax.Array, token_types: jax.Array | None = None, positions: jax.Array | None = None
+    ) -> jax.Array:
         """The sum of the embeddings, before the norm: [B, L] → [B, L, table's width]."""
         x_BxLxD = self.token_embed(tokens_BxL) + self.position_embed(tokens_BxL.shape[1], positions)
         if self.type_embed is None:
@@ -214,47 +175,6 @@ class Bert(LanguageModel):
         x_BxLxD = constrain(x_BxLxD, "act_embed")
         return self.encoder(x_BxLxD, Shared(Mask.within(segment_ids, ranks)), layers=layers)
 
-    def pooled(self, x_BxLxD: jax.Array) -> jax.Array:
-        """The sequence as one vector, tanh(x₀ · W + b), with dropout: [B, L, D] → [B, D]."""
-        return self.pooled_dropout(self.pooler(x_BxLxD))
-
-    def next_sentence(self, x_BxLxD: jax.Array) -> jax.Array:
-        """Scores of "follows" (0) and "random" (1): [B, L, D] → float32 [B, 2].
-
-        The pretraining code has no dropout between pooler and classifier, so neither has this.
-        """
-        return self.next_sentence_head(self.pooler(x_BxLxD))
-
-    def lm_states(self, x: jax.Array) -> jax.Array:
-        """Hidden states, of all positions or the masked ones alone, through the masked-LM head's layers."""
-        return self.mlm_head(x)
-
-    def output_projection(self) -> Projection:
-        """That of the masked-LM head."""
-        return super().output_projection().replace(bias=self.mlm_head.bias)
-
-    def span_states(self, left: jax.Array, right: jax.Array, places: jax.Array) -> jax.Array:
-        """What the span-boundary head makes of spans' tokens.
-
-        Args:
-          left: hidden states of the tokens before the spans, [..., D].
-          right: of those after them, [..., D].
-          places: int [...], a token's place in its span, from 0.
-
-        Returns:
-          [..., width of the token embeddings].
-        """
-        return self.span_boundary_head(left, right, places)
-
-    def span_projection(self) -> Projection:
-        """From `span_states` to scores of the vocabulary."""
-        return super().output_projection().replace(bias=self.span_boundary_head.bias)
-
-    def __call__(self, tokens_BxL: jax.Array) -> tuple[jax.Array, ...]:
-        """Vocabulary scores [B, L, V], and those of the heads that it has: touches every parameter."""
-        x_BxLxD = self.encode(tokens_BxL).hidden
-        heads = (self.next_sentence(x_BxLxD),) if self.config.next_sentence else ()
-        if self.config.span_boundary:
-            states = self.span_states(x_BxLxD, x_BxLxD[:, ::-1], jnp.zeros_like(tokens_BxL))
-            heads = (*heads, self.span_projection()(states))
-        return self.logits(x_BxLxD), *heads
+    def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
+        """Hidden states [B, L, D]: touches every parameter."""
+        return self.encode(tokens_BxL).hidden

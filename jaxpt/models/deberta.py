@@ -1,8 +1,5 @@
 """DeBERTa v2 and v3: a BERT whose attention keeps content and relative position apart.
 
-Version 3 is trained by replaced-token detection, with a generator of the same width and half the layers
-(`generator: 1`, `generator_layers: 0.5`, `sharing: disentangled`; see `jaxpt.models.pair`).
-
 Paper: https://arxiv.org/abs/2006.03654, v3 https://arxiv.org/abs/2111.09543
 
 Shapes: B batch · L length (S of the keys) · D embedding width · H heads · K head width · R relative positions
@@ -12,7 +9,6 @@ V vocabulary (Vp: its rows in storage)
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any, ClassVar, Literal, Self
 
 import flax.linen as nn
@@ -24,7 +20,6 @@ from pydantic import model_validator
 from jaxpt.config import Fraction, ModelConfig, NonNegativeInt, PositiveFloat, PositiveInt
 from jaxpt.models.attention import attend
 from jaxpt.models.base import check_heads, compute_dtype
-from jaxpt.models.heads import LanguageModel, MaskedLMHead
 from jaxpt.models.layers import (
     ACTIVATIONS,
     Activation,
@@ -32,23 +27,22 @@ from jaxpt.models.layers import (
     Dropout,
     Embed,
     FeedForward,
-    Initializer,
     LayerNorm,
     SmallEmbed,
     constrain,
     param,
 )
+from jaxpt.models.lm import LanguageModel
 from jaxpt.models.mask import Mask
-from jaxpt.models.output import Output, Past, Projection
-from jaxpt.models.pair import Pair, PairConfig
+from jaxpt.models.output import Output, Past
 from jaxpt.models.positions import LearnedPositions
 from jaxpt.models.stack import Segment, Shared, Stack
 
 INIT = nn.initializers.truncated_normal(0.02)
 
 
-class DebertaConfig(PairConfig):
-    """Sizes of a DeBERTa, which may be a discriminator with its generator."""
+class DebertaConfig(ModelConfig):
+    """Sizes of a DeBERTa."""
 
     family: ClassVar[str] = "encoder"
 
@@ -78,10 +72,8 @@ class DebertaConfig(PairConfig):
     """Width of the convolution beside the first layer (v2: 3)."""
     convolution_activation: Activation = "tanh"
     mask_decoder: bool = False
-    """Enhanced mask decoder: the last layer runs twice, its queries begin with absolute positions. Where there is a
-    generator, it alone has it."""
-    masked_lm: bool = True
-    """Has the masked-LM head. A discriminator has none, nor has what is exported of it."""
+    """Enhanced mask decoder: the last layer runs twice, its queries begin with absolute positions. Of version 3 the
+    generator alone has it."""
     activation: Activation = "gelu"
     epsilon: PositiveFloat = 1e-7
     """Of the norms."""
@@ -91,36 +83,14 @@ class DebertaConfig(PairConfig):
     @model_validator(mode="after")
     def _check(self) -> Self:
         check_heads(self.embed_dim, self.heads)
-        fewest = self.layers if self.generator is None else self.layers_of_generator(self.layers)
-        if fewest <= bool(self.convolution) + self.mask_decoder:
-            raise ValueError(f"layers: {fewest} are too few with convolution or mask_decoder")
-        if self.generator not in (None, 1):
-            raise ValueError(f"generator: {self.generator}: a DeBERTa's has the same width, 1; see generator_layers")
-        if self.generator and self.mask_decoder and not (self.disentangled or self.absolute_positions):
-            raise ValueError("mask_decoder: a generator's positions are its own; set sharing: disentangled")
-        if self.mask_decoder and not (self.masked_lm or self.generator):
-            raise ValueError("mask_decoder: is of the masked-LM head, which masked_lm: false leaves out")
+        if self.layers <= bool(self.convolution) + self.mask_decoder:
+            raise ValueError(f"layers: {self.layers} are too few with convolution or mask_decoder")
         return self
 
     @property
-    def decodes_masks(self) -> bool:
-        """Whether the last layer runs twice."""
-        return self.mask_decoder and self.generator is None
-
-    def of_generator(self) -> DebertaConfig:
-        """The generator as a model of its own."""
-        layers = self.layers_of_generator(self.layers)
-        heads = self.generator_heads or self.heads
-        none = {"generator": None, "generator_heads": None}
-        return self.model_copy(update={**none, "layers": layers, "heads": heads, "masked_lm": True})
-
-    def export_view(self, paths: Iterable[str]) -> tuple[ModelConfig, dict[str, tuple[str, ...]]]:
-        """The discriminator without its head, for which Hugging Face has no class."""
-        if self.generator is None:
-            return self, {path: (path,) for path in paths}
-        config, kept = super().export_view(paths)
-        kept = {path: summands for path, summands in kept.items() if not path.startswith("replaced_head/")}
-        return config.model_copy(update={"masked_lm": False, "mask_decoder": False}), kept
+    def masked_lm_options(self) -> dict[str, Any]:
+        """Options of its masked-LM head."""
+        return {"width": self.embed_dim, "activation": self.activation, "epsilon": self.epsilon}
 
     @property
     def relative(self) -> bool:
@@ -139,7 +109,7 @@ class DebertaConfig(PairConfig):
 
     def parts(self) -> dict[str, range]:
         """{name of a stack: numbers of its layers}, in order; the first and the last layer may stand alone."""
-        start, end = int(bool(self.convolution)), self.layers - self.decodes_masks
+        start, end = int(bool(self.convolution)), self.layers - self.mask_decoder
         parts = {"first": range(start), "encoder": range(start, end), "last": range(end, self.layers)}
         return {name: numbers for name, numbers in parts.items() if numbers}
 
@@ -262,14 +232,18 @@ class Convolution(nn.Module):
         return jnp.where(real_BxLx1, LayerNorm(c.epsilon, dtype, name="norm")(y_BxLxD + z), 0)
 
 
-class Backbone(LanguageModel):
-    """A DeBERTa alone."""
+class Deberta(LanguageModel):
+    """The encoder."""
 
     config: DebertaConfig
 
     def setup(self) -> None:
         c, dtype = self.config, compute_dtype(self.config)
-        self.embeddings(INIT)
+        positions = c.absolute_positions or c.mask_decoder
+        self.token_embed = Embed(c.vocab_size, c.embed_dim, INIT, dtype)
+        self.position_embed = LearnedPositions(c.max_positions, c.embed_dim, INIT, dtype) if positions else None
+        self.type_embed = SmallEmbed(c.token_types, c.embed_dim, INIT, dtype) if c.token_types else None
+        self.embed_norm = LayerNorm(c.epsilon, dtype)
         self.embed_dropout = Dropout(c.dropout)
         if c.relative:
             self.relative_table = param(self, "relative_table", INIT, (2 * c.span, c.embed_dim), ("buckets", "embed"))
@@ -285,25 +259,10 @@ class Backbone(LanguageModel):
 
         self.first, self.encoder, self.last = stack("first"), stack("encoder"), stack("last")
         self.convolution = Convolution(c) if c.convolution else None
-        self.heads()
 
-    def embeddings(self, init: Initializer) -> None:
-        """Makes the tables and their norm."""
-        c, dtype = self.config, compute_dtype(self.config)
-        positions = c.absolute_positions or c.decodes_masks
-        self.token_embed = Embed(c.vocab_size, c.embed_dim, init, dtype)
-        self.position_embed = LearnedPositions(c.max_positions, c.embed_dim, init, dtype) if positions else None
-        self.type_embed = SmallEmbed(c.token_types, c.embed_dim, init, dtype) if c.token_types else None
-        self.embed_norm = LayerNorm(c.epsilon, dtype)
-
-    def heads(self) -> None:
-        """Makes what comes after the layers."""
-        c, dtype = self.config, compute_dtype(self.config)
-        self.mlm_head = (
-            MaskedLMHead(c.vocab_size, c.embed_dim, c.activation, c.epsilon, INIT, dtype) if c.masked_lm else None
-        )
-
-    def embed(self, tokens_BxL: jax.Array, token_types: jax.Array | None, positions: jax.Array | None) -> jax.Array:
+    def embed(
+        self, tokens_BxL: jax.Array, token_types: jax.Array | None = None, positions: jax.Array | None = None
+    ) -> jax.Array:
         """The sum of the embeddings, before the norm: [B, L] → [B, L, D]."""
         x_BxLxD = self.token_embed(tokens_BxL)
         if self.config.absolute_positions:
@@ -356,47 +315,6 @@ class Backbone(LanguageModel):
         output = output.then(self.last(output.hidden + at_BxLxD, shared, layers=layers))
         return output.then(self.last(output.hidden, shared, layers=layers))
 
-    def lm_states(self, x: jax.Array) -> jax.Array:
-        """Hidden states, of all positions or the masked ones alone, through the masked-LM head's layers."""
-        return self.mlm_head(x)
-
-    def output_projection(self) -> Projection:
-        """That of the masked-LM head."""
-        return super().output_projection().replace(bias=self.mlm_head.bias)
-
-
-class ReplacedTokenHead(nn.Module):
-    """f(LN(x + x₀) · W + b) · w + c: one score a token, which sees the first token's state too."""
-
-    config: DebertaConfig
-
-    @nn.compact
-    def __call__(self, x_BxLxD: jax.Array) -> jax.Array:
-        """[B, L, D] → float32 [B, L]."""
-        c, dtype = self.config, compute_dtype(self.config)
-        x_BxLxD = LayerNorm(c.epsilon, dtype, name="norm")(x_BxLxD + x_BxLxD[:, :1])
-        x_BxLxD = Dense(c.embed_dim, ("embed", "norm"), INIT, dtype, name="dense")(x_BxLxD)
-        x_BxLxD = ACTIVATIONS[c.activation](x_BxLxD)
-        return Dense(1, ("embed", "classes"), INIT, jnp.float32, name="score")(x_BxLxD)[..., 0]
-
-
-class Deberta(Pair, Backbone):
-    """DeBERTa with its masked-LM head, or a discriminator with its generator."""
-
-    config: DebertaConfig
-
-    def heads(self) -> None:
-        """Makes what comes after the layers, and the generator."""
-        if self.config.generator is None:
-            super().heads()
-        else:
-            self.replaced_head = ReplacedTokenHead(self.config)
-        self.make_generator()
-
-    def __call__(self, tokens_BxL: jax.Array) -> Any:
-        """Scores of the vocabulary [B, L, V], or the tokens' and those, or the hidden states of a model without head:
-        touches every parameter."""
-        x_BxLxD = self.encode(tokens_BxL).hidden
-        if self.config.generator:
-            return self.replaced(x_BxLxD), self.generator(tokens_BxL)
-        return self.logits(x_BxLxD) if self.config.masked_lm else x_BxLxD
+    def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
+        """Hidden states [B, L, D]: touches every parameter."""
+        return self.encode(tokens_BxL).hidden

@@ -1,4 +1,4 @@
-"""DistilBERT: a BERT of half the layers, without token types and next-sentence head.
+"""DistilBERT: a BERT of half the layers, without token types.
 
 Paper: https://arxiv.org/abs/1910.01108
 """
@@ -15,7 +15,6 @@ class DistilBertConfig(BertConfig):
 
     kind: Literal["distilbert"] = "distilbert"
     token_types: Literal[0] = 0
-    next_sentence: Literal[False] = False
 
     def build(self) -> DistilBert:
         """The model of these sizes."""
@@ -23,6 +22,6 @@ class DistilBertConfig(BertConfig):
 
 
 class DistilBert(Bert):
-    """DistilBERT with its masked-LM head."""
+    """The encoder."""
 
     config: DistilBertConfig

@@ -16,8 +16,8 @@ from pydantic import model_validator
 from jaxpt.config import Fraction, ModelConfig, PositiveFloat, PositiveInt
 from jaxpt.models.attention import Attention
 from jaxpt.models.base import check_heads, compute_dtype
-from jaxpt.models.heads import LanguageModel, UntiedHead
 from jaxpt.models.layers import Activation, Dropout, Embed, FeedForward, LayerNorm, constrain
+from jaxpt.models.lm import LanguageModel, UntiedHead
 from jaxpt.models.mask import Mask
 from jaxpt.models.output import Output, Past
 from jaxpt.models.positions import LearnedPositions

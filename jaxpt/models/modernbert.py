@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import flax.linen as nn
 import jax
@@ -19,10 +19,10 @@ from pydantic import model_validator
 from jaxpt.config import Fraction, ModelConfig, PositiveFloat, PositiveInt
 from jaxpt.models.attention import Attention
 from jaxpt.models.base import compute_dtype
-from jaxpt.models.heads import LanguageModel, MaskedLMHead
 from jaxpt.models.layers import Activation, Dropout, Embed, FeedForward, LayerNorm, constrain
+from jaxpt.models.lm import LanguageModel
 from jaxpt.models.mask import Mask
-from jaxpt.models.output import Output, Past, Projection
+from jaxpt.models.output import Output, Past
 from jaxpt.models.positions import Rope, positions_from
 from jaxpt.models.stack import Segment, Shared, Stack
 
@@ -77,6 +77,14 @@ class ModernBertConfig(ModelConfig):
         """Longest sequence."""
         return self.max_positions
 
+    @property
+    def masked_lm_options(self) -> dict[str, Any]:
+        """Options of its masked-LM head."""
+        return {
+            "width": self.embed_dim, "activation": self.head_activation, "epsilon": self.epsilon,
+            "dense_bias": self.head_bias, "norm_bias": self.norm_bias, "use_bias": self.vocab_bias,
+        }  # fmt: skip
+
     def patterns(self) -> tuple[tuple[range, ...], ...]:
         """The numbers of the layers of each block of each segment: `patterns()[segment][block]`.
 
@@ -128,7 +136,7 @@ class Block(nn.Module):
 
 
 class ModernBert(LanguageModel):
-    """ModernBERT with its masked-LM head."""
+    """The encoder."""
 
     config: ModernBertConfig
 
@@ -143,9 +151,6 @@ class ModernBert(LanguageModel):
         self.embed_dropout = Dropout(c.dropout)
         self.encoder = Stack(segments, c.remat, c.unroll)
         self.final_norm = LayerNorm(c.epsilon, dtype, c.norm_bias)
-        self.mlm_head = MaskedLMHead(
-            c.vocab_size, c.embed_dim, c.head_activation, c.epsilon, INIT, dtype, c.head_bias, c.norm_bias, c.vocab_bias
-        )
 
     def encode(
         self,
@@ -179,14 +184,6 @@ class ModernBert(LanguageModel):
         output = self.encoder(x_BxLxD, shared, layers=layers)
         return output.ending(self.final_norm(output.hidden))
 
-    def lm_states(self, x: jax.Array) -> jax.Array:
-        """Hidden states, of all positions or the masked ones alone, through the masked-LM head's layers."""
-        return self.mlm_head(x)
-
-    def output_projection(self) -> Projection:
-        """That of the masked-LM head."""
-        return super().output_projection().replace(bias=self.mlm_head.bias)
-
     def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
-        """Vocabulary scores [B, L, V]: touches every parameter."""
-        return self.logits(self.encode(tokens_BxL).hidden)
+        """Hidden states [B, L, D]: touches every parameter."""
+        return self.encode(tokens_BxL).hidden

@@ -11,8 +11,8 @@ from typing import Literal
 from jaxpt.config import PositiveInt
 from jaxpt.models.base import compute_dtype
 from jaxpt.models.gpt2 import GPT2, INIT, POSITION_INIT, Block, GPT2Config
-from jaxpt.models.heads import UntiedHead
 from jaxpt.models.layers import Activation, Dropout, Embed, LayerNorm
+from jaxpt.models.lm import UntiedHead
 from jaxpt.models.positions import LearnedPositions
 from jaxpt.models.stack import Segment, Stack
 

@@ -1,15 +1,14 @@
-"""RoBERTa, and XLM-R: a BERT without next-sentence head, one token type, and positions that start after padding's id.
+"""RoBERTa, and XLM-R: a BERT with one token type, whose positions start after padding's id.
 
 Papers: https://arxiv.org/abs/1907.11692, XLM-R https://arxiv.org/abs/1911.02116
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from jaxpt.config import NonNegativeInt, PositiveFloat, PositiveInt
 from jaxpt.models.bert import Bert, BertConfig
-from jaxpt.models.layers import Activation
 
 
 class RobertaConfig(BertConfig):
@@ -21,7 +20,6 @@ class RobertaConfig(BertConfig):
     padding_id: NonNegativeInt = 1
     """Id of padding in the vocabulary."""
     token_types: NonNegativeInt = 1
-    next_sentence: Literal[False] = False
     epsilon: PositiveFloat = 1e-5
     """Of the norms."""
 
@@ -31,9 +29,9 @@ class RobertaConfig(BertConfig):
         return self.padding_id + 1
 
     @property
-    def head_activation(self) -> Activation:
-        """Of the masked-LM head: always this one."""
-        return "gelu"
+    def masked_lm_options(self) -> dict[str, Any]:
+        """Options of its masked-LM head, whose activation is always this one."""
+        return super().masked_lm_options | {"activation": "gelu"}
 
     def build(self) -> Roberta:
         """The model of these sizes."""
@@ -41,6 +39,6 @@ class RobertaConfig(BertConfig):
 
 
 class Roberta(Bert):
-    """RoBERTa with its masked-LM head."""
+    """The encoder."""
 
     config: RobertaConfig

@@ -14,8 +14,8 @@ import flax.linen as nn
 import jax
 
 from jaxpt.models.base import compute_dtype
-from jaxpt.models.heads import UntiedHead
 from jaxpt.models.layers import Dropout, Embed, RMSNorm
+from jaxpt.models.lm import UntiedHead
 from jaxpt.models.mask import Mask
 from jaxpt.models.output import Output
 from jaxpt.models.stack import Segment, Shared, Stack

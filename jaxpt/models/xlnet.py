@@ -22,8 +22,8 @@ from pydantic import model_validator
 from jaxpt.config import Fraction, ModelConfig, PositiveFloat, PositiveInt
 from jaxpt.models.attention import attend
 from jaxpt.models.base import check_heads, compute_dtype
-from jaxpt.models.heads import LanguageModel
 from jaxpt.models.layers import Activation, Dense, Dropout, Embed, FeedForward, LayerNorm, constrain, param, stored_rows
+from jaxpt.models.lm import LanguageModel
 from jaxpt.models.mask import Mask
 from jaxpt.models.output import Output, Past, Projection
 from jaxpt.models.stack import Segment, Shared, Stack
@@ -66,6 +66,11 @@ class XLNetConfig(ModelConfig):
     def width(self) -> int:
         """Width of a head."""
         return self.head_dim or self.embed_dim // self.heads
+
+    @property
+    def masked_lm_options(self) -> None:
+        """It scores the vocabulary without a head."""
+        return None
 
     @property
     def position_limit(self) -> int | None:

@@ -33,7 +33,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-import flax.linen as nn
 import jax
 import numpy as np
 
@@ -42,6 +41,7 @@ from jaxpt.data.calls import Pipeline, Vocabulary
 from jaxpt.errors import UserError
 from jaxpt.losses import token_loss
 from jaxpt.models.base import Bound
+from jaxpt.models.network import Head, Network
 from jaxpt.models.output import Output
 
 Batch = dict[str, jax.Array]
@@ -178,8 +178,21 @@ class Loss:
     h: Objective
     """The hyperparameters."""
 
-    states: ClassVar[str] = "encode"
-    """The encoder's method that returns the hidden states which `logits` takes."""
+    def heads(self, model: ModelConfig) -> Mapping[str, Head | Network]:
+        """What it needs beyond the backbone, by name: a call finds each in `model.heads`.
+
+        Args:
+          model: of the backbone.
+        """
+        return {}
+
+    def network(self, model: ModelConfig) -> Network:
+        """The backbone with the heads: what is trained, saved and exported."""
+        return Network(model.build(), self.heads(model))
+
+    def scorer(self, model: Bound) -> Bound:
+        """The part of a bound network that scores the vocabulary: all of it, but in replaced-token detection."""
+        return model
 
     def coefficients(self) -> dict[str, float]:
         """{loss part: its weight in the total}."""
@@ -193,11 +206,11 @@ class Loss:
         """Σ over the (micro)batch of each loss part and of each metric.
 
         Args:
-          model: a module of `jaxpt.models` bound to parameters and random keys (`jaxpt.models.base.bind`); without
-            keys there is no dropout (evaluation).
+          model: a backbone with its heads, bound to parameters and random keys (`jaxpt.models.network.Network.bind`);
+            without keys there is no dropout (evaluation).
           batch: the features that `Batches.features` names, and in evaluation `eval_mask`.
 
-        An objective with teachers is given them as well: `teachers={name: (module, parameters)}`.
+        An objective with teachers is given them as well: `teachers={name: (network, parameters)}`.
 
         Returns:
           ({part: Σ weighted loss}, {metric: (Σ weighted value, Σ weight)}). The trainer divides each part by its
@@ -222,11 +235,11 @@ class Loss:
         """True if per-row state is carried from one batch to the next."""
         return False
 
-    def carry(self, model: nn.Module, rows: int) -> Any:
+    def carry(self, network: Network, rows: int) -> Any:
         """Shapes of the state that is carried from one batch to the next: zeros at the start, then what a call returns.
 
         Args:
-          model: the module.
+          network: what is trained.
           rows: rows of a batch.
 
         Returns:
@@ -239,7 +252,7 @@ class Loss:
         `checkpoints/STEP`, or a Hugging Face directory."""
         return {}
 
-    def check_teachers(self, model: ModelConfig, length: int, teachers: Mapping[str, ModelConfig]) -> None:
+    def check_teachers(self, model: ModelConfig, length: int, teachers: Mapping[str, Network]) -> None:
         """Raises UserError if the teachers do not fit the model that is trained."""
 
     def without_teachers(self) -> Objective:

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from pydantic import Field
@@ -23,7 +22,8 @@ from jaxpt.config import AnyObjective, ModelConfig, PositiveFloat, execution
 from jaxpt.data.calls import Vocabulary
 from jaxpt.errors import UserError
 from jaxpt.losses import cosine_distance, distillation_kl
-from jaxpt.models.base import Bound, bind
+from jaxpt.models.base import Bound
+from jaxpt.models.network import Head, Network
 from jaxpt.objectives.base import Batch, Batches, Judge, Loss, Metrics, Objective
 from jaxpt.objectives.masked_lm import MaskedLM
 
@@ -85,9 +85,8 @@ class DistillationLoss(Loss):
 
     h: Distillation
 
-    @property
-    def states(self) -> str:  # type: ignore[override]
-        return self.h.of.loss.states
+    def heads(self, model: ModelConfig) -> Mapping[str, Head | Network]:
+        return self.h.of.loss.heads(model)
 
     @property
     def side(self) -> str:
@@ -103,9 +102,10 @@ class DistillationLoss(Loss):
         return sums | ({"cosine": self._real(batch).sum()} if self.h.cosine_weight else {})
 
     def __call__(
-        self, model: Bound, batch: Batch, *, teachers: Mapping[str, tuple[nn.Module, Any]]
+        self, model: Bound, batch: Batch, *, teachers: Mapping[str, tuple[Network, Any]]
     ) -> tuple[dict[str, jax.Array], Metrics]:
-        of, teacher = self.h.of.loss, bind(*teachers["teacher"])
+        network, params = teachers["teacher"]
+        of, teacher = self.h.of.loss, network.bind(params)
         output = of.output(model, batch)
         mine, theirs = output.hidden, jax.lax.stop_gradient(of.output(teacher, batch).hidden)
         sums, metrics = of.loss_from_hidden(model, mine, batch)
@@ -143,12 +143,13 @@ class DistillationLoss(Loss):
     def without_teachers(self) -> Objective:
         return self.h.of
 
-    def check_teachers(self, model: ModelConfig, length: int, teachers: Mapping[str, ModelConfig]) -> None:
-        teacher, name = teachers["teacher"], f"objective.teacher: {self.h.teacher}"
+    def check_teachers(self, model: ModelConfig, length: int, teachers: Mapping[str, Network]) -> None:
+        network, name = teachers["teacher"], f"objective.teacher: {self.h.teacher}"
+        teacher = network.config
         if teacher.family != model.family:
             raise UserError(f"{name}: is of the family {teacher.family}, model.kind: {model.kind} is {model.family}")
-        if getattr(teacher, "generator", None) or getattr(teacher, "role", None) == "discriminator":
-            raise UserError(f"{name}: a discriminator has no scores of the vocabulary to teach")
+        if teacher.family == "encoder" and teacher.masked_lm_options and "masked_lm" not in network.heads:
+            raise UserError(f"{name}: has no masked-LM head, so no scores of the vocabulary to teach")
         if teacher.vocab_size != model.vocab_size:
             raise UserError(f"{name}: has {teacher.vocab_size} token ids, model.vocab_size is {model.vocab_size}")
         if teacher.position_limit is not None and length > teacher.position_limit:

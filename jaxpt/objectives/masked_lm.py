@@ -23,8 +23,10 @@ from pydantic import Field
 from jaxpt.config import Fraction, ModelConfig, PositiveInt
 from jaxpt.data.calls import Call, Pipeline, Vocabulary, preprocessors
 from jaxpt.errors import UserError
+from jaxpt.heads import masked_lm, sentence_pair
 from jaxpt.losses import cross_entropy, token_loss
 from jaxpt.models.base import Bound
+from jaxpt.models.network import Head, Network
 from jaxpt.models.output import Output
 from jaxpt.objectives.base import Arrays, Batch, Batches, Features, Judge, Loss, Metrics, Objective
 
@@ -117,7 +119,7 @@ class MaskedLM(Objective):
             if getattr(vocabulary, name) is None:
                 wanted = f"{self.kind} needs a vocabulary with [{name.upper()}]"
                 raise UserError(f"{wanted}; data.tokenizer.kind: wordpiece has it")
-        self._check_inputs(model)
+        self._check_inputs()
         if length < 8:
             raise UserError(f"data.length: {length} is too short for {self.kind}, at least 8 is needed")
         if self.predictions(length) > length - 3:
@@ -132,14 +134,12 @@ class MaskedLM(Objective):
         if self.max_words and self.unit in ("piece", "word"):
             raise UserError(f"objective.max_words is of n-grams and spans; objective.unit is {self.unit}")
 
-    def _check_inputs(self, model: ModelConfig) -> None:
+    def _check_inputs(self) -> None:
         """Raises UserError where pairs and their loss do not go together."""
         if self.next_sentence and self.sentence_order:
             raise UserError(
                 "objective.sentence_order takes the place of next_sentence; set objective.next_sentence=false"
             )
-        if self.pair_loss and not getattr(model, "next_sentence", False):
-            raise UserError(f"model.kind: {model.kind} has no next-sentence head; set objective.{self.pair_loss}=false")
         if self.inputs and self.inputs.endswith("pairs") != (self.pair_loss is not None):
             said = "next_sentence and sentence_order are" if self.pair_loss is None else f"{self.pair_loss} is"
             wanted = "false" if self.pair_loss is None else "a loss of pairs"
@@ -244,6 +244,9 @@ class MaskedLMLoss(Loss):
 
     h: MaskedLM
 
+    def heads(self, model: ModelConfig) -> dict[str, Head | Network]:
+        return masked_lm.declare(model) | (sentence_pair.declare(model) if self.h.pair_loss else {})
+
     def coefficients(self) -> dict[str, float]:
         return {"masked_lm": 1.0, **({self.h.pair_loss: 1.0} if self.h.pair_loss else {})}
 
@@ -252,13 +255,13 @@ class MaskedLMLoss(Loss):
         return sums | ({self.h.pair_loss: batch[f"{self.h.pair_loss}_weights"].sum()} if self.h.pair_loss else {})
 
     def output(self, model: Bound, batch: Batch) -> Output:
-        return encoded(model, batch, self.states)
+        return encoded(model, batch)
 
     def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
         total, metrics = self.masked_loss(model, hidden, batch)
         if self.h.pair_loss is None:
             return {"masked_lm": total}, metrics
-        logits = model.next_sentence(hidden)
+        logits = sentence_pair.scores(model, hidden)
         labels, weights = batch[f"{self.h.pair_loss}_labels"], batch[f"{self.h.pair_loss}_weights"]
         correct = (logits.argmax(-1) == labels) * weights
         metrics[f"{self.h.pair_loss}_accuracy"] = (correct.sum(), weights.sum())
@@ -302,14 +305,13 @@ class MaskedLMJudge(Judge):
         return batch["masked_weights"] * (at_masked == vocabulary.mask)
 
 
-def encoded(model: Bound, batch: Batch, method: str = "encode") -> Output:
+def encoded(model: Bound, batch: Batch) -> Output:
     """What an encoder gives for a batch.
 
     Args:
       model: a bound model of the family "encoder".
       batch: the encoder's features.
-      method: which of its methods.
     """
     names = ("token_types", "segment_ids", "positions", "ranks")
     features = {name: batch[f"encoder_{name}"] for name in names if f"encoder_{name}" in batch}
-    return getattr(model, method)(batch["encoder_input_tokens"], **features)
+    return model.encode(batch["encoder_input_tokens"], **features)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,8 +22,8 @@ from jaxpt.config import ModelConfig, PositiveInt
 from jaxpt.data.calls import Call, Pipeline, Vocabulary, preprocessors
 from jaxpt.errors import UserError
 from jaxpt.losses import token_loss
-from jaxpt.models import base
 from jaxpt.models.base import Bound
+from jaxpt.models.network import Network
 from jaxpt.objectives.base import Arrays, Batch, Batches, Features, Judge, Loss, Metrics, Objective
 
 
@@ -205,13 +204,13 @@ class PermutationLMLoss(Loss):
     def carries(self) -> bool:
         return self.h.memory
 
-    def carry(self, model: nn.Module, rows: int) -> Any:
+    def carry(self, network: Network, rows: int) -> Any:
         if not self.h.memory:
             return None
-        self.h.check_model(model.config)
+        self.h.check_model(network.config)
         tokens = jax.ShapeDtypeStruct((rows, 1), jnp.int32)
-        memory = jax.eval_shape(lambda p, x: base.bind(model, p).streams(x).memory, base.shapes(model), tokens)
-        size = model.config.memory_length
+        memory = jax.eval_shape(lambda p, x: network.bind(p).streams(x).memory, network.shapes(), tokens)
+        size = network.config.memory_length
         return jax.tree.map(
             lambda x: jax.ShapeDtypeStruct((rows, x.shape[0], size, *x.shape[3:]), x.dtype), memory
         )  # fmt: skip

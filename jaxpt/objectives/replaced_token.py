@@ -7,26 +7,38 @@
 
 All chosen positions take the sample, those too that were not masked (15 % of them). Nothing passes back through the
 sample. The total is the generator's cross-entropy plus 50 times the discriminator's binary cross-entropy, which is over
-all tokens but padding. Papers: https://arxiv.org/abs/2003.10555, DeBERTa-v3 https://arxiv.org/abs/2111.09543
+all tokens but padding. The model is the discriminator; the generator is a smaller one beside it. They share their
+embeddings, or the discriminator's are the generator's plus a difference of its own, Δ, which starts at 0:
+
+    shared          E_D = E_G          both losses reach it (ELECTRA)
+    disentangled    E_D = sg(E_G) + Δ  the generator's loss reaches E_G, the discriminator's Δ (DeBERTa-v3)
+
+Papers: https://arxiv.org/abs/2003.10555, DeBERTa-v3 https://arxiv.org/abs/2111.09543
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import ClassVar, Literal
+from collections.abc import Iterable, Mapping
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import optax
+from pydantic import ValidationError
 
-from jaxpt.config import Fraction, ModelConfig, PositiveFloat
+from jaxpt.config import Fraction, ModelConfig, Overrides, PositiveFloat
 from jaxpt.data.calls import Vocabulary
 from jaxpt.errors import UserError
+from jaxpt.heads import masked_lm, replaced_token
 from jaxpt.losses import sample
+from jaxpt.models import base
 from jaxpt.models.base import Bound
+from jaxpt.models.network import Head, Network
 from jaxpt.objectives.base import Batch, Metrics
 from jaxpt.objectives.masked_lm import MaskedLM, MaskedLMJudge, MaskedLMLoss, encoded
+
+TABLES = ("token_embed", "position_embed", "type_embed")
 
 
 class ReplacedToken(MaskedLM):
@@ -39,6 +51,14 @@ class ReplacedToken(MaskedLM):
     next_sentence: bool = False
     discriminator_weight: PositiveFloat = 50.0
     """Of the discriminator's loss in the total."""
+    generator: Overrides | None = None
+    """The generator: the model with these keys set otherwise, such as {embed_dim: 64, heads: 1, mlp_dim: 256} (ELECTRA:
+    a quarter to a third of the width) or {layers: 6} (DeBERTa-v3: half of the layers)."""
+    sharing: Literal["shared", "disentangled"] = "shared"
+    """The embeddings (and their norm) of both are the same; or the discriminator's are the generator's, whose gradient
+    is stopped, plus a difference (DeBERTa-v3's gradient-disentangled sharing)."""
+    sees_first: bool = False
+    """Each token's score depends on the first token's state too (DeBERTa-v3's head)."""
 
     @property
     def loss(self) -> ReplacedTokenLoss:
@@ -49,19 +69,54 @@ class ReplacedToken(MaskedLM):
         return ReplacedTokenJudge(self)
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
-        if not getattr(model, "generator", None):
+        if self.generator is None:
             raise UserError(
-                f"model.kind: {model.kind} has no generator, which objective.kind: replaced_token trains too; set "
-                "model.generator=0.25 in an electra, or model.generator=1 in a deberta"
+                "objective.generator is missing: the keys of the model in which the generator differs, such as "
+                "{embed_dim: 64, heads: 1, mlp_dim: 256}"
+            )
+        if model.masked_lm_options is None:
+            raise UserError(
+                f"model.kind: {model.kind} has no masked-LM head, which the generator of objective.kind: {self.kind} "
+                "needs; model.kind: electra and deberta have one"
+            )
+        mine, theirs = (_width(m) for m in (model, self.generator_of(model).config))
+        if mine != theirs:
+            raise UserError(
+                f"objective.generator: its embeddings are {theirs} wide, those of the model, which it shares, {mine}"
+                + (f"; set model.embedding_dim={mine}" if hasattr(model, "embedding_dim") else "")
             )
         super().check(model, length, vocabulary)
+
+    def generator_of(self, model: ModelConfig) -> Network:
+        """The generator of a discriminator, with its masked-LM head."""
+        try:
+            config = type(model)(**{**dict(model), **dict(self.generator)})
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, ("objective.generator", *first["loc"])))
+            raise UserError(f"{where}: {first['msg'].removeprefix('Value error, ')}") from None
+        shared = (*TABLES, "embed_norm") if self.sharing == "shared" else ()
+        both = set(_parts(model, shared)) & set(_parts(config, shared))
+        return Network(config.build(), masked_lm.declare(config), tuple(name for name in shared if name in both))
 
 
 class ReplacedTokenLoss(MaskedLMLoss):
     """The generator's cross-entropy of the masked targets, and the discriminator's of all tokens."""
 
     h: ReplacedToken
-    states: ClassVar[str] = "generator_states"
+
+    def heads(self, model: ModelConfig) -> dict[str, Head | Network]:
+        head = replaced_token.declare(model, self.h.sees_first)
+        return head if self.h.generator is None else head | {"generator": self.h.generator_of(model)}
+
+    def network(self, model: ModelConfig) -> Network:
+        is_sum = self.h.generator is not None and self.h.sharing == "disentangled"
+        deltas = dict.fromkeys(_parts(model, TABLES), "generator") if is_sum else {}
+        return Network(model.build(), self.heads(model), deltas=deltas)
+
+    def scorer(self, model: Bound) -> Bound:
+        """The generator."""
+        return model.heads["generator"]
 
     def coefficients(self) -> dict[str, float]:
         return {"masked_lm": 1.0, "replaced_token": self.h.discriminator_weight}
@@ -70,15 +125,16 @@ class ReplacedTokenLoss(MaskedLMLoss):
         return super().weights(batch) | {"replaced_token": _real(batch).sum()}
 
     def __call__(self, model: Bound, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
-        generated = self.output(model, batch)
-        sums, metrics = self.loss_from_hidden(model, generated.hidden, batch)
+        generator = self.scorer(model)
+        generated = self.output(generator, batch)
+        sums, metrics = self.loss_from_hidden(generator, generated.hidden, batch)
         chosen = jnp.take_along_axis(generated.hidden, batch["masked_positions"][..., None], axis=1)
         key = model.rngs["sample"] if model.rngs else jax.random.key(0)  # an evaluation draws the same every time
-        sampled = sample(model.lm_states(chosen), model.output_projection(), key, chunk=self.h.loss_chunk)
+        sampled = sample(generator.lm_states(chosen), generator.output_projection(), key, chunk=self.h.loss_chunk)
         tokens, labels = replaced(batch, sampled)
 
         output = encoded(model, {**batch, "encoder_input_tokens": tokens}).plus(generated.aux)
-        scores = model.replaced(output.hidden)
+        scores = model.heads["replaced_token"](output.hidden)
         weights = _real(batch)
         total = (optax.sigmoid_binary_cross_entropy(scores, labels) * weights).sum()
         said = (scores > 0).astype(jnp.float32)
@@ -104,6 +160,17 @@ class ReplacedTokenJudge(MaskedLMJudge):
             f"{constant:.3f}: {abs(constant - loss):.3f} nats {'below' if loss < constant else 'ABOVE'} it; "
             f"right in {means['discriminator_accuracy']:.1%}, {max(share, 1 - share):.1%} without looking"
         ]
+
+
+def _parts(model: ModelConfig, names: Iterable[str]) -> tuple[str, ...]:
+    """Those of these parts that a backbone has."""
+    parts = base.abstract(model.build())
+    return tuple(name for name in names if name in parts)
+
+
+def _width(model: ModelConfig) -> int:
+    """Of a backbone's token embeddings."""
+    return base.shapes(model.build())["token_embed"]["table"].shape[1]
 
 
 def replaced(batch: Batch, sampled: jax.Array) -> tuple[jax.Array, jax.Array]:

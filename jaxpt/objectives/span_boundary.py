@@ -18,8 +18,10 @@ import jax.numpy as jnp
 from jaxpt.config import ModelConfig, PositiveInt
 from jaxpt.data.calls import Vocabulary
 from jaxpt.errors import UserError
+from jaxpt.heads import span_boundary
 from jaxpt.losses import token_loss
 from jaxpt.models.base import Bound
+from jaxpt.models.network import Head, Network
 from jaxpt.objectives.base import Batch, Metrics
 from jaxpt.objectives.masked_lm import MaskedLM, MaskedLMLoss, Unit
 
@@ -32,7 +34,9 @@ class SpanBoundary(MaskedLM):
     rounding: Literal["nearest", "random", "up"] = "up"
     next_sentence: bool = False
     max_span: PositiveInt = 20
-    """Tokens of a span, from its first on, that are told from its boundaries, and rows of `model.span_boundary`."""
+    """Tokens of a span, from its first on, that are predicted from its boundaries: each place has an embedding."""
+    position_dim: PositiveInt = 200
+    """Width of these embeddings."""
 
     @property
     def loss(self) -> SpanBoundaryLoss:
@@ -40,11 +44,10 @@ class SpanBoundary(MaskedLM):
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         super().check(model, length, vocabulary)
-        rows = getattr(model, "span_boundary", 0)
-        if rows < self.max_span:
+        if model.masked_lm_options is None:
             raise UserError(
-                f"model.span_boundary: {rows} rows are fewer than objective.max_span, {self.max_span}; "
-                f"set model.span_boundary={self.max_span} in a model of kind bert, roberta or albert"
+                f"model.kind: {model.kind} has no masked-LM head, which objective.kind: {self.kind} needs; "
+                "model.kind: bert, roberta and albert have one"
             )
 
 
@@ -53,6 +56,9 @@ class SpanBoundaryLoss(MaskedLMLoss):
 
     h: SpanBoundary
 
+    def heads(self, model: ModelConfig) -> dict[str, Head | Network]:
+        return super().heads(model) | span_boundary.declare(model, self.h.max_span, self.h.position_dim)
+
     def coefficients(self) -> dict[str, float]:
         return super().coefficients() | {"span_boundary": 1.0}
 
@@ -60,13 +66,13 @@ class SpanBoundaryLoss(MaskedLMLoss):
         return super().weights(batch) | {"span_boundary": self._told(batch)[3].sum()}
 
     def __call__(self, model: Bound, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
-        output = self.output(model, batch)
+        output, head = self.output(model, batch), model.heads["span_boundary"]
         sums, metrics = self.loss_from_hidden(model, output.hidden, batch)
         left, right, places, weights = self._told(batch)
         beside = [jnp.take_along_axis(output.hidden, x[..., None], axis=1) for x in (left, right)]
         total, of_spans = token_loss(
-            model.span_states(*beside, places),
-            model.span_projection(),
+            head(*beside, places),
+            model.output_projection().replace(bias=head.projection_bias()),
             batch["masked_targets"],
             weights,
             z_loss=self.h.z_loss,

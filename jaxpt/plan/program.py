@@ -223,7 +223,7 @@ def _measure(job: dict[str, Any], directory: Path, begun: float) -> dict[str, An
         batch = step.batch_shapes(setup, objective)
         dtype = jnp.dtype(base.compute_dtype(config.model)).name
         needed = flops.model_flops(
-            setup.model, objective, setup.shapes.params, batch, **setup.loss_options(), carry=setup.shapes.carry
+            setup.network, objective, setup.shapes.params, batch, **setup.loss_options(), carry=setup.shapes.carry
         )
     traced = step.traced(setup, objective)
     texts = _compile(traced.lower(), directory / "dump")
@@ -276,7 +276,6 @@ def _read(texts: dict[str, str], setup: Any, batch: Any) -> dict[str, Any]:
     """Memory, buffers, collectives, traffic and placements."""
     import jax
 
-    from jaxpt.models import base
     from jaxpt.parallel import mesh as meshes
     from jaxpt.parallel import rules
     from jaxpt.plan import collectives, donation, hlo, memory
@@ -296,7 +295,7 @@ def _read(texts: dict[str, str], setup: Any, batch: Any) -> dict[str, Any]:
     between = meshes.between(setup.mesh.shape, meshes.slices(setup.mesh.devices.flat))
     largest = memory.largest(texts["live-range"], texts["buffer-assignment"], program)
     return {
-        "parameters": base.count_params(setup.model),
+        "parameters": setup.network.count_params(),
         "memory": {**parts, "temporaries": total - sum(parts.values())},
         "total": total,
         "buffers": [dataclasses.asdict(buffer) for buffer in largest],

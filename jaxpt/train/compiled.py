@@ -140,7 +140,7 @@ def made_for(setup: Setup) -> dict[str, Any]:
         **_settings(config),
         **{f"batch.{name}": f"{x.dtype}{list(x.shape)}" for name, x in batch.items()},
         **{f"mesh.{axis}": size for axis, size in setup.mesh.shape.items()},  # -1 has become a number
-        **{f"teacher {name}": _digest(str(teacher.model).encode()) for name, teacher in setup.teachers.items()},
+        **{f"teacher {name}": _digest(str(teacher.network).encode()) for name, teacher in setup.teachers.items()},
         "platform": first.platform,
         "device_kind": first.device_kind,
         "devices": len(devices),

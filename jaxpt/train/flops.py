@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 import jax
 from jax.extend import core
 
-from jaxpt.models.base import bind
 from jaxpt.objectives.base import carried_loss
 from jaxpt.parallel import chips
 
 if TYPE_CHECKING:
-    import flax.linen as nn
-
+    from jaxpt.models.network import Network
     from jaxpt.objectives.base import Objective
 
 
@@ -44,11 +42,11 @@ def matmul_flops(function: Callable[..., Any], *args: Any) -> int:
 
 
 def model_flops(
-    model: nn.Module,
+    network: Network,
     objective: Objective,
     params: Any,
     batch: Any,
-    teachers: Mapping[str, tuple[nn.Module, Any]] | None = None,
+    teachers: Mapping[str, tuple[Network, Any]] | None = None,
     carry: Any = None,
 ) -> int:
     """FLOPs that a training step of this model cannot do without: three times those of the forward pass's products.
@@ -58,7 +56,7 @@ def model_flops(
     where a mask hides half of it. What is computed again in the backward pass does not count.
 
     Args:
-      model: the module.
+      network: what is trained.
       objective: gives the loss.
       params: arrays or ShapeDtypeStructs.
       batch: features of a global batch, arrays or ShapeDtypeStructs.
@@ -70,13 +68,13 @@ def model_flops(
 
     Paper: https://arxiv.org/abs/2204.02311 (appendix B)
     """
-    plain = model.clone(config=model.config.model_copy(update={"attention": "xla"}))  # kernels pad heads to 128 columns
+    plain = network.with_model(attention="xla")  # kernels pad heads to 128 columns
     arrays = {name: weights for name, (_, weights) in (teachers or {}).items()}
 
     def loss(params: Any, batch: Any, arrays: Any, carry: Any) -> Any:
         models = {name: (teachers[name][0], weights) for name, weights in arrays.items()}
         options = {"teachers": models} if models else {}
-        return carried_loss(objective, bind(plain, params), batch, carry, **options)[0]
+        return carried_loss(objective, plain.bind(params), batch, carry, **options)[0]
 
     return 3 * matmul_flops(loss, params, batch, arrays, carry)
 

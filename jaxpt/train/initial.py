@@ -12,11 +12,12 @@ import numpy as np
 from flax import traverse_util
 
 from jaxpt import config as configs
-from jaxpt.config import CheckpointConfig, InitConfig, ModelConfig
+from jaxpt.config import CheckpointConfig, InitConfig
 from jaxpt.errors import UserError
 from jaxpt.hf import mapping
 from jaxpt.hf.directory import open_directory
 from jaxpt.models.layers import stored_rows
+from jaxpt.models.network import Network
 from jaxpt.train import checkpoint, weights
 from jaxpt.train.state import Setup, State
 
@@ -45,9 +46,9 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
       UserError: without `source.partial`, where a parameter is missing, of another shape or left over; with it, where
         nothing fits; the source is damaged, or a parameter of it is not finite.
     """
-    expected, vocab_size = mapping.places(setup.config.model), setup.config.model.vocab_size
+    expected, vocab_size = mapping.places(setup.network), setup.config.model.vocab_size
     given, theirs, name = open_weights(source.path, source.step, partial=True, settings=setup.config.checkpoint)
-    their_size = theirs.vocab_size
+    their_size = theirs.config.vocab_size
     if their_size != vocab_size and source.vocabulary == "same":
         raise UserError(
             f"init_from.path: {source.path}: its vocabulary has {their_size} ids, model.vocab_size is {vocab_size}; "
@@ -93,7 +94,7 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
 
 def open_weights(
     path: str | Path, step: int | None = None, partial: bool = False, settings: CheckpointConfig | None = None
-) -> tuple[Iterator[tuple[str, np.ndarray]], ModelConfig, str]:
+) -> tuple[Iterator[tuple[str, np.ndarray]], Network, str]:
     """A model's weights, one parameter at a time.
 
     Args:
@@ -103,7 +104,7 @@ def open_weights(
       settings: what of a checkpoint is compared before it is read; its run's own by default.
 
     Returns:
-      (parameters by path, the model's configuration, what it is). A checkpoint is verified when the first parameter is
+      (parameters by path, the backbone and its heads, what it is). A checkpoint is verified when the first parameter is
       asked for.
 
     Raises:
@@ -111,17 +112,18 @@ def open_weights(
     """
     if is_hugging_face(path):
         opened = open_directory(path, partial=partial)
-        parts = mapping.parameters(opened.pieces(), mapping.places(opened.config))
-        return parts, opened.config, str(path)
+        parts = mapping.parameters(opened.pieces(), mapping.places(opened.network))
+        return parts, opened.network, str(path)
     run_dir, step = checkpoint.find(path, step)
-    return _verified(run_dir, step, settings), configs.load(run_dir).model, f"{run_dir} at step {step}"
+    config = configs.load(run_dir)
+    return _verified(run_dir, step, settings), config.objective.loss.network(config.model), f"{run_dir} at step {step}"
 
 
 def _verified(run_dir: Path, step: int, settings: CheckpointConfig | None) -> Iterator[tuple[str, np.ndarray]]:
     yield from weights.Saved(run_dir, step, settings).items()
 
 
-def _chosen(array: np.ndarray, source: InitConfig, theirs: ModelConfig, path: str) -> np.ndarray:
+def _chosen(array: np.ndarray, source: InitConfig, theirs: Network, path: str) -> np.ndarray:
     """The layers of the source that were asked for."""
     places, here = mapping.places(theirs), f"init_from.layers: {source.path}"
     stack = path.partition("/segment_")[0]

@@ -141,7 +141,7 @@ def _describe(setup: Setup) -> str:
     if config.mesh.preset == "replicated":
         replicated = []
     return (
-        f"{base.count_params(setup.model):,} parameters; {jax.device_count()} × {device.device_kind}, mesh {mesh}, "
+        f"{setup.network.count_params():,} parameters; {jax.device_count()} × {device.device_kind}, mesh {mesh}, "
         f"computing in {jnp.dtype(base.compute_dtype(config.model)).name}\n"
         f"state {state.per_device_size(setup) / 1e6:.1f} MB a device; checkpoints take up to {disk / 1e9:.2f} GB"
         + (f"\nlarge and fully replicated (mesh.rules can shard them): {', '.join(replicated)}" if replicated else "")
@@ -385,7 +385,7 @@ class Run:
             "finished": finished,
             "step": done,
             "skipped_steps": int(current.skipped_total),
-            "parameters": base.count_params(self.setup.model),
+            "parameters": self.setup.network.count_params(),
             "tokens_per_step": self.phase_config.data.batch_size * step.tokens_per_example(self.setup, self.objective),
             "text_tokens_per_step": self._text(),
             "flops_per_step": self.flops,

@@ -47,7 +47,7 @@ def build(setup: Setup, phase: int, say: Callable[[str], None]) -> Programs:
     placed, options = setup.placed_shapes(), setup.loss_options()
     with setup.use():
         batch = step.batch_shapes(setup, objective)
-        of_step = flops.model_flops(setup.model, objective, placed.params, batch, **options, carry=placed.carry)
+        of_step = flops.model_flops(setup.network, objective, placed.params, batch, **options, carry=placed.carry)
     memory = train_step.memory_analysis()
     used = memory.argument_size_in_bytes + memory.temp_size_in_bytes if memory else 0
     say(

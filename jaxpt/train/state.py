@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
@@ -18,7 +17,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding
 
 from jaxpt.config import Config
-from jaxpt.models import base
+from jaxpt.models.network import Network
 from jaxpt.parallel import mesh as meshes
 from jaxpt.parallel import rules
 from jaxpt.train import optimizers
@@ -51,7 +50,7 @@ class State:
 class Teacher:
     """A model that the objective looks at: placed on the mesh, but no part of the state."""
 
-    model: nn.Module
+    network: Network
     params: Any
     shardings: Any
     identity: dict[str, Any]
@@ -60,10 +59,11 @@ class Teacher:
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """All that stays the same over a run: model, optimizer, mesh and the placement of the state."""
+    """All that stays the same over a run: network, optimizer, mesh and the placement of the state."""
 
     config: Config
-    model: nn.Module
+    network: Network
+    """The backbone with the objective's heads."""
     optimizer: optax.GradientTransformation
     schedule: optax.Schedule
     mesh: Mesh
@@ -89,7 +89,7 @@ class Setup:
     def loss_options(self, params: tuple[Any, ...] | None = None) -> dict[str, Any]:
         """What `Objective.loss` is given besides, from `teacher_params` or what a program has in their place."""
         given = self.teacher_params() if params is None else params
-        models = {name: (teacher.model, given[0][name]) for name, teacher in self.teachers.items()}
+        models = {name: (teacher.network, given[0][name]) for name, teacher in self.teachers.items()}
         return {"teachers": models} if models else {}
 
     def use(self) -> AbstractContextManager[None]:
@@ -102,7 +102,7 @@ class Setup:
             return jax.jit(self._init, out_shardings=self.shardings)(jax.random.key(self.config.seed))
 
     def _init(self, key: jax.Array) -> State:
-        params = base.init(self.model, purpose_key(key, "init"))
+        params = self.network.init(purpose_key(key, "init"))
         return fresh(self.config, self.optimizer, params).replace(carry=self._zeros())
 
     def for_phase(self, config: Config) -> Setup:
@@ -111,7 +111,7 @@ class Setup:
         Args:
           config: the run's configuration in that phase.
         """
-        carry = config.objective.loss.carry(self.model, config.data.batch_size)
+        carry = config.objective.loss.carry(self.network, config.data.batch_size)
         axes = jax.tree.map(lambda x: ("batch", *[None] * (len(x.shape) - 1)), carry)
         placed = rules.shardings({"carry": axes}, {"carry": carry}, self.mesh, self.table)["carry"]
         shapes, shardings = self.shapes.replace(carry=carry), self.shardings.replace(carry=placed)
@@ -178,16 +178,16 @@ def setup(config: Config, devices: list[jax.Device] | None = None) -> Setup:
       UserError: a mesh that does not fit the devices or the model's sizes.
     """
     mesh, table = meshes.make(config.mesh, devices), rules.table(config.mesh)
-    model = config.model.build()
+    network = config.objective.loss.network(config.model)
     schedule = config.optimizer.schedule.build(config.optimizer.learning_rate, config.train.steps)
-    axes = base.logical_axes(model)
+    axes = network.logical_axes()
     optimizer = optimizers.make(config.optimizer, schedule, axes)
-    shapes = jax.eval_shape(functools.partial(fresh, config, optimizer), base.shapes(model))
+    shapes = jax.eval_shape(functools.partial(fresh, config, optimizer), network.shapes())
     opt_axes = optimizers.state_axes(optimizer, shapes.params, axes)
     ema_axes = None if shapes.ema is None else axes
     placed = State((), axes, opt_axes, ema_axes, skipped=(), skipped_total=())
     shardings = rules.shardings(placed, shapes, mesh, table)
-    return Setup(config, model, optimizer, schedule, mesh, table, axes, shapes, shardings).for_phase(config)
+    return Setup(config, network, optimizer, schedule, mesh, table, axes, shapes, shardings).for_phase(config)
 
 
 def size(tree: Any) -> int:

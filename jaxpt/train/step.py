@@ -11,14 +11,14 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
 
 from jaxpt.config import Config
 from jaxpt.errors import UserError
-from jaxpt.models import base, pipeline
+from jaxpt.models import pipeline
+from jaxpt.models.network import Network
 from jaxpt.objectives.base import Objective, carried_loss, tokens
 from jaxpt.parallel import compiler, distributed, rules
 from jaxpt.train.state import Setup, State, purpose_key
@@ -29,7 +29,7 @@ Metrics = dict[str, Any]
 
 def gradients(
     objective: Objective,
-    model: nn.Module,
+    network: Network,
     params: Any,
     batch: Batch,
     key: jax.Array | None,
@@ -41,7 +41,7 @@ def gradients(
 
     Args:
       objective: gives the loss parts and their weights.
-      model: the module.
+      network: what is trained.
       params: its parameters.
       batch: features [batch, ...].
       key: random key of this step's dropout, and by purpose of other draws; None for none.
@@ -57,7 +57,7 @@ def gradients(
 
     def loss_fn(params: Any, micro: Batch, key: jax.Array | None, carry: Any) -> tuple[jax.Array, Any]:
         rngs = None if key is None else {"dropout": key, "sample": purpose_key(key, "sample")}
-        sums, metrics, carry = carried_loss(objective, base.bind(model, params, rngs), micro, carry, **options)
+        sums, metrics, carry = carried_loss(objective, network.bind(params, rngs), micro, carry, **options)
         means = {part: total / jnp.maximum(weights.get(part, own), 1.0) for part, total in sums.items()}
         loss = sum(coefficients.get(part, 1.0) * mean for part, mean in means.items())
         return loss, ((means, metrics), carry)
@@ -136,7 +136,7 @@ def make_train_step(setup: Setup, objective: Objective) -> Callable[[State, Batc
         key = purpose_key(jax.random.key(config.seed), "dropout", state.step)
         options = setup.loss_options(teachers)
         grads, metrics, carry = gradients(
-            objective, setup.model, state.params, batch, key, config.train.grad_accum_steps, state.carry, **options
+            objective, setup.network, state.params, batch, key, config.train.grad_accum_steps, state.carry, **options
         )
         # Without the barrier XLA may make a gradient anew for each moment: of one that is written in place the old
         # values are then wanted later, and it is copied.
@@ -223,7 +223,7 @@ def make_eval_step(setup: Setup, objective: Objective) -> Callable[[Any, Batch, 
         options = setup.loss_options(teachers)
 
         def loss(rows: Batch, carry: Any) -> Any:
-            return carried_loss(objective, base.bind(setup.model, params), rows, carry, **options)
+            return carried_loss(objective, setup.network.bind(params), rows, carry, **options)
 
         if pipeline.stages() > 1:
             rows = to_microbatches((batch, carry), setup.config.train.grad_accum_steps)

@@ -17,9 +17,9 @@ import jax
 from flax import traverse_util
 
 from jaxpt import config as configs
-from jaxpt.config import Config, ModelConfig
+from jaxpt.config import Config
 from jaxpt.errors import UserError
-from jaxpt.models import base
+from jaxpt.models.network import Network
 from jaxpt.parallel import rules
 from jaxpt.train import checkpoint, checksums, initial
 from jaxpt.train.state import Setup, Teacher, size
@@ -72,12 +72,12 @@ def attach(setup: Setup, say: Say, shapes_alone: bool = False) -> Setup:
     }
     for index in range(len(configs.phase_starts(setup.config))):
         phase = configs.at_phase(setup.config, index)
-        models = {name: model for name, (_, model, _) in opened.items()}
-        phase.objective.loss.check_teachers(phase.model, phase.data.length, models)
+        networks = {name: network for name, (_, network, _) in opened.items()}
+        phase.objective.loss.check_teachers(phase.model, phase.data.length, networks)
     loaded = {}
-    for name, (parts, config, title) in opened.items():
-        loaded[name] = _load(f"objective.{name}", None if shapes_alone else parts, config, found[name], setup)
-        say(f"{name}: {title}, {config.kind}, {size(loaded[name].params) / 1e6:.1f} MB in all")
+    for name, (parts, network, title) in opened.items():
+        loaded[name] = _load(f"objective.{name}", None if shapes_alone else parts, network, found[name], setup)
+        say(f"{name}: {title}, {network.config.kind}, {size(loaded[name].params) / 1e6:.1f} MB in all")
     return dataclasses.replace(setup, teachers=loaded)
 
 
@@ -165,20 +165,19 @@ def _find(name: str, path: str) -> dict[str, Any]:
     raise UserError(f"objective.{name}: {path}: there is no run_dir and no Hugging Face directory; {command}")
 
 
-def _load(key: str, parts: Any, config: ModelConfig, where: dict[str, Any], setup: Setup) -> Teacher:
-    model = config.build()
-    shapes = base.shapes(model)
-    shardings = rules.shardings(base.logical_axes(model), shapes, setup.mesh, setup.table)
+def _load(key: str, parts: Any, network: Network, where: dict[str, Any], setup: Setup) -> Teacher:
+    shapes = network.shapes()
+    shardings = rules.shardings(network.logical_axes(), shapes, setup.mesh, setup.table)
     if parts is None:
         placed = jax.tree.map(lambda s, p: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=p), shapes, shardings)
-        return Teacher(model, placed, shardings, where)
+        return Teacher(network, placed, shardings, where)
     places = traverse_util.flatten_dict(shardings, sep="/")
     flat = {path: initial.placed(array, places[path]) for path, array in parts if path in places}
     for path, shape in traverse_util.flatten_dict(shapes, sep="/").items():
         if path not in flat or flat[path].shape != shape.shape:
             raise UserError(f"{key}: {where['path']}: lacks {path}, or has it in another shape")
     identity = {**where, "digest": _digest(where)}
-    return Teacher(model, traverse_util.unflatten_dict(flat, sep="/"), shardings, identity)
+    return Teacher(network, traverse_util.unflatten_dict(flat, sep="/"), shardings, identity)
 
 
 def _digest(where: Mapping[str, Any]) -> str:

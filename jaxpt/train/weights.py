@@ -18,10 +18,10 @@ import tensorstore
 from flax import traverse_util
 
 from jaxpt import config as configs
-from jaxpt.config import CheckpointConfig, ModelConfig
+from jaxpt.config import CheckpointConfig
 from jaxpt.errors import UserError
 from jaxpt.hf import files
-from jaxpt.models import base
+from jaxpt.models.network import Network
 from jaxpt.train import checkpoint, checksums
 
 STEP = 0
@@ -29,13 +29,13 @@ Piece = tuple[str, int | None, np.ndarray]
 
 
 def write(
-    run_dir: Path, config: ModelConfig, dtypes: Mapping[str, Any], pieces: Iterator[Piece], seed: int = 0
+    run_dir: Path, network: Network, dtypes: Mapping[str, Any], pieces: Iterator[Piece], seed: int = 0
 ) -> tuple[str, ...]:
     """Writes `run_dir/checkpoints/0` as Orbax would, but never more than one piece is in memory.
 
     Args:
       run_dir: an existing directory, without checkpoints.
-      config: of the model.
+      network: whose parameters they are.
       dtypes: {path: dtype on the disk} of the parameters that `pieces` has.
       pieces: (path, layer or None, array in the shape of storage).
       seed: of the parameters that `pieces` lacks.
@@ -43,8 +43,7 @@ def write(
     Returns:
       Paths of the parameters that were drawn at random.
     """
-    model = config.build()
-    shapes = traverse_util.flatten_dict(base.shapes(model), sep="/")
+    shapes = traverse_util.flatten_dict(network.shapes(), sep="/")
     state = run_dir / "checkpoints" / str(STEP) / "state"
     _skeleton(run_dir, {path: np.zeros((1,), dtypes.get(path, np.float32)) for path in shapes})
 
@@ -68,7 +67,7 @@ def write(
         written[path] += shapes[path].shape[0] if layer is None else 1
     lacking = tuple(path for path, shape in shapes.items() if written[path] < shape.shape[0])  # in whole or in part
     for path in lacking:
-        array(path).write(np.asarray(_drawn(model, path, seed))).result()
+        array(path).write(np.asarray(_drawn(network, path, seed))).result()
     of = {"run": checkpoint.run_id(run_dir / "checkpoints"), "step": STEP}
     for part in ("state", "meta"):
         checksums.write(state.parent / part, of)
@@ -95,9 +94,9 @@ def _skeleton(run_dir: Path, flat: Mapping[str, np.ndarray]) -> None:
         log.setLevel(level)
 
 
-def _drawn(model: Any, path: str, seed: int) -> jax.Array:
+def _drawn(network: Network, path: str, seed: int) -> jax.Array:
     """One parameter as a fresh model would have it."""
-    return jax.jit(lambda key: traverse_util.flatten_dict(base.init(model, key), sep="/")[path])(jax.random.key(seed))
+    return jax.jit(lambda key: traverse_util.flatten_dict(network.init(key), sep="/")[path])(jax.random.key(seed))
 
 
 def _zarr_dtype(dtype: Any) -> str:
@@ -149,7 +148,7 @@ class Saved(Mapping[str, np.ndarray]):
         self._handler = ocp.PyTreeCheckpointHandler()
         tree = self._handler.metadata(self._path).tree
         self._key = "ema" if tree.get("ema") is not None else "params"
-        checkpoint.compare_model(self._path.parent, tree[self._key], base.shapes(config.model.build()))
+        checkpoint.compare_model(self._path.parent, tree[self._key], config.objective.loss.network(config.model).shapes())
         checkpoint.compare_step(self._path.parent, self._read("step", _entry(tree["step"])))
         flat = traverse_util.flatten_dict(tree[self._key], sep="/")
         self._entries = {path: _entry(x) for path, x in flat.items()}
@@ -178,5 +177,5 @@ class Saved(Mapping[str, np.ndarray]):
 
 
 def read(run_dir: str | Path, step: int) -> dict[str, Any]:
-    """All parameters of a checkpoint as NumPy arrays: {"encoder": {…}, …}."""
+    """All parameters of a checkpoint as NumPy arrays: {"model": {…}, "heads": {…}}."""
     return traverse_util.unflatten_dict(dict(Saved(Path(run_dir), step)), sep="/")

@@ -1,0 +1,50 @@
+"""BERT's head of a pair of texts: does the second follow the first (BERT), are they in their order (ALBERT)?
+
+    scores = pooled · W + b
+
+of the pooler's vector (`jaxpt.heads.pooler`), without dropout between the two, as in BERT's pretraining code.
+Paper: https://arxiv.org/abs/1810.04805
+
+Shapes: B batch · L length · D width of the hidden states
+"""
+
+from __future__ import annotations
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from jaxpt.config import ModelConfig
+from jaxpt.heads import pooler
+from jaxpt.models.base import Bound
+from jaxpt.models.layers import Dense
+from jaxpt.models.network import Head
+
+INIT = nn.initializers.truncated_normal(0.02)
+
+
+class SentencePairHead(nn.Module):
+    """x · W + b, in float32."""
+
+    @nn.compact
+    def __call__(self, x_BxD: jax.Array) -> jax.Array:
+        """Scores of "as it was" (0) and "random, or swapped" (1): [B, D] → float32 [B, 2]."""
+        return Dense(2, ("embed", "classes"), INIT, jnp.float32, name="dense")(x_BxD)
+
+
+def declare(model: ModelConfig) -> dict[str, Head]:
+    """The head of a backbone and the pooler, which it needs.
+
+    Args:
+      model: of the backbone.
+
+    Returns:
+      {"pooler": head, "sentence_pair": head}.
+    """
+    pooled = jax.ShapeDtypeStruct((1, model.embed_dim), jnp.float32)
+    return pooler.declare(model) | {"sentence_pair": Head(SentencePairHead(), (pooled,))}
+
+
+def scores(model: Bound, hidden_BxLxD: jax.Array) -> jax.Array:
+    """Both heads in turn: [B, L, D] → float32 [B, 2]."""
+    return model.heads["sentence_pair"](model.heads["pooler"](hidden_BxLxD))
