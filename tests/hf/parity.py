@@ -46,7 +46,8 @@ def check(make, path, seeds=(0, 1)):
         model, here = randomise(make(), seed), path / str(seed)
         model.save_pretrained(here / "theirs")
         ours, params = load(here / "theirs")
-        ours = ours.config.model_copy(update={"dtype": "float32"}).build()
+        family = directory.family_of(ours.config)
+        ours = family.network(ours.config.model_copy(update={"dtype": "float32"}), ours.heads)
         step = step or compiled(ours)
         for name, found in measured(model, ours, params, verify.batch(ours.config, seed=seed), step).items():
             assert found.relative < (GRADIENT_TOLERANCE if name == "gradient" else verify.TOLERANCE), (name, found)
@@ -57,7 +58,7 @@ def check(make, path, seeds=(0, 1)):
         for name, tensor in model.state_dict().items():
             assert tensor.equal(state[name]), name
         before, after = (json.loads((here / side / "config.json").read_text()) for side in ("theirs", "ours"))
-        for option in directory.family_of(ours.config).options:
+        for option in family.options:
             key = option.theirs
             assert key not in after or before.get(key, after[key]) in (after[key], None), key
 
@@ -89,9 +90,9 @@ def measured(model, ours, params, inputs, step):
     out = verify.differences(mine, theirs, inputs)
     assert all(w.grad is not None for w in model.parameters())
     state = {n: w.grad.numpy() for n, w in model.named_parameters()}
-    table = directory.family_of(ours.config).table(ours.config)
-    found = mapping.find({n: x.shape for n, x in state.items()}, table, ours.config)
-    wanted = mapping.gather(mapping.pieces(state, found, table, ours.config), mapping.places(ours.config))
+    table = directory.family_of(ours.config).table_of(ours)
+    found = mapping.find({n: x.shape for n, x in state.items()}, table, ours)
+    wanted = mapping.gather(mapping.pieces(state, found, table, ours), mapping.places(ours))
     flat = jax.tree_util.tree_leaves_with_path(gradient)
     largest = max(float(jnp.abs(g).max()) for _, g in flat)
     apart = []

@@ -12,22 +12,22 @@ from jaxpt import hf
 from jaxpt.config.plain import leaves
 from jaxpt.errors import UserError
 from jaxpt.hf import directory, files, mapping
-from jaxpt.models import base
-from tests.models.helpers import ALL, EVERY
+from jaxpt.models.network import Network
+from tests.models.helpers import ALL, EVERY, whole
 
 V = 203
 THEIRS = {name: make for name, make in EVERY.items() if name not in ("t5_lm", "t5_shared")}
 
 
 def fresh(config, seed=0):
-    """(model, random parameters) with zeros in the rows that only pad the vocabulary, as an import has them."""
+    """(network, random parameters) with zeros in the rows that only pad the vocabulary, as an import has them."""
     rng = np.random.default_rng(seed)
-    flat = {}
-    for path, place in mapping.places(config).items():
+    network, flat = whole(config), {}
+    for path, place in mapping.places(network).items():
         stripped = place.stripped(config.vocab_size)
         padding = [(0, full - size) for full, size in zip(place.shape, stripped)]
         flat[path] = np.pad(rng.normal(size=stripped).astype(np.float32), padding)
-    return config.build(), traverse_util.unflatten_dict(flat, sep="/")
+    return network, traverse_util.unflatten_dict(flat, sep="/")
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_saved_and_loaded(name, tmp_path):
     model, params = fresh(EVERY[name]())
     hf.save(tmp_path, model, params)
     again, loaded = hf.load(tmp_path)
-    assert again.config == model.config.model_copy(update={"dtype": "auto"})
+    assert again.config == model.config.model_copy(update={"dtype": "auto"}) and set(again.heads) == set(model.heads)
     jax.tree.map(np.testing.assert_array_equal, params, loaded)
 
 
@@ -48,8 +48,8 @@ def test_saved_and_loaded(name, tmp_path):
 def test_config_json_names_the_class_and_every_option(name):
     config = EVERY[name]()
     family = directory.family_of(config)
-    keys = directory.to_json(family, config)
-    assert keys["model_type"] == family.model_type and keys["architectures"] == [family.class_of(config)]
+    keys = directory.to_json(family, whole(config))
+    assert keys["model_type"] == family.model_type and keys["architectures"] == [family.class_of(whole(config))]
     read = dict(leaves(family.read(json.loads(json.dumps(keys)))))
     for option in family.options:  # what is not written is what their class would take anyway
         default = option.default if option.values is None else option.values[option.default]
@@ -74,7 +74,8 @@ def test_the_safetensors_package_reads_what_is_written(bert, tmp_path):
 
     hf.save(tmp_path, *bert)
     theirs = load_file(tmp_path / "model.safetensors")
-    ours = mapping.to_hf(bert[1], directory.family_of(bert[0].config).table(bert[0].config), bert[0].config, tied=False)
+    network, params = bert
+    ours = mapping.to_hf(params, directory.family_of(network.config).table_of(network), network, tied=False)
     assert set(theirs) == set(ours)
     for name, x in theirs.items():
         np.testing.assert_array_equal(x, ours[name])
@@ -156,8 +157,8 @@ def test_what_is_missing_is_drawn_when_told_so(bert, tmp_path):
     with pytest.raises(UserError, match=r"weights: bert\.encoder\.layer\.0\.intermediate\.dense\.bias has shape"):
         hf.load(tmp_path)
     wider, taken = hf.load(tmp_path, partial=True)
-    assert jax.tree.map(np.shape, taken) == jax.tree.map(lambda x: x.shape, base.shapes(wider))
-    np.testing.assert_array_equal(taken["token_embed"]["table"], params["token_embed"]["table"])
+    assert jax.tree.map(np.shape, taken) == jax.tree.map(lambda x: x.shape, wider.shapes())
+    np.testing.assert_array_equal(taken["model"]["token_embed"]["table"], params["model"]["token_embed"]["table"])
 
 
 def test_a_body_without_heads_and_old_spellings(bert, tmp_path):
@@ -168,11 +169,18 @@ def test_a_body_without_heads_and_old_spellings(bert, tmp_path):
     body = {name.removeprefix("bert."): x for name, x in tensors.items() if name.startswith("bert.")}
     body["embeddings.LayerNorm.gamma"] = body.pop("embeddings.LayerNorm.weight")
     files.write(tmp_path, {name: (x.shape, x.dtype) for name, x in body.items()}, body.items())
+    network, taken = hf.load(tmp_path)
+    assert set(network.heads) == set(taken["heads"]) == {"pooler"}
+    jax.tree.map(np.testing.assert_array_equal, params["model"], taken["model"])
     with pytest.raises(UserError, match=r"weights: cls\.predictions\..* are missing"):
-        hf.load(tmp_path)
-    _, taken = hf.load(tmp_path, partial=True)
-    jax.tree.map(np.testing.assert_array_equal, params["encoder"], taken["encoder"])
-    jax.tree.map(np.testing.assert_array_equal, params["embed_norm"], taken["embed_norm"])
+        directory.open_directory(tmp_path, heads=("masked_lm",))
+
+
+def test_heads_without_a_class_are_an_error(bert, tmp_path):
+    network, params = bert
+    odd = Network(network.model, {"sentence_pair": network.heads["sentence_pair"]})
+    with pytest.raises(UserError, match=r"no bert with the heads sentence_pair, only with: masked_lm \+ pooler"):
+        hf.save(tmp_path, odd, {"model": params["model"], "heads": {"sentence_pair": params["heads"]["sentence_pair"]}})
 
 
 def test_a_tied_tensor_may_stand_under_either_name(bert, tmp_path):
@@ -266,7 +274,7 @@ def test_a_tensor_that_is_not_finite_is_named(bert, tmp_path, dtype, value):
 
 def test_a_tensor_that_is_too_large_for_its_type_is_not_written(bert, tmp_path):
     model, params = bert
-    params["embed_norm"]["scale"][2] = 1e5
+    params["model"]["embed_norm"]["scale"][2] = 1e5
     with pytest.raises(UserError, match=r"weights: bert\.embeddings\.LayerNorm\.weight as float16 is not finite"):
         hf.save(tmp_path, model, params, dtype=np.float16)
     hf.save(tmp_path, model, params, dtype="bfloat16")
@@ -301,8 +309,8 @@ def test_tensors_that_must_be_zero(tmp_path):
 
 def test_saving_another_tree_is_an_error(bert, tmp_path):
     model, params = bert
-    with pytest.raises(UserError, match=r"no parameter token_embed/table"):
-        hf.save(tmp_path, model, {k: v for k, v in params.items() if k != "token_embed"})
+    with pytest.raises(UserError, match=r"no parameter model/token_embed/table"):
+        hf.save(tmp_path, model, {**params, "model": {k: v for k, v in params["model"].items() if k != "token_embed"}})
 
 
 def test_an_architecture_that_is_not_theirs_is_named(tmp_path):

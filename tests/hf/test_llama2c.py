@@ -35,18 +35,18 @@ def write(path, dim=12, mlp_dim=20, layers=2, heads=3, kv_heads=1, vocab=11, len
 
 def load(path):
     opened = llama2c.open_file(path)
-    params = mapping.gather(opened.pieces(), mapping.places(opened.config))
-    return opened.config.build(), params
+    params = mapping.gather(opened.pieces(), mapping.places(opened.network))
+    return opened.network, params
 
 
 def test_tensors_and_their_layout(tmp_path):
     tensors = write(tmp_path / "m.bin")
     model, params = load(tmp_path / "m.bin")
     assert (model.config.kv_heads, model.config.tie_embeddings, model.config.max_positions) == (1, False, 9)
-    block = params["decoder"]["segment_0"]["block_0"]
+    block = params["model"]["decoder"]["segment_0"]["block_0"]
     np.testing.assert_array_equal(block["feed_forward"]["gate"]["kernel"][1], tensors["w1"][1].T)
     np.testing.assert_array_equal(block["attention"]["output"]["kernel"], tensors["wo"].swapaxes(1, 2))
-    np.testing.assert_array_equal(params["head"]["kernel"][:, :11], tensors["head"].T)
+    np.testing.assert_array_equal(params["model"]["head"]["kernel"][:, :11], tensors["head"].T)
 
 
 def test_neighbouring_pairs_become_halves(tmp_path):
@@ -54,7 +54,7 @@ def test_neighbouring_pairs_become_halves(tmp_path):
     tensors = write(tmp_path / "m.bin")
     _, params = load(tmp_path / "m.bin")
     x, width = np.random.default_rng(1).normal(size=(5, 12)), 4
-    kernels = params["decoder"]["segment_0"]["block_0"]["attention"]
+    kernels = params["model"]["decoder"]["segment_0"]["block_0"]["attention"]
     angle = np.arange(5)[:, None] * 10_000.0 ** (-np.arange(0, width, 2) / width)
 
     def theirs(y):
@@ -85,7 +85,7 @@ def test_a_tensor_that_is_not_finite_is_named(tmp_path):
     with open(tmp_path / "m.bin", "r+b") as file:
         file.seek(4 * (7 + 11 * 12 + 3))  # in the first norm, behind header and embeddings
         file.write(np.float32(np.inf).tobytes())
-    with pytest.raises(UserError, match=r"weights: decoder/.*/attention_norm/scale is not finite"):
+    with pytest.raises(UserError, match=r"weights: model/decoder/.*/attention_norm/scale is not finite"):
         load(tmp_path / "m.bin")
 
 
@@ -97,6 +97,6 @@ def test_stories260k_says_what_it_is_known_to_say():
     words = sentencepiece.SentencePieceProcessor(model_file=str(STORIES / "tok512.model"))
     known = gzip.decompress((STORIES / "stories260K.md.gz").read_bytes()).decode()
     known = known.split("-t 0.0\n")[1].split("\n```")[0]
-    model, params = load(STORIES / "stories260K.bin")
-    said = jax.jit(generate.continue_text, static_argnums=(0, 3))(model, params, jnp.array([[1]]), 257)
+    network, params = load(STORIES / "stories260K.bin")
+    said = jax.jit(lambda params: generate.continue_text(network.bind(params), jnp.array([[1]]), 257))(params)
     assert words.decode(np.asarray(said)[0, 1:].tolist()).startswith(known)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxpt.heads import masked_lm, replaced_token, sentence_pair
 from jaxpt.models import base
 from jaxpt.models.albert import AlbertConfig
 from jaxpt.models.bart import BartConfig
@@ -19,6 +20,7 @@ from jaxpt.models.gpt2 import GPT2Config
 from jaxpt.models.layers import Embed
 from jaxpt.models.llama import LlamaConfig
 from jaxpt.models.modernbert import ModernBertConfig
+from jaxpt.models.network import Network
 from jaxpt.models.opt import OPTConfig
 from jaxpt.models.output import Output
 from jaxpt.models.roberta import RobertaConfig
@@ -66,10 +68,8 @@ OTHERS = {
         DebertaConfig, max_positions=32, buckets=4, share_projections=False, convolution=3, token_types=2,
         absolute_positions=True,
     ),
-    "deberta_headless": _maker(DebertaConfig, max_positions=32, buckets=4, masked_lm=False),
     "distilbert": _maker(DistilBertConfig, max_positions=32),
     "electra": _maker(ElectraConfig, max_positions=32, embedding_dim=10),
-    "electra_generator": _maker(ElectraConfig, max_positions=32, embedding_dim=10, role="generator"),
     "gpt": _maker(GPTConfig, max_positions=32, mlp_dim=None),
     "llama": _maker(LlamaConfig, max_positions=32, heads=6, kv_heads=2),
     "mistral": _maker(LlamaConfig, max_positions=32, heads=6, kv_heads=2, window=3),
@@ -84,8 +84,21 @@ OTHERS = {
 EVERY = ALL | OTHERS
 
 
+# The heads that published models have.
+HEADS = {
+    "bert": (masked_lm, sentence_pair), "albert": (masked_lm, sentence_pair), "roberta": (masked_lm,),
+    "distilbert": (masked_lm,), "deberta": (masked_lm,), "modernbert": (masked_lm,), "electra": (replaced_token,),
+}  # fmt: skip
+
+
+def whole(config):
+    """A backbone with its published heads."""
+    heads = {name: head for module in HEADS.get(config.kind, ()) for name, head in module.declare(config).items()}
+    return Network(config.build(), heads)
+
+
 def drawn(model):
-    """Parameters of a model: all N(0, 0.1²), the norms' scales about 1, so that biases and norms matter too.
+    """Parameters of a model or network: all N(0, 0.1²), the norms' scales about 1, so that biases and norms matter too.
 
     Not `base.init`: compiling that takes longer than what tests ask of a small model.
     """
@@ -95,7 +108,7 @@ def drawn(model):
         x = 0.1 * rng.normal(size=leaf.shape).astype(np.float32)
         return jnp.asarray(x + 1 if path[-1].key == "scale" else x)
 
-    return jax.tree_util.tree_map_with_path(draw, base.shapes(model))
+    return jax.tree_util.tree_map_with_path(draw, model.shapes() if isinstance(model, Network) else base.shapes(model))
 
 
 @functools.cache

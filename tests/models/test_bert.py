@@ -45,13 +45,6 @@ def test_token_types_and_positions_matter(model):
     assert np.abs(plain - apply(*model, "encode", ids, positions=np.arange(8)[None] + 1)).max() > 1e-3
 
 
-def test_heads(model):
-    hidden = apply(*model, "encode", tokens(3, 8))
-    assert apply(*model, "logits", hidden[:, :2]).shape == (3, 2, 203)
-    assert apply(*model, "pooled", hidden).shape == (3, 24)
-    assert apply(*model, "next_sentence", hidden).shape == (3, 2)
-
-
 def test_config():
     assert bert().position_limit == 32
     assert BertConfig.family == "encoder"
