@@ -148,7 +148,8 @@ class Saved(Mapping[str, np.ndarray]):
         self._handler = ocp.PyTreeCheckpointHandler()
         tree = self._handler.metadata(self._path).tree
         self._key = "ema" if tree.get("ema") is not None else "params"
-        checkpoint.compare_model(self._path.parent, tree[self._key], config.objective.loss.network(config.model).shapes())
+        network = config.objective.loss.network(config.model)
+        checkpoint.compare_model(self._path.parent, tree[self._key], network.shapes())
         checkpoint.compare_step(self._path.parent, self._read("step", _entry(tree["step"])))
         flat = traverse_util.flatten_dict(tree[self._key], sep="/")
         self._entries = {path: _entry(x) for path, x in flat.items()}
