@@ -35,6 +35,11 @@ def config(family, **sections):
     return configs.build(tree(family, **sections))
 
 
+def network(config):
+    """The backbone with the heads that the objective wants."""
+    return config.objective.loss.network(config.model)
+
+
 def batch(config, seed=0):
     """Random features with random weights: rows differ in how much they weigh, as real batches do."""
     rng = np.random.default_rng(seed)

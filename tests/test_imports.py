@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 TENSORFLOW = {"tensorflow", "tensorflow_datasets", "seqio"}
 
 ORDER = (
-    "__version__", "errors", "disk", "signals", "safetensors", "config", "data", "parallel", "losses", "models", "hf",
+    "__version__", "errors", "disk", "signals", "safetensors", "config", "data", "parallel", "losses", "models", "heads", "hf",
     "objectives", "generate", "train", "evals", "plan", "report", "convert", "study", "doctor", "cli", "__main__",
 )  # fmt: skip
 """The parts of jaxpt: each imports those before it alone, inside of functions as well."""
@@ -25,7 +25,7 @@ LAZY = {
 """Files whose functions import other files of jaxpt. All functions may import data: TensorFlow takes seconds."""
 LIGHT = {"jaxpt.data.calls"}
 """All of data that files may import that run where TensorFlow is not installed."""
-WITHOUT_DATA = ("parallel", "losses", "models", "objectives", "hf", "plan", "generate")
+WITHOUT_DATA = ("parallel", "losses", "models", "heads", "objectives", "hf", "plan", "generate")
 
 
 class Import(NamedTuple):

@@ -15,6 +15,11 @@ RENAMED = {
     "train.accumulation": "train.grad_accum_steps",
     "mesh.sequence": "mesh.context",
     "mesh.stage": "mesh.pipeline",
+    "model.next_sentence": "objective.next_sentence",
+    "model.span_boundary": "objective.max_span",
+    "model.span_position_dim": "objective.position_dim",
+    "model.generator": "objective.generator",
+    "model.sharing": "objective.sharing",
 }
 """Keys that had another name."""
 

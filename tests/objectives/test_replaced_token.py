@@ -1,7 +1,6 @@
 """Replaced-token detection: what the discriminator is shown and asked, and where each loss's gradient goes."""
 
 import doctest
-import functools
 import json
 
 import flax.linen as nn
@@ -11,10 +10,11 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
-from jaxpt import hf
+from jaxpt import config as configs
+from jaxpt import convert, hf
 from jaxpt.errors import UserError
-from jaxpt.models import base
-from jaxpt.models.base import bind
+from jaxpt.heads.replaced_token import ReplacedTokenHead
+from jaxpt.models.electra import Electra
 from jaxpt.objectives import replaced_token
 from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.replaced_token import ReplacedToken
@@ -24,41 +24,47 @@ from tests.models.helpers import drawn
 EMBEDDINGS = {"token_embed", "position_embed", "type_embed", "embed_norm"}
 
 
-ELECTRA = {"kind": "electra", "embedding_dim": 24, "generator": 0.5, "layers": 1}
-DEBERTA = {
-    "kind": "deberta", "buckets": 8, "generator": 1, "generator_layers": 0.5, "layers": 4, "mask_decoder": True,
-    "sharing": "disentangled",
+ELECTRA = {"kind": "electra", "embedding_dim": 24, "layers": 1}
+DEBERTA = {"kind": "deberta", "buckets": 8, "layers": 4}
+HALF = {"kind": "replaced_token", "generator": {"embed_dim": 16, "mlp_dim": 64}}
+V3 = {
+    "kind": "replaced_token", "generator": {"layers": 2, "mask_decoder": True}, "sharing": "disentangled",
+    "sees_first": True,
 }  # fmt: skip
 
 
-def make(sizes):
-    """(config, batch, model, parameters, gradients {part: of its loss}) of a toy pair."""
-    config = families.config("bert", model=sizes, objective={"kind": "replaced_token"}, data={"batch_size": 4})
-    batch, model = families.batch(config), config.model.build()
-    params, keys = drawn(model), {"dropout": jax.random.key(1), "sample": jax.random.key(2)}
-    gradients = jax.jit(jax.jacrev(lambda p: config.objective.loss(bind(model, p, keys), batch)[0]))(params)
-    return config, batch, model, params, gradients
+def configured(model, objective):
+    return families.config("bert", model=model, objective=objective, data={"batch_size": 4})
+
+
+def make(model, objective):
+    """(config, batch, network, parameters, gradients {part: of its loss}) of a toy pair."""
+    config = configured(model, objective)
+    batch, network = families.batch(config), families.network(config)
+    params, keys = drawn(network), {"dropout": jax.random.key(1), "sample": jax.random.key(2)}
+    gradients = jax.jit(jax.jacrev(lambda p: config.objective.loss(network.bind(p, keys), batch)[0]))(params)
+    return config, batch, network, params, gradients
 
 
 @pytest.fixture(scope="module")
 def shared():
-    return make(ELECTRA)
+    return make(ELECTRA, HALF)
 
 
 @pytest.fixture(scope="module")
 def disentangled():
-    return make(ELECTRA | {"sharing": "disentangled"})
+    return make(ELECTRA, HALF | {"sharing": "disentangled"})
 
 
 @pytest.fixture(scope="module")
 def deberta():
-    return make(DEBERTA)
+    return make(DEBERTA, V3)
 
 
 def reached(tree):
-    """Top-level parts of which every array has a gradient, and of which none has."""
+    """Parts of model and heads of which every array has a gradient, and of which none has."""
     found = {"all": set(), "none": set()}
-    for name, part in tree.items():
+    for name, part in (tree["model"] | tree["heads"]).items():
         leaves = [(jax.tree_util.keystr(p, simple=True, separator="/"), g) for p, g in jax.tree.leaves_with_path(part)]
         has = [float(jnp.abs(g).max()) > 0 for path, g in leaves if not path.endswith("key/bias")]
         found["all"] |= {name} if all(has) else set()
@@ -68,22 +74,19 @@ def reached(tree):
 
 def test_shared_embeddings_get_both_gradients_and_the_generator_only_its_own(shared):
     *_, gradients = shared
-    own = {"encoder", "mlm_head", "embed_project"}
-    assert set(gradients["masked_lm"]["generator"]) == own, "the generator has no embeddings of its own"
-    assert reached(gradients["masked_lm"]) == {
-        "all": EMBEDDINGS | {"generator"},
-        "none": {"encoder", "replaced_head", "embed_project"},
-    }
-    assert reached(gradients["replaced_token"]) == {
-        "all": EMBEDDINGS | {"encoder", "replaced_head", "embed_project"}, "none": {"generator"}
-    }  # fmt: skip
+    generator = gradients["masked_lm"]["heads"]["generator"]
+    assert set(generator["model"]) == {"encoder", "embed_project"}, "the generator has no embeddings of its own"
+    own = {"encoder", "replaced_token", "embed_project"}
+    assert reached(gradients["masked_lm"]) == {"all": EMBEDDINGS | {"generator"}, "none": own}
+    assert reached(gradients["replaced_token"]) == {"all": EMBEDDINGS | own, "none": {"generator"}}
 
 
 def test_disentangled_embeddings_get_only_their_own(disentangled):
-    _, _, model, _, gradients = disentangled
-    tables = jax.jit(lambda key: {name: base.init(model, key)[name] for name in EMBEDDINGS - {"embed_norm"}})
-    assert all(not table.any() for table in jax.tree.leaves(tables(jax.random.key(0)))), "the difference starts at 0"
-    rest = EMBEDDINGS | {"encoder", "replaced_head", "embed_project"}
+    _, _, network, _, gradients = disentangled
+    drawn_D = jax.jit(network.init)(jax.random.key(0))["model"]
+    tables = {name: drawn_D[name] for name in EMBEDDINGS - {"embed_norm"}}
+    assert all(not table.any() for table in jax.tree.leaves(tables)), "the difference starts at 0"
+    rest = EMBEDDINGS | {"encoder", "replaced_token", "embed_project"}
     assert reached(gradients["masked_lm"]) == {"all": {"generator"}, "none": rest}
     assert reached(gradients["replaced_token"]) == {"all": rest, "none": {"generator"}}
 
@@ -91,52 +94,65 @@ def test_disentangled_embeddings_get_only_their_own(disentangled):
 @pytest.mark.slow
 def test_a_deberta_s_embeddings_get_only_their_own(deberta):
     """DeBERTa-v3: the generator has half the layers, its own positions and norms; the discriminator a difference."""
-    _, _, model, _, gradients = deberta
-    table = jax.jit(lambda key: base.init(model, key)["token_embed"]["table"])(jax.random.key(0))
-    assert not table.any(), "the difference starts at 0"
+    _, _, network, _, gradients = deberta
+    assert not jax.jit(network.init)(jax.random.key(0))["model"]["token_embed"]["table"].any(), "it starts at 0"
     own = {"token_embed", "embed_norm", "relative_table", "relative_norm", "encoder"}
-    assert set(gradients["masked_lm"]["generator"]) == own | {"last", "position_embed", "mlm_head"}
-    assert reached(gradients["masked_lm"]) == {"all": {"generator"}, "none": own | {"replaced_head"}}
-    assert reached(gradients["replaced_token"]) == {"all": own | {"replaced_head"}, "none": {"generator"}}
-    layers = [p["encoder"]["segment_0"]["block_0"]["feed_forward"]["up"]["bias"].shape[0] for p in
-              (base.shapes(model), base.shapes(model)["generator"])]  # fmt: skip
+    generator = gradients["masked_lm"]["heads"]["generator"]
+    assert set(generator["model"]) == own | {"last", "position_embed"} and set(generator["heads"]) == {"masked_lm"}
+    assert reached(gradients["masked_lm"]) == {"all": {"generator"}, "none": own | {"replaced_token"}}
+    assert reached(gradients["replaced_token"]) == {"all": own | {"replaced_token"}, "none": {"generator"}}
+    shapes = network.shapes()
+    layers = [p["model"]["encoder"]["segment_0"]["block_0"]["feed_forward"]["up"]["bias"].shape[0] for p in
+              (shapes, shapes["heads"]["generator"])]  # fmt: skip
     assert layers == [4, 1], "the generator's other layer is the mask decoder's"
+
+
+def ship(network, params):
+    """(network, parameters) that `jaxpt export` writes."""
+    flat = traverse_util.flatten_dict(jax.device_get(params), sep="/")
+    kept, summands, left_out = convert.exported(network)
+    assert "generator" in left_out
+    return kept, traverse_util.unflatten_dict({p: sum(flat[q] for q in paths) for p, paths in summands.items()}, sep="/")
 
 
 @pytest.mark.slow
 def test_a_deberta_ships_its_discriminator_without_a_head(deberta, tmp_path):
-    config, batch, model, params, _ = deberta
-    flat = traverse_util.flatten_dict(jax.device_get(params), sep="/")
-    export_view, summands = config.model.export_view(flat)
-    tree = traverse_util.unflatten_dict({p: sum(flat[q] for q in paths) for p, paths in summands.items()}, sep="/")
-    hf.save(tmp_path, export_view.build(), tree)
+    _, batch, network, params, _ = deberta
+    hf.save(tmp_path, *ship(network, params))
     assert json.loads((tmp_path / "config.json").read_text())["architectures"] == ["DebertaV2Model"]
     alone, loaded = hf.load(tmp_path)
-    assert alone.config.masked_lm is False
-    inputs = (batch["encoder_input_tokens"],)
+    assert not alone.heads
     pair, single = (
-        jax.jit(functools.partial(m.apply, method="encode"))({"params": p}, *inputs).hidden
-        for m, p in ((model, params), (alone, loaded))
+        jax.jit(lambda p, n=n: n.bind(p).encode(batch["encoder_input_tokens"]).hidden)(p)
+        for n, p in ((network, params), (alone, loaded))
     )
     np.testing.assert_allclose(pair, single, rtol=1e-5, atol=1e-5)
 
 
-def test_sizes_of_a_deberta_s_generator():
-    pair = families.config("bert", model=DEBERTA).model
-    alone = pair.of_generator()
-    assert (alone.layers, alone.embed_dim, alone.heads, alone.generator, alone.decodes_masks) == (2, 32, 4, None, True)
-    assert pair.decodes_masks is False and pair.parts() == {"encoder": range(4)}
-    for wrong, match in (
-        ({"generator": 0.5}, "has the same width, 1"),
-        ({"sharing": "shared"}, "set sharing: disentangled"),
-        ({"layers": 2}, "layers: 1 are too few"),
-    ):
-        with pytest.raises(UserError, match=match):
-            families.config("bert", model=DEBERTA | wrong)
+def test_a_deberta_s_generator_alone_has_the_mask_decoder():
+    network = families.network(configured(DEBERTA, V3))
+    pair, alone = network.config, network.heads["generator"].config
+    assert (alone.layers, alone.embed_dim, alone.heads, alone.mask_decoder) == (2, 32, 4, True)
+    assert pair.mask_decoder is False and pair.parts() == {"encoder": range(4)}
+
+
+@pytest.mark.parametrize(
+    ("generator", "match"),
+    [
+        ({"layers": 1, "mask_decoder": True}, r"objective\.generator: layers: 1 are too few"),
+        ({"hidden": 3}, r"objective\.generator\.hidden: Extra inputs are not permitted"),
+        ({"embed_dim": "wide"}, r"objective\.generator\.embed_dim: "),
+        ({"embed_dim": 64}, r"its embeddings are 64 wide, those of the model, which it shares, 32"),
+    ],
+)
+def test_a_generator_that_cannot_be_is_refused(generator, match):
+    config = configured(DEBERTA, V3 | {"generator": generator})
+    with pytest.raises(UserError, match=match):
+        config.objective.check(config.model, 32, Vocabulary(size=200, cls=2, sep=3, mask=4))
 
 
 def test_the_discriminator_sees_the_samples_and_not_the_targets(shared):
-    config, batch, model, params, _ = shared
+    config, batch, network, params, _ = shared
 
     @jax.jit
     def run(batch):
@@ -145,13 +161,15 @@ def test_the_discriminator_sees_the_samples_and_not_the_targets(shared):
 
         def spy(call, args, kwargs, context):
             out = call(*args, **kwargs)
-            of_discriminator = context.module.name is None and context.module.config.role == "discriminator"
-            if of_discriminator and context.method_name in ("encode", "replaced"):
-                seen[context.method_name] = args[0] if context.method_name == "encode" else out
+            if isinstance(context.module, Electra) and context.method_name == "encode":
+                if context.module.config.embed_dim == 32:
+                    seen["encode"] = args[0]
+            if isinstance(context.module, ReplacedTokenHead) and context.method_name == "__call__":
+                seen["scores"] = out
             return out
 
         with nn.intercept_methods(spy):
-            return *config.objective.loss(bind(model, params), batch), seen["encode"], seen["replaced"]
+            return *config.objective.loss(network.bind(params), batch), seen["encode"], seen["scores"]
 
     sums, metrics, tokens, scores = jax.tree.map(np.asarray, run(batch))
     chosen, original = np.zeros(tokens.shape, bool), batch["encoder_input_tokens"].copy()
@@ -174,29 +192,31 @@ def test_the_discriminator_sees_the_samples_and_not_the_targets(shared):
 
 @pytest.mark.parametrize("sharing", ["shared", "disentangled"])
 def test_export_ships_the_discriminator(sharing, request):
-    config, batch, model, params, _ = request.getfixturevalue(sharing)
-    flat = {"/".join(k.key for k in p): x for p, x in jax.tree_util.tree_leaves_with_path(params)}
-    export_view, summands = config.model.export_view(flat)
-    alone = {path: sum(flat[p] for p in paths) for path, paths in summands.items()}
-    tree = base.shapes(export_view.build())
-    tree = jax.tree_util.tree_map_with_path(lambda p, _: alone["/".join(k.key for k in p)], tree)
-    assert len(alone) == len(jax.tree.leaves(tree)) and export_view.generator is None
-    one, other = (
-        jax.jit(m.apply)({"params": p}, batch["encoder_input_tokens"])[0]
-        for m, p in ((model, params), (export_view.build(), tree))
-    )
+    _, batch, network, params, _ = request.getfixturevalue(sharing)
+    alone, tree = ship(network, params)
+    assert set(alone.heads) == {"replaced_token"}
+    assert jax.tree.map(np.shape, tree) == jax.tree.map(lambda x: x.shape, alone.shapes())
+
+    def scores(network, params):
+        bound = network.bind(params)
+        return bound.heads["replaced_token"](bound.encode(batch["encoder_input_tokens"]).hidden)
+
+    one, other = (jax.jit(scores, static_argnums=0)(n, p) for n, p in ((network, params), (alone, tree)))
     np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
-def test_sizes_of_the_generator():
-    """ELECTRA small: 64 wide, 1 head, 256 in the feed-forward, 12 layers; base: 256, 4, 1,024."""
-    for width, embedding, share, expected in (
-        (256, 128, 0.25, (64, 1, 256, 128)),
-        (768, None, 1 / 3, (256, 4, 1024, 768)),
-    ):
-        sizes = {"kind": "electra", "embed_dim": width, "embedding_dim": embedding, "heads": 4, "mlp_dim": 4 * width}
-        made = families.config("bert", model=sizes | {"generator": share, "layers": 12}).model.of_generator()
-        assert (made.embed_dim, made.heads, made.mlp_dim, made.table_dim) == expected and made.layers == 12
+@pytest.mark.parametrize(
+    ("recipe", "expected"),
+    [
+        ("electra_small", (64, 1, 256, 128, 12)),
+        ("electra_base", (256, 4, 1024, 768, 12)),
+        ("electra_large", (256, 4, 1024, 1024, 24)),
+    ],
+)
+def test_sizes_of_the_published_generators(recipe, expected):
+    config = configs.load(f"configs/pretrain/{recipe}.yaml")
+    made = config.objective.generator_of(config.model).config
+    assert (made.embed_dim, made.heads, made.mlp_dim, made.table_dim, made.layers) == expected
 
 
 def test_the_discriminator_beside_a_constant():
@@ -209,15 +229,15 @@ def test_the_discriminator_beside_a_constant():
 
 def test_check():
     vocabulary = Vocabulary(size=200, cls=2, sep=3, mask=4)
-    for model in (families.config("bert").model, families.config("bert", model={"kind": "electra"}).model):
-        with pytest.raises(UserError, match="has no generator"):
-            ReplacedToken().check(model, 32, vocabulary)
-    with pytest.raises(UserError, match="200 wide, which 3 heads"):
-        families.config("bert", model={"kind": "electra", "embed_dim": 800, "generator": 0.25})
-    pair = families.config("bert", model={"kind": "electra", "generator": 0.5}).model
-    ReplacedToken().check(pair, 32, vocabulary)
-    with pytest.raises(UserError, match="no next-sentence head"):
-        ReplacedToken(next_sentence=True).check(pair, 32, vocabulary)
+    electra = families.config("bert", model={"kind": "electra"}).model
+    with pytest.raises(UserError, match=r"objective\.generator is missing: the keys of the model"):
+        ReplacedToken().check(electra, 32, vocabulary)
+    config = configured(ELECTRA, HALF)
+    config.objective.check(config.model, 32, vocabulary)
+    with pytest.raises(UserError, match=r"its embeddings are 16 wide.* 32; set model\.embedding_dim=32"):
+        config.objective.check(electra, 32, vocabulary)
+    with pytest.raises(UserError, match=r"heads: 3 does not divide embed_dim 200"):
+        ReplacedToken(generator={"embed_dim": 200, "heads": 3}).check(electra, 32, vocabulary)
 
 
 def test_examples_in_docstrings():
