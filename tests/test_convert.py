@@ -13,8 +13,10 @@ from jaxpt import convert, hf
 from jaxpt.cli import main
 from jaxpt.data import tokenizers
 from jaxpt.errors import UserError
+from jaxpt.heads import masked_lm
 from jaxpt.hf import files, verify
 from jaxpt.hf.verify import Difference
+from jaxpt.models.network import Network
 from jaxpt.train import checkpoint, initial, run_dir, state, weights
 from tests import families
 from tests.hf.test_directory import fresh
@@ -100,8 +102,8 @@ def test_verify_names_what_is_not_finite(tmp_path):
     pytest.importorskip("transformers")
     model, params = fresh(model_config("bert"))
     hf.save(tmp_path, model, params)
-    params["mlm_head"]["bias"][3] = np.nan
-    with pytest.raises(UserError, match="weights: mlm_head/bias is not finite"):
+    params["heads"]["masked_lm"]["bias"][3] = np.nan
+    with pytest.raises(UserError, match="weights: heads/masked_lm/bias is not finite"):
         verify.verify(tmp_path, model, params)
 
 
@@ -194,39 +196,40 @@ def test_a_run_starts_from_a_hugging_face_directory_and_from_an_import(texts, tm
 def test_a_longer_position_table_repeats_the_shorter_one(texts, tmp_path):
     params = made(tmp_path / "hf", "bert", texts)
     begun, _, said = start(tmp_path / "hf", model={"max_positions": 80})
-    old, new = (np.asarray(p["position_embed"]["table"]) for p in (params, begun.params))
+    old, new = (np.asarray(p["model"]["position_embed"]["table"]) for p in (params, begun.params))
     np.testing.assert_array_equal(new, np.concatenate([old, old, old[:16]]))
-    assert said[1] == "  fitted: position_embed/table"
+    assert said[1] == "  fitted: model/position_embed/table"
 
 
 def test_another_vocabulary(texts, tmp_path):
     params = made(tmp_path / "hf", "bert", texts)
     with pytest.raises(UserError, match=r"its vocabulary has 60 ids, model.vocab_size is 70"):
         start(tmp_path / "hf", model={"vocab_size": 70})
-    old = params["token_embed"]["table"]
+    old = params["model"]["token_embed"]["table"]
     begun, fresh_state, said = start(tmp_path / "hf", model={"vocab_size": 70}, vocabulary="first")
-    now, drawn = (np.asarray(s.params["token_embed"]["table"]) for s in (begun, fresh_state))
+    now, drawn = (np.asarray(s.params["model"]["token_embed"]["table"]) for s in (begun, fresh_state))
     np.testing.assert_array_equal(now[:60], old[:60])
     np.testing.assert_array_equal(now[60:], drawn[60:])
-    assert said[1] == "  fitted: token_embed/table, mlm_head/bias"
+    assert said[1] == "  fitted: model/token_embed/table, heads/masked_lm/bias"
     begun, fresh_state, said = start(tmp_path / "hf", model={"vocab_size": 70}, vocabulary="new")
-    np.testing.assert_array_equal(begun.params["token_embed"]["table"], fresh_state.params["token_embed"]["table"])
+    np.testing.assert_array_equal(begun.params["model"]["token_embed"]["table"], fresh_state.params["model"]["token_embed"]["table"])
     assert any("new: " in line and "token_embed/table" in line for line in said)
 
 
 def test_a_new_head_has_to_be_asked_for(texts, tmp_path):
-    model, params = fresh(model_config("bert", vocab_size=60, next_sentence=False))
-    hf.save(tmp_path / "hf", model, params)
+    model = model_config("bert", vocab_size=60)
+    network, params = fresh(Network(model.build(), masked_lm.declare(model)))
+    hf.save(tmp_path / "hf", network, params)
     with pytest.raises(UserError, match=r"lacks or has in another shape .*init_from\.partial=true"):
         start(tmp_path / "hf")
     begun, _, said = start(tmp_path / "hf", partial=True)
-    jax.tree.map(np.testing.assert_array_equal, params["encoder"], begun.params["encoder"])
-    assert any(line.startswith("  new: ") and "next_sentence_head" in line for line in said)
+    jax.tree.map(np.testing.assert_array_equal, params["model"], begun.params["model"])
+    assert any(line.startswith("  new: ") and "heads/sentence_pair" in line for line in said)
 
 
 def test_a_start_from_which_nothing_is_taken_is_an_error(texts, tmp_path):
     made(tmp_path / "hf", "gpt2", texts)
-    said = r"init_from\.partial: .*hf: none of its parameters fits this model, .* it has token_embed/table, "
+    said = r"init_from\.partial: .*hf: none of its parameters fits this model, .* it has model/token_embed/table, "
     with pytest.raises(UserError, match=said):
         start(tmp_path / "hf", model={"embed_dim": 16, "max_positions": 8}, partial=True, vocabulary="first")
 

@@ -20,9 +20,10 @@ THEIRS = {name: make for name, make in EVERY.items() if name not in ("t5_lm", "t
 
 
 def fresh(config, seed=0):
-    """(network, random parameters) with zeros in the rows that only pad the vocabulary, as an import has them."""
+    """(network of a configuration, or the network, random parameters) with zeros in the rows that only pad the vocabulary, as an import has them."""
     rng = np.random.default_rng(seed)
-    network, flat = whole(config), {}
+    network, flat = config if isinstance(config, Network) else whole(config), {}
+    config = network.config
     for path, place in mapping.places(network).items():
         stripped = place.stripped(config.vocab_size)
         padding = [(0, full - size) for full, size in zip(place.shape, stripped)]

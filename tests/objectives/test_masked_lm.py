@@ -14,7 +14,8 @@ from jaxpt.data.preprocessors.batched import derived
 from jaxpt.data.records.store import Ragged
 from jaxpt.data.tasks import arguments, bind, resolve
 from jaxpt.errors import UserError
-from jaxpt.models import base, layers
+from jaxpt.heads.masked_lm import MaskedLMHead
+from jaxpt.models import layers
 from jaxpt.objectives import masked_lm
 from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.masked_lm import MaskedLM
@@ -32,8 +33,6 @@ def test_predictions_are_berts():
 def test_check():
     model = families.config("bert").model
     MaskedLM().check(model, 128, VOCABULARY)
-    with pytest.raises(UserError, match="no next-sentence head"):
-        MaskedLM().check(families.config("gpt2").model, 128, VOCABULARY)
     for message, objective, length, vocabulary in (
         ("MASK", MaskedLM(), 128, Vocabulary(size=300, cls=290, sep=291)),
         ("too short", MaskedLM(), 7, VOCABULARY),
@@ -91,13 +90,13 @@ def test_the_pipeline_gives_the_declared_features(options):
 def losses():
     """(batch, objective, batch → {part: loss of each row}, jitted) of a sentence-order BERT."""
     config = families.config("bert", objective={"next_sentence": False, "sentence_order": True})
-    batch, model = families.batch(config), config.model.build()
-    params = drawn(model)
+    batch, network = families.batch(config), families.network(config)
+    params = drawn(network)
 
     @jax.jit
     def parts(batch):
         rows = jax.tree.map(lambda x: x[:, None], batch)
-        return jax.lax.map(lambda row: config.objective.loss(base.bind(model, params), row)[0], rows)
+        return jax.lax.map(lambda row: config.objective.loss(network.bind(params), row)[0], rows)
 
     return batch, config.objective, parts
 
@@ -158,8 +157,8 @@ class Words:
 def test_no_target_sees_itself_and_loss_falls_on_the_chosen_positions_alone():
     """The truth at [MASK] is nowhere in the inputs: its embedding there has no gradient, other truths move no logit."""
     config = families.config("bert", model={"layers": 1}, objective={"next_sentence": False, "mask_rate": 0.25})
-    objective, model = config.objective, config.model.build()
-    params = drawn(model)
+    objective, network = config.objective, families.network(config)
+    params = drawn(network)
     made = {name: hidden(options) for name, options in HIDDEN.items()}
     texts = np.concatenate([text for text, _ in made.values()])
     batch = {name: np.concatenate([b[name] for _, b in made.values()]) for name in made["pieces"][1]}
@@ -179,12 +178,12 @@ def test_no_target_sees_itself_and_loss_falls_on_the_chosen_positions_alone():
                         out += jnp.take_along_axis(table, args[0][..., None], axis=1)
                 elif context.method_name == "encode":
                     out = out.replace(hidden=out.hidden + shift)
-                elif context.method_name == "lm_states":
-                    seen["logits"] = base.bind(model, params).output_projection()(out)
+                elif isinstance(context.module, MaskedLMHead) and context.method_name == "__call__":
+                    seen["logits"] = network.bind(params).output_projection()(out)
                 return out
 
             with nn.intercept_methods(spy):
-                parts, _ = objective.loss(base.bind(model, params), batch | {"masked_weights": weights})
+                parts, _ = objective.loss(network.bind(params), batch | {"masked_weights": weights})
             return sum(parts.values()), seen["logits"]
 
         zeros = jnp.zeros((rows, 200, 32)), jnp.zeros((rows, 32, 32))

@@ -18,8 +18,8 @@ XLNET = {"kind": "xlnet", "vocab_size": 200, "layers": 1, "embed_dim": 32, "head
 # Family at toy size, what its model needs besides, keys without which the objective is refused.
 KINDS = {
     "masked_lm": ("bert", {}, {}),
-    "span_boundary": ("bert", {"span_boundary": 20}, {}),
-    "replaced_token": ("bert", {"kind": "electra", "generator": 0.5}, {}),
+    "span_boundary": ("bert", {}, {}),
+    "replaced_token": ("bert", {"kind": "electra"}, {"generator": {"layers": 1}}),
     "unilm": ("bert", {"token_types": 6}, {}),
     "translation_lm": ("bert", {}, {}),
     "distillation": ("bert", {}, {"teacher": "runs/teacher"}),
@@ -37,7 +37,7 @@ NUMBERS = {
         "short_probability": (-0.1, 1.1),
     },
     ("unilm",): {"bidirectional": (-1.0,), "left_to_right": (-1.0,), "run_probability": (-1.0, 1.1)},
-    ("span_boundary",): {"max_span": (0, 21)},
+    ("span_boundary",): {"max_span": (0,), "position_dim": (0, -1)},
     ("replaced_token",): {"discriminator_weight": (0.0, -1.0)},
     ("distillation",): {"temperature": (0.0, -1.0), "kl_weight": (-1.0,), "cosine_weight": (-1.0,)},
     ("permutation_lm",): {

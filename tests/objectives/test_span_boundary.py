@@ -1,5 +1,6 @@
 """The span-boundary objective: what stands beside a span, what each of its two losses sees, what export leaves out."""
 
+import dataclasses
 import doctest
 
 import flax.linen as nn
@@ -8,18 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxpt import convert
 from jaxpt.errors import UserError
-from jaxpt.models import base
-from jaxpt.models.base import bind
 from jaxpt.objectives import span_boundary
 from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.span_boundary import SpanBoundary, boundaries
 from tests import families
-from tests.models.helpers import drawn
+from tests.models.helpers import EVERY, drawn
 
 CONFIG = families.config(
-    "bert", model={"span_boundary": 3, "span_position_dim": 6, "next_sentence": False, "layers": 1},
-    objective={"kind": "span_boundary", "max_span": 3, "max_predictions": 8}, data={"batch_size": 2},
+    "bert", model={"layers": 1}, data={"batch_size": 2},
+    objective={"kind": "span_boundary", "max_span": 3, "position_dim": 6, "max_predictions": 8},
 )  # fmt: skip
 # Spans 3–7 (five tokens) and 12; then 5 and 20–21.
 POSITIONS = np.array([[3, 4, 5, 6, 7, 12, 0, 0], [5, 20, 21, 0, 0, 0, 0, 0]], np.int32)
@@ -29,8 +29,8 @@ POSITIONS = np.array([[3, 4, 5, 6, 7, 12, 0, 0], [5, 20, 21, 0, 0, 0, 0, 0]], np
 def case():
     batch = families.batch(CONFIG) | {"masked_positions": POSITIONS, "masked_weights": np.float32(POSITIONS > 0)}
     batch["encoder_segment_ids"] = np.ones_like(batch["encoder_segment_ids"])
-    model = CONFIG.model.build()
-    return batch, model, drawn(model)
+    network = families.network(CONFIG)
+    return batch, network, drawn(network)
 
 
 def test_boundaries_against_a_loop():
@@ -53,7 +53,7 @@ def test_boundaries_against_a_loop():
 
 def test_the_losses_and_what_they_see(case):
     """The boundary loss is of the first three tokens of a span, from the hidden states beside it and no others."""
-    batch, model, params = case
+    batch, network, params = case
     objective = CONFIG.objective
 
     def losses(shift_BxLxD, targets):
@@ -62,7 +62,7 @@ def test_the_losses_and_what_they_see(case):
             return out.replace(hidden=out.hidden + shift_BxLxD) if context.method_name == "encode" else out
 
         with nn.intercept_methods(shifted):
-            return objective.loss(bind(model, params), batch | {"masked_targets": targets})[0]
+            return objective.loss(network.bind(params), batch | {"masked_targets": targets})[0]
 
     shift = jnp.zeros((2, 32, 32))
     seen, moved = jax.jit(lambda s, t: (jax.jacrev(losses)(s, t), losses(s, t)))(shift, batch["masked_targets"])
@@ -78,33 +78,28 @@ def test_the_losses_and_what_they_see(case):
 
 
 def test_every_parameter_has_a_gradient_and_export_leaves_the_head_out(case):
-    batch, model, params = case
-    gradient = jax.jit(jax.grad(lambda p: sum(CONFIG.objective.loss(bind(model, p), batch)[0].values())))(params)
+    batch, network, params = case
+    gradient = jax.jit(jax.grad(lambda p: sum(CONFIG.objective.loss(network.bind(p), batch)[0].values())))(params)
     for path, g in jax.tree_util.tree_leaves_with_path(gradient):
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         assert name.endswith("key/bias") or float(jnp.abs(g).max()) > 0, name
-    paths = ["/".join(k.key for k in path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-    export_view, summands = CONFIG.model.export_view(paths)
-    assert {p for p in paths if "span_boundary" not in p} == set(summands)
-    assert base.count_params(export_view.build()) == base.count_params(model, exclude=["span_boundary_head"])
+    kept, _, left_out = convert.exported(network)
+    assert set(kept.heads) == {"masked_lm"} and left_out == ["span_boundary"]
 
 
 def test_the_head_has_the_size_of_the_paper():
     """BERT base: 200-wide places, dense layers 1,736 → 768 and 768 → 768 with norms, a bias of the vocabulary."""
-    model = families.config(
-        "bert", model={"vocab_size": 28996, "embed_dim": 768, "heads": 12, "mlp_dim": 3072, "span_boundary": 20}
-    ).model
-    head = base.count_params(model.build()) - base.count_params(model.model_copy(update={"span_boundary": 0}).build())
-    assert head == 20 * 200 + (2 * 768 + 200) * 768 + 768 * 768 + 6 * 768 + 28996
+    sizes = {"vocab_size": 28996, "embed_dim": 768, "heads": 12, "mlp_dim": 3072}
+    network = families.network(families.config("bert", model=sizes, objective={"kind": "span_boundary"}))
+    rest = dataclasses.replace(network, heads={"masked_lm": network.heads["masked_lm"]})
+    assert network.count_params() - rest.count_params() == 20 * 200 + (2 * 768 + 200) * 768 + 768 * 768 + 6 * 768 + 28996
 
 
 def test_check():
     vocabulary = Vocabulary(size=200, cls=2, sep=3, mask=4)
     CONFIG.objective.check(CONFIG.model, 64, vocabulary)
-    with pytest.raises(UserError, match=r"model.span_boundary: 3 rows are fewer than objective.max_span, 20"):
-        SpanBoundary().check(CONFIG.model, 64, vocabulary)
-    with pytest.raises(UserError, match=r"model.span_boundary: 0 rows"):
-        SpanBoundary().check(families.config("gpt2").model, 64, vocabulary)
+    with pytest.raises(UserError, match=r"model.kind: xlnet has no masked-LM head"):
+        SpanBoundary().check(EVERY["xlnet"](), 64, vocabulary)
 
 
 def test_examples_in_docstrings():

@@ -10,7 +10,6 @@ import pytest
 
 from jaxpt.data import pipeline
 from jaxpt.errors import UserError
-from jaxpt.models.base import bind
 from jaxpt.models.layers import Embed
 from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.translation_lm import TranslationLM
@@ -26,7 +25,7 @@ def config(folder, objective=None, model=None, **data):
     (folder / "pairs.jsonl").write_text("\n".join(lines), "utf-8")
     settings = {"path": str(folder / "pairs.jsonl"), "fields": ["en", "de"], "cache_dir": str(folder / "cache")}
     return families.config(
-        "bert", model={"vocab_size": 120, "next_sentence": False, "max_positions": 64, "layers": 1} | (model or {}),
+        "bert", model={"vocab_size": 120, "max_positions": 64, "layers": 1} | (model or {}),
         objective={"kind": "translation_lm"} | (objective or {}),
         data=settings | {"length": 64, "batch_size": 2, "validation_fraction": 0.1, "packing": True} | data,
     )  # fmt: skip
@@ -37,8 +36,8 @@ def test_a_target_sees_its_pair_and_nothing_else(tmp_path):
     """Rows of several pairs, each of two texts whose positions start anew; all options of masked LM hold."""
     settings = config(tmp_path, {"mask_probability": 1.0, "random_probability": 0.0, "unit": "word"})
     data = pipeline.prepare(settings)
-    batch, model = next(data.train.batches()), settings.model.build()
-    params, ids, types = drawn(model), batch["encoder_segment_ids"], batch["encoder_token_types"]
+    batch, network = next(data.train.batches()), families.network(settings)
+    params, ids, types = drawn(network), batch["encoder_segment_ids"], batch["encoder_token_types"]
     tokens, positions = batch["encoder_input_tokens"], batch["encoder_positions"]
     assert ids.max() > 1
     for row in range(2):
@@ -57,7 +56,7 @@ def test_a_target_sees_its_pair_and_nothing_else(tmp_path):
             return x + delta if looked_up else x
 
         with nn.intercept_methods(add):
-            return settings.objective.loss(bind(model, params), dict(batch, masked_weights=weights))[0]["masked_lm"]
+            return settings.objective.loss(network.bind(params), dict(batch, masked_weights=weights))[0]["masked_lm"]
 
     one = jnp.eye(batch["masked_weights"].shape[1])[:, None] * batch["masked_weights"]
     zeros = jnp.zeros((*tokens.shape, settings.model.embed_dim))

@@ -14,7 +14,7 @@ from jaxpt.data.preprocessors import features
 from jaxpt.data.records.shard import Ragged
 from jaxpt.data.tasks import bind
 from jaxpt.errors import UserError
-from jaxpt.models import base, mask
+from jaxpt.models import mask
 from jaxpt.models.layers import Embed
 from jaxpt.objectives import unilm
 from jaxpt.objectives.base import Vocabulary
@@ -50,8 +50,8 @@ def batch():
 
 def test_a_target_sees_what_its_mask_lets_it_see(batch):
     """The gradient of each loss with respect to each token's embedding is zero exactly where the mask says so."""
-    objective, model = CONFIG.objective, CONFIG.model.build()
-    params, n = drawn(model), len(TEXT["tokens"])
+    objective, network = CONFIG.objective, families.network(CONFIG)
+    params, n = drawn(network), len(TEXT["tokens"])
 
     def loss(delta, weights):
         def add(call, args, kwargs, context):
@@ -60,7 +60,7 @@ def test_a_target_sees_what_its_mask_lets_it_see(batch):
             return x + delta if looked_up else x
 
         with nn.intercept_methods(add):
-            return objective.loss(base.bind(model, params), dict(batch, masked_weights=weights))[0]["masked_lm"]
+            return objective.loss(network.bind(params), dict(batch, masked_weights=weights))[0]["masked_lm"]
 
     one = jnp.repeat(jnp.eye(n)[:, None], len(KINDS), 1)
     zeros = jnp.zeros((len(KINDS), LENGTH, CONFIG.model.embed_dim))
@@ -74,9 +74,9 @@ def test_a_target_sees_what_its_mask_lets_it_see(batch):
 
 
 def test_losses_apart_add_up_and_only_bidirectional_pairs_have_a_label(batch):
-    objective, model = CONFIG.objective, CONFIG.model.build()
-    params = drawn(model)
-    run = jax.jit(lambda batch: objective.loss(base.bind(model, params), batch)[1])
+    objective, network = CONFIG.objective, families.network(CONFIG)
+    params = drawn(network)
+    run = jax.jit(lambda batch: objective.loss(network.bind(params), batch)[1])
     metrics = run(batch)
     parts = [metrics[f"{name}_loss"] for name in KINDS]
     np.testing.assert_allclose(sum(x for x, _ in parts), metrics["token_loss"][0], rtol=1e-5)

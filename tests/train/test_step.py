@@ -212,7 +212,7 @@ def test_stages_without_a_microbatch_each_are_refused():
 
 
 def test_stages_of_layers_that_share_their_parameters_are_refused():
-    albert = {**families.MODELS["bert"], "kind": "albert", "next_sentence": False}
+    albert = {**families.MODELS["bert"], "kind": "albert"}
     config = families.config("bert", model=albert, mesh={"data": 4, "pipeline": 2}, train={"grad_accum_steps": 2})
     with pytest.raises(UserError, match=r"mesh\.pipeline: 2: the layers of model\.kind: albert share"):
         step.check(config, state.setup(config, jax.devices()[:8]))

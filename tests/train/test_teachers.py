@@ -15,7 +15,7 @@ from jaxpt.config import InitConfig
 from jaxpt.errors import UserError
 from jaxpt.train import initial, state, step, teachers, weights
 from tests import families
-from tests.models.helpers import drawn
+from tests.models.helpers import drawn, whole
 from tests.runs import assert_bit_equal, final
 
 TASK = {"kind": "masked_lm", "next_sentence": False}
@@ -33,9 +33,9 @@ def student(teacher, mesh=None, **sections):
 def teacher(tmp_path_factory):
     """(Hugging Face directory, parameters) of a teacher of four layers."""
     path = tmp_path_factory.mktemp("hf") / "teacher"
-    model = families.config("bert", model={"layers": 4}).model.build()
-    params = drawn(model)
-    hf.save(path, model, params)
+    network = families.network(families.config("bert", model={"layers": 4}))
+    params = drawn(network)
+    hf.save(path, network, params)
     return path, params
 
 
@@ -47,7 +47,7 @@ def one_step(path, mesh, devices):
     setup = teachers.attach(state.setup(config, jax.devices()[:devices]), lambda line: None)
     with setup.use():
         batch = step.put(families.batch(config), setup)
-        params = drawn(setup.model)
+        params = drawn(setup.network)
         zero = np.int32(0)
         fresh = state.State(zero, params, setup.optimizer.init(params), ema=None, skipped=zero, skipped_total=zero)
         fresh = jax.device_put(fresh, setup.shardings, may_alias=False)
@@ -69,7 +69,7 @@ def test_a_teacher_is_sharded_and_stays_as_it_is(teacher):
     for name, leaf in rows.items():
         if leaf.size >= 32 * 64:
             assert leaf.addressable_shards[0].data.size * 4 == leaf.size, f"{name} is not split four ways"
-        kept = expected[name][:200] if name.startswith(("token_embed", "mlm_head/bias")) else expected[name]
+        kept = expected[name][:200] if name.endswith(("token_embed/table", "masked_lm/bias")) else expected[name]
         np.testing.assert_array_equal(np.asarray(leaf)[: len(kept)], kept, err_msg=name)
 
 
@@ -84,7 +84,7 @@ def test_a_student_starts_from_the_layers_that_are_named(teacher, tmp_path):
     source = families.config("bert", model={"layers": 4})
     (run_dir / "config.yaml").write_text(configs.to_yaml(source))
     flat = traverse_util.flatten_dict(jax.device_get(params), sep="/")
-    weights.write(run_dir, source.model, {p: x.dtype for p, x in flat.items()}, ((p, None, x) for p, x in flat.items()))
+    weights.write(run_dir, families.network(source), {p: x.dtype for p, x in flat.items()}, ((p, None, x) for p, x in flat.items()))
 
     setup = state.setup(configs.build(student(path, model={"kind": "distilbert", "layers": 2})), jax.devices()[:1])
     for where in (path, run_dir):
@@ -93,12 +93,12 @@ def test_a_student_starts_from_the_layers_that_are_named(teacher, tmp_path):
         got = traverse_util.flatten_dict(made.params, sep="/")
         for name in got:
             wanted = flat[name][[3, 1]] if "/segment_0/" in name else flat[name]
-            wanted = wanted[:200] if name in ("token_embed/table", "mlm_head/bias") else wanted
+            wanted = wanted[:200] if name.endswith(("token_embed/table", "masked_lm/bias")) else wanted
             np.testing.assert_array_equal(got[name][: len(wanted)], wanted, err_msg=name)
         assert "  layers: 0 ← 3, 1 ← 1" in said and "  not used: " in "\n".join(said)
         with pytest.raises(UserError, match="has the layers 0 to 3, no layer 4"):
             initial.start(setup, InitConfig(path=str(where), layers=(0, 4), partial=True), said.append)
-        with pytest.raises(UserError, match="lacks or has in another shape encoder/segment_0"):
+        with pytest.raises(UserError, match="lacks or has in another shape model/encoder/segment_0"):
             initial.start(setup, InitConfig(path=str(where), layers=(0, 1, 2)), said.append)
 
 
@@ -109,7 +109,7 @@ def test_layers_that_are_not_alike_cannot_be_chosen(tmp_path):
         ("modernbert", {"layers": 7}, "of several kinds"),
     ):
         model = families.config("bert", model={"kind": kind, **sizes}).model
-        hf.save(tmp_path / kind, model.build(), drawn(model.build()))
+        hf.save(tmp_path / kind, whole(model), drawn(whole(model)))
         setup = state.setup(configs.build(student(tmp_path / kind)), jax.devices()[:1])
         with pytest.raises(UserError, match=match):
             initial.start(setup, InitConfig(path=str(tmp_path / kind), layers=(0,), partial=True), print)
@@ -154,8 +154,8 @@ def test_a_resumed_student_equals_one_that_ran_through(workplace, capsys):
     assert "resuming from step 2" in capsys.readouterr().out
     assert_bit_equal(*(final(workplace / name, 3) for name in ("whole", "short")))
     saved = weights.Saved(workplace / "whole", 3)
-    own = {"token_embed", "position_embed", "embed_norm", "encoder", "mlm_head"}
-    assert {p.partition("/")[0] for p in saved} == own
+    own = {"token_embed", "position_embed", "embed_norm", "encoder", "masked_lm"}
+    assert {p.split("/")[1] for p in saved} == own
     receipt = json.loads((workplace / "short" / "run.json").read_text())
     assert receipt["teachers"]["teacher"]["path"] == str(moved) and receipt["teachers"]["teacher"]["step"] == 1
     assert receipt["validation"].keys() >= {"kl", "cosine", "masked_lm", "agreement", "accuracy", "target_loss"}
@@ -167,8 +167,8 @@ def test_another_teacher_is_refused_and_evaluation_does_without_one(workplace, c
     shutil.copytree(workplace / "teacher", other)
     config = configs.load(other)
     shutil.rmtree(other / "checkpoints")
-    flat = traverse_util.flatten_dict(jax.device_get(drawn(config.model.build())), sep="/")
-    weights.write(other, config.model, {p: x.dtype for p, x in flat.items()}, ((p, None, x) for p, x in flat.items()))
+    flat = traverse_util.flatten_dict(jax.device_get(drawn(families.network(config))), sep="/")
+    weights.write(other, families.network(config), {p: x.dtype for p, x in flat.items()}, ((p, None, x) for p, x in flat.items()))
     assert run(workplace, "whole", "train.steps=4", f"objective.teacher={other}") == 2
     assert f"was trained with another teacher: {workplace / 'teacher'} at step 1" in capsys.readouterr().err
 

@@ -19,10 +19,11 @@ QUIET = {"report": lambda line: None}
 def write(path, **changed):
     """A run_dir of a small BERT with weights alone; returns its parameters."""
     path.mkdir()
-    config = families.config("bert", run_dir=str(path), model={"next_sentence": False})
+    config = families.config("bert", run_dir=str(path), objective={"next_sentence": False})
     run_dir.claim(config)
-    flat = traverse_util.flatten_dict(fresh(config.model)[1], sep="/") | changed
-    weights.write(path, config.model, {p: x.dtype for p, x in flat.items()}, ((p, None, x) for p, x in flat.items()))
+    network, params = fresh(families.network(config))
+    flat = traverse_util.flatten_dict(params, sep="/") | changed
+    weights.write(path, network, {p: x.dtype for p, x in flat.items()}, ((p, None, x) for p, x in flat.items()))
     return flat
 
 
@@ -38,13 +39,13 @@ def export(source):
 
 def start(source, **checkpoint):
     options = {"path": str(source), "partial": True}
-    config = families.config("bert", model={"next_sentence": False}, init_from=options, checkpoint=checkpoint)
+    config = families.config("bert", objective={"next_sentence": False}, init_from=options, checkpoint=checkpoint)
     initial.start(state.setup(config), config.init_from, lambda line: None)
 
 
 def teach(source):
     task = {"kind": "masked_lm", "next_sentence": False}
-    tree = families.tree("bert", model={"next_sentence": False})
+    tree = families.tree("bert")
     tree["objective"] = {"kind": "distillation", "teacher": str(source), "of": task}
     teachers.attach(state.setup(configs.build(tree)), lambda line: None)
 
@@ -87,14 +88,14 @@ def test_no_reader_takes_another_model_than_that_of_config_yaml(source, read, la
 def test_no_reader_takes_a_parameter_that_is_not_finite(tmp_path, read):
     scale = np.ones(32, np.float32)
     scale[5] = np.nan
-    write(tmp_path / "run", **{"embed_norm/scale": scale})
-    with pytest.raises(UserError, match=r"run/checkpoints/0: weights: embed_norm/scale is not finite"):
+    write(tmp_path / "run", **{"model/embed_norm/scale": scale})
+    with pytest.raises(UserError, match=r"run/checkpoints/0: weights: model/embed_norm/scale is not finite"):
         read(tmp_path / "run")
 
 
 def test_sizes_alone_are_compared_where_that_is_wanted(source):
-    flip(source / "checkpoints" / "0" / "state" / "params.embed_norm.bias" / "0")
+    flip(source / "checkpoints" / "0" / "state" / "params.model.embed_norm.bias" / "0")
     with pytest.raises(UserError, match="is altered"):
         weights.Saved(source, 0)
-    assert "embed_norm/bias" in weights.Saved(source, 0, CheckpointConfig(verify="sizes"))
+    assert "model/embed_norm/bias" in weights.Saved(source, 0, CheckpointConfig(verify="sizes"))
     start(source, verify="sizes")
