@@ -1,4 +1,4 @@
-"""Each head against its formula in NumPy, its parameters' shapes and axes, and what a backbone's configuration changes."""
+"""Each head against its formula in NumPy, and what a backbone's configuration changes of it."""
 
 import jax
 import jax.numpy as jnp

@@ -20,7 +20,7 @@ THEIRS = {name: make for name, make in EVERY.items() if name not in ("t5_lm", "t
 
 
 def fresh(config, seed=0):
-    """(network of a configuration, or the network, random parameters) with zeros in the rows that only pad the vocabulary, as an import has them."""
+    """(network, random parameters) with zeros in the rows that only pad the vocabulary, as an import has them."""
     rng = np.random.default_rng(seed)
     network, flat = config if isinstance(config, Network) else whole(config), {}
     config = network.config

@@ -112,7 +112,8 @@ def ship(network, params):
     flat = traverse_util.flatten_dict(jax.device_get(params), sep="/")
     kept, summands, left_out = convert.exported(network)
     assert "generator" in left_out
-    return kept, traverse_util.unflatten_dict({p: sum(flat[q] for q in paths) for p, paths in summands.items()}, sep="/")
+    written = {path: sum(flat[p] for p in paths) for path, paths in summands.items()}
+    return kept, traverse_util.unflatten_dict(written, sep="/")
 
 
 @pytest.mark.slow
@@ -161,10 +162,10 @@ def test_the_discriminator_sees_the_samples_and_not_the_targets(shared):
 
         def spy(call, args, kwargs, context):
             out = call(*args, **kwargs)
-            if isinstance(context.module, Electra) and context.method_name == "encode":
-                if context.module.config.embed_dim == 32:
-                    seen["encode"] = args[0]
-            if isinstance(context.module, ReplacedTokenHead) and context.method_name == "__call__":
+            module, method = context.module, context.method_name
+            if isinstance(module, Electra) and method == "encode" and module.config.embed_dim == 32:
+                seen["encode"] = args[0]
+            if isinstance(module, ReplacedTokenHead) and method == "__call__":
                 seen["scores"] = out
             return out
 

@@ -84,7 +84,8 @@ def test_a_student_starts_from_the_layers_that_are_named(teacher, tmp_path):
     source = families.config("bert", model={"layers": 4})
     (run_dir / "config.yaml").write_text(configs.to_yaml(source))
     flat = traverse_util.flatten_dict(jax.device_get(params), sep="/")
-    weights.write(run_dir, families.network(source), {p: x.dtype for p, x in flat.items()}, ((p, None, x) for p, x in flat.items()))
+    dtypes, pieces = {p: x.dtype for p, x in flat.items()}, ((p, None, x) for p, x in flat.items())
+    weights.write(run_dir, families.network(source), dtypes, pieces)
 
     setup = state.setup(configs.build(student(path, model={"kind": "distilbert", "layers": 2})), jax.devices()[:1])
     for where in (path, run_dir):
@@ -168,7 +169,8 @@ def test_another_teacher_is_refused_and_evaluation_does_without_one(workplace, c
     config = configs.load(other)
     shutil.rmtree(other / "checkpoints")
     flat = traverse_util.flatten_dict(jax.device_get(drawn(families.network(config))), sep="/")
-    weights.write(other, families.network(config), {p: x.dtype for p, x in flat.items()}, ((p, None, x) for p, x in flat.items()))
+    dtypes, pieces = {p: x.dtype for p, x in flat.items()}, ((p, None, x) for p, x in flat.items())
+    weights.write(other, families.network(config), dtypes, pieces)
     assert run(workplace, "whole", "train.steps=4", f"objective.teacher={other}") == 2
     assert f"was trained with another teacher: {workplace / 'teacher'} at step 1" in capsys.readouterr().err
 
