@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxpt import losses
 from jaxpt.data._tf import seqio, tf
 from jaxpt.data.preprocessors.batched import derived
 from jaxpt.data.records.store import Ragged
@@ -20,6 +19,7 @@ from jaxpt.data.stream.packing import plan
 from jaxpt.data.tasks import arguments, resolve
 from jaxpt.errors import UserError
 from jaxpt.models.base import bind
+from jaxpt.objectives import replaced_token
 from jaxpt.objectives.bart import Bart
 from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.causal_lm import CausalLM
@@ -151,7 +151,7 @@ def presented(family, objective):
 def test_losses_and_gradients_of_packed_records_are_those_of_separate_ones(family, monkeypatch):
     if family == "electra":  # what is drawn depends on the place of a target in the batch: take the likeliest instead
         likeliest = lambda x, projection, key, chunk: projection(x).argmax(-1).astype(jnp.int32)  # noqa: E731
-        monkeypatch.setattr(losses, "sample", likeliest)
+        monkeypatch.setattr(replaced_token, "sample", likeliest)
     of = "bert" if family in ("electra", "unilm") else family
     model = families.config(of, model={"layers": 1} | MODELS.get(family, {}), objective={"kind": "masked_lm",
              "next_sentence": False} if of == "bert" else {}).model.build()  # fmt: skip
