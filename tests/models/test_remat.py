@@ -31,7 +31,7 @@ def loss(name, remat):
 
     def total(params):
         output: Output = states(base.bind(model, params, {"dropout": jax.random.key(3)}))
-        return sum(jnp.sin(7 * x).sum() for x in jax.tree.leaves(output.hidden))
+        return sum(jnp.sin(x).sum() for x in jax.tree.leaves(output.hidden))
 
     return total, drawn(model)
 
@@ -55,8 +55,9 @@ def test_named_activations_are_kept_and_the_rest_is_computed_again(name):
 def test_gradients_are_the_same(name):
     (plain, params), (named, _) = loss(name, "none"), loss(name, "names")
     want, got = (jax.jit(jax.grad(f))(params) for f in (plain, named))
+    scale = max(float(np.abs(x).max()) for x in jax.tree.leaves(want))  # a key's bias has no gradient but rounding's
     for a, b in zip(jax.tree.leaves(want), jax.tree.leaves(got), strict=True):
-        np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-4 * float(np.abs(a).max()))
+        np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-6 * scale)
 
 
 @pytest.mark.parametrize("name", FAST)
