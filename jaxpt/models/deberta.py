@@ -15,6 +15,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.ad_checkpoint import checkpoint_name
 from pydantic import model_validator
 
 from jaxpt.config import Fraction, ModelConfig, NonNegativeInt, PositiveFloat, PositiveInt
@@ -161,12 +162,12 @@ class DisentangledAttention(nn.Module):
         def projection(name: str) -> Dense:
             return Dense(c.embed_dim, ("embed", "heads"), INIT, dtype, name=name)
 
-        def split(x: jax.Array) -> jax.Array:
-            return constrain(x, "act_heads").reshape(*x.shape[:-1], heads, width)
+        def split(x: jax.Array, saved: str) -> jax.Array:
+            return checkpoint_name(constrain(x, "act_heads"), saved).reshape(*x.shape[:-1], heads, width)
 
         query, key = projection("query"), projection("key")
-        q_BxLxHxK, k_BxSxHxK = split(query(x_BxLxD)), split(key(memory_BxSxD))
-        v_BxSxHxK = split(projection("value")(memory_BxSxD))
+        q_BxLxHxK, k_BxSxHxK = split(query(x_BxLxD), "query"), split(key(memory_BxSxD), "key")
+        v_BxSxHxK = split(projection("value")(memory_BxSxD), "value")
         scale = 1 / math.sqrt(width * (1 + c.content_to_position + c.position_to_content))
         bias_BxHxLxS = None
         if c.relative:
@@ -179,11 +180,11 @@ class DisentangledAttention(nn.Module):
                 at_LxS = jax.lax.dynamic_slice_in_dim(at_LxS, shared.mask.offset, queries, axis=2)
             bias_BxHxLxS = jnp.zeros((), jnp.float32)
             if c.content_to_position:
-                kr = split((key if c.share_projections else projection("position_key"))(relative_RxD))
+                kr = split((key if c.share_projections else projection("position_key"))(relative_RxD), "key")
                 by_row = jnp.einsum("BLHK,RHK->BHLR", q_BxLxHxK, kr, preferred_element_type=jnp.float32)
                 bias_BxHxLxS += jnp.take_along_axis(by_row, at_LxS, axis=-1)
             if c.position_to_content:
-                qr = split((query if c.share_projections else projection("position_query"))(relative_RxD))
+                qr = split((query if c.share_projections else projection("position_query"))(relative_RxD), "query")
                 by_row = jnp.einsum("BSHK,RHK->BHRS", k_BxSxHxK, qr, preferred_element_type=jnp.float32)
                 bias_BxHxLxS += jnp.take_along_axis(by_row, at_LxS, axis=-2)
             bias_BxHxLxS *= scale
@@ -192,7 +193,7 @@ class DisentangledAttention(nn.Module):
             q_BxLxHxK, k_BxSxHxK, v_BxSxHxK, shared.mask, bias_BxHxLxS, scale=scale, dropout=c.dropout,
             dropout_key=self.make_rng("dropout") if dropping else None, implementation=c.attention,
         )  # fmt: skip
-        y_BxLxD = constrain(y_BxLxHxK.reshape(*x_BxLxD.shape), "act_heads")
+        y_BxLxD = checkpoint_name(constrain(y_BxLxHxK.reshape(*x_BxLxD.shape), "act_heads"), "context")
         return Dense(c.embed_dim, ("heads", "embed"), INIT, dtype, name="output")(y_BxLxD)
 
 

@@ -102,9 +102,11 @@ class Stack(nn.Module):
         """
         seen, outputs = [], []
         for index, segment in enumerate(self.segments):
-            run = self._init if self.is_initializing() else self._apply
-            pattern = {"blocks": segment.blocks, "layers": layers, "name": f"segment_{index}"}
-            x_BxLxD, output = run(segment, pattern, x_BxLxD, _part(past, index), shared)
+            name, one = f"segment_{index}", _Pattern(segment.blocks, layers, parent=None)
+            given = x_BxLxD, _part(past, index), shared
+            if self.is_initializing():  # merged with those of a call before, which may need fewer (no cross-attention)
+                self.put_variable("params", name, self._draw(segment, name, one, *given))
+            x_BxLxD, output = self._apply(segment, name, one, *given)
             outputs.append(output)
             if layers:
                 seen.append(jax.tree.map(_in_order, *output.layers))
@@ -114,24 +116,30 @@ class Stack(nn.Module):
         return Output(x_BxLxD, every, cache, memory, aux)
 
     @nn.nowrap
-    def _init(self, segment: Segment, pattern: Any, x_BxLxD: jax.Array, past: Past, shared: Shared) -> Any:
-        """Makes the segment's parameters on the way."""
-        scanned = nn.scan(
-            _Pattern,
-            variable_axes={} if segment.shared else {"params": 0},
-            variable_broadcast="params" if segment.shared else False,
-            split_rngs={"params": not segment.shared},
-            in_axes=(0, nn.broadcast),
-            length=segment.repeats,
-            metadata_params={nn.PARTITION_NAME: "layers"},
-        )
-        return scanned(**pattern)(x_BxLxD, past, shared)
+    def _draw(self, segment: Segment, name: str, one: _Pattern, x_BxLxD: jax.Array, past: Past, shared: Shared) -> Any:
+        """The segment's parameters, boxed. `self.param` would trace the drawing again in every `apply`."""
+        rng, past = self.scope.rngs["params"], jax.tree.map(lambda x: x[0], past)
+        counters = {"params": 0}
+
+        def run(pattern: _Pattern, *given: Any) -> Any:
+            pattern.scope.rng_counters = counters
+            return pattern(*given)
+
+        def draw(key: jax.Array) -> Any:
+            rngs = {"params": LazyRng(key, (*rng.suffix, name))}
+            return nn.init(run, one)(rngs, x_BxLxD, past, shared)["params"]
+
+        if segment.shared:
+            return draw(rng.rng)
+        # `nn.scan` traces a layer twice and counts its draws on. So does this: a seed draws what it did with `nn.scan`.
+        jax.eval_shape(draw, rng.rng)
+        params = jax.lax.map(draw, jax.random.split(rng.rng, segment.repeats))
+        return nn.meta.add_axis(params, 0, {nn.PARTITION_NAME: "layers"})
 
     @nn.nowrap
-    def _apply(self, segment: Segment, pattern: Any, x_BxLxD: jax.Array, past: Past, shared: Shared) -> Any:
-        """As a function of the parameters: `nn.scan` would trace a layer twice, and knows of no stages."""
-        one, name, rngs = _Pattern(**pattern, parent=None), pattern["name"], self.scope.rngs
-        params = self.variables["params"][name]
+    def _apply(self, segment: Segment, name: str, one: _Pattern, x_BxLxD: jax.Array, past: Past, shared: Shared) -> Any:
+        """Runs the segment as a function of its parameters; `nn.scan` would trace a layer twice, and has no stages."""
+        params, rngs = nn.unbox(self.get_variable("params", name)), self.scope.rngs
         keys = {purpose: jax.random.split(rng.rng, segment.repeats) for purpose, rng in rngs.items()}
 
         def layer(x_BxLxD: jax.Array, own: Any, shared: Shared) -> tuple[jax.Array, Output]:

@@ -17,6 +17,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.ad_checkpoint import checkpoint_name
 from pydantic import model_validator
 
 from jaxpt.config import Fraction, ModelConfig, PositiveFloat, PositiveInt
@@ -120,9 +121,14 @@ class RelativeAttention(nn.Module):
         relative: Relative = shared.positional
         heads, width, length = c.heads, c.width, streams.content_BxLxD.shape[1]
 
-        def project(name: str) -> Any:
+        def project(name: str, saved: str | None = None) -> Any:
             dense = Dense(heads * width, ("embed", "heads"), INIT, dtype, use_bias=False, name=name)
-            return lambda x: constrain(dense(x), "act_heads").reshape(*x.shape[:-1], heads, width)
+
+            def run(x: jax.Array) -> jax.Array:
+                y = checkpoint_name(constrain(dense(x), "act_heads"), saved or name)
+                return y.reshape(*x.shape[:-1], heads, width)
+
+            return run
 
         def vector(name: str) -> jax.Array:
             return param(self, name, INIT, (heads, width), ("heads", "norm")).astype(dtype)
@@ -131,7 +137,7 @@ class RelativeAttention(nn.Module):
         all_BxSxD = h if memory_BxMxD is None else jnp.concatenate([memory_BxMxD.astype(dtype), h], axis=1)
         keys = all_BxSxD.shape[1]
         query, k_BxSxHxK, v_BxSxHxK = project("query"), project("key")(all_BxSxD), project("value")(all_BxSxD)
-        r_NxHxK = project("position")(relative.distances_NxD)
+        r_NxHxK = project("position", saved="key")(relative.distances_NxD)
         content_bias, position_bias, type_bias = vector("content_bias"), vector("position_bias"), vector("type_bias")
         types = param(self, "types", INIT, (2, heads * width), ("classes", "heads")).astype(dtype)
         types_2xHxK = types.reshape(2, heads, width)
@@ -158,7 +164,8 @@ class RelativeAttention(nn.Module):
                 q + content_bias, k_BxSxHxK, v_BxSxHxK, mask, bias * scale, scale=scale, dropout=c.dropout,
                 dropout_key=self.make_rng("dropout") if dropping else None, implementation=c.attention,
             )  # fmt: skip
-            return output(constrain(y.reshape(*x_BxLxD.shape[:2], -1), "act_heads"))
+            y = constrain(y.reshape(*x_BxLxD.shape[:2], -1), "act_heads")
+            return output(checkpoint_name(y, "context"))
 
         g = streams.query_BxPxD
         return Streams(

@@ -10,7 +10,7 @@ import pytest
 
 from jaxpt.models.base import unstack
 from jaxpt.models.output import Output, Past
-from jaxpt.models.stack import Segment, Shared, Stack
+from jaxpt.models.stack import Segment, Shared, Stack, _Pattern
 
 
 class Block(nn.Module):
@@ -71,6 +71,46 @@ def test_layers_start_different(x):
     params = nn.unbox(Stack(SEGMENTS).init(jax.random.key(1), x, Shared()))["params"]
     first, second, _ = params["segment_0"]["block_0"]["kernel"]
     assert float(jnp.abs(first - second).max()) > 0.1
+
+
+class Two(nn.Module):
+    """Two parameters in one scope: the second draw of a scope has a key of its own."""
+
+    @nn.compact
+    def __call__(self, x, past, shared):
+        init = nn.with_logical_partitioning(nn.initializers.normal(0.3), ("embed", "norm"))
+        return Output(x @ self.param("first", init, (4, 4)) @ self.param("second", init, (4, 4)))
+
+
+class Scanned(nn.Module):
+    """The reference for drawn parameters: `nn.scan` over each segment's layers."""
+
+    segments: tuple
+
+    @nn.compact
+    def __call__(self, x, shared):
+        for index, segment in enumerate(self.segments):
+            scanned = nn.scan(
+                _Pattern,
+                variable_axes={} if segment.shared else {"params": 0},
+                variable_broadcast="params" if segment.shared else False,
+                split_rngs={"params": not segment.shared},
+                in_axes=(0, nn.broadcast),
+                length=segment.repeats,
+                metadata_params={nn.PARTITION_NAME: "layers"},
+            )
+            x, _ = scanned(segment.blocks, False, name=f"segment_{index}")(x, Past(), shared)
+        return x
+
+
+def test_draws_what_nn_scan_draws(x):
+    """Parameters and logical axes, of layers of their own and of shared ones; and gives the same hidden states."""
+    segments = (*SEGMENTS, Segment((Two, SLOW), 2), Segment((Two, SLOW), 2, shared=True))
+    got, drawn = Stack(segments).init_with_output(jax.random.key(1), x, Shared())
+    want, scanned = Scanned(segments).init_with_output(jax.random.key(1), x, Shared())
+    jax.tree.map(np.testing.assert_array_equal, drawn, scanned)
+    assert jax.tree.structure(drawn) == jax.tree.structure(scanned), "boxes have the same names"
+    np.testing.assert_allclose(got.hidden, want, atol=1e-6)
 
 
 def test_layers_have_inputs_of_their_own(x):
