@@ -305,6 +305,11 @@ def compare_model(directory: Path, saved: Mapping[str, Any], wanted: Mapping[str
       saved: its parameters; arrays, or anything with a shape.
       wanted: those of the model.
     """
+    if "model" not in saved:
+        raise UserError(
+            f"{directory}: was written by an older version of jaxpt, which kept heads among the model's parameters; "
+            "export it with that version, then import it here"
+        )
     there, here = (
         {path: tuple(x.shape) for path, x in traverse_util.flatten_dict(tree, sep="/").items()}
         for tree in (saved, wanted)

@@ -11,7 +11,6 @@ import pytest
 from jaxpt.config.studies import Probe
 from jaxpt.errors import UserError
 from jaxpt.evals import probe
-from jaxpt.models.base import bind
 from jaxpt.objectives.base import Vocabulary
 from tests import families
 from tests.models.helpers import drawn
@@ -21,13 +20,12 @@ SETTINGS = Probe(path="a", test_path="b")
 
 @pytest.mark.parametrize("family", families.FAMILIES)
 def test_padding_does_not_count(family):
-    config = families.config(family).model
-    model = config.build()
-    params = drawn(model)
+    network = families.network(families.config(family))
+    config, params = network.config, drawn(network)
     tokens = np.full((3, 12), -1, np.int32)
     tokens[0, :5], tokens[1, :12], tokens[2, :5] = [7, 8, 9, 10, 11], range(20, 32), [7, 8, 9, 10, 12]
-    pooled = probe.pooled(model, params, config.family, tokens)
-    bound = bind(model, params)
+    pooled = probe.pooled(network, params, config.family, tokens)
+    bound = network.bind(params)
     alone = (bound.decode if family == "gpt2" else bound.encode)(tokens[:1, :5]).hidden
     np.testing.assert_allclose(pooled[0], np.asarray(alone)[0].mean(0), atol=1e-5)
     assert pooled.shape == (3, 32) and np.abs(pooled[0] - pooled[2]).max() > 1e-3

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxpt.models.base import bind
 from jaxpt.models.gpt2 import GPT2, INIT, Block
 from jaxpt.models.layers import Dropout, Embed, LayerNorm
+from jaxpt.models.network import Network
 from jaxpt.models.positions import LearnedPositions
 from jaxpt.models.stack import Segment, Stack
 from jaxpt.objectives.base import tokens
@@ -41,22 +41,22 @@ class Model(GPT2):
 @pytest.fixture(scope="module")
 def case():
     config = families.config("gpt2", model={"layers": 3})
-    model = Model(config.model)
-    return config, model, drawn(model), families.batch(config)
+    network = Network(Model(config.model))
+    return config, network, drawn(network), families.batch(config)
 
 
 def test_a_penalty_counts_as_it_is(case):
-    config, model, params, batch = case
-    gradients = functools.partial(step.gradients, config.objective, model)
+    config, network, params, batch = case
+    gradients = functools.partial(step.gradients, config.objective, network)
     one, several = (jax.jit(functools.partial(gradients, accumulation=n))(params, batch, None) for n in (1, 4))
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(several), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
     def by_hand(params):
-        output = bind(model, params).decode(batch["decoder_input_tokens"], layers=True,
+        output = network.bind(params).decode(batch["decoder_input_tokens"], layers=True,
                   segment_ids=batch["decoder_segment_ids"], positions=batch["decoder_positions"])  # fmt: skip
         penalty = 0.1 * jnp.square(output.layers[:-1]).mean(-1).sum() / (batch["decoder_segment_ids"] > 0).sum()
-        sums, _ = config.objective.loss(bind(model, params), batch)
+        sums, _ = config.objective.loss(network.bind(params), batch)
         return sums["causal_lm"] / batch["decoder_loss_weights"].sum() + penalty, penalty
 
     (loss, penalty), wanted = jax.jit(jax.value_and_grad(by_hand, has_aux=True))(params)
@@ -67,8 +67,8 @@ def test_a_penalty_counts_as_it_is(case):
 
 
 def test_an_evaluation_tells_it_beside_the_objective_s_loss(case):
-    config, model, params, batch = case
-    setup = dataclasses.replace(state.setup(config), model=model)
+    config, network, params, batch = case
+    setup = dataclasses.replace(state.setup(config), network=network)
     with setup.use():
         found, _ = step.make_eval_step(setup, config.objective)(params, step.put(batch, setup), None)
     total, weight = found["penalty"]
