@@ -305,7 +305,7 @@ def compare_model(directory: Path, saved: Mapping[str, Any], wanted: Mapping[str
       saved: its parameters; arrays, or anything with a shape.
       wanted: those of the model.
     """
-    if "model" not in saved:
+    if "model" in wanted and "model" not in saved:
         raise UserError(
             f"{directory}: was written by an older version of jaxpt, which kept heads among the model's parameters; "
             "export it with that version, then import it here"
