@@ -121,6 +121,6 @@ def added(config: LoraConfig, path: str, w: Any, a: Any, b: Any, key: jax.Array 
         kept = jax.random.bernoulli(own, 1 - config.dropout, (*a.shape[:-1], 1))
         a = jnp.where(kept, a / (1 - config.dropout), 0)
     scale = config.alpha / config.rank
-    if isinstance(w, np.ndarray):
+    if all(isinstance(x, np.ndarray) for x in (w, a, b)):
         return w + (scale * np.matmul(a, b)).astype(w.dtype)
     return w + scale * jnp.matmul(a, b, precision="highest")
