@@ -12,7 +12,6 @@ from flax import traverse_util
 from jaxpt import cli, convert
 from jaxpt import config as configs
 from jaxpt.evals import command
-from jaxpt.models import base
 from jaxpt.train import checkpoint, initial, lora, state, step, weights
 from tests import families
 from tests.runs import final
@@ -38,7 +37,7 @@ def test_a_fresh_adapter_changes_nothing(family):
         for key in (None, jax.random.key(0)):
             merged = jax.jit(lambda params, key=key: lora.merged(given.train.lora, params, key))(params)
             jax.tree.map(np.testing.assert_array_equal, merged, plain)
-    fresh = jax.jit(lambda key: base.init(setup.model, state.purpose_key(key, "init")))(jax.random.key(given.seed))
+    fresh = jax.jit(lambda key: setup.network.init(state.purpose_key(key, "init")))(jax.random.key(given.seed))
     jax.tree.map(np.testing.assert_array_equal, fresh, plain)
 
 
@@ -49,7 +48,7 @@ def test_only_the_adapter_moves():
     assert len(adapters) == 4 and set(setup.trained) == adapters and metrics["gradient_norm"] > 0
     for path in old:
         assert (old[path] != new[path]).any() == (path in adapters), path
-    a, b = (new[f"adapter/decoder/segment_0/block_0/attention/query/kernel/{name}"] for name in ("a", "b"))
+    a, b = (new[f"adapter/model/decoder/segment_0/block_0/attention/query/kernel/{name}"] for name in ("a", "b"))
     assert (a.shape, b.shape) == ((3, 32, 3), (3, 3, 32))
     moments = [jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(after.opt_state)]
     assert sum("mu" in name for name in moments) == 4
@@ -65,12 +64,12 @@ def test_gradients_are_those_of_the_factors_by_hand():
         batch = families.batch(given)
         adapters, frozen = {lora.ADAPTER: params[lora.ADAPTER]}, {k: v for k, v in params.items() if k != lora.ADAPTER}
         merged = lora.merged(given.train.lora, params)
-        of_matrix, _, _ = step.gradients(given.objective, setup.model, merged, batch, None)
+        of_matrix, _, _ = step.gradients(given.objective, setup.network, merged, batch, None)
         found, _, _ = step.gradients(
-            given.objective, setup.model, adapters, batch, None,
+            given.objective, setup.network, adapters, batch, None,
             assemble=lambda trained, key: setup.assemble(trained, frozen, key),
         )  # fmt: skip
-    path = "decoder/segment_0/block_0/attention/query/kernel"
+    path = "model/decoder/segment_0/block_0/attention/query/kernel"
     a, b = (flat(params)[f"adapter/{path}/{name}"] for name in ("a", "b"))
     dw = np.asarray(flat(of_matrix)[path])
     for name, wanted in (("a", 2 * dw @ b.swapaxes(-1, -2)), ("b", 2 * a.swapaxes(-1, -2) @ dw)):
@@ -97,9 +96,11 @@ def test_dropout_is_that_of_the_adapters_input():
 
 
 def test_some_layers_alone_have_one():
-    _, _, after, _ = steps(config(lora={**TARGETS, "targets": ["decoder[1:]/attention/query", "decoder[2]/*"]}), 1)
+    _, _, after, _ = steps(
+        config(lora={**TARGETS, "targets": ["model/decoder[1:]/attention/query", "model/decoder[2]/*"]}), 1
+    )
     adapters = {path: x.shape[0] for path, x in flat(after.params).items() if path.startswith("adapter/")}
-    path = "adapter/decoder/segment_0/layers_{}/block_0/attention/{}/kernel/a"
+    path = "adapter/model/decoder/segment_0/layers_{}/block_0/attention/{}/kernel/a"
     assert adapters[path.format("1-1", "query")] == adapters[path.format("2-2", "query")] == 1
     assert path.format("2-2", "key") in adapters and path.format("1-1", "key") not in adapters
     assert not any("layers_0-0" in path for path in adapters)
@@ -112,7 +113,7 @@ def test_meshes_compute_the_same():
     for path, x in flat(found[0][1].params).items():
         np.testing.assert_allclose(flat(found[1][1].params)[path], x, rtol=2e-4, atol=2e-5, err_msg=path)
     setup = state.setup(config(mesh=mesh))
-    sharding = flat(setup.shardings.params)["adapter/decoder/segment_0/block_0/attention/query/kernel/a"]
+    sharding = flat(setup.shardings.params)["adapter/model/decoder/segment_0/block_0/attention/query/kernel/a"]
     assert "fsdp" in str(sharding.spec)
 
 
@@ -128,8 +129,8 @@ def folder(tmp_path_factory):
               "length": 16},
         mesh={"data": 8},
         optimizer={"kind": "adamw", "learning_rate": 1e-1, "ema_decay": 0.5},
-        train={"steps": 4, "log_every": 1, "eval_every": 2, "trainable": ["adapter", "final_norm"],
-               "lora": {"targets": ["decoder[1:]/attention", "decoder[1:]/feed_forward/up"], "dropout": 0.2}},
+        train={"steps": 4, "log_every": 1, "eval_every": 2, "trainable": ["adapter", "model/final_norm"],
+               "lora": {"targets": [f"model/decoder[1:]/{x}" for x in ("attention", "feed_forward/up")], "dropout": 0.2}},
         log={"tensorboard": False},
     )  # fmt: skip
     (folder / "recipe.yaml").write_text(yaml.safe_dump(tree))
@@ -146,8 +147,8 @@ def test_the_merged_tree_computes_what_the_adapted_one_does(folder):
     assert not any(path.startswith("adapter/") or "layers_" in path for path in read)
     given = configs.load(run)
     adapted = flat(last.averaged)
-    whole = "decoder/segment_0/block_0/attention/query/kernel"
-    stored = "decoder/segment_0/layers_1-2/block_0/attention/query/kernel"
+    whole = "model/decoder/segment_0/block_0/attention/query/kernel"
+    stored = "model/decoder/segment_0/layers_1-2/block_0/attention/query/kernel"
     a, b = (adapted[f"adapter/{stored}/{name}"] for name in ("a", "b"))
     assert np.abs(a @ b).max() > 1e-3
     x = np.random.default_rng(0).normal(size=(2, 5, 32))
@@ -158,11 +159,11 @@ def test_the_merged_tree_computes_what_the_adapted_one_does(folder):
     measured = [r["validation/loss"] for r in map(json.loads, (run / "metrics.jsonl").open()) if "validation/loss" in r]
     np.testing.assert_allclose(command.evaluate(str(run))["validation/loss"], measured[-1], rtol=1e-6)
     convert.export(run, folder / "hf", report=lambda line: None)
-    parameters, model, _ = initial.open_weights(folder / "hf")
+    parameters, network, _ = initial.open_weights(folder / "hf")
     for path, x in parameters:
-        rows = slice(300) if path == "token_embed/table" else slice(None)  # the others only pad the vocabulary
+        rows = slice(300) if path == "model/token_embed/table" else slice(None)  # the others only pad the vocabulary
         np.testing.assert_array_equal(x[rows], read[path][rows])
-    setup = state.setup(families.config("gpt2", model=model.model_dump(mode="json")), jax.devices()[:1])
+    setup = state.setup(families.config("gpt2", model=network.config.model_dump(mode="json")), jax.devices()[:1])
     reader = checkpoint.Checkpoints(run, given.checkpoint, read_only=True)
     found = flat(jax.device_get(reader.restore_params(setup, 4)))
     reader.close()

@@ -31,7 +31,7 @@ def test_doctests():
 
 def test_a_path_holds_for_all_below_it(bert):
     assert set(held(patterns.select("token_embed", bert, "k"))) == {"token_embed/table"}
-    assert set(held(patterns.select("mlm_head/norm", bert, "k"))) == {"mlm_head/norm/scale", "mlm_head/norm/bias"}
+    assert set(held(patterns.select("embed_norm", bert, "k"))) == {"embed_norm/scale", "embed_norm/bias"}
     assert len(held(patterns.select("*", bert, "k"))) == len(bert)
     biases = held(patterns.select("*/bias", bert, "k"))
     assert set(biases) == {path for path in bert if path.endswith("/bias")}

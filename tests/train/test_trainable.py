@@ -53,7 +53,7 @@ SGD = {"kind": "sgd", "learning_rate": 0.1, "clip_norm": None}
 
 @pytest.mark.parametrize("family", families.FAMILIES)
 def test_frozen_parameters_stay_bit_equal_and_have_no_state(family):
-    stack = {"t5": "decoder", "bert": "encoder", "gpt2": "decoder"}[family]
+    stack = {"t5": "model/decoder", "bert": "model/encoder", "gpt2": "model/decoder"}[family]
     pattern = [f"{stack}[2:]", "*final_norm" if family == "gpt2" else f"{stack}[0]/attention/query"]
     given = config(family, pattern, optimizer={"ema_decay": 0.5, "clip_norm": 1.0})
     setup, before, after, metrics = steps(given)
@@ -74,19 +74,19 @@ def test_frozen_parameters_stay_bit_equal_and_have_no_state(family):
 def test_what_is_trained_moves_as_in_a_whole_training():
     """A first step of plain gradient descent; the stack's lower half is frozen, and random draws are the same."""
     _, before, whole, metrics = steps(config(optimizer=SGD), 1)
-    _, same, after, partial = steps(config(trainable=["!decoder[:2]"], optimizer=SGD), 1)
+    _, same, after, partial = steps(config(trainable=["!model/decoder[:2]"], optimizer=SGD), 1)
     assert metrics["loss"] == partial["loss"] and partial["gradient_norm"] < metrics["gradient_norm"]
     trees = [joined(x.params) for x in (before, same, whole, after)]
     for path, start in trees[0].items():
         np.testing.assert_array_equal(start, trees[1][path])
         wanted = trees[2][path].copy()
-        if path.startswith("decoder/"):
+        if path.startswith("model/decoder/"):
             wanted[:2] = start[:2]
         np.testing.assert_allclose(trees[3][path], wanted, rtol=1e-6, atol=1e-7)
 
 
 def test_the_norm_that_clips_is_that_of_trained_parameters():
-    given = config(trainable=["decoder[3:]"], optimizer={**SGD, "clip_norm": 1e-3}, train={"layer_norms": True})
+    given = config(trainable=["model/decoder[3:]"], optimizer={**SGD, "clip_norm": 1e-3}, train={"layer_norms": True})
     setup, before, after, metrics = steps(given, 1)
     moved = {path: x - flat(before.params)[path] for path, x in flat(after.params).items()}
     norm = np.sqrt(sum(np.square(x.astype(np.float64)).sum() for x in moved.values()))
@@ -106,18 +106,18 @@ def test_frozen_layers_below_cost_no_backward_pass():
         setup = state.setup(given, jax.devices()[:1])
         with setup.use():
             batch = step.batch_shapes(setup, given.objective)
-            return flops.model_flops(setup.model, given.objective, setup.shapes.params, batch) // 3
+            return flops.model_flops(setup.network, given.objective, setup.shapes.params, batch) // 3
 
     layer = forward(2) - forward(1)
-    top = count(["final_norm"])
+    top = count(["model/final_norm"])
     for trained in (1, 2, 3):
-        assert count([f"decoder[{LAYERS - trained}:]", "final_norm"]) == top + 2 * trained * layer
-    assert count(["final_norm"]) < count(["*"]) - 2 * LAYERS * layer + layer
+        assert count([f"model/decoder[{LAYERS - trained}:]", "model/final_norm"]) == top + 2 * trained * layer
+    assert count(["model/final_norm"]) < count(["*"]) - 2 * LAYERS * layer + layer
 
 
 def test_frozen_parameters_pass_through_the_donated_state():
     """No copy is made of them: each array of the state is written where it was."""
-    setup = state.setup(config(trainable=["decoder[2:]"]), jax.devices()[:1])
+    setup = state.setup(config(trainable=["model/decoder[2:]"]), jax.devices()[:1])
     compiled = step.traced(setup, setup.config.objective).lower().compile()
     memory = compiled.memory_analysis()
     assert memory.alias_size_in_bytes >= state.size(setup.shapes)
@@ -127,7 +127,7 @@ def test_frozen_parameters_pass_through_the_donated_state():
 def test_split_or_not_all_optimizers_update_alike(kind):
     """All is trained, but in parts, since a later phase freezes some layers; given the same gradients."""
     optimizer = {"kind": kind, "learning_rate": 0.01, "weight_decay": 0.1, "clip_norm": 0.5}
-    phases = [{"steps": 5}, {"set": {"train.trainable": ["decoder[1:]"]}}]
+    phases = [{"steps": 5}, {"set": {"train.trainable": ["model/decoder[1:]"]}}]
     model = {"layers": 3, "embed_dim": 128, "heads": 2}
     whole, split = (
         state.setup(families.config("gpt2", model=model, train={"phases": given}, optimizer=optimizer))
@@ -208,23 +208,28 @@ def test_rates_and_decay_of_layers_are_those_of_separate_models(kind):
 
 
 def test_the_vectors_of_layer_decay():
-    given = config(optimizer={"layer_decay": 0.9}, trainable=["!decoder[:2]"])
+    given = config(optimizer={"layer_decay": 0.9}, trainable=["!model/decoder[:2]"])
     rates = state.setup(given).layout.rates
-    np.testing.assert_allclose(rates["decoder/segment_0/layers_0-1/block_0/attention/query/bias"], [0.9**3, 0.9**2])
-    np.testing.assert_allclose(rates["decoder/segment_0/layers_2-3/block_0/attention/query/bias"], [0.9, 1])
-    np.testing.assert_allclose([rates["token_embed/table"], rates["position_embed/table"]], 0.9**4)
-    assert rates["final_norm/scale"] == 1
+    np.testing.assert_allclose(
+        rates["model/decoder/segment_0/layers_0-1/block_0/attention/query/bias"], [0.9**3, 0.9**2]
+    )
+    np.testing.assert_allclose(rates["model/decoder/segment_0/layers_2-3/block_0/attention/query/bias"], [0.9, 1])
+    np.testing.assert_allclose([rates["model/token_embed/table"], rates["model/position_embed/table"]], 0.9**4)
+    assert rates["model/final_norm/scale"] == 1
     t5 = state.setup(config("t5", optimizer={"layer_decay": 0.5})).layout.rates
-    assert t5["encoder_bias/table"] == t5["token_embed/table"] == 0.5**4 and t5["head/kernel"] == 1
+    assert t5["model/encoder_bias/table"] == t5["model/token_embed/table"] == 0.5**4 and t5["model/head/kernel"] == 1
     bert = state.setup(config("bert", optimizer={"layer_decay": 0.5})).layout.rates
-    assert bert["mlm_head/bias"] == bert["pooler/dense/kernel"] == 1 and bert["embed_norm/scale"] == 0.5**4
+    assert (
+        bert["heads/masked_lm/bias"] == bert["heads/pooler/dense/kernel"] == 1
+        and bert["model/embed_norm/scale"] == 0.5**4
+    )
 
 
 def test_multipliers_scale_the_update():
-    one, two = ({**SGD, "rate_multipliers": given} for given in ({}, {"token_embed": 0.5, "*/bias": 2.0}))
+    one, two = ({**SGD, "rate_multipliers": given} for given in ({}, {"model/token_embed": 0.5, "*/bias": 2.0}))
     (_, before, a, _), (_, _, b, _) = (steps(config(optimizer=given), 1) for given in (one, two))
     for path, start in flat(before.params).items():
-        factor = 0.5 if path.startswith("token_embed") else 2.0 if path.endswith("/bias") else 1.0
+        factor = 0.5 if path.startswith("model/token_embed") else 2.0 if path.endswith("/bias") else 1.0
         moved = flat(b.params)[path] - start
         np.testing.assert_allclose(moved, factor * (flat(a.params)[path] - start), rtol=1e-3, atol=1e-6, err_msg=path)
 
@@ -235,8 +240,8 @@ def test_multipliers_scale_the_update():
 @pytest.mark.parametrize(
     ("sections", "said"),
     [
-        ({"trainable": ["decodr"]}, "train.trainable: 'decodr' matches no parameter; did you mean decoder"),
-        ({"trainable": ["decoder", "!*"]}, r"leaves nothing to train in phase 1"),
+        ({"trainable": ["decodr"]}, "train.trainable: 'decodr' matches no parameter; did you mean model/decoder"),
+        ({"trainable": ["model/decoder", "!*"]}, r"leaves nothing to train in phase 1"),
         ({"optimizer": {"rate_multipliers": {"head": 2.0}}}, "optimizer.rate_multipliers: 'head' matches no"),
         ({"optimizer": {"decay_multipliers": {"x[": 2.0}}}, "optimizer.decay_multipliers: 'x\\[' is no pattern"),
         ({"train": {"lora": {"targets": ["*/bias"]}}}, "train.lora.targets: '\\*/bias' matches no matrix"),
@@ -258,7 +263,7 @@ def test_wrong_factors_are_named():
 
 
 def test_multipliers_survive_a_file(tmp_path):
-    given = config(trainable=["decoder[1:]"], optimizer={"rate_multipliers": {"*/bias": 2.0}})
+    given = config(trainable=["model/decoder[1:]"], optimizer={"rate_multipliers": {"*/bias": 2.0}})
     (tmp_path / "recipe.yaml").write_text(configs.to_yaml(given))
     assert configs.load(tmp_path / "recipe.yaml").optimizer == given.optimizer
 
@@ -274,9 +279,9 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("thaw")
     (folder / "text.txt").write_text(TEXT)
     phases = [
-        {"steps": 2, "set": {"train.trainable": ["decoder[3:]", "final_norm"]}},
-        {"steps": 2, "set": {"train.trainable": ["decoder[1:]", "final_norm"]}},
-        {"set": {"train.trainable": ["*", "!decoder[3]/*/bias"]}},
+        {"steps": 2, "set": {"train.trainable": ["model/decoder[3:]", "model/final_norm"]}},
+        {"steps": 2, "set": {"train.trainable": ["model/decoder[1:]", "model/final_norm"]}},
+        {"set": {"train.trainable": ["*", "!model/decoder[3]/*/bias"]}},
     ]
     tree = families.tree(
         "gpt2",
@@ -285,7 +290,7 @@ def folder(tmp_path_factory):
               "length": 16},
         mesh={"data": 4, "fsdp": 2},
         optimizer={"kind": "adamw", "learning_rate": 1e-2, "ema_decay": 0.5, "weight_decay": 0.1, "layer_decay": 0.9,
-                   "schedule": {"kind": "linear", "warmup_steps": 2}, "decay_multipliers": {"token_embed": 0}},
+                   "schedule": {"kind": "linear", "warmup_steps": 2}, "decay_multipliers": {"model/token_embed": 0}},
         train={"steps": 6, "log_every": 1, "eval_every": 2, "phases": phases},
         checkpoint={"keep_last": 9, "every": 1},
         log={"tensorboard": False},
@@ -325,8 +330,8 @@ def test_a_run_that_thaws_resumes_with_the_same_bits(folder, at, capsys):
 def test_state_appears_where_training_begins_and_is_kept(folder):
     states = {at: saved(folder, at) for at in range(1, 7)}
     params = {at: flat(x.params) for at, x in states.items()}
-    first = "decoder/segment_0/layers_0-0/block_0/attention/query/kernel"
-    second = "decoder/segment_0/layers_1-2/block_0/attention/query/kernel"
+    first = "model/decoder/segment_0/layers_0-0/block_0/attention/query/kernel"
+    second = "model/decoder/segment_0/layers_1-2/block_0/attention/query/kernel"
     assert (params[1][second] == params[2][second]).all() and (params[3][second] != params[4][second]).any()
     assert (params[1][first] == params[4][first]).all() and (params[5][first] != params[6][first]).any()
 
@@ -344,7 +349,7 @@ def test_state_appears_where_training_begins_and_is_kept(folder):
         "since_phase_1_decay_1": (5, 5), "since_phase_2_decay_1": (3, 5), "since_phase_3_decay_0": (1, 5),
         "since_phase_3_decay_1": (1, 5),
     }  # fmt: skip
-    bias = "decoder/segment_0/layers_3-3/block_0/attention/query/bias"
+    bias = "model/decoder/segment_0/layers_3-3/block_0/attention/query/bias"
     assert bias in flat(states[4].ema) and bias not in flat(states[5].ema)
 
 
@@ -358,13 +363,13 @@ def test_what_was_split_is_read_as_a_whole(folder):
         np.testing.assert_array_equal(read[path], x)
     source = [f"init_from.path={folder / 'whole'}", "train.steps=1", "optimizer.schedule.warmup_steps=0"]
     run(folder, "plain", *source, "train.phases=[]", "optimizer.ema_decay=null", "optimizer.learning_rate=1e-30")
-    run(folder, "other", *source, "train.phases=[]", "train.trainable=['decoder[2:]']", "init_from.partial=true",
+    run(folder, "other", *source, "train.phases=[]", "train.trainable=['model/decoder[2:]']", "init_from.partial=true",
         "optimizer.learning_rate=1e-30", "optimizer.ema_decay=null")  # fmt: skip
     for name in ("plain", "other"):
         found = weights.Saved(folder / name, 1)
         for path, x in averaged.items():
             np.testing.assert_array_equal(found[path], x, err_msg=path)
-    assert "decoder/segment_0/layers_2-3/block_0/attention/query/bias" in flat(final(folder / "other", 1).params)
+    assert "model/decoder/segment_0/layers_2-3/block_0/attention/query/bias" in flat(final(folder / "other", 1).params)
     measured = [x["validation/loss"] for x in map(json.loads, (folder / "whole" / "metrics.jsonl").open())
                 if "validation/loss" in x]  # fmt: skip
     for path, loss in ((folder / "whole" / "checkpoints" / "2", measured[0]), (folder / "whole", measured[-1])):
