@@ -32,6 +32,8 @@ from jaxpt.config.kinds import kinds, resolve
 from jaxpt.config.roles import affecting, differences
 from jaxpt.config.schema import json_schema
 from jaxpt.config.tree import (
+    AdapterConfig,
+    AnyAdapter,
     AnyEvaluator,
     AnyModel,
     AnyObjective,
@@ -57,6 +59,8 @@ from jaxpt.config.tree import (
 
 __all__ = [
     "AXES",
+    "AdapterConfig",
+    "AnyAdapter",
     "AnyEvaluator",
     "AnyModel",
     "AnyObjective",

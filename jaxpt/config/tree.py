@@ -33,6 +33,27 @@ if TYPE_CHECKING:
     from optax import GradientTransformation, Schedule
 
 
+class AdapterConfig(Frozen):
+    """What every adapter's settings share. Subclassed once in each module of `jaxpt.models.adapters`."""
+
+    kind: str
+    """Module of `jaxpt.models.adapters`, or a dotted path to one's own."""
+
+    def build(self, dtype: Any, name: str) -> Any:
+        """The Flax module [B, L, D] → [B, L, D] after a part of a block.
+
+        Args:
+          dtype: of the computation.
+          name: of the module.
+        """
+        raise NotImplementedError
+
+
+AnyAdapter = Annotated[
+    SerializeAsAny[AdapterConfig], Kind("model.adapter", "jaxpt.models.adapters", AdapterConfig, default="bottleneck")
+]
+
+
 class ModelConfig(Frozen):
     """What every architecture's hyperparameters share. Subclassed once in each module of `jaxpt.models`."""
 
@@ -48,6 +69,8 @@ class ModelConfig(Frozen):
     """Who computes attention: XLA (`chunked`: memory linear in the length), cuDNN (GPU) or the splash kernel (TPU)."""
     unroll: PositiveInt = execution(1)
     """Layers that one turn of the loop over a stack does: 2 makes a small model on a CPU a quarter faster."""
+    adapter: AnyAdapter | None = None
+    """A small module after each attention and feed-forward, at paths such as `*_adapter`; none by default."""
 
     @property
     def masked_lm_options(self) -> dict[str, Any] | None:

@@ -130,7 +130,7 @@ def folder(tmp_path_factory):
         mesh={"data": 8},
         optimizer={"kind": "adamw", "learning_rate": 1e-1, "ema_decay": 0.5},
         train={"steps": 4, "log_every": 1, "eval_every": 2, "trainable": ["adapter", "model/final_norm"],
-               "lora": {"targets": [f"model/decoder[1:]/{x}" for x in ("attention", "feed_forward/up")], "dropout": 0.2}},
+               "lora": {"targets": ["*[1:]/attention", "*[1:]/feed_forward/up"], "dropout": 0.2}},
         log={"tensorboard": False},
     )  # fmt: skip
     (folder / "recipe.yaml").write_text(yaml.safe_dump(tree))
