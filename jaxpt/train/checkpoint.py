@@ -260,14 +260,16 @@ class Checkpoints:
           step: of the checkpoint.
         """
         self.check(step)
-        directory, network = self.directory / str(step), setup.network
+        directory, wanted = self.directory / str(step), setup.placed_shapes()
         found = stored.sources(self._manager.item_metadata(step).state)
-        compare_model(directory, stored.shapes(found), network.shapes())
-        axes = traverse_util.flatten_dict(network.logical_axes(), sep="/")
-        flat = {
-            f"{found[path][0]}/{path}": x for path, x in stored.placed(found, axes, setup.mesh, setup.table).items()
-        }
-        target = {"step": setup.placed_shapes().step, **traverse_util.unflatten_dict(flat, sep="/")}
+        compare_model(directory, stored.shapes(found), stored.shapes(stored.sources({"params": wanted.params})))
+        places = traverse_util.flatten_dict(wanted.params, sep="/")
+        alike = found.keys() == places.keys() and not any(map(stored.is_adapter, found))
+        if not alike:
+            axes = traverse_util.flatten_dict(setup.network.logical_axes(), sep="/")
+            places = stored.placed(found, axes, setup.mesh, setup.table)
+        flat = {f"{found[path][0]}/{path}": x for path, x in places.items()}
+        target = {"step": wanted.step, **traverse_util.unflatten_dict(flat, sep="/")}
         args = ocp.args.PyTreeRestore(
             item=target,
             restore_args=ocp.checkpoint_utils.construct_restore_args(target),
@@ -277,8 +279,7 @@ class Checkpoints:
             restored = reader.restore(directory / "state", args=args)
         compare_step(directory, restored["step"])
         params = trainable.put(restored.get("params", {}), restored.get("ema", {}))
-        wanted = setup.for_evaluation()
-        if jax.tree.structure(params) == jax.tree.structure(wanted.shapes.params):
+        if alike:
             return params
         adapter = stored.adapter(self.directory.parent, found)
 
@@ -288,7 +289,7 @@ class Checkpoints:
             return parts.split(whole, setup.layout.parts)
 
         with setup.use():
-            return jax.jit(to_model, out_shardings=wanted.shardings.params)(params)
+            return jax.jit(to_model, out_shardings=setup.for_evaluation().shardings.params)(params)
 
     def wait(self) -> None:
         """Returns when the last save is whole on the disk."""

@@ -27,7 +27,7 @@ def sources(saved: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
     return {
         path: (key, x)
         for key in ("params", "ema")
-        for path, x in traverse_util.flatten_dict(saved[key] or {}, sep="/").items()
+        for path, x in traverse_util.flatten_dict(saved.get(key) or {}, sep="/").items()
     }
 
 

@@ -150,7 +150,7 @@ class Saved(Mapping[str, np.ndarray]):
         self._handler = ocp.PyTreeCheckpointHandler()
         tree = self._handler.metadata(self._path).tree
         network = config.objective.loss.network(config.model)
-        self._found = stored.sources({"params": tree["params"], "ema": tree.get("ema")})
+        self._found = stored.sources(tree)
         shapes = stored.shapes(self._found)
         checkpoint.compare_model(self._path.parent, shapes, network.shapes())
         checkpoint.compare_step(self._path.parent, self._read("step", _entry(tree["step"])))
