@@ -137,7 +137,12 @@ def exported(network: Network) -> tuple[Network, dict[str, tuple[str, ...]], lis
     Returns:
       (the network that is written, {path of a parameter of it: the paths of those that are summed up to it}, names of
       the heads that are left out).
+
+    Raises:
+      UserError: the network has adapters in its blocks, or Hugging Face has no such architecture.
     """
+    if network.config.adapter is not None:
+        raise UserError("model.adapter: Hugging Face's classes have no place for adapters in their layers")
     known = hf.family_of(network.config).known(network.heads)
     kept = dataclasses.replace(network, heads={name: network.heads[name] for name in known}, deltas={})
     paths = {path: (path,) for path in mapping.places(kept)}

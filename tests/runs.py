@@ -10,10 +10,11 @@ from jaxpt.train import checkpoint, state
 def final(run_dir, step, devices=None, overrides=()):
     """The state that a run saved at a step, as NumPy; its checkpoint is whole."""
     config = configs.load(run_dir, overrides)
-    config = configs.at_phase(config, configs.phase_of(config, step))
+    phase = configs.phase_of(config, step)
+    setup = state.setup(config, devices).for_phase(configs.at_phase(config, phase), phase)
     reader = checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True)
     assert reader.damage(step) is None
-    restored = reader.restore(state.setup(config, devices), step)
+    restored = reader.restore(setup, step)
     reader.close()
     return jax.device_get(restored)
 

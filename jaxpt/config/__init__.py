@@ -32,6 +32,8 @@ from jaxpt.config.kinds import kinds, resolve
 from jaxpt.config.roles import affecting, differences
 from jaxpt.config.schema import json_schema
 from jaxpt.config.tree import (
+    AdapterConfig,
+    AnyAdapter,
     AnyEvaluator,
     AnyModel,
     AnyObjective,
@@ -43,6 +45,7 @@ from jaxpt.config.tree import (
     EvaluatorConfig,
     InitConfig,
     LogConfig,
+    LoraConfig,
     MixtureTask,
     ModelConfig,
     ObjectiveConfig,
@@ -56,6 +59,8 @@ from jaxpt.config.tree import (
 
 __all__ = [
     "AXES",
+    "AdapterConfig",
+    "AnyAdapter",
     "AnyEvaluator",
     "AnyModel",
     "AnyObjective",
@@ -70,6 +75,7 @@ __all__ = [
     "Frozen",
     "InitConfig",
     "LogConfig",
+    "LoraConfig",
     "MeshConfig",
     "MixtureTask",
     "ModelConfig",

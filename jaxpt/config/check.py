@@ -155,7 +155,7 @@ def at_phase(config: Config, index: int) -> Config:
     tree["train"]["phases"] = []
     here = f"train.phases.{index}.set"
     for key, value in dump(config)["train"]["phases"][index]["set"].items():
-        if not key.startswith(("data.", "objective.")):
-            raise UserError(f"{here}: {key}: a phase may set keys of data and objective alone")
+        if not key.startswith(("data.", "objective.")) and key != "train.trainable":
+            raise UserError(f"{here}: {key}: a phase may set keys of data and objective, and train.trainable, alone")
         put(tree, key, value, here)
     return build(tree, lambda key: here)

@@ -7,19 +7,51 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     Field,
+    PlainSerializer,
     SerializeAsAny,
     WithJsonSchema,
     model_validator,
 )
 
 from jaxpt.config.devices import DistributedConfig, MeshConfig, PlanConfig
-from jaxpt.config.fields import Frozen, NonNegativeInt, Overrides, PositiveInt, execution, extensible, unaffected
+from jaxpt.config.fields import (
+    Frozen,
+    NonNegativeInt,
+    Overrides,
+    PositiveFloat,
+    PositiveInt,
+    execution,
+    extensible,
+    unaffected,
+)
 from jaxpt.config.kinds import Kind, nearest
 from jaxpt.errors import UserError
 
 if TYPE_CHECKING:
     from optax import GradientTransformation, Schedule
+
+
+class AdapterConfig(Frozen):
+    """What every adapter's settings share. Subclassed once in each module of `jaxpt.models.adapters`."""
+
+    kind: str
+    """Module of `jaxpt.models.adapters`, or a dotted path to one's own."""
+
+    def build(self, dtype: Any, name: str) -> Any:
+        """The Flax module [B, L, D] → [B, L, D] after a part of a block.
+
+        Args:
+          dtype: of the computation.
+          name: of the module.
+        """
+        raise NotImplementedError
+
+
+AnyAdapter = Annotated[
+    SerializeAsAny[AdapterConfig], Kind("model.adapter", "jaxpt.models.adapters", AdapterConfig, default="bottleneck")
+]
 
 
 class ModelConfig(Frozen):
@@ -37,6 +69,8 @@ class ModelConfig(Frozen):
     """Who computes attention: XLA (`chunked`: memory linear in the length), cuDNN (GPU) or the splash kernel (TPU)."""
     unroll: PositiveInt = execution(1)
     """Layers that one turn of the loop over a stack does: 2 makes a small model on a CPU a quarter faster."""
+    adapter: AnyAdapter | None = None
+    """A small module after each attention and feed-forward, at paths such as `*_adapter`; none by default."""
 
     @property
     def masked_lm_options(self) -> dict[str, Any] | None:
@@ -220,6 +254,24 @@ AnySchedule = Annotated[
 ]
 
 
+def _factors(value: Any) -> Any:
+    """A mapping of patterns to numbers as hashable pairs."""
+    if isinstance(value, dict):
+        return tuple(value.items())
+    if isinstance(value, list) and value:
+        raise ValueError("wants a mapping of patterns to factors, such as {'*/bias': 0.5}")
+    return value
+
+
+Multipliers = Annotated[
+    tuple[tuple[str, Annotated[float, Field(ge=0)]], ...],
+    BeforeValidator(_factors),
+    PlainSerializer(dict),
+    WithJsonSchema({"type": "object", "additionalProperties": {"type": "number", "minimum": 0}}),
+]
+"""{pattern of paths: factor}."""
+
+
 class OptimizerConfig(Frozen):
     """What every optimizer shares. Subclassed once in each module of `jaxpt.train.optimizers`.
 
@@ -238,7 +290,14 @@ class OptimizerConfig(Frozen):
     clip_norm: Annotated[float, Field(gt=0)] | None = None
     """Clip gradients to this global norm, before the optimizer sees them."""
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Keep an exponential moving average of the parameters; evaluation uses it."""
+    """Keep an exponential moving average of the trained parameters; evaluation uses it."""
+    layer_decay: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Learning rate times layer_decay^(layers above in the stack); the embeddings, below all layers, have the lowest
+    rate, final norms and heads the full one (ELECTRA, XLNet: 0.9)."""
+    rate_multipliers: Multipliers = ()
+    """{pattern: factor} of the learning rate, of paths as in `train.trainable`; several that match multiply."""
+    decay_multipliers: Multipliers = ()
+    """{pattern: factor} of `weight_decay`, likewise; 0 switches it off."""
 
     def build(self, schedule: Schedule, logical_axes: Any) -> GradientTransformation:
         """The update rule, weight decay and learning rate included, clipping left out.
@@ -264,8 +323,22 @@ class Phase(Frozen):
     steps: PositiveInt | None = None
     """Length in steps; the last phase may leave it out and takes the rest."""
     set: Overrides = ()
-    """Overrides in this phase: keys of `data.*` (length, batch_size) and `objective.*`. On a command line
-    `train.phases.0.set.data.length=48` is the first phase's; a plain `data.length=48`, lost to it, is refused."""
+    """Overrides in this phase: keys of `data.*` (length, batch_size), `objective.*` and `train.trainable`. On a command
+    line `train.phases.0.set.data.length=48` is the first phase's; a plain `data.length=48`, lost to it, is refused."""
+
+
+class LoraConfig(Frozen):
+    """A low-rank adapter: W + alpha/rank · A · B in the place of W, with A and B trained. Export and evaluation see the
+    sum. Paper: https://arxiv.org/abs/2106.09685"""
+
+    targets: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Patterns, as in `train.trainable`, of the matrices that have one: ['*/attention/query', '*/attention/value']."""
+    rank: PositiveInt = 8
+    """Columns of A and rows of B."""
+    alpha: PositiveFloat = 16.0
+    """The product is scaled by alpha/rank."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Rate on the adapter's input features; a draw is shared by all tokens of a microbatch."""
 
 
 class TrainConfig(Frozen):
@@ -274,6 +347,12 @@ class TrainConfig(Frozen):
     steps: PositiveInt = extensible(1000)
     grad_accum_steps: PositiveInt = execution(1)
     """Microbatches of a step, one after the other; losses and gradients are those of the whole batch."""
+    trainable: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    """Patterns of the parameters that are trained, the others are frozen; all are trained by default, with `lora` only
+    the adapter. A pattern is a path in which `*` stands for any characters, and holds for all below it: 'encoder',
+    '*/bias'; 'encoder[8:]' are layers of a stack; '!encoder[:8]' leaves parameters out. A phase may set it."""
+    lora: LoraConfig | None = None
+    """Train a low-rank adapter, under the path `adapter`."""
     phases: tuple[Phase, ...] = ()
     eval_every: Annotated[PositiveInt | None, unaffected("program")] = execution(None)
     """Steps between evaluations; a tenth of the run by default."""

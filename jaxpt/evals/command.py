@@ -32,7 +32,7 @@ def evaluate(path: str, overrides: tuple[str, ...] | list[str] = ()) -> dict[str
     phase = configs.phase_of(config, step)
     config = configs.at_phase(config, phase)
     data = pipeline.prepare(config, phase=phase)
-    setup = state.setup(config)
+    setup = state.setup(config).for_evaluation()
     steps.check(config, setup)
     reader = checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True)
     params = reader.restore_params(setup, step)

@@ -47,7 +47,7 @@ class LinearProbe(Evaluator, Probe):
 
     def prepare(self, setup: Setup, data: Data) -> Evaluate:
         task = _task(self, data.tokenizer, setup.config)
-        accuracy = _accuracy(setup, task)
+        accuracy = _accuracy(setup.for_evaluation(), task)
 
         def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result | None:
             found = accuracy(params, stop)
@@ -126,9 +126,12 @@ def probe(path: str, settings: Probe) -> dict[str, float]:
     config = configs.load(run_dir)
     task = _task(settings, tokenizers.load(run_dir / "tokenizer", config.data.tokenizer.kind), config)
     setup = state.setup(config)
-    accuracy = _accuracy(setup, task)
+    accuracy = _accuracy(setup.for_evaluation(), task)
     reader = checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True)
-    means = {"accuracy": accuracy(reader.restore_params(setup, step)), "untrained": accuracy(setup.init().params)}
+    means = {
+        "accuracy": accuracy(reader.restore_params(setup, step)),
+        "untrained": accuracy(setup.to_model(setup.init())),
+    }
     reader.close()
     means["most_frequent"] = task.most_frequent
     (run_dir / "evaluations").mkdir(exist_ok=True)

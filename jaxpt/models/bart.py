@@ -16,6 +16,7 @@ import jax
 from pydantic import model_validator
 
 from jaxpt.config import Fraction, ModelConfig, PositiveInt
+from jaxpt.models import adapters
 from jaxpt.models.attention import Attention
 from jaxpt.models.base import check_heads, compute_dtype
 from jaxpt.models.layers import Activation, Dropout, Embed, FeedForward, LayerNorm, constrain
@@ -90,7 +91,7 @@ class Block(nn.Module):
         def residual(name: str, x: jax.Array, f: Any) -> jax.Array:
             """x + f(LN(x)), or LN(x + f(x))."""
             norm = LayerNorm(EPSILON, dtype, name=f"{name}_norm")
-            y = Dropout(c.dropout)(f(norm(x) if c.pre_norm else x))
+            y = adapters.after(c, name)(Dropout(c.dropout)(f(norm(x) if c.pre_norm else x)))
             return x + y if c.pre_norm else norm(x + y)
 
         attend = functools.partial(attention(name="attention"), mask=shared.mask)

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from pydantic import model_validator
 
 from jaxpt.config import Fraction, ModelConfig, NonNegativeInt, PositiveFloat, PositiveInt
+from jaxpt.models import adapters
 from jaxpt.models.attention import Attention
 from jaxpt.models.base import check_heads, compute_dtype
 from jaxpt.models.layers import (
@@ -113,10 +114,10 @@ class Block(nn.Module):
         feed_forward = FeedForward(c.mlp_dim, c.activation, INIT, INIT, dtype, name="feed_forward")
 
         y = attention(x_BxLxD, shared.mask)
-        y = Dropout(c.dropout)(y)
+        y = adapters.after(c, "attention")(Dropout(c.dropout)(y))
         x_BxLxD = LayerNorm(c.epsilon, dtype, name="attention_norm")(x_BxLxD + y)
         y = feed_forward(x_BxLxD)
-        y = Dropout(c.dropout)(y)
+        y = adapters.after(c, "feed_forward")(Dropout(c.dropout)(y))
         x_BxLxD = LayerNorm(c.epsilon, dtype, name="feed_forward_norm")(x_BxLxD + y)
         return Output(constrain(x_BxLxD, "act_embed"))
 

@@ -19,6 +19,7 @@ from jax.ad_checkpoint import checkpoint_name
 from pydantic import model_validator
 
 from jaxpt.config import Fraction, ModelConfig, NonNegativeInt, PositiveFloat, PositiveInt
+from jaxpt.models import adapters
 from jaxpt.models.attention import attend
 from jaxpt.models.base import check_heads, compute_dtype
 from jaxpt.models.layers import (
@@ -207,10 +208,10 @@ class Block(nn.Module):
         c, dtype = self.config, compute_dtype(self.config)
         memory_BxSxD = x_BxLxD if shared.memory_BxSxD is None else shared.memory_BxSxD
         y = DisentangledAttention(c, name="attention")(x_BxLxD, memory_BxSxD, shared)
-        y = Dropout(c.dropout)(y)
+        y = adapters.after(c, "attention")(Dropout(c.dropout)(y))
         x_BxLxD = LayerNorm(c.epsilon, dtype, name="attention_norm")(x_BxLxD + y)
         y = FeedForward(c.mlp_dim, c.activation, INIT, INIT, dtype, name="feed_forward")(x_BxLxD)
-        y = Dropout(c.dropout)(y)
+        y = adapters.after(c, "feed_forward")(Dropout(c.dropout)(y))
         x_BxLxD = LayerNorm(c.epsilon, dtype, name="feed_forward_norm")(x_BxLxD + y)
         return Output(constrain(x_BxLxD, "act_embed"))
 

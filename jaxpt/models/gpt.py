@@ -14,6 +14,7 @@ import flax.linen as nn
 import jax
 
 from jaxpt.config import PositiveInt
+from jaxpt.models import adapters
 from jaxpt.models.attention import Attention
 from jaxpt.models.base import compute_dtype
 from jaxpt.models.gpt2 import GPT2, INIT, GPT2Config
@@ -50,9 +51,9 @@ class Block(nn.Module):
         )  # fmt: skip
         feed_forward = FeedForward(mlp_dim, c.activation, INIT, INIT, dtype, name="feed_forward")
 
-        y = Dropout(c.dropout)(attention(x_BxLxD, shared.mask))
+        y = adapters.after(c, "attention")(Dropout(c.dropout)(attention(x_BxLxD, shared.mask)))
         x_BxLxD = LayerNorm(c.epsilon, dtype, name="attention_norm")(x_BxLxD + y)
-        y = Dropout(c.dropout)(feed_forward(x_BxLxD))
+        y = adapters.after(c, "feed_forward")(Dropout(c.dropout)(feed_forward(x_BxLxD)))
         x_BxLxD = LayerNorm(c.epsilon, dtype, name="feed_forward_norm")(x_BxLxD + y)
         return Output(constrain(x_BxLxD, "act_embed"))
 

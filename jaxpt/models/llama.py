@@ -17,6 +17,7 @@ import jax
 from pydantic import model_validator
 
 from jaxpt.config import Fraction, ModelConfig, PositiveFloat, PositiveInt
+from jaxpt.models import adapters
 from jaxpt.models.attention import Attention
 from jaxpt.models.base import check_heads, compute_dtype
 from jaxpt.models.layers import Activation, Dropout, Embed, FeedForward, RMSNorm, constrain
@@ -121,10 +122,10 @@ class Block(nn.Module):
 
         y = RMSNorm(c.epsilon, dtype, name="attention_norm")(x_BxLxD)
         y = attention(y, shared.mask, rotation=shared.positional)
-        x_BxLxD += Dropout(c.dropout)(y)
+        x_BxLxD += adapters.after(c, "attention")(Dropout(c.dropout)(y))
         y = RMSNorm(c.epsilon, dtype, name="feed_forward_norm")(x_BxLxD)
         y = feed_forward(y)
-        x_BxLxD += Dropout(c.dropout)(y)
+        x_BxLxD += adapters.after(c, "feed_forward")(Dropout(c.dropout)(y))
         return Output(constrain(x_BxLxD, "act_embed"))
 
 

@@ -17,6 +17,7 @@ import jax
 from pydantic import model_validator
 
 from jaxpt.config import Fraction, ModelConfig, PositiveFloat, PositiveInt
+from jaxpt.models import adapters
 from jaxpt.models.attention import Attention
 from jaxpt.models.base import compute_dtype
 from jaxpt.models.layers import Activation, Dropout, Embed, FeedForward, LayerNorm, constrain
@@ -130,8 +131,9 @@ class Block(nn.Module):
         mask = shared.mask.replace(window=c.window // 2 + 1) if local else shared.mask
         y = x_BxLxD if self.number == 0 else norm(name="attention_norm")(x_BxLxD)
         y = attention(y, mask, rotation=shared.positional["local" if local else "global"])
-        x_BxLxD += Dropout(c.dropout)(y)
-        x_BxLxD += feed_forward(norm(name="feed_forward_norm")(x_BxLxD))
+        x_BxLxD += adapters.after(c, "attention")(Dropout(c.dropout)(y))
+        y = feed_forward(norm(name="feed_forward_norm")(x_BxLxD))
+        x_BxLxD += adapters.after(c, "feed_forward")(y)
         return Output(constrain(x_BxLxD, "act_embed"))
 
 

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from flax.core.scope import LazyRng
 from jax.extend.core.primitives import dot_general_p
 
-from jaxpt.models import pipeline
+from jaxpt.models import parts, pipeline
 from jaxpt.models.mask import Mask
 from jaxpt.models.output import Output, Past, summed
 
@@ -150,11 +150,28 @@ class Stack(nn.Module):
 
         if self.remat != "none":
             layer = jax.checkpoint(layer, policy=_kept(self.remat), prevent_cse=False)  # needed by no scan's body
-        scan = functools.partial(jax.lax.scan, unroll=min(self.unroll, segment.repeats))
+        split = parts.of(params)
+        if len(split) == 1:
+            return self._run(segment, layer, split[0], (keys, past), segment.repeats, x_BxLxD, shared)
+        outputs, first = [], 0
+        for part in split:
+            at = slice(first, first + len(jax.tree.leaves(part)[0]))
+            own = jax.tree.map(lambda x, at=at: x[at], (keys, past))
+            x_BxLxD, output = self._run(segment, layer, part, own, at.stop - first, x_BxLxD, shared)
+            outputs.append(output)
+            first = at.stop
+        return x_BxLxD, jax.tree.map(lambda *x: jnp.concatenate(x), *outputs)
+
+    @nn.nowrap
+    def _run(
+        self, segment: Segment, layer: Any, params: Any, own: Any, count: int, x_BxLxD: jax.Array, shared: Shared
+    ) -> tuple[jax.Array, Output]:
+        """So many repetitions of a segment; `own` has random keys and past of each."""
+        scan = functools.partial(jax.lax.scan, unroll=min(self.unroll, count))
         if segment.shared or pipeline.stages() == 1:
-            own = None if segment.shared else params, keys, past
-            return scan(lambda x, own: layer(x, own, shared), x_BxLxD, own, segment.repeats)
-        return pipeline.run(layer, params, (keys, past), x_BxLxD, shared, scan)
+            own = None if segment.shared else params, *own
+            return scan(lambda x, own: layer(x, own, shared), x_BxLxD, own, count)
+        return pipeline.run(layer, params, own, x_BxLxD, shared, scan)
 
 
 def _part(past: Past, index: int) -> Past:

@@ -16,6 +16,7 @@ import jax
 from pydantic import model_validator
 
 from jaxpt.config import Fraction, ModelConfig, PositiveFloat, PositiveInt
+from jaxpt.models import adapters
 from jaxpt.models.attention import Attention
 from jaxpt.models.base import compute_dtype
 from jaxpt.models.layers import Activation, Dropout, Embed, FeedForward, RMSNorm, constrain
@@ -126,15 +127,15 @@ class Block(nn.Module):
                 length, length
             )
         y = attention(name="attention")(norm("attention", x_BxLxD), shared.mask, bias_HxLxS=bias_HxLxL)
-        x_BxLxD += drop(y)
+        x_BxLxD += adapters.after(c, "attention")(drop(y))
         if shared.memory_BxSxD is not None:
             y = attention(name="cross_attention")(
                 norm("cross_attention", x_BxLxD), shared.memory_mask,
                 memory_BxSxD=shared.memory_BxSxD,
             )  # fmt: skip
-            x_BxLxD += drop(y)
+            x_BxLxD += adapters.after(c, "cross_attention")(drop(y))
         y = feed_forward(norm("feed_forward", x_BxLxD))
-        x_BxLxD += drop(y)
+        x_BxLxD += adapters.after(c, "feed_forward")(drop(y))
         return Output(constrain(x_BxLxD, "act_embed"))
 
 

@@ -21,6 +21,7 @@ from jax.ad_checkpoint import checkpoint_name
 from pydantic import model_validator
 
 from jaxpt.config import Fraction, ModelConfig, PositiveFloat, PositiveInt
+from jaxpt.models import adapters
 from jaxpt.models.attention import attend
 from jaxpt.models.base import check_heads, compute_dtype
 from jaxpt.models.layers import Activation, Dense, Dropout, Embed, FeedForward, LayerNorm, constrain, param, stored_rows
@@ -187,6 +188,7 @@ class Block(nn.Module):
             c.mlp_dim, c.activation, INIT, INIT, dtype, dropout=c.dropout, name="feed_forward"
         )  # fmt: skip
         drop = Dropout(c.dropout)
+        after_attention, after_feed_forward = (adapters.after(c, name) for name in ("attention", "feed_forward"))
 
         kept = x.content_BxLxD[:, : c.reuse_length]
         kept = kept if past.memory is None else jnp.concatenate([past.memory.astype(kept.dtype), kept], axis=1)
@@ -195,8 +197,8 @@ class Block(nn.Module):
         attended = RelativeAttention(c, name="attention")(x, past.memory, shared)
 
         def rest(x_BxLxD: jax.Array, y_BxLxD: jax.Array) -> jax.Array:
-            x_BxLxD = attention_norm(x_BxLxD + drop(y_BxLxD))
-            y_BxLxD = drop(feed_forward(x_BxLxD))
+            x_BxLxD = attention_norm(x_BxLxD + after_attention(drop(y_BxLxD)))
+            y_BxLxD = after_feed_forward(drop(feed_forward(x_BxLxD)))
             return constrain(feed_forward_norm(x_BxLxD + y_BxLxD), "act_embed")
 
         query = None if x.query_BxPxD is None else rest(x.query_BxPxD, attended.query_BxPxD)

@@ -188,7 +188,7 @@ def _setup(job: dict[str, Any], directory: Path) -> tuple[Config, Any]:
     (directory / "config.yaml").write_text(job["config"], "utf-8")
     whole = configs.load(directory / "config.yaml")
     config = configs.at_phase(whole, job["phase"])
-    setup = state.setup(config, topology.devices() if topology else None)
+    setup = state.setup(whole, topology.devices() if topology else None).for_phase(config, job["phase"])
     setup = teachers.attach(setup, lambda line: None, shapes_alone=True)
     step.check(config, setup)
     return whole, setup

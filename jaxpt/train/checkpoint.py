@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from flax import traverse_util
 from orbax.checkpoint import checkpoint_managers as policies
@@ -29,7 +30,8 @@ from orbax.checkpoint import checkpoint_managers as policies
 from jaxpt import disk
 from jaxpt.config import CheckpointConfig
 from jaxpt.errors import UserError
-from jaxpt.train import checksums
+from jaxpt.models import parts
+from jaxpt.train import checksums, lora, stored, trainable
 from jaxpt.train.run_dir import write_text
 from jaxpt.train.state import Setup, State, size
 
@@ -251,13 +253,23 @@ class Checkpoints:
         return state
 
     def restore_params(self, setup: Setup, step: int) -> Any:
-        """The parameters alone of `step` (their average where the checkpoint has one)."""
+        """The model's parameters alone of `step`: their average where the checkpoint has one, adapters merged.
+
+        Args:
+          setup: where they are placed, and how their segments are split; those of the checkpoint may be otherwise.
+          step: of the checkpoint.
+        """
         self.check(step)
         directory, wanted = self.directory / str(step), setup.placed_shapes()
-        saved = self._manager.item_metadata(step).state
-        key = "ema" if saved["ema"] is not None else "params"
-        compare_model(directory, saved[key], wanted.params)
-        target = {"step": wanted.step, key: wanted.params}
+        found = stored.sources(self._manager.item_metadata(step).state)
+        compare_model(directory, stored.shapes(found), stored.shapes(stored.sources({"params": wanted.params})))
+        places = traverse_util.flatten_dict(wanted.params, sep="/")
+        alike = found.keys() == places.keys() and not any(map(stored.is_adapter, found))
+        if not alike:
+            axes = traverse_util.flatten_dict(setup.network.logical_axes(), sep="/")
+            places = stored.placed(found, axes, setup.mesh, setup.table)
+        flat = {f"{found[path][0]}/{path}": x for path, x in places.items()}
+        target = {"step": wanted.step, **traverse_util.unflatten_dict(flat, sep="/")}
         args = ocp.args.PyTreeRestore(
             item=target,
             restore_args=ocp.checkpoint_utils.construct_restore_args(target),
@@ -266,7 +278,18 @@ class Checkpoints:
         with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
             restored = reader.restore(directory / "state", args=args)
         compare_step(directory, restored["step"])
-        return restored[key]
+        params = trainable.put(restored.get("params", {}), restored.get("ema", {}))
+        if alike:
+            return params
+        adapter = stored.adapter(self.directory.parent, found)
+
+        def to_model(params: Any) -> Any:
+            flat = traverse_util.flatten_dict(lora.merged(adapter, params), sep="/")
+            whole = traverse_util.unflatten_dict(parts.join(flat, jnp.concatenate), sep="/")
+            return parts.split(whole, setup.layout.parts)
+
+        with setup.use():
+            return jax.jit(to_model, out_shardings=setup.for_evaluation().shardings.params)(params)
 
     def wait(self) -> None:
         """Returns when the last save is whole on the disk."""

@@ -16,9 +16,10 @@ from jaxpt.config import CheckpointConfig, InitConfig
 from jaxpt.errors import UserError
 from jaxpt.hf import mapping
 from jaxpt.hf.directory import open_directory
+from jaxpt.models import parts
 from jaxpt.models.layers import stored_rows
 from jaxpt.models.network import Network
-from jaxpt.train import checkpoint, weights
+from jaxpt.train import checkpoint, trainable, weights
 from jaxpt.train.state import Setup, State
 
 
@@ -64,12 +65,14 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
         place = expected.get(path)
         if source.layers is not None and place is not None and place.axes[:1] == ("layers",):
             array = _chosen(array, source, theirs, path)
-        fit = None if place is None else _fit(array, flat[path], place, min(their_size, vocab_size), source.vocabulary)
+        fresh = flat.get(path)  # None in a stack that is split
+        fit = None if place is None else _fit(array, fresh, place, min(their_size, vocab_size), source.vocabulary)
         if fit is None:
             unused.append(path)
             continue
         (taken if fit is array else fitted).append(path)
-        flat[path] = placed(fit, flat[path].sharding)
+        for piece, at in parts.places(path, setup.layout.parts):
+            flat[piece] = placed(fit[at], flat[piece].sharding)
     new = [path for path in expected if path not in taken and path not in fitted]
     lacking = [path for path in new if path not in wished]
     if (lacking or unused) and not source.partial:
@@ -89,7 +92,20 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
         if paths:
             say(f"  {what}: {', '.join(paths)}")
     params = traverse_util.unflatten_dict(flat, sep="/")
-    return state.replace(params=params, ema=None if state.ema is None else jax.tree.map(jnp.copy, params))
+    return from_params(setup, state, params)
+
+
+def from_params(setup: Setup, fresh: State, params: Any) -> State:
+    """A fresh state with other parameters of the model; its adapters stay.
+
+    Args:
+      setup: of the run.
+      fresh: at step 0.
+      params: the model's, segments split as the setup says.
+    """
+    params = trainable.put(fresh.params, params)
+    ema = None if fresh.ema is None else jax.tree.map(jnp.copy, trainable.take(params, setup.trained))
+    return fresh.replace(params=params, ema=ema)
 
 
 def open_weights(
@@ -137,7 +153,9 @@ def _chosen(array: np.ndarray, source: InitConfig, theirs: Network, path: str) -
     return array[list(source.layers)]
 
 
-def _fit(array: np.ndarray, fresh: jax.Array, place: mapping.Place, common: int, vocabulary: str) -> np.ndarray | None:
+def _fit(
+    array: np.ndarray, fresh: jax.Array | None, place: mapping.Place, common: int, vocabulary: str
+) -> np.ndarray | None:
     """The parameter in the shape wanted: `array` itself where nothing is to be done, None where it cannot be."""
     if "vocab" in place.axes:
         axis = place.axes.index("vocab")

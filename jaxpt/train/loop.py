@@ -119,9 +119,7 @@ def _start(setup: Setup, checkpoints: checkpoint.Checkpoints, run_dir: Path) -> 
             say(f"branching from {from_dir} at step {at}: the whole state")
             return reader.restore(_setup_of(setup, at), at), None
         say(f"starting from the weights of {from_dir} at step {at}")
-        params = reader.restore_params(setup, at)
-        fresh = setup.init()
-        return fresh.replace(params=params, ema=None if fresh.ema is None else jax.tree.map(jnp.copy, params)), None
+        return initial.from_params(setup, setup.init(), reader.restore_params(setup, at)), None
     except ValueError as error:
         raise UserError(f"init_from.path: {from_dir}: does not fit this model: {str(error).splitlines()[0]}") from None
     finally:
@@ -130,7 +128,8 @@ def _start(setup: Setup, checkpoints: checkpoint.Checkpoints, run_dir: Path) -> 
 
 def _setup_of(setup: Setup, step: int) -> Setup:
     """The setup of the phase in which the state of a step was saved."""
-    return setup.for_phase(configs.at_phase(setup.config, configs.phase_of(setup.config, step)))
+    phase = configs.phase_of(setup.config, step)
+    return setup.for_phase(configs.at_phase(setup.config, phase), phase)
 
 
 def _describe(setup: Setup) -> str:
@@ -185,7 +184,7 @@ class Run:
                     continue
                 self.enter_phase(index, meta if done == first else None)
                 if done == self.starts[index]:
-                    current = current.replace(carry=self.setup.empty_carry())
+                    current = self.setup.begin_phase(current)
                 current = self._phase(current, end, metrics)
                 done = int(current.step)
         finally:
@@ -197,15 +196,15 @@ class Run:
         from jaxpt.data import pipeline
 
         self.phase, self.phase_config = index, configs.at_phase(self.config, index)
-        self.setup = self.setup.for_phase(self.phase_config)
+        self.setup = self.setup.for_phase(self.phase_config, index)
         self.objective = self.phase_config.objective
         later = [configs.at_phase(self.config, n) for n in range(index, len(self.starts))]
         for phase, config in enumerate(later, index):  # what is wrong with the last one is said before the first starts
             step.check(config, self.setup)
             if config.train.compiled is not None:
-                compiled.check(self.setup.for_phase(config), Path(config.train.compiled), phase)
+                compiled.check(self.setup.for_phase(config, phase), Path(config.train.compiled), phase)
         self.data = pipeline.prepare(self.phase_config, phase=index, report=say)
-        self.evaluators = evaluation.Evaluators(self.setup, self.data)
+        self.evaluators = evaluation.Evaluators(self.setup.for_evaluation(), self.data)
         teachers.check_vocabulary(self.setup, self.data.tokenizer)
         for config in later:
             config.objective.check(config.model, config.data.length, self.data.vocabulary)
@@ -318,8 +317,10 @@ class Run:
         self, current: State, done: int, display: Display, metrics: Metrics, stop: Callable[[], bool]
     ) -> None:
         """Runs the evaluators that are due."""
-        begun = time.perf_counter()
-        for name, result in self.evaluators.run(self.evaluators.due(done), current.averaged, stop):
+        begun, due = time.perf_counter(), self.evaluators.due(done)
+        if not due:
+            return
+        for name, result in self.evaluators.run(due, self.setup.to_model(current), stop):
             if figures := evaluation.figures({name: result}):
                 metrics.write(done, figures)
             for n, line in enumerate(evaluation.lines(name, result)):
@@ -362,7 +363,7 @@ class Run:
 
     def finish(self, current: State) -> int:
         """The last words: what has not been evaluated yet, receipt, what to do next."""
-        for name, result in self.evaluators.run(self.evaluators.missing(), current.averaged):
+        for name, result in self.evaluators.run(self.evaluators.missing(), self.setup.to_model(current)):
             for line in evaluation.lines(name, result):
                 say(line)
         measured = {name: result.metrics for name, result in self.evaluators.found.items() if result.metrics != {}}

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -18,9 +18,9 @@ from jax.sharding import Mesh, NamedSharding
 
 from jaxpt.config import Config
 from jaxpt.models.network import Network
+from jaxpt.parallel import compiler, rules
 from jaxpt.parallel import mesh as meshes
-from jaxpt.parallel import rules
-from jaxpt.train import optimizers
+from jaxpt.train import lora, optimizers, trainable
 
 
 @flax.struct.dataclass
@@ -32,7 +32,7 @@ class State:
     params: Any
     opt_state: Any
     ema: Any
-    """Exponential moving average of the parameters, or None."""
+    """Exponential moving average of the trained parameters, or None."""
     skipped: jax.Array
     """int32 []: steps in a row, up to the last one, whose update was skipped: loss or gradient was not finite."""
     skipped_total: jax.Array
@@ -43,7 +43,7 @@ class State:
     @property
     def averaged(self) -> Any:
         """The parameters that evaluation uses: the average where there is one."""
-        return self.params if self.ema is None else self.ema
+        return self.params if self.ema is None else trainable.put(self.params, self.ema)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,12 +69,16 @@ class Setup:
     mesh: Mesh
     table: rules.Table
     """From logical axes to those of the mesh."""
+    layout: trainable.Layout
+    """How the parameters are stored, and which are trained when."""
     axes: Any
     """Logical axis names of the parameters."""
     shapes: State
     """ShapeDtypeStructs of the state."""
     shardings: State
     """NamedShardings of the state."""
+    trained: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """{path of a parameter that is trained: the phase since which it is}."""
     teachers: Mapping[str, Teacher] = dataclasses.field(default_factory=dict)
     """The models that the objective looks at, by name: `jaxpt.train.teachers` puts them here."""
 
@@ -103,19 +107,89 @@ class Setup:
 
     def _init(self, key: jax.Array) -> State:
         params = self.network.init(purpose_key(key, "init"))
-        return fresh(self.config, self.optimizer, params).replace(carry=self._zeros())
+        params = trainable.store(self.layout, self.config.train.lora, params, self.axes, purpose_key(key, "adapter"))
+        return fresh(self.config, self.optimizer, params, self.trained).replace(carry=self._zeros())
 
-    def for_phase(self, config: Config) -> Setup:
-        """The setup in one phase of the run, whose batches may have another size.
+    def for_phase(self, config: Config, index: int = 0) -> Setup:
+        """The setup in one phase of the run, whose batches may have another size, and which may train others.
 
         Args:
           config: the run's configuration in that phase.
+          index: its number.
         """
+        setup = self if self.trained == self.layout.since[index] else self._training(index)
         carry = config.objective.loss.carry(self.network, config.data.batch_size)
         axes = jax.tree.map(lambda x: ("batch", *[None] * (len(x.shape) - 1)), carry)
         placed = rules.shardings({"carry": axes}, {"carry": carry}, self.mesh, self.table)["carry"]
-        shapes, shardings = self.shapes.replace(carry=carry), self.shardings.replace(carry=placed)
-        return dataclasses.replace(self, config=config, shapes=shapes, shardings=shardings)
+        shapes, shardings = setup.shapes.replace(carry=carry), setup.shardings.replace(carry=placed)
+        return dataclasses.replace(setup, config=config, shapes=shapes, shardings=shardings)
+
+    def _training(self, index: int) -> Setup:
+        """With the optimizer of what a phase trains, and its state."""
+        trained, config = self.layout.since[index], self.config
+        axes = trainable.take(self.axes, trained)
+        groups = self.layout.groups(index)
+        optimizer = optimizers.make(config.optimizer, self.schedule, axes, self.layout.rates, groups)
+        shapes = jax.eval_shape(lambda params: fresh(config, optimizer, params, trained), self.shapes.params)
+        opt_axes = optimizers.state_axes(optimizer, trainable.take(shapes.params, trained), axes)
+        ema_axes = None if shapes.ema is None else axes
+        placed = State((), self.axes, opt_axes, ema_axes, skipped=(), skipped_total=())
+        shardings = rules.shardings(placed, shapes, self.mesh, self.table)
+        return dataclasses.replace(self, optimizer=optimizer, shapes=shapes, shardings=shardings, trained=trained)
+
+    def begin_phase(self, state: State) -> State:
+        """The state with which a phase starts: what is trained from now on gets optimizer state and average.
+
+        Args:
+          state: at the end of the phase before, or a fresh one.
+        """
+        state = state.replace(carry=self.empty_carry())
+        if jax.tree.structure(state) == jax.tree.structure(self.shapes):
+            return state
+
+        def begun(params: Any, updates: jax.Array) -> tuple[Any, Any]:
+            new = fresh(self.config, self.optimizer, params, self.trained)
+            return trainable.resumed(new.opt_state, updates), new.ema
+
+        with self.use():
+            placed = self.shardings.opt_state, self.shardings.ema
+            new = jax.jit(begun, out_shardings=placed)(state.params, state.step - state.skipped_total)
+        opt_state, ema = trainable.carried((state.opt_state, state.ema), new)
+        return state.replace(opt_state=opt_state, ema=ema)
+
+    @functools.cached_property
+    def to_model(self) -> Callable[[State], Any]:
+        """From a state to the parameters for evaluation: the average where there is one, adapters merged."""
+        config = self.config.train.lora
+        if config is None:
+            return lambda state: state.averaged
+        with self.use():
+            placed = self.for_evaluation().shardings.params
+            merge = compiler.jit(lambda params: lora.merged(config, params), out_shardings=placed)
+            compiled = merge.lower(self.placed_shapes().params).compile()
+        return lambda state: compiled(state.averaged)
+
+    def assemble(self, trained: Any, frozen: Any, key: jax.Array | None) -> Any:
+        """The model's parameters in a training step, from both parts of the stored ones.
+
+        Args:
+          trained: those that gradients are taken by.
+          frozen: the others.
+          key: random key of the step; None for no dropout.
+        """
+        adapter_key = None if key is None else purpose_key(key, "adapter")
+        return lora.merged(self.config.train.lora, trainable.put(trained, frozen), adapter_key)
+
+    def for_evaluation(self) -> Setup:
+        """The setup as evaluators see it: parameters are the model's, without an adapter."""
+        if self.config.train.lora is None:
+            return self
+
+        def model_alone(tree: Any) -> Any:
+            return {name: part for name, part in tree.items() if name != lora.ADAPTER}
+
+        shapes, shardings = (x.replace(params=model_alone(x.params)) for x in (self.shapes, self.shardings))
+        return dataclasses.replace(self, axes=model_alone(self.axes), shapes=shapes, shardings=shardings)
 
     def empty_carry(self) -> Any:
         """What the first batch of a phase, or of an evaluation, is given: zeros, None where nothing is carried."""
@@ -134,20 +208,24 @@ class Setup:
         )
 
 
-def fresh(config: Config, optimizer: optax.GradientTransformation, params: Any) -> State:
+def fresh(
+    config: Config, optimizer: optax.GradientTransformation, params: Any, trained: Iterable[str] | None = None
+) -> State:
     """A state before the first step.
 
     Args:
       config: the run's configuration.
       optimizer: gives the optimizer state.
       params: the parameters to start from.
+      trained: paths of those that are trained; all by default.
 
     Returns:
       The state.
     """
-    ema = jax.tree.map(jnp.copy, params) if config.optimizer.ema_decay else None
+    part = params if trained is None else trainable.take(params, trained)
+    ema = jax.tree.map(jnp.copy, part) if config.optimizer.ema_decay else None
     zero = jnp.zeros((), jnp.int32)
-    return State(zero, params, optimizer.init(params), ema, skipped=zero, skipped_total=zero)
+    return State(zero, params, optimizer.init(part), ema, skipped=zero, skipped_total=zero)
 
 
 def purpose_key(key: jax.Array, purpose: str, step: jax.Array | int = 0) -> jax.Array:
@@ -168,26 +246,24 @@ def setup(config: Config, devices: list[jax.Device] | None = None) -> Setup:
     """Builds model, optimizer and mesh, and plans where each array of the state lives.
 
     Args:
-      config: the run's configuration.
+      config: the configuration of the whole run: `for_phase` gives the setup of a later phase.
       devices: the devices to use, all by default.
 
     Returns:
-      The setup; no array has been made yet.
+      The setup of the first phase; no array has been made yet.
 
     Raises:
-      UserError: a mesh that does not fit the devices or the model's sizes.
+      UserError: a mesh that does not fit the devices or the model's sizes, a pattern that matches no parameter.
     """
     mesh, table = meshes.make(config.mesh, devices), rules.table(config.mesh)
     network = config.objective.loss.network(config.model)
     schedule = config.optimizer.schedule.build(config.optimizer.learning_rate, config.train.steps)
-    axes = network.logical_axes()
-    optimizer = optimizers.make(config.optimizer, schedule, axes)
-    shapes = jax.eval_shape(functools.partial(fresh, config, optimizer), network.shapes())
-    opt_axes = optimizers.state_axes(optimizer, shapes.params, axes)
-    ema_axes = None if shapes.ema is None else axes
-    placed = State((), axes, opt_axes, ema_axes, skipped=(), skipped_total=())
-    shardings = rules.shardings(placed, shapes, mesh, table)
-    return Setup(config, network, optimizer, schedule, mesh, table, axes, shapes, shardings).for_phase(config)
+    shapes, axes = network.shapes(), network.logical_axes()
+    layout = trainable.layout(config, shapes, axes)
+    shapes, axes = trainable.stored(layout, config.train.lora, shapes, axes)
+    state = State((), shapes, (), None, skipped=(), skipped_total=())
+    start = Setup(config, network, optax.identity(), schedule, mesh, table, layout, axes, state, state)
+    return start.for_phase(config)
 
 
 def size(tree: Any) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from flax import traverse_util
 
 from jaxpt.config import Config
 from jaxpt.errors import UserError
@@ -21,6 +22,7 @@ from jaxpt.models import pipeline
 from jaxpt.models.network import Network
 from jaxpt.objectives.base import Objective, carried_loss, tokens
 from jaxpt.parallel import compiler, distributed, rules
+from jaxpt.train import trainable
 from jaxpt.train.state import Setup, State, purpose_key
 
 Batch = dict[str, jax.Array]
@@ -35,18 +37,20 @@ def gradients(
     key: jax.Array | None,
     accumulation: int = 1,
     carry: Any = None,
+    assemble: Callable[[Any, jax.Array | None], Any] = lambda params, key: params,
     **options: Any,
 ) -> tuple[Any, Metrics, Any]:
     """Gradient and metrics of the mean loss of a global batch, in `accumulation` microbatches.
 
     Args:
       objective: gives the loss parts and their weights.
-      network: what is trained.
-      params: its parameters.
+      network: what computes the loss.
+      params: its parameters, or what `assemble` makes them of: what is trained.
       batch: features [batch, ...].
       key: random key of this step's dropout, and by purpose of other draws; None for none.
       accumulation: number of microbatches; it divides the batch.
       carry: what the rows of the batch before left, [batch, ...]; None where nothing is carried.
+      assemble: from `params` and a microbatch's random key to the model's parameters.
       **options: what the objective's loss is given besides; no gradient is taken of it.
 
     Returns:
@@ -57,7 +61,8 @@ def gradients(
 
     def loss_fn(params: Any, micro: Batch, key: jax.Array | None, carry: Any) -> tuple[jax.Array, Any]:
         rngs = None if key is None else {"dropout": key, "sample": purpose_key(key, "sample")}
-        sums, metrics, carry = carried_loss(objective, network.bind(params, rngs), micro, carry, **options)
+        bound = network.bind(assemble(params, key), rngs)
+        sums, metrics, carry = carried_loss(objective, bound, micro, carry, **options)
         means = {part: total / jnp.maximum(weights.get(part, own), 1.0) for part, total in sums.items()}
         loss = sum(coefficients.get(part, 1.0) * mean for part, mean in means.items())
         return loss, ((means, metrics), carry)
@@ -135,20 +140,24 @@ def make_train_step(setup: Setup, objective: Objective) -> Callable[[State, Batc
     def step(state: State, batch: Batch, *teachers: Any) -> tuple[State, Metrics]:
         key = purpose_key(jax.random.key(config.seed), "dropout", state.step)
         options = setup.loss_options(teachers)
+        trained = trainable.take(state.params, setup.trained)
+        frozen = trainable.without(state.params, setup.trained)
         grads, metrics, carry = gradients(
-            objective, setup.network, state.params, batch, key, config.train.grad_accum_steps, state.carry, **options
-        )
+            objective, setup.network, trained, batch, key, config.train.grad_accum_steps, state.carry,
+            lambda trained, key: setup.assemble(trained, frozen, key), **options,
+        )  # fmt: skip
         # Without the barrier XLA may make a gradient anew for each moment: of one that is written in place the old
         # values are then wanted later, and it is copied.
-        grads = jax.lax.optimization_barrier(jax.lax.with_sharding_constraint(grads, setup.shardings.params))
-        updates, opt_state = setup.optimizer.update(grads, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
+        placed = trainable.take(setup.shardings.params, setup.trained)
+        grads = jax.lax.optimization_barrier(jax.lax.with_sharding_constraint(grads, placed))
+        updates, opt_state = setup.optimizer.update(grads, state.opt_state, trained)
+        params = optax.apply_updates(trained, updates)
         ema = state.ema
         if ema is not None:
             ema = optax.incremental_update(params, ema, 1.0 - config.optimizer.ema_decay)
         norm = optax.global_norm(grads)
         is_finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(norm)
-        new = state.replace(params=params, opt_state=opt_state, ema=ema, carry=carry)
+        new = state.replace(params=trainable.put(params, frozen), opt_state=opt_state, ema=ema, carry=carry)
         new = jax.tree.map(lambda a, b: jnp.where(is_finite, a, b), new, state)
         new = new.replace(
             step=state.step + 1,
@@ -157,7 +166,7 @@ def make_train_step(setup: Setup, objective: Objective) -> Callable[[State, Batc
         )
         metrics |= {"gradient_norm": norm, "skipped": 1.0 - is_finite}
         if config.train.layer_norms:
-            metrics |= layer_norms({"gradient": grads, "update": updates, "parameter": state.params}, setup.axes)
+            metrics |= layer_norms({"gradient": grads, "update": updates, "parameter": trained}, setup.axes)
         return new, metrics
 
     return compiler.jit(
@@ -251,18 +260,16 @@ def layer_norms(trees: dict[str, Any], axes: Any) -> Metrics:
     """Euclidean norm of every array, one for each layer of a scanned stack.
 
     Args:
-      trees: for example {"gradient": grads, "update": updates}, each like the parameters.
+      trees: for example {"gradient": grads, "update": updates}, each like the trained parameters.
       axes: the parameters' logical axis names; "layers" comes first in a scanned stack.
 
     Returns:
       {"gradient_norm/encoder/layers/…": [] or [layers], …}.
     """
-    norms = {}
+    norms, names = {}, traverse_util.flatten_dict(axes, sep="/")
     for what, tree in trees.items():
-        names = jax.tree.leaves(axes, is_leaf=lambda x: isinstance(x, tuple))
-        for (path, leaf), dims in zip(jax.tree_util.tree_leaves_with_path(tree), names):
-            inner = tuple(i for i, dim in enumerate(dims) if dim != "layers")
-            name = jax.tree_util.keystr(path, simple=True, separator="/")
+        for name, leaf in traverse_util.flatten_dict(tree, sep="/").items():
+            inner = tuple(i for i, dim in enumerate(names[name]) if dim != "layers")
             norms[f"{what}_norm/{name}"] = jnp.sqrt(jnp.sum(jnp.square(leaf.astype(jnp.float32)), axis=inner))
     return norms
 

@@ -21,8 +21,9 @@ from jaxpt import config as configs
 from jaxpt.config import CheckpointConfig
 from jaxpt.errors import UserError
 from jaxpt.hf import files
+from jaxpt.models import parts
 from jaxpt.models.network import Network
-from jaxpt.train import checkpoint, checksums
+from jaxpt.train import checkpoint, checksums, lora, stored
 
 STEP = 0
 Piece = tuple[str, int | None, np.ndarray]
@@ -119,7 +120,8 @@ def _entry(metadata: Any) -> _Entry:
 
 
 class Saved(Mapping[str, np.ndarray]):
-    """The parameters of a checkpoint by path (their average where there is one), each read when asked for.
+    """The model's parameters in a checkpoint by path, each read when asked for: their average where there is one,
+    segments joined that were split, adapters merged.
 
     A parameter with NaN or infinity in it is refused by name when its turn comes.
 
@@ -147,17 +149,29 @@ class Saved(Mapping[str, np.ndarray]):
         self._path = run_dir.absolute() / "checkpoints" / str(step) / "state"
         self._handler = ocp.PyTreeCheckpointHandler()
         tree = self._handler.metadata(self._path).tree
-        self._key = "ema" if tree.get("ema") is not None else "params"
         network = config.objective.loss.network(config.model)
-        checkpoint.compare_model(self._path.parent, tree[self._key], network.shapes())
+        self._found = stored.sources(tree)
+        shapes = stored.shapes(self._found)
+        checkpoint.compare_model(self._path.parent, shapes, network.shapes())
         checkpoint.compare_step(self._path.parent, self._read("step", _entry(tree["step"])))
-        flat = traverse_util.flatten_dict(tree[self._key], sep="/")
-        self._entries = {path: _entry(x) for path, x in flat.items()}
-        self.dtypes = {path: entry.dtype for path, entry in self._entries.items()}
+        self._adapter = stored.adapter(run_dir, self._found)
+        self._pieces = parts.gathered(path for path in self._found if not stored.is_adapter(path))
+        self.dtypes = {path: np.dtype(x.dtype) for path, x in shapes.items()}
 
     def __getitem__(self, path: str) -> np.ndarray:
+        pieces = [self._piece(piece) for piece in self._pieces[path]]
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+    def _piece(self, path: str) -> np.ndarray:
+        """A parameter as it is stored, with its adapter's product where it has one."""
+        w = self._array(path)
+        a, b = (f"{lora.ADAPTER}/{path}/{name}" for name in ("a", "b"))
+        return lora.added(self._adapter, path, w, self._array(a), self._array(b)) if a in self._found else w
+
+    def _array(self, path: str) -> np.ndarray:
+        key, x = self._found[path]
         try:
-            return files.finite(path, self._read(f"{self._key}/{path}", self._entries[path]))
+            return files.finite(path, self._read(f"{key}/{path}", _entry(x)))
         except UserError as error:
             raise UserError(f"{self._path.parent}: {error}") from None
 
@@ -171,10 +185,10 @@ class Saved(Mapping[str, np.ndarray]):
         return np.asarray(traverse_util.flatten_dict(tree, sep="/")[path])
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
+        return iter(self._pieces)
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._pieces)
 
 
 def read(run_dir: str | Path, step: int) -> dict[str, Any]:

@@ -4,6 +4,7 @@ Each is a frozen class of its own hyperparameters whose `build` gives an optax t
 """
 
 from jaxpt.train.optimizers.base import decayed, make
+from jaxpt.train.optimizers.groups import Group
 from jaxpt.train.optimizers.logical import decay_mask, is_axes, per_layer, rank, state_axes
 
-__all__ = ["decay_mask", "decayed", "is_axes", "make", "per_layer", "rank", "state_axes"]
+__all__ = ["Group", "decay_mask", "decayed", "is_axes", "make", "per_layer", "rank", "state_axes"]

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import optax
 
 from jaxpt.config import OptimizerConfig
+from jaxpt.train.optimizers.groups import Group, grouped, scale_by_rates
 from jaxpt.train.optimizers.logical import decay_mask
 
 
-def make(config: OptimizerConfig, schedule: optax.Schedule, logical_axes: Any) -> optax.GradientTransformation:
+def make(
+    config: OptimizerConfig,
+    schedule: optax.Schedule,
+    logical_axes: Any,
+    rates: Mapping[str, np.ndarray] | None = None,
+    groups: Sequence[Group] = (),
+) -> optax.GradientTransformation:
     """The optimizer of a run: clipping by the global norm, then the update rule.
 
     Args:
       config: kind and hyperparameters.
       schedule: from the step to the learning rate, `learning_rate` included.
-      logical_axes: a tree like the parameters, a tuple of names for each.
+      logical_axes: a tree like the trained parameters, a tuple of names for each.
+      rates: {path: factors of the learning rate, [layers] or []}; all 1 by default.
+      groups: parameters with state and decay of their own; by default all are of one group, which has no name.
 
     Returns:
       An optax transformation of the gradients of the mean loss.
@@ -30,7 +41,13 @@ def make(config: OptimizerConfig, schedule: optax.Schedule, logical_axes: Any) -
       [-0.5 -0.5 -0.5]
     """
     clip = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
-    return optax.chain(*clip, config.build(schedule, logical_axes))
+
+    def of_group(group: Group, logical_axes: Any) -> optax.GradientTransformation:
+        own = config.model_copy(update={"weight_decay": config.weight_decay * group.decay})
+        return own.build(schedule, logical_axes)
+
+    rule = grouped(of_group, groups, logical_axes) if groups else config.build(schedule, logical_axes)
+    return optax.chain(*clip, rule, *([scale_by_rates(rates)] if rates else []))
 
 
 def decayed(

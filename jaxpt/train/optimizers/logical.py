@@ -147,9 +147,9 @@ def state_axes(transform: optax.GradientTransformation, params: Any, logical_axe
 
 def _kept(axes: Axes, shape: tuple[int, ...], leaf_shape: tuple[int, ...], role: str) -> Axes:
     """Axes of an array of the state that is named `role` and belongs to a parameter of these axes and this shape."""
-    if leaf_shape == shape:
-        return axes
     stack = len(stack_axes(axes))
+    if len(leaf_shape) == len(shape) and leaf_shape[stack:] == shape[stack:]:  # of some layers, where groups share them
+        return axes
     if len(leaf_shape) == len(shape) - 1 and role in ("v_row", "v_col"):
         by_size = np.argsort(shape[stack:]) + stack  # as optax does: rows are means over the largest axis
         dropped = by_size[-1] if role == "v_row" else by_size[-2]

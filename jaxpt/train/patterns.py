@@ -1,0 +1,198 @@
+"""Patterns over the paths of parameters: what is trained, at which rate, with which decay.
+
+A pattern holds for every path that it matches and for all below it; `*` stands for any characters, slashes included:
+
+    *                              everything
+    encoder, token_embed           a part of the tree
+    */bias                         all biases
+    encoder[8:]                    layers 8 and above of a stack, counted from 0 over all its segments
+    encoder[-2:]/attention/*       of its last two layers what is under `attention`
+    encoder[0]/*/kernel            of its first layer all kernels
+
+A range counts as in Python. After it comes a path within a layer, without `segment_…/block_…`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from flax import traverse_util
+
+from jaxpt.config.kinds import nearest
+from jaxpt.errors import UserError
+
+_IN_STACK = re.compile(r"(?P<stack>.+)/segment_(?P<segment>\d+)/block_(?P<block>\d+)/(?P<inner>.+)")
+_RANGED = re.compile(r"(?P<stack>[^\[\]]+)\[(?P<first>-?\d+)?(?P<colon>:)?(?P<last>-?\d+)?\](/(?P<inner>[^\[\]]+))?")
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """A parameter of the tree that is not split, and the layers that it holds."""
+
+    path: str
+    axes: tuple[str | None, ...]
+    stack: str | None = None
+    """Path of its stack, None outside of stacks."""
+    inner: str = ""
+    """Its path within a layer."""
+    layers: tuple[int, ...] | None = None
+    """Their numbers in the stack; None of a parameter without a layers axis."""
+    depth: int = 0
+    """Layers of its stack."""
+
+    @property
+    def none(self) -> np.ndarray:
+        """False for each of its layers, or for itself."""
+        return np.zeros(() if self.layers is None else len(self.layers), bool)
+
+
+def leaves(shapes: Any, axes: Any) -> dict[str, Leaf]:
+    """The parameters of a tree by path.
+
+    Args:
+      shapes: arrays or ShapeDtypeStructs, no segment split.
+      axes: their logical axes.
+
+    Returns:
+      {path: parameter}.
+    """
+    flat, names = (traverse_util.flatten_dict(tree, sep="/") for tree in (shapes, axes))
+    found = {path: _IN_STACK.fullmatch(path) for path in flat}
+    segments: dict[tuple[str, int], list[int]] = {}  # [blocks of a repetition, repetitions]
+    for path, match in found.items():
+        if match:
+            size = segments.setdefault((match["stack"], int(match["segment"])), [1, 1])
+            size[0] = max(size[0], int(match["block"]) + 1)
+            size[1] = flat[path].shape[0] if names[path][:1] == ("layers",) else size[1]
+
+    def one(path: str, match: re.Match[str] | None) -> Leaf:
+        if match is None:
+            return Leaf(path, names[path])
+        stack, segment = match["stack"], int(match["segment"])
+        before = sum(blocks * repeats for (of, n), (blocks, repeats) in segments.items() if of == stack and n < segment)
+        depth = sum(blocks * repeats for (of, _), (blocks, repeats) in segments.items() if of == stack)
+        if names[path][:1] != ("layers",):
+            return Leaf(path, names[path], stack, match["inner"], None, depth)
+        blocks, repeats = segments[stack, segment]
+        first = before + int(match["block"])
+        layers = tuple(range(first, first + blocks * repeats, blocks))
+        return Leaf(path, names[path], stack, match["inner"], layers, depth)
+
+    return {path: one(path, match) for path, match in found.items()}
+
+
+def select(pattern: str, tree: Mapping[str, Leaf], key: str) -> dict[str, np.ndarray]:
+    """Of each parameter, for which of its layers a pattern holds.
+
+    Args:
+      pattern: see above.
+      tree: what `leaves` gave.
+      key: of the recipe, for messages.
+
+    Returns:
+      {path: bool [layers], or [] of a parameter without layers}.
+
+    Raises:
+      UserError: it is no pattern, or holds for nothing.
+
+    Example:
+      >>> tree = leaves({"encoder": {"segment_0": {"block_0": {"bias": np.zeros((4, 8))}}}},
+      ...     {"encoder": {"segment_0": {"block_0": {"bias": ("layers", "norm")}}}})
+      >>> select("encoder[-1:]", tree, "train.trainable")["encoder/segment_0/block_0/bias"]
+      array([False, False, False,  True])
+    """
+    if "[" in pattern or "]" in pattern:
+        found = _of_layers(pattern, tree, key)
+    else:
+        glob = _glob(pattern)
+        found = {path: leaf.none | bool(glob.fullmatch(path)) for path, leaf in tree.items()}
+    if not any(held.any() for held in found.values()):
+        raise UserError(f"{key}: {pattern!r} matches no parameter{_near(pattern, tree)}")
+    return found
+
+
+def union(patterns: Iterable[str], tree: Mapping[str, Leaf], key: str) -> dict[str, np.ndarray]:
+    """Of each parameter, for which of its layers one pattern holds and none that begins with `!` does.
+
+    Patterns with `!` alone are taken from everything.
+
+    Args:
+      patterns: see above.
+      tree: what `leaves` gave.
+      key: of the recipe, for messages.
+
+    Returns:
+      {path: bool [layers], or [] of a parameter without layers}.
+
+    Raises:
+      UserError: one of them is no pattern, or holds for nothing.
+    """
+    patterns = tuple(patterns)
+    plain = [pattern for pattern in patterns if not pattern.startswith("!")] or ["*"]
+    found = {path: leaf.none for path, leaf in tree.items()}
+    for pattern in plain:
+        found = {path: found[path] | held for path, held in select(pattern, tree, key).items()}
+    for pattern in patterns:
+        if pattern.startswith("!"):
+            found = {path: found[path] & ~held for path, held in select(pattern[1:], tree, key).items()}
+    return found
+
+
+def product(factors: Iterable[tuple[str, float]], tree: Mapping[str, Leaf], key: str) -> dict[str, np.ndarray]:
+    """Of each parameter, for each of its layers, the product of the factors of all patterns that hold.
+
+    Args:
+      factors: (pattern, factor).
+      tree: what `leaves` gave.
+      key: of the recipe, for messages.
+
+    Returns:
+      {path: float [layers], or []}.
+
+    Raises:
+      UserError: one of them is no pattern, or holds for nothing.
+    """
+    found = {path: np.ones(leaf.none.shape) for path, leaf in tree.items()}
+    for pattern, factor in factors:
+        for path, held in select(pattern, tree, key).items():
+            found[path] = found[path] * np.where(held, factor, 1.0)
+    return found
+
+
+def _of_layers(pattern: str, tree: Mapping[str, Leaf], key: str) -> dict[str, np.ndarray]:
+    match = _RANGED.fullmatch(pattern)
+    if match is None or (match["first"], match["colon"]) == (None, None):
+        raise UserError(f"{key}: {pattern!r} is no pattern; a range of layers is written as in encoder[8:]/*/kernel")
+    stack, inner = _glob(match["stack"], below=False), _glob(match["inner"] or "*")
+    first, last = (None if match[name] is None else int(match[name]) for name in ("first", "last"))
+    found = {path: leaf.none for path, leaf in tree.items()}
+    for path, leaf in tree.items():
+        if leaf.stack is None or not stack.fullmatch(leaf.stack) or not inner.fullmatch(leaf.inner):
+            continue
+        if leaf.layers is None:
+            raise UserError(f"{key}: {pattern!r}: the layers of {leaf.stack} share their parameters")
+        numbers = range(leaf.depth)[first:last] if match["colon"] else [first % leaf.depth]
+        if not match["colon"] and not -leaf.depth <= first < leaf.depth:
+            raise UserError(f"{key}: {pattern!r}: {leaf.stack} has the layers 0 to {leaf.depth - 1}")
+        found[path] = np.isin(leaf.layers, numbers)
+    return found
+
+
+def _glob(pattern: str, below: bool = True) -> re.Pattern[str]:
+    text = ".*".join(map(re.escape, pattern.split("*")))
+    return re.compile(f"{text}(/.*)?" if below else text)
+
+
+def _near(pattern: str, tree: Mapping[str, Leaf]) -> str:
+    """The paths nearest to a pattern that holds for nothing."""
+    names = {"/".join(path.split("/")[:n]) for path in tree for n in range(1, path.count("/") + 2)}
+    stacks = {leaf.stack for leaf in tree.values() if leaf.stack}
+    known = sorted(name for name in names | stacks if "/segment_" not in name)
+    inner = sorted({f"*/{leaf.inner}" for leaf in tree.values() if leaf.stack})
+    tops = ", ".join(sorted({path.split("/")[0] for path in tree}))
+    wanted = re.sub(r"\[.*?\]", "", pattern).removesuffix("/*")
+    return nearest(wanted, [*known, *inner], f"; the tree has: {tops}")

@@ -1,0 +1,78 @@
+"""What a checkpoint holds, seen as the parameters of a model: averages where there are any, segments that were split
+joined, adapters added to their matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+from flax import traverse_util
+from jax.sharding import NamedSharding
+
+from jaxpt import config as configs
+from jaxpt.config import LoraConfig
+from jaxpt.models import parts
+from jaxpt.parallel import rules
+from jaxpt.train import lora
+
+
+def sources(saved: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
+    """Each saved parameter, and where it is to be read: {path: ("params" or "ema", array or its metadata)}.
+
+    Args:
+      saved: a state, or its metadata; the average is of what was trained, and may lack parameters.
+    """
+    return {
+        path: (key, x)
+        for key in ("params", "ema")
+        for path, x in traverse_util.flatten_dict(saved.get(key) or {}, sep="/").items()
+    }
+
+
+def shapes(found: Mapping[str, tuple[str, Any]]) -> dict[str, jax.ShapeDtypeStruct]:
+    """Of the model's parameters: {path: shape}, no segment split, without adapters.
+
+    Args:
+      found: what `sources` gave.
+    """
+
+    def joined(pieces: list[Any]) -> Any:
+        layers = sum(piece.shape[0] for piece in pieces)
+        return jax.ShapeDtypeStruct((layers, *pieces[0].shape[1:]), pieces[0].dtype)
+
+    own = {
+        path: jax.ShapeDtypeStruct(tuple(x.shape), x.dtype) for path, (_, x) in found.items() if not is_adapter(path)
+    }
+    return parts.join(own, joined)
+
+
+def is_adapter(path: str) -> bool:
+    """True for a parameter of a low-rank adapter."""
+    return path.startswith(f"{lora.ADAPTER}/")
+
+
+def adapter(run_dir: Path, found: Mapping[str, Any]) -> LoraConfig | None:
+    """Settings of a checkpoint's low-rank adapter; None where it has none."""
+    return configs.load(run_dir).train.lora if any(map(is_adapter, found)) else None
+
+
+def placed(
+    found: Mapping[str, tuple[str, Any]], axes: Mapping[str, Any], mesh: jax.sharding.Mesh, table: rules.Table
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """What the saved parameters are read into: sharded as the model's are, adapters replicated.
+
+    Args:
+      found: what `sources` gave.
+      axes: {path: logical axes} of the model, no segment split.
+      mesh: the device mesh.
+      table: from logical to mesh axes.
+    """
+
+    def one(path: str, x: Any) -> jax.ShapeDtypeStruct:
+        names = (None,) * len(x.shape) if is_adapter(path) else axes[parts.whole(path)]
+        spec = rules.spec(names, tuple(x.shape), mesh, path, table)
+        return jax.ShapeDtypeStruct(tuple(x.shape), x.dtype, sharding=NamedSharding(mesh, spec))
+
+    return {path: one(path, x) for path, (_, x) in found.items()}

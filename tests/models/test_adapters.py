@@ -1,0 +1,121 @@
+"""Adapters in blocks: every architecture has their places, none are there by default, fresh ones change little."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import traverse_util
+
+from jaxpt.errors import UserError
+from jaxpt.models import base
+from jaxpt.models.adapters.bottleneck import BottleneckConfig
+from tests import families
+from tests.models.helpers import EVERY
+from tests.train.test_trainable import flat, steps
+
+PARTS = {"attention", "feed_forward"}
+
+
+def made(name, adapter=None):
+    config = EVERY[name](adapter=adapter) if adapter else EVERY[name]()
+    model = config.build()
+    return model, {path: x.shape for path, x in traverse_util.flatten_dict(base.shapes(model), sep="/").items()}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_block_has_the_places(name):
+    adapter = BottleneckConfig(dim=5)
+    plain, adapted = made(name)[1], made(name, adapter)[1]
+    new = {path: shape for path, shape in adapted.items() if path not in plain}
+    assert plain.items() <= adapted.items() and not any("_adapter" in path for path in plain)
+    attentions = {path.rpartition("/attention/")[0] for path in plain if "/attention/" in path}
+    for block in attentions:
+        places = {path.removeprefix(f"{block}/").partition("/")[0] for path in new if path.startswith(f"{block}/")}
+        wanted = {f"{part}_adapter" for part in PARTS}
+        if any(path.startswith(f"{block}/cross_attention/") for path in plain):
+            wanted.add("cross_attention_adapter")
+        assert places == wanted
+    assert {path.split("/")[-3].removesuffix("_adapter") for path in new} <= PARTS | {"cross_attention"}
+    assert {shape[-1] for path, shape in new.items() if path.endswith("down/bias")} == {5}
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_fresh_ones_change_next_to_nothing_and_then_compute_the_formula(name):
+    adapter = BottleneckConfig(dim=5, activation="relu")
+    (plain, _), (adapted, _) = made(name), made(name, adapter)
+    params = jax.jit(lambda key: base.init(adapted, key))(jax.random.key(0))
+    tokens = jnp.arange(16).reshape(2, 8)
+
+    def hidden(model, params):
+        bound = base.bind(model, params)
+        return (bound.encode if name == "bert" else bound.decode)(tokens).hidden
+
+    old, new = hidden(plain, params), hidden(adapted, params)
+    assert 0 < np.abs(old - new).max() < 1e-3
+    zero = jax.tree_util.tree_map_with_path(
+        lambda path, x: jnp.zeros_like(x) if "_adapter" in jax.tree_util.keystr(path) else x, params
+    )
+    np.testing.assert_array_equal(hidden(adapted, zero), old)
+    y = jax.random.normal(jax.random.key(1), (2, 3, 24))
+    module = adapter.build(jnp.float32, "x")
+    weights = jax.tree.map(lambda x: x + 0.3, module.init(jax.random.key(2), y))["params"]
+    weights = jax.tree.map(lambda x: getattr(x, "value", x), weights, is_leaf=lambda x: hasattr(x, "value"))
+    h = np.maximum(y @ weights["down"]["kernel"] + weights["down"]["bias"], 0)
+    by_hand = y + h @ weights["up"]["kernel"] + weights["up"]["bias"]
+    np.testing.assert_allclose(module.apply({"params": weights}, y), by_hand, rtol=1e-5, atol=1e-5)
+
+
+def test_they_are_trained_alone():
+    """Houlsby's recipe: adapters and norms."""
+    given = families.config(
+        "bert", model={"adapter": {"dim": 4}}, train={"trainable": ["*_adapter", "model/*_norm", "heads"]}
+    )
+    setup, before, after, _ = steps(given)
+    old, new = flat(before.params), flat(after.params)
+    for path in old:
+        trained = "_adapter/" in path or "_norm/" in path or path.startswith("heads/")
+        assert (path in setup.trained) == trained, path
+        assert trained or old[path].tobytes() == new[path].tobytes()
+
+
+OWN = '''
+from typing import Literal
+import flax.linen as nn
+from jaxpt.config import AdapterConfig
+from jaxpt.models.layers import param
+
+
+class Scale(AdapterConfig):
+    """One factor for each feature (https://arxiv.org/abs/2205.05638)."""
+
+    kind: Literal["own_lab.scale"] = "own_lab.scale"
+
+    def build(self, dtype, name):
+        return Scaled(name=name)
+
+
+class Scaled(nn.Module):
+    @nn.compact
+    def __call__(self, y):
+        return y * param(self, "scale", nn.initializers.ones, y.shape[-1:], ("norm",)).astype(y.dtype)
+'''
+
+
+def test_a_kind_of_ones_own(tmp_path, monkeypatch):
+    (tmp_path / "own_lab").mkdir()
+    (tmp_path / "own_lab" / "scale.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    given = families.config(
+        "t5", model={"adapter": {"kind": "own_lab.scale"}}, train={"trainable": ["model/decoder[1:]/*_adapter"]}
+    )
+    setup, _, after, _ = steps(given)
+    parts = ("attention", "cross_attention", "feed_forward")
+    names = {f"model/decoder/segment_0/layers_1-1/block_0/{part}_adapter/scale" for part in parts}
+    assert set(setup.trained) == names and all((flat(after.params)[path] != 1).any() for path in names)
+
+
+def test_wrong_kinds_are_named():
+    with pytest.raises(UserError, match=r"model\.adapter\.kind: 'bottelneck' is none of bottleneck"):
+        families.config("bert", model={"adapter": {"kind": "bottelneck"}})
+    with pytest.raises(UserError, match=r"model\.adapter"):
+        families.config("bert", model={"adapter": {"dim": 0}})

@@ -1,0 +1,182 @@
+"""Low-rank adapters: a fresh one changes nothing, the merged tree computes what the adapted one does, W is frozen."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import yaml
+from flax import traverse_util
+
+from jaxpt import cli, convert
+from jaxpt import config as configs
+from jaxpt.evals import command
+from jaxpt.train import checkpoint, initial, lora, state, step, weights
+from tests import families
+from tests.runs import final
+from tests.train.test_trainable import TEXT, flat, steps
+
+TARGETS = {"targets": ["*/attention/query", "*/attention/value"], "rank": 3, "alpha": 6.0}
+
+
+def config(family="gpt2", trainable=None, devices=None, lora=TARGETS, **sections):
+    train = {"lora": lora, "trainable": trainable}
+    return families.config(family, model={"layers": 3}, train=train, **sections)
+
+
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_a_fresh_adapter_changes_nothing(family):
+    given = config(family)
+    setup = state.setup(given, jax.devices()[:1])
+    with setup.use():
+        params = setup.init().params
+        assert not any(x.any() for path, x in flat(params).items() if path.endswith("/b"))
+        assert all(x.any() for path, x in flat(params).items() if path.endswith("/a"))
+        plain = {name: part for name, part in params.items() if name != lora.ADAPTER}
+        for key in (None, jax.random.key(0)):
+            merged = jax.jit(lambda params, key=key: lora.merged(given.train.lora, params, key))(params)
+            jax.tree.map(np.testing.assert_array_equal, merged, plain)
+    fresh = jax.jit(lambda key: setup.network.init(state.purpose_key(key, "init")))(jax.random.key(given.seed))
+    jax.tree.map(np.testing.assert_array_equal, fresh, plain)
+
+
+def test_only_the_adapter_moves():
+    setup, before, after, metrics = steps(config(optimizer={"clip_norm": 1.0}))
+    old, new = flat(before.params), flat(after.params)
+    adapters = {path for path in old if path.startswith("adapter/")}
+    assert len(adapters) == 4 and set(setup.trained) == adapters and metrics["gradient_norm"] > 0
+    for path in old:
+        assert (old[path] != new[path]).any() == (path in adapters), path
+    a, b = (new[f"adapter/model/decoder/segment_0/block_0/attention/query/kernel/{name}"] for name in ("a", "b"))
+    assert (a.shape, b.shape) == ((3, 32, 3), (3, 3, 32))
+    moments = [jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(after.opt_state)]
+    assert sum("mu" in name for name in moments) == 4
+
+
+def test_gradients_are_those_of_the_factors_by_hand():
+    """d loss / d A = s · dW · Bᵀ and d loss / d B = s · Aᵀ · dW, with dW the gradient of the merged matrix."""
+    given = config()
+    setup = state.setup(given, jax.devices()[:1])
+    rng = np.random.default_rng(0)
+    with setup.use():
+        params = jax.tree.map(lambda x: rng.normal(0, 0.1, x.shape).astype(np.float32), setup.shapes.params)
+        batch = families.batch(given)
+        adapters, frozen = {lora.ADAPTER: params[lora.ADAPTER]}, {k: v for k, v in params.items() if k != lora.ADAPTER}
+        merged = lora.merged(given.train.lora, params)
+        of_matrix, _, _ = step.gradients(given.objective, setup.network, merged, batch, None)
+        found, _, _ = step.gradients(
+            given.objective, setup.network, adapters, batch, None,
+            assemble=lambda trained, key: setup.assemble(trained, frozen, key),
+        )  # fmt: skip
+    path = "model/decoder/segment_0/block_0/attention/query/kernel"
+    a, b = (flat(params)[f"adapter/{path}/{name}"] for name in ("a", "b"))
+    dw = np.asarray(flat(of_matrix)[path])
+    for name, wanted in (("a", 2 * dw @ b.swapaxes(-1, -2)), ("b", 2 * a.swapaxes(-1, -2) @ dw)):
+        np.testing.assert_allclose(flat(found)[f"adapter/{path}/{name}"], wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_dropout_is_that_of_the_adapters_input():
+    """x · W + s · (x ∘ m) · A · B, with one mask m for all tokens."""
+    settings = config(lora={**TARGETS, "dropout": 0.5}).train.lora
+    rng = np.random.default_rng(0)
+    w, a, b, x = (jnp.asarray(rng.normal(size=s)) for s in ((2, 64, 6), (2, 64, 3), (2, 3, 6), (5, 64)))
+    found = lora.added(settings, "p", w, a, b, jax.random.key(1))
+    for layer in range(2):
+        delta = (found[layer] - w[layer]) / 2
+        whole = 2 * np.asarray(a[layer] @ b[layer])
+        rows = [0 if np.abs(row).max() < 1e-6 else 1 for row in np.asarray(delta)]
+        np.testing.assert_allclose(delta, np.array(rows)[:, None] * whole, rtol=1e-4, atol=1e-5)
+        assert 10 < sum(rows) < 54
+        mask = np.array(rows) * 2
+        by_hand = x @ w[layer] + 2 * (x * mask) @ a[layer] @ b[layer]
+        np.testing.assert_allclose(x @ found[layer], by_hand, rtol=1e-3, atol=1e-4)
+    other = lora.added(settings, "p", w, a, b, jax.random.key(2))
+    assert (other != found).any()
+
+
+def test_some_layers_alone_have_one():
+    _, _, after, _ = steps(
+        config(lora={**TARGETS, "targets": ["model/decoder[1:]/attention/query", "model/decoder[2]/*"]}), 1
+    )
+    adapters = {path: x.shape[0] for path, x in flat(after.params).items() if path.startswith("adapter/")}
+    path = "adapter/model/decoder/segment_0/layers_{}/block_0/attention/{}/kernel/a"
+    assert adapters[path.format("1-1", "query")] == adapters[path.format("2-2", "query")] == 1
+    assert path.format("2-2", "key") in adapters and path.format("1-1", "key") not in adapters
+    assert not any("layers_0-0" in path for path in adapters)
+
+
+def test_meshes_compute_the_same():
+    """Adapters are sharded as their matrices are."""
+    mesh = {"data": 2, "fsdp": 2, "tensor": 2}
+    found = [steps(config(**given), 2, devices)[1:] for given, devices in (({}, None), ({"mesh": mesh}, jax.devices()))]
+    for path, x in flat(found[0][1].params).items():
+        np.testing.assert_allclose(flat(found[1][1].params)[path], x, rtol=2e-4, atol=2e-5, err_msg=path)
+    setup = state.setup(config(mesh=mesh))
+    sharding = flat(setup.shardings.params)["adapter/model/decoder/segment_0/block_0/attention/query/kernel/a"]
+    assert "fsdp" in str(sharding.spec)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A run that trains an adapter and the last norm."""
+    folder = tmp_path_factory.mktemp("lora")
+    (folder / "text.txt").write_text(TEXT)
+    tree = families.tree(
+        "gpt2",
+        model={"vocab_size": 300, "layers": 3, "dropout": 0.1},
+        data={"path": str(folder / "text.txt"), "cache_dir": str(folder / "cache"), "validation_fraction": 0.2,
+              "length": 16},
+        mesh={"data": 8},
+        optimizer={"kind": "adamw", "learning_rate": 1e-1, "ema_decay": 0.5},
+        train={"steps": 4, "log_every": 1, "eval_every": 2, "trainable": ["adapter", "model/final_norm"],
+               "lora": {"targets": ["*[1:]/attention", "*[1:]/feed_forward/up"], "dropout": 0.2}},
+        log={"tensorboard": False},
+    )  # fmt: skip
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(tree))
+    assert cli.main(["train", str(folder / "recipe.yaml"), f"run_dir={folder / 'run'}"]) == 0
+    return folder
+
+
+@pytest.mark.slow
+def test_the_merged_tree_computes_what_the_adapted_one_does(folder):
+    """In an evaluation, an export and a start from these weights; the adapted pass multiplies by A and by B."""
+    run = folder / "run"
+    read = dict(weights.Saved(run, 4))
+    last = final(run, 4)
+    assert not any(path.startswith("adapter/") or "layers_" in path for path in read)
+    given = configs.load(run)
+    adapted = flat(last.averaged)
+    whole = "model/decoder/segment_0/block_0/attention/query/kernel"
+    stored = "model/decoder/segment_0/layers_1-2/block_0/attention/query/kernel"
+    a, b = (adapted[f"adapter/{stored}/{name}"] for name in ("a", "b"))
+    assert np.abs(a @ b).max() > 1e-3
+    x = np.random.default_rng(0).normal(size=(2, 5, 32))
+    scale = given.train.lora.alpha / given.train.lora.rank
+    by_factors = x @ adapted[stored] + scale * (x @ a) @ b
+    np.testing.assert_allclose(x @ read[whole][1:], by_factors, rtol=1e-6, atol=1e-6)
+
+    measured = [r["validation/loss"] for r in map(json.loads, (run / "metrics.jsonl").open()) if "validation/loss" in r]
+    np.testing.assert_allclose(command.evaluate(str(run))["validation/loss"], measured[-1], rtol=1e-6)
+    convert.export(run, folder / "hf", report=lambda line: None)
+    parameters, network, _ = initial.open_weights(folder / "hf")
+    for path, x in parameters:
+        rows = slice(300) if path == "model/token_embed/table" else slice(None)  # the others only pad the vocabulary
+        np.testing.assert_array_equal(x[rows], read[path][rows])
+    setup = state.setup(families.config("gpt2", model=network.config.model_dump(mode="json")), jax.devices()[:1])
+    reader = checkpoint.Checkpoints(run, given.checkpoint, read_only=True)
+    found = flat(jax.device_get(reader.restore_params(setup, 4)))
+    reader.close()
+    for path, x in read.items():
+        np.testing.assert_allclose(found[path], x, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_start_from_other_weights_gets_a_fresh_adapter(folder):
+    arguments = [f"run_dir={folder / 'next'}", f"init_from.path={folder / 'run'}", "train.steps=1"]
+    assert cli.main(["train", str(folder / "recipe.yaml"), *arguments, "optimizer.learning_rate=1e-30"]) == 0
+    read = [dict(weights.Saved(folder / name, at)) for name, at in (("run", 4), ("next", 1))]
+    for path, x in read[0].items():
+        np.testing.assert_allclose(read[1][path], x, rtol=1e-6, atol=1e-6, err_msg=path)
+    adapters = traverse_util.flatten_dict(final(folder / "next", 1).params["adapter"], sep="/")
+    assert not any(np.abs(x).max() > 1e-20 for path, x in adapters.items() if path.endswith("/b"))

@@ -1,0 +1,376 @@
+"""Trained and frozen parameters: what moves, what has state and gradients, what a run keeps from phase to phase."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import optax
+import pytest
+import yaml
+from flax import traverse_util
+
+from jaxpt import cli
+from jaxpt import config as configs
+from jaxpt.errors import UserError
+from jaxpt.evals import command
+from jaxpt.models import parts
+from jaxpt.train import flops, optimizers, state, step, trainable, weights
+from tests import families
+from tests.runs import assert_bit_equal, final
+
+LAYERS = 4
+
+
+def config(family="gpt2", trainable=None, **sections):
+    model = {"layers": LAYERS, "dropout": 0.1}
+    train = {"trainable": trainable, **sections.pop("train", {})}
+    return families.config(family, model=model, train=train, **sections)
+
+
+def flat(tree):
+    return traverse_util.flatten_dict(tree, sep="/")
+
+
+def joined(params):
+    return parts.join(flat(jax.device_get(params)), np.concatenate)
+
+
+def steps(config, count=2, devices=None):
+    """(setup, state before, state after, metrics)"""
+    setup = state.setup(config, devices or jax.devices()[:1])
+    with setup.use():
+        before = setup.init()
+        kept, current = jax.device_get(before), before
+        update = step.make_train_step(setup, config.objective)
+        for seed in range(count):
+            current, metrics = update(current, step.put(families.batch(config, seed), setup))
+    return setup, kept, jax.device_get(current), jax.device_get(metrics)
+
+
+SGD = {"kind": "sgd", "learning_rate": 0.1, "clip_norm": None}
+
+
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_frozen_parameters_stay_bit_equal_and_have_no_state(family):
+    stack = {"t5": "model/decoder", "bert": "model/encoder", "gpt2": "model/decoder"}[family]
+    pattern = [f"{stack}[2:]", "*final_norm" if family == "gpt2" else f"{stack}[0]/attention/query"]
+    given = config(family, pattern, optimizer={"ema_decay": 0.5, "clip_norm": 1.0})
+    setup, before, after, metrics = steps(given)
+    old, new = flat(before.params), flat(after.params)
+    assert set(setup.trained) < set(old)
+    for path in old:
+        if path in setup.trained:
+            assert (old[path] != new[path]).any(), path
+        else:
+            assert old[path].tobytes() == new[path].tobytes(), path
+    moments = {jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(after.opt_state)}
+    assert sum(".mu" in name for name in moments) == len(setup.trained)
+    assert set(flat(after.ema)) == set(setup.trained) and set(flat(after.averaged)) == set(old)
+    assert metrics["gradient_norm"] > 0
+    assert f"{stack}/segment_0/layers_2-3/block_0/attention/query/kernel" in setup.trained
+
+
+def test_what_is_trained_moves_as_in_a_whole_training():
+    """A first step of plain gradient descent; the stack's lower half is frozen, and random draws are the same."""
+    _, before, whole, metrics = steps(config(optimizer=SGD), 1)
+    _, same, after, partial = steps(config(trainable=["!model/decoder[:2]"], optimizer=SGD), 1)
+    assert metrics["loss"] == partial["loss"] and partial["gradient_norm"] < metrics["gradient_norm"]
+    trees = [joined(x.params) for x in (before, same, whole, after)]
+    for path, start in trees[0].items():
+        np.testing.assert_array_equal(start, trees[1][path])
+        wanted = trees[2][path].copy()
+        if path.startswith("model/decoder/"):
+            wanted[:2] = start[:2]
+        np.testing.assert_allclose(trees[3][path], wanted, rtol=1e-6, atol=1e-7)
+
+
+def test_the_norm_that_clips_is_that_of_trained_parameters():
+    given = config(trainable=["model/decoder[3:]"], optimizer={**SGD, "clip_norm": 1e-3}, train={"layer_norms": True})
+    setup, before, after, metrics = steps(given, 1)
+    moved = {path: x - flat(before.params)[path] for path, x in flat(after.params).items()}
+    norm = np.sqrt(sum(np.square(x.astype(np.float64)).sum() for x in moved.values()))
+    np.testing.assert_allclose(norm, 0.1 * 1e-3, rtol=1e-3)
+    assert {name.partition("/")[2] for name in metrics if name.startswith("gradient_norm/")} == set(setup.trained)
+
+
+def test_frozen_layers_below_cost_no_backward_pass():
+    """Products of a step, from its program: of a frozen layer the forward pass alone."""
+
+    def count(pattern):
+        setup = state.setup(config(trainable=pattern), jax.devices()[:1])
+        return flops.count(step.traced(setup, setup.config.objective).jaxpr.jaxpr)
+
+    def forward(layers):
+        given = families.config("gpt2", model={"layers": layers})
+        setup = state.setup(given, jax.devices()[:1])
+        with setup.use():
+            batch = step.batch_shapes(setup, given.objective)
+            return flops.model_flops(setup.network, given.objective, setup.shapes.params, batch) // 3
+
+    layer = forward(2) - forward(1)
+    top = count(["model/final_norm"])
+    for trained in (1, 2, 3):
+        assert count([f"model/decoder[{LAYERS - trained}:]", "model/final_norm"]) == top + 2 * trained * layer
+    assert count(["model/final_norm"]) < count(["*"]) - 2 * LAYERS * layer + layer
+
+
+def test_frozen_parameters_pass_through_the_donated_state():
+    """No copy is made of them: each array of the state is written where it was."""
+    setup = state.setup(config(trainable=["model/decoder[2:]"]), jax.devices()[:1])
+    compiled = step.traced(setup, setup.config.objective).lower().compile()
+    memory = compiled.memory_analysis()
+    assert memory.alias_size_in_bytes >= state.size(setup.shapes)
+
+
+@pytest.mark.parametrize("kind", ["adamw", "adafactor", "lamb", "lion", "muon", "sgd"])
+def test_split_or_not_all_optimizers_update_alike(kind):
+    """All is trained, but in parts, since a later phase freezes some layers; given the same gradients."""
+    optimizer = {"kind": kind, "learning_rate": 0.01, "weight_decay": 0.1, "clip_norm": 0.5}
+    phases = [{"steps": 5}, {"set": {"train.trainable": ["model/decoder[1:]"]}}]
+    model = {"layers": 3, "embed_dim": 128, "heads": 2}
+    whole, split = (
+        state.setup(families.config("gpt2", model=model, train={"phases": given}, optimizer=optimizer))
+        for given in ([], phases)
+    )
+    assert not whole.layout.parts and split.layout.parts
+    trees = [
+        jax.tree.map(lambda x, rng=rng: rng.normal(size=x.shape).astype(np.float32), whole.shapes.params)
+        for rng in map(np.random.default_rng, range(3))
+    ]
+
+    def after(setup):
+        params, *gradients = (parts.split(tree, setup.layout.parts) for tree in trees)
+        update, opt_state = jax.jit(setup.optimizer.update), setup.optimizer.init(params)
+        for gradient in gradients:
+            updates, opt_state = update(gradient, opt_state, params)
+            params = optax.apply_updates(params, updates)
+        return joined(params)
+
+    one, two = after(whole), after(split)
+    for path, x in one.items():
+        np.testing.assert_allclose(two[path], x, rtol=2e-5, atol=1e-6, err_msg=path)
+
+
+# ---- rates and decay ------------------------------------------------------------------------------------------------
+
+AXES = {
+    "token_embed": {"table": ("vocab", "embed")},
+    "encoder": {"segment_0": {"block_0": {"kernel": ("layers", "embed", "mlp"), "bias": ("layers", "mlp")}}},
+    "final_norm": {"scale": ("norm",)},
+}
+SHAPES = {
+    "token_embed": {"table": (160, 128)},
+    "encoder": {"segment_0": {"block_0": {"kernel": (3, 8, 16), "bias": (3, 16)}}},
+    "final_norm": {"scale": (8,)},
+}
+
+
+def arrays(seed):
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(
+        lambda shape: rng.normal(size=shape).astype(np.float32), SHAPES, is_leaf=lambda x: isinstance(x, tuple)
+    )
+
+
+def alone(tree, layer):
+    """A model with one layer of the stack, without a layers axis, and nothing else."""
+    return jax.tree.map(lambda x: x[layer], tree["encoder"])
+
+
+def updated(config, axes, params, gradients, rates=None, groups=()):
+    tx = optimizers.make(config, optax.linear_schedule(config.learning_rate, 0, 10), axes, rates, groups)
+    opt_state = tx.init(params)
+    for gradient in gradients:
+        updates, opt_state = tx.update(gradient, opt_state, params)
+        params = optax.apply_updates(params, updates)
+    return params
+
+
+@pytest.mark.parametrize("kind", ["adamw", "adafactor", "lamb", "lion", "muon", "sgd"])
+def test_rates_and_decay_of_layers_are_those_of_separate_models(kind):
+    recipe = families.config("gpt2", optimizer={
+        "kind": kind, "learning_rate": 0.01, "weight_decay": 0.1, "layer_decay": 0.5,
+        "rate_multipliers": {"encoder[:2]/kernel": 3.0}, "decay_multipliers": {"encoder[1]": 0.0, "encoder[2]": 4.0},
+    })  # fmt: skip
+    params, gradients = arrays(0), [arrays(seed) for seed in (1, 2, 3)]
+    layout = trainable.layout(recipe, params, AXES)
+    found = updated(recipe.optimizer, AXES, params, gradients, layout.rates, layout.groups(0))
+    plain = families.config("gpt2", optimizer={"kind": kind, "learning_rate": 0.01}).optimizer
+    axes = jax.tree.map(lambda axes: axes[1:], AXES["encoder"], is_leaf=optimizers.is_axes)
+    for layer, (rate, decay) in enumerate(zip((0.25, 0.5, 1.0), (0.1, 0.0, 0.4))):
+        of_layer = plain.model_copy(update={"weight_decay": decay})
+        factors = {"kernel": rate * (3 if layer < 2 else 1), "bias": rate}
+        own = {f"segment_0/block_0/{name}": np.array(x) for name, x in factors.items()}
+        wanted = updated(of_layer, axes, alone(params, layer), [alone(g, layer) for g in gradients], own)
+        for a, b in zip(jax.tree.leaves(alone(found, layer)), jax.tree.leaves(wanted), strict=True):
+            np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6)
+
+
+def test_the_vectors_of_layer_decay():
+    given = config(optimizer={"layer_decay": 0.9}, trainable=["!model/decoder[:2]"])
+    rates = state.setup(given).layout.rates
+    np.testing.assert_allclose(
+        rates["model/decoder/segment_0/layers_0-1/block_0/attention/query/bias"], [0.9**3, 0.9**2]
+    )
+    np.testing.assert_allclose(rates["model/decoder/segment_0/layers_2-3/block_0/attention/query/bias"], [0.9, 1])
+    np.testing.assert_allclose([rates["model/token_embed/table"], rates["model/position_embed/table"]], 0.9**4)
+    assert rates["model/final_norm/scale"] == 1
+    t5 = state.setup(config("t5", optimizer={"layer_decay": 0.5})).layout.rates
+    assert t5["model/encoder_bias/table"] == t5["model/token_embed/table"] == 0.5**4 and t5["model/head/kernel"] == 1
+    bert = state.setup(config("bert", optimizer={"layer_decay": 0.5})).layout.rates
+    assert (
+        bert["heads/masked_lm/bias"] == bert["heads/pooler/dense/kernel"] == 1
+        and bert["model/embed_norm/scale"] == 0.5**4
+    )
+
+
+def test_multipliers_scale_the_update():
+    one, two = ({**SGD, "rate_multipliers": given} for given in ({}, {"model/token_embed": 0.5, "*/bias": 2.0}))
+    (_, before, a, _), (_, _, b, _) = (steps(config(optimizer=given), 1) for given in (one, two))
+    for path, start in flat(before.params).items():
+        factor = 0.5 if path.startswith("model/token_embed") else 2.0 if path.endswith("/bias") else 1.0
+        moved = flat(b.params)[path] - start
+        np.testing.assert_allclose(moved, factor * (flat(a.params)[path] - start), rtol=1e-3, atol=1e-6, err_msg=path)
+
+
+# ---- messages -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({"trainable": ["decodr"]}, "train.trainable: 'decodr' matches no parameter; did you mean model/decoder"),
+        ({"trainable": ["model/decoder", "!*"]}, r"leaves nothing to train in phase 1"),
+        ({"optimizer": {"rate_multipliers": {"head": 2.0}}}, "optimizer.rate_multipliers: 'head' matches no"),
+        ({"optimizer": {"decay_multipliers": {"x[": 2.0}}}, "optimizer.decay_multipliers: 'x\\[' is no pattern"),
+        ({"train": {"lora": {"targets": ["*/bias"]}}}, "train.lora.targets: '\\*/bias' matches no matrix"),
+        ({"train": {"phases": [{"steps": 5}, {"set": {"train.trainable": ["x"]}}]}}, "train.trainable: 'x' matches"),
+    ],
+)
+def test_wrong_patterns_are_named(sections, said):
+    with pytest.raises(UserError, match=said):
+        state.setup(config(**sections))
+
+
+def test_wrong_factors_are_named():
+    with pytest.raises(UserError, match=r"optimizer\.rate_multipliers"):
+        config(optimizer={"rate_multipliers": {"*": -1.0}})
+    with pytest.raises(UserError, match=r"optimizer\.rate_multipliers"):
+        config(optimizer={"rate_multipliers": ["*"]})
+    with pytest.raises(UserError, match=r"a phase may set keys of data and objective, and train\.trainable, alone"):
+        config(train={"phases": [{"steps": 5}, {"set": {"train.log_every": 3}}]})
+
+
+def test_multipliers_survive_a_file(tmp_path):
+    given = config(trainable=["model/decoder[1:]"], optimizer={"rate_multipliers": {"*/bias": 2.0}})
+    (tmp_path / "recipe.yaml").write_text(configs.to_yaml(given))
+    assert configs.load(tmp_path / "recipe.yaml").optimizer == given.optimizer
+
+
+# ---- runs -----------------------------------------------------------------------------------------------------------
+
+TEXT = "\n".join(f"document number {i} says that the cat sat on the mat and the dog ran home" for i in range(60))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A recipe that thaws a model from the top, and a run of its six steps with a checkpoint of each."""
+    folder = tmp_path_factory.mktemp("thaw")
+    (folder / "text.txt").write_text(TEXT)
+    phases = [
+        {"steps": 2, "set": {"train.trainable": ["model/decoder[3:]", "model/final_norm"]}},
+        {"steps": 2, "set": {"train.trainable": ["model/decoder[1:]", "model/final_norm"]}},
+        {"set": {"train.trainable": ["*", "!model/decoder[3]/*/bias"]}},
+    ]
+    tree = families.tree(
+        "gpt2",
+        model={"vocab_size": 300, "layers": LAYERS, "dropout": 0.1},
+        data={"path": str(folder / "text.txt"), "cache_dir": str(folder / "cache"), "validation_fraction": 0.2,
+              "length": 16},
+        mesh={"data": 4, "fsdp": 2},
+        optimizer={"kind": "adamw", "learning_rate": 1e-2, "ema_decay": 0.5, "weight_decay": 0.1, "layer_decay": 0.9,
+                   "schedule": {"kind": "linear", "warmup_steps": 2}, "decay_multipliers": {"model/token_embed": 0}},
+        train={"steps": 6, "log_every": 1, "eval_every": 2, "phases": phases},
+        checkpoint={"keep_last": 9, "every": 1},
+        log={"tensorboard": False},
+    )  # fmt: skip
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(tree))
+    run(folder, "whole")
+    return folder
+
+
+def run(folder, name, *overrides):
+    assert cli.main(["train", str(folder / "recipe.yaml"), f"run_dir={folder / name}", *overrides]) == 0
+
+
+def saved(folder, step):
+    return final(folder / "whole", step)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at", [1, 2, 3, 4, 5])
+def test_a_run_that_thaws_resumes_with_the_same_bits(folder, at, capsys):
+    """From within each phase, and from where the next one starts."""
+    again = folder / f"again-{at}"
+    shutil.copytree(folder / "whole", again)
+    for later in range(at + 1, 7):
+        shutil.rmtree(again / "checkpoints" / str(later))
+    run(folder, again.name)
+    assert f"resuming from step {at}" in capsys.readouterr().out
+    assert_bit_equal(saved(folder, 6), final(again, 6))
+    losses = [
+        {x["step"]: x["train/loss"] for x in map(json.loads, (f / "metrics.jsonl").open()) if "train/loss" in x}
+        for f in (folder / "whole", again)
+    ]
+    assert losses[0] == losses[1] and len(losses[0]) == 6
+
+
+@pytest.mark.slow
+def test_state_appears_where_training_begins_and_is_kept(folder):
+    states = {at: saved(folder, at) for at in range(1, 7)}
+    params = {at: flat(x.params) for at, x in states.items()}
+    first = "model/decoder/segment_0/layers_0-0/block_0/attention/query/kernel"
+    second = "model/decoder/segment_0/layers_1-2/block_0/attention/query/kernel"
+    assert (params[1][second] == params[2][second]).all() and (params[3][second] != params[4][second]).any()
+    assert (params[1][first] == params[4][first]).all() and (params[5][first] != params[6][first]).any()
+
+    def groups(at):
+        found, _ = states[at].opt_state
+        return found
+
+    assert list(groups(1)) == ["since_phase_1_decay_1"]
+    assert list(groups(6)) == [
+        "since_phase_1_decay_1", "since_phase_2_decay_1", "since_phase_3_decay_0", "since_phase_3_decay_1"
+    ]  # fmt: skip
+    counts = {name: (int(x[0].count), int(x[2].count)) for name, x in groups(5).items()}
+    # Adam counts the updates of the group, the schedule those of the run.
+    assert counts == {
+        "since_phase_1_decay_1": (5, 5), "since_phase_2_decay_1": (3, 5), "since_phase_3_decay_0": (1, 5),
+        "since_phase_3_decay_1": (1, 5),
+    }  # fmt: skip
+    bias = "model/decoder/segment_0/layers_3-3/block_0/attention/query/bias"
+    assert bias in flat(states[4].ema) and bias not in flat(states[5].ema)
+
+
+@pytest.mark.slow
+def test_what_was_split_is_read_as_a_whole(folder):
+    """By export, by a start from these weights, and by an evaluation."""
+    read = weights.Saved(folder / "whole", 6)
+    averaged = joined(saved(folder, 6).averaged)
+    assert set(read) == set(averaged) and not any("layers_" in path for path in read)
+    for path, x in averaged.items():
+        np.testing.assert_array_equal(read[path], x)
+    source = [f"init_from.path={folder / 'whole'}", "train.steps=1", "optimizer.schedule.warmup_steps=0"]
+    run(folder, "plain", *source, "train.phases=[]", "optimizer.ema_decay=null", "optimizer.learning_rate=1e-30")
+    run(folder, "other", *source, "train.phases=[]", "train.trainable=['model/decoder[2:]']", "init_from.partial=true",
+        "optimizer.learning_rate=1e-30", "optimizer.ema_decay=null")  # fmt: skip
+    for name in ("plain", "other"):
+        found = weights.Saved(folder / name, 1)
+        for path, x in averaged.items():
+            np.testing.assert_array_equal(found[path], x, err_msg=path)
+    assert "model/decoder/segment_0/layers_2-3/block_0/attention/query/bias" in flat(final(folder / "other", 1).params)
+    measured = [x["validation/loss"] for x in map(json.loads, (folder / "whole" / "metrics.jsonl").open())
+                if "validation/loss" in x]  # fmt: skip
+    for path, loss in ((folder / "whole" / "checkpoints" / "2", measured[0]), (folder / "whole", measured[-1])):
+        assert command.evaluate(str(path))["validation/loss"] == pytest.approx(loss, rel=1e-7)
