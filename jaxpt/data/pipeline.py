@@ -30,7 +30,7 @@ from jaxpt.data.stream.online import compiled
 from jaxpt.data.tasks import Features, Offline, code, key
 from jaxpt.data.tokenizers import vocabulary_files
 from jaxpt.data.tokenizers.base import Tokenizer
-from jaxpt.data.tokenizers.vocabularies import to_seqio
+from jaxpt.data.vocabularies import to_seqio
 from jaxpt.data.warnings import warnings
 from jaxpt.errors import UserError
 

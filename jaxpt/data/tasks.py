@@ -21,7 +21,7 @@ from jaxpt.data.sources.base import Piece, Source
 from jaxpt.data.sources.foreign import module_digest
 from jaxpt.data.sources.opening import open_source
 from jaxpt.data.tokenizers.base import Tokenizer
-from jaxpt.data.tokenizers.vocabularies import to_seqio
+from jaxpt.data.vocabularies import to_seqio
 from jaxpt.errors import UserError
 
 _PACKAGE = "jaxpt.data.preprocessors"

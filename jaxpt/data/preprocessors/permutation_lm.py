@@ -28,7 +28,7 @@ from jaxpt.data.preprocessors.batched import (
 )
 from jaxpt.data.preprocessors.sentence_pairs import read_all
 from jaxpt.data.preprocessors.words import word_starts
-from jaxpt.data.tokenizers.vocabularies import pieces
+from jaxpt.data.vocabularies import pieces
 
 
 def segments(

@@ -11,7 +11,7 @@ from jaxpt.config import TokenizerConfig
 from jaxpt.data import tokenizers
 from jaxpt.data.preprocessors import masked_lm, units
 from jaxpt.data.preprocessors.batched import derived
-from jaxpt.data.tokenizers.vocabularies import to_seqio
+from jaxpt.data.vocabularies import to_seqio
 from jaxpt.objectives.masked_lm import MaskedLM
 
 CLS, SEP, MASK, LENGTH, EXAMPLES = 2, 3, 4, 40, 10_000
