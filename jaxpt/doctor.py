@@ -34,8 +34,8 @@ print(json.dumps(sum(int(x) for x in tf.data.Dataset.range(8).map(lambda x: 2 * 
 _PROBE_SECONDS = 180
 
 
-class Row(NamedTuple):
-    """One line of the answer."""
+class Check(NamedTuple):
+    """What was looked at, what was found, and what to do about it."""
 
     what: str
     found: str
@@ -65,11 +65,11 @@ def doctor(console: Console | None = None) -> int:
     return 1 if bad else 0
 
 
-def _names(rows: list[Row]) -> str:
+def _names(rows: list[Check]) -> str:
     return ", ".join(row.what for row in rows)
 
 
-def _print(console: Console, title: str, rows: list[Row]) -> None:
+def _print(console: Console, title: str, rows: list[Check]) -> None:
     table = Table("", "", "", "", title=title, title_justify="left", show_header=False, box=None)
     for row in rows:
         mark = (
@@ -82,29 +82,29 @@ def _print(console: Console, title: str, rows: list[Row]) -> None:
 # ---- packages -------------------------------------------------------------------------------------------------------
 
 
-def _packages() -> list[Row]:
+def _packages() -> list[Check]:
     """Python and every package that jaxpt needs, by its own metadata."""
     python = sys.version_info
     good = (3, 11) <= python[:2] < (3, 14)
-    rows = [Row("python", platform.python_version(), good, "" if good else "wants Python 3.11 to 3.13")]
+    rows = [Check("python", platform.python_version(), good, "" if good else "wants Python 3.11 to 3.13")]
     try:
         wanted = importlib.metadata.requires("jaxpt") or []
     except importlib.metadata.PackageNotFoundError:
-        return [*rows, Row("jaxpt", "not installed", True, "pip install -e . (in the repository)")]
+        return [*rows, Check("jaxpt", "not installed", True, "pip install -e . (in the repository)")]
     return rows + [_package(text) for text in wanted if "extra ==" not in text]
 
 
-def _package(requirement: str) -> Row:
+def _package(requirement: str) -> Check:
     """Whether one requirement such as `jax>=0.10` is met."""
     name = re.match(r"[A-Za-z0-9._-]+", requirement)[0]  # type: ignore[index]
     least = re.search(r">=\s*([0-9.]+)", requirement)
     try:
         version = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        return Row(name, "missing", False, f"pip install '{requirement}'")
+        return Check(name, "missing", False, f"pip install '{requirement}'")
     if least and _numbers(version) < _numbers(least[1]):
-        return Row(name, f"{version}, wants {least[1]} or later", False, f"pip install -U '{requirement}'")
-    return Row(name, version)
+        return Check(name, f"{version}, wants {least[1]} or later", False, f"pip install -U '{requirement}'")
+    return Check(name, version)
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -115,13 +115,13 @@ def _numbers(version: str) -> tuple[int, ...]:
 # ---- machine --------------------------------------------------------------------------------------------------------
 
 
-def _machine() -> list[Row]:
+def _machine() -> list[Check]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxpt"
     return [
-        Row("system", f"{platform.system()} {platform.release()}, {platform.machine()}"),
-        Row("CPU cores", str(cores)),
-        Row("memory", _memory()),
+        Check("system", f"{platform.system()} {platform.release()}, {platform.machine()}"),
+        Check("CPU cores", str(cores)),
+        Check("memory", _memory()),
         _disk("disk here", Path.cwd()),
         _disk("disk of the data cache", cache),
     ]
@@ -134,12 +134,12 @@ def _memory() -> str:
         return "unknown"
 
 
-def _disk(what: str, path: Path) -> Row:
+def _disk(what: str, path: Path) -> Check:
     """Free space at a path, or at the nearest directory above it that exists; it must be writable."""
     existing = next(parent for parent in (path, *path.parents) if parent.exists())
     writable = os.access(existing, os.W_OK)
     found = f"{_gigabytes(shutil.disk_usage(existing).free)} free at {path}"
-    return Row(what, found, writable, "" if writable else f"{existing} is not writable")
+    return Check(what, found, writable, "" if writable else f"{existing} is not writable")
 
 
 def _gigabytes(size: float) -> str:
@@ -168,32 +168,32 @@ def _finish(process: subprocess.Popen[str]) -> tuple[object, str]:
     return json.loads(out.strip().splitlines()[-1]), ""
 
 
-def _devices(process: subprocess.Popen[str]) -> list[Row]:
+def _devices(process: subprocess.Popen[str]) -> list[Check]:
     found, why = _finish(process)
     if not isinstance(found, list):
-        return [Row("a jitted step", "failed", False, why)]
+        return [Check("a jitted step", "failed", False, why)]
     kinds = collections.Counter(tuple(device) for device in found)
     rows = [
-        Row("devices", f"{count} × {kind} ({where})" + (f", {_gigabytes(memory)} each" if memory else ""))
+        Check("devices", f"{count} × {kind} ({where})" + (f", {_gigabytes(memory)} each" if memory else ""))
         for (where, kind, memory), count in kinds.items()
     ]
-    return [Row("a jitted step", "runs"), *rows, *_missing_accelerator({where for where, *_ in kinds})]
+    return [Check("a jitted step", "runs"), *rows, *_missing_accelerator({where for where, *_ in kinds})]
 
 
-def _missing_accelerator(platforms: set[str]) -> list[Row]:
+def _missing_accelerator(platforms: set[str]) -> list[Check]:
     """An accelerator that the machine has and jax does not use."""
     if "gpu" not in platforms and (shutil.which("nvidia-smi") or Path("/dev/nvidia0").exists()):
-        return [Row("CUDA", "an NVIDIA GPU is here, jax does not use it", True, "pip install 'jaxpt[cuda]'")]
+        return [Check("CUDA", "an NVIDIA GPU is here, jax does not use it", True, "pip install 'jaxpt[cuda]'")]
     if "tpu" not in platforms and (Path("/dev/accel0").exists() or Path("/dev/vfio/0").exists()):
-        return [Row("TPU", "a TPU is here, jax does not use it", True, "pip install 'jaxpt[tpu]'")]
+        return [Check("TPU", "a TPU is here, jax does not use it", True, "pip install 'jaxpt[tpu]'")]
     if platforms == {"cpu"}:
-        return [Row("accelerator", "none; the smoke recipes run on a CPU")]
+        return [Check("accelerator", "none; the smoke recipes run on a CPU")]
     return []
 
 
-def _pipeline(process: subprocess.Popen[str]) -> Row:
+def _pipeline(process: subprocess.Popen[str]) -> Check:
     found, why = _finish(process)
     good = found == 56
-    return Row(
+    return Check(
         "a tf.data pipeline", "runs" if good else "failed", good, "" if good else why or f"56 wanted, got {found}"
     )

@@ -22,7 +22,7 @@ from pathlib import Path
 from jaxpt import config as configs
 from jaxpt import disk, signals
 from jaxpt.config import Config
-from jaxpt.config.studies import Row, Study, load_study
+from jaxpt.config.studies import Study, StudyRow, load_study
 from jaxpt.errors import UserError
 from jaxpt.report import curves, studies
 from jaxpt.train.display import console, number
@@ -123,7 +123,7 @@ def _rows(plan: Study, path: str, child: Child, stop: bool) -> dict[str, str]:
     return failures
 
 
-def _train(plan: Study, row: Row, where: str, child: Child) -> str:
+def _train(plan: Study, row: StudyRow, where: str, child: Child) -> str:
     """Trains a row, or goes on with it; why it failed, or nothing."""
     overrides = plan.overrides(row)
     config = configs.load(row.recipe, overrides, where)
@@ -140,7 +140,7 @@ def _train(plan: Study, row: Row, where: str, child: Child) -> str:
     return _run(command, row.name, child)
 
 
-def _probe(plan: Study, row: Row, child: Child) -> str:
+def _probe(plan: Study, row: StudyRow, child: Child) -> str:
     """Probes a row that is trained, unless it was probed already; why it failed, or nothing."""
     settings, run_dir = plan.evaluate.probe, Path(plan.run_dir) / row.name
     if settings is None or curves.probe(run_dir, settings) is not None:

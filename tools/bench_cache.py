@@ -66,7 +66,7 @@ def build(directory, corpus, vocabulary, length, megabytes):
     path, texts, size = excerpt(corpus, data, megabytes, directory)
     config = recipe(path, vocabulary, length, directory)
     tokenizer = tokenizers.load(vocabulary, "sentencepiece")
-    from jaxpt.data.tokenizers.vocabularies import to_seqio
+    from jaxpt.data.vocabularies import to_seqio
 
     encode = to_seqio(tokenizer).encode_tf
     print(f"{size:.1f} MB of text in {len(texts)} documents; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")

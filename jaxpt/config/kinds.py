@@ -8,7 +8,7 @@ import functools
 import importlib
 import json
 import pkgutil
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
@@ -18,6 +18,8 @@ from jaxpt.errors import UserError
 if TYPE_CHECKING:
     from pydantic import BaseModel
     from pydantic.fields import FieldInfo
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +76,7 @@ def strictly(cls: type[BaseModel], value: Any) -> Any:
     return cls.model_validate_json(json.dumps(value), strict=True)
 
 
-def kinds(package: str, base: type[BaseModel]) -> list[str]:
+def kinds(package: str, base: type) -> list[str]:
     """The kinds that a package offers: its modules that define a configuration class.
 
     Args:
@@ -88,8 +90,8 @@ def kinds(package: str, base: type[BaseModel]) -> list[str]:
 
 
 @functools.cache
-def resolve(kind: str, package: str, base: type[BaseModel], part: str | None = None) -> type[BaseModel]:
-    """The configuration class that a `kind` names.
+def resolve(kind: str, package: str, base: type[T], part: str | None = None) -> type[T]:
+    """The class that a `kind` names.
 
     Args:
       kind: a module of `package` ("t5"), or the dotted path of a module that defines exactly one subclass of `base`.
@@ -142,13 +144,16 @@ def _modules(package: str) -> list[str]:
     return [module.name for module in pkgutil.iter_modules(importlib.import_module(package).__path__)]
 
 
-def _defined(module: str, base: type[BaseModel]) -> list[type[BaseModel]]:
-    """Classes under `base` that `module` itself defines, abstract ones (without a default `kind`) left out."""
+def _defined(module: str, base: type[T]) -> list[type[T]]:
+    """Classes under `base` that `module` itself defines, abstract ones (without a `kind`) left out."""
     return [
         cls
         for cls in vars(importlib.import_module(module)).values()
-        if isinstance(cls, type)
-        and issubclass(cls, base)
-        and cls.__module__ == module
-        and not cls.model_fields["kind"].is_required()
+        if isinstance(cls, type) and issubclass(cls, base) and cls.__module__ == module and _has_kind(cls)
     ]
+
+
+def _has_kind(cls: type) -> bool:
+    """Whether a class says its `kind`: by the default of a field, or, where it is no part of the tree, an attribute."""
+    fields = getattr(cls, "model_fields", None)
+    return "kind" in vars(cls) if fields is None else not fields["kind"].is_required()

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from jaxpt.config.kinds import Kind, kind_of, kinds, resolve
-from jaxpt.config.tree import Config
+from jaxpt.config.tree import Config, tokenizer_kinds
 
 
 def json_schema() -> dict[str, Any]:
@@ -32,6 +32,8 @@ def json_schema() -> dict[str, Any]:
             definitions[cls.__name__] = choice
             choices.append({"$ref": f"#/$defs/{cls.__name__}"})
         definitions[kind.base.__name__] = {"anyOf": [*choices, own]}
+    kind = definitions["TokenizerConfig"]["properties"]["kind"]
+    kind["anyOf"] = [{"enum": tokenizer_kinds()}, {"type": kind.pop("type"), "pattern": r"\."}]
     for optional in (schema, *definitions.values()):
         optional.pop("required", None)
     schema["properties"]["base"] = {

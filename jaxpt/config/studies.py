@@ -49,7 +49,7 @@ class Evaluations(Frozen):
     probe: Probe | None = None
 
 
-class Row(Frozen):
+class StudyRow(Frozen):
     """One run of a study."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
@@ -81,7 +81,7 @@ class Study(Frozen):
     set: Overrides = ()
     """Keys with their values, in the recipes of all rows."""
     evaluate: Evaluations = Evaluations()
-    rows: tuple[Row, ...] = ()
+    rows: tuple[StudyRow, ...] = ()
 
     @model_validator(mode="after")
     def _names_differ(self) -> Self:
@@ -90,7 +90,7 @@ class Study(Frozen):
             raise ValueError(f"rows: two have the name {max(names, key=names.count)!r}")
         return self
 
-    def overrides(self, row: Row) -> list[str]:
+    def overrides(self, row: StudyRow) -> list[str]:
         """What is set over a row's recipe, its run_dir included; with a budget evaluations go by its steps."""
         often = [] if self.tokens is None else ["train.eval_every=null"]
         here = json.dumps(self.run_dir)[1:-1]  # the items are JSON
@@ -153,7 +153,7 @@ def load_probe(words: Sequence[str]) -> Probe:
         raise UserError(f"command line: {explain(error, tree, Probe)[1]}") from None
 
 
-def _rows(study: Study, path: Path) -> tuple[Row, ...]:
+def _rows(study: Study, path: Path) -> tuple[StudyRow, ...]:
     """All rows, each with a recipe."""
     rows = []
     for row in study.rows:
@@ -166,7 +166,7 @@ def _rows(study: Study, path: Path) -> tuple[Row, ...]:
         if not found:
             raise UserError(f"{path}: recipes: no file matches {path.parent / study.recipes}")
         taken = {row.name for row in rows}
-        rows += [Row(name=recipe.stem, recipe=str(recipe)) for recipe in found if recipe.stem not in taken]
+        rows += [StudyRow(name=recipe.stem, recipe=str(recipe)) for recipe in found if recipe.stem not in taken]
     if not rows:
         raise UserError(f"{path}: wants rows, each with a name and a recipe")
     return tuple(rows)

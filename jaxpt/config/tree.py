@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
@@ -26,7 +27,7 @@ from jaxpt.config.fields import (
     extensible,
     unaffected,
 )
-from jaxpt.config.kinds import Kind, nearest
+from jaxpt.config.kinds import Kind, kinds, nearest, resolve
 from jaxpt.errors import UserError
 
 if TYPE_CHECKING:
@@ -113,11 +114,26 @@ AnyEvaluator = Annotated[SerializeAsAny[EvaluatorConfig], Kind("evals", "jaxpt.e
 """An evaluator of whichever kind its `kind` names."""
 
 
+_TOKENIZERS = "jaxpt.data.tokenizers"
+
+
+def tokenizer_kinds() -> list[str]:
+    """The kinds of tokenizers that jaxpt has."""
+    return kinds(_TOKENIZERS, importlib.import_module(f"{_TOKENIZERS}.base").Tokenizer)
+
+
+def _tokenizer(value: str) -> str:
+    """A kind of tokenizer of which there is a class."""
+    resolve(value, _TOKENIZERS, importlib.import_module(f"{_TOKENIZERS}.base").Tokenizer, "data.tokenizer")
+    return value
+
+
 class TokenizerConfig(Frozen):
     """Which vocabulary, and how to train one when no path is given."""
 
-    kind: Literal["sentencepiece", "wordpiece", "bpe"]
-    """SentencePiece unigram (T5), WordPiece (BERT) or byte-level BPE (GPT-2)."""
+    kind: Annotated[str, AfterValidator(_tokenizer)]
+    """`sentencepiece` (unigram: T5), `wordpiece` (BERT) or `bpe` (byte-level: GPT-2). A dotted path names a module of
+    one's own with a subclass of `jaxpt.data.tokenizers.base.Tokenizer`."""
     path: str | None = None
     """A `.model`, `vocab.txt`, `tokenizer.json`, or a directory with one of these or `vocab.json` + `merges.txt`."""
     vocab_size: PositiveInt | None = None

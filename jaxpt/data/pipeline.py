@@ -26,11 +26,11 @@ from jaxpt.data.sources.examples import Examples
 from jaxpt.data.sources.opening import open_source
 from jaxpt.data.stream import packing
 from jaxpt.data.stream.loader import Stream, Task
-from jaxpt.data.stream.online import compiled
+from jaxpt.data.stream.online import compile_online
 from jaxpt.data.tasks import Features, Offline, code, key
 from jaxpt.data.tokenizers import vocabulary_files
 from jaxpt.data.tokenizers.base import Tokenizer
-from jaxpt.data.tokenizers.vocabularies import to_seqio
+from jaxpt.data.vocabularies import to_seqio
 from jaxpt.data.warnings import warnings
 from jaxpt.errors import UserError
 
@@ -290,8 +290,8 @@ def _store(
         "code": code(calls),
     }
     directory = cache_root(config) / "records" / f"{_hash(identity)}-{split}"
-    recipe = Offline(config.data, pipeline, config.objective.batches.examples(config.data.length), split, tokenizer)
-    return cache.build(recipe, directory, identity, say, workers, verify, config.data.mirror, beam)
+    spec = Offline(config.data, pipeline, config.objective.batches.examples(config.data.length), split, tokenizer)
+    return cache.build(spec, directory, identity, say, workers, verify, config.data.mirror, beam)
 
 
 def _counts(store: Store) -> dict[str, int]:
@@ -317,7 +317,7 @@ def _streams(
     # Tasks of equal records go through one graph.
     graphs = {repr(store.spec): store.spec for of_split in stores.values() for store in of_split}
     graphs = {
-        name: compiled(pipeline.online, vocabulary, spec, features, data.packing) for name, spec in graphs.items()
+        name: compile_online(pipeline.online, vocabulary, spec, features, data.packing) for name, spec in graphs.items()
     }
     streams: dict[str, Stream] = {}
     for split in _SPLITS:

@@ -21,7 +21,7 @@ from jaxpt.data.sources.base import Piece, Source
 from jaxpt.data.sources.foreign import module_digest
 from jaxpt.data.sources.opening import open_source
 from jaxpt.data.tokenizers.base import Tokenizer
-from jaxpt.data.tokenizers.vocabularies import to_seqio
+from jaxpt.data.vocabularies import to_seqio
 from jaxpt.errors import UserError
 
 _PACKAGE = "jaxpt.data.preprocessors"
@@ -138,7 +138,7 @@ def calls_for(pipeline: Pipeline, source: Source) -> tuple[Call, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Offline:
-    """Recipe of a split's records: an objective's offline transforms of the source's documents, shard by shard.
+    """What makes a split's records: an objective's offline transforms of the source's documents, shard by shard.
 
     A shard is a corpus of its own: windows do not cross its end, random next sentences come from within it. Of the
     configuration it has what identifies the records, and no more.
@@ -164,11 +164,11 @@ class Offline:
 class Documents:
     """The work of an `Offline`, as `jaxpt.data.records.cache` does it."""
 
-    def __init__(self, recipe: Offline, source: Source) -> None:
+    def __init__(self, spec: Offline, source: Source) -> None:
         """Resolves the objective's preprocessors."""
-        self._split, self._source = recipe.split, source
-        self._vocabulary = to_seqio(recipe.tokenizer)
-        self._calls = calls_for(recipe.pipeline, source)
+        self._split, self._source = spec.split, source
+        self._vocabulary = to_seqio(spec.tokenizer)
+        self._calls = calls_for(spec.pipeline, source)
 
     @property
     def failure(self) -> UserError | None:

@@ -3,8 +3,8 @@
 Shapes: B batch · L length · D embedding width · F feed-forward width · V vocabulary (Vp: its rows in storage)
 
 Every parameter is float32 and carries logical axis names, which `jaxpt.parallel.rules` maps to mesh axes:
-  "vocab" "embed" "mlp" "heads" "positions" "buckets" "classes" "layers", and "norm" for
-  whatever stays whole, such as vectors of the model's width.
+  "vocab" "embed" "mlp" "heads" "positions" "buckets" "classes", "layers" and "expert" of stacks, and "norm" for
+  what is replicated, such as vectors of the model's width.
 Activations are constrained by names of their own: "batch" "length" "residual_length" (between blocks) "act_embed"
 "act_heads" "act_mlp" "act_vocab".
 """
@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-PARAMETER_AXES = ("vocab", "embed", "mlp", "heads", "positions", "buckets", "classes", "layers", "norm")
+PARAMETER_AXES = ("vocab", "embed", "mlp", "heads", "positions", "buckets", "classes", "layers", "expert", "norm")
 ACTIVATION_AXES = ("batch", "length", "residual_length", "act_embed", "act_heads", "act_mlp", "act_vocab")
 VOCAB_MULTIPLE = 128
 

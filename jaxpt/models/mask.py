@@ -35,13 +35,13 @@ class Mask:
     causal: bool = flax.struct.field(pytree_node=False, default=False)
     window: int | None = flax.struct.field(pytree_node=False, default=None)
     """A query looks at keys that are less than so many positions away."""
-    own: bool | None = flax.struct.field(pytree_node=False, default=None)
-    """Whether queries and keys have the same segments, as in self-attention: told when the mask is made, since what
-    was one array is two once the mask has gone into a scan or been rematerialised."""
+    same_segments: bool | None = flax.struct.field(pytree_node=False, default=None)
+    """True if queries and keys have one array of segments, as in self-attention. It is set when the mask is made:
+    inside a scan or a rematerialised function the one array is two."""
 
     def __post_init__(self) -> None:
-        if self.own is None:
-            object.__setattr__(self, "own", self.query_segments_BxL is self.key_segments_BxS)
+        if self.same_segments is None:
+            object.__setattr__(self, "same_segments", self.query_segments_BxL is self.key_segments_BxS)
 
     @classmethod
     def within(cls, segments_BxL: jax.Array | None, ranks_BxL: jax.Array | None = None) -> Mask:

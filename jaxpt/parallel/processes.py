@@ -33,7 +33,7 @@ _RETRY = 0.2  # seconds until process 0 is looked for again
 _GRACE = 5.0  # seconds for the outcome of the roll call to come
 
 
-class Place(NamedTuple):
+class ProcessInfo(NamedTuple):
     """Where a process stands among those of its run."""
 
     coordinator: str
@@ -55,25 +55,25 @@ def start(config: DistributedConfig) -> None:
     """
     if jax.distributed.is_initialized() or config.processes == 1:
         return
-    place = _given(config) or _slurm(os.environ)
-    if place.processes == 1 if place else not _on_tpu():
+    info = _given(config) or _slurm(os.environ)
+    if info.processes == 1 if info else not _on_tpu():
         return
     # JAX's own handler of SIGTERM would take the place of ours.
     jax.config.update("jax_enable_preemption_service", False)
     atexit.register(jax.distributed.shutdown)  # process 0, whom the others ask, waits for them
-    if place is None:
+    if info is None:
         with contextlib.suppress(ValueError):  # a TPU without metadata: one host
             jax.distributed.initialize(initialization_timeout=config.timeout)
         return
-    call_roll(place, config.timeout)
+    call_roll(info, config.timeout)
     try:
-        jax.distributed.initialize(*place, initialization_timeout=config.timeout)
+        jax.distributed.initialize(*info, initialization_timeout=config.timeout)
     except (RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
-        raise UserError(f"distributed.coordinator: {place.coordinator}: {reason}") from None
+        raise UserError(f"distributed.coordinator: {info.coordinator}: {reason}") from None
 
 
-def _given(config: DistributedConfig) -> Place | None:
+def _given(config: DistributedConfig) -> ProcessInfo | None:
     """What the recipe and jaxpt's own variables say, None where they say nothing; one alone has no coordinator."""
     given = {name: getattr(config, name) for name in _VARIABLES}
     names = {name: f"distributed.{name}" if given[name] is not None else v for name, v in _VARIABLES.items()}
@@ -84,12 +84,12 @@ def _given(config: DistributedConfig) -> Place | None:
     if count is not None and number is not None and number >= count:
         raise UserError(f"{names['process']}: {number} is none of 0 … {count - 1}, {names['processes']} is {count}")
     if count == 1:
-        return Place("", 1, 0)
+        return ProcessInfo("", 1, 0)
     said = ", ".join(f"{names[name]} is {value}" for name, value in found.items() if value is not None)
     for name, variable in _VARIABLES.items():
         if found[name] is None:
             raise UserError(f"distributed.{name} is missing: {said}; give it or {variable}, or {_ALONE}")
-    return Place(_address(names["coordinator"], str(found["coordinator"])), count or 0, number or 0)
+    return ProcessInfo(_address(names["coordinator"], str(found["coordinator"])), count or 0, number or 0)
 
 
 def _whole(name: str, text: str | None, least: int) -> int | None:
@@ -105,7 +105,7 @@ def _address(name: str, text: str) -> str:
     return text
 
 
-def _slurm(environment: Any) -> Place | None:
+def _slurm(environment: Any) -> ProcessInfo | None:
     """What `srun` says; None without it, or where it runs a single task.
 
     With several tasks on a node each has the device of its local number, with one task a node all devices.
@@ -113,7 +113,7 @@ def _slurm(environment: Any) -> Place | None:
     Example:
       >>> step = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NODELIST": "gpu[07-08]", "SLURM_JOB_ID": "4100"}
       >>> _slurm(step | {"SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_STEP_TASKS_PER_NODE": "2(x2)"})
-      Place(coordinator='gpu07:61444', processes=4, process=3, devices=[1])
+      ProcessInfo(coordinator='gpu07:61444', processes=4, process=3, devices=[1])
     """
 
     def get(name: str, form: str = "[0-9]+") -> str:
@@ -130,7 +130,7 @@ def _slurm(environment: Any) -> Place | None:
     devices = None if alone else [int(get("SLURM_LOCALID"))]
     if (process := int(get("SLURM_PROCID"))) >= count:
         raise UserError(f"SLURM_PROCID: {process} is none of 0 … {count - 1}, SLURM_STEP_NUM_TASKS is {count}")
-    return Place(f"{prefix}{number}:{port}", count, process, devices)
+    return ProcessInfo(f"{prefix}{number}:{port}", count, process, devices)
 
 
 def _on_tpu() -> bool:
@@ -138,24 +138,24 @@ def _on_tpu() -> bool:
     return bool(chips) and importlib.util.find_spec("libtpu") is not None
 
 
-def call_roll(place: Place, timeout: float) -> None:
+def call_roll(info: ProcessInfo, timeout: float) -> None:
     """Waits until all processes are there: each tells process 0 its number, and hears from it who is missing.
 
     Args:
-      place: this process's.
+      info: this process's.
       timeout: seconds to wait.
 
     Raises:
       UserError: some did not come, or two have the same number; at every process that is there.
     """
-    host, _, port = place.coordinator.rpartition(":")
+    host, _, port = info.coordinator.rpartition(":")
     end = time.monotonic() + timeout
-    words = _listen(int(port), place, end) if place.process == 0 else _report(host, int(port), place, end)
+    words = _listen(int(port), info, end) if info.process == 0 else _report(host, int(port), info, end)
     if words:
-        raise UserError(f"distributed.coordinator: {place.coordinator}: {words}")
+        raise UserError(f"distributed.coordinator: {info.coordinator}: {words}")
 
 
-def _listen(port: int, place: Place, end: float) -> str:
+def _listen(port: int, info: ProcessInfo, end: float) -> str:
     """Process 0: takes the others' calls and tells all of them the outcome, which is empty when all are there."""
     hosts, callers, words = {0: socket.gethostname()}, [], ""
     try:
@@ -163,21 +163,21 @@ def _listen(port: int, place: Place, end: float) -> str:
     except OSError as error:
         return f"process 0 cannot listen there: {error.strerror}"
     with server, contextlib.ExitStack() as stack:
-        while len(hosts) < place.processes and not words:
+        while len(hosts) < info.processes and not words:
             server.settimeout(max(end - time.monotonic(), 0.001))
             try:
                 caller = stack.enter_context(server.accept()[0])
                 caller.settimeout(_GRACE)
                 number, processes, host = json.loads(caller.makefile().readline())
             except TimeoutError:
-                missing = ", ".join(str(n) for n in range(place.processes) if n not in hosts)
-                words = f"of {place.processes} processes {missing} did not come in time (distributed.timeout)"
+                missing = ", ".join(str(n) for n in range(info.processes) if n not in hosts)
+                words = f"of {info.processes} processes {missing} did not come in time (distributed.timeout)"
                 break
             except (OSError, ValueError, TypeError):  # not one of ours
                 continue
             callers.append(caller)
-            if processes != place.processes:
-                words = f"process {number} on {host} counts {processes} processes, process 0 {place.processes}"
+            if processes != info.processes:
+                words = f"process {number} on {host} counts {processes} processes, process 0 {info.processes}"
             elif number in hosts:
                 words = f"two processes have the number {number}, on {hosts[number]} and {host}"
             hosts[number] = host
@@ -187,20 +187,20 @@ def _listen(port: int, place: Place, end: float) -> str:
     return words
 
 
-def _report(host: str, port: int, place: Place, end: float) -> str:
+def _report(host: str, port: int, info: ProcessInfo, end: float) -> str:
     """Another process: tells process 0 its number and hears the outcome."""
     while True:
         try:
             with socket.create_connection((host, port), timeout=max(end - time.monotonic(), 0.001)) as call:
-                call.sendall(json.dumps([place.process, place.processes, socket.gethostname()]).encode() + b"\n")
+                call.sendall(json.dumps([info.process, info.processes, socket.gethostname()]).encode() + b"\n")
                 call.settimeout(max(end - time.monotonic(), 0.001) + _GRACE)
                 answer = call.makefile().readline()
                 return answer.strip() if answer else "process 0 has ended"
         except socket.gaierror:
-            return f"process {place.process} does not know the host {host}"
+            return f"process {info.process} does not know the host {host}"
         except OSError:
             if time.monotonic() > end:
-                return f"process {place.process} did not find process 0 there in time (distributed.timeout)"
+                return f"process {info.process} did not find process 0 there in time (distributed.timeout)"
             time.sleep(_RETRY)
 
 

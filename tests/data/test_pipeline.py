@@ -10,7 +10,7 @@ from jaxpt.data import pipeline, tasks
 from jaxpt.data._tf import seqio, tf
 from jaxpt.data.calls import Call
 from jaxpt.data.sources.opening import open_source
-from jaxpt.data.tokenizers.vocabularies import to_seqio
+from jaxpt.data.vocabularies import to_seqio
 from jaxpt.errors import UserError
 from tests import families
 from tests.data.seqio_task import make_task

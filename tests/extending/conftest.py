@@ -38,11 +38,11 @@ class Lab:
         path.write_text(yaml.safe_dump({**tree, **sections}))
         return cli.main(["train", str(path), f"run_dir={self.folder / run}", *overrides])
 
-    def assert_resumes(self, **sections):
+    def assert_resumes(self, *overrides, **sections):
         """A run of two steps that is continued to four ends with the bits of one that was not stopped."""
-        assert self.train("whole", "train.steps=4", **sections) == 0
+        assert self.train("whole", "train.steps=4", *overrides, **sections) == 0
         for steps in (2, 4):
-            assert self.train("stopped", f"train.steps={steps}", **sections) == 0
+            assert self.train("stopped", f"train.steps={steps}", *overrides, **sections) == 0
         states = [final(self.folder / run, 4) for run in ("whole", "stopped")]
         assert_bit_equal(*states)
         return states[0]

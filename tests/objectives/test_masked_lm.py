@@ -10,7 +10,7 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from jaxpt.data.preprocessors.batched import derived
+from jaxpt.data.preprocessors.batched import fold_in
 from jaxpt.data.records.store import Ragged
 from jaxpt.data.tasks import arguments, bind, resolve
 from jaxpt.errors import UserError
@@ -142,7 +142,7 @@ def hidden(options, rows=4):
     tokens = tf.RaggedTensor.from_tensor(texts, row_splits_dtype=tf.int64)
     batch = {"tokens": tokens, "token_types": tf.zeros_like(tokens)}
     bound = arguments(resolve(mask.name), mask, Words())
-    made = resolve(mask.name).batched(batch, keys=tf.constant(derived(np.arange(rows, dtype=np.uint64), 9)), **bound)
+    made = resolve(mask.name).batched(batch, keys=tf.constant(fold_in(np.arange(rows, dtype=np.uint64), 9)), **bound)
     ragged = {name: Ragged(x.values.numpy(), x.row_lengths().numpy()) for name, x in made.items()}
     return texts, resolve(last.name).rows(ragged, **arguments(resolve(last.name), last, None))
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from jaxpt.data._tf import seqio, tf
-from jaxpt.data.preprocessors.batched import derived
+from jaxpt.data.preprocessors.batched import fold_in
 from jaxpt.data.records.store import Ragged
 from jaxpt.data.stream.loader import Stream, Task
-from jaxpt.data.stream.online import _step, compiled
+from jaxpt.data.stream.online import _step, compile_online
 from jaxpt.data.stream.packing import plan
 from jaxpt.data.tasks import arguments, resolve
 from jaxpt.errors import UserError
@@ -124,7 +124,7 @@ def presented(family, objective):
         for name, rows in columns.items()
     }
     *drawn_, last = objective.batches.pipeline(LENGTH, VOCABULARY, 0).online
-    keys = tf.constant(derived(np.arange(RECORDS, dtype=np.uint64), 3))
+    keys = tf.constant(fold_in(np.arange(RECORDS, dtype=np.uint64), 3))
     for call in drawn_:
         batch = _step(call, vocabulary)(batch, keys)
     made = {
@@ -200,7 +200,7 @@ def test_nothing_is_lost_in_planned_rows(tmp_path):
     sizes = objective.batches.max_packed_lengths({name: store.lengths(name) for name in spec if name != "origin"})
     packs = plan(sizes, {name: features[name][0][0] for name in sizes})
     separate, packed = (
-        Stream([Task("t", store, compiled(calls, None, spec, features, p is not None), 7, p)], features, 8)
+        Stream([Task("t", store, compile_online(calls, None, spec, features, p is not None), 7, p)], features, 8)
         for p in (None, packs)
     )
     assert len(packed) < 0.6 * len(separate) == 0.6 * RECORDS

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from jaxpt.data._tf import seqio, tf
-from jaxpt.data.preprocessors.batched import derived
+from jaxpt.data.preprocessors.batched import fold_in
 from jaxpt.data.records.store import Ragged
 from jaxpt.data.tasks import arguments, bind, resolve
 from jaxpt.errors import UserError
@@ -83,7 +83,7 @@ def made(name):
     if "language" in records[0]:
         batch["language"] = tf.constant([r["language"] for r in records])
     lengths = {feature: x.row_lengths().numpy() for feature, x in batch.items() if isinstance(x, tf.RaggedTensor)}
-    keys = tf.constant(derived(np.arange(len(records), dtype=np.uint64), 3))
+    keys = tf.constant(fold_in(np.arange(len(records), dtype=np.uint64), 3))
     *drawn, last = pipeline.online
     for call in drawn:
         function = resolve(call.name)
@@ -189,7 +189,7 @@ def test_what_is_asked_is_not_in_the_inputs(name):
     """Of texts in which no id stands twice: each id is in the inputs or asked for, and of a whole text not all are."""
     rows = 100 + np.argsort(np.random.default_rng(0).random((200, 150)))[:, :18]
     call, *_ = OBJECTIVES[name].batches.pipeline(LENGTH, VOCABULARY, seed=0).online
-    function, keys = resolve(call.name), tf.constant(derived(np.arange(200, dtype=np.uint64), 3))
+    function, keys = resolve(call.name), tf.constant(fold_in(np.arange(200, dtype=np.uint64), 3))
     batch = {"tokens": tf.RaggedTensor.from_tensor(rows.astype(np.int32), row_splits_dtype=tf.int64)}
     made = function.batched(batch, keys=keys, **arguments(function, call, Words(SENTINELS)))
     sides = (np.split(made[side].values.numpy(), made[side].row_splits.numpy()[1:-1]) for side in ("inputs", "targets"))

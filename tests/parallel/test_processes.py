@@ -82,7 +82,7 @@ def test_slurm_is_asked_under_srun_alone():
     assert processes._slurm(step | {"SLURM_STEP_NODELIST": "a1,b[2-3]"}) is None
     assert processes._slurm(step | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_NODELIST": "a1"}) is None
     place = processes._slurm(step | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "a1,b[2-3]"})
-    assert place == processes.Place("a1:61447", 2, 0, None)
+    assert place == processes.ProcessInfo("a1:61447", 2, 0, None)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,9 @@ def rolls(numbers, count, timeout=1.0, counts=None):
 
     def one(index):
         try:
-            processes.call_roll(processes.Place(coordinator, (counts or {}).get(index, count), numbers[index]), timeout)
+            processes.call_roll(
+                processes.ProcessInfo(coordinator, (counts or {}).get(index, count), numbers[index]), timeout
+            )
         except UserError as error:
             return str(error).removeprefix(f"distributed.coordinator: {coordinator}: ")
         return ""
@@ -134,7 +136,7 @@ def test_numbers_that_cannot_be_are_named():
 
 def test_a_place_that_is_taken_is_said():
     with socket.create_server(("", 0)) as server:
-        place = processes.Place(f"localhost:{server.getsockname()[1]}", 2, 0)
+        place = processes.ProcessInfo(f"localhost:{server.getsockname()[1]}", 2, 0)
         with pytest.raises(UserError, match="process 0 cannot listen there: Address already in use"):
             processes.call_roll(place, 1.0)
 

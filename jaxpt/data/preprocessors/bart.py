@@ -16,15 +16,15 @@ import tensorflow as tf
 from jaxpt.data.preprocessors.batched import (
     Batch,
     at_starts,
-    below,
     bits,
     choose,
     chosen,
-    derived,
+    fold_in,
     one_to_one,
-    only,
     origin,
     places,
+    ragged_mask,
+    randint,
     token_bits,
     token_uniform,
     uniform,
@@ -91,20 +91,20 @@ def noise(
     tokens = text = batch["tokens"]
     fill = Fill(mask, random_probability, vocab_size)
     if permute_sentences > 0:
-        tokens = _permute(tokens, derived(keys, 1), sentence_ends(vocabulary), permute_sentences)
+        tokens = _permute(tokens, fold_in(keys, 1), sentence_ends(vocabulary), permute_sentences)
     if mask_rate > 0:
         starts = word_starts(vocabulary) if mask_length != "subword" else np.ones(vocab_size, bool)
         starts_N = tf.gather(tf.constant(starts), tokens.values)
         budget_R = _share(_count(starts_N, tokens), mask_rate)
         mean = poisson_lambda if mask_length == "span" else None
-        tokens, empty_R = _mask(tokens, derived(keys, 2), starts_N, budget_R, mean, replace, fill)
+        tokens, empty_R = _mask(tokens, fold_in(keys, 2), starts_N, budget_R, mean, replace, fill)
         saved_R = _lengths(text) - _lengths(tokens)
-        tokens = _insert(tokens, derived(keys, 3), tf.minimum(empty_R, saved_R), fill)
+        tokens = _insert(tokens, fold_in(keys, 3), tf.minimum(empty_R, saved_R), fill)
     if insert_rate > 0:
         count_R = _share(_lengths(tokens) + 2, insert_rate)  # the special tokens at both ends are counted
-        tokens = _insert(tokens, derived(keys, 4), count_R, fill)
+        tokens = _insert(tokens, fold_in(keys, 4), count_R, fill)
     if rotate > 0:
-        tokens = _rotate(tokens, derived(keys, 5), rotate)
+        tokens = _rotate(tokens, fold_in(keys, 5), rotate)
     return {"inputs": _enclosed(tokens, bos, eos), "targets": _enclosed(text, bos, eos)} | origin(batch)
 
 
@@ -118,7 +118,7 @@ class Fill:
         """An id for each place of `x`: int32 [N]."""
         if not self.random_probability:
             return tf.fill(tf.shape(is_random_N), self.mask)
-        random_N = 1 + below(self._vocab_size - 1, token_bits(keys, x))
+        random_N = 1 + randint(self._vocab_size - 1, token_bits(keys, x))
         return tf.where(is_random_N, random_N, self.mask)
 
 
@@ -133,8 +133,8 @@ def _permute(
     ends_N = (is_stop_N | is_last_N) & ~at_starts(tf.roll(is_stop_N, 1, 0), tokens, False)
     sentences_R = _count(ends_N, tokens)
 
-    place_RxS, real_RxS = choose(derived(keys, 1), sentences_R, _share(sentences_R, share))
-    priority_RxS = tf.where(real_RxS, bits(derived(keys, 2), tf.range(tf.shape(place_RxS)[1])[None]), tf.int32.max)
+    place_RxS, real_RxS = choose(fold_in(keys, 1), sentences_R, _share(sentences_R, share))
+    priority_RxS = tf.where(real_RxS, bits(fold_in(keys, 2), tf.range(tf.shape(place_RxS)[1])[None]), tf.int32.max)
     moved_RxS = tf.gather(place_RxS, tf.argsort(priority_RxS), batch_dims=1)
     # Which part of the text stands in each place: the sentences, and what follows the last one.
     parts_R = _count(ends_N | is_last_N, tokens)
@@ -161,10 +161,10 @@ def _mask(
 ) -> tuple[tf.RaggedTensor, tf.Tensor]:
     """Spans of so many words in all become masks; how many spans had no word: int32 [R]."""
     words_R = _count(starts_N, tokens)
-    lengths_RxK, empty_R = _span_lengths(derived(keys, 1), budget_R, mean)
+    lengths_RxK, empty_R = _span_lengths(fold_in(keys, 1), budget_R, mean)
     is_span_RxK = lengths_RxK > 0
     place_RxW = tf.range(tf.reduce_max(tf.concat([words_R, [0]], 0)))[None]
-    priority_RxW = tf.where(place_RxW < words_R[:, None], bits(derived(keys, 2), place_RxW), -1)
+    priority_RxW = tf.where(place_RxW < words_R[:, None], bits(fold_in(keys, 2), place_RxW), -1)
     spans = tf.reduce_max(tf.concat([tf.reduce_sum(tf.cast(is_span_RxK, tf.int32), 1), [0]], 0))
     first_RxK, is_span_RxK, lengths_RxK = (
         tf.math.top_k(priority_RxW, spans).indices, is_span_RxK[:, :spans], lengths_RxK[:, :spans],
@@ -185,13 +185,13 @@ def _mask(
     covered_N = tf.gather(depth_W, at_N) > 0
     head_N = starts_N & tf.gather((begins_W > 0) & (depth_W == 1), at_N)
 
-    is_random_N = head_N & (token_uniform(derived(keys, 3), tokens) < fill.random_probability)
+    is_random_N = head_N & (token_uniform(fold_in(keys, 3), tokens) < fill.random_probability)
     if replace == "token":  # all of a span is as its head
         of_heads = tf.concat([[False], tf.boolean_mask(is_random_N, head_N)], 0)
         is_random_N = covered_N & tf.gather(of_heads, tf.cumsum(tf.cast(head_N, tf.int32)))
-    masked = tokens.with_values(tf.where(covered_N, fill.ids(derived(keys, 4), tokens, is_random_N), tokens.values))
+    masked = tokens.with_values(tf.where(covered_N, fill.ids(fold_in(keys, 4), tokens, is_random_N), tokens.values))
     stays_N = {"span": ~covered_N | head_N, "token": tf.ones_like(covered_N), "nothing": ~covered_N}[replace]
-    return only(masked, stays_N), empty_R
+    return ragged_mask(masked, stays_N), empty_R
 
 
 def _span_lengths(keys: tf.Tensor, budget_R: tf.Tensor, mean: float | None) -> tuple[tf.Tensor, tf.Tensor]:
@@ -228,11 +228,11 @@ def _poisson(mean: float) -> tf.Tensor:
 def _insert(tokens: tf.RaggedTensor, keys: tf.Tensor, count_R: tf.Tensor, fill: Fill) -> tf.RaggedTensor:
     """Puts so many masks at random places of each record."""
     sizes_R = _lengths(tokens) + count_R
-    is_new = chosen(derived(keys, 1), sizes_R, count_R)
+    is_new = chosen(fold_in(keys, 1), sizes_R, count_R)
     new = tf.RaggedTensor.from_row_lengths(tf.boolean_mask(is_new, is_new), tf.cast(count_R, tf.int64), validate=False)
     # Rounded up, as in the released code: of a single insertion all.
-    is_random = chosen(derived(keys, 2), count_R, _share(count_R, fill.random_probability))
-    new_N, old_N = fill.ids(derived(keys, 3), new, is_random), tokens.values
+    is_random = chosen(fold_in(keys, 2), count_R, _share(count_R, fill.random_probability))
+    new_N, old_N = fill.ids(fold_in(keys, 3), new, is_random), tokens.values
     count = tf.cumsum(tf.cast(is_new, tf.int32))
     place = tf.range(tf.size(is_new))
     both = tf.concat([new_N, old_N], 0)
@@ -244,8 +244,8 @@ def _rotate(tokens: tf.RaggedTensor, keys: tf.Tensor, share: float) -> tf.Ragged
     """Some records begin at a token drawn uniformly, what stood before it follows at the end."""
     lengths_R = _lengths(tokens)
     # The released code draws from one number more, of which the last turns nothing, as the first.
-    turn_R = below(lengths_R + 1, bits(derived(keys, 1), tf.constant([[0]]))[:, 0])
-    turn_R = tf.where(uniform(derived(keys, 2), tf.constant([[0]]))[:, 0] < share, turn_R, 0)
+    turn_R = randint(lengths_R + 1, bits(fold_in(keys, 1), tf.constant([[0]]))[:, 0])
+    turn_R = tf.where(uniform(fold_in(keys, 2), tf.constant([[0]]))[:, 0] < share, turn_R, 0)
     turn_N, length_N = tf.repeat(turn_R, lengths_R), tf.repeat(lengths_R, lengths_R)
     place_N = places(tokens)
     from_N = tf.range(tf.size(place_N)) - place_N + (place_N + turn_N) % length_N

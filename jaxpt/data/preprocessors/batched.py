@@ -53,7 +53,7 @@ def one_to_one(function: Callable[..., Batch]) -> Callable[..., tf.data.Dataset]
         if keyed:
             if seed is None:
                 seed, *args = args
-            args = (derived(tf.cast(seed[:1], tf.uint64), tf.cast(seed[1:], tf.uint64)), *args)
+            args = (fold_in(tf.cast(seed[:1], tf.uint64), tf.cast(seed[1:], tf.uint64)), *args)
         made = function({name: of_one(x) for name, x in ex.items()}, *args, **kwargs)
         return {name: tf.ensure_shape(x[0], x.shape[1:]) for name, x in made.items()}
 
@@ -132,7 +132,7 @@ def of_one(x: tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
     return tf.RaggedTensor.from_row_lengths(x, [tf.size(x, tf.int64)], validate=False)
 
 
-def mixed(x: Any) -> Any:
+def splitmix64(x: Any) -> Any:
     """SplitMix64's finalizer: uint64 → uint64, each bit depends on all bits.
 
     Args:
@@ -142,7 +142,7 @@ def mixed(x: Any) -> Any:
       The same shape.
 
     Example:
-      >>> hex(mixed(np.array([0x9E3779B97F4A7C15], np.uint64))[0])  # the first output of seed 0
+      >>> hex(splitmix64(np.array([0x9E3779B97F4A7C15], np.uint64))[0])  # the first output of seed 0
       '0xe220a8397b1dcdaf'
     """
     shift, xor = (np.right_shift, np.bitwise_xor) if isinstance(x, np.ndarray) else _TF
@@ -154,7 +154,7 @@ def mixed(x: Any) -> Any:
 _TF = (tf.bitwise.right_shift, tf.bitwise.bitwise_xor)
 
 
-def derived(keys: Any, number: Any) -> Any:
+def fold_in(keys: Any, number: Any) -> Any:
     """Keys for a purpose: those of other numbers are independent of them.
 
     Args:
@@ -165,7 +165,7 @@ def derived(keys: Any, number: Any) -> Any:
       uint64 of the shape of `keys`.
     """
     step = np.uint64(number * int(_GAMMA) % 2**64) if isinstance(number, int) else number * _GAMMA
-    return mixed(keys + step)
+    return splitmix64(keys + step)
 
 
 def bits(keys_R: Any, number_RxN: Any) -> Any:
@@ -180,9 +180,9 @@ def bits(keys_R: Any, number_RxN: Any) -> Any:
     """
     if isinstance(keys_R, np.ndarray):
         step_RxN = (number_RxN.astype(np.uint64) + np.uint64(1)) * _GAMMA
-        return (mixed(keys_R[:, None] + step_RxN) >> np.uint64(33)).astype(np.int32)
+        return (splitmix64(keys_R[:, None] + step_RxN) >> np.uint64(33)).astype(np.int32)
     number = tf.cast(number_RxN, tf.uint64) + np.uint64(1)
-    return tf.cast(tf.bitwise.right_shift(mixed(keys_R[:, None] + number * _GAMMA), np.uint64(33)), tf.int32)
+    return tf.cast(tf.bitwise.right_shift(splitmix64(keys_R[:, None] + number * _GAMMA), np.uint64(33)), tf.int32)
 
 
 def uniform(keys_R: Any, number_RxN: Any) -> Any:
@@ -238,7 +238,7 @@ def chosen(keys: tf.Tensor, sizes: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
     return tf.scatter_nd(at[:, None], tf.ones_like(at), [tf.reduce_sum(sizes)]) > 0
 
 
-def below(limit: Any, x: Any) -> Any:
+def randint(limit: Any, x: Any) -> Any:
     """Random bits (0 … 2^31 - 1) as numbers 0 … limit - 1, by multiplication.
 
     Args:
@@ -277,7 +277,7 @@ def token_uniform(keys: tf.Tensor, x: tf.RaggedTensor) -> tf.Tensor:
     return tf.cast(tf.bitwise.right_shift(token_bits(keys, x), 7), tf.float32) * np.float32(2.0**-24)
 
 
-def only(x: tf.RaggedTensor, chosen: tf.Tensor) -> tf.RaggedTensor:
+def ragged_mask(x: tf.RaggedTensor, chosen: tf.Tensor) -> tf.RaggedTensor:
     """The chosen tokens of each record.
 
     Args:
@@ -288,7 +288,8 @@ def only(x: tf.RaggedTensor, chosen: tf.Tensor) -> tf.RaggedTensor:
       The same number of records.
 
     Example:
-      >>> only(tf.ragged.constant([[5, 6], [7]], row_splits_dtype=tf.int64), tf.constant([False, True, True])).to_list()
+      >>> x = tf.ragged.constant([[5, 6], [7]], row_splits_dtype=tf.int64)
+      >>> ragged_mask(x, tf.constant([False, True, True])).to_list()
       [[6], [7]]
     """
     before = tf.pad(tf.cumsum(tf.cast(chosen, tf.int64)), [[1, 0]])

@@ -16,13 +16,13 @@ import tensorflow as tf
 from jaxpt.data.preprocessors.batched import (
     Batch,
     at_starts,
-    below,
     bits,
-    derived,
+    fold_in,
     one_to_one,
-    only,
     origin,
     places,
+    ragged_mask,
+    randint,
     reordered,
     token_bits,
     token_uniform,
@@ -58,7 +58,7 @@ def replace_spans(
       {'inputs': [99, 12, 98, 15, 97, 18, 1], 'targets': [11, 99, 13, 14, 98, 16, 17, 97, 1]}
     """
     tokens = batch["tokens"]
-    is_noise_N = token_uniform(derived(keys, 1), tokens) < density
+    is_noise_N = token_uniform(fold_in(keys, 1), tokens) < density
     is_first_N = is_noise_N & ~at_starts(tf.roll(is_noise_N, 1, 0), tokens, False)
     # In the targets each noise token takes a place, and each run of noise the sentinel before it.
     spans_N = so_far(is_first_N, tokens)
@@ -87,9 +87,9 @@ def drop(batch: Batch, keys: tf.Tensor, density: float, targets_length: int, eos
       {'inputs': [12, 15, 18, 1], 'targets': [11, 13, 14, 16, 17, 1]}
     """
     tokens = batch["tokens"]
-    is_noise_N = token_uniform(derived(keys, 1), tokens) < density
+    is_noise_N = token_uniform(fold_in(keys, 1), tokens) < density
     is_noise_N &= so_far(is_noise_N, tokens) < targets_length
-    return _sides(batch, only(tokens, ~is_noise_N), only(tokens, is_noise_N), eos)
+    return _sides(batch, ragged_mask(tokens, ~is_noise_N), ragged_mask(tokens, is_noise_N), eos)
 
 
 @one_to_one
@@ -117,9 +117,9 @@ def mask(
       {'inputs': [99, 12, 99, 99, 15, 99, 99, 18, 1], 'targets': [11, 12, 13, 14, 15, 16, 17, 18, 1]}
     """
     tokens = batch["tokens"]
-    is_noise_N = token_uniform(derived(keys, 1), tokens) < density
-    is_random_N = token_uniform(derived(keys, 2), tokens) < random_probability
-    random_N = below(vocab_size, token_bits(derived(keys, 3), tokens))
+    is_noise_N = token_uniform(fold_in(keys, 1), tokens) < density
+    is_random_N = token_uniform(fold_in(keys, 2), tokens) < random_probability
+    random_N = randint(vocab_size, token_bits(fold_in(keys, 3), tokens))
     noise_N = tf.where(is_random_N, random_N, mask)
     return _sides(batch, tokens.with_values(tf.where(is_noise_N, noise_N, tokens.values)), tokens, eos)
 
@@ -166,7 +166,7 @@ def split(batch: Batch, keys: tf.Tensor, eos: int) -> Batch:
     """
     tokens = batch["tokens"]
     in_prefix_N = places(tokens) < tf.repeat(_prefix_lengths(keys, tokens), tokens.row_lengths())
-    return _sides(batch, only(tokens, in_prefix_N), only(tokens, ~in_prefix_N), eos)
+    return _sides(batch, ragged_mask(tokens, in_prefix_N), ragged_mask(tokens, ~in_prefix_N), eos)
 
 
 @one_to_one
@@ -190,7 +190,7 @@ def mark_prefix(batch: Batch, keys: tf.Tensor) -> Batch:
 def _prefix_lengths(keys: tf.Tensor, tokens: tf.RaggedTensor) -> tf.Tensor:
     """Length of each record's prefix, uniform on 1 … length - 1; 1 for a record of one token: int32 [R]."""
     lengths_R = tf.cast(tokens.row_lengths(), tf.int32)
-    return 1 + below(tf.maximum(lengths_R - 1, 1), bits(keys, tf.constant([[0]]))[:, 0])
+    return 1 + randint(tf.maximum(lengths_R - 1, 1), bits(keys, tf.constant([[0]]))[:, 0])
 
 
 def so_far(chosen_N: tf.Tensor, tokens: tf.RaggedTensor) -> tf.Tensor:

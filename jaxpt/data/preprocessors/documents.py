@@ -12,7 +12,7 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from jaxpt.data.tokenizers.vocabularies import pieces
+from jaxpt.data.vocabularies import pieces
 
 STOPS = "。｡．！？।॥۔؟։።။។៕"
 """What ends a sentence in other scripts than Latin, whatever follows."""

@@ -12,7 +12,17 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from jaxpt.data.preprocessors.batched import Batch, below, bits, derived, one_to_one, only, origin, places, uniform
+from jaxpt.data.preprocessors.batched import (
+    Batch,
+    bits,
+    fold_in,
+    one_to_one,
+    origin,
+    places,
+    ragged_mask,
+    randint,
+    uniform,
+)
 
 
 @one_to_one
@@ -48,24 +58,24 @@ def rearrange(
     tokens = batch["tokens"]
     lengths_R, place_N = tf.cast(tokens.row_lengths(), tf.int32), places(tokens)
     last_N = tf.repeat(lengths_R - 1, lengths_R)
-    text = only(tokens, ~((place_N == last_N) & (tokens.values == eos)))
-    draws_Rx2 = uniform(derived(keys, 1), tf.range(2)[None])
+    text = ragged_mask(tokens, ~((place_N == last_N) & (tokens.values == eos)))
+    draws_Rx2 = uniform(fold_in(keys, 1), tf.range(2)[None])
     moved_R, spm_R = draws_Rx2[:, 0] < rate, draws_Rx2[:, 1] < spm_rate
     sizes_R = tf.cast(text.row_lengths(), tf.int32)
-    cuts_Rx2 = tf.sort(below(sizes_R[:, None] + 1, bits(derived(keys, 2), tf.range(2)[None])))
+    cuts_Rx2 = tf.sort(randint(sizes_R[:, None] + 1, bits(fold_in(keys, 2), tf.range(2)[None])))
 
     place_N, moved_N = places(text), tf.repeat(moved_R, sizes_R)
     first_N, second_N = (tf.repeat(cuts_Rx2[:, n], sizes_R) for n in (0, 1))
     before_N, after_N, spm_N = place_N < first_N, place_N >= second_N, tf.repeat(spm_R, sizes_R)
     parts = [
         _mark(prefix, moved_R),
-        only(text, moved_N & before_N & ~spm_N),
+        ragged_mask(text, moved_N & before_N & ~spm_N),
         _mark(suffix, moved_R),
-        only(text, moved_N & after_N),
+        ragged_mask(text, moved_N & after_N),
         _mark(middle, moved_R),
-        only(text, moved_N & ~after_N & (spm_N | ~before_N)),
+        ragged_mask(text, moved_N & ~after_N & (spm_N | ~before_N)),
         _mark(eos, moved_R),
-        only(tokens, ~tf.repeat(moved_R, lengths_R)),
+        ragged_mask(tokens, ~tf.repeat(moved_R, lengths_R)),
     ]
     return {"tokens": tf.concat(parts, axis=1)} | origin(batch)
 

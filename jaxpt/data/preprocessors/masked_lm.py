@@ -13,7 +13,7 @@ import seqio
 import tensorflow as tf
 
 from jaxpt.data.preprocessors import units
-from jaxpt.data.preprocessors.batched import Batch, bits, choose, derived, one_to_one, places, uniform
+from jaxpt.data.preprocessors.batched import Batch, bits, choose, fold_in, one_to_one, places, uniform
 from jaxpt.data.preprocessors.words import word_starts
 
 Rounding = Literal["nearest", "random", "up"]
@@ -87,10 +87,10 @@ def mask(
     n_R = _count(rounding, rate, tokens.row_lengths(), sizes_R, keys)
     n_R = tf.minimum(tf.minimum(n_R, max_predictions), sizes_R)
     if unit == "piece":
-        place_RxP, real_RxP = choose(derived(keys, 1), sizes_R, n_R)
+        place_RxP, real_RxP = choose(fold_in(keys, 1), sizes_R, n_R)
     else:
         starts_V = np.ones(vocab_size, bool) if unit == "run" else word_starts(vocabulary)
-        place_RxP = _choose_units(derived(keys, 1), tokens_N, candidates, first_R1, n_R, starts_V, unit, shares)
+        place_RxP = _choose_units(fold_in(keys, 1), tokens_N, candidates, first_R1, n_R, starts_V, unit, shares)
         real_RxP = place_RxP < tf.int32.max
     place_M = tf.boolean_mask(first_R1[:-1, None] + tf.where(real_RxP, place_RxP, 0), real_RxP)
     at_M = tf.gather(candidates, place_M)
@@ -99,10 +99,10 @@ def mask(
     positions_M = tf.cast(at_M - tf.gather(start_R, record_M), tf.int32)
 
     number = tf.range(tf.shape(place_RxP)[1])[None]
-    draw_M = tf.boolean_mask(uniform(derived(keys, 2), number), real_RxP)
+    draw_M = tf.boolean_mask(uniform(fold_in(keys, 2), number), real_RxP)
     if unit == "span":
         draw_M = _one_for_each_run(draw_M, at_M, record_M)
-    random_M = _random_ids(vocab_size, never, tf.boolean_mask(bits(derived(keys, 3), number), real_RxP))
+    random_M = _random_ids(vocab_size, never, tf.boolean_mask(bits(fold_in(keys, 3), number), real_RxP))
     shown_M = tf.where(draw_M < mask_probability + random_probability, random_M, targets_M)
     shown_M = tf.where(draw_M < mask_probability, mask, shown_M)
     chosen_R = tf.reduce_sum(tf.cast(real_RxP, tf.int64), axis=1)
@@ -131,7 +131,7 @@ def _count(rounding: Rounding, rate: float, lengths_R: tf.Tensor, sizes_R: tf.Te
     exact_R = rate * tf.cast(lengths_R, tf.float64)
     if rounding == "nearest":
         return tf.maximum(tf.cast(tf.round(exact_R), tf.int32), 1)
-    return tf.cast(tf.floor(exact_R + tf.cast(uniform(derived(keys, 4), [[0]])[:, 0], tf.float64)), tf.int32)
+    return tf.cast(tf.floor(exact_R + tf.cast(uniform(fold_in(keys, 4), [[0]])[:, 0], tf.float64)), tf.int32)
 
 
 def _choose_units(

@@ -11,13 +11,13 @@ import tensorflow as tf
 
 from jaxpt.data.preprocessors.batched import (
     Batch,
-    below,
     bits,
-    derived,
+    fold_in,
     one_to_one,
-    only,
     origin,
     places,
+    ragged_mask,
+    randint,
     token_bits,
     token_uniform,
     uniform,
@@ -65,23 +65,23 @@ def fragment(
     tokens = batch["tokens"]
     lengths_R = tf.cast(tokens.row_lengths(), tf.int32)
     size_R = tf.maximum(tf.cast(tf.round(tf.cast(lengths_R, tf.float64) * share), tf.int32), 1)
-    where_R = uniform(derived(keys, 1), tf.constant([[0]]))[:, 0]
+    where_R = uniform(fold_in(keys, 1), tf.constant([[0]]))[:, 0]
     free_R = tf.maximum(lengths_R - size_R, 0)
-    first_R = below(free_R + 1, bits(derived(keys, 2), tf.constant([[0]]))[:, 0])
+    first_R = randint(free_R + 1, bits(fold_in(keys, 2), tf.constant([[0]]))[:, 0])
     first_R = tf.where(where_R < start_probability + end_probability, free_R, first_R)
     first_R = tf.where(where_R < start_probability, 0, first_R)
 
     place_N = places(tokens)
     first_N, end_N = (tf.repeat(x, lengths_R) for x in (first_R, first_R + size_R))
     in_fragment_N = (place_N >= first_N) & (place_N < end_N)
-    draw_N = token_uniform(derived(keys, 3), tokens)
-    random_N = below(vocab_size, token_bits(derived(keys, 4), tokens))
+    draw_N = token_uniform(fold_in(keys, 3), tokens)
+    random_N = randint(vocab_size, token_bits(fold_in(keys, 4), tokens))
     shown_N = tf.where(draw_N < mask_probability + random_probability, random_N, tokens.values)
     shown_N = tf.where(draw_N < mask_probability, mask, shown_N)
     before_N = tf.where(place_N == 0, start, tf.roll(tokens.values, 1, 0))
     return {
         "inputs": tokens.with_values(tf.where(in_fragment_N, shown_N, tokens.values)),
-        "targets": only(tokens, in_fragment_N),
-        "decoder_inputs": only(tokens.with_values(before_N), in_fragment_N),
+        "targets": ragged_mask(tokens, in_fragment_N),
+        "decoder_inputs": ragged_mask(tokens.with_values(before_N), in_fragment_N),
         "offset": first_R,
     } | origin(batch)

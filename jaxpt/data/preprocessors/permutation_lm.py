@@ -18,17 +18,17 @@ import tensorflow as tf
 
 from jaxpt.data.preprocessors.batched import (
     Batch,
-    below,
     bits,
-    derived,
+    fold_in,
     one_to_one,
-    only,
     places,
+    ragged_mask,
+    randint,
     uniform,
 )
 from jaxpt.data.preprocessors.sentence_pairs import read_all
 from jaxpt.data.preprocessors.words import word_starts
-from jaxpt.data.tokenizers.vocabularies import pieces
+from jaxpt.data.vocabularies import pieces
 
 
 def segments(
@@ -121,8 +121,8 @@ def _bounds(
     total, most = sentence_S1[-1], length - reuse - 3
     first_R = np.arange(0, max(total - reuse - most, 0), reuse)
     number = np.arange(len(first_R), dtype=np.uint64) + np.uint64(shard << 32)
-    keys = derived(np.full(len(first_R), seed, np.uint64), number)
-    coin, cut, where = ((derived(keys, n) >> np.uint64(11)) * 2.0**-53 for n in (1, 2, 3))
+    keys = fold_in(np.full(len(first_R), seed, np.uint64), number)
+    coin, cut, where = ((fold_in(keys, n) >> np.uint64(11)) * 2.0**-53 for n in (1, 2, 3))
 
     begin_R, ends = first_R + reuse, sentence_S1[1:]
     before, after = np.searchsorted(ends, begin_R, side="right"), np.searchsorted(ends, begin_R + most)
@@ -247,8 +247,8 @@ def permute(
     return {
         **batch,
         "order": tokens.with_values(ranks_N),
-        "masked_positions": only(tokens.with_values(places(tokens)), target_N),
-        "masked_targets": only(tokens, target_N),
+        "masked_positions": ragged_mask(tokens.with_values(places(tokens)), target_N),
+        "masked_targets": ragged_mask(tokens, target_N),
     }
 
 
@@ -266,7 +266,7 @@ class _Zones:
     def __init__(self, keys_R: np.ndarray, lengths_R: np.ndarray, reuse: int, predictions: int) -> None:
         first_R = np.minimum(lengths_R, reuse)
         second_R = predictions * (lengths_R - first_R) // np.maximum(lengths_R, 1)
-        self.keys_Z = np.stack([derived(keys_R, 1), derived(keys_R, 2)], axis=1).ravel()
+        self.keys_Z = np.stack([fold_in(keys_R, 1), fold_in(keys_R, 2)], axis=1).ravel()
         self.sizes_Z = np.stack([first_R, lengths_R - first_R], axis=1).ravel()
         self.goals_Z = np.stack([predictions - second_R, second_R], axis=1).ravel()
         """Places to be chosen."""
@@ -276,13 +276,13 @@ class _Zones:
 
 def _ngrams(zones: _Zones, begins_N: np.ndarray, max_ngram: int, context: int) -> np.ndarray:
     """Draws n-grams of each zone from its left to its right: bool [N], true where one is."""
-    keys_Z, end_Z = derived(zones.keys_Z, 1), np.cumsum(zones.sizes_Z)
+    keys_Z, end_Z = fold_in(zones.keys_Z, 1), np.cumsum(zones.sizes_Z)
     draw_V = np.arange(zones.goals_Z.max(initial=0))[None]  # each takes a token at least
     shares = 1 / np.arange(1, max_ngram + 1)
     steps = (np.cumsum(shares)[:-1] / shares.sum()).astype(np.float32)
-    n_ZxV = 1 + np.searchsorted(steps, uniform(derived(keys_Z, 1), draw_V), side="right")
+    n_ZxV = 1 + np.searchsorted(steps, uniform(fold_in(keys_Z, 1), draw_V), side="right")
     n_ZxV = np.diff(np.minimum(np.cumsum(n_ZxV, axis=1), zones.goals_Z[:, None]), prepend=0)
-    before_ZxV = below(n_ZxV * context, bits(derived(keys_Z, 2), draw_V))
+    before_ZxV = randint(n_ZxV * context, bits(fold_in(keys_Z, 2), draw_V))
 
     start_S = np.append(np.flatnonzero(begins_N), len(begins_N))
     edges_N1 = np.zeros(len(begins_N) + 1, np.int8)  # 1 where an n-gram begins, -1 after its end; no two touch
@@ -301,7 +301,7 @@ def _ngrams(zones: _Zones, begins_N: np.ndarray, max_ngram: int, context: int) -
 def _filled(zones: _Zones, ngrams_N: np.ndarray) -> np.ndarray:
     """The n-grams, and places drawn besides up to the goals: bool [N]."""
     real_ZxW, most = zones.real_ZxW, len(zones.number_W)
-    priority_ZxW = bits(derived(zones.keys_Z, 2), zones.number_W[None]).astype(np.int64) << 31 | zones.number_W
+    priority_ZxW = bits(fold_in(zones.keys_Z, 2), zones.number_W[None]).astype(np.int64) << 31 | zones.number_W
     priority_ZxW[~real_ZxW] = -1
     priority_ZxW[real_ZxW] = np.where(ngrams_N, np.iinfo(np.int64).max, priority_ZxW[real_ZxW])
     nth_Z = most - np.clip(zones.goals_Z, 1, max(most, 1))
@@ -312,7 +312,7 @@ def _filled(zones: _Zones, ngrams_N: np.ndarray) -> np.ndarray:
 def _shuffled(zones: _Zones, size: int) -> np.ndarray:
     """The place of each token in its zone, every `size` of them permuted: int [N]."""
     run_W, number_W = np.divmod(zones.number_W, size)
-    clock_ZxW = bits(derived(zones.keys_Z, 3), zones.number_W[None]).astype(np.int64)
+    clock_ZxW = bits(fold_in(zones.keys_Z, 3), zones.number_W[None]).astype(np.int64)
     clock_ZxW[~zones.real_ZxW] = 2**31 - 1
     # Sorting by (run, clock, number in the run) in one number is several times as fast as an argsort.
     wide = size.bit_length()

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from jaxpt.data.preprocessors.batched import Batch, at_starts, choose, derived, one_to_one, only, origin
+from jaxpt.data.preprocessors.batched import Batch, at_starts, choose, fold_in, one_to_one, origin, ragged_mask
 
 
 @one_to_one
@@ -87,10 +87,10 @@ def with_sentinels(
     before_R = tf.gather(tf.pad(runs_N, [[1, 0]]), tokens.row_starts())
     # Runs of noise and of kept tokens alternate: each kind has every second one.
     sentinel_N = first_sentinel - (runs_N - 1 - tf.repeat(before_R, tokens.row_lengths())) // 2
-    inputs = only(tokens.with_values(tf.where(is_noise_N, sentinel_N, tokens.values)), starts_N | ~is_noise_N)
+    inputs = ragged_mask(tokens.with_values(tf.where(is_noise_N, sentinel_N, tokens.values)), starts_N | ~is_noise_N)
     if whole_R is not None:
         starts_N &= ~tf.repeat(whole_R, tokens.row_lengths())
-    targets = only(tokens.with_values(tf.where(is_noise_N, tokens.values, sentinel_N)), starts_N | is_noise_N)
+    targets = ragged_mask(tokens.with_values(tf.where(is_noise_N, tokens.values, sentinel_N)), starts_N | is_noise_N)
     return {"inputs": ended(inputs, eos), "targets": ended(targets, eos)} | origin(batch)
 
 
@@ -113,8 +113,8 @@ def _noise(keys: tf.Tensor, tokens: tf.RaggedTensor, noise_R: tf.Tensor, spans_R
     """Which tokens are noise: bool [N]. Kept and noise spans alternate, so that of all spans every second is noise."""
     length_R, start_R = tf.cast(tokens.row_lengths(), tf.int32), tf.cast(tokens.row_starts(), tf.int32)
     size = tf.size(tokens.values)
-    kept_RxS1 = _composition(derived(keys, 1), length_R - noise_R, spans_R)
-    noise_RxS1 = _composition(derived(keys, 2), noise_R, spans_R)
+    kept_RxS1 = _composition(fold_in(keys, 1), length_R - noise_R, spans_R)
+    noise_RxS1 = _composition(fold_in(keys, 2), noise_R, spans_R)
     # A kept span begins where as many kept and noise spans have ended; a noise span one kept span later.
     starts_2xRxS = start_R[:, None] + noise_RxS1[:, :-1] + tf.stack([kept_RxS1[:, :-1], kept_RxS1[:, 1:]])
     is_span_RxS = tf.range(tf.shape(starts_2xRxS)[2])[None] < spans_R[:, None]

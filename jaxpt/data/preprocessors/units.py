@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from jaxpt.data.preprocessors.batched import derived, uniform
+from jaxpt.data.preprocessors.batched import fold_in, uniform
 
 Unit = Literal["piece", "word", "ngram", "span", "run"]
 
@@ -138,7 +138,7 @@ def _draws(keys_R: np.ndarray, words: Words, unit: Unit, shares: Sequence[float]
     words_R = np.diff(words.splits_R1)
     number_W = np.arange(words_R.max(initial=0))
     real_RxW = number_W < words_R[:, None]
-    clock_RxW = uniform(derived(keys_R, 1), number_W[None])
+    clock_RxW = uniform(fold_in(keys_R, 1), number_W[None])
     if unit == "span":
         clock_RxW = -np.log1p(-clock_RxW)
         clock_RxW[real_RxW] /= words.size_A.astype(np.float32)
@@ -148,7 +148,7 @@ def _draws(keys_R: np.ndarray, words: Words, unit: Unit, shares: Sequence[float]
     if len(shares) == 1:
         return order_RxW, np.ones_like(order_RxW)
     steps = np.cumsum(shares)[:-1].astype(np.float32)
-    return order_RxW, 1 + np.searchsorted(steps, uniform(derived(keys_R, 2), number_W[None]), side="right")
+    return order_RxW, 1 + np.searchsorted(steps, uniform(fold_in(keys_R, 2), number_W[None]), side="right")
 
 
 def _places(words: Words, taken_A: np.ndarray) -> np.ndarray:

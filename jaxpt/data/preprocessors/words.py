@@ -7,7 +7,7 @@ import seqio
 
 from jaxpt.data.preprocessors.documents import CLOSING, STOPS
 from jaxpt.data.tokenizers import scripts
-from jaxpt.data.tokenizers.vocabularies import pieces
+from jaxpt.data.vocabularies import pieces
 
 _SPACES = (" ", "▁", "Ġ")
 

@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxpt.data.records.work import Recipe, Work, make_shard
+from jaxpt.data.records.work import Work, WorkSpec, make_shard
 from jaxpt.errors import UserError
 
 
-def make_shards(recipe: Recipe, jobs: Sequence[tuple[int, Any, Path]], options: Sequence[str]) -> None:
+def make_shards(spec: WorkSpec, jobs: Sequence[tuple[int, Any, Path]], options: Sequence[str]) -> None:
     """Runs the pipeline to its end.
 
     Args:
-      recipe: how shards are made.
+      spec: how shards are made.
       jobs: (number, shard, file) of each.
       options: Beam's own, such as `--runner=DataflowRunner --project=…`.
 
@@ -34,7 +34,7 @@ def make_shards(recipe: Recipe, jobs: Sequence[tuple[int, Any, Path]], options: 
         raise UserError("--beam needs Apache Beam: pip install 'jaxpt[beam]'") from None
     work = [(number, shard, os.path.abspath(path)) for number, shard, path in jobs]
     with beam.Pipeline(options=PipelineOptions(list(options))) as pipeline:
-        _ = pipeline | beam.Create(work) | beam.Reshuffle() | beam.Map(functools.partial(_make, recipe))
+        _ = pipeline | beam.Create(work) | beam.Reshuffle() | beam.Map(functools.partial(_make, spec))
     lost = [path for _, _, path in work if not os.path.exists(path)]
     if lost:
         raise UserError(f"--beam: {lost[0]} is not there: workers and this machine must share data.cache_dir")
@@ -43,12 +43,12 @@ def make_shards(recipe: Recipe, jobs: Sequence[tuple[int, Any, Path]], options: 
 _opened: dict[Any, Work] = {}
 
 
-def _make(recipe: Recipe, job: tuple[int, Any, str]) -> None:
+def _make(spec: WorkSpec, job: tuple[int, Any, str]) -> None:
     """One shard, on a worker; a worker opens sources and vocabulary once."""
     number, shard, path = job
-    key = repr(recipe)
+    key = repr(spec)
     if key not in _opened:
         _opened.clear()
-        _opened[key] = recipe.open()
+        _opened[key] = spec.open()
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     make_shard(_opened[key], number, shard, Path(path))

@@ -27,7 +27,7 @@ from jaxpt.data.records.beam import make_shards
 from jaxpt.data.records.mirror import fetch
 from jaxpt.data.records.shard import whole_shard
 from jaxpt.data.records.store import Store, damaged, made, publish, read_manifest, shard_name
-from jaxpt.data.records.work import Recipe, Work, make_shard
+from jaxpt.data.records.work import Work, WorkSpec, make_shard
 from jaxpt.errors import UserError
 
 _POLL = 0.3  # seconds
@@ -36,7 +36,7 @@ _STARTUP = 5.0  # seconds that processes take to start: less work than that is d
 
 
 def build(
-    recipe: Recipe,
+    spec: WorkSpec,
     directory: Path,
     identity: dict[str, Any],
     say: Progress,
@@ -48,7 +48,7 @@ def build(
     """Opens a store; what is missing or damaged is made.
 
     Args:
-      recipe: how its shards are made.
+      spec: how its shards are made.
       directory: where it belongs.
       identity: what determines it, kept in the manifest for people to read.
       say: is told what is damaged, how far the work is and how long it will take.
@@ -74,7 +74,7 @@ def build(
         _sweep(directory, say)
         if mirror is not None and fetch(f"{mirror.rstrip('/')}/{directory.name}", directory, say):
             store = _whole(directory, verify)
-        return store or _build(recipe, directory, identity, say, workers, beam)
+        return store or _build(spec, directory, identity, say, workers, beam)
 
 
 def _whole(directory: Path, verify: bool) -> Store | None:
@@ -82,15 +82,15 @@ def _whole(directory: Path, verify: bool) -> Store | None:
 
 
 def _build(
-    recipe: Recipe,
+    spec: WorkSpec,
     directory: Path,
     identity: dict[str, Any],
     say: Progress,
     workers: int | None,
     beam: Sequence[str] | None,
 ) -> Store:
-    work = recipe.open()
-    say.update(f"preparing {recipe.name}: cutting the corpus into shards")
+    work = spec.open()
+    say.update(f"preparing {spec.name}: cutting the corpus into shards")
     shards = work.shards()
     names = [shard_name(n, len(shards)) for n in range(len(shards))]
     missing = [n for n, name in enumerate(names) if not whole_shard(directory / name)]
@@ -99,15 +99,15 @@ def _build(
     if missing:
         kept = f", {len(names) - len(missing)} shards are there" if len(missing) < len(names) else ""
         about = f"about {size / 1e6:.0f} MB of text, " if size else ""
-        say.update(f"preparing {recipe.name}: {about}{len(missing)} shards, {workers} processes{kept}")
+        say.update(f"preparing {spec.name}: {about}{len(missing)} shards, {workers} processes{kept}")
     jobs = [(n, shards[n], directory / names[n]) for n in missing]
     if beam is not None and jobs:
-        make_shards(recipe, jobs, beam)
+        make_shards(spec, jobs, beam)
         jobs = []
     elif workers == 1 or all(shard.size < _SMALL for _, shard, _ in jobs):
-        jobs = _one_by_one(recipe.name, work, jobs, say, float("inf") if workers == 1 else _STARTUP)
+        jobs = _one_by_one(spec.name, work, jobs, say, float("inf") if workers == 1 else _STARTUP)
     if jobs:
-        _in_parallel(recipe, jobs, say, min(workers, len(jobs)))
+        _in_parallel(spec, jobs, say, min(workers, len(jobs)))
     return publish(directory, len(shards), identity, work.check)
 
 
@@ -163,12 +163,12 @@ def _one_by_one(
 # ---- in processes of their own --------------------------------------------------------------------------------------
 
 
-def _in_parallel(recipe: Recipe, jobs: list[tuple[int, Any, Path]], say: Progress, workers: int) -> None:
+def _in_parallel(spec: WorkSpec, jobs: list[tuple[int, Any, Path]], say: Progress, workers: int) -> None:
     context = multiprocessing.get_context("spawn")
     # For each job the bytes read and the records made; the last cell asks the workers to stop.
     cells = context.Array("q", 2 * len(jobs) + 1, lock=False)
     begun, total = time.monotonic(), sum(shard.size for _, shard, _ in jobs)
-    pool = ProcessPoolExecutor(workers, context, _start_worker, (recipe, cells))
+    pool = ProcessPoolExecutor(workers, context, _start_worker, (spec, cells))
     try:
         futures: set[Future[None]] = {pool.submit(_work_on, slot, *job) for slot, job in enumerate(jobs)}
         while futures:
@@ -176,7 +176,7 @@ def _in_parallel(recipe: Recipe, jobs: list[tuple[int, Any, Path]], say: Progres
             for future in done:
                 future.result()
             read, records = sum(cells[:-1:2]), sum(cells[1:-1:2])
-            say.update(work_line(recipe.name, records, read, total, time.monotonic() - begun))
+            say.update(work_line(spec.name, records, read, total, time.monotonic() - begun))
     except BrokenProcessPool:
         raise UserError(
             "a process that prepared data was killed, perhaps for want of memory; the shards that are done are kept: "
@@ -194,12 +194,12 @@ class _Stopped(Exception):
 _worker: tuple[Work, Any]
 
 
-def _start_worker(recipe: Recipe, cells: Any) -> None:
+def _start_worker(spec: WorkSpec, cells: Any) -> None:
     global _worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the first process too, which says it in order
     threading.Thread(target=_follow_parent, daemon=True).start()
     tf.config.threading.set_intra_op_parallelism_threads(1)
-    _worker = recipe.open(), cells
+    _worker = spec.open(), cells
 
 
 def _follow_parent() -> None:

@@ -42,7 +42,7 @@ class Work(Protocol):
         """Raises UserError where the sum of all counts cannot be right."""
 
 
-class Recipe(Protocol):
+class WorkSpec(Protocol):
     """Small and picklable: what a process needs to do the work."""
 
     name: str

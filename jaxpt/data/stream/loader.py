@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxpt.data.preprocessors.batched import derived
+from jaxpt.data.preprocessors.batched import fold_in
 from jaxpt.data.records.store import Ragged, Store
 from jaxpt.data.stream.online import Online
 from jaxpt.data.stream.order import Mixture, continued, permuted
@@ -71,8 +71,8 @@ class Task:
         records, splits = (row, np.arange(len(row) + 1)) if self.packs is None else self.packs.of(row)
         copy = epoch if self.copies is None else epoch % self.copies
         seed = np.full(len(records), self.seed, np.uint64)
-        of_copy = derived(seed, np.repeat(copy, np.diff(splits)).astype(np.uint64))
-        return records, derived(of_copy, records.astype(np.uint64)), splits
+        of_copy = fold_in(seed, np.repeat(copy, np.diff(splits)).astype(np.uint64))
+        return records, fold_in(of_copy, records.astype(np.uint64)), splits
 
 
 class Stream:

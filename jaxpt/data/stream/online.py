@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxpt.data._tf import seqio, tf
 from jaxpt.data.calls import Call
-from jaxpt.data.preprocessors.batched import Batch, Records, derived
+from jaxpt.data.preprocessors.batched import Batch, Records, fold_in
 from jaxpt.data.records.shard import Ragged
 from jaxpt.data.tasks import Features, arguments, resolve
 from jaxpt.errors import UserError
@@ -20,7 +20,7 @@ Step = Callable[[Batch, tf.Tensor], Batch]
 Online = Callable[[Records, np.ndarray, np.ndarray | None], dict[str, np.ndarray]]
 
 
-def compiled(
+def compile_online(
     calls: tuple[Call, ...],
     vocabulary: seqio.Vocabulary,
     spec: Mapping[str, tf.TensorSpec],
@@ -87,7 +87,7 @@ def _graph(
             for name, x in records.items()
         }
         for number, step in enumerate(steps):
-            batch = step(batch, derived(keys, number))
+            batch = step(batch, fold_in(keys, number))
         return {
             name: Ragged(x.values, x.row_lengths()) if isinstance(x, tf.RaggedTensor) else x
             for name, x in batch.items()

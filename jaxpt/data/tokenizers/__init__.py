@@ -5,7 +5,8 @@
     wordpiece      0 [PAD]  1 [UNK]  2 [CLS]  3 [SEP]  4 [MASK]  …     tokenizers (Rust)
     bpe            …  <|endoftext|> is the last                        tokenizers (Rust)
 
-The ids are those of a vocabulary trained here; a published one keeps its own.
+The ids are those of a vocabulary trained here; a published one keeps its own. Each kind is a module of this folder with
+one subclass of `Tokenizer`; a dotted kind names anyone's own.
 
 Training is deterministic. Nothing here needs TensorFlow: generation imports this module alone.
 """
@@ -13,15 +14,15 @@ Training is deterministic. Nothing here needs TensorFlow: generation imports thi
 from __future__ import annotations
 
 import dataclasses
-import json
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from jaxpt.config import TokenizerConfig
+from jaxpt.config.kinds import resolve
 from jaxpt.data.calls import Vocabulary
-from jaxpt.data.tokenizers import rust_tokenizers, sentencepiece_tokenizers, training, vocabulary_files
-from jaxpt.data.tokenizers.base import BERT_SPECIALS, DEFAULT_EXTRA_IDS, Tokenizer
+from jaxpt.data.tokenizers import rust_tokenizers, vocabulary_files
+from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.errors import UserError
 
 # ---- loading --------------------------------------------------------------------------------------------------------
@@ -56,11 +57,11 @@ def load(
         token.
     """
     found, files = vocabulary_files.find(Path(path), kind)
-    vocabulary_files.verify(files[0].parent)
+    folder = files[0] if files[0].is_dir() else files[0].parent
     if empty := next((file for file in files if not file.stat().st_size), None):
         raise UserError(f"{empty}: is empty; wants a {found or 'tokenizer'} file")
     try:
-        tokenizer = _read(found, files, lowercase, extra_ids)
+        tokenizer = _read(found, files, vocabulary_files.read_settings(folder), lowercase, extra_ids)
     except UserError:
         raise
     except Exception as error:  # the Rust library raises bare Exceptions
@@ -85,44 +86,11 @@ def load(
     return tokenizer
 
 
-def _read(kind: str | None, files: list[Path], lowercase: bool | None, extra_ids: int | None) -> Tokenizer:
-    settings = vocabulary_files.read_settings(files[0].parent)
-    if kind == "sentencepiece":
-        model_type = vocabulary_files.read_settings(files[0].parent, "config.json").get("model_type")
-        style = sentencepiece_tokenizers.style_of(files[0], settings, model_type)
-        wanted = settings.get("extra_ids") if extra_ids is None else extra_ids
-        sentinels = (DEFAULT_EXTRA_IDS if style.takes_sentinels else 0) if wanted is None else int(wanted)
-        model = files[0].read_bytes()
-        tokenizer = sentencepiece_tokenizers.SentencePieceTokenizer(model, sentinels, str(files[0]), style)
-        if wanted is None and sentinels:
-            beside = f"no {vocabulary_files.SETTINGS} says extra_ids"
-            tokenizer.assumed = (
-                f"{files[0]}: {beside}; assumed {sentinels} sentinels behind the model's pieces, as T5 has"
-            )
-        return tokenizer
-    said = settings.get("do_lower_case", lowercase)
-    if kind == "wordpiece":
-        vocab = {line: i for i, line in enumerate(files[0].read_text("utf-8").removesuffix("\n").split("\n"))}
-        if "[UNK]" not in vocab:
-            raise UserError(f"{files[0]}: no [UNK] line; wants a WordPiece vocabulary, one token a line")
-        uncased = _is_uncased(vocab)
-        if uncased and said is False and "do_lower_case" not in settings:
-            raise UserError(
-                f"{files[0]}: holds no upper-case letter, data.tokenizer.lowercase is false; set it to true, or say "
-                f'{{"do_lower_case": false}} in {vocabulary_files.SETTINGS} beside it'
-            )
-        tokenizer = rust_tokenizers.wordpiece(vocab, uncased if said is None else bool(said))
-        if said is None:
-            folds, has = ("folds case", "no") if uncased else ("keeps case", "an")
-            tokenizer.assumed = (
-                f"{files[0]}: no {vocabulary_files.SETTINGS} says do_lower_case; assumed that it {folds}, as it holds "
-                f"{has} upper-case letter"
-            )
-        return tokenizer
-    if kind == "bpe":
-        lines = files[1].read_text("utf-8").split("\n")
-        merges = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
-        return rust_tokenizers.bpe(json.loads(files[0].read_text("utf-8")), merges, bool(said))
+def _read(
+    kind: str | None, files: list[Path], settings: dict[str, Any], lowercase: bool | None, extra_ids: int | None
+) -> Tokenizer:
+    if kind is not None:
+        return tokenizer_class(kind).load(files, settings, lowercase, extra_ids)
     tokenizer = rust_tokenizers.read(files[0])
     if extra_ids is not None and tokenizer.kind == "sentencepiece" and tokenizer.vocabulary.sentinels != extra_ids:
         has = tokenizer.vocabulary.sentinels
@@ -130,10 +98,13 @@ def _read(kind: str | None, files: list[Path], lowercase: bool | None, extra_ids
     return tokenizer
 
 
-def _is_uncased(vocab: Iterable[str]) -> bool:
-    """Whether pieces hold letters that have case, and all in lower case; those in brackets are special tokens."""
-    pieces = [piece for piece in vocab if not re.fullmatch(r"\[.*\]", piece)]
-    return any(p != p.upper() for p in pieces) and all(p == p.lower() for p in pieces)
+def tokenizer_class(kind: str) -> type[Tokenizer]:
+    """The class that `data.tokenizer.kind` names.
+
+    Raises:
+      UserError: no such module, or not exactly one kind of tokenizer in it.
+    """
+    return resolve(kind, __name__, Tokenizer, "data.tokenizer")
 
 
 # ---- training -------------------------------------------------------------------------------------------------------
@@ -164,18 +135,16 @@ def train(
     kept = _first(texts, config.characters)
     if not kept:
         raise UserError("data.tokenizer: no text to train a vocabulary on")
-    if languages and config.kind != "sentencepiece":
+    cls = tokenizer_class(config.kind)
+    if languages and not cls.takes_languages:
         raise UserError(
             f"data.tokenizer.kind: a {config.kind} vocabulary is not trained with tokens of languages; take "
             "sentencepiece, or name a vocabulary that holds them with data.tokenizer.path"
         )
-    least = {"sentencepiece": 3 + len(languages) + _extra(config), "wordpiece": len(BERT_SPECIALS), "bpe": 257}[
-        config.kind
-    ]
+    least = cls.least(config) + len(languages)
     if vocab_size <= least:
         raise UserError(f"data.tokenizer.vocab_size: {vocab_size} is too small, {config.kind} needs more than {least}")
-    of_kind = {"control_symbols": languages} if languages else {}
-    tokenizer = getattr(training, config.kind)(kept, config.lowercase, vocab_size, _extra(config), **of_kind)
+    tokenizer = cls.train(kept, config, vocab_size, languages)
     if out_dir is not None:
         tokenizer.save(out_dir)
     return tokenizer
@@ -195,15 +164,7 @@ def planned(config: TokenizerConfig, vocab_size: int) -> Vocabulary:
       >>> planned(TokenizerConfig(kind="wordpiece"), 100).mask
       4
     """
-    if config.kind == "sentencepiece":
-        return Vocabulary(vocab_size, eos=1, unk=2, sentinels=_extra(config))
-    if config.kind == "wordpiece":
-        return Vocabulary(vocab_size, **{name: n for n, name in enumerate(("pad", "unk", "cls", "sep", "mask"))})
-    return Vocabulary(vocab_size, bos=vocab_size - 1, eos=vocab_size - 1)
-
-
-def _extra(config: TokenizerConfig) -> int:
-    return DEFAULT_EXTRA_IDS if config.extra_ids is None else config.extra_ids
+    return tokenizer_class(config.kind).planned(config, vocab_size)
 
 
 def _first(texts: Iterable[str], characters: int) -> list[str]:

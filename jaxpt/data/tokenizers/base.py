@@ -5,13 +5,16 @@ from __future__ import annotations
 import abc
 import functools
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 
+from jaxpt.config import TokenizerConfig
 from jaxpt.data.calls import Vocabulary
-from jaxpt.data.tokenizers import scripts
+from jaxpt.data.tokenizers import scripts, vocabulary_files
 
 DEFAULT_EXTRA_IDS = 100
 BERT_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -28,19 +31,66 @@ SPECIALS = {
 
 
 class Tokenizer(abc.ABC):
-    """What all three kinds offer.
+    """A kind of tokenizer; subclassed once in each module that `data.tokenizer.kind` can name.
+
+    A subclass sets `kind` to that name, and `vocabulary` in its `__init__`.
 
     Attributes:
-      kind: "sentencepiece", "wordpiece" or "bpe".
+      kind: "sentencepiece", "wordpiece", "bpe" or the dotted path of a module.
+      takes_languages: whether `train` adds tokens of languages.
       lowercase: whether case is folded.
       vocabulary: the ids that objectives need to know.
       assumed: what no file says and was assumed, and why; a line for the user.
     """
 
     kind: str
-    lowercase: bool
+    takes_languages: ClassVar[bool] = False
+    lowercase: bool = False
     vocabulary: Vocabulary
     assumed: str | None = None
+
+    @classmethod
+    def planned(cls, config: TokenizerConfig, vocab_size: int) -> Vocabulary:
+        """The ids of a vocabulary that is still to be trained.
+
+        Args:
+          config: the settings.
+          vocab_size: ids wanted, special ones included.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def least(cls, config: TokenizerConfig) -> int:
+        """Ids that are taken before a text is read; `vocab_size` must be larger."""
+        return 0
+
+    @classmethod
+    def train(
+        cls, texts: Sequence[str], config: TokenizerConfig, vocab_size: int, languages: Sequence[str] = ()
+    ) -> Tokenizer:
+        """Trains a vocabulary; the same texts must give the same one.
+
+        Args:
+          texts: documents.
+          config: the settings.
+          vocab_size: ids wanted, special ones included; fewer are fine.
+          languages: tokens that no text gives, where the class `takes_languages`.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def load(
+        cls, files: Sequence[Path], settings: dict[str, Any], lowercase: bool | None, extra_ids: int | None
+    ) -> Tokenizer:
+        """Reads a vocabulary.
+
+        Args:
+          files: its files; the directory or file that was named, where jaxpt does not know the kind's files.
+          settings: tokenizer_config.json beside them.
+          lowercase: `data.tokenizer.lowercase`, None if nobody says.
+          extra_ids: `data.tokenizer.extra_ids`.
+        """
+        raise NotImplementedError
 
     def encode(self, text: str, special: bool = False) -> list[int]:
         """Token ids of a text; nothing is put before or after it.
@@ -91,13 +141,21 @@ class Tokenizer(abc.ABC):
 
         return np.array([i in named or starts(i, piece) for i, piece in enumerate(self.tokens(range(v.size)))])
 
-    @abc.abstractmethod
-    def save(self, directory: str | Path) -> None:
-        """Writes the files that `load` and Hugging Face's AutoTokenizer read."""
+    def files(self) -> dict[str, str | bytes]:
+        """{name: content} of the files that `load` reads, for `save` and `digest`."""
+        raise NotImplementedError
 
-    @abc.abstractmethod
+    def save(self, directory: str | Path) -> None:
+        """Writes the files with their checksums; those of jaxpt's kinds are Hugging Face's AutoTokenizer's, too."""
+        settings = vocabulary_files.settings_file(type(self).__name__, {"kind": self.kind})
+        vocabulary_files.write(directory, self.files() | {vocabulary_files.SETTINGS: settings})
+
     def digest(self) -> str:
-        """Hash of everything that determines the ids."""
+        """Hash of everything that determines the ids: by default the files and the module's source."""
+        parts = [Path(sys.modules[type(self).__module__].__file__ or "").read_bytes()]
+        for name, content in sorted(self.files().items()):
+            parts += [name.encode(), content.encode() if isinstance(content, str) else content]
+        return vocabulary_files.digest_of(b"".join(len(part).to_bytes(8, "big") + part for part in parts))
 
     def _written(self) -> dict[str, int]:
         """Special tokens as they are written, with their ids."""

@@ -25,6 +25,7 @@ KNOWN = (
     ("bpe", ("vocab.json", "merges.txt")),
     ("bpe", ("encoder.json", "vocab.bpe")),
 )
+_PUBLISHED = {kind for kind, _ in KNOWN}
 _NAMES = {name for _, names in KNOWN for name in names} | {SETTINGS}
 
 
@@ -32,8 +33,14 @@ def find(path: Path, kind: str | None) -> tuple[str | None, list[Path]]:
     """The kind (None: the file says) and the files of a vocabulary.
 
     Raises:
-      UserError: nothing there, or nothing of this kind.
+      UserError: nothing there, nothing of this kind, or a file that is not as it was written.
     """
+    if not path.exists():
+        raise UserError(f"{path}: no such vocabulary file or directory")
+    verify(path if path.is_dir() else path.parent)
+    named = read_settings(path).get("kind") if path.is_dir() else None
+    if kind not in _PUBLISHED or (kind is None and named is not None):
+        return _of_ones_own(path, kind or named, named)
     if path.is_dir():
         for found, names in KNOWN:
             files = [path / name for name in names]
@@ -41,8 +48,6 @@ def find(path: Path, kind: str | None) -> tuple[str | None, list[Path]]:
                 return found, files
         wanted = "spiece.model, tokenizer.json, vocab.txt, or vocab.json with merges.txt"
         raise UserError(f"{path}: no {kind or 'known'} vocabulary in this directory; wants {wanted}")
-    if not path.is_file():
-        raise UserError(f"{path}: no such vocabulary file or directory")
     for found, names in KNOWN:
         if path.name in names:
             files = [path.parent / name for name in names]
@@ -54,6 +59,13 @@ def find(path: Path, kind: str | None) -> tuple[str | None, list[Path]]:
     if path.suffix not in suffixes:
         raise UserError(f"{path}: wants a .model, vocab.txt, tokenizer.json, or vocab.json with merges.txt beside it")
     return suffixes[path.suffix], [path]
+
+
+def _of_ones_own(path: Path, kind: str, named: str | None) -> tuple[str, list[Path]]:
+    """A kind that is not published under a name of `KNOWN`: its class finds the files."""
+    if path.is_dir() and named != kind:
+        raise UserError(f"{path}: no {kind} vocabulary in this directory; {SETTINGS} names {named or 'no kind'}")
+    return kind, [path]
 
 
 def settings_file(name: str, values: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ from pydoc_data.topics import topics
 import numpy as np
 import tensorflow as tf
 
-from jaxpt.data.preprocessors.batched import derived
+from jaxpt.data.preprocessors.batched import fold_in
 
 SIZE = 259  # ids of bytes, and three before them
 
@@ -42,7 +42,7 @@ def ragged(rows, dtype=np.int32):
 
 def keys(count, number=0):
     """A key for each record."""
-    return tf.constant(derived(np.arange(count, dtype=np.uint64), number))
+    return tf.constant(fold_in(np.arange(count, dtype=np.uint64), number))
 
 
 def rows(x):

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from jaxpt.data.preprocessors import masked_lm
-from jaxpt.data.preprocessors.batched import derived
+from jaxpt.data.preprocessors.batched import fold_in
 from tests.data.preprocessors import corpus
 
 CLS, SEP, MASK, SIZE = 2, 3, 4, 1000
@@ -16,7 +16,7 @@ def masked(records, number=0, **kwargs):
     """Records of tokens after masking, as [{name: numpy}]."""
     kwargs = {**BERT, "mask": MASK, "vocab_size": SIZE, "cls": CLS, "sep": SEP, **kwargs}
     batch = {"tokens": tf.ragged.constant(records, tf.int32, row_splits_dtype=tf.int64)}
-    keys = derived(np.arange(len(records), dtype=np.uint64), number)
+    keys = fold_in(np.arange(len(records), dtype=np.uint64), number)
     out = masked_lm.mask.batched(batch, tf.constant(keys), **kwargs)
     rows = {name: np.split(x.values.numpy(), x.row_splits.numpy()[1:-1]) for name, x in out.items()}
     return [{name: x[i] for name, x in rows.items()} for i in range(len(records))]

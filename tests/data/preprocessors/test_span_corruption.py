@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from jaxpt.data.preprocessors import span_corruption
-from jaxpt.data.preprocessors.batched import derived
+from jaxpt.data.preprocessors.batched import fold_in
 from jaxpt.objectives.span_corruption import noise_counts
 from tests.data.preprocessors import corpus
 
@@ -35,7 +35,7 @@ def corrupted(lengths, number=0, density=0.15, mean_span=3.0):
     """[(inputs, targets)] of texts FIRST, FIRST + 1, … of these lengths, each under a seed of its own."""
 
     batch = {"tokens": FIRST + tf.ragged.range(tf.constant(lengths, tf.int32), row_splits_dtype=tf.int64)}
-    keys = tf.constant(derived(np.arange(len(lengths), dtype=np.uint64), number))
+    keys = tf.constant(fold_in(np.arange(len(lengths), dtype=np.uint64), number))
     out = span_corruption.corrupt.batched(batch, keys, density, mean_span, first_sentinel=SENTINEL, eos=EOS)
     split = {k: np.split(x.values.numpy(), x.row_splits.numpy()[1:-1]) for k, x in out.items()}
     return list(zip(split["inputs"], split["targets"]))

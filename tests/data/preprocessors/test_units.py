@@ -10,8 +10,8 @@ import tensorflow as tf
 from jaxpt.config import TokenizerConfig
 from jaxpt.data import tokenizers
 from jaxpt.data.preprocessors import masked_lm, units
-from jaxpt.data.preprocessors.batched import derived
-from jaxpt.data.tokenizers.vocabularies import to_seqio
+from jaxpt.data.preprocessors.batched import fold_in
+from jaxpt.data.vocabularies import to_seqio
 from jaxpt.objectives.masked_lm import MaskedLM
 
 CLS, SEP, MASK, LENGTH, EXAMPLES = 2, 3, 4, 40, 10_000
@@ -41,7 +41,7 @@ def masked(vocabulary, records, unit, rounding="nearest", **options):
     ids = {"mask": MASK, "cls": CLS, "sep": SEP, "vocab_size": vocabulary.vocab_size, "vocabulary": vocabulary}
     how = {"rate": 0.15, "unit": unit, "shares": MaskedLM(unit=unit).word_shares(), "rounding": rounding}
     batch = {"tokens": tf.RaggedTensor.from_tensor(records, row_splits_dtype=tf.int64)}
-    keys = tf.constant(derived(np.arange(len(records), dtype=np.uint64), 0))
+    keys = tf.constant(fold_in(np.arange(len(records), dtype=np.uint64), 0))
     out = masked_lm.mask.batched(batch, keys, **defaults | ids | how | options)
     chosen = np.zeros(records.shape, bool)
     chosen[out["masked_positions"].value_rowids(), out["masked_positions"].values] = True
@@ -135,7 +135,7 @@ def test_the_choice_is_that_of_the_published_program(text, unit):
     candidates = np.flatnonzero(~special)
     first = np.arange(len(records) + 1) * (LENGTH - 3)
     found = units.words(records.ravel(), candidates, first, starts)
-    keys = derived(np.arange(len(records), dtype=np.uint64), 0)
+    keys = fold_in(np.arange(len(records), dtype=np.uint64), 0)
     shares = MaskedLM(unit=unit).word_shares()
     places = units.choose(keys, found, np.full(len(records), 9), unit, shares)
     orders, lengths = units._draws(keys, found, unit, shares)

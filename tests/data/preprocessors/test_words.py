@@ -9,7 +9,7 @@ import tensorflow as tf
 from jaxpt.config import TokenizerConfig
 from jaxpt.data import tokenizers
 from jaxpt.data.preprocessors import bart, units, words
-from jaxpt.data.tokenizers.vocabularies import to_seqio
+from jaxpt.data.vocabularies import to_seqio
 from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.masked_lm import MaskedLM
 from jaxpt.objectives.mbart import MBart

@@ -9,7 +9,7 @@ from jaxpt.data._tf import tf
 from jaxpt.data.calls import Call
 from jaxpt.data.preprocessors.batched import makes_rows, one_record
 from jaxpt.data.stream.loader import Stream, Task
-from jaxpt.data.stream.online import compiled
+from jaxpt.data.stream.online import compile_online
 from jaxpt.data.stream.order import Mixture
 from jaxpt.data.stream.packing import plan
 from jaxpt.errors import UserError
@@ -60,7 +60,7 @@ def store(tmp_path_factory):
 
 
 def make(store, seed=0, calls=CALLS, features=FEATURES, readers=0, **task):
-    made = compiled(calls, None, store.spec, features)
+    made = compile_online(calls, None, store.spec, features)
     return Stream([Task("one", store, made, seed, **task)], features, BATCH, readers)
 
 
@@ -68,7 +68,7 @@ def make(store, seed=0, calls=CALLS, features=FEATURES, readers=0, **task):
 def going_on(store):
     """A stream of the records' numbers whose rows go on."""
     features = {"origin": ((2,), "int64"), "noise": ((), "float32")}
-    made = compiled(CALLS[1:], None, store.spec, features)
+    made = compile_online(CALLS[1:], None, store.spec, features)
     return Stream([Task("one", store, made, 0)], features, BATCH, continues=True)
 
 
@@ -169,7 +169,7 @@ def lines(store, packs=None, **task):
     """A stream whose rows say which records they are made of, and under which noise."""
     features = {"x": ((12,), "int32"), "noise": ((4,), "float32")}
     calls = (Call(f"{__name__}.noise"), Call(f"{__name__}.row"))
-    made = compiled(calls, None, store.spec, features, packs is not None)
+    made = compile_online(calls, None, store.spec, features, packs is not None)
     return Task(task.pop("name", "one"), store, made, task.pop("seed", 0), packs, **task), features
 
 

@@ -12,7 +12,7 @@ import pytest
 from jaxpt.config import TokenizerConfig
 from jaxpt.data import tokenizers
 from jaxpt.data.sources import builtin
-from jaxpt.data.tokenizers import sentencepiece_tokenizers
+from jaxpt.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from tests.data.tokenizers.test_tokenizers import KINDS, SAMPLES, roberta
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
@@ -56,7 +56,7 @@ PUBLISHED = {  # name: (files here: under which name, model_type, settings, size
 def assert_equal(ours, theirs, lines):
     got, want = ours.encode_batch(lines), theirs(lines, add_special_tokens=False)["input_ids"]
     wrong = [i for i in range(len(lines)) if got[i] != want[i]]
-    if isinstance(ours, sentencepiece_tokenizers.SentencePieceTokenizer) and len(wrong) < 0.003 * len(lines):
+    if isinstance(ours, SentencePieceTokenizer) and len(wrong) < 0.003 * len(lines):
         # Of two equally good ways to cut a text ("----" into "--" and "--" or "-" and "---") rounding takes one: the
         # library adds scores in 32 bits, `tokenizers` in 64.
         score = functools.cache(ours._sp.get_score)

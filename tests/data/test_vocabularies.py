@@ -6,7 +6,7 @@ import pytest
 from jaxpt.config import TokenizerConfig
 from jaxpt.data import tokenizers
 from jaxpt.data._tf import seqio, tf
-from jaxpt.data.tokenizers.vocabularies import TokenizerVocabulary, to_seqio
+from jaxpt.data.vocabularies import TokenizerVocabulary, to_seqio
 
 TEXTS = ["The open function returns a file.", "", "café 😀", "x = [1, 2]"]
 

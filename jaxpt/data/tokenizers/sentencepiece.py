@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from jaxpt.config import TokenizerConfig
 from jaxpt.data.calls import Vocabulary
 from jaxpt.data.tokenizers import sentencepiece_rust, vocabulary_files
 from jaxpt.data.tokenizers.base import DEFAULT_EXTRA_IDS, SPECIALS, Tokenizer
@@ -107,6 +109,51 @@ class SentencePieceTokenizer(Tokenizer):
     """A SentencePiece model with sentinels added at its end, in SeqIO's layout."""
 
     kind = "sentencepiece"
+    takes_languages = True
+
+    @classmethod
+    def planned(cls, config: TokenizerConfig, vocab_size: int) -> Vocabulary:
+        return Vocabulary(vocab_size, eos=1, unk=2, sentinels=_sentinels(config))
+
+    @classmethod
+    def least(cls, config: TokenizerConfig) -> int:
+        return 3 + _sentinels(config)
+
+    @classmethod
+    def train(
+        cls, texts: Sequence[str], config: TokenizerConfig, vocab_size: int, languages: Sequence[str] = ()
+    ) -> Tokenizer:
+        import sentencepiece
+
+        model = io.BytesIO()
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=_sentences(texts), model_writer=model, model_type="unigram",
+                vocab_size=vocab_size - _sentinels(config), hard_vocab_limit=False, character_coverage=0.9995,
+                pad_id=0, eos_id=1, unk_id=2, bos_id=-1, max_sentence_length=1 << 16,
+                normalization_rule_name="nmt_nfkc_cf" if config.lowercase else "nmt_nfkc",
+                control_symbols=list(languages), minloglevel=2,
+                num_threads=4,  # the pieces depend on the number of threads: it is fixed
+            )  # fmt: skip
+        except RuntimeError as error:
+            raise UserError(f"data.tokenizer.vocab_size: {vocab_size}: {str(error).splitlines()[-1]}") from None
+        return cls(model.getvalue(), _sentinels(config))
+
+    @classmethod
+    def load(
+        cls, files: Sequence[Path], settings: dict[str, Any], lowercase: bool | None, extra_ids: int | None
+    ) -> Tokenizer:
+        model_type = vocabulary_files.read_settings(files[0].parent, "config.json").get("model_type")
+        style = style_of(files[0], settings, model_type)
+        wanted = settings.get("extra_ids") if extra_ids is None else extra_ids
+        sentinels = (DEFAULT_EXTRA_IDS if style.takes_sentinels else 0) if wanted is None else int(wanted)
+        tokenizer = cls(files[0].read_bytes(), sentinels, str(files[0]), style)
+        if wanted is None and sentinels:
+            beside = f"no {vocabulary_files.SETTINGS} says extra_ids"
+            tokenizer.assumed = (
+                f"{files[0]}: {beside}; assumed {sentinels} sentinels behind the model's pieces, as T5 has"
+            )
+        return tokenizer
 
     def __init__(
         self, model: bytes, extra_ids: int = DEFAULT_EXTRA_IDS, path: str | None = None, style: Style = PLAIN
@@ -233,3 +280,17 @@ def _extend(proto: Any, style: Style, extra_ids: int) -> None:
     # Sentinel 0 is the last id. The pieces start with a space, as a sentinel in running text does.
     for i in reversed(range(extra_ids)):
         proto.pieces.add(piece=f"▁<extra_id_{i}>", score=0.0, type=piece.USER_DEFINED)
+
+
+def _sentences(texts: Sequence[str]) -> Iterator[str]:
+    """Lines, the longest cut at a space: SentencePiece leaves out sentences longer than its limit."""
+    for text in texts:
+        for line in text.splitlines():
+            while line:
+                cut = line.rfind(" ", 0, 4096) if len(line) > 4096 else -1
+                head, line = (line[:cut], line[cut + 1 :]) if cut > 0 else (line[:4096], line[4096:])
+                yield head
+
+
+def _sentinels(config: TokenizerConfig) -> int:
+    return DEFAULT_EXTRA_IDS if config.extra_ids is None else config.extra_ids

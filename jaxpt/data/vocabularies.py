@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxpt.data._tf import seqio, tf
 from jaxpt.data.tokenizers.base import Tokenizer
-from jaxpt.data.tokenizers.sentencepiece_tokenizers import SentencePieceTokenizer
+from jaxpt.data.tokenizers.sentencepiece import SentencePieceTokenizer
 
 
 def to_seqio(tokenizer: Tokenizer) -> seqio.Vocabulary:

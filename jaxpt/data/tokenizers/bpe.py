@@ -1,0 +1,54 @@
+"""Byte-level BPE, GPT-2's tokenizer: every text has ids, none is unknown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxpt.config import TokenizerConfig
+from jaxpt.data.calls import Vocabulary
+from jaxpt.data.tokenizers import rust_tokenizers
+from jaxpt.data.tokenizers.base import END_OF_TEXT, Tokenizer
+
+
+class BPETokenizer(rust_tokenizers.RustTokenizer):
+    """…  <|endoftext|> is the last."""
+
+    kind = "bpe"
+
+    @classmethod
+    def planned(cls, config: TokenizerConfig, vocab_size: int) -> Vocabulary:
+        return Vocabulary(vocab_size, bos=vocab_size - 1, eos=vocab_size - 1)
+
+    @classmethod
+    def least(cls, config: TokenizerConfig) -> int:
+        return 257
+
+    @classmethod
+    def train(
+        cls, texts: Sequence[str], config: TokenizerConfig, vocab_size: int, languages: Sequence[str] = ()
+    ) -> Tokenizer:
+        from tokenizers import Tokenizer as Rust
+        from tokenizers import models, pre_tokenizers, trainers
+
+        rust = Rust(models.BPE())
+        rust.normalizer, rust.pre_tokenizer = rust_tokenizers.gpt2_steps(config.lowercase)
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        trainer = trainers.BpeTrainer(
+            vocab_size=vocab_size - 1, initial_alphabet=alphabet, min_frequency=2, show_progress=False
+        )
+        rust.train_from_iterator(texts, trainer)
+        model = json.loads(rust.to_str())["model"]
+        merges = [tuple(m.split(" ")) if isinstance(m, str) else tuple(m) for m in model["merges"]]
+        return rust_tokenizers.bpe(model["vocab"] | {END_OF_TEXT: len(model["vocab"])}, merges, config.lowercase)
+
+    @classmethod
+    def load(
+        cls, files: Sequence[Path], settings: dict[str, Any], lowercase: bool | None, extra_ids: int | None
+    ) -> Tokenizer:
+        lines = files[1].read_text("utf-8").split("\n")
+        merges = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
+        folds = bool(settings.get("do_lower_case", lowercase))
+        return rust_tokenizers.bpe(json.loads(files[0].read_text("utf-8")), merges, folds)

@@ -1,0 +1,86 @@
+"""WordPiece, BERT's tokenizer: pieces inside a word start with "##"."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxpt.config import TokenizerConfig
+from jaxpt.data.calls import Vocabulary
+from jaxpt.data.tokenizers import rust_tokenizers, vocabulary_files
+from jaxpt.data.tokenizers.base import BERT_SPECIALS, Tokenizer
+from jaxpt.errors import UserError
+
+
+class WordPieceTokenizer(rust_tokenizers.RustTokenizer):
+    """0 [PAD]  1 [UNK]  2 [CLS]  3 [SEP]  4 [MASK]  …"""
+
+    kind = "wordpiece"
+
+    @classmethod
+    def planned(cls, config: TokenizerConfig, vocab_size: int) -> Vocabulary:
+        return Vocabulary(vocab_size, **{name: n for n, name in enumerate(("pad", "unk", "cls", "sep", "mask"))})
+
+    @classmethod
+    def least(cls, config: TokenizerConfig) -> int:
+        return len(BERT_SPECIALS)
+
+    @classmethod
+    def train(
+        cls, texts: Sequence[str], config: TokenizerConfig, vocab_size: int, languages: Sequence[str] = ()
+    ) -> Tokenizer:
+        """The library numbers "##x" pieces in the order of a randomly seeded hash map: all are named beforehand."""
+        from tokenizers import Tokenizer as Rust
+        from tokenizers import models, trainers
+
+        rust = Rust(models.WordPiece(unk_token="[UNK]"))
+        rust.normalizer, rust.pre_tokenizer = rust_tokenizers.bert_steps(config.lowercase)
+        words: collections.Counter[str] = collections.Counter()
+        for text in texts:
+            words.update(word for word, _ in rust.pre_tokenizer.pre_tokenize_str(rust.normalizer.normalize_str(text)))
+        alphabet, inner = _letters(words, min(1000, (vocab_size - len(BERT_SPECIALS)) // 2))
+        trainer = trainers.WordPieceTrainer(
+            vocab_size=vocab_size, special_tokens=[*BERT_SPECIALS, *(f"##{c}" for c in inner)],
+            initial_alphabet=alphabet, limit_alphabet=len(alphabet), min_frequency=2, show_progress=False,
+        )  # fmt: skip
+        rust.train_from_iterator(texts, trainer)
+        return rust_tokenizers.wordpiece(rust.get_vocab(), config.lowercase)
+
+    @classmethod
+    def load(
+        cls, files: Sequence[Path], settings: dict[str, Any], lowercase: bool | None, extra_ids: int | None
+    ) -> Tokenizer:
+        vocab = {line: i for i, line in enumerate(files[0].read_text("utf-8").removesuffix("\n").split("\n"))}
+        if "[UNK]" not in vocab:
+            raise UserError(f"{files[0]}: no [UNK] line; wants a WordPiece vocabulary, one token a line")
+        uncased, said = _is_uncased(vocab), settings.get("do_lower_case", lowercase)
+        if uncased and said is False and "do_lower_case" not in settings:
+            raise UserError(
+                f"{files[0]}: holds no upper-case letter, data.tokenizer.lowercase is false; set it to true, or say "
+                f'{{"do_lower_case": false}} in {vocabulary_files.SETTINGS} beside it'
+            )
+        tokenizer = rust_tokenizers.wordpiece(vocab, uncased if said is None else bool(said))
+        if said is None:
+            folds, has = ("folds case", "no") if uncased else ("keeps case", "an")
+            tokenizer.assumed = (
+                f"{files[0]}: no {vocabulary_files.SETTINGS} says do_lower_case; assumed that it {folds}, as it holds "
+                f"{has} upper-case letter"
+            )
+        return tokenizer
+
+
+def _letters(words: collections.Counter[str], room: int) -> tuple[list[str], list[str]]:
+    """(the `room` most frequent letters, those of them that occur inside a word)"""
+    letters: collections.Counter[str] = collections.Counter()
+    for word, count in words.items():
+        letters.update(dict.fromkeys(word, count))
+    alphabet = sorted(sorted(letters, key=lambda c: (-letters[c], c))[:room])
+    return alphabet, sorted({c for word in words for c in word[1:]} & set(alphabet))
+
+
+def _is_uncased(vocab: Iterable[str]) -> bool:
+    """Whether pieces hold letters that have case, and all in lower case; those in brackets are special tokens."""
+    pieces = [piece for piece in vocab if not (piece.startswith("[") and piece.endswith("]"))]
+    return any(p != p.upper() for p in pieces) and all(p == p.lower() for p in pieces)
