@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from jaxpt import safetensors
-from jaxpt.data.records.shard import whole_shard
+from jaxpt.data.records.shard import is_intact
 
 TENSORS = {
     "a": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -55,4 +55,4 @@ def test_damage_is_found_before_anything_is_read(tmp_path, damage):
     if damage:
         with pytest.raises(ValueError):
             raise AssertionError(f"seed {seed}: {safetensors.read(path)}")
-    assert not whole_shard(path)
+    assert not is_intact(path)

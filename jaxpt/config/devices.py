@@ -20,7 +20,7 @@ Axis = Annotated[int, AfterValidator(_axis)]
 
 MeshAxis = Literal["data", "pipeline", "fsdp", "context", "tensor"]
 AXES: tuple[MeshAxis, ...] = get_args(MeshAxis)
-"""From the one whose devices may be far from each other to the one whose devices are neighbours."""
+"""From the axis with the slowest links between devices to the axis with the fastest."""
 MeshAxes = tuple[MeshAxis, ...] | None
 
 

@@ -39,7 +39,7 @@ def merge(old: Any, new: Any) -> Any:
 
 
 def switches(old: dict[str, Any], new: dict[str, Any]) -> bool:
-    """Whether `new` names another `kind` than `old`; `t5` and `jaxpt.models.t5` are one."""
+    """True if `new` names another `kind` than `old`; `t5` and `jaxpt.models.t5` are the same."""
     if "kind" not in old or "kind" not in new:
         return False
     was, now = (str(part["kind"]) for part in (old, new))

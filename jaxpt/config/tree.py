@@ -87,7 +87,7 @@ class ObjectiveConfig(Frozen):
     z_loss: Annotated[float, Field(ge=0)] = 0.0
     """Coefficient of log(Z)^2, added to every token's cross-entropy (T5X: 1e-4)."""
     loss_chunk: NonNegativeInt = execution(0)
-    """Target positions whose logits exist at one time; 0 chooses so that a chunk's logits stay near 64 MiB a device."""
+    """Target positions in a chunk of logits; 0 chooses a chunk of about 64 MiB a device."""
 
 
 class EvaluatorConfig(Frozen):
@@ -217,7 +217,7 @@ class DataConfig(SourceConfig):
     batch_size: Annotated[PositiveInt, unaffected("records")] = 32
     """Rows in a step, over all devices and accumulation steps."""
     packing: Annotated[bool, unaffected("records")] = False
-    """Let records that are shorter than a row share one, each a segment of its own; for validation as well."""
+    """Pack several short records into a row, each as a segment; in validation too."""
     cache_dir: str | None = execution(None)
     """Where prepared data is kept; `$XDG_CACHE_HOME/jaxpt` or `~/.cache/jaxpt` by default."""
     mirror: str | None = execution(None)
@@ -395,9 +395,9 @@ class CheckpointConfig(Frozen):
     best_metric: str = execution("validation/loss")
     """The metric that `keep_best` and `train.patience` go by: an evaluator's name, a slash and one of its metrics."""
     best_mode: Literal["min", "max"] = execution("min")
-    """Whether low or high values of `best_metric` are good."""
+    """`min` if low values of `best_metric` are better, `max` if high ones are."""
     keep_every: PositiveInt | None = execution(None)
-    """Keep those whose step divides by this for good."""
+    """Keep checkpoints at multiples of this step forever."""
     verify: Literal["contents", "sizes"] = execution("contents")
     """What is compared with a checkpoint's checksums before it is read: all bytes, or the files' names and sizes."""
 
@@ -462,7 +462,7 @@ class Config(Frozen):
             if name in _TAKEN:
                 raise UserError(f"evals: the name {name!r} is taken: metrics of the training begin so")
             if names.count(name) > 1:
-                raise UserError(f"evals: two have the name {name!r}; give one a name of its own")
+                raise UserError(f"evals: two have the name {name!r}; rename one of them")
         metric = self.checkpoint.best_metric
         during = [evaluator.called for evaluator in self.evals if evaluator.every != "end"]
         if metric.partition("/")[0] not in during and metric != CheckpointConfig().best_metric:

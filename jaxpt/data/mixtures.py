@@ -1,4 +1,4 @@
-"""The tasks that a recipe mixes, each with a source, records, order and epochs of its own."""
+"""The tasks of a mixture. Each has its own source, records, order and epochs."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def check(objective: Objective, tasks: Sequence[Part]) -> None:
     """Raises UserError where a task's source, or several tasks, are not what the objective can take."""
     if objective.loss.carries and len(tasks) > 1:
         raise UserError(
-            f"data.mixture: the rows of objective.kind: {objective.kind} go on from batch to batch in one task's text; "
+            f"data.mixture: the rows of objective.kind: {objective.kind} continue one task's text from batch to batch; "
             "give data.path, or let the objective carry nothing (objective.memory=false)"
         )
     for task in tasks:

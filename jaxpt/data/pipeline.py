@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 from jaxpt.data.calls import Pipeline, Vocabulary
 
 _SPLITS = ("train", "validation")
-_LOOKED_AT = 256  # rows whose real fill is measured
-_ABANDONED = 3600.0  # seconds after which nobody goes on with a vocabulary that is half written
+_LOOKED_AT = 256  # rows in which the actual fill is measured
+_ABANDONED = 3600.0  # seconds after which a half-written vocabulary is deleted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +168,7 @@ def _fingerprint(
     pipeline: Pipeline,
     train: Stream,
 ) -> dict[str, Any]:
-    """All that determines the stream: a run goes on with equal ones only. `sources`: what each task's files hold."""
+    """All that determines the stream; a resume needs equal values. `sources`: the fingerprint of each task's files."""
     data = config.data
     return {
         "source": sources if len(sources) > 1 else next(iter(sources.values())),
@@ -335,7 +335,7 @@ def _streams(
         shares = mixtures.mixture(config, parts, [len(t) for t in tasks], key(config.seed, phase, split, "mixture"))
         if objective.loss.carries and split == "train" and len(tasks[0]) < data.batch_size:
             raise UserError(
-                f"data.batch_size: {data.batch_size} rows that go on from batch to batch want as many records, "
+                f"data.batch_size: {data.batch_size} rows that continue from batch to batch need as many records, "
                 f"the text makes {len(tasks[0])} of data.length {data.length}"
             )
         streams[split] = Stream(tasks, features, data.batch_size, data.readers, shares, objective.loss.carries)

@@ -1,4 +1,4 @@
-"""How preparing data tells that it goes on."""
+"""Progress of data preparation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What makes a run learn nothing, seen in its data before the first step: the run goes on, but says so."""
+"""Warnings before the first step about data from which a run would learn nothing."""
 
 from __future__ import annotations
 

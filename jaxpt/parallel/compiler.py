@@ -1,4 +1,4 @@
-"""What the compiler is told: options for a device, each with its reason and measurement; where programs are kept."""
+"""Compiler options of each device, with their reasons and measurements, and the compilation cache."""
 
 from __future__ import annotations
 

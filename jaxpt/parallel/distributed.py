@@ -64,7 +64,7 @@ def to_host(x: jax.Array) -> np.ndarray:
 
 
 class AnyProcess:
-    """Whether any process wishes to stop: all learn of it after the same step.
+    """True if any process wants to stop. All processes see it after the same step.
 
     The votes of a step are gathered while the next one runs, so that no step waits for them.
     """

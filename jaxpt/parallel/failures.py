@@ -18,7 +18,7 @@ import jax
 
 from jaxpt import signals
 
-_LOOK = 1.0  # seconds between two looks, and for a process to end by itself after another's failure
+_LOOK = 1.0  # seconds between two checks, and for a process to exit after another has failed
 _LEAVE = 10.0  # seconds for all processes to leave the coordinator together
 _KEY = "jaxpt/failed"
 

@@ -139,7 +139,7 @@ def _on_tpu() -> bool:
 
 
 def call_roll(info: ProcessInfo, timeout: float) -> None:
-    """Waits until all processes are there: each tells process 0 its number, and hears from it who is missing.
+    """Waits for all processes: each sends its number to process 0, which answers with the missing ones.
 
     Args:
       info: this process's.

@@ -49,7 +49,7 @@ PRESETS: Mapping[str, Table] = {
     "megatron": {"residual_length": ("context", "tensor")},
 }
 LARGE = 2**24
-"""Bytes from which on a parameter should not lie whole on devices that could share it out."""
+"""A parameter of so many bytes should not be replicated on devices that could shard it."""
 
 
 def table(config: MeshConfig) -> Table:

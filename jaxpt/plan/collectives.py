@@ -31,7 +31,7 @@ class Collective:
 
     kind: str
     axes: tuple[str, ...]
-    """Mesh axes whose devices take part; empty where they are none of the mesh's."""
+    """Mesh axes over which it runs; empty if its groups are along no axes of the mesh."""
     count: int
     """How often one runs."""
     bytes: int

@@ -1,4 +1,4 @@
-"""Whether a step updates its state where it lies: every array's memory becomes its successor's, and none is copied."""
+"""Checks donation: a step must update its state in place, without a copy of any array."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ class Program:
         return _constant(first) if first.opcode == "constant" else 0
 
     def only_copies(self, instruction: Instruction) -> bool:
-        """Whether a fusion does nothing but to give an array in another order."""
+        """True if a fusion only transposes an array."""
         inner = [i for name in instruction.called for i in self.computations[name].values()]
         return instruction.opcode == "fusion" and all(i.opcode in {"parameter", *_SAME} for i in inner)
 

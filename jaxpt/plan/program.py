@@ -1,6 +1,6 @@
 """Compiles the step that a recipe would run, for devices that need not be here, and measures the program.
 
-The compiler works in a process of its own: libtpu ends a process for what it does not like, and a compilation for TPUs
+The compiler runs in a subprocess: libtpu ends a process on some errors, and a compilation for TPUs
 can be left as soon as XLA has placed all buffers. Making machine code takes several times as long as all before it, and
 changes nothing of what is measured here.
 """
@@ -89,12 +89,12 @@ class PlanResult:
 
     @property
     def fits(self) -> bool:
-        """Whether it finds room on the device."""
+        """True if it fits on the device."""
         return self.total <= self.limit
 
 
 def measure(config: Config, where: Target, phase: int = 0) -> PlanResult:
-    """Compiles a phase's step in a process of its own and measures it.
+    """Compiles a phase's step in a subprocess and measures it.
 
     Args:
       config: the run's configuration.
@@ -112,7 +112,7 @@ def measure(config: Config, where: Target, phase: int = 0) -> PlanResult:
 
 
 def save(config: Config, where: Target, phase: int, directory: str) -> str:
-    """Compiles a phase's step to its end, in a process of its own, and writes it; see `jaxpt.train.compiled`.
+    """Compiles a phase's step in a subprocess and writes it; see `jaxpt.train.compiled`.
 
     Args:
       config: the run's configuration.
@@ -163,7 +163,7 @@ def _environment(where: Target) -> dict[str, str]:
     return environment
 
 
-# ---- in the process of its own --------------------------------------------------------------------------------------
+# ---- in the subprocess ----------------------------------------------------------------------------------------------
 
 
 def _main(directory: Path) -> None:

@@ -95,7 +95,7 @@ def search(
       where: the devices.
       topology: their chips.
       limit: so many programs are compiled at the most.
-      report: is told of each as it comes.
+      report: called with each result.
 
     Returns:
       All that was tried, the fastest by its roofline first, what does not fit last.

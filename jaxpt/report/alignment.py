@@ -23,15 +23,15 @@ class Noise(NamedTuple):
     """What became of a text."""
 
     gone: frozenset[int]
-    """Places of the whole text whose tokens are not in the corrupted one."""
+    """Positions of the original text whose tokens are not in the corrupted one."""
     seams: frozenset[int]
-    """Places of the corrupted text where it goes on with text that stands earlier in the whole one."""
+    """Positions of the corrupted text that are followed by text from an earlier position of the original."""
     filled: dict[int, tuple[int, int]]
     """{place of a mask: the stretch of the whole text that it stands for, alone or with the masks right before it}."""
 
 
 def in_place(corrupted: Sequence[int], whole: Sequence[int], mask: int | None) -> bool:
-    """Whether a text was corrupted token by token: nearly every place holds its own token, or the mask.
+    """True if a text was corrupted token by token: nearly every position has its original token, or the mask.
 
     Example:
       >>> in_place([7, 9, 9, 8], [7, 5, 6, 8], mask=9), in_place([7, 9, 8], [7, 5, 6, 8], mask=9)

@@ -123,7 +123,7 @@ def _masked(example: Example, tokenizer: Pieces) -> list[Span]:
 
 
 def _restarts(example: Example, position: int) -> bool:
-    """Whether positions start anew inside a segment: with the translation of what stands before."""
+    """True if positions restart inside a segment, at a translation of the text before."""
     ids, positions = example["encoder_segment_ids"], example.get("encoder_positions", np.arange(position + 1))
     return position > 0 and ids[position] == ids[position - 1] and positions[position] == 0
 
@@ -273,7 +273,7 @@ def _real(example: Example, side: str) -> list[int]:
 
 
 def _document_end(example: Example, side: str, position: int) -> list[Span]:
-    """A new line and the number of the segment where a packed row goes on with another one."""
+    """A line break and the segment number where the next segment of a packed row starts."""
     segment_ids = example[f"{side}_segment_ids"]
     if position == 0 or segment_ids[position] == segment_ids[position - 1]:
         return []
@@ -298,7 +298,7 @@ def _style(token: int, vocabulary: Vocabulary) -> Style:
 
 
 def _word(token: int, tokenizer: Pieces) -> str:
-    """A token as running text: WordPiece's pieces and sentinels stand apart, the others carry their spaces."""
+    """A token as running text: spaces separate WordPiece's pieces and sentinels, other pieces contain their spaces."""
     piece = tokenizer.tokens([token])[0]
     apart = tokenizer.kind == "wordpiece" or _is_sentinel(token, tokenizer.vocabulary)
     text = f" {piece}" if apart else piece.replace("▁", " ")

@@ -1,4 +1,4 @@
-"""`jaxpt cache`: makes a recipe's records ahead of its run, and says what there is."""
+"""`jaxpt cache`: makes a recipe's records before its run, and lists the cache."""
 
 from __future__ import annotations
 

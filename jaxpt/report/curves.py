@@ -24,7 +24,7 @@ class Point:
 
 
 def receipt(run_dir: Path) -> dict[str, Any] | None:
-    """The run's run.json; None where a run has not come to an end yet, by itself or by a signal."""
+    """The run's run.json; None if the run has neither finished nor been stopped by a signal."""
     path = run_dir / "run.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 

@@ -40,7 +40,7 @@ def facts(example: Mapping[str, np.ndarray], files: Sequence[str] = ()) -> dict[
     if "sentence_order_labels" in example:
         said["sentence order"] = "swapped (label 1)" if example["sentence_order_labels"] else "A, then B (label 0)"
     if "is_random" in example:
-        said["B"] = "drawn from the corpus" if example["is_random"] else "goes on from A"
+        said["B"] = "drawn from the corpus" if example["is_random"] else "continues A"
     return said
 
 

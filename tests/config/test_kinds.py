@@ -55,7 +55,7 @@ EVALS = [
     ("evals=[{kind: samples, count: x}]", 'evals.0.count: wants a whole number, got "x"'),
     ("evals=[{kind: no.such}]", "evals.kind: importing no.such failed: ModuleNotFoundError: No module named 'no'"),
     ("evals={kind: heldout}", 'evals: wants a list, got {"kind": "heldout"}'),
-    ("evals=[{kind: heldout}, {kind: heldout}]", "evals: two have the name 'validation'; give one a name of its own"),
+    ("evals=[{kind: heldout}, {kind: heldout}]", "evals: two have the name 'validation'; rename one of them"),
     ("evals=[{kind: samples, name: train}]", "evals: the name 'train' is taken: metrics of the training begin so"),
     (
         "checkpoint.best_metric=baseline",

@@ -73,7 +73,7 @@ def test_a_run_goes_on_with_its_carry(folder, capsys):
 def test_rows_that_go_on_want_enough_records_and_one_task(folder, capsys):
     recipe = str(folder / "recipe.yaml")
     assert cli.main(["train", recipe, f"run_dir={folder / 'few'}", "data.length=64", "model.reuse_length=32"]) == 2
-    assert "data.batch_size: 32 rows that go on" in capsys.readouterr().err.replace("\n", " ")
+    assert "data.batch_size: 32 rows that continue" in capsys.readouterr().err.replace("\n", " ")
     tree = yaml.safe_load((folder / "recipe.yaml").read_text())
     path = tree["data"].pop("path")
     del tree["data"]["validation_fraction"]

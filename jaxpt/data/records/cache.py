@@ -1,7 +1,7 @@
 """`jaxpt cache`: the records of a split, made shard by shard in parallel processes.
 
 A shard is a function of (identity, its number, its run of documents) and nothing else: any number of processes makes
-the same bytes, and a build that was killed goes on where it stopped. Each shard appears whole, under its own checksum;
+the same bytes, and a build that was killed resumes where it stopped. Each shard appears whole, under its own checksum;
 the manifest comes last, and only a store that has one is ever read. One process at a time builds a store; others wait
 for it, wherever the disk has locks.
 """
@@ -25,7 +25,7 @@ from jaxpt.data._tf import tf
 from jaxpt.data.progress import Progress, work_line
 from jaxpt.data.records.beam import make_shards
 from jaxpt.data.records.mirror import fetch
-from jaxpt.data.records.shard import whole_shard
+from jaxpt.data.records.shard import is_intact
 from jaxpt.data.records.store import Store, damaged, made, publish, read_manifest, shard_name
 from jaxpt.data.records.work import Work, WorkSpec, make_shard
 from jaxpt.errors import UserError
@@ -51,7 +51,7 @@ def build(
       spec: how its shards are made.
       directory: where it belongs.
       identity: what determines it, kept in the manifest for people to read.
-      say: is told what is damaged, how far the work is and how long it will take.
+      say: shows damage, progress and remaining time.
       workers: processes; by default one for each core. The records do not depend on it.
       verify: compare the checksums of all files, however large (small stores are always checked).
       mirror: where a copy of the store may lie, in a directory of the same name.
@@ -93,7 +93,7 @@ def _build(
     say.update(f"preparing {spec.name}: cutting the corpus into shards")
     shards = work.shards()
     names = [shard_name(n, len(shards)) for n in range(len(shards))]
-    missing = [n for n, name in enumerate(names) if not whole_shard(directory / name)]
+    missing = [n for n, name in enumerate(names) if not is_intact(directory / name)]
     workers = min(workers or _cores(), len(missing))
     size = sum(shards[n].size for n in missing)
     if missing:
@@ -203,7 +203,7 @@ def _start_worker(spec: WorkSpec, cells: Any) -> None:
 
 
 def _follow_parent() -> None:
-    """Ends with the parent, however that ends: nothing goes on in the background."""
+    """Ends with the parent process, however that ends."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

@@ -22,7 +22,7 @@ from typing import IO, Any
 from jaxpt import disk
 from jaxpt.data._tf import tf
 from jaxpt.data.progress import Progress
-from jaxpt.data.records.shard import whole_shard
+from jaxpt.data.records.shard import is_intact
 from jaxpt.data.records.store import manifest_is_whole, write_manifest
 from jaxpt.data.sources.readers import open_file
 from jaxpt.errors import UserError
@@ -40,10 +40,10 @@ def fetch(url: str, directory: Path, say: Progress) -> bool:
     Args:
       url: where it lies: `https://…`, `http://…`, or what TensorFlow opens (`gs://…`).
       directory: where it goes; it exists.
-      say: is told how far the copy is.
+      say: shows the progress of the copy.
 
     Returns:
-      Whether there is such a store.
+      True if the mirror has this store.
 
     Raises:
       UserError: names what could not be read, or the disk is full.
@@ -55,7 +55,7 @@ def fetch(url: str, directory: Path, say: Progress) -> bool:
     manifest = json.loads(text)
     if not manifest_is_whole(manifest):
         raise UserError(f"data.mirror: {url}/manifest.json: is damaged, or of another version of jaxpt")
-    missing = [s for s in manifest["shards"] if not whole_shard(directory / s["file"], s["crc32"])]
+    missing = [s for s in manifest["shards"] if not is_intact(directory / s["file"], s["crc32"])]
     total = sum(shard["size"] for shard in missing) / 1e6
     with ThreadPoolExecutor(_AT_A_TIME) as pool:
         copies = [pool.submit(_copy, f"{url}/{shard['file']}", directory, shard) for shard in missing]
@@ -75,7 +75,7 @@ def _copy(url: str, directory: Path, shard: dict[str, Any]) -> None:
     def write(source: IO[bytes]) -> None:
         with partial.open("wb") as target:
             shutil.copyfileobj(source, target, 1 << 20)
-        if not whole_shard(partial, shard["crc32"]):
+        if not is_intact(partial, shard["crc32"]):
             raise OSError("other bytes than its manifest tells")
 
     try:

@@ -184,20 +184,20 @@ def _assemble(file: IO[bytes], arrays: list[_Array], meta: dict[str, Any]) -> No
 # ---- reading --------------------------------------------------------------------------------------------------------
 
 
-def whole_shard(path: Path, crc: str | None = None) -> bool:
-    """Whether a shard has the checksum that the manifest (`crc`), or else its own header, tells.
+def is_intact(path: Path, crc: str | None = None) -> bool:
+    """True if a shard has the checksum in the manifest (`crc`), or without one, in its header.
 
     The checksum is that of the whole file with eight zeros in its own place.
     """
     try:
-        told = read_meta(path)["crc32"]
+        written = read_meta(path)["crc32"]
         head = safetensors.raw_header(path)
-        found = zlib.crc32(head.replace(told.encode(), b"0" * 8, 1))
+        found = zlib.crc32(head.replace(written.encode(), b"0" * 8, 1))
         with path.open("rb") as file:
             file.seek(len(head))
             while chunk := file.read(_CHUNK):
                 found = zlib.crc32(chunk, found)
-        return told == f"{found:08x}" == (crc or told)
+        return written == f"{found:08x}" == (crc or written)
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

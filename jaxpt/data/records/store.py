@@ -22,7 +22,7 @@ import numpy as np
 
 from jaxpt import safetensors
 from jaxpt.data._tf import tf
-from jaxpt.data.records.shard import Ragged, read_meta, whole_shard
+from jaxpt.data.records.shard import Ragged, is_intact, read_meta
 from jaxpt.errors import UserError
 
 FORMAT = 2
@@ -206,15 +206,15 @@ def read_manifest(directory: Path) -> dict[str, Any] | None:
 
 
 def manifest_is_whole(manifest: Any) -> bool:
-    """Whether a manifest is of this format and has its own checksum."""
+    """True if a manifest has this format and a right checksum."""
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         return False
     return manifest.get("crc32") == _manifest_crc(manifest)
 
 
 def _manifest_crc(manifest: dict[str, Any]) -> str:
-    told = {key: value for key, value in manifest.items() if key != "crc32"}
-    return f"{zlib.crc32(json.dumps(told, sort_keys=True).encode()):08x}"
+    content = {key: value for key, value in manifest.items() if key != "crc32"}
+    return f"{zlib.crc32(json.dumps(content, sort_keys=True).encode()):08x}"
 
 
 def damaged(directory: Path, manifest: dict[str, Any], check: bool | None = None) -> list[str]:
@@ -230,11 +230,11 @@ def damaged(directory: Path, manifest: dict[str, Any], check: bool | None = None
     """
     if check is None:
         check = sum(shard["size"] for shard in manifest["shards"]) <= CHECKED_BYTES
-    return sorted(s["file"] for s in manifest["shards"] if not _sound(directory / s["file"], s, check))
+    return sorted(s["file"] for s in manifest["shards"] if not _file_is_intact(directory / s["file"], s, check))
 
 
-def _sound(path: Path, told: dict[str, Any], check: bool) -> bool:
+def _file_is_intact(path: Path, entry: dict[str, Any], check: bool) -> bool:
     try:
-        return path.stat().st_size == told["size"] and (not check or whole_shard(path, told["crc32"]))
+        return path.stat().st_size == entry["size"] and (not check or is_intact(path, entry["crc32"]))
     except OSError:
         return False

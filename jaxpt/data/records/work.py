@@ -1,4 +1,4 @@
-"""Work that makes a store shard by shard, wherever it is done: here, in processes of its own, by Apache Beam."""
+"""How a store is made, shard by shard: in this process, in worker processes, or by Apache Beam."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ def make_shard(
     """
     last = 0
 
-    def told(records: int) -> None:
+    def progress(records: int) -> None:
         nonlocal last
         last = records
         report(records)
 
     try:
-        write_shard(work.dataset(number, shard), path, work.counts, told)
+        write_shard(work.dataset(number, shard), path, work.counts, progress)
     except tf.errors.OpError:
         if work.failure is not None:
             raise work.failure from None

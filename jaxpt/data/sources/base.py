@@ -202,7 +202,7 @@ class Source:
 
 
 def held_out(text: Text, fraction: float) -> bool:
-    """Whether a document belongs to the validation split: blake2b(text) / 2^64 < fraction.
+    """True if a document belongs to the validation split: blake2b(text) / 2^64 < fraction.
 
     Args:
       text: the document, or its token ids.

@@ -212,7 +212,7 @@ class Examples(Source):
 
 
 class _Filtered(seqio.DataSource):
-    """A source some of whose examples are held out, by a hash of their place."""
+    """A source that holds out some of its examples, by a hash of their index."""
 
     def __init__(self, source: Any, split: str, keep: Callable[..., Any] | None) -> None:
         super().__init__([split], caching_permitted=False)

@@ -146,7 +146,7 @@ def _raw_lines(path: str, offset: int) -> Iterator[bytes]:
             file.seek(offset)
             yield from file
     except (gzip.BadGzipFile, EOFError) as error:
-        raise UserError(f"{path}: not a whole gzip file ({error})") from None
+        raise UserError(f"{path}: truncated or damaged gzip file ({error})") from None
     except (OSError, tf.errors.OpError) as error:
         raise UserError(
             f"{path}: cannot be read ({getattr(error, 'strerror', None) or getattr(error, 'message', error)})"

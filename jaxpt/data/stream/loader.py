@@ -95,7 +95,7 @@ class Stream:
     ) -> None:
         """A stream of `tasks` in the shares of `mixture` (one task needs none), by `readers` threads.
 
-        Where it `continues`, the rows of a batch, of one task, go on with those of the batch before.
+        If it `continues`, each row of a batch continues the text of the same row of the last batch.
         """
         self.tasks, self.features, self.batch_size = tuple(tasks), dict(features), batch_size
         self.mixture = mixture or Mixture([1.0], 0)
@@ -108,7 +108,7 @@ class Stream:
         return int(self._ends[-1])
 
     def each(self) -> dict[str, Stream]:
-        """A stream for each task by itself."""
+        """One stream for each task."""
         return {
             t.name: Stream([t], self.features, self.batch_size, self._readers, continues=self._continues)
             for t in self.tasks

@@ -34,7 +34,7 @@ def permuted(place: np.ndarray, size: int, key: int, number: np.ndarray) -> np.n
 
 
 def continued(index: np.ndarray, size: int, batch_size: int, key: int) -> tuple[np.ndarray, np.ndarray]:
-    """Epoch and record of each index of a stream whose rows go on with their text from batch to batch.
+    """Epoch and record of each index of a stream whose rows continue their text from batch to batch.
 
     An epoch has T = size // batch_size steps, in which each row b reads T records one after the other:
 
@@ -73,7 +73,7 @@ class Mixture:
     after any number of blocks every task has had exactly its share.
 
     Attributes:
-      block: examples in a block, the smallest power of two (64 … 65,536) that meets every rate within 1 %.
+      block: examples in a block, the smallest power of two (64 … 65,536) that gives every rate to within 1 %.
       quotas: examples of each task in a block, at least one.
     """
 

@@ -262,7 +262,7 @@ def _parsed(model: bytes, name: str) -> Any:
     except DecodeError:
         raise UserError(f"{name}: not a SentencePiece model") from None
     if not proto.pieces or not proto.HasField("trainer_spec") or not proto.HasField("normalizer_spec"):
-        raise UserError(f"{name}: not a whole SentencePiece model: {len(proto.pieces)} pieces, options are missing")
+        raise UserError(f"{name}: truncated SentencePiece model: {len(proto.pieces)} pieces, options are missing")
     return proto
 
 

@@ -178,8 +178,8 @@ def mistakes(tmp_path):
         "column": (config(numbers, field="body"), "no column 'body' (data.field); it has 'text'"),
         "column type": (config(numbers), "column 'text' wants strings, it holds int64"),
         "torn parquet": (config(tmp_path / "torn.parquet"), "torn.parquet: not a readable Parquet file"),
-        "torn gzip": (config(tmp_path / "torn.txt.gz"), "torn.txt.gz: not a whole gzip file"),
-        "no gzip": (config(tmp_path / "plain.txt.gz"), "plain.txt.gz: not a whole gzip file"),
+        "torn gzip": (config(tmp_path / "torn.txt.gz"), "torn.txt.gz: truncated or damaged gzip file"),
+        "no gzip": (config(tmp_path / "plain.txt.gz"), "plain.txt.gz: truncated or damaged gzip file"),
         "no validation": (config(write(tmp_path / "one.txt", ["only"])), "leaves the validation split empty"),
     }
 
