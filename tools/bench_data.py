@@ -29,7 +29,7 @@ from jaxpt.data.calls import Call, Vocabulary
 from jaxpt.data.records.shard import write_shard
 from jaxpt.data.records.store import publish, shard_name
 from jaxpt.data.stream.loader import Stream, Task
-from jaxpt.data.stream.online import compiled
+from jaxpt.data.stream.online import compile_online
 from jaxpt.data.stream.packing import plan
 from jaxpt.data.tasks import bind
 from jaxpt.objectives.span_corruption import lengths
@@ -159,7 +159,7 @@ def our_rows(tokens: dict[str, list[np.ndarray]], folder: Path, seconds: float) 
             print(
                 f"packed short pairs: {len(store):,} planned in {spent:.2f} CPU-s, {len(store) / len(plans):.1f} a row"
             )
-        task = Task("bench", store, compiled(calls, None, spec, features, packs), 0, plans)
+        task = Task("bench", store, compile_online(calls, None, spec, features, packs), 0, plans)
         return Stream([task], features, BATCH, readers=1).batches()
 
     spans, masked = objective("span_corruption"), objective("masked_lm", next_sentence=False)
