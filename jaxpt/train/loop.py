@@ -22,7 +22,7 @@ from jaxpt.errors import UserError
 from jaxpt.models import base
 from jaxpt.objectives.base import Objective
 from jaxpt.parallel import compiler, distributed, failures, processes, rules
-from jaxpt.train import checkpoint, compiled, evaluation, flops, initial, programs, state, step, teachers
+from jaxpt.train import checkpoint, compiled, evaluation, flops, initial, programs, state, step, teachers, trainable
 from jaxpt.train.display import Display, console, duration
 from jaxpt.train.lock import hold
 from jaxpt.train.metrics import Metrics, environment
@@ -140,11 +140,20 @@ def _describe(setup: Setup) -> str:
     if config.mesh.preset == "replicated":
         replicated = []
     return (
-        f"{setup.network.count_params():,} parameters; {jax.device_count()} × {device.device_kind}, mesh {mesh}, "
+        f"{setup.network.count_params():,} parameters{_trained(setup)}; "
+        f"{jax.device_count()} × {device.device_kind}, mesh {mesh}, "
         f"computing in {jnp.dtype(base.compute_dtype(config.model)).name}\n"
         f"state {state.per_device_size(setup) / 1e6:.1f} MB a device; checkpoints take up to {disk / 1e9:.2f} GB"
         + (f"\nlarge and fully replicated (mesh.rules can shard them): {', '.join(replicated)}" if replicated else "")
     )
+
+
+def _trained(setup: Setup) -> str:
+    """How many of the stored parameters the first phase trains, where it is not all of them."""
+    part = trainable.take(setup.shapes.params, setup.trained)
+    if part is setup.shapes.params:
+        return ""
+    return f", {sum(x.size for x in jax.tree.leaves(part)):,} trained"
 
 
 @dataclasses.dataclass
