@@ -189,7 +189,7 @@ class SourceConfig(Frozen):
     task_cache: Annotated[str | None, unaffected("records")] = None  # likewise
     """Directory in which `seqio_cache_tasks` cached the task: it is read from there."""
     passes: PositiveInt = 1
-    """Passes over a SeqIO Task that concatenates, filters or draws, each frozen with a seed of its own (`seq2seq`)."""
+    """Passes over a Task that concatenates, filters or draws, each run once, with a seed of its own (`seq2seq`)."""
 
 
 class MixtureTask(SourceConfig):

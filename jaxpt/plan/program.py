@@ -222,9 +222,7 @@ def _measure(job: dict[str, Any], directory: Path, begun: float) -> dict[str, An
     with setup.use():
         batch = step.batch_shapes(setup, objective)
         dtype = jnp.dtype(base.compute_dtype(config.model)).name
-        needed = flops.model_flops(
-            setup.network, objective, setup.shapes.params, batch, **setup.loss_options(), carry=setup.shapes.carry
-        )
+        needed = flops.step_flops(setup, batch)
     traced = step.traced(setup, objective)
     texts = _compile(traced.lower(), directory / "dump")
     device = setup.mesh.devices.flat[0]

@@ -141,6 +141,7 @@ def made_for(setup: Setup) -> dict[str, Any]:
         **{f"batch.{name}": f"{x.dtype}{list(x.shape)}" for name, x in batch.items()},
         **{f"mesh.{axis}": size for axis, size in setup.mesh.shape.items()},  # -1 has become a number
         **{f"teacher {name}": _digest(str(teacher.network).encode()) for name, teacher in setup.teachers.items()},
+        "state": _digest(str(jax.tree.structure(setup.shapes)).encode()),  # later phases have a say in how it is split
         "platform": first.platform,
         "device_kind": first.device_kind,
         "devices": len(devices),

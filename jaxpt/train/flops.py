@@ -11,10 +11,12 @@ from jax.extend import core
 
 from jaxpt.objectives.base import carried_loss
 from jaxpt.parallel import chips
+from jaxpt.train import trainable
 
 if TYPE_CHECKING:
     from jaxpt.models.network import Network
     from jaxpt.objectives.base import Objective
+    from jaxpt.train.state import Setup
 
 
 def peak(device: jax.Device) -> float | None:
@@ -68,6 +70,38 @@ def model_flops(
 
     Paper: https://arxiv.org/abs/2204.02311 (appendix B)
     """
+    loss, arrays = _loss(network, objective, teachers)
+    return 3 * matmul_flops(loss, params, batch, arrays, carry)
+
+
+def step_flops(setup: Setup, batch: Any) -> int:
+    """FLOPs that a training step cannot do without: `model_flops`, and where parameters are frozen those of the forward
+    pass and of the backward pass to the trained ones.
+
+    Args:
+      setup: of the phase.
+      batch: features of a global batch, arrays or ShapeDtypeStructs.
+
+    Returns:
+      The number of FLOPs, over all devices.
+    """
+    objective, shapes, teachers = setup.config.objective, setup.shapes, setup.loss_options().get("teachers")
+    frozen = trainable.without(shapes.params, setup.trained)
+    if not frozen:
+        return model_flops(setup.network, objective, shapes.params, batch, teachers, shapes.carry)
+    loss, arrays = _loss(setup.network.with_model(remat="none"), objective, teachers)
+
+    def total(trained: Any, frozen: Any, *given: Any) -> Any:
+        return sum(jax.tree.leaves(loss(setup.assemble(trained, frozen, None), *given)))
+
+    trained = trainable.take(shapes.params, setup.trained)
+    return matmul_flops(jax.value_and_grad(total), trained, frozen, batch, arrays, shapes.carry)
+
+
+def _loss(
+    network: Network, objective: Objective, teachers: Mapping[str, tuple[Network, Any]] | None
+) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """(the loss's sums as a function of parameters, batch, the teachers' weights and carry, these weights)"""
     plain = network.with_model(attention="xla")  # kernels pad heads to 128 columns
     arrays = {name: weights for name, (_, weights) in (teachers or {}).items()}
 
@@ -76,7 +110,7 @@ def model_flops(
         options = {"teachers": models} if models else {}
         return carried_loss(objective, plain.bind(params), batch, carry, **options)[0]
 
-    return 3 * matmul_flops(loss, params, batch, arrays, carry)
+    return loss, arrays
 
 
 def count(jaxpr: core.Jaxpr) -> int:

@@ -22,7 +22,7 @@ from jaxpt.errors import UserError
 from jaxpt.models import base
 from jaxpt.objectives.base import Objective
 from jaxpt.parallel import compiler, distributed, failures, processes, rules
-from jaxpt.train import checkpoint, compiled, evaluation, flops, initial, programs, state, step, teachers
+from jaxpt.train import checkpoint, compiled, evaluation, flops, initial, programs, state, step, teachers, trainable
 from jaxpt.train.display import Display, console, duration
 from jaxpt.train.lock import hold
 from jaxpt.train.metrics import Metrics, environment
@@ -78,7 +78,9 @@ def _train(config: Config) -> int:
         pipeline.check(configs.at_phase(config, index))
     run_dir = check(config)
     setup = teachers.attach(state.setup(config), say)
-    checkpoint.check_space(setup, config.checkpoint, run_dir)
+    phases = [setup.for_phase(configs.at_phase(config, index), index) for index in range(len(starts))]
+    largest = max(phases, key=lambda phase: state.size(phase.shapes))  # one that trains more has a larger state
+    checkpoint.check_space(largest, config.checkpoint, run_dir)
     with contextlib.ExitStack() as stack:
         if checkpoint.is_primary():
             stack.enter_context(hold(run_dir))
@@ -92,7 +94,7 @@ def _train(config: Config) -> int:
             say(f"{run_dir} is finished at step {done}; `{more}` continues it")
             run.enter_phase(configs.phase_of(config, done), meta)
             return run.finish(current)
-        say(_describe(setup))
+        say(_describe(setup, checkpoint.disk_need(largest, config.checkpoint)))
         return run.run(current, meta)
 
 
@@ -132,19 +134,27 @@ def _setup_of(setup: Setup, step: int) -> Setup:
     return setup.for_phase(configs.at_phase(setup.config, phase), phase)
 
 
-def _describe(setup: Setup) -> str:
+def _describe(setup: Setup, disk: int) -> str:
     config, device = setup.config, jax.devices()[0]
     mesh = " × ".join(f"{axis} {size}" for axis, size in setup.mesh.shape.items() if size > 1) or "of one device"
-    disk = checkpoint.disk_need(setup, config.checkpoint)
     replicated = rules.large_replicated_params(setup.shapes.params, setup.shardings.params)
     if config.mesh.preset == "replicated":
         replicated = []
     return (
-        f"{setup.network.count_params():,} parameters; {jax.device_count()} × {device.device_kind}, mesh {mesh}, "
+        f"{setup.network.count_params():,} parameters{_trained(setup)}; "
+        f"{jax.device_count()} × {device.device_kind}, mesh {mesh}, "
         f"computing in {jnp.dtype(base.compute_dtype(config.model)).name}\n"
         f"state {state.per_device_size(setup) / 1e6:.1f} MB a device; checkpoints take up to {disk / 1e9:.2f} GB"
         + (f"\nlarge and fully replicated (mesh.rules can shard them): {', '.join(replicated)}" if replicated else "")
     )
+
+
+def _trained(setup: Setup) -> str:
+    """How many of the stored parameters the first phase trains, where it is not all of them."""
+    part = trainable.take(setup.shapes.params, setup.trained)
+    if part is setup.shapes.params:
+        return ""
+    return f", {sum(x.size for x in jax.tree.leaves(part)):,} trained"
 
 
 @dataclasses.dataclass

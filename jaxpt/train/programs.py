@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
+
 from jaxpt.train import compiled, flops, step
 from jaxpt.train.display import number
 from jaxpt.train.state import Setup
@@ -44,17 +46,19 @@ def build(setup: Setup, phase: int, say: Callable[[str], None]) -> Programs:
     else:
         train_step = compiled.load(setup, Path(saved), phase)
     seconds = time.perf_counter() - begun
-    placed, options = setup.placed_shapes(), setup.loss_options()
+    placed = setup.placed_shapes()
     with setup.use():
         batch = step.batch_shapes(setup, objective)
-        of_step = flops.model_flops(setup.network, objective, placed.params, batch, **options, carry=placed.carry)
+        of_step = flops.step_flops(setup, batch)
+    passes = "forward × 3" if len(setup.trained) == len(jax.tree.leaves(placed.params)) else "forward and backward"
     memory = train_step.memory_analysis()
     used = memory.argument_size_in_bytes + memory.temp_size_in_bytes if memory else 0
     say(
         f"step of {config.data.batch_size} × {config.data.length} tokens "
         f"{'compiled' if saved is None else f'loaded from {saved}'} in {seconds:.1f} s: "
-        f"{number(of_step)}FLOP (forward × 3, attention in full), {used / 1e6:.0f} MB a device"
+        f"{number(of_step)}FLOP ({passes}, attention in full), {used / 1e6:.0f} MB a device"
     )
     with setup.use():
         check = step.make_finite_check(setup).lower(placed)
+    _ = setup.to_model  # compiled now: evaluations need it
     return Programs(train_step, check.compile(), of_step)

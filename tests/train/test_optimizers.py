@@ -11,7 +11,7 @@ import pytest
 
 from jaxpt.config import OptimizerConfig, resolve
 from jaxpt.train import optimizers
-from jaxpt.train.optimizers import base, logical
+from jaxpt.train.optimizers import base, groups, logical
 
 KINDS = ["adamw", "adafactor", "lamb", "lion", "muon", "sgd"]
 
@@ -265,4 +265,4 @@ def test_rows_and_columns_keep_their_axes():
 
 
 def test_examples_in_the_docstrings():
-    assert [doctest.testmod(module).failed for module in (base, logical)] == [0, 0]
+    assert [doctest.testmod(module).failed for module in (base, groups, logical)] == [0, 0, 0]

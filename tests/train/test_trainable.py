@@ -108,11 +108,31 @@ def test_frozen_layers_below_cost_no_backward_pass():
             batch = step.batch_shapes(setup, given.objective)
             return flops.model_flops(setup.network, given.objective, setup.shapes.params, batch) // 3
 
+    def needed(pattern):
+        setup = state.setup(config(trainable=pattern), jax.devices()[:1])
+        with setup.use():
+            return flops.step_flops(setup, step.batch_shapes(setup, setup.config.objective))
+
     layer = forward(2) - forward(1)
+    assert needed(["*"]) == 3 * forward(LAYERS) and needed(["model/decoder[3:]"]) == count(["model/decoder[3:]"])
     top = count(["model/final_norm"])
     for trained in (1, 2, 3):
         assert count([f"model/decoder[{LAYERS - trained}:]", "model/final_norm"]) == top + 2 * trained * layer
     assert count(["model/final_norm"]) < count(["*"]) - 2 * LAYERS * layer + layer
+
+
+def test_stages_share_out_each_part():
+    """A pipeline over a split stack computes what one device does."""
+    found = []
+    for mesh in ({"data": 1}, {"data": 1, "pipeline": 2}):
+        given = config(trainable=["model/decoder[2:]"], mesh=mesh, train={"grad_accum_steps": 4}, optimizer=SGD)
+        found.append(steps(given, 1, jax.devices()[: mesh.get("pipeline", 1)]))
+    (_, _, one, a), (_, _, two, b) = found
+    np.testing.assert_allclose(a["loss"], b["loss"], rtol=1e-5)
+    for path, x in flat(one.params).items():
+        np.testing.assert_allclose(flat(two.params)[path], x, rtol=1e-4, atol=1e-5, err_msg=path)
+    with pytest.raises(UserError, match=r"layers_0-2.*mesh\.pipeline=2 does not divide its axis 'layers' of size 3"):
+        state.setup(config(trainable=["model/decoder[3:]"], mesh={"pipeline": 2, "data": 1}), jax.devices()[:2])
 
 
 def test_frozen_parameters_pass_through_the_donated_state():
