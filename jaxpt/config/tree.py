@@ -74,6 +74,11 @@ class ModelConfig(Frozen):
     """A small module after each attention and feed-forward, at paths such as `*_adapter`; none by default."""
 
     @property
+    def position_limit(self) -> int | None:
+        """Longest sequence; None: any length."""
+        return None
+
+    @property
     def masked_lm_options(self) -> dict[str, Any] | None:
         """Options of the masked-LM head of this backbone (`jaxpt.heads.masked_lm`); None: it has no such head."""
         return {"width": self.embed_dim, "activation": "gelu", "epsilon": 1e-12}

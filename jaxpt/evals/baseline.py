@@ -54,9 +54,12 @@ def baseline(config: Config, data: Data) -> float:
       The baseline's loss at the positions that `Judge.target_name` names.
     """
     objective: Objective = config.objective
-    if objective.judge.baseline == "bigram":
+    judge = objective.judge
+    if judge.baseline == "bigram":
         train = data.train.epoch(config.data.batch_size)
         return bigram(data.vocabulary.size, train, batches(config, data))
+    if judge.baseline != "unigram":
+        return judge.baseline_loss(batches(config, data))
     targets_name = "masked_targets" if objective.family == "encoder" else "decoder_target_tokens"
     found = [(b[targets_name], b["eval_mask"]) for b in batches(config, data)]
     targets, weights = (np.concatenate(x) for x in zip(*found))

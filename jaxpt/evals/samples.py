@@ -22,7 +22,8 @@ SIDES = ("encoder", "decoder")
 
 
 class Samples(Evaluator):
-    """Spans, masks or continuations of a few validation examples by the model, beside the truth."""
+    """Spans, masks or continuations of a few validation examples by the model, beside the truth; of an encoder without
+    masked positions nothing."""
 
     kind: Literal["samples"] = "samples"
     every: PositiveInt | Literal["end"] | None = execution("end")
@@ -32,6 +33,8 @@ class Samples(Evaluator):
 
     def prepare(self, setup: Setup, data: Data) -> Evaluate:
         batch = _first_segments(next(data.validation.epoch(self.count, limit=self.count)))
+        if setup.config.objective.family == "encoder" and "masked_positions" not in batch:
+            return lambda *_: Result(lines=())
         # Outside of `setup.use()`: so few rows are not cut over the mesh.
         answers = compiler.jit(_answers(setup, batch, data)).lower(setup.placed_shapes().params).compile()
         shown = {"encoder": _masks, "decoder": _continuations, "encoder_decoder": _spans}

@@ -77,11 +77,6 @@ class T5Config(ModelConfig):
         """Whether what goes into the output projection is scaled."""
         return self.tie_embeddings if self.scale_logits is None else self.scale_logits
 
-    @property
-    def position_limit(self) -> int | None:
-        """None: relative positions have no end."""
-        return None
-
     def build(self) -> T5:
         """The model of these sizes."""
         return T5(self)

@@ -74,11 +74,6 @@ class XLNetConfig(ModelConfig):
         """It scores the vocabulary without a head."""
         return None
 
-    @property
-    def position_limit(self) -> int | None:
-        """None: relative positions have no end."""
-        return None
-
     def build(self) -> XLNet:
         """The model of these sizes."""
         return XLNet(self)

@@ -29,7 +29,7 @@ zeros carries no weight anywhere: evaluation fills its last batch up with such r
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -268,7 +268,8 @@ class Judge:
     """The hyperparameters."""
 
     baseline: ClassVar[str]
-    """The trivial predictor that a model must beat: a function of `jaxpt.evals.baseline`."""
+    """The trivial predictor that a model must beat: "unigram" or "bigram", functions of `jaxpt.evals.baseline`, or the
+    name of the one that `baseline_loss` computes."""
     target_name: ClassVar[str]
     """The target positions on which model and baseline are compared, in words."""
 
@@ -276,6 +277,17 @@ class Judge:
         """Weights, in the shape of the targets, of the positions on which model and baseline are compared.
 
         Evaluation adds them to the batch as `eval_mask`; the loss then gives the metric `target_loss`.
+        """
+        raise NotImplementedError
+
+    def baseline_loss(self, validation: Iterable[Arrays]) -> float:
+        """The loss of a trivial predictor that `jaxpt.evals.baseline` does not have; called for its name alone.
+
+        Args:
+          validation: the batches of the validation split, with `eval_mask`.
+
+        Returns:
+          Nats per target.
         """
         raise NotImplementedError
 

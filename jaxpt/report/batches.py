@@ -83,7 +83,7 @@ def segments(example: Example, tokenizer: Pieces) -> dict[str, list[Span]]:
     """
     if "encoder_order" in example:
         parts = {"inputs": _permuted(example, tokenizer)}
-    elif "masked_positions" in example:
+    elif "decoder_target_tokens" not in example:
         parts = {"inputs": _masked(example, tokenizer)}
     elif "encoder_input_tokens" in example:
         parts = {"inputs": _corrupted(example, tokenizer), "targets": _targets(example, tokenizer)}
@@ -99,10 +99,10 @@ def _spaced(spans: Sequence[Span]) -> list[Span]:
 
 
 def _masked(example: Example, tokenizer: Pieces) -> list[Span]:
-    """An encoder's input, each chosen position with its target."""
+    """An encoder's input, each chosen position, if there are such, with its target."""
     tokens = example["encoder_input_tokens"]
-    weights, targets = example["masked_weights"], example["masked_targets"]
-    chosen = {int(p): int(targets[i]) for i, p in enumerate(example["masked_positions"]) if weights[i] > 0}
+    masked = zip(*(example.get(f"masked_{name}", ()) for name in ("positions", "targets", "weights")))
+    chosen = {int(position): int(target) for position, target, weight in masked if weight > 0}
     types = example.get("encoder_token_types", np.zeros_like(tokens))
     if "masked_kinds" in example and example["encoder_segment_ids"].max() == 1:  # UniLM's types are of its masks
         types = np.cumsum(np.append(False, tokens[:-1] == tokenizer.vocabulary.sep)) > 0

@@ -1,3 +1,5 @@
+import types
+
 import numpy as np
 import pytest
 
@@ -34,6 +36,13 @@ def test_bigram_counts_add_up_over_pieces():
     whole = baseline.Bigram(9, [(left, right)])
     pieces = baseline.Bigram(9, [(left[:123], right[:123]), (left[123:], right[123:])])
     np.testing.assert_array_equal(whole.loss(left, right), pieces.loss(left, right))
+
+
+def test_an_objective_may_have_a_baseline_of_its_own(monkeypatch):
+    judge = types.SimpleNamespace(baseline="mean weight", baseline_loss=lambda found: np.mean([b["w"] for b in found]))
+    monkeypatch.setattr(baseline, "batches", lambda config, data: iter([{"w": 1.0}, {"w": 2.0}]))
+    config = types.SimpleNamespace(objective=types.SimpleNamespace(judge=judge, family="encoder"))
+    assert baseline.baseline(config, None) == 1.5
 
 
 def test_bigram_learns_an_order_that_unigrams_cannot():

@@ -31,7 +31,7 @@ class Lab:
         """`jaxpt train` of a small GPT-2 with these sections; returns the exit code."""
         data = {
             "path": str(self.folder / "corpus.txt"), "cache_dir": str(self.folder / "cache"), "length": 16,
-            "validation_fraction": 0.1,
+            "validation_fraction": 0.1, **sections.pop("data", {}),
         }  # fmt: skip
         tree = families.tree("gpt2", model={"vocab_size": 300}, data=data, mesh={"data": 8}, log={"tensorboard": False})
         path = self.folder / "recipe.yaml"

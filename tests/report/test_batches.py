@@ -94,6 +94,12 @@ def test_positions_without_weight_are_not_chosen():
     assert "mask" not in [s.style for s in spans]
 
 
+def test_an_encoder_may_have_no_masked_positions():
+    features = {k: v for k, v in pair().items() if k.startswith("encoder")}
+    (spans,) = segments(features, WORDPIECE).values()
+    assert drawn(spans) == "[CLS] the [MASK] ##s [SEP] dog [SEP] ⟨2 × padding⟩"
+
+
 def test_windows_without_pairs_have_no_a_and_b():
     features = {k: v for k, v in pair().items() if not k.startswith("next_sentence")}
     assert drawn(segments(features, WORDPIECE)["inputs"]).startswith("[CLS] the")
