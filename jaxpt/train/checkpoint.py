@@ -328,15 +328,16 @@ def compare_model(directory: Path, saved: Mapping[str, Any], wanted: Mapping[str
       saved: its parameters; arrays, or anything with a shape.
       wanted: those of the model.
     """
-    if "model" in wanted and "model" not in saved:
-        raise UserError(
-            f"{directory}: was written by an older version of jaxpt, which kept heads among the model's parameters; "
-            "export it with that version, then import it here"
-        )
     there, here = (
         {path: tuple(x.shape) for path, x in traverse_util.flatten_dict(tree, sep="/").items()}
         for tree in (saved, wanted)
     )
+    was_new, is_new = (any(path.startswith("model/") for path in paths) for paths in (there, here))
+    if is_new and not was_new:
+        raise UserError(
+            f"{directory}: was written by an older version of jaxpt, which kept heads among the model's parameters; "
+            "export it with that version, then import it here"
+        )
     differing = [path for path in here | there if here.get(path) != there.get(path)]
     if differing:
         shapes = (f"shape {side[differing[0]]}" if differing[0] in side else "no place" for side in (there, here))
