@@ -43,7 +43,7 @@ class Evaluator(EvaluatorConfig):
         the state is not saved.
 
         Args:
-          setup: the run in its current phase: `config`, `model`, mesh and placement.
+          setup: the run in its current phase: `config`, `network`, mesh and placement.
           data: `train` and `validation` examples, tokenizer and vocabulary of the phase.
 
         Returns:

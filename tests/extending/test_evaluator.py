@@ -43,8 +43,8 @@ class F1(Evaluator):
             return (put(batch, setup) for feed in feeds(config, data, own).values() for batch in feed)
 
         with setup.use():
-            fill = compiler.jit(generate.fill_masks, static_argnums=(0, 3))
-            fill = fill.lower(setup.model, setup.placed_shapes().params, next(batches()), "encode").compile()
+            fill = compiler.jit(lambda params, batch: generate.fill_masks(setup.network.bind(params), batch))
+            fill = fill.lower(setup.placed_shapes().params, next(batches())).compile()
 
         def evaluate(params, earlier, stop):
             guesses, truths = [], []
