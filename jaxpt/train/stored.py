@@ -31,8 +31,8 @@ def sources(saved: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
     }
 
 
-def shapes(found: Mapping[str, tuple[str, Any]]) -> dict[str, jax.ShapeDtypeStruct]:
-    """Of the model's parameters: {path: shape}, no segment split, without adapters.
+def shapes(found: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:
+    """Of the model's parameters: their tree of shapes, no segment split, without adapters.
 
     Args:
       found: what `sources` gave.
@@ -45,7 +45,7 @@ def shapes(found: Mapping[str, tuple[str, Any]]) -> dict[str, jax.ShapeDtypeStru
     own = {
         path: jax.ShapeDtypeStruct(tuple(x.shape), x.dtype) for path, (_, x) in found.items() if not is_adapter(path)
     }
-    return parts.join(own, joined)
+    return traverse_util.unflatten_dict(parts.join(own, joined), sep="/")
 
 
 def is_adapter(path: str) -> bool:

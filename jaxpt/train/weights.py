@@ -156,7 +156,7 @@ class Saved(Mapping[str, np.ndarray]):
         checkpoint.compare_step(self._path.parent, self._read("step", _entry(tree["step"])))
         self._adapter = stored.adapter(run_dir, self._found)
         self._pieces = parts.gathered(path for path in self._found if not stored.is_adapter(path))
-        self.dtypes = {path: np.dtype(x.dtype) for path, x in shapes.items()}
+        self.dtypes = {path: np.dtype(x.dtype) for path, x in traverse_util.flatten_dict(shapes, sep="/").items()}
 
     def __getitem__(self, path: str) -> np.ndarray:
         pieces = [self._piece(piece) for piece in self._pieces[path]]
