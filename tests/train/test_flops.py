@@ -108,7 +108,7 @@ def traced(tmp_path, name, *overrides):
     setup, objective = state.setup(config, jax.devices()[:8]), config.objective
     with setup.use():
         batch = step.batch_shapes(setup, objective)
-        model = flops.model_flops(setup.model, objective, setup.shapes.params, batch)
+        model = flops.model_flops(setup.network, objective, setup.shapes.params, batch)
     return by_hand(16), model, flops.count(step.traced(setup, objective).jaxpr.jaxpr)
 
 

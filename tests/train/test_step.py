@@ -9,7 +9,6 @@ import optax
 import pytest
 
 from jaxpt.errors import UserError
-from jaxpt.models.base import bind
 from jaxpt.train import optimizers, state, step
 from tests import families
 
@@ -190,7 +189,7 @@ def test_parts_are_divided_by_their_own_weights(family):
 
     @jax.jit
     def figures(b):
-        return setup.config.objective.loss(bind(setup.model, params), b)[0], setup.config.objective.loss.weights(b)
+        return setup.config.objective.loss(setup.network.bind(params), b)[0], setup.config.objective.loss.weights(b)
 
     (once, weights), (twice, weights_twice) = figures(batch), figures(double)
     for name in once:
