@@ -102,7 +102,8 @@ class Stack(nn.Module):
         """
         seen, outputs = [], []
         for index, segment in enumerate(self.segments):
-            name, one = f"segment_{index}", _Pattern(segment.blocks, layers, name=name, parent=None)
+            name = f"segment_{index}"
+            one = _Pattern(segment.blocks, layers, name=name, parent=None)
             given = x_BxLxD, _part(past, index), shared
             if self.is_initializing():  # merged with those of a call before, which may need fewer (no cross-attention)
                 self.put_variable("params", name, self._draw(segment, name, one, *given))
