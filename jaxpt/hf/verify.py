@@ -129,7 +129,7 @@ def ours(network: Network, params: Mapping[str, Any], inputs: Mapping[str, np.nd
     if "replaced_token" in heads:
         out["logits"] = heads["replaced_token"](output.hidden)
     if "sentence_pair" in heads:
-        out["sentence_pair"] = sentence_pair.scores(bound, output.hidden)
+        out["sentence_pair"] = sentence_pair.logits(bound, output.hidden)
     return out
 
 

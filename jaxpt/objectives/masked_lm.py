@@ -264,7 +264,7 @@ class MaskedLMLoss(Loss):
         total, metrics = self.masked_loss(model, hidden, batch)
         if self.h.pair_loss is None:
             return {"masked_lm": total}, metrics
-        logits = sentence_pair.scores(model, hidden)
+        logits = sentence_pair.logits(model, hidden)
         labels, weights = batch[f"{self.h.pair_loss}_labels"], batch[f"{self.h.pair_loss}_weights"]
         correct = (logits.argmax(-1) == labels) * weights
         metrics[f"{self.h.pair_loss}_accuracy"] = (correct.sum(), weights.sum())

@@ -211,7 +211,7 @@ def test_check():
     for message, objective, model, length in (
         ("num_predict: 14 is too large", {"num_predict": 14}, {}, LENGTH),
         ("reuse_length: 12 leaves no room", {"reuse_length": 12}, {}, LENGTH),
-        ("permutation_size: 9 is more than", {"permutation_size": 9}, {}, LENGTH),
+        ("permutation_size: 9 exceeds", {"permutation_size": 9}, {}, LENGTH),
         ("too short", {}, {}, 11),
         ("memory wants model.memory_length", {}, {"memory_length": None}, LENGTH),
         ("model.reuse_length: None must equal objective.reuse_length, 8", {}, {"reuse_length": None}, LENGTH),

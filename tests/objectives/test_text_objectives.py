@@ -252,14 +252,14 @@ def fitted(x, places, feature):
 def test_settings_that_cannot_be_right_are_refused():
     for message, objective, length, vocabulary in (
         ("need up to .* sentinels", Denoising(), 1024, VOCABULARY),
-        ("mask or sentinels", Denoising(noise="bert_style"), 64, Vocabulary(size=9, eos=1)),
+        ("mask token or sentinels", Denoising(noise="bert_style"), 64, Vocabulary(size=9, eos=1)),
         ("too short", Denoising(), 3, VOCABULARY),
         ("EOS", Denoising(), 64, Vocabulary(size=9, sentinels=4)),
         ("EOS", Bart(), 64, Vocabulary(size=9, mask=4)),
-        ("mask or sentinels", Bart(), 64, Vocabulary(size=9, eos=1)),
+        ("mask token or sentinels", Bart(), 64, Vocabulary(size=9, eos=1)),
         ("too short", Bart(), 7, VOCABULARY),
         ("nothing to restore", Bart(mask_rate=0.0, permute_sentences=0.0), 64, VOCABULARY),
-        ("mask or sentinels", Mass(), 64, Vocabulary(size=9, eos=1)),
+        ("mask token or sentinels", Mass(), 64, Vocabulary(size=9, eos=1)),
         ("too short", Mass(), 3, VOCABULARY),
         ("mask_probability .* more than 1", Mass(mask_probability=0.95), 64, VOCABULARY),
         ("three of them for the modes", UL2(), 64, Vocabulary(size=9, eos=1, sentinels=3)),
