@@ -266,8 +266,8 @@ def _left(opened: Any, lacking: Sequence[str]) -> Iterator[str]:
     """What was not as it should be, after a partial import."""
     for what, names in (
         ("drawn at random", lacking),
-        ("left out, of another shape", opened.found.misshapen),
-        ("left out, not known", opened.found.left_over),
+        ("left out, of another shape", opened.found.mismatched),
+        ("left out, not known", opened.found.unexpected),
     ):
         if names:
             yield f"{what}: {', '.join(names)}"

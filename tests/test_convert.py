@@ -81,7 +81,7 @@ def test_nothing_is_left_behind_where_an_import_fails(texts, tmp_path, capsys):
     made(tmp_path / "hf", "bert", texts)
     (tmp_path / "hf" / "model.safetensors").write_bytes(b"")
     assert main(["import", str(tmp_path / "hf"), str(tmp_path / "run")]) == 2
-    assert "not a whole safetensors file" in capsys.readouterr().err
+    assert "not a valid safetensors file" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["hf"]
     assert main(["import", str(tmp_path / "hf"), str(tmp_path / "hf")]) == 2
     assert "exists already" in capsys.readouterr().err
@@ -92,7 +92,7 @@ def test_a_partial_import_of_nothing_is_an_error(texts, tmp_path, capsys):
     known = {f"foo.{name}": x for name, x in files.Tensors(tmp_path / "hf").items()}
     files.write(tmp_path / "hf", {name: (x.shape, x.dtype) for name, x in known.items()}, known.items())
     assert main(["import", str(tmp_path / "hf"), str(tmp_path / "run"), "--partial"]) == 2
-    assert "no parameter is there, the model would be random: foo.bert" in capsys.readouterr().err
+    assert "no tensor matches a parameter, the whole model would be random: foo.bert" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["hf"]
 
 

@@ -175,7 +175,9 @@ def test_the_choice_goes_by_need(monkeypatch):
     monkeypatch.setattr(attention.compiler, "platform", lambda: "tpu")  # that of the mesh, where there is one
     with meshes.use(meshes.make(MeshConfig(data=2, tensor=4), jax.devices()[:8])):
         assert choose() == "splash" and choose(heads=6) == "xla", "heads are whole on a device"
-        with pytest.raises(UserError, match=r"splash requires heads that mesh\.tensor divides; set model\.attention=auto"):
+        with pytest.raises(
+            UserError, match=r"splash requires heads that mesh\.tensor divides; set model\.attention=auto"
+        ):
             choose(heads=6, implementation="splash")
     monkeypatch.setattr(attention.compiler, "platform", lambda: "gpu")
     assert choose() == "cudnn" and choose(dtype=jnp.float32) == "xla" and choose(length=4095) == "chunked"

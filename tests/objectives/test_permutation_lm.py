@@ -213,7 +213,7 @@ def test_check():
         ("reuse_length: 12 leaves no room", {"reuse_length": 12}, {}, LENGTH),
         ("permutation_size: 9 exceeds", {"permutation_size": 9}, {}, LENGTH),
         ("too short", {}, {}, 11),
-        ("memory wants model.memory_length", {}, {"memory_length": None}, LENGTH),
+        ("memory requires model.memory_length", {}, {"memory_length": None}, LENGTH),
         ("model.reuse_length: None must equal objective.reuse_length, 8", {}, {"reuse_length": None}, LENGTH),
         ("model.reuse_length: 8 must equal objective.reuse_length, 16", {}, {}, 32),
     ):

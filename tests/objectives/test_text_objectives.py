@@ -258,7 +258,7 @@ def test_settings_that_cannot_be_right_are_refused():
         ("EOS", Bart(), 64, Vocabulary(size=9, mask=4)),
         ("mask token or sentinels", Bart(), 64, Vocabulary(size=9, eos=1)),
         ("too short", Bart(), 7, VOCABULARY),
-        ("nothing to restore", Bart(mask_rate=0.0, permute_sentences=0.0), 64, VOCABULARY),
+        ("has no noise", Bart(mask_rate=0.0, permute_sentences=0.0), 64, VOCABULARY),
         ("mask token or sentinels", Mass(), 64, Vocabulary(size=9, eos=1)),
         ("too short", Mass(), 3, VOCABULARY),
         ("mask_probability .* more than 1", Mass(mask_probability=0.95), 64, VOCABULARY),
