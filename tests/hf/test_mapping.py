@@ -73,7 +73,7 @@ def test_missing_unexpected_and_mismatched_tensors_are_errors(case):
 def test_more_layers_than_configured_are_an_error(case):
     state, table, network, _ = case
     smaller = network.with_model(layers=1)
-    with pytest.raises(UserError, match=r"not in a bert"):
+    with pytest.raises(UserError, match=r"not in a \w+ of this configuration"):
         from_hf(state, table, smaller)
 
 
