@@ -1,7 +1,7 @@
-"""`jaxpt import` and `jaxpt export`: Hugging Face directories to run directories and back, a tensor at a time.
+"""`jaxpt import` and `jaxpt export`: convert Hugging Face directories to run directories and back.
 
-An imported directory is a run at step 0 that holds weights alone: config.yaml (with an objective of its family, to be
-changed at will), tokenizer/ and checkpoints/0. It evaluates, and a run starts from it with `init_from.path`.
+An imported directory is a run at step 0 with only weights: config.yaml (with an objective of its family, which may be
+changed), tokenizer/ and checkpoints/0. It can be evaluated, and a run can start from it with `init_from.path`.
 """
 
 from __future__ import annotations
@@ -45,24 +45,24 @@ def import_weights(
     tokenizer: str | Path | None = None,
     report: Report = print,
 ) -> None:
-    """Makes a run directory of a Hugging Face directory, or of a checkpoint of llama2.c.
+    """Converts a Hugging Face directory or a llama2.c checkpoint to a run directory.
 
     Args:
       source: a directory with config.json and weights, or a llama2.c `.bin`.
-      out: the directory to make.
+      out: the directory to create.
       check: compare the outputs with those of Hugging Face's class.
-      partial: take what fits; draw what is missing at random and drop what is left over.
-      ignore: keys of config.json that may be passed over though unknown.
-      tokenizer: the vocabulary's file or directory; that of `source` by default.
-      report: is given lines for the user.
+      partial: load matching tensors, initialise missing ones at random, and skip the rest.
+      ignore: unknown keys of config.json to ignore.
+      tokenizer: vocabulary file or directory; by default that of `source`.
+      report: called with lines for the user.
 
     Raises:
-      UserError: `out` exists, `source` holds no model that we have, a tensor of it is not finite, nothing of it fits
-        (with `partial`), or the outputs differ. Nothing is left behind.
+      UserError: `out` exists, the model in `source` is not supported, a tensor is not finite, no tensor matches (with
+        `partial`), or the outputs differ. `out` is then not created.
     """
     source, out = Path(source), Path(out)
     if out.exists():
-        raise UserError(f"{out}: exists already; name a new directory")
+        raise UserError(f"{out}: already exists; choose a new directory")
     opened: Any = _opened(source, partial, ignore)
     out.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}.", suffix=".partial"))
@@ -74,12 +74,12 @@ def import_weights(
         (temporary / "config.yaml").write_text(configs.to_yaml(recipe(opened.network, tokens, out)), encoding="utf-8")
         lacking = weights.write(temporary, opened.network, opened.dtypes(), opened.pieces())
         if check and not source.is_file():
-            _say(verify(source, opened.network, weights.read(temporary, 0)), report)
+            _report_differences(verify(source, opened.network, weights.read(temporary, 0)), report)
         temporary.chmod(0o755)
         temporary.rename(out)
     count = opened.network.count_params()
     report(f"{out}: {opened.network.config.kind}, {count:,} parameters from {source}")
-    for line in _left(opened, lacking):
+    for line in _partial_report(opened, lacking):
         report(line)
     report(f"next: jaxpt eval {out} data.path=… · init_from.path={out} in a recipe · jaxpt export {out} DIR")
 
@@ -88,23 +88,23 @@ def export(
     run: str | Path, out: str | Path, *, check: bool = False, dtype: str | None = None,
     shard_bytes: int | None = None, report: Report = print,
 ) -> None:  # fmt: skip
-    """Makes a Hugging Face directory of a run's weights (their average where there is one) and vocabulary.
+    """Converts a run's weights (their average if there is one) and vocabulary to a Hugging Face directory.
 
     Args:
       run: a run directory (its newest checkpoint), or RUN_DIR/checkpoints/STEP.
-      out: the directory to make.
+      out: the directory to create.
       check: compare the outputs with those of Hugging Face's class.
-      dtype: "float32", "bfloat16" or "float16"; that of the checkpoint by default.
-      shard_bytes: files are closed before they grow beyond this.
-      report: is given lines for the user.
+      dtype: "float32", "bfloat16" or "float16"; by default that of the checkpoint.
+      shard_bytes: maximum size of a file.
+      report: called with lines for the user.
 
     Raises:
-      UserError: `out` exists, there is no checkpoint, it is damaged or not of the model in config.yaml, a parameter is
-        not finite, Hugging Face has no such architecture, or the outputs differ. Nothing is left behind.
+      UserError: `out` exists, there is no checkpoint, it is damaged or does not match config.yaml, a parameter is not
+        finite, Hugging Face has no such architecture, or the outputs differ. `out` is then not created.
     """
     out = Path(out)
     if out.exists():
-        raise UserError(f"{out}: exists already; name a new directory")
+        raise UserError(f"{out}: already exists; choose a new directory")
     run_dir, step = weights.locate(run)
     config = configs.load(run_dir)
     saved = weights.Saved(run_dir, step)
@@ -120,29 +120,29 @@ def export(
             if (run_dir / "tokenizer" / name).is_file():
                 shutil.copy(run_dir / "tokenizer" / name, temporary / name)
         if check:
-            _say(verify(temporary), report)
+            _report_differences(verify(temporary), report)
         temporary.chmod(0o755)
         temporary.rename(out)
     report(f"{out}: {family.class_of(network)}, {network.count_params():,} parameters, step {step}")
     if left_out:
-        report(f"left out, not in Hugging Face's class: {', '.join(left_out)}")
+        report(f"skipped, not in Hugging Face's class: {', '.join(left_out)}")
 
 
 def exported(network: Network) -> tuple[Network, dict[str, tuple[str, ...]], list[str]]:
-    """What `export` writes of a network: the backbone and those of its heads that Hugging Face's class has.
+    """The exported part of a network: the backbone and the heads that Hugging Face's class has.
 
     Args:
-      network: of the run.
+      network: network of the run.
 
     Returns:
-      (the network that is written, {path of a parameter of it: the paths of those that are summed up to it}, names of
-      the heads that are left out).
+      (exported network, {path of its parameter: paths of the parameters whose sum it is}, names of the skipped
+      heads).
 
     Raises:
       UserError: the network has adapters in its blocks, or Hugging Face has no such architecture.
     """
     if network.config.adapter is not None:
-        raise UserError("model.adapter: Hugging Face's classes have no place for adapters in their layers")
+        raise UserError("model.adapter: Hugging Face's classes do not support adapters in their layers")
     known = hf.family_of(network.config).known(network.heads)
     kept = dataclasses.replace(network, heads={name: network.heads[name] for name in known}, deltas={})
     paths = {path: (path,) for path in mapping.places(kept)}
@@ -153,7 +153,7 @@ def exported(network: Network) -> tuple[Network, dict[str, tuple[str, ...]], lis
 
 
 class _Sums(Mapping[str, Any]):
-    """The parameters of a network that `exported` gave, each read when asked for."""
+    """The parameters of an `exported` network, read lazily."""
 
     def __init__(self, saved: Mapping[str, Any], summands: Mapping[str, tuple[str, ...]]) -> None:
         self._saved, self._summands = saved, summands
@@ -170,7 +170,7 @@ class _Sums(Mapping[str, Any]):
 
 
 def objective_of(model: ModelConfig, heads: Collection[str]) -> dict[str, Any]:
-    """An objective for an imported model: that of its family, or of its heads."""
+    """Default objective of an imported model, by its family or heads."""
     if "replaced_token" in heads:
         return {"kind": "replaced_token"}
     return {"kind": OBJECTIVES[model.family]} | (
@@ -179,7 +179,7 @@ def objective_of(model: ModelConfig, heads: Collection[str]) -> dict[str, Any]:
 
 
 def _opened(source: Path, partial: bool, ignore: Sequence[str]) -> Any:
-    """The opened source, with the heads that the imported run's objective has."""
+    """Opens the source, with the heads of the imported run's objective."""
     if source.is_file():
         return llama2c.open_file(source)
     opened = hf.open_directory(source, partial=partial, ignore=ignore)
@@ -192,7 +192,7 @@ def _opened(source: Path, partial: bool, ignore: Sequence[str]) -> Any:
 
 
 def recipe(network: Network, tokens: Mapping[str, Any], run_dir: Path) -> Config:
-    """A configuration to evaluate an imported model under, on the built-in corpus."""
+    """A configuration to evaluate an imported model on the built-in corpus."""
     model = network.config
     length = min(model.position_limit or 512, 512)
     return configs.build(
@@ -206,13 +206,13 @@ def recipe(network: Network, tokens: Mapping[str, Any], run_dir: Path) -> Config
 
 
 def _take_tokenizer(source: Path, out: Path, limits: dict[str, Any], report: Report) -> dict[str, Any]:
-    """Copies the vocabulary's files as they are; returns the recipe's settings of it."""
+    """Copies the vocabulary files; returns the recipe's tokenizer settings."""
     if source.is_file():
         files = [source] if source.suffix in (".model", ".json", ".txt") else []
     else:
         files = [source / name for name in TOKENIZER_FILES if (source / name).is_file()]
     if not files:
-        report(f"{source}: no vocabulary there; name one with --tokenizer, or data.tokenizer.path later")
+        report(f"{source}: contains no vocabulary; set --tokenizer, or data.tokenizer.path later")
         return {"kind": "sentencepiece"}
     out.mkdir(parents=True)
     for file in files:
@@ -221,7 +221,7 @@ def _take_tokenizer(source: Path, out: Path, limits: dict[str, Any], report: Rep
         found = tokenizers.load(source, **limits)
         _name_class(found, out)
     except UserError as error:
-        report(f"vocabulary: kept as it is, not usable for training here: {error}")
+        report(f"vocabulary: copied, but not usable for training in jaxpt: {error}")
         return {"kind": "sentencepiece"}
     finally:
         vocabulary_files.write_checksums(out, [file.name for file in out.iterdir()])
@@ -231,7 +231,7 @@ def _take_tokenizer(source: Path, out: Path, limits: dict[str, Any], report: Rep
 
 
 def _name_class(tokenizer: Any, directory: Path) -> None:
-    """Files without a class have config.json beside them to say it; here they have to say it themselves."""
+    """Adds the tokenizer class, which transformers would otherwise read from the missing config.json."""
     path = directory / "tokenizer_config.json"
     settings = json.loads(path.read_text("utf-8")) if path.is_file() else {}
     if "tokenizer_class" in settings:
@@ -246,7 +246,7 @@ def _name_class(tokenizer: Any, directory: Path) -> None:
 
 
 def _special_ids(config: Config, run_dir: Path) -> dict[str, int]:
-    """The keys of config.json that name special tokens."""
+    """Keys of special tokens in config.json."""
     directory = run_dir / "tokenizer"
     if not directory.is_dir():
         return {}
@@ -262,23 +262,24 @@ def _special_ids(config: Config, run_dir: Path) -> dict[str, int]:
     return {f"{name}_token_id": i for name, i in ids.items() if i is not None}
 
 
-def _left(opened: Any, lacking: Sequence[str]) -> Iterator[str]:
-    """What was not as it should be, after a partial import."""
+def _partial_report(opened: Any, lacking: Sequence[str]) -> Iterator[str]:
+    """Report lines of a partial import."""
     for what, names in (
-        ("drawn at random", lacking),
-        ("left out, of another shape", opened.found.misshapen),
-        ("left out, not known", opened.found.left_over),
+        ("initialised at random", lacking),
+        ("skipped, of another shape", opened.found.mismatched),
+        ("skipped, unknown", opened.found.unexpected),
     ):
         if names:
             yield f"{what}: {', '.join(names)}"
 
 
-def _say(differences: Mapping[str, Difference], report: Report) -> None:
+def _report_differences(differences: Mapping[str, Difference], report: Report) -> None:
     for name, found in differences.items():
         report(
-            f"  {name:14} largest difference {found.largest:.2e} at a scale of {found.scale:.3g} ({found.relative:.1e})"
+            f"  {name:14} max difference {found.largest:.2e}, max value {found.scale:.3g} (relative "
+            f"{found.relative:.1e})"
         )
     wrong = [name for name, difference in differences.items() if not difference.equal]
     if wrong:
         raise UserError(f"the outputs differ from Hugging Face's: {', '.join(wrong)}")
-    report("equal to Hugging Face's within rounding")
+    report("outputs equal Hugging Face's within rounding")

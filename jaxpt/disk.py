@@ -1,4 +1,4 @@
-"""What is asked of a disk in more than one place: a lock on a file, and what an error says of it."""
+"""File locks and error numbers of the operating system."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 
 def lock(file: int) -> bool:
-    """Takes the lock of an open file or directory, if no other process holds it; on a disk without locks, always.
+    """Locks an open file or directory unless another process holds the lock. Succeeds on file systems without locks.
 
-    However a process ends, the kernel lets go of its locks.
+    The kernel releases the lock when the process ends.
 
     Args:
-      file: its descriptor.
+      file: file descriptor.
 
     Returns:
-      Whether this process has it now.
+      True if this process holds the lock.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -31,7 +31,7 @@ def lock(file: int) -> bool:
 
 
 def error_number(error: BaseException) -> int | None:
-    """The operating system's number of an error, also where TensorStore tells it; None for an error of another kind.
+    """The errno of an error, also from a TensorStore message; None for other errors.
 
     Example:
       >>> error_number(ValueError("Error writing x: [OS error 28: ENOSPC No space left on device]"))
@@ -39,11 +39,11 @@ def error_number(error: BaseException) -> int | None:
     """
     if isinstance(error, OSError):
         return error.errno
-    told = re.search(r"OS error (\d+)", str(error))
-    return told and int(told[1])
+    match = re.search(r"OS error (\d+)", str(error))
+    return match and int(match[1])
 
 
 def full(error: BaseException) -> str | None:
-    """The system's words for a disk that is full, None for another error."""
+    """The system's message if the disk or quota is full, None for other errors."""
     number = error_number(error)
     return os.strerror(number) if number in _FULL else None

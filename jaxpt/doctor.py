@@ -1,4 +1,4 @@
-"""`jaxpt doctor`: what this machine has, whether training can work on it, and what to install if not."""
+"""`jaxpt doctor`: checks if training works on this machine, and lists what to install if not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-# Each probe is a process of its own: a library that crashes, hangs or prints takes nothing down with it.
+# Each probe is a subprocess, so a library that crashes, hangs or prints does not affect the others.
 _DEVICES = """
 import json, jax, jax.numpy as jnp
 total = float(jax.jit(lambda x: (x @ x).sum())(jnp.ones((8, 8))))
@@ -35,7 +35,7 @@ _PROBE_SECONDS = 180
 
 
 class Check(NamedTuple):
-    """What was looked at, what was found, and what to do about it."""
+    """A check, its result, and advice if it failed."""
 
     what: str
     found: str
@@ -44,13 +44,13 @@ class Check(NamedTuple):
 
 
 def doctor(console: Console | None = None) -> int:
-    """Prints what there is and what is missing.
+    """Prints all checks.
 
     Args:
-      console: where to; standard output by default.
+      console: output; default standard output.
 
     Returns:
-      0 if training can work, 1 otherwise.
+      0 if training works, 1 otherwise.
     """
     console = console or Console(highlight=False, soft_wrap=True)
     probes = {name: _start(code) for name, code in (("devices", _DEVICES), ("pipeline", _PIPELINE))}
@@ -61,7 +61,7 @@ def doctor(console: Console | None = None) -> int:
     work = [*_devices(probes["devices"]), _pipeline(probes["pipeline"])]
     _print(console, "A compiled step, a data pipeline", work)
     bad = [row for row in (*packages, *machine, *work) if not row.ok]
-    console.print("Training can work here." if not bad else f"Training cannot work: mend {_names(bad)}.")
+    console.print("Training works on this machine." if not bad else f"Training does not work; fix: {_names(bad)}.")
     return 1 if bad else 0
 
 
@@ -83,10 +83,10 @@ def _print(console: Console, title: str, rows: list[Check]) -> None:
 
 
 def _packages() -> list[Check]:
-    """Python and every package that jaxpt needs, by its own metadata."""
+    """Python and every package that jaxpt's metadata requires."""
     python = sys.version_info
     good = (3, 11) <= python[:2] < (3, 14)
-    rows = [Check("python", platform.python_version(), good, "" if good else "wants Python 3.11 to 3.13")]
+    rows = [Check("python", platform.python_version(), good, "" if good else "install Python 3.11 to 3.13")]
     try:
         wanted = importlib.metadata.requires("jaxpt") or []
     except importlib.metadata.PackageNotFoundError:
@@ -95,7 +95,7 @@ def _packages() -> list[Check]:
 
 
 def _package(requirement: str) -> Check:
-    """Whether one requirement such as `jax>=0.10` is met."""
+    """Checks one requirement, such as `jax>=0.10`."""
     name = re.match(r"[A-Za-z0-9._-]+", requirement)[0]  # type: ignore[index]
     least = re.search(r">=\s*([0-9.]+)", requirement)
     try:
@@ -103,7 +103,7 @@ def _package(requirement: str) -> Check:
     except importlib.metadata.PackageNotFoundError:
         return Check(name, "missing", False, f"pip install '{requirement}'")
     if least and _numbers(version) < _numbers(least[1]):
-        return Check(name, f"{version}, wants {least[1]} or later", False, f"pip install -U '{requirement}'")
+        return Check(name, f"{version}, requires {least[1]} or later", False, f"pip install -U '{requirement}'")
     return Check(name, version)
 
 
@@ -135,7 +135,7 @@ def _memory() -> str:
 
 
 def _disk(what: str, path: Path) -> Check:
-    """Free space at a path, or at the nearest directory above it that exists; it must be writable."""
+    """Free space at a path, or at its nearest existing parent, which must be writable."""
     existing = next(parent for parent in (path, *path.parents) if parent.exists())
     writable = os.access(existing, os.W_OK)
     found = f"{_gigabytes(shutil.disk_usage(existing).free)} free at {path}"
@@ -156,13 +156,13 @@ def _start(code: str) -> subprocess.Popen[str]:
 
 
 def _finish(process: subprocess.Popen[str]) -> tuple[object, str]:
-    """(What the probe printed, None if it failed; why it failed)."""
+    """(Output of the probe, None if it failed; reason of failure)."""
     try:
         out, error = process.communicate(timeout=_PROBE_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
-        return None, f"no answer in {_PROBE_SECONDS} s; is another process holding the device?"
+        return None, f"no answer within {_PROBE_SECONDS} s; is another process using the device?"
     if process.returncode:
         return None, (error.strip().splitlines() or [f"exit code {process.returncode}"])[-1][:200]
     return json.loads(out.strip().splitlines()[-1]), ""
@@ -181,11 +181,11 @@ def _devices(process: subprocess.Popen[str]) -> list[Check]:
 
 
 def _missing_accelerator(platforms: set[str]) -> list[Check]:
-    """An accelerator that the machine has and jax does not use."""
+    """Reports an accelerator that jax does not use."""
     if "gpu" not in platforms and (shutil.which("nvidia-smi") or Path("/dev/nvidia0").exists()):
-        return [Check("CUDA", "an NVIDIA GPU is here, jax does not use it", True, "pip install 'jaxpt[cuda]'")]
+        return [Check("CUDA", "there is an NVIDIA GPU, but jax does not use it", True, "pip install 'jaxpt[cuda]'")]
     if "tpu" not in platforms and (Path("/dev/accel0").exists() or Path("/dev/vfio/0").exists()):
-        return [Check("TPU", "a TPU is here, jax does not use it", True, "pip install 'jaxpt[tpu]'")]
+        return [Check("TPU", "there is a TPU, but jax does not use it", True, "pip install 'jaxpt[tpu]'")]
     if platforms == {"cpu"}:
         return [Check("accelerator", "none; the smoke recipes run on a CPU")]
     return []
@@ -195,5 +195,5 @@ def _pipeline(process: subprocess.Popen[str]) -> Check:
     found, why = _finish(process)
     good = found == 56
     return Check(
-        "a tf.data pipeline", "runs" if good else "failed", good, "" if good else why or f"56 wanted, got {found}"
+        "a tf.data pipeline", "runs" if good else "failed", good, "" if good else why or f"expected 56, got {found}"
     )

@@ -1,5 +1,5 @@
-"""The one exception that stands for a mistake of the user's: its message is printed as one line, the exit code is 2."""
+"""The exception for user errors: the command line prints its message as one line and exits with code 2."""
 
 
 class UserError(Exception):
-    """Something the user can mend. Says in one line what was wrong, where, and what would be right."""
+    """An error that the user can fix. The message names, in one line, the key or file, the problem and the solution."""

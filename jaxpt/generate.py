@@ -1,4 +1,4 @@
-"""Text from a model: greedy continuation, spans filled in greedily, most likely tokens at masks."""
+"""Greedy generation: continuations, spans, and the most likely tokens at masks."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from jaxpt.models.base import Bound
 
 
 def greedy(next_logits: Callable[[jax.Array, jax.Array], jax.Array], tokens_BxT: jax.Array, start: int) -> jax.Array:
-    """Fills a row of tokens from left to right, each with the most likely id.
+    """Greedy decoding from left to right.
 
     t_i = argmax p(· | t_<i) for i ≥ start.
 
     Args:
       next_logits: (tokens [batch, length], i) → logits [batch, vocabulary] of the token at position i.
-      tokens_BxT: ids; those before `start` are given, the others are overwritten.
-      start: first position to fill, at least 1.
+      tokens_BxT: ids; those from `start` are overwritten.
+      start: first generated position, at least 1.
 
     Returns:
       int32 [batch, length].
@@ -35,9 +35,9 @@ def continue_text(bound: Bound, prompt_BxP: jax.Array, length: int) -> jax.Array
     """A decoder's greedy continuation.
 
     Args:
-      bound: a decoder with its parameters.
+      bound: a bound decoder.
       prompt_BxP: ids of the prompt.
-      length: length of the result, prompt included.
+      length: length of the result, including the prompt.
 
     Returns:
       int32 [batch, length].
@@ -60,27 +60,27 @@ def fill_spans(
     first_sentinel: int,
     eos: int,
 ) -> jax.Array:
-    """An encoder-decoder's greedy answer to a text with sentinels: each sentinel, and the span that stood there.
+    """Greedy targets of an encoder-decoder for a text with sentinels: each sentinel, followed by its span.
 
-    A span has at least one token, so neither a sentinel nor EOS may follow a sentinel.
+    A span has at least one token, so a sentinel is not followed by a sentinel or EOS.
 
     Args:
-      bound: an encoder-decoder with its parameters.
+      bound: a bound encoder-decoder.
       inputs_BxS: ids of the encoder's input.
       segment_ids_BxS: 0 on padding.
-      start_token: what the decoder starts with (T5: 0), in each row the same or its own, [batch] (mBART).
-      length: tokens to generate.
-      first_sentinel: the lowest id of a sentinel; all ids from there on are sentinels.
-      eos: what ends the answer.
+      start_token: first decoder input (T5: 0), a number or an array [batch] (mBART).
+      length: number of tokens to generate.
+      first_sentinel: the lowest sentinel id; all ids from it are sentinels.
+      eos: end-of-text id.
 
     Returns:
-      int32 [batch, length]; what follows the first EOS means nothing.
+      int32 [batch, length]; ids after the first EOS are meaningless.
     """
     encoded = bound.encode(inputs_BxS, segment_ids=segment_ids_BxS).hidden
     tokens = jnp.full((inputs_BxS.shape[0], length + 1), jnp.reshape(start_token, (-1, 1)), jnp.int32)
 
     def next_logits(tokens: jax.Array, i: jax.Array) -> jax.Array:
-        # The last token is read by none: the decoder sees as many as there are targets, as in training.
+        # The last token is not an input: the decoder has as many inputs as targets, as in training.
         hidden = bound.decode(tokens[:, :-1], encoded, encoder_segment_ids=segment_ids_BxS).hidden
         logits_BxV = _logits_at(bound, hidden, i - 1)
         ids_V = jnp.arange(logits_BxV.shape[-1])
@@ -92,12 +92,13 @@ def fill_spans(
 
 
 def fill_masks(bound: Bound, batch: dict[str, jax.Array]) -> jax.Array:
-    """An encoder's most likely id at each masked position.
+    """The most likely id of an encoder at each masked position.
 
     Args:
-      bound: an encoder with its parameters and masked-LM head.
+      bound: a bound encoder with a masked-LM head.
       batch: encoder_input_tokens, encoder_token_types, encoder_segment_ids, encoder_positions, masked_positions, and
-        encoder_ranks if the model was trained with them; of a model with two streams encoder_order, no positions.
+        encoder_ranks if the model was trained with them; for two-stream models encoder_order instead of
+        encoder_positions.
 
     Returns:
       int32 [batch, max_predictions].

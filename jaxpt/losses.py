@@ -1,4 +1,4 @@
-"""Cross-entropy over a vocabulary, without ever holding the logits of a whole batch.
+"""Cross-entropy over a vocabulary, without materialising the logits of a whole batch.
 
 B batch, T target positions, C positions of a chunk, N chunks, D width of the model, V vocabulary.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from jaxpt.models.output import Projection
 
 CHUNK_BYTES = 64 * 2**20
-"""About how much a chunk's float32 logits may take on each device."""
+"""Approximate size of a chunk's float32 logits per device."""
 
 Metrics = dict[str, tuple[jax.Array, jax.Array]]
 
@@ -57,29 +57,29 @@ def token_loss(
     z_loss: float = 0.0,
     chunk: int = 0,
 ) -> tuple[jax.Array, Metrics]:
-    """Σ of the weighted cross-entropy of hidden states that are projected to the vocabulary a chunk at a time.
+    """Σ of the weighted cross-entropy of hidden states, projected to the vocabulary in chunks.
 
         Σ_bt weights_bt · cross_entropy(projection(hidden)_bt, targets_bt)
 
-    Chunks are cut along the length: batch and vocabulary keep their sharding. The backward pass projects each chunk
-    again, so that neither pass holds [B, T, V]; the value does not depend on `chunk`. On a mesh (with the logical axes
-    "batch" and "length" mapped to it) a sharded kernel is gathered once, and its gradient summed once, not for every
-    chunk.
+    Chunks split the length, so batch and vocabulary keep their sharding. The backward pass recomputes the logits of
+    each chunk, so neither pass materialises [B, T, V]; the value does not depend on `chunk`. On a mesh (with the
+    logical axes "batch" and "length" mapped to it) a sharded kernel is gathered once, and its gradient is summed once,
+    not per chunk.
 
     Args:
-      hidden_BxTxD: hidden states, what the projection's kernel is multiplied with.
-      projection: kernel, bias, and how they make logits.
+      hidden_BxTxD: hidden states, the input of the projection.
+      projection: from hidden states to logits.
       targets_BxT: int ids below V.
-      weights_BxT: float weights; 0 leaves a position out.
-      eval_mask: [B, T] weights of the metric `target_loss`, if that is wanted.
-      metric_weights: {name: [B, T] weights} of further such metrics.
+      weights_BxT: float weights; 0 excludes a position.
+      eval_mask: [B, T] weights of the metric `target_loss`; None omits it.
+      metric_weights: {name: [B, T] weights} of additional cross-entropy metrics.
       z_loss: see `cross_entropy`.
-      chunk: positions in a chunk; 0 keeps a chunk's logits near 64 MiB a device.
+      chunk: positions per chunk; 0 selects logits of about 64 MiB per device.
 
     Returns:
-      (Σ weighted loss, {metric: (Σ weighted value, Σ weights)}), float32 scalars. Metrics: `accuracy` (of the one most
-      likely token: a tie is no hit), `token_loss` (cross-entropy without z-loss) and, with `eval_mask`,
-      `target_loss` (the same under other weights).
+      (Σ weighted loss, {metric: (Σ weighted value, Σ weights)}), float32 scalars. Metrics: `accuracy` (a tie for the
+      most likely token counts as wrong), `token_loss` (cross-entropy without z-loss) and, with `eval_mask`,
+      `target_loss` (the same with these weights).
 
     Example:
       >>> from jaxpt.models.output import Projection
@@ -114,23 +114,23 @@ def distillation_kl(
     temperature: float = 2.0,
     chunk: int = 0,
 ) -> tuple[jax.Array, Metrics]:
-    """Σ of the weighted divergence of a student's distributions from a teacher's, both softened.
+    """Σ of the weighted KL divergence of a student's from a teacher's distributions, both with temperature.
 
         Σ_bt weights_bt · τ² · KL(softmax(z_teacher / τ) ‖ softmax(z_student / τ)),   z = projection(hidden)_bt
 
-    Made in chunks, as `token_loss`: neither pass holds [B, T, V]. No gradient reaches the teacher's side.
+    Computed in chunks, as `token_loss`: neither pass materialises [B, T, V]. No gradient flows to the teacher.
 
     Args:
       student_BxTxD: the student's hidden states.
-      student: its projection.
-      teacher_BxTxE: the teacher's hidden states; widths may differ.
-      teacher: its projection.
-      weights_BxT: float weights; 0 leaves a position out.
+      student: the student's projection.
+      teacher_BxTxE: the teacher's hidden states; the width may differ.
+      teacher: the teacher's projection.
+      weights_BxT: float weights; 0 excludes a position.
       temperature: τ.
-      chunk: positions in a chunk; 0 keeps the logits of a chunk near 64 MiB a device.
+      chunk: positions per chunk; 0 selects logits of about 64 MiB per device.
 
     Returns:
-      (Σ weighted divergence in nats, {"agreement": (Σ weighted, Σ weights)}): where both hold the same token likeliest.
+      (Σ weighted divergence in nats, {"agreement": (Σ weighted, Σ weights)}): agreement on the most likely token.
 
     Example:
       >>> from jaxpt.models.output import Projection
@@ -177,15 +177,15 @@ def cosine_distance(one: jax.Array, other: jax.Array) -> jax.Array:
 
 
 def sample(hidden_BxTxD: jax.Array, projection: Projection, key: jax.Array, *, chunk: int = 0) -> jax.Array:
-    """A token for each hidden state, drawn from softmax(projection(hidden)), by the largest logit + Gumbel noise.
+    """Samples a token for each hidden state from softmax(projection(hidden)), with the Gumbel-max trick.
 
-    A draw depends on the key, the row and the place alone: not on `chunk`, nor on the mesh. No gradient passes.
+    A draw depends only on key, row and position, not on `chunk` or the mesh. No gradient flows through it.
 
     Args:
       hidden_BxTxD: hidden states.
       projection: as in `token_loss`.
       key: random key.
-      chunk: positions whose logits exist at one time; 0 keeps them near 64 MiB a device.
+      chunk: positions per chunk; 0 selects logits of about 64 MiB per device.
 
     Returns:
       int32 [B, T].
@@ -229,10 +229,10 @@ def _in_chunks(
 
 
 def _sums(logits_BxCxV: jax.Array, z_loss: float, targets_BxC: jax.Array, weights_BxCxP: jax.Array) -> jax.Array:
-    """[Σ loss, Σ correct, Σ cross-entropy] of a chunk under the first weights, Σ cross-entropy under the others."""
+    """[Σ loss, Σ correct, Σ cross-entropy] of a chunk with the first weights, Σ cross-entropy with the others."""
     log_z_BxC, gold_BxC = _log_z_and_gold(logits_BxCxV, targets_BxC)
     entropy_BxC = log_z_BxC - gold_BxC
-    # A sum over the vocabulary instead of argmax: it fuses and shards, and says no where several are most likely.
+    # A sum over the vocabulary instead of argmax: it can be fused and sharded, and counts ties as wrong.
     correct_BxC = (logits_BxCxV >= gold_BxC[..., None]).sum(-1) == 1
     loss_BxC = entropy_BxC + z_loss * jnp.square(log_z_BxC)
     weights_BxC = weights_BxCxP[..., 0]
@@ -242,7 +242,7 @@ def _sums(logits_BxCxV: jax.Array, z_loss: float, targets_BxC: jax.Array, weight
 
 
 def _log_z_and_gold(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """log Z and the target's logit. The latter by comparing, not gathering: the vocabulary may be sharded."""
+    """log Z and the target's logit; the latter by comparison instead of a gather, as the vocabulary may be sharded."""
     logits = logits.astype(jnp.float32)
     at_target = jnp.arange(logits.shape[-1]) == targets[..., None]
     return jax.nn.logsumexp(logits, axis=-1), jnp.where(at_target, logits, 0.0).sum(-1)
@@ -255,7 +255,7 @@ def _chunk(hidden_BxTxD: jax.Array, *projections: Projection) -> int:
 
 
 def _cut(x_BxT: jax.Array, chunks: int) -> jax.Array:
-    """[B, T, ...] → [N, B, C, ...], filled up with zeros (and so with zero weight) at the end."""
+    """[B, T, ...] → [N, B, C, ...], padded with zeros (zero weight) at the end."""
     size = math.ceil(x_BxT.shape[1] / chunks)
     padding = [(0, 0), (0, chunks * size - x_BxT.shape[1])] + [(0, 0)] * (x_BxT.ndim - 2)
     x_BxT = jnp.pad(x_BxT, padding)
@@ -265,8 +265,8 @@ def _cut(x_BxT: jax.Array, chunks: int) -> jax.Array:
 def _over_shards(function: Callable[..., jax.Array], projections: Any, *arrays_BxT: jax.Array) -> jax.Array:
     """Σ of `function(projections, *arrays)` over the shards of the batch and of the length.
 
-    Kernels enter the manual region whole, so they are gathered, and their gradients summed over the mesh, once at its
-    edge. Left to the compiler that happens in every iteration of a loop inside.
+    Kernels enter the manual region replicated, so they are gathered, and their gradients summed, once at its boundary.
+    Otherwise the compiler does this in every iteration of the inner loop.
     """
     mesh, rules = jax.sharding.get_abstract_mesh(), dict(nn.get_logical_axis_rules())
 
@@ -281,7 +281,7 @@ def _over_shards(function: Callable[..., jax.Array], projections: Any, *arrays_B
     inside = tuple((name, None if set(axes) & set(_names(to)) else to) for name, to in rules.items())
 
     def shard(projections: Any, *arrays_BxT: jax.Array) -> jax.Array:
-        with nn.logical_axis_rules(inside):  # constraints may not name the batch's mesh axes
+        with nn.logical_axis_rules(inside):  # constraints must not use the mesh axes of the batch
             return function(projections, *arrays_BxT)[None]
 
     specs = (PartitionSpec(), *[PartitionSpec(rows or None, places or None)] * len(arrays_BxT))

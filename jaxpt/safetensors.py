@@ -1,8 +1,8 @@
-"""The safetensors format: what the weights of `jaxpt.hf` and the prepared records of `jaxpt.data` lie in.
+"""The safetensors format, used for weights (`jaxpt.hf`) and prepared records (`jaxpt.data`).
 
-    length of the header (8 bytes, little endian)   header (JSON, filled up to 8 bytes)   the tensors end to end
+    length of the header (8 bytes, little endian)   header (JSON, padded to 8 bytes)   tensors, contiguous
 
-The safetensors package checks files. It has no way to write one a tensor at a time, nor to map one.
+The safetensors package validates files. It cannot write tensors one at a time or memory-map a file.
 
 Format: https://github.com/huggingface/safetensors#format
 """
@@ -26,7 +26,7 @@ TYPES: dict[str, np.dtype] = {
         "U64": np.uint64, "U32": np.uint32, "U16": np.uint16, "U8": np.uint8,
     }.items()
 }  # fmt: skip
-"""By the format's names; it has others, which NumPy does not know."""
+"""{type name of the format: NumPy dtype}; types without a NumPy dtype are not included."""
 _NAMES = {dtype: name for name, dtype in TYPES.items()}
 
 
@@ -34,22 +34,22 @@ class Entry(NamedTuple):
     """A tensor of a file."""
 
     kind: str
-    """Its type by the format's name."""
+    """Type name of the format."""
     shape: tuple[int, ...]
     start: int
-    """Its first byte in the file."""
+    """Offset of the first byte in the file."""
     stop: int
 
 
 def header(tensors: Mapping[str, tuple[Any, Sequence[int]]], metadata: Mapping[str, str]) -> bytes:
-    """What a file begins with.
+    """Makes the header of a file.
 
     Args:
-      tensors: {name: (dtype, shape)} in the order in which their bytes follow.
-      metadata: kept in the file.
+      tensors: {name: (dtype, shape)} in the order of their bytes.
+      metadata: stored in the header.
 
     Returns:
-      The header, its length before it.
+      The header, preceded by its length.
     """
     entries: dict[str, Any] = {"__metadata__": dict(metadata)}
     end = 0
@@ -67,17 +67,17 @@ def size(dtype: Any, shape: Sequence[int]) -> int:
 
 
 def read(path: Path) -> tuple[dict[str, str], dict[str, Entry]]:
-    """What a file holds; none of the tensors is read.
+    """Reads the header of a file, but no tensors.
 
     Args:
       path: the file.
 
     Returns:
-      (its metadata, {name: tensor} in the header's order).
+      (metadata, {name: entry} in the header's order).
 
     Raises:
-      ValueError: no whole safetensors file: its header is damaged, or its length is not what the header says.
-      OSError: it cannot be read.
+      ValueError: not a valid safetensors file: the header is damaged, or the file length does not match it.
+      OSError: the file cannot be read.
     """
     try:
         with safe_open(path, "numpy"):
@@ -94,20 +94,20 @@ def read(path: Path) -> tuple[dict[str, str], dict[str, Entry]]:
 
 
 def raw_header(path: Path) -> bytes:
-    """The header of a whole file as it is stored, its length before it."""
+    """The stored header bytes of a valid file, preceded by the length."""
     with path.open("rb") as file:
         length = file.read(8)
         return length + file.read(int.from_bytes(length, "little"))
 
 
 def mapped(path: Path) -> dict[str, np.ndarray]:
-    """The tensors of a file by name, memory-mapped; raises as `read`."""
+    """The memory-mapped tensors of a file by name; raises as `read`."""
     _, entries = read(path)
     file = np.memmap(path, np.uint8, "r").view(np.ndarray)
     return {name: file[e.start : e.stop].view(TYPES[e.kind]).reshape(e.shape) for name, e in entries.items()}
 
 
 def tensor(path: Path, entry: Entry) -> np.ndarray:
-    """One tensor, read from the disk."""
+    """Reads one tensor."""
     raw = np.fromfile(path, np.uint8, entry.stop - entry.start, offset=entry.start)
     return raw.view(TYPES[entry.kind]).reshape(entry.shape)

@@ -1,14 +1,13 @@
-"""SIGINT and SIGTERM: a process leaves at once where nothing can be lost, else after it has saved.
+"""SIGINT and SIGTERM: a process exits at once if nothing can be lost, otherwise after saving.
 
-Python runs a handler between two byte codes of the main thread: not while XLA compiles, and inside any library's code,
-which may swallow what the handler raises. So a handler raises nothing here. A signal is recorded, and a thread of its
-own acts on it:
+Python runs signal handlers between two bytecodes of the main thread: never while XLA compiles, and possibly inside a
+library that swallows exceptions. So the handler raises nothing. It records the signal, and a watcher thread reacts:
 
-    outside `deferred`   prints one line and ends the process with 128 + the signal's number
-    inside `deferred`    records it alone; the code within looks at `received`, saves and calls `leave`
+    outside `deferred`   prints one line and exits with 128 + signal number
+    inside `deferred`    only records the signal; the code in the block checks `received`, saves and calls `leave`
 
-A second signal, a second or more after the first, ends the process in both cases. The process ends by `os._exit`:
-libraries' threads may still be at work, and tearing down what they use ends in a segmentation fault.
+In both cases a second signal, at least one second after the first, ends the process. The process ends with `os._exit`:
+threads of libraries may still be running, and a regular teardown could crash.
 """
 
 from __future__ import annotations
@@ -27,30 +26,30 @@ from pathlib import Path
 from typing import NoReturn
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
-_SECOND = 1.0  # seconds after which another signal counts as a second one: launchers often send one twice
-_PATIENCE = 10.0  # seconds for what is done on leaving
+_SECOND = 1.0  # seconds between two distinct signals: launchers often send a signal twice
+_PATIENCE = 10.0  # timeout of exit callbacks, in seconds
 
 Callback = Callable[[int], None]
 
 
 class _Watcher(threading.Thread):
-    """Reads the numbers of signals from a pipe, which Python fills even while the main thread is in C++."""
+    """Reads signal numbers from a pipe, which Python fills even while the main thread runs C++ code."""
 
     def __init__(self, exits: bool) -> None:
         super().__init__(name="jaxpt-signals", daemon=True)
         self.exits = exits
-        """False: the program is not ours to end, `leave` raises SystemExit."""
+        """`exits` False: `leave` raises SystemExit instead of ending the process."""
         self.received: int | None = None
         self.deferred = 0
         self.notified: list[Callback] = []
-        """Called on the first signal within `deferred`."""
+        """Called on the first signal inside `deferred`."""
         self.leaving: list[Callback] = []
-        """Called before the process ends."""
+        """Called before the process exits."""
         self.lock = threading.RLock()
         self._first = 0.0
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
-        self._stderr = os.dup(2)  # the import of TensorFlow, in the main thread, silences the other for seconds
+        self._stderr = os.dup(2)  # the import of TensorFlow redirects stderr for seconds
 
     def start(self) -> None:
         super().start()
@@ -58,7 +57,7 @@ class _Watcher(threading.Thread):
         self._wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
 
     def stop(self) -> None:
-        """Puts back what `start` replaced."""
+        """Restores what `start` replaced."""
         signal.set_wakeup_fd(self._wakeup)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
@@ -68,7 +67,7 @@ class _Watcher(threading.Thread):
             os.close(file)
 
     def _on_signal(self, number: int, frame: object) -> None:
-        # An event loop may have put its own file in the place of ours, which then has not got the number yet.
+        # An event loop may have replaced the wakeup file, so the number is not in our pipe.
         with contextlib.suppress(BlockingIOError):
             os.write(self._writer, bytes([number]))
 
@@ -78,7 +77,7 @@ class _Watcher(threading.Thread):
                 self.leave(number)
 
     def _record(self, number: int) -> bool:
-        """Whether the process is to end now."""
+        """Returns True if the process must exit now."""
         with self.lock:
             now = time.monotonic()
             if self.received is not None:
@@ -91,14 +90,14 @@ class _Watcher(threading.Thread):
             return False
 
     def leave(self, number: int, words: str | None = None) -> None:
-        with self.lock:  # for good: another thread that comes here, or into `deferred`, waits for the end
+        with self.lock:  # never released: other threads that call this or `deferred` wait for the exit
             threading.Timer(_PATIENCE, os._exit, [128 + number]).start()
-            cursor = "\x1b[?25h" if os.isatty(self._stderr) else ""  # a progress bar has hidden it
+            cursor = "\x1b[?25h" if os.isatty(self._stderr) else ""  # a progress bar may have hidden it
             if words is None:
                 words = f"jaxpt: stopped by {signal.Signals(number).name}; re-run the same command to resume"
             os.write(self._stderr, f"{cursor}{words}\n".encode() if words else cursor.encode())
             for callback in reversed(self.leaving):
-                with contextlib.suppress(Exception):  # the process ends all the same
+                with contextlib.suppress(Exception):  # exit in any case
                     callback(number)
             for child in multiprocessing.active_children():
                 child.terminate()
@@ -111,8 +110,8 @@ class _Watcher(threading.Thread):
 _watcher: _Watcher | None = None
 
 
-# A forked child has the handlers and the pipe of its parent, which a signal to the child would end: it may come only
-# when they are replaced.
+# A forked child has its parent's handlers and pipe, so a signal to the child would stop the parent: signals are blocked
+# until the child has replaced them.
 
 
 def _before_fork() -> None:
@@ -137,13 +136,13 @@ os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, 
 
 
 def start(exits: bool = True) -> bool:
-    """Takes care of SIGINT and SIGTERM from now on.
+    """Starts handling SIGINT and SIGTERM.
 
     Args:
-      exits: a signal may end the process.
+      exits: True if a signal may end the process.
 
     Returns:
-      False, and nothing changes, where they are taken care of already, and outside the main thread.
+      False, without effect, if they are already handled or outside the main thread.
     """
     global _watcher
     if _watcher is not None or threading.current_thread() is not threading.main_thread():
@@ -155,7 +154,7 @@ def start(exits: bool = True) -> bool:
 
 @contextlib.contextmanager
 def watch(exits: bool = True) -> Iterator[None]:
-    """`start` for the time that it lasts."""
+    """Context manager of `start`."""
     global _watcher
     is_started = start(exits)
     try:
@@ -168,13 +167,13 @@ def watch(exits: bool = True) -> Iterator[None]:
 
 @contextlib.contextmanager
 def deferred(notify: Callback | None = None) -> Iterator[None]:
-    """Within it a signal is recorded alone; whoever is inside looks at `received`, saves and calls `leave`.
+    """Inside this block signals are only recorded; the code in it checks `received`, saves and calls `leave`.
 
-    Where the process is not watched, as in a program that calls jaxpt's functions, it is for as long as this lasts, and
+    If signals are not handled yet, as in a program that calls jaxpt's functions, they are handled during the block, and
     `leave` raises SystemExit.
 
     Args:
-      notify: called with the signal's number, in another thread, when the first one comes.
+      notify: called in another thread with the number of the first signal.
     """
     with watch(exits=False):
         watcher = _watcher
@@ -191,24 +190,24 @@ def deferred(notify: Callback | None = None) -> Iterator[None]:
                 watcher.deferred -= 1
                 if notify:
                     watcher.notified.remove(notify)
-        if watcher.received is not None:  # too late for the code inside to see it
+        if watcher.received is not None:  # too late for the code in the block
             leave(watcher.received, None)
 
 
 def received() -> int | None:
-    """The number of the first signal that came within `deferred`, None before."""
+    """Number of the first signal inside `deferred`, or None."""
     return None if _watcher is None else _watcher.received
 
 
 def leave(number: int, words: str | None = "") -> None:
-    """Ends the process with 128 + a signal's number, once all that it had to do is done.
+    """Exits with 128 + signal number, after saving.
 
     Args:
-      number: the signal's, which this process or another one of its run received.
-      words: a last line for the user on stderr; None names the signal.
+      number: signal number, received by this or another process of the run.
+      words: last line on stderr; None names the signal.
 
     Raises:
-      SystemExit: instead, where the process is not `watch`ed.
+      SystemExit: instead, outside `watch`.
     """
     if _watcher is None or not _watcher.exits:
         raise SystemExit(128 + number)
@@ -216,10 +215,10 @@ def leave(number: int, words: str | None = "") -> None:
 
 
 def finish(code: int) -> NoReturn:
-    """Ends the process once its work is done; a signal that comes before still counts.
+    """Exits the process after its work is done; an earlier signal still determines the exit code.
 
-    What is registered with `atexit` runs. Modules are not torn down: that takes seconds, in which Python's own handlers
-    are back, and libraries' threads may still be at work.
+    `atexit` callbacks run. Modules are not torn down: that takes seconds without our signal handlers, while threads of
+    libraries may still be running.
 
     Args:
       code: the exit code.
@@ -234,7 +233,7 @@ def finish(code: int) -> NoReturn:
 
 @contextlib.contextmanager
 def on_leave(callback: Callback) -> Iterator[None]:
-    """Calls `callback` with the signal's number where the process is ended within."""
+    """Calls `callback` with the signal number if the process exits inside this block."""
     if _watcher is None:
         yield
         return
@@ -248,7 +247,7 @@ def on_leave(callback: Callback) -> Iterator[None]:
 
 @contextlib.contextmanager
 def scratch(directory: Path) -> Iterator[Path]:
-    """Removes a directory in the end, however the end comes about."""
+    """Removes a directory at the end of the block, also if the process is stopped."""
     try:
         with on_leave(lambda number: shutil.rmtree(directory, ignore_errors=True)):
             yield directory

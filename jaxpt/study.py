@@ -1,7 +1,7 @@
-"""`jaxpt study`: several recipes on the same amount of text, one after the other, and one table of them.
+"""`jaxpt study`: trains several recipes on the same amount of text, one after the other, and compares them in a table.
 
-Each row is a run of its own, `jaxpt train` in a process of its own, in STUDY/ROW. What a row was and how it went is
-read from there: a study has no state besides its rows, and goes on by being started again.
+Each row is a separate run in STUDY/ROW, by `jaxpt train` in a subprocess. A study has no state besides its runs. Re-run
+the same command to resume.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from jaxpt.train.lock import hold
 
 
 class Child:
-    """The process that the study waits for; a signal is passed on to it."""
+    """The current subprocess; signals are forwarded to it."""
 
     def __init__(self) -> None:
         self._pid: int | None = None
@@ -38,14 +38,14 @@ class Child:
         self._lock = threading.Lock()
 
     def set(self, pid: int | None) -> None:
-        """The process is `pid` from now on; None: there is no process."""
+        """Sets the current subprocess; None: there is none."""
         with self._lock:
             self._pid = pid
             if self._received is not None:
                 self._send(self._received)
 
     def notify(self, number: int) -> None:
-        """Passes a signal on."""
+        """Forwards a signal."""
         with self._lock:
             self._received = number
             self._send(number)
@@ -57,23 +57,23 @@ class Child:
 
 
 class Stopped(Exception):
-    """A signal came: the rows that are left are not started."""
+    """Raised after a signal: the remaining rows are not started."""
 
 
 def study(path: str, overrides: Sequence[str] = (), table: bool = False, stop: bool = False) -> int:
-    """Trains the rows of a study that are not finished yet, and writes its table and picture after each.
+    """Trains the unfinished rows of a study, and writes table and picture after each row.
 
     Args:
-      path: the study's file.
-      overrides: `key=value`, as of `load_study`.
-      table: train nothing, write table and picture from the run_dirs as they are.
-      stop: end after the first row that fails.
+      path: the study file.
+      overrides: `key=value`, as in `load_study`.
+      table: only write table and picture, from the existing run_dirs.
+      stop: stop after the first row that fails.
 
     Returns:
-      The exit code: 0 when all rows are finished, 1 when some failed, 128 + the signal's number when stopped by one.
+      The exit code: 0 if all rows are finished, 1 if a row failed, 128 + signal number if stopped by a signal.
 
     Raises:
-      UserError: the file is not as it should be, or another process runs the study.
+      UserError: the study file is invalid, or another process runs the study.
     """
     plan = load_study(path, overrides)
     directory = Path(plan.run_dir)
@@ -99,12 +99,12 @@ def study(path: str, overrides: Sequence[str] = (), table: bool = False, stop: b
 
 
 def say(text: str) -> None:
-    """A line for the person; square brackets are not markup."""
+    """Prints a line; square brackets are not markup."""
     console.print(text, markup=False)
 
 
 def _rows(plan: Study, path: str, child: Child, stop: bool) -> dict[str, str]:
-    """Trains each row that is not finished; {row: why it failed}."""
+    """Trains each unfinished row; returns {row: reason of failure}."""
     failures: dict[str, str] = {}
     for place, row in enumerate(plan.rows, 1):
         if signals.received() is not None:
@@ -124,7 +124,7 @@ def _rows(plan: Study, path: str, child: Child, stop: bool) -> dict[str, str]:
 
 
 def _train(plan: Study, row: StudyRow, where: str, child: Child) -> str:
-    """Trains a row, or goes on with it; why it failed, or nothing."""
+    """Trains or resumes a row; returns the reason of failure, or ""."""
     overrides = plan.overrides(row)
     config = configs.load(row.recipe, overrides, where)
     done = finished(plan, config)
@@ -141,7 +141,7 @@ def _train(plan: Study, row: StudyRow, where: str, child: Child) -> str:
 
 
 def _probe(plan: Study, row: StudyRow, child: Child) -> str:
-    """Probes a row that is trained, unless it was probed already; why it failed, or nothing."""
+    """Runs the linear probe of a trained row, once; returns the reason of failure, or ""."""
     settings, run_dir = plan.evaluate.probe, Path(plan.run_dir) / row.name
     if settings is None or curves.probe(run_dir, settings) is not None:
         return ""
@@ -150,14 +150,14 @@ def _probe(plan: Study, row: StudyRow, child: Child) -> str:
 
 
 def finished(plan: Study, config: Config) -> int | None:
-    """The last step of a row that has come to its end under these very settings, None for another.
+    """The last step of a row that was finished with these settings; None if it is not finished.
 
     Args:
       plan: the study.
-      config: the row's configuration; its `train.steps` count only where the study has no budget.
+      config: the row's configuration; `train.steps` is ignored if the study has a token budget.
 
     Raises:
-      UserError: the row went further than it should.
+      UserError: the row was trained for more steps.
     """
     run_dir = Path(config.run_dir)
     receipt = curves.receipt(run_dir)
@@ -168,14 +168,14 @@ def finished(plan: Study, config: Config) -> int | None:
         steps = steps_of(plan.tokens, receipt["text_tokens_per_step"])
     if receipt["step"] > steps:
         raise UserError(
-            f"{run_dir}: was trained for {receipt['step']} steps, the study asks for {steps}; "
+            f"{run_dir}: was trained for {receipt['step']} steps, but the study requires {steps}; "
             f"delete it, or choose another run_dir=… for the study"
         )
     return steps if receipt["step"] == steps else None
 
 
 def budget(plan: Study, config: Config) -> int:
-    """Steps in which a row sees the study's tokens of text; prepares the row's data to count them.
+    """Number of steps of a row for the study's token budget; prepares the row's data to count its tokens.
 
     Args:
       plan: the study, with `tokens`.
@@ -185,19 +185,19 @@ def budget(plan: Study, config: Config) -> int:
       UserError: the recipe has phases, or its data cannot be prepared.
     """
     if config.train.phases:
-        raise UserError("train.phases have steps of their own; in a study with tokens, set train.phases: []")
+        raise UserError("train.phases: not supported in a study with tokens; set train.phases: []")
     from jaxpt.data import pipeline
 
     name = Path(config.run_dir).name
     data = pipeline.prepare(config, report=lambda line: say(f"[{name}] {line}"), save=False)
     per_step = config.data.batch_size * data.text_per_row
     steps = steps_of(plan.tokens, per_step)
-    say(f"[{name}] {number(plan.tokens)} tokens of text, {per_step:,.0f} a step: {steps} steps")
+    say(f"[{name}] {number(plan.tokens)} tokens of text, {per_step:,.0f} per step: {steps} steps")
     return steps
 
 
 def _counted(plan: Study, config: Config, child: Child) -> int:
-    """`budget`, in a process of its own: TensorFlow, which prepares the data, would stay in this one's memory."""
+    """`budget` in a subprocess, so that TensorFlow does not stay in this process's memory."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_count, args=(theirs, plan, config))
@@ -209,7 +209,7 @@ def _counted(plan: Study, config: Config, child: Child) -> int:
     except EOFError:
         if signals.received() is not None:
             raise Stopped from None
-        answer = UserError(f"{config.run_dir}: the process that prepared the data ended before it was done")
+        answer = UserError(f"{config.run_dir}: the process that prepared the data was terminated")
     finally:
         child.set(None)
         process.terminate()
@@ -220,8 +220,8 @@ def _counted(plan: Study, config: Config, child: Child) -> int:
 
 
 def _count(answer: Connection, plan: Study, config: Config) -> None:
-    """Sends the steps, or what the user can mend."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a signal ends it at once, without a traceback
+    """Sends the number of steps, or a UserError."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # exit on a signal, without a traceback
     try:
         answer.send(budget(plan, config))
     except (UserError, OSError) as error:
@@ -229,7 +229,7 @@ def _count(answer: Connection, plan: Study, config: Config) -> None:
 
 
 def steps_of(tokens: int, per_step: float) -> int:
-    """Steps in which so many tokens are seen, at least one.
+    """Number of steps for a number of tokens, at least one.
 
     Example:
       >>> steps_of(1_000_000, 32 * 125.3)
@@ -239,22 +239,22 @@ def steps_of(tokens: int, per_step: float) -> int:
 
 
 def _wait(run_dir: Path, name: str) -> None:
-    """Waits for a trainer that a killed study has left behind: it ends with the next line that nobody reads."""
+    """Waits for a trainer that a killed study left running: it stops when it writes to the closed pipe."""
     path, said = run_dir / ".lock", False
     while path.exists():
         with path.open() as file:
             if disk.lock(file.fileno()):
                 return
             if not said:
-                say(f"[{name}] waiting for {file.read().strip()}, which is still running there")
+                say(f"[{name}] waiting for {file.read().strip()}, which is still running in this run_dir")
                 said = True
         time.sleep(0.1)
 
 
 def _run(command: list[str], name: str, child: Child) -> str:
-    """Runs a trainer, its lines passed on under the row's name; why it failed, or nothing."""
+    """Runs a trainer and prints its lines with the row's name; returns the reason of failure, or ""."""
     last = ""
-    # In a session of its own, so that Ctrl-C comes to it once, through the study.
+    # In a new session, so that it receives Ctrl-C once, through the study.
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True
     ) as trainer:

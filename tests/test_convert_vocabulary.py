@@ -42,7 +42,7 @@ def test_a_vocabulary_that_does_not_say_its_case(bert, tmp_path, capsys):
 def test_a_vocabulary_that_is_too_large_or_empty(bert, tmp_path, capsys, name, content, words):
     (bert / name).write_text(content)
     assert main(["import", str(bert), str(tmp_path / "run")]) == 0
-    assert f"vocabulary: kept as it is, not usable for training here: {bert}" in (out := capsys.readouterr().out)
+    assert f"vocabulary: copied, but not usable for training in jaxpt: {bert}" in (out := capsys.readouterr().out)
     assert words in out
     if content:
         assert main(["export", str(tmp_path / "run"), str(tmp_path / "out")]) == 2

@@ -132,7 +132,7 @@ def test_text_is_counted_in_a_process_of_its_own(tmp_path):
     config = configs.load(plan.rows[0].recipe, plan.overrides(plan.rows[0]))
     assert 35 < study._counted(plan, config, study.Child()) < 42, "8 rows of at most 16 tokens a step"
     phases = ["train.phases=[{steps: 3}, {}]"]
-    with pytest.raises(UserError, match=r"in a study with tokens, set train\.phases"):
+    with pytest.raises(UserError, match=r"in a study with tokens; set train\.phases"):
         study._counted(plan, configs.load(plan.rows[0].recipe, phases), study.Child())
 
 
@@ -229,7 +229,7 @@ def test_a_row_that_went_too_far(tmp_path, fake):
     (run_dir / "run.json").write_text(json.dumps(receipt | {"step": 9}))
     assert study.finished(plan, config) is None
     (run_dir / "run.json").write_text(json.dumps(receipt | {"step": 11}))
-    with pytest.raises(UserError, match="was trained for 11 steps, the study asks for 10"):
+    with pytest.raises(UserError, match="was trained for 11 steps, but the study requires 10"):
         study.finished(plan, config)
     assert study.finished(plan, config.model_copy(update={"seed": 5})) is None, "the trainer says why"
 

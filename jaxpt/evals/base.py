@@ -1,7 +1,7 @@
-"""What an evaluator is: settings, and a function of the parameters that is made ready before the first step.
+"""Base class of evaluators: settings, and a function of the parameters that is compiled before the first step.
 
-A recipe names evaluators under `evals:`; the train loop and `jaxpt eval` run them in that order. One is one module of
-this package, or of anyone's, with one subclass of `Evaluator`.
+A recipe lists evaluators under `evals:`; the train loop and `jaxpt eval` run them in this order. An evaluator is a
+module with one subclass of `Evaluator`, in this package or anywhere else.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ if TYPE_CHECKING:
 
 
 class Result(NamedTuple):
-    """What an evaluator found."""
+    """Result of an evaluation."""
 
     metrics: Mapping[str, float] | float = {}
-    """{metric: value}, recorded as `<name of the evaluator>/<metric>`; a single number is recorded under the name."""
+    """{metric: value}, logged as `<name of the evaluator>/<metric>`; a single number is logged under the name."""
     lines: tuple[str, ...] | None = None
-    """What the user is shown, the metrics by default."""
+    """Report lines; by default the metrics."""
 
 
 Evaluate = Callable[[Any, Mapping[str, float], Callable[[], bool]], Result | None]
-"""(parameters, metrics of the evaluators before this one, stop) → what was found.
+"""(parameters, metrics of earlier evaluators, stop) → result.
 
-The parameters are placed as in training; where an average of them is kept it is that. `stop` is asked between batches,
-in all processes: where it says True the answer is None. All processes give the same metrics.
+The parameters are sharded as in training; if the run keeps an average of them, they are the average. Call `stop`
+between batches, in all processes, and return None if it returns True. All processes must return the same metrics.
 """
 
 
 class Evaluator(EvaluatorConfig):
-    """Base of all evaluators: subclass it once in a module of `jaxpt.evals` (or your own)."""
+    """Base of all evaluators. A module defines exactly one subclass."""
 
     def prepare(self, setup: Setup, data: Data) -> Evaluate:
-        """Makes ready what is called at each evaluation.
+        """Makes the evaluation function.
 
-        Programs are compiled here, ahead of time: during the steps a signal would have to wait for the compiler while
-        the state is not saved.
+        Compile programs here, ahead of time: during training, a signal would have to wait for the compiler before the
+        state is saved.
 
         Args:
-          setup: the run in its current phase: `config`, `network`, mesh and placement.
+          setup: the run in its current phase: `config`, `network`, mesh and shardings.
           data: `train` and `validation` examples, tokenizer and vocabulary of the phase.
 
         Returns:
-          The function.
+          The evaluation function.
 
         Raises:
-          UserError: for what a user can mend, such as a file that is missing.
+          UserError: for user errors, such as a missing file.
         """
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Trivial predictors that a model must beat: their loss is computed on the run's own validation text."""
+"""Trivial predictors that a model must beat, evaluated on the run's validation split."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Batch = dict[str, np.ndarray]
 
 
 class Baseline(Evaluator):
-    """The objective's trivial baseline on the validation split, and the model's loss beside it."""
+    """Compares the model's loss with the objective's trivial baseline on the validation split."""
 
     kind: Literal["baseline"] = "baseline"
     every: PositiveInt | Literal["end"] | None = execution("end")
-    """It does not depend on the parameters."""
+    """Steps between evaluations; by default only at the end, because the baseline is constant."""
     of: str = "validation"
-    """Name of the evaluator, before it in the list, whose loss is compared."""
+    """Name of an earlier evaluator in the list, whose loss is compared."""
 
     def prepare(self, setup: Setup, data: Data) -> Evaluate:
         config, judge = setup.config, setup.config.objective.judge
@@ -48,7 +48,7 @@ def baseline(config: Config, data: Data) -> float:
 
     Args:
       config: the run's configuration in its current phase.
-      data: training text (for a bigram's counts) and validation text.
+      data: training examples (for bigram counts) and validation examples.
 
     Returns:
       The baseline's loss at the positions that `Judge.target_name` names.
@@ -67,7 +67,7 @@ def baseline(config: Config, data: Data) -> float:
 
 
 def verdict(judge: Judge, target_loss: float, trivial: float) -> str:
-    """One line that sets the model beside the baseline."""
+    """A report line that compares the model with the baseline."""
     side = "below" if target_loss < trivial else "ABOVE"
     return (
         f"validation, {judge.target_name}: model {target_loss:.3f} nats, {judge.baseline} baseline "
@@ -76,13 +76,13 @@ def verdict(judge: Judge, target_loss: float, trivial: float) -> str:
 
 
 def unigram(targets: np.ndarray, weights: np.ndarray) -> float:
-    """Entropy of the targets' own distribution: the least that a model which ignores its input can reach.
+    """Entropy of the targets' distribution: the minimum loss of a model that ignores its input.
 
-    H = −Σ_v p(v) ln p(v), with p the relative frequency among the targets of positive weight.
+    H = −Σ_v p(v) ln p(v), with p the relative frequency among targets of positive weight.
 
     Args:
       targets: ids, any shape.
-      weights: like `targets`; positions of weight 0 do not count.
+      weights: shape of `targets`; positions of weight 0 are ignored.
 
     Returns:
       Nats per token.
@@ -130,12 +130,12 @@ class Bigram:
 
 
 def bigram(vocab_size: int, train: Iterable[Batch], validation: Iterable[Batch]) -> float:
-    """Loss on validation text of a bigram model counted on training text.
+    """Validation loss of a bigram model that is counted on the training split.
 
     Args:
       vocab_size: number of ids.
       train: batches with decoder_input_tokens, decoder_target_tokens, decoder_loss_weights.
-      validation: likewise.
+      validation: same features.
 
     Returns:
       Nats per token.
@@ -149,7 +149,7 @@ def bigram(vocab_size: int, train: Iterable[Batch], validation: Iterable[Batch])
 
 
 def _chunks(batches: Iterable[Batch], size: int = 1_000_000) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(tokens, their successors) in large pieces: counting has a cost per piece."""
+    """(tokens, next tokens) in large chunks: counting has a cost per chunk."""
     left: list[np.ndarray] = []
     right: list[np.ndarray] = []
     for batch in batches:

@@ -1,4 +1,4 @@
-"""`jaxpt eval`: the evaluators of a recipe on a checkpoint of its run."""
+"""`jaxpt eval`: runs the evaluators of a recipe on a checkpoint."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from jaxpt.train.display import console
 
 
 def evaluate(path: str, overrides: tuple[str, ...] | list[str] = ()) -> dict[str, float]:
-    """Runs all of them, those for the end of training as well.
+    """Runs all evaluators, including those for the end of training.
 
     Args:
       path: a run_dir or a recipe (the newest checkpoint), or `RUN_DIR/checkpoints/STEP`.
-      overrides: `key=value`; `data.validation_path=…` evaluates other text.
+      overrides: `key=value`; `data.validation_path=…` evaluates another file.
 
     Returns:
-      {metric: value} that was printed.
+      The printed {metric: value}.
 
     Raises:
-      UserError: no checkpoint there, or data that cannot be read.
+      UserError: there is no checkpoint, or the data cannot be read.
     """
     from jaxpt.data import pipeline
 

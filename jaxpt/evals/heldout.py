@@ -1,4 +1,4 @@
-"""Loss on held-out text: fixed noise, every example exactly once."""
+"""Loss on held-out text, with fixed noise and every example exactly once."""
 
 from __future__ import annotations
 
@@ -49,16 +49,15 @@ class HeldOut(Evaluator):
 
 
 def feeds(config: Config, data: Data, rows: np.ndarray | None = None) -> dict[str, Iterator[dict[str, np.ndarray]]]:
-    """The validation batches of each task of a run, with `eval_mask`; the last one of each is filled up with rows
-    without weight.
+    """The validation batches of each task, with `eval_mask`; the last batch is padded with rows of zero weight.
 
     Args:
       config: the run's configuration in its current phase.
-      data: what `jaxpt.data.pipeline.prepare` gave.
-      rows: this process's rows of each batch, all by default.
+      data: result of `jaxpt.data.pipeline.prepare`.
+      rows: this process's rows of each batch; all by default.
 
     Returns:
-      {task: feature dictionaries of numpy arrays}.
+      {task: iterator of {feature: NumPy array}}.
     """
 
     def batches(stream: Stream) -> Iterator[dict[str, np.ndarray]]:
@@ -69,7 +68,7 @@ def feeds(config: Config, data: Data, rows: np.ndarray | None = None) -> dict[st
 
 
 def batches(config: Config, data: Data) -> Iterator[dict[str, np.ndarray]]:
-    """The validation batches of all tasks, one after the other."""
+    """The validation batches of all tasks in sequence."""
     return itertools.chain.from_iterable(feeds(config, data).values())
 
 
@@ -84,16 +83,16 @@ def validate(
     """Means over the whole validation split.
 
     Args:
-      setup: mesh and placement.
-      objective: gives the coefficients of the loss parts.
-      eval_step: what `make_eval_step` returns.
+      setup: mesh and shardings.
+      objective: for the coefficients of the loss parts.
+      eval_step: result of `make_eval_step`.
       params: the parameters to evaluate.
       feeds: this process's validation batches of each task.
-      stop: asked after each batch, in all processes; True ends the evaluation.
+      stop: called after each batch, in all processes; True stops the evaluation.
 
     Returns:
-      "loss", each loss part, and each metric of the objective, as means over all examples; of several tasks also
-      "task/loss", … over those of one. None where it was stopped.
+      Means over all examples of "loss", each loss part and each metric; with several tasks also "task/loss", … per
+      task. None if stopped.
     """
     totals: dict[str, dict[str, np.ndarray]] = {task: {} for task in feeds}
     with setup.use():

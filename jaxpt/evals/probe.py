@@ -1,8 +1,8 @@
-"""A linear probe: how much of a text's label can be read off a frozen model's hidden states by a linear classifier.
+"""A linear probe: a linear classifier predicts the label of a text from the hidden states of a frozen model.
 
-It works alike for all three families, so that models of different objectives can be set side by side: the last hidden
-states of the encoder, or of the decoder where there is no encoder, averaged over the text's tokens. Beside the accuracy
-stand that of the most frequent label, and that of the same probe on the model before training.
+It is the same for all three families, so models with different objectives are comparable: the features are the last
+hidden states of the encoder (of the decoder in decoder-only models), averaged over the tokens. The report also has the
+accuracy of the most frequent label, and of the same probe on the untrained model.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _ITERATIONS = 100
 
 
 class LinearProbe(Evaluator, Probe):
-    """A linear probe of the hidden states on labelled texts: its accuracy, and that of the most frequent label."""
+    """Accuracy of a linear probe on labelled texts, and of the most frequent label."""
 
     kind: Literal["probe"] = "probe"
 
@@ -57,18 +57,18 @@ class LinearProbe(Evaluator, Probe):
 
 
 class _Task(NamedTuple):
-    """Labelled texts, to train on and to count on."""
+    """Labelled texts: (training, test)."""
 
     tokens: tuple[np.ndarray, np.ndarray]
     """int32 [texts, length] each, −1 on padding."""
     labels: tuple[np.ndarray, np.ndarray]
-    """int [texts] each; −1 is one that the training texts have not."""
+    """int [texts] each; −1 for labels that do not occur in the training texts."""
     classes: int
     l2: float
 
     @property
     def most_frequent(self) -> float:
-        """The share of the test texts with the most frequent label of the training texts."""
+        """Test accuracy of the most frequent training label."""
         return float((self.labels[1] == np.bincount(self.labels[0]).argmax()).mean())
 
 
@@ -84,7 +84,7 @@ def _task(settings: Probe, tokenizer: Tokenizer, config: Config) -> _Task:
 
 
 def _accuracy(setup: Setup, task: _Task) -> Callable[[Any, Callable[[], bool]], float | None]:
-    """The share of the test texts that a probe of parameters gets right, its programs compiled; None where stopped."""
+    """Compiles the probe; returns a function from parameters to test accuracy (None if stopped)."""
     network, family = setup.network, setup.config.model.family
     batch = jax.ShapeDtypeStruct((_BATCH, setup.config.data.length), jnp.int32)
     with setup.use():
@@ -106,18 +106,18 @@ def _accuracy(setup: Setup, task: _Task) -> Callable[[Any, Callable[[], bool]], 
 
 
 def probe(path: str, settings: Probe) -> dict[str, float]:
-    """`jaxpt probe`: trains the classifier on one labelled file, counts on another what it gets right.
+    """`jaxpt probe`: trains the classifier on one labelled file and evaluates it on another.
 
     Args:
       path: a run_dir (the newest checkpoint), or `RUN_DIR/checkpoints/STEP`.
-      settings: the files, and which of their fields are text and label.
+      settings: the files, and their text and label fields.
 
     Returns:
-      {"accuracy", "untrained", "most_frequent"}, each a share of the test file's texts; also written to
+      {"accuracy", "untrained", "most_frequent"}, accuracies on the test file; also written to
       RUN_DIR/evaluations/probe.json, with the step and the settings.
 
     Raises:
-      UserError: no checkpoint there, or files that cannot be read.
+      UserError: there is no checkpoint, or a file cannot be read.
     """
     from jaxpt.data import tokenizers
     from jaxpt.train.display import console
@@ -139,8 +139,8 @@ def probe(path: str, settings: Probe) -> dict[str, float]:
     write_text(run_dir / "evaluations" / "probe.json", json.dumps(saved, indent=2) + "\n")
     console.print(
         f"{run_dir} at step {step}, linear probe of {task.classes} labels, {len(task.labels[1]):,} test texts: "
-        f"{means['accuracy']:.1%} right, before training {means['untrained']:.1%}, "
-        f"the most frequent label {means['most_frequent']:.1%}",
+        f"accuracy {means['accuracy']:.1%}, untrained model {means['untrained']:.1%}, "
+        f"most frequent label {means['most_frequent']:.1%}",
         markup=False,
     )
     return means
@@ -162,10 +162,10 @@ def pooled(
       family: "encoder", "decoder" or "encoder_decoder".
       tokens: int32 [texts, length], −1 on padding.
       mean: `_mean` compiled for this model, of (params, tokens).
-      stop: asked between batches.
+      stop: called between batches; True stops.
 
     Returns:
-      float32 [texts, width]; None where it was stopped.
+      float32 [texts, width]; None if stopped.
     """
     mean = mean or functools.partial(_mean, network, family)
     full = np.pad(tokens, ((0, -len(tokens) % _BATCH), (0, 0)), constant_values=-1)
@@ -196,7 +196,7 @@ def classify(
     l2: float,
     fit: Callable[..., Any] | None = None,
 ) -> np.ndarray:
-    """Multinomial logistic regression by L-BFGS on features of mean 0 and variance 1.
+    """Multinomial logistic regression by L-BFGS on standardised features.
 
     loss = mean cross-entropy + l2/2 · |W|².
 
@@ -204,8 +204,8 @@ def classify(
       x_train: float [N, D].
       y_train: int [N].
       x_test: float [M, D].
-      classes: how many.
-      l2: weight of the penalty.
+      classes: number of classes.
+      l2: coefficient of the penalty.
       fit: `_fit` compiled for these shapes, of (x, y, l2).
 
     Returns:
@@ -245,7 +245,7 @@ def _fit(x: jax.Array, y: jax.Array, classes: int, l2: float) -> dict[str, jax.A
 
 
 def _rows(texts: Sequence[list[int]], vocabulary: Vocabulary, family: str, length: int) -> np.ndarray:
-    """Ids as the family's pretraining lays them: int32 [texts, length], −1 on padding."""
+    """Token ids with the special tokens of the family: int32 [texts, length], −1 on padding."""
     before, after = [], []
     if vocabulary.cls is not None and vocabulary.sep is not None and family == "encoder":
         before, after = [vocabulary.cls], [vocabulary.sep]
@@ -264,9 +264,9 @@ def _read(path: Path, settings: Probe) -> tuple[list[str], list[str]]:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8", newline="") as file:
             pairs = list(_pairs(file, path, settings))
     except (UnicodeDecodeError, gzip.BadGzipFile) as error:
-        raise UserError(f"{path}: not UTF-8 text, or not gzip: {error}") from None
+        raise UserError(f"{path}: not valid UTF-8 or gzip: {error}") from None
     if not pairs:
-        raise UserError(f"{path}: there is no text in it")
+        raise UserError(f"{path}: contains no texts")
     texts, labels = zip(*pairs)
     return list(texts), list(labels)
 
@@ -274,13 +274,15 @@ def _read(path: Path, settings: Probe) -> tuple[list[str], list[str]]:
 def _pairs(file: Any, path: Path, settings: Probe) -> Iterator[tuple[str, str]]:
     kind = Path(path.name.removesuffix(".gz")).suffix
     if kind not in (".jsonl", ".csv", ".tsv"):
-        raise UserError(f"{path}: wants a .jsonl, .csv or .tsv file, each also as .gz")
+        raise UserError(f"{path}: expected a .jsonl, .csv or .tsv file, optionally with .gz")
     records = map(json.loads, file) if kind == ".jsonl" else csv.DictReader(file, delimiter=",\t"[kind == ".tsv"])
     try:
         for number, record in enumerate(records, 1):
             for field in (settings.text, settings.label):
                 if not isinstance(record, dict) or record.get(field) is None:
-                    raise UserError(f"{path}: record {number} has no {field!r}; it has {', '.join(map(str, record))}")
+                    raise UserError(
+                        f"{path}: record {number} has no field {field!r}, only {', '.join(map(str, record))}"
+                    )
             yield str(record[settings.text]), str(record[settings.label])
     except json.JSONDecodeError as error:
         raise UserError(f"{path}: not valid JSON: {error}") from None

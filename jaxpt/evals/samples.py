@@ -1,4 +1,4 @@
-"""What a model makes of a few validation examples, beside the truth."""
+"""Predictions of a model for a few validation examples, next to the targets."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ SIDES = ("encoder", "decoder")
 
 
 class Samples(Evaluator):
-    """Spans, masks or continuations of a few validation examples by the model, beside the truth; of an encoder without
-    masked positions nothing."""
+    """Shows predicted spans, masked tokens or continuations of a few validation examples, next to the targets; nothing
+    for an encoder without masked positions."""
 
     kind: Literal["samples"] = "samples"
     every: PositiveInt | Literal["end"] | None = execution("end")
-    """Steps between evaluations; the end alone by default."""
+    """Steps between evaluations; by default only at the end."""
     count: PositiveInt = 3
-    """How many examples."""
+    """Number of examples."""
 
     def prepare(self, setup: Setup, data: Data) -> Evaluate:
         batch = _first_segments(next(data.validation.epoch(self.count, limit=self.count)))
         if setup.config.objective.family == "encoder" and "masked_positions" not in batch:
             return lambda *_: Result(lines=())
-        # Outside of `setup.use()`: so few rows are not cut over the mesh.
+        # Outside of `setup.use()`: few rows are not sharded.
         answers = compiler.jit(_answers(setup, batch, data)).lower(setup.placed_shapes().params).compile()
         shown = {"encoder": _masks, "decoder": _continuations, "encoder_decoder": _spans}
         show = shown[setup.config.objective.family]
@@ -47,7 +47,7 @@ class Samples(Evaluator):
 
 
 def _answers(setup: Setup, batch: dict[str, np.ndarray], data: Data) -> Callable[[Any], jax.Array]:
-    """What the model says, as ids, as a function of its parameters."""
+    """A function from parameters to predicted ids."""
     network, objective, vocabulary = setup.network, setup.config.objective, data.vocabulary
     if objective.family == "encoder":
         return lambda params: generate.fill_masks(objective.loss.scorer(network.bind(params)), batch)
@@ -68,13 +68,13 @@ def _answers(setup: Setup, batch: dict[str, np.ndarray], data: Data) -> Callable
 
 
 def _lengths(batch: dict[str, np.ndarray]) -> tuple[int, int]:
-    """Of a continued text, and of its prompt."""
+    """Lengths of a continued text and of its prompt."""
     length = min(batch["decoder_input_tokens"].shape[1], 48)
     return length, length // 2
 
 
 def _first_segments(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The rows with the first record of each alone, where several share a row."""
+    """The first packed example of each row; the others become padding."""
     of_first = {side: batch[f"{side}_segment_ids"] == 1 for side in SIDES if f"{side}_segment_ids" in batch}
     if "masked_positions" in batch:
         of_first["masked"] = np.take_along_axis(of_first["encoder"], batch["masked_positions"], axis=1)
@@ -93,8 +93,8 @@ def _spans(answers: np.ndarray, batch: dict[str, np.ndarray], data: Data) -> Ite
         yield f"  text   {_with_blanks(inputs, names, data)[:300]} …"
         for sentinel in list(truth)[:4]:
             guess, right = (_pieces(x.get(sentinel, []), data) for x in (model_says, truth))
-            yield f"    <{names[sentinel]}>  model: {guess!r}   truth: {right!r}"
-        if not truth:  # targets without sentinels: shown as they are
+            yield f"    <{names[sentinel]}>  model: {guess!r}   target: {right!r}"
+        if not truth:  # targets without sentinels: shown as text
             for who, ids in (("model", answers[row]), ("truth", targets[row])):
                 yield f"    {who}: {data.tokenizer.decode(_up_to(vocabulary.eos, ids))[:300]!r}"
 
@@ -104,7 +104,7 @@ def split_spans(tokens: np.ndarray, vocabulary: Any) -> dict[int, list[int]]:
 
     Args:
       tokens: ids of a target.
-      vocabulary: gives size, number of sentinels and EOS.
+      vocabulary: for size, number of sentinels and EOS.
 
     Returns:
       {sentinel id: ids of its span}, in order.
@@ -133,7 +133,7 @@ def _up_to(eos: int | None, ids: np.ndarray) -> list[int]:
 
 
 def _with_blanks(tokens: np.ndarray, names: dict[int, int], data: Data) -> str:
-    """Decoded text in which the sentinels read <0>, <1>, …"""
+    """Decoded text with sentinels as <0>, <1>, …"""
     pieces, run = [], []
     for token in map(int, tokens):
         if token in names:
@@ -145,19 +145,19 @@ def _with_blanks(tokens: np.ndarray, names: dict[int, int], data: Data) -> str:
 
 
 def _pieces(tokens: list[int], data: Data) -> str:
-    """A span with the spaces at its ends, which decoding drops."""
+    """Decodes a span without stripping spaces at its ends."""
     return "".join(data.tokenizer.tokens(tokens)).replace("▁", " ")
 
 
 def _masks(guesses: np.ndarray, batch: dict[str, np.ndarray], data: Data) -> Iterator[str]:
     for row, guess in enumerate(guesses):
         pieces = np.array(data.tokenizer.tokens(batch["encoder_input_tokens"][row].tolist()), object)
-        if "encoder_order" in batch:  # the inputs hold the truth, which a target does not see
+        if "encoder_order" in batch:  # the inputs contain the targets, which are hidden only by the mask
             pieces[batch["masked_positions"][row][batch["masked_weights"][row] > 0]] = "⟨?⟩"
         yield f"  text   {' '.join(pieces[batch['encoder_segment_ids'][row] > 0])[:300]} …"
         for index in np.flatnonzero(batch["masked_weights"][row])[:5]:
             says, right = data.tokenizer.tokens([int(guess[index]), int(batch["masked_targets"][row, index])])
-            yield f"    at {batch['masked_positions'][row, index]}:  model: {says!r}   truth: {right!r}"
+            yield f"    at {batch['masked_positions'][row, index]}:  model: {says!r}   target: {right!r}"
 
 
 def _continuations(said: np.ndarray, batch: dict[str, np.ndarray], data: Data) -> Iterator[str]:
@@ -165,4 +165,4 @@ def _continuations(said: np.ndarray, batch: dict[str, np.ndarray], data: Data) -
     for row in range(len(tokens)):
         yield f"  prompt {data.tokenizer.decode(tokens[row, :half].tolist())!r}"
         yield f"    model: {data.tokenizer.decode(said[row, half:].tolist())!r}"
-        yield f"    truth: {data.tokenizer.decode(tokens[row, half:length].tolist())!r}"
+        yield f"    target: {data.tokenizer.decode(tokens[row, half:length].tolist())!r}"

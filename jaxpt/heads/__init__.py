@@ -1,5 +1,5 @@
-"""What turns hidden states into predictions of a task: one file per head.
+"""Heads, which map hidden states to predictions of a task: one file per head.
 
-A head is an `nn.Module` that an objective, or a fine-tuning task, declares beside the backbone
-(`jaxpt.models.network.Head`); its parameters live in `{"model": …, "heads": {name: …}}`.
+A head is an `nn.Module` that an objective or fine-tuning task declares in addition to the backbone
+(`jaxpt.models.network.Head`); its parameters are in `{"model": …, "heads": {name: …}}`.
 """

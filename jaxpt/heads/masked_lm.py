@@ -1,4 +1,4 @@
-"""BERT's masked-LM head: LN(f(x · W + b)) · Eᵀ + c, with the token embeddings E, whose width W gives.
+"""BERT's masked-LM head: LN(f(x · W + b)) · Eᵀ + c, with the token embeddings E; W maps to their width.
 
 Paper: https://arxiv.org/abs/1810.04805
 Shapes: D width of the hidden states · V vocabulary (Vp: its rows in storage)
@@ -23,16 +23,16 @@ class MaskedLMHead(nn.Module):
 
     vocab_size: int
     width: int
-    """Of the token embeddings."""
+    """Width of the token embeddings."""
     dtype: DTypeLike
     activation: Activation = "gelu"
     epsilon: float = 1e-12
-    """Of the norm."""
+    """ε of the norm."""
     dense_bias: bool = True
-    """Has b."""
+    """Use b."""
     norm_bias: bool = True
     use_bias: bool = True
-    """Has c."""
+    """Use c."""
 
     def setup(self) -> None:
         self.dense = Dense(self.width, ("embed", "norm"), INIT, self.dtype, self.dense_bias)
@@ -41,7 +41,7 @@ class MaskedLMHead(nn.Module):
         self.bias = param(self, "bias", nn.initializers.zeros, rows, ("vocab",)) if self.use_bias else None
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """What Eᵀ is multiplied with: [..., D] → [..., width of the token embeddings]."""
+        """Input of Eᵀ: [..., D] → [..., width of the token embeddings]."""
         return self.norm(ACTIVATIONS[self.activation](self.dense(x)))
 
     def projection_bias(self) -> jax.Array | None:
@@ -53,10 +53,10 @@ def declare(model: ModelConfig) -> dict[str, Head]:
     """The masked-LM head of a backbone.
 
     Args:
-      model: of the backbone; its `masked_lm_options` are the head's.
+      model: configuration of the backbone, with `masked_lm_options`.
 
     Returns:
-      {"masked_lm": head}; nothing for a backbone that scores the vocabulary by itself (XLNet).
+      {"masked_lm": head}; {} for a backbone without one (XLNet).
     """
     options = model.masked_lm_options
     if options is None:

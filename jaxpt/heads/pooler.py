@@ -1,4 +1,4 @@
-"""BERT's pooler: the sequence as one vector, from its first token's state. Paper: https://arxiv.org/abs/1810.04805
+"""BERT's pooler: one vector per sequence, from the first token's hidden state. Paper: https://arxiv.org/abs/1810.04805
 
 Shapes: B batch · L length · D width of the hidden states
 """
@@ -31,5 +31,5 @@ class Pooler(nn.Module):
 
 
 def declare(model: ModelConfig) -> dict[str, Head]:
-    """{"pooler": head} of a backbone."""
+    """{"pooler": head} for a backbone."""
     return {"pooler": Head(Pooler(compute_dtype(model)))}

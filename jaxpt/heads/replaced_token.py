@@ -1,7 +1,7 @@
-"""ELECTRA's head: one score a token, high where the token was replaced.
+"""ELECTRA's head: one logit per token, of the probability that the token was replaced.
 
     score = f(x · W + b) · w + c                     ELECTRA
-    score = f(LN(x + x₀) · W + b) · w + c            DeBERTa-v3: each token sees the first one's state too
+    score = f(LN(x + x₀) · W + b) · w + c            DeBERTa-v3: each token also uses the first token's state
 
 Papers: https://arxiv.org/abs/2003.10555 https://arxiv.org/abs/2111.09543
 """
@@ -22,12 +22,12 @@ INIT = nn.initializers.truncated_normal(0.02)
 
 
 class ReplacedTokenHead(nn.Module):
-    """The hidden layer and the score."""
+    """The hidden layer and the logit."""
 
     activation: Activation
     dtype: DTypeLike
     epsilon: float | None = None
-    """Of the norm; None: neither norm nor first token's state."""
+    """ε of the norm; None: no norm and no first token's state."""
 
     @nn.compact
     def __call__(self, x_BxLxD: jax.Array) -> jax.Array:
@@ -43,8 +43,8 @@ def declare(model: ModelConfig, sees_first: bool = False) -> dict[str, Head]:
     """The replaced-token head of a backbone.
 
     Args:
-      model: of the backbone.
-      sees_first: each token sees the first one's state too.
+      model: configuration of the backbone.
+      sees_first: also use the first token's hidden state.
 
     Returns:
       {"replaced_token": head}.

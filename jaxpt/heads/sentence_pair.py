@@ -1,8 +1,8 @@
-"""BERT's head of a pair of texts: does the second follow the first (BERT), are they in their order (ALBERT)?
+"""BERT's sentence-pair head: next-sentence prediction (BERT) or sentence-order prediction (ALBERT).
 
-    scores = pooled · W + b
+    logits = pooled · W + b
 
-of the pooler's vector (`jaxpt.heads.pooler`), without dropout between the two, as in BERT's pretraining code.
+from the pooler's output (`jaxpt.heads.pooler`), without dropout in between, as in BERT's pretraining code.
 Paper: https://arxiv.org/abs/1810.04805
 
 Shapes: B batch · L length · D width of the hidden states
@@ -28,15 +28,15 @@ class SentencePairHead(nn.Module):
 
     @nn.compact
     def __call__(self, x_BxD: jax.Array) -> jax.Array:
-        """Scores of "as it was" (0) and "random, or swapped" (1): [B, D] → float32 [B, 2]."""
+        """Logits of the labels 0 (original) and 1 (random or swapped): [B, D] → float32 [B, 2]."""
         return Dense(2, ("embed", "classes"), INIT, jnp.float32, name="dense")(x_BxD)
 
 
 def declare(model: ModelConfig) -> dict[str, Head]:
-    """The head of a backbone and the pooler, which it needs.
+    """The sentence-pair head of a backbone, and its pooler.
 
     Args:
-      model: of the backbone.
+      model: configuration of the backbone.
 
     Returns:
       {"pooler": head, "sentence_pair": head}.
@@ -45,6 +45,6 @@ def declare(model: ModelConfig) -> dict[str, Head]:
     return pooler.declare(model) | {"sentence_pair": Head(SentencePairHead(), (pooled,))}
 
 
-def scores(model: Bound, hidden_BxLxD: jax.Array) -> jax.Array:
-    """Both heads in turn: [B, L, D] → float32 [B, 2]."""
+def logits(model: Bound, hidden_BxLxD: jax.Array) -> jax.Array:
+    """Applies both heads: [B, L, D] → float32 [B, 2]."""
     return model.heads["sentence_pair"](model.heads["pooler"](hidden_BxLxD))

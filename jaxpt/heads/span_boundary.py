@@ -1,8 +1,8 @@
-"""SpanBERT's head: a token of a span from the states beside the span and its place in it.
+"""SpanBERT's head: predicts a token of a span from the span's boundary states and the token's offset.
 
-    h = LN(f(LN(f([x_{s−1}; x_{e+1}; p_i] · W₁ + b₁)) · W₂ + b₂)),   scores = h · Eᵀ + c
+    h = LN(f(LN(f([x_{s−1}; x_{e+1}; p_i] · W₁ + b₁)) · W₂ + b₂)),   logits = h · Eᵀ + c
 
-with the token embeddings E, whose width W₂ gives. Paper: https://arxiv.org/abs/1907.10529
+with the token embeddings E; W₂ maps to their width. Paper: https://arxiv.org/abs/1907.10529
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class SpanBoundaryHead(nn.Module):
     """The layers before the projection, and the projection's bias."""
 
     rows: int
-    """Places in a span that have an embedding p."""
+    """Number of offsets that have an embedding p."""
     position_dim: int
     vocab_size: int
     width: int
-    """Of the token embeddings."""
+    """Width of the token embeddings."""
     dtype: DTypeLike
     activation: Activation = "gelu"
     epsilon: float = 1e-12
@@ -40,12 +40,12 @@ class SpanBoundaryHead(nn.Module):
         self.bias = param(self, "bias", nn.initializers.zeros, (stored_rows(self.vocab_size),), ("vocab",))
 
     def __call__(self, left: jax.Array, right: jax.Array, places: jax.Array) -> jax.Array:
-        """What Eᵀ is multiplied with.
+        """Input of Eᵀ.
 
         Args:
           left: hidden states of the tokens before the spans, [..., D].
-          right: of those after them, [..., D].
-          places: int [...], a token's place in its span, from 0.
+          right: hidden states of the tokens after the spans, [..., D].
+          places: int [...], offset of a token in its span, from 0.
 
         Returns:
           h: [..., width of the token embeddings].
@@ -64,9 +64,9 @@ def declare(model: ModelConfig, rows: int, position_dim: int) -> dict[str, Head]
     """The span-boundary head of a backbone.
 
     Args:
-      model: of the backbone; width, activation and epsilon are those of its masked-LM head.
-      rows: places in a span that have an embedding.
-      position_dim: its width.
+      model: configuration of the backbone; width, activation and epsilon are those of its masked-LM head.
+      rows: number of offsets that have an embedding.
+      position_dim: width of the offset embeddings.
 
     Returns:
       {"span_boundary": head}.

@@ -1,8 +1,8 @@
-"""Hugging Face directories, read and written: `model, params = jaxpt.hf.load(directory)`, `jaxpt.hf.save(…)`.
+"""Reads and writes Hugging Face directories: `model, params = jaxpt.hf.load(directory)`, `jaxpt.hf.save(…)`.
 
-directory  load, save, one tensor at a time     files    safetensors and .bin
-mapping    weights: the engine                  options  config.json: the engine
-verify     their model beside ours              bert …   a table of weights and one of options for each family
+directory  load and save, one tensor at a time  files    safetensors and .bin files
+mapping    names and layouts of weights         options  keys of config.json
+verify     compares outputs with transformers   bert …   tables of weights and options for each family
 """
 
 from jaxpt.hf.directory import load, save

@@ -1,4 +1,4 @@
-"""An ALBERT in Hugging Face's `AlbertForPreTraining`, `AlbertForMaskedLM` or `AlbertModel`, by its heads."""
+"""ALBERT as Hugging Face's `AlbertForPreTraining`, `AlbertForMaskedLM` or `AlbertModel`, depending on the heads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _block(ours: str, theirs: str) -> tuple[Row, ...]:
 
 
 def table(config: AlbertConfig) -> Table:
-    """The table of an ALBERT."""
+    """Weight table of ALBERT."""
     group = "albert.encoder.albert_layer_groups.{group}.albert_layers.{inner}"
     return Table(
         rows=(

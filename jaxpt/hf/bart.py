@@ -1,4 +1,4 @@
-"""A BART or mBART in Hugging Face's `BartForConditionalGeneration` or `MBartForConditionalGeneration`."""
+"""BART and mBART as Hugging Face's `BartForConditionalGeneration` or `MBartForConditionalGeneration`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _stack(side: str, config: BartConfig) -> tuple[Row, ...]:
 
 
 def table(config: BartConfig) -> Table:
-    """The table of a BART or mBART."""
+    """Weight table of BART or mBART."""
     tied = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
     return Table(
         rows=(
@@ -41,7 +41,7 @@ def table(config: BartConfig) -> Table:
 
 
 def _family(model_type: str, name: str, pre_norm: bool) -> Family:
-    """The two differ in where the norms are."""
+    """The two differ in the position of the norms."""
     return Family(
         model_type=model_type,
         kind="bart",
@@ -77,7 +77,7 @@ def _family(model_type: str, name: str, pre_norm: bool) -> Family:
 
 
 def _write(keys: dict[str, Any], config: BartConfig) -> dict[str, Any]:
-    """Their decoder's sizes do not follow the encoder's."""
+    """Writes the decoder's sizes, which do not default to the encoder's in Hugging Face."""
     return keys | {
         "decoder_layers": config.decoder_layers or config.layers,
         "decoder_attention_heads": config.decoder_heads or config.heads,

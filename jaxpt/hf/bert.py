@@ -1,4 +1,4 @@
-"""A BERT in Hugging Face's `BertForPreTraining`, `BertForMaskedLM` or `BertModel`, by its heads."""
+"""BERT as Hugging Face's `BertForPreTraining`, `BertForMaskedLM` or `BertModel`, depending on the heads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jaxpt.models.bert import BertConfig
 
 
 def encoder(theirs: str, ours: str = "encoder/segment_0/block_0") -> tuple[Row, ...]:
-    """Rows of the layers, which several encoders spell alike."""
+    """Rows of the layers, shared by several encoders."""
     return (
         *dense(f"{ours}/attention/query", f"{theirs}.attention.self.query"),
         *dense(f"{ours}/attention/key", f"{theirs}.attention.self.key"),
@@ -35,12 +35,12 @@ def embeddings(theirs: str, types: bool = True) -> tuple[Row, ...]:
 
 
 def masked_lm(dense_name: str, norm_name: str, bias: Row, tied: str) -> HeadTable:
-    """Rows of a masked-LM head; `tied` is its name of the token embeddings."""
+    """Rows of a masked-LM head; `tied` is the name of the tied token embeddings."""
     return HeadTable((*dense("dense", dense_name), *layer_norm("norm", norm_name), bias), (tied,))
 
 
 def options(**defaults: Any) -> tuple[Option, ...]:
-    """Keys of config.json that encoders like BERT share; `defaults` replace BERT's."""
+    """Keys of config.json that BERT-like encoders share; `defaults` override BERT's."""
     plain = {
         "vocab_size": ("vocab_size", 30522),
         "hidden_size": ("embed_dim", 768),
@@ -58,19 +58,19 @@ def options(**defaults: Any) -> tuple[Option, ...]:
     return (*rows, activation)
 
 
-# Rate of the attention weights: ours is that of everything else. The last two are of sizes, in files of 2018.
+# jaxpt has one dropout rate for attention weights and everything else. The last two are sizes in files of 2018.
 HARMLESS = (
     "attention_probs_dropout_prob", "directionality", "pooler_fc_size", "pooler_num_attention_heads",
     "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type",
 )  # fmt: skip
 FIXED = {"position_embedding_type": "absolute", "tie_word_embeddings": True}
 IGNORED = (r".*\.position_ids", r".*embeddings\.token_type_ids")
-# Files of 2018 keep TensorFlow's names of a norm's parameters.
+# Files of 2018 use TensorFlow's names of norm parameters.
 RENAMED = ((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias"))
 
 
 def table(config: BertConfig) -> Table:
-    """The table of a BERT."""
+    """Weight table of BERT."""
     return Table(
         rows=(*embeddings("bert.embeddings"), *encoder("bert.encoder.layer.{layer}")),
         ignored=IGNORED,

@@ -1,4 +1,4 @@
-"""A DeBERTa v2 or v3 in Hugging Face's `DebertaV2ForMaskedLM`, or `DebertaV2Model` where it has no head."""
+"""DeBERTa v2 and v3 as Hugging Face's `DebertaV2ForMaskedLM`, or `DebertaV2Model` without a head."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _block(ours: str, layers: range, config: DebertaConfig) -> tuple[Row, ...]:
 
 
 def table(config: DebertaConfig) -> Table:
-    """The table of a DeBERTa."""
+    """Weight table of DeBERTa."""
     embeddings, encoder = "deberta.embeddings", "deberta.encoder"
     positions = config.absolute_positions or config.mask_decoder
     rows = [
@@ -54,7 +54,7 @@ def table(config: DebertaConfig) -> Table:
         rows += _block(f"{name}/segment_0/block_0", layers, config)
     return Table(
         rows=tuple(rows),
-        # The discriminator's head of v3; a table of absolute positions that no layer reads.
+        # The discriminator head of v3; an unused table of absolute positions.
         ignored=(*bert.IGNORED, r"mask_predictions\..*", *(() if positions else (r".*\.position_embeddings\.weight",))),
         prefix="deberta.",
         renamed=(
@@ -73,7 +73,7 @@ def _read(keys: dict[str, Any]) -> dict[str, Any]:
         keys["max_relative_positions"] = "another number than max_position_embeddings"
     width, heads = keys.get("hidden_size", 1536), keys.get("num_attention_heads", 24)
     if keys.pop("attention_head_size", width // heads) != width // heads:
-        raise UserError("config.json: attention_head_size: only hidden_size / num_attention_heads")
+        raise UserError("config.json: attention_head_size: only hidden_size / num_attention_heads is supported")
     return keys | {
         "pos_att_type.c2p": relative and "c2p" in kinds,
         "pos_att_type.p2c": relative and "p2c" in kinds,

@@ -1,4 +1,4 @@
-"""A model's directory as Hugging Face keeps it: config.json and tensor files, in both directions."""
+"""Reads and writes a Hugging Face model directory: config.json and tensor files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from jaxpt.models.network import Network
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """An opened directory: nothing but config.json and the tensors' names and shapes has been read."""
+    """An open directory: only config.json and the tensors' names and shapes have been read."""
 
     directory: Path
     family: Family
@@ -33,14 +33,14 @@ class Source:
     found: mapping.Found
 
     def pieces(self) -> Iterator[tuple[str, int | None, np.ndarray]]:
-        """(our path, layer or None, array), a tensor at a time; see `mapping.pieces`."""
+        """(jaxpt path, layer or None, array), one tensor at a time; see `mapping.pieces`."""
         try:
             yield from mapping.pieces(self.tensors, self.found, self.table, self.network)
         except UserError as error:
             raise UserError(f"{self.directory}: {error}") from None
 
     def dtypes(self) -> dict[str, np.dtype]:
-        """{our path: dtype of its tensors}; paths that the files lack are left out."""
+        """{jaxpt path: dtype of its tensors}, without missing paths."""
         out = {}
         for row in self.table.rows:
             names = [n for n in self.found.names if n == row.theirs or _of_layer(row.theirs, n)]
@@ -57,29 +57,31 @@ def open_directory(
     change: Mapping[str, Any] | None = None,
     heads: Iterable[str] | None = None,
 ) -> Source:
-    """Reads config.json and the names of the tensors, and compares them with what our model has.
+    """Reads config.json and the names of the tensors, and compares them with the jaxpt model.
 
     Args:
-      directory: holds config.json and safetensors or .bin files.
-      partial: tensors may be missing, left over or of another shape.
-      ignore: keys of config.json that may be passed over though unknown.
-      change: fields of our configuration to set otherwise.
-      heads: names of the heads that are wanted; by default those that the tensors have.
+      directory: contains config.json and safetensors or .bin files.
+      partial: tensors may be missing, unexpected or of another shape.
+      ignore: unknown keys of config.json to ignore.
+      change: overrides of the jaxpt configuration.
+      heads: names of the heads to load; by default those that the tensors contain.
 
     Returns:
-      The opened directory.
+      The open directory.
 
     Raises:
-      UserError: no such directory, an unknown model_type, an option that we do not have, or, unless `partial`, a tensor
-        that is missing, left over or misshapen; always where a weight is of an integer, complex or quantized type, and
-        with `partial` where no tensor fits. `Source.pieces` refuses a tensor with NaN or infinity in it.
+      UserError: no such directory, unknown model_type, unsupported option, integer, complex or quantized weights;
+        without `partial` a missing, unexpected or mismatched tensor; with `partial` if no tensor matches.
+        `Source.pieces` raises it for NaN or infinity.
     """
     path = Path(directory)
     given = _read_json(path / "config.json")
     model_type = given.get("model_type")
     known = families()
     if model_type not in known:
-        raise UserError(f"{path / 'config.json'}: model_type {model_type!r} is none of {', '.join(sorted(known))}")
+        raise UserError(
+            f"{path / 'config.json'}: model_type {model_type!r} is not supported, only {', '.join(sorted(known))}"
+        )
     family, tensors = known[model_type], files.Tensors(path)
     try:
         config = from_json(family, given, tensors, tuple(ignore))
@@ -88,23 +90,25 @@ def open_directory(
         table = family.table_of(network)
         found = mapping.find(tensors.shapes, table, network)
         if not partial:
-            found.complain(network)
-        elif not mapping.any_whole(found, table, network):
-            raise UserError(f"weights: no parameter is there, the model would be random: {found.why(network)}")
+            found.raise_on_mismatch(network)
+        elif not mapping.any_complete(found, table, network):
+            raise UserError(
+                f"weights: no tensor matches a parameter, the whole model would be random: {found.why(network)}"
+            )
         for name in found.names.values():
             if kind := tensors.others.get(name):
-                raise UserError(f"weights: {name} is of type {kind}, weights are of {', '.join(files.TYPES)}")
+                raise UserError(f"weights: {name} has type {kind}, supported types are {', '.join(files.TYPES)}")
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     return Source(path, family, network, tensors, table, found)
 
 
 def _heads(family: Family, config: ModelConfig, names: Mapping[str, Any]) -> tuple[str, ...]:
-    """The heads that tensors of these names have: those of the class with the most of them."""
+    """The heads that the tensors contain: those of the largest matching class."""
     if isinstance(family.classes, str):
         return ()
     whole = family.network(config, family.heads)
-    there = mapping.spelled(names, family.table_of(whole), whole)
+    there = mapping.canonical_names(names, family.table_of(whole), whole)
     present = {name for name in family.heads if any(row.theirs in there for row in family.heads[name](config).rows)}
     return max((heads for heads in family.classes if present.issuperset(heads)), key=len)
 
@@ -112,20 +116,20 @@ def _heads(family: Family, config: ModelConfig, names: Mapping[str, Any]) -> tup
 def load(
     directory: str | Path, *, dtype: Any = None, partial: bool = False, ignore: Sequence[str] = ()
 ) -> tuple[Network, dict[str, Any]]:
-    """A model and its parameters from a Hugging Face directory.
+    """Loads a model and its parameters from a Hugging Face directory.
 
     Args:
-      directory: holds config.json and safetensors or .bin files.
-      dtype: type of the parameters; that of the files by default.
-      partial: take what fits, and draw the rest at random.
-      ignore: keys of config.json that may be passed over though unknown.
+      directory: contains config.json and safetensors or .bin files.
+      dtype: dtype of the parameters; by default that of the files.
+      partial: load the matching tensors and initialise the rest at random.
+      ignore: unknown keys of config.json to ignore.
 
     Returns:
-      (network, params): the backbone with the heads that the tensors have, and NumPy arrays as `Network.init` would
-      arrange them.
+      (network, params): the backbone with the heads that the tensors contain, and NumPy arrays in the tree of
+      `Network.init`.
 
     Raises:
-      UserError: as `open_directory`, and where a tensor is not finite or two differ that the configuration ties.
+      UserError: as `open_directory`, and if a tensor is not finite or two tied tensors differ.
 
     Example: `network, params = jaxpt.hf.load("gpt2")`, then `network.bind(params).decode(tokens).hidden` are hidden
     states.
@@ -137,15 +141,15 @@ def load(
 
 
 def fill(network: Network, params: Mapping[str, Any], seed: int = 0) -> dict[str, Any]:
-    """Draws the parameters that are not there.
+    """Initialises missing parameters at random.
 
     Args:
-      network: whose parameters they are.
-      params: a part of its tree.
-      seed: of the draw.
+      network: the network of the parameters.
+      params: an incomplete tree of its parameters.
+      seed: random seed.
 
     Returns:
-      The whole tree.
+      The complete tree.
     """
     import jax
 
@@ -174,20 +178,20 @@ def save(
     """Writes a Hugging Face directory: config.json and (sharded) safetensors.
 
     Args:
-      directory: is made where there is none.
-      network: the backbone with its heads; those that their classes do not have are left out.
+      directory: created if it does not exist.
+      network: the backbone with its heads; heads that Hugging Face's class does not have are skipped.
       params: its parameters.
-      dtype: type of the tensors; that of `params` by default.
-      extra: further keys of config.json, such as `pad_token_id`.
-      shard_bytes: files are closed before they grow beyond this.
+      dtype: dtype of the tensors; by default that of `params`.
+      extra: additional keys of config.json, such as `pad_token_id`.
+      shard_bytes: maximum size of a file.
 
     Raises:
-      UserError: `params` is not this model's tree.
+      UserError: `params` is not a tree of this model's parameters.
     """
     flat = traverse_util.flatten_dict(dict(params), sep="/")
     expected = mapping.places(network)
     if set(flat) != set(expected) or any(flat[path].shape != expected[path].shape for path in flat):
-        mapping.to_hf(params, family_of(network.config).table_of(network), network)  # says what is wrong
+        mapping.to_hf(params, family_of(network.config).table_of(network), network)  # raises the error
     dtypes = {path: np.dtype(dtype or x.dtype) for path, x in flat.items()}
     write(directory, network, flat, dtypes, extra, shard_bytes)
 
@@ -200,7 +204,7 @@ def write(
     extra: Mapping[str, Any] | None = None,
     shard_bytes: int = files.SHARD_BYTES,
 ) -> None:
-    """`save` for parameters that are read one at a time: {our path: array}, with their dtypes known before."""
+    """`save` for lazily read parameters {jaxpt path: array} with known dtypes."""
     family = family_of(network.config)
     known = {name: network.heads[name] for name in family.known(network.heads)}
     network = dataclasses.replace(network, heads=known, deltas={})
@@ -209,7 +213,7 @@ def write(
     directory.mkdir(parents=True, exist_ok=True)
     first = np.dtype(next(iter(dtypes.values())))
     keys = to_json(family, network) | {"dtype": first.name}
-    options = {option.theirs for option in family.options}  # RoBERTa's pad_token_id is where its positions start
+    options = {option.theirs for option in family.options}  # RoBERTa's pad_token_id defines its first position
     keys |= {key: value for key, value in (extra or {}).items() if key not in options}
     (directory / "config.json").write_text(json.dumps(keys, indent=2) + "\n")
     announced = mapping.announced(dtypes, table, network)
@@ -218,17 +222,17 @@ def write(
 
 @functools.cache
 def families() -> dict[str, Family]:
-    """{model_type: family}: every module of this package that has FAMILIES."""
+    """{model_type: family}, from all modules of this package that define FAMILIES."""
     here = str(Path(__file__).parent)
     found = [importlib.import_module(f"{__package__}.{m.name}") for m in pkgutil.iter_modules([here])]
     return {family.model_type: family for module in found for family in getattr(module, "FAMILIES", ())}
 
 
 def family_of(config: ModelConfig) -> Family:
-    """What a configuration is written as.
+    """The Hugging Face family of a configuration.
 
     Args:
-      config: of any kind.
+      config: a model configuration.
 
     Returns:
       The family.
@@ -239,7 +243,7 @@ def family_of(config: ModelConfig) -> Family:
     for family in families().values():
         if family.kind == config.kind and family.supports(config):
             return family
-    raise UserError(f"model.kind: {config.kind} of this configuration has no counterpart in Hugging Face's library")
+    raise UserError(f"model.kind: {config.kind} of this configuration has no counterpart in transformers")
 
 
 def _of_layer(pattern: str, name: str) -> bool:
@@ -249,13 +253,13 @@ def _of_layer(pattern: str, name: str) -> bool:
 
 def _read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
-        raise UserError(f"{path.parent}: no config.json there; wants a directory in Hugging Face's form")
+        raise UserError(f"{path.parent}: no config.json; expected a Hugging Face directory")
     try:
         given = json.loads(path.read_text("utf-8"))
     except ValueError as error:
         raise UserError(f"{path}: not JSON: {error}") from None
     if not isinstance(given, dict):
-        raise UserError(f"{path}: wants a mapping of keys to values")
+        raise UserError(f"{path}: expected a JSON object")
     return given
 
 

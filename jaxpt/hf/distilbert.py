@@ -1,4 +1,4 @@
-"""A DistilBERT in Hugging Face's `DistilBertForMaskedLM`."""
+"""DistilBERT as Hugging Face's `DistilBertForMaskedLM`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OURS, THEIRS = "encoder/segment_0/block_0", "distilbert.transformer.layer.{layer
 
 
 def table(config: DistilBertConfig) -> Table:
-    """The table of a DistilBERT."""
+    """Weight table of DistilBERT."""
     attention = {"query": "q_lin", "key": "k_lin", "value": "v_lin", "output": "out_lin"}
     projections = (dense(f"{OURS}/attention/{mine}", f"{THEIRS}.attention.{name}") for mine, name in attention.items())
     return Table(
@@ -50,8 +50,8 @@ FAMILIES = (
             Option("dropout", "dropout", 0.1),
         ),
         fixed={"tie_word_embeddings": True},
-        # Sinusoidal positions are a table like any other in the file.
+        # Sinusoidal positions are stored as a table.
         harmless=("attention_dropout", "sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout", "tie_weights_"),
-        supports=lambda config: config.epsilon == 1e-12,  # no key of theirs says otherwise
+        supports=lambda config: config.epsilon == 1e-12,  # config.json has no key for it
     ),
 )

@@ -1,4 +1,4 @@
-"""An ELECTRA in Hugging Face's `ElectraForPreTraining` (discriminator) or `ElectraForMaskedLM` (generator)."""
+"""ELECTRA as Hugging Face's `ElectraForPreTraining` (discriminator) or `ElectraForMaskedLM` (generator)."""
 
 from __future__ import annotations
 

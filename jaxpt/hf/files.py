@@ -1,4 +1,4 @@
-"""Tensor files: safetensors, sharded or not, and PyTorch's .bin. A tensor is read, or written, when its turn comes."""
+"""Tensor files: safetensors and PyTorch's .bin, sharded or not. Tensors are read and written one at a time."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from jaxpt.errors import UserError
 
 SHARD_BYTES = 5 * 10**9
 TYPES = {name: safetensors.TYPES[name] for name in ("F64", "F32", "F16", "BF16")}
-"""The types that weights can have."""
+"""Supported types of weights."""
 
 
 class Tensors(Mapping[str, np.ndarray]):
-    """The tensors of a directory by name, read from the disk when asked for.
+    """The tensors of a directory by name, read lazily.
 
     Attributes:
       shapes: {name: shape}.
-      dtypes: {name: NumPy dtype} of those of a type that weights can have.
-      others: {name: type in the file's words} of the other ones, such as indices, masks and quantized weights.
+      dtypes: {name: NumPy dtype} of tensors with a supported type.
+      others: {name: type} of the other tensors, such as indices, masks and quantized weights.
     """
 
     def __init__(self, directory: Path) -> None:
         """Opens the directory's weights.
 
         Raises:
-          UserError: there are none, a shard is missing or damaged, two hold tensors of one name, or torch is needed and
-            absent.
+          UserError: there are no weights, a shard is missing or damaged, two shards contain the same name, or torch is
+            needed and not installed.
         """
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.dtypes: dict[str, np.dtype] = {}
@@ -48,13 +48,13 @@ class Tensors(Mapping[str, np.ndarray]):
         try:
             _, entries = safetensors.read(path)
         except (OSError, ValueError) as error:
-            raise UserError(f"{path}: not a whole safetensors file: {error}") from None
+            raise UserError(f"{path}: not a valid safetensors file: {error}") from None
         for name, entry in sorted(entries.items()):
             self._add(path, name, entry.shape, TYPES.get(entry.kind), entry.kind, (path, entry))
 
     def _add(self, path: Path, name: str, shape: Iterable[int], dtype: Any, kind: str, source: Any) -> None:
         if name in self.shapes:
-            raise UserError(f"{path}: holds {name}, which another file of {path.parent} holds too")
+            raise UserError(f"{path}: contains {name}, which another file of {path.parent} contains too")
         self.shapes[name], self._open[name] = tuple(shape), source
         if dtype is None:
             self.others[name] = kind
@@ -65,15 +65,17 @@ class Tensors(Mapping[str, np.ndarray]):
         try:
             import torch
         except ModuleNotFoundError:
-            raise UserError(f"{path}: needs torch to be read: pip install torch, or take .safetensors files") from None
-        # Files from before torch 1.6 are no archives, and cannot be mapped.
+            raise UserError(
+                f"{path}: reading it requires torch: pip install torch, or use .safetensors files"
+            ) from None
+        # Files from before torch 1.6 are not archives and cannot be memory-mapped.
         archive = zipfile.is_zipfile(path)
         try:
             tensors = torch.load(path, map_location="cpu", mmap=archive, weights_only=True)
         except (RuntimeError, pickle.UnpicklingError, EOFError, OSError):
-            raise UserError(f"{path}: not a whole file of torch's weights") from None
+            raise UserError(f"{path}: not a valid file of torch weights") from None
         if not isinstance(tensors, Mapping) or not all(isinstance(x, torch.Tensor) for x in tensors.values()):
-            raise UserError(f"{path}: holds other things than tensors by name; wants a model's state_dict")
+            raise UserError(f"{path}: does not contain tensors by name; expected a state_dict")
         known = {str(np.dtype(dtype)): dtype for dtype in TYPES.values()}
         for name, tensor in tensors.items():
             kind = str(tensor.dtype).removeprefix("torch.")
@@ -82,8 +84,8 @@ class Tensors(Mapping[str, np.ndarray]):
     def __getitem__(self, name: str) -> np.ndarray:
         source = self._open[name]
         if isinstance(source, tuple):
-            return safetensors.tensor(*source)  # not mapped: pages that were read would count as the process's memory
-        if self.dtypes.get(name) == np.dtype(ml_dtypes.bfloat16):  # which NumPy does not know by itself
+            return safetensors.tensor(*source)  # not memory-mapped: pages would count as memory of the process
+        if self.dtypes.get(name) == np.dtype(ml_dtypes.bfloat16):  # not a built-in NumPy dtype
             import torch
 
             return source.contiguous().view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
@@ -97,15 +99,15 @@ class Tensors(Mapping[str, np.ndarray]):
 
 
 def finite(name: str, x: np.ndarray) -> np.ndarray:
-    """The tensor itself; raises UserError where it holds NaN or infinity, as no model does that can be used."""
+    """Returns the tensor; raises UserError if it contains NaN or infinity."""
     with np.errstate(invalid="ignore"):
-        if x.size and not (np.isfinite(x.min()) and np.isfinite(x.max())):  # both are NaN where anything is
-            raise UserError(f"weights: {name} is not finite: it holds NaN or infinity")
+        if x.size and not (np.isfinite(x.min()) and np.isfinite(x.max())):  # both are NaN if any value is
+            raise UserError(f"weights: {name} is not finite: it contains NaN or infinity")
     return x
 
 
 def _weight_files(directory: Path) -> list[Path]:
-    """All files that hold a directory's weights."""
+    """All weight files of a directory."""
     for stem in ("model.safetensors", "pytorch_model.bin"):
         if (directory / stem).is_file():
             return [directory / stem]
@@ -114,12 +116,12 @@ def _weight_files(directory: Path) -> list[Path]:
             try:
                 names = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
             except (ValueError, KeyError, AttributeError):
-                raise UserError(f"{index}: not an index of weights") from None
+                raise UserError(f"{index}: not a weight index") from None
             missing = [name for name in names if not (directory / name).is_file()]
             if missing:
-                raise UserError(f"{directory}: {missing[0]} is missing, {index.name} names it")
+                raise UserError(f"{directory}: {missing[0]} is missing, but {index.name} lists it")
             return [directory / name for name in names]
-    raise UserError(f"{directory}: holds no weights; wants model.safetensors or pytorch_model.bin, or an index of them")
+    raise UserError(f"{directory}: contains no weights; expected model.safetensors, pytorch_model.bin or an index")
 
 
 def write(
@@ -128,19 +130,19 @@ def write(
     tensors: Iterable[tuple[str, np.ndarray]],
     shard_bytes: int = SHARD_BYTES,
 ) -> list[Path]:
-    """Writes model.safetensors, or shards of it and their index, a tensor at a time.
+    """Writes model.safetensors, or shards and their index, one tensor at a time.
 
     Args:
       directory: an existing directory.
       announced: {name: (shape, dtype)} in the order of `tensors`.
       tensors: the tensors; each is converted to its announced dtype.
-      shard_bytes: a file is closed before it grows beyond this (one tensor may be larger).
+      shard_bytes: maximum size of a file, unless a single tensor is larger.
 
     Returns:
-      The files.
+      The paths of the files.
 
     Raises:
-      UserError: a tensor holds NaN or infinity, or does when it is converted: float16 ends at 65,504.
+      UserError: a tensor contains NaN or infinity, also after conversion (the maximum of float16 is 65,504).
     """
     shards: list[list[str]] = [[]]
     end = total = 0

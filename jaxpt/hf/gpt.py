@@ -1,4 +1,4 @@
-"""The first GPT in Hugging Face's `OpenAIGPTLMHeadModel`."""
+"""GPT (2018) as Hugging Face's `OpenAIGPTLMHeadModel`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ OURS, THEIRS = "decoder/segment_0/block_0", "transformer.h.{layer}"
 
 
 def table(config: GPTConfig) -> Table:
-    """The table of a GPT."""
+    """Weight table of GPT."""
     attention = tuple(f"{OURS}/attention/{name}" for name in ("query", "key", "value"))
     return Table(
         rows=(
@@ -40,7 +40,7 @@ FAMILIES = (
             Option("n_embd", "embed_dim", 768),
             Option("n_layer", "layers", 12),
             Option("n_head", "heads", 12),
-            # This class means another function by "gelu" than all others.
+            # In this class "gelu" means the tanh approximation.
             Option("afn", "activation", "gelu", {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}),
             Option("layer_norm_epsilon", "epsilon", 1e-5),
             Option("resid_pdrop", "dropout", 0.1),
@@ -50,6 +50,6 @@ FAMILIES = (
             "embd_pdrop", "attn_pdrop", "n_ctx", "n_special", "summary_type", "summary_use_proj", "summary_activation",
             "summary_proj_to_labels", "summary_first_dropout",
         ),
-        supports=lambda config: config.mlp_dim in (None, 4 * config.embed_dim),  # they have no key for it
+        supports=lambda config: config.mlp_dim in (None, 4 * config.embed_dim),  # config.json has no key for it
     ),
 )  # fmt: skip

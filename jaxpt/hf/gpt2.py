@@ -1,4 +1,4 @@
-"""A GPT-2 in Hugging Face's `GPT2LMHeadModel`, whose projections store [in, out] as ours do."""
+"""GPT-2 as Hugging Face's `GPT2LMHeadModel`, whose projections are [in, out], as in jaxpt."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ OURS, THEIRS = "decoder/segment_0/block_0", "transformer.h.{layer}"
 
 
 def table(config: GPT2Config) -> Table:
-    """The table of a GPT-2."""
+    """Weight table of GPT-2."""
     attention = tuple(f"{OURS}/attention/{name}" for name in ("query", "key", "value"))
     return Table(
         rows=(

@@ -1,4 +1,4 @@
-"""A Llama or Mistral in Hugging Face's `LlamaForCausalLM` or `MistralForCausalLM`."""
+"""Llama and Mistral as Hugging Face's `LlamaForCausalLM` or `MistralForCausalLM`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OURS, THEIRS = "decoder/segment_0/block_0", "model.layers.{layer}"
 
 
 def table(config: LlamaConfig) -> Table:
-    """The table of a Llama."""
+    """Weight table of Llama."""
     attention = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "o_proj"}
     feed_forward = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
     rows: list[Row] = []
@@ -39,7 +39,7 @@ def table(config: LlamaConfig) -> Table:
 
 
 def read_rope(keys: dict[str, Any]) -> dict[str, Any]:
-    """Rotary positions under one key, `rope_parameters`, as files of version 5 have them."""
+    """Moves rotary positions into one key, `rope_parameters`, as in version 5."""
     old = {"rope_theta", "rope_scaling"} & set(keys)
     rope = {"rope_theta": keys.pop("rope_theta", 10_000.0), **(keys.pop("rope_scaling", None) or {})} if old else {}
     rope |= keys.pop("rope_parameters", None) or {}
@@ -49,7 +49,7 @@ def read_rope(keys: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_rope(keys: dict[str, Any], config: LlamaConfig) -> dict[str, Any]:
-    """The same for versions before and after 5, without what the kind of scaling does not use."""
+    """Writes rotary positions for versions before and after 5, without unused keys."""
     rope = keys["rope_parameters"]
     used = {"default": (), "linear": ("factor",)}.get(rope["rope_type"], tuple(rope))
     rope = {key: value for key, value in rope.items() if key in ("rope_theta", "rope_type", *used)}

@@ -1,4 +1,4 @@
-"""Checkpoints of llama2.c: a header of seven integers, then float32 tensors one after the other.
+"""Checkpoints of llama2.c: a header of seven integers, then float32 tensors.
 
 Format: https://github.com/karpathy/llama2.c (export.py, version 0)
 """
@@ -21,23 +21,23 @@ BLOCK = "decoder/segment_0/block_0"
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """An opened file; tensors are read when asked for."""
+    """An open file; tensors are read lazily."""
 
     network: Network
     tensors: dict[str, np.memmap]
-    """{our path: [layers,] out, in}"""
+    """{jaxpt path: [layers,] out, in}"""
 
     @property
     def found(self) -> mapping.Found:
-        """The format has no room for anything missing or left over."""
+        """Nothing is missing or unexpected: the format has no names."""
         return mapping.Found({}, (), (), ())
 
     def dtypes(self) -> dict[str, np.dtype]:
-        """{our path: float32}."""
+        """{jaxpt path: float32}."""
         return dict.fromkeys(self.tensors, np.dtype(np.float32))
 
     def pieces(self) -> Iterator[tuple[str, int | None, np.ndarray]]:
-        """(our path, layer or None, array in the shape of storage), one at a time."""
+        """(jaxpt path, layer or None, array in the storage shape), one at a time."""
         expected = mapping.places(self.network)
         for path, tensor in self.tensors.items():
             layers: list[int | None] = list(range(len(tensor))) if path.startswith(f"model/{BLOCK}") else [None]
@@ -57,10 +57,10 @@ def open_file(path: str | Path) -> Checkpoint:
       path: a `.bin` of llama2.c, version 0.
 
     Returns:
-      The opened file.
+      The open file.
 
     Raises:
-      UserError: it is not such a file.
+      UserError: the file has another format.
     """
     path = Path(path)
     header = np.fromfile(path, np.int32, 7)
@@ -87,7 +87,7 @@ def open_file(path: str | Path) -> Checkpoint:
         f"{BLOCK}/feed_forward/down/kernel": (layers, dim, mlp_dim),
         f"{BLOCK}/feed_forward/up/kernel": (layers, mlp_dim, dim),
         "final_norm/scale": (dim,),
-        "rotation": (2, length, width // 2),  # cosines and sines, which are computed here
+        "rotation": (2, length, width // 2),  # cosines and sines, which jaxpt computes
     } | ({} if tied else {"head/kernel": (vocab, dim)})
     total = sum(int(np.prod(shape)) for shape in shapes.values())
     if path.stat().st_size != 4 * (7 + total):
@@ -101,6 +101,6 @@ def open_file(path: str | Path) -> Checkpoint:
 
 
 def _halves(x_OxD: np.ndarray, width: int) -> np.ndarray:
-    """Rows 2i and 2i + 1 of a head are a rotary pair there; here rows i and i + K/2 are."""
+    """Reorders rotary pairs: rows 2i and 2i + 1 of a head become rows i and i + K/2."""
     out, dim = x_OxD.shape
     return x_OxD.reshape(out // width, width // 2, 2, dim).swapaxes(1, 2).reshape(out, dim)

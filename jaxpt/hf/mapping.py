@@ -1,8 +1,8 @@
-"""Weights to Hugging Face's names and layouts, and back: one engine, one table per family.
+"""Converts weights between jaxpt and Hugging Face, with one table per family. "Ours" is jaxpt, "theirs" Hugging Face.
 
-A table says for each of our parameters what it is called there. Layers, which are stacked here, are taken apart and
-put together; rows that only pad the vocabulary in storage are stripped and put back. Tensors pass one at a time, so a
-model need never be in memory as a whole. A name that is missing, left over or of the wrong shape is an error.
+A table maps each of our parameters to their name. Stacked layers are split and joined; padding rows of the vocabulary
+are removed and added. Tensors are converted one at a time, so a model is never in memory as a whole. A missing,
+unexpected or mismatched tensor is an error.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ TRANSFORMS = {"identity": lambda x: x, "transpose": np.transpose}  # each is its
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One tensor over there, and the parameter or parameters of ours that it holds."""
+    """One of their tensors, and the parameter or parameters of ours that it contains."""
 
     ours: str | tuple[str, ...]
-    """Path in the tree of the backbone or head, "a/b/c"; several are joined along their last axis."""
+    """Path in the tree of the backbone or head, "a/b/c"; several are concatenated along their last axis."""
     theirs: str
-    """Their name. With {layer} in it our parameter has a leading layers axis."""
+    """Their name. If it contains {layer}, our parameter has a leading layers axis."""
     transform: Literal["identity", "transpose"] = "identity"
     tied: tuple[str, ...] = ()
-    """Further names of the same tensor: written on request, and when read they must hold the same values."""
+    """Names of tied tensors: written on request; when read they must be equal."""
     layers: tuple[int, ...] | None = None
-    """Their numbers of our layers; 0, 1, 2, … by default."""
+    """Their layer numbers; 0, 1, 2, … by default."""
     shape: tuple[int, ...] | None = None
-    """Their shape, where it differs from ours after the transform in the number of axes alone."""
+    """Their shape, if it is a reshape of ours."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -49,30 +49,30 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """The rows of a family."""
+    """Weight table of a family."""
 
     rows: tuple[Row, ...]
     ignored: tuple[str, ...] = ()
-    """Regular expressions of names that hold no weights, such as causal masks in old files."""
+    """Regular expressions of tensors that are not weights, such as causal masks in old files."""
     prefix: str = ""
-    """What the names of the body begin with; files of a body without heads leave it out."""
+    """Prefix of the backbone's names; files without heads omit it."""
     renamed: tuple[tuple[str, str], ...] = ()
-    """(regular expression, replacement) for spellings of old files."""
+    """(regular expression, replacement) for names in old files."""
     zeros: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
-    """{name: shape} of tensors that must be zero: nothing of ours holds them."""
+    """{name: shape} of tensors that have no counterpart and must be zero."""
 
 
 @dataclasses.dataclass(frozen=True)
 class HeadTable:
-    """The rows of a head; `ours` are paths inside of it."""
+    """Weight table of a head; `ours` are paths inside the head."""
 
     rows: tuple[Row, ...]
     tied: tuple[str, ...] = ()
-    """Further names, with this head, of the token embeddings."""
+    """Names of token embeddings that this head ties."""
 
 
 def with_heads(body: Table, heads: Mapping[str, HeadTable]) -> Table:
-    """The table of a network: its backbone's rows and those of its heads, with their paths in the whole tree."""
+    """Combines the tables of a backbone and its heads into the table of the network."""
     ties = tuple(name for head in heads.values() for name in head.tied)
 
     def under(row: Row, prefix: str) -> Row:
@@ -87,49 +87,51 @@ def with_heads(body: Table, heads: Mapping[str, HeadTable]) -> Table:
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """What a set of tensors has, as seen from a table. Names are theirs, paths ours."""
+    """Result of comparing a set of tensors with a table. Names are theirs, paths ours."""
 
     names: Mapping[str, str]
-    """{name in the table: name in the file}, for all that is there in the right shape."""
+    """{name in the table: name in the file} of tensors with the right shape."""
     missing: tuple[str, ...]
-    misshapen: tuple[str, ...]
-    """One sentence each."""
-    left_over: tuple[str, ...]
+    mismatched: tuple[str, ...]
+    """One message for each tensor of another shape."""
+    unexpected: tuple[str, ...]
 
-    def complain(self, network: Network) -> None:
-        """Raises UserError where anything is missing, misshapen or left over."""
+    def raise_on_mismatch(self, network: Network) -> None:
+        """Raises UserError if a tensor is missing, mismatched or unexpected."""
         if self.missing:
             raise UserError(f"weights: {_some(self.missing)} {'is' if len(self.missing) == 1 else 'are'} missing")
-        if self.misshapen or self.left_over:
+        if self.mismatched or self.unexpected:
             raise UserError(f"weights: {self.why(network)}")
 
     def why(self, network: Network) -> str:
-        """Why tensors that are there are not taken, of those that are misshapen or else left over."""
-        if self.misshapen:
-            return self.misshapen[0] + _more(len(self.misshapen) - 1)
-        return f"{_some(self.left_over) or 'nothing'} not known in a {network.config.kind} of this configuration"
+        """Reason why tensors were not loaded: the mismatched ones, otherwise the unexpected ones."""
+        if self.mismatched:
+            return self.mismatched[0] + _more(len(self.mismatched) - 1)
+        if not self.unexpected:
+            return f"no tensor belongs to a {network.config.kind}"
+        return f"{_some(self.unexpected)} not in a {network.config.kind} of this configuration"
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a parameter lies in storage."""
+    """Storage shape and logical axes of a parameter."""
 
     shape: tuple[int, ...]
     axes: tuple[str, ...]
 
     def stripped(self, vocab_size: int) -> tuple[int, ...]:
-        """The shape without rows that only pad the vocabulary."""
+        """The shape without padding rows of the vocabulary."""
         return tuple(vocab_size if axis == "vocab" else size for size, axis in zip(self.shape, self.axes, strict=True))
 
 
 def dense(ours: str, theirs: str, bias: bool = True, **more: Any) -> tuple[Row, ...]:
-    """Rows of a `torch.nn.Linear`, which stores [out, in]."""
+    """Rows of a `torch.nn.Linear`, with weights [out, in]."""
     kernel = Row(f"{ours}/kernel", f"{theirs}.weight", "transpose", **more)
     return (kernel, Row(f"{ours}/bias", f"{theirs}.bias", **more)) if bias else (kernel,)
 
 
 def conv1d(ours: str | tuple[str, ...], theirs: str) -> tuple[Row, ...]:
-    """Rows of OpenAI's projection, which stores [in, out]; several of ours are one of theirs."""
+    """Rows of OpenAI's `Conv1D`, with weights [in, out]; several of ours may be one of theirs."""
     paths = (ours,) if isinstance(ours, str) else ours
     return tuple(
         Row(tuple(f"{path}/{mine}" for path in paths), f"{theirs}.{name}")
@@ -144,7 +146,7 @@ def layer_norm(ours: str, theirs: str, bias: bool = True, **more: Any) -> tuple[
 
 
 def places(network: Network, table: Table | None = None) -> Mapping[str, Place]:
-    """Shape and axes of each parameter; with a table, after a check that it names each exactly once."""
+    """Shape and axes of each parameter; with a table, checks that it contains each exactly once."""
     found = _places(network)
     if table is not None:
         named = [path for row in table.rows for path in row.paths]
@@ -163,26 +165,26 @@ def _places(network: Network) -> Mapping[str, Place]:
 
 
 def to_hf(params: Mapping[str, Any], table: Table, network: Network, *, tied: bool = True) -> dict[str, np.ndarray]:
-    """Our parameters under their names, in their layouts.
+    """Converts our parameters to their names and layouts.
 
     Args:
-      params: our tree, as `Network.init` makes it.
-      table: of the model's family.
+      params: our tree, as from `Network.init`.
+      table: table of the network.
       network: the backbone with its heads.
-      tied: write tied tensors under each of their names, as a PyTorch state dict has them; a file needs them once.
+      tied: repeat tied tensors under each name, as in a PyTorch state dict.
 
     Returns:
       {their name: array}, in the dtype of `params`.
 
     Raises:
-      UserError: a parameter is missing, has no row in the table, or is not of the shape that `config` says.
+      UserError: a parameter is missing, has no row in the table, or has another shape than the network's.
     """
     flat = traverse_util.flatten_dict(dict(params), sep="/")
     expected = places(network, table)
     _same_names(set(flat), set(expected), "parameter")
     for path, place in expected.items():
         if (got := tuple(flat[path].shape)) != place.shape:
-            raise UserError(f"weights: {path} has shape {got}, this configuration wants {place.shape}")
+            raise UserError(f"weights: {path} has shape {got}, this configuration expects {place.shape}")
     state = dict(tensors(flat, table, network))
     for row in table.rows if tied else ():
         for name in row.tied:
@@ -194,11 +196,11 @@ def to_hf(params: Mapping[str, Any], table: Table, network: Network, *, tied: bo
 def announced(
     dtypes: Mapping[str, Any], table: Table, network: Network
 ) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
-    """Shape and dtype of each tensor of `tensors`, in its order, before any is made.
+    """Shape and dtype of each tensor of `tensors`, in the same order, without computing it.
 
     Args:
       dtypes: {our path: dtype}.
-      table: of the model's family.
+      table: table of the network.
       network: the backbone with its heads.
 
     Returns:
@@ -216,8 +218,8 @@ def tensors(params: Mapping[str, Any], table: Table, network: Network) -> Iterat
     """Their tensors, one at a time; tied ones once.
 
     Args:
-      params: {our path: array}; each parameter is asked for once, so it may be read when asked for.
-      table: of the model's family.
+      params: {our path: array}; each parameter is accessed once, so the mapping may be lazy.
+      table: table of the network.
       network: the backbone with its heads.
 
     Yields:
@@ -242,53 +244,53 @@ def tensors(params: Mapping[str, Any], table: Table, network: Network) -> Iterat
 
 
 def from_hf(state: Mapping[str, Any], table: Table, network: Network) -> dict[str, Any]:
-    """Their tensors as our tree of parameters.
+    """Converts their tensors to our tree of parameters.
 
     Args:
-      state: {their name: array}; anything that `numpy.asarray` takes.
-      table: of the model's family.
+      state: {their name: array}, of any type that `numpy.asarray` accepts.
+      table: table of the network.
       network: the backbone with its heads.
 
     Returns:
-      The tree as `Network.init` makes it, NumPy arrays, in the dtype of `state`.
+      A tree as from `Network.init`, of NumPy arrays in the dtype of `state`.
 
     Raises:
-      UserError: a tensor is missing, left over, of the wrong shape, or differs from one that it is tied to.
+      UserError: a tensor is missing, unexpected, of another shape, or differs from a tied one.
     """
     found = find({name: tuple(x.shape) for name, x in state.items()}, table, network)
-    found.complain(network)
+    found.raise_on_mismatch(network)
     return gather(pieces(state, found, table, network), places(network))
 
 
 def find(shapes: Mapping[str, tuple[int, ...]], table: Table, network: Network) -> Found:
-    """Compares what there is with what the table wants; no tensor is read.
+    """Compares names and shapes with the table; reads no tensor.
 
     Args:
       shapes: {name in the file: shape}.
-      table: of the model's family.
+      table: table of the network.
       network: the backbone with its heads.
 
     Returns:
-      What is there, missing, misshapen and left over.
+      The present, missing, mismatched and unexpected tensors.
     """
     wanted = _wanted(table, network)
-    there = spelled(shapes, table, network)
-    for row in table.rows:  # a file that holds a tied tensor once may hold it under any of its names
+    there = canonical_names(shapes, table, network)
+    for row in table.rows:  # a tied tensor may be stored under any of its names
         once = [name for name in row.tied if name in there]
         if once and row.theirs not in there:
             there[row.theirs] = there[once[0]]
-    misshapen = {name for name, file in there.items() if name in wanted and shapes[file] != wanted[name][0]}
-    says = "{} has shape {}, this configuration wants {}"
+    mismatched = {name for name, file in there.items() if name in wanted and shapes[file] != wanted[name][0]}
+    message = "{} has shape {}, this configuration expects {}"
     return Found(
-        names={name: file for name, file in there.items() if name in wanted and name not in misshapen},
+        names={name: file for name, file in there.items() if name in wanted and name not in mismatched},
         missing=tuple(name for name, (_, optional) in wanted.items() if not optional and name not in there),
-        misshapen=tuple(says.format(name, shapes[there[name]], wanted[name][0]) for name in sorted(misshapen)),
-        left_over=tuple(sorted(set(there) - set(wanted))),
+        mismatched=tuple(message.format(name, shapes[there[name]], wanted[name][0]) for name in sorted(mismatched)),
+        unexpected=tuple(sorted(set(there) - set(wanted))),
     )
 
 
-def any_whole(found: Found, table: Table, network: Network) -> bool:
-    """Whether one parameter at least is there, with all its layers."""
+def any_complete(found: Found, table: Table, network: Network) -> bool:
+    """True if at least one parameter is present with all its layers."""
     rows = ({row.theirs.format(layer=n) for n in _layers(row, places(network))} for row in table.rows)
     return any(names <= found.names.keys() for names in rows)
 
@@ -296,19 +298,19 @@ def any_whole(found: Found, table: Table, network: Network) -> bool:
 def pieces(
     state: Mapping[str, Any], found: Found, table: Table, network: Network
 ) -> Iterator[tuple[str, int | None, np.ndarray]]:
-    """Their tensors as parts of our parameters, each read when its turn comes.
+    """Converts their tensors one at a time to our parameters or single layers of them.
 
     Args:
       state: {name in the file: array}.
-      found: what `find` said of it; tensors that it does not name are passed over.
-      table: of the model's family.
+      found: result of `find`; other tensors are skipped.
+      table: table of the network.
       network: the backbone with its heads.
 
     Yields:
-      (our path, layer or None for a parameter without layers, array in the shape of storage).
+      (our path, layer or None for a parameter without layers, array in the storage shape).
 
     Raises:
-      UserError: a tensor holds NaN or infinity, differs from one that it is tied to, or is not zero and must be.
+      UserError: a tensor contains NaN or infinity, differs from a tied one, or must be zero and is not.
     """
     expected = places(network)
 
@@ -326,7 +328,7 @@ def pieces(
             x = read(name)
             for tied in (tied.format(layer=layer) for tied in row.tied):
                 if tied in found.names and not np.array_equal(read(tied), x):
-                    raise UserError(f"weights: {tied} and {name} differ, this configuration ties them")
+                    raise UserError(f"weights: {tied} and {name} differ, but this configuration ties them")
             x = x.reshape(joined_shape[::-1] if row.transform == "transpose" else joined_shape)
             parts = np.split(TRANSFORMS[row.transform](x), np.cumsum(widths)[:-1], axis=-1)
             for path, part in zip(row.paths, parts, strict=True):
@@ -335,13 +337,13 @@ def pieces(
                 yield path, index if layered else None, np.pad(part, padding)
     for name in table.zeros:
         if name in found.names and np.any(read(name)):
-            raise UserError(f"weights: {name} is not zero, which is not supported")
+            raise UserError(f"weights: {name} is not zero, and jaxpt has no counterpart")
 
 
 def parameters(
     parts: Iterator[tuple[str, int | None, np.ndarray]], expected: Mapping[str, Place]
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Puts `pieces` together: each parameter is given as soon as it has all its layers."""
+    """Joins `pieces`: yields each parameter as soon as all its layers have been read."""
     growing: dict[str, tuple[np.ndarray, int]] = {}
     for path, layer, part in parts:
         if layer is None:
@@ -356,7 +358,7 @@ def parameters(
 
 
 def gather(parts: Iterator[tuple[str, int | None, np.ndarray]], expected: Mapping[str, Place]) -> dict[str, Any]:
-    """The tree that `pieces` make; parameters of which a layer is missing are not in it."""
+    """Joins `pieces` into a tree, without parameters of which a layer is missing."""
     return traverse_util.unflatten_dict(dict(parameters(parts, expected)), sep="/")
 
 
@@ -364,7 +366,7 @@ def gather(parts: Iterator[tuple[str, int | None, np.ndarray]], expected: Mappin
 
 
 def _layers(row: Row, expected: Mapping[str, Place]) -> tuple[int, ...]:
-    """Their layer numbers, (0,) for a tensor that belongs to none."""
+    """Their layer numbers; (0,) for a tensor outside of layers."""
     if "{layer}" not in row.theirs:
         return (0,)
     return row.layers or tuple(range(expected[row.paths[0]].shape[0]))
@@ -379,7 +381,7 @@ def _their_shape(row: Row, expected: Mapping[str, Place], network: Network) -> t
 
 
 def _wanted(table: Table, network: Network) -> dict[str, tuple[tuple[int, ...], bool]]:
-    """{their name: (shape, whether it may be missing)}."""
+    """{their name: (shape, is_optional)}."""
     expected = places(network, table)
     wanted = {
         name.format(layer=layer): (_their_shape(row, expected, network), bool(index))
@@ -390,16 +392,16 @@ def _wanted(table: Table, network: Network) -> dict[str, tuple[tuple[int, ...], 
     return wanted | {name: (shape, True) for name, shape in table.zeros.items()}
 
 
-def spelled(names: Iterable[str], table: Table, network: Network) -> dict[str, str]:
-    """The names of a file as a table has them.
+def canonical_names(names: Iterable[str], table: Table, network: Network) -> dict[str, str]:
+    """Maps a table's names to the names in a file (prefix, old names).
 
     Args:
-      names: those of the file.
-      table: of the network.
+      names: names in the file.
+      table: table of the network.
       network: the backbone with its heads.
 
     Returns:
-      {name as the table spells it: name in the file}, without names that hold no weights.
+      {name in the table: name in the file}, without tensors that are not weights.
     """
     names, wanted = tuple(names), _wanted(table, network)
     bare = table.prefix and not any(name.startswith(table.prefix) for name in names)

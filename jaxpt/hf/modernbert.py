@@ -1,4 +1,4 @@
-"""A ModernBERT in Hugging Face's `ModernBertForMaskedLM` or `ModernBertModel`."""
+"""ModernBERT as Hugging Face's `ModernBertForMaskedLM` or `ModernBertModel`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jaxpt.models.modernbert import ModernBertConfig
 
 
 def _fused(ours: tuple[str, ...], theirs: str, bias: bool, layers: tuple[int, ...]) -> tuple[Row, ...]:
-    """Rows of a projection that holds several of ours."""
+    """Rows of a projection that fuses several of ours."""
     kernel = Row(tuple(f"{path}/kernel" for path in ours), f"{theirs}.weight", "transpose", layers=layers)
     return (kernel, Row(tuple(f"{path}/bias" for path in ours), f"{theirs}.bias", layers=layers)) if bias else (kernel,)
 
@@ -35,7 +35,7 @@ def _block(ours: str, numbers: range, config: ModernBertConfig) -> tuple[Row, ..
 
 
 def table(config: ModernBertConfig) -> Table:
-    """The table of a ModernBERT."""
+    """Weight table of ModernBERT."""
     blocks = (
         row
         for s, segment in enumerate(config.patterns())
@@ -63,7 +63,7 @@ def _masked_lm(config: ModernBertConfig) -> HeadTable:
 
 
 def _read(keys: dict[str, Any]) -> dict[str, Any]:
-    """Layer types and rotary bases under flat names, as files before version 5 have them."""
+    """Converts layer types and rotary bases to flat keys, as before version 5."""
     if (half := keys.pop("sliding_window", None)) is not None:
         keys["local_attention"] = 2 * half
     types = keys.pop("layer_types", None)
@@ -71,12 +71,16 @@ def _read(keys: dict[str, Any]) -> dict[str, Any]:
     if types is not None:
         every = next((i for i, kind in enumerate(types) if i and kind == "full_attention"), len(types))
         if types != ["sliding_attention" if i % every else "full_attention" for i in range(len(types))]:
-            raise UserError("config.json: layer_types: only one global layer in every n, the first one global")
+            raise UserError(
+                "config.json: layer_types: only a global layer every n layers, beginning with the first, is supported"
+            )
         keys["global_attn_every_n_layers"] = every
     for kind, flat in (("full_attention", "global_rope_theta"), ("sliding_attention", "local_rope_theta")):
         rope = (keys.get("rope_parameters") or {}).get(kind) or {}
         if rope.get("rope_type", "default") != "default":
-            raise UserError(f"config.json: rope_parameters.{kind}.rope_type: {rope['rope_type']!r}, only default")
+            raise UserError(
+                f"config.json: rope_parameters.{kind}.rope_type: {rope['rope_type']!r} is not supported, only default"
+            )
         if "rope_theta" in rope:
             keys[flat] = rope["rope_theta"]
     return {key: value for key, value in keys.items() if key != "rope_parameters"}

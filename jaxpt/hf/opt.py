@@ -1,4 +1,4 @@
-"""An OPT in Hugging Face's `OPTForCausalLM`."""
+"""OPT as Hugging Face's `OPTForCausalLM`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OURS, THEIRS = "decoder/segment_0/block_0", "model.decoder.layers.{layer}"
 
 
 def table(config: OPTConfig) -> Table:
-    """The table of an OPT."""
+    """Weight table of OPT."""
     attention = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
     projections = (dense(f"{OURS}/attention/{mine}", f"{THEIRS}.self_attn.{name}") for mine, name in attention.items())
     tied = ("lm_head.weight",) if config.tie_embeddings else ()
@@ -36,7 +36,7 @@ def table(config: OPTConfig) -> Table:
 def _read(keys: dict[str, Any]) -> dict[str, Any]:
     width = keys.get("hidden_size", 768)
     if (keys.pop("word_embed_proj_dim", None) or width) != width:
-        raise UserError("config.json: word_embed_proj_dim: only the same as hidden_size")
+        raise UserError("config.json: word_embed_proj_dim: only hidden_size is supported")
     return keys
 
 
@@ -66,6 +66,6 @@ FAMILIES = (
         write=lambda keys, config: keys | {
             "ffn_dim": config.mlp_dim or 4 * config.embed_dim, "word_embed_proj_dim": config.embed_dim,
         },
-        supports=lambda config: config.epsilon == 1e-5,  # no key of theirs says otherwise
+        supports=lambda config: config.epsilon == 1e-5,  # config.json has no key for it
     ),
 )  # fmt: skip

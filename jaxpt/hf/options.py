@@ -1,7 +1,7 @@
-"""`config.json` to our configuration and back: one table per family, beside the one of its weights.
+"""Converts between `config.json` and jaxpt's configuration, with one table per family. "Theirs" is Hugging Face.
 
-A key of config.json is one of four: an option of ours, fixed (it changes the arithmetic and we have one value of it),
-harmless, or unknown. Another value of a fixed key and an unknown key are errors that name the key.
+A key of config.json is an option of ours, fixed (it changes the output and only one value is supported), harmless, or
+unknown. An unknown key and another value of a fixed key are errors that name the key.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jaxpt.errors import UserError
 from jaxpt.hf.mapping import HeadTable, Table, with_heads
 from jaxpt.models.network import Network
 
-# Theirs → ours; the first of several is the one that is written.
+# Theirs → ours; the first of several is written.
 ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
@@ -33,7 +33,7 @@ ACTIVATIONS = {
     "tanh": "tanh",
 }
 
-# Keys of any family that change no output of the model.
+# Keys of any family that do not change the model's output.
 HARMLESS = frozenset((
     "_name_or_path", "architectures", "model_type", "transformers_version", "torch_dtype", "dtype", "use_cache",
     "return_dict", "output_hidden_states", "output_attentions", "output_past", "torchscript", "use_bfloat16",
@@ -48,7 +48,7 @@ HARMLESS = frozenset((
     "attn_implementation", "_attn_implementation", "chunk_size_feed_forward", "tf_legacy_loss",
     "language", "license", "_num_labels", "reference_compile",
 ))  # fmt: skip
-# Keys of any family that would change the arithmetic.
+# Keys of any family that would change the model's output.
 FIXED: Mapping[str, Any] = {
     "is_decoder": False,
     "is_encoder_decoder": False,
@@ -64,51 +64,51 @@ class Option:
     """A key of config.json and the field of ours that it sets."""
 
     theirs: str
-    """Their key; that of a nested mapping is dotted."""
+    """Their key; dotted if nested."""
     ours: str
     default: Any
-    """Theirs, where config.json is silent."""
+    """Their default, if config.json does not have the key."""
     values: Mapping[Any, Any] | None = None
-    """{theirs: ours} where they are spelled differently."""
+    """{their value: our value}, if they differ."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """All that ties one `model_type` of Hugging Face's to one kind of ours."""
+    """Maps one `model_type` of Hugging Face to one model kind of jaxpt."""
 
     model_type: str
     kind: str
     """Module of `jaxpt.models`."""
     classes: str | Mapping[tuple[str, ...], str]
-    """Their class with all the weights that ours has: of each set of heads, in the order of `heads`."""
+    """Their class, or {heads in the order of `heads`: class}."""
     table: Callable[[Any], Table]
-    """Names of the backbone's weights, from our configuration."""
+    """Makes the weight table of the backbone from our configuration."""
     options: tuple[Option, ...]
     heads: Mapping[str, Callable[[Any], HeadTable]] = dataclasses.field(default_factory=dict)
-    """Names of the weights of each head that they know, from our configuration."""
+    """{supported head: makes its weight table from our configuration}."""
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """{key: the one value that we have}; a tuple holds several equivalent ones, the first is written."""
+    """{key: the supported value}; a tuple contains equivalent values, the first is written."""
     harmless: tuple[str, ...] = ()
     read: Callable[[dict[str, Any]], dict[str, Any]] = lambda keys: keys
-    """Their keys, old spellings made new, where more than a table is needed."""
+    """Preprocesses their keys, for example from old formats."""
     write: Callable[[dict[str, Any], Any], dict[str, Any]] = lambda keys, config: keys
-    """The way back: (their keys, our configuration) → their keys."""
+    """Inverse of `read`: (their keys, our configuration) → their keys."""
     infer: Callable[[dict[str, Any], Mapping[str, Any]], dict[str, Any]] = lambda keys, tensors: {}
-    """(their keys, their tensors) → fields of ours that show in the tensors alone."""
+    """(their keys, their tensors) → our fields that only the tensors determine."""
     supports: Callable[[Any], bool] = lambda config: True
-    """Whether a configuration of this kind is to be written as this model_type."""
+    """True if a configuration of this kind is exported as this model_type."""
 
     def known(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Those of some heads that it has, in its order."""
+        """Filters supported heads, in the order of `heads`."""
         return tuple(name for name in self.heads if name in set(names))
 
     def network(self, config: ModelConfig, heads: Iterable[str] = ()) -> Network:
-        """A backbone with heads of these names, each declared by the module of `jaxpt.heads` of that name."""
+        """A backbone with heads; `jaxpt.heads.NAME` declares each head."""
         modules = {name: importlib.import_module(f"jaxpt.heads.{name}") for name in self.known(heads)}
         return Network(config.build(), {name: module.declare(config)[name] for name, module in modules.items()})
 
     def table_of(self, network: Network) -> Table:
-        """Names of all weights of a network."""
+        """The weight table of a network."""
         config = network.config
         return with_heads(self.table(config), {name: self.heads[name](config) for name in self.known(network.heads)})
 
@@ -116,7 +116,7 @@ class Family:
         """Name of their class for a network.
 
         Raises:
-          UserError: they have none with these heads.
+          UserError: there is no class with these heads.
         """
         if isinstance(self.classes, str):
             return self.classes
@@ -131,19 +131,19 @@ class Family:
 def from_json(
     family: Family, given: Mapping[str, Any], tensors: Mapping[str, Any], ignore: tuple[str, ...] = ()
 ) -> ModelConfig:
-    """Our configuration of a model.
+    """Converts config.json to our configuration.
 
     Args:
-      family: what `given["model_type"]` names.
-      given: what config.json holds.
-      tensors: {name: array} of the model; a few options show in them alone.
-      ignore: unknown keys that may be passed over.
+      family: family of `given["model_type"]`.
+      given: content of config.json.
+      tensors: {name: array} of the model; they determine a few options.
+      ignore: unknown keys to ignore.
 
     Returns:
-      The configuration; dtype and remat are left at their defaults.
+      The configuration, with default dtype and remat.
 
     Raises:
-      UserError: an unknown key, a value that we do not have, or a field that does not fit.
+      UserError: an unknown key, an unsupported value, or an invalid configuration.
     """
     keys = family.read(dict(given))
     inferred = family.infer(keys, tensors)
@@ -156,10 +156,10 @@ def from_json(
             continue
         if key not in fixed:
             near = difflib.get_close_matches(key, [*options, *fixed], n=1, cutoff=0.7)
-            hint = f" (near {near[0]})" if near else ""
+            hint = f" (did you mean {near[0]}?)" if near else ""
             raise UserError(
-                f"config.json: {key}: {value!r} is not known for model_type {family.model_type}{hint}; "
-                f"if it changes no output, pass --ignore {key}"
+                f"config.json: {key}: {value!r} is unknown for model_type {family.model_type}{hint}; "
+                f"if it does not change the output, pass --ignore {key}"
             )
         allowed = fixed[key] if isinstance(fixed[key], tuple) else (fixed[key],)
         if value not in allowed:
@@ -174,18 +174,18 @@ def from_json(
 
 
 def to_json(family: Family, network: Network) -> dict[str, Any]:
-    """What config.json says of a configuration.
+    """Converts our configuration to config.json.
 
     Args:
-      family: what the model is written as.
-      network: our backbone with its heads.
+      family: the target family.
+      network: the backbone with its heads.
 
     Returns:
-      Plain values; every option and every fixed key is written out.
+      Plain values of all options and fixed keys.
     """
     config = network.config
     flat: dict[str, Any] = {"model_type": family.model_type, "architectures": [family.class_of(network)]}
-    # Their classes have ids of published vocabularies as defaults, which may lie beyond this one.
+    # Their defaults are ids of published vocabularies, which may exceed this vocabulary.
     flat |= dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
     flat |= {key: value[0] if isinstance(value, tuple) else value for key, value in family.fixed.items()}
     flat |= {option.theirs: _theirs(option, getattr(config, option.ours)) for option in family.options}

@@ -1,4 +1,4 @@
-"""A RoBERTa or XLM-R in Hugging Face's `RobertaForMaskedLM` or `XLMRobertaForMaskedLM`, which are alike."""
+"""RoBERTa and XLM-R as Hugging Face's `RobertaForMaskedLM` or `XLMRobertaForMaskedLM`, which are equal."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from jaxpt.models.roberta import RobertaConfig
 
 
 def table(config: RobertaConfig) -> Table:
-    """The table of a RoBERTa."""
+    """Weight table of RoBERTa."""
     return Table(
         rows=(
             *bert.embeddings("roberta.embeddings"),
             *bert.encoder("roberta.encoder.layer.{layer}"),
         ),
-        ignored=(*bert.IGNORED, r"roberta\.pooler\..*"),  # no head uses the pooler that some files have
+        ignored=(*bert.IGNORED, r"roberta\.pooler\..*"),  # some files have an unused pooler
         prefix="roberta.",
         renamed=bert.RENAMED,
     )

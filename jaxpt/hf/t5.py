@@ -1,4 +1,4 @@
-"""A T5 (1.0, 1.1), mT5 or UMT5 in Hugging Face's `…ForConditionalGeneration`."""
+"""T5 (1.0, 1.1), mT5 and UMT5 as Hugging Face's `…ForConditionalGeneration`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _attention(ours: str, theirs: str) -> tuple[Row, ...]:
 
 
 def _stack(side: str, config: T5Config) -> tuple[Row, ...]:
-    """Rows of the encoder or the decoder; there a layer is a list of two or three blocks, each with its norm."""
+    """Rows of the encoder or decoder; their layer is a list of two or three sublayers, each with its norm."""
     ours, theirs = f"{side}/segment_0/block_0", f"{side}.block.{{layer}}.layer"
     parts = {"attention": "SelfAttention"} | ({"cross_attention": "EncDecAttention"} if side == "decoder" else {})
     rows: list[Row] = []
@@ -39,7 +39,7 @@ def _stack(side: str, config: T5Config) -> tuple[Row, ...]:
 
 
 def table(config: T5Config) -> Table:
-    """The table of a T5 with the options of `config`."""
+    """Weight table of T5 with the options of `config`."""
     copies = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
     tied = (*copies, "lm_head.weight") if config.tie_embeddings else copies
     head = () if config.tie_embeddings else dense("head", "lm_head", bias=False)
@@ -50,25 +50,25 @@ def table(config: T5Config) -> Table:
             *_stack("decoder", config),
             *head,
         ),
-        # The first release had a bias table in cross-attention, which nothing reads.
+        # The first release had an unused bias table in cross-attention.
         ignored=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
     )
 
 
 def _infer(tensors: Mapping[str, Any], scaled: bool, **more: Any) -> dict[str, Any]:
-    """Whether the output projection is the input table: newer files all say that it is, so the tensors decide."""
+    """Infers from the tensors if embeddings are tied: recent files always claim that they are."""
     tied = "lm_head.weight" not in tensors or "shared.weight" not in tensors
     tied = tied or bool(np.array_equal(tensors["lm_head.weight"], tensors["shared.weight"]))
     return {"tie_embeddings": tied, "scale_logits": None if scaled == tied else scaled, **more}
 
 
 def _infer_t5(keys: dict[str, Any], tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """Version 1.0 scales what goes into the output projection. 1.1 said so by not tying it, newer files by a key."""
+    """Infers `scale_logits`: old files imply it by tied embeddings (1.0), recent files have a key."""
     return _infer(tensors, keys.get("scale_decoder_outputs", keys.get("tie_word_embeddings", True)))
 
 
 def _write(keys: dict[str, Any], config: T5Config) -> dict[str, Any]:
-    # Read by versions before and after 5: not tying was the sign of not scaling.
+    # For versions before and after 5: untied embeddings used to imply no scaling.
     ids = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
     return keys | {"tie_word_embeddings": config.scaled, "scale_decoder_outputs": config.scaled, **ids}
 

@@ -1,7 +1,7 @@
-"""Hugging Face's class beside ours on the same random tokens: the largest difference of their outputs.
+"""Compares the outputs of Hugging Face's class and jaxpt on the same random tokens.
 
-What every layer sees is compared too: `states` are the embeddings and each layer's output but the last one's, `hidden`
-is the last one's after the final norm where there is one. That is how `transformers` cuts its `hidden_states`.
+All layers are compared: `states` are the embeddings and each layer's output except the last, `hidden` is the last
+layer's output after the final norm, if any. This follows `hidden_states` of `transformers`.
 
 Shapes: B batch · L length · N layers · D embedding width · V vocabulary
 """
@@ -26,11 +26,11 @@ from jaxpt.models.network import Network
 from jaxpt.parallel import compiler
 
 TOLERANCE = 1e-4
-"""Of the largest value of an output."""
+"""Tolerance relative to the largest value of an output."""
 
 
 class Difference(NamedTuple):
-    """How far two arrays are apart."""
+    """Difference of two arrays."""
 
     largest: float
     """max |ours − theirs|"""
@@ -39,23 +39,23 @@ class Difference(NamedTuple):
 
     @property
     def equal(self) -> bool:
-        """Whether the difference is rounding."""
+        """True if the difference is within rounding."""
         return self.largest <= TOLERANCE * self.scale
 
     @property
     def relative(self) -> float:
-        """largest / scale; infinite where ours is not finite."""
+        """largest / scale; infinite if ours is not finite."""
         relative = self.largest / self.scale if self.scale else self.largest
         return relative if math.isfinite(relative) else math.inf
 
 
 def batch(config: Any, length: int = 24, seed: int = 0) -> dict[str, np.ndarray]:
-    """Random inputs of three rows with 0, 4 and 8 tokens of padding; token types where the model has some.
+    """Random inputs of three rows with 0, 4 and 8 tokens of padding; token types if the model has them.
 
     Args:
-      config: of the model.
-      length: tokens in a row, cut to what the model can take.
-      seed: of the draw.
+      config: configuration of the model.
+      length: tokens of a row, at most the model's maximum.
+      seed: random seed.
 
     Returns:
       tokens, segments, and types or targets and target_segments, all int32 [3, length].
@@ -64,7 +64,7 @@ def batch(config: Any, length: int = 24, seed: int = 0) -> dict[str, np.ndarray]
     length = min(length, config.position_limit or length)
 
     def rows(length: int) -> tuple[np.ndarray, np.ndarray]:
-        # Ids from 3 on: some classes of theirs find padding by its id.
+        # Ids from 3: some of their classes detect padding by its id.
         tokens = rng.integers(min(3, config.vocab_size - 1), config.vocab_size, (3, length)).astype(np.int32)
         return tokens, (np.arange(length) < length - length // 6 * np.arange(3)[:, None]).astype(np.int32)
 
@@ -72,7 +72,7 @@ def batch(config: Any, length: int = 24, seed: int = 0) -> dict[str, np.ndarray]
     out = {"tokens": tokens, "segments": segments}
     if getattr(config, "token_types", 0) > 1:
         out["types"] = rng.integers(0, config.token_types, tokens.shape).astype(np.int32)
-    if config.kind == "xlnet":  # the last six tokens of each row are predicted, in some order
+    if config.kind == "xlnet":  # the last six tokens of each row are targets, in random order
         out["ranks"] = np.where(
             segments.cumsum(1) > segments.sum(1)[:, None] - 6,
             rng.permuted(np.tile(np.arange(length), (3, 1)), axis=1),
@@ -86,12 +86,12 @@ def batch(config: Any, length: int = 24, seed: int = 0) -> dict[str, np.ndarray]
 
 
 def ours(network: Network, params: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
-    """All outputs of a model of ours.
+    """All outputs of our model.
 
     Args:
       network: the backbone with its heads.
       params: its parameters.
-      inputs: what `batch` made.
+      inputs: result of `batch`.
 
     Returns:
       {"states": [B, L, N, D], "hidden": [B, L, D], "logits": [B, L, V], …}.
@@ -129,7 +129,7 @@ def ours(network: Network, params: Mapping[str, Any], inputs: Mapping[str, np.nd
     if "replaced_token" in heads:
         out["logits"] = heads["replaced_token"](output.hidden)
     if "sentence_pair" in heads:
-        out["sentence_pair"] = sentence_pair.scores(bound, output.hidden)
+        out["sentence_pair"] = sentence_pair.logits(bound, output.hidden)
     return out
 
 
@@ -138,7 +138,7 @@ def theirs(model: Any, inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
     Args:
       model: a torch module.
-      inputs: what `batch` made.
+      inputs: result of `batch`.
 
     Returns:
       {name: torch tensor}.
@@ -162,7 +162,7 @@ def theirs(model: Any, inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
     def cut(states: Sequence[Any], name: str, last: str) -> dict[str, Any]:
         return {name: torch.stack(tuple(states[:-1]), dim=2), last: states[-1]}
 
-    if "ranks" in inputs:  # the two streams by turns
+    if "ranks" in inputs:  # both streams, alternating
         out |= cut(got.hidden_states[::2], "states", "hidden") | cut(got.hidden_states[1::2], "query_states", "query")
     elif "decoder_hidden_states" in got:
         out |= cut(got.encoder_hidden_states, "encoder_states", "encoded")
@@ -176,7 +176,7 @@ def theirs(model: Any, inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 
 def real(name: str, x: np.ndarray, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-    """An output with zeros in the place of padding; what has no length axis stays as it is."""
+    """Zeroes an output at padding; outputs without a length axis are unchanged."""
     segments = inputs[
         "target_segments" if "target_segments" in inputs and not name.startswith("encode") else "segments"
     ]
@@ -188,12 +188,12 @@ def real(name: str, x: np.ndarray, inputs: Mapping[str, np.ndarray]) -> np.ndarr
 def differences(
     mine: Mapping[str, Any], other: Mapping[str, Any], inputs: Mapping[str, np.ndarray]
 ) -> dict[str, Difference]:
-    """How far the outputs are apart, padding left out; of all layers' states, the layer that is farthest off.
+    """Differences of the outputs without padding; for `states`, of the layer with the largest difference.
 
     Args:
-      mine: what `ours` gave.
-      other: what `theirs` gave.
-      inputs: what `batch` made.
+      mine: result of `ours`.
+      other: result of `theirs`.
+      inputs: result of `batch`.
 
     Returns:
       {output: difference}.
@@ -209,11 +209,11 @@ def differences(
 
 
 def verify(directory: str | Path, network: Network | None = None, params: Any = None) -> dict[str, Difference]:
-    """Loads a directory with `transformers` and with ours, and compares them on random tokens, all in float32.
+    """Loads a directory with `transformers` and jaxpt, and compares the outputs on random tokens in float32.
 
     Args:
-      directory: in Hugging Face's form.
-      network: ours; what the directory holds by default.
+      directory: a Hugging Face directory.
+      network: the jaxpt network; by default loaded from the directory.
       params: its parameters.
 
     Returns:
@@ -226,7 +226,7 @@ def verify(directory: str | Path, network: Network | None = None, params: Any = 
         import torch
         import transformers
     except ModuleNotFoundError as error:
-        raise UserError(f"--verify needs {error.name}: pip install 'jaxpt[parity]'") from None
+        raise UserError(f"--verify requires {error.name}: pip install 'jaxpt[parity]'") from None
     if network is None:
         network, params = load(directory)
     family = family_of(network.config)

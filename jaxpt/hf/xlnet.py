@@ -1,4 +1,4 @@
-"""An XLNet in Hugging Face's `XLNetLMHeadModel`, whose projections are [D, heads, head width]."""
+"""XLNet as Hugging Face's `XLNetLMHeadModel`, with projections [D, heads, head width]."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ OURS, THEIRS = "encoder/segment_0/block_0", "transformer.layer.{layer}"
 
 
 def table(config: XLNetConfig) -> Table:
-    """The table of an XLNet."""
+    """Weight table of XLNet."""
     attention, theirs = f"{OURS}/attention", f"{THEIRS}.rel_attn"
     heads = (config.heads, config.width)
     projections = {"query": "q", "key": "k", "value": "v", "position": "r"}

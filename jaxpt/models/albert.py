@@ -1,4 +1,4 @@
-"""ALBERT: a BERT whose layers share their parameters, with narrow token embeddings that are projected up.
+"""ALBERT: a BERT with parameters shared across layers and narrow, projected embeddings.
 
 Paper: https://arxiv.org/abs/1909.11942
 """
@@ -17,15 +17,15 @@ from jaxpt.models.stack import Segment
 
 
 class AlbertConfig(BertConfig):
-    """Sizes of an ALBERT."""
+    """Configuration of ALBERT."""
 
     kind: Literal["albert"] = "albert"
     embedding_dim: PositiveInt = 128
     """Width of the token, position and type embeddings."""
     groups: PositiveInt = 1
-    """Groups of layers; those of a group share their parameters."""
+    """Number of layer groups; the layers of a group share their parameters."""
     inner_layers: PositiveInt = 1
-    """Layers with parameters of their own inside a group, all of them run in each of `layers`."""
+    """Number of distinct blocks in a group; each of `layers` runs all of them."""
     activation: Activation = "gelu_tanh"
 
     @model_validator(mode="after")
@@ -41,16 +41,16 @@ class AlbertConfig(BertConfig):
 
     @property
     def project_embeddings(self) -> bool:
-        """A projection leads from the embeddings to the first layer."""
+        """True: a projection maps the embeddings to the hidden width."""
         return True
 
     def segments(self) -> tuple[Segment, ...]:
-        """The layers, group by group."""
+        """One segment per group."""
         blocks = (functools.partial(Block, self),) * self.inner_layers
         return (Segment(blocks, self.layers // self.groups, shared=True),) * self.groups
 
     def build(self) -> Albert:
-        """The model of these sizes."""
+        """Builds the model."""
         return Albert(self)
 
 

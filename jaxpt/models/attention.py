@@ -1,6 +1,6 @@
-"""Multi-head attention. All of it goes through one function, `attend`, whose implementations are in `kernels`.
+"""Multi-head attention. `attend` is the only entry point; its implementations are in `kernels`.
 
-Shapes: B batch · L query length · S key length · D embedding width · H heads · G heads of keys · K head width
+Shapes: B batch · L query length · S key length · D embedding width · H heads · G key heads · K head width
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ def attend(
 
     Args:
       q_BxLxHxK: queries.
-      k_BxSxGxK: keys; H/G neighbouring heads of the queries share one (G = H: each has its own).
+      k_BxSxGxK: keys; H/G adjacent query heads share one key head (grouped-query attention).
       v_BxSxGxK: values.
-      mask: which keys each query may look at.
-      bias_HxLxS: added to the scores, or None; with a leading batch axis where rows differ.
-      scale: factor of the scores; 1/√K by default.
+      mask: which keys each query attends to.
+      bias_HxLxS: added to the scores, or None; with a leading batch axis if it differs between rows.
+      scale: factor of the scores, 1/√K by default.
       dropout: rate on the attention weights.
       dropout_key: random key; None for no dropout.
-      implementation: who computes it; `auto` goes by device and need, see `choose`.
+      implementation: name of the kernel; `auto` selects one, see `choose`.
 
     Returns:
-      [B, L, H, K] in q's dtype. What a query gets that may look nowhere (padding) means nothing, but is finite.
+      [B, L, H, K] in q's dtype. Rows of queries without visible keys (padding) are finite but meaningless.
 
-    Papers: https://arxiv.org/abs/1706.03762, shared keys https://arxiv.org/abs/2305.13245
+    Papers: https://arxiv.org/abs/1706.03762, grouped-query attention https://arxiv.org/abs/2305.13245
     """
     dropping = dropout_key is not None and dropout > 0
     shapes = q_BxLxHxK.shape, k_BxSxGxK.shape
@@ -62,7 +62,7 @@ def attend(
         return kernels.splash(q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, scale)
     if name == "cudnn":
         return kernels.cudnn(q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS, scale)
-    if mesh_axes("length"):  # queries stay where they are, keys and values are gathered
+    if mesh_axes("length"):  # queries stay sharded, keys and values are gathered
         whole = ("batch", None, "act_heads", None)
         k_BxSxGxK, v_BxSxGxK = (nn.with_logical_constraint(x, whole) for x in (k_BxSxGxK, v_BxSxGxK))
     run = kernels.chunked if name == "chunked" else kernels.plain
@@ -70,29 +70,29 @@ def attend(
 
 
 LONG = 2048 * 2048
-"""From so many scores a head on, they are not made all at once."""
+"""With this many scores per head or more, `auto` selects the chunked implementation on XLA."""
 
 
 def choose(
     q_shape: tuple[int, ...], k_shape: tuple[int, ...], dtype: DTypeLike, mask: Mask, bias: bool, dropping: bool,
     implementation: Implementation = "auto",
 ) -> Implementation:  # fmt: skip
-    """The implementation for a case: a kernel where the device has one and it can do the case, else XLA.
+    """Selects an implementation: a fused kernel if the device has one that supports the arguments, else XLA.
 
     Args:
       q_shape: [B, L, H, K].
       k_shape: [B, S, G, K].
       dtype: of queries and keys.
-      mask: which keys each query may look at.
-      bias: whether there is one.
-      dropping: whether attention weights are dropped.
-      implementation: what was asked for.
+      mask: which keys each query attends to.
+      bias: True if there is a bias.
+      dropping: True if attention dropout is on.
+      implementation: the requested implementation, or `auto`.
 
     Returns:
       "xla", "chunked", "cudnn" or "splash".
 
     Raises:
-      UserError: what was asked for cannot do this case here.
+      UserError: the requested implementation does not support the arguments or the device.
     """
     L, S, device = q_shape[1], k_shape[1], compiler.platform()
     divide = not any(shape[2] % math.prod(mesh_axes("act_heads").values()) for shape in (q_shape, k_shape))
@@ -119,11 +119,13 @@ def choose(
     }
     lacking = {name: [what for what, there in wanted.items() if not there] for name, wanted in lacks.items()}
     if implementation == "auto":
-        # cuDNN takes a bias, but turns its gradient out as an array of all scores.
+        # cuDNN supports a bias, but materialises its gradient as an array of all scores.
         fitting = [name for name, what in lacking.items() if not what and not (bias and name == "cudnn")]
         return fitting[0] if fitting else ("chunked" if L * S > LONG else "xla")
     if lacking.get(implementation):
-        raise UserError(f"model.attention: {implementation} wants {', '.join(lacking[implementation])}; auto chooses")
+        raise UserError(
+            f"model.attention: {implementation} requires {', '.join(lacking[implementation])}; set model.attention=auto"
+        )
     return implementation
 
 
@@ -134,15 +136,15 @@ class Attention(nn.Module):
     head_dim: int
     dtype: DTypeLike
     kernel_init: Initializer
-    """Of key and value, and of query unless `query_init` says otherwise."""
+    """Initializer of key and value kernels, and of the query kernel unless `query_init` is set."""
     output_init: Initializer
     query_init: Initializer | None = None
     use_bias: bool = True
     scale: float | None = None
     dropout: float = 0.0
-    """Rate on the attention weights."""
+    """Dropout rate on the attention weights."""
     kv_heads: int | None = None
-    """Heads of keys and values; as many as queries have by default."""
+    """Number of key and value heads; `heads` by default."""
     implementation: Implementation = "auto"
 
     @nn.compact
@@ -155,7 +157,7 @@ class Attention(nn.Module):
         bias_HxLxS: jax.Array | None = None,
         rotation: Rotation | None = None,
     ) -> jax.Array:
-        """Attends from `x` to `memory`, or to `x` itself, queries and keys turned by `rotation`: → [B, L, D]."""
+        """Attends from `x` to `memory`, or to `x` itself, with rotary positions if given: → [B, L, D]."""
 
         def project(name: str, x: jax.Array, heads: int, init: Initializer) -> jax.Array:
             dense = Dense(heads * self.head_dim, ("embed", "heads"), init, self.dtype, self.use_bias, name=name)

@@ -1,4 +1,4 @@
-"""BART and mBART: encoder-decoders with learned positions; LayerNorm after each residual sum, or before each block.
+"""BART and mBART: encoder-decoders with learned positions; post-norm or pre-norm.
 
 Papers: https://arxiv.org/abs/1910.13461, mBART https://arxiv.org/abs/2001.08210
 
@@ -29,33 +29,33 @@ from jaxpt.models.stack import Segment, Shared, Stack
 EPSILON = 1e-5
 INIT = nn.initializers.normal(0.02)
 OFFSET = 2
-"""Row of position 0; the rows before it belong to none."""
+"""Row of position 0; the rows before it are unused."""
 
 
 class BartConfig(ModelConfig):
-    """Sizes of a BART."""
+    """Configuration of BART."""
 
     family: ClassVar[str] = "encoder_decoder"
 
     kind: Literal["bart"] = "bart"
     layers: PositiveInt
-    """Layers of the encoder, and of the decoder unless `decoder_layers` says otherwise."""
+    """Layers of the encoder, and of the decoder unless `decoder_layers` is set."""
     decoder_layers: PositiveInt | None = None
     embed_dim: PositiveInt
     heads: PositiveInt
-    """Heads in the encoder; they divide embed_dim."""
+    """Attention heads of the encoder; embed_dim must be a multiple."""
     decoder_heads: PositiveInt | None = None
     mlp_dim: PositiveInt
-    """Width inside the encoder's feed-forward blocks."""
+    """Hidden width of the encoder's feed-forward blocks."""
     decoder_mlp_dim: PositiveInt | None = None
     max_positions: PositiveInt = 1024
     pre_norm: bool = False
-    """LayerNorm before each block and at the end of both stacks (mBART), else after each residual sum (BART)."""
+    """LayerNorm before each block and at the end of both stacks (mBART); false: after each residual sum (BART)."""
     scale_embeddings: bool = False
     """Multiply token embeddings by √D (mBART)."""
     activation: Activation = "gelu"
     dropout: Fraction = 0.0
-    """Rate on embeddings, attention weights and the output of each block (BART: 0.1)."""
+    """Dropout rate on embeddings, attention weights and block outputs (BART: 0.1)."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -65,11 +65,11 @@ class BartConfig(ModelConfig):
 
     @property
     def position_limit(self) -> int | None:
-        """Longest sequence."""
+        """Maximum sequence length."""
         return self.max_positions
 
     def build(self) -> Bart:
-        """The model of these sizes."""
+        """Builds the model."""
         return Bart(self)
 
 
@@ -107,7 +107,7 @@ class Block(nn.Module):
 
 
 class Bart(LanguageModel):
-    """BART and mBART, the output projection tied to the token embeddings."""
+    """BART and mBART; the output projection is tied to the token embeddings."""
 
     config: BartConfig
 
@@ -143,9 +143,9 @@ class Bart(LanguageModel):
 
         Args:
           tokens_BxS: token ids.
-          segment_ids: [B, S], 0 on padding, counting from 1 over packed sequences; one segment by default.
+          segment_ids: [B, S], 0 on padding, packed sequences numbered from 1; one segment by default.
           positions: [B, S], 0 … S-1 by default.
-          layers: give the hidden states of all layers too.
+          layers: also return the hidden states of all layers.
 
         Returns:
           Hidden states [B, S, D] in the compute dtype.
@@ -164,15 +164,15 @@ class Bart(LanguageModel):
         encoder_segment_ids: jax.Array | None = None,
         layers: bool = False,
     ) -> Output:
-        """Hidden states of the decoder; each position sees itself, those before, and `encoded`.
+        """Hidden states of the decoder; each position attends to earlier positions, itself and `encoded`.
 
         Args:
           tokens_BxT: token ids, the targets shifted right by one.
-          encoded_BxSxD: the hidden states that `encode` gave.
-          segment_ids: [B, T], 0 on padding, counting from 1 over packed sequences; one segment by default.
+          encoded_BxSxD: hidden states from `encode`.
+          segment_ids: [B, T], 0 on padding, packed sequences numbered from 1; one segment by default.
           positions: [B, T], 0 … T-1 by default.
-          encoder_segment_ids: [B, S], the encoder's; a token sees the encoder's tokens of its own segment.
-          layers: give the hidden states of all layers too.
+          encoder_segment_ids: [B, S], the encoder's; cross-attention stays within a segment.
+          layers: also return the hidden states of all layers.
 
         Returns:
           Hidden states [B, T, D] in the compute dtype.
@@ -186,6 +186,6 @@ class Bart(LanguageModel):
         return output if self.decoder_norm is None else output.ending(self.decoder_norm(output.hidden))
 
     def __call__(self, tokens_BxS: jax.Array, decoder_tokens_BxT: jax.Array | None = None) -> jax.Array:
-        """Next-token scores [B, T, V], by default with the same tokens on both sides: touches every parameter."""
+        """Next-token logits [B, T, V], by default with the same tokens for both stacks: uses every parameter."""
         targets = tokens_BxS if decoder_tokens_BxT is None else decoder_tokens_BxT
         return self.logits(self.decode(targets, self.encode(tokens_BxS).hidden).hidden)

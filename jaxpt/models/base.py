@@ -1,6 +1,6 @@
-"""What can be asked of any model: its parameters, their shapes, logical axes and number.
+"""Functions for any model: initialise and bind parameters; their shapes, logical axes and number.
 
-A model is an `nn.Module` with the field `config`, and its `__call__(tokens_BxL)` touches every parameter.
+A model is an `nn.Module` with the field `config` whose `__call__(tokens_BxL)` uses every parameter.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from jaxpt.parallel import compiler
 
 
 def compute_dtype(config: ModelConfig) -> DTypeLike:
-    """Type of the computation: float32 or bfloat16; `auto` is bfloat16 where there is an accelerator."""
+    """Compute dtype: float32 or bfloat16; `auto` is bfloat16 on accelerators."""
     if config.dtype == "auto":
         return jnp.float32 if compiler.platform() == "cpu" else jnp.bfloat16
     return jnp.dtype(config.dtype)
 
 
 def check_heads(embed_dim: int, heads: int, name: str = "heads", hint: str = "") -> None:
-    """Raises ValueError where a width does not split evenly into heads.
+    """Raises ValueError if the width is not a multiple of the number of heads.
 
     Args:
       embed_dim: width of the hidden states.
       heads: number of heads.
-      name: key of the configuration that holds it.
-      hint: what else could be done.
+      name: configuration key of `heads`.
+      hint: advice to append to the message.
     """
     if embed_dim % heads:
         raise ValueError(f"{name}: {heads} does not divide embed_dim {embed_dim}{hint}")
@@ -43,36 +43,36 @@ def check_heads(embed_dim: int, heads: int, name: str = "heads", hint: str = "")
 
 @dataclasses.dataclass(frozen=True)
 class Bound:
-    """A module with its parameters, random keys and heads: has the module's methods, see `bind`."""
+    """A module bound to parameters, random keys and heads. It has the module's methods; see `bind`."""
 
     model: nn.Module
     params: Any
     rngs: Mapping[str, Any]
     heads: Mapping[str, Bound] = dataclasses.field(default_factory=dict)
-    """Those of the task, by name, bound likewise."""
+    """The bound heads, by name."""
 
     @property
     def config(self) -> ModelConfig:
-        """The model's."""
+        """The model's configuration."""
         return self.model.config
 
     def lm_states(self, x: jax.Array) -> jax.Array:
-        """What `output_projection` is applied to: hidden states [..., D], through the masked-LM head if any."""
+        """Input of `output_projection`: hidden states [..., D], transformed by the masked-LM head if there is one."""
         return self.heads["masked_lm"](x) if "masked_lm" in self.heads else x
 
     def output_projection(self) -> Projection:
-        """From `lm_states` to scores of the vocabulary: the model's, with the masked-LM head's bias."""
+        """The projection from `lm_states` to logits: the model's, with the masked-LM head's bias."""
         projection = self._apply("output_projection")
         if "masked_lm" not in self.heads:
             return projection
         return projection.replace(bias=self.heads["masked_lm"].projection_bias())
 
     def logits(self, x: jax.Array, padded: bool = False) -> jax.Array:
-        """Scores of the vocabulary.
+        """Logits over the vocabulary.
 
         Args:
-          x: hidden states [..., D], of all positions or a few.
-          padded: keep the columns that exist in storage alone, as a large negative number.
+          x: hidden states [..., D].
+          padded: keep the columns of padding rows, with a large negative logit.
 
         Returns:
           float32 [..., V], or [..., Vp] if `padded`.
@@ -80,7 +80,7 @@ class Bound:
         return self.output_projection()(self.lm_states(x), padded)
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """The module called: what a head predicts."""
+        """Calls the module."""
         return self._apply("__call__", *args, **options)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
@@ -93,15 +93,15 @@ class Bound:
 
 
 def bind(model: nn.Module, params: Any, rngs: Mapping[str, Any] | None = None) -> Bound:
-    """Binds a module to parameters and random keys; then `bound.encode(tokens)`, `bound.logits(x)` and so on.
+    """Binds a module to parameters and random keys, for calls such as `bound.encode(tokens)` or `bound.logits(x)`.
 
-    A call depends on nothing but its arguments: of the same keys it draws the same, whatever was called before. A model
-    with its heads is bound by `jaxpt.models.network.Network.bind`.
+    Calls are pure functions: the same keys give the same draws, independent of earlier calls. For a model with heads
+    use `jaxpt.models.network.Network.bind`.
 
     Args:
       model: a module of `jaxpt.models`.
       params: its parameters.
-      rngs: random keys by purpose; there is dropout where "dropout" is among them.
+      rngs: random keys by name; dropout is on if there is a key "dropout".
 
     Returns:
       An object with the module's methods.
@@ -110,19 +110,19 @@ def bind(model: nn.Module, params: Any, rngs: Mapping[str, Any] | None = None) -
 
 
 def init(model: nn.Module, key: jax.Array) -> dict[str, Any]:
-    """Makes a model's parameters; works under `jax.jit`.
+    """Initialises a model's parameters; works under `jax.jit`.
 
     Args:
       model: a module of `jaxpt.models`.
       key: random key.
 
     Returns:
-      A plain nested dict of float32 arrays; those of a stack's layers have a leading layers axis.
+      A plain nested dict of float32 arrays; parameters of a stack have a leading layers axis.
     """
     return unboxed(boxed_init(model, key))
 
 
-@functools.lru_cache(64)  # a start of a run asks several times, and each tracing takes a few tenths of a second
+@functools.lru_cache(64)  # called several times at the start of a run; each tracing takes a few tenths of a second
 def abstract(model: nn.Module) -> dict[str, Any]:
     """Shapes and logical axes of a model's parameters; nothing is computed.
 
@@ -131,7 +131,7 @@ def abstract(model: nn.Module) -> dict[str, Any]:
 
     Returns:
       The tree of parameters, each leaf an `nn.LogicallyPartitioned`: `value` is a `jax.ShapeDtypeStruct`, `names`
-      has a logical name for each axis. It is shared by all who ask: not to be changed.
+      has a logical name for each axis. The tree is cached: do not modify it.
     """
     return jax.eval_shape(lambda: boxed_init(model, jax.random.key(0)))
 
@@ -154,7 +154,7 @@ def logical_axes(model: nn.Module) -> dict[str, Any]:
 
 
 def count_params(model: nn.Module) -> int:
-    """Number of parameters; rows that only pad the vocabulary in storage are not counted."""
+    """Number of parameters; padding rows of the vocabulary are not counted."""
     return count(abstract(model), model.config.vocab_size)
 
 
@@ -171,35 +171,35 @@ def unstack(layers: dict[str, Any]) -> list[dict[str, Any]]:
     return [jax.tree.map(lambda x, i=i: x[i], layers) for i in range(repeats)]
 
 
-# ---- trees of boxes: arrays with the names of their axes ------------------------------------------------------------
+# ---- trees of boxes: arrays with logical axis names ------------------------------------------------------------
 
 
 def boxed_init(module: nn.Module, key: Any, *inputs: jax.Array) -> dict[str, Any]:
-    """A module's fresh parameters with the names of their axes.
+    """Initialises a module's parameters with their logical axis names.
 
     Args:
-      module: any.
+      module: a Flax module.
       key: random key, or a `LazyRng`.
-      *inputs: what it is called with; by default one token.
+      *inputs: arguments of the call; by default one token.
     """
     inputs = inputs or (jnp.zeros((1, 1), jnp.int32),)
-    with nn.logical_axis_rules(()):  # a batch of one does not divide over a mesh, nor need it
+    with nn.logical_axis_rules(()):  # a batch of one cannot be sharded
         return module.init({"params": key}, *inputs).get("params", {})
 
 
 def unboxed(tree: Any) -> Any:
     """The arrays of a tree of boxes."""
-    # Not nn.unbox: on a mesh that one puts sharding constraints on values, which shapes do not take.
+    # Not nn.unbox: on a mesh it adds sharding constraints, which shapes do not support.
     return jax.tree.map(lambda box: box.value, tree, is_leaf=_is_box)
 
 
 def axes_of(tree: Any) -> Any:
-    """The names of the axes of a tree of boxes."""
+    """The logical axis names of a tree of boxes."""
     return jax.tree.map(lambda box: box.names, tree, is_leaf=_is_box)
 
 
 def count(tree: Any, vocab_size: int) -> int:
-    """Number of scalars of a tree of boxes, without rows that only pad the vocabulary in storage."""
+    """Number of scalars of a tree of boxes, without padding rows of the vocabulary."""
 
     def one(box: nn.LogicallyPartitioned) -> int:
         axes = zip(box.names, box.value.shape, strict=True)

@@ -1,7 +1,7 @@
-"""BERT: a bidirectional encoder, LayerNorm after each residual sum. Paper: https://arxiv.org/abs/1810.04805
+"""BERT: a bidirectional encoder with post-norm. Paper: https://arxiv.org/abs/1810.04805
 
-RoBERTa, DistilBERT, ALBERT and ELECTRA are BERTs with other embeddings or shared layers: their modules derive from this
-one, and the properties of `BertConfig` that have no field here are what they change.
+RoBERTa, DistilBERT, ALBERT and ELECTRA are BERTs with other embeddings or shared layers. Their modules subclass this
+one and override properties of `BertConfig`.
 
 Shapes: B batch · L length · D embedding width · V vocabulary (Vp: its rows in storage)
 """
@@ -40,25 +40,25 @@ INIT = nn.initializers.truncated_normal(0.02)
 
 
 class BertConfig(ModelConfig):
-    """Sizes of a BERT."""
+    """Configuration of BERT."""
 
     family: ClassVar[str] = "encoder"
 
     kind: Literal["bert"] = "bert"
     layers: PositiveInt
     embed_dim: PositiveInt
-    """Width of the hidden states; `heads` divides it."""
+    """Width of the hidden states; a multiple of `heads`."""
     heads: PositiveInt
     mlp_dim: PositiveInt
-    """Width inside the feed-forward blocks."""
+    """Hidden width of the feed-forward blocks."""
     max_positions: PositiveInt = 512
     token_types: NonNegativeInt = 2
-    """Kinds of text that an input tells apart; 0: no such embedding."""
+    """Number of token types; 0: no token-type embedding."""
     activation: Activation = "gelu"
     epsilon: PositiveFloat = 1e-12
-    """Of the norms."""
+    """ε of the norms."""
     dropout: Fraction = 0.0
-    """Rate on embeddings, attention weights and the output of each block (BERT: 0.1)."""
+    """Dropout rate on embeddings, attention weights and block outputs (BERT: 0.1)."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -67,12 +67,12 @@ class BertConfig(ModelConfig):
 
     @property
     def position_offset(self) -> int:
-        """Row of the first position in the table."""
+        """Row of position 0 in the table."""
         return 0
 
     @property
     def position_limit(self) -> int | None:
-        """Longest sequence."""
+        """Maximum sequence length."""
         return self.max_positions - self.position_offset
 
     @property
@@ -82,12 +82,12 @@ class BertConfig(ModelConfig):
 
     @property
     def project_embeddings(self) -> bool:
-        """Whether a projection leads from the embeddings to the first layer."""
+        """True if a projection maps the embeddings to the hidden width."""
         return False
 
     @property
     def masked_lm_options(self) -> dict[str, Any]:
-        """Options of its masked-LM head."""
+        """Options of the masked-LM head."""
         return {"width": self.table_dim, "activation": self.activation, "epsilon": self.epsilon}
 
     def segments(self) -> tuple[Segment, ...]:
@@ -95,7 +95,7 @@ class BertConfig(ModelConfig):
         return (Segment((functools.partial(Block, self),), self.layers),)
 
     def build(self) -> Bert:
-        """The model of these sizes."""
+        """Builds the model."""
         return Bert(self)
 
 
@@ -161,10 +161,10 @@ class Bert(LanguageModel):
         Args:
           tokens_BxL: token ids.
           token_types: [B, L], 0 in the first text and 1 in the second; all 0 by default.
-          segment_ids: [B, L], 0 on padding, counting from 1 over packed sequences; one segment by default.
+          segment_ids: [B, L], 0 on padding, packed sequences numbered from 1; one segment by default.
           positions: [B, L], 0 … L-1 by default.
-          ranks: int [B, L]: a token sees those whose rank is at most its own; by default all.
-          layers: give the hidden states of all layers too.
+          ranks: int [B, L]: a token attends to tokens of equal or lower rank; by default to all.
+          layers: also return the hidden states of all layers.
 
         Returns:
           Hidden states [B, L, D] in the compute dtype.
@@ -177,5 +177,5 @@ class Bert(LanguageModel):
         return self.encoder(x_BxLxD, Shared(Mask.within(segment_ids, ranks)), layers=layers)
 
     def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
-        """Hidden states [B, L, D]: touches every parameter."""
+        """Hidden states [B, L, D]: uses every parameter."""
         return self.encode(tokens_BxL).hidden

@@ -1,4 +1,4 @@
-"""DeBERTa v2 and v3: a BERT whose attention keeps content and relative position apart.
+"""DeBERTa v2 and v3: a BERT with disentangled attention (separate terms for content and relative position).
 
 Paper: https://arxiv.org/abs/2006.03654, v3 https://arxiv.org/abs/2111.09543
 
@@ -44,43 +44,43 @@ INIT = nn.initializers.truncated_normal(0.02)
 
 
 class DebertaConfig(ModelConfig):
-    """Sizes of a DeBERTa."""
+    """Configuration of DeBERTa."""
 
     family: ClassVar[str] = "encoder"
 
     kind: Literal["deberta"] = "deberta"
     layers: PositiveInt
     embed_dim: PositiveInt
-    """Width of the hidden states; `heads` divides it."""
+    """Width of the hidden states; a multiple of `heads`."""
     heads: PositiveInt
     mlp_dim: PositiveInt
-    """Width inside the feed-forward blocks."""
+    """Hidden width of the feed-forward blocks."""
     max_positions: PositiveInt = 512
-    """Longest sequence, and the largest distance that positions tell apart."""
+    """Maximum sequence length, and the maximum distance of relative positions."""
     buckets: PositiveInt | None = 256
-    """k: distances up to k/2 are exact, farther ones share logarithmic buckets; None: all are exact."""
+    """k: distances up to k/2 are exact, longer ones share logarithmic buckets; None: all are exact."""
     content_to_position: bool = True
-    """Scores have the term Qc·Kr."""
+    """Add Qc·Kr to the scores."""
     position_to_content: bool = True
-    """Scores have the term Kc·Qr."""
+    """Add Kc·Qr to the scores."""
     share_projections: bool = True
-    """Relative positions go through the projections of the content."""
+    """Project relative positions with the content projections."""
     norm_relative: bool = True
     """LayerNorm on the relative embeddings."""
     absolute_positions: bool = False
     """Add a table of absolute positions to the embeddings."""
     token_types: NonNegativeInt = 0
     convolution: PositiveInt | None = None
-    """Width of the convolution beside the first layer (v2: 3)."""
+    """Kernel width of the convolution parallel to the first layer (v2: 3); None: no convolution."""
     convolution_activation: Activation = "tanh"
     mask_decoder: bool = False
-    """Enhanced mask decoder: the last layer runs twice, its queries begin with absolute positions. Of version 3 the
-    generator alone has it."""
+    """Enhanced mask decoder: the last layer runs twice, with absolute positions added to the first queries. In
+    version 3 only the generator has it."""
     activation: Activation = "gelu"
     epsilon: PositiveFloat = 1e-7
-    """Of the norms."""
+    """ε of the norms."""
     dropout: Fraction = 0.0
-    """Rate on embeddings, attention weights and the output of each block."""
+    """Dropout rate on embeddings, attention weights and block outputs."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -91,12 +91,12 @@ class DebertaConfig(ModelConfig):
 
     @property
     def masked_lm_options(self) -> dict[str, Any]:
-        """Options of its masked-LM head."""
+        """Options of the masked-LM head."""
         return {"width": self.embed_dim, "activation": self.activation, "epsilon": self.epsilon}
 
     @property
     def relative(self) -> bool:
-        """Whether relative positions are used at all."""
+        """True if relative positions are used."""
         return self.content_to_position or self.position_to_content
 
     @property
@@ -106,28 +106,28 @@ class DebertaConfig(ModelConfig):
 
     @property
     def position_limit(self) -> int | None:
-        """Longest sequence."""
+        """Maximum sequence length."""
         return self.max_positions
 
     def parts(self) -> dict[str, range]:
-        """{name of a stack: numbers of its layers}, in order; the first and the last layer may stand alone."""
+        """{name of a stack: its layer numbers}, in order; the first and the last layer may be separate stacks."""
         start, end = int(bool(self.convolution)), self.layers - self.mask_decoder
         parts = {"first": range(start), "encoder": range(start, end), "last": range(end, self.layers)}
         return {name: numbers for name, numbers in parts.items() if numbers}
 
     def build(self) -> Deberta:
-        """The model of these sizes."""
+        """Builds the model."""
         return Deberta(self)
 
 
 def relative_rows(length: int, span: int, buckets: int | None, max_positions: int) -> np.ndarray:
-    """δ(i, j) = clamp(bucket(i − j) + k, 0, 2k − 1): the relative embedding of each query and key.
+    """δ(i, j) = clamp(bucket(i − j) + k, 0, 2k − 1): index of the relative embedding of each query and key.
 
     Args:
       length: L.
       span: k.
-      buckets: k where distances beyond k/2 share logarithmic buckets, None where all are exact.
-      max_positions: distance from which on all share one bucket.
+      buckets: k if distances beyond k/2 share logarithmic buckets, None if all are exact.
+      max_positions: larger distances share the last bucket.
 
     Returns:
       int32 [L, L].
@@ -150,7 +150,7 @@ def relative_rows(length: int, span: int, buckets: int | None, max_positions: in
 
 
 class DisentangledAttention(nn.Module):
-    """(Qc·Kc + Qc·Kr[δ] + Kc·Qr[δ]) / √(3K), its terms as configured."""
+    """(Qc·Kc + Qc·Kr[δ] + Kc·Qr[δ]) / √(3K), with the configured terms."""
 
     config: DebertaConfig
 
@@ -172,12 +172,12 @@ class DisentangledAttention(nn.Module):
         scale = 1 / math.sqrt(width * (1 + c.content_to_position + c.position_to_content))
         bias_BxHxLxS = None
         if c.relative:
-            # Of 2k embeddings those that occur at this length, so that short sequences pay for no more.
+            # Only the relative embeddings that occur at this length, to save work on short sequences.
             rows_SxS = relative_rows(keys, c.span, c.buckets, c.max_positions)
             low, high = int(rows_SxS.min()), int(rows_SxS.max())
             relative_RxD = Dropout(c.dropout)(shared.positional[low : high + 1])
             at_LxS = jnp.asarray(rows_SxS - low)[None, None]
-            if shared.mask.offset is not None:  # the queries at hand are a part of the row's
+            if shared.mask.offset is not None:  # the queries are a slice of the row
                 at_LxS = jax.lax.dynamic_slice_in_dim(at_LxS, shared.mask.offset, queries, axis=2)
             bias_BxHxLxS = jnp.zeros((), jnp.float32)
             if c.content_to_position:
@@ -217,7 +217,7 @@ class Block(nn.Module):
 
 
 class Convolution(nn.Module):
-    """LN(y + f(conv(x))): neighbouring tokens mixed, beside the first layer, whose output is y. Padding stays 0."""
+    """LN(y + f(conv(x))): a convolution over tokens, parallel to the first layer with output y. Padding stays 0."""
 
     config: DebertaConfig
 
@@ -282,14 +282,14 @@ class Deberta(LanguageModel):
         positions: jax.Array | None = None,
         layers: bool = False,
     ) -> Output:
-        """Hidden states of the last layer, or of the enhanced mask decoder (among all layers' the last one has two).
+        """Hidden states of the last layer, or of the enhanced mask decoder (which runs the last layer twice).
 
         Args:
           tokens_BxL: token ids.
-          token_types: [B, L], where the model has any; all 0 by default.
-          segment_ids: [B, L], 0 on padding, counting from 1 over packed sequences; one segment by default.
+          token_types: [B, L], if the model has token types; all 0 by default.
+          segment_ids: [B, L], 0 on padding, packed sequences numbered from 1; one segment by default.
           positions: [B, L] of absolute positions, 0 … L-1 by default.
-          layers: give the hidden states of all layers too.
+          layers: also return the hidden states of all layers.
 
         Returns:
           Hidden states [B, L, D] in the compute dtype.
@@ -318,5 +318,5 @@ class Deberta(LanguageModel):
         return output.then(self.last(output.hidden, shared, layers=layers))
 
     def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
-        """Hidden states [B, L, D]: touches every parameter."""
+        """Hidden states [B, L, D]: uses every parameter."""
         return self.encode(tokens_BxL).hidden

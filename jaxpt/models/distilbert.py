@@ -1,4 +1,4 @@
-"""DistilBERT: a BERT of half the layers, without token types.
+"""DistilBERT: a BERT with half the layers and no token types.
 
 Paper: https://arxiv.org/abs/1910.01108
 """
@@ -11,13 +11,13 @@ from jaxpt.models.bert import Bert, BertConfig
 
 
 class DistilBertConfig(BertConfig):
-    """Sizes of a DistilBERT."""
+    """Configuration of DistilBERT."""
 
     kind: Literal["distilbert"] = "distilbert"
     token_types: Literal[0] = 0
 
     def build(self) -> DistilBert:
-        """The model of these sizes."""
+        """Builds the model."""
         return DistilBert(self)
 
 

@@ -1,6 +1,6 @@
-"""ELECTRA's encoder: a BERT whose embeddings may be narrower than its layers.
+"""ELECTRA's encoder: a BERT with optional narrow, projected embeddings.
 
-Generator and discriminator are two of them: `jaxpt.objectives.replaced_token` trains both.
+`jaxpt.objectives.replaced_token` trains two of them, generator and discriminator.
 Paper: https://arxiv.org/abs/2003.10555
 """
 
@@ -13,7 +13,7 @@ from jaxpt.models.bert import Bert, BertConfig
 
 
 class ElectraConfig(BertConfig):
-    """Sizes of an ELECTRA."""
+    """Configuration of ELECTRA."""
 
     kind: Literal["electra"] = "electra"
     embedding_dim: PositiveInt | None = None
@@ -26,16 +26,16 @@ class ElectraConfig(BertConfig):
 
     @property
     def project_embeddings(self) -> bool:
-        """Whether a projection leads from the embeddings to the first layer."""
+        """True if a projection maps the embeddings to the hidden width."""
         return self.table_dim != self.embed_dim
 
     @property
     def masked_lm_options(self) -> dict[str, Any]:
-        """Options of its masked-LM head, whose activation is always this one."""
+        """Options of the masked-LM head, whose activation is fixed."""
         return super().masked_lm_options | {"activation": "gelu"}
 
     def build(self) -> Electra:
-        """The model of these sizes."""
+        """Builds the model."""
         return Electra(self)
 
 

@@ -1,4 +1,4 @@
-"""GPT: the first one, a causal decoder with LayerNorm after each residual sum and none at the end.
+"""GPT (2018): a causal decoder with post-norm and no final norm.
 
 Paper: https://openai.com/research/language-unsupervised
 
@@ -25,14 +25,14 @@ from jaxpt.models.stack import Segment, Shared, Stack
 
 
 class GPTConfig(GPT2Config):
-    """Sizes of a GPT."""
+    """Configuration of GPT."""
 
     kind: Literal["gpt"] = "gpt"
     max_positions: PositiveInt = 512
     tie_embeddings: Literal[True] = True
 
     def build(self) -> GPT:
-        """The model of these sizes."""
+        """Builds the model."""
         return GPT(self)
 
 
@@ -59,7 +59,7 @@ class Block(nn.Module):
 
 
 class GPT(GPT2):
-    """GPT, its output projection tied to the token embeddings."""
+    """GPT; the output projection is tied to the token embeddings."""
 
     config: GPTConfig
 

@@ -1,4 +1,4 @@
-"""GPT-2: a causal decoder, LayerNorm before each block. Paper: https://openai.com/research/better-language-models
+"""GPT-2: a causal decoder with pre-norm. Paper: https://openai.com/research/better-language-models
 
 Shapes: B batch · L length · D embedding width · V vocabulary (Vp: its rows in storage)
 """
@@ -29,24 +29,24 @@ POSITION_INIT = nn.initializers.normal(0.01)
 
 
 class GPT2Config(ModelConfig):
-    """Sizes of a GPT-2."""
+    """Configuration of GPT-2."""
 
     family: ClassVar[str] = "decoder"
 
     kind: Literal["gpt2"] = "gpt2"
     layers: PositiveInt
     embed_dim: PositiveInt
-    """Width of the hidden states; `heads` divides it. Feed-forward blocks are `mlp_dim` wide, 4 · this by default."""
+    """Width of the hidden states; a multiple of `heads`. `mlp_dim` is 4 · embed_dim by default."""
     heads: PositiveInt
     mlp_dim: PositiveInt | None = None
     max_positions: PositiveInt = 1024
     activation: Activation = "gelu_tanh"
     tie_embeddings: bool = True
-    """Share the input table with the output projection."""
+    """Use the token embeddings as the output projection."""
     epsilon: PositiveFloat = 1e-5
-    """Of the norms."""
+    """ε of the norms."""
     dropout: Fraction = 0.0
-    """Rate on embeddings, attention weights and the output of each block (GPT-2: 0.1)."""
+    """Dropout rate on embeddings, attention weights and block outputs (GPT-2: 0.1)."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -55,11 +55,11 @@ class GPT2Config(ModelConfig):
 
     @property
     def position_limit(self) -> int | None:
-        """Longest sequence."""
+        """Maximum sequence length."""
         return self.max_positions
 
     def build(self) -> GPT2:
-        """The model of these sizes."""
+        """Builds the model."""
         return GPT2(self)
 
 
@@ -71,7 +71,7 @@ class Block(nn.Module):
     @nn.compact
     def __call__(self, x_BxLxD: jax.Array, past: Past, shared: Shared) -> Output:
         c, dtype = self.config, compute_dtype(self.config)
-        # 2 · layers residual sums: each adds so little that the variance at the end does not grow with depth.
+        # Scaled by 2 · layers residual sums, so the variance of the output does not grow with depth.
         residual = nn.initializers.normal(0.02 / math.sqrt(2 * c.layers))
         head_dim, mlp_dim = c.embed_dim // c.heads, c.mlp_dim or 4 * c.embed_dim
         attention = Attention(
@@ -112,14 +112,14 @@ class GPT2(LanguageModel):
         prefix: jax.Array | None = None,
         layers: bool = False,
     ) -> Output:
-        """Hidden states after the final norm; each position sees itself, those before it, and the prefix.
+        """Hidden states after the final norm; causal attention, bidirectional in the prefix.
 
         Args:
           tokens_BxL: token ids.
-          segment_ids: [B, L], 0 on padding, counting from 1 over packed sequences; one segment by default.
+          segment_ids: [B, L], 0 on padding, packed sequences numbered from 1; one segment by default.
           positions: [B, L], 0 … L-1 by default.
-          prefix: bool [B, L], True at tokens that all of their segment may see; none by default.
-          layers: give the hidden states of all layers too.
+          prefix: bool [B, L], True at tokens visible to their whole segment; none by default.
+          layers: also return the hidden states of all layers.
 
         Returns:
           Hidden states [B, L, D] in the compute dtype.
@@ -131,5 +131,5 @@ class GPT2(LanguageModel):
         return output if self.final_norm is None else output.ending(self.final_norm(output.hidden))
 
     def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
-        """Next-token scores [B, L, V]: touches every parameter."""
+        """Next-token logits [B, L, V]: uses every parameter."""
         return self.logits(self.decode(tokens_BxL).hidden)

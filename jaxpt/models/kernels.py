@@ -1,9 +1,9 @@
 """Implementations of attention: plain XLA, XLA in chunks of queries, cuDNN on GPUs, splash attention on TPUs.
 
-All take queries [B, L, H, K], keys and values [B, S, G, K], G of which divides H, a mask by its parts and the factor of
-the scores. `attention.choose` knows what each of them can do.
+All take queries [B, L, H, K], keys and values [B, S, G, K] where G divides H, a `Mask` and the scale of the scores.
+`attention.choose` has the conditions of each.
 
-Shapes: B batch · L query length · S key length · H heads · G heads of keys · K head width · C chunk of queries
+Shapes: B batch · L query length · S key length · H heads · G key heads · K head width · C chunk of queries
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jaxpt.models.layers import mesh_axes
 from jaxpt.models.mask import MASKED, Mask
 
 CHUNK_SCORES = 2048 * 512
-"""Scores of one head that exist at one time."""
+"""Maximum number of scores of one head in memory at a time."""
 LANES = 128
 
 
@@ -36,10 +36,10 @@ def plain(
     dropout_key: jax.Array | None = None,
     start: jax.Array | int = 0,
 ) -> jax.Array:
-    """All scores at once; `start` is the index of the first query, where these are some of more."""
+    """All scores at once; `start` is the index of the first query if the queries are a chunk."""
     B, L, H, K = q_BxLxHxK.shape
     S, G = k_BxSxGxK.shape[1:3]
-    # Heads before length: several times faster on CPUs than contracting in [B, L, H, K].
+    # Heads before length: several times faster on CPUs than [B, L, H, K].
     q, k, v = (x.transpose(0, 2, 1, 3) for x in (q_BxLxHxK, k_BxSxGxK, v_BxSxGxK))
     q = q * scale if scale != 1.0 else q
     if G == H:
@@ -65,9 +65,9 @@ def plain(
 
 
 def _kept(key: jax.Array, rate: float, shape: tuple[int, ...], first: jax.Array | None) -> jax.Array:
-    """True at the attention weights [B, H, L, S] that stay.
+    """True at the attention weights [B, H, L, S] that dropout keeps.
 
-    Queries from index `first` on draw each for itself, so that chunks and devices which have them change nothing.
+    With `first`, each query draws separately by its index, so chunking and sharding do not change the result.
     """
     if first is None:
         return jax.random.bernoulli(key, rate, shape)
@@ -87,9 +87,9 @@ def chunked(
     dropout_key: jax.Array | None = None,
     chunk: int | None = None,
 ) -> jax.Array:
-    """A chunk of queries after the other; the backward pass computes their scores again: memory linear in L and S.
+    """Loops over chunks of queries and recomputes their scores in the backward pass: memory is linear in L and S.
 
-    On a mesh that cuts the length each device does this with its own queries and all keys.
+    If the mesh shards the length, each device processes its queries with all keys.
     """
     run = functools.partial(_chunked, scale=scale, dropout=dropout, chunk=chunk)
     arguments = q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS, dropout_key
@@ -109,7 +109,7 @@ def _by_length(
     bias_HxLxS: jax.Array | None,
     dropout_key: jax.Array | None,
 ) -> jax.Array:
-    """`run` on each part of the queries, with all keys."""
+    """`run` on each shard of the queries, with all keys."""
     L, S = q_BxLxHxK.shape[1], k_BxSxGxK.shape[1]
     whole, queries, rows = PartitionSpec(), PartitionSpec(None, axes), PartitionSpec(axes)
     bias_spec = whole
@@ -181,7 +181,7 @@ def cudnn(
     scale: float,
     implementation: Any = "cudnn",
 ) -> jax.Array:
-    """`jax.nn.dot_product_attention`: causal masks and windows as such, segments, ranks and prefixes as an array."""
+    """`jax.nn.dot_product_attention`: causal masks and windows by option, everything else as a mask array."""
     static = mask.prefix_BxS is None
     rest = mask.replace(causal=False, window=None) if static else mask
     allowed = rest.materialise(q_BxLxHxK.shape[1], k_BxSxGxK.shape[1])
@@ -198,9 +198,9 @@ def cudnn(
 def splash(
     q_BxLxHxK: jax.Array, k_BxSxGxK: jax.Array, v_BxSxGxK: jax.Array, mask: Mask, scale: float, interpret: bool = False
 ) -> jax.Array:
-    """The TPU kernel: causal masks, windows and segments, none as an array; padding is a segment like others."""
+    """The TPU kernel: causal masks, windows and segments without a mask array; padding is a segment."""
     B, L, _, K = q_BxLxHxK.shape
-    wide = math.ceil(K / LANES) * LANES  # columns of zeros change neither scores nor, once cut off, values
+    wide = math.ceil(K / LANES) * LANES  # zero columns do not change the scores; they are cut off the values
     q, k, v = (
         jnp.pad(x.transpose(0, 2, 1, 3), [(0, 0)] * 3 + [(0, wide - K)])
         for x in (q_BxLxHxK * scale, k_BxSxGxK, v_BxSxGxK)
@@ -209,7 +209,7 @@ def splash(
     segments_BxL = jnp.ones((B, L), jnp.int32) if segments_BxL is None else segments_BxL.astype(jnp.int32)
     mesh = jax.sharding.get_abstract_mesh()
     run = functools.partial(_splash, causal=mask.causal, window=mask.window, interpret=interpret)
-    if not mesh.empty and mesh.size > 1:  # a kernel knows nothing of a mesh: each device has its rows and heads
+    if not mesh.empty and mesh.size > 1:  # kernels cannot be partitioned: each device runs its own rows and heads
         rows, heads = (tuple(mesh_axes(name)) or None for name in ("batch", "act_heads"))
         spec = PartitionSpec(rows, heads)
         run = jax.shard_map(

@@ -1,11 +1,11 @@
-"""The parameter-carrying parts that all architectures share: projections, embeddings, norms, feed-forward.
+"""Layers that all architectures share: projections, embeddings, norms, feed-forward.
 
 Shapes: B batch · L length · D embedding width · F feed-forward width · V vocabulary (Vp: its rows in storage)
 
-Every parameter is float32 and carries logical axis names, which `jaxpt.parallel.rules` maps to mesh axes:
+Every parameter is float32 and has logical axis names, which `jaxpt.parallel.rules` maps to mesh axes:
   "vocab" "embed" "mlp" "heads" "positions" "buckets" "classes", "layers" and "expert" of stacks, and "norm" for
-  what is replicated, such as vectors of the model's width.
-Activations are constrained by names of their own: "batch" "length" "residual_length" (between blocks) "act_embed"
+  replicated vectors.
+Activations have separate names: "batch" "length" "residual_length" (between blocks) "act_embed"
 "act_heads" "act_mlp" "act_vocab".
 """
 
@@ -30,7 +30,7 @@ Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh"]
 
 
 def stored_rows(vocab_size: int) -> int:
-    """Rows that a vocabulary takes in storage: the next multiple of 128, whatever the mesh.
+    """Number of rows of a stored vocabulary table: the next multiple of 128, independent of the mesh.
 
     Args:
       vocab_size: number of token ids.
@@ -46,9 +46,9 @@ def stored_rows(vocab_size: int) -> int:
 
 
 def constrain(x: jax.Array, last: str) -> jax.Array:
-    """Says how an activation lies on the mesh: batch, length, then `last`. Without a mesh it does nothing.
+    """Constrains the sharding of an activation: batch, length, then `last`. Does nothing without a mesh.
 
-    A length that its mesh axes do not divide (a handful of masked positions) stays whole.
+    A length that is not divisible by its mesh axes (few masked positions) is replicated.
 
     Args:
       x: [batch, …, last], of any rank.
@@ -65,13 +65,13 @@ def constrain(x: jax.Array, last: str) -> jax.Array:
 
 
 def mesh_axes(name: str) -> dict[str, int]:
-    """The mesh axes over which a logical axis is cut here: {axis: its size}, without those of size 1.
+    """The mesh axes that shard a logical axis: {axis: size}, without axes of size 1.
 
     Args:
       name: a logical axis.
 
     Returns:
-      Nothing where no mesh is set, or in a region where each device works by itself.
+      An empty dict without a mesh, or inside a manual `shard_map` region.
     """
     mesh, axes = jax.sharding.get_abstract_mesh(), dict(nn.get_logical_axis_rules()).get(name) or ()
     axes = (axes,) if isinstance(axes, str) else axes
@@ -79,14 +79,14 @@ def mesh_axes(name: str) -> dict[str, int]:
 
 
 def param(module: nn.Module, name: str, init: Initializer, shape: tuple[int, ...], axes: tuple[str, ...]) -> jax.Array:
-    """A float32 parameter of `module` with one logical axis name for each of its axes."""
+    """Creates a float32 parameter of `module` with logical axis names."""
     return module.param(name, nn.with_logical_partitioning(init, axes), shape, jnp.float32)
 
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "relu": jax.nn.relu,
-    "gelu": functools.partial(jax.nn.gelu, approximate=False),  # by the error function: BERT
-    "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),  # by tanh: GPT-2, T5 1.1
+    "gelu": functools.partial(jax.nn.gelu, approximate=False),  # exact: BERT
+    "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),  # tanh approximation: GPT-2, T5 1.1
     "silu": jax.nn.silu,  # Llama
     "tanh": jnp.tanh,
 }
@@ -97,7 +97,7 @@ class Dense(nn.Module):
 
     features: int
     axes: tuple[str, str]
-    """Logical names of W's axes. The bias takes the second, or "norm" where that is "embed"."""
+    """Logical axis names of W. The bias has the second one, or "norm" if that is "embed"."""
     kernel_init: Initializer
     dtype: DTypeLike
     use_bias: bool = True
@@ -113,7 +113,7 @@ class Dense(nn.Module):
 
 
 class Embed(nn.Module):
-    """A table of token embeddings [Vp, D], which may be that of the output projection as well."""
+    """A table of token embeddings [Vp, D]; may be tied to the output projection."""
 
     vocab_size: int
     width: int
@@ -125,18 +125,18 @@ class Embed(nn.Module):
         self.table = param(self, "table", self.embedding_init, shape, ("vocab", "embed"))
 
     def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
-        """Looks tokens up: [B, L] → [B, L, D]."""
-        # Cast after the look-up: the table's gradient is then summed in float32.
-        # Rows are made whole first: a look-up in rows split over the mesh would gather its far larger result.
+        """Looks up tokens: [B, L] → [B, L, D]."""
+        # Cast after the lookup, so the table's gradient is summed in float32.
+        # Gather the table first: a lookup in a table sharded along D would gather its far larger result.
         table = nn.with_logical_constraint(self.table, ("vocab", None))
         x_BxLxD = jnp.take(table, tokens_BxL, axis=0, mode="clip").astype(self.dtype)
         return constrain(x_BxLxD, "act_embed")
 
 
 class SmallEmbed(nn.Module):
-    """A table of a few rows (token types), looked up by a product with one-hot rows.
+    """A small embedding table (token types), looked up by a product with one-hot vectors.
 
-    A gather's gradient would add all tokens of the batch to the same two rows, one after the other.
+    The gradient of a gather would add all tokens of the batch to the same two rows, serially.
     """
 
     rows: int
@@ -151,7 +151,7 @@ class SmallEmbed(nn.Module):
 
 
 class Dropout(nn.Module):
-    """Puts 0 in the place of a share of the values and scales the others up, where there is a random key for it."""
+    """Zeroes a fraction of the values and scales up the rest; off without a random key."""
 
     rate: float
 
@@ -218,7 +218,7 @@ class FeedForward(nn.Module):
     gated: bool = False
     use_bias: bool = True
     dropout: float = 0.0
-    """Rate on the hidden activations."""
+    """Dropout rate on the hidden activations."""
 
     @nn.compact
     def __call__(self, x_BxLxD: jax.Array) -> jax.Array:

@@ -1,7 +1,7 @@
 """Llama: a causal decoder with RMSNorm before each block, rotary positions, gated feed-forward and no biases.
 
-Several heads of queries may share one of keys and values; with a window it is a Mistral.
-Papers: https://arxiv.org/abs/2302.13971, Llama 3 https://arxiv.org/abs/2407.21783, Mistral https://arxiv.org/abs/2310.06825
+Supports grouped-query attention and, with a window, Mistral. Papers: https://arxiv.org/abs/2302.13971, Llama 3
+https://arxiv.org/abs/2407.21783, Mistral https://arxiv.org/abs/2310.06825
 
 Shapes: B batch · L length · D embedding width · K head width · V vocabulary (Vp: its rows in storage)
 """
@@ -31,7 +31,7 @@ INIT = nn.initializers.normal(0.02)
 
 
 class LlamaConfig(ModelConfig):
-    """Sizes of a Llama."""
+    """Configuration of Llama."""
 
     family: ClassVar[str] = "decoder"
 
@@ -39,36 +39,36 @@ class LlamaConfig(ModelConfig):
     layers: PositiveInt
     embed_dim: PositiveInt
     heads: PositiveInt
-    """Heads of the queries."""
+    """Number of query heads."""
     kv_heads: PositiveInt | None = None
-    """Heads of keys and values, which divide `heads`; 1 is multi-query attention, all of them the default."""
+    """Number of key and value heads, a divisor of `heads`; default `heads`, 1 is multi-query attention."""
     head_dim: PositiveInt | None = None
     """Width of a head; embed_dim / heads by default."""
     mlp_dim: PositiveInt
-    """Width inside the gated feed-forward blocks."""
+    """Hidden width of the gated feed-forward blocks."""
     max_positions: PositiveInt = 2048
-    """Longest sequence."""
+    """Maximum sequence length."""
     window: PositiveInt | None = None
-    """Each token sees so many tokens, itself the last of them; all before it by default."""
+    """Sliding window: each token attends to itself and window − 1 earlier tokens; None: to all earlier tokens."""
     rope_theta: PositiveFloat = 10_000.0
-    """Pair i of a head's coordinates turns by θ^(−2i/K) a position."""
+    """θ: pair i of a head's coordinates is rotated by θ^(−2i/K) per position."""
     rope_scaling: Literal["none", "linear", "llama3"] = "none"
-    """`linear` stretches all positions by `rope_factor`, `llama3` those of slow pairs alone."""
+    """`linear` divides all frequencies by `rope_factor`, `llama3` only low frequencies."""
     rope_factor: PositiveFloat = 1.0
     rope_low_frequency: PositiveFloat = 1.0
-    """llama3: pairs that turn fewer times over `rope_original_positions` are stretched in full."""
+    """llama3: pairs with fewer rotations over `rope_original_positions` are scaled by the full factor."""
     rope_high_frequency: PositiveFloat = 4.0
-    """llama3: pairs that turn more often are left alone."""
+    """llama3: pairs with more rotations are not scaled."""
     rope_original_positions: PositiveInt = 8192
     activation: Activation = "silu"
     attention_bias: bool = False
     mlp_bias: bool = False
     tie_embeddings: bool = False
-    """Share the input table with the output projection."""
+    """Use the token embeddings as the output projection."""
     epsilon: PositiveFloat = 1e-5
-    """Of the norms."""
+    """ε of the norms."""
     dropout: Fraction = 0.0
-    """Rate on the attention weights and the output of each block."""
+    """Dropout rate on attention weights and block outputs."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -77,7 +77,7 @@ class LlamaConfig(ModelConfig):
         if self.heads % (self.kv_heads or self.heads):
             raise ValueError(f"kv_heads: {self.kv_heads} does not divide heads {self.heads}")
         if self.width % 2:
-            raise ValueError(f"head_dim: {self.width} is odd, rotary positions turn pairs")
+            raise ValueError(f"head_dim: {self.width} is odd, but rotary positions need an even width")
         return self
 
     @property
@@ -95,11 +95,11 @@ class LlamaConfig(ModelConfig):
 
     @property
     def position_limit(self) -> int | None:
-        """Longest sequence."""
+        """Maximum sequence length."""
         return self.max_positions
 
     def build(self) -> Llama:
-        """The model of these sizes."""
+        """Builds the model."""
         return Llama(self)
 
 
@@ -130,7 +130,7 @@ class Block(nn.Module):
 
 
 class Llama(LanguageModel):
-    """Llama, and what is built like it."""
+    """Llama and Mistral."""
 
     config: LlamaConfig
 
@@ -150,14 +150,14 @@ class Llama(LanguageModel):
         prefix: jax.Array | None = None,
         layers: bool = False,
     ) -> Output:
-        """Hidden states after the final norm; each sees itself, those before it and the prefix, up to `window`.
+        """Hidden states after the final norm; causal attention within `window`, bidirectional in the prefix.
 
         Args:
           tokens_BxL: token ids.
-          segment_ids: [B, L], 0 on padding, counting from 1 over packed sequences; one segment by default.
+          segment_ids: [B, L], 0 on padding, packed sequences numbered from 1; one segment by default.
           positions: [B, L], 0 … L-1 by default.
-          prefix: bool [B, L], True at tokens that all of their segment may see; none by default.
-          layers: give the hidden states of all layers too.
+          prefix: bool [B, L], True at tokens visible to their whole segment; none by default.
+          layers: also return the hidden states of all layers.
 
         Returns:
           Hidden states [B, L, D] in the compute dtype.
@@ -170,5 +170,5 @@ class Llama(LanguageModel):
         return output.ending(self.final_norm(output.hidden))
 
     def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
-        """Next-token scores [B, L, V]: touches every parameter."""
+        """Next-token logits [B, L, V]: uses every parameter."""
         return self.logits(self.decode(tokens_BxL).hidden)

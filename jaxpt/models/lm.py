@@ -1,4 +1,4 @@
-"""Scores of the vocabulary: by the token embeddings, or by a table apart.
+"""Logits over the vocabulary, from tied token embeddings or an untied projection.
 
 Shapes: B batch · L length · D embedding width · V vocabulary (Vp: its rows in storage)
 """
@@ -15,27 +15,27 @@ from jaxpt.models.output import Projection
 
 
 class LanguageModel(nn.Module):
-    """Base of models that score the vocabulary: by x · Eᵀ with the token embeddings E, or x · W with a table apart.
+    """Base of models with vocabulary logits: x · Eᵀ with the token embeddings E, or x · W if untied.
 
-    Its `setup` makes `token_embed`, and `head` where there is W. What a masked-LM head adds is not the model's:
-    `jaxpt.models.base.Bound` has both.
+    `setup` creates `token_embed`, and `head` if untied. A masked-LM head is not part of the model:
+    `jaxpt.models.base.Bound` combines both.
     """
 
     config: ModelConfig
 
     def output_projection(self) -> Projection:
-        """From hidden states to scores: what losses take, to make the scores of a few positions at a time."""
+        """The projection from hidden states to logits; losses apply it to chunks of positions."""
         if getattr(self, "head", None) is not None:
             return self.head.projection()
         embed = self.token_embed
         return Projection(embed.table, vocab_size=self.config.vocab_size, tied=True, dtype=embed.dtype)
 
     def logits(self, x: jax.Array, padded: bool = False) -> jax.Array:
-        """Scores of the vocabulary.
+        """Logits over the vocabulary.
 
         Args:
-          x: hidden states [..., D], of all positions or a few.
-          padded: keep the columns that exist in storage alone, as a large negative number.
+          x: hidden states [..., D].
+          padded: keep the columns of padding rows, with a large negative logit.
 
         Returns:
           float32 [..., V], or [..., Vp] if `padded`.
@@ -44,7 +44,7 @@ class LanguageModel(nn.Module):
 
 
 class UntiedHead(nn.Module):
-    """x · W with its own W [D, Vp] (T5 1.1)."""
+    """x · W with an untied W [D, Vp] (T5 1.1)."""
 
     vocab_size: int
     width: int

@@ -1,4 +1,4 @@
-"""What attention may look at.
+"""Attention masks.
 
 Shapes: B batch · L query length · S key length
 """
@@ -11,33 +11,33 @@ import flax
 import jax
 import jax.numpy as jnp
 
-# Finite, so that a row which may look nowhere (padding) gives a plain average and not NaN.
+# Finite, so that a query without visible keys (padding) gives an average and not NaN.
 MASKED = -1e30
 
 
 @flax.struct.dataclass
 class Mask:
-    """Which keys a query may look at, described by parts, so that a kernel need not see an [L, S] array.
+    """Describes which keys a query attends to, so that kernels need no [L, S] array.
 
-    A query looks at keys of its own segment alone. Segment 0 is padding: no one looks there. Without ids, all is
-    one segment. Causality and windows go by the index in the row, which is right for packed rows as well.
+    A query attends to keys of its segment. Segment 0 is padding and is never attended to. Without segment ids there is
+    one segment. Causality and windows use the index in the row, which is also correct for packed rows.
     """
 
     query_segments_BxL: jax.Array | None = None
     key_segments_BxS: jax.Array | None = None
     prefix_BxS: jax.Array | None = None
-    """True at keys that a causal mask leaves open to all of their segment (prefix LM)."""
+    """True at keys that are visible to their whole segment despite a causal mask (prefix LM)."""
     query_ranks_BxL: jax.Array | None = None
     key_ranks_BxS: jax.Array | None = None
-    """Where there are ranks, a query looks at keys of a lower rank than its own (XLNet, UniLM)."""
+    """With ranks, a query attends only to keys of lower rank (XLNet, UniLM)."""
     offset: jax.Array | None = None
-    """Index of the first query, where those at hand are a part of the row's; `query_…` are of these alone."""
+    """Index of the first query if the queries are a slice of the row; `query_…` cover only the slice."""
     causal: bool = flax.struct.field(pytree_node=False, default=False)
     window: int | None = flax.struct.field(pytree_node=False, default=None)
-    """A query looks at keys that are less than so many positions away."""
+    """A query attends to keys at a distance below this."""
     same_segments: bool | None = flax.struct.field(pytree_node=False, default=None)
-    """True if queries and keys have one array of segments, as in self-attention. It is set when the mask is made:
-    inside a scan or a rematerialised function the one array is two."""
+    """True if queries and keys have the same segments, as in self-attention. Set at construction, because a scan or
+    rematerialisation traces the array twice."""
 
     def __post_init__(self) -> None:
         if self.same_segments is None:
@@ -45,10 +45,10 @@ class Mask:
 
     @classmethod
     def within(cls, segments_BxL: jax.Array | None, ranks_BxL: jax.Array | None = None) -> Mask:
-        """Of self-attention: a token looks at those of its segment whose rank is at most its own.
+        """Self-attention mask: a token attends to tokens of its segment with equal or lower rank.
 
         Example:
-          >>> ranks = jnp.array([[0, 0, 1, 2]])  # the first two tokens see each other, the others what is before them
+          >>> ranks = jnp.array([[0, 0, 1, 2]])  # bidirectional between the first two tokens, then causal
           >>> Mask.within(None, ranks).materialise(4, 4).astype(int)
           Array([[[1, 1, 0, 0],
                   [1, 1, 0, 0],
@@ -64,10 +64,10 @@ class Mask:
         Args:
           queries: L.
           keys: S.
-          start: index of the first query among those at hand, for rows of a larger mask.
+          start: index of the first query, for a slice of the mask.
 
         Returns:
-          bool, broadcastable to [B, L, S], True where a query may look; None where all may look everywhere.
+          bool, broadcastable to [B, L, S], True where a query attends; None if nothing is masked.
 
         Example:
           >>> segments = jnp.array([[1, 2, 2, 0]])

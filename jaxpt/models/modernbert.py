@@ -1,7 +1,7 @@
 """ModernBERT: an encoder with rotary positions, gated feed-forward and mostly local attention.
 
-Every third layer looks at the whole sequence, the others at a window around each token. LayerNorm stands before each
-block, but for the first attention. Paper: https://arxiv.org/abs/2412.13663
+Every third layer has global attention, the others a local window. Pre-norm, without a norm before the first attention.
+Paper: https://arxiv.org/abs/2412.13663
 
 Shapes: B batch · L length · D embedding width · V vocabulary (Vp: its rows in storage)
 """
@@ -31,66 +31,66 @@ INIT = nn.initializers.truncated_normal(0.02)
 
 
 class ModernBertConfig(ModelConfig):
-    """Sizes of a ModernBERT."""
+    """Configuration of ModernBERT."""
 
     family: ClassVar[str] = "encoder"
 
     kind: Literal["modernbert"] = "modernbert"
     layers: PositiveInt
     embed_dim: PositiveInt
-    """Width of the hidden states; `heads` divides it."""
+    """Width of the hidden states; a multiple of `heads`."""
     heads: PositiveInt
     mlp_dim: PositiveInt
-    """Width inside the gated feed-forward blocks."""
+    """Hidden width of the gated feed-forward blocks."""
     max_positions: PositiveInt = 8192
-    """Longest sequence."""
+    """Maximum sequence length."""
     global_every: PositiveInt = 3
-    """Layers 0, 3, 6 … look at the whole sequence."""
+    """Layers 0, n, 2n … have global attention."""
     window: PositiveInt = 128
-    """The others look at window / 2 tokens to either side."""
+    """The other layers attend to window / 2 tokens on each side."""
     global_theta: PositiveFloat = 160_000.0
     """Base of the rotary positions in global layers."""
     local_theta: PositiveFloat = 10_000.0
     """Base of the rotary positions in local layers."""
     activation: Activation = "gelu"
     head_activation: Activation = "gelu"
-    """Of the masked-LM head."""
+    """Activation of the masked-LM head."""
     attention_bias: bool = False
     mlp_bias: bool = False
     norm_bias: bool = False
     head_bias: bool = False
     """Bias of the head's hidden layer."""
     vocab_bias: bool = True
-    """Bias of the scores of the vocabulary."""
+    """Bias of the vocabulary logits."""
     epsilon: PositiveFloat = 1e-5
-    """Of the norms."""
+    """ε of the norms."""
     dropout: Fraction = 0.0
-    """Rate on embeddings, attention weights and the hidden layer of the feed-forward."""
+    """Dropout rate on embeddings, attention weights and the hidden activations of the feed-forward."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.embed_dim % self.heads or self.embed_dim // self.heads % 2:
-            raise ValueError(f"heads: {self.heads} does not divide embed_dim {self.embed_dim} into even widths")
+            raise ValueError(f"heads: {self.heads} does not divide embed_dim {self.embed_dim} into heads of even width")
         return self
 
     @property
     def position_limit(self) -> int | None:
-        """Longest sequence."""
+        """Maximum sequence length."""
         return self.max_positions
 
     @property
     def masked_lm_options(self) -> dict[str, Any]:
-        """Options of its masked-LM head."""
+        """Options of the masked-LM head."""
         return {
             "width": self.embed_dim, "activation": self.head_activation, "epsilon": self.epsilon,
             "dense_bias": self.head_bias, "norm_bias": self.norm_bias, "use_bias": self.vocab_bias,
         }  # fmt: skip
 
     def patterns(self) -> tuple[tuple[range, ...], ...]:
-        """The numbers of the layers of each block of each segment: `patterns()[segment][block]`.
+        """Layer numbers of each block of each segment: `patterns()[segment][block]`.
 
-        Example: 7 layers, one in three global: (0, 1, 2) as a segment of their own, for its first layer has no norm,
-        then one turn of (3, 4, 5), then (6).
+        Example: 7 layers, one in three global: (0, 1, 2) is a separate segment, because its first layer has no norm;
+        then one repetition of (3, 4, 5), then (6).
         """
         n, step = self.layers, self.global_every
         first, whole = min(step, n), (n - min(step, n)) // step
@@ -102,16 +102,16 @@ class ModernBertConfig(ModelConfig):
         return (*segments, tuple(range(i, i + 1) for i in rest)) if rest else tuple(segments)
 
     def build(self) -> ModernBert:
-        """The model of these sizes."""
+        """Builds the model."""
         return ModernBert(self)
 
 
 class Block(nn.Module):
-    """Attention and feed-forward, each x ← x + f(LN(x)); the first layer's attention without the norm."""
+    """Attention and feed-forward, each x ← x + f(LN(x)); without the norm in the first attention."""
 
     config: ModernBertConfig
     number: int
-    """Of the layer, or of the first of those that share this place in the pattern."""
+    """Number of the layer, or of the first repetition of this block."""
 
     @nn.compact
     def __call__(self, x_BxLxD: jax.Array, past: Past, shared: Shared) -> Output:
@@ -167,10 +167,10 @@ class ModernBert(LanguageModel):
 
         Args:
           tokens_BxL: token ids.
-          token_types: not used: this model does not tell texts apart.
-          segment_ids: [B, L], 0 on padding, counting from 1 over packed sequences; one segment by default.
+          token_types: ignored: the model has none.
+          segment_ids: [B, L], 0 on padding, packed sequences numbered from 1; one segment by default.
           positions: [B, L], 0 … L-1 by default.
-          layers: give the hidden states of all layers too.
+          layers: also return the hidden states of all layers.
 
         Returns:
           Hidden states [B, L, D] in the compute dtype.
@@ -187,5 +187,5 @@ class ModernBert(LanguageModel):
         return output.ending(self.final_norm(output.hidden))
 
     def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
-        """Hidden states [B, L, D]: touches every parameter."""
+        """Hidden states [B, L, D]: uses every parameter."""
         return self.encode(tokens_BxL).hidden

@@ -1,8 +1,8 @@
-"""A backbone with the heads of a task: what is initialised, trained, saved and exported as one tree.
+"""A backbone with the heads of a task: initialised, trained, saved and exported as one tree.
 
-    {"model": the backbone's parameters, "heads": {name: a head's}}          without heads: {"model": …} alone
+    {"model": backbone parameters, "heads": {name: head parameters}}          without heads: {"model": …}
 
-A head is any `nn.Module`; or a whole network, such as ELECTRA's generator, which may share parts of the backbone.
+A head is an `nn.Module`, or a network such as ELECTRA's generator, which may share modules with the backbone.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ Path = tuple[str, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-    """A module, and the shapes of what it is called with: its parameters' shapes follow from them."""
+    """A head module and the shapes of its inputs, from which its parameters are initialised."""
 
     module: nn.Module
     inputs: tuple[jax.ShapeDtypeStruct, ...] | None = None
-    """By default the hidden states of one token, [1, 1, embed_dim]."""
+    """Default: the hidden states of one token, [1, 1, embed_dim]."""
 
     def _boxed(self, key: jax.Array, path: Path, config: ModelConfig) -> dict[str, Any]:
         inputs = self.inputs or (jax.ShapeDtypeStruct((1, 1, config.embed_dim), jnp.float32),)
@@ -49,10 +49,10 @@ class Network:
     """A module of `jaxpt.models`."""
     heads: Mapping[str, Head | Network] = FrozenDict()
     shared: tuple[str, ...] = ()
-    """Of a network that is another one's head: parts of its model's tree that are the other one's."""
+    """For a network that is a head: names of modules whose parameters are the backbone's."""
     deltas: Mapping[str, str] = FrozenDict()
-    """{part of the model's tree: name of a head}: the part is a difference to the head's, which no gradient of the sum
-    reaches. It starts at zero."""
+    """{module of the model: name of a head}: the module's parameters are a difference, initially zero, that is added to
+    the head's parameters; the gradient to the latter is stopped."""
 
     def __post_init__(self) -> None:
         for name in ("heads", "deltas"):  # hashable
@@ -60,17 +60,17 @@ class Network:
 
     @property
     def config(self) -> ModelConfig:
-        """The backbone's."""
+        """The backbone's configuration."""
         return self.model.config
 
     def init(self, key: jax.Array) -> dict[str, Any]:
-        """Makes the parameters; works under `jax.jit`.
+        """Initialises the parameters; works under `jax.jit`.
 
         Args:
           key: random key.
 
         Returns:
-          A plain nested dict of float32 arrays; those of a stack's layers have a leading layers axis.
+          A plain nested dict of float32 arrays; parameters of a stack have a leading layers axis.
         """
         return base.unboxed(self._boxed(key))
 
@@ -87,23 +87,23 @@ class Network:
         return base.axes_of(self.abstract())
 
     def count_params(self) -> int:
-        """Number of parameters; rows that only pad the vocabulary in storage are not counted."""
+        """Number of parameters; padding rows of the vocabulary are not counted."""
         return base.count(self.abstract(), self.config.vocab_size)
 
     def bind(self, params: Any, rngs: Mapping[str, jax.Array] | None = None) -> Bound:
         """Binds backbone and heads to parameters and random keys.
 
         Args:
-          params: the tree that `init` makes.
-          rngs: random keys by purpose; there is dropout where "dropout" is among them.
+          params: a tree as from `init`.
+          rngs: random keys by name; dropout is on if there is a key "dropout".
 
         Returns:
-          An object with the backbone's methods; `bound.heads[name]` is a head, bound likewise.
+          An object with the backbone's methods; `bound.heads[name]` is a bound head.
         """
         return self._bound(params, dict(rngs or {}), (), {})
 
     def with_model(self, **fields: Any) -> Network:
-        """The same network with other fields of the backbone's configuration, such as `dtype`."""
+        """A copy with other configuration fields of the backbone, such as `dtype`."""
         return dataclasses.replace(self, model=self.config.model_copy(update=fields).build())
 
     def _boxed(self, key: jax.Array, path: Path = (), config: ModelConfig | None = None) -> dict[str, Any]:
@@ -125,11 +125,11 @@ class Network:
         return Bound(self.model, own, _folded(rngs, path), heads)
 
 
-@functools.lru_cache(64)  # a start of a run asks several times, and each tracing takes a few tenths of a second
+@functools.lru_cache(64)  # called several times at the start of a run; each tracing takes a few tenths of a second
 def _abstract(network: Network) -> dict[str, Any]:
     return jax.eval_shape(lambda: network._boxed(jax.random.key(0)))
 
 
 def _folded(rngs: Mapping[str, jax.Array], path: Path) -> Mapping[str, Any]:
-    """Random keys of a part of the tree: two parts never draw alike."""
+    """Random keys of a subtree: different subtrees have different keys."""
     return {purpose: LazyRng(key, path) for purpose, key in rngs.items()} if path else rngs

@@ -1,6 +1,6 @@
-"""OPT: a GPT-2 with ReLU, whose position table starts two rows later. Paper: https://arxiv.org/abs/2205.01068
+"""OPT: a GPT-2 with ReLU and a position table that starts at row 2. Paper: https://arxiv.org/abs/2205.01068
 
-Its 350M, with norms after each block and narrow embeddings, is not had. Parameters start as GPT-2's do.
+OPT-350M (post-norm, narrow embeddings) is not supported. Parameters are initialised as in GPT-2.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from jaxpt.models.lm import UntiedHead
 from jaxpt.models.positions import LearnedPositions
 from jaxpt.models.stack import Segment, Stack
 
-OFFSET = 2  # rows of the position table before that of position 0
+OFFSET = 2  # row of position 0 in the position table
 
 
 class OPTConfig(GPT2Config):
-    """Sizes of an OPT."""
+    """Configuration of OPT."""
 
     kind: Literal["opt"] = "opt"
     max_positions: PositiveInt = 2048
     activation: Activation = "relu"
 
     def build(self) -> OPT:
-        """The model of these sizes."""
+        """Builds the model."""
         return OPT(self)
 
 

@@ -1,4 +1,4 @@
-"""What a model gives: hidden states with all that comes with them, and the projection that makes scores of them.
+"""Outputs of a model: hidden states, caches and auxiliary losses, and the projection from hidden states to logits.
 
 Shapes: B batch · L length · D embedding width · V vocabulary (Vp: its rows in storage)
 """
@@ -21,34 +21,34 @@ PADDED = -1e9
 
 @flax.struct.dataclass
 class Past:
-    """What a layer is given of the tokens before."""
+    """Inputs of a layer from earlier tokens."""
 
     cache: Any = None
-    """Keys and values that were computed before."""
+    """KV cache."""
     memory: Any = None
-    """Recurrent memory, or carried state."""
+    """Recurrent memory or state."""
 
 
 @flax.struct.dataclass
 class Output:
-    """What a block, a stack of them, or a whole model gives."""
+    """Output of a block, a stack or a model."""
 
     hidden: Any
-    """Hidden states [B, L, D], or a tree of such where a model has several streams."""
+    """Hidden states [B, L, D], or a tree of them if the model has several streams."""
     layers: Any = None
-    """Of all layers, where they were asked for: the embeddings, then each layer's hidden states, `hidden` last:
+    """On request, the hidden states of all layers: the embeddings, then each layer's output, `hidden` last:
     [layers + 1, B, L, D]."""
     cache: Any = None
-    """Keys and values that were written: of a model, a tuple for each segment with each block's, leaves with a leading
-    layers axis."""
+    """The updated KV cache; of a model, a tuple over segments of tuples over blocks, leaves with a leading layers
+    axis."""
     memory: Any = None
-    """Recurrent memory or carried state for the next batch, in the structure of `cache`."""
+    """Recurrent memory or state for the next batch, with the structure of `cache`."""
     aux: Mapping[str, jax.Array] = flax.struct.field(default_factory=dict)
-    """The model's own contributions to the loss, such as a router's: {name: scalar}, summed over tokens and layers and
-    scaled as they shall count."""
+    """Auxiliary losses, such as a router's: {name: scalar}, summed over tokens and layers, with their coefficients
+    applied."""
 
     def ending(self, hidden: Any) -> Output:
-        """With other hidden states at the end, such as those after the final norm."""
+        """A copy with other final hidden states, such as those after the final norm."""
 
         def last(layers: jax.Array, hidden: jax.Array) -> jax.Array:
             return jnp.concatenate([layers[:-1], hidden[None]])
@@ -57,19 +57,19 @@ class Output:
         return self.replace(hidden=hidden, layers=layers)
 
     def then(self, output: Output) -> Output:
-        """What the next of a model's stacks gave, with the layers and sums of this one, which keeps no state."""
+        """The output of the next stack, with this stack's layers and auxiliary losses added; this one has no state."""
         layers = output.layers
         if self.layers is not None and layers is not None:
             layers = jax.tree.map(lambda a, b: jnp.concatenate([a[:-1], b]), self.layers, layers)
         return output.replace(layers=layers, aux=summed(self.aux, output.aux))
 
     def plus(self, aux: Mapping[str, jax.Array]) -> Output:
-        """With another part's `aux` added to its own."""
+        """A copy with other auxiliary losses added."""
         return self.replace(aux=summed(self.aux, aux))
 
 
 def summed(*terms: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-    """The sum of dictionaries of scalars, name by name.
+    """Adds dictionaries of scalars by name.
 
     Example:
       >>> summed({"router": 1, "z": 2}, {"router": 3})
@@ -81,7 +81,7 @@ def summed(*terms: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
 
 @flax.struct.dataclass
 class Projection:
-    """From hidden states to scores of the vocabulary: cap(scale · x · W + b), with cap(z) = c · tanh(z / c).
+    """Projection from hidden states to logits: cap(scale · x · W + b), with cap(z) = c · tanh(z / c).
 
     Example:
       >>> Projection(jnp.eye(3), vocab_size=2)(jnp.array([1.0, 2.0, 3.0]))
@@ -89,18 +89,18 @@ class Projection:
     """
 
     kernel: jax.Array
-    """W: [D, Vp], or [Vp, D] where `tied`."""
+    """W: [D, Vp], or [Vp, D] if `tied`."""
     bias: jax.Array | None = None
     """b: [Vp]."""
     vocab_size: int | None = flax.struct.field(pytree_node=False, default=None)
-    """V; the columns after it exist in storage alone. All by default."""
+    """V; later columns are padding. Default: all columns."""
     tied: bool = flax.struct.field(pytree_node=False, default=False)
-    """W is the transpose of the kernel, a table of embeddings."""
+    """W is the transposed kernel, an embedding table."""
     scale: float | None = flax.struct.field(pytree_node=False, default=None)
     soft_cap: float | None = flax.struct.field(pytree_node=False, default=None)
     """c; no cap by default."""
     dtype: DTypeLike | None = flax.struct.field(pytree_node=False, default=None)
-    """In which x · W is computed (and summed up in float32); the kernel's by default."""
+    """Dtype of x · W, accumulated in float32; default: the kernel's dtype."""
 
     @property
     def columns(self) -> int:
@@ -108,12 +108,11 @@ class Projection:
         return self.kernel.shape[0 if self.tied else 1]
 
     def __call__(self, x: jax.Array, padded: bool = True) -> jax.Array:
-        """Scores of hidden states.
+        """Logits of hidden states.
 
         Args:
           x: [..., D].
-          padded: keep the columns that exist in storage alone, as a large negative number, so that a sharded axis stays
-            divisible.
+          padded: keep the padding columns, with a large negative logit, so that a sharded axis stays divisible.
 
         Returns:
           float32 [..., Vp] if `padded`, else [..., V].

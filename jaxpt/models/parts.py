@@ -1,7 +1,8 @@
-"""A stack's segment may be stored in parts, of neighbouring layers each: then some of its layers can be trained alone.
+"""A segment may be stored in parts of consecutive layers, so that only some of its layers are trained.
 
 `encoder/segment_0/block_0/…` of 12 layers becomes `encoder/segment_0/layers_0-7/block_0/…` and
-`encoder/segment_0/layers_8-11/block_0/…`. A model runs both forms, with the same results and the same random draws.
+`encoder/segment_0/layers_8-11/block_0/…`. A model accepts both layouts, with the same results and the same random
+draws.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ _SEGMENT = re.compile(r"(.*segment_\d+)/(.*)")
 
 
 class Part(NamedTuple):
-    """Neighbouring repetitions of a segment, `start` to `stop` − 1."""
+    """Consecutive repetitions of a segment, `start` to `stop` − 1."""
 
     name: str
-    """By the numbers of its first and last layer in the stack: "layers_8-11"."""
+    """First and last layer number in the stack: "layers_8-11"."""
     start: int
     stop: int
 
 
 Parts = Mapping[str, tuple[Part, ...]]
-"""{path of a segment: its parts, in order}; a segment that is not split is left out."""
+"""{path of a segment: its parts, in order}; without segments that are not split."""
 
 
 def of(segment: Mapping[str, Any]) -> list[Any]:
-    """The parameters of a segment's parts, in order; of a segment that is not split itself alone.
+    """The parameters of a segment's parts, in order; a list of one if the segment is not split.
 
     Example:
       >>> of({"layers_10-11": 2, "layers_8-9": 1}), of({"block_0": 0})
@@ -43,7 +44,7 @@ def of(segment: Mapping[str, Any]) -> list[Any]:
 
 
 def whole(path: str) -> str:
-    """The path of a parameter in the tree that is not split.
+    """The path of a parameter in the unsplit tree.
 
     Example:
       >>> whole("encoder/segment_0/layers_8-11/block_0/norm/scale")
@@ -53,10 +54,10 @@ def whole(path: str) -> str:
 
 
 def places(path: str, parts: Parts) -> list[tuple[str, slice]]:
-    """Where a parameter of the tree that is not split lies in the split one.
+    """The paths of a parameter of the unsplit tree in the split tree.
 
     Returns:
-      (path, its layers) for each part; where the segment is not split (path, all).
+      [(path, layer slice)] for each part; [(path, all layers)] if the segment is not split.
     """
     found = _SEGMENT.fullmatch(path)
     if found is None or found[1] not in parts:
@@ -65,14 +66,14 @@ def places(path: str, parts: Parts) -> list[tuple[str, slice]]:
 
 
 def split(tree: Any, parts: Parts) -> Any:
-    """Parameters with their segments in parts; also works on `jax.ShapeDtypeStruct`s, logical axes, and traced.
+    """Splits segments into parts; also works on `jax.ShapeDtypeStruct`s, logical axes and traced arrays.
 
     Args:
-      tree: nested dicts of parameters, no segment of which is split.
-      parts: which layers go where.
+      tree: nested dicts of parameters, not split.
+      parts: the parts of each segment to split.
 
     Returns:
-      The tree itself where nothing is to be split.
+      The split tree; `tree` itself if `parts` is empty.
     """
     if not parts:
         return tree
@@ -82,7 +83,7 @@ def split(tree: Any, parts: Parts) -> Any:
 
 
 def cut(x: Any, layers: slice) -> Any:
-    """Some layers of an array, or of its `jax.ShapeDtypeStruct`; logical axes stay as they are."""
+    """Slices the layers of an array or `jax.ShapeDtypeStruct`; logical axes are returned unchanged."""
     if layers == slice(None) or isinstance(x, tuple):
         return x
     if isinstance(x, jax.ShapeDtypeStruct):
@@ -91,7 +92,7 @@ def cut(x: Any, layers: slice) -> Any:
 
 
 def gathered(paths: Iterable[str]) -> dict[str, list[str]]:
-    """{path in the tree that is not split: the paths of its parts, in order}."""
+    """{path in the unsplit tree: the paths of its parts, in order}."""
     found: dict[str, list[str]] = {}
     for path in paths:
         found.setdefault(whole(path), []).append(path)
@@ -101,7 +102,7 @@ def gathered(paths: Iterable[str]) -> dict[str, list[str]]:
 
 
 def join(flat: Mapping[str, Any], concatenate: Callable[[list[Any]], Any]) -> dict[str, Any]:
-    """Undoes `split`: {path: array} with each parameter in one.
+    """Undoes `split`: {path: array} with whole parameters.
 
     Args:
       flat: {path: array}, with or without parts.
@@ -114,6 +115,6 @@ def join(flat: Mapping[str, Any], concatenate: Callable[[list[Any]], Any]) -> di
 
 
 def _first(name: str) -> int:
-    """Number of a part's first layer; −1 of any other name."""
+    """Number of a part's first layer; −1 for other names."""
     found = _PART.fullmatch(name)
     return int(found[1]) if found else -1

@@ -1,10 +1,10 @@
-"""Layers cut into stages, each on devices of its own, which work on different microbatches at the same time.
+"""Pipeline parallelism: layers are split into stages on different devices, which process different microbatches.
 
-At turn t stage s has microbatch t − s: it takes what stage s − 1 made of it in the turn before. The M microbatches are
-through after T = M + S − 1 turns, in S − 1 of which a stage has nothing to do (it computes what nobody takes): a share
-of (S − 1) / T, the smaller the more microbatches there are.
+At step t, stage s processes microbatch t − s: its input is the output of stage s − 1 at step t − 1. M microbatches take
+T = M + S − 1 steps. Each stage is idle in S − 1 of them (it computes unused results), so the bubble is (S − 1) / T of
+the time; more microbatches make it smaller.
 
-Shapes: M microbatches · S stages · R layers of a stage · T turns
+Shapes: M microbatches · S stages · R layers of a stage · T steps
 
 Paper: GPipe, https://arxiv.org/abs/1811.06965
 """
@@ -21,29 +21,29 @@ from jax.sharding import PartitionSpec
 from jaxpt.models.layers import mesh_axes
 
 Layer = Callable[[Any, Any, Any], tuple[Any, Any]]
-"""(x, (parameters, keys, past), shared) → (x, output), as `jaxpt.models.stack` says."""
+"""(x, (parameters, keys, past), shared) → (x, output), see `jaxpt.models.stack`."""
 
 
 def stages() -> int:
-    """Number of stages that the layers are cut into here; 1: they are not."""
+    """Number of pipeline stages; 1 without pipelining."""
     return mesh_axes("layers").get("pipeline", 1)
 
 
 def run(
     layer: Layer, params: Any, own: Any, x: Any, shared: Any, scan: Callable[..., Any] = jax.lax.scan
 ) -> tuple[Any, Any]:
-    """Runs layers one after the other; under `jax.vmap` over microbatches, in stages side by side.
+    """Runs layers sequentially; under `jax.vmap` over microbatches, as a pipeline.
 
     Args:
       layer: a layer as a function.
-      params: of all layers, leaves [layers, …], cut into stages along that axis.
+      params: of all layers, leaves [layers, …], sharded over stages along that axis.
       own: (random keys, past) of all layers, leaves [layers, …].
-      x: what the first layer sees.
-      shared: what all layers see.
-      scan: runs the layers of a stage, `jax.lax.scan` with its options.
+      x: input of the first layer.
+      shared: inputs common to all layers.
+      scan: runs the layers of a stage, `jax.lax.scan` with options.
 
     Returns:
-      (what the last layer gives, outputs of all layers [layers, …]).
+      (output of the last layer, outputs of all layers [layers, …]).
     """
 
     def chain(params: Any, own: Any, x: Any, shared: Any) -> tuple[Any, Any]:
@@ -54,7 +54,7 @@ def run(
     @run.def_vmap
     def staged(count: int, mapped: Any, params: Any, own: Any, x: Any, shared: Any) -> Any:
         if any(jax.tree.leaves(mapped[0])):
-            raise NotImplementedError("stages share out microbatches of one model")
+            raise NotImplementedError("pipeline stages need microbatches of one model: parameters must not be mapped")
 
         def of_each(is_mapped: bool, x: jax.Array) -> jax.Array:
             return x if is_mapped else jnp.broadcast_to(x, (count, *x.shape))
@@ -72,11 +72,11 @@ def _staged(
     S = stages()
     T = M + S - 1
     stage_S = jnp.arange(S)
-    # The microbatch of each stage at each turn; where it has none, another one, whose results nobody takes.
+    # The microbatch of each stage at each step; an idle stage gets another one, whose results are unused.
     micro_SxT = jnp.clip(jnp.arange(T) - stage_S[:, None], 0, M - 1)
 
     def skewed(x_M: Any, axis: int | None = None) -> Any:
-        """[M, …], or with an axis of stages, → [T, S, …]: what each stage gets at each turn."""
+        """[M, …], or with an axis of stages, → [T, S, …]: the input of each stage at each step."""
         taken = jax.vmap(lambda x, micro: x[micro], (axis, 0), spmd_axis_name="pipeline")
         return jax.tree.map(lambda x: _on_stages(taken(x, micro_SxT)).swapaxes(0, 1), x_M)
 
@@ -89,12 +89,12 @@ def _staged(
         return _on_stages(jnp.broadcast_to(x, (S, *x.shape)))
 
     def at(stage: int, a: Any, b: Any) -> Any:
-        """`a` at one stage, `b` at the others."""
+        """`a` at stage `stage`, `b` at the others."""
         return jax.tree.map(lambda a, b: jnp.where(stage_S.reshape(S, *[1] * (a.ndim - 1)) == stage, a, b), a, b)
 
     params_SxR = jax.tree.map(lambda x: _on_stages(x.reshape(S, -1, *x.shape[1:])), params)
     own_TxSxR = skewed(jax.tree.map(lambda x: x.reshape(M, S, -1, *x.shape[2:]), own_MxL), axis=1)
-    # What microbatches share each stage gets as its own: gradients of it are summed up once, after the loop.
+    # Each stage gets a copy of inputs common to all microbatches, so their gradients are summed once, after the loop.
     everyones_S = jax.tree.map(lambda own, x: None if own else spread(x), mapped, shared)
     micros_TxS = jax.tree.map(lambda own, x: skewed(x) if own else None, mapped, shared)
 
@@ -108,13 +108,13 @@ def _staged(
     fed_TxS = skewed(x_M)
     nothing = jax.tree.map(lambda x: jnp.zeros_like(x[0]), fed_TxS)
     _, (x_TxS, outputs_TxSxR) = jax.lax.scan(turn, nothing, (fed_TxS, own_TxSxR, micros_TxS))
-    # The last stage's results go to all: a sum in which those of the others are zero.
+    # Broadcast the last stage's results: a sum in which those of the others are zero.
     out_M = jax.tree.map(lambda x: jax.vmap(lambda x: at(S - 1, x, jnp.zeros_like(x)).sum(0))(straight(x)), x_TxS)
     return out_M, jax.tree.map(lambda y: y.reshape(M, -1, *y.shape[3:]), straight(outputs_TxSxR))
 
 
 def _on_stages(x_S: Any) -> Any:
-    """Says that the first axis is that of the stages; how the others lie stays open."""
+    """Constrains the first axis to the stages; the other axes are unconstrained."""
 
     def one(x: jax.Array) -> jax.Array:
         open_ = (PartitionSpec.UNCONSTRAINED,) * (x.ndim - 1)

@@ -1,7 +1,7 @@
-"""How a model learns of token positions: absolute ones (learned, sinusoidal), or relative ones (T5, ALiBi, Shaw, RoPE).
+"""Position encodings: absolute (learned, sinusoidal) and relative (T5, ALiBi, Shaw, RoPE).
 
-All of them take an `offset`: the position of the first query, where those at hand are a part of the row's (decoding
-with a cache). It may be a traced number; keys start at position 0.
+All take an `offset`: the position of the first query, for decoding with a cache. It may be a traced number; keys start
+at position 0.
 
 Shapes: B batch · L length (queries) · S keys · D embedding width · H heads · K head width · N = L + S distances
 """
@@ -43,11 +43,11 @@ class LearnedPositions(nn.Module):
     def __call__(self, length: int, positions_BxL: jax.Array | None = None, offset: Offset = 0) -> jax.Array:
         """Embeddings of `positions`, or of offset … offset + length − 1: → [B or 1, L, D]."""
         table = param(self, "table", self.embedding_init, (self.rows, self.width), ("positions", "embed"))
-        table = nn.with_logical_constraint(table, ("positions", None))  # whole rows, before they are looked up
+        table = nn.with_logical_constraint(table, ("positions", None))  # replicated along D before the lookup
         if positions_BxL is None and isinstance(offset, int):
             length, rows = offset + length, self.rows - self.first_row
             if length > rows:
-                raise UserError(f"a sequence of {length} tokens: the model's table has {rows} positions")
+                raise UserError(f"a sequence of {length} tokens is too long: the model's table has {rows} positions")
             return table[None, self.first_row + offset : self.first_row + length].astype(self.dtype)
         positions_BxL = positions_from(length, offset) if positions_BxL is None else positions_BxL
         return jnp.take(table, positions_BxL + self.first_row, axis=0, mode="clip").astype(self.dtype)
@@ -56,15 +56,15 @@ class LearnedPositions(nn.Module):
 def relative_bucket(
     distance: np.ndarray, *, bidirectional: bool, buckets: int = 32, max_distance: int = 128
 ) -> np.ndarray:
-    """T5's bucket of each relative distance: exact for short ones, logarithmic up to `max_distance`, then the last.
+    """T5's bucket of each relative distance: exact if short, then logarithmic up to `max_distance`.
 
     With n = |distance| and e exact buckets: n if n < e, else e + ⌊log(n/e) / log(max_distance/e) · (buckets − e)⌋.
 
     Args:
       distance: key position − query position, in tokens, of any shape.
-      bidirectional: halves the buckets; the upper half is for keys after the query. Otherwise those share bucket 0.
+      bidirectional: the upper half of the buckets is for keys after the query. If false, these share bucket 0.
       buckets: number of buckets.
-      max_distance: distance from which all share one bucket.
+      max_distance: larger distances share the last bucket.
 
     Returns:
       Bucket numbers, int32, of distance's shape.
@@ -82,7 +82,7 @@ def relative_bucket(
     else:
         offset, n = 0, np.maximum(-distance, 0)
     exact = buckets // 2
-    # float32 and this order of operations, as in the code that made the published weights.
+    # float32 and this order of operations, as in T5's code.
     ratio = np.log(np.maximum(n, 1).astype(np.float32) / np.float32(exact)) / np.float32(np.log(max_distance / exact))
     far = exact + (ratio * np.float32(buckets - exact)).astype(np.int32)
     return (offset + np.where(n < exact, n, np.minimum(far, buckets - 1))).astype(np.int32)
@@ -91,7 +91,7 @@ def relative_bucket(
 class RelativeBias(nn.Module):
     """T5's attention bias [H, L, S]: one learned number for each head and bucket of relative distance.
 
-    Distances go by the index in the row: inside a segment of a packed row they are the same.
+    Distances use the index in the row, which is also correct within a segment of a packed row.
     """
 
     heads: int
@@ -107,13 +107,13 @@ class RelativeBias(nn.Module):
         bucket = functools.partial(
             relative_bucket, bidirectional=self.bidirectional, buckets=self.buckets, max_distance=self.max_distance
         )
-        if not isinstance(offset, int) or offset:  # a few rows of the square of all keys
+        if not isinstance(offset, int) or offset:  # a few rows of the [S, S] bias
             by_distance_NxH = table[bucket(np.arange(1 - keys, keys))]
             at_LxS = jnp.arange(keys) - positions_from(queries, offset).T + keys - 1
             return jnp.take(by_distance_NxH, at_LxS, axis=0, mode="clip").transpose(2, 0, 1)
         # The bias is constant along diagonals. Each distance is looked up once, in the order 0 … S-1, -L … -1; a row
         # of this vector repeated and read with a stride of N-1 is the row above shifted by one. Its gradient is a sum
-        # along diagonals and no scatter of L·S entries.
+        # along diagonals instead of a scatter of L·S entries.
         n = queries + keys
         distance_N = (np.arange(n) + queries) % n - queries
         by_distance_HxN = table[bucket(distance_N)].T
@@ -138,8 +138,8 @@ def sinusoidal(length: int, width: int) -> np.ndarray:
 
 
 def alibi_slopes(heads: int) -> np.ndarray:
-    """ALiBi's slope of each head: 2^(−8h/H) for h = 1 … H, where H is a power of 2; else the next smaller power's, and
-    every second one of the next larger's.
+    """ALiBi's slope of each head: 2^(−8h/H) for h = 1 … H, where H is a power of 2; else the slopes of the next smaller
+    power, and every second slope of the next larger one.
 
     Args:
       heads: H.
@@ -166,18 +166,18 @@ def alibi(heads: int, queries: int, keys: int, offset: Offset = 0) -> jax.Array:
 
 
 class ShawPositions(nn.Module):
-    """Shaw's relative positions on the keys: q_i · a_clip(j−i, ±k), a vector for each distance up to k either way.
+    """Shaw's relative positions on the keys: q_i · a_clip(j−i, ±k), with learned vectors a for distances −k to k.
 
     Paper: https://arxiv.org/abs/1803.02155
     """
 
     reach: int
-    """k: from this distance on all share one vector."""
+    """k: larger distances share one vector."""
     embedding_init: Initializer
 
     @nn.compact
     def __call__(self, q_BxLxHxK: jax.Array, keys: int, offset: Offset = 0) -> jax.Array:
-        """What is added to the scores before they are scaled: → float32 [B, H, L, S]."""
+        """Term of the scores before scaling: → float32 [B, H, L, S]."""
         rows, length = 2 * self.reach + 1, q_BxLxHxK.shape[1]
         table = param(self, "table", self.embedding_init, (rows, q_BxLxHxK.shape[-1]), ("buckets", "norm"))
         by_row = jnp.einsum("BLHK,RK->BHLR", q_BxLxHxK, table.astype(q_BxLxHxK.dtype))
@@ -190,29 +190,29 @@ class ShawPositions(nn.Module):
 
 
 class Rotation(NamedTuple):
-    """Cosines and sines by which queries and keys are turned."""
+    """Cosines and sines that rotate queries and keys."""
 
     cos_BxLxK: jax.Array
     sin_BxLxK: jax.Array
 
 
 class Rope(NamedTuple):
-    """How fast each pair of a head's coordinates turns."""
+    """Frequencies of rotary positions."""
 
     theta: float = 10_000.0
-    """Pair i turns by θ^(−2i/K) a position."""
+    """θ: pair i is rotated by θ^(−2i/K) per position."""
     scaling: Literal["none", "linear", "llama3"] = "none"
-    """Stretches positions: `linear` all by `factor`, `llama3` slow pairs alone."""
+    """`linear` divides all frequencies by `factor`, `llama3` only low frequencies."""
     factor: float = 1.0
     low_frequency: float = 1.0
-    """llama3: pairs that turn fewer times than this over `original_positions` are stretched in full."""
+    """llama3: pairs with fewer rotations over `original_positions` are scaled by the full factor."""
     high_frequency: float = 4.0
-    """llama3: pairs that turn more often than this are left alone; those between are in between."""
+    """llama3: pairs with more rotations are not scaled; pairs in between are interpolated."""
     original_positions: int = 8192
-    """llama3: length that the model was first trained on."""
+    """llama3: length of the original training."""
 
     def frequencies(self, head_dim: int) -> np.ndarray:
-        """Angle by which each pair turns in one position: float32 [K/2]."""
+        """Rotation angle of each pair per position: float32 [K/2]."""
         plain = self.theta ** (-np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
         if self.scaling == "none":
             return plain.astype(np.float32)
@@ -229,14 +229,14 @@ class Rope(NamedTuple):
 
 
 def rotate(x_BxLxHxK: jax.Array, rotation: Rotation) -> jax.Array:
-    """Rotary positions: coordinate i and coordinate i + K/2 are one pair, turned by the position's angle.
+    """Rotary positions: rotates each pair of coordinates (i, i + K/2) by the position's angle.
 
     Args:
       x_BxLxHxK: queries or keys.
       rotation: of their positions.
 
     Returns:
-      As `x`. The dot product of two of them depends on the difference of their positions alone.
+      Same shape as `x`. Dot products depend only on the difference of positions.
 
     Paper: https://arxiv.org/abs/2104.09864
     """

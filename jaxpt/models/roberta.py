@@ -1,4 +1,4 @@
-"""RoBERTa, and XLM-R: a BERT with one token type, whose positions start after padding's id.
+"""RoBERTa, and XLM-R: a BERT with one token type whose positions start at padding_id + 1.
 
 Papers: https://arxiv.org/abs/1907.11692, XLM-R https://arxiv.org/abs/1911.02116
 """
@@ -12,29 +12,29 @@ from jaxpt.models.bert import Bert, BertConfig
 
 
 class RobertaConfig(BertConfig):
-    """Sizes of a RoBERTa."""
+    """Configuration of RoBERTa."""
 
     kind: Literal["roberta"] = "roberta"
     max_positions: PositiveInt = 514
-    """Rows of the position table; the first padding_id + 1 of them belong to no position."""
+    """Rows of the position table; the first padding_id + 1 rows are unused."""
     padding_id: NonNegativeInt = 1
-    """Id of padding in the vocabulary."""
+    """Padding id of the vocabulary."""
     token_types: NonNegativeInt = 1
     epsilon: PositiveFloat = 1e-5
-    """Of the norms."""
+    """ε of the norms."""
 
     @property
     def position_offset(self) -> int:
-        """Row of the first position in the table."""
+        """Row of position 0 in the table."""
         return self.padding_id + 1
 
     @property
     def masked_lm_options(self) -> dict[str, Any]:
-        """Options of its masked-LM head, whose activation is always this one."""
+        """Options of the masked-LM head, whose activation is fixed."""
         return super().masked_lm_options | {"activation": "gelu"}
 
     def build(self) -> Roberta:
-        """The model of these sizes."""
+        """Builds the model."""
         return Roberta(self)
 
 

@@ -1,9 +1,9 @@
-"""A stack of layers: a short list of segments, each a pattern of blocks that is scanned and rematerialised.
+"""A stack of layers: a list of segments, each a pattern of blocks that is scanned and rematerialised.
 
 Shapes: B batch · L length · S memory length · D embedding width · H heads
 
-A block is an `nn.Module` called as `block(x_BxLxD, past, shared) -> Output`. `past` (a cache, a memory) and what the
-output has besides hidden states are the layer's own, `shared` is alike for all layers.
+A block is an `nn.Module` called as `block(x_BxLxD, past, shared) -> Output`. `past` (cache, memory) and the
+other fields of the output are per layer; `shared` is the same for all layers.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from jaxpt.models import parts, pipeline
 from jaxpt.models.mask import Mask
 from jaxpt.models.output import Output, Past, summed
 
-# Memory first: the projections around attention are kept, scores and the wide feed-forward are computed again.
+# Saves memory: projections of attention are kept, attention scores and the wide feed-forward are recomputed.
 SAVED_NAMES = ("query", "key", "value", "context")
 NOTHING = Past()
 
 
 @flax.struct.dataclass
 class Shared:
-    """What all layers of a stack are given alike."""
+    """Inputs common to all layers of a stack."""
 
     mask: Mask | None = None
     bias_HxLxS: jax.Array | None = None
     memory_BxSxD: jax.Array | None = None
-    """What cross-attention looks at."""
+    """Keys and values source of cross-attention."""
     memory_mask: Mask | None = None
     positional: Any = None
-    """What the architecture's positions give every layer: rotations, relative embeddings."""
+    """Position inputs of the architecture: rotations, relative embeddings."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,18 +47,18 @@ class Segment:
     """A pattern of blocks, repeated: `Segment((local, local, global_), 8)` is 24 layers."""
 
     blocks: tuple[Callable[..., nn.Module], ...]
-    """Makers of blocks, called as `make(name=…)`."""
+    """Factories of blocks, called as `make(name=…)`."""
     repeats: int
     shared: bool = False
-    """All repetitions have the same parameters, which then have no layers axis (ALBERT)."""
+    """All repetitions share their parameters, which have no layers axis (ALBERT)."""
 
 
 class _Pattern(nn.Module):
-    """One repetition of a segment: its blocks one after the other."""
+    """One repetition of a segment: its blocks in sequence."""
 
     blocks: tuple[Callable[..., nn.Module], ...]
     layers: bool
-    """Give what each block saw."""
+    """Also return the input of each block."""
 
     @nn.compact
     def __call__(self, x_BxLxD: jax.Array, past: Past, shared: Shared) -> tuple[jax.Array, Output]:
@@ -77,9 +77,9 @@ class Stack(nn.Module):
 
     Attributes:
       segments: the layers, in order.
-      remat: what the backward pass computes again: "none", "full", "dots" (all but matmuls without a batch) or
+      remat: what the backward pass recomputes: "none", "full", "dots" (all but matmuls without a batch) or
         "names" (all but `SAVED_NAMES`).
-      unroll: repetitions of a segment's pattern that one turn of the compiled loop does.
+      unroll: repetitions per iteration of the compiled loop.
     """
 
     segments: tuple[Segment, ...]
@@ -91,21 +91,21 @@ class Stack(nn.Module):
         """Runs all layers.
 
         Args:
-          x_BxLxD: what the first layer sees.
-          shared: what all layers see.
-          past: cache and memory, of each a tuple for each segment with each block's own, leaves [layers, …].
-          layers: give the hidden states of all layers.
+          x_BxLxD: input of the first layer.
+          shared: inputs common to all layers.
+          past: cache and memory, each a tuple over segments of tuples over blocks, leaves [layers, …].
+          layers: also return the hidden states of all layers.
 
         Returns:
-          The last layer's hidden states, each layer's own cache and memory in the structure of `past` (None where no
-          layer has any), and the layers' `aux` summed up.
+          The last layer's hidden states, the layers' cache and memory with the structure of `past` (None if no layer
+          has any), and the sum of the layers' `aux`.
         """
         seen, outputs = [], []
         for index, segment in enumerate(self.segments):
             name = f"segment_{index}"
             one = _Pattern(segment.blocks, layers, name=name, parent=None)
             given = x_BxLxD, _part(past, index), shared
-            if self.is_initializing():  # merged with those of a call before, which may need fewer (no cross-attention)
+            if self.is_initializing():  # merge with earlier calls (without cross-attention)
                 self.put_variable("params", name, self._draw(segment, name, one, *given))
             x_BxLxD, output = self._apply(segment, name, one, *given)
             outputs.append(output)
@@ -118,7 +118,7 @@ class Stack(nn.Module):
 
     @nn.nowrap
     def _draw(self, segment: Segment, name: str, one: _Pattern, x_BxLxD: jax.Array, past: Past, shared: Shared) -> Any:
-        """The segment's parameters, boxed. `self.param` would trace the drawing again in every `apply`."""
+        """Initialises the segment's parameters, boxed. `self.param` would trace the initialisers in every `apply`."""
         rng, past = self.scope.rngs["params"], jax.tree.map(lambda x: x[0], past)
         counters = {"params": 0}
 
@@ -132,14 +132,14 @@ class Stack(nn.Module):
 
         if segment.shared:
             return draw(rng.rng)
-        # `nn.scan` traces a layer twice and counts its draws on. So does this: a seed draws what it did with `nn.scan`.
+        # Traces a layer twice and counts its draws, so a seed gives the same parameters as with `nn.scan`.
         jax.eval_shape(draw, rng.rng)
         params = jax.lax.map(draw, jax.random.split(rng.rng, segment.repeats))
         return nn.meta.add_axis(params, 0, {nn.PARTITION_NAME: "layers"})
 
     @nn.nowrap
     def _apply(self, segment: Segment, name: str, one: _Pattern, x_BxLxD: jax.Array, past: Past, shared: Shared) -> Any:
-        """Runs the segment as a function of its parameters; `nn.scan` would trace a layer twice, and has no stages."""
+        """Runs the segment as a function of its parameters; `nn.scan` traces a layer twice and has no pipelining."""
         params, rngs = nn.unbox(self.get_variable("params", name)), self.scope.rngs
         keys = {purpose: jax.random.split(rng.rng, segment.repeats) for purpose, rng in rngs.items()}
 
@@ -150,7 +150,7 @@ class Stack(nn.Module):
             return one.apply(variables, x_BxLxD, past, shared, rngs=lazy)
 
         if self.remat != "none":
-            layer = jax.checkpoint(layer, policy=_kept(self.remat), prevent_cse=False)  # needed by no scan's body
+            layer = jax.checkpoint(layer, policy=_kept(self.remat), prevent_cse=False)  # not needed in a scan
         split = parts.of(params)
         if len(split) == 1:
             return self._run(segment, layer, split[0], (keys, past), segment.repeats, x_BxLxD, shared)
@@ -167,7 +167,7 @@ class Stack(nn.Module):
     def _run(
         self, segment: Segment, layer: Any, params: Any, own: Any, count: int, x_BxLxD: jax.Array, shared: Shared
     ) -> tuple[jax.Array, Output]:
-        """So many repetitions of a segment; `own` has random keys and past of each."""
+        """Runs `repeats` repetitions of a segment; `own` has random keys and past of each."""
         scan = functools.partial(jax.lax.scan, unroll=min(self.unroll, count))
         if segment.shared or pipeline.stages() == 1:
             own = None if segment.shared else params, *own
@@ -176,7 +176,7 @@ class Stack(nn.Module):
 
 
 def _part(past: Past, index: int) -> Past:
-    """What one segment, or one block, is given."""
+    """The past of one segment or block."""
     return Past(*(None if x is None else x[index] for x in (past.cache, past.memory)))
 
 
@@ -185,12 +185,12 @@ def _or_none(tree: Any) -> Any:
 
 
 def _in_order(*blocks: jax.Array) -> jax.Array:
-    """What the blocks of a pattern saw, each [repeats, …], in the order in which they ran: [repeats · blocks, …]."""
+    """Interleaves the block inputs, each [repeats, …], in execution order: [repeats · blocks, …]."""
     return jnp.stack(blocks, axis=1).reshape(-1, *blocks[0].shape[1:])
 
 
 def _kept(policy: str) -> Callable[..., Any] | None:
-    """What of a layer is kept for the backward pass; None: nothing but what goes in."""
+    """Checkpoint policy of a layer; None keeps only its inputs."""
     return {
         "full": None,
         "dots": functools.partial(_is_plain_dot, 0 if pipeline.stages() == 1 else 1),
@@ -199,5 +199,5 @@ def _kept(policy: str) -> Callable[..., Any] | None:
 
 
 def _is_plain_dot(batch_axes: int, primitive: Any, *_: Any, **params: Any) -> bool:
-    """Whether it is a product with weights, of all stages at once where there are any; attention's have more axes."""
+    """True for a product with weights (of all stages with pipelining); products of attention have more batch axes."""
     return primitive is dot_general_p and len(params["dimension_numbers"][1][0]) == batch_axes

@@ -1,6 +1,6 @@
-"""T5: an encoder-decoder with relative position biases, RMSNorm before each block and no biases.
+"""T5: an encoder-decoder with relative position biases, RMSNorm as pre-norm and no other biases.
 
-Version 1.0 has ReLU and one table for inputs and outputs; 1.1 a gated GELU and an output projection of its own.
+Version 1.0 has ReLU and tied embeddings; version 1.1 has gated GELU and an untied output projection.
 Papers: https://arxiv.org/abs/1910.10683, version 1.1 https://arxiv.org/abs/2002.05202
 
 Shapes: B batch · S encoder length · T decoder length · D embedding width · H heads · V vocabulary (Vp: rows in storage)
@@ -33,57 +33,57 @@ ACTIVATION: dict[str, Activation] = {"relu": "relu", "gated_gelu": "gelu_tanh", 
 
 
 class T5Config(ModelConfig):
-    """Sizes of a T5."""
+    """Configuration of T5."""
 
     family: ClassVar[str] = "encoder_decoder"
 
     kind: Literal["t5"] = "t5"
     layers: PositiveInt
-    """Layers of the encoder, and of the decoder unless `decoder_layers` says otherwise."""
+    """Layers of the encoder, and of the decoder unless `decoder_layers` is set."""
     decoder_layers: PositiveInt | None = None
     embed_dim: PositiveInt
     heads: PositiveInt
     head_dim: PositiveInt = 64
-    """Width of a head; heads · head_dim need not be embed_dim."""
+    """Width of a head; heads · head_dim may differ from embed_dim."""
     mlp_dim: PositiveInt
-    """Width inside the feed-forward blocks."""
+    """Hidden width of the feed-forward blocks."""
     feed_forward: Literal["relu", "gated_gelu", "gated_silu"] = "gated_gelu"
     """`relu` is version 1.0, `gated_gelu` version 1.1, `gated_silu` UL2."""
     tie_embeddings: bool = False
-    """Share the input table with the output projection (version 1.0)."""
+    """Use the token embeddings as the output projection (version 1.0)."""
     scale_logits: bool | None = None
-    """Scale what goes into the output projection by 1/√D; by default where it is tied."""
+    """Scale the input of the output projection by 1/√D; by default if it is tied."""
     share_layers: bool = False
-    """The decoder has the encoder's layers, and cross-attention of its own."""
+    """Share the layers of encoder and decoder, except cross-attention."""
     bias_per_layer: bool = False
-    """Each layer has a position bias of its own (UMT5), else all layers of a stack share one."""
+    """Each layer has a separate position bias (UMT5); false: all layers of a stack share one."""
     epsilon: PositiveFloat = 1e-6
-    """Of the norms."""
+    """ε of the norms."""
     buckets: PositiveInt = 32
-    """Number of distances that the position bias tells apart."""
+    """Number of buckets of the position bias."""
     max_distance: PositiveInt = 128
-    """Distance, in tokens, from which on all share one bucket."""
+    """Distance in tokens; larger distances share the last bucket."""
     dropout: Fraction = 0.0
-    """Rate on embeddings, attention weights, the feed-forward's hidden layer and the output of each block."""
+    """Dropout rate on embeddings, attention weights, hidden activations of the feed-forward and block outputs."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.share_layers and (self.bias_per_layer or self.decoder_layers not in (None, self.layers)):
-            raise ValueError("share_layers: encoder and decoder have the same layers, and one position bias each")
+            raise ValueError("share_layers: requires bias_per_layer: false and decoder_layers equal to layers")
         return self
 
     @property
     def scaled(self) -> bool:
-        """Whether what goes into the output projection is scaled."""
+        """True if the input of the output projection is scaled."""
         return self.tie_embeddings if self.scale_logits is None else self.scale_logits
 
     def build(self) -> T5:
-        """The model of these sizes."""
+        """Builds the model."""
         return T5(self)
 
 
 class Block(nn.Module):
-    """Self-attention, with a memory cross-attention, and feed-forward, each x ← x + f(RMSNorm(x))."""
+    """Self-attention, cross-attention if there is a memory, and feed-forward, each x ← x + f(RMSNorm(x))."""
 
     config: T5Config
 
@@ -95,7 +95,7 @@ class Block(nn.Module):
         def norm(name: str, x: jax.Array) -> jax.Array:
             return RMSNorm(c.epsilon, dtype, name=f"{name}_norm")(x)
 
-        # Scores are not divided by √head_dim: the initial queries are that much smaller instead.
+        # Scores are not divided by √head_dim: the query initialiser is scaled instead.
         query_init = nn.initializers.variance_scaling(1.0 / c.head_dim, "fan_in", "normal")
         attention = functools.partial(
             Attention,
@@ -135,7 +135,7 @@ class Block(nn.Module):
 
 
 def position_bias(config: T5Config, bidirectional: bool, name: str | None = None) -> RelativeBias:
-    """A module that gives the bias [H, L, S] of relative positions."""
+    """The module of the relative position bias [H, L, S]."""
     init = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform")
     return RelativeBias(
         config.heads, bidirectional, init, buckets=config.buckets, max_distance=config.max_distance, name=name
@@ -143,7 +143,7 @@ def position_bias(config: T5Config, bidirectional: bool, name: str | None = None
 
 
 class T5Scores(LanguageModel):
-    """Base of T5's models: the scores of tied embeddings, which have unit variance, are divided by √D."""
+    """Base of T5's models: divides by √D before tied embeddings, which have unit variance."""
 
     config: T5Config
 
@@ -183,9 +183,9 @@ class T5(T5Scores):
 
         Args:
           tokens_BxS: token ids.
-          segment_ids: [B, S], 0 on padding, counting from 1 over packed sequences; one segment by default.
-          positions: not needed: distances inside a segment are those inside the row.
-          layers: give the hidden states of all layers too.
+          segment_ids: [B, S], 0 on padding, packed sequences numbered from 1; one segment by default.
+          positions: ignored: relative positions are the same in a packed row.
+          layers: also return the hidden states of all layers.
 
         Returns:
           Hidden states [B, S, D] in the compute dtype.
@@ -207,15 +207,15 @@ class T5(T5Scores):
         encoder_segment_ids: jax.Array | None = None,
         layers: bool = False,
     ) -> Output:
-        """Hidden states of the decoder, after its final norm; each position sees itself, those before, and `encoded`.
+        """Hidden states of the decoder after the final norm; causal, with cross-attention to `encoded`.
 
         Args:
           tokens_BxT: token ids, the targets shifted right by one.
-          encoded_BxSxD: the hidden states that `encode` gave.
-          segment_ids: [B, T], 0 on padding, counting from 1 over packed sequences; one segment by default.
-          positions: not needed: distances inside a segment are those inside the row.
-          encoder_segment_ids: [B, S], the encoder's; a token sees the encoder's tokens of its own segment.
-          layers: give the hidden states of all layers too.
+          encoded_BxSxD: hidden states from `encode`.
+          segment_ids: [B, T], 0 on padding, packed sequences numbered from 1; one segment by default.
+          positions: ignored: relative positions are the same in a packed row.
+          encoder_segment_ids: [B, S], the encoder's; cross-attention stays within a segment.
+          layers: also return the hidden states of all layers.
 
         Returns:
           Hidden states [B, T, D] in the compute dtype.
@@ -231,6 +231,6 @@ class T5(T5Scores):
         return output.ending(self.drop(self.decoder_norm(output.hidden)))
 
     def __call__(self, tokens_BxS: jax.Array, decoder_tokens_BxT: jax.Array | None = None) -> jax.Array:
-        """Next-token scores [B, T, V], by default with the same tokens on both sides: touches every parameter."""
+        """Next-token logits [B, T, V], by default with the same tokens for both stacks: uses every parameter."""
         targets = tokens_BxS if decoder_tokens_BxT is None else decoder_tokens_BxT
         return self.logits(self.decode(targets, self.encode(tokens_BxS).hidden).hidden)

@@ -1,4 +1,4 @@
-"""The T5 paper's decoder without an encoder: a language model, or a prefix LM whose prefix is seen in both directions.
+"""The T5 paper's decoder-only model: a causal LM, or a prefix LM with bidirectional attention in the prefix.
 
 Paper: https://arxiv.org/abs/1910.10683 (section 3.2)
 
@@ -23,7 +23,7 @@ from jaxpt.models.t5 import INIT, Block, T5Config, T5Scores, position_bias
 
 
 class T5LMConfig(T5Config):
-    """Sizes of a decoder in T5's style."""
+    """Configuration of a T5-style decoder."""
 
     family: ClassVar[str] = "decoder"
 
@@ -33,7 +33,7 @@ class T5LMConfig(T5Config):
     share_layers: Literal[False] = False
 
     def build(self) -> T5LM:
-        """The model of these sizes."""
+        """Builds the model."""
         return T5LM(self)
 
 
@@ -45,7 +45,7 @@ class T5LM(T5Scores):
     def setup(self) -> None:
         c, dtype = self.config, compute_dtype(self.config)
         self.token_embed = Embed(c.vocab_size, c.embed_dim, nn.initializers.normal(1.0), dtype)
-        # With a prefix there are distances to tokens that come later.
+        # A prefix attends to later tokens, so buckets are bidirectional.
         self.decoder_bias = position_bias(c, bidirectional=True)
         self.decoder = Stack((Segment((functools.partial(Block, c),), c.layers),), c.remat, c.unroll)
         self.decoder_norm = RMSNorm(c.epsilon, dtype)
@@ -61,14 +61,14 @@ class T5LM(T5Scores):
         prefix: jax.Array | None = None,
         layers: bool = False,
     ) -> Output:
-        """Hidden states after the final norm; each position sees itself, those before it, and the prefix.
+        """Hidden states after the final norm; causal attention, bidirectional in the prefix.
 
         Args:
           tokens_BxL: token ids.
-          segment_ids: [B, L], 0 on padding, counting from 1 over packed sequences; one segment by default.
-          positions: not needed: distances inside a segment are those inside the row.
-          prefix: bool [B, L], True at tokens that all of their segment may see; none by default.
-          layers: give the hidden states of all layers too.
+          segment_ids: [B, L], 0 on padding, packed sequences numbered from 1; one segment by default.
+          positions: ignored: relative positions are the same in a packed row.
+          prefix: bool [B, L], True at tokens visible to their whole segment; none by default.
+          layers: also return the hidden states of all layers.
 
         Returns:
           Hidden states [B, L, D] in the compute dtype.
@@ -80,5 +80,5 @@ class T5LM(T5Scores):
         return output.ending(self.drop(self.decoder_norm(output.hidden)))
 
     def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
-        """Next-token scores [B, L, V]: touches every parameter."""
+        """Next-token logits [B, L, V]: uses every parameter."""
         return self.logits(self.decode(tokens_BxL).hidden)

@@ -1,6 +1,6 @@
 """XLNet: an encoder with relative positions and memory that can predict tokens in any order.
 
-A content stream sees each token and those of lower rank; a query stream, at the tokens to predict, the latter alone.
+The content stream attends to tokens of equal or lower rank; the query stream, at the targets, only to lower rank.
 Paper: https://arxiv.org/abs/1906.08237
 
 Shapes: B batch · L length · M memory length · S = M + L keys · P predicted tokens · N = S + L distances
@@ -34,7 +34,7 @@ INIT = nn.initializers.normal(0.02)
 
 
 class XLNetConfig(ModelConfig):
-    """Sizes of an XLNet."""
+    """Configuration of XLNet."""
 
     family: ClassVar[str] = "encoder"
 
@@ -45,18 +45,18 @@ class XLNetConfig(ModelConfig):
     head_dim: PositiveInt | None = None
     """Width of a head; embed_dim / heads by default."""
     mlp_dim: PositiveInt
-    """Width inside the feed-forward blocks."""
+    """Hidden width of the feed-forward blocks."""
     clamp: PositiveInt | None = None
-    """Distance, in tokens, beyond which all are alike."""
+    """Maximum distance in tokens; larger distances are clamped."""
     memory_length: PositiveInt | None = None
-    """States of so many tokens before the sequence are kept for the next one; all by default."""
+    """Number of tokens whose hidden states are cached for the next sequence; all by default."""
     reuse_length: PositiveInt | None = None
-    """Only the first so many tokens of a sequence go into the memory."""
+    """Cache only the first `reuse_length` tokens of a sequence."""
     activation: Activation = "gelu"
     epsilon: PositiveFloat = 1e-12
-    """Of the norms."""
+    """ε of the norms."""
     dropout: Fraction = 0.0
-    """Rate on embeddings, positions, attention weights and the output of each block."""
+    """Dropout rate on embeddings, positions, attention weights and block outputs."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -71,28 +71,28 @@ class XLNetConfig(ModelConfig):
 
     @property
     def masked_lm_options(self) -> None:
-        """It scores the vocabulary without a head."""
+        """None: XLNet has no masked-LM head."""
         return None
 
     def build(self) -> XLNet:
-        """The model of these sizes."""
+        """Builds the model."""
         return XLNet(self)
 
 
 class Streams(NamedTuple):
-    """What goes from layer to layer."""
+    """Hidden states of both streams."""
 
     content_BxLxD: jax.Array
     query_BxPxD: jax.Array | None
 
 
 class Relative(NamedTuple):
-    """What the layers know of positions and of the texts that tokens belong to."""
+    """Position and token-type inputs of the layers."""
 
     distances_NxD: jax.Array
     """Sinusoids of the distances S … 1 − L, query minus key."""
     differ_BxLxS: jax.Array | None
-    """Whether query and key are of different token types."""
+    """True if query and key have different token types."""
     targets_BxP: jax.Array | None
     """Positions of the query stream."""
     query_mask: Mask | None
@@ -144,7 +144,7 @@ class RelativeAttention(nn.Module):
             q = query(x_BxLxD)
             by_row = jnp.einsum("BLHK,NHK->BHLN", q + position_bias, r_NxHxK, preferred_element_type=jnp.float32)
             if targets is None:
-                # Row i wants the distances from i + M on: read with a stride of N − 1, each row starts one later.
+                # Row i needs the distances from i + M: with a stride of N − 1 each row starts one later.
                 B, H, L, N = by_row.shape
                 bias = by_row.reshape(B, H, N, L)[:, :, 1:].reshape(B, H, L, N - 1)[..., :keys]
             else:
@@ -170,7 +170,7 @@ class RelativeAttention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and feed-forward, each x ← LN(x + f(x)), on both streams; gives the layer's next memory."""
+    """Attention and feed-forward, each x ← LN(x + f(x)), on both streams; returns the layer's next memory."""
 
     config: XLNetConfig
 
@@ -202,7 +202,7 @@ class Block(nn.Module):
 
 
 class XLNet(LanguageModel):
-    """XLNet, its output projection tied to the token embeddings."""
+    """XLNet; the output projection is tied to the token embeddings."""
 
     config: XLNetConfig
 
@@ -229,13 +229,13 @@ class XLNet(LanguageModel):
 
         Args:
           tokens_BxL: token ids.
-          token_types: [B, L]; only whether two tokens are of the same type matters, and memory is of type 0.
-          segment_ids: [B, L], 0 on padding, counting from 1 over packed sequences (all 1 with memory).
-          ranks: [B, L], place of each token in the order of prediction; −1 for tokens that are context to all. A token
-            sees those of a rank up to its own. By default all see all.
-          targets: [B, P] positions to predict, which see lower ranks alone; None: no query stream.
-          memory: what this method gave as `memory` for the sequence before.
-          layers: give the hidden states of all layers too.
+          token_types: [B, L]; only equality of types matters; memory has type 0.
+          segment_ids: [B, L], 0 on padding, packed sequences numbered from 1 (all 1 with memory).
+          ranks: [B, L], rank of each token in the factorization order; −1 for context visible to all tokens. A token
+            attends to tokens of equal or lower rank; by default to all.
+          targets: [B, P] positions to predict, which attend only to lower ranks; None: no query stream.
+          memory: `memory` of the output for the previous sequence.
+          layers: also return the hidden states of all layers.
 
         Returns:
           Hidden states as `Streams` (content [B, L, D], query [B, P, D] or None), and memory.
@@ -244,7 +244,7 @@ class XLNet(LanguageModel):
         M = 0 if memory is None else jax.tree.leaves(memory)[0].shape[2]
 
         def before(x: jax.Array | None, value: int) -> jax.Array | None:
-            """Keys' property: that of the memory, then the sequence's own."""
+            """A property of the keys: of the memory, then of the sequence."""
             return x if x is None or M == 0 else jnp.concatenate([jnp.full((B, M), value, x.dtype), x], axis=1)
 
         def at_targets(x: jax.Array | None) -> jax.Array | None:
@@ -279,14 +279,14 @@ class XLNet(LanguageModel):
         positions: jax.Array | None = None,
         layers: bool = False,
     ) -> Output:
-        """Hidden states of the content stream, each token seeing all others.
+        """Hidden states of the content stream, with bidirectional attention.
 
         Args:
           tokens_BxL: token ids.
-          token_types: [B, L]; only whether two tokens are of the same type matters.
-          segment_ids: [B, L], 0 on padding, counting from 1 over packed sequences; one segment by default.
-          positions: not needed: distances inside a segment are those inside the row.
-          layers: give the hidden states of all layers too.
+          token_types: [B, L]; only equality of types matters.
+          segment_ids: [B, L], 0 on padding, packed sequences numbered from 1; one segment by default.
+          positions: ignored: relative positions are the same in a packed row.
+          layers: also return the hidden states of all layers.
 
         Returns:
           Hidden states [B, L, D] in the compute dtype.
@@ -300,7 +300,7 @@ class XLNet(LanguageModel):
         return super().output_projection().replace(bias=self.vocab_bias)
 
     def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
-        """Scores [B, L, V] of the tokens, predicted from left to right: touches every parameter."""
+        """Logits [B, L, V] of left-to-right prediction: uses every parameter."""
         order = jnp.broadcast_to(jnp.arange(tokens_BxL.shape[1]), tokens_BxL.shape)
         streams = self.streams(tokens_BxL, token_types=order, ranks=order, targets=order).hidden
         return self.logits(streams.query_BxPxD)

@@ -7,11 +7,11 @@
     token deletion        a c. d e.                  mask_length: subword, replace: nothing
     document rotation     c. d e. a b                rotate: 1.0
 
-BOS, where the vocabulary has one, and EOS enclose both sides; the decoder starts from EOS. <M> is the vocabulary's
-mask, or its first sentinel where it has none.
+Inputs and targets begin with BOS, if the vocabulary has it, and end with EOS; the decoder starts from EOS. <M> is the
+vocabulary's mask token, or its first sentinel if it has no mask token.
 
-The defaults are the paper's large model's: infilling of 30 % of the words, spans of 3 words on average, all sentences
-permuted. The released scripts have poisson_lambda: 3.5 and random_probability: 0.1.
+The defaults are those of the paper's large model: infilling of 30 % of the words, spans of 3 words on average, all
+sentences permuted. The released scripts have poisson_lambda: 3.5 and random_probability: 0.1.
 Paper: https://arxiv.org/abs/1910.13461
 """
 
@@ -33,25 +33,25 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Bart(TextDenoising):
-    """Hyperparameters of BART's noises; they are applied in the order in which they stand here."""
+    """Hyperparameters of BART; the noises are applied in the order of the fields."""
 
     kind: Literal["bart"] = "bart"
     permute_sentences: Fraction = 1.0
-    """Share of a text's sentences that change places with each other."""
+    """Fraction of a text's sentences that are permuted."""
     mask_rate: Share = 0.3
-    """Share of the words that are masked, those that overlapping spans share counted twice; 0: none."""
+    """Fraction of the words that are masked; words in overlapping spans count twice. 0 disables masking."""
     mask_length: Literal["span", "word", "subword"] = "span"
-    """Spans of a Poisson number of words, of one word, or of one token."""
+    """Mask spans whose length in words is Poisson distributed, single words, or single tokens."""
     poisson_lambda: Annotated[float, Field(ge=1, le=32)] = 3.0
-    """Mean words of a span; one of no words is a mask inserted between two tokens."""
+    """Mean span length in words; a span of length 0 inserts a mask."""
     replace: Literal["span", "token", "nothing"] = "span"
-    """What a span becomes: one mask, a mask for each of its tokens, or nothing."""
+    """Replace a span by one mask, by a mask per token, or by nothing (deletion)."""
     random_probability: Fraction = 0.0
-    """Share of the masks that become a random token."""
+    """Fraction of the masks that become a random token."""
     insert_rate: Share = 0.0
-    """Masks inserted, as a share of the length."""
+    """Number of inserted masks, as a fraction of the length."""
     rotate: Fraction = 0.0
-    """Share of the texts that begin at a random token."""
+    """Fraction of the texts that are rotated to begin at a random token."""
 
     @property
     def batches(self) -> BartBatches:
@@ -64,23 +64,25 @@ class Bart(TextDenoising):
             raise UserError(f"data.length: {length} is too short for {self.kind}, at least 8 is needed")
         if not any((self.permute_sentences, self.mask_rate, self.insert_rate, self.rotate)):
             raise UserError(
-                f"objective: {self.kind} without any noise has nothing to restore; set objective.mask_rate: 0.3"
+                f"objective: {self.kind} has no noise, so the inputs equal the targets; set objective.mask_rate: 0.3"
             )
         if (self.mask_rate and self.replace != "nothing") or self.insert_rate:
             mask_id(vocabulary, self.kind)
 
 
 class BartBatches(TextDenoisingBatches):
-    """Windows of running text, with noise."""
+    """Windows of text with noise."""
 
     h: Bart
-    more_noise: ClassVar[str] = "raise objective.mask_rate, or set objective.mask_length=subword if words are not found"
+    copy_advice: ClassVar[str] = (
+        "raise objective.mask_rate, or set objective.mask_length=subword if words are not found"
+    )
 
     def features(self, length: int) -> Features:
         return encoder_decoder_features(length, length)
 
     def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
-        # A vocabulary whose BOS is its EOS (GPT-2's) has none for the start of a text.
+        # If BOS and EOS are the same id (GPT-2), texts begin without BOS.
         bos = vocabulary.bos if vocabulary.bos != vocabulary.eos else None
         text = length - 2
         while text + math.ceil((text + 2) * self.h.insert_rate) > length - 2:

@@ -1,29 +1,30 @@
-"""What an objective is: frozen hyperparameters, and three parts that are made of them and do not know each other.
+"""Base classes of objectives. An objective holds frozen hyperparameters and builds three independent components:
 
-    objective.batches    names the preprocessors and the features that they make     no JAX
-    objective.loss       computes the loss of such a batch                           no data
-    objective.judge      says what a trained model is compared with, and where
+    objective.batches    names the preprocessors and the features that they make     does not use JAX
+    objective.loss       computes the loss of a batch                                does not read data
+    objective.judge      names the trivial baseline and the positions to compare     used by evaluators
 
-A part is a frozen dataclass with one field `h`, the hyperparameters. What two parts need is a function of these. An
-objective that wraps another one (distillation) has a loss of its own, and the batches and the judge of the other.
+Each component is a frozen dataclass with one field `h`, the hyperparameters. Values that two components need are
+methods of the hyperparameters. An objective that wraps another one (distillation) replaces the loss and reuses the
+batches and the judge.
 
-This is the only place where data and model meet. Preprocessors are *named* here and resolved in `jaxpt.data`: nothing
-of this package needs TensorFlow.
+Only this package connects data and models. Preprocessors are referenced by name and imported in `jaxpt.data`, so this
+package does not need TensorFlow.
 
 Batch features, all [batch, ...], by their SeqIO names:
   encoder_input_tokens, encoder_segment_ids, encoder_positions            int32 [batch, length]
   encoder_token_types                                                     int32 [batch, length]       (BERT)
-  encoder_ranks (a token sees those whose rank is at most its own)        int32 [batch, length]       (UniLM)
+  encoder_ranks (a token attends to tokens of equal or lower rank)        int32 [batch, length]       (UniLM)
   decoder_input_tokens, decoder_target_tokens, decoder_segment_ids, decoder_positions   int32 [batch, length]
   decoder_loss_weights                                                    float32 [batch, length]
-  decoder_prefix (1 where all of the segment may look)                    int32 [batch, length]       (prefix LM)
-  encoder_order (the rank in the order of prediction)                     int32 [batch, length]       (XLNet)
+  decoder_prefix (1 at tokens visible to their whole segment)             int32 [batch, length]       (prefix LM)
+  encoder_order (rank in the factorization order)                         int32 [batch, length]       (XLNet)
   masked_positions, masked_targets int32, masked_weights float32          [batch, max_predictions]
-  masked_kinds (which attention mask the token was predicted under)       int32 [batch, max_predictions]  (UniLM)
+  masked_kinds (index of the attention mask of the example)               int32 [batch, max_predictions]  (UniLM)
   next_sentence_labels int32, next_sentence_weights float32               [batch]
   sentence_order_labels int32, sentence_order_weights float32             [batch]
-A segment id is 0 on padding; real tokens count the records of a row, from 1, and in each positions start at 0. A row of
-zeros carries no weight anywhere: evaluation fills its last batch up with such rows.
+Segment ids are 0 on padding and number the packed examples of a row from 1; positions restart at 0 in each example. A
+row of zeros has zero weight in every loss and metric: evaluation pads its last batch with such rows.
 """
 
 from __future__ import annotations
@@ -53,47 +54,46 @@ Metrics = dict[str, tuple[jax.Array, jax.Array]]
 
 
 class Objective(ObjectiveConfig):
-    """Hyperparameters of an objective, and its three parts: subclass it once in a module of `jaxpt.objectives`, or in
-    one of your own."""
+    """Base of all objectives: the hyperparameters and the three components. A module defines exactly one subclass."""
 
     family: ClassVar[str]
-    """The models that it trains: "encoder", "decoder" or "encoder_decoder"."""
+    """Model family: "encoder", "decoder" or "encoder_decoder"."""
 
     @property
     def batches(self) -> Batches:
-        """Makes the batches."""
+        """Preprocessors and features."""
         raise NotImplementedError
 
     @property
     def loss(self) -> Loss:
-        """Computes the loss of a batch."""
+        """Loss and metrics of a batch."""
         raise NotImplementedError
 
     @property
     def judge(self) -> Judge:
-        """Compares a trained model with a trivial one."""
+        """Baseline and evaluated positions."""
         raise NotImplementedError
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
-        """Raises UserError for settings that cannot work; called before anything starts."""
+        """Raises UserError for invalid settings; called before training starts."""
         raise NotImplementedError
 
     def check_family(self, model: ModelConfig) -> None:
-        """Raises UserError for a model of another family; called before anything is read."""
+        """Raises UserError if the model belongs to another family; called before any data is read."""
         if model.family != self.family:
             raise UserError(
-                f"objective.kind: {self.kind} needs a model of the family {self.family}, "
-                f"model.kind: {model.kind} is of the family {model.family}"
+                f"objective.kind: {self.kind} requires a model of family {self.family}, "
+                f"but model.kind: {model.kind} is of family {model.family}"
             )
 
     def vocabulary_path(self) -> Path | None:
-        """Path of the vocabulary that it requires if the recipe names none; None if any vocabulary works."""
+        """Default vocabulary path if the recipe names none; None if the objective has no default."""
         return None
 
 
 @dataclasses.dataclass(frozen=True)
 class Batches:
-    """Makes the batches of an objective: the transforms, the features and their sizes. It computes nothing with JAX."""
+    """Defines the batches of an objective: preprocessors, features and their shapes. Does not use JAX."""
 
     h: Objective
     """The hyperparameters."""
@@ -110,124 +110,125 @@ class Batches:
         raise NotImplementedError
 
     def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
-        """The preprocessors that make the features; lengths and the seed are among their arguments."""
+        """The preprocessors that make the features, with all their arguments."""
         raise NotImplementedError
 
     def examples(self, length: int) -> int | None:
-        """The maximum number of target tokens if it takes examples of a SeqIO Task; None if it takes documents."""
+        """Maximum number of target tokens if the input is examples of a SeqIO Task; None if it is documents."""
         return None
 
     def check_source(self, source: SourceConfig) -> None:
-        """Raises UserError for a source that it cannot use; called before anything is read."""
+        """Raises UserError if the objective cannot use the source; called before any data is read."""
         if source.fields is not None:
             raise UserError(
-                f"data.fields: objective.kind: {self.h.kind} takes one text, not two; name it with data.field"
+                f"data.fields: objective.kind: {self.h.kind} reads one text field, not two; set data.field instead"
             )
 
     def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
-        """An upper bound of the tokens that each record takes in a row: `data.packing` plans with it.
+        """Upper bound of the tokens that each record occupies in a packed row; `data.packing` uses it.
 
         Args:
           lengths: {feature of a record: its lengths, int [records]}.
 
         Returns:
-          {feature of a batch: int [records]}: the room is that of `features`. One of each side is enough, and of each
-          that may be full before its side is.
+          {feature of a batch: int [records]}; the capacity is the length in `features`. Include one feature of the
+          encoder, one of the decoder, and every feature that can fill up before them (masked positions).
         """
         raise NotImplementedError
 
     def check_packing(self) -> None:
-        """Raises UserError if records cannot be packed; called before anything is prepared."""
+        """Raises UserError if packing is not supported; called before data is prepared."""
         if type(self).max_packed_lengths is Batches.max_packed_lengths:
-            raise UserError(f"data.packing: objective.kind: {self.h.kind} cannot put several records into a row")
+            raise UserError(
+                f"data.packing: objective.kind: {self.h.kind} does not support packing; remove data.packing"
+            )
 
     def text_tokens(self, records: int, tokens: int) -> int:
-        """Tokens of text in records, without added tokens and without tokens shared with the record before.
+        """Number of text tokens in records, without special tokens and without tokens that overlap between records.
 
         Args:
-          records: how many.
-          tokens: ids that they hold, together.
+          records: number of records.
+          tokens: total number of token ids in them.
 
         Returns:
-          The number that equal budgets of a study count, whatever becomes of the text.
+          The count that a study's token budget uses; it does not depend on masking or noise.
         """
         return tokens
 
     def static_mask_copies(self) -> int | None:
-        """Number of static mask copies: epoch e uses the noise of copy e mod this; None: new noise every epoch."""
+        """Number n of static mask copies: epoch e uses the noise of copy e mod n. None: new noise in every epoch."""
         return None
 
     def degenerate(self, batch: Arrays) -> dict[str, np.ndarray]:
-        """Ways in which a text of a batch may teach the model nothing.
+        """Finds examples that give the model no training signal.
 
         Args:
           batch: the features that `features` names.
 
         Returns:
-          {what is wrong, and what to do about it: of each text whether it is so, bool [texts]}: a run starts with a
-          warning where it is so of most.
+          {problem and remedy: True for each affected example, bool [examples]}. A run warns at the start if most
+          examples are affected.
         """
         return {}
 
 
 @dataclasses.dataclass(frozen=True)
 class Loss:
-    """Computes the loss of an objective, a pure function of parameters and batch. It knows nothing of where batches
-    come from."""
+    """Computes the loss of an objective: a pure function of parameters and batch."""
 
     h: Objective
     """The hyperparameters."""
 
     def heads(self, model: ModelConfig) -> Mapping[str, Head | Network]:
-        """What it needs beyond the backbone, by name: a call finds each in `model.heads`.
+        """The heads that the loss adds to the backbone, by name; a call finds them in `model.heads`.
 
         Args:
-          model: of the backbone.
+          model: configuration of the backbone.
         """
         return {}
 
     def network(self, model: ModelConfig) -> Network:
-        """The backbone with the heads: what is trained, saved and exported."""
+        """The backbone with its heads, which is trained, saved and exported."""
         return Network(model.build(), self.heads(model))
 
     def scorer(self, model: Bound) -> Bound:
-        """The part of a bound network that scores the vocabulary: all of it, but in replaced-token detection."""
+        """The bound network that predicts vocabulary tokens: the whole network, or its generator (ELECTRA)."""
         return model
 
     def coefficients(self) -> dict[str, float]:
-        """{loss part: its weight in the total}."""
+        """{loss part: its coefficient in the total loss}."""
         raise NotImplementedError
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Σ of the weights of each loss part: a function of the batch alone, known before any microbatch runs."""
+        """Σ of the weights of each loss part; depends only on the batch, so it is known before any microbatch runs."""
         raise NotImplementedError
 
     def __call__(self, model: Bound, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
         """Σ over the (micro)batch of each loss part and of each metric.
 
         Args:
-          model: a backbone with its heads, bound to parameters and random keys (`jaxpt.models.network.Network.bind`);
-            without keys there is no dropout (evaluation).
-          batch: the features that `Batches.features` names, and in evaluation `eval_mask`.
-
-        An objective with teachers is given them as well: `teachers={name: (network, parameters)}`.
+          model: a backbone with its heads, bound to parameters and random keys (`jaxpt.models.network.Network.bind`).
+            Dropout is off without keys (evaluation).
+          batch: the features that `Batches.features` names; in evaluation also `eval_mask`.
+          teachers: {name: (network, parameters)}, only if `teachers()` is not empty.
+          carry: the state from the previous batch, only if `carries` is true.
 
         Returns:
-          ({part: Σ weighted loss}, {metric: (Σ weighted value, Σ weight)}). The trainer divides each part by its
-          `weights` over the whole global batch. A part that `coefficients` does not know is the model's own
-          (`Output.aux`): it counts as it is and is divided by `tokens`. A loss that carries has a parameter
-          `carry`, and where that is given returns the next one as well; no gradient passes through it.
+          ({part: Σ weighted loss}, {metric: (Σ weighted value, Σ weight)}), and the next carry if `carry` was passed;
+          no gradient flows through it. The trainer divides each part by its `weights` over the whole global batch.
+          Parts that are not in `coefficients` are auxiliary losses of the model (`Output.aux`): they have coefficient 1
+          and are divided by `tokens`.
         """
         output = self.output(model, batch)
         sums, metrics = self.loss_from_hidden(model, output.hidden, batch)
         return {**sums, **output.aux}, metrics
 
     def output(self, model: Bound, batch: Batch) -> Output:
-        """The model's output for a batch; `loss_from_hidden` takes its hidden states."""
+        """The model's output for a batch; its hidden states are the input of `loss_from_hidden`."""
         raise NotImplementedError
 
     def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
-        """The loss of the hidden states that `output` gave."""
+        """Loss parts and metrics from the hidden states that `output` returned."""
         raise NotImplementedError
 
     @property
@@ -236,11 +237,11 @@ class Loss:
         return False
 
     def carry(self, network: Network, rows: int) -> Any:
-        """Shapes of the state that is carried from one batch to the next: zeros at the start, then what a call returns.
+        """Shapes of the state that is carried from one batch to the next. The first carry is all zeros.
 
         Args:
-          network: what is trained.
-          rows: rows of a batch.
+          network: the network that is trained.
+          rows: batch size.
 
         Returns:
           A tree of `jax.ShapeDtypeStruct`s [rows, ...]; None if nothing is carried.
@@ -248,12 +249,12 @@ class Loss:
         return None
 
     def teachers(self) -> dict[str, str]:
-        """{name: path} of the teachers, models that it uses and does not train: a run_dir, one of its
-        `checkpoints/STEP`, or a Hugging Face directory."""
+        """{name: path} of the teachers, which are not trained. A path is a run_dir, RUN_DIR/checkpoints/STEP or a
+        Hugging Face directory."""
         return {}
 
     def check_teachers(self, model: ModelConfig, length: int, teachers: Mapping[str, Network]) -> None:
-        """Raises UserError if the teachers do not fit the model that is trained."""
+        """Raises UserError if a teacher is incompatible with the model that is trained."""
 
     def without_teachers(self) -> Objective:
         """The objective without its teachers: evaluation uses it when they are not available."""
@@ -262,26 +263,26 @@ class Loss:
 
 @dataclasses.dataclass(frozen=True)
 class Judge:
-    """Judges a trained model: at which target positions, beside which trivial predictor."""
+    """Defines how a trained model is compared with a trivial predictor."""
 
     h: Objective
     """The hyperparameters."""
 
     baseline: ClassVar[str]
-    """The trivial predictor that a model must beat: "unigram" or "bigram", functions of `jaxpt.evals.baseline`, or the
-    name of the one that `baseline_loss` computes."""
+    """Name of the trivial predictor that a model must beat: "unigram" or "bigram" (`jaxpt.evals.baseline`), or one that
+    `baseline_loss` computes."""
     target_name: ClassVar[str]
-    """The target positions on which model and baseline are compared, in words."""
+    """Description of the compared target positions, for messages."""
 
     def eval_mask(self, batch: Arrays, vocabulary: Vocabulary) -> np.ndarray:
-        """Weights, in the shape of the targets, of the positions on which model and baseline are compared.
+        """Weights of the target positions at which model and baseline are compared, in the shape of the targets.
 
-        Evaluation adds them to the batch as `eval_mask`; the loss then gives the metric `target_loss`.
+        Evaluation adds them to the batch as `eval_mask`; the loss then returns the metric `target_loss`.
         """
         raise NotImplementedError
 
     def baseline_loss(self, validation: Iterable[Arrays]) -> float:
-        """The loss of a trivial predictor that `jaxpt.evals.baseline` does not have; called for its name alone.
+        """The loss of a trivial predictor that `jaxpt.evals.baseline` does not have.
 
         Args:
           validation: the batches of the validation split, with `eval_mask`.
@@ -292,16 +293,16 @@ class Judge:
         raise NotImplementedError
 
     def report_lines(self, means: Mapping[str, float]) -> list[str]:
-        """Lines for the user on parts of the loss that have their own trivial predictor.
+        """Report lines for loss parts that have another trivial predictor.
 
         Args:
-          means: those of a validation, by name.
+          means: {metric: mean over the validation split}.
         """
         return []
 
 
 class DecoderLoss(Loss):
-    """The cross-entropy of a decoder's targets alone."""
+    """Cross-entropy of the decoder's targets."""
 
     def coefficients(self) -> dict[str, float]:
         return {self.h.kind: 1.0}
@@ -325,7 +326,7 @@ class DecoderLoss(Loss):
 def carried_loss(
     objective: Objective, model: Bound, batch: Batch, carry: Any, **options: Any
 ) -> tuple[dict[str, jax.Array], Metrics, Any]:
-    """`Objective.loss` with the carried state; None for objectives that carry nothing.
+    """Calls `objective.loss` with the carried state; `carry` is None if the objective carries none.
 
     Returns:
       (sums, metrics, the next carry).
@@ -336,6 +337,6 @@ def carried_loss(
 
 
 def tokens(batch: Batch) -> jax.Array | int:
-    """Tokens of a batch without padding, on all sides: the denominator of the model's own sums (`Output.aux`)."""
+    """Non-padding tokens of a batch, encoder and decoder together: the denominator of auxiliary losses."""
     sides = ("encoder_segment_ids", "decoder_segment_ids")
     return sum((batch[name] > 0).sum() for name in sides if name in batch)

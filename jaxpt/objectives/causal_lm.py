@@ -4,8 +4,8 @@
     inputs   a b c
     targets  b c d
 
-Documents are laid end to end, each closed by EOS, and cut into windows that overlap in one token, so that every
-token but the first is a target exactly once. Paper (GPT-2): https://openai.com/research/better-language-models
+Documents are concatenated, each followed by EOS, and cut into windows that overlap by one token, so every token but
+the first is a target exactly once. Paper (GPT-2): https://openai.com/research/better-language-models
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from jaxpt.objectives.base import Arrays, Batch, Batches, DecoderLoss, Features,
 
 
 class DecoderLM(Objective):
-    """Base of objectives whose one loss is the cross-entropy of a decoder's next tokens."""
+    """Base of objectives whose only loss is the next-token cross-entropy of a decoder."""
 
     family: ClassVar[str] = "decoder"
 
@@ -37,7 +37,7 @@ class DecoderLM(Objective):
 
 
 class DecoderLMBatches(Batches):
-    """Inputs, and as targets the tokens that follow them."""
+    """Inputs, and the next tokens as targets."""
 
     def features(self, length: int) -> Features:
         names = ("decoder_input_tokens", "decoder_target_tokens", "decoder_segment_ids", "decoder_positions")
@@ -45,7 +45,7 @@ class DecoderLMBatches(Batches):
 
 
 class DecoderLMLoss(DecoderLoss):
-    """The cross-entropy of a decoder's next tokens."""
+    """Next-token cross-entropy of a decoder."""
 
     def output(self, model: Bound, batch: Batch) -> Output:
         prefix = {"prefix": batch["decoder_prefix"] > 0} if "decoder_prefix" in batch else {}
@@ -58,7 +58,7 @@ class DecoderLMLoss(DecoderLoss):
 
 
 class DecoderLMJudge(Judge):
-    """Every target counts, beside a bigram model."""
+    """Compares all targets with a bigram model."""
 
     baseline: ClassVar[str] = "bigram"
     target_name: ClassVar[str] = "all target tokens"
@@ -72,12 +72,12 @@ class CausalLM(DecoderLM):
 
     kind: Literal["causal_lm"] = "causal_lm"
     join_documents: bool = True
-    """Cut windows from the documents laid end to end; false: no window crosses a document's end."""
+    """Cut windows from the concatenated documents; false: no window crosses a document boundary."""
     separator: bool = True
-    """Put EOS after every document."""
+    """Append EOS to every document."""
     reset_at_documents: bool = False
-    """Documents that share a window do not see each other, and positions start again in each; the EOS between two
-    belongs to the one after it, so that every token is still a target."""
+    """Tokens do not attend to other documents in the window, and positions restart at 0 in each document. The EOS
+    between two documents belongs to the second one, so every token is still a target."""
 
     @property
     def batches(self) -> CausalLMBatches:
@@ -85,13 +85,18 @@ class CausalLM(DecoderLM):
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         if self.separator and vocabulary.eos is None:
-            raise UserError("causal_lm with separator: true needs a vocabulary with an end-of-text token")
+            raise UserError(
+                "objective.separator: true requires a vocabulary with an end-of-text token; set "
+                "objective.separator=false"
+            )
         if self.reset_at_documents and not self.separator:
-            raise UserError("objective.reset_at_documents: true finds documents by their EOS; set separator: true")
+            raise UserError(
+                "objective.reset_at_documents: true requires EOS between documents; set objective.separator=true"
+            )
 
 
 class CausalLMBatches(DecoderLMBatches):
-    """Windows of running text."""
+    """Windows of text."""
 
     h: CausalLM
 
@@ -109,4 +114,4 @@ class CausalLMBatches(DecoderLMBatches):
         return {"decoder_input_tokens": lengths["tokens"] - 1}
 
     def text_tokens(self, records: int, tokens: int) -> int:
-        return tokens - records  # windows overlap in one token
+        return tokens - records  # windows overlap by one token

@@ -1,6 +1,6 @@
-"""The unsupervised objectives that T5 was compared with; the decoder restores what noise has taken from a text.
+"""The unsupervised objectives of T5's comparison: the decoder restores a corrupted text.
 
-    text           a b c d e f                                      (b, c and e are noise)
+    text           a b c d e f                                      (b, c and e are noise tokens)
     replace_spans  a <X> d <Y> f            → <X> b c <Y> e <Z>     T5's i.i.d. denoising
     drop           a d f                    → b c e
     bert_style     a <M> <M> d x f          → a b c d e f           x is a random token
@@ -8,8 +8,8 @@
     deshuffle      c f a d b e              → a b c d e f
     prefix_lm      a b                      → c d e f
 
-EOS ends both sides. <M> is the vocabulary's mask, or its first sentinel where it has none, as in T5.
-Spans of a mean length are `span_corruption`'s. Paper: https://arxiv.org/abs/1910.10683 (table 3)
+Inputs and targets end with EOS. <M> is the vocabulary's mask token, or its first sentinel if it has no mask token, as
+in T5. For spans with a mean length use `span_corruption`. Paper: https://arxiv.org/abs/1910.10683 (table 3)
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from jaxpt.errors import UserError
 from jaxpt.objectives.base import Arrays, Features
 from jaxpt.objectives.seq2seq import TextDenoising, TextDenoisingBatches, encoder_decoder_features, mask_id
 
-_DEVIATIONS = 5  # standard deviations that are planned for: more noise is in one text of a million
+_DEVIATIONS = 5  # standard deviations of headroom: exceeded by one text in a million
 
 
 class Denoising(TextDenoising):
-    """Hyperparameters of T5's objectives besides span corruption; the defaults are the paper's."""
+    """Hyperparameters of T5's other denoising objectives; the defaults are the paper's."""
 
     kind: Literal["denoising"] = "denoising"
     noise: Literal["replace_spans", "drop", "bert_style", "mass_style", "deshuffle", "prefix_lm"] = "replace_spans"
-    """What is taken from a text, and what the targets are; see the table at the head of the module."""
+    """Kind of noise and targets; see the table in the module docstring."""
     density: Annotated[float, Field(gt=0, lt=1)] = 0.15
-    """Probability that a token is noise; of no meaning for deshuffle and prefix_lm."""
+    """Probability that a token is noise; not used by deshuffle and prefix_lm."""
     random_probability: Fraction = 0.1
-    """Share of bert_style's noise that becomes a random token; the rest becomes masks."""
+    """Fraction of bert_style's noise tokens that become a random token; the rest become masks."""
 
     @property
     def batches(self) -> DenoisingBatches:
@@ -61,15 +61,15 @@ class Denoising(TextDenoising):
                 )
 
     def text_length(self, length: int) -> int:
-        """Tokens of a window: each side has room for EOS."""
+        """Tokens of a window, so that inputs and targets fit with EOS."""
         return length if self.noise == "prefix_lm" else length - 1
 
     def targets_length(self, length: int) -> int:
-        """Most tokens of the targets."""
+        """Maximum number of target tokens."""
         return length if self.noise == "prefix_lm" else self.most_targets(self.text_length(length))
 
     def most_targets(self, text: int) -> int:
-        """Most tokens of the targets of a text, EOS included."""
+        """Maximum number of target tokens of a text, including EOS."""
         mean, deviation = text * self.density, math.sqrt(text * self.density * (1 - self.density))
         if self.noise == "drop":
             return min(text, math.ceil(mean + _DEVIATIONS * deviation)) + 1
@@ -79,17 +79,17 @@ class Denoising(TextDenoising):
         return text + 1
 
     def most_spans(self, length: int) -> int:
-        """Most sentinels: a span begins where noise follows a token that is kept; two never begin side by side."""
+        """Maximum number of sentinels: adjacent noise tokens form one span, so they are at most half of the tokens."""
         begins = self.density * (1 - self.density)
         deviation = math.sqrt(max(length * begins * (1 - 3 * begins), 0.0))
         return min(math.ceil(length * begins + _DEVIATIONS * deviation), length // 2) + 1
 
 
 class DenoisingBatches(TextDenoisingBatches):
-    """Windows of running text, with noise."""
+    """Windows of text with noise."""
 
     h: Denoising
-    more_noise: ClassVar[str] = "raise objective.density, or data.length"
+    copy_advice: ClassVar[str] = "raise objective.density, or data.length"
 
     def features(self, length: int) -> Features:
         return encoder_decoder_features(length, self.h.targets_length(length))

@@ -1,11 +1,11 @@
-"""Distillation: a student learns another objective's task, and to answer as a teacher does, which stays as it is.
+"""Distillation: a student learns the task of another objective and the predictions of a teacher, which is not trained.
 
     total = 5 · τ² · KL(teacher ‖ student) + 2 · task + 1 · (1 − cos(hidden_teacher, hidden_student))
 
-with both distributions softened by τ = 2. `of` is the objective that makes the examples and gives the task's loss: any
-one that reads its predictions from one pass (masked LM for DistilBERT, causal LM for DistilGPT2). As in the released
-code the divergence is a mean over all positions that are not padding (`positions: targets`, its `restrict_ce_to_mask`:
-over the target positions alone), and so is the cosine. Paper: https://arxiv.org/abs/1910.01108
+with both distributions softened by the temperature τ = 2. `of` is the objective that makes the examples and computes
+the task loss, with one forward pass (masked LM for DistilBERT, causal LM for DistilGPT2). As in the released code, the
+KL divergence and the cosine distance are means over all non-padding positions (`positions: targets`, the released
+`restrict_ce_to_mask`: KL only at target positions). Paper: https://arxiv.org/abs/1910.01108
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ class Distillation(Objective):
 
     kind: Literal["distillation"] = "distillation"
     teacher: str = execution(...)
-    """A run_dir (its newest checkpoint), one of its `checkpoints/STEP`, or a directory in Hugging Face's form. It may
-    move: a resume is refused where its weights are others. Its vocabulary is the student's, and the default one."""
+    """A run_dir (its newest checkpoint), RUN_DIR/checkpoints/STEP, or a Hugging Face directory. The path may change; a
+    resume with other teacher weights is refused. The student must use the teacher's vocabulary (the default)."""
     of: AnyObjective = MaskedLM(next_sentence=False)
-    """The objective whose examples and loss these are, with all its own keys."""
+    """The task: an objective, with all its keys."""
     temperature: PositiveFloat = 2.0
-    """τ, by which both sides' logits are divided."""
+    """τ: the logits of teacher and student are divided by it."""
     kl_weight: Coefficient = 5.0
-    """Of the divergence (times τ²) in the total."""
+    """Coefficient of τ² · KL in the total."""
     task_weight: Coefficient = 2.0
-    """Of the loss of `of`."""
+    """Coefficient of the task loss."""
     cosine_weight: Coefficient = 1.0
-    """Of the cosine distance of the last hidden states, whose widths have to be equal; 0: none."""
+    """Coefficient of the cosine distance of the last hidden states, which must have equal widths; 0 disables it."""
     positions: Literal["all", "targets"] = "all"
-    """Where the divergence is taken: at all tokens but padding, or at the targets of `of` alone."""
+    """Positions of the KL divergence: all non-padding tokens, or only the targets of the task."""
 
     @property
     def family(self) -> str:  # type: ignore[override]
@@ -68,20 +68,22 @@ class Distillation(Objective):
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         if type(self.of.loss).__call__ is not Loss.__call__:
-            raise UserError(f"objective.of.kind: {self.of.kind} cannot be distilled: it needs more than one pass")
+            raise UserError(
+                f"objective.of.kind: {self.of.kind} cannot be distilled: it needs more than one forward pass"
+            )
         if self.z_loss:
-            raise UserError("objective.z_loss: belongs to the task here; set objective.of.z_loss")
+            raise UserError("objective.z_loss: not used by distillation; set objective.of.z_loss instead")
         self.of.check(model, length, vocabulary)
 
     def vocabulary_path(self) -> Path:
-        """The teacher's."""
+        """The teacher's vocabulary."""
         path = Path(self.teacher)
         run_dir = path.parent.parent if path.parent.name == "checkpoints" else path
         return run_dir / "tokenizer" if (run_dir / "tokenizer").is_dir() else path
 
 
 class DistillationLoss(Loss):
-    """The loss of `of`, and how far the student's answers and states are from the teacher's."""
+    """The task loss, plus KL divergence and cosine distance from the teacher."""
 
     h: Distillation
 
@@ -90,7 +92,7 @@ class DistillationLoss(Loss):
 
     @property
     def side(self) -> str:
-        """The side that predicts, "encoder" or "decoder": the prefix of its features' names."""
+        """Prefix of the features of the predicting stack: "encoder" or "decoder"."""
         return "encoder" if self.h.family == "encoder" else "decoder"
 
     def coefficients(self) -> dict[str, float]:
@@ -123,7 +125,7 @@ class DistillationLoss(Loss):
         return {**sums, **output.aux}, metrics | agreement
 
     def _real(self, batch: Batch) -> jax.Array:
-        """1.0 on what is not padding, on the side that predicts."""
+        """1.0 on non-padding tokens of the predicting stack."""
         return (batch[f"{self.side}_segment_ids"] > 0).astype("float32")
 
     def _divergence_weights(self, batch: Batch) -> jax.Array:
@@ -132,7 +134,7 @@ class DistillationLoss(Loss):
         return (batch["masked_weights" if self.side == "encoder" else "decoder_loss_weights"] > 0).astype("float32")
 
     def _compared(self, hidden: jax.Array, batch: Batch) -> jax.Array:
-        """The hidden states at which the divergence is taken: [batch, positions, width]."""
+        """The hidden states at the positions of the KL divergence: [batch, positions, width]."""
         if self.h.positions == "all" or self.side == "decoder":
             return hidden
         return jnp.take_along_axis(hidden, batch["masked_positions"][..., None], axis=1)
@@ -147,15 +149,18 @@ class DistillationLoss(Loss):
         network, name = teachers["teacher"], f"objective.teacher: {self.h.teacher}"
         teacher = network.config
         if teacher.family != model.family:
-            raise UserError(f"{name}: is of the family {teacher.family}, model.kind: {model.kind} is {model.family}")
+            raise UserError(
+                f"{name}: is of family {teacher.family}, but model.kind: {model.kind} is of family {model.family}"
+            )
         if teacher.family == "encoder" and teacher.masked_lm_options and "masked_lm" not in network.heads:
-            raise UserError(f"{name}: has no masked-LM head, so no scores of the vocabulary to teach")
+            raise UserError(f"{name}: has no masked-LM head, so it has no vocabulary logits to distil")
         if teacher.vocab_size != model.vocab_size:
-            raise UserError(f"{name}: has {teacher.vocab_size} token ids, model.vocab_size is {model.vocab_size}")
+            raise UserError(f"{name}: has {teacher.vocab_size} token ids, but model.vocab_size is {model.vocab_size}")
         if teacher.position_limit is not None and length > teacher.position_limit:
-            raise UserError(f"{name}: has {teacher.position_limit} positions, data.length is {length}")
+            raise UserError(f"{name}: has {teacher.position_limit} positions, but data.length is {length}")
         if self.h.cosine_weight and teacher.embed_dim != model.embed_dim:
             raise UserError(
-                f"{name}: is {teacher.embed_dim} wide, model.embed_dim is {model.embed_dim}: no cosine between them; "
+                f"{name}: has width {teacher.embed_dim}, but model.embed_dim is {model.embed_dim}; for the cosine loss "
+                "they must agree; "
                 "set objective.cosine_weight=0"
             )

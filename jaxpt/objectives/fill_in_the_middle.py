@@ -1,13 +1,13 @@
-"""Fill-in-the-middle: causal language modelling of texts whose middle was moved to their end.
+"""Fill-in-the-middle: causal language modelling of texts whose middle was moved to the end.
 
     text   a b c d e f                                  (middle c d)
     PSM    <PRE> a b <SUF> e f <MID> c d </s>
     SPM    <PRE> <SUF> e f <MID> a b c d </s>
 
-Windows do not cross a document's end: each is cut in three by itself, at token boundaries. The paper compares cuts
-between lines, tokens and characters; infilling that starts inside a word wants the last, which would have to be cut
-before tokenizing. Every token but the first carries loss, as in the paper. The three marks are the vocabulary's first
-three sentinels. `data.packing` fills rows with several windows. Paper: https://arxiv.org/abs/2207.14255
+Windows do not cross document boundaries. Each window is split into three at token boundaries. The paper also compares
+splits at lines and characters; character splits, for infilling inside a word, are not supported. Every token but the
+first has loss, as in the paper. <PRE>, <SUF> and <MID> are the vocabulary's first three sentinels. `data.packing` packs
+several windows into a row. Paper: https://arxiv.org/abs/2207.14255
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class FillInTheMiddle(DecoderLM):
 
     kind: Literal["fill_in_the_middle"] = "fill_in_the_middle"
     rate: Fraction = 0.5
-    """Share of the texts that are rearranged (the paper compares 0.5 and 0.9); the others are left to right."""
+    """Fraction of the texts that are rearranged (the paper compares 0.5 and 0.9); the others are left to right."""
     spm_rate: Fraction = 0.5
-    """Share of these in the order suffix, prefix, middle; the others are in the order prefix, suffix, middle."""
+    """Fraction of the rearranged texts in the order suffix, prefix, middle; the others: prefix, suffix, middle."""
 
     @property
     def batches(self) -> FillInTheMiddleBatches:
@@ -41,7 +41,7 @@ class FillInTheMiddle(DecoderLM):
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         if vocabulary.eos is None or vocabulary.sentinels < 3:
             raise UserError(
-                "fill_in_the_middle needs a vocabulary with EOS and 3 sentinels for <PRE>, <SUF> and <MID>, this one "
+                "fill_in_the_middle needs a vocabulary with EOS and 3 sentinels for <PRE>, <SUF> and <MID>; this one "
                 f"has {vocabulary.sentinels}; data.tokenizer.kind: sentencepiece has data.tokenizer.extra_ids of them"
             )
         if length < 2 * _MARKS:
@@ -49,7 +49,7 @@ class FillInTheMiddle(DecoderLM):
 
 
 class FillInTheMiddleBatches(DecoderLMBatches):
-    """Windows that are cut in three and rearranged."""
+    """Windows that are split into three and rearranged."""
 
     h: FillInTheMiddle
 
@@ -71,4 +71,4 @@ class FillInTheMiddleBatches(DecoderLMBatches):
         return {"decoder_input_tokens": lengths["tokens"] + _MARKS - 1}
 
     def text_tokens(self, records: int, tokens: int) -> int:
-        return tokens - records  # windows overlap in one token
+        return tokens - records  # windows overlap by one token

@@ -1,11 +1,11 @@
-"""BERT's objective: guess the tokens that were masked, and whether the second text follows the first.
+"""BERT's objective: predict the masked tokens, and whether the second text follows the first.
 
     text     [CLS] the cat sat [SEP] it purred [SEP]
     inputs   [CLS] the [MASK] sat [SEP] it purred [SEP]      masked_positions 2, masked_targets cat, label 0
 
-15 % of the tokens are chosen; of these 80 % become [MASK], 10 % a random token, 10 % stay. All chosen positions carry
-loss. The total is the masked-LM cross-entropy plus the next-sentence cross-entropy. The options make it RoBERTa's
-(no pairs, other counts), ALBERT's (n-grams, sentence order) and SpanBERT's (spans).
+15 % of the tokens are selected; of these 80 % become [MASK], 10 % a random token, and 10 % stay unchanged. All selected
+positions have loss. The total is the masked-LM cross-entropy plus the next-sentence cross-entropy. Options give the
+objectives of RoBERTa (no pairs, other rounding), ALBERT (n-grams, sentence order) and SpanBERT (spans).
 Papers: https://arxiv.org/abs/1810.04805 https://arxiv.org/abs/1907.11692 https://arxiv.org/abs/1909.11942
 https://arxiv.org/abs/1907.10529
 """
@@ -40,52 +40,52 @@ class MaskedLM(Objective):
 
     kind: Literal["masked_lm"] = "masked_lm"
     mask_rate: Annotated[float, Field(gt=0, lt=1)] = 0.15
-    """Fraction of tokens chosen, special ones counted in the length."""
+    """Fraction of the tokens that are selected; the length includes special tokens."""
     max_predictions: PositiveInt | None = None
-    """Most tokens chosen in an example; ceil(mask_rate · length) by default (20 at 128, 77 at 512, as BERT)."""
+    """Maximum number of selected tokens of an example; default ceil(mask_rate · length) (BERT: 20 at 128, 77 at
+    512)."""
     rounding: Literal["nearest", "random", "up"] = "nearest"
-    """Of mask_rate · length: `nearest`, at least 1 (BERT, ALBERT); `random`, up with the probability of its fraction
-    (RoBERTa); `up`, the special tokens not counted (SpanBERT)."""
+    """Rounding of mask_rate · length: `nearest`, at least 1 (BERT, ALBERT); `random`, up with the probability of the
+    fractional part (RoBERTa); `up`, with a length without special tokens (SpanBERT)."""
     unit: Unit = "piece"
-    """What is chosen as a whole: a `piece`, a `word` (whole-word masking; one that would exceed the number is passed
-    over), an `ngram` of words, n with probability ∝ 1/n (ALBERT), or a `span` of words, whose length is geometric
-    (SpanBERT: chosen to exactly the number, masked or replaced as one)."""
+    """Unit of selection: a `piece`; a `word` (whole-word masking; a word that would exceed the number is skipped); an
+    `ngram` of words, n with probability ∝ 1/n (ALBERT); or a `span` of words of geometric length (SpanBERT: selects
+    exactly the number; a span is masked or replaced as a whole)."""
     max_words: PositiveInt | None = None
-    """Most words of an n-gram (3 by default, ALBERT's) or span (10, SpanBERT's)."""
+    """Maximum number of words of an n-gram (default 3, ALBERT) or span (default 10, SpanBERT)."""
     span_end: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """Chance that a span ends after each of its words: p of the geometric distribution, truncated at `max_words`."""
+    """p of the geometric distribution of span lengths, which is truncated at `max_words`."""
     mask_probability: Fraction = 0.8
-    """Share of the chosen tokens that become [MASK]."""
+    """Fraction of the selected tokens that become [MASK]."""
     random_probability: Fraction = 0.1
-    """Share of the chosen tokens that become a random token; the rest stay."""
+    """Fraction of the selected tokens that become a random token; the rest stay unchanged."""
     random_specials: bool = True
-    """A random token may be a special one, as in BERT's code; false: never (RoBERTa's)."""
+    """Random tokens include special tokens (BERT); false: they do not (RoBERTa)."""
     inputs: Literal["segment_pairs", "sentence_pairs", "sentences", "windows"] | None = None
-    """`segment_pairs`: [CLS] a [SEP] b [SEP] of several sentences each (BERT), `sentence_pairs`: of one each;
-    `sentences`: [CLS] … [SEP], as many whole sentences as fit, [SEP] between documents (RoBERTa's FULL-SENTENCES);
-    `windows`: running text cut anywhere. By default pairs where they have a loss, else windows."""
+    """`segment_pairs`: [CLS] a [SEP] b [SEP] with several sentences each (BERT); `sentence_pairs`: with one each;
+    `sentences`: [CLS] … [SEP] with as many full sentences as fit, [SEP] between documents (RoBERTa's FULL-SENTENCES);
+    `windows`: text cut at any token. Default: segment_pairs if there is a pair loss, else windows."""
     next_sentence: bool = True
-    """Loss of whether b follows a, or was drawn from another document (1)."""
+    """Next-sentence loss: label 1 if b was drawn from another document, 0 if b follows a."""
     sentence_order: bool = False
-    """Loss of whether a and b stand in their order, or were swapped (1), instead of next_sentence (ALBERT)."""
+    """Sentence-order loss instead of next_sentence (ALBERT): label 1 if a and b were swapped."""
     short_probability: Fraction = 0.1
-    """Chance, once for each document and pass, that its pairs are shorter than `data.length`."""
+    """Probability, per document and pass, that its pairs are shorter than `data.length`."""
     dupe_factor: PositiveInt = 10
-    """Passes over the documents, each with other pairs."""
+    """Number of passes over the documents, each with different pairs."""
     static_masking: bool = False
-    """Draw masks once (BERT's data): those of each pass, or of `dupe_factor` copies of running text that epochs take in
-    turn; false: new ones in every epoch (RoBERTa's dynamic masking)."""
+    """Static masking (BERT): one mask per pass over pairs; for text without pairs, epochs cycle through `dupe_factor`
+    masked copies. False: new masks in every epoch (RoBERTa's dynamic masking)."""
     join_documents: bool = True
-    """Windows and sentences go on from one document to the next; false: none crosses a document's end (RoBERTa's
-    DOC-SENTENCES)."""
+    """Windows and `sentences` may cross document boundaries; false: they do not (RoBERTa's DOC-SENTENCES)."""
 
     @property
     def pair_loss(self) -> str | None:
-        """The loss part of a pair of texts."""
+        """Name of the loss part of pairs, or None."""
         return "next_sentence" if self.next_sentence else "sentence_order" if self.sentence_order else None
 
     def predictions(self, length: int) -> int:
-        """Size of the masked features."""
+        """Length of the masked features."""
         return self.max_predictions or math.ceil(self.mask_rate * length)
 
     def word_shares(self) -> list[float]:
@@ -124,30 +124,31 @@ class MaskedLM(Objective):
             raise UserError(f"data.length: {length} is too short for {self.kind}, at least 8 is needed")
         if self.predictions(length) > length - 3:
             n = self.predictions(length)
-            raise UserError(f"objective.max_predictions: {n} is more than fit into data.length {length}")
+            raise UserError(f"objective.max_predictions: {n} is too large for data.length {length}")
         if self.mask_probability + self.random_probability > 1:
             raise UserError("objective.mask_probability + objective.random_probability is more than 1")
         if not self.mask_probability and not self.random_probability:
             raise UserError(
-                "objective.mask_probability + objective.random_probability is 0: every target would stand in the inputs"
+                "objective.mask_probability + objective.random_probability is 0: the inputs would contain every target"
             )
         if self.max_words and self.unit in ("piece", "word"):
-            raise UserError(f"objective.max_words is of n-grams and spans; objective.unit is {self.unit}")
+            raise UserError(f"objective.max_words requires objective.unit: ngram or span, not {self.unit}")
 
     def _check_inputs(self) -> None:
-        """Raises UserError where pairs and their loss do not go together."""
+        """Raises UserError if `inputs` and the pair loss are inconsistent."""
         if self.next_sentence and self.sentence_order:
-            raise UserError(
-                "objective.sentence_order takes the place of next_sentence; set objective.next_sentence=false"
-            )
+            raise UserError("objective.sentence_order replaces next_sentence; set objective.next_sentence=false")
         if self.inputs and self.inputs.endswith("pairs") != (self.pair_loss is not None):
-            said = "next_sentence and sentence_order are" if self.pair_loss is None else f"{self.pair_loss} is"
-            wanted = "false" if self.pair_loss is None else "a loss of pairs"
-            raise UserError(f"objective.inputs: {self.inputs} does not fit: objective.{said} {wanted}")
+            wanted = (
+                "requires objective.next_sentence or objective.sentence_order"
+                if self.pair_loss is None
+                else f"requires objective.{self.pair_loss}=false"
+            )
+            raise UserError(f"objective.inputs: {self.inputs} {wanted}")
 
 
 class MaskedLMBatches(Batches):
-    """Pairs of texts or running text, masked."""
+    """Masked pairs or windows."""
 
     h: MaskedLM
 
@@ -191,7 +192,7 @@ class MaskedLMBatches(Batches):
         return Call(preprocessors.documents.tokenize), Call(preprocessors.windows.cut, cut), enclose
 
     def _mask(self, length: int, vocabulary: Vocabulary) -> dict[str, Any]:
-        """The arguments of the masking."""
+        """Arguments of the masking preprocessor."""
         v = vocabulary
         special = {i for i in (v.pad, v.unk, v.bos, v.eos, v.cls, v.sep, v.mask) if i is not None}
         return {
@@ -225,22 +226,24 @@ class MaskedLMBatches(Batches):
     def check_packing(self) -> None:
         if self.h.pair_loss:
             label = self.h.pair_loss.replace("_", "-")
-            raise UserError(f"data.packing: a row has one {label} label; set objective.{self.h.pair_loss}: false")
+            raise UserError(
+                f"data.packing: a packed row would need several {label} labels; set objective.{self.h.pair_loss}: false"
+            )
 
     def static_mask_copies(self) -> int | None:
         if not self.h.static_masking:
             return None
-        return 1 if self.h.pair_loss else self.h.dupe_factor  # each pass has pairs of its own
+        return 1 if self.h.pair_loss else self.h.dupe_factor  # each pass has different pairs
 
     def degenerate(self, batch: Arrays) -> dict[str, np.ndarray]:
         shown = np.take_along_axis(batch["encoder_input_tokens"], batch["masked_positions"], axis=1)
         is_hidden = (batch["masked_weights"] > 0) & (shown != batch["masked_targets"])
         by_piece = ", or set objective.unit=piece if words are not found" if self.h.unit in ("word", "ngram") else ""
-        return {f"none of their tokens is hidden; raise objective.mask_rate{by_piece}": ~is_hidden.any(axis=1)}
+        return {f"no target is masked or replaced; raise objective.mask_rate{by_piece}": ~is_hidden.any(axis=1)}
 
 
 class MaskedLMLoss(Loss):
-    """The cross-entropy of the masked targets, and of the label of a pair."""
+    """Cross-entropy of the masked targets, plus the pair loss."""
 
     h: MaskedLM
 
@@ -261,21 +264,21 @@ class MaskedLMLoss(Loss):
         total, metrics = self.masked_loss(model, hidden, batch)
         if self.h.pair_loss is None:
             return {"masked_lm": total}, metrics
-        logits = sentence_pair.scores(model, hidden)
+        logits = sentence_pair.logits(model, hidden)
         labels, weights = batch[f"{self.h.pair_loss}_labels"], batch[f"{self.h.pair_loss}_weights"]
         correct = (logits.argmax(-1) == labels) * weights
         metrics[f"{self.h.pair_loss}_accuracy"] = (correct.sum(), weights.sum())
         return {"masked_lm": total, self.h.pair_loss: (cross_entropy(logits, labels) * weights).sum()}, metrics
 
     def metric_weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """{metric: weights [batch, max_predictions]} of masked targets whose cross-entropy is a metric by itself."""
+        """{metric: weights [batch, max_predictions]}: additional weighted cross-entropies of the masked targets."""
         return {}
 
     def masked_loss(self, model: Bound, hidden: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:
-        """Σ of the cross-entropy of the masked targets, which alone go through the vocabulary projection.
+        """Σ of the cross-entropy of the masked targets; only these positions are projected to the vocabulary.
 
         Args:
-          model: a bound model that scores the vocabulary.
+          model: a bound model that predicts vocabulary tokens.
           hidden: hidden states [batch, length, width].
           batch: the features.
 
@@ -295,7 +298,7 @@ class MaskedLMLoss(Loss):
 
 
 class MaskedLMJudge(Judge):
-    """Targets that became [MASK] count, beside their unigram entropy."""
+    """Compares the targets that became [MASK] with their unigram entropy."""
 
     baseline: ClassVar[str] = "unigram"
     target_name: ClassVar[str] = "positions replaced by [MASK]"
@@ -306,11 +309,11 @@ class MaskedLMJudge(Judge):
 
 
 def encoded(model: Bound, batch: Batch) -> Output:
-    """What an encoder gives for a batch.
+    """Encodes a batch.
 
     Args:
-      model: a bound model of the family "encoder".
-      batch: the encoder's features.
+      model: a bound model of family "encoder".
+      batch: features with the prefix `encoder_`.
     """
     names = ("token_types", "segment_ids", "positions", "ranks")
     features = {name: batch[f"encoder_{name}"] for name in names if f"encoder_{name}" in batch}

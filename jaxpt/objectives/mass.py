@@ -1,13 +1,13 @@
-"""MASS: the decoder says the fragment of a text that is masked in the encoder.
+"""MASS: the decoder predicts the fragment of a text that is masked in the encoder.
 
     text             a b c d e f g h
     encoder          a b <M> <M> <M> <M> g h
-    decoder reads        b c d e              at the positions 2, 3, 4, 5
+    decoder inputs       b c d e              at the positions 2, 3, 4, 5
     targets              c d e f
 
-The decoder sees no token that the encoder sees but the one before the fragment. 80 % of the fragment's tokens become
-<M> (the vocabulary's mask, or its first sentinel where it has none), 10 % a random token, 10 % stay, as in the released
-code. There is no EOS. Paper: https://arxiv.org/abs/1905.02450
+Of the tokens outside the fragment, the decoder sees only the one before it. 80 % of the fragment's tokens become <M>
+(the vocabulary's mask token, or its first sentinel if it has no mask token), 10 % a random token, and 10 % stay
+unchanged, as in the released code. There is no EOS. Paper: https://arxiv.org/abs/1905.02450
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class Mass(TextDenoising):
 
     kind: Literal["mass"] = "mass"
     share: Annotated[float, Field(gt=0, le=1)] = 0.5
-    """How much of a text is its fragment; 1 is a language model behind an encoder that sees nothing."""
+    """Length of the fragment as a fraction of the text; 1 is a language model whose encoder sees only masks."""
     start_probability: Fraction = 0.2
-    """Share of the fragments that begin the text."""
+    """Fraction of the fragments at the beginning of the text."""
     end_probability: Fraction = 0.2
-    """Share of those that end it; the others begin anywhere."""
+    """Fraction of the fragments at the end of the text; the others begin at a random token."""
     mask_probability: Fraction = 0.8
-    """Share of the fragment's tokens that become masks in the encoder."""
+    """Fraction of the fragment's tokens that become masks in the encoder."""
     random_probability: Fraction = 0.1
-    """Share that become a random token; the rest stay."""
+    """Fraction that become a random token; the rest stay unchanged."""
 
     @property
     def batches(self) -> MassBatches:
@@ -56,12 +56,12 @@ class Mass(TextDenoising):
             )
 
     def fragment_length(self, length: int) -> int:
-        """Tokens of the fragment of a text of `length`."""
+        """Number of tokens of the fragment of a text with `length` tokens."""
         return max(round(self.share * length), 1)
 
 
 class MassBatches(TextDenoisingBatches):
-    """Windows of running text, a fragment of each masked."""
+    """Windows of text with one masked fragment each."""
 
     h: Mass
 

@@ -1,15 +1,15 @@
-"""mBART: BART's noise on texts of many languages, each side of which ends with the token of its language.
+"""mBART: BART's noise on texts in many languages; inputs and targets end with the language's token.
 
     text     The cat sat on a mat. It slept.        (of the task with language: en_XX)
     inputs   It slept. The <M> mat. </s> en_XX      sentences permuted, 35 % of the words infilled
     decoder  en_XX The cat sat on a mat. It slept. </s>
     targets  The cat sat on a mat. It slept. </s> en_XX
 
-Each task of `data.mixture` says its `language`, as the vocabulary's token is written: a SentencePiece vocabulary that
-is trained here gets these tokens, one that is loaded has to hold them. Shares of the languages are the mixture's.
-<M> is the vocabulary's mask, or its first sentinel where it has none. The paper also puts </s> between sentences, which
-is not done here. In scripts without spaces each piece counts as a word, as under fairseq's `no_whole_word_mask_langs`,
-whatever the language is said to be. Paper: https://arxiv.org/abs/2001.08210
+Each task of `data.mixture` sets its `language`, spelled as the vocabulary's token. A SentencePiece vocabulary that
+jaxpt trains gets these tokens; a loaded one must contain them. The mixture's rates set the fractions of the languages.
+<M> is the vocabulary's mask token, or its first sentinel if it has no mask token. Unlike in the paper, there is no </s>
+between sentences. In scripts without spaces each piece is a word, as with fairseq's `no_whole_word_mask_langs`. Paper:
+https://arxiv.org/abs/2001.08210
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class MBart(Bart):
 
     kind: Literal["mbart"] = "mbart"
     mask_rate: Share = 0.35
-    """Share of the words that are masked, those that overlapping spans share counted twice; 0: none."""
+    """Fraction of the words that are masked; words in overlapping spans count twice. 0 disables masking."""
     poisson_lambda: Annotated[float, Field(ge=1, le=32)] = 3.5
-    """Mean words of a span; one of no words is a mask inserted between two tokens."""
+    """Mean span length in words; a span of length 0 inserts a mask."""
 
     @property
     def batches(self) -> MBartBatches:
@@ -47,17 +47,17 @@ class MBart(Bart):
 
 
 class MBartBatches(BartBatches):
-    """BART's, with the token of the language at the end of each side."""
+    """BART's batches; inputs and targets end with the language's token."""
 
     def check_source(self, source: SourceConfig) -> None:
         super().check_source(source)
         if source.language is None:
             raise UserError(
-                f"data.language is missing: objective.kind: {self.h.kind} wants it, such as language: de_DE"
+                f"data.language is missing: objective.kind: {self.h.kind} requires it, such as language: de_DE"
             )
 
     def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
-        # The language's token takes the place of BOS: there is none.
+        # The language's token replaces BOS.
         bart = super().pipeline(length, dataclasses.replace(vocabulary, bos=None), seed)
         noise, features = bart.online
         return Pipeline(
@@ -67,7 +67,7 @@ class MBartBatches(BartBatches):
 
 
 class MBartJudge(TextDenoisingJudge):
-    """BART's, without the tokens of the languages."""
+    """Compares the targets without special and language tokens with their unigram entropy."""
 
     target_name: ClassVar[str] = "target tokens without EOS and language"
 

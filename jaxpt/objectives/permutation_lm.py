@@ -1,13 +1,13 @@
-"""XLNet's objective: predict some tokens of a text in a random order, each from all those before it in that order.
+"""XLNet's objective: predict some tokens of a text in a random order, each from all tokens before it in that order.
 
     text     the running text goes on  A of it [SEP] B [SEP] [CLS]        types 0 … 0 1 1 2
     ranks     -1     0     -1   -1  2                                     "running" sees the, text, goes; "on" sees all
 
-About one token in six is a target; the others are context to all. A query stream, which knows a target's place and not
-the token, predicts it from the content stream of lower ranks. With memory, the states of the text before a row's are
-seen too: row b of a batch goes on with row b of the batch before, `reuse_length` tokens further on.
-`jaxpt.data.preprocessors.permutation_lm` has the rules. XLNet's program feeds half of the rows reversed (`bi_data`,
-written for TPUs): here all run forward. Paper: https://arxiv.org/abs/1906.08237
+About one token in six is a target; the others are context for all targets. The query stream contains a target's
+position but not its token, and predicts it from content states of lower rank. With memory, a row also attends to cached
+states: row b of a batch continues the text of row b of the previous batch, `reuse_length` tokens later.
+`jaxpt.data.preprocessors.permutation_lm` has the details. XLNet's code reverses half of the rows (`bi_data`); jaxpt
+does not. Paper: https://arxiv.org/abs/1906.08237
 """
 
 from __future__ import annotations
@@ -34,24 +34,23 @@ class PermutationLM(Objective):
 
     kind: Literal["permutation_lm"] = "permutation_lm"
     num_predict: PositiveInt | None = None
-    """Tokens chosen in an example, SEP and CLS among them, which carry no loss; by default length / `context`, rounded
-    down (85 at 512, XLNet's)."""
+    """Number of selected tokens of an example, including SEP and CLS, which have no loss; default length // `context`
+    (XLNet: 85 at 512)."""
     max_ngram: PositiveInt = 5
-    """Most tokens of an n-gram; n is drawn with p ∝ 1/n."""
+    """Maximum number of tokens of an n-gram; n has probability ∝ 1/n."""
     context: PositiveInt = 6
-    """Tokens of context around an n-gram for each of its tokens (K, XLNet's `mask_alpha`)."""
+    """Context tokens per token of an n-gram (K, XLNet's `mask_alpha`)."""
     reuse_length: PositiveInt | None = None
-    """The first so many tokens are the running text, which is permuted by itself and goes into the memory, and by which
-    the next record is further on; half of the length by default (256 at 512)."""
+    """Number of leading tokens that are continuous text: they are permuted separately and cached in the memory, and the
+    next record starts after them. Default: half of the length (256 at 512)."""
     permutation_size: PositiveInt | None = None
-    """Tokens that are permuted together; the smaller part of the length by default (256 at 512)."""
+    """Number of tokens that are permuted together; default min(reuse_length, length − reuse_length) (256 at 512)."""
     inputs: Literal["pairs", "windows"] = "pairs"
-    """`pairs`: running text with A, then B, which goes on from A or (50 %) is drawn from the corpus, as in XLNet's
-    data, though nothing is asked about it; `windows`: running text alone, then SEP and CLS."""
+    """`pairs`: continuous text ending in A, then B, which follows A or (50 %) is drawn from the corpus, as in XLNet's
+    data; there is no loss for it. `windows`: continuous text, then SEP and CLS."""
     memory: bool = True
-    """Carry the model's memory (`model.memory_length`, `model.reuse_length`) from batch to batch, each row its own.
-    Where a row comes to the end of a document or of an epoch, the old memory stays, as in XLNet's program. False:
-    records in random order, no memory."""
+    """Carry the memory (`model.memory_length`, `model.reuse_length`) of each row to the next batch. The memory is not
+    reset at the end of a document or an epoch, as in XLNet's code. False: shuffled records, no memory."""
 
     @property
     def batches(self) -> PermutationLMBatches:
@@ -66,15 +65,15 @@ class PermutationLM(Objective):
         return PermutationLMJudge(self)
 
     def predictions(self, length: int) -> int:
-        """Size of the masked features."""
+        """Length of the masked features."""
         return self.num_predict or length // self.context
 
     def reused(self, length: int) -> int:
-        """Tokens of running text."""
+        """Number of continuous-text tokens."""
         return self.reuse_length or length // 2
 
     def permuted(self, length: int) -> int:
-        """Tokens that are permuted together."""
+        """Number of tokens that are permuted together."""
         return self.permutation_size or min(self.reused(length), length - self.reused(length))
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
@@ -92,34 +91,34 @@ class PermutationLM(Objective):
             )
         if self.predictions(length) > length - 3:
             n = self.predictions(length)
-            raise UserError(f"objective.num_predict: {n} is more than fit into data.length {length}")
+            raise UserError(f"objective.num_predict: {n} is too large for data.length {length}")
         if self.permuted(length) > min(reuse, length - reuse):
             raise UserError(
-                f"objective.permutation_size: {self.permuted(length)} is more than the smaller of the parts permuted "
-                f"by themselves, {reuse} and {length - reuse} tokens"
+                f"objective.permutation_size: {self.permuted(length)} exceeds one of the separately permuted "
+                f"segments, {reuse} and {length - reuse} tokens"
             )
         if self.memory and model.reuse_length != reuse:
             raise UserError(
-                f"model.reuse_length: {model.reuse_length} must be the {reuse} tokens by which a row goes on "
-                "(objective.reuse_length, by default half of data.length): the memory holds the text before"
+                f"model.reuse_length: {model.reuse_length} must equal objective.reuse_length, {reuse} "
+                f"(by default half of data.length); set model.reuse_length={reuse}"
             )
 
     def check_model(self, model: ModelConfig) -> None:
-        """Raises UserError where the model has no two streams, or no memory of one size."""
+        """Raises UserError if the model has no query stream, or no memory of fixed length."""
         if not hasattr(model.build(), "streams"):
             raise UserError(
-                f"model.kind: {model.kind} has one stream, objective.kind: {self.kind} needs a content and a query "
+                f"model.kind: {model.kind} has one stream, but objective.kind: {self.kind} needs a content and a query "
                 "stream; model.kind: xlnet has them"
             )
         if self.memory and model.memory_length is None:
             raise UserError(
-                "objective.memory wants model.memory_length (XLNet: 384 at data.length 512); "
-                "objective.memory=false does without"
+                "objective.memory requires model.memory_length (XLNet: 384 at data.length 512); "
+                "set it, or objective.memory=false"
             )
 
 
 class PermutationLMBatches(Batches):
-    """Running text, its tokens in a random order of prediction."""
+    """Text whose tokens are predicted in a random order."""
 
     h: PermutationLM
 
@@ -164,11 +163,13 @@ class PermutationLMBatches(Batches):
         return Call(preprocessors.documents.tokenize), cut, close
 
     def check_packing(self) -> None:
-        raise UserError(f"data.packing: objective.kind: {self.h.kind} fills every row with one record")
+        raise UserError(
+            f"data.packing: objective.kind: {self.h.kind} fills every row with one record; remove data.packing"
+        )
 
 
 class PermutationLMLoss(Loss):
-    """The cross-entropy of the predicted tokens, from the query stream."""
+    """Cross-entropy of the predicted tokens, from the query stream."""
 
     h: PermutationLM
 
@@ -217,7 +218,7 @@ class PermutationLMLoss(Loss):
 
 
 class PermutationLMJudge(Judge):
-    """Every predicted token counts, beside their unigram entropy."""
+    """Compares the predicted tokens with their unigram entropy."""
 
     baseline: ClassVar[str] = "unigram"
     target_name: ClassVar[str] = "predicted tokens"

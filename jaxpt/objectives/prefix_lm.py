@@ -1,10 +1,10 @@
-"""Prefix language modelling: the first part of a text is read in both directions, the rest predicted token by token.
+"""Prefix language modelling: attention is bidirectional in the prefix, and the rest is predicted token by token.
 
     text     a b c d e f                (prefix a b c)
-    inputs   a b c d e                  a, b and c see each other; d and e see what stands before them
-    targets      . d e f                the prefix carries no loss
+    inputs   a b c d e                  bidirectional attention in a b c, causal in d e
+    targets      . d e f                the prefix has no loss
 
-The prefix's length is uniform on 1 … length - 1. Of an encoder-decoder it is `denoising` with noise: prefix_lm.
+The prefix's length is uniform on 1 … length - 1. For encoder-decoders use `denoising` with noise: prefix_lm.
 Paper: https://arxiv.org/abs/1910.10683 (section 3.2.1)
 """
 
@@ -26,9 +26,9 @@ class PrefixLM(DecoderLM):
 
     kind: Literal["prefix_lm"] = "prefix_lm"
     join_documents: bool = True
-    """Cut windows from the documents laid end to end; false: no window crosses a document's end."""
+    """Cut windows from the concatenated documents; false: no window crosses a document boundary."""
     separator: bool = True
-    """Put EOS after every document."""
+    """Append EOS to every document."""
 
     @property
     def batches(self) -> PrefixLMBatches:
@@ -40,13 +40,16 @@ class PrefixLM(DecoderLM):
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         if self.separator and vocabulary.eos is None:
-            raise UserError("prefix_lm with separator: true needs a vocabulary with an end-of-text token")
+            raise UserError(
+                "objective.separator: true requires a vocabulary with an end-of-text token; set "
+                "objective.separator=false"
+            )
         if length < 2:
             raise UserError(f"data.length: {length} is too short for prefix_lm, at least 2 is needed")
 
 
 class PrefixLMBatches(DecoderLMBatches):
-    """Windows of running text, each with a prefix of random length."""
+    """Windows of text, each with a prefix of random length."""
 
     h: PrefixLM
 
@@ -69,6 +72,6 @@ class PrefixLMBatches(DecoderLMBatches):
 
 
 class PrefixLMJudge(DecoderLMJudge):
-    """As of causal LM: the prefix has no loss weights."""
+    """Compares the targets after the prefix with a bigram model."""
 
     target_name: ClassVar[str] = "target tokens after the prefix"

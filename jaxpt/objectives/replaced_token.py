@@ -1,17 +1,17 @@
-"""ELECTRA's objective: a generator fills masks, a discriminator tells which tokens are not the original ones.
+"""ELECTRA's objective: a generator fills in masked tokens, a discriminator detects the replaced tokens.
 
     text            the chef cooked the meal
     generator       [MASK] chef [MASK] the meal      masked LM at both
     sampled         the chef ate the meal            from the generator's distribution
     discriminator   0 0 1 0 0                        "the" is the original: not replaced
 
-All chosen positions take the sample, those too that were not masked (15 % of them). Nothing passes back through the
-sample. The total is the generator's cross-entropy plus 50 times the discriminator's binary cross-entropy, which is over
-all tokens but padding. The model is the discriminator; the generator is a smaller one beside it. They share their
-embeddings, or the discriminator's are the generator's plus a difference of its own, Δ, which starts at 0:
+All selected positions are replaced by samples, including the 15 % that were not masked. No gradient flows through the
+samples. The total is the generator's cross-entropy plus 50 times the discriminator's binary cross-entropy over all
+non-padding tokens. The model is the discriminator; the generator is a smaller model, stored as a head. Both share their
+embeddings E, or the discriminator adds a learned difference Δ, initially 0 (sg is stop-gradient):
 
-    shared          E_D = E_G          both losses reach it (ELECTRA)
-    disentangled    E_D = sg(E_G) + Δ  the generator's loss reaches E_G, the discriminator's Δ (DeBERTa-v3)
+    shared          E_D = E_G          trained by both losses (ELECTRA)
+    disentangled    E_D = sg(E_G) + Δ  the generator's loss trains E_G, the discriminator's loss Δ (DeBERTa-v3)
 
 Papers: https://arxiv.org/abs/2003.10555, DeBERTa-v3 https://arxiv.org/abs/2111.09543
 """
@@ -46,19 +46,19 @@ class ReplacedToken(MaskedLM):
 
     kind: Literal["replaced_token"] = "replaced_token"
     mask_probability: Fraction = 0.85
-    """Share of the chosen tokens that the generator sees as [MASK]."""
+    """Fraction of the selected tokens that become [MASK] in the generator's input."""
     random_probability: Fraction = 0.0
     next_sentence: bool = False
     discriminator_weight: PositiveFloat = 50.0
-    """Of the discriminator's loss in the total."""
+    """Coefficient of the discriminator's loss."""
     generator: Overrides | None = None
-    """The generator: the model with these keys set otherwise, such as {embed_dim: 64, heads: 1, mlp_dim: 256} (ELECTRA:
-    a quarter to a third of the width) or {layers: 6} (DeBERTa-v3: half of the layers)."""
+    """The generator's overrides of `model`, such as {embed_dim: 64, heads: 1, mlp_dim: 256} (ELECTRA: a quarter to a
+    third of the width) or {layers: 6} (DeBERTa-v3: half of the layers)."""
     sharing: Literal["shared", "disentangled"] = "shared"
-    """The embeddings (and their norm) of both are the same; or the discriminator's are the generator's, whose gradient
-    is stopped, plus a difference (DeBERTa-v3's gradient-disentangled sharing)."""
+    """`shared`: both networks use the same embeddings and embedding norm; `disentangled`: DeBERTa-v3's
+    gradient-disentangled embedding sharing."""
     sees_first: bool = False
-    """Each token's score depends on the first token's state too (DeBERTa-v3's head)."""
+    """Each token's logit also depends on the first token's hidden state (DeBERTa-v3's head)."""
 
     @property
     def loss(self) -> ReplacedTokenLoss:
@@ -71,7 +71,7 @@ class ReplacedToken(MaskedLM):
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         if self.generator is None:
             raise UserError(
-                "objective.generator is missing: the keys of the model in which the generator differs, such as "
+                "objective.generator is missing: set the generator's overrides of model, such as "
                 "{embed_dim: 64, heads: 1, mlp_dim: 256}"
             )
         if model.masked_lm_options is None:
@@ -82,13 +82,13 @@ class ReplacedToken(MaskedLM):
         mine, theirs = (_width(m) for m in (model, self.generator_of(model).config))
         if mine != theirs:
             raise UserError(
-                f"objective.generator: its embeddings are {theirs} wide, those of the model, which it shares, {mine}"
+                f"objective.generator: its embeddings have width {theirs}, but the model, which shares them, has {mine}"
                 + (f"; set model.embedding_dim={mine}" if hasattr(model, "embedding_dim") else "")
             )
         super().check(model, length, vocabulary)
 
     def generator_of(self, model: ModelConfig) -> Network:
-        """The generator of a discriminator, with its masked-LM head."""
+        """The generator with its masked-LM head, from the discriminator's configuration."""
         try:
             config = type(model)(**{**dict(model), **dict(self.generator)})
         except ValidationError as error:
@@ -101,7 +101,7 @@ class ReplacedToken(MaskedLM):
 
 
 class ReplacedTokenLoss(MaskedLMLoss):
-    """The generator's cross-entropy of the masked targets, and the discriminator's of all tokens."""
+    """The generator's masked-LM loss, plus the discriminator's binary cross-entropy."""
 
     h: ReplacedToken
 
@@ -129,7 +129,7 @@ class ReplacedTokenLoss(MaskedLMLoss):
         generated = self.output(generator, batch)
         sums, metrics = self.loss_from_hidden(generator, generated.hidden, batch)
         chosen = jnp.take_along_axis(generated.hidden, batch["masked_positions"][..., None], axis=1)
-        key = model.rngs["sample"] if model.rngs else jax.random.key(0)  # an evaluation draws the same every time
+        key = model.rngs["sample"] if model.rngs else jax.random.key(0)  # evaluation always draws the same samples
         sampled = sample(generator.lm_states(chosen), generator.output_projection(), key, chunk=self.h.loss_chunk)
         tokens, labels = replaced(batch, sampled)
 
@@ -149,39 +149,39 @@ class ReplacedTokenLoss(MaskedLMLoss):
 
 
 class ReplacedTokenJudge(MaskedLMJudge):
-    """The generator as in masked LM, and the discriminator."""
+    """Compares the generator as in masked LM, and the discriminator with a constant prediction."""
 
     def report_lines(self, means: Mapping[str, float]) -> list[str]:
-        """The discriminator beside one probability for all tokens, the share of replaced ones: its entropy, in nats."""
+        """Compares the discriminator with a constant probability, the fraction of replaced tokens, in nats."""
         share, loss = means["replaced_share"], means["replaced_token"]
         constant = -sum(p * math.log(p) for p in (share, 1 - share) if p > 0)
         return [
-            f"validation, all tokens but padding: discriminator {loss:.3f} nats, one probability for all "
+            f"validation, all non-padding tokens: discriminator {loss:.3f} nats, constant prediction "
             f"{constant:.3f}: {abs(constant - loss):.3f} nats {'below' if loss < constant else 'ABOVE'} it; "
-            f"right in {means['discriminator_accuracy']:.1%}, {max(share, 1 - share):.1%} without looking"
+            f"accuracy {means['discriminator_accuracy']:.1%}, constant prediction {max(share, 1 - share):.1%}"
         ]
 
 
 def _parts(model: ModelConfig, names: Iterable[str]) -> tuple[str, ...]:
-    """Those of these parts that a backbone has."""
+    """Those of these modules that a backbone has."""
     parts = base.abstract(model.build())
     return tuple(name for name in names if name in parts)
 
 
 def _width(model: ModelConfig) -> int:
-    """Of a backbone's token embeddings."""
+    """Width of a backbone's token embeddings."""
     return base.shapes(model.build())["token_embed"]["table"].shape[1]
 
 
 def replaced(batch: Batch, sampled: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The discriminator's input: the text with the samples at the chosen positions.
+    """The discriminator's input: the text with the samples at the selected positions.
 
     Args:
       batch: encoder_input_tokens [batch, length], masked_{positions,targets,weights} [batch, max_predictions].
       sampled: int32 [batch, max_predictions].
 
     Returns:
-      (int32 tokens, float32 labels), [batch, length]; label 1 where a token is not the original one.
+      (int32 tokens, float32 labels), [batch, length]; label 1 if a token differs from the original.
 
     Example:
       >>> import jax.numpy as jnp
@@ -193,12 +193,12 @@ def replaced(batch: Batch, sampled: jax.Array) -> tuple[jax.Array, jax.Array]:
       ([[2, 11, 12, 77, 14, 3]], [[0.0, 0.0, 0.0, 1.0, 0.0, 0.0]])
     """
     tokens, weights = batch["encoder_input_tokens"], batch["masked_weights"]
-    positions = jnp.where(weights > 0, batch["masked_positions"], tokens.shape[-1])  # outside: dropped
+    positions = jnp.where(weights > 0, batch["masked_positions"], tokens.shape[-1])  # out of range: dropped
     put = jax.vmap(lambda row, at, new: row.at[at].set(new, mode="drop"))
     differs = (sampled != batch["masked_targets"]).astype(jnp.float32)
     return put(tokens, positions, sampled), put(jnp.zeros_like(tokens, jnp.float32), positions, differs)
 
 
 def _real(batch: Batch) -> jax.Array:
-    """1.0 on what is not padding."""
+    """1.0 on non-padding tokens."""
     return (batch["encoder_segment_ids"] > 0).astype("float32")

@@ -1,10 +1,10 @@
-"""Salient span masking: the decoder says the name or date that was left out of a sentence.
+"""Salient span masking: the decoder predicts the name or date that was removed from a sentence.
 
     inputs   nem: The mill burned down in _X_ . </s>
     targets  May 1912 </s>
 
-An example for each span of each sentence, made once. What is a span is the finder's word: the default knows dates,
-years and capitalised names; one's own may ask a tagger. Papers: https://arxiv.org/abs/2002.08909, for T5
+There is one example for each span of each sentence. The finder defines the spans: the default finds dates, years and
+capitalised names; a custom one may call a tagger. Papers: https://arxiv.org/abs/2002.08909, for T5
 https://arxiv.org/abs/2002.08910
 """
 
@@ -26,14 +26,14 @@ class SalientSpans(EncoderDecoder):
 
     kind: Literal["salient_spans"] = "salient_spans"
     finder: str = "salient_spans.dates_and_names"
-    """Function from a sentence to its spans, [(first character, character after the last)]: a dotted name. An
-    edit of its module, or of one beside it that this imports, makes new records."""
+    """Dotted path of a function from a sentence to its spans, [(start character, end character)]. Records are made
+    again after an edit of its module or of a module in the same folder that it imports."""
     prefix: str = "nem: "
-    """Put before each sentence."""
+    """Text before each sentence."""
     blank: str = "_X_"
-    """Stands for the span, as text."""
+    """Text that replaces the span."""
     targets_length: PositiveInt = 32
-    """Most tokens of a span, EOS included; longer ones make no example."""
+    """Maximum number of tokens of a span, including EOS; longer spans are skipped."""
 
     @property
     def batches(self) -> SalientSpansBatches:
@@ -49,11 +49,11 @@ class SalientSpans(EncoderDecoder):
         if length < 16:
             raise UserError(f"data.length: {length} is too short for salient_spans, at least 16 is needed")
         if self.targets_length < 2:
-            raise UserError("objective.targets_length: 1 has no room for a span and EOS, at least 2 is needed")
+            raise UserError("objective.targets_length: 1 is too short for a span and EOS, at least 2 is needed")
 
 
 class SalientSpansBatches(EncoderDecoderBatches):
-    """An example for each span of each sentence."""
+    """One example for each span of each sentence."""
 
     h: SalientSpans
 
@@ -72,7 +72,7 @@ class SalientSpansBatches(EncoderDecoderBatches):
 
 
 class SalientSpansJudge(Judge):
-    """The tokens of the spans count, beside their unigram entropy."""
+    """Compares the tokens of the spans with their unigram entropy."""
 
     baseline: ClassVar[str] = "unigram"
     target_name: ClassVar[str] = "target tokens without EOS"

@@ -1,9 +1,9 @@
-"""Supervised training of an encoder-decoder: the targets of a SeqIO Task are predicted from its inputs.
+"""Supervised training of an encoder-decoder: predict the targets of a SeqIO Task from its inputs.
 
     inputs   translate English to German: That is good. </s>
     targets  Das ist gut. </s>
 
-Both are the Task's own, its EOS and prefixes included: nothing is added, each is cut where it is longer than it may be.
+The Task makes both, including EOS and prefixes. Nothing is added; longer inputs and targets are truncated.
 Paper (text to text): https://arxiv.org/abs/1910.10683
 """
 
@@ -25,8 +25,8 @@ def encoder_decoder_features(inputs: int, targets: int) -> Features:
     """Shape and dtype of an encoder-decoder's features.
 
     Args:
-      inputs: tokens of the encoder's input.
-      targets: tokens of the decoder's targets.
+      inputs: number of input tokens.
+      targets: number of target tokens.
 
     Returns:
       {name: (shape, dtype)}, as `Batches.features`.
@@ -41,7 +41,7 @@ def encoder_decoder_features(inputs: int, targets: int) -> Features:
 
 
 class EncoderDecoder(Objective):
-    """Base of objectives whose one loss is the cross-entropy of the decoder's targets."""
+    """Base of objectives whose only loss is the cross-entropy of the decoder's targets."""
 
     family: ClassVar[str] = "encoder_decoder"
 
@@ -51,10 +51,10 @@ class EncoderDecoder(Objective):
 
 
 class EncoderDecoderBatches(Batches):
-    """Inputs of the encoder and targets of the decoder."""
+    """Encoder inputs and decoder targets."""
 
-    more_noise: ClassVar[str] = "jaxpt inspect shows them"
-    """What to do where inputs equal their targets."""
+    copy_advice: ClassVar[str] = "look at them with jaxpt inspect"
+    """Advice for the warning that inputs equal their targets."""
 
     def degenerate(self, batch: Arrays) -> dict[str, np.ndarray]:
         sides = ("encoder_input_tokens", "encoder_segment_ids", "decoder_target_tokens", "decoder_segment_ids")
@@ -63,11 +63,11 @@ class EncoderDecoderBatches(Batches):
             for inputs, of_inputs, targets, of_targets in zip(*(batch[name] for name in sides))
             for number in range(1, of_targets.max(initial=0) + 1)
         ]
-        return {f"their inputs equal their targets; {self.more_noise}": np.array(is_copy, bool)}
+        return {f"inputs equal targets; {self.copy_advice}": np.array(is_copy, bool)}
 
 
 class EncoderDecoderLoss(DecoderLoss):
-    """The cross-entropy of the decoder's targets."""
+    """Cross-entropy of the decoder's targets."""
 
     def output(self, model: Bound, batch: Batch) -> Output:
         encoder = {"segment_ids": batch["encoder_segment_ids"], "positions": batch["encoder_positions"]}
@@ -83,12 +83,12 @@ class EncoderDecoderLoss(DecoderLoss):
 
 
 class TextDenoising(EncoderDecoder):
-    """Base of objectives that make inputs and targets of windows of running text."""
+    """Base of objectives that make inputs and targets from windows of text."""
 
     join_documents: bool = True
-    """Cut windows from the documents laid end to end (T5); false: no window crosses a document's end."""
+    """Cut windows from the concatenated documents (T5); false: no window crosses a document boundary."""
     separator: bool = False
-    """With join_documents, put EOS between documents."""
+    """With join_documents, insert EOS between documents."""
 
     @property
     def judge(self) -> TextDenoisingJudge:
@@ -96,19 +96,19 @@ class TextDenoising(EncoderDecoder):
 
 
 class TextDenoisingBatches(EncoderDecoderBatches):
-    """Windows of running text."""
+    """Windows of text."""
 
     h: TextDenoising
 
     def windows(self, length: int, vocabulary: Vocabulary, shortest: int = 1) -> tuple[Call, ...]:
-        """From documents to windows of at most `length` tokens."""
+        """Preprocessors from documents to windows of at most `length` tokens."""
         separator = vocabulary.eos if self.h.separator else None
         cut = {"length": length, "join": self.h.join_documents, "separator": separator, "shortest": shortest}
         return (Call(preprocessors.documents.tokenize), Call(preprocessors.windows.cut, cut))
 
 
 class TextDenoisingJudge(Judge):
-    """Targets that are text count, beside their unigram entropy."""
+    """Compares the targets without special tokens with their unigram entropy."""
 
     baseline: ClassVar[str] = "unigram"
     target_name: ClassVar[str] = "target tokens without sentinels and EOS"
@@ -122,23 +122,23 @@ class TextDenoisingJudge(Judge):
 
 
 def mask_id(vocabulary: Vocabulary, kind: str) -> int:
-    """Id of the mask, or of the first sentinel where the vocabulary has no mask, as in T5.
+    """Id of the mask token, or of the first sentinel if the vocabulary has no mask token, as in T5.
 
     Args:
-      vocabulary: the run's.
-      kind: of the objective, for the message.
+      vocabulary: vocabulary of the run.
+      kind: kind of the objective, for the error message.
 
     Returns:
       The id.
 
     Raises:
-      UserError: there is neither.
+      UserError: the vocabulary has neither.
     """
     if vocabulary.mask is not None:
         return vocabulary.mask
     if vocabulary.sentinels == 0:
         raise UserError(
-            f"{kind} needs a vocabulary with a mask or sentinels; data.tokenizer.kind: sentencepiece has them"
+            f"{kind} needs a vocabulary with a mask token or sentinels; data.tokenizer.kind: sentencepiece has them"
         )
     return vocabulary.size - 1
 
@@ -148,7 +148,7 @@ class Seq2Seq(EncoderDecoder):
 
     kind: Literal["seq2seq"] = "seq2seq"
     targets_length: PositiveInt | None = None
-    """Most tokens of the targets, EOS included; `data.length` (which is that of the inputs) by default."""
+    """Maximum number of target tokens, including EOS; default `data.length`, the length of the inputs."""
 
     @property
     def batches(self) -> Seq2SeqBatches:
@@ -183,7 +183,7 @@ class Seq2SeqBatches(EncoderDecoderBatches):
 
 
 class Seq2SeqJudge(Judge):
-    """Every target counts, beside their unigram entropy."""
+    """Compares all targets with their unigram entropy."""
 
     baseline: ClassVar[str] = "unigram"
     target_name: ClassVar[str] = "target tokens"

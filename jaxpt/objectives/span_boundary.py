@@ -1,11 +1,11 @@
-"""SpanBERT's objective: masked LM of spans, each of whose tokens is also told from the two tokens beside the span.
+"""SpanBERT's objective: masked LM of spans; each token of a span is also predicted from the span's boundary tokens.
 
     text     [CLS] super bowl fifty was an american football game [SEP]
     inputs   [CLS] super bowl fifty was [MASK] [MASK] [MASK] game [SEP]
-    told     an, american, football: each from the states here, and from those of "was" and "game" and its place
+    targets  an, american, football: each from its own state, and from the states of "was" and "game" and its offset
 
-The total is the masked-LM cross-entropy plus the span-boundary cross-entropy, over the same positions; those that lie
-`max_span` tokens or more into their span have the first alone. Paper: https://arxiv.org/abs/1907.10529
+The total is the masked-LM cross-entropy plus the span-boundary cross-entropy of the same targets. The latter excludes
+tokens with an offset in their span of `max_span` or more. Paper: https://arxiv.org/abs/1907.10529
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class SpanBoundary(MaskedLM):
     rounding: Literal["nearest", "random", "up"] = "up"
     next_sentence: bool = False
     max_span: PositiveInt = 20
-    """Tokens of a span, from its first on, that are predicted from its boundaries: each place has an embedding."""
+    """Number of offsets in a span that have a position embedding."""
     position_dim: PositiveInt = 200
-    """Width of these embeddings."""
+    """Width of the position embeddings."""
 
     @property
     def loss(self) -> SpanBoundaryLoss:
@@ -52,7 +52,7 @@ class SpanBoundary(MaskedLM):
 
 
 class SpanBoundaryLoss(MaskedLMLoss):
-    """The cross-entropy of the masked targets, from their own states and from those beside their span."""
+    """Cross-entropy of the masked targets, plus the span-boundary loss."""
 
     h: SpanBoundary
 
@@ -63,12 +63,12 @@ class SpanBoundaryLoss(MaskedLMLoss):
         return super().coefficients() | {"span_boundary": 1.0}
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        return super().weights(batch) | {"span_boundary": self._told(batch)[3].sum()}
+        return super().weights(batch) | {"span_boundary": self._boundary_targets(batch)[3].sum()}
 
     def __call__(self, model: Bound, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
         output, head = self.output(model, batch), model.heads["span_boundary"]
         sums, metrics = self.loss_from_hidden(model, output.hidden, batch)
-        left, right, places, weights = self._told(batch)
+        left, right, places, weights = self._boundary_targets(batch)
         beside = [jnp.take_along_axis(output.hidden, x[..., None], axis=1) for x in (left, right)]
         total, of_spans = token_loss(
             head(*beside, places),
@@ -81,21 +81,21 @@ class SpanBoundaryLoss(MaskedLMLoss):
         sums = {**sums, "span_boundary": total, **output.aux}
         return sums, metrics | {"span_boundary_accuracy": of_spans["accuracy"]}
 
-    def _told(self, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-        """`boundaries`, and the weights of the positions that are told from them: all [batch, max_predictions]."""
+    def _boundary_targets(self, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+        """`boundaries`, and the weights of the span-boundary loss: all [batch, max_predictions]."""
         left, right, places = boundaries(batch["masked_positions"], batch["masked_weights"])
         return left, right, places, batch["masked_weights"] * (places < self.h.max_span)
 
 
 def boundaries(positions: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """For each chosen position, the positions beside its span, and its place in it. A span is a run without a gap.
+    """For each selected position, the boundaries of its span and its offset. Spans are runs of adjacent positions.
 
     Args:
       positions: int [..., N], ascending where the weights are positive.
       weights: [..., N], 0 after the last position.
 
     Returns:
-      (position before the span, position after it, place from 0), int [..., N]; 0 where weights are.
+      (position before the span, position after it, offset from 0), int [..., N]; 0 where the weights are 0.
 
     Example:
       >>> import jax.numpy as jnp

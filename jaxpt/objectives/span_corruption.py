@@ -1,10 +1,10 @@
-"""T5's span corruption: spans of text are replaced by sentinels; the decoder says what stood there.
+"""T5's span corruption: spans of text are replaced by sentinels; the decoder predicts the spans.
 
     text     a b c d e f g h
     inputs   a b <X> e f <Y> </s>
     targets  <X> c d <Y> g h </s>
 
-Sentinels count down from the vocabulary's last id on both sides. Paper: https://arxiv.org/abs/1910.10683
+Sentinel ids count down from the vocabulary's last id, in inputs and targets. Paper: https://arxiv.org/abs/1910.10683
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from jaxpt.objectives.seq2seq import TextDenoising, TextDenoisingBatches, encode
 
 
 def noise_counts(length: int, density: float, mean_span: float) -> tuple[int, int]:
-    """How many tokens of a sequence are noise, and in how many spans.
+    """Number of noise tokens and noise spans of a sequence.
 
     noise = clip(round(max(L, 2) · density), 1, L − 1), spans = max(round(noise / mean_span), 1), both rounded half to
-    even in float64; a sequence of one token has none.
+    even in float64; a sequence of one token has no noise.
 
     Args:
       length: tokens in the sequence.
@@ -47,15 +47,15 @@ def noise_counts(length: int, density: float, mean_span: float) -> tuple[int, in
 
 
 def lengths(inputs_length: int, density: float, mean_span: float) -> tuple[int, int]:
-    """The longest text whose corrupted form fits into an encoder input, and the decoder length that this text needs.
+    """The longest text whose corrupted form fits into the encoder, and the decoder length that it needs.
 
     Args:
-      inputs_length: tokens of the encoder input, EOS included.
+      inputs_length: number of encoder input tokens, including EOS.
       density: fraction of noise tokens.
       mean_span: mean tokens in a span.
 
     Returns:
-      (tokens of text, tokens of the targets, EOS included).
+      (text tokens, target tokens including EOS).
 
     Example:
       >>> lengths(512, 0.15, 3.0), lengths(256, 0.15, 3.0), lengths(128, 0.15, 3.0), lengths(512, 0.5, 3.0)
@@ -70,7 +70,7 @@ def lengths(inputs_length: int, density: float, mean_span: float) -> tuple[int, 
     while both(length + 1)[0] <= inputs_length:
         length += 1
     targets = max(both(n)[1] for n in range(1, length + 1))
-    if density == 0.5 and targets > inputs_length:  # T5 gives up one token, so that both sides are equally long
+    if density == 0.5 and targets > inputs_length:  # T5 drops one token, so that inputs and targets have equal length
         return length - 1, max(both(n)[1] for n in range(1, length))
     return length, targets
 
@@ -104,7 +104,7 @@ class SpanCorruption(TextDenoising):
 
 
 class SpanCorruptionBatches(TextDenoisingBatches):
-    """Windows of the longest text whose corrupted form fits."""
+    """Windows with the maximum length whose corrupted form fits."""
 
     h: SpanCorruption
 

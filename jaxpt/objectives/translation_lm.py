@@ -1,16 +1,16 @@
-"""XLM's translation language modelling: masked LM of a text and its translation, which help to guess each other.
+"""XLM's translation language modelling: masked LM of a text concatenated with its translation.
 
     texts      the cat sat                                die Katze saß
     inputs     [SEP] the [MASK] sat [SEP]                 [SEP] die Katze [MASK] [SEP]
     positions  0     1   2      3   4                     0     1   2     3      4
     types      0     0   0      0   0                     1     1   1     1      1
 
-Each document has two texts, `data.fields` names them: those of {"en": "the cat sat", "de": "die Katze saß"} are
-`[en, de]`. 15 % of the tokens of both are chosen as in masked LM, all of whose options hold. XLM's language embeddings
-are the model's token types, `objective.languages` gives them their order; `language_types: false` does without, as
-XLM-R does. XLM writes </s> where [SEP] stands here, may choose the inner ones too, and draws frequent tokens less often
-(ours are drawn uniformly); it takes turns between this and masked LM of running text, which here is a run that goes on
-from the other's weights. Paper: https://arxiv.org/abs/1901.07291
+`data.fields` names the two texts of a document, such as `[en, de]` of {"en": "the cat sat", "de": "die Katze saß"}. 15
+% of the tokens of both are selected, with all options of masked LM. The model's token types are XLM's language
+embeddings, in the order of `objective.languages`; `language_types: false` disables them, as in XLM-R. Differences from
+XLM: it uses </s> for [SEP], may select inner separators, selects frequent tokens less often (jaxpt: uniformly), and
+alternates with masked LM of monolingual text (jaxpt: a separate run, started from the other's checkpoint). Paper:
+https://arxiv.org/abs/1901.07291
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ class TranslationLM(MaskedLM):
 
     kind: Literal["translation_lm"] = "translation_lm"
     languages: tuple[str, ...] = ()
-    """Fields of all sources in the order of their token types; by default the first text's is 0, the second's 1."""
+    """Fields of all sources in the order of their token types; by default type 0 for the first text, 1 for the
+    second."""
     language_types: bool = True
-    """Token types say which language a text is in; false: all are 0."""
+    """Token types encode the language; false: all are 0."""
     next_sentence: Literal[False] = False
     sentence_order: Literal[False] = False
     inputs: None = None
-    """A text and its translation, always."""
+    """Not used: the inputs are always a text and its translation."""
 
     @property
     def batches(self) -> TranslationLMBatches:
@@ -45,28 +46,29 @@ class TranslationLM(MaskedLM):
         wanted, types = len(self.languages) or 2, getattr(model, "token_types", 0)
         if self.language_types and types < wanted:
             raise UserError(
-                f"model.token_types: {types} is fewer than there are languages, {wanted}; set "
-                f"model.token_types={wanted}, or objective.language_types=false to do without"
+                f"model.token_types: {types} is less than the number of languages, {wanted}; set "
+                f"model.token_types={wanted} or objective.language_types=false"
             )
 
 
 class TranslationLMBatches(MaskedLMBatches):
-    """A text and its translation, masked."""
+    """Masked pairs of a text and its translation."""
 
     h: TranslationLM
 
     def check_source(self, source: SourceConfig) -> None:
         if source.fields is None:
             raise UserError(
-                f"data.fields is missing: objective.kind: {self.h.kind} wants two, such as data.fields=[en, de]"
+                f"data.fields is missing: objective.kind: {self.h.kind} requires two fields, such as data.fields=[en, "
+                "de]"
             )
         for field in source.fields:
             if self.h.languages and field not in self.h.languages:
-                raise UserError(f"data.fields: {field!r} is none of objective.languages, {', '.join(self.h.languages)}")
+                raise UserError(f"data.fields: {field!r} is not in objective.languages, {', '.join(self.h.languages)}")
 
     def _offline(self, length: int, special: dict[str, Any], seed: int) -> tuple[Call, ...]:
         languages = {"languages": list(self.h.languages), "types": self.h.language_types}
         return (Call(preprocessors.translations.join, {"length": length, "sep": special["sep"], **languages}),)
 
     def text_tokens(self, records: int, tokens: int) -> int:
-        return tokens - 4 * records  # [SEP] about each text
+        return tokens - 4 * records  # [SEP] before and after each text

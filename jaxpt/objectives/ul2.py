@@ -1,14 +1,14 @@
-"""UL2's mixture of denoisers: short, long and many spans, and the rest of a text after its beginning.
+"""UL2's mixture of denoisers: span corruption with short, long and many spans, and prefix LM.
 
     R  regular     [NLU] a b <X> e f g h i </s>   → <X> c d </s>                 spans of 3 or 8, 15 % of the text
     S  sequential  [S2S] a b c d e f <X> </s>     → <X> g h i </s>               the last 25 %
     X  extreme     [NLG] a <X> e f <Y> </s>       → <X> b c d <Y> g h i </s>     half of the text, or spans of 64
 
-Each text is under one denoiser, drawn by its key. All windows have one length, of which the inputs of every denoiser
-and its mode token fit into `data.length`. The seven are mixed evenly, as in the paper; S is one span of a quarter of
-the text, as in its table (the code sketched in its appendix takes T5's prefix LM: denoising with noise: prefix_lm). A
-mode token is one id, of the last three sentinels: [NLU] is <extra_id_97> of a hundred, [NLG] 98, [S2S] 99; the
-published models write the three words out in pieces. Paper: https://arxiv.org/abs/2205.05131
+Each text is corrupted by one random denoiser. All windows have the same length, chosen so that the inputs of every
+denoiser with its mode token fit into `data.length`. The seven denoisers have equal rates, as in the paper. S is one
+span of a quarter of the text, as in its table (the code in its appendix uses T5's prefix LM: denoising with noise:
+prefix_lm). The mode tokens are the last three sentinels: of a hundred, [NLU] is <extra_id_97>, [NLG] 98 and [S2S] 99;
+the published models spell them as text. Paper: https://arxiv.org/abs/2205.05131
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ _MODES = ("NLU", "NLG", "S2S")
 
 
 class Denoiser(Frozen):
-    """One kind of span corruption in a mixture."""
+    """One denoiser of the mixture."""
 
     mode: Literal["NLU", "NLG", "S2S"]
-    """Mode token that begins the inputs."""
+    """Mode token at the start of the inputs."""
     density: Annotated[float, Field(gt=0, lt=1)]
     """Fraction of tokens that are noise."""
     mean_span: Annotated[float, Field(ge=1)] | None = None
-    """Mean length of a span, in tokens; without it the noise is one span at the end of the text."""
+    """Mean span length in tokens; None: one span at the end of the text."""
     share: Annotated[float, Field(gt=0)] = 1.0
-    """How many texts it gets, in proportion to the shares of the others."""
+    """Mixing rate, relative to the other denoisers."""
 
     @property
     def mean(self) -> float:
-        """Mean length of a span; infinity makes one."""
+        """Mean span length; infinity means one span."""
         return math.inf if self.mean_span is None else self.mean_span
 
 
@@ -60,7 +60,7 @@ class UL2(TextDenoising):
         Denoiser(mode="NLG", density=0.15, mean_span=64.0),
         Denoiser(mode="NLG", density=0.5, mean_span=64.0),
     )
-    """What texts are corrupted by."""
+    """The mixture."""
 
     @property
     def batches(self) -> UL2Batches:
@@ -78,22 +78,22 @@ class UL2(TextDenoising):
             if spans > vocabulary.sentinels - len(_MODES):
                 raise UserError(
                     f"data.length: {length} tokens with density {denoiser.density} and mean_span {denoiser.mean_span} "
-                    f"need {spans} sentinels beside the 3 modes, the vocabulary has {vocabulary.sentinels}; "
+                    f"need {spans} sentinels besides the 3 mode tokens, but the vocabulary has {vocabulary.sentinels}; "
                     "shorten data.length, raise mean_span in objective.denoisers or data.tokenizer.extra_ids"
                 )
 
     def text_length(self, length: int) -> int:
-        """The longest text that fits under every denoiser, a mode token before it."""
+        """Maximum text length that fits with every denoiser and its mode token."""
         return min(lengths(length - 1, d.density, d.mean)[0] for d in self.denoisers)
 
     def targets_length(self, length: int) -> int:
-        """Most tokens of the targets of any denoiser."""
+        """Maximum number of target tokens of any denoiser."""
         texts = range(1, self.text_length(length) + 1)
         return max(_sizes(n, d)[1] for d in self.denoisers for n in texts)
 
 
 class UL2Batches(TextDenoisingBatches):
-    """Windows of one length, each under one of the denoisers."""
+    """Windows of equal length, each corrupted by one denoiser."""
 
     h: UL2
 
@@ -119,6 +119,6 @@ class UL2Batches(TextDenoisingBatches):
 
 
 def _sizes(text: int, denoiser: Denoiser) -> tuple[int, int]:
-    """Tokens of the inputs, with mode and EOS, and of the targets, with EOS."""
+    """Number of input tokens (with mode token and EOS) and target tokens (with EOS)."""
     noise, spans = noise_counts(text, denoiser.density, denoiser.mean)
     return text - noise + spans + 2, noise + spans + 1

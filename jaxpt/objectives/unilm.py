@@ -1,18 +1,18 @@
-"""UniLM's objective: masked LM of pairs of texts, each under one of four attention masks, on one encoder.
+"""UniLM's objective: masked LM of pairs of texts with four kinds of attention masks, in one encoder.
 
-    bidirectional         [CLS] a b [SEP] c d [SEP]   all see all; and next-sentence prediction
-    sequence_to_sequence  [CLS] a b [SEP] c d [SEP]   the first text sees itself, the second all that stands before
-    left_to_right         [CLS] a b [SEP] c d [SEP]   each token sees itself and those before it
-    right_to_left         [CLS] a b [SEP] c d [SEP]   each token sees itself and those after it
+    bidirectional         [CLS] a b [SEP] c d [SEP]   all tokens; with next-sentence prediction
+    sequence_to_sequence  [CLS] a b [SEP] c d [SEP]   bidirectional in the first text, causal in the second
+    left_to_right         [CLS] a b [SEP] c d [SEP]   each token and those before it
+    right_to_left         [CLS] a b [SEP] c d [SEP]   each token and those after it
 
-15 % of the tokens of both texts are chosen as in BERT, but one draw of five takes two or three tokens in a row. Under
-sequence_to_sequence the last [SEP] may be masked too: so the model learns to end. The masks are ranks
-(`encoder_ranks`): a token sees those whose rank is at most its own.
+15 % of the tokens of both texts are selected as in BERT, but one draw of five selects two or three adjacent tokens.
+With sequence_to_sequence the last [SEP] may be masked too, so the model learns to stop. The masks are encoded as ranks
+(`encoder_ranks`): a token attends to tokens of equal or lower rank.
 
-The released code holds the fine-tuning alone; from it are the runs of tokens, the [SEP], and the token types: 0 and 1
-bidirectional, 2 left to right, 4 and 5 sequence to sequence (3, right to left, is what they leave free). A text b that
-was drawn from another document is there for next-sentence prediction alone: such a pair is always bidirectional. So is
-one that is made of the last sentence of a document, to which BERT's rules add a drawn text.
+The released code contains only the fine-tuning. The adjacent tokens, the masked [SEP] and the token types are from it:
+0 and 1 bidirectional, 2 left to right, 4 and 5 sequence to sequence (3 is unused there; jaxpt uses it for right to
+left). Pairs whose second text was drawn from another document are always bidirectional, because they exist only for
+next-sentence prediction. This includes the pair of a document's last sentence.
 Paper: https://arxiv.org/abs/1905.03197
 """
 
@@ -39,16 +39,16 @@ class UniLM(MaskedLM):
 
     kind: Literal["unilm"] = "unilm"
     bidirectional: Weight = 2.0
-    """Share of the pairs under this mask, in any unit, as those of the others."""
+    """Rate of pairs with this mask, relative to the other masks."""
     sequence_to_sequence: Weight = 2.0
     left_to_right: Weight = 1.0
     right_to_left: Weight = 1.0
     unit: Literal["run"] = "run"
-    """A run of tokens is chosen at a time."""
+    """Each draw selects a run of adjacent tokens."""
     run_probability: Fraction = 0.2
-    """Chance that a draw takes 2 … max_words tokens in a row, each number as likely; else it takes one."""
+    """Probability that a draw selects 2 … max_words adjacent tokens (uniform) instead of one."""
     types_of_masks: bool = True
-    """Each mask has token types of its own (`model.token_types: 6`); false: 0 in the first text, 1 in the second."""
+    """Each mask has separate token types (`model.token_types: 6`); false: 0 in the first text, 1 in the second."""
 
     @property
     def batches(self) -> UniLMBatches:
@@ -80,33 +80,35 @@ class UniLM(MaskedLM):
 
     @property
     def random_share(self) -> float:
-        """Share of all pairs whose second text is drawn: half of the bidirectional ones."""
+        """Fraction of pairs with a random second text: half of the bidirectional ones."""
         return self.shares()[0] / 2 if self.next_sentence else 0.0
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         if not any(getattr(self, kind) for kind in KINDS):
-            raise UserError(f"objective.{KINDS[0]}: all four shares are 0; the paper's are 2, 2, 1 and 1")
+            raise UserError(f"objective.{KINDS[0]}: all four rates are 0; the paper's are 2, 2, 1 and 1")
         if self.next_sentence and not self.bidirectional:
-            raise UserError("objective.bidirectional: 0 leaves no pair for next_sentence; set it to false")
+            raise UserError(
+                "objective.bidirectional: 0 leaves no pairs for next_sentence; set objective.next_sentence=false"
+            )
         for name, only in (("sentence_order", False), ("inputs", None)):
             if getattr(self, name) != only:
-                raise UserError(f"objective.{name} is not for unilm, whose inputs are BERT's pairs")
+                raise UserError(f"objective.{name} is not supported by unilm, whose inputs are BERT's pairs; remove it")
         super().check(model, length, vocabulary)
         if "ranks" not in inspect.signature(type(model.build()).encode).parameters:
             raise UserError(
-                f"model.kind: {model.kind} does not go with objective.kind: unilm: its encode takes no ranks, which "
-                "say what each token may see; that of bert, roberta, albert and distilbert does"
+                f"model.kind: {model.kind} does not support objective.kind: unilm: its encode has no argument ranks; "
+                "use model.kind: bert, roberta, albert or distilbert"
             )
         wanted, types = 6 if self.types_of_masks else 2, getattr(model, "token_types", 0)
         if types < wanted and (types or self.types_of_masks):
             raise UserError(
-                f"model.token_types: {types} is too few for the masks' token types, set model.token_types={wanted}"
+                f"model.token_types: {types} is too small for the masks' token types; set model.token_types={wanted}"
                 + (" or objective.types_of_masks=false" if self.types_of_masks else " (or 0: none)")
             )
 
 
 class UniLMBatches(MaskedLMBatches):
-    """BERT's pairs, each under one of the attention masks."""
+    """BERT's pairs, each with one attention mask."""
 
     h: UniLM
 
@@ -137,11 +139,11 @@ class UniLMBatches(MaskedLMBatches):
         return tokens - 3 * records  # [CLS] and two [SEP], also without next_sentence
 
     def static_mask_copies(self) -> int | None:
-        return 1 if self.h.static_masking else None  # each pass has pairs of its own
+        return 1 if self.h.static_masking else None  # each pass has different pairs
 
 
 class UniLMLoss(MaskedLMLoss):
-    """BERT's loss; the cross-entropy under each attention mask is a metric."""
+    """BERT's loss; the cross-entropy with each attention mask is a metric."""
 
     h: UniLM
 

@@ -63,9 +63,9 @@ def test_files(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "answer"),
     [
-        ("a.txt", b"x", "wants a .jsonl, .csv or .tsv file"),
+        ("a.txt", b"x", "expected a .jsonl, .csv or .tsv file"),
         ("a.csv", b"text,category\nx,1\n", "record 1 has no 'label'; it has text, category"),
-        ("a.csv", b"text,label\n", "there is no text in it"),
+        ("a.csv", b"text,label\n", "contains no texts"),
         ("a.jsonl", b'{"text": "x", "label": 1}\n{', "not valid JSON"),
         ("a.jsonl", b"\xff", "not UTF-8"),
         ("a.csv.gz", b"text", "not gzip"),

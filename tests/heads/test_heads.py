@@ -55,7 +55,7 @@ def test_sentence_pair_sees_the_first_token_alone():
     model, params = bound(bert(dropout=0.5), sentence_pair.declare(bert()))
     x, p = hidden(3, 4), params["heads"]
     want = dense(np.tanh(dense(x[:, 0], p["pooler"]["dense"])), p["sentence_pair"]["dense"])
-    np.testing.assert_allclose(sentence_pair.scores(model, x), want, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(sentence_pair.logits(model, x), want, rtol=1e-5, atol=1e-5)
     assert pooler.declare(bert())["pooler"] == sentence_pair.declare(bert())["pooler"]
 
 

@@ -155,7 +155,7 @@ def test_the_choice_goes_by_need(monkeypatch):
         return attention.choose(shape, shape, dtype, mask or Mask(causal=True), bias, dropping, **asked)
 
     assert choose() == "xla" and choose(length=4096) == "chunked"
-    with pytest.raises(UserError, match=r"model\.attention: splash wants a TPU; auto chooses"):
+    with pytest.raises(UserError, match=r"model\.attention: splash requires a TPU; set model\.attention=auto"):
         choose(implementation="splash")
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
     assert choose() == "splash" and choose(length=100) == "xla" and choose(bias=True) == "xla"
@@ -175,7 +175,9 @@ def test_the_choice_goes_by_need(monkeypatch):
     monkeypatch.setattr(attention.compiler, "platform", lambda: "tpu")  # that of the mesh, where there is one
     with meshes.use(meshes.make(MeshConfig(data=2, tensor=4), jax.devices()[:8])):
         assert choose() == "splash" and choose(heads=6) == "xla", "heads are whole on a device"
-        with pytest.raises(UserError, match=r"splash wants heads that mesh\.tensor divides; auto chooses"):
+        with pytest.raises(
+            UserError, match=r"splash requires heads that mesh\.tensor divides; set model\.attention=auto"
+        ):
             choose(heads=6, implementation="splash")
     monkeypatch.setattr(attention.compiler, "platform", lambda: "gpu")
     assert choose() == "cudnn" and choose(dtype=jnp.float32) == "xla" and choose(length=4095) == "chunked"

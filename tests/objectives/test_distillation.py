@@ -137,11 +137,13 @@ def test_what_does_not_go_with_a_teacher_is_refused():
     def bert(**sizes):
         return families.network(families.config("bert", model=sizes))
 
-    refused("is of the family decoder, model.kind: bert is encoder", families.network(families.config("gpt2")))
-    refused("has 300 token ids, model.vocab_size is 200", bert(vocab_size=300))
-    refused("has 16 positions, data.length is 32", bert(max_positions=16))
-    refused("48 wide, model.embed_dim is 32: .* objective.cosine_weight=0", bert(embed_dim=48))
-    refused("has no masked-LM head, so no scores", dataclasses.replace(bert(), heads={}))
+    refused(
+        "is of family decoder, but model.kind: bert is of family encoder", families.network(families.config("gpt2"))
+    )
+    refused("has 300 token ids, but model.vocab_size is 200", bert(vocab_size=300))
+    refused("has 16 positions, but data.length is 32", bert(max_positions=16))
+    refused("width 48, but model.embed_dim is 32; .* objective.cosine_weight=0", bert(embed_dim=48))
+    refused("has no masked-LM head, so it has no", dataclasses.replace(bert(), heads={}))
     config("bert", cosine_weight=0).objective.loss.check_teachers(settings.model, 32, {"teacher": bert(embed_dim=48)})
     refused("replaced_token cannot be distilled", objective=config("bert", of={"kind": "replaced_token"}).objective)
     refused("objective.of.z_loss", objective=config("bert", z_loss=1e-4).objective)

@@ -38,10 +38,10 @@ def test_check():
         ("too short", MaskedLM(), 7, VOCABULARY),
         ("max_predictions", MaskedLM(max_predictions=126), 128, VOCABULARY),
         ("more than 1", MaskedLM(mask_probability=0.8, random_probability=0.3), 128, VOCABULARY),
-        ("takes the place of next_sentence", MaskedLM(sentence_order=True), 128, VOCABULARY),
-        ("windows does not fit: objective.next_sentence", MaskedLM(inputs="windows"), 128, VOCABULARY),
-        ("pairs does not fit", MaskedLM(inputs="sentence_pairs", next_sentence=False), 128, VOCABULARY),
-        ("max_words is of n-grams and spans", MaskedLM(unit="word", max_words=3), 128, VOCABULARY),
+        ("replaces next_sentence", MaskedLM(sentence_order=True), 128, VOCABULARY),
+        ("windows requires objective.next_sentence=false", MaskedLM(inputs="windows"), 128, VOCABULARY),
+        ("pairs requires objective", MaskedLM(inputs="sentence_pairs", next_sentence=False), 128, VOCABULARY),
+        ("max_words requires objective.unit", MaskedLM(unit="word", max_words=3), 128, VOCABULARY),
     ):
         with pytest.raises(UserError, match=message):
             objective.check(model, length, vocabulary)

@@ -209,13 +209,13 @@ def test_check():
     config = recipe()
     config.objective.check(config.model, LENGTH, VOCABULARY)
     for message, objective, model, length in (
-        ("num_predict: 14 is more than fit", {"num_predict": 14}, {}, LENGTH),
+        ("num_predict: 14 is too large", {"num_predict": 14}, {}, LENGTH),
         ("reuse_length: 12 leaves no room", {"reuse_length": 12}, {}, LENGTH),
-        ("permutation_size: 9 is more than", {"permutation_size": 9}, {}, LENGTH),
+        ("permutation_size: 9 exceeds", {"permutation_size": 9}, {}, LENGTH),
         ("too short", {}, {}, 11),
-        ("memory wants model.memory_length", {}, {"memory_length": None}, LENGTH),
-        ("model.reuse_length: None must be the 8 tokens", {}, {"reuse_length": None}, LENGTH),
-        ("model.reuse_length: 8 must be the 16 tokens", {}, {}, 32),
+        ("memory requires model.memory_length", {}, {"memory_length": None}, LENGTH),
+        ("model.reuse_length: None must equal objective.reuse_length, 8", {}, {"reuse_length": None}, LENGTH),
+        ("model.reuse_length: 8 must equal objective.reuse_length, 16", {}, {}, 32),
     ):
         config = recipe({"num_predict": None} | objective, **model)
         with pytest.raises(UserError, match=message):

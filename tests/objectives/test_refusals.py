@@ -60,14 +60,14 @@ NUMBERS = {
 NAN = float("nan")
 TOGETHER = [  # settings that do not go together, and what is said
     ("masked_lm", {"mask_probability": 0.6, "random_probability": 0.6}, "is more than 1"),
-    ("masked_lm", {"mask_probability": 0.0, "random_probability": 0.0}, "every target would stand in the inputs"),
+    ("masked_lm", {"mask_probability": 0.0, "random_probability": 0.0}, "the inputs would contain every target"),
     ("masked_lm", {"sentence_order": True}, "set objective.next_sentence=false"),
     ("mass", {"mask_probability": 0.6, "random_probability": 0.6}, "is more than 1"),
     ("mass", {"start_probability": 0.6, "end_probability": 0.6}, "is more than 1"),
     ("mass", {"mask_probability": 0.0, "random_probability": 0.0}, "the encoder would see the targets"),
-    ("unilm", dict.fromkeys(KINDS_OF_MASKS, 0.0) | {"next_sentence": False}, "all four shares are 0"),
-    ("bart", {"permute_sentences": 0.0, "mask_rate": 0.0}, "without any noise"),
-    ("causal_lm", {"reset_at_documents": True, "separator": False}, "set separator: true"),
+    ("unilm", dict.fromkeys(KINDS_OF_MASKS, 0.0) | {"next_sentence": False}, "all four rates are 0"),
+    ("bart", {"permute_sentences": 0.0, "mask_rate": 0.0}, "has no noise"),
+    ("causal_lm", {"reset_at_documents": True, "separator": False}, "set objective.separator=true"),
     ("ul2", {"denoisers": []}, "denoisers"),
     *(("ul2", {"denoisers": [{"mode": "NLU", "density": density, "mean_span": span}]}, f"denoisers.0.{key}: wants a")
       for key, density, span in (("density", 0.0, 3.0), ("density", 1.0, 3.0), ("density", -1.0, 3.0),
@@ -151,7 +151,7 @@ def test_models_of_another_family(kind):
     """Before a file is opened: the path does not exist."""
     for other in {"bert", "gpt2", "t5"} - {KINDS[kind][0]}:
         model = families.MODELS[other]
-        with pytest.raises(UserError, match=rf"{kind} needs a model of the family \w+, model.kind: {other} is of the"):
+        with pytest.raises(UserError, match=rf"{kind} requires a model of family \w+, but model.kind: {other} is of"):
             pipeline.prepare(config(kind, model=model), save=False)
 
 

@@ -143,7 +143,7 @@ def test_a_deberta_s_generator_alone_has_the_mask_decoder():
         ({"layers": 1, "mask_decoder": True}, r"objective\.generator: layers: 1 are too few"),
         ({"hidden": 3}, r"objective\.generator\.hidden: Extra inputs are not permitted"),
         ({"embed_dim": "wide"}, r"objective\.generator\.embed_dim: "),
-        ({"embed_dim": 64}, r"its embeddings are 64 wide, those of the model, which it shares, 32"),
+        ({"embed_dim": 64}, r"its embeddings have width 64, but the model, which shares them, has 32"),
     ],
 )
 def test_a_generator_that_cannot_be_is_refused(generator, match):
@@ -223,19 +223,19 @@ def test_sizes_of_the_published_generators(recipe, expected):
 def test_the_discriminator_beside_a_constant():
     means = {"replaced_share": 0.1, "replaced_token": 0.2, "discriminator_accuracy": 0.95}
     (line,) = ReplacedToken().judge.report_lines(means)
-    assert "discriminator 0.200 nats, one probability for all 0.325: 0.125 nats below it" in line
-    assert "right in 95.0%, 90.0% without looking" in line
+    assert "discriminator 0.200 nats, constant prediction 0.325: 0.125 nats below it" in line
+    assert "accuracy 95.0%, constant prediction 90.0%" in line
     assert "ABOVE" in ReplacedToken().judge.report_lines(means | {"replaced_token": 0.33})[0]
 
 
 def test_check():
     vocabulary = Vocabulary(size=200, cls=2, sep=3, mask=4)
     electra = families.config("bert", model={"kind": "electra"}).model
-    with pytest.raises(UserError, match=r"objective\.generator is missing: the keys of the model"):
+    with pytest.raises(UserError, match=r"objective\.generator is missing: set the generator's overrides"):
         ReplacedToken().check(electra, 32, vocabulary)
     config = configured(ELECTRA, HALF)
     config.objective.check(config.model, 32, vocabulary)
-    with pytest.raises(UserError, match=r"its embeddings are 16 wide.* 32; set model\.embedding_dim=32"):
+    with pytest.raises(UserError, match=r"its embeddings have width 16.* 32; set model\.embedding_dim=32"):
         config.objective.check(electra, 32, vocabulary)
     with pytest.raises(UserError, match=r"heads: 3 does not divide embed_dim 200"):
         ReplacedToken(generator={"embed_dim": 200, "heads": 3}).check(electra, 32, vocabulary)

@@ -71,8 +71,8 @@ def test_a_target_sees_its_pair_and_nothing_else(tmp_path):
 def test_sources_that_do_not_fit(tmp_path):
     for message, settings in (
         (r"data.fields is missing: .*=\[en, de\]", config(tmp_path, fields=None)),
-        ("'de' is none of objective.languages, en, fr", config(tmp_path, {"languages": ["en", "fr"]})),
-        ("masked_lm takes one text, not two", config(tmp_path, {"kind": "masked_lm", "next_sentence": False})),
+        ("'de' is not in objective.languages, en, fr", config(tmp_path, {"languages": ["en", "fr"]})),
+        ("masked_lm reads one text field, not two", config(tmp_path, {"kind": "masked_lm", "next_sentence": False})),
     ):
         with pytest.raises(UserError, match=message):
             pipeline.prepare(settings)
@@ -85,7 +85,7 @@ def test_check(tmp_path):
     model = config(tmp_path).model
     TranslationLM().check(model, 64, VOCABULARY)
     three = TranslationLM(languages=("en", "de", "fr"))
-    with pytest.raises(UserError, match=r"model.token_types: 2 is fewer than there are languages, 3"):
+    with pytest.raises(UserError, match=r"model.token_types: 2 is less than the number of languages, 3"):
         three.check(model, 64, VOCABULARY)
     TranslationLM(languages=three.languages, language_types=False).check(model, 64, VOCABULARY)
     with pytest.raises(ValueError, match="next_sentence"):

@@ -113,12 +113,12 @@ def test_check():
     model = CONFIG.model
     UniLM().check(model, 128, VOCABULARY)
     for message, objective, kind in (
-        ("encode takes no ranks", UniLM(next_sentence=False), "modernbert"),
-        ("encode takes no ranks", UniLM(next_sentence=False, types_of_masks=False), "deberta"),
-        (r"model.token_types: 2 is too few .* set model.token_types=6", UniLM(), "bert"),
-        ("all four shares are 0", UniLM(**dict.fromkeys(KINDS, 0.0)), "bert"),
-        ("leaves no pair for next_sentence", UniLM(bidirectional=0.0), "bert"),
-        ("inputs is not for unilm", UniLM(inputs="segment_pairs"), "bert"),
+        ("encode has no argument ranks", UniLM(next_sentence=False), "modernbert"),
+        ("encode has no argument ranks", UniLM(next_sentence=False, types_of_masks=False), "deberta"),
+        (r"model.token_types: 2 is too small .* set model.token_types=6", UniLM(), "bert"),
+        ("all four rates are 0", UniLM(**dict.fromkeys(KINDS, 0.0)), "bert"),
+        ("leaves no pairs for next_sentence", UniLM(bidirectional=0.0), "bert"),
+        ("inputs is not supported by unilm", UniLM(inputs="segment_pairs"), "bert"),
     ):
         other = families.config("bert", model={"kind": kind}).model
         with pytest.raises(UserError, match=message):

@@ -226,7 +226,7 @@ def test_layers_that_stages_do_not_divide_are_refused():
 
 def test_a_model_of_another_family_is_refused():
     config = families.config("gpt2", model={**families.MODELS["bert"]})
-    with pytest.raises(UserError, match=r"causal_lm needs a model of the family decoder, model\.kind: bert"):
+    with pytest.raises(UserError, match=r"causal_lm requires a model of family decoder, but model\.kind: bert"):
         step.check(config, state.setup(config, jax.devices()[:1]))
 
 
