@@ -104,27 +104,30 @@ def test_a_model_without_dropout_is_refused():
         config.objective.check(config.model, LENGTH, Vocabulary(size=200, cls=1, sep=2))
 
 
-def sections(dropout, **train):
-    """Of a recipe with the default evaluators and two microbatches."""
+def sections(dropout=0.1, **others):
+    """Of a recipe with the default evaluators."""
     model = {**families.MODELS["bert"], "vocab_size": 300, "layers": 1, "dropout": dropout, "dtype": "float32"}
-    return {
-        "model": model, "objective": {"kind": KIND}, "data": {"tokenizer": {"kind": "wordpiece"}, "batch_size": 16},
-        "train": {"grad_accum_steps": 2, **train},
-    }  # fmt: skip
+    data = {"tokenizer": {"kind": "wordpiece"}, "batch_size": 16}
+    return {"model": model, "objective": {"kind": KIND}, "data": data, **others}
 
 
 @pytest.mark.slow
 def test_it_resumes(lab):
-    end = lab.assert_resumes(**sections(dropout=0.1))
+    """With two microbatches."""
+    end = lab.assert_resumes(**sections(train={"grad_accum_steps": 2}))
     assert end.params["heads"]["projection"]["dense"]["kernel"].shape == (32, 32)
 
 
 @pytest.mark.slow
 def test_it_learns_to_tell_sentences_apart_and_is_evaluated(lab, capsys):
-    """Without a pretrained model, and so with little dropout; see its docstring."""
+    """From a masked LM, as in the paper; as that was trained for a moment alone, with little dropout."""
     rng, words = random.Random(0), WORDS.split()
     (lab.folder / "corpus.txt").write_text("\n".join(" ".join(rng.choices(words, k=10)) for _ in range(200)))
-    assert lab.train("run", "train.steps=80", **sections(dropout=0.01, eval_every=80)) == 0
+    masked_lm = {"kind": "masked_lm", "next_sentence": False}
+    assert lab.train("base", "train.steps=20", **sections(objective=masked_lm, evals=[])) == 0
+    start, train = {"path": str(lab.folder / "base"), "partial": True}, {"steps": 80, "eval_every": 80}
+    assert lab.train("run", **sections(dropout=0.01, init_from=start, train={**train, "grad_accum_steps": 2})) == 0
+    assert "new: heads/projection/dense/bias, heads/projection/dense/kernel" in capsys.readouterr().out
     (last,) = (json.loads(x) for x in (lab.folder / "run" / "metrics.jsonl").open() if "validation/loss" in x)
     trivial = json.loads((lab.folder / "run" / "run.json").read_text())["baseline"]
     assert last["validation/target_loss"] < trivial - 0.5 and last["validation/accuracy"] > 0.9

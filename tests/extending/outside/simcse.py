@@ -5,8 +5,8 @@
 z and z' are the projected states of [CLS] in two passes. They are one pass here, in which each row stands twice: every
 row draws its own dropout. Negatives are those of the whole global batch; with `train.grad_accum_steps` those of the
 microbatch, so that accumulation saves memory but has fewer negatives. As in the paper a run begins with a pretrained
-encoder (`init_from` with `partial`): from random parameters much dropout outweighs the differences of sentences, and
-all of them become alike. Paper: https://arxiv.org/abs/2104.08821
+encoder (`init_from` with `partial`): from random parameters dropout outweighs the differences of sentences, and all of
+them become alike. Paper: https://arxiv.org/abs/2104.08821
 
 Shapes: B sentences · L length · D width
 """
