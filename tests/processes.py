@@ -11,7 +11,7 @@ import sys
 import traceback
 
 PRELOADED = [
-    "pytest", "jaxpt.train.loop", "jaxpt.data.pipeline", "jaxpt.models.gpt2", "tests.families", "tests.garbage",
+    "pytest", "jaxpt.train.loop", "jaxpt.data.datasets", "jaxpt.models.gpt2", "tests.families", "tests.garbage",
 ]  # fmt: skip
 
 

@@ -67,18 +67,18 @@ def table(tmp_path):
 @pytest.fixture(scope="module")
 def budgets(tmp_path_factory):
     """{family: (steps that a budget of 5,000 tokens gives, the prepared data, its configuration)}"""
-    from jaxpt.data import pipeline
+    from jaxpt.data import datasets
 
     tmp_path = tmp_path_factory.mktemp("budgets")
     plan = load_study(write_study(tmp_path, families.FAMILIES, tokens=5000))
-    found, prepare, made = {}, pipeline.prepare, []
+    found, prepare, made = {}, datasets.prepare, []
 
     def noting(config, **kwargs):
         made.append(prepare(config, **kwargs))
         return made[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "prepare", noting)
+        patch.setattr(datasets, "prepare", noting)
         for row in plan.rows:
             config = configs.load(row.recipe, plan.overrides(row))
             found[row.name] = study.budget(plan, config), made.pop(), config

@@ -170,7 +170,7 @@ def our_rows(tokens: dict[str, list[np.ndarray]], folder: Path, seconds: float) 
     pairs = (Call("features.encoder_decoder", {"inputs_length": LENGTH, "targets_length": LENGTH, "start": 0}),)
 
     def online(which):
-        return which.batches.pipeline(LENGTH, VOCABULARY, 0).online
+        return which.batches.transforms(LENGTH, VOCABULARY, 0).online
 
     out = {}
     batches = stream(online(spans), spans.batches.features(LENGTH), tokens="windows")

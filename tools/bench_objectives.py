@@ -16,7 +16,7 @@ from pathlib import Path
 from bench_data_peers import BATCH, measured
 
 from jaxpt.config import build
-from jaxpt.data import pipeline
+from jaxpt.data import datasets
 
 _NO_PAIRS = {"kind": "masked_lm", "next_sentence": False}
 _SENTENCES = {"permute_sentences": 1.0, "mask_rate": 0.0}
@@ -115,7 +115,7 @@ def stream(family: str, name: str, text: Path, length: int):
                      "length": length, "batch_size": BATCH, "readers": 1},
         }
     )  # fmt: skip
-    return pipeline.prepare(config, save=False, workers=1).train.batches()
+    return datasets.prepare(config, save=False, workers=1).train.batches()
 
 
 if __name__ == "__main__":

@@ -28,11 +28,11 @@ class Clock:
 def opened(arguments: list[str]) -> None:
     clock = Clock()
     from jaxpt.config import load
-    from jaxpt.data import pipeline
+    from jaxpt.data import datasets
     from jaxpt.train import loop  # noqa: F401
 
     clock.said("imports")
-    data = pipeline.prepare(load(arguments[0], arguments[1:]), save=False)
+    data = datasets.prepare(load(arguments[0], arguments[1:]), save=False)
     clock.said("opening the data")
     next(data.train.batches())
     clock.said("first batch")

@@ -68,7 +68,7 @@ class Call:
 
 
 @dataclasses.dataclass(frozen=True)
-class Pipeline:
+class Transforms:
     """The two halves of a SeqIO task: before and after `seqio.CacheDatasetPlaceholder`.
 
     Offline transforms turn documents ({"text", "origin"}) into records, once: any number from any number, no random

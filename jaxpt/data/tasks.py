@@ -16,7 +16,7 @@ from typing import Any
 
 from jaxpt.config import DataConfig
 from jaxpt.data._tf import seqio, tf
-from jaxpt.data.calls import Call, Pipeline
+from jaxpt.data.calls import Call, Transforms
 from jaxpt.data.sources.base import Piece, Source
 from jaxpt.data.sources.foreign import module_digest
 from jaxpt.data.sources.opening import open_source
@@ -126,9 +126,9 @@ def arguments(
     return {name: value for name, value in offered.items() if name in parameters} | call.kwargs
 
 
-def calls_for(pipeline: Pipeline, source: Source) -> tuple[Call, ...]:
+def calls_for(transforms: Transforms, source: Source) -> tuple[Call, ...]:
     """The calls that make records of a source's documents: token ids are not tokenized again."""
-    offline = pipeline.offline
+    offline = transforms.offline
     if not source.tokenized or not offline:
         return offline
     if offline[0].name != "documents.tokenize":
@@ -145,7 +145,7 @@ class Offline:
     """
 
     data: DataConfig
-    pipeline: Pipeline
+    transforms: Transforms
     examples: int | None
     """As `open_source` takes it."""
     split: str
@@ -168,7 +168,7 @@ class Documents:
         """Resolves the objective's preprocessors."""
         self._split, self._source = spec.split, source
         self._vocabulary = to_seqio(spec.tokenizer)
-        self._calls = calls_for(spec.pipeline, source)
+        self._calls = calls_for(spec.transforms, source)
 
     @property
     def failure(self) -> UserError | None:

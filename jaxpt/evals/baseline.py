@@ -15,7 +15,7 @@ from jaxpt.objectives.base import Judge, Objective
 from jaxpt.train.state import Setup
 
 if TYPE_CHECKING:
-    from jaxpt.data.pipeline import Data
+    from jaxpt.data.datasets import Data
 
 Batch = dict[str, np.ndarray]
 

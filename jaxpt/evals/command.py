@@ -21,7 +21,7 @@ def evaluate(path: str, overrides: tuple[str, ...] | list[str] = ()) -> dict[str
     Raises:
       UserError: there is no checkpoint, or the data cannot be read.
     """
-    from jaxpt.data import pipeline
+    from jaxpt.data import datasets
 
     def say(line: str) -> None:
         console.print(line, markup=False)
@@ -31,7 +31,7 @@ def evaluate(path: str, overrides: tuple[str, ...] | list[str] = ()) -> dict[str
     run_dir, step = checkpoint.find(path if named else config.run_dir, None)
     phase = configs.phase_of(config, step)
     config = configs.at_phase(config, phase)
-    data = pipeline.prepare(config, phase=phase)
+    data = datasets.prepare(config, phase=phase)
     setup = state.setup(config).for_evaluation()
     steps.check(config, setup)
     reader = checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True)

@@ -17,7 +17,7 @@ from jaxpt.train import step as steps
 from jaxpt.train.state import Setup
 
 if TYPE_CHECKING:
-    from jaxpt.data.pipeline import Data
+    from jaxpt.data.datasets import Data
     from jaxpt.data.stream.loader import Stream
 
 
@@ -53,7 +53,7 @@ def feeds(config: Config, data: Data, rows: np.ndarray | None = None) -> dict[st
 
     Args:
       config: the run's configuration in its current phase.
-      data: result of `jaxpt.data.pipeline.prepare`.
+      data: result of `jaxpt.data.datasets.prepare`.
       rows: this process's rows of each batch; all by default.
 
     Returns:

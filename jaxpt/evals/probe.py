@@ -33,7 +33,7 @@ from jaxpt.train.run_dir import write_text
 from jaxpt.train.state import Setup
 
 if TYPE_CHECKING:
-    from jaxpt.data.pipeline import Data
+    from jaxpt.data.datasets import Data
     from jaxpt.data.tokenizers import Tokenizer
 
 _BATCH = 256

@@ -16,7 +16,7 @@ from jaxpt.parallel.distributed import to_host
 from jaxpt.train.state import Setup
 
 if TYPE_CHECKING:
-    from jaxpt.data.pipeline import Data
+    from jaxpt.data.datasets import Data
 
 SIDES = ("encoder", "decoder")
 

@@ -24,7 +24,7 @@ import numpy as np
 from pydantic import Field
 
 from jaxpt.config import Fraction, ModelConfig
-from jaxpt.data.calls import Call, Pipeline, Vocabulary, preprocessors
+from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Arrays, Features
 from jaxpt.objectives.seq2seq import TextDenoising, TextDenoisingBatches, encoder_decoder_features, mask_id
@@ -81,7 +81,7 @@ class BartBatches(TextDenoisingBatches):
     def features(self, length: int) -> Features:
         return encoder_decoder_features(length, length)
 
-    def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
+    def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
         # If BOS and EOS are the same id (GPT-2), texts begin without BOS.
         bos = vocabulary.bos if vocabulary.bos != vocabulary.eos else None
         text = length - 2
@@ -98,7 +98,7 @@ class BartBatches(TextDenoisingBatches):
         }
         noise = {name: getattr(self.h, name) for name in names} | ids
         sizes = {"inputs_length": length, "targets_length": length, "start": vocabulary.eos}
-        return Pipeline(
+        return Transforms(
             offline=self.windows(text, vocabulary),
             online=(Call(preprocessors.bart.noise, noise), Call(preprocessors.features.encoder_decoder, sizes)),
         )

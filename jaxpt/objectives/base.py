@@ -38,7 +38,7 @@ import jax
 import numpy as np
 
 from jaxpt.config import ModelConfig, ObjectiveConfig, SourceConfig
-from jaxpt.data.calls import Pipeline, Vocabulary
+from jaxpt.data.calls import Transforms, Vocabulary
 from jaxpt.errors import UserError
 from jaxpt.losses import token_loss
 from jaxpt.models.base import Bound
@@ -109,7 +109,7 @@ class Batches:
         """
         raise NotImplementedError
 
-    def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
+    def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
         """The preprocessors that make the features, with all their arguments."""
         raise NotImplementedError
 

@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from jaxpt.config import ModelConfig
-from jaxpt.data.calls import Call, Pipeline, Vocabulary, preprocessors
+from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.models.output import Output
@@ -100,12 +100,12 @@ class CausalLMBatches(DecoderLMBatches):
 
     h: CausalLM
 
-    def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
+    def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
         h = self.h
         separator = vocabulary.eos if h.separator else None
         cut = {"length": length + 1, "join": h.join_documents, "separator": separator, "overlap": 1, "shortest": 2}
         opening = {"opening": vocabulary.eos} if h.reset_at_documents else {}
-        return Pipeline(
+        return Transforms(
             offline=(Call(preprocessors.documents.tokenize), Call(preprocessors.windows.cut, cut)),
             online=(Call(preprocessors.features.decoder, {"length": length, **opening}),),
         )

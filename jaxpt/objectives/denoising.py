@@ -21,7 +21,7 @@ import numpy as np
 from pydantic import Field
 
 from jaxpt.config import Fraction, ModelConfig
-from jaxpt.data.calls import Call, Pipeline, Vocabulary, preprocessors
+from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Arrays, Features
 from jaxpt.objectives.seq2seq import TextDenoising, TextDenoisingBatches, encoder_decoder_features, mask_id
@@ -94,10 +94,10 @@ class DenoisingBatches(TextDenoisingBatches):
     def features(self, length: int) -> Features:
         return encoder_decoder_features(length, self.h.targets_length(length))
 
-    def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
+    def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
         shortest = 2 if self.h.noise == "prefix_lm" else 1
         sizes = {"inputs_length": length, "targets_length": self.h.targets_length(length), "start": vocabulary.pad}
-        return Pipeline(
+        return Transforms(
             offline=self.windows(self.h.text_length(length), vocabulary, shortest),
             online=(self._noise(length, vocabulary), Call(preprocessors.features.encoder_decoder, sizes)),
         )

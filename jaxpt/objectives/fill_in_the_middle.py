@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 
 from jaxpt.config import Fraction, ModelConfig
-from jaxpt.data.calls import Call, Pipeline, Vocabulary, preprocessors
+from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Arrays
 from jaxpt.objectives.causal_lm import DecoderLM, DecoderLMBatches
@@ -53,13 +53,13 @@ class FillInTheMiddleBatches(DecoderLMBatches):
 
     h: FillInTheMiddle
 
-    def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
+    def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
         text = length + 1 - _MARKS
         cut = {"length": text, "join": False, "separator": vocabulary.eos, "overlap": 1, "shortest": 2}
         names = ("prefix", "suffix", "middle")
         marks = {name: vocabulary.size - 1 - n for n, name in enumerate(names)} | {"eos": vocabulary.eos}
         rates = {"rate": self.h.rate, "spm_rate": self.h.spm_rate}
-        return Pipeline(
+        return Transforms(
             offline=(Call(preprocessors.documents.tokenize), Call(preprocessors.windows.cut, cut)),
             online=(
                 Call(preprocessors.fill_in_the_middle.rearrange, {**rates, **marks}),

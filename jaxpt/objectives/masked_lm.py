@@ -21,7 +21,7 @@ import numpy as np
 from pydantic import Field
 
 from jaxpt.config import Fraction, ModelConfig, PositiveInt
-from jaxpt.data.calls import Call, Pipeline, Vocabulary, preprocessors
+from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.errors import UserError
 from jaxpt.heads import masked_lm, sentence_pair
 from jaxpt.losses import cross_entropy, token_loss
@@ -163,8 +163,8 @@ class MaskedLMBatches(Batches):
             **{name: ((), dtype) for name, dtype in pairs.items() if self.h.pair_loss},
         }
 
-    def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
-        return Pipeline(
+    def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
+        return Transforms(
             offline=self._offline(length, {"cls": vocabulary.cls, "sep": vocabulary.sep}, seed),
             online=(
                 Call(preprocessors.masked_lm.mask, self._mask(length, vocabulary)),

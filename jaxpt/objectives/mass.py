@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import Field
 
 from jaxpt.config import Fraction, ModelConfig
-from jaxpt.data.calls import Call, Pipeline, Vocabulary, preprocessors
+from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Arrays, Features
 from jaxpt.objectives.seq2seq import TextDenoising, TextDenoisingBatches, encoder_decoder_features, mask_id
@@ -68,12 +68,12 @@ class MassBatches(TextDenoisingBatches):
     def features(self, length: int) -> Features:
         return encoder_decoder_features(length, self.h.fragment_length(length))
 
-    def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
+    def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
         names = ("share", "start_probability", "end_probability", "mask_probability", "random_probability")
         start = vocabulary.pad if vocabulary.eos is None else vocabulary.eos
         ids = {"mask": mask_id(vocabulary, self.h.kind), "vocab_size": vocabulary.size, "start": start}
         sizes = {"inputs_length": length, "targets_length": self.h.fragment_length(length), "start": start}
-        return Pipeline(
+        return Transforms(
             offline=self.windows(length, vocabulary),
             online=(
                 Call(preprocessors.mass.fragment, {name: getattr(self.h, name) for name in names} | ids),

@@ -21,7 +21,7 @@ import numpy as np
 from pydantic import Field
 
 from jaxpt.config import SourceConfig
-from jaxpt.data.calls import Call, Pipeline, Vocabulary, preprocessors
+from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.errors import UserError
 from jaxpt.objectives.bart import Bart, BartBatches, Share
 from jaxpt.objectives.base import Arrays
@@ -56,11 +56,11 @@ class MBartBatches(BartBatches):
                 f"data.language is missing: objective.kind: {self.h.kind} requires it, such as language: de_DE"
             )
 
-    def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
+    def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
         # The language's token replaces BOS.
-        bart = super().pipeline(length, dataclasses.replace(vocabulary, bos=None), seed)
+        bart = super().transforms(length, dataclasses.replace(vocabulary, bos=None), seed)
         noise, features = bart.online
-        return Pipeline(
+        return Transforms(
             offline=(*bart.offline, Call(preprocessors.documents.mark_language)),
             online=(noise, Call(preprocessors.mbart.add_language), features),
         )

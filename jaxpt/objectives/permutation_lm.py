@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxpt.config import ModelConfig, PositiveInt
-from jaxpt.data.calls import Call, Pipeline, Vocabulary, preprocessors
+from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.errors import UserError
 from jaxpt.losses import token_loss
 from jaxpt.models.base import Bound
@@ -131,7 +131,7 @@ class PermutationLMBatches(Batches):
             **{name: ((n,), dtype) for name, dtype in masked.items()},
         }
 
-    def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
+    def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
         special = {"cls": vocabulary.cls, "sep": vocabulary.sep}
         reuse = self.h.reused(length)
         permute = {
@@ -141,7 +141,7 @@ class PermutationLMBatches(Batches):
             "max_ngram": self.h.max_ngram,
             "context": self.h.context,
         }
-        return Pipeline(
+        return Transforms(
             offline=self._offline(length, vocabulary.eos, special, seed),
             online=(
                 Call(preprocessors.permutation_lm.permute, permute | special),

@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from jaxpt.config import ModelConfig
-from jaxpt.data.calls import Call, Pipeline, Vocabulary, preprocessors
+from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Arrays, Features
 from jaxpt.objectives.causal_lm import DecoderLM, DecoderLMBatches, DecoderLMJudge
@@ -56,10 +56,10 @@ class PrefixLMBatches(DecoderLMBatches):
     def features(self, length: int) -> Features:
         return super().features(length) | {"decoder_prefix": ((length,), "int32")}
 
-    def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
+    def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
         separator = vocabulary.eos if self.h.separator else None
         cut = {"length": length + 1, "join": self.h.join_documents, "separator": separator, "shortest": 2}
-        return Pipeline(
+        return Transforms(
             offline=(Call(preprocessors.documents.tokenize), Call(preprocessors.windows.cut, cut)),
             online=(
                 Call(preprocessors.denoising.mark_prefix),

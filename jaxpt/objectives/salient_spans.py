@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from jaxpt.config import ModelConfig, PositiveInt
-from jaxpt.data.calls import Call, Pipeline, Vocabulary, preprocessors
+from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Arrays, Features, Judge
 from jaxpt.objectives.seq2seq import EncoderDecoder, EncoderDecoderBatches, encoder_decoder_features
@@ -60,12 +60,12 @@ class SalientSpansBatches(EncoderDecoderBatches):
     def features(self, length: int) -> Features:
         return encoder_decoder_features(length, self.h.targets_length)
 
-    def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
+    def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
         finder, sizes = self.h.finder, {"inputs_length": length, "targets_length": self.h.targets_length}
         texts = {"finder": finder, "prefix": self.h.prefix, "blank": self.h.blank}
         make = Call(preprocessors.salient_spans.make, {**texts, **sizes, "eos": vocabulary.eos}, uses=(finder,))
         lay_out = Call(preprocessors.features.encoder_decoder, {**sizes, "start": vocabulary.pad})
-        return Pipeline(offline=(make,), online=(lay_out,))
+        return Transforms(offline=(make,), online=(lay_out,))
 
     def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
         return {"encoder_input_tokens": lengths["inputs"], "decoder_input_tokens": lengths["targets"]}

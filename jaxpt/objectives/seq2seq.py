@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from jaxpt.config import ModelConfig, PositiveInt
-from jaxpt.data.calls import Call, Pipeline, Vocabulary, preprocessors
+from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.models.output import Output
@@ -174,9 +174,9 @@ class Seq2SeqBatches(EncoderDecoderBatches):
     def features(self, length: int) -> Features:
         return encoder_decoder_features(length, self.h.targets_length or length)
 
-    def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
+    def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
         sizes = {"inputs_length": length, "targets_length": self.h.targets_length or length, "start": vocabulary.pad}
-        return Pipeline(offline=(), online=(Call(preprocessors.features.encoder_decoder, sizes),))
+        return Transforms(offline=(), online=(Call(preprocessors.features.encoder_decoder, sizes),))
 
     def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
         return {"encoder_input_tokens": lengths["inputs"], "decoder_input_tokens": lengths["targets"]}

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from jaxpt.config import ModelConfig
-from jaxpt.data.calls import Call, Pipeline, Vocabulary, preprocessors
+from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Arrays, Features
 from jaxpt.objectives.seq2seq import TextDenoising, TextDenoisingBatches, encoder_decoder_features
@@ -112,12 +112,12 @@ class SpanCorruptionBatches(TextDenoisingBatches):
         _, targets = lengths(length, self.h.density, self.h.mean_span)
         return encoder_decoder_features(length, targets)
 
-    def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
+    def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
         text, targets = lengths(length, self.h.density, self.h.mean_span)
         noise = {"density": self.h.density, "mean_span": self.h.mean_span}
         ids = {"first_sentinel": vocabulary.size - 1, "eos": vocabulary.eos}
         sizes = {"inputs_length": length, "targets_length": targets, "start": vocabulary.pad}
-        return Pipeline(
+        return Transforms(
             offline=self.windows(text, vocabulary),
             online=(
                 Call(preprocessors.span_corruption.corrupt, {**noise, **ids}),

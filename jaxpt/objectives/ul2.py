@@ -20,7 +20,7 @@ import numpy as np
 from pydantic import Field
 
 from jaxpt.config import Frozen, ModelConfig
-from jaxpt.data.calls import Call, Pipeline, Vocabulary, preprocessors
+from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Arrays, Features
 from jaxpt.objectives.seq2seq import TextDenoising, TextDenoisingBatches, encoder_decoder_features
@@ -100,14 +100,14 @@ class UL2Batches(TextDenoisingBatches):
     def features(self, length: int) -> Features:
         return encoder_decoder_features(length, self.h.targets_length(length))
 
-    def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
+    def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
         first_mode = vocabulary.size - vocabulary.sentinels + len(_MODES) - 1
         modes = {mode: first_mode - n for n, mode in enumerate(_MODES)}
         denoisers = [[d.density, d.mean_span, modes[d.mode], d.share] for d in self.h.denoisers]
         mix = {"denoisers": denoisers, "first_sentinel": vocabulary.size - 1, "eos": vocabulary.eos}
         targets = self.h.targets_length(length)
         sizes = {"inputs_length": length, "targets_length": targets, "start": vocabulary.pad}
-        return Pipeline(
+        return Transforms(
             offline=self.windows(self.h.text_length(length), vocabulary),
             online=(Call(preprocessors.ul2.mix, mix), Call(preprocessors.features.encoder_decoder, sizes)),
         )

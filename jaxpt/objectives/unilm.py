@@ -25,7 +25,7 @@ import jax
 from pydantic import Field
 
 from jaxpt.config import Fraction, ModelConfig
-from jaxpt.data.calls import Call, Pipeline, Vocabulary, preprocessors
+from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Batch, Features
 from jaxpt.objectives.masked_lm import MaskedLM, MaskedLMBatches, MaskedLMLoss
@@ -128,12 +128,12 @@ class UniLMBatches(MaskedLMBatches):
         make = Call(preprocessors.sentence_pairs.make, {**pairs, **special})
         return Call(preprocessors.documents.tokenize_sentences), make
 
-    def pipeline(self, length: int, vocabulary: Vocabulary, seed: int) -> Pipeline:
-        pipeline, rest = super().pipeline(length, vocabulary, seed), 1 - self.h.random_share
+    def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
+        transforms, rest = super().transforms(length, vocabulary, seed), 1 - self.h.random_share
         bidirectional, *others = self.h.shares()
         shares = [share / rest for share in (bidirectional - self.h.random_share, *others)]
         draw = {"shares": shares, "types_of_masks": self.h.types_of_masks, "next_sentence": self.h.next_sentence}
-        return Pipeline(pipeline.offline, (Call(preprocessors.unilm.draw_mask, draw), *pipeline.online))
+        return Transforms(transforms.offline, (Call(preprocessors.unilm.draw_mask, draw), *transforms.online))
 
     def text_tokens(self, records: int, tokens: int) -> int:
         return tokens - 3 * records  # [CLS] and two [SEP], also without next_sentence

@@ -23,7 +23,7 @@ def cache(config: Config, workers: int | None = None, verify: bool = False, beam
     Raises:
       UserError: the text cannot be read or gives no record, or the disk is full.
     """
-    from jaxpt.data.pipeline import prepare
+    from jaxpt.data.datasets import prepare
 
     report = None if sys.stderr.isatty() else print
     for phase in range(max(len(config.train.phases), 1)):

@@ -28,7 +28,7 @@ def inspect(
     Raises:
       UserError: the recipe has no such phase, the validation split ends before `at`, or the data cannot be read.
     """
-    from jaxpt.data.pipeline import prepare
+    from jaxpt.data.datasets import prepare
 
     phases = len(phase_starts(config))
     if phase > phases:

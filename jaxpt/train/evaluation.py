@@ -11,7 +11,7 @@ from jaxpt.config.kinds import nearest
 from jaxpt.train.state import Setup
 
 if TYPE_CHECKING:
-    from jaxpt.data.pipeline import Data
+    from jaxpt.data.datasets import Data
     from jaxpt.evals.base import Evaluate, Result
 
 

@@ -30,7 +30,7 @@ from jaxpt.train.run_dir import check, check_fingerprint, claim, write_text
 from jaxpt.train.state import Setup, State
 
 if TYPE_CHECKING:
-    from jaxpt.data.pipeline import Data
+    from jaxpt.data.datasets import Data
 
 Figures = dict[str, jax.Array]
 
@@ -66,7 +66,7 @@ def say(text: str) -> None:
 
 
 def _train(config: Config) -> int:
-    from jaxpt.data import pipeline
+    from jaxpt.data import datasets
 
     begun = time.time()
     say(f"jaxpt train: {config.model.kind} · {config.objective.kind} · {config.train.steps} steps → {config.run_dir}")
@@ -75,7 +75,7 @@ def _train(config: Config) -> int:
     compiler.enable_compilation_cache()
     teachers.find_all(config)
     for index in range(len(starts)):
-        pipeline.check(configs.at_phase(config, index))
+        datasets.check(configs.at_phase(config, index))
     run_dir = check(config)
     setup = teachers.attach(state.setup(config), say)
     phases = [setup.for_phase(configs.at_phase(config, index), index) for index in range(len(starts))]
@@ -203,7 +203,7 @@ class Run:
 
     def enter_phase(self, index: int, meta: dict[str, Any] | None) -> None:
         """Prepares the phase's data and objective; refuses other data than those of the checkpoint in `meta`."""
-        from jaxpt.data import pipeline
+        from jaxpt.data import datasets
 
         self.phase, self.phase_config = index, configs.at_phase(self.config, index)
         self.setup = self.setup.for_phase(self.phase_config, index)
@@ -213,7 +213,7 @@ class Run:
             step.check(config, self.setup)
             if config.train.compiled is not None:
                 compiled.check(self.setup.for_phase(config, phase), Path(config.train.compiled), phase)
-        self.data = pipeline.prepare(self.phase_config, phase=index, report=say)
+        self.data = datasets.prepare(self.phase_config, phase=index, report=say)
         self.evaluators = evaluation.Evaluators(self.setup.for_evaluation(), self.data)
         teachers.check_vocabulary(self.setup, self.data.tokenizer)
         for config in later:

@@ -1,16 +1,16 @@
-"""A pipeline as SeqIO itself runs it, unpacked: what our loader is compared with."""
+"""Transforms as SeqIO itself runs it, unpacked: what our loader is compared with."""
 
 from jaxpt.data._tf import seqio, tf
 from jaxpt.data.tasks import bind, calls_for
 
 
-def make_task(name, source, pipeline, features, vocabulary):
+def make_task(name, source, transforms, features, vocabulary):
     """A SeqIO Task: source → offline transforms → seqio.CacheDatasetPlaceholder → online transforms.
 
     Args:
       name: letters, digits, `_` and `:`.
       source: the documents.
-      pipeline: an objective's preprocessors.
+      transforms: an objective's preprocessors.
       features: what `objective.batches.features` says of them.
       vocabulary: for tokenizing, and of the output features.
 
@@ -20,8 +20,8 @@ def make_task(name, source, pipeline, features, vocabulary):
     Raises:
       UserError: a source of token ids, and preprocessors that want text.
     """
-    offline = calls_for(pipeline, source)
-    online = [bind(call, vocabulary) for call in pipeline.online]
+    offline = calls_for(transforms, source)
+    online = [bind(call, vocabulary) for call in transforms.online]
     return seqio.Task(
         name,
         seqio.FunctionDataSource(lambda split, shuffle_files: source.dataset(split), ["train", "validation"]),

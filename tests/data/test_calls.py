@@ -47,7 +47,7 @@ def test_an_editor_finds_every_module():
     assert [alias.asname for node in known.body for alias in node.names] == files
 
 
-def test_the_pipelines_of_all_objectives_are_made_without_tensorflow():
+def test_the_transforms_of_all_objectives_are_made_without_tensorflow():
     code = """
 import sys
 from jaxpt.config import ObjectiveConfig
@@ -58,8 +58,8 @@ vocabulary = Vocabulary(size=200, eos=1, cls=2, sep=3, mask=4, sentinels=60)
 for name in kinds("jaxpt.objectives", ObjectiveConfig):
     given = {"teacher": "somewhere"} if name == "distillation" else {}
     batches = resolve(name, "jaxpt.objectives", ObjectiveConfig)(**given).batches
-    pipeline = batches.pipeline(64, vocabulary, seed=0)
-    assert batches.features(64) and all(isinstance(c.name, str) for c in pipeline.offline + pipeline.online)
+    transforms = batches.transforms(64, vocabulary, seed=0)
+    assert batches.features(64) and all(isinstance(c.name, str) for c in transforms.offline + transforms.online)
     print(name)
 print(sorted({name.partition(".")[0] for name in sys.modules} & {"tensorflow", "tensorflow_datasets", "seqio"}))
 """

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from jaxpt.data import pipeline
+from jaxpt.data import datasets
 from jaxpt.errors import UserError
 from tests import families
 
@@ -42,7 +42,7 @@ def targets(batches):
 @pytest.mark.slow
 def test_every_token_of_every_task_once_an_epoch(folder):
     said = []
-    data = pipeline.prepare(config(folder), report=said.append)
+    data = datasets.prepare(config(folder), report=said.append)
     each = data.train.each()
     assert set(each) == set(WORDS)
     for word, stream in each.items():
@@ -60,7 +60,7 @@ def test_every_token_of_every_task_once_an_epoch(folder):
 @pytest.mark.slow
 def test_the_mixture_is_part_of_what_determines_the_run(folder):
     prints = [
-        pipeline.prepare(config(folder, **settings)).fingerprint
+        datasets.prepare(config(folder, **settings)).fingerprint
         for settings in ({}, {"rates": (1.0, 1.0, 1.0)}, {"packing": False}, {"rates": (None,) * 3})
     ]
     assert prints[0]["mixture"] == {"cats": 128, "dogs": 85, "mice": 43}
@@ -74,7 +74,7 @@ def test_the_mixture_is_part_of_what_determines_the_run(folder):
 def test_masks_are_new_in_every_epoch_unless_they_are_static(folder):
     def seen(**objective):
         settings = {"next_sentence": False, "dupe_factor": 2, **objective}
-        stream = pipeline.prepare(config(folder, "bert", objective=settings)).train.each()["cats"]
+        stream = datasets.prepare(config(folder, "bert", objective=settings)).train.each()["cats"]
         rows = list(itertools.islice(stream.batches(), 5 * len(stream)))
         flat = [
             (ids.tobytes(), masks.tobytes())
@@ -90,7 +90,7 @@ def test_masks_are_new_in_every_epoch_unless_they_are_static(folder):
 
 def test_pairs_of_sentences_are_not_packed(folder):
     with pytest.raises(UserError, match="next_sentence: false"):
-        pipeline.prepare(config(folder, "bert", objective={"next_sentence": True}, cache_dir="/nowhere"))
+        datasets.prepare(config(folder, "bert", objective={"next_sentence": True}, cache_dir="/nowhere"))
 
 
 @pytest.mark.parametrize(

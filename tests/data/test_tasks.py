@@ -2,7 +2,7 @@ import pytest
 
 from jaxpt.config import DataConfig
 from jaxpt.data._tf import seqio, tf
-from jaxpt.data.calls import Call, Pipeline
+from jaxpt.data.calls import Call, Transforms
 from jaxpt.data.preprocessors.batched import one_record
 from jaxpt.data.sources.opening import open_source
 from jaxpt.data.tasks import bind, key, resolve
@@ -48,9 +48,9 @@ def test_the_task_runs_in_seqio(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("\n".join(LINES))
     data = DataConfig(tokenizer={"kind": "bpe"}, path=str(path))
-    pipeline = Pipeline((Call(f"{__name__}.upper", {"mark": "?"}),), (Call(f"{__name__}.length"),))
+    transforms = Transforms((Call(f"{__name__}.upper", {"mark": "?"}),), (Call(f"{__name__}.length"),))
     features = {"encoder_positions": ((1,), "int32")}
-    task = make_task("lengths", open_source(data), pipeline, features, seqio.PassThroughVocabulary(10))
+    task = make_task("lengths", open_source(data), transforms, features, seqio.PassThroughVocabulary(10))
     records = task.preprocess_precache(task.source.get_dataset("train", shuffle=False))
     texts = [r["text"].decode() for r in records.as_numpy_iterator()]
     assert set(texts) <= {f"{line.upper()}?" for line in LINES} and len(texts) > 80

@@ -5,7 +5,7 @@ import pytest
 import yaml
 
 from jaxpt import cli
-from jaxpt.data import pipeline
+from jaxpt.data import datasets
 from jaxpt.data.warnings import of_batch, of_packing
 from jaxpt.objectives.bart import Bart
 from jaxpt.objectives.causal_lm import CausalLM
@@ -38,7 +38,7 @@ def config(folder, family, text, objective, **data):
 
 def warned(*args, **data):
     lines = []
-    pipeline.prepare(config(*args, **data), report=lines.append, workers=1)
+    datasets.prepare(config(*args, **data), report=lines.append, workers=1)
     return [line.removeprefix("warning: ") for line in lines if line.startswith("warning: ")]
 
 
@@ -94,7 +94,7 @@ def test_packing_that_has_one_is_not_warned_of(folder):
 def test_other_objectives_are_not_warned_of(folder, kind):
     """The labels of replaced tokens are few by construction."""
     settings = config(folder, "bert", "documents", {"next_sentence": False})
-    batch = pipeline.prepare(settings).train.rows(np.arange(40))
+    batch = datasets.prepare(settings).train.rows(np.arange(40))
     objective = families.config("bert", objective={"kind": kind, "next_sentence": False}).objective
     assert of_batch(objective.batches, batch) == []
     hidden = batch | {"masked_weights": np.zeros_like(batch["masked_weights"])}

@@ -16,8 +16,8 @@ TEXTS = ["a quick brown fox", "b", "jumps over the lazy dog and more"]
 
 def examples(objective, length):
     ds = tf.data.Dataset.from_tensor_slices({"text": TEXTS, "origin": np.zeros([3, 2], np.int64)})
-    pipeline = objective.batches.pipeline(length, VOCABULARY, seed=0)
-    for call in (*pipeline.offline, *pipeline.online):
+    transforms = objective.batches.transforms(length, VOCABULARY, seed=0)
+    for call in (*transforms.offline, *transforms.online):
         ds = bind(call, seqio.ByteVocabulary())(ds)
     assert {n: (tuple(s.shape), s.dtype.name) for n, s in ds.element_spec.items()} == objective.batches.features(length)
     return list(ds.as_numpy_iterator())

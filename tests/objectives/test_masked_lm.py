@@ -64,14 +64,14 @@ class Bytes(seqio.ByteVocabulary):
         {"next_sentence": False, "inputs": "sentences", "unit": "span", "rounding": "up", "random_specials": False},
     ],
 )
-def test_the_pipeline_gives_the_declared_features(options):
+def test_the_transforms_give_the_declared_features(options):
     objective, length = MaskedLM(dupe_factor=2, **options), 32
     pair = objective.pair_loss
     texts = ["One sentence. Another one. And a third that is long.", "x", "Second text. Its end."]
     ds = tf.data.Dataset.from_tensor_slices({"text": texts, "origin": np.zeros([3, 2], np.int64)})
-    pipeline = objective.batches.pipeline(length, VOCABULARY, seed=0)
+    transforms = objective.batches.transforms(length, VOCABULARY, seed=0)
     with seqio.map_seed_manager(0):
-        for call in (*pipeline.offline, *pipeline.online):
+        for call in (*transforms.offline, *transforms.online):
             ds = bind(call, Bytes())(ds)
     declared = objective.batches.features(length)
     assert {name: (tuple(s.shape), s.dtype.name) for name, s in ds.element_spec.items()} == declared
@@ -138,7 +138,7 @@ def hidden(options, rows=4):
     rng = np.random.default_rng(0)
     texts = np.stack([[2, *(50 + rng.permutation(150)[:29]), 3] for _ in range(rows)]).astype(np.int32)
     small = Vocabulary(size=50, pad=0, cls=2, sep=3, mask=4)
-    mask, last = MaskedLM(next_sentence=False, mask_rate=0.25, **options).batches.pipeline(32, small, 0).online
+    mask, last = MaskedLM(next_sentence=False, mask_rate=0.25, **options).batches.transforms(32, small, 0).online
     tokens = tf.RaggedTensor.from_tensor(texts, row_splits_dtype=tf.int64)
     batch = {"tokens": tokens, "token_types": tf.zeros_like(tokens)}
     bound = arguments(resolve(mask.name), mask, Words())

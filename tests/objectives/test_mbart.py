@@ -6,7 +6,7 @@ import seqio
 import tensorflow as tf
 
 from jaxpt.config import TokenizerConfig
-from jaxpt.data import pipeline, tokenizers
+from jaxpt.data import datasets, tokenizers
 from jaxpt.data.preprocessors import bart, features, mbart
 from jaxpt.data.records.shard import Ragged
 from jaxpt.errors import UserError
@@ -30,7 +30,7 @@ def made():
     """(texts, their languages, the batch) of real texts."""
     texts, languages = corpus.texts(COUNT), np.resize(LANGUAGES, COUNT).astype(np.int32)
     vocabulary = Vocabulary(size=SIZE, eos=EOS, mask=MASK, bos=5, languages=LANGUAGES)
-    noise, _, last = MBart().batches.pipeline(66, vocabulary, seed=0).online
+    noise, _, last = MBart().batches.transforms(66, vocabulary, seed=0).online
     batch = {"tokens": corpus.ragged(texts), "language": tf.constant(languages)}
     batch = bart.noise.batched(batch, corpus.keys(COUNT), seqio.ByteVocabulary(SIZE - 259), **noise.kwargs)
     batch = mbart.add_language.batched(batch)
@@ -98,7 +98,7 @@ def config(folder, languages=tuple(WORDS), **data):
 @pytest.mark.slow
 def test_a_run_of_three_languages(tmp_path):
     """A trained vocabulary holds the languages, and each row the one of its task; packed rows start anew."""
-    data = pipeline.prepare(config(tmp_path))
+    data = datasets.prepare(config(tmp_path))
     names = dict(zip(("de", "fr", "en"), data.vocabulary.languages))
     assert data.tokenizer.tokens(names.values()) == list(WORDS)
     assert data.tokenizer.encode("de_DE") != [names["de"]]  # no text gives it
@@ -107,13 +107,13 @@ def test_a_run_of_three_languages(tmp_path):
         assert set(batch["decoder_input_tokens"][:, 0]) == {names[name]}
         probe = MBart().judge.eval_mask(batch, data.vocabulary)
         assert not np.isin(batch["decoder_target_tokens"][probe > 0], list(names.values())).any()
-    packed = pipeline.prepare(config(tmp_path, packing=True)).train
+    packed = datasets.prepare(config(tmp_path, packing=True)).train
     batch = next(packed.batches())
     starts = (batch["decoder_positions"] == 0) & (batch["decoder_segment_ids"] > 0)
     assert set(batch["decoder_input_tokens"][starts]) <= set(names.values())
 
     with pytest.raises(UserError, match=r"data.mixture, task fr: data.language is missing: objective.kind: mbart"):
-        pipeline.prepare(config(tmp_path, languages=("de_DE", None, "en_XX")))
+        datasets.prepare(config(tmp_path, languages=("de_DE", None, "en_XX")))
     data.tokenizer.save(tmp_path / "vocabulary")
     with pytest.raises(UserError, match=r"no token 'it_IT' \(data.language\) in this vocabulary"):
         tokenizers.load(tmp_path / "vocabulary", languages=["it_IT"])

@@ -123,7 +123,7 @@ def presented(family, objective):
         else tf.constant(rows)
         for name, rows in columns.items()
     }
-    *drawn_, last = objective.batches.pipeline(LENGTH, VOCABULARY, 0).online
+    *drawn_, last = objective.batches.transforms(LENGTH, VOCABULARY, 0).online
     keys = tf.constant(fold_in(np.arange(RECORDS, dtype=np.uint64), 3))
     for call in drawn_:
         batch = _step(call, vocabulary)(batch, keys)
@@ -196,7 +196,7 @@ def test_nothing_is_lost_in_planned_rows(tmp_path):
         lambda: tf.data.Dataset.from_generator(lambda: records("bert"), output_signature=spec), tmp_path / "store"
     )
     features = objective.batches.features(LENGTH)
-    calls = objective.batches.pipeline(LENGTH, VOCABULARY, 0).online
+    calls = objective.batches.transforms(LENGTH, VOCABULARY, 0).online
     sizes = objective.batches.max_packed_lengths({name: store.lengths(name) for name in spec if name != "origin"})
     packs = plan(sizes, {name: features[name][0][0] for name in sizes})
     separate, packed = (

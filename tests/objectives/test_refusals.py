@@ -7,7 +7,7 @@ import pytest
 from jaxpt import cli
 from jaxpt.config import ObjectiveConfig, build
 from jaxpt.config.kinds import resolve
-from jaxpt.data import pipeline
+from jaxpt.data import datasets
 from jaxpt.data.tokenizers import planned
 from jaxpt.errors import UserError
 from jaxpt.objectives.unilm import KINDS as KINDS_OF_MASKS
@@ -152,7 +152,7 @@ def test_models_of_another_family(kind):
     for other in {"bert", "gpt2", "t5"} - {KINDS[kind][0]}:
         model = families.MODELS[other]
         with pytest.raises(UserError, match=rf"{kind} requires a model of family \w+, but model.kind: {other} is of"):
-            pipeline.prepare(config(kind, model=model), save=False)
+            datasets.prepare(config(kind, model=model), save=False)
 
 
 def test_a_command_ends_with_one_line_and_makes_nothing(tmp_path, capsys):

@@ -69,13 +69,13 @@ def test_check():
 
 
 @pytest.mark.parametrize("settings", [{}, {"join_documents": False}, {"separator": True}, {"density": 0.5}])
-def test_the_pipeline_gives_the_declared_features(settings):
+def test_the_transforms_give_the_declared_features(settings):
     objective, length = SpanCorruption(**settings), 24
     texts = ["a" * 100, "bc", "d"]
     ds = tf.data.Dataset.from_tensor_slices({"text": texts, "origin": np.zeros([3, 2], np.int64)})
-    pipeline = objective.batches.pipeline(length, VOCABULARY, seed=0)
+    transforms = objective.batches.transforms(length, VOCABULARY, seed=0)
     with seqio.map_seed_manager(0):
-        for call in (*pipeline.offline, *pipeline.online):
+        for call in (*transforms.offline, *transforms.online):
             ds = bind(call, seqio.ByteVocabulary())(ds)
     declared = objective.batches.features(length)
     assert {name: (tuple(s.shape), s.dtype.name) for name, s in ds.element_spec.items()} == declared

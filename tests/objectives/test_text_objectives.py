@@ -1,6 +1,6 @@
 """What holds for every objective that makes both sides of windows of text, and for those of decoders.
 
-Its pipeline gives the features that it declares, packing plans for enough, loss falls on real targets alone, and the
+Its transforms give the features that it declares, packing plans for enough, loss falls on real targets alone, and the
 prediction of a target cannot see it: neither in the encoder's inputs nor in what the decoder has read by then.
 """
 
@@ -69,10 +69,10 @@ def documents():
 @functools.cache
 def made(name):
     """(lengths of the records, batch) of some documents."""
-    pipeline = OBJECTIVES[name].batches.pipeline(LENGTH, VOCABULARY, seed=0)
+    transforms = OBJECTIVES[name].batches.transforms(LENGTH, VOCABULARY, seed=0)
     vocabulary = seqio.ByteVocabulary(SENTINELS)
     ds = documents()
-    for call in pipeline.offline:
+    for call in transforms.offline:
         ds = bind(call, vocabulary, source=SimpleNamespace(language="A", fields=None))(ds)
     records = list(ds.as_numpy_iterator())
     batch = {
@@ -84,7 +84,7 @@ def made(name):
         batch["language"] = tf.constant([r["language"] for r in records])
     lengths = {feature: x.row_lengths().numpy() for feature, x in batch.items() if isinstance(x, tf.RaggedTensor)}
     keys = tf.constant(fold_in(np.arange(len(records), dtype=np.uint64), 3))
-    *drawn, last = pipeline.online
+    *drawn, last = transforms.online
     for call in drawn:
         function = resolve(call.name)
         draws = {"keys": keys} if "keys" in inspect.signature(function.batched).parameters else {}
@@ -188,7 +188,7 @@ HIDES = (
 def test_what_is_asked_is_not_in_the_inputs(name):
     """Of texts in which no id stands twice: each id is in the inputs or asked for, and of a whole text not all are."""
     rows = 100 + np.argsort(np.random.default_rng(0).random((200, 150)))[:, :18]
-    call, *_ = OBJECTIVES[name].batches.pipeline(LENGTH, VOCABULARY, seed=0).online
+    call, *_ = OBJECTIVES[name].batches.transforms(LENGTH, VOCABULARY, seed=0).online
     function, keys = resolve(call.name), tf.constant(fold_in(np.arange(200, dtype=np.uint64), 3))
     batch = {"tokens": tf.RaggedTensor.from_tensor(rows.astype(np.int32), row_splits_dtype=tf.int64)}
     made = function.batched(batch, keys=keys, **arguments(function, call, Words(SENTINELS)))

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxpt.data import pipeline
+from jaxpt.data import datasets
 from jaxpt.errors import UserError
 from jaxpt.models.layers import Embed
 from jaxpt.objectives.base import Vocabulary
@@ -35,7 +35,7 @@ def config(folder, objective=None, model=None, **data):
 def test_a_target_sees_its_pair_and_nothing_else(tmp_path):
     """Rows of several pairs, each of two texts whose positions start anew; all options of masked LM hold."""
     settings = config(tmp_path, {"mask_probability": 1.0, "random_probability": 0.0, "unit": "word"})
-    data = pipeline.prepare(settings)
+    data = datasets.prepare(settings)
     batch, network = next(data.train.batches()), families.network(settings)
     params, ids, types = drawn(network), batch["encoder_segment_ids"], batch["encoder_token_types"]
     tokens, positions = batch["encoder_input_tokens"], batch["encoder_positions"]
@@ -75,10 +75,10 @@ def test_sources_that_do_not_fit(tmp_path):
         ("masked_lm reads one text field, not two", config(tmp_path, {"kind": "masked_lm", "next_sentence": False})),
     ):
         with pytest.raises(UserError, match=message):
-            pipeline.prepare(settings)
+            datasets.prepare(settings)
     mixture = [{"name": "a", "path": "a.jsonl", "fields": ["en", "de"]}, {"name": "b", "path": "b.jsonl"}]
     with pytest.raises(UserError, match=r"data.mixture, task b: data.fields is missing"):
-        pipeline.prepare(config(tmp_path, path=None, fields=None, mixture=mixture))
+        datasets.prepare(config(tmp_path, path=None, fields=None, mixture=mixture))
 
 
 def test_check(tmp_path):

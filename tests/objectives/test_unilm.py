@@ -88,14 +88,14 @@ def test_losses_apart_add_up_and_only_bidirectional_pairs_have_a_label(batch):
 
 
 @pytest.mark.slow
-def test_the_pipeline_gives_the_declared_features_and_packs():
+def test_the_transforms_give_the_declared_features_and_packs():
     texts = ["One sentence. Another one. And a third that is long.", "x", "Second text. Its end. More of it."]
     ds = tf.data.Dataset.from_tensor_slices({"text": texts, "origin": np.zeros([3, 2], np.int64)})
     for labelled in (True, False):
         objective = UniLM(next_sentence=labelled, dupe_factor=2)
-        pipeline, made = objective.batches.pipeline(32, VOCABULARY, seed=0), ds
+        transforms, made = objective.batches.transforms(32, VOCABULARY, seed=0), ds
         with seqio.map_seed_manager(0):
-            for call in (*pipeline.offline, *pipeline.online):
+            for call in (*transforms.offline, *transforms.online):
                 made = bind(call, seqio.ByteVocabulary())(made)
         examples = list(made.as_numpy_iterator())
         assert len(examples) > 4

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from jaxpt.data import pipeline
+from jaxpt.data import datasets
 from jaxpt.errors import UserError
 from jaxpt.train.run_dir import check, check_fingerprint, claim
 from tests import families
@@ -33,7 +33,7 @@ def config(tmp_path_factory):
 
 
 def fingerprint(config):
-    return json.loads(json.dumps(pipeline.prepare(config, save=False).fingerprint))
+    return json.loads(json.dumps(datasets.prepare(config, save=False).fingerprint))
 
 
 @pytest.fixture(scope="module")
@@ -91,5 +91,5 @@ def test_how_a_run_is_carried_out_may_change(config, saved, changed):
 @pytest.mark.slow
 def test_the_records_do_not_depend_on_the_processes(config, saved, tmp_path):
     settings = config(data={"cache_dir": str(tmp_path)})
-    again = pipeline.prepare(settings, save=False, workers=1).fingerprint
+    again = datasets.prepare(settings, save=False, workers=1).fingerprint
     check_fingerprint(saved, json.loads(json.dumps(again)), "RUN")

@@ -117,7 +117,7 @@ def windows(texts, length=32):
 def test_mbart_corrupts_every_window(texts):
     tokenizer, rows = trained("sentencepiece"), windows(texts)
     v = Vocabulary(size=tokenizer.vocabulary.size, eos=1, unk=2, sentinels=2, languages=(5,))
-    noise = MBart(permute_sentences=0.0).batches.pipeline(66, v, seed=0).online[0]
+    noise = MBart(permute_sentences=0.0).batches.transforms(66, v, seed=0).online[0]
     made = corpus.run(bart.noise, rows, vocabulary=to_seqio(tokenizer), **noise.kwargs)
     kept = [np.isin(row, text).sum() / len(text) for row, text in zip(made["inputs"], rows)]
     assert not any(np.array_equal(x, y) for x, y in zip(made["inputs"], made["targets"]))

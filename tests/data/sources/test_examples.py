@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxpt import config as configs
-from jaxpt.data import pipeline
+from jaxpt.data import datasets
 from jaxpt.data._tf import seqio, tf
 from jaxpt.data.preprocessors.batched import one_record
 from jaxpt.data.sources.examples import Examples
@@ -67,7 +67,7 @@ def seqios_own(task, split, seed):
 @pytest.mark.slow
 @pytest.mark.parametrize(("task", "passes"), [("style_denoise", 3), ("style_ask", 1)])
 def test_the_examples_are_seqios_own(task, passes, cache):
-    data = pipeline.prepare(config(task, cache, passes=passes))
+    data = datasets.prepare(config(task, cache, passes=passes))
     # SeqIO counts the place of the placeholder into its seeds: draws (of the inputs here) are those of another seed.
     wanted = [ex for seed in range(passes) for ex in seqios_own(task, "train", seed)]
     got = pairs(data.train)
@@ -87,10 +87,10 @@ def test_the_examples_are_seqios_own(task, passes, cache):
 @pytest.mark.slow
 def test_the_tier_is_told(cache):
     lines = []
-    pipeline.prepare(config("style_ask", cache), report=lines.append)
+    datasets.prepare(config("style_ask", cache), report=lines.append)
     assert any(line.startswith("data: deterministic: any step is reached at once") for line in lines)
     lines.clear()
-    pipeline.prepare(config("style_denoise", cache, passes=3), report=lines.append)
+    datasets.prepare(config("style_denoise", cache, passes=3), report=lines.append)
     tier = next(line for line in lines if line.startswith("data: frozen"))
     assert "concatenate, split_tokens, drop_some may" in tier and "in 3 passes" in tier
 
@@ -119,29 +119,29 @@ def test_a_preprocessor_says_that_it_maps_one_to_one(decorate, tier):
 
 
 def test_the_stream_seeks_and_is_a_permutation(cache):
-    data = pipeline.prepare(config("style_denoise", cache, passes=3))
+    data = datasets.prepare(config("style_denoise", cache, passes=3))
     whole = list(itertools.islice(data.train.batches(), 12))
-    again = list(itertools.islice(pipeline.prepare(config("style_denoise", cache, passes=3)).train.batches(7), 5))
+    again = list(itertools.islice(datasets.prepare(config("style_denoise", cache, passes=3)).train.batches(7), 5))
     assert all((a[k] == b[k]).all() for a, b in zip(whole[7:], again, strict=True) for k in a)
     next(data.train.batches(10**9))
 
 
 @pytest.mark.slow
 def test_examples_are_held_out_where_there_is_no_validation_split(cache):
-    data = pipeline.prepare(config("style_train_only", cache, validation_fraction=0.2))
+    data = datasets.prepare(config("style_train_only", cache, validation_fraction=0.2))
     train, held = pairs(data.train), pairs(data.validation)
     assert sorted(train + held) == sorted(seqios_own("style_train_only", "train", 0))
     assert 5 < len(held) < 40
 
 
 def test_the_tasks_vocabulary_is_taken_and_another_refused(cache, tmp_path):
-    data = pipeline.prepare(config("style_ask", cache, tmp_path / "run"))
+    data = datasets.prepare(config("style_ask", cache, tmp_path / "run"))
     import t5_style_tasks
 
     text = "What number is it?"
     assert data.tokenizer.encode(text) == t5_style_tasks.VOCABULARY.encode(text)
     assert data.vocabulary.sentinels == 20
-    again = pipeline.prepare(config("style_ask", cache, tmp_path / "run"))
+    again = datasets.prepare(config("style_ask", cache, tmp_path / "run"))
     assert again.fingerprint == data.fingerprint
     other = tmp_path / "other.txt"
     other.write_text("\n".join(f"{i} apples and pears" for i in range(200)))
@@ -151,7 +151,7 @@ def test_the_tasks_vocabulary_is_taken_and_another_refused(cache, tmp_path):
     tokenizers.train(other.read_text().split("\n"), TokenizerConfig(kind="sentencepiece"), 150, tmp_path / "sp")
     tokenizer = {"kind": "sentencepiece", "path": str(tmp_path / "sp")}
     with pytest.raises(UserError, match="is not the vocabulary of style_ask's inputs"):
-        pipeline.prepare(config("style_ask", cache, tokenizer=tokenizer))
+        datasets.prepare(config("style_ask", cache, tokenizer=tokenizer))
 
 
 def write_as_seqio_does(task, split, directory, shards):
@@ -192,18 +192,18 @@ def test_a_cache_of_seqio_is_read(cache, tmp_path, monkeypatch):
     task.source._dataset_fn = None  # it is not read again
     task._cache_dir = None
     try:
-        cached = pipeline.prepare(config("style_ask", cache, task_cache=str(tmp_path)))
+        cached = datasets.prepare(config("style_ask", cache, task_cache=str(tmp_path)))
     finally:
         import t5_style_tasks
 
         task.source._dataset_fn = t5_style_tasks.documents
     assert len(cached.stores["train"].manifest["shards"]) == 3
-    assert sorted(pairs(cached.train)) == sorted(pairs(pipeline.prepare(config("style_ask", cache)).train))
+    assert sorted(pairs(cached.train)) == sorted(pairs(datasets.prepare(config("style_ask", cache)).train))
 
 
 def test_a_registered_mixture_is_mixed(cache):
     lines = []
-    data = pipeline.prepare(config("style_both", cache), report=lines.append)
+    data = datasets.prepare(config("style_both", cache), report=lines.append)
     assert set(data.summary) == {f"{t}/{s}" for t in ("style_denoise", "style_ask") for s in ("train", "validation")}
     asked = data.tokenizer.encode("number?")[:3]
     batches = itertools.islice(data.train.batches(), 20)
@@ -240,7 +240,7 @@ def test_a_run_is_resumed_exactly(cache, tmp_path, capsys):
 )
 def test_mistakes_are_named_in_one_line(task, data, words, cache):
     with pytest.raises(UserError, match=words) as error:
-        pipeline.prepare(config(task, cache, **data))
+        datasets.prepare(config(task, cache, **data))
     assert "\n" not in str(error.value)
 
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxpt.config import Fraction
-from jaxpt.data.calls import Call, Pipeline
+from jaxpt.data.calls import Call, Transforms
 from jaxpt.errors import UserError
 from jaxpt.objectives.causal_lm import CausalLM, CausalLMBatches, DecoderLMLoss
 
@@ -47,12 +47,12 @@ class CarriedLM(CausalLM):
 class CarriedLMBatches(CausalLMBatches):
     """Windows of running text, their inputs noisy."""
 
-    def pipeline(self, length, vocabulary, seed):
-        plain = super().pipeline(length, vocabulary, seed)
+    def transforms(self, length, vocabulary, seed):
+        plain = super().transforms(length, vocabulary, seed)
         if not self.h.word_dropout:
             return plain
         drop = Call(f"{LAB}.preprocessors.word_dropout", {"rate": self.h.word_dropout, "unk": vocabulary.unk})
-        return Pipeline(plain.offline, (drop, Call(f"{LAB}.preprocessors.noisy_decoder", {"length": length})))
+        return Transforms(plain.offline, (drop, Call(f"{LAB}.preprocessors.noisy_decoder", {"length": length})))
 
     def check_packing(self):
         if self.h.carry:

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxpt.config import PositiveFloat
-from jaxpt.data.calls import Call, Pipeline, preprocessors
+from jaxpt.data.calls import Call, Transforms, preprocessors
 from jaxpt.errors import UserError
 from jaxpt.losses import cross_entropy
 from jaxpt.models.base import compute_dtype
@@ -64,11 +64,11 @@ class SimCSEBatches(Batches):
         names = ("input_tokens", "token_types", "segment_ids", "positions")
         return {f"encoder_{name}": ((length,), "int32") for name in names}
 
-    def pipeline(self, length, vocabulary, seed):
+    def transforms(self, length, vocabulary, seed):
         cut = Call(preprocessors.windows.cut, {"length": length - 2, "join": False})
         enclose = Call(preprocessors.windows.enclose, {"cls": vocabulary.cls, "sep": vocabulary.sep})
         rows = Call("tests.extending.outside.preprocessors.encoder", {"length": length})
-        return Pipeline(offline=(Call(preprocessors.documents.tokenize), cut, enclose), online=(rows,))
+        return Transforms(offline=(Call(preprocessors.documents.tokenize), cut, enclose), online=(rows,))
 
     def text_tokens(self, records, tokens):
         return tokens - 2 * records

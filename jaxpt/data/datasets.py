@@ -36,7 +36,7 @@ from jaxpt.errors import UserError
 
 if TYPE_CHECKING:
     from jaxpt.objectives.base import Batches
-from jaxpt.data.calls import Pipeline, Vocabulary
+from jaxpt.data.calls import Transforms, Vocabulary
 
 _SPLITS = ("train", "validation")
 _LOOKED_AT = 256  # rows in which the actual fill is measured
@@ -129,18 +129,18 @@ def prepare(
             if isinstance(source, Examples):
                 source.check_tokenizer(tokenizer)
         objective.check(config.model, data.length, vocabulary)
-        pipeline = objective.batches.pipeline(data.length, vocabulary, config.seed)
+        transforms = objective.batches.transforms(data.length, vocabulary, config.seed)
         ours = to_seqio(tokenizer)
         stores = {
             split: [
-                _store(part.config, split, of_source, pipeline, tokenizer, say, workers, verify, beam)
+                _store(part.config, split, of_source, transforms, tokenizer, say, workers, verify, beam)
                 for part, of_source in zip(parts, known)
             ]
             for split in _SPLITS
         }
         for part, source in zip(parts, sources):
             say.note(f"{part.name}: {source.tier}")
-        streams = _streams(config, phase, parts, stores, pipeline, ours)
+        streams = _streams(config, phase, parts, stores, transforms, ours)
         for line in (*_lines(objective.batches, streams), *warnings(objective.batches, streams["train"])):
             say.note(line)
 
@@ -153,7 +153,7 @@ def prepare(
         train=streams["train"],
         validation=streams["validation"],
         stores=named,
-        fingerprint=_fingerprint(config, phase, given, tokenizer, named, pipeline, streams["train"]),
+        fingerprint=_fingerprint(config, phase, given, tokenizer, named, transforms, streams["train"]),
         summary={name: _counts(store) for name, store in named.items()},
         text_per_row=_text_per_row(objective.batches, streams["train"]),
     )
@@ -165,7 +165,7 @@ def _fingerprint(
     sources: dict[str, Any],
     tokenizer: Tokenizer,
     stores: dict[str, Store],
-    pipeline: Pipeline,
+    transforms: Transforms,
     train: Stream,
 ) -> dict[str, Any]:
     """All that determines the stream; a resume needs equal values. `sources`: the fingerprint of each task's files."""
@@ -174,7 +174,7 @@ def _fingerprint(
         "source": sources if len(sources) > 1 else next(iter(sources.values())),
         "tokenizer": tokenizer.digest(),
         "records": {name: store.checksum for name, store in stores.items()},
-        "pipeline": _describe(pipeline),
+        "transforms": _describe(transforms),
         "mixture": dict(zip(sources, train.mixture.quotas)),
         "packing": data.packing,
         "noise_copies": config.objective.batches.static_mask_copies(),
@@ -271,7 +271,7 @@ def _store(
     config: Config,
     split: str,
     source: dict[str, Any],
-    pipeline: Pipeline,
+    transforms: Transforms,
     tokenizer: Tokenizer,
     say: Progress,
     workers: int | None,
@@ -279,18 +279,18 @@ def _store(
     beam: Sequence[str] | None,
 ) -> Store:
     """The records of a split; built where they are not there yet."""
-    calls = pipeline.offline
+    calls = transforms.offline
     identity = {
         "format": FORMAT,
         "split": split,
         "source": source,
         "data": affecting(config.data, "records"),
         "tokenizer": tokenizer.digest(),
-        "calls": _describe(pipeline)["offline"],
+        "calls": _describe(transforms)["offline"],
         "code": code(calls),
     }
     directory = cache_root(config) / "records" / f"{_hash(identity)}-{split}"
-    spec = Offline(config.data, pipeline, config.objective.batches.examples(config.data.length), split, tokenizer)
+    spec = Offline(config.data, transforms, config.objective.batches.examples(config.data.length), split, tokenizer)
     return cache.build(spec, directory, identity, say, workers, verify, config.data.mirror, beam)
 
 
@@ -308,7 +308,7 @@ def _streams(
     phase: int,
     parts: Sequence[mixtures.Part],
     stores: dict[str, list[Store]],
-    pipeline: Pipeline,
+    transforms: Transforms,
     vocabulary: seqio.Vocabulary,
 ) -> dict[str, Stream]:
     """The stream of each split over the records of all tasks."""
@@ -317,7 +317,8 @@ def _streams(
     # Tasks of equal records go through one graph.
     graphs = {repr(store.spec): store.spec for of_split in stores.values() for store in of_split}
     graphs = {
-        name: compile_online(pipeline.online, vocabulary, spec, features, data.packing) for name, spec in graphs.items()
+        name: compile_online(transforms.online, vocabulary, spec, features, data.packing)
+        for name, spec in graphs.items()
     }
     streams: dict[str, Stream] = {}
     for split in _SPLITS:
@@ -389,10 +390,10 @@ def _packing_line(batches: Batches, task: Task, split: str, features: Features) 
     return f"packing {task.name}/{split}: {len(task.store):,} records in {len(task):,} rows; {'; '.join(said)}"
 
 
-def _describe(pipeline: Pipeline) -> dict[str, dict[str, Any]]:
+def _describe(transforms: Transforms) -> dict[str, dict[str, Any]]:
     """Names and arguments of the preprocessors, in their order."""
     return {
-        half: {f"{number} {call.name}": call.kwargs for number, call in enumerate(getattr(pipeline, half))}
+        half: {f"{number} {call.name}": call.kwargs for number, call in enumerate(getattr(transforms, half))}
         for half in ("offline", "online")
     }
 

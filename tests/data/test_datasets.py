@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from pydantic import create_model
 
-from jaxpt.data import pipeline, tasks
+from jaxpt.data import datasets, tasks
 from jaxpt.data._tf import seqio, tf
 from jaxpt.data.calls import Call
 from jaxpt.data.sources.opening import open_source
@@ -47,23 +47,23 @@ def config(family, text, cache, run_dir="", objective=None, **data):
 @pytest.mark.parametrize("family", families.FAMILIES)
 def test_from_text_to_the_declared_features(family, text, cache):
     settings = config(family, text, cache)
-    data = pipeline.prepare(settings)
+    data = datasets.prepare(settings)
     declared = settings.objective.batches.features(24)
     for batch in (next(data.train.batches(1000)), next(data.validation.epoch(8))):
         assert {k: (v.shape[1:], v.dtype.name) for k, v in batch.items()} == declared
     assert data.vocabulary.size <= SIZES[family]
     assert data.summary["train"]["documents"] + data.summary["validation"]["documents"] == len(LINES)
     assert data.summary["train"]["records"] == len(data.train)
-    assert json.loads(json.dumps(data.fingerprint)) == json.loads(json.dumps(pipeline.prepare(settings).fingerprint))
+    assert json.loads(json.dumps(data.fingerprint)) == json.loads(json.dumps(datasets.prepare(settings).fingerprint))
     example = data.train.example(3)
     assert "tokens" in example and example["origin"].shape == (3,)
 
 
 def test_the_second_time_is_found_in_the_cache(text, cache, monkeypatch):
-    first = next(pipeline.prepare(config("gpt2", text, cache)).train.batches())
-    monkeypatch.setattr(pipeline.tokenizers, "train", None)
+    first = next(datasets.prepare(config("gpt2", text, cache)).train.batches())
+    monkeypatch.setattr(datasets.tokenizers, "train", None)
     monkeypatch.setattr(seqio.Task, "preprocess_precache", None)
-    again = next(pipeline.prepare(config("gpt2", text, cache)).train.batches())
+    again = next(datasets.prepare(config("gpt2", text, cache)).train.batches())
     assert all((first[k] == again[k]).all() for k in first)
 
 
@@ -72,9 +72,9 @@ def test_any_change_of_what_determines_records_makes_new_ones(text, cache, tmp_p
     def names():
         return {p.name for p in (cache / "records").iterdir()}
 
-    pipeline.prepare(config("gpt2", text, cache))
+    datasets.prepare(config("gpt2", text, cache))
     before = names()
-    pipeline.prepare(config("gpt2", text, cache, batch_size=4, readers=1))
+    datasets.prepare(config("gpt2", text, cache, batch_size=4, readers=1))
     assert names() == before
     other = tmp_path / "a.txt"
     other.write_text("\n".join(LINES[::-1]))
@@ -83,10 +83,10 @@ def test_any_change_of_what_determines_records_makes_new_ones(text, cache, tmp_p
         {"validation_fraction": 0.3},
         {"documents": "blank_line", "validation_path": str(text)},
     ):
-        pipeline.prepare(config("gpt2", text, cache, **changed))
+        datasets.prepare(config("gpt2", text, cache, **changed))
         assert len(names()) > len(before)
         before = names()
-    pipeline.prepare(config("gpt2", other, cache))
+    datasets.prepare(config("gpt2", other, cache))
     assert len(names()) > len(before)
 
 
@@ -96,7 +96,7 @@ def test_a_setting_of_the_data_that_says_nothing_makes_new_records(text, cache):
         settings = config("gpt2", text, cache)
         cls = create_model("Fresh", __base__=type(settings.data), fresh=(int, 0))
         data = cls.model_construct(**dict(settings.data), fresh=value)
-        return pipeline.prepare(settings.model_copy(update={"data": data})).stores["train"].directory
+        return datasets.prepare(settings.model_copy(update={"data": data})).stores["train"].directory
 
     assert records(1) == records(1) != records(2)
 
@@ -105,7 +105,7 @@ def test_a_setting_of_the_data_that_says_nothing_makes_new_records(text, cache):
 def test_another_field_makes_another_vocabulary(cache, tmp_path):
     path = tmp_path / "two.jsonl"
     path.write_text("".join(json.dumps({"a": line, "b": line[::-1]}) + "\n" for line in LINES))
-    one, other = (pipeline.prepare(config("gpt2", path, cache, field=field)) for field in "ab")
+    one, other = (datasets.prepare(config("gpt2", path, cache, field=field)) for field in "ab")
     assert one.tokenizer.digest() != other.tokenizer.digest()
 
 
@@ -126,7 +126,7 @@ def test_an_edited_task_of_ones_own_makes_new_records(cache, tmp_path, monkeypat
         settings = {"source": "task", "task": "own_text", "modules": ["own_task"], "path": None}
         vocabulary = {"kind": "bpe", "path": str(next((cache / "tokenizers").glob("*/vocab.json")).parent)}
         try:
-            data = pipeline.prepare(config("gpt2", "", cache, tokenizer=vocabulary, **settings))
+            data = datasets.prepare(config("gpt2", "", cache, tokenizer=vocabulary, **settings))
             return data.stores["train"].directory
         finally:
             seqio.TaskRegistry.remove("own_text")
@@ -148,7 +148,7 @@ def test_edited_code_of_ones_own_makes_new_records(text, cache, tmp_path, monkey
         for name in ("own_words", "own_finder"):
             sys.modules.pop(name, None)
         objective = {"kind": "salient_spans", "finder": "own_finder.find", "targets_length": 12}
-        data = pipeline.prepare(config("t5", text, cache, objective=objective, length=80))
+        data = datasets.prepare(config("t5", text, cache, objective=objective, length=80))
         return data.fingerprint["records"]["train"], data.summary["train"]["records"]
 
     first, of_cats = made("cats")
@@ -163,15 +163,15 @@ def test_edited_code_of_ones_own_makes_new_records(text, cache, tmp_path, monkey
 @pytest.mark.slow
 def test_the_run_keeps_its_vocabulary(text, cache, tmp_path, monkeypatch):
     run = tmp_path / "run"
-    data = pipeline.prepare(config("t5", text, cache, run))
+    data = datasets.prepare(config("t5", text, cache, run))
     assert (run / "tokenizer" / "spiece.model").is_file()
-    monkeypatch.setattr(pipeline.tokenizers, "train", None)
+    monkeypatch.setattr(datasets.tokenizers, "train", None)
     moved = run.rename(tmp_path / "moved")
-    again = pipeline.prepare(config("t5", text, tmp_path / "elsewhere", moved))
+    again = datasets.prepare(config("t5", text, tmp_path / "elsewhere", moved))
     assert again.tokenizer.digest() == data.tokenizer.digest()
     assert again.fingerprint == data.fingerprint
     unsaved = tmp_path / "looked_at"
-    pipeline.prepare(
+    datasets.prepare(
         config("t5", text, cache, unsaved, tokenizer={"kind": "sentencepiece", "path": str(moved / "tokenizer")}),
         save=False,
     )
@@ -186,31 +186,31 @@ def flip(path):
 
 def test_a_damaged_vocabulary_is_trained_again_in_the_cache_and_refused_in_a_run(text, tmp_path):
     settings, said = config("bert", text, tmp_path / "cache", tmp_path / "run"), []
-    whole = pipeline.prepare(settings).tokenizer
+    whole = datasets.prepare(settings).tokenizer
     (cached,) = (tmp_path / "cache" / "tokenizers").iterdir()
     for name in ("vocab.txt", "tokenizer.json", "tokenizer_config.json", "checksums.json"):
         flip(cached / name)
-        again = pipeline.prepare(config("bert", text, tmp_path / "cache"), report=said.append).tokenizer
+        again = datasets.prepare(config("bert", text, tmp_path / "cache"), report=said.append).tokenizer
         assert again.digest() == whole.digest() and again.vocabulary == whole.vocabulary
         assert [line for line in said if str(cached / name) in line or name == "checksums.json"]
         assert any("training the vocabulary again" in line for line in said)
         said.clear()
-    pipeline.prepare(config("bert", text, tmp_path / "cache"), report=said.append)
+    datasets.prepare(config("bert", text, tmp_path / "cache"), report=said.append)
     assert not [line for line in said if "again" in line]
     flip(tmp_path / "run" / "tokenizer" / "tokenizer.json")
     with pytest.raises(UserError, match=r"run/tokenizer/tokenizer\.json: is altered"):
-        pipeline.prepare(settings)
+        datasets.prepare(settings)
 
 
 def test_a_vocabulary_larger_than_the_models(text, cache, tmp_path):
     run = tmp_path / "run"
-    pipeline.prepare(config("gpt2", text, cache, run))
+    datasets.prepare(config("gpt2", text, cache, run))
     tokenizer = {"kind": "bpe", "path": str(run / "tokenizer")}
     small = families.config(
         "gpt2", model={"vocab_size": 260}, data={"path": str(text), "cache_dir": str(cache), "tokenizer": tokenizer}
     )
     with pytest.raises(UserError, match=r"300 token ids, but model\.vocab_size is 260"):
-        pipeline.prepare(small)
+        datasets.prepare(small)
 
 
 @pytest.mark.slow
@@ -220,7 +220,7 @@ def test_phases_differ_in_order_and_settings(text, cache):
         "gpt2", model={"vocab_size": 300}, train={"steps": 10, "phases": phases},
         data={"path": str(text), "cache_dir": str(cache), "length": 24, "validation_fraction": 0.15},
     )  # fmt: skip
-    first, second = (next(pipeline.prepare(settings, phase).train.batches()) for phase in (0, 1))
+    first, second = (next(datasets.prepare(settings, phase).train.batches()) for phase in (0, 1))
     assert first["decoder_input_tokens"].shape[1] == 24
     assert second["decoder_input_tokens"].shape[1] == 16
 
@@ -230,17 +230,17 @@ def test_mistakes_inside_tensorflow_come_out_in_one_line(cache, tmp_path):
     path.write_text("\n".join(json.dumps({"text": line}) for line in LINES) + '\n{"text": 1}')
     tokenizer = {"kind": "bpe", "path": str(next((cache / "tokenizers").glob("*/vocab.json")).parent)}
     with pytest.raises(UserError, match="line 121: field 'text' wants a string, got int"):
-        pipeline.prepare(config("gpt2", path, cache, tokenizer=tokenizer))
+        datasets.prepare(config("gpt2", path, cache, tokenizer=tokenizer))
     assert not list(cache.rglob("*.partial"))
 
 
 def test_the_objective_is_asked_first(text, cache):
     with pytest.raises(UserError, match="too short for masked_lm"):
-        pipeline.prepare(config("bert", text, cache, length=4))
+        datasets.prepare(config("bert", text, cache, length=4))
 
 
 def test_validation_does_not_follow_the_training_draws(text, cache):
-    data = pipeline.prepare(config("bert", text, cache))
+    data = datasets.prepare(config("bert", text, cache))
     fixed = [list(data.validation.epoch(8)) for _ in range(2)]
     assert all((a[k] == b[k]).all() for a, b in zip(*fixed, strict=True) for k in a)
     weights = np.concatenate([b["masked_weights"] for b in fixed[0]])
@@ -249,13 +249,13 @@ def test_validation_does_not_follow_the_training_draws(text, cache):
 
 def test_every_token_of_the_training_text_is_a_target_once_an_epoch(text, cache):
     settings = config("gpt2", text, cache)
-    data = pipeline.prepare(settings)
+    data = datasets.prepare(settings)
     batches = itertools.islice(data.train.epoch(8), None)
     targets = np.concatenate([b["decoder_target_tokens"][b["decoder_loss_weights"] > 0] for b in batches])
     ends = (targets == data.vocabulary.eos).sum()
     assert ends == data.summary["train"]["documents"]
     made, vocabulary = settings.objective.batches, to_seqio(data.tokenizer)
-    calls = made.pipeline(24, data.vocabulary, settings.seed)
+    calls = made.transforms(24, data.vocabulary, settings.seed)
     task = make_task("data", open_source(settings.data), calls, made.features(24), vocabulary)
     examples = task.get_dataset(None, "train", shuffle=False)
     assert len(targets) == sum(int(tf.reduce_sum(x["decoder_loss_weights"])) for x in examples)
@@ -273,9 +273,9 @@ def test_a_task_of_token_ids_feeds_an_objective(cache, tmp_path):
     try:
         settings = {"source": "task", "task": "own_ids", "path": None}
         with pytest.raises(UserError, match=r"data\.tokenizer\.path is missing"):
-            pipeline.prepare(config("gpt2", "", cache, **settings))
+            datasets.prepare(config("gpt2", "", cache, **settings))
         tokenizer = {"kind": "bpe", "path": str(next((cache / "tokenizers").glob("*/vocab.json")).parent)}
-        data = pipeline.prepare(config("gpt2", "", cache, tokenizer=tokenizer, **settings))
+        data = datasets.prepare(config("gpt2", "", cache, tokenizer=tokenizer, **settings))
         batch = next(data.train.batches())
         targets = batch["decoder_target_tokens"][batch["decoder_loss_weights"] > 0]
         assert set(np.unique(targets)) <= {*range(3, 83), data.vocabulary.eos}
