@@ -12,7 +12,7 @@ from jaxpt import cli
 from jaxpt import config as configs
 from jaxpt.models.base import bind
 from jaxpt.objectives.base import Vocabulary
-from jaxpt.train import step
+from jaxpt.train import state, step
 from tests import families
 
 OUTSIDE = "tests.extending.outside"
@@ -75,6 +75,21 @@ def test_accumulation_changes_nothing_and_keeps_rows_with_their_state():
     (grads, found, after), whole = gradients(2), gradients(1)
     np.testing.assert_allclose(found["loss"], whole[1]["loss"], rtol=1e-5)
     close((grads, after), (whole[0], whole[2]))
+
+
+def test_a_mixed_mesh_changes_no_gradient():
+    """Left cut over fsdp and tensor in the loop over time, the recurrent matrix got a wrong gradient."""
+
+    def gradients(mesh):
+        tree = families.tree("gpt2", data={"length": 16, "batch_size": 16}, mesh=mesh)
+        config = configs.build({**tree, "model": {**MODEL, "layers": 1}})
+        setup, rows = state.setup(config), families.batch(config)
+        with setup.use():
+            params = setup.init().params
+            find = jax.jit(lambda params, rows: step.gradients(config.objective, setup.network, params, rows, None)[0])
+            return jax.device_get(find(params, step.put(rows, setup)))
+
+    close(gradients({"data": 2, "fsdp": 2, "tensor": 2}), gradients({"data": 8}))
 
 
 def test_what_cannot_work_is_refused():

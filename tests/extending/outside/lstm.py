@@ -48,6 +48,8 @@ class Layer(nn.Module):
         size, dtype = self.config.embed_dim, compute_dtype(self.config)
         dense = Dense(4 * size, ("embed", "mlp"), INIT, dtype, name="input")
         recurrent_Dx4D = param(self, "recurrent", INIT, (size, 4 * size), ("embed", "mlp")).astype(dtype)
+        # Whole before the loop: cut over fsdp and tensor in it, XLA gives it a wrong gradient.
+        recurrent_Dx4D = nn.with_logical_constraint(recurrent_Dx4D, (None, None))
 
         def step(state, now):
             gates_Bx4D, starts_Bx1, is_real_Bx1 = now
