@@ -145,7 +145,7 @@ def exported(network: Network) -> tuple[Network, dict[str, tuple[str, ...]], lis
         raise UserError("model.adapter: Hugging Face's classes do not support adapters in their layers")
     known = hf.family_of(network.config).known(network.heads)
     kept = dataclasses.replace(network, heads={name: network.heads[name] for name in known}, deltas={})
-    paths = {path: (path,) for path in mapping.places(kept)}
+    paths = {path: (path,) for path in mapping.stored_params(kept)}
     for name, head in network.deltas.items():
         prefix = f"model/{name}/"
         paths |= {path: (path, f"heads/{head}/{path}") for path in paths if path.startswith(prefix)}

@@ -84,7 +84,7 @@ def test_nothing_is_left_behind_where_an_import_fails(texts, tmp_path, capsys):
     assert "not a valid safetensors file" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["hf"]
     assert main(["import", str(tmp_path / "hf"), str(tmp_path / "hf")]) == 2
-    assert "exists already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
 
 
 def test_a_partial_import_of_nothing_is_an_error(texts, tmp_path, capsys):

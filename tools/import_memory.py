@@ -33,7 +33,7 @@ def make(directory: Path) -> int:
     config = GPT2Config(**yaml.safe_load((ROOT / "configs/models/gpt2_1558m.yaml").read_text())["model"])
     family = hf.family_of(config)
     table = family.table(config)
-    announced = mapping.announced(dict.fromkeys(mapping.places(config), np.float32), table, config)
+    announced = mapping.announced(dict.fromkeys(mapping.stored_params(config), np.float32), table, config)
     block = np.random.default_rng(0).standard_normal(1 << 20, np.float32) * np.float32(0.02)
 
     def tensors() -> Iterator[tuple[str, np.ndarray]]:

@@ -39,18 +39,18 @@ class SpanBoundaryHead(nn.Module):
         self.norm_1, self.norm_2 = (LayerNorm(self.epsilon, self.dtype) for _ in range(2))
         self.bias = param(self, "bias", nn.initializers.zeros, (stored_rows(self.vocab_size),), ("vocab",))
 
-    def __call__(self, left: jax.Array, right: jax.Array, places: jax.Array) -> jax.Array:
+    def __call__(self, left: jax.Array, right: jax.Array, offsets: jax.Array) -> jax.Array:
         """Input of Eᵀ.
 
         Args:
           left: hidden states of the tokens before the spans, [..., D].
           right: hidden states of the tokens after the spans, [..., D].
-          places: int [...], offset of a token in its span, from 0.
+          offsets: int [...], offset of a token in its span, from 0.
 
         Returns:
           h: [..., width of the token embeddings].
         """
-        x = jnp.concatenate([left, right, self.position_embed(places)], axis=-1)
+        x = jnp.concatenate([left, right, self.position_embed(offsets)], axis=-1)
         for dense, norm in ((self.dense_1, self.norm_1), (self.dense_2, self.norm_2)):
             x = norm(ACTIVATIONS[self.activation](dense(x)))
         return x
@@ -73,6 +73,6 @@ def declare(model: ModelConfig, rows: int, position_dim: int) -> dict[str, Head]
     """
     options = {name: model.masked_lm_options[name] for name in ("width", "activation", "epsilon")}
     hidden = jax.ShapeDtypeStruct((1, 1, model.embed_dim), jnp.float32)
-    places = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+    offsets = jax.ShapeDtypeStruct((1, 1), jnp.int32)
     module = SpanBoundaryHead(rows, position_dim, model.vocab_size, dtype=compute_dtype(model), **options)
-    return {"span_boundary": Head(module, (hidden, hidden, places))}
+    return {"span_boundary": Head(module, (hidden, hidden, offsets))}

@@ -135,7 +135,7 @@ def load(
     states.
     """
     source = open_directory(directory, partial=partial, ignore=ignore)
-    params = mapping.gather(source.pieces(), mapping.places(source.network))
+    params = mapping.gather(source.pieces(), mapping.stored_params(source.network))
     params = fill(source.network, params)
     return source.network, params if dtype is None else _map(lambda x: np.asarray(x, dtype), params)
 
@@ -189,7 +189,7 @@ def save(
       UserError: `params` is not a tree of this model's parameters.
     """
     flat = traverse_util.flatten_dict(dict(params), sep="/")
-    expected = mapping.places(network)
+    expected = mapping.stored_params(network)
     if set(flat) != set(expected) or any(flat[path].shape != expected[path].shape for path in flat):
         mapping.to_hf(params, family_of(network.config).table_of(network), network)  # raises the error
     dtypes = {path: np.dtype(dtype or x.dtype) for path, x in flat.items()}

@@ -38,7 +38,7 @@ class Checkpoint:
 
     def pieces(self) -> Iterator[tuple[str, int | None, np.ndarray]]:
         """(jaxpt path, layer or None, array in the storage shape), one at a time."""
-        expected = mapping.places(self.network)
+        expected = mapping.stored_params(self.network)
         for path, tensor in self.tensors.items():
             layers: list[int | None] = list(range(len(tensor))) if path.startswith(f"model/{BLOCK}") else [None]
             for layer in layers:

@@ -113,13 +113,13 @@ class Found:
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class StoredParam:
     """Storage shape and logical axes of a parameter."""
 
     shape: tuple[int, ...]
     axes: tuple[str, ...]
 
-    def stripped(self, vocab_size: int) -> tuple[int, ...]:
+    def unpadded_shape(self, vocab_size: int) -> tuple[int, ...]:
         """The shape without padding rows of the vocabulary."""
         return tuple(vocab_size if axis == "vocab" else size for size, axis in zip(self.shape, self.axes, strict=True))
 
@@ -145,9 +145,9 @@ def layer_norm(ours: str, theirs: str, bias: bool = True, **more: Any) -> tuple[
     return (scale, Row(f"{ours}/bias", f"{theirs}.bias", **more)) if bias else (scale,)
 
 
-def places(network: Network, table: Table | None = None) -> Mapping[str, Place]:
+def stored_params(network: Network, table: Table | None = None) -> Mapping[str, StoredParam]:
     """Shape and axes of each parameter; with a table, checks that it contains each exactly once."""
-    found = _places(network)
+    found = _stored_params(network)
     if table is not None:
         named = [path for row in table.rows for path in row.paths]
         _same_names(set(named), set(found), "row of the table for")
@@ -156,9 +156,9 @@ def places(network: Network, table: Table | None = None) -> Mapping[str, Place]:
 
 
 @functools.lru_cache(maxsize=16)
-def _places(network: Network) -> Mapping[str, Place]:
+def _stored_params(network: Network) -> Mapping[str, StoredParam]:
     flat = traverse_util.flatten_dict(network.abstract(), sep="/")
-    return types.MappingProxyType({path: Place(box.value.shape, box.names) for path, box in flat.items()})
+    return types.MappingProxyType({path: StoredParam(box.value.shape, box.names) for path, box in flat.items()})
 
 
 # ---- to Hugging Face ------------------------------------------------------------------------------------------------
@@ -180,11 +180,11 @@ def to_hf(params: Mapping[str, Any], table: Table, network: Network, *, tied: bo
       UserError: a parameter is missing, has no row in the table, or has another shape than the network's.
     """
     flat = traverse_util.flatten_dict(dict(params), sep="/")
-    expected = places(network, table)
+    expected = stored_params(network, table)
     _same_names(set(flat), set(expected), "parameter")
-    for path, place in expected.items():
-        if (got := tuple(flat[path].shape)) != place.shape:
-            raise UserError(f"weights: {path} has shape {got}, this configuration expects {place.shape}")
+    for path, param in expected.items():
+        if (got := tuple(flat[path].shape)) != param.shape:
+            raise UserError(f"weights: {path} has shape {got}, this configuration expects {param.shape}")
     state = dict(tensors(flat, table, network))
     for row in table.rows if tied else ():
         for name in row.tied:
@@ -193,9 +193,7 @@ def to_hf(params: Mapping[str, Any], table: Table, network: Network, *, tied: bo
     return state
 
 
-def announced(
-    dtypes: Mapping[str, Any], table: Table, network: Network
-) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+def announced(dtypes: Mapping[str, Any], table: Table, network: Network) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
     """Shape and dtype of each tensor of `tensors`, in the same order, without computing it.
 
     Args:
@@ -206,7 +204,7 @@ def announced(
     Returns:
       {their name: (shape, dtype)}.
     """
-    expected, out = places(network, table), {}
+    expected, out = stored_params(network, table), {}
     for row in table.rows:
         shape, dtype = _their_shape(row, expected, network), np.dtype(dtypes[row.paths[0]])
         out |= {row.theirs.format(layer=layer): (shape, dtype) for layer in _layers(row, expected)}
@@ -225,7 +223,7 @@ def tensors(params: Mapping[str, Any], table: Table, network: Network) -> Iterat
     Yields:
       (their name, array).
     """
-    expected, dtype, vocab_size = places(network, table), None, network.config.vocab_size
+    expected, dtype, vocab_size = stored_params(network, table), None, network.config.vocab_size
     for row in table.rows:
         parts = [np.asarray(params[path]) for path in row.paths]
         dtype = dtype or parts[0].dtype
@@ -259,7 +257,7 @@ def from_hf(state: Mapping[str, Any], table: Table, network: Network) -> dict[st
     """
     found = find({name: tuple(x.shape) for name, x in state.items()}, table, network)
     found.raise_on_mismatch(network)
-    return gather(pieces(state, found, table, network), places(network))
+    return gather(pieces(state, found, table, network), stored_params(network))
 
 
 def find(shapes: Mapping[str, tuple[int, ...]], table: Table, network: Network) -> Found:
@@ -291,7 +289,7 @@ def find(shapes: Mapping[str, tuple[int, ...]], table: Table, network: Network) 
 
 def any_complete(found: Found, table: Table, network: Network) -> bool:
     """True if at least one parameter is present with all its layers."""
-    rows = ({row.theirs.format(layer=n) for n in _layers(row, places(network))} for row in table.rows)
+    rows = ({row.theirs.format(layer=n) for n in _layers(row, stored_params(network))} for row in table.rows)
     return any(names <= found.names.keys() for names in rows)
 
 
@@ -312,15 +310,15 @@ def pieces(
     Raises:
       UserError: a tensor contains NaN or infinity, differs from a tied one, or must be zero and is not.
     """
-    expected = places(network)
+    expected = stored_params(network)
 
     def read(name: str) -> np.ndarray:
         return files.finite(found.names[name], np.asarray(state[found.names[name]]))
 
     for row in table.rows:
         layered = "{layer}" in row.theirs
-        widths = [expected[path].stripped(network.config.vocab_size)[-1] for path in row.paths]
-        joined_shape = (*expected[row.paths[0]].stripped(network.config.vocab_size)[layered:-1], sum(widths))
+        widths = [expected[path].unpadded_shape(network.config.vocab_size)[-1] for path in row.paths]
+        joined_shape = (*expected[row.paths[0]].unpadded_shape(network.config.vocab_size)[layered:-1], sum(widths))
         for index, layer in enumerate(_layers(row, expected)):
             name = row.theirs.format(layer=layer)
             if name not in found.names:
@@ -341,7 +339,7 @@ def pieces(
 
 
 def parameters(
-    parts: Iterator[tuple[str, int | None, np.ndarray]], expected: Mapping[str, Place]
+    parts: Iterator[tuple[str, int | None, np.ndarray]], expected: Mapping[str, StoredParam]
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Joins `pieces`: yields each parameter as soon as all its layers have been read."""
     growing: dict[str, tuple[np.ndarray, int]] = {}
@@ -357,7 +355,7 @@ def parameters(
             growing[path] = whole, seen + 1
 
 
-def gather(parts: Iterator[tuple[str, int | None, np.ndarray]], expected: Mapping[str, Place]) -> dict[str, Any]:
+def gather(parts: Iterator[tuple[str, int | None, np.ndarray]], expected: Mapping[str, StoredParam]) -> dict[str, Any]:
     """Joins `pieces` into a tree, without parameters of which a layer is missing."""
     return traverse_util.unflatten_dict(dict(parameters(parts, expected)), sep="/")
 
@@ -365,15 +363,15 @@ def gather(parts: Iterator[tuple[str, int | None, np.ndarray]], expected: Mappin
 # ---- parts ----------------------------------------------------------------------------------------------------------
 
 
-def _layers(row: Row, expected: Mapping[str, Place]) -> tuple[int, ...]:
+def _layers(row: Row, expected: Mapping[str, StoredParam]) -> tuple[int, ...]:
     """Their layer numbers; (0,) for a tensor outside of layers."""
     if "{layer}" not in row.theirs:
         return (0,)
     return row.layers or tuple(range(expected[row.paths[0]].shape[0]))
 
 
-def _their_shape(row: Row, expected: Mapping[str, Place], network: Network) -> tuple[int, ...]:
-    shapes = [expected[path].stripped(network.config.vocab_size) for path in row.paths]
+def _their_shape(row: Row, expected: Mapping[str, StoredParam], network: Network) -> tuple[int, ...]:
+    shapes = [expected[path].unpadded_shape(network.config.vocab_size) for path in row.paths]
     shape = (*shapes[0]["{layer}" in row.theirs : -1], sum(s[-1] for s in shapes))
     shape = shape[::-1] if row.transform == "transpose" else shape
     assert row.shape is None or math.prod(row.shape) == math.prod(shape), row
@@ -382,7 +380,7 @@ def _their_shape(row: Row, expected: Mapping[str, Place], network: Network) -> t
 
 def _wanted(table: Table, network: Network) -> dict[str, tuple[tuple[int, ...], bool]]:
     """{their name: (shape, is_optional)}."""
-    expected = places(network, table)
+    expected = stored_params(network, table)
     wanted = {
         name.format(layer=layer): (_their_shape(row, expected, network), bool(index))
         for row in table.rows

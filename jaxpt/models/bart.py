@@ -152,7 +152,7 @@ class Bart(LanguageModel):
         """
         x_BxSxD = self._embed(tokens_BxS, positions, self.encoder_positions, self.encoder_embed_norm)
         output = self.encoder(x_BxSxD, Shared(Mask(segment_ids, segment_ids)), layers=layers)
-        return output if self.encoder_norm is None else output.ending(self.encoder_norm(output.hidden))
+        return output if self.encoder_norm is None else output.with_hidden(self.encoder_norm(output.hidden))
 
     def decode(
         self,
@@ -183,7 +183,7 @@ class Bart(LanguageModel):
             memory_mask=Mask(segment_ids, encoder_segment_ids),
         )  # fmt: skip
         output = self.decoder(x_BxTxD, shared, layers=layers)
-        return output if self.decoder_norm is None else output.ending(self.decoder_norm(output.hidden))
+        return output if self.decoder_norm is None else output.with_hidden(self.decoder_norm(output.hidden))
 
     def __call__(self, tokens_BxS: jax.Array, decoder_tokens_BxT: jax.Array | None = None) -> jax.Array:
         """Next-token logits [B, T, V], by default with the same tokens for both stacks: uses every parameter."""

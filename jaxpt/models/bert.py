@@ -174,7 +174,7 @@ class Bert(LanguageModel):
         if self.embed_project is not None:
             x_BxLxD = self.embed_project(x_BxLxD)
         x_BxLxD = constrain(x_BxLxD, "act_embed")
-        return self.encoder(x_BxLxD, Shared(Mask.within(segment_ids, ranks)), layers=layers)
+        return self.encoder(x_BxLxD, Shared(Mask.self_attention(segment_ids, ranks)), layers=layers)
 
     def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
         """Hidden states [B, L, D]: uses every parameter."""

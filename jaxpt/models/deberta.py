@@ -308,14 +308,14 @@ class Deberta(LanguageModel):
         output = Output(x_BxLxD)
         if self.convolution is not None:
             output = self.first(x_BxLxD, shared, layers=layers)
-            output = output.ending(self.convolution(x_BxLxD, output.hidden, real_BxLx1))
-        output = output.then(self.encoder(output.hidden, shared, layers=layers))
+            output = output.with_hidden(self.convolution(x_BxLxD, output.hidden, real_BxLx1))
+        output = output.concat(self.encoder(output.hidden, shared, layers=layers))
         if self.last is None:
             return output
         shared = shared.replace(memory_BxSxD=output.hidden)
         at_BxLxD = self.position_embed(tokens_BxL.shape[1], positions)
-        output = output.then(self.last(output.hidden + at_BxLxD, shared, layers=layers))
-        return output.then(self.last(output.hidden, shared, layers=layers))
+        output = output.concat(self.last(output.hidden + at_BxLxD, shared, layers=layers))
+        return output.concat(self.last(output.hidden, shared, layers=layers))
 
     def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
         """Hidden states [B, L, D]: uses every parameter."""

@@ -128,7 +128,7 @@ class GPT2(LanguageModel):
         x_BxLxD = constrain(self.embed_dropout(x_BxLxD), "act_embed")
         mask = Mask(segment_ids, segment_ids, prefix_BxS=prefix, causal=True)
         output = self.decoder(x_BxLxD, Shared(mask), layers=layers)
-        return output if self.final_norm is None else output.ending(self.final_norm(output.hidden))
+        return output if self.final_norm is None else output.with_hidden(self.final_norm(output.hidden))
 
     def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
         """Next-token logits [B, L, V]: uses every parameter."""

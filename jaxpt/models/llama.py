@@ -167,7 +167,7 @@ class Llama(LanguageModel):
         mask = Mask(segment_ids, segment_ids, prefix_BxS=prefix, causal=True, window=c.window)
         shared = Shared(mask, positional=c.rope.rotation(positions, c.width))
         output = self.decoder(self.token_embed(tokens_BxL), shared, layers=layers)
-        return output.ending(self.final_norm(output.hidden))
+        return output.with_hidden(self.final_norm(output.hidden))
 
     def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
         """Next-token logits [B, L, V]: uses every parameter."""

@@ -44,12 +44,12 @@ class Mask:
             object.__setattr__(self, "same_segments", self.query_segments_BxL is self.key_segments_BxS)
 
     @classmethod
-    def within(cls, segments_BxL: jax.Array | None, ranks_BxL: jax.Array | None = None) -> Mask:
+    def self_attention(cls, segments_BxL: jax.Array | None, ranks_BxL: jax.Array | None = None) -> Mask:
         """Self-attention mask: a token attends to tokens of its segment with equal or lower rank.
 
         Example:
           >>> ranks = jnp.array([[0, 0, 1, 2]])  # bidirectional between the first two tokens, then causal
-          >>> Mask.within(None, ranks).materialise(4, 4).astype(int)
+          >>> Mask.self_attention(None, ranks).materialise(4, 4).astype(int)
           Array([[[1, 1, 0, 0],
                   [1, 1, 0, 0],
                   [1, 1, 1, 0],

@@ -184,7 +184,7 @@ class ModernBert(LanguageModel):
         x_BxLxD = self.embed_dropout(self.embed_norm(self.token_embed(tokens_BxL)))
         shared = Shared(Mask(segment_ids, segment_ids), positional=rotations)
         output = self.encoder(x_BxLxD, shared, layers=layers)
-        return output.ending(self.final_norm(output.hidden))
+        return output.with_hidden(self.final_norm(output.hidden))
 
     def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
         """Hidden states [B, L, D]: uses every parameter."""

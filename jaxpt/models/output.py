@@ -47,7 +47,7 @@ class Output:
     """Auxiliary losses, such as a router's: {name: scalar}, summed over tokens and layers, with their coefficients
     applied."""
 
-    def ending(self, hidden: Any) -> Output:
+    def with_hidden(self, hidden: Any) -> Output:
         """A copy with other final hidden states, such as those after the final norm."""
 
         def last(layers: jax.Array, hidden: jax.Array) -> jax.Array:
@@ -56,23 +56,23 @@ class Output:
         layers = None if self.layers is None else jax.tree.map(last, self.layers, hidden)
         return self.replace(hidden=hidden, layers=layers)
 
-    def then(self, output: Output) -> Output:
+    def concat(self, output: Output) -> Output:
         """The output of the next stack, with this stack's layers and auxiliary losses added; this one has no state."""
         layers = output.layers
         if self.layers is not None and layers is not None:
             layers = jax.tree.map(lambda a, b: jnp.concatenate([a[:-1], b]), self.layers, layers)
-        return output.replace(layers=layers, aux=summed(self.aux, output.aux))
+        return output.replace(layers=layers, aux=sum_by_name(self.aux, output.aux))
 
-    def plus(self, aux: Mapping[str, jax.Array]) -> Output:
+    def add_aux(self, aux: Mapping[str, jax.Array]) -> Output:
         """A copy with other auxiliary losses added."""
-        return self.replace(aux=summed(self.aux, aux))
+        return self.replace(aux=sum_by_name(self.aux, aux))
 
 
-def summed(*terms: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+def sum_by_name(*terms: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
     """Adds dictionaries of scalars by name.
 
     Example:
-      >>> summed({"router": 1, "z": 2}, {"router": 3})
+      >>> sum_by_name({"router": 1, "z": 2}, {"router": 3})
       {'router': 4, 'z': 2}
     """
     names = dict.fromkeys(name for term in terms for name in term)

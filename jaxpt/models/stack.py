@@ -22,7 +22,7 @@ from jax.extend.core.primitives import dot_general_p
 
 from jaxpt.models import parts, pipeline
 from jaxpt.models.mask import Mask
-from jaxpt.models.output import Output, Past, summed
+from jaxpt.models.output import Output, Past, sum_by_name
 
 # Saves memory: projections of attention are kept, attention scores and the wide feed-forward are recomputed.
 SAVED_NAMES = ("query", "key", "value", "context")
@@ -69,7 +69,7 @@ class _Pattern(nn.Module):
             x_BxLxD = outputs[-1].hidden
         cache, memory = tuple(x.cache for x in outputs), tuple(x.memory for x in outputs)
         layers = tuple(seen) if self.layers else None
-        return x_BxLxD, Output(None, layers, cache, memory, summed(*(x.aux for x in outputs)))
+        return x_BxLxD, Output(None, layers, cache, memory, sum_by_name(*(x.aux for x in outputs)))
 
 
 class Stack(nn.Module):
@@ -113,7 +113,7 @@ class Stack(nn.Module):
                 seen.append(jax.tree.map(_in_order, *output.layers))
         every = jax.tree.map(lambda *x: jnp.concatenate([*x[:-1], x[-1][None]]), *seen, x_BxLxD) if layers else None
         cache, memory = (_or_none(tuple(x)) for x in zip(*((x.cache, x.memory) for x in outputs)))
-        aux = summed(*({name: x.sum(0) for name, x in output.aux.items()} for output in outputs))
+        aux = sum_by_name(*({name: x.sum(0) for name, x in output.aux.items()} for output in outputs))
         return Output(x_BxLxD, every, cache, memory, aux)
 
     @nn.nowrap

@@ -195,7 +195,7 @@ class T5(T5Scores):
         x_BxSxD = self.drop(self.token_embed(tokens_BxS))
         shared = Shared(Mask(segment_ids, segment_ids), bias_HxSxS)
         output = self.encoder(x_BxSxD, shared, layers=layers)
-        return output.ending(self.drop(self.encoder_norm(output.hidden)))
+        return output.with_hidden(self.drop(self.encoder_norm(output.hidden)))
 
     def decode(
         self,
@@ -228,7 +228,7 @@ class T5(T5Scores):
             memory_BxSxD=encoded_BxSxD, memory_mask=Mask(segment_ids, encoder_segment_ids),
         )  # fmt: skip
         output = self.decoder(x_BxTxD, shared, layers=layers)
-        return output.ending(self.drop(self.decoder_norm(output.hidden)))
+        return output.with_hidden(self.drop(self.decoder_norm(output.hidden)))
 
     def __call__(self, tokens_BxS: jax.Array, decoder_tokens_BxT: jax.Array | None = None) -> jax.Array:
         """Next-token logits [B, T, V], by default with the same tokens for both stacks: uses every parameter."""

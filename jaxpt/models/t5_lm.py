@@ -77,7 +77,7 @@ class T5LM(T5Scores):
         mask = Mask(segment_ids, segment_ids, prefix_BxS=prefix, causal=True)
         shared = Shared(mask, self.decoder_bias(length, length))
         output = self.decoder(self.drop(self.token_embed(tokens_BxL)), shared, layers=layers)
-        return output.ending(self.drop(self.decoder_norm(output.hidden)))
+        return output.with_hidden(self.drop(self.decoder_norm(output.hidden)))
 
     def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
         """Next-token logits [B, L, V]: uses every parameter."""

@@ -268,7 +268,7 @@ class XLNet(LanguageModel):
         output = self.encoder(Streams(content, query_BxPxD), shared, Past(memory=memory), layers=layers)
         x: Streams = output.hidden
         query_BxPxD = None if targets is None else self.drop(x.query_BxPxD)
-        return output.ending(Streams(self.drop(x.content_BxLxD), query_BxPxD))
+        return output.with_hidden(Streams(self.drop(x.content_BxLxD), query_BxPxD))
 
     def encode(
         self,

@@ -100,8 +100,8 @@ class DistillationLoss(Loss):
         return {"kl": self.h.kl_weight, **task} | ({"cosine": self.h.cosine_weight} if self.h.cosine_weight else {})
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        sums = {"kl": self._divergence_weights(batch).sum(), **self.h.of.loss.weights(batch)}
-        return sums | ({"cosine": self._real(batch).sum()} if self.h.cosine_weight else {})
+        sums = {"kl": self._kl_weights(batch).sum(), **self.h.of.loss.weights(batch)}
+        return sums | ({"cosine": self._token_mask(batch).sum()} if self.h.cosine_weight else {})
 
     def __call__(
         self, model: Bound, batch: Batch, *, teachers: Mapping[str, tuple[Network, Any]]
@@ -112,28 +112,28 @@ class DistillationLoss(Loss):
         mine, theirs = output.hidden, jax.lax.stop_gradient(of.output(teacher, batch).hidden)
         sums, metrics = of.loss_from_hidden(model, mine, batch)
         sums["kl"], agreement = distillation_kl(
-            model.lm_states(self._compared(mine, batch)),
+            model.lm_states(self._at_kl_positions(mine, batch)),
             model.output_projection(),
-            teacher.lm_states(self._compared(theirs, batch)),
+            teacher.lm_states(self._at_kl_positions(theirs, batch)),
             teacher.output_projection(),
-            self._divergence_weights(batch),
+            self._kl_weights(batch),
             temperature=self.h.temperature,
             chunk=self.h.loss_chunk,
         )
         if self.h.cosine_weight:
-            sums["cosine"] = (cosine_distance(mine, theirs) * self._real(batch)).sum()
+            sums["cosine"] = (cosine_distance(mine, theirs) * self._token_mask(batch)).sum()
         return {**sums, **output.aux}, metrics | agreement
 
-    def _real(self, batch: Batch) -> jax.Array:
+    def _token_mask(self, batch: Batch) -> jax.Array:
         """1.0 on non-padding tokens of the predicting stack."""
         return (batch[f"{self.side}_segment_ids"] > 0).astype("float32")
 
-    def _divergence_weights(self, batch: Batch) -> jax.Array:
+    def _kl_weights(self, batch: Batch) -> jax.Array:
         if self.h.positions == "all":
-            return self._real(batch)
+            return self._token_mask(batch)
         return (batch["masked_weights" if self.side == "encoder" else "decoder_loss_weights"] > 0).astype("float32")
 
-    def _compared(self, hidden: jax.Array, batch: Batch) -> jax.Array:
+    def _at_kl_positions(self, hidden: jax.Array, batch: Batch) -> jax.Array:
         """The hidden states at the positions of the KL divergence: [batch, positions, width]."""
         if self.h.positions == "all" or self.side == "decoder":
             return hidden

@@ -258,7 +258,7 @@ class MaskedLMLoss(Loss):
         return sums | ({self.h.pair_loss: batch[f"{self.h.pair_loss}_weights"].sum()} if self.h.pair_loss else {})
 
     def output(self, model: Bound, batch: Batch) -> Output:
-        return encoded(model, batch)
+        return encode_batch(model, batch)
 
     def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
         total, metrics = self.masked_loss(model, hidden, batch)
@@ -308,7 +308,7 @@ class MaskedLMJudge(Judge):
         return batch["masked_weights"] * (at_masked == vocabulary.mask)
 
 
-def encoded(model: Bound, batch: Batch) -> Output:
+def encode_batch(model: Bound, batch: Batch) -> Output:
     """Encodes a batch.
 
     Args:

@@ -36,7 +36,7 @@ from jaxpt.models import base
 from jaxpt.models.base import Bound
 from jaxpt.models.network import Head, Network
 from jaxpt.objectives.base import Batch, Metrics
-from jaxpt.objectives.masked_lm import MaskedLM, MaskedLMJudge, MaskedLMLoss, encoded
+from jaxpt.objectives.masked_lm import MaskedLM, MaskedLMJudge, MaskedLMLoss, encode_batch
 
 TABLES = ("token_embed", "position_embed", "type_embed")
 
@@ -122,7 +122,7 @@ class ReplacedTokenLoss(MaskedLMLoss):
         return {"masked_lm": 1.0, "replaced_token": self.h.discriminator_weight}
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        return super().weights(batch) | {"replaced_token": _real(batch).sum()}
+        return super().weights(batch) | {"replaced_token": _token_mask(batch).sum()}
 
     def __call__(self, model: Bound, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
         generator = self.scorer(model)
@@ -133,9 +133,9 @@ class ReplacedTokenLoss(MaskedLMLoss):
         sampled = sample(generator.lm_states(chosen), generator.output_projection(), key, chunk=self.h.loss_chunk)
         tokens, labels = replaced(batch, sampled)
 
-        output = encoded(model, {**batch, "encoder_input_tokens": tokens}).plus(generated.aux)
+        output = encode_batch(model, {**batch, "encoder_input_tokens": tokens}).add_aux(generated.aux)
         scores = model.heads["replaced_token"](output.hidden)
-        weights = _real(batch)
+        weights = _token_mask(batch)
         total = (optax.sigmoid_binary_cross_entropy(scores, labels) * weights).sum()
         said = (scores > 0).astype(jnp.float32)
         of_labels = {
@@ -199,6 +199,6 @@ def replaced(batch: Batch, sampled: jax.Array) -> tuple[jax.Array, jax.Array]:
     return put(tokens, positions, sampled), put(jnp.zeros_like(tokens, jnp.float32), positions, differs)
 
 
-def _real(batch: Batch) -> jax.Array:
+def _token_mask(batch: Batch) -> jax.Array:
     """1.0 on non-padding tokens."""
     return (batch["encoder_segment_ids"] > 0).astype("float32")

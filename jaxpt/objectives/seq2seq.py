@@ -79,7 +79,7 @@ class EncoderDecoderLoss(DecoderLoss):
             encoder_segment_ids=batch["encoder_segment_ids"],
             **decoder,
         )
-        return decoded.plus(encoded.aux)
+        return decoded.add_aux(encoded.aux)
 
 
 class TextDenoising(EncoderDecoder):

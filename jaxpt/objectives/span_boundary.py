@@ -68,10 +68,10 @@ class SpanBoundaryLoss(MaskedLMLoss):
     def __call__(self, model: Bound, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
         output, head = self.output(model, batch), model.heads["span_boundary"]
         sums, metrics = self.loss_from_hidden(model, output.hidden, batch)
-        left, right, places, weights = self._boundary_targets(batch)
-        beside = [jnp.take_along_axis(output.hidden, x[..., None], axis=1) for x in (left, right)]
+        left, right, offsets, weights = self._boundary_targets(batch)
+        boundary_states = [jnp.take_along_axis(output.hidden, x[..., None], axis=1) for x in (left, right)]
         total, of_spans = token_loss(
-            head(*beside, places),
+            head(*boundary_states, offsets),
             model.output_projection().replace(bias=head.projection_bias()),
             batch["masked_targets"],
             weights,
@@ -83,8 +83,8 @@ class SpanBoundaryLoss(MaskedLMLoss):
 
     def _boundary_targets(self, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
         """`boundaries`, and the weights of the span-boundary loss: all [batch, max_predictions]."""
-        left, right, places = boundaries(batch["masked_positions"], batch["masked_weights"])
-        return left, right, places, batch["masked_weights"] * (places < self.h.max_span)
+        left, right, offsets = boundaries(batch["masked_positions"], batch["masked_weights"])
+        return left, right, offsets, batch["masked_weights"] * (offsets < self.h.max_span)
 
 
 def boundaries(positions: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -99,17 +99,17 @@ def boundaries(positions: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax
 
     Example:
       >>> import jax.numpy as jnp
-      >>> left, right, places = boundaries(jnp.array([3, 4, 5, 8, 0]), jnp.array([1.0, 1.0, 1.0, 1.0, 0.0]))
-      >>> print(left, right, places)
+      >>> left, right, offsets = boundaries(jnp.array([3, 4, 5, 8, 0]), jnp.array([1.0, 1.0, 1.0, 1.0, 0.0]))
+      >>> print(left, right, offsets)
       [2 2 2 7 0] [6 6 6 9 0] [0 1 2 0 0]
     """
-    is_real = weights > 0
-    goes_on = (positions[..., 1:] == positions[..., :-1] + 1) & is_real[..., 1:] & is_real[..., :-1]
+    is_target = weights > 0
+    continues = (positions[..., 1:] == positions[..., :-1] + 1) & is_target[..., 1:] & is_target[..., :-1]
     edge = jnp.ones_like(positions[..., :1], bool)
-    is_first = jnp.concatenate([edge, ~goes_on], axis=-1)
-    is_last = jnp.concatenate([~goes_on, edge], axis=-1)
+    is_first = jnp.concatenate([edge, ~continues], axis=-1)
+    is_last = jnp.concatenate([~continues, edge], axis=-1)
     axis = positions.ndim - 1
-    first = jax.lax.cummax(jnp.where(is_first & is_real, positions, 0), axis=axis)
+    first = jax.lax.cummax(jnp.where(is_first & is_target, positions, 0), axis=axis)
     far = jnp.iinfo(positions.dtype).max - 1
-    last = jax.lax.cummin(jnp.where(is_last & is_real, positions, far), axis=axis, reverse=True)
-    return tuple(jnp.where(is_real, x, 0) for x in (first - 1, last + 1, positions - first))
+    last = jax.lax.cummin(jnp.where(is_last & is_target, positions, far), axis=axis, reverse=True)
+    return tuple(jnp.where(is_target, x, 0) for x in (first - 1, last + 1, positions - first))

@@ -64,11 +64,11 @@ def test_files(tmp_path):
     ("name", "content", "answer"),
     [
         ("a.txt", b"x", "expected a .jsonl, .csv or .tsv file"),
-        ("a.csv", b"text,category\nx,1\n", "record 1 has no 'label'; it has text, category"),
+        ("a.csv", b"text,category\nx,1\n", "record 1 has no field 'label', only text, category"),
         ("a.csv", b"text,label\n", "contains no texts"),
         ("a.jsonl", b'{"text": "x", "label": 1}\n{', "not valid JSON"),
-        ("a.jsonl", b"\xff", "not UTF-8"),
-        ("a.csv.gz", b"text", "not gzip"),
+        ("a.jsonl", b"\xff", "not valid UTF-8"),
+        ("a.csv.gz", b"text", "not valid UTF-8 or gzip"),
     ],
 )
 def test_broken_files(tmp_path, name, content, answer):

@@ -11,7 +11,7 @@ import pytest
 
 from jaxpt import cli
 from jaxpt.objectives.base import Vocabulary
-from jaxpt.objectives.masked_lm import encoded
+from jaxpt.objectives.masked_lm import encode_batch
 from jaxpt.train import step
 from tests import families
 from tests.extending.conftest import WORDS
@@ -46,7 +46,7 @@ def test_the_loss_is_that_of_the_paper():
     @jax.jit
     def projected(params, rows):
         bound = network.bind(params)
-        return bound.heads["projection"](encoded(bound, rows).hidden[:7, 0])
+        return bound.heads["projection"](encode_batch(bound, rows).hidden[:7, 0])
 
     z = np.array(projected(params, rows), np.float64)
     z /= np.linalg.norm(z, axis=1, keepdims=True)

@@ -92,7 +92,7 @@ def measured(model, ours, params, inputs, step):
     state = {n: w.grad.numpy() for n, w in model.named_parameters()}
     table = directory.family_of(ours.config).table_of(ours)
     found = mapping.find({n: x.shape for n, x in state.items()}, table, ours)
-    wanted = mapping.gather(mapping.pieces(state, found, table, ours), mapping.places(ours))
+    wanted = mapping.gather(mapping.pieces(state, found, table, ours), mapping.stored_params(ours))
     flat = jax.tree_util.tree_leaves_with_path(gradient)
     largest = max(float(jnp.abs(g).max()) for _, g in flat)
     apart = []

@@ -24,10 +24,10 @@ def fresh(config, seed=0):
     rng = np.random.default_rng(seed)
     network, flat = config if isinstance(config, Network) else whole(config), {}
     config = network.config
-    for path, place in mapping.places(network).items():
-        stripped = place.stripped(config.vocab_size)
-        padding = [(0, full - size) for full, size in zip(place.shape, stripped)]
-        flat[path] = np.pad(rng.normal(size=stripped).astype(np.float32), padding)
+    for path, param in mapping.stored_params(network).items():
+        unpadded = param.unpadded_shape(config.vocab_size)
+        padding = [(0, full - size) for full, size in zip(param.shape, unpadded)]
+        flat[path] = np.pad(rng.normal(size=unpadded).astype(np.float32), padding)
     return network, traverse_util.unflatten_dict(flat, sep="/")
 
 

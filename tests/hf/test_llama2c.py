@@ -35,7 +35,7 @@ def write(path, dim=12, mlp_dim=20, layers=2, heads=3, kv_heads=1, vocab=11, len
 
 def load(path):
     opened = llama2c.open_file(path)
-    params = mapping.gather(opened.pieces(), mapping.places(opened.network))
+    params = mapping.gather(opened.pieces(), mapping.stored_params(opened.network))
     return opened.network, params
 
 

@@ -34,9 +34,9 @@ def test_columns_that_exist_in_storage_alone():
 def test_outputs_follow_one_another():
     first = Output(jnp.ones(2), layers=jnp.array([[0.0, 0], [1, 1]]), aux={"a": 1})
     second = Output(jnp.ones(2) * 3, layers=jnp.array([[2.0, 2], [3, 3]]), aux={"a": 2, "b": 3})
-    both = first.then(second).ending(jnp.ones(2) * 4)
+    both = first.concat(second).with_hidden(jnp.ones(2) * 4)
     assert both.layers[:, 0].tolist() == [0, 2, 4] and both.hidden.tolist() == [4, 4]
-    assert both.plus({"b": 4}).aux == {"a": 3, "b": 7}
+    assert both.add_aux({"b": 4}).aux == {"a": 3, "b": 7}
 
 
 def test_examples_in_the_docstrings():

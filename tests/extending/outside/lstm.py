@@ -91,7 +91,7 @@ class LSTM(LanguageModel):
         starts_BxLx1 = jnp.pad(ids_BxLx1[:, 1:] > ids_BxLx1[:, :-1], ((0, 0), (1, 0), (0, 0)))
         shared = Shared(positional=(starts_BxLx1, ids_BxLx1 > 0))
         output = self.decoder(self.token_embed(tokens_BxL), shared, Past(memory=memory), layers=layers)
-        return output.ending(self.dropout(output.hidden))
+        return output.with_hidden(self.dropout(output.hidden))
 
     def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
         return self.logits(self.decode(tokens_BxL).hidden)

@@ -26,7 +26,7 @@ from jaxpt.models.base import compute_dtype
 from jaxpt.models.layers import Dense
 from jaxpt.models.network import Head
 from jaxpt.objectives.base import Batches, Judge, Loss, Objective
-from jaxpt.objectives.masked_lm import encoded
+from jaxpt.objectives.masked_lm import encode_batch
 
 
 class SimCSE(Objective):
@@ -99,7 +99,7 @@ class SimCSELoss(Loss):
         return {"simcse": _real(batch).sum(dtype=jnp.float32)}
 
     def output(self, model, batch):
-        return encoded(model, {name: jnp.repeat(x, 2, axis=0) for name, x in batch.items()})
+        return encode_batch(model, {name: jnp.repeat(x, 2, axis=0) for name, x in batch.items()})
 
     def loss_from_hidden(self, model, hidden, batch):
         z = model.heads["projection"](hidden[:, 0]).astype(jnp.float32)
