@@ -352,8 +352,8 @@ class LoraConfig(Frozen):
     """A low-rank adapter: W + alpha/rank · A · B in the place of W, with A and B trained. Export and evaluation see the
     sum. Paper: https://arxiv.org/abs/2106.09685"""
 
-    targets: Annotated[tuple[str, ...], Field(min_length=1)]
-    """Patterns, as in `train.trainable`, of the matrices that have one: ['*/attention/query', '*/attention/value']."""
+    targets: Annotated[tuple[str, ...], Field(min_length=1)] = ("*/attention/query", "*/attention/value")
+    """Patterns, as in `train.trainable`, of the matrices that have one; the paper's by default."""
     rank: PositiveInt = 8
     """Columns of A and rows of B."""
     alpha: PositiveFloat = 16.0
