@@ -10,7 +10,6 @@ import pytest
 
 from jaxpt import config as configs
 from jaxpt.errors import UserError
-from jaxpt.models.base import bind
 from jaxpt.models.layers import Embed
 from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.permutation_lm import PermutationLM
@@ -66,16 +65,16 @@ def batch(seed=0):
 @functools.cache
 def made():
     config = recipe()
-    model = config.model.build()
-    return config, model, drawn(model)
+    network = families.network(config)
+    return config, network, drawn(network)
 
 
 @functools.cache
 def carried(seed=3):
-    config, model, _ = made()
+    config, network, _ = made()
     rng = np.random.default_rng(seed)
     return jax.tree.map(
-        lambda x: rng.normal(size=x.shape).astype(x.dtype), config.objective.loss.carry(model, ROWS)
+        lambda x: rng.normal(size=x.shape).astype(x.dtype), config.objective.loss.carry(network, ROWS)
     )  # fmt: skip
 
 
@@ -90,7 +89,7 @@ def test_features_are_as_declared():
 @pytest.mark.slow
 def test_a_target_sees_lower_ranks_alone():
     """Gradient of each target's loss by each token's embedding: exactly zero but at the tokens of lower rank."""
-    config, model, params = made()
+    config, network, params = made()
     rows, carry = batch(), carried()
 
     def loss(delta_LxD, weights):
@@ -100,7 +99,7 @@ def test_a_target_sees_lower_ranks_alone():
             return out + delta_LxD if looked_up else out
 
         with nn.intercept_methods(shift):
-            sums, *_ = config.objective.loss(bind(model, params), rows | {"masked_weights": weights}, carry=carry)
+            sums, *_ = config.objective.loss(network.bind(params), rows | {"masked_weights": weights}, carry=carry)
         return sums["permutation_lm"]
 
     one_at_a_time = jnp.eye(6)[:, None, :] * jnp.eye(ROWS)[0][:, None]  # of row 0
@@ -111,21 +110,21 @@ def test_a_target_sees_lower_ranks_alone():
 
 @pytest.mark.slow
 def test_loss_falls_on_the_weighted_targets_and_memory_gets_no_gradient():
-    config, model, params = made()
+    config, network, params = made()
     rows, carry = batch(), carried()
 
     def run(params, carry):
-        sums, metrics, after = config.objective.loss(bind(model, params), rows, carry=carry)
+        sums, metrics, after = config.objective.loss(network.bind(params), rows, carry=carry)
         return sums["permutation_lm"], (metrics, after)
 
     (total, (metrics, after)), gradients = jax.jit(jax.value_and_grad(run, has_aux=True))(params, carry)
     memory = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), carry)
-    output = bind(model, params).streams(
+    output = network.bind(params).streams(
         rows["encoder_input_tokens"], token_types=rows["encoder_token_types"], ranks=rows["encoder_order"],
         targets=rows["masked_positions"], memory=memory,
     )  # fmt: skip
     kept = output.memory
-    scores = jax.nn.log_softmax(bind(model, params).logits(output.hidden.query_BxPxD))
+    scores = jax.nn.log_softmax(network.bind(params).logits(output.hidden.query_BxPxD))
     said = -np.take_along_axis(np.asarray(scores), rows["masked_targets"][..., None], -1)[..., 0]
     np.testing.assert_allclose(total, said[:, :-1].sum(), rtol=1e-5)
     assert float(config.objective.loss.weights(rows)["permutation_lm"]) == ROWS * 5
@@ -144,7 +143,7 @@ def test_with_memory_equals_one_pass():
     """Running text and then a record that has it in memory, against both in one row."""
     _, _, params = made()
     config = recipe(memory_length=REUSE)
-    model, rows, text = config.model.build(), batch(1), batch(2)["encoder_input_tokens"][:, :REUSE]
+    network, rows, text = families.network(config), batch(1), batch(2)["encoder_input_tokens"][:, :REUSE]
 
     def before(x, value):
         return np.concatenate([np.full_like(text, value), x], axis=1)
@@ -159,7 +158,7 @@ def test_with_memory_equals_one_pass():
 
     @jax.jit
     def run():
-        bound = bind(model, params)
+        bound = network.bind(params)
         carry = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), bound.streams(text).memory)
         made = [config.objective.loss(bound, *x)[0] for x in ((rows, carry), (whole,), (rows,))]
         return [sums["permutation_lm"] for sums in made]
@@ -171,11 +170,11 @@ def test_with_memory_equals_one_pass():
 
 @pytest.mark.slow
 def test_accumulation_keeps_rows_with_their_carry():
-    config, model, params = made()
+    config, network, params = made()
 
     @functools.partial(jax.jit, static_argnums=0)
     def gradients(accumulation):
-        return step.gradients(config.objective, model, params, batch(), None, accumulation, carried())
+        return step.gradients(config.objective, network, params, batch(), None, accumulation, carried())
 
     (grads, metrics, carry), whole = gradients(2), gradients(1)
     np.testing.assert_allclose(metrics["loss"], whole[1]["loss"], rtol=1e-5)
@@ -188,7 +187,7 @@ def test_a_step_hands_the_carry_on_and_one_that_is_not_finite_keeps_it():
     """On two devices: the carry's rows are where the batch's are."""
     config = recipe().model_copy(update={"mesh": configs.build(families.tree("bert", mesh={"data": 2})).mesh})
     setup = state.setup(config, jax.devices()[:2])
-    _, model, params = made()
+    _, network, params = made()
     with meshes.use(setup.mesh):
         update = step.make_train_step(setup, config.objective)
         start = setup.init()
@@ -199,7 +198,7 @@ def test_a_step_hands_the_carry_on_and_one_that_is_not_finite_keeps_it():
         bad = batch() | {"masked_weights": np.full((ROWS, 6), np.inf, np.float32)}
         last, metrics = update(after, step.put(bad, setup))
     assert metrics["skipped"] == 1 and last.step == 2
-    wanted = config.objective.loss(bind(model, params), batch(), carry=jax.tree.map(np.zeros_like, kept))[2]
+    wanted = config.objective.loss(network.bind(params), batch(), carry=jax.tree.map(np.zeros_like, kept))[2]
     for a, b, c in zip(*map(jax.tree.leaves, (kept, wanted, jax.device_get(last.carry))), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
         np.testing.assert_array_equal(a, c)

@@ -48,7 +48,7 @@ def test_figures_of_a_small_bert(measured):
     assert sizes == sorted(sizes, reverse=True)
     assert any(one["axes"] == ["fsdp"] for one in measured.collectives)
     placed = {one["name"]: one for one in measured.placements}
-    kernel = placed["encoder/segment_0/block_0/feed_forward/up/kernel"]
+    kernel = placed["model/encoder/segment_0/block_0/feed_forward/up/kernel"]
     assert kernel["placement"] == [None, ["fsdp"], None] and kernel["bytes"] == 2 * 32 * 64 * 4 // 4
 
 
