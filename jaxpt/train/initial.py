@@ -154,7 +154,7 @@ def _chosen(array: np.ndarray, source: InitConfig, theirs: Network, path: str) -
 
 
 def _fit(
-    array: np.ndarray, fresh: jax.Array | None, place: mapping.Place, common: int, vocabulary: str
+    array: np.ndarray, fresh: jax.Array | None, place: mapping.StoredParam, common: int, vocabulary: str
 ) -> np.ndarray | None:
     """The parameter in the shape wanted: `array` itself where nothing is to be done, None where it cannot be."""
     if "vocab" in place.axes:
