@@ -368,7 +368,7 @@ def test_the_first_result(workplace, capsys):
     (command,) = (line for line in blocks(FRONT, "sh")[0].splitlines() if line.startswith("jaxpt"))
     ran(command, *SMALL, "model.mlp_dim=32", "model.head_dim=16")
     shown = capsys.readouterr().out
-    assert "unigram baseline" in shown and "truth:" in shown
+    assert "unigram baseline" in shown and "target:" in shown
 
 
 EXAMPLES = ("reverse.yaml", "bag.yaml", "nope.yaml", "signum.yaml", "spread.yaml", "posts.yaml", "rule.yaml")

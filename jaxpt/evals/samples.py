@@ -87,15 +87,15 @@ def _first_segments(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def _spans(answers: np.ndarray, batch: dict[str, np.ndarray], data: Data) -> Iterator[str]:
     targets, vocabulary = batch["decoder_target_tokens"], data.vocabulary
     for row in range(len(targets)):
-        truth, model_says = (split_spans(x[row], vocabulary) for x in (targets, answers))
+        expected, model_says = (split_spans(x[row], vocabulary) for x in (targets, answers))
         inputs = batch["encoder_input_tokens"][row][batch["encoder_segment_ids"][row] > 0]
-        names = {sentinel: index for index, sentinel in enumerate(truth)}
+        names = {sentinel: index for index, sentinel in enumerate(expected)}
         yield f"  text   {_with_blanks(inputs, names, data)[:300]} …"
-        for sentinel in list(truth)[:4]:
-            guess, right = (_pieces(x.get(sentinel, []), data) for x in (model_says, truth))
+        for sentinel in list(expected)[:4]:
+            guess, right = (_pieces(x.get(sentinel, []), data) for x in (model_says, expected))
             yield f"    <{names[sentinel]}>  model: {guess!r}   target: {right!r}"
-        if not truth:  # targets without sentinels: shown as text
-            for who, ids in (("model", answers[row]), ("truth", targets[row])):
+        if not expected:  # targets without sentinels: shown as text
+            for who, ids in (("model", answers[row]), ("target", targets[row])):
                 yield f"    {who}: {data.tokenizer.decode(_up_to(vocabulary.eos, ids))[:300]!r}"
 
 

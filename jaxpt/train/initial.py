@@ -47,7 +47,7 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
       UserError: without `source.partial`, where a parameter is missing, of another shape or left over; with it, where
         nothing fits; the source is damaged, or a parameter of it is not finite.
     """
-    expected, vocab_size = mapping.places(setup.network), setup.config.model.vocab_size
+    expected, vocab_size = mapping.stored_params(setup.network), setup.config.model.vocab_size
     given, theirs, name = open_weights(source.path, source.step, partial=True, settings=setup.config.checkpoint)
     their_size = theirs.config.vocab_size
     if their_size != vocab_size and source.vocabulary == "same":
@@ -128,7 +128,7 @@ def open_weights(
     """
     if is_hugging_face(path):
         opened = open_directory(path, partial=partial)
-        parts = mapping.parameters(opened.pieces(), mapping.places(opened.network))
+        parts = mapping.parameters(opened.pieces(), mapping.stored_params(opened.network))
         return parts, opened.network, str(path)
     run_dir, step = checkpoint.find(path, step)
     config = configs.load(run_dir)
@@ -141,7 +141,7 @@ def _verified(run_dir: Path, step: int, settings: CheckpointConfig | None) -> It
 
 def _chosen(array: np.ndarray, source: InitConfig, theirs: Network, path: str) -> np.ndarray:
     """The layers of the source that were asked for."""
-    places, here = mapping.places(theirs), f"init_from.layers: {source.path}"
+    places, here = mapping.stored_params(theirs), f"init_from.layers: {source.path}"
     stack = path.partition("/segment_")[0]
     if any(p.startswith((f"{stack}/segment_1/", f"{stack}/segment_0/block_1/")) for p in places):
         raise UserError(f"{here}: its layers are of several kinds, which cannot stand for each other")
@@ -154,7 +154,7 @@ def _chosen(array: np.ndarray, source: InitConfig, theirs: Network, path: str) -
 
 
 def _fit(
-    array: np.ndarray, fresh: jax.Array | None, place: mapping.Place, common: int, vocabulary: str
+    array: np.ndarray, fresh: jax.Array | None, place: mapping.StoredParam, common: int, vocabulary: str
 ) -> np.ndarray | None:
     """The parameter in the shape wanted: `array` itself where nothing is to be done, None where it cannot be."""
     if "vocab" in place.axes:

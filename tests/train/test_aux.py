@@ -25,7 +25,7 @@ class Penalised(Block):
 
     @nn.compact
     def __call__(self, x, past, shared):
-        return super().__call__(x, past, shared).plus({"penalty": 0.1 * jnp.square(x).mean(-1).sum()})
+        return super().__call__(x, past, shared).add_aux({"penalty": 0.1 * jnp.square(x).mean(-1).sum()})
 
 
 class Model(GPT2):

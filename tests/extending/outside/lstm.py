@@ -82,10 +82,10 @@ class LSTM(LanguageModel):
 
         Args:
           tokens_BxL: token ids.
-          segment_ids: [B, L], 0 on padding, counting from 1 over packed sequences; one segment by default.
+          segment_ids: [B, L], 0 on padding, packed sequences numbered from 1; one segment by default.
           positions: not looked at.
-          memory: what this method gave for the text before; zeros by default.
-          layers: give the hidden states of all layers too.
+          memory: `memory` of the output for the previous text; zeros by default.
+          layers: also return the hidden states of all layers.
         """
         ids_BxLx1 = jnp.ones_like(tokens_BxL)[..., None] if segment_ids is None else segment_ids[..., None]
         starts_BxLx1 = jnp.pad(ids_BxLx1[:, 1:] > ids_BxLx1[:, :-1], ((0, 0), (1, 0), (0, 0)))
