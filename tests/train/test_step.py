@@ -116,7 +116,7 @@ def test_every_parameter_of_a_layer_lies_on_its_stage_alone():
     _, _, params = one_step("gpt2", STAGES["gpt2"], 2, dropout=0.1)
     for path, leaf in jax.tree_util.tree_leaves_with_path(params["model"]["decoder"]):
         assert leaf.addressable_shards[0].data.shape[0] * 2 == leaf.shape[0] == 2, path
-    table = params["token_embed"]["table"]
+    table = params["model"]["token_embed"]["table"]
     assert table.addressable_shards[0].data.shape[0] * 2 == table.shape[0]
 
 
