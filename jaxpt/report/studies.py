@@ -150,7 +150,7 @@ def _letter(config: Config, receipt: Mapping[str, Any], tasks: dict[str, str]) -
     """The same letter for rows with the same targets, inputs and validation text."""
     data = receipt["data"]["fingerprint"]
     records = {name: checksum for name, checksum in data["records"].items() if name.endswith("validation")}
-    drawn = [data[name] for name in ("tokenizer", "pipeline", "packing", "length", "seed", "phase")]
+    drawn = [data[name] for name in ("tokenizer", "transforms", "packing", "length", "seed", "phase")]
     key = json.dumps([config.objective.kind, config.train.eval_examples, records, drawn], sort_keys=True)
     return tasks.setdefault(key, chr(ord("A") + len(tasks)) if len(tasks) < 26 else str(len(tasks)))
 

@@ -102,7 +102,7 @@ def test_the_transforms_give_the_declared_features_and_packs():
         for ex in examples:
             assert {n: (x.shape, x.dtype.name) for n, x in ex.items()} == objective.batches.features(32)
     objective.batches.check_packing()
-    with pytest.raises(UserError, match="one next-sentence label"):
+    with pytest.raises(UserError, match="a packed row would need several next-sentence labels"):
         UniLM().batches.check_packing()
     tokens = np.arange(5, 33)
     places = objective.batches.max_packed_lengths({"tokens": tokens})["masked_positions"]

@@ -28,7 +28,7 @@ def canned(plan, name, receipt=None, metrics=()):
     (directory / "config.yaml").write_text(configs.to_yaml(config))
     (directory / "metrics.jsonl").write_text("\n".join(metrics))
     if receipt:
-        data = {"records": {"train": "x", "validation": "y"}, "tokenizer": "t", "pipeline": config.objective.kind}
+        data = {"records": {"train": "x", "validation": "y"}, "tokenizer": "t", "transforms": config.objective.kind}
         data |= {"packing": False, "length": 32, "seed": 0, "phase": 0}
         receipt = {"finished": True, "parameters": 12345, "wall_seconds": 75.0, "data": {"fingerprint": data}} | receipt
         (directory / "run.json").write_text(json.dumps(receipt))
