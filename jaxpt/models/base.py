@@ -50,6 +50,8 @@ class Bound:
     rngs: Mapping[str, Any]
     heads: Mapping[str, Bound] = dataclasses.field(default_factory=dict)
     """The bound heads, by name."""
+    added: Bound | None = None
+    """A model whose embeddings are added to this one's in `encode`, with a stopped gradient (`Network.deltas`)."""
 
     @property
     def config(self) -> ModelConfig:
@@ -88,7 +90,14 @@ class Bound:
             raise AttributeError(f"{type(self.model).__name__} has no method {name!r}")
         return functools.partial(self._apply, name)
 
+    def _embedded(self, tokens_BxL: jax.Array, **options: Any) -> jax.Array:
+        """The sum of both models' embeddings. Summing the tables instead would read and write all of their rows."""
+        given = {name: options.get(name) for name in ("token_types", "positions")}
+        return self.embed(tokens_BxL, **given) + jax.lax.stop_gradient(self.added.embed(tokens_BxL, **given))
+
     def _apply(self, method: str, *args: Any, **options: Any) -> Any:
+        if method == "encode" and self.added is not None:
+            options["embedded"] = self._embedded(*args, **options)
         return self.model.apply({"params": self.params}, *args, rngs=self.rngs, method=method, **options)
 
 

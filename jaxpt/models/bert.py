@@ -154,6 +154,7 @@ class Bert(LanguageModel):
         segment_ids: jax.Array | None = None,
         positions: jax.Array | None = None,
         ranks: jax.Array | None = None,
+        embedded: jax.Array | None = None,
         layers: bool = False,
     ) -> Output:
         """Hidden states of the last layer.
@@ -164,12 +165,13 @@ class Bert(LanguageModel):
           segment_ids: [B, L], 0 on padding, packed sequences numbered from 1; one segment by default.
           positions: [B, L], 0 … L-1 by default.
           ranks: int [B, L]: a token attends to tokens of equal or lower rank; by default to all.
+          embedded: replaces the result of `embed`.
           layers: also return the hidden states of all layers.
 
         Returns:
           Hidden states [B, L, D] in the compute dtype.
         """
-        x_BxLxD = self.embed(tokens_BxL, token_types, positions)
+        x_BxLxD = self.embed(tokens_BxL, token_types, positions) if embedded is None else embedded
         x_BxLxD = self.embed_dropout(self.embed_norm(x_BxLxD))
         if self.embed_project is not None:
             x_BxLxD = self.embed_project(x_BxLxD)

@@ -280,6 +280,7 @@ class Deberta(LanguageModel):
         token_types: jax.Array | None = None,
         segment_ids: jax.Array | None = None,
         positions: jax.Array | None = None,
+        embedded: jax.Array | None = None,
         layers: bool = False,
     ) -> Output:
         """Hidden states of the last layer, or of the enhanced mask decoder (which runs the last layer twice).
@@ -289,13 +290,14 @@ class Deberta(LanguageModel):
           token_types: [B, L], if the model has token types; all 0 by default.
           segment_ids: [B, L], 0 on padding, packed sequences numbered from 1; one segment by default.
           positions: [B, L] of absolute positions, 0 … L-1 by default.
+          embedded: replaces the result of `embed`.
           layers: also return the hidden states of all layers.
 
         Returns:
           Hidden states [B, L, D] in the compute dtype.
         """
         c, dtype = self.config, compute_dtype(self.config)
-        x_BxLxD = self.embed(tokens_BxL, token_types, positions)
+        x_BxLxD = self.embed(tokens_BxL, token_types, positions) if embedded is None else embedded
         real_BxLx1 = jnp.ones((1, 1, 1), bool) if segment_ids is None else segment_ids[..., None] > 0
         x_BxLxD = jnp.where(real_BxLx1, self.embed_norm(x_BxLxD), 0)
         x_BxLxD = constrain(self.embed_dropout(x_BxLxD), "act_embed")

@@ -51,8 +51,8 @@ class Network:
     shared: tuple[str, ...] = ()
     """For a network that is a head: names of modules whose parameters are the backbone's."""
     deltas: Mapping[str, str] = FrozenDict()
-    """{module of the model: name of a head}: the module's parameters are a difference, initially zero, that is added to
-    the head's parameters; the gradient to the latter is stopped."""
+    """{embedding of the model: name of a head}: the parameters are a difference, initially zero, that is added to the
+    head's; the gradient to the latter is stopped."""
 
     def __post_init__(self) -> None:
         for name in ("heads", "deltas"):  # hashable
@@ -103,8 +103,9 @@ class Network:
         return self._bound(params, dict(rngs or {}), (), {})
 
     def with_model(self, **fields: Any) -> Network:
-        """A copy with other configuration fields of the backbone, such as `dtype`."""
-        return dataclasses.replace(self, model=self.config.model_copy(update=fields).build())
+        """A copy with other configuration fields of all backbones, such as `attention`."""
+        heads = {n: head.with_model(**fields) if isinstance(head, Network) else head for n, head in self.heads.items()}
+        return dataclasses.replace(self, model=self.config.model_copy(update=fields).build(), heads=heads)
 
     def _boxed(self, key: jax.Array, path: Path = (), config: ModelConfig | None = None) -> dict[str, Any]:
         model = base.boxed_init(self.model, LazyRng(key, path) if path else key)
@@ -116,13 +117,11 @@ class Network:
 
     def _bound(self, params: Any, rngs: Mapping[str, jax.Array], path: Path, outer: Any) -> Bound:
         own = {**params["model"], **{name: outer[name] for name in self.shared}}
-        for name, head in self.deltas.items():
-            theirs = jax.lax.stop_gradient(params["heads"][head]["model"][name])
-            own[name] = jax.tree.map(jnp.add, own[name], theirs)
         heads = {
             name: head._bound(params["heads"][name], rngs, (*path, name), own) for name, head in self.heads.items()
         }
-        return Bound(self.model, own, _folded(rngs, path), heads)
+        added = next((heads[name] for name in self.deltas.values()), None)
+        return Bound(self.model, own, _folded(rngs, path), heads, added)
 
 
 @functools.lru_cache(64)  # called several times at the start of a run; each tracing takes a few tenths of a second

@@ -64,12 +64,16 @@ def test_shared_parts_exist_once_and_get_both_gradients():
 
 
 def test_a_difference_starts_at_zero_and_stops_the_gradient():
-    network = pair(deltas={"token_embed": "small"})
+    network = pair(deltas=dict.fromkeys(("token_embed", "position_embed", "type_embed"), "small"))
     params, ids = network.init(jax.random.key(0)), tokens(1, 4)
     assert not np.any(params["model"]["token_embed"]["table"])
     params["model"]["token_embed"]["table"] += 0.5
-    table = network.bind(params).params["token_embed"]["table"]
-    np.testing.assert_array_equal(table, params["heads"]["small"]["model"]["token_embed"]["table"] + 0.5)
+    summed = Network(network.model)
+    tables = {"table": params["heads"]["small"]["model"]["token_embed"]["table"] + 0.5}
+    small = params["heads"]["small"]["model"]
+    rest = {k: jax.tree.map(jnp.add, params["model"][k], small[k]) for k in ("position_embed", "type_embed")}
+    plain = summed.bind({"model": {**params["model"], **rest, "token_embed": tables}})
+    np.testing.assert_allclose(network.bind(params).encode(ids).hidden, plain.encode(ids).hidden, rtol=1e-4, atol=1e-5)
 
     gradient = jax.grad(lambda p: jnp.square(network.bind(p).encode(ids).hidden * jnp.arange(24)).sum())(params)
     assert np.abs(gradient["model"]["token_embed"]["table"]).max() > 0
