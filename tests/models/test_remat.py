@@ -51,6 +51,7 @@ def test_named_activations_are_kept_and_the_rest_is_computed_again(name):
     assert work["none"] < work["names"] < work["full"], work
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_are_the_same(name):
     (plain, params), (named, _) = loss(name, "none"), loss(name, "names")
@@ -60,6 +61,7 @@ def test_gradients_are_the_same(name):
         np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-6 * scale)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAST)
 def test_a_compiled_program_is_between_none_and_full(name):
     compiled = {}

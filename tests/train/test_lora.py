@@ -25,7 +25,7 @@ def config(family="gpt2", trainable=None, devices=None, lora=TARGETS, **sections
     return families.config(family, model={"layers": 3}, train=train, **sections)
 
 
-@pytest.mark.parametrize("family", families.FAMILIES)
+@pytest.mark.parametrize("family", ["gpt2", *(pytest.param(f, marks=pytest.mark.slow) for f in ("t5", "bert"))])
 def test_a_fresh_adapter_changes_nothing(family):
     given = config(family)
     setup = state.setup(given, jax.devices()[:1])

@@ -51,7 +51,7 @@ def steps(config, count=2, devices=None):
 SGD = {"kind": "sgd", "learning_rate": 0.1, "clip_norm": None}
 
 
-@pytest.mark.parametrize("family", families.FAMILIES)
+@pytest.mark.parametrize("family", ["gpt2", *(pytest.param(f, marks=pytest.mark.slow) for f in ("t5", "bert"))])
 def test_frozen_parameters_stay_bit_equal_and_have_no_state(family):
     stack = {"t5": "model/decoder", "bert": "model/encoder", "gpt2": "model/decoder"}[family]
     pattern = [f"{stack}[2:]", "*final_norm" if family == "gpt2" else f"{stack}[0]/attention/query"]
@@ -121,6 +121,7 @@ def test_frozen_layers_below_cost_no_backward_pass():
     assert count(["model/final_norm"]) < count(["*"]) - 2 * LAYERS * layer + layer
 
 
+@pytest.mark.slow
 def test_stages_share_out_each_part():
     """A pipeline over a split stack computes what one device does."""
     found = []
@@ -143,7 +144,7 @@ def test_frozen_parameters_pass_through_the_donated_state():
     assert memory.alias_size_in_bytes >= state.size(setup.shapes)
 
 
-@pytest.mark.parametrize("kind", ["adamw", "adafactor", "lamb", "lion", "muon", "sgd"])
+@pytest.mark.parametrize("kind", ["adamw", *(pytest.param(k, marks=pytest.mark.slow) for k in ("adafactor", "lamb", "lion", "muon", "sgd"))])
 def test_split_or_not_all_optimizers_update_alike(kind):
     """All is trained, but in parts, since a later phase freezes some layers; given the same gradients."""
     optimizer = {"kind": kind, "learning_rate": 0.01, "weight_decay": 0.1, "clip_norm": 0.5}
@@ -207,7 +208,7 @@ def updated(config, axes, params, gradients, rates=None, groups=()):
     return params
 
 
-@pytest.mark.parametrize("kind", ["adamw", "adafactor", "lamb", "lion", "muon", "sgd"])
+@pytest.mark.parametrize("kind", ["adamw", *(pytest.param(k, marks=pytest.mark.slow) for k in ("adafactor", "lamb", "lion", "muon", "sgd"))])
 def test_rates_and_decay_of_layers_are_those_of_separate_models(kind):
     recipe = families.config("gpt2", optimizer={
         "kind": kind, "learning_rate": 0.01, "weight_decay": 0.1, "layer_decay": 0.5,
