@@ -48,6 +48,7 @@ def steps(config, count=2, devices=None):
     return setup, kept, jax.device_get(current), jax.device_get(metrics)
 
 
+KINDS = ["adamw", *(pytest.param(k, marks=pytest.mark.slow) for k in ("adafactor", "lamb", "lion", "muon", "sgd"))]
 SGD = {"kind": "sgd", "learning_rate": 0.1, "clip_norm": None}
 
 
@@ -144,7 +145,7 @@ def test_frozen_parameters_pass_through_the_donated_state():
     assert memory.alias_size_in_bytes >= state.size(setup.shapes)
 
 
-@pytest.mark.parametrize("kind", ["adamw", *(pytest.param(k, marks=pytest.mark.slow) for k in ("adafactor", "lamb", "lion", "muon", "sgd"))])
+@pytest.mark.parametrize("kind", KINDS)
 def test_split_or_not_all_optimizers_update_alike(kind):
     """All is trained, but in parts, since a later phase freezes some layers; given the same gradients."""
     optimizer = {"kind": kind, "learning_rate": 0.01, "weight_decay": 0.1, "clip_norm": 0.5}
@@ -208,7 +209,7 @@ def updated(config, axes, params, gradients, rates=None, groups=()):
     return params
 
 
-@pytest.mark.parametrize("kind", ["adamw", *(pytest.param(k, marks=pytest.mark.slow) for k in ("adafactor", "lamb", "lion", "muon", "sgd"))])
+@pytest.mark.parametrize("kind", KINDS)
 def test_rates_and_decay_of_layers_are_those_of_separate_models(kind):
     recipe = families.config("gpt2", optimizer={
         "kind": kind, "learning_rate": 0.01, "weight_decay": 0.1, "layer_decay": 0.5,
