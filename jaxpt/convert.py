@@ -184,8 +184,9 @@ def _opened(source: Path, partial: bool, ignore: Sequence[str]) -> Any:
         return llama2c.open_file(source)
     opened = hf.open_directory(source, partial=partial, ignore=ignore)
     model, heads = opened.network.config, opened.network.heads
-    objective = configs.resolve(objective_of(model, heads)["kind"], "jaxpt.objectives", ObjectiveConfig)
-    wanted = objective(**objective_of(model, heads)).loss.heads(model)
+    settings = objective_of(model, heads)
+    objective = configs.resolve(settings["kind"], "jaxpt.objectives", ObjectiveConfig)(**settings)
+    wanted = objective.loss.heads(model)
     if set(wanted) == set(heads):
         return opened
     return hf.open_directory(source, partial=partial, ignore=ignore, heads=wanted)

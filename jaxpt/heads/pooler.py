@@ -11,11 +11,10 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from jaxpt.config import ModelConfig
+from jaxpt.heads import INIT
 from jaxpt.models.base import compute_dtype
 from jaxpt.models.layers import Dense
 from jaxpt.models.network import Head
-
-INIT = nn.initializers.truncated_normal(0.02)
 
 
 class Pooler(nn.Module):

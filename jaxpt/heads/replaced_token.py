@@ -14,11 +14,10 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from jaxpt.config import ModelConfig
+from jaxpt.heads import INIT
 from jaxpt.models.base import compute_dtype
 from jaxpt.models.layers import ACTIVATIONS, Activation, Dense, LayerNorm
 from jaxpt.models.network import Head
-
-INIT = nn.initializers.truncated_normal(0.02)
 
 
 class ReplacedTokenHead(nn.Module):

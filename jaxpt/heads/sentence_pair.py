@@ -15,12 +15,10 @@ import jax
 import jax.numpy as jnp
 
 from jaxpt.config import ModelConfig
-from jaxpt.heads import pooler
+from jaxpt.heads import INIT, pooler
 from jaxpt.models.base import Bound
 from jaxpt.models.layers import Dense
 from jaxpt.models.network import Head
-
-INIT = nn.initializers.truncated_normal(0.02)
 
 
 class SentencePairHead(nn.Module):

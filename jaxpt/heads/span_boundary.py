@@ -13,11 +13,10 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from jaxpt.config import ModelConfig
+from jaxpt.heads import INIT
 from jaxpt.models.base import compute_dtype
 from jaxpt.models.layers import ACTIVATIONS, Activation, Dense, LayerNorm, SmallEmbed, param, stored_rows
 from jaxpt.models.network import Head
-
-INIT = nn.initializers.truncated_normal(0.02)
 
 
 class SpanBoundaryHead(nn.Module):

@@ -30,17 +30,9 @@ class LanguageModel(nn.Module):
         embed = self.token_embed
         return Projection(embed.table, vocab_size=self.config.vocab_size, tied=True, dtype=embed.dtype)
 
-    def logits(self, x: jax.Array, padded: bool = False) -> jax.Array:
-        """Logits over the vocabulary.
-
-        Args:
-          x: hidden states [..., D].
-          padded: keep the columns of padding rows, with a large negative logit.
-
-        Returns:
-          float32 [..., V], or [..., Vp] if `padded`.
-        """
-        return self.output_projection()(x, padded)
+    def logits(self, x: jax.Array) -> jax.Array:
+        """Logits of the model without a head: hidden states [..., D] → float32 [..., V]; see `Bound.logits`."""
+        return self.output_projection()(x, padded=False)
 
 
 class UntiedHead(nn.Module):

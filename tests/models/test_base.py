@@ -221,7 +221,7 @@ def test_padded_vocabulary_never_shows():
     model, variables = made("t5")
     assert jax.eval_shape(lambda v: scores(model, v, tokens(1, 4)), variables).shape[-1] == V
     hidden = np.ones((2, 3, 24), np.float32)
-    padded = np.asarray(jax.jit(lambda v: model.apply(v, hidden, padded=True, method="logits"))(variables))
+    padded = np.asarray(jax.jit(lambda p: base.bind(model, p).logits(hidden, padded=True))(variables["params"]))
     assert padded.shape == (2, 3, 256) and padded[..., V:].max() < -1e8
     np.testing.assert_array_equal(padded[..., :V], apply(model, variables, "logits", hidden))
 
