@@ -15,9 +15,10 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 
 from jaxpt.errors import UserError
-from jaxpt.models import kernels
+from jaxpt.models import cache, kernels
 from jaxpt.models.layers import Dense, Initializer, constrain, mesh_axes
 from jaxpt.models.mask import Mask
+from jaxpt.models.output import NOTHING, Past
 from jaxpt.models.positions import Rotation, rotate
 from jaxpt.parallel import compiler
 
@@ -156,8 +157,13 @@ class Attention(nn.Module):
         memory_BxSxD: jax.Array | None = None,
         bias_HxLxS: jax.Array | None = None,
         rotation: Rotation | None = None,
-    ) -> jax.Array:
-        """Attends from `x` to `memory`, or to `x` itself, with rotary positions if given: → [B, L, D]."""
+        past: Past = NOTHING,
+    ) -> tuple[jax.Array, cache.KeyValues | None]:
+        """Attends from `x` to `memory`, or to `x` and earlier tokens, with rotary positions if given.
+
+        Returns:
+          ([B, L, D], keys and values to store if `past` has a cache).
+        """
 
         def project(name: str, x: jax.Array, heads: int, init: Initializer) -> jax.Array:
             dense = Dense(heads * self.head_dim, ("embed", "heads"), init, self.dtype, self.use_bias, name=name)
@@ -166,17 +172,24 @@ class Attention(nn.Module):
 
         memory, kv_heads = x_BxLxD if memory_BxSxD is None else memory_BxSxD, self.kv_heads or self.heads
         q_BxLxHxK = project("query", x_BxLxD, self.heads, self.query_init or self.kernel_init)
-        k_BxSxGxK, v_BxSxGxK = (project(name, memory, kv_heads, self.kernel_init) for name in ("key", "value"))
-        if rotation is not None:
-            q_BxLxHxK, k_BxSxGxK = rotate(q_BxLxHxK, rotation), rotate(k_BxSxGxK, rotation)
+        q_BxLxHxK = q_BxLxHxK if rotation is None else rotate(q_BxLxHxK, rotation)
+
+        def keys_values() -> tuple[jax.Array, jax.Array]:
+            k, v = (project(name, memory, kv_heads, self.kernel_init) for name in ("key", "value"))
+            return (k if rotation is None else rotate(k, rotation)), v
+
+        k_BxSxGxK, v_BxSxGxK, stored = cache.attended(past, keys_values)
+        is_wide = k_BxSxGxK.shape[-1] > self.head_dim  # keys and values in one array: zeros meet the values
+        q_BxLxHxK = jnp.pad(q_BxLxHxK, ((0, 0),) * 3 + ((0, self.head_dim),)) if is_wide else q_BxLxHxK
         dropping = self.dropout > 0 and self.has_rng("dropout")
         y_BxLxHxK = attend(
             q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS,
-            scale=self.scale, dropout=self.dropout, dropout_key=self.make_rng("dropout") if dropping else None,
+            scale=1 / math.sqrt(self.head_dim) if self.scale is None else self.scale, dropout=self.dropout, dropout_key=self.make_rng("dropout") if dropping else None,
             implementation=self.implementation,
         )  # fmt: skip
+        y_BxLxHxK = y_BxLxHxK[..., self.head_dim :] if is_wide else y_BxLxHxK
         y = checkpoint_name(constrain(y_BxLxHxK.reshape(*x_BxLxD.shape[:2], -1), "act_heads"), "context")
         output = Dense(
             x_BxLxD.shape[-1], ("heads", "embed"), self.output_init, self.dtype, self.use_bias, name="output"
         )
-        return output(y)
+        return output(y), stored

@@ -19,6 +19,7 @@ from jaxpt.config import Fraction, ModelConfig, PositiveInt
 from jaxpt.models import adapters
 from jaxpt.models.attention import Attention
 from jaxpt.models.base import check_heads, compute_dtype
+from jaxpt.models.cache import Cache, NewCache, Step, stored
 from jaxpt.models.layers import Activation, Dropout, Embed, FeedForward, LayerNorm, constrain
 from jaxpt.models.lm import LanguageModel
 from jaxpt.models.mask import Mask
@@ -88,22 +89,28 @@ class Block(nn.Module):
             Attention, heads, c.embed_dim // heads, dtype, INIT, INIT, dropout=c.dropout, implementation=c.attention
         )
 
+        kept = {}
+
         def residual(name: str, x: jax.Array, f: Any) -> jax.Array:
             """x + f(LN(x)), or LN(x + f(x))."""
             norm = LayerNorm(EPSILON, dtype, name=f"{name}_norm")
             y = adapters.after(c, name)(Dropout(c.dropout)(f(norm(x) if c.pre_norm else x)))
             return x + y if c.pre_norm else norm(x + y)
 
-        attend = functools.partial(attention(name="attention"), mask=shared.mask)
-        x_BxLxD = residual("attention", x_BxLxD, attend)
+        def attend(name: str, mask: Mask | None, memory_BxSxD: jax.Array | None = None) -> Any:
+            def run(x: jax.Array) -> jax.Array:
+                y, kept[name] = attention(name=name)(x, mask, memory_BxSxD=memory_BxSxD, past=past.of(name))
+                return y
+
+            return run
+
+        x_BxLxD = residual("attention", x_BxLxD, attend("attention", shared.mask))
         if self.cross:
-            attend = functools.partial(
-                attention(name="cross_attention"), mask=shared.memory_mask, memory_BxSxD=shared.memory_BxSxD
-            )
-            x_BxLxD = residual("cross_attention", x_BxLxD, attend)
+            cross = attend("cross_attention", shared.memory_mask, shared.memory_BxSxD)
+            x_BxLxD = residual("cross_attention", x_BxLxD, cross)
         feed_forward = FeedForward(mlp_dim, c.activation, INIT, INIT, dtype, name="feed_forward")
         x_BxLxD = residual("feed_forward", x_BxLxD, feed_forward)
-        return Output(constrain(x_BxLxD, "act_embed"))
+        return Output(constrain(x_BxLxD, "act_embed"), cache=stored(**kept))
 
 
 class Bart(LanguageModel):
@@ -157,32 +164,33 @@ class Bart(LanguageModel):
     def decode(
         self,
         tokens_BxT: jax.Array,
-        encoded_BxSxD: jax.Array,
+        encoded_BxSxD: jax.Array | None,
         *,
         segment_ids: jax.Array | None = None,
         positions: jax.Array | None = None,
         encoder_segment_ids: jax.Array | None = None,
         layers: bool = False,
+        cache: Cache | NewCache | None = None,
     ) -> Output:
         """Hidden states of the decoder; each position attends to earlier positions, itself and `encoded`.
 
         Args:
           tokens_BxT: token ids, the targets shifted right by one.
-          encoded_BxSxD: hidden states from `encode`.
+          encoded_BxSxD: hidden states from `encode`; None if the cache has its keys and values.
           segment_ids: [B, T], 0 on padding, packed sequences numbered from 1; one segment by default.
           positions: [B, T], 0 … T-1 by default.
           encoder_segment_ids: [B, S], the encoder's; cross-attention stays within a segment.
           layers: also return the hidden states of all layers.
+          cache: of earlier tokens, or `NewCache`: then the output has the cache for the next call. Positions continue,
+            the tokens may be padded on the left (segment 0).
 
         Returns:
           Hidden states [B, T, D] in the compute dtype.
         """
-        x_BxTxD = self._embed(tokens_BxT, positions, self.decoder_positions, self.decoder_embed_norm)
-        shared = Shared(
-            Mask(segment_ids, segment_ids, causal=True), memory_BxSxD=encoded_BxSxD,
-            memory_mask=Mask(segment_ids, encoder_segment_ids),
-        )  # fmt: skip
-        output = self.decoder(x_BxTxD, shared, layers=layers)
+        step = Step(cache, tokens_BxT, segment_ids, positions, encoder_segment_ids)
+        x_BxTxD = self._embed(tokens_BxT, step.positions, self.decoder_positions, self.decoder_embed_norm)
+        shared = Shared(step.mask(), memory_BxSxD=encoded_BxSxD, memory_mask=step.memory_mask())
+        output = step.finish(self.decoder(x_BxTxD, shared, step.past, layers=layers))
         return output if self.decoder_norm is None else output.with_hidden(self.decoder_norm(output.hidden))
 
     def __call__(self, tokens_BxS: jax.Array, decoder_tokens_BxT: jax.Array | None = None) -> jax.Array:

@@ -113,7 +113,7 @@ class Block(nn.Module):
         )  # fmt: skip
         feed_forward = FeedForward(c.mlp_dim, c.activation, INIT, INIT, dtype, name="feed_forward")
 
-        y = attention(x_BxLxD, shared.mask)
+        y, _ = attention(x_BxLxD, shared.mask)
         y = adapters.after(c, "attention")(Dropout(c.dropout)(y))
         x_BxLxD = LayerNorm(c.epsilon, dtype, name="attention_norm")(x_BxLxD + y)
         y = feed_forward(x_BxLxD)

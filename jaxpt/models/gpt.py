@@ -17,6 +17,7 @@ from jaxpt.config import PositiveInt
 from jaxpt.models import adapters
 from jaxpt.models.attention import Attention
 from jaxpt.models.base import compute_dtype
+from jaxpt.models.cache import stored
 from jaxpt.models.gpt2 import GPT2, INIT, GPT2Config
 from jaxpt.models.layers import Dropout, Embed, FeedForward, LayerNorm, constrain
 from jaxpt.models.output import Output, Past
@@ -51,11 +52,12 @@ class Block(nn.Module):
         )  # fmt: skip
         feed_forward = FeedForward(mlp_dim, c.activation, INIT, INIT, dtype, name="feed_forward")
 
-        y = adapters.after(c, "attention")(Dropout(c.dropout)(attention(x_BxLxD, shared.mask)))
+        y, kv = attention(x_BxLxD, shared.mask, past=past.of("attention"))
+        y = adapters.after(c, "attention")(Dropout(c.dropout)(y))
         x_BxLxD = LayerNorm(c.epsilon, dtype, name="attention_norm")(x_BxLxD + y)
         y = adapters.after(c, "feed_forward")(Dropout(c.dropout)(feed_forward(x_BxLxD)))
         x_BxLxD = LayerNorm(c.epsilon, dtype, name="feed_forward_norm")(x_BxLxD + y)
-        return Output(constrain(x_BxLxD, "act_embed"))
+        return Output(constrain(x_BxLxD, "act_embed"), cache=stored(attention=kv))
 
 
 class GPT(GPT2):

@@ -17,9 +17,9 @@ from jaxpt.config import Fraction, ModelConfig, PositiveFloat, PositiveInt
 from jaxpt.models import adapters
 from jaxpt.models.attention import Attention
 from jaxpt.models.base import check_heads, compute_dtype
+from jaxpt.models.cache import Cache, NewCache, Step, stored
 from jaxpt.models.layers import Activation, Dropout, Embed, FeedForward, LayerNorm, constrain
 from jaxpt.models.lm import LanguageModel, UntiedHead
-from jaxpt.models.mask import Mask
 from jaxpt.models.output import Output, Past
 from jaxpt.models.positions import LearnedPositions
 from jaxpt.models.stack import Segment, Shared, Stack
@@ -81,12 +81,12 @@ class Block(nn.Module):
         feed_forward = FeedForward(mlp_dim, c.activation, INIT, residual, dtype, name="feed_forward")
 
         y = LayerNorm(c.epsilon, dtype, name="attention_norm")(x_BxLxD)
-        y = attention(y, shared.mask)
+        y, kv = attention(y, shared.mask, past=past.of("attention"))
         x_BxLxD += adapters.after(c, "attention")(Dropout(c.dropout)(y))
         y = LayerNorm(c.epsilon, dtype, name="feed_forward_norm")(x_BxLxD)
         y = feed_forward(y)
         x_BxLxD += adapters.after(c, "feed_forward")(Dropout(c.dropout)(y))
-        return Output(constrain(x_BxLxD, "act_embed"))
+        return Output(constrain(x_BxLxD, "act_embed"), cache=stored(attention=kv))
 
 
 class GPT2(LanguageModel):
@@ -111,6 +111,7 @@ class GPT2(LanguageModel):
         positions: jax.Array | None = None,
         prefix: jax.Array | None = None,
         layers: bool = False,
+        cache: Cache | NewCache | None = None,
     ) -> Output:
         """Hidden states after the final norm; causal attention, bidirectional in the prefix.
 
@@ -120,14 +121,16 @@ class GPT2(LanguageModel):
           positions: [B, L], 0 … L-1 by default.
           prefix: bool [B, L], True at tokens visible to their whole segment; none by default.
           layers: also return the hidden states of all layers.
+          cache: of earlier tokens, or `NewCache`: then the output has the cache for the next call. Positions continue,
+            the prompt may be padded on the left (segment 0).
 
         Returns:
           Hidden states [B, L, D] in the compute dtype.
         """
-        x_BxLxD = self.token_embed(tokens_BxL) + self.position_embed(tokens_BxL.shape[1], positions)
+        step = Step(cache, tokens_BxL, segment_ids, positions)
+        x_BxLxD = self.token_embed(tokens_BxL) + self.position_embed(tokens_BxL.shape[1], step.positions)
         x_BxLxD = constrain(self.embed_dropout(x_BxLxD), "act_embed")
-        mask = Mask(segment_ids, segment_ids, prefix_BxS=prefix, causal=True)
-        output = self.decoder(x_BxLxD, Shared(mask), layers=layers)
+        output = step.finish(self.decoder(x_BxLxD, Shared(step.mask(prefix)), step.past, layers=layers))
         return output if self.final_norm is None else output.with_hidden(self.final_norm(output.hidden))
 
     def __call__(self, tokens_BxL: jax.Array) -> jax.Array:

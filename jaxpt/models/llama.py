@@ -20,9 +20,9 @@ from jaxpt.config import Fraction, ModelConfig, PositiveFloat, PositiveInt
 from jaxpt.models import adapters
 from jaxpt.models.attention import Attention
 from jaxpt.models.base import check_heads, compute_dtype
+from jaxpt.models.cache import Cache, NewCache, Step, stored
 from jaxpt.models.layers import Activation, Dropout, Embed, FeedForward, RMSNorm, constrain
 from jaxpt.models.lm import LanguageModel, UntiedHead
-from jaxpt.models.mask import Mask
 from jaxpt.models.output import Output, Past
 from jaxpt.models.positions import Rope, positions_from
 from jaxpt.models.stack import Segment, Shared, Stack
@@ -121,12 +121,12 @@ class Block(nn.Module):
         )
 
         y = RMSNorm(c.epsilon, dtype, name="attention_norm")(x_BxLxD)
-        y = attention(y, shared.mask, rotation=shared.positional)
+        y, kv = attention(y, shared.mask, rotation=shared.positional, past=past.of("attention"))
         x_BxLxD += adapters.after(c, "attention")(Dropout(c.dropout)(y))
         y = RMSNorm(c.epsilon, dtype, name="feed_forward_norm")(x_BxLxD)
         y = feed_forward(y)
         x_BxLxD += adapters.after(c, "feed_forward")(Dropout(c.dropout)(y))
-        return Output(constrain(x_BxLxD, "act_embed"))
+        return Output(constrain(x_BxLxD, "act_embed"), cache=stored(attention=kv))
 
 
 class Llama(LanguageModel):
@@ -149,6 +149,7 @@ class Llama(LanguageModel):
         positions: jax.Array | None = None,
         prefix: jax.Array | None = None,
         layers: bool = False,
+        cache: Cache | NewCache | None = None,
     ) -> Output:
         """Hidden states after the final norm; causal attention within `window`, bidirectional in the prefix.
 
@@ -158,15 +159,17 @@ class Llama(LanguageModel):
           positions: [B, L], 0 … L-1 by default.
           prefix: bool [B, L], True at tokens visible to their whole segment; none by default.
           layers: also return the hidden states of all layers.
+          cache: of earlier tokens, or `NewCache`: then the output has the cache for the next call. Positions continue,
+            the prompt may be padded on the left (segment 0).
 
         Returns:
           Hidden states [B, L, D] in the compute dtype.
         """
         c = self.config
-        positions = positions_from(tokens_BxL.shape[1]) if positions is None else positions
-        mask = Mask(segment_ids, segment_ids, prefix_BxS=prefix, causal=True, window=c.window)
-        shared = Shared(mask, positional=c.rope.rotation(positions, c.width))
-        output = self.decoder(self.token_embed(tokens_BxL), shared, layers=layers)
+        step = Step(cache, tokens_BxL, segment_ids, positions)
+        positions = positions_from(tokens_BxL.shape[1]) if step.positions is None else step.positions
+        shared = Shared(step.mask(prefix, c.window), positional=c.rope.rotation(positions, c.width))
+        output = step.finish(self.decoder(self.token_embed(tokens_BxL), shared, step.past, layers=layers))
         return output.with_hidden(self.final_norm(output.hidden))
 
     def __call__(self, tokens_BxL: jax.Array) -> jax.Array:

@@ -32,6 +32,8 @@ class Mask:
     """With ranks, a query attends only to keys of lower rank (XLNet, UniLM)."""
     offset: jax.Array | None = None
     """Index of the first query if the queries are a slice of the row; `query_…` cover only the slice."""
+    key_index_S: jax.Array | None = None
+    """Index of each key in the row, if the keys are not in order (the ring of a cache)."""
     causal: bool = flax.struct.field(pytree_node=False, default=False)
     window: int | None = flax.struct.field(pytree_node=False, default=None)
     """A query attends to keys at a distance below this."""
@@ -87,7 +89,8 @@ class Mask:
             )
 
         first = start if self.offset is None else self.offset + start
-        distance_LxS = (first + jnp.arange(queries))[:, None] - jnp.arange(keys)
+        index_S = jnp.arange(keys) if self.key_index_S is None else self.key_index_S
+        distance_LxS = (first + jnp.arange(queries))[:, None] - index_S
         if self.causal:
             before = (distance_LxS >= 0)[None]
             parts.append(before if self.prefix_BxS is None else before | self.prefix_BxS[:, None, :])

@@ -17,6 +17,8 @@ from jaxpt.models.layers import constrain
 
 # Large enough to vanish in a softmax, small enough to be summed.
 PADDED = -1e9
+CROSS = "cross_attention"
+"""Name of the attention whose keys are the encoder's."""
 
 
 @flax.struct.dataclass
@@ -24,9 +26,23 @@ class Past:
     """Inputs of a layer from earlier tokens."""
 
     cache: Any = None
-    """KV cache."""
+    """KV cache: of all layers of a segment, or a request for a new one; see `jaxpt.models.cache`."""
     memory: Any = None
     """Recurrent memory or state."""
+    layer: jax.Array | None = None
+    """Index of the layer in the cache."""
+    slot: jax.Array | None = None
+    """First slot of the cache to write."""
+    is_fixed: bool = flax.struct.field(pytree_node=False, default=False)
+    """True for cross-attention, whose keys do not change."""
+
+    def of(self, attention: str) -> Past:
+        """The past of one attention of a block."""
+        cache = self.cache[attention] if isinstance(self.cache, Mapping) else self.cache
+        return self.replace(cache=cache, is_fixed=attention == CROSS)
+
+
+NOTHING = Past()
 
 
 @flax.struct.dataclass

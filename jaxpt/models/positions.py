@@ -101,15 +101,16 @@ class RelativeBias(nn.Module):
     max_distance: int = 128
 
     @nn.compact
-    def __call__(self, queries: int, keys: int, offset: Offset = 0) -> jax.Array:
-        """The bias of `queries` × `keys` positions: → float32 [H, L, S]."""
+    def __call__(self, queries: int, keys: int, offset: Offset = 0, key_index_S: jax.Array | None = None) -> jax.Array:
+        """The bias of `queries` × `keys` positions: → float32 [H, L, S]. `key_index_S` as in `Mask`."""
         table = param(self, "table", self.embedding_init, (self.buckets, self.heads), ("buckets", "norm"))
         bucket = functools.partial(
             relative_bucket, bidirectional=self.bidirectional, buckets=self.buckets, max_distance=self.max_distance
         )
         if not isinstance(offset, int) or offset:  # a few rows of the [S, S] bias
             by_distance_NxH = table[bucket(np.arange(1 - keys, keys))]
-            at_LxS = jnp.arange(keys) - positions_from(queries, offset).T + keys - 1
+            index_S = jnp.arange(keys) if key_index_S is None else key_index_S
+            at_LxS = index_S - positions_from(queries, offset).T + keys - 1
             return jnp.take(by_distance_NxH, at_LxS, axis=0, mode="clip").transpose(2, 0, 1)
         # The bias is constant along diagonals. Each distance is looked up once, in the order 0 … S-1, -L … -1; a row
         # of this vector repeated and read with a stride of N-1 is the row above shifted by one. Its gradient is a sum

@@ -22,11 +22,11 @@ from jax.extend.core.primitives import dot_general_p
 
 from jaxpt.models import parts, pipeline
 from jaxpt.models.mask import Mask
-from jaxpt.models.output import Output, Past, sum_by_name
+from jaxpt.models.cache import NewCache
+from jaxpt.models.output import NOTHING, Output, Past, sum_by_name
 
 # Saves memory: projections of attention are kept, attention scores and the wide feed-forward are recomputed.
 SAVED_NAMES = ("query", "key", "value", "context")
-NOTHING = Past()
 
 
 @flax.struct.dataclass
@@ -93,7 +93,8 @@ class Stack(nn.Module):
         Args:
           x_BxLxD: input of the first layer.
           shared: inputs common to all layers.
-          past: cache and memory, each a tuple over segments of tuples over blocks, leaves [layers, …].
+          past: cache and memory, each a tuple over segments of tuples over blocks, leaves [layers, …]; or a request
+            for a new cache.
           layers: also return the hidden states of all layers.
 
         Returns:
@@ -149,6 +150,8 @@ class Stack(nn.Module):
             lazy = {purpose: LazyRng(keys[purpose], (*rng.suffix, name)) for purpose, rng in rngs.items()}
             return one.apply(variables, x_BxLxD, past, shared, rngs=lazy)
 
+        if not isinstance(past.cache, NewCache | None):
+            return self._run_cached(segment, layer, params, keys, past, x_BxLxD, shared)
         if self.remat != "none":
             layer = jax.checkpoint(layer, policy=_kept(self.remat), prevent_cse=False)  # not needed in a scan
         split = parts.of(params)
@@ -164,6 +167,32 @@ class Stack(nn.Module):
         return x_BxLxD, jax.tree.map(lambda *x: jnp.concatenate(x), *outputs)
 
     @nn.nowrap
+    def _run_cached(
+        self, segment: Segment, layer: Any, params: Any, keys: Any, past: Past, x_BxLxD: jax.Array, shared: Shared
+    ) -> tuple[jax.Array, Output]:
+        """Runs the segment with the cache of all its layers in the loop's carry, where each layer updates it in place.
+
+        As inputs and outputs of the loop, the layers' caches would be copied.
+        """
+
+        def step(carry: Any, own: Any) -> tuple[Any, Output]:
+            (x_BxLxD, cache), (params, keys, memory, layer_index) = carry, own
+            of_layer = past.replace(cache=cache, memory=memory, layer=layer_index)
+            x_BxLxD, output = layer(x_BxLxD, (params, keys, of_layer), shared)
+            return (x_BxLxD, output.cache), output.replace(cache=None)
+
+        carry, outputs, first = (x_BxLxD, past.cache), [], 0
+        for part in [None] if segment.shared else parts.of(params):
+            count = segment.repeats if part is None else len(jax.tree.leaves(part)[0])
+            at = slice(first, first + count)
+            own = (part, *jax.tree.map(lambda x, at=at: x[at], (keys, past.memory, jnp.arange(segment.repeats))))
+            carry, output = jax.lax.scan(step, carry, own, count, unroll=min(self.unroll, count))
+            outputs.append(output)
+            first = at.stop
+        output = jax.tree.map(lambda *x: jnp.concatenate(x), *outputs)
+        return carry[0], output.replace(cache=carry[1])
+
+    @nn.nowrap
     def _run(
         self, segment: Segment, layer: Any, params: Any, own: Any, count: int, x_BxLxD: jax.Array, shared: Shared
     ) -> tuple[jax.Array, Output]:
@@ -177,7 +206,8 @@ class Stack(nn.Module):
 
 def _part(past: Past, index: int) -> Past:
     """The past of one segment or block."""
-    return Past(*(None if x is None else x[index] for x in (past.cache, past.memory)))
+    cache, memory = (x if isinstance(x, NewCache | None) else x[index] for x in (past.cache, past.memory))
+    return past.replace(cache=cache, memory=memory)
 
 
 def _or_none(tree: Any) -> Any:

@@ -19,6 +19,7 @@ from jaxpt.config import Fraction, ModelConfig, PositiveFloat, PositiveInt
 from jaxpt.models import adapters
 from jaxpt.models.attention import Attention
 from jaxpt.models.base import compute_dtype
+from jaxpt.models.cache import Cache, NewCache, Step, stored
 from jaxpt.models.layers import Activation, Dropout, Embed, FeedForward, RMSNorm, constrain
 from jaxpt.models.lm import LanguageModel, UntiedHead
 from jaxpt.models.mask import Mask
@@ -115,23 +116,23 @@ class Block(nn.Module):
             gated=c.feed_forward != "relu", use_bias=False, dropout=c.dropout, name="feed_forward",
         )  # fmt: skip
 
-        length = x_BxLxD.shape[1]
-        bias_HxLxL = shared.bias_HxLxS
+        bias_HxLxS, cross_kv = shared.bias_HxLxS, None
         if c.bias_per_layer:
-            bias_HxLxL = position_bias(c, bidirectional=shared.memory_BxSxD is None, name="position_bias")(
-                length, length
-            )
-        y = attention(name="attention")(norm("attention", x_BxLxD), shared.mask, bias_HxLxS=bias_HxLxL)
+            bias = position_bias(c, bidirectional=shared.memory_mask is None, name="position_bias")
+            bias_HxLxS = bias_of(bias, shared.mask, x_BxLxD.shape[1])
+        y, kv = attention(name="attention")(
+            norm("attention", x_BxLxD), shared.mask, bias_HxLxS=bias_HxLxS, past=past.of("attention")
+        )
         x_BxLxD += adapters.after(c, "attention")(drop(y))
-        if shared.memory_BxSxD is not None:
-            y = attention(name="cross_attention")(
+        if shared.memory_mask is not None:
+            y, cross_kv = attention(name="cross_attention")(
                 norm("cross_attention", x_BxLxD), shared.memory_mask,
-                memory_BxSxD=shared.memory_BxSxD,
+                memory_BxSxD=shared.memory_BxSxD, past=past.of("cross_attention"),
             )  # fmt: skip
             x_BxLxD += adapters.after(c, "cross_attention")(drop(y))
         y = feed_forward(norm("feed_forward", x_BxLxD))
         x_BxLxD += adapters.after(c, "feed_forward")(drop(y))
-        return Output(constrain(x_BxLxD, "act_embed"))
+        return Output(constrain(x_BxLxD, "act_embed"), cache=stored(attention=kv, cross_attention=cross_kv))
 
 
 def position_bias(config: T5Config, bidirectional: bool, name: str | None = None) -> RelativeBias:
@@ -140,6 +141,13 @@ def position_bias(config: T5Config, bidirectional: bool, name: str | None = None
     return RelativeBias(
         config.heads, bidirectional, init, buckets=config.buckets, max_distance=config.max_distance, name=name
     )
+
+
+def bias_of(bias: RelativeBias, mask: Mask, length: int) -> jax.Array:
+    """The position bias [H, L, S] of `length` queries, whose keys are those of `mask`."""
+    if mask.key_index_S is None:
+        return bias(length, length)
+    return bias(length, len(mask.key_index_S), mask.offset, mask.key_index_S)
 
 
 class T5Scores(LanguageModel):
@@ -200,34 +208,34 @@ class T5(T5Scores):
     def decode(
         self,
         tokens_BxT: jax.Array,
-        encoded_BxSxD: jax.Array,
+        encoded_BxSxD: jax.Array | None,
         *,
         segment_ids: jax.Array | None = None,
         positions: jax.Array | None = None,
         encoder_segment_ids: jax.Array | None = None,
         layers: bool = False,
+        cache: Cache | NewCache | None = None,
     ) -> Output:
         """Hidden states of the decoder after the final norm; causal, with cross-attention to `encoded`.
 
         Args:
           tokens_BxT: token ids, the targets shifted right by one.
-          encoded_BxSxD: hidden states from `encode`.
+          encoded_BxSxD: hidden states from `encode`; None if the cache has its keys and values.
           segment_ids: [B, T], 0 on padding, packed sequences numbered from 1; one segment by default.
           positions: ignored: relative positions are the same in a packed row.
           encoder_segment_ids: [B, S], the encoder's; cross-attention stays within a segment.
           layers: also return the hidden states of all layers.
+          cache: of earlier tokens, or `NewCache`: then the output has the cache for the next call. Positions continue,
+            the tokens may be padded on the left (segment 0).
 
         Returns:
           Hidden states [B, T, D] in the compute dtype.
         """
-        length = tokens_BxT.shape[1]
-        x_BxTxD = self.drop(self.token_embed(tokens_BxT))
-        bias_HxTxT = self.decoder_bias(length, length) if self.decoder_bias else None
-        shared = Shared(
-            Mask(segment_ids, segment_ids, causal=True), bias_HxTxT,
-            memory_BxSxD=encoded_BxSxD, memory_mask=Mask(segment_ids, encoder_segment_ids),
-        )  # fmt: skip
-        output = self.decoder(x_BxTxD, shared, layers=layers)
+        step = Step(cache, tokens_BxT, segment_ids, positions, encoder_segment_ids)
+        mask, length = step.mask(), tokens_BxT.shape[1]
+        bias_HxTxS = bias_of(self.decoder_bias, mask, length) if self.decoder_bias else None
+        shared = Shared(mask, bias_HxTxS, memory_BxSxD=encoded_BxSxD, memory_mask=step.memory_mask())
+        output = step.finish(self.decoder(self.drop(self.token_embed(tokens_BxT)), shared, step.past, layers=layers))
         return output.with_hidden(self.drop(self.decoder_norm(output.hidden)))
 
     def __call__(self, tokens_BxS: jax.Array, decoder_tokens_BxT: jax.Array | None = None) -> jax.Array:

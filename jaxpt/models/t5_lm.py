@@ -14,12 +14,12 @@ import flax.linen as nn
 import jax
 
 from jaxpt.models.base import compute_dtype
+from jaxpt.models.cache import Cache, NewCache, Step
 from jaxpt.models.layers import Dropout, Embed, RMSNorm
 from jaxpt.models.lm import UntiedHead
-from jaxpt.models.mask import Mask
 from jaxpt.models.output import Output
 from jaxpt.models.stack import Segment, Shared, Stack
-from jaxpt.models.t5 import INIT, Block, T5Config, T5Scores, position_bias
+from jaxpt.models.t5 import INIT, Block, T5Config, T5Scores, bias_of, position_bias
 
 
 class T5LMConfig(T5Config):
@@ -60,6 +60,7 @@ class T5LM(T5Scores):
         positions: jax.Array | None = None,
         prefix: jax.Array | None = None,
         layers: bool = False,
+        cache: Cache | NewCache | None = None,
     ) -> Output:
         """Hidden states after the final norm; causal attention, bidirectional in the prefix.
 
@@ -69,14 +70,16 @@ class T5LM(T5Scores):
           positions: ignored: relative positions are the same in a packed row.
           prefix: bool [B, L], True at tokens visible to their whole segment; none by default.
           layers: also return the hidden states of all layers.
+          cache: of earlier tokens, or `NewCache`: then the output has the cache for the next call. Positions continue,
+            the prompt may be padded on the left (segment 0).
 
         Returns:
           Hidden states [B, L, D] in the compute dtype.
         """
-        length = tokens_BxL.shape[1]
-        mask = Mask(segment_ids, segment_ids, prefix_BxS=prefix, causal=True)
-        shared = Shared(mask, self.decoder_bias(length, length))
-        output = self.decoder(self.drop(self.token_embed(tokens_BxL)), shared, layers=layers)
+        step = Step(cache, tokens_BxL, segment_ids, positions)
+        mask = step.mask(prefix)
+        shared = Shared(mask, bias_of(self.decoder_bias, mask, tokens_BxL.shape[1]))
+        output = step.finish(self.decoder(self.drop(self.token_embed(tokens_BxL)), shared, step.past, layers=layers))
         return output.with_hidden(self.drop(self.decoder_norm(output.hidden)))
 
     def __call__(self, tokens_BxL: jax.Array) -> jax.Array:

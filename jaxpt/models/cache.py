@@ -1,0 +1,252 @@
+"""The KV cache of a decoder: a ring of slots that all rows of a batch write in step.
+
+Shapes: N layers · B batch · L new tokens · S slots · M encoder length · G key heads · K head width
+
+The newest token of every row is at the same slot, and token i before it is i slots earlier, modulo S. So a step writes
+one slice in place, and the distance between query and key does not depend on the row. Rows of different length end at
+the same slot and begin at different ones: segment ids say which slots a row uses, positions count from its first token.
+
+    output = model.decode(prompt, segment_ids=…, cache=NewCache(slots=256))      # right-aligned prompts, padding first
+    output = model.decode(next_tokens_Bx1, cache=output.cache)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import flax
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from jaxpt.models.layers import mesh_axes
+from jaxpt.models.mask import Mask
+from jaxpt.models.output import CROSS, Output, Past
+from jaxpt.parallel import compiler
+
+LANES = 128
+"""A TPU pads the last axis of an array to this width."""
+
+
+@flax.struct.dataclass
+class NewCache:
+    """A request for a cache: `decode` attends within the given tokens, as in training, and returns a `Cache`."""
+
+    slots: int = flax.struct.field(pytree_node=False)
+    """S: at least the number of tokens that a row will have, or the model's window."""
+
+
+@flax.struct.dataclass
+class KeyValues:
+    """Keys and values of one attention, of all layers of a segment."""
+
+    keys: jax.Array
+    """[N, B, G, S, K]; without the layers axis in the output of a block that made it."""
+    values: jax.Array | None
+    """Of the same shape. None: keys have values to their right, [N, B, G, S, 2 · K] (narrow heads on a TPU)."""
+
+    @classmethod
+    def of(cls, k_BxLxGxK: jax.Array, v_BxLxGxK: jax.Array, slots: int) -> KeyValues:
+        """Stores the keys and values of a prompt in slots 0 … L − 1; the last S if there are more."""
+        L, G, K = k_BxLxGxK.shape[1:]
+        heads = None if G % math.prod(mesh_axes("act_heads").values()) else "act_heads"
+
+        def stored(x_BxLxGxK: jax.Array) -> jax.Array:
+            x_BxGxLxK = x_BxLxGxK.transpose(0, 2, 1, 3)
+            if L > slots:  # a ring: token i is in slot i mod S
+                x_BxGxLxK = jnp.roll(x_BxGxLxK[:, :, L - slots :], L % slots, axis=2)
+            x_BxGxSxK = jnp.pad(x_BxGxLxK, ((0, 0), (0, 0), (0, max(slots - L, 0)), (0, 0)))
+            return nn.with_logical_constraint(x_BxGxSxK, ("batch", heads, None, None))
+
+        if compiler.platform() == "tpu" and 2 * K <= LANES:
+            return cls(stored(jnp.concatenate([k_BxLxGxK, v_BxLxGxK], axis=-1)), None)
+        return cls(stored(k_BxLxGxK), stored(v_BxLxGxK))
+
+    def write(self, k_BxLxGxK: jax.Array, v_BxLxGxK: jax.Array, layer: jax.Array, slot: jax.Array) -> KeyValues:
+        """Writes the keys and values of one layer's new tokens to the slots from `slot`, in place if donated."""
+
+        def put(stored: jax.Array, x_BxLxGxK: jax.Array) -> jax.Array:
+            x_BxLxGxK = x_BxLxGxK.astype(stored.dtype)
+            if x_BxLxGxK.shape[1] == 1:
+                return jax.lax.dynamic_update_slice(stored, x_BxLxGxK.transpose(0, 2, 1, 3)[None], (layer, 0, 0, slot, 0))
+            at_L = (slot + jnp.arange(x_BxLxGxK.shape[1])) % stored.shape[3]
+            return stored.at[layer, :, :, at_L].set(x_BxLxGxK.transpose(1, 0, 2, 3))
+
+        if self.values is None:
+            return KeyValues(put(self.keys, jnp.concatenate([k_BxLxGxK, v_BxLxGxK], axis=-1)), None)
+        return KeyValues(put(self.keys, k_BxLxGxK), put(self.values, v_BxLxGxK))
+
+    def read(self, layer: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Keys and values of one layer, [B, S, G, K]; both of width 2 · K if they are stored in one array."""
+
+        def take(stored: jax.Array) -> jax.Array:
+            return jax.lax.dynamic_index_in_dim(stored, layer, axis=0, keepdims=False).transpose(0, 2, 1, 3)
+
+        if self.values is None:
+            # The barrier makes the compiler read the layer once, for both products.
+            both = jax.lax.optimization_barrier(take(self.keys))
+            return both, both
+        return take(self.keys), take(self.values)
+
+
+@flax.struct.dataclass
+class Cache:
+    """The cache of a decoder between two calls of `decode`."""
+
+    layers: Any
+    """`Output.cache` of the stack: a tuple over segments of tuples over blocks of {attention: KeyValues}."""
+    segments_BxS: jax.Array
+    """Segment id of the token in each slot, 0: empty or padding."""
+    length_B: jax.Array
+    """Number of tokens so far: the position of the next one."""
+    written: jax.Array
+    """int32 []: number of columns so far; the next one goes to slot `written` mod S."""
+    memory_segments_BxM: jax.Array | None = None
+    """The encoder's segment ids; its keys and values are in `layers`."""
+
+    @property
+    def slots(self) -> int:
+        """S."""
+        return self.segments_BxS.shape[1]
+
+    def take_rows(self, index_R: jax.Array) -> Cache:
+        """The cache of some rows, which may repeat: beams, several samples of a prompt."""
+
+        def take(x: jax.Array, axis: int = 0) -> jax.Array:
+            return jnp.take(x, index_R, axis=axis, mode="clip")
+
+        memory = self.memory_segments_BxM
+        return self.replace(
+            layers=jax.tree.map(lambda x: take(x, 1), self.layers), segments_BxS=take(self.segments_BxS),
+            length_B=take(self.length_B), memory_segments_BxM=None if memory is None else take(memory),
+        )  # fmt: skip
+
+    def put_rows(self, index_R: jax.Array, new: Cache) -> Cache:
+        """Replaces rows by those of a cache with at most as many slots, so that both end at the same slot.
+
+        Args:
+          index_R: the rows to replace; numbers outside of the batch are ignored.
+          new: a cache of R rows, with all tokens of each in its slots, or as many slots as this one.
+
+        Returns:
+          The cache with these rows; `written` does not change.
+        """
+        at_W = (self.written - new.written + jnp.arange(new.slots)) % self.slots
+
+        def put(path: Any, stored: jax.Array, x: jax.Array) -> jax.Array:
+            if any(getattr(key, "key", None) == CROSS for key in path):
+                return stored.at[:, index_R].set(x, mode="drop")
+            x_RxWxNxGxK = x.transpose(1, 3, 0, 2, 4)  # indices of rows and slots come first
+            return stored.at[:, index_R[:, None], :, at_W].set(x_RxWxNxGxK, mode="drop")
+
+        segments = jnp.zeros((len(index_R), self.slots), jnp.int32).at[:, at_W].set(new.segments_BxS)
+        memory = self.memory_segments_BxM
+        return self.replace(
+            layers=jax.tree_util.tree_map_with_path(put, self.layers, new.layers),
+            segments_BxS=self.segments_BxS.at[index_R].set(segments, mode="drop"),
+            length_B=self.length_B.at[index_R].set(new.length_B, mode="drop"),
+            memory_segments_BxM=None if memory is None else memory.at[index_R].set(new.memory_segments_BxM, mode="drop"),
+        )  # fmt: skip
+
+
+def attended(
+    past: Past, project: Callable[[], tuple[jax.Array, jax.Array]]
+) -> tuple[jax.Array, jax.Array, KeyValues | None]:
+    """The keys and values that one attention reads, and what it stores.
+
+    Args:
+      past: from `Past.of`, of one attention.
+      project: computes keys and values [B, L, G, K] of the given tokens; not called if all are in the cache.
+
+    Returns:
+      (keys [B, L or S, G, K], values, what to return in `Output.cache`). Keys and values are the same array, of width
+      2 · K, if one array stores both.
+    """
+    if past.cache is None:
+        return *project(), None
+    if isinstance(past.cache, NewCache):
+        k_BxLxGxK, v_BxLxGxK = project()
+        slots = k_BxLxGxK.shape[1] if past.is_fixed else past.cache.slots
+        return k_BxLxGxK, v_BxLxGxK, KeyValues.of(k_BxLxGxK, v_BxLxGxK, slots)
+    stored = past.cache if past.is_fixed else past.cache.write(*project(), past.layer, past.slot)
+    return *stored.read(past.layer), stored
+
+
+class Step:
+    """One call of `decode`: positions and masks of the given tokens, with or without a cache.
+
+    Attributes:
+      positions: [B, L], or None: 0 … L − 1.
+      past: for the stack.
+    """
+
+    def __init__(
+        self,
+        cache: Cache | NewCache | None,
+        tokens_BxL: jax.Array,
+        segment_ids: jax.Array | None,
+        positions: jax.Array | None,
+        memory_segments: jax.Array | None = None,
+    ) -> None:
+        """Takes the arguments of `decode`; `memory_segments` are the encoder's segment ids."""
+        self._cache, self._shape = cache, tokens_BxL.shape
+        self.segment_ids, self.positions = segment_ids, positions
+        self.memory_segments = memory_segments
+        self.past = Past()
+        if cache is None:
+            return
+        counted = jnp.ones(self._shape, jnp.int32) if segment_ids is None else (segment_ids != 0).astype(jnp.int32)
+        self._added_B = counted.sum(1)
+        first_Bx1 = 0
+        if isinstance(cache, Cache):
+            first_Bx1, self.memory_segments = cache.length_B[:, None], cache.memory_segments_BxM
+            self.segment_ids = counted if segment_ids is None else segment_ids
+            self.past = Past(cache.layers, slot=cache.written % cache.slots)
+            at_L = (cache.written + jnp.arange(self._shape[1])) % cache.slots
+            self._segments_BxS = cache.segments_BxS.at[:, at_L].set(self.segment_ids)
+        else:
+            self.past = Past(cache)
+        if positions is None and (isinstance(cache, Cache) or segment_ids is not None):
+            self.positions = first_Bx1 + jnp.maximum(counted.cumsum(1) - 1, 0)
+
+    def mask(self, prefix: jax.Array | None = None, window: int | None = None) -> Mask:
+        """The causal mask of self-attention, over the slots of the cache if there are any."""
+        if not isinstance(self._cache, Cache):
+            return Mask(self.segment_ids, self.segment_ids, prefix_BxS=prefix, causal=True, window=window)
+        slots, length = self._cache.slots, self._shape[1]
+        order_S = (jnp.arange(slots) - self._cache.written - length) % slots  # the newest token is the last one
+        return Mask(
+            self.segment_ids, self._segments_BxS, offset=jnp.int32(slots - length), key_index_S=order_S, causal=True,
+            window=window,
+        )  # fmt: skip
+
+    def memory_mask(self) -> Mask:
+        """The mask of cross-attention."""
+        return Mask(self.segment_ids, self.memory_segments)
+
+    def finish(self, output: Output) -> Output:
+        """The output of `decode`, with the updated cache."""
+        if self._cache is None:
+            return output
+        if isinstance(self._cache, NewCache):
+            ids = jnp.ones(self._shape, jnp.int32) if self.segment_ids is None else self.segment_ids
+            length, slots = self._shape[1], self._cache.slots
+            kept = jnp.roll(ids[:, -slots:], length % slots, axis=1) if length > slots else ids
+            segments_BxS = jnp.pad(kept, ((0, 0), (0, max(slots - length, 0))))
+            written = jnp.int32(length)
+            cache = Cache(output.cache, segments_BxS, self._added_B, written, self.memory_segments)
+        else:
+            before = self._cache
+            cache = before.replace(
+                layers=output.cache, segments_BxS=self._segments_BxS, length_B=before.length_B + self._added_B,
+                written=before.written + self._shape[1],
+            )  # fmt: skip
+        return output.replace(cache=cache)
+
+
+def stored(**attentions: KeyValues | None) -> dict[str, KeyValues] | None:
+    """`Output.cache` of a block: what its attentions store, None without a cache."""
+    kept = {name: kv for name, kv in attentions.items() if kv is not None}
+    return kept or None
