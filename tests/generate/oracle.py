@@ -137,7 +137,7 @@ def _any_model():
     """The list of processors is a method of models; its weights and sizes do not matter."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    return GPT2LMHeadModel(GPT2Config(8, 4, 2, n_layer=1, n_head=1, bos_token_id=None, eos_token_id=None))
+    return GPT2LMHeadModel(GPT2Config(vocab_size=8, n_positions=4, n_embd=2, n_layer=1, n_head=1))
 
 
 def main():
