@@ -112,15 +112,22 @@ class Cache:
         return self.segments_BxS.shape[1]
 
     def take_rows(self, index_R: jax.Array) -> Cache:
-        """The cache of some rows, which may repeat: beams, several samples of a prompt."""
+        """The cache of some rows, such as beams of the same prompt, or their parents.
+
+        With as many rows as before, each must have the prompt of the one that it replaces: the encoder's keys and
+        values are not reordered.
+        """
 
         def take(x: jax.Array, axis: int = 0) -> jax.Array:
             return jnp.take(x, index_R, axis=axis, mode="clip")
 
-        memory = self.memory_segments_BxM
+        def of_layer(path: Any, x: jax.Array) -> jax.Array:
+            return x if same and _is_cross(path) else take(x, 1)
+
+        same, memory = len(index_R) == len(self.length_B), self.memory_segments_BxM
         return self.replace(
-            layers=jax.tree.map(lambda x: take(x, 1), self.layers), segments_BxS=take(self.segments_BxS),
-            length_B=take(self.length_B), memory_segments_BxM=None if memory is None else take(memory),
+            layers=jax.tree_util.tree_map_with_path(of_layer, self.layers), segments_BxS=take(self.segments_BxS),
+            length_B=take(self.length_B), memory_segments_BxM=memory if same or memory is None else take(memory),
         )  # fmt: skip
 
     def put_rows(self, index_R: jax.Array, new: Cache) -> Cache:
@@ -136,7 +143,7 @@ class Cache:
         at_W = (self.written - new.written + jnp.arange(new.slots)) % self.slots
 
         def put(path: Any, stored: jax.Array, x: jax.Array) -> jax.Array:
-            if any(getattr(key, "key", None) == CROSS for key in path):
+            if _is_cross(path):
                 return stored.at[:, index_R].set(x, mode="drop")
             x_RxWxNxGxK = x.transpose(1, 3, 0, 2, 4)  # indices of rows and slots come first
             return stored.at[:, index_R[:, None], :, at_W].set(x_RxWxNxGxK, mode="drop")
@@ -250,3 +257,8 @@ def stored(**attentions: KeyValues | None) -> dict[str, KeyValues] | None:
     """`Output.cache` of a block: what its attentions store, None without a cache."""
     kept = {name: kv for name, kv in attentions.items() if kv is not None}
     return kept or None
+
+
+def _is_cross(path: Any) -> bool:
+    """True for a leaf of cross-attention."""
+    return any(getattr(key, "key", None) == CROSS for key in path)

@@ -1,0 +1,310 @@
+"""Decodes any number of prompts: batches, buckets of lengths, new prompts in the rows of finished ones.
+
+Programs are compiled for lengths that are powers of two, so that few of them serve all prompts. The host is asked
+between programs only: which rows are done, and what comes into them.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxpt.errors import UserError
+from jaxpt.generate import decoding
+from jaxpt.generate.decoding import Decoder, Prompts, State
+from jaxpt.generate.options import Options
+from jaxpt.generate.programs import Place, Programs, stored_dtypes
+from jaxpt.models.network import Network
+from jaxpt.parallel.distributed import to_host
+
+SMALLEST = 16
+"""Shortest bucket."""
+REFILL = 4
+"""New prompts come when a quarter of the rows is done."""
+
+
+class Prompt(NamedTuple):
+    """A prompt as ids."""
+
+    tokens: Sequence[int]
+    """Of an encoder-decoder, the decoder's first tokens: its start token."""
+    encoder: Sequence[int] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Generated:
+    """What was generated for one prompt and sample."""
+
+    index: int
+    """Number of the prompt."""
+    sample: int
+    tokens: list[int]
+    """Generated ids without the prompt, with EOS if there is one."""
+    finish: Literal["eos", "length", "stop"]
+    """Why it ended: EOS, the limit of tokens, or the caller's `watch`."""
+    logprobs: list[float] | None = None
+    """log p of each token by the model, before penalties and filters; of beams, after penalties."""
+    score: float | None = None
+    """Of beam search: the sum of the log-probabilities / length ** length_penalty."""
+
+
+Watch = Callable[[int, int, list[int]], bool]
+"""(number of the prompt, of the sample, all ids generated so far) → True to end this row."""
+
+
+def bucket(length: int) -> int:
+    """The next power of two, at least `SMALLEST`.
+
+    Example:
+      >>> bucket(1), bucket(16), bucket(17)
+      (16, 16, 32)
+    """
+    return max(SMALLEST, 1 << (length - 1).bit_length())
+
+
+class Engine:
+    """Generates with one network. Compiled programs are kept as long as it lives."""
+
+    def __init__(
+        self,
+        network: Network,
+        params: Any,
+        place: Place = Place(),
+        *,
+        batch_size: int = 32,
+        prefix: bool = False,
+    ) -> None:
+        """Places the parameters on the devices.
+
+        Args:
+          network: a decoder or an encoder-decoder.
+          params: of the network; NumPy or JAX arrays. Matrices are kept in the compute dtype.
+          place: devices; by default the first one.
+          batch_size: rows decoded at a time, at most.
+          prefix: True if attention is bidirectional in the prompt (prefix LM).
+        """
+        if network.config.family == "encoder":
+            raise UserError(f"{network.config.kind} is an encoder: it fills masks, but does not generate")
+        self._network = network.with_model(remat="none", dropout=0.0) if hasattr(network.config, "dropout") else network
+        self._place, self._batch_size, self._prefix = place, batch_size, prefix
+        axes = network.logical_axes()
+        with place.use():
+            dtypes = stored_dtypes(network)
+            shardings = jax.tree.map(lambda x, a: place.sharding(a, x.shape), dtypes, axes)
+            self._params = jax.tree.map(
+                lambda x, like, s: jax.device_put(jnp.asarray(x, like.dtype) if isinstance(x, np.ndarray) else x.astype(like.dtype), s),
+                params, dtypes, shardings,
+            )  # fmt: skip
+
+    def check(self, prompts: Sequence[Prompt], options: Options) -> None:
+        """Checks prompts and options.
+
+        Raises:
+          UserError: an empty prompt, one that is longer than the model's position table, ids outside the vocabulary.
+        """
+        config = self._network.config
+        limit, size = config.position_limit, config.vocab_size
+        options.check_vocabulary(size)
+        for number, prompt in enumerate(prompts):
+            for ids in (prompt.tokens, prompt.encoder):
+                if ids is None:
+                    continue
+                if not len(ids):
+                    raise UserError(f"prompt {number}: it has no token; expected at least one")
+                if limit is not None and len(ids) > limit:
+                    raise UserError(
+                        f"prompt {number}: it has {len(ids)} tokens, but the model has {limit} positions; shorten it"
+                    )
+                if max(ids) >= size or min(ids) < 0:
+                    raise UserError(f"prompt {number}: id {max(ids)} is not in the model's vocabulary of {size}")
+
+    def generate(
+        self, prompts: Sequence[Prompt], options: Options = Options(), *, watch: Watch | None = None, every: int = 16
+    ) -> Iterator[Generated]:
+        """Generates for each prompt `options.samples` continuations.
+
+        What a row gets depends on (seed, number of the prompt, sample) alone, not on the other prompts.
+
+        Args:
+          prompts: any number.
+          options: search and sampling.
+          watch: called for each row every few tokens.
+          every: tokens between two calls of `watch`.
+
+        Yields:
+          Results as they are finished, in any order.
+
+        Raises:
+          UserError: as `check`.
+        """
+        self.check(prompts, options)
+        groups: dict[tuple[int, int], list[int]] = collections.defaultdict(list)
+        for number, prompt in enumerate(prompts):
+            columns = bucket(self._limit(prompt, options))
+            groups[columns, bucket(len(prompt.encoder)) if prompt.encoder is not None else 0].append(number)
+        for (columns, _), members in groups.items():
+            if options.beams > 1:
+                yield from self._search(prompts, members, columns, options)
+            else:
+                yield from self._group(prompts, members, columns, options, watch, every)
+
+    def _limit(self, prompt: Prompt, options: Options) -> int:
+        """Tokens at most, prompt included: the last generated one needs no position."""
+        wanted, limit = len(prompt.tokens) + options.max_new_tokens, self._network.config.position_limit
+        return wanted if limit is None else min(wanted, limit + 1)
+
+    @functools.cache  # noqa: B019
+    def _programs(self, options: Options, columns: int, rows: int, width: int, encoder: int) -> Programs:
+        window = getattr(self._network.config, "window", None)
+        slots = columns if window is None else min(columns, bucket(window))
+        decoder = Decoder(self._network, options, slots, columns, self._prefix)
+        return Programs(decoder, self._place, self._params, _empty(rows, width, encoder))
+
+    def _rows(self, count: int) -> int:
+        """Rows of a batch for so many texts: a power of two, and a multiple of what the mesh divides."""
+        multiple = self._place.row_multiple
+        rows = min(1 << (count - 1).bit_length(), self._batch_size)
+        return -(-rows // multiple) * multiple
+
+    def _group(
+        self,
+        prompts: Sequence[Prompt],
+        members: list[int],
+        columns: int,
+        options: Options,
+        watch: Watch | None,
+        every: int,
+    ) -> Iterator[Generated]:
+        """Prompts of one bucket, by sampling or greedily."""
+        waiting = collections.deque((number, sample) for number in members for sample in range(options.samples))
+        rows = self._rows(len(waiting))
+        owners: list[tuple[int, int] | None] = [waiting.popleft() if waiting else None for _ in range(rows)]
+        batch = self._batch(prompts, owners, options)
+        encoder = 0 if batch.encoder_tokens_BxM is None else batch.encoder_tokens_BxM.shape[1]
+        programs = self._programs(options.static, columns, rows, batch.tokens_BxP.shape[1], encoder)
+        params, seed = self._formatted(programs), np.uint32(options.seed)
+        state = programs.prefill(params, self._place.put(batch), seed)
+        steps = np.int32(columns if watch is None else every)
+        while True:
+            results, stopped = self._finished(state, owners, options, watch)
+            yield from results
+            if stopped.any():
+                state = decoding.cancel(state, stopped)
+            free = [row for row, owner in enumerate(owners) if owner is None]
+            if len(free) == rows and not waiting:
+                return
+            if waiting and free:
+                state = self._refill(programs, params, state, prompts, owners, free, waiting, options)
+                continue  # a first token may end a row
+            spare = np.int32(max(rows // REFILL, 1) if waiting else rows)
+            state = programs.run(params, state, steps, spare)
+
+    def _formatted(self, programs: Programs) -> Any:
+        """The parameters in the layout that the programs want."""
+        if programs.chooses_layouts:
+            self._params = jax.device_put(self._params, programs.params_format)
+        return self._params
+
+    def _finished(
+        self, state: State, owners: list[tuple[int, int] | None], options: Options, watch: Watch | None
+    ) -> tuple[list[Generated], np.ndarray]:
+        """What is done, whose rows become free; and the rows that `watch` ended."""
+        small = (state.history, state.done_B, state.logprobs_BxT)
+        history, done_B, logprobs_BxT = jax.tree.map(to_host, small)
+        found, stopped = [], np.zeros(len(owners), bool)
+        for row, owner in enumerate(owners):
+            if owner is None or not (done_B[row] or watch is not None):
+                continue
+            first, end = history.prompt_B[row], history.length_B[row]
+            ids = history.tokens_BxT[row, first:end].tolist()
+            stopped[row] = watch is not None and watch(*owner, ids)
+            if not (done_B[row] or stopped[row]):
+                continue
+            at_end = "eos" if ids and ids[-1] in options.eos else "length"
+            logprobs = None if logprobs_BxT is None else logprobs_BxT[row, first:end].tolist()
+            found.append(Generated(*owner, ids, "stop" if stopped[row] else at_end, logprobs))
+            owners[row] = None
+        return found, stopped
+
+    def _refill(
+        self,
+        programs: Programs,
+        params: Any,
+        state: State,
+        prompts: Sequence[Prompt],
+        owners: list[tuple[int, int] | None],
+        free: list[int],
+        waiting: collections.deque[tuple[int, int]],
+        options: Options,
+    ) -> State:
+        """Puts waiting prompts into free rows."""
+        taken = free[: len(waiting)]
+        for row in taken:
+            owners[row] = waiting.popleft()
+        count = 1 << (len(taken) - 1).bit_length()
+        index = np.full(count, len(owners), np.int32)
+        index[: len(taken)] = taken
+        batch = self._batch(prompts, [owners[row] for row in taken] + [None] * (count - len(taken)), options)
+        return programs.replace(state, params, index, batch, np.uint32(options.seed))
+
+    def _search(
+        self, prompts: Sequence[Prompt], members: list[int], columns: int, options: Options
+    ) -> Iterator[Generated]:
+        """Prompts of one bucket, by beam search."""
+        size = max(self._batch_size // options.beams, 1)
+        rows = self._rows(min(len(members), size))
+        for start in range(0, len(members), rows):
+            owners: list[tuple[int, int] | None] = [(number, 0) for number in members[start : start + rows]]
+            owners += [None] * (rows - len(owners))
+            batch = self._batch(prompts, owners, options)
+            encoder = 0 if batch.encoder_tokens_BxM is None else batch.encoder_tokens_BxM.shape[1]
+            programs = self._programs(options.static, columns, rows, batch.tokens_BxP.shape[1], encoder)
+            found = jax.tree.map(to_host, programs.search(self._params, self._place.put(batch)))
+            for row, owner in enumerate(owners):
+                for sample in range(options.samples if owner is not None else 0):
+                    if not found.is_complete_RxK[row, sample]:
+                        continue
+                    at = slice(len(prompts[owner[0]].tokens), found.length_RxK[row, sample])
+                    ids = found.tokens_RxKxT[row, sample, at].tolist()
+                    logprobs = None if found.log_probs_RxKxT is None else found.log_probs_RxKxT[row, sample, at].tolist()
+                    finish = "eos" if ids and ids[-1] in options.eos else "length"
+                    yield Generated(owner[0], sample, ids, finish, logprobs, float(found.score_RxK[row, sample]))
+
+    def _batch(
+        self, prompts: Sequence[Prompt], owners: Sequence[tuple[int, int] | None], options: Options
+    ) -> Prompts:
+        """The prompts of some rows; a row without owner is done from the start."""
+        own = [None if owner is None else prompts[owner[0]] for owner in owners]
+        width = bucket(max(len(prompt.tokens) for prompt in own if prompt is not None))
+        encoded = [prompt.encoder for prompt in own if prompt is not None and prompt.encoder is not None]
+        batch = _empty(len(own), width, bucket(max(map(len, encoded))) if encoded else 0)
+        for row, (prompt, owner) in enumerate(zip(own, owners)):
+            if prompt is None:
+                continue
+            batch.tokens_BxP[row, width - len(prompt.tokens) :] = prompt.tokens
+            batch.length_B[row], batch.limit_B[row] = len(prompt.tokens), self._limit(prompt, options)
+            batch.row_B[row], batch.sample_B[row] = owner
+            if prompt.encoder is not None:
+                batch.encoder_tokens_BxM[row, : len(prompt.encoder)] = prompt.encoder
+                batch.encoder_length_B[row] = len(prompt.encoder)
+        return batch
+
+
+def _empty(rows: int, width: int, encoder: int) -> Prompts:
+    """A batch without prompts. Each row has a token, so that no attention is empty."""
+
+    def zeros(*shape: int) -> np.ndarray:
+        return np.zeros(shape, np.int32)
+
+    one = np.ones(rows, np.int32)
+    return Prompts(
+        zeros(rows, width), one, zeros(rows), zeros(rows), zeros(rows),
+        zeros(rows, encoder) if encoder else None, one.copy() if encoder else None,
+    )  # fmt: skip
