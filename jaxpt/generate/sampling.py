@@ -108,8 +108,8 @@ def logprob(logits_BxV: jax.Array, token_B: jax.Array) -> jax.Array:
 def _gumbel(keys_B: jax.Array, position_B: jax.Array, vocabulary: int) -> jax.Array:
     """−log(−log u), whose sum with logits is largest at a draw from softmax(logits): float32 [B, V].
 
-    u = 1 − v, where v has 32 random bits. `jax.random.gumbel` has 23, with which draws from thousands of equally
-    likely tokens tie, and favour the first, in one of a hundred cases.
+    u = 1 − v, where v has 32 random bits. `jax.random.gumbel` has 23, with which the largest of 131,072 tie in one of
+    200 draws, and the first of them would be favoured.
     """
     keys_B = jax.vmap(jax.random.fold_in)(keys_B, position_B)
     bits_BxV = jax.vmap(lambda key: jax.random.bits(key, (vocabulary,), jnp.uint32))(keys_B)
