@@ -139,18 +139,34 @@ def test_filters_of_a_large_vocabulary_are_those_of_transformers(seed):
     compare(got, by_row(oracle.processed, logits, past, options))
 
 
-def test_columns_behind_a_text_and_other_rows_never_matter():
+@pytest.mark.parametrize("garbage", [0, 22, 23, 10**6, -1, -(2**31)])
+def test_columns_behind_a_text_never_matter(garbage):
+    """Whatever the id is there, also one that the text has not, and however many columns there are."""
+    x, length = oracle.logits(), oracle.LENGTH[:, None]
+    wide = np.full((4, oracle.T + 7), garbage)
+    wide[:, : oracle.T] = np.where(np.arange(oracle.T) < length, oracle.tokens(), garbage)
+    for given in (
+        {"repetition_penalty": 2.0}, {"presence_penalty": 1.0}, {"frequency_penalty": 1.0}, {"no_repeat_ngram": 1},
+        {"no_repeat_ngram": 2}, {"bad_words": ((0, 5), (22, 6), (23, 6), (1, 0, 7))},
+    ):  # fmt: skip
+        options = Options(**given)
+        compare(process(x, history(wide), options), by_row(oracle.processed, x, history(), options))
+
+
+def test_other_rows_never_matter():
     x, past = oracle.logits(), history()
     want = apply(x, past, options=EVERYTHING)
-    columns = np.arange(oracle.T + 7)
-    for garbage in (0, 1, 23, 10**6, -1, -(2**31)):
-        wide = np.full((4, oracle.T + 7), garbage)
-        wide[:, : oracle.T] = oracle.tokens()
-        wide[columns >= oracle.LENGTH[:, None]] = garbage
-        np.testing.assert_array_equal(apply(x, history(wide), options=EVERYTHING), want)
     for row in range(4):
         alone = jax.tree.map(lambda leaf, row=row: leaf[row : row + 1], past)
         np.testing.assert_array_equal(apply(x[row : row + 1], alone, options=EVERYTHING), want[row : row + 1])
+
+
+def test_a_text_that_is_shorter_than_an_n_gram_or_a_bad_word_completes_none():
+    past = history([[1, 1, 1, 1]], [1], [1])
+    x = jnp.zeros((1, 5))
+    assert processors.bad_words(x, past, ((1, 1, 4), (1, 1, 1, 3), (1, 2))).tolist() == [[0, 0, -np.inf, 0, 0]]
+    for size in (2, 3, 4, 5, 9):
+        assert processors.no_repeat_ngram(x, past, size).tolist() == [[0] * 5]
 
 
 def test_ties_are_kept_together():
