@@ -188,6 +188,16 @@ def test_ties_are_kept_together():
     assert kept(processors.min_p(x, 1.0)) == [1]
 
 
+@pytest.mark.parametrize("x", [1.0, -1.0, 3e38, -3e38, 1e-30, -1e-30, 7.3, -123.4])
+def test_thresholds_are_exact_to_the_last_bit(x):
+    """Of neighbouring float32 the larger is kept, whatever their sign and exponent."""
+    larger = np.float32(x)
+    smaller = np.nextafter(larger, np.float32(-np.inf))
+    row = jnp.array([[smaller, larger, smaller]])
+    assert np.isneginf(processors.top_k(row, 1)).tolist() == [[True, False, True]]
+    assert np.isneginf(processors.top_p(row, 0.3)).tolist() == [[True, False, True]]
+
+
 @pytest.mark.parametrize("p", [1e-9, 0.5, 0.999999])
 def test_filters_at_extreme_logits(p):
     """All but one excluded, spans of 1e30, equal logits, subnormal differences: at least one token is left."""
