@@ -11,7 +11,6 @@ import jax.numpy as jnp
 
 from jaxpt.generate.logits import History, process
 from jaxpt.generate.options import Options
-from jaxpt.models.layers import constrain
 
 
 @flax.struct.dataclass
@@ -113,7 +112,6 @@ def _gumbel(keys_B: jax.Array, position_B: jax.Array, vocabulary: int) -> jax.Ar
     """
     keys_B = jax.vmap(jax.random.fold_in)(keys_B, position_B)
     bits_BxV = jax.vmap(lambda key: jax.random.bits(key, (vocabulary,), jnp.uint32))(keys_B)
-    bits_BxV = constrain(bits_BxV, "act_vocab")
     v_BxV = (bits_BxV.astype(jnp.float32) + 0.5) * 2.0**-32
     # Rounded up to 1, v would exclude its token.
     return -jnp.log(-jnp.log1p(-jnp.minimum(v_BxV, 1 - 2.0**-24)))
