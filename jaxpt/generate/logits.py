@@ -273,7 +273,7 @@ def typical(logits_BxV: jax.Array, p: float) -> jax.Array:
 
 
 def _threshold(x_BxV: jax.Array, weights_BxV: jax.Array, mass: float) -> jax.Array:
-    """The largest float32 t with Σ weights[x ≥ t] ≥ mass, per row: [B, 1]; −inf where there is none.
+    """The largest float32 t with Σ weights[x ≥ t] ≥ mass, per row: [B, 1]; a NaN, below which is nothing, if none.
 
     Exact, by bisection: 32 masked sums, one per bit of t from the highest. On a CPU (V 50,257, B 8) this takes 3 ms,
     `lax.top_k` of 50 64 ms and a sort 74 ms; a sharded vocabulary costs 32 sums of a number per row over its devices.
@@ -285,9 +285,7 @@ def _threshold(x_BxV: jax.Array, weights_BxV: jax.Array, mass: float) -> jax.Arr
         return jnp.where(reached, larger_Bx1, bits_Bx1)
 
     bits_Bx1 = jax.lax.fori_loop(0, 32, add_bit, jnp.zeros((x_BxV.shape[0], 1), jnp.uint32))
-    least_Bx1 = _ordered(bits_Bx1)
-    # Below −inf in this order are NaNs, at which no comparison holds.
-    return jnp.where(jnp.isnan(least_Bx1), -jnp.inf, least_Bx1)
+    return _ordered(bits_Bx1)  # rank 0 is a NaN
 
 
 def _ordered(rank: jax.Array) -> jax.Array:

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 
 from jaxpt.generate.logits import History, process
 from jaxpt.generate.options import Options
-from jaxpt.models.layers import constrain
 
 
 @flax.struct.dataclass
@@ -108,12 +107,11 @@ def logprob(logits_BxV: jax.Array, token_B: jax.Array) -> jax.Array:
 def _gumbel(keys_B: jax.Array, position_B: jax.Array, vocabulary: int) -> jax.Array:
     """−log(−log u), whose sum with logits is largest at a draw from softmax(logits): float32 [B, V].
 
-    u = 1 − v, where v has 32 random bits. `jax.random.gumbel` has 23, with which draws from thousands of equally
-    likely tokens tie, and favour the first, in one of a hundred cases.
+    u = 1 − v, where v has 32 random bits. `jax.random.gumbel` has 23, with which the largest of 131,072 tie in one of
+    200 draws, and the first of them would be favoured.
     """
     keys_B = jax.vmap(jax.random.fold_in)(keys_B, position_B)
     bits_BxV = jax.vmap(lambda key: jax.random.bits(key, (vocabulary,), jnp.uint32))(keys_B)
-    bits_BxV = constrain(bits_BxV, "act_vocab")
     v_BxV = (bits_BxV.astype(jnp.float32) + 0.5) * 2.0**-32
     # Rounded up to 1, v would exclude its token.
     return -jnp.log(-jnp.log1p(-jnp.minimum(v_BxV, 1 - 2.0**-24)))
