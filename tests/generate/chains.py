@@ -1,4 +1,6 @@
-"""Random Markov chains of order two: the least models whose state matters, ours and in `transformers`.
+"""Small random models whose state matters, ours and in `transformers`: the next token depends on two and the length.
+
+Without the length two texts with the same steps in another order would have the same score.
 
 `python -m tests.generate.chains` prints the golden values of test_beam.py (needs torch and transformers).
 """
@@ -20,16 +22,26 @@ def tables(rows, vocab, seed=0):
     return np.random.default_rng(seed).normal(size=(rows, vocab, vocab, vocab)).astype(np.float32)
 
 
+def scale(length):
+    """Of the logits after so many tokens."""
+    return 1 + length / 64
+
+
 def state(tables_RxVxVxV, prompts):
-    return {"table": jnp.asarray(tables_RxVxVxV), "last": jnp.array([prompt[-2:] for prompt in prompts])}
+    last_Rx2 = jnp.array([prompt[-2:] for prompt in prompts])
+    return {"table": jnp.asarray(tables_RxVxVxV), "last": last_Rx2, "length": jnp.array([*map(len, prompts)])}
 
 
 def logits(state):
-    return jax.vmap(lambda table, last: table[last[0], last[1]])(state["table"], state["last"])
+    def one(table, last, length):
+        return table[last[0], last[1]] * scale(length)
+
+    return jax.vmap(one)(state["table"], state["last"], state["length"])
 
 
 def step(state, tokens_N):
-    state = state | {"last": jnp.stack([state["last"][:, 1], tokens_N], axis=1)}
+    last_Nx2 = jnp.stack([state["last"][:, 1], tokens_N], axis=1)
+    state = state | {"last": last_Nx2, "length": state["length"] + 1}
     return logits(state), state
 
 
@@ -85,7 +97,8 @@ def their_class():
             self.table = torch.nn.Parameter(torch.from_numpy(table_VxVxV))
 
         def forward(self, input_ids, **_):
-            return CausalLMOutput(logits=self.table[input_ids[:, -2], input_ids[:, -1]][:, None])
+            logits_BxV = self.table[input_ids[:, -2], input_ids[:, -1]] * scale(input_ids.shape[1])
+            return CausalLMOutput(logits=logits_BxV[:, None])
 
     return Chain
 

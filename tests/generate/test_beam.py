@@ -23,13 +23,13 @@ def tables():
 
 def every_hypothesis(table, prompt, penalty):
     """All continuations that end, [(score, tokens)], the best first."""
-    log_probs = np.asarray(jax.nn.log_softmax(table))
+    log_probs = [np.asarray(jax.nn.log_softmax(table * chains.scale(i))) for i in range(len(prompt) + LENGTH)]
     found = []
     for length in range(1, LENGTH + 1):
         for tokens in itertools.product(range(V), repeat=length):
             if EOS not in tokens[:-1] and (tokens[-1] == EOS or length == LENGTH):
                 text = [*prompt, *tokens]
-                total = sum(log_probs[tuple(text[i - 2 : i + 1])] for i in range(len(prompt), len(text)))
+                total = sum(log_probs[i][tuple(text[i - 2 : i + 1])] for i in range(len(prompt), len(text)))
                 found.append((total / length**penalty, text))
     return sorted(found, reverse=True)
 
@@ -50,52 +50,52 @@ def test_as_many_beams_as_there_are_continuations_search_exhaustively(tables, pe
 # tokens and score. `python -m tests.generate.chains` prints this table.
 GOLDEN = [
     (2, 1.5, False, (4,), [
-        ("132222222222", -0.18478), ("132222222224", -0.21871),
-        ("111111111111", -0.24139), ("111111111124", -0.24458),
-        ("4", -0.51090), ("14", -0.79727),
-        ("30203024", -0.34428), ("30133024", -0.34885),
+        ("132222222222", -0.16679), ("132222222224", -0.20761),
+        ("111111111111", -0.22440), ("111111111124", -0.22886),
+        ("4", -0.49034), ("14", -0.79570),
+        ("30203024", -0.32632), ("30133024", -0.32972),
     ]),
     (2, 1.5, True, (4,), [
-        ("1324", -0.49274), ("24", -0.68747),
-        ("4", -0.51872), ("124", -0.64951),
-        ("4", -0.51090), ("14", -0.79727),
-        ("3024", -0.43347), ("34", -0.64269),
+        ("1324", -0.48206), ("24", -0.67644),
+        ("4", -0.48809), ("124", -0.64377),
+        ("4", -0.49034), ("14", -0.79570),
+        ("3024", -0.41033), ("34", -0.62243),
     ]),
     (2, 1.5, "never", (4,), [
-        ("132222222222", -0.18478), ("132222222224", -0.21871),
-        ("111111111111", -0.24139), ("111111111124", -0.24458),
-        ("021332323014", -0.32433), ("021332323234", -0.33407),
-        ("302030203024", -0.29139), ("301330203024", -0.29387),
+        ("132222222222", -0.16679), ("132222222224", -0.20761),
+        ("111111111111", -0.22440), ("111111111124", -0.22886),
+        ("021332323014", -0.31529), ("021332323234", -0.32619),
+        ("302030203024", -0.27458), ("301330203024", -0.27643),
     ]),
     (3, 0.0, False, (4,), [
-        ("24", -1.94445), ("14", -2.22492),
-        ("4", -0.51872), ("334", -3.18097),
-        ("4", -0.51090), ("14", -2.25502),
-        ("34", -1.81779), ("3024", -3.46778),
+        ("24", -1.91326), ("14", -2.20545),
+        ("4", -0.48809), ("334", -3.17012),
+        ("4", -0.49034), ("14", -2.25058),
+        ("34", -1.76049), ("3024", -3.28264),
     ]),
     (3, -1.0, "never", (4,), [
-        ("24", -3.88891), ("14", -4.44983),
-        ("4", -0.51872), ("334", -9.54290),
-        ("4", -0.51090), ("14", -4.51004),
-        ("34", -3.63559), ("3024", -13.87112),
+        ("24", -3.82652), ("14", -4.41090),
+        ("4", -0.48809), ("334", -9.51035),
+        ("4", -0.49034), ("14", -4.50116),
+        ("34", -3.52098), ("3024", -13.13055),
     ]),
     (4, 1.0, True, (4,), [
-        ("24", -0.97223), ("1324", -0.98548),
-        ("4", -0.51872), ("1124", -1.03241),
-        ("4", -0.51090), ("14", -1.12751),
-        ("3024", -0.86694), ("34", -0.90890),
+        ("24", -0.95663), ("1324", -0.96412),
+        ("4", -0.48809), ("1124", -1.01453),
+        ("4", -0.49034), ("14", -1.12529),
+        ("3024", -0.82066), ("34", -0.88024),
     ]),
     (4, 1.0, "never", (4,), [
-        ("132222222222", -0.64009), ("132222222224", -0.75763),
-        ("4", -0.51872), ("111111111111", -0.83622),
-        ("4", -0.51090), ("021332303014", -1.10353),
-        ("3024", -0.86694), ("302222222222", -0.89889),
+        ("132222222222", -0.57779), ("132222222224", -0.71919),
+        ("4", -0.48809), ("111111111111", -0.77733),
+        ("4", -0.49034), ("021332303014", -1.06517),
+        ("3024", -0.82066), ("302222222222", -0.84325),
     ]),
     (3, 0.6, False, (2, 4), [
-        ("2", -1.19000), ("14", -1.46790),
-        ("4", -0.51872), ("334", -1.64546),
-        ("4", -0.51090), ("14", -1.48776),
-        ("34", -1.19930), ("302", -1.36016),
+        ("2", -1.18664), ("14", -1.45505),
+        ("4", -0.48809), ("334", -1.63984),
+        ("4", -0.49034), ("14", -1.48483),
+        ("34", -1.16149), ("302", -1.29839),
     ]),
 ]  # fmt: skip
 
@@ -119,6 +119,32 @@ def test_a_row_depends_on_itself_alone(tables, early_stopping):
         alone = chains.search(tables[i : i + 1], PROMPTS[i : i + 1], max_new_tokens=limits[i : i + 1], **options)
         assert [row] == alone
     assert len({len(row[0][0]) for row in together}) > 2
+
+
+def written(after):
+    """A table of the log-probabilities of the token after two others; equal ones where nothing is said."""
+    table = np.zeros((1, V, V, V), np.float32)
+    for i, (pair, probabilities) in enumerate(after.items()):
+        table[(0, *pair)] = np.log(probabilities) / chains.scale(2 + i)
+    return table
+
+
+def test_an_open_beam_is_kept_beside_as_many_ends_as_there_are():
+    """Three EOS ids before all else: the one beam goes on with the fourth token, which the penalty then prefers."""
+    table = written({(0, 0): [0.03, 0.27, 0.1, 0.3, 0.3]})
+    table[0, 0, 2] = table[0, 2, 2] = [0, 0, 30, 0, 0]
+    options = {"beams": 1, "max_new_tokens": 6, "eos_ids": (1, 3, 4), "length_penalty": 3.0, "early_stopping": "never"}
+    assert chains.search(table, [[0, 0]], **options)[0][0][0] == [0, 0, 2, 2, 2, 2, 2, 2]
+
+
+def test_never_stopping_early_looks_at_the_next_length_where_short_texts_are_favoured():
+    """Second best: first 1 4, then 1 2 4, which a beam reaches that at the greatest length would be worse."""
+    table = written(
+        {(0, 0): [0.067, 0.2, 0.067, 0.066, 0.6], (0, 1): [0.01, 0.01, 0.55, 0.01, 0.42], (1, 2): [0.0025] * 4 + [0.99]}
+    )
+    options = {"beams": 2, "samples": 2, "max_new_tokens": 12, "eos_ids": (4,), "early_stopping": "never"}
+    (row,) = chains.search(table, [[0, 0]], length_penalty=-0.1, **options)
+    assert [chains.text(tokens, [0, 0]) for tokens, _, _ in row] == ["4", "124"]
 
 
 def test_scores_are_those_of_the_tokens(tables):
