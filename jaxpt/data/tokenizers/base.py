@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -41,6 +41,9 @@ class Tokenizer(abc.ABC):
       lowercase: whether case is folded.
       vocabulary: the ids that objectives need to know.
       assumed: what no file says and was assumed, and why; a line for the user.
+      byte_text: how `decode` makes text of the ids that stand for bytes (`spelled`). "all": every id does, and the text
+        is that of all bytes. "characters": each character of a run of them is decoded by itself. "runs": a run is text
+        only if all of it is valid. None: not known, or there are no such ids.
     """
 
     kind: str
@@ -48,6 +51,7 @@ class Tokenizer(abc.ABC):
     lowercase: bool = False
     vocabulary: Vocabulary
     assumed: str | None = None
+    byte_text: Literal["all", "characters", "runs"] | None = None
 
     @classmethod
     def planned(cls, config: TokenizerConfig, vocab_size: int) -> Vocabulary:
@@ -120,6 +124,14 @@ class Tokenizer(abc.ABC):
     @abc.abstractmethod
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """The readable piece of each id, such as ["▁the", "##ing", "<extra_id_0>"]."""
+
+    @functools.cache  # noqa: B019 (a tokenizer lives as long as the program)
+    def spelled(self, i: int) -> bytes | None:
+        """The bytes that an id stands for; b"" if `decode` leaves it out, None if it stands for text."""
+        return self._spelled(i) if self._shown([i]) else b""
+
+    def _spelled(self, i: int) -> bytes | None:
+        return None
 
     @functools.cache  # noqa: B019 (a tokenizer lives as long as the program)
     def word_starts(self) -> np.ndarray:

@@ -7,10 +7,10 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from jaxpt.data.calls import Vocabulary
-from jaxpt.data.tokenizers import vocabulary_files
+from jaxpt.data.tokenizers import scripts, vocabulary_files
 from jaxpt.data.tokenizers.base import BERT_SPECIALS, END_OF_TEXT, SPECIALS, Tokenizer
 from jaxpt.errors import UserError
 
@@ -27,7 +27,9 @@ class RustTokenizer(Tokenizer):
         self._tokenizer.encode_special_tokens = True
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
-        self.lowercase = _folds_case(json.loads(tokenizer.to_str())["normalizer"])
+        tree = _tree(self)
+        self.lowercase = _folds_case(tree["normalizer"])
+        self.byte_text = _byte_text(tree["decoder"])
         ids = {
             name: next((i for t in spellings if (i := tokenizer.token_to_id(t)) is not None), None)
             for name, spellings in SPECIALS.items()
@@ -51,6 +53,14 @@ class RustTokenizer(Tokenizer):
             return piece or f"<{i}>"
         text = self._tokenizer.decode([i], skip_special_tokens=False)
         return piece if "\ufffd" in text else text  # part of a character: as the vocabulary spells its bytes
+
+    def _spelled(self, i: int) -> bytes | None:
+        piece = self._tokenizer.id_to_token(i)
+        if piece is None:
+            return b""
+        if self.byte_text == "all":
+            return scripts.gpt2_bytes(piece)
+        return scripts.fallback_byte(piece) if self.byte_text == "runs" else None
 
     def save(self, directory: str | Path) -> None:
         tree = _tree(self)
@@ -174,3 +184,10 @@ def _folds_case(normalizer: dict[str, Any] | None) -> bool:
         return False
     parts = normalizer.get("normalizers", [normalizer])
     return any(p.get("type") == "Lowercase" or p.get("lowercase") is True for p in parts)
+
+
+def _byte_text(decoder: dict[str, Any] | None) -> Literal["all", "runs"] | None:
+    """`Tokenizer.byte_text` of a tokenizer.json's decoder."""
+    if (decoder or {}).get("type") == "ByteLevel":
+        return "all"
+    return "runs" if "'ByteFallback'" in str(decoder) else None

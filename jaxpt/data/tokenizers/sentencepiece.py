@@ -11,7 +11,7 @@ from typing import Any
 
 from jaxpt.config import TokenizerConfig
 from jaxpt.data.calls import Vocabulary
-from jaxpt.data.tokenizers import sentencepiece_rust, vocabulary_files
+from jaxpt.data.tokenizers import scripts, sentencepiece_rust, vocabulary_files
 from jaxpt.data.tokenizers.base import DEFAULT_EXTRA_IDS, SPECIALS, Tokenizer
 from jaxpt.errors import UserError
 
@@ -110,6 +110,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     kind = "sentencepiece"
     takes_languages = True
+    byte_text = "characters"
 
     @classmethod
     def planned(cls, config: TokenizerConfig, vocab_size: int) -> Vocabulary:
@@ -210,6 +211,9 @@ class SentencePieceTokenizer(Tokenizer):
     def tokens(self, ids: Iterable[int]) -> list[str]:
         pieces = [self._sp.id_to_piece(int(i)) if 0 <= i < self.vocabulary.size else f"<{i}>" for i in ids]
         return [p.removeprefix("▁") if p.startswith("▁<extra_id_") else p for p in pieces]
+
+    def _spelled(self, i: int) -> bytes | None:
+        return scripts.fallback_byte(self._sp.id_to_piece(i)) if self._sp.is_byte(i) else None
 
     def save(self, directory: str | Path) -> None:
         from sentencepiece import sentencepiece_model_pb2
