@@ -6,8 +6,9 @@ import abc
 import functools
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -44,6 +45,7 @@ class Tokenizer(abc.ABC):
       byte_text: how `decode` makes text of the ids that stand for bytes (`spelled`). "all": every id does, and the text
         is that of all bytes. "characters": each character of a run of them is decoded by itself. "runs": a run is text
         only if all of it is valid. None: not known, or there are no such ids.
+      chat_templates: {name: Jinja template} of dialogues that stood beside the vocabulary; it is saved with them.
     """
 
     kind: str
@@ -52,6 +54,7 @@ class Tokenizer(abc.ABC):
     vocabulary: Vocabulary
     assumed: str | None = None
     byte_text: Literal["all", "characters", "runs"] | None = None
+    chat_templates: Mapping[str, str] = MappingProxyType({})
 
     @classmethod
     def planned(cls, config: TokenizerConfig, vocab_size: int) -> Vocabulary:
@@ -159,7 +162,7 @@ class Tokenizer(abc.ABC):
 
     def save(self, directory: str | Path) -> None:
         """Writes the files with their checksums; those of jaxpt's kinds are Hugging Face's AutoTokenizer's, too."""
-        settings = vocabulary_files.settings_file(type(self).__name__, {"kind": self.kind})
+        settings = vocabulary_files.settings_file(type(self).__name__, {"kind": self.kind}, self.chat_templates)
         vocabulary_files.write(directory, self.files() | {vocabulary_files.SETTINGS: settings})
 
     def digest(self) -> str:

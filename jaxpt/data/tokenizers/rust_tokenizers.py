@@ -40,6 +40,16 @@ class RustTokenizer(Tokenizer):
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [e.ids for e in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
 
+    def encode(self, text: str, special: bool = False) -> list[int]:
+        added = {token.content for token in self._tokenizer.get_added_tokens_decoder().values()}
+        if not special or not added >= self._written().keys():
+            return super().encode(text, special)
+        self._tokenizer.encode_special_tokens = False  # the library knows which white space beside them belongs to them
+        try:
+            return self._tokenizer.encode(text, add_special_tokens=False).ids
+        finally:
+            self._tokenizer.encode_special_tokens = True
+
     def decode(self, ids: Iterable[int]) -> str:
         return self._tokenizer.decode(self._shown(ids), skip_special_tokens=False)
 
@@ -78,7 +88,7 @@ class RustTokenizer(Tokenizer):
         named = {part: self._tokenizer.id_to_token(i) for part, i in ids.items() if i is not None}
         settings: dict[str, Any] = {"do_lower_case": self.lowercase}
         settings |= {f"{part}_token": token for part, token in named.items() if token in SPECIALS[part]}
-        written = vocabulary_files.settings_file(name, settings)
+        written = vocabulary_files.settings_file(name, settings, self.chat_templates)
         vocabulary_files.write(directory, files | {vocabulary_files.SETTINGS: written})
 
     def _class_of(self, tree: dict[str, Any], vocab: dict[str, int]) -> str:
