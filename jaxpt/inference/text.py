@@ -54,7 +54,8 @@ class TextStream:
 
     All pieces together are what `decode(prompt + ids)` adds to `decode(prompt)`, so a continuation keeps its leading
     space. Where the prompt ends inside a character, the whole character belongs to the stream. The time for an id does
-    not depend on the number of ids before it.
+    not depend on the number of ids before it. A tokenizer of which one invalid byte spoils all bytes beside it
+    (`byte_text` "runs") shows a run of bytes at its end alone.
 
     Attributes:
       is_stopped: whether a stop string is complete. Later ids change nothing.

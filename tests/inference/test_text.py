@@ -1,5 +1,6 @@
 """A stream's pieces are the text of the whole, for ids of all kinds of tokenizers; stop strings that cross tokens."""
 
+import doctest
 import gzip
 import json
 import random
@@ -12,6 +13,7 @@ from jaxpt.data import tokenizers
 from jaxpt.data.tokenizers import rust_tokenizers
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.errors import UserError
+from jaxpt.inference import text as module
 from jaxpt.inference.text import StopStrings, TextStream, _unfinished, stopped
 from tests.data.tokenizers.test_tokenizers import SAMPLES, by_spm, ours_as_rust, topics
 
@@ -142,6 +144,10 @@ def rows(tokenizer, draw, count):
             ids = [draw.choice(draw.choice(kinds)) for _ in range(length)]
         cut = draw.choice([0, draw.randint(0, len(ids))])
         yield ids[:cut], ids[cut:]
+
+
+def test_examples_in_docstrings():
+    assert doctest.testmod(module).failed == 0
 
 
 def test_parts_of_a_stream_are_the_whole_text(tokenizer):
