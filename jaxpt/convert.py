@@ -116,9 +116,9 @@ def export(
     with signals.scratch(temporary):
         shards = {} if shard_bytes is None else {"shard_bytes": shard_bytes}
         hf.write(temporary, network, _Sums(saved, summands), dtypes, _special_ids(config, run_dir), **shards)
-        for name in TOKENIZER_FILES:
-            if (run_dir / "tokenizer" / name).is_file():
-                shutil.copy(run_dir / "tokenizer" / name, temporary / name)
+        for name in _tokenizer_files(run_dir / "tokenizer"):
+            (temporary / name).parent.mkdir(exist_ok=True)
+            shutil.copy(run_dir / "tokenizer" / name, temporary / name)
         if check:
             _report_differences(verify(temporary), report)
         temporary.chmod(0o755)
@@ -209,15 +209,19 @@ def recipe(network: Network, tokens: Mapping[str, Any], run_dir: Path) -> Config
 def _take_tokenizer(source: Path, out: Path, limits: dict[str, Any], report: Report) -> dict[str, Any]:
     """Copies the vocabulary files; returns the recipe's tokenizer settings."""
     if source.is_file():
-        files = [source] if source.suffix in (".model", ".json", ".txt") else []
+        names = [source.name] if source.suffix in (".model", ".json", ".txt") else []
     else:
-        files = [source / name for name in TOKENIZER_FILES if (source / name).is_file()]
-    if not files:
+        names = _tokenizer_files(source)
+    if not names:
         report(f"{source}: contains no vocabulary; set --tokenizer, or data.tokenizer.path later")
         return {"kind": "sentencepiece"}
     out.mkdir(parents=True)
-    for file in files:
-        shutil.copy(file, out / ("tokenizer.model" if source.is_file() and file.suffix == ".model" else file.name))
+    for name in names:
+        (out / name).parent.mkdir(exist_ok=True)
+        if source.is_file():
+            shutil.copy(source, out / ("tokenizer.model" if source.suffix == ".model" else name))
+        else:
+            shutil.copy(source / name, out / name)
     try:
         found = tokenizers.load(source, **limits)
         _name_class(found, out)
@@ -225,10 +229,16 @@ def _take_tokenizer(source: Path, out: Path, limits: dict[str, Any], report: Rep
         report(f"vocabulary: copied, but not usable for training in jaxpt: {error}")
         return {"kind": "sentencepiece"}
     finally:
-        vocabulary_files.write_checksums(out, [file.name for file in out.iterdir()])
+        vocabulary_files.write_checksums(out, [str(file.relative_to(out)) for file in out.rglob("*") if file.is_file()])
     if found.assumed:
         report(f"vocabulary: {found.assumed}")
     return {"kind": found.kind, "lowercase": found.lowercase, "extra_ids": limits["extra_ids"]}
+
+
+def _tokenizer_files(directory: Path) -> list[str]:
+    """Names of the files of a vocabulary and of the templates of dialogues in a directory."""
+    found = [name for name in TOKENIZER_FILES if (directory / name).is_file()]
+    return found + vocabulary_files.chat_template_files(directory)
 
 
 def _name_class(tokenizer: Any, directory: Path) -> None:

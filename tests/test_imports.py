@@ -14,8 +14,8 @@ TENSORFLOW = {"tensorflow", "tensorflow_datasets", "seqio"}
 
 ORDER = (
     "__version__", "errors", "disk", "signals", "safetensors", "config", "data", "parallel", "losses", "models",
-    "heads", "hf", "objectives", "generate", "train", "evals", "plan", "report", "convert", "study", "doctor", "cli",
-    "__main__",
+    "heads", "hf", "objectives", "generate", "train", "inference", "evals", "plan", "report", "convert", "study",
+    "doctor", "cli", "__main__",
 )  # fmt: skip
 """The parts of jaxpt: each imports those before it alone, inside of functions as well."""
 LAZY = {

@@ -62,6 +62,7 @@ def load(
         raise UserError(f"{empty}: is empty; wants a {found or 'tokenizer'} file")
     try:
         tokenizer = _read(found, files, vocabulary_files.read_settings(folder), lowercase, extra_ids)
+        tokenizer.chat_templates = vocabulary_files.read_chat_templates(folder)
     except UserError:
         raise
     except Exception as error:  # the Rust library raises bare Exceptions

@@ -6,9 +6,10 @@ import abc
 import functools
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -41,6 +42,10 @@ class Tokenizer(abc.ABC):
       lowercase: whether case is folded.
       vocabulary: the ids that objectives need to know.
       assumed: what no file says and was assumed, and why; a line for the user.
+      byte_text: how `decode` makes text of the ids that stand for bytes (`spelled`). "all": every id does, and the text
+        is that of all bytes. "characters": each character of a run of them is decoded by itself. "runs": a run is text
+        only if all of it is valid. None: not known, or there are no such ids.
+      chat_templates: {name: Jinja template} of dialogues that stood beside the vocabulary; it is saved with them.
     """
 
     kind: str
@@ -48,6 +53,8 @@ class Tokenizer(abc.ABC):
     lowercase: bool = False
     vocabulary: Vocabulary
     assumed: str | None = None
+    byte_text: Literal["all", "characters", "runs"] | None = None
+    chat_templates: Mapping[str, str] = MappingProxyType({})
 
     @classmethod
     def planned(cls, config: TokenizerConfig, vocab_size: int) -> Vocabulary:
@@ -122,6 +129,14 @@ class Tokenizer(abc.ABC):
         """The readable piece of each id, such as ["▁the", "##ing", "<extra_id_0>"]."""
 
     @functools.cache  # noqa: B019 (a tokenizer lives as long as the program)
+    def spelled(self, i: int) -> bytes | None:
+        """The bytes that an id stands for; b"" if `decode` leaves it out, None if it stands for text."""
+        return self._spelled(i) if self._shown([i]) else b""
+
+    def _spelled(self, i: int) -> bytes | None:
+        return None
+
+    @functools.cache  # noqa: B019 (a tokenizer lives as long as the program)
     def word_starts(self) -> np.ndarray:
         """Whether an id starts a word, or stands for no part of one: bool [ids].
 
@@ -147,7 +162,7 @@ class Tokenizer(abc.ABC):
 
     def save(self, directory: str | Path) -> None:
         """Writes the files with their checksums; those of jaxpt's kinds are Hugging Face's AutoTokenizer's, too."""
-        settings = vocabulary_files.settings_file(type(self).__name__, {"kind": self.kind})
+        settings = vocabulary_files.settings_file(type(self).__name__, {"kind": self.kind}, self.chat_templates)
         vocabulary_files.write(directory, self.files() | {vocabulary_files.SETTINGS: settings})
 
     def digest(self) -> str:

@@ -7,10 +7,10 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from jaxpt.data.calls import Vocabulary
-from jaxpt.data.tokenizers import vocabulary_files
+from jaxpt.data.tokenizers import scripts, vocabulary_files
 from jaxpt.data.tokenizers.base import BERT_SPECIALS, END_OF_TEXT, SPECIALS, Tokenizer
 from jaxpt.errors import UserError
 
@@ -27,7 +27,9 @@ class RustTokenizer(Tokenizer):
         self._tokenizer.encode_special_tokens = True
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
-        self.lowercase = _folds_case(json.loads(tokenizer.to_str())["normalizer"])
+        tree = _tree(self)
+        self.lowercase = _folds_case(tree["normalizer"])
+        self.byte_text = _byte_text(tree["decoder"])
         ids = {
             name: next((i for t in spellings if (i := tokenizer.token_to_id(t)) is not None), None)
             for name, spellings in SPECIALS.items()
@@ -37,6 +39,16 @@ class RustTokenizer(Tokenizer):
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [e.ids for e in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def encode(self, text: str, special: bool = False) -> list[int]:
+        added = {token.content for token in self._tokenizer.get_added_tokens_decoder().values()}
+        if not special or not added >= self._written().keys():
+            return super().encode(text, special)
+        self._tokenizer.encode_special_tokens = False  # the library knows which white space beside them belongs to them
+        try:
+            return self._tokenizer.encode(text, add_special_tokens=False).ids
+        finally:
+            self._tokenizer.encode_special_tokens = True
 
     def decode(self, ids: Iterable[int]) -> str:
         return self._tokenizer.decode(self._shown(ids), skip_special_tokens=False)
@@ -51,6 +63,14 @@ class RustTokenizer(Tokenizer):
             return piece or f"<{i}>"
         text = self._tokenizer.decode([i], skip_special_tokens=False)
         return piece if "\ufffd" in text else text  # part of a character: as the vocabulary spells its bytes
+
+    def _spelled(self, i: int) -> bytes | None:
+        piece = self._tokenizer.id_to_token(i)
+        if piece is None:
+            return b""
+        if self.byte_text == "all":
+            return scripts.gpt2_bytes(piece)
+        return scripts.fallback_byte(piece) if self.byte_text == "runs" else None
 
     def save(self, directory: str | Path) -> None:
         tree = _tree(self)
@@ -68,7 +88,7 @@ class RustTokenizer(Tokenizer):
         named = {part: self._tokenizer.id_to_token(i) for part, i in ids.items() if i is not None}
         settings: dict[str, Any] = {"do_lower_case": self.lowercase}
         settings |= {f"{part}_token": token for part, token in named.items() if token in SPECIALS[part]}
-        written = vocabulary_files.settings_file(name, settings)
+        written = vocabulary_files.settings_file(name, settings, self.chat_templates)
         vocabulary_files.write(directory, files | {vocabulary_files.SETTINGS: written})
 
     def _class_of(self, tree: dict[str, Any], vocab: dict[str, int]) -> str:
@@ -174,3 +194,10 @@ def _folds_case(normalizer: dict[str, Any] | None) -> bool:
         return False
     parts = normalizer.get("normalizers", [normalizer])
     return any(p.get("type") == "Lowercase" or p.get("lowercase") is True for p in parts)
+
+
+def _byte_text(decoder: dict[str, Any] | None) -> Literal["all", "runs"] | None:
+    """`Tokenizer.byte_text` of a tokenizer.json's decoder."""
+    if (decoder or {}).get("type") == "ByteLevel":
+        return "all"
+    return "runs" if "'ByteFallback'" in str(decoder) else None

@@ -56,8 +56,7 @@ def is_unspaced_bytes(piece: str) -> bool:
       >>> [is_unspaced_bytes(piece) for piece in ("<0xE6>", "æĹ", "à¸", "à", "à¤", "ìĿ")]
       [True, True, True, False, False, False]
     """
-    fallback = re.fullmatch(r"<0x([0-9A-F]{2})>", piece)
-    spelled = [int(fallback[1], 16)] if fallback else [_byte_of().get(c, 0) for c in piece]
+    spelled = [*(fallback_byte(piece) or (_byte_of().get(c, 0) for c in piece))]
     size = 4 if spelled[0] >= 0xF0 else 3
     # The first and the last of the characters that these bytes may begin.
     whole = (bytes([*spelled, *[more] * size][:size]) for more in (0x80, 0xBF))
@@ -65,6 +64,28 @@ def is_unspaced_bytes(piece: str) -> bool:
         return all(is_unspaced(character.decode()) for character in whole)
     except UnicodeDecodeError:
         return False
+
+
+def fallback_byte(piece: str) -> bytes | None:
+    """The byte that a piece of SentencePiece's byte fallback stands for; None for other pieces.
+
+    Example:
+      >>> fallback_byte("<0xE6>"), fallback_byte("word")
+      (b'\\xe6', None)
+    """
+    found = re.fullmatch(r"<0x([0-9A-Fa-f]{2})>", piece)
+    return found and bytes.fromhex(found[1])
+
+
+def gpt2_bytes(piece: str) -> bytes:
+    """The bytes of a byte-level piece. One with letters that GPT-2 has for no byte, as added tokens have, is text.
+
+    Example:
+      >>> gpt2_bytes("Ġcafé"), gpt2_bytes("a b")
+      (b' caf\\xe9', b'a b')
+    """
+    spelled = [_byte_of().get(letter) for letter in piece]
+    return piece.encode() if None in spelled else bytes(spelled)
 
 
 @functools.cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 
 from jaxpt.config import TokenizerConfig
 from jaxpt.data.calls import Vocabulary
-from jaxpt.data.tokenizers import sentencepiece_rust, vocabulary_files
+from jaxpt.data.tokenizers import scripts, sentencepiece_rust, vocabulary_files
 from jaxpt.data.tokenizers.base import DEFAULT_EXTRA_IDS, SPECIALS, Tokenizer
 from jaxpt.errors import UserError
 
@@ -110,6 +111,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     kind = "sentencepiece"
     takes_languages = True
+    byte_text = "characters"
 
     @classmethod
     def planned(cls, config: TokenizerConfig, vocab_size: int) -> Vocabulary:
@@ -211,6 +213,14 @@ class SentencePieceTokenizer(Tokenizer):
         pieces = [self._sp.id_to_piece(int(i)) if 0 <= i < self.vocabulary.size else f"<{i}>" for i in ids]
         return [p.removeprefix("▁") if p.startswith("▁<extra_id_") else p for p in pieces]
 
+    def _spelled(self, i: int) -> bytes | None:
+        return scripts.fallback_byte(self._sp.id_to_piece(i)) if self._sp.is_byte(i) else None
+
+    @functools.cache  # noqa: B019 (a tokenizer lives as long as the program)
+    def _written(self) -> dict[str, int]:
+        control = filter(self._sp.is_control, range(self.vocabulary.size))
+        return super()._written() | {self._sp.id_to_piece(i): i for i in control}
+
     def save(self, directory: str | Path) -> None:
         from sentencepiece import sentencepiece_model_pb2
 
@@ -228,7 +238,7 @@ class SentencePieceTokenizer(Tokenizer):
         rust = sentencepiece_rust.to_rust(proto, self._sp.unk_id(), self._cleaning, template)
         # Written always: other families' classes do not look for the model, and T5's misses symbols kept whole in it.
         files: dict[str, str | bytes] = {self.style.file: self._model, "tokenizer.json": rust.to_str()}
-        files[vocabulary_files.SETTINGS] = vocabulary_files.settings_file(name, settings)
+        files[vocabulary_files.SETTINGS] = vocabulary_files.settings_file(name, settings, self.chat_templates)
         vocabulary_files.write(directory, files)
         self.path = str(Path(directory) / self.style.file)
 

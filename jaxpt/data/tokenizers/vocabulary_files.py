@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from jaxpt.errors import UserError
 
 SETTINGS = "tokenizer_config.json"
+CHAT_TEMPLATE, CHAT_TEMPLATES = "chat_template.jinja", "chat_templates"
 CHECKSUMS = "checksums.json"
 """{file: BLAKE2b} of the files that were written with it."""
 
@@ -68,7 +70,13 @@ def _of_ones_own(path: Path, kind: str, named: str | None) -> tuple[str, list[Pa
     return kind, [path]
 
 
-def settings_file(name: str, values: dict[str, Any]) -> str:
+def settings_file(name: str, values: dict[str, Any], chat_templates: Mapping[str, str]) -> str:
+    """tokenizer_config.json: the class of `transformers`, its settings, and templates of dialogues."""
+    if set(chat_templates) == {"default"}:
+        values = values | {"chat_template": chat_templates["default"]}
+    elif chat_templates:
+        named = [{"name": key, "template": template} for key, template in chat_templates.items()]
+        values = values | {"chat_template": named}
     return json.dumps({"tokenizer_class": name, **values}, indent=1)
 
 
@@ -82,6 +90,45 @@ def read_settings(directory: Path, name: str = SETTINGS) -> dict[str, Any]:
     except ValueError as error:
         raise UserError(f"{path}: not JSON ({error})") from None
     return settings if isinstance(settings, dict) else {}
+
+
+def chat_template_files(directory: Path) -> list[str]:
+    """Names of the files with templates of dialogues in a directory, as `transformers` writes them."""
+    named = sorted(f"{CHAT_TEMPLATES}/{path.name}" for path in (directory / CHAT_TEMPLATES).glob("*.jinja"))
+    return [*[CHAT_TEMPLATE] * (directory / CHAT_TEMPLATE).is_file(), *named]
+
+
+def read_chat_templates(directory: Path) -> dict[str, str]:
+    """Templates of dialogues beside a vocabulary.
+
+    Files of their own count before those in tokenizer_config.json, as in `transformers`.
+
+    Args:
+      directory: the directory.
+
+    Returns:
+      {name: Jinja template}; the name of one without a name is "default".
+
+    Raises:
+      UserError: names what is no template.
+    """
+    if files := chat_template_files(directory):
+        names = ["default" if name == CHAT_TEMPLATE else Path(name).stem for name in files]
+        try:
+            return {name: (directory / file).read_text("utf-8") for name, file in zip(names, files)}
+        except UnicodeDecodeError as error:
+            raise UserError(f"{directory}: a chat template is not UTF-8 ({error})") from None
+    found = read_settings(directory).get("chat_template")
+    if isinstance(found, str):
+        return {"default": found}
+    try:
+        templates = {one["name"]: one["template"] for one in found or ()}
+        if all(isinstance(text, str) for text in (*templates, *templates.values())):
+            return templates
+    except (TypeError, KeyError):
+        pass
+    wants = "wants a template, or a list of {name, template}"
+    raise UserError(f"{directory / SETTINGS}: chat_template is {type(found).__name__}; {wants}")
 
 
 def write(directory: str | Path, files: dict[str, str | bytes]) -> None:

@@ -1,0 +1,347 @@
+"""Files of prompts, and files of results that a kill leaves resumable.
+
+    prompts.jsonl   {"prompt": …, …} a line, also as .gz; or a .txt with a prompt a line
+    G.jsonl         the same rows in the same order, each with what was generated
+    G.jsonl.state   what G.jsonl belongs to: prompts and settings; there until G.jsonl is complete
+
+Each row is one write, so a kill leaves whole rows and at most one torn line, which a resume cuts off.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import sys
+import time
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from jaxpt import disk
+from jaxpt.data.progress import Progress, progress
+from jaxpt.errors import UserError
+
+Row = dict[str, Any]
+
+_SYNC_SECONDS = 5.0
+"""Between two fsyncs: a machine that loses power loses no more than this; a killed process loses nothing."""
+_WANTS = "wants a .jsonl, .jsonl.gz or .txt file"
+_BAR = 24  # characters
+
+
+# ---- prompts --------------------------------------------------------------------------------------------------------
+
+
+def read_prompts(path: str | Path, field: str = "prompt") -> list[Row]:
+    """Reads a file of prompts.
+
+    Args:
+      path: `.jsonl` (an object a line) or `.txt` (a prompt a line), each also as `.gz`. Blank lines are passed over.
+      field: the field with the prompt; the name that a line of a `.txt` gets.
+
+    Returns:
+      The rows, with all their fields.
+
+    Raises:
+      UserError: names the file and the line that is not as it must be.
+    """
+    path = Path(path)
+    kind = Path(path.name.removesuffix(".gz")).suffix
+    if kind not in (".jsonl", ".txt"):
+        raise UserError(f"{path}: is no file of prompts; {_WANTS}")
+    rows = []
+    for number, line in enumerate(_lines(path), 1):
+        where = f"{path}: line {number}"
+        try:
+            text = line.decode("utf-8").removesuffix("\n").removesuffix("\r")
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"{where}: not UTF-8 (byte {error.start + 1} of the line); save the file as UTF-8"
+            ) from None
+        text = text.removeprefix("\ufeff") if number == 1 else text
+        if text.strip():
+            rows.append({field: text} if kind == ".txt" else _row(text, field, where))
+    if not rows:
+        raise UserError(f"{path}: is empty; wants one prompt a line")
+    return rows
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+            yield from file
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; {_WANTS}") from None
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"{path}: not a whole gzip file ({error}); pack it again") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); {_WANTS}") from None
+
+
+def _row(text: str, field: str, where: str) -> Row:
+    try:
+        row = json.loads(text)
+    except ValueError as error:
+        raise UserError(f"{where}: not JSON ({error}); wants one object a line") from None
+    if not isinstance(row, dict):
+        raise UserError(f"{where}: wants a JSON object, got {type(row).__name__}")
+    if field not in row:
+        raise UserError(f"{where}: no field {field!r}; it has {', '.join(map(repr, row)) or 'none'}")
+    if not isinstance(row[field], str):
+        raise UserError(f"{where}: field {field!r} wants a string, got {type(row[field]).__name__}")
+    if any("\ud800" <= letter <= "\udfff" for letter in row[field]):
+        raise UserError(f"{where}: field {field!r} holds half a surrogate pair; wants whole characters")
+    return row
+
+
+# ---- results --------------------------------------------------------------------------------------------------------
+
+
+class Results:
+    """A file of results: one row for each prompt, in the order of the prompts. Re-run the same command to resume.
+
+    Example:
+      with Results("G.jsonl", rows, {"seed": 0}, adds=["completions"]) as results:
+          for i in results.remaining():
+              results.write(i, {"completions": [...]})
+
+    Attributes:
+      done: number of rows in the file.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        prompts: Sequence[Row],
+        settings: Mapping[str, Any],
+        adds: Sequence[str],
+        say: Progress | None = None,
+    ) -> None:
+        """Creates the file, or opens the one that an earlier process left.
+
+        Args:
+          path: the file.
+          prompts: all rows of the input.
+          settings: all that determines the results, as JSON; a resume under others is refused.
+          adds: the fields that `write` adds to a row.
+          say: shows the progress.
+
+        Raises:
+          UserError: `path` holds other results, another process writes it, a row of the input has one of the fields
+            `adds`, or the file cannot be written.
+        """
+        self.path, self._prompts, self._say = Path(path), prompts, say or Progress()
+        self._state = self.path.with_name(f"{self.path.name}.state")
+        self._adds = set(adds)
+        for number, row in enumerate(prompts, 1):
+            if taken := self._adds & row.keys():
+                name = sorted(taken)[0]
+                raise UserError(
+                    f"{self.path}: row {number} of the input has a field {name!r}, where results go; rename it"
+                )
+        self._waiting: dict[int, bytes] = {}
+        identity = {"prompts": len(prompts), "digest": _digest(prompts), "settings": dict(settings)}
+        self._file = self._open(json.loads(json.dumps(identity)))
+        try:
+            self.done = self._recover()
+        except BaseException:
+            self._file.close()
+            raise
+        self._first, self._begun = self.done, time.monotonic()
+        self._synced = self._begun
+        self._show()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def remaining(self) -> range:
+        """Indices of the prompts without a row in the file."""
+        return range(self.done, len(self._prompts))
+
+    def write(self, index: int, values: Mapping[str, Any]) -> None:
+        """Adds the row of a prompt; it waits in memory until those before it are there.
+
+        Args:
+          index: of the prompt, in any order, each once.
+          values: the fields to add.
+
+        Raises:
+          ValueError: the row is there, or `values` are not the fields that were announced.
+          UserError: the disk is full.
+        """
+        if index not in self.remaining() or index in self._waiting or values.keys() != self._adds:
+            raise ValueError(f"row {index} with {sorted(values)}: wants each row once, with {sorted(self._adds)}")
+        self._waiting[index] = _line({**self._prompts[index], **values})
+        lines = []
+        while (line := self._waiting.pop(self.done + len(lines), None)) is not None:
+            lines.append(line)
+        if lines:
+            self._append(b"".join(lines))
+            self.done += len(lines)
+            self._show()
+
+    def close(self) -> str:
+        """Closes the file; a complete one loses its `.state`.
+
+        Returns:
+          A line for the user: how many rows there are, and how to get the others.
+        """
+        total = len(self._prompts)
+        if not self._file.closed:
+            os.fsync(self._file.fileno())
+            if self.done == total:
+                self._state.unlink(missing_ok=True)  # while the lock is held
+                _sync_directory(self.path.parent)
+            self._file.close()
+        if self.done == total:
+            return f"{self.path}: {total:,} rows"
+        resume = f"re-run the same command to resume ({self._state} is for that)"
+        return f"{self.path}: {self.done:,} of {total:,} rows; {resume}"
+
+    def _open(self, identity: Row) -> Any:
+        """The file for appending, locked; its `.state` is there and is `identity`."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            is_new = not self._state.exists()
+            if is_new and self.path.exists() and self.path.stat().st_size:
+                raise UserError(f"{self.path}: already exists, and no {self._state.name} says that it can be resumed; "
+                                "delete it, or choose another --out")  # fmt: skip
+            if not is_new:
+                self._check(identity)
+            file = self.path.open("ab+", buffering=0)
+        except OSError as error:
+            raise UserError(f"{self.path}: cannot be written ({error.strerror}); choose another --out") from None
+        if not disk.lock(file.fileno()):
+            file.close()
+            raise UserError(f"{self.path}: another process writes it; stop that one, or choose another --out")
+        if is_new:
+            self._write_state(identity)
+        return file
+
+    def _write_state(self, identity: Row) -> None:
+        temporary = self._state.with_name(f".{self._state.name}.{os.getpid()}")
+        with temporary.open("w", encoding="utf-8") as file:
+            json.dump(identity, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self._state)
+        _sync_directory(self.path.parent)
+
+    def _check(self, identity: Row) -> None:
+        """Refuses to resume results of other prompts or settings."""
+        resolve = "resume with the same, delete both files, or choose another --out"
+        try:
+            before = json.loads(self._state.read_text("utf-8"))
+            old, new = before["settings"], identity["settings"]
+            count, digest = before["prompts"], before["digest"]
+            names = sorted(old.keys() | new.keys())
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise UserError(f"{self._state}: is damaged; delete it and {self.path.name}") from None
+        if name := next((name for name in names if old.get(name) != new.get(name)), None):
+            said = f"{name} {json.dumps(old.get(name))}, now it is {json.dumps(new.get(name))}"
+            raise UserError(f"{self.path}: was begun with {said}; {resolve}")
+        if digest != identity["digest"]:
+            counts = f"{count:,} rows then, {identity['prompts']:,} now"
+            raise UserError(f"{self.path}: was begun with other prompts ({counts}); {resolve}")
+
+    def _recover(self) -> int:
+        """Cuts off a torn last line; the number of whole rows, which are those of the prompts."""
+        self._file.seek(0)
+        size = number = 0
+        for line in self._file:
+            if not line.endswith(b"\n"):
+                break
+            where = f"{self.path}: line {number + 1}"
+            if number == len(self._prompts):
+                raise UserError(f"{where}: is beyond the last prompt; delete {self.path.name} and {self._state.name}")
+            try:
+                row = json.loads(line)
+            except ValueError:
+                row = None
+            wanted = self._prompts[number]
+            if not isinstance(row, dict) or _line({key: row.get(key) for key in wanted}) != _line(wanted):
+                raise UserError(
+                    f"{where}: is not the row of this prompt; delete it and the lines after it to generate them again"
+                )
+            size, number = size + len(line), number + 1
+        self._file.truncate(size)
+        return number
+
+    def _append(self, lines: bytes) -> None:
+        try:
+            while lines:
+                lines = lines[self._file.write(lines) :]
+            if time.monotonic() - self._synced > _SYNC_SECONDS:
+                os.fsync(self._file.fileno())
+                self._synced = time.monotonic()
+        except OSError as error:
+            if (full := disk.full(error)) is None:
+                raise
+            raise UserError(f"{self.path}: {full}; make room, then re-run the same command to resume") from None
+
+    def _show(self) -> None:
+        self._say.update(progress_line(self.done, len(self._prompts), self._first, time.monotonic() - self._begun))
+
+
+def progress_line(done: int, total: int, first: int, seconds: float) -> str:
+    """A line about the rows of a file.
+
+    Args:
+      done: rows in the file.
+      total: rows in all.
+      first: rows that an earlier process wrote.
+      seconds: since this process began.
+
+    Example:
+      >>> progress_line(60, 100, 20, 20.0)
+      'generating ██████████████░░░░░░░░░░ 60 of 100 prompts, 2.0 prompts/s, 0:20 left'
+      >>> progress_line(0, 100, 0, 0.0)
+      'generating ░░░░░░░░░░░░░░░░░░░░░░░░ 0 of 100 prompts'
+    """
+    full = _BAR * done // max(total, 1)
+    line = f"generating {'█' * full}{'░' * (_BAR - full)} {done:,} of {total:,} prompts"
+    if done == first or not seconds:
+        return line
+    pace = (done - first) / seconds
+    left = round((total - done) / pace)
+    return f"{line}, {pace:.1f} prompts/s, {left // 60}:{left % 60:02d} left"
+
+
+@contextmanager
+def shown_progress() -> Iterator[Progress]:
+    """A Progress for `Results`: a live line on a terminal, a plain line every few seconds in a log."""
+
+    def plain(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    with progress(None if sys.stderr.isatty() else plain) as say:
+        yield say
+
+
+def _line(row: Row) -> bytes:
+    try:
+        return json.dumps(row, ensure_ascii=False).encode() + b"\n"
+    except UnicodeEncodeError:  # JSON can spell half a surrogate pair
+        return json.dumps(row).encode() + b"\n"
+
+
+def _digest(rows: Sequence[Row]) -> str:
+    hashed = hashlib.blake2b(digest_size=16)
+    for row in rows:
+        hashed.update(_line(row))
+    return hashed.hexdigest()
+
+
+def _sync_directory(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,248 @@
+"""Token ids to text while they are generated: streams that never show half a character, and stop strings.
+
+stream.push(ids) → text that no later id changes → without what may begin a stop string → shown
+"""
+
+from __future__ import annotations
+
+import codecs
+import functools
+from collections.abc import Iterable, Sequence
+
+from jaxpt.data.tokenizers.base import Tokenizer
+from jaxpt.errors import UserError
+
+_HELD_IDS = 16  # ids of a tokenizer that does not say how it spells bytes are held no longer than this
+
+
+class StopStrings:
+    """Strings that end a generated text. The text stops before the first of them that is complete.
+
+    Of several that end at the same character the longest counts. This depends on the text alone, not on how it was
+    cut into tokens or how many of them came at once.
+
+    Example:
+      >>> stops = StopStrings(["\\n\\n", "User:"])
+      >>> stops.first("yes\\nUser: and"), stops.held("yes\\nUs")
+      (4, 2)
+    """
+
+    def __init__(self, strings: Iterable[str] = ()) -> None:
+        """Takes the strings; none never stops.
+
+        Raises:
+          UserError: an empty one.
+        """
+        self.strings = tuple(dict.fromkeys(strings))
+        if "" in self.strings:
+            raise UserError("--stop: is empty; wants a text that ends the generation")
+
+    def first(self, text: str) -> int | None:
+        """Where the first complete stop string begins; None where there is none."""
+        found = [(start + len(stop), start) for stop in self.strings if (start := text.find(stop)) >= 0]
+        return min(found)[1] if found else None
+
+    def held(self, text: str) -> int:
+        """Number of characters at the end of `text` that may begin a stop string."""
+        longest = max(map(len, self.strings), default=1) - 1
+        sizes = range(min(longest, len(text)), 0, -1)
+        return next((n for n in sizes if any(stop.startswith(text[-n:]) for stop in self.strings)), 0)
+
+
+class TextStream:
+    """The text of one row, piece by piece.
+
+    All pieces together are what `decode(prompt + ids)` adds to `decode(prompt)`, so a continuation keeps its leading
+    space. Where the prompt ends inside a character, the whole character belongs to the stream. The time for an id does
+    not depend on the number of ids before it. A tokenizer of which one invalid byte spoils all bytes beside it
+    (`byte_text` "runs") shows a run of bytes at its end alone.
+
+    Attributes:
+      is_stopped: whether a stop string is complete. Later ids change nothing.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, prompt: Iterable[int] = (), stops: StopStrings | None = None) -> None:
+        """Starts after a prompt.
+
+        Args:
+          tokenizer: the tokenizer.
+          prompt: ids before the first generated one.
+          stops: strings that end the text.
+        """
+        self._tokenizer, self._prompt, self._stops = tokenizer, list(prompt), stops or StopStrings()
+        self._ids: list[int] = []
+        self._source = _Bytes(tokenizer) if tokenizer.byte_text == "all" else _Window(tokenizer)
+        self._source.push(self._prompt)
+        self._shown_by_prompt = self._source.unsettled()
+        self._held = ""
+        self._before = 0  # characters that were returned
+        self._cut: int | None = None  # characters before the stop string
+        self.is_stopped = False
+
+    def push(self, ids: Iterable[int]) -> str:
+        """Takes further ids.
+
+        Args:
+          ids: generated ids.
+
+        Returns:
+          The new text that is final.
+        """
+        if self.is_stopped:
+            return ""
+        new = list(map(int, ids))
+        self._ids += new
+        return self._show(self._source.push(new), is_last=False)
+
+    def finish(self) -> str:
+        """The rest of the text, when no further id comes; half a character becomes "\\ufffd", as in `decode`."""
+        return "" if self.is_stopped else self._show(self._source.finish(), is_last=True)
+
+    def kept(self) -> int:
+        """Number of generated ids whose text lies before the stop string; all of them where there is none.
+
+        These are the most ids that `decode` to nothing but a beginning of the text. A token with both the end of the
+        text and the start of the stop string is not among them: the text is exact, the ids may fall short of it.
+        """
+        if self._cut is None:
+            return len(self._ids)
+        text = self._tokenizer.decode([*self._prompt, *self._ids])
+        start = len(_common(self._tokenizer.decode(self._prompt), text))
+        for count in reversed(range(len(self._ids))):
+            if text[: start + self._cut].startswith(self._tokenizer.decode([*self._prompt, *self._ids[:count]])):
+                return count
+        return 0
+
+    def _show(self, text: str, is_last: bool) -> str:
+        common = _common(self._shown_by_prompt, text)
+        is_through = len(common) < min(len(text), len(self._shown_by_prompt))  # the two differ from here on
+        self._shown_by_prompt = "" if is_through else self._shown_by_prompt[len(common) :]
+        text = self._held + text[len(common) :]
+        end = self._stops.first(text)
+        if end is not None:
+            self.is_stopped, self._cut = True, self._before + end
+        else:
+            end = len(text) - (0 if is_last else self._stops.held(text))
+        self._held = text[end:]
+        self._before += end
+        return text[:end]
+
+
+def stopped(tokenizer: Tokenizer, prompt: Sequence[int], ids: Sequence[int], stops: StopStrings) -> tuple[str, int]:
+    """The text of a finished row.
+
+    Args:
+      tokenizer: the tokenizer.
+      prompt: ids before the first generated one.
+      ids: generated ids, up to EOS.
+      stops: strings that end the text.
+
+    Returns:
+      (text before the first stop string, number of ids kept: see `TextStream.kept`).
+    """
+    stream = TextStream(tokenizer, prompt, stops)
+    text = stream.push(ids) + stream.finish()
+    return text, stream.kept()
+
+
+class _Bytes:
+    """Text of byte-level ids: the text is that of all their bytes."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._spelled = tokenizer.spelled
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, ids: Sequence[int]) -> str:
+        """Text that these ids settle."""
+        return self._decoder.decode(b"".join(self._spelled(i) or b"" for i in ids))
+
+    def unsettled(self) -> str:
+        """What the last bytes give if nothing follows."""
+        return self._decoder.getstate()[0].decode("utf-8", "replace")
+
+    def finish(self) -> str:
+        return self._decoder.decode(b"", final=True)
+
+
+class _Window:
+    """Text of other ids: that of the new ones after one or two settled ones, which give them their context.
+
+    Ids of bytes wait until their characters are settled. Everything else is settled at once: later ids add to the text
+    of these tokenizers and change nothing in it, spaces between words included.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._has_text = False
+        self._context: list[int] = []
+        self._pending: list[int] = []
+
+    def push(self, ids: Sequence[int]) -> str:
+        """Text that these ids settle."""
+        self._pending += [i for i in ids if self._tokenizer.spelled(i) != b""]
+        size = self._settled()
+        return self._settle(size) if size else ""
+
+    def unsettled(self) -> str:
+        """What the last ids give if nothing follows."""
+        return self._text(self._pending)
+
+    def finish(self) -> str:
+        return self._settle(len(self._pending)) if self._pending else ""
+
+    def _text(self, ids: list[int]) -> str:
+        before = self._tokenizer.decode(self._context) if self._has_text else ""
+        return self._tokenizer.decode(self._context + ids)[len(before) :] if ids else ""
+
+    def _settle(self, size: int) -> str:
+        text, last = self._text(self._pending[:size]), self._pending[size - 1]
+        # Tokenizers strip the start of a text. So while there is none, the ids before give the state; after that, an id
+        # of a word stands before the last one, which may be a space or half a character.
+        self._has_text |= bool(text)
+        self._context = [*_word(self._tokenizer), last] if self._has_text else [last]
+        del self._pending[:size]
+        return text
+
+    def _settled(self) -> int:
+        """Number of pending ids whose text no later id changes."""
+        pending, kind = self._pending, self._tokenizer.byte_text
+        if kind is None:
+            sizes = range(len(pending), max(len(pending) - _HELD_IDS, 0), -1)
+            return next((n for n in sizes if not self._text(pending[:n]).endswith("\ufffd")), len(pending) - len(sizes))
+        size = 3 if kind == "characters" else len(pending)
+        run = b""
+        for i in reversed(pending[-size:]):
+            spelled = self._tokenizer.spelled(i)
+            if spelled is None:
+                break
+            run = spelled + run
+        return len(pending) - (_unfinished(run) if kind == "characters" else len(run))
+
+
+def _unfinished(run: bytes) -> int:
+    """Number of bytes at the end, up to three, that may begin a character.
+
+    Example:
+      >>> [_unfinished(run) for run in ("中".encode(), "中".encode()[:2], b"\\xad\\xe4", b"\\xff")]
+      [0, 2, 1, 0]
+    """
+    for size in range(min(3, len(run)), 0, -1):
+        try:
+            if codecs.utf_8_decode(run[-size:], "strict", False)[1] == 0:
+                return size
+        except UnicodeDecodeError:
+            continue
+    return 0
+
+
+@functools.cache
+def _word(tokenizer: Tokenizer) -> list[int]:
+    """An id whose text is letters; none where the vocabulary has no such id."""
+    ids = range(tokenizer.vocabulary.size)
+    return next(([i] for i in ids if tokenizer.spelled(i) is None and tokenizer.decode([i]).isalpha()), [])
+
+
+def _common(one: str, other: str) -> str:
+    """The longest beginning of both."""
+    size = next((n for n, (a, b) in enumerate(zip(one, other)) if a != b), min(len(one), len(other)))
+    return one[:size]
