@@ -199,7 +199,7 @@ def test_a_long_continuation_fits_or_is_refused():
     given = network("gpt2")
     context, continuation = texts(4, 32, seed=6)
     assert loglikelihood(*given, [context], [continuation]).truncated == 1
-    with pytest.raises(UserError, match="continuation 1: 33 tokens .* 32 positions; at most 32 fit"):
+    with pytest.raises(UserError, match=r"continuation 1: 33 tokens .* 32 positions; at most 32 fit"):
         loglikelihood(*given, [context] * 2, [continuation, [*continuation, 9]])
     with pytest.raises(UserError, match="at most 30 fit"):
         loglikelihood(*network("bert"), [context], [continuation])
@@ -230,10 +230,10 @@ def test_bad_input_is_one_line():
 def test_a_discriminator_is_refused():
     made, params, objective, vocabulary = network("electra")
     alone = type(made)(made.model, {"replaced_token": made.heads["replaced_token"]})
-    with pytest.raises(UserError, match="model.kind: electra is a discriminator"):
+    with pytest.raises(UserError, match=r"model.kind: electra is a discriminator"):
         loglikelihood(alone, params, objective, vocabulary, [[5]], [[7]])
     made, params, objective, vocabulary = network("bert")
-    with pytest.raises(UserError, match="model.kind: bert has no masked-LM head here"):
+    with pytest.raises(UserError, match=r"model.kind: bert has no masked-LM head here"):
         loglikelihood(type(made)(made.model), params, objective, vocabulary, [[5]], [[7]])
 
 
