@@ -133,6 +133,6 @@ def _of_encoder_decoder(objective: Objective, vocabulary: Vocabulary, mode: str 
         if language not in vocabulary.languages:
             raise UserError(f"language: {language} is not the token of a language; ids of them: {vocabulary.languages}")
         after, decoder_start = [*after, language], [language]
-    has_sentinels = any("first_sentinel" in call.kwargs for call in calls)
+    has_sentinels = vocabulary.sentinels > 0 and any("first_sentinel" in call.kwargs for call in calls)
     blank = "sentinels" if has_sentinels else "mask" if isinstance(batches, BartBatches) else None
     return Format(tuple(before), tuple(after), tuple(decoder_start), blank)

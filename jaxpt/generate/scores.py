@@ -40,10 +40,9 @@ def score_decoder(
     Returns:
       As `Scores`.
     """
-    real_BxL = _real(inputs_BxL, lengths_B)
     context_B = lengths_B - counts_B + 1
     prefix = {"prefix": _real(inputs_BxL, context_B) > 0} if prefix_lm else {}
-    hidden = bound.decode(inputs_BxL, segment_ids=real_BxL, **prefix).hidden
+    hidden = bound.decode(inputs_BxL, **prefix).hidden  # no token sees the padding after it
     return _score_last(bound, hidden, lengths_B, targets_BxT, counts_B)
 
 
@@ -72,8 +71,7 @@ def score_encoder_decoder(
     """
     segments_BxS = _real(encoder_BxS, encoder_lengths_B)
     encoded = bound.encode(encoder_BxS, segment_ids=segments_BxS).hidden
-    real_BxL = _real(inputs_BxL, lengths_B)
-    hidden = bound.decode(inputs_BxL, encoded, segment_ids=real_BxL, encoder_segment_ids=segments_BxS).hidden
+    hidden = bound.decode(inputs_BxL, encoded, encoder_segment_ids=segments_BxS).hidden
     return _score_last(bound, hidden, lengths_B, targets_BxT, counts_B)
 
 
@@ -95,10 +93,9 @@ def score_permutation(
     context_B = lengths_B - counts_B
     ranks_BxL = jnp.maximum(jnp.arange(tokens_BxL.shape[1]) - context_B[:, None], -1)
     at_BxT = _places(context_B, targets_BxT, tokens_BxL)
-    query = bound.streams(
-        tokens_BxL, token_types=jnp.zeros_like(tokens_BxL), segment_ids=_real(tokens_BxL, lengths_B),
-        ranks=ranks_BxL, targets=at_BxT,
-    ).hidden.query_BxPxD  # fmt: skip
+    real_BxL = _real(tokens_BxL, lengths_B)
+    # Without token types: types that are all equal add the same to all scores of a query.
+    query = bound.streams(tokens_BxL, segment_ids=real_BxL, ranks=ranks_BxL, targets=at_BxT).hidden.query_BxPxD
     return token_log_probs(bound.lm_states(query), bound.output_projection(), targets_BxT)
 
 

@@ -119,7 +119,7 @@ def aligned_spans(inputs: Ids, restored: Ids, mask: int) -> list[list[int]]:
             costs.append(np.minimum.accumulate(before_M1))
             continue
         cost_M1 = before_M1 + LEFT_OUT  # the token is left out
-        cost_M1[1:] = np.where(text_M == token, np.minimum(cost_M1[1:], before_M1[:-1]), cost_M1[1:])
+        cost_M1[1:] = np.where(text_M == token, before_M1[:-1], cost_M1[1:])
         costs.append(np.minimum.accumulate(cost_M1 - place_M1) + place_M1)  # tokens are added
     spans, m = [], len(text_M)
     for n in range(len(inputs), 0, -1):

@@ -11,6 +11,7 @@ from jaxpt.objectives.distillation import Distillation
 from jaxpt.objectives.mbart import MBart
 from jaxpt.objectives.prefix_lm import PrefixLM
 from jaxpt.objectives.seq2seq import Seq2Seq
+from jaxpt.objectives.span_corruption import SpanCorruption
 from jaxpt.objectives.translation_lm import TranslationLM
 from jaxpt.objectives.ul2 import UL2
 from tests.generate.helpers import MLM, VOCABULARIES
@@ -71,6 +72,11 @@ def test_bos_that_is_also_eos_is_not_put_before():
     """GPT-2's vocabulary has one token for both."""
     vocabulary = Vocabulary(203, bos=1, eos=1, mask=4)
     assert text_format(Bart(), EVERY["bart"](), vocabulary) == Format((), (1,), (1,), "mask")
+
+
+def test_without_sentinels_no_span_is_filled():
+    vocabulary = Vocabulary(203, eos=1)
+    assert text_format(SpanCorruption(), EVERY["t5"](), vocabulary) == Format(after=(1,), decoder_start=(0,))
 
 
 def test_wrapped_texts_and_their_types():

@@ -84,6 +84,10 @@ def test_spans_of_a_restored_text(restored, wanted):
     assert aligned_spans([3, 5, 4, 6, 4, 7, 1], restored, mask=4) == wanted
 
 
+def test_of_adjacent_masks_the_first_one_has_the_span():
+    assert aligned_spans([3, 4, 4, 5], [3, 8, 9, 5], mask=4) == [[8, 9], []]
+
+
 def test_bad_input_is_one_line():
     with pytest.raises(UserError, match="11 missing spans, the vocabulary 10 sentinels"):
         span_input([[]] * 12, Format(blank="sentinels"), VOCABULARY)
