@@ -197,20 +197,80 @@ def sample(hidden_BxTxD: jax.Array, projection: Projection, key: jax.Array, *, c
       0.9
     """
     batch, length, _ = hidden_BxTxD.shape
-    chunks = math.ceil(length / (chunk or _chunk(hidden_BxTxD, projection)))
     keys_T = jax.vmap(lambda t: jax.random.fold_in(key, t))(jnp.arange(length))
 
-    def draw(hidden_BxCxD: jax.Array, keys_C: jax.Array) -> jax.Array:
-        logits_BxCxV = projection(hidden_BxCxD)
-        noise = jax.vmap(lambda key: jax.random.gumbel(key, (batch, logits_BxCxV.shape[-1])), out_axes=1)(keys_C)
+    def draw(logits_BxCxV: jax.Array, places_1xC: jax.Array) -> jax.Array:
+        shape = (batch, logits_BxCxV.shape[-1])
+        noise = jax.vmap(lambda key: jax.random.gumbel(key, shape), out_axes=1)(keys_T[places_1xC[0]])
         return (logits_BxCxV + noise).argmax(-1).astype(jnp.int32)
 
     hidden_BxTxD = jax.lax.stop_gradient(hidden_BxTxD)
+    return map_logits(draw, hidden_BxTxD, projection, jnp.arange(length)[None], chunk=chunk)
+
+
+def token_log_probs(
+    hidden_BxTxD: jax.Array, projection: Projection, targets_BxT: jax.Array, *, chunk: int = 0
+) -> tuple[jax.Array, jax.Array]:
+    """Log-probability of each target, and whether it is the most likely token.
+
+    Args:
+      hidden_BxTxD: hidden states.
+      projection: as in `token_loss`.
+      targets_BxT: int ids below V.
+      chunk: positions per chunk; 0 selects logits of about 64 MiB per device.
+
+    Returns:
+      (float32 [B, T] in nats, bool [B, T]); the most likely token is what argmax gives, the first one of a tie.
+
+    Example:
+      >>> from jaxpt.models.output import Projection
+      >>> log_probs, is_best = token_log_probs(jnp.zeros((1, 2, 4)), Projection(jnp.eye(4)), jnp.array([[0, 3]]))
+      >>> print(log_probs, is_best)
+      [[-1.3862944 -1.3862944]] [[ True False]]
+    """
+
+    def scores(logits_BxCxV: jax.Array, targets_BxC: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return -cross_entropy(logits_BxCxV, targets_BxC), logits_BxCxV.argmax(-1) == targets_BxC
+
+    return map_logits(scores, hidden_BxTxD, projection, targets_BxT, chunk=chunk)
+
+
+def map_logits(
+    function: Callable[..., Any],
+    hidden_BxTxD: jax.Array,
+    projection: Projection,
+    *arrays_BxT: jax.Array,
+    chunk: int = 0,
+) -> Any:
+    """`function` of the logits of each position, projected in chunks of the length.
+
+    Args:
+      function: (logits [B, C, Vp], chunks of the arrays) → a tree of arrays [B, C, ...], each position by itself.
+      hidden_BxTxD: hidden states.
+      projection: as in `token_loss`.
+      *arrays_BxT: further arguments, [B or 1, T, ...].
+      chunk: positions per chunk; 0 selects logits of about 64 MiB per device.
+
+    Returns:
+      A tree of arrays [B, T, ...].
+
+    Example:
+      >>> from jaxpt.models.output import Projection
+      >>> map_logits(lambda logits: logits.max(-1), jnp.array([[[1.0, 2.0]] * 3]), Projection(jnp.eye(2)), chunk=2)
+      Array([[2., 2., 2.]], dtype=float32)
+    """
+    length = hidden_BxTxD.shape[1]
+    chunks = math.ceil(length / (chunk or _chunk(hidden_BxTxD, projection)))
     if chunks <= 1:
-        return draw(hidden_BxTxD, keys_T)
-    hidden_NxBxCxD, places_NxC = _cut(hidden_BxTxD, chunks), _cut(jnp.arange(length)[None], chunks)[:, 0]
-    sampled_NxBxC = jax.lax.map(lambda xs: draw(xs[0], keys_T[xs[1]]), (hidden_NxBxCxD, places_NxC))
-    return jnp.moveaxis(sampled_NxBxC, 0, 1).reshape(batch, -1)[:, :length]
+        return function(projection(hidden_BxTxD), *arrays_BxT)
+    arrays_NxBxC = tuple(_cut(x, chunks) for x in (hidden_BxTxD, *arrays_BxT))
+    mapped_NxBxC = jax.lax.map(lambda xs: function(projection(xs[0]), *xs[1:]), arrays_NxBxC)
+
+    def joined(x_NxBxC: jax.Array) -> jax.Array:
+        x_BxNxC = jnp.moveaxis(x_NxBxC, 0, 1)
+        return x_BxNxC.reshape(x_BxNxC.shape[0], -1, *x_BxNxC.shape[3:])[:, :length]
+
+    return jax.tree.map(joined, mapped_NxBxC)
 
 
 def _in_chunks(

@@ -257,3 +257,14 @@ def test_samples_follow_the_distribution_whatever_chunk_and_mesh(data):
     projection = Projection(**data["params"])
     grad = jax.grad(lambda h: losses.sample(h, projection, key).astype(jnp.float32).sum())(data["hidden"])
     assert (grad == 0).all()
+
+
+def test_log_probs_of_tokens_whatever_the_chunk(data):
+    """Beside the softmax in float64; 8 does not divide the length."""
+    logits = np.asarray(Projection(**data["params"])(data["hidden"]), np.float64)
+    targets = np.where(np.arange(T) % 2, logits.argmax(-1), data["targets"])
+    wanted = np.take_along_axis(logits, targets[..., None], -1)[..., 0] - np.log(np.exp(logits).sum(-1))
+    for chunk in (T, 1, 7, 8):
+        found, is_best = losses.token_log_probs(data["hidden"], Projection(**data["params"]), targets, chunk=chunk)
+        np.testing.assert_allclose(found, wanted, atol=1e-5)
+        np.testing.assert_array_equal(is_best, logits.argmax(-1) == targets)

@@ -11,6 +11,7 @@ import numpy as np
 from jaxpt import generate
 from jaxpt.config import PositiveInt, execution
 from jaxpt.evals.base import Evaluate, Evaluator, Result
+from jaxpt.generate.spans import split_spans
 from jaxpt.parallel import compiler
 from jaxpt.parallel.distributed import to_host
 from jaxpt.train.state import Setup
@@ -97,33 +98,6 @@ def _spans(answers: np.ndarray, batch: dict[str, np.ndarray], data: Data) -> Ite
         if not expected:  # targets without sentinels: shown as text
             for who, ids in (("model", answers[row]), ("target", targets[row])):
                 yield f"    {who}: {data.tokenizer.decode(_up_to(vocabulary.eos, ids))[:300]!r}"
-
-
-def split_spans(tokens: np.ndarray, vocabulary: Any) -> dict[int, list[int]]:
-    """The span after each sentinel of a target sequence, up to EOS.
-
-    Args:
-      tokens: ids of a target.
-      vocabulary: for size, number of sentinels and EOS.
-
-    Returns:
-      {sentinel id: ids of its span}, in order.
-
-    Example:
-      >>> from jaxpt.objectives.base import Vocabulary
-      >>> split_spans(np.array([99, 5, 6, 98, 7, 1, 0]), Vocabulary(size=100, eos=1, sentinels=10))
-      {99: [5, 6], 98: [7]}
-    """
-    spans: dict[int, list[int]] = {}
-    current: list[int] | None = None
-    for token in map(int, tokens):
-        if token == vocabulary.eos:
-            break
-        if token >= vocabulary.size - vocabulary.sentinels:
-            current = spans.setdefault(token, [])
-        elif current is not None:
-            current.append(token)
-    return spans
 
 
 def _up_to(eos: int | None, ids: np.ndarray) -> list[int]:

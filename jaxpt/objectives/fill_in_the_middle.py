@@ -25,6 +25,16 @@ from jaxpt.objectives.causal_lm import DecoderLM, DecoderLMBatches
 _MARKS = 4  # <PRE>, <SUF>, <MID> and EOS
 
 
+def mark_ids(vocabulary: Vocabulary) -> dict[str, int]:
+    """The ids of <PRE>, <SUF> and <MID>.
+
+    Example:
+      >>> mark_ids(Vocabulary(size=100, sentinels=10))
+      {'prefix': 99, 'suffix': 98, 'middle': 97}
+    """
+    return {name: vocabulary.size - 1 - n for n, name in enumerate(("prefix", "suffix", "middle"))}
+
+
 class FillInTheMiddle(DecoderLM):
     """Hyperparameters of fill-in-the-middle."""
 
@@ -56,8 +66,7 @@ class FillInTheMiddleBatches(DecoderLMBatches):
     def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
         text = length + 1 - _MARKS
         cut = {"length": text, "join": False, "separator": vocabulary.eos, "overlap": 1, "shortest": 2}
-        names = ("prefix", "suffix", "middle")
-        marks = {name: vocabulary.size - 1 - n for n, name in enumerate(names)} | {"eos": vocabulary.eos}
+        marks = {**mark_ids(vocabulary), "eos": vocabulary.eos}
         rates = {"rate": self.h.rate, "spm_rate": self.h.spm_rate}
         return Transforms(
             offline=(Call(preprocessors.documents.tokenize), Call(preprocessors.windows.cut, cut)),

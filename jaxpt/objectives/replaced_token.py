@@ -115,7 +115,12 @@ class ReplacedTokenLoss(MaskedLMLoss):
         return Network(model.build(), self.heads(model), deltas=deltas)
 
     def scorer(self, model: Bound) -> Bound:
-        """The generator."""
+        """The generator; UserError if it is missing, as in an imported discriminator."""
+        if "generator" not in model.heads:
+            raise UserError(
+                f"model.kind: {model.config.kind} is a discriminator, which does not predict tokens, and its generator "
+                "is not here; use the generator's own directory"
+            )
         return model.heads["generator"]
 
     def coefficients(self) -> dict[str, float]:

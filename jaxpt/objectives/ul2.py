@@ -29,6 +29,17 @@ from jaxpt.objectives.span_corruption import lengths, noise_counts
 _MODES = ("NLU", "NLG", "S2S")
 
 
+def mode_ids(vocabulary: Vocabulary) -> dict[str, int]:
+    """The ids of the mode tokens.
+
+    Example:
+      >>> mode_ids(Vocabulary(size=200, sentinels=100))
+      {'NLU': 102, 'NLG': 101, 'S2S': 100}
+    """
+    first = vocabulary.size - vocabulary.sentinels + len(_MODES) - 1
+    return {mode: first - n for n, mode in enumerate(_MODES)}
+
+
 class Denoiser(Frozen):
     """One denoiser of the mixture."""
 
@@ -101,8 +112,7 @@ class UL2Batches(TextDenoisingBatches):
         return encoder_decoder_features(length, self.h.targets_length(length))
 
     def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
-        first_mode = vocabulary.size - vocabulary.sentinels + len(_MODES) - 1
-        modes = {mode: first_mode - n for n, mode in enumerate(_MODES)}
+        modes = mode_ids(vocabulary)
         denoisers = [[d.density, d.mean_span, modes[d.mode], d.share] for d in self.h.denoisers]
         mix = {"denoisers": denoisers, "first_sentinel": vocabulary.size - 1, "eos": vocabulary.eos}
         targets = self.h.targets_length(length)

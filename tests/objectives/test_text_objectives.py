@@ -4,7 +4,9 @@ Its transforms give the features that it declares, packing plans for enough, los
 prediction of a target cannot see it: neither in the encoder's inputs nor in what the decoder has read by then.
 """
 
+import doctest
 import functools
+import importlib
 import inspect
 from types import SimpleNamespace
 
@@ -287,3 +289,9 @@ def test_settings_that_cannot_be_right_are_refused():
         UL2(denoisers=(Denoiser(mode="S2S", density=1.0),))
     Denoising().check(None, 512, Vocabulary(size=32100, eos=1, sentinels=100))  # T5's own
     UL2().check(None, 512, Vocabulary(size=32100, eos=1, sentinels=100))
+
+
+@pytest.mark.parametrize("module", ["ul2", "fill_in_the_middle"])
+def test_examples_in_the_docstrings(module):
+    failed, tried = doctest.testmod(importlib.import_module(f"jaxpt.objectives.{module}"))
+    assert tried and not failed

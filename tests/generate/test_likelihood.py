@@ -1,0 +1,241 @@
+"""Log-likelihoods equal those computed one token at a time, without padding, in float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxpt.data.calls import Vocabulary
+from jaxpt.errors import UserError
+from jaxpt.generate import batching
+from jaxpt.generate.likelihood import loglikelihood
+from tests.generate.helpers import DECODERS, ENCODERS, V, jitted, log_softmax, network, texts
+
+EOS, BOS, CLS, SEP, MASK, SENTINEL = 1, 2, 2, 3, 4, V - 1
+CONTEXTS, CONTINUATIONS = texts(3, 5, 0, 2, seed=1), texts(2, 1, 3, 2, seed=2)
+
+
+def decoder_oracle(made, params, context, continuation, prefix_lm=False):
+    """log p of each token, one pass for each, and the argmax."""
+    run, rows = jitted(made, "decode"), []
+    for t in range(len(continuation)):
+        read = [*context, *continuation[:t]]
+        options = {"prefix": jnp.arange(len(read))[None] < len(context)} if prefix_lm else {}
+        rows.append(log_softmax(run(params, jnp.array([read]), **options)[0, -1]))
+    return np.array(rows)
+
+
+def encoder_decoder_oracle(made, params, encoder, start, continuation):
+    @jax.jit
+    def run(params, encoder, inputs):
+        bound = made.bind(params)
+        return bound.logits(bound.decode(inputs, bound.encode(encoder).hidden).hidden)[0, -1]
+
+    rows = [
+        run(params, jnp.array([encoder]), jnp.array([[*start, *continuation[:t]]])) for t in range(len(continuation))
+    ]
+    return log_softmax(rows)
+
+
+def masked_oracle(made, params, context, continuation, words=None):
+    """Each token masked in turn, and with `words` (a number for each token) the later ones of its word."""
+    run, rows, text = jitted(made, "encode"), [], [CLS, *context, *continuation, SEP]
+    for t in range(len(continuation)):
+        first = 1 + len(context)
+        hidden = [t] if words is None else [u for u in range(t, len(continuation)) if words[u] == words[t]]
+        shown = [MASK if i - first in hidden else token for i, token in enumerate(text)]
+        rows.append(log_softmax(run(params, jnp.array([shown]))[0, first + t]))
+    return np.array(rows)
+
+
+def permutation_oracle(made, params, context, continuation):
+    """The query stream at one position, with the text up to it alone: nothing else could be seen."""
+
+    @jax.jit
+    def run(params, tokens, ranks):
+        bound, last = made.bind(params), jnp.array([[tokens.shape[1] - 1]])
+        types = jnp.zeros_like(tokens)
+        return bound.logits(bound.streams(tokens, token_types=types, ranks=ranks, targets=last).hidden.query_BxPxD)[
+            0, 0
+        ]
+
+    rows = []
+    for t in range(len(continuation)):
+        text = [*context, *continuation[: t + 1]]
+        rows.append(run(params, jnp.array([text]), jnp.array([[-1] * len(context) + [*range(t + 1)]])))
+    return log_softmax(rows)
+
+
+def agrees(found, wanted, continuation, tolerance=2e-5):
+    gold = wanted[np.arange(len(continuation)), continuation]
+    np.testing.assert_allclose(found.log_probs, gold, atol=tolerance, rtol=0)
+    assert found.total == pytest.approx(gold.sum(), abs=tolerance * len(gold)) and found.tokens == len(continuation)
+    assert found.is_greedy == (wanted.argmax(-1) == continuation).all()
+
+
+SLOW = pytest.mark.slow
+
+
+def some(names, quick):
+    return [name if name in quick else pytest.param(name, marks=SLOW) for name in names]
+
+
+@pytest.mark.parametrize("name", some(DECODERS, ("gpt2", "t5_lm")))
+def test_a_decoder_scores_as_token_by_token(name):
+    """Contexts of unequal length, one of them empty; the prefix LM sees its context in both directions."""
+    made, params, _, _ = given = network(name)
+    found = loglikelihood(*given, CONTEXTS, CONTINUATIONS)
+    assert found.truncated == 0
+    for one, context, continuation in zip(found.items, CONTEXTS, CONTINUATIONS, strict=True):
+        agrees(one, decoder_oracle(made, params, context or [BOS], continuation, name == "t5_lm"), continuation)
+
+
+def test_the_greedy_continuation_is_known():
+    made, params, _, _ = given = network("gpt2")
+    text = texts(3)[0]
+    for _ in range(2):
+        text.append(int(decoder_oracle(made, params, text, [0])[0].argmax()))
+    first, second = loglikelihood(*given, [text[:3]] * 2, [text[3:], [text[3], text[4] ^ 1]]).items
+    assert first.is_greedy and not second.is_greedy
+
+
+@pytest.mark.parametrize("name", some(("t5", "bart"), ("t5",)))
+def test_an_encoder_decoder_scores_its_target(name):
+    made, params, _, _ = given = network(name)
+    before, start = (
+        ([], [0]) if name == "t5" else ([3], [EOS, 3])
+    )  # BART: BOS around the text, the decoder starts from EOS
+    found = loglikelihood(*given, CONTEXTS, CONTINUATIONS, form="plain").items
+    for one, context, continuation in zip(found, CONTEXTS, CONTINUATIONS, strict=True):
+        agrees(one, encoder_decoder_oracle(made, params, [*before, *context, EOS], start, continuation), continuation)
+
+
+@pytest.mark.parametrize("name", some(("t5", "umt5", "bart"), ("t5",)))
+def test_an_encoder_decoder_scores_a_span(name):
+    """T5: the sentinel's span; UL2: with the mode token of the S-denoiser; BART: the rest of the restored text."""
+    made, params, _, _ = given = network(name)
+    found = loglikelihood(*given, CONTEXTS, CONTINUATIONS, form="span").items
+    for one, context, continuation in zip(found, CONTEXTS, CONTINUATIONS, strict=True):
+        if name == "bart":
+            encoder, start = [3, *context, MASK, EOS], [EOS, 3, *context]
+        else:
+            encoder, start = [*[V - 20] * (name == "umt5"), *context, SENTINEL, EOS], [0, SENTINEL]
+        agrees(one, encoder_decoder_oracle(made, params, encoder, start, continuation), continuation)
+    if name == "t5":  # the default of an objective with sentinels
+        by_default = loglikelihood(*given, CONTEXTS, CONTINUATIONS).items
+        assert [one.total for one in by_default] == [one.total for one in found]
+
+
+@pytest.mark.parametrize("name", some([name for name in ENCODERS if name != "xlnet"], ("bert", "electra")))
+def test_an_encoder_scores_each_token_from_all_others(name):
+    """ELECTRA: its generator."""
+    made, params, _, _ = given = network(name)
+    found = loglikelihood(*given, CONTEXTS, CONTINUATIONS)
+    for one, context, continuation in zip(found.items, CONTEXTS, CONTINUATIONS, strict=True):
+        agrees(one, masked_oracle(made, params, context, continuation), continuation)
+
+
+def test_by_words_later_tokens_of_the_word_are_masked_too():
+    made, params, _, _ = given = network("bert")
+    starts = np.zeros(V, bool)
+    starts[100:110] = True
+    continuation, words = [20, 100, 21, 22, 101], [0, 1, 1, 1, 2]
+    (found,) = loglikelihood(*given, CONTEXTS[:1], [continuation], unit="word", word_starts=starts).items
+    wanted = masked_oracle(made, params, CONTEXTS[0], continuation, words)
+    agrees(found, wanted, continuation)
+    (by_piece,) = loglikelihood(*given, CONTEXTS[:1], [continuation]).items
+    same = np.abs(by_piece.log_probs - found.log_probs) < 1e-6
+    assert same.tolist() == [True, False, False, True, True]
+
+
+def test_xlnet_scores_from_left_to_right_in_one_pass():
+    made, params, _, _ = given = network("xlnet")
+    found = loglikelihood(*given, CONTEXTS, CONTINUATIONS).items
+    for one, context, continuation in zip(found, CONTEXTS, CONTINUATIONS, strict=True):
+        agrees(one, permutation_oracle(made, params, context or [SEP], continuation), continuation)
+
+
+def test_batches_and_their_order_change_nothing():
+    """Items of two buckets, in batches of two rows, are what they are alone."""
+    given = network("gpt2")
+    contexts, continuations = texts(3, 20, 5, 18, 2, seed=3), texts(2, 3, 9, 1, 2, seed=4)
+    together = loglikelihood(*given, contexts, continuations, max_tokens=64).items
+    for n, one in enumerate(together):
+        (alone,) = loglikelihood(*given, contexts[n : n + 1], continuations[n : n + 1]).items
+        np.testing.assert_allclose(one.log_probs, alone.log_probs, atol=1e-5)
+    assert [one.tokens for one in together] == [2, 3, 9, 1, 2]
+
+
+def test_logits_of_a_batch_are_bounded(monkeypatch):
+    """Rows are few where the vocabulary is large, and positions are projected one by one."""
+    given = network("gpt2")
+    wanted = loglikelihood(*given, CONTEXTS, CONTINUATIONS).items
+    batching._compiled.cache_clear()
+    monkeypatch.setattr(batching, "CHUNK_BYTES", 2 * 4 * V)
+    monkeypatch.setattr("jaxpt.losses.CHUNK_BYTES", 2 * 4 * V)
+    shapes = []
+    projection = type(given[0].bind(given[1]).output_projection())
+    call = projection.__call__
+    monkeypatch.setattr(projection, "__call__", lambda self, x, *a: shapes.append(x.shape) or call(self, x, *a))
+    found = loglikelihood(*given, CONTEXTS, CONTINUATIONS).items
+    batching._compiled.cache_clear()
+    assert shapes and all(np.prod(shape[:-1]) <= 2 for shape in shapes)
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one.log_probs, other.log_probs, atol=1e-5)
+
+
+@pytest.mark.parametrize("name, room", [("gpt2", 33), ("bert", 30)])
+def test_a_long_context_loses_its_beginning(name, room):
+    """A decoder of 32 positions scores the 33rd token too; an encoder needs two for [CLS] and [SEP]."""
+    given = network(name)
+    context, continuation = texts(40, 3, seed=5)
+    found = loglikelihood(*given, [context, context[:2]], [continuation] * 2)
+    wanted = loglikelihood(*given, [context[-(room - 3) :]], [continuation])
+    assert (found.truncated, wanted.truncated) == (1, 0)
+    np.testing.assert_allclose(found.items[0].log_probs, wanted.items[0].log_probs, atol=1e-6)
+
+
+def test_a_long_continuation_fits_or_is_refused():
+    given = network("gpt2")
+    context, continuation = texts(4, 32, seed=6)
+    assert loglikelihood(*given, [context], [continuation]).truncated == 1
+    with pytest.raises(UserError, match=r"continuation 1: 33 tokens .* 32 positions; at most 32 fit"):
+        loglikelihood(*given, [context] * 2, [continuation, [*continuation, 9]])
+    with pytest.raises(UserError, match="at most 30 fit"):
+        loglikelihood(*network("bert"), [context], [continuation])
+    with pytest.raises(UserError, match="at most 31 fit"):
+        loglikelihood(*network("bart"), [context], [continuation])
+
+
+def test_bad_input_is_one_line():
+    given = network("gpt2")
+    for contexts, continuations, message in [
+        ([[5]], [[]], "continuation 0: has no tokens"),
+        ([[5], [6]], [[7]], "2 contexts and 1 continuations"),
+        ([[5]], [[V]], f"continuation 0: id {V} is not in the vocabulary of {V} ids"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            loglikelihood(*given, contexts, continuations)
+    with pytest.raises(UserError, match="empty context needs a vocabulary with BOS or EOS"):
+        loglikelihood(*given[:3], Vocabulary(V), [[]], [[7]])
+    with pytest.raises(UserError, match="unit: word needs"):
+        loglikelihood(*network("bert"), [[5]], [[7]], unit="word")
+    with pytest.raises(UserError, match="form: span needs an objective that fills spans"):
+        from jaxpt.objectives.seq2seq import Seq2Seq
+
+        made, params, _, vocabulary = network("t5")
+        loglikelihood(made, params, Seq2Seq(), vocabulary, [[5]], [[7]], form="span")
+
+
+def test_a_discriminator_is_refused():
+    made, params, objective, vocabulary = network("electra")
+    alone = type(made)(made.model, {"replaced_token": made.heads["replaced_token"]})
+    with pytest.raises(UserError, match=r"model.kind: electra is a discriminator"):
+        loglikelihood(alone, params, objective, vocabulary, [[5]], [[7]])
+    made, params, objective, vocabulary = network("bert")
+    with pytest.raises(UserError, match=r"model.kind: bert has no masked-LM head here"):
+        loglikelihood(type(made)(made.model), params, objective, vocabulary, [[5]], [[7]])
+
+
+def test_no_items_give_none():
+    assert loglikelihood(*network("gpt2"), [], []) == ([], 0)
