@@ -6,11 +6,15 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from jaxpt import generate
 from jaxpt.config import PositiveInt, execution
 from jaxpt.evals.base import Evaluate, Evaluator, Result
+from jaxpt.generate import decoding
+from jaxpt.generate.decoding import Decoder, Prompts
+from jaxpt.generate.fill import candidates
+from jaxpt.generate.options import Options
 from jaxpt.generate.spans import split_spans
 from jaxpt.parallel import compiler
 from jaxpt.parallel.distributed import to_host
@@ -24,7 +28,7 @@ SIDES = ("encoder", "decoder")
 
 class Samples(Evaluator):
     """Shows predicted spans, masked tokens or continuations of a few validation examples, next to the targets; nothing
-    for an encoder without masked positions."""
+    for an encoder without masked positions and for a model without a cache."""
 
     kind: Literal["samples"] = "samples"
     every: PositiveInt | Literal["end"] | None = execution("end")
@@ -34,12 +38,13 @@ class Samples(Evaluator):
 
     def prepare(self, setup: Setup, data: Data) -> Evaluate:
         batch = _first_segments(next(data.validation.epoch(self.count, limit=self.count)))
-        if setup.config.objective.family == "encoder" and "masked_positions" not in batch:
+        family = setup.config.objective.family
+        if "masked_positions" not in batch if family == "encoder" else not decoding.has_cache(setup.network):
             return lambda *_: Result(lines=())
         # Outside of `setup.use()`: few rows are not sharded.
         answers = compiler.jit(_answers(setup, batch, data)).lower(setup.placed_shapes().params).compile()
         shown = {"encoder": _masks, "decoder": _continuations, "encoder_decoder": _spans}
-        show = shown[setup.config.objective.family]
+        show = shown[family]
 
         def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result:
             return Result(lines=("a few validation examples:", *show(to_host(answers(params)), batch, data)))
@@ -48,24 +53,34 @@ class Samples(Evaluator):
 
 
 def _answers(setup: Setup, batch: dict[str, np.ndarray], data: Data) -> Callable[[Any], jax.Array]:
-    """A function from parameters to predicted ids."""
+    """A function from parameters to predicted ids [rows, predictions]."""
     network, objective, vocabulary = setup.network, setup.config.objective, data.vocabulary
     if objective.family == "encoder":
-        return lambda params: generate.fill_masks(objective.loss.scorer(network.bind(params)), batch)
+        return lambda params: candidates(objective.loss.scorer(network.bind(params)), batch, 1)[0][..., 0]
+    rows, zeros = len(batch["decoder_input_tokens"]), np.zeros(len(batch["decoder_input_tokens"]), np.int32)
     if objective.family == "decoder":
         length, half = _lengths(batch)
-        return lambda params: generate.continue_text(
-            network.bind(params), batch["decoder_input_tokens"][:, :half], length
-        )
-    return lambda params: generate.fill_spans(
-        network.bind(params),
-        batch["encoder_input_tokens"],
-        batch["encoder_segment_ids"],
-        batch["decoder_input_tokens"][:, 0],
-        batch["decoder_target_tokens"].shape[1],
-        vocabulary.size - vocabulary.sentinels,
-        vocabulary.eos,
-    )
+        # To the full length: a text that goes on after EOS shows the separator.
+        options = Options(max_new_tokens=length - half)
+        prompts = Prompts(batch["decoder_input_tokens"][:, :half], zeros + half, zeros + length, zeros, zeros)
+    else:
+        half, length = 1, 1 + batch["decoder_target_tokens"].shape[1]
+        options = Options(
+            max_new_tokens=length - 1, eos=() if vocabulary.eos is None else (vocabulary.eos,),
+            first_sentinel=vocabulary.size - vocabulary.sentinels,
+        )  # fmt: skip
+        prompts = Prompts(
+            batch["decoder_input_tokens"][:, :1], zeros + 1, zeros + length, zeros, zeros,
+            batch["encoder_input_tokens"], (batch["encoder_segment_ids"] > 0).sum(1).astype(np.int32),
+        )  # fmt: skip
+    decoder = Decoder(network.with_model(remat="none"), options, length, length, "decoder_prefix" in batch)
+
+    def answers(params: Any) -> jax.Array:
+        history = decoding.complete(decoder, params, jax.tree.map(jnp.asarray, prompts))
+        written = jnp.arange(length) < history.length_B[:, None]
+        return jnp.where(written, history.tokens_BxT, vocabulary.pad)[:, 0 if half > 1 else 1 :]
+
+    return answers
 
 
 def _lengths(batch: dict[str, np.ndarray]) -> tuple[int, int]:

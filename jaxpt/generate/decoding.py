@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 from typing import Any
 
 import flax
@@ -26,6 +27,11 @@ from jaxpt.generate.sampling import choose, row_keys
 from jaxpt.models.base import Bound
 from jaxpt.models.cache import Cache, NewCache
 from jaxpt.models.network import Network
+
+
+def has_cache(network: Network) -> bool:
+    """True if the model's `decode` takes a cache."""
+    return "cache" in inspect.signature(type(network.model).decode).parameters
 
 
 @flax.struct.dataclass
@@ -172,6 +178,22 @@ def run(decoder: Decoder, params: Any, state: State, steps: jax.Array, spare: ja
         return done + 1, decoder.advance(state.replace(cache=cache), logits_BxV)
 
     return jax.lax.while_loop(goes_on, body, (jnp.int32(0), state))[1]
+
+
+def complete(decoder: Decoder, params: Any, prompts: Prompts, seed: jax.Array | int = 0) -> History:
+    """`prefill` and `run` to the end of all rows, in one program.
+
+    Args:
+      decoder: static.
+      params: of the network.
+      prompts: a batch.
+      seed: of the random numbers.
+
+    Returns:
+      The prompts with what was generated.
+    """
+    state = prefill(decoder, params, prompts, jnp.uint32(seed))
+    return run(decoder, params, state, jnp.int32(decoder.columns), jnp.int32(len(prompts.length_B))).history
 
 
 def replace(

@@ -18,14 +18,13 @@ import numpy as np
 
 from jaxpt.errors import UserError
 from jaxpt.generate import decoding
+from jaxpt.generate.batching import bucket
 from jaxpt.generate.decoding import Decoder, Prompts, State
 from jaxpt.generate.options import Options
 from jaxpt.generate.programs import Place, Programs, stored_dtypes
 from jaxpt.models.network import Network
 from jaxpt.parallel.distributed import to_host
 
-SMALLEST = 16
-"""Shortest bucket."""
 REFILL = 4
 """New prompts come when a quarter of the rows is done."""
 
@@ -59,16 +58,6 @@ Watch = Callable[[int, int, list[int]], bool]
 """(number of the prompt, of the sample, all ids generated so far) → True to end this row."""
 
 
-def bucket(length: int) -> int:
-    """The next power of two, at least `SMALLEST`.
-
-    Example:
-      >>> bucket(1), bucket(16), bucket(17)
-      (16, 16, 32)
-    """
-    return max(SMALLEST, 1 << (length - 1).bit_length())
-
-
 class Engine:
     """Generates with one network. Compiled programs are kept as long as it lives."""
 
@@ -92,7 +81,9 @@ class Engine:
         """
         if network.config.family == "encoder":
             raise UserError(f"{network.config.kind} is an encoder: it fills masks, but does not generate")
-        self._network = network.with_model(remat="none", dropout=0.0) if hasattr(network.config, "dropout") else network
+        if not decoding.has_cache(network):
+            raise UserError(f"model.kind {network.config.kind}: its `decode` takes no cache, so it cannot generate")
+        self._network = network.with_model(remat="none")
         self._place, self._batch_size, self._prefix = place, batch_size, prefix
         axes = network.logical_axes()
         with place.use():

@@ -58,6 +58,9 @@ def process(logits_BxV: jax.Array, history: History, options: Options) -> jax.Ar
         x = suppress(x, o.eos, history.length_B < o.min_length)
     if o.eos and o.min_new_tokens:
         x = suppress(x, o.eos, history.length_B - history.prompt_B < o.min_new_tokens)
+    if o.first_sentinel is not None:
+        ends = range(o.first_sentinel, x.shape[-1])
+        x = suppress(x, (*ends, *o.eos), _last(history, 1)[:, 0] >= o.first_sentinel)
     if o.forced_first is not None:
         x = force(x, o.forced_first, history.length_B == 1)
     if o.forced_last is not None:

@@ -61,6 +61,8 @@ class Options:
     """The id at `max_new_tokens`. Transformers: `forced_eos_token_id`."""
     eos: tuple[int, ...] = ()
     """Ids that end a text."""
+    first_sentinel: int | None = None
+    """Ids from this one on are sentinels: after a sentinel neither a sentinel nor EOS follows, so no span is empty."""
     beams: int = 1
     """Beams of beam search; 1 is none."""
     length_penalty: float = 1.0
@@ -138,7 +140,7 @@ class Options:
 
 _INTEGERS = {
     "max_new_tokens": (1, None), "min_new_tokens": (0, None), "min_length": (0, None), "top_k": (1, None),
-    "no_repeat_ngram": (0, None), "forced_first": (0, None), "forced_last": (0, None), "beams": (1, None),
+    "no_repeat_ngram": (0, None), "forced_first": (0, None), "forced_last": (0, None), "first_sentinel": (0, None), "beams": (1, None),
     "samples": (1, None), "seed": (0, 2**32 - 1),
 }  # fmt: skip
 _NUMBERS = {
@@ -151,7 +153,7 @@ _NUMBERS = {
     "frequency_penalty": ("a number", lambda x: True),
     "length_penalty": ("a number", lambda x: True),
 }
-_OPTIONAL = ("top_k", "top_p", "min_p", "typical_p", "forced_first", "forced_last")
+_OPTIONAL = ("top_k", "top_p", "min_p", "typical_p", "forced_first", "forced_last", "first_sentinel")
 _OFF = {"top_p": 1.0, "min_p": 0.0}
 """Values besides None with which a filter keeps all tokens."""
 

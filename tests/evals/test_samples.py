@@ -2,9 +2,67 @@
 
 import types
 
+import jax
 import numpy as np
+import pytest
 
+from jaxpt.data.calls import Vocabulary
+from jaxpt.evals import samples
 from jaxpt.evals.samples import Samples
+from tests import families
+from tests.models.helpers import V, drawn
+
+
+def answers(family, vocabulary, batch):
+    config = families.config(family)
+    network = families.network(config)
+    params = drawn(network)
+    setup = types.SimpleNamespace(network=network, config=config)
+    data = types.SimpleNamespace(vocabulary=vocabulary)
+    return network.bind(params), np.asarray(jax.jit(samples._answers(setup, batch, data))(params))
+
+
+def test_a_continuation_keeps_the_prompt_and_is_the_most_likely():
+    ids = np.random.default_rng(0).integers(3, V, (2, 12)).astype(np.int32)
+    bound, said = answers("gpt2", Vocabulary(V, eos=1), {"decoder_input_tokens": ids})
+    assert said.shape == ids.shape
+    np.testing.assert_array_equal(said[:, :6], ids[:, :6])
+    best = bound.logits(bound.decode(said).hidden).argmax(-1)
+    np.testing.assert_array_equal(said[:, 6:], best[:, 5:-1])
+
+
+@pytest.fixture(scope="module")
+def spans():
+    rng, vocabulary = np.random.default_rng(1), Vocabulary(V, eos=1, sentinels=V - 180)
+    lengths = rng.integers(4, 13, 16)
+    batch = {
+        "encoder_input_tokens": rng.integers(2, V, (16, 12)).astype(np.int32),
+        "encoder_segment_ids": (np.arange(12) < lengths[:, None]).astype(np.int32),
+        "decoder_input_tokens": np.zeros((16, 20), np.int32),
+        "decoder_target_tokens": np.zeros((16, 20), np.int32),
+    }
+    return *answers("t5", vocabulary, batch), batch
+
+
+def test_a_span_is_never_empty(spans):
+    _, said, _ = spans
+    after = said[:, 1:][said[:, :-1] >= 180]
+    assert len(after) > 0, "this random model has to write a sentinel somewhere"
+    assert (after < 180).all() and (after != 1).all()
+
+
+def test_spans_are_the_most_likely_of_each_text(spans):
+    """Rows that differ from the plain argmax do so at tokens after a sentinel alone."""
+    bound, said, batch = spans
+    encoded = bound.encode(batch["encoder_input_tokens"], segment_ids=batch["encoder_segment_ids"]).hidden
+    inputs = np.concatenate([np.zeros((16, 1), np.int32), said[:, :-1]], axis=1)
+    hidden = bound.decode(inputs, encoded, encoder_segment_ids=batch["encoder_segment_ids"]).hidden
+    best = np.asarray(bound.logits(hidden).argmax(-1))
+    ended = np.cumsum(inputs == 1, axis=1) > 0
+    free = ~ended & (inputs < 180)
+    assert free.sum() > 100
+    np.testing.assert_array_equal(said[free], best[free])
+    assert (said[ended] == 0).all()  # padding after EOS
 
 
 def test_an_encoder_without_masked_positions_has_none():

@@ -20,7 +20,7 @@ from typing import Literal
 import jax
 import numpy as np
 
-from jaxpt import generate
+from jaxpt.generate.fill import candidates
 from jaxpt.config import PositiveInt
 from jaxpt.evals.base import Evaluator, Result
 from jaxpt.evals.heldout import feeds
@@ -43,7 +43,7 @@ class F1(Evaluator):
             return (put(batch, setup) for feed in feeds(config, data, own).values() for batch in feed)
 
         with setup.use():
-            fill = compiler.jit(lambda params, batch: generate.fill_masks(setup.network.bind(params), batch))
+            fill = compiler.jit(lambda params, batch: candidates(setup.network.bind(params), batch, 1)[0][..., 0])
             fill = fill.lower(setup.placed_shapes().params, next(batches())).compile()
 
         def evaluate(params, earlier, stop):

@@ -69,6 +69,7 @@ REFUSED = [
     ({"bad_words": (5, 6)}, "bad_words is (5, 6): must be sequences of at least one id each, such as ((5,), (7, 8))"),
     ({"bad_words": ["no"]}, "bad_words is ['no']: must be sequences of at least one id each, such as ((5,), (7, 8))"),
     ({"bad_words": ((-1,),)}, "bad_words is -1: must be an integer from 0 on"),
+    ({"first_sentinel": -1}, "first_sentinel is -1: must be an integer from 0 on, or None"),
     ({"forced_first": -1}, "forced_first is -1: must be an integer from 0 on, or None"),
     ({"forced_last": 1.0}, "forced_last is 1.0: must be an integer from 0 on, or None"),
     ({"eos": None}, "eos is None: must be ids, such as (2,)"),
