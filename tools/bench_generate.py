@@ -3,8 +3,8 @@
     python tools/bench_generate.py [--models gpt2,t5] [--batches 1,8] [--prompt 128] [--new 128] [--rounds 3]
 
 GPT-2 124M and T5-base sizes with random weights in float32. Each round runs ours, then transformers with its default
-cache, then with its static cache; a figure is the median of the rounds. Compilation and warm-up are not counted; prompts
-are read (prefill) in the measured time. Needs torch and transformers.
+cache, then with its static cache; a figure is the median of the rounds. Compilation and warm-up are not counted, the
+reading of the prompts is. Needs torch and transformers.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ def main() -> None:
             rates = {side: batch * a.new / statistics.median(times) for side, times in seconds.items()}
             best = max(rate for side, rate in rates.items() if side != "jaxpt")
             shown = "   ".join(f"{side} {rate:7.1f}" for side, rate in rates.items())
-            print(f"{name} batch {batch}: tokens/s  {shown}   {rates['jaxpt'] / best:.2f} × the better peer", flush=True)
+            ratio = rates["jaxpt"] / best
+            print(f"{name} batch {batch}: tokens/s  {shown}   {ratio:.2f} × the better peer", flush=True)
 
 
 if __name__ == "__main__":

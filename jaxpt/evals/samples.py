@@ -57,7 +57,7 @@ def _answers(setup: Setup, batch: dict[str, np.ndarray], data: Data) -> Callable
     network, objective, vocabulary = setup.network, setup.config.objective, data.vocabulary
     if objective.family == "encoder":
         return lambda params: candidates(objective.loss.scorer(network.bind(params)), batch, 1)[0][..., 0]
-    rows, zeros = len(batch["decoder_input_tokens"]), np.zeros(len(batch["decoder_input_tokens"]), np.int32)
+    zeros = np.zeros(len(batch["decoder_input_tokens"]), np.int32)
     if objective.family == "decoder":
         length, half = _lengths(batch)
         # To the full length: a text that goes on after EOS shows the separator.

@@ -240,7 +240,7 @@ def search(decoder: Decoder, params: Any, prompts: Prompts) -> beam.Hypotheses:
     """
     bound, options = decoder.network.bind(params), decoder.options
     logits_BxV, cache = decoder.start(bound, prompts, decoder.slots)
-    found = beam.beam_search(
+    return beam.beam_search(
         lambda cache, tokens_N: decoder.step(bound, cache, tokens_N),
         Cache.take_rows,
         cache,
@@ -255,4 +255,3 @@ def search(decoder: Decoder, params: Any, prompts: Prompts) -> beam.Hypotheses:
         process=functools.partial(process, options=options),
         log_probs=options.scores,
     )
-    return found

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxpt.errors import UserError
@@ -25,6 +24,7 @@ from jaxpt.generate.programs import Place, Programs, stored_dtypes
 from jaxpt.models.network import Network
 from jaxpt.parallel.distributed import to_host
 
+DEFAULT_PLACE, GREEDY = Place(), Options()
 REFILL = 4
 """New prompts come when a quarter of the rows is done."""
 
@@ -65,7 +65,7 @@ class Engine:
         self,
         network: Network,
         params: Any,
-        place: Place = Place(),
+        place: Place = DEFAULT_PLACE,
         *,
         batch_size: int = 32,
         prefix: bool = False,
@@ -90,9 +90,8 @@ class Engine:
             dtypes = stored_dtypes(network)
             shardings = jax.tree.map(lambda x, a: place.sharding(a, x.shape), dtypes, axes)
             self._params = jax.tree.map(
-                lambda x, like, s: jax.device_put(jnp.asarray(x, like.dtype) if isinstance(x, np.ndarray) else x.astype(like.dtype), s),
-                params, dtypes, shardings,
-            )  # fmt: skip
+                lambda x, like, where: jax.device_put(x.astype(like.dtype), where), params, dtypes, shardings
+            )
 
     def check(self, prompts: Sequence[Prompt], options: Options) -> None:
         """Checks prompts and options.
@@ -117,7 +116,7 @@ class Engine:
                     raise UserError(f"prompt {number}: id {max(ids)} is not in the model's vocabulary of {size}")
 
     def generate(
-        self, prompts: Sequence[Prompt], options: Options = Options(), *, watch: Watch | None = None, every: int = 16
+        self, prompts: Sequence[Prompt], options: Options = GREEDY, *, watch: Watch | None = None, every: int = 16
     ) -> Iterator[Generated]:
         """Generates for each prompt `options.samples` continuations.
 
@@ -264,13 +263,12 @@ class Engine:
                         continue
                     at = slice(len(prompts[owner[0]].tokens), found.length_RxK[row, sample])
                     ids = found.tokens_RxKxT[row, sample, at].tolist()
-                    logprobs = None if found.log_probs_RxKxT is None else found.log_probs_RxKxT[row, sample, at].tolist()
+                    logged = found.log_probs_RxKxT
+                    logprobs = None if logged is None else logged[row, sample, at].tolist()
                     finish = "eos" if ids and ids[-1] in options.eos else "length"
                     yield Generated(owner[0], sample, ids, finish, logprobs, float(found.score_RxK[row, sample]))
 
-    def _batch(
-        self, prompts: Sequence[Prompt], owners: Sequence[tuple[int, int] | None], options: Options
-    ) -> Prompts:
+    def _batch(self, prompts: Sequence[Prompt], owners: Sequence[tuple[int, int] | None], options: Options) -> Prompts:
         """The prompts of some rows; a row without owner is done from the start."""
         own = [None if owner is None else prompts[owner[0]] for owner in owners]
         width = bucket(max(len(prompt.tokens) for prompt in own if prompt is not None))

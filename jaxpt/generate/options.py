@@ -140,7 +140,8 @@ class Options:
 
 _INTEGERS = {
     "max_new_tokens": (1, None), "min_new_tokens": (0, None), "min_length": (0, None), "top_k": (1, None),
-    "no_repeat_ngram": (0, None), "forced_first": (0, None), "forced_last": (0, None), "first_sentinel": (0, None), "beams": (1, None),
+    "no_repeat_ngram": (0, None), "forced_first": (0, None), "forced_last": (0, None),
+    "first_sentinel": (0, None), "beams": (1, None),
     "samples": (1, None), "seed": (0, 2**32 - 1),
 }  # fmt: skip
 _NUMBERS = {

@@ -55,7 +55,7 @@ class KeyValues:
 
         def stored(x_BxLxGxK: jax.Array) -> jax.Array:
             x_BxGxLxK = x_BxLxGxK.transpose(0, 2, 1, 3)
-            if L > slots:  # a ring: token i is in slot i mod S
+            if slots < L:  # a ring: token i is in slot i mod S
                 x_BxGxLxK = jnp.roll(x_BxGxLxK[:, :, L - slots :], L % slots, axis=2)
             x_BxGxSxK = jnp.pad(x_BxGxLxK, ((0, 0), (0, 0), (0, max(slots - L, 0)), (0, 0)))
             return nn.with_logical_constraint(x_BxGxSxK, ("batch", heads, None, None))
@@ -70,7 +70,9 @@ class KeyValues:
         def put(stored: jax.Array, x_BxLxGxK: jax.Array) -> jax.Array:
             x_BxLxGxK = x_BxLxGxK.astype(stored.dtype)
             if x_BxLxGxK.shape[1] == 1:
-                return jax.lax.dynamic_update_slice(stored, x_BxLxGxK.transpose(0, 2, 1, 3)[None], (layer, 0, 0, slot, 0))
+                return jax.lax.dynamic_update_slice(
+                    stored, x_BxLxGxK.transpose(0, 2, 1, 3)[None], (layer, 0, 0, slot, 0)
+                )
             at_L = (slot + jnp.arange(x_BxLxGxK.shape[1])) % stored.shape[3]
             return stored.at[layer, :, :, at_L].set(x_BxLxGxK.transpose(1, 0, 2, 3))
 
@@ -150,11 +152,13 @@ class Cache:
 
         segments = jnp.zeros((len(index_R), self.slots), jnp.int32).at[:, at_W].set(new.segments_BxS)
         memory = self.memory_segments_BxM
+        if memory is not None:
+            memory = memory.at[index_R].set(new.memory_segments_BxM, mode="drop")
         return self.replace(
             layers=jax.tree_util.tree_map_with_path(put, self.layers, new.layers),
             segments_BxS=self.segments_BxS.at[index_R].set(segments, mode="drop"),
             length_B=self.length_B.at[index_R].set(new.length_B, mode="drop"),
-            memory_segments_BxM=None if memory is None else memory.at[index_R].set(new.memory_segments_BxM, mode="drop"),
+            memory_segments_BxM=memory,
         )  # fmt: skip
 
 

@@ -21,8 +21,8 @@ from flax.core.scope import LazyRng
 from jax.extend.core.primitives import dot_general_p
 
 from jaxpt.models import parts, pipeline
-from jaxpt.models.mask import Mask
 from jaxpt.models.cache import NewCache
+from jaxpt.models.mask import Mask
 from jaxpt.models.output import NOTHING, Output, Past, sum_by_name
 
 # Saves memory: projections of attention are kept, attention scores and the wide feed-forward are recomputed.

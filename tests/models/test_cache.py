@@ -133,8 +133,8 @@ def test_rows_are_replaced_and_repeated(name):
     made = made.put_rows(jnp.array([1, B]), new)  # the second row is dropped
     source, at = np.array([0, 0, 2]), LENGTHS + 3
     at[1] = LENGTHS[0]
-    order = np.array([1, 2, 1, 0])  # more rows: the encoder's are repeated too
-    for order in (order, np.array([2, 1, 0, 3])):  # as many: rows of one prompt are exchanged
+    # First more rows: the encoder's are repeated too; then as many: rows of one prompt are exchanged.
+    for order in (np.array([1, 2, 1, 0]), np.array([2, 1, 0, 3])):
         made = made.take_rows(jnp.array(order))
         source, at = source[order], at[order]
         columns = at[:, None]
