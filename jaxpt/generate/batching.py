@@ -16,10 +16,11 @@ from jaxpt.parallel.distributed import to_host
 
 MAX_TOKENS = 16_384
 """Default number of tokens in a batch, padding included."""
-_LEAST = 16
+LEAST = 16
+"""Smallest bucket."""
 
 
-def bucket(length: int, limit: int | None = None, least: int = _LEAST) -> int:
+def bucket(length: int, limit: int | None = None, least: int = LEAST) -> int:
     """The length to which a row is padded: the next power of two, at most the limit.
 
     Args:

@@ -17,7 +17,7 @@ import numpy as np
 
 from jaxpt.errors import UserError
 from jaxpt.generate import decoding
-from jaxpt.generate.batching import bucket
+from jaxpt.generate.batching import LEAST, bucket
 from jaxpt.generate.decoding import Decoder, Prompts, State
 from jaxpt.generate.options import Options
 from jaxpt.generate.programs import Place, Programs, stored_dtypes
@@ -137,13 +137,13 @@ class Engine:
         self.check(prompts, options)
         groups: dict[tuple[int, int], list[int]] = collections.defaultdict(list)
         for number, prompt in enumerate(prompts):
-            columns = bucket(self._limit(prompt, options))
-            groups[columns, bucket(len(prompt.encoder)) if prompt.encoder is not None else 0].append(number)
-        for (columns, _), members in groups.items():
+            slots = bucket(self._limit(prompt, options) - 1)  # the last token is not read
+            groups[slots, bucket(len(prompt.encoder)) if prompt.encoder is not None else 0].append(number)
+        for (slots, _), members in groups.items():
             if options.beams > 1:
-                yield from self._search(prompts, members, columns, options)
+                yield from self._search(prompts, members, slots, options)
             else:
-                yield from self._group(prompts, members, columns, options, watch, every)
+                yield from self._group(prompts, members, slots, options, watch, every)
 
     def _limit(self, prompt: Prompt, options: Options) -> int:
         """Tokens at most, prompt included: the last generated one needs no position."""
@@ -151,10 +151,10 @@ class Engine:
         return wanted if limit is None else min(wanted, limit + 1)
 
     @functools.cache  # noqa: B019
-    def _programs(self, options: Options, columns: int, rows: int, width: int, encoder: int) -> Programs:
+    def _programs(self, options: Options, slots: int, rows: int, width: int, encoder: int) -> Programs:
         window = getattr(self._network.config, "window", None)
-        slots = columns if window is None else min(columns, bucket(window))
-        decoder = Decoder(self._network, options, slots, columns, self._prefix)
+        needed = slots if window is None else min(slots, bucket(window))
+        decoder = Decoder(self._network, options, needed, slots + 1, self._prefix)
         return Programs(decoder, self._place, self._params, _empty(rows, width, encoder))
 
     def _rows(self, count: int) -> int:
@@ -167,7 +167,7 @@ class Engine:
         self,
         prompts: Sequence[Prompt],
         members: list[int],
-        columns: int,
+        slots: int,
         options: Options,
         watch: Watch | None,
         every: int,
@@ -178,10 +178,10 @@ class Engine:
         owners: list[tuple[int, int] | None] = [waiting.popleft() if waiting else None for _ in range(rows)]
         batch = self._batch(prompts, owners, options)
         encoder = 0 if batch.encoder_tokens_BxM is None else batch.encoder_tokens_BxM.shape[1]
-        programs = self._programs(options.static, columns, rows, batch.tokens_BxP.shape[1], encoder)
+        programs = self._programs(options.static, slots, rows, batch.tokens_BxP.shape[1], encoder)
         params, seed = self._formatted(programs), np.uint32(options.seed)
         state = programs.prefill(params, self._place.put(batch), seed)
-        steps = np.int32(columns if watch is None else every)
+        steps = np.int32(slots if watch is None else every)
         while True:
             results, stopped = self._finished(state, owners, options, watch)
             yield from results
@@ -238,14 +238,14 @@ class Engine:
         taken = free[: len(waiting)]
         for row in taken:
             owners[row] = waiting.popleft()
-        count = 1 << (len(taken) - 1).bit_length()
+        count = max(1 << (len(taken) - 1).bit_length(), len(owners) // REFILL)  # few sizes: each is compiled
         index = np.full(count, len(owners), np.int32)
         index[: len(taken)] = taken
         batch = self._batch(prompts, [owners[row] for row in taken] + [None] * (count - len(taken)), options)
         return programs.replace(state, params, index, batch, np.uint32(options.seed))
 
     def _search(
-        self, prompts: Sequence[Prompt], members: list[int], columns: int, options: Options
+        self, prompts: Sequence[Prompt], members: list[int], slots: int, options: Options
     ) -> Iterator[Generated]:
         """Prompts of one bucket, by beam search."""
         size = max(self._batch_size // options.beams, 1)
@@ -255,7 +255,7 @@ class Engine:
             owners += [None] * (rows - len(owners))
             batch = self._batch(prompts, owners, options)
             encoder = 0 if batch.encoder_tokens_BxM is None else batch.encoder_tokens_BxM.shape[1]
-            programs = self._programs(options.static, columns, rows, batch.tokens_BxP.shape[1], encoder)
+            programs = self._programs(options.static, slots, rows, batch.tokens_BxP.shape[1], encoder)
             found = jax.tree.map(to_host, programs.search(self._params, self._place.put(batch)))
             for row, owner in enumerate(owners):
                 for sample in range(options.samples if owner is not None else 0):
@@ -271,7 +271,8 @@ class Engine:
     def _batch(self, prompts: Sequence[Prompt], owners: Sequence[tuple[int, int] | None], options: Options) -> Prompts:
         """The prompts of some rows; a row without owner is done from the start."""
         own = [None if owner is None else prompts[owner[0]] for owner in owners]
-        width = bucket(max(len(prompt.tokens) for prompt in own if prompt is not None))
+        longest = max(len(prompt.tokens) for prompt in own if prompt is not None)
+        width = bucket(longest, least=1 if any(prompt is not None and prompt.encoder for prompt in own) else LEAST)
         encoded = [prompt.encoder for prompt in own if prompt is not None and prompt.encoder is not None]
         batch = _empty(len(own), width, bucket(max(map(len, encoded))) if encoded else 0)
         for row, (prompt, owner) in enumerate(zip(own, owners)):
