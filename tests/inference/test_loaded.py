@@ -145,7 +145,7 @@ def test_a_run_directory_is_the_same_model(directories, models, family, tmp_path
         assert ours == found
 
 
-def run_of(path, model, tokenizer, objective, extra_ids=None, **data):
+def run_of(path, model, tokenizer, objective, extra_ids=None, more=None, **data):
     """A run directory with random weights."""
     path.mkdir()
     settings = configs.TokenizerConfig(kind=tokenizer, extra_ids=extra_ids)
@@ -156,7 +156,7 @@ def run_of(path, model, tokenizer, objective, extra_ids=None, **data):
         model = {key: value for key, value in model.items() if key != "head_dim"}
     config = configs.build(
         {
-            "run_dir": str(path), "model": model, "objective": {"kind": objective},
+            "run_dir": str(path), "model": model, "objective": {"kind": objective, **(more or {})},
             "data": {"tokenizer": settings.model_dump(), "length": 32, "batch_size": 8, **data},
         }
     )  # fmt: skip
@@ -211,7 +211,11 @@ def test_ul2_continues_in_its_own_mode(tmp_path):
 
 
 def test_an_electra_fills_by_its_generator(tmp_path):
-    model = run_of(tmp_path / "run", {"kind": "electra", "max_positions": 32}, "wordpiece", "replaced_token")
+    size = {"embed_dim": 8, "heads": 2, "mlp_dim": 16}
+    model = run_of(
+        tmp_path / "run", {"kind": "electra", "max_positions": 32, "embedding_dim": 8}, "wordpiece", "replaced_token",
+        more={"generator": size},
+    )  # fmt: skip
     (found,) = model.fill(["the [MASK] sat"], k=3)
     assert len(found[0]) == 3
     network, params = model.network, jax.device_get(model.params)
@@ -220,7 +224,7 @@ def test_an_electra_fills_by_its_generator(tmp_path):
     alone = jaxpt.load(tmp_path / "hf")
     assert not alone.fills("the [MASK] sat") and alone.embed(["the cat"]).shape == (1, 32)
     for use in (lambda: alone.fill(["a [MASK]"]), lambda: alone.loglikelihood(["a"], [" cat"])):
-        with pytest.raises(UserError, match=r"electra with objective\.kind: replaced_token fills nothing"):
+        with pytest.raises(UserError, match="electra is a discriminator, which does not predict tokens"):
             use()
 
 
