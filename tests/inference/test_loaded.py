@@ -319,3 +319,33 @@ def test_neither_tensorflow_nor_torch_is_loaded(directories):
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parity
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_transformers_reads_and_says_the_same(directories, models, family):
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    path, model = directories[family], models[family]
+    classes = {"gpt2": "CausalLM", "t5": "Seq2SeqLM", "bert": "MaskedLM"}
+    their = getattr(transformers, f"AutoModelFor{classes[family]}").from_pretrained(path).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(path)
+    if family == "bert":
+        text = "the [MASK] sat on the [MASK]"
+        with torch.no_grad():
+            logits = their(**tokenizer(text, return_tensors="pt")).logits[0]
+        (found,) = model.fill([text])
+        at = [n for n, i in enumerate(tokenizer(text)["input_ids"]) if i == tokenizer.mask_token_id]
+        for place, candidates in zip(at, found, strict=True):
+            best = logits[place].softmax(-1).topk(5)
+            np.testing.assert_allclose([p for _, p in candidates], best.values, rtol=1e-3)
+        return
+    for text in ("the cat", "a dog ran after"):
+        given = tokenizer(text, return_tensors="pt")
+        prompt = model.prompt_ids(text)
+        ids = prompt.tokens if family == "gpt2" else prompt.encoder
+        assert given["input_ids"][0].tolist() == ids
+        eos = model.vocabulary.eos
+        said = their.generate(**given, max_new_tokens=8, do_sample=False, eos_token_id=eos, pad_token_id=0)[0]
+        start = len(prompt.tokens)
+        assert model.generate([text], max_new_tokens=8)[0][0].tokens == said[start:].tolist()
