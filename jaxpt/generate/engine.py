@@ -93,6 +93,11 @@ class Engine:
                 lambda x, like, where: jax.device_put(x.astype(like.dtype), where), params, dtypes, shardings
             )
 
+    @property
+    def params(self) -> Any:
+        """The parameters on the devices."""
+        return self._params
+
     def check(self, prompts: Sequence[Prompt], options: Options) -> None:
         """Checks prompts and options.
 

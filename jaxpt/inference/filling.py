@@ -1,0 +1,173 @@
+"""Fills what is missing in a text.
+
+encoder          the [MASK] sat on the [MASK]           BERT's [MASK], RoBERTa's <mask>: as the tokenizer writes it
+T5, UL2          the <extra_id_0> sat on <extra_id_1>   spans of any length
+BART             the <mask> sat on <mask>               spans of any length
+fill in the middle   the cat <FILL> the mat             one span of any length
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from jaxpt.errors import UserError
+from jaxpt.generate import fill as masks
+from jaxpt.generate import spans
+from jaxpt.generate.engine import Prompt
+from jaxpt.generate.formats import Format, predictor
+from jaxpt.objectives.fill_in_the_middle import FillInTheMiddleBatches
+from jaxpt.objectives.seq2seq import mask_id
+from jaxpt.objectives.ul2 import UL2Batches, mode_ids
+
+if TYPE_CHECKING:
+    from jaxpt.inference.loaded import Completion, Loaded
+
+FILL = "<FILL>"
+"""Stands for the middle in the text of a fill-in-the-middle decoder."""
+Candidates = list[tuple[str, float]]
+"""(text, probability), the most likely first; of a model that generates, the probability of all spans together."""
+
+
+def fills(model: Loaded, text: str) -> bool:
+    """Whether the text has something missing that the model fills."""
+    blanks = _blanks(model)
+    if isinstance(blanks, str):
+        return blanks in text
+    return any(i in blanks for i in model.tokenizer.encode(text, special=True))
+
+
+def fill(model: Loaded, texts: Sequence[str], k: int, keys: Mapping[str, Any]) -> list[list[Candidates]]:
+    """See `Loaded.fill`."""
+    check(model)
+    for number, text in enumerate(texts):
+        if not fills(model, text):
+            raise UserError(f"text {number}: has no mask; write {_written(model)} where something is missing")
+    if model.family == "encoder":
+        for key in keys:
+            raise UserError(f"{key}: is no option of an encoder, which fills masks without generating")
+        return _masks(model, texts, k)
+    beams = keys.get("beams", 1)
+    keys = {"scores": True, **({"samples": min(k, beams)} if beams > 1 else {}), **keys}
+    return (_middles if model.family == "decoder" else _spans)(model, texts, keys)
+
+
+def _blanks(model: Loaded) -> str | frozenset[int]:
+    """Ids that stand for what is missing, or the text that does."""
+    v = model.vocabulary
+    if model.family == "encoder":
+        try:
+            predictor(model.objective, model.network.bind(model.params))
+        except UserError:
+            return frozenset()
+        return frozenset({v.mask} if v.mask is not None else ())
+    if model.family == "decoder":
+        return FILL if isinstance(model.objective.batches, FillInTheMiddleBatches) else frozenset()
+    blank = model.format("NLU").blank
+    if blank == "sentinels":
+        modes = mode_ids(v).values() if isinstance(model.objective.batches, UL2Batches) else ()
+        return frozenset(range(v.size - v.sentinels, v.size)).difference(modes)
+    return frozenset({mask_id(v, model.objective.kind)} if blank == "mask" else ())
+
+
+def check(model: Loaded) -> None:
+    """Raises UserError if the model fills nothing."""
+    if model.family == "encoder":
+        predictor(model.objective, model.network.bind(model.params))  # says why it predicts no tokens
+    if not _blanks(model):
+        raise UserError(
+            f"{model.path}: {model.network.config.kind} with objective.kind: {model.objective.kind} fills nothing; use "
+            "an encoder with [MASK] in its vocabulary, or a model of span_corruption, ul2, bart or fill_in_the_middle"
+        )
+
+
+def _written(model: Loaded) -> str:
+    """How a blank is written."""
+    blanks = _blanks(model)
+    return blanks if isinstance(blanks, str) else model.tokenizer.tokens([max(blanks)])[0]
+
+
+def _masks(model: Loaded, texts: Sequence[str], k: int) -> list[list[Candidates]]:
+    tokenizer = model.tokenizer
+    ids = [tokenizer.encode(text, special=True) for text in texts]
+    with model.current():
+        found = masks.fill_masks(model.network, model.params, model.objective, model.vocabulary, ids, k=k)
+    return [
+        [
+            [(tokenizer.decode([i]) or tokenizer.tokens([i])[0], float(p)) for i, p in zip(one.ids, one.probabilities)]
+            for one in of_text
+        ]
+        for of_text in found
+    ]
+
+
+def _spans(model: Loaded, texts: Sequence[str], keys: Mapping[str, Any]) -> list[list[Candidates]]:
+    """Of an encoder-decoder."""
+    blanks, v, blank = _blanks(model), model.vocabulary, model.format("NLU").blank
+    prompts, counts = [], []
+    for text in texts:
+        ids = model.tokenizer.encode(text, special=True)
+        mode = ids[:1] if model.is_mode(ids) else []  # of UL2, written at the start
+        layout = model.format(None if mode else "NLU")
+        pieces = _split(ids[len(mode) :], blanks)
+        pieces[0] = [*mode, *pieces[0]]
+        prompts.append(Prompt(list(layout.decoder_start), spans.span_input(pieces, layout, v)))
+        counts.append(len(pieces) - 1)
+    if blank == "mask":  # the answer is the whole text
+        keys = {"max_new_tokens": 64 + max((len(prompt.encoder) for prompt in prompts), default=0)} | dict(keys)
+    options = model.options(**keys)
+    completed = dict(model.generate_iter(prompts, options))
+
+    def found(number: int, one: Completion) -> list[list[int]]:
+        ids = [i for i in one.tokens if i not in options.eos]
+        if blank == "sentinels":
+            return spans.spans_of_target(ids, counts[number], v)
+        return _aligned(prompts[number].encoder, ids, model.format(), mask_id(v, model.objective.kind))
+
+    return [
+        _candidates(model, [found(number, one) for one in completed[number]], completed[number])
+        for number in range(len(texts))
+    ]
+
+
+def _aligned(inputs: Sequence[int], ids: list[int], layout: Format, mask: int) -> list[list[int]]:
+    """The spans of BART, whose answer is the whole text."""
+    restored = layout.wrap([i for i in ids if i not in layout.before])
+    return spans.aligned_spans(inputs, restored, mask)
+
+
+def _middles(model: Loaded, texts: Sequence[str], keys: Mapping[str, Any]) -> list[list[Candidates]]:
+    """Of a fill-in-the-middle decoder."""
+    prompts = []
+    for number, text in enumerate(texts):
+        prefix, *others = text.split(FILL)
+        if len(others) != 1:
+            raise UserError(f"text {number}: has {FILL} {len(others)} times; this model fills one middle")
+        encoded = (model.tokenizer.encode(part, special=True) for part in (prefix, others[0]))
+        prompts.append(Prompt(spans.infilling_prompt(*encoded, model.vocabulary)))
+    completed = dict(model.generate_iter(prompts, model.options(**keys)))
+    return [[[(one.text, _probability(one)) for one in completed[number]]] for number in range(len(texts))]
+
+
+def _candidates(model: Loaded, found: list[list[list[int]]], completed: list[Completion]) -> list[Candidates]:
+    """Of each span its candidates, from the spans of each candidate."""
+    return [
+        [(model.tokenizer.decode(span), _probability(one)) for span, one in zip(of_span, completed)]
+        for of_span in zip(*found)
+    ]
+
+
+def _probability(one: Completion) -> float:
+    return math.exp(sum(one.logprobs or ()))
+
+
+def _split(ids: Sequence[int], blanks: Any) -> list[list[int]]:
+    """The ids between the blanks."""
+    pieces: list[list[int]] = [[]]
+    for i in ids:
+        if i in blanks:
+            pieces.append([])
+        else:
+            pieces[-1].append(i)
+    return pieces
