@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from jaxpt.errors import UserError
 from jaxpt.generate.options import Options
 from jaxpt.inference import files
-from jaxpt.inference.answers import Answer, Answers, kinds
+from jaxpt.inference.answers import Answer, Answers
 
 Item = TypeVar("Item")
 
