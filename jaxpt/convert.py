@@ -27,6 +27,7 @@ from jaxpt.models.network import Network
 from jaxpt.train import weights
 
 OBJECTIVES = {"encoder": "masked_lm", "decoder": "causal_lm", "encoder_decoder": "span_corruption"}
+"""Objective of an imported model, by its family; BART's and mBART's are named in `objective_of`."""
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt",
     "vocab.json", "merges.txt", "encoder.json", "vocab.bpe", "spiece.model", "sentencepiece.model", "tokenizer.model",
@@ -170,9 +171,11 @@ class _Sums(Mapping[str, Any]):
 
 
 def objective_of(model: ModelConfig, heads: Collection[str]) -> dict[str, Any]:
-    """Default objective of an imported model, by its family or heads."""
+    """Default objective of an imported model, by its kind, family or heads."""
     if "replaced_token" in heads:
         return {"kind": "replaced_token"}
+    if model.kind == "bart":
+        return {"kind": "mbart" if model.pre_norm else "bart"}
     return {"kind": OBJECTIVES[model.family]} | (
         {"next_sentence": "sentence_pair" in heads} if model.family == "encoder" else {}
     )

@@ -105,6 +105,11 @@ class Engine:
                 params, dtypes, shardings,
             )  # fmt: skip
 
+    @property
+    def params(self) -> Any:
+        """The parameters on the devices."""
+        return self._params
+
     def check(self, prompts: Sequence[Prompt], options: Options) -> None:
         """Checks prompts and options.
 

@@ -1,0 +1,168 @@
+"""Fills what is missing in a text.
+
+encoder          the [MASK] sat on the [MASK]           BERT's [MASK], RoBERTa's <mask>: as the tokenizer writes it
+T5, UL2          the <extra_id_0> sat on <extra_id_1>   spans of any length
+BART             the <mask> sat on <mask>               spans of any length
+fill in the middle   the cat <FILL> the mat             one span of any length
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from jaxpt.errors import UserError
+from jaxpt.generate import fill as masks
+from jaxpt.generate import spans
+from jaxpt.generate.engine import Prompt
+from jaxpt.generate.formats import Format
+from jaxpt.objectives.fill_in_the_middle import FillInTheMiddleBatches
+from jaxpt.objectives.seq2seq import mask_id
+
+if TYPE_CHECKING:
+    from jaxpt.inference.loaded import Completion, Loaded
+
+FILL = "<FILL>"
+"""Stands for the middle in the text of a fill-in-the-middle decoder."""
+Candidates = list[tuple[str, float]]
+"""(text, probability), the most likely first; of a model that generates, the probability of all spans together."""
+
+
+def fills(model: Loaded, text: str) -> bool:
+    """Whether the text has something missing that the model fills."""
+    blanks = _blanks(model)
+    if isinstance(blanks, str):
+        return blanks in text
+    return any(i in blanks for i in model.tokenizer.encode(text, special=True))
+
+
+def fill(model: Loaded, texts: Sequence[str], k: int, keys: Mapping[str, Any]) -> list[list[Candidates]]:
+    """See `Loaded.fill`."""
+    wanted = _wanted(model)
+    for number, text in enumerate(texts):
+        if not fills(model, text):
+            raise UserError(f"text {number}: has no mask; write {wanted} where something is missing")
+    if model.family == "encoder":
+        for key in keys:
+            raise UserError(f"{key}: is no option of an encoder, which fills masks without generating")
+        return _masks(model, texts, k)
+    found = _middles if model.family == "decoder" else _spans
+    return found(model, texts, model.options(**_with_beams(k, keys)))
+
+
+def _blanks(model: Loaded) -> str | frozenset[int]:
+    """Ids that stand for what is missing, or the text that does."""
+    v = model.vocabulary
+    if model.family == "encoder":
+        is_lm = "masked_lm" in model.network.heads or "generator" in model.network.heads
+        is_lm |= hasattr(model.network.model, "streams")
+        return frozenset({v.mask} if is_lm and v.mask is not None else ())
+    if model.family == "decoder":
+        return FILL if isinstance(model.objective.batches, FillInTheMiddleBatches) else frozenset()
+    blank = model.format("NLU").blank
+    if blank == "sentinels":
+        return frozenset(range(v.size - v.sentinels, v.size))
+    return frozenset({mask_id(v, model.objective.kind)} if blank == "mask" else ())
+
+
+def _wanted(model: Loaded) -> str:
+    """How a blank is written.
+
+    Raises:
+      UserError: the model fills none.
+    """
+    blanks = _blanks(model)
+    if not blanks:
+        raise UserError(
+            f"{model.path}: {model.network.config.kind} with objective.kind: {model.objective.kind} fills nothing; use "
+            "an encoder with a masked-LM head, or a model of span_corruption, ul2, bart or fill_in_the_middle"
+        )
+    return blanks if isinstance(blanks, str) else model.tokenizer.tokens([max(blanks)])[0]
+
+
+def _with_beams(k: int, keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Of beam search the k best."""
+    beams = keys.get("beams", 1)
+    return {"scores": True, **({"samples": min(k, beams)} if beams > 1 else {}), **keys}
+
+
+def _masks(model: Loaded, texts: Sequence[str], k: int) -> list[list[Candidates]]:
+    tokenizer = model.tokenizer
+    ids = [tokenizer.encode(text, special=True) for text in texts]
+    with model.current():
+        found = masks.fill_masks(model.network, model.params, model.objective, model.vocabulary, ids, k=k)
+    return [
+        [
+            [(tokenizer.decode([i]) or tokenizer.tokens([i])[0], float(p)) for i, p in zip(one.ids, one.probabilities)]
+            for one in of_text
+        ]
+        for of_text in found
+    ]
+
+
+def _spans(model: Loaded, texts: Sequence[str], options: Any) -> list[list[Candidates]]:
+    """Of an encoder-decoder."""
+    layout, blanks, v = model.format("NLU"), _blanks(model), model.vocabulary
+    pieces = [_split(model.tokenizer.encode(text, special=True), blanks) for text in texts]
+    inputs = [spans.span_input(one, layout, v) for one in pieces]
+    prompts = [Prompt(list(layout.decoder_start), ids) for ids in inputs]
+    completed = dict(model.generate_iter(prompts, options))
+
+    def of(number: int, one: Completion) -> list[list[int]]:
+        count = len(pieces[number]) - 1
+        ids = _without_eos(one.tokens, options.eos)
+        if layout.blank == "sentinels":
+            return spans.spans_of_target(ids, count, v)
+        return _aligned(inputs[number], ids, layout, mask_id(v, model.objective.kind))
+
+    return [
+        _candidates(model, [of(number, one) for one in completed[number]], completed[number])
+        for number in range(len(texts))
+    ]
+
+
+def _aligned(inputs: list[int], ids: list[int], layout: Format, mask: int) -> list[list[int]]:
+    """The spans of BART, whose answer is the whole text."""
+    restored = layout.wrap([i for i in ids if i not in layout.before])
+    return spans.aligned_spans(inputs, restored, mask)
+
+
+def _middles(model: Loaded, texts: Sequence[str], options: Any) -> list[list[Candidates]]:
+    """Of a fill-in-the-middle decoder."""
+    prompts = []
+    for number, text in enumerate(texts):
+        prefix, *others = text.split(FILL)
+        if len(others) != 1:
+            raise UserError(f"text {number}: has {FILL} {len(others)} times; this model fills one middle")
+        encoded = (model.tokenizer.encode(part, special=True) for part in (prefix, others[0]))
+        prompts.append(Prompt(spans.infilling_prompt(*encoded, model.vocabulary)))
+    completed = dict(model.generate_iter(prompts, options))
+    return [[[(one.text, _probability(one)) for one in completed[number]]] for number in range(len(texts))]
+
+
+def _candidates(model: Loaded, found: list[list[list[int]]], completed: list[Completion]) -> list[Candidates]:
+    """Of each span its candidates, from the spans of each candidate."""
+    return [
+        [(model.tokenizer.decode(span), _probability(one)) for span, one in zip(of_span, completed)]
+        for of_span in zip(*found)
+    ]
+
+
+def _probability(one: Completion) -> float:
+    return math.exp(sum(one.logprobs or ()))
+
+
+def _split(ids: Sequence[int], blanks: Any) -> list[list[int]]:
+    """The ids between the blanks."""
+    pieces: list[list[int]] = [[]]
+    for i in ids:
+        if i in blanks:
+            pieces.append([])
+        else:
+            pieces[-1].append(i)
+    return pieces
+
+
+def _without_eos(ids: list[int], eos: tuple[int, ...]) -> list[int]:
+    return ids[:-1] if ids and ids[-1] in eos else ids

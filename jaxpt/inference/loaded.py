@@ -1,0 +1,416 @@
+"""`jaxpt.load`: a trained model with its tokenizer, ready to generate, score, fill masks and embed.
+
+model = jaxpt.load("runs/gpt2")
+model.generate(["Once upon"], temperature=0.8, top_p=0.9)[0][0].text
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from jaxpt.config import MeshConfig
+from jaxpt.data.calls import Vocabulary
+from jaxpt.data.tokenizers.base import Tokenizer
+from jaxpt.errors import UserError
+from jaxpt.generate import embed as embeddings
+from jaxpt.generate import likelihood
+from jaxpt.generate.embed import Pooling
+from jaxpt.generate.engine import Engine, Generated, Prompt
+from jaxpt.generate.formats import Format, text_format
+from jaxpt.generate.options import Options
+from jaxpt.generate.programs import Place
+from jaxpt.inference import filling, opening
+from jaxpt.inference.opening import Opened
+from jaxpt.inference.text import StopStrings, TextStream
+from jaxpt.models.network import Network
+from jaxpt.objectives.base import Objective
+from jaxpt.objectives.ul2 import UL2Batches
+from jaxpt.parallel import mesh as meshes
+
+OnText = Callable[[int, int, str], None]
+"""(number of the prompt, of the sample, new text), called while the text is generated."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Completion:
+    """A generated text."""
+
+    text: str
+    """Up to EOS or the stop string, neither included."""
+    tokens: list[int]
+    """Generated ids; with EOS if there is one, before the stop string if there is one."""
+    finish: Literal["eos", "length", "stop"]
+    """Why it ended: EOS, the limit of tokens, or a stop string."""
+    logprobs: list[float] | None = None
+    """log p of each token, with `scores=True`."""
+    score: float | None = None
+    """Of beam search."""
+
+
+def load(
+    path: str | Path,
+    *,
+    tokenizer: str | Path | Tokenizer | None = None,
+    mesh: Mesh | MeshConfig | None = None,
+    batch_size: int = 32,
+    dtype: Literal["auto", "float32", "bfloat16"] | None = None,
+    objective: str | Mapping[str, Any] | None = None,
+) -> Loaded:
+    """Loads a trained model.
+
+    Args:
+      path: RUN_DIR (its newest checkpoint), RUN_DIR/checkpoints/STEP, or a Hugging Face directory.
+      tokenizer: another tokenizer, or its file or directory.
+      mesh: devices to shard the parameters over; by default the first device.
+      batch_size: rows that are decoded at a time.
+      dtype: compute dtype; by default the model's, on Hugging Face models bfloat16 on accelerators.
+      objective: kind or settings of the objective that says how a text begins and ends, where the run's own, or the
+        family's usual one for a Hugging Face directory, is not the right one.
+
+    Returns:
+      The model.
+
+    Raises:
+      UserError: the directory is none of these, is damaged, or has no tokenizer.
+    """
+    return Loaded(opening.open_model(path, tokenizer, objective), mesh=mesh, batch_size=batch_size, dtype=dtype)
+
+
+class Loaded:
+    """A trained model with its tokenizer.
+
+    Attributes:
+      path: what it was loaded from.
+      network: backbone and heads.
+      objective: says how a text begins and ends.
+      tokenizer: its tokenizer.
+      language: id of the language that is read and written (mBART).
+    """
+
+    def __init__(
+        self, opened: Opened, *, mesh: Mesh | MeshConfig | None = None, batch_size: int = 32, dtype: str | None = None
+    ) -> None:
+        """Places the parameters on the devices; `load` calls it."""
+        self.path, self.objective, self.tokenizer = opened.path, opened.objective, opened.tokenizer
+        self.language, self._opened = opened.language, dataclasses.replace(opened, params={})
+        self.network = opened.network if dtype is None else opened.network.with_model(dtype=dtype)
+        mesh = meshes.make(mesh) if isinstance(mesh, MeshConfig) else mesh
+        self._place = Place(mesh)
+        self._engine: Engine | None = None
+        if self.family == "encoder":
+            self._params = _placed(self.network, opened.params, self._place)
+        else:
+            is_prefix = self.family == "decoder" and self.format().prefix_lm
+            self._engine = Engine(self.network, opened.params, self._place, batch_size=batch_size, prefix=is_prefix)
+
+    @property
+    def family(self) -> Literal["encoder", "decoder", "encoder_decoder"]:
+        """Family of the model."""
+        return self.network.config.family
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Ids of the special tokens."""
+        return self.tokenizer.vocabulary
+
+    @property
+    def params(self) -> Any:
+        """Parameters on the devices."""
+        return self._params if self._engine is None else self._engine.params
+
+    # ---- generation -------------------------------------------------------------------------------------------------
+
+    def prompt_ids(self, text: str, special: bool = True) -> Prompt:
+        """The prompt of a text, as the model was trained to read it.
+
+        Args:
+          text: any text.
+          special: read special tokens that the text spells out as such.
+
+        Returns:
+          Of a decoder the ids, after BOS where its tokenizer puts one; of an encoder-decoder the encoder's input and
+          the decoder's first tokens.
+
+        Raises:
+          UserError: the model is an encoder.
+        """
+        ids = self.tokenizer.encode(text, special=special)
+        if self.family == "encoder":
+            raise self._no_generation()
+        if self.family == "decoder":
+            return Prompt(self.opened_ids(ids) or self._opening())
+        layout = self.format(None if self._has_sentinel(ids) else "S2S")
+        return Prompt(list(layout.decoder_start), layout.wrap(ids))
+
+    def options(self, **keys: Any) -> Options:
+        """Settings of search and sampling, with the model's EOS and forced ids where `keys` have none.
+
+        Args:
+          **keys: fields of `Options`.
+
+        Returns:
+          The settings.
+
+        Raises:
+          UserError: a key is not known, or a value is out of range.
+        """
+        known = [field.name for field in dataclasses.fields(Options)]
+        for key in keys:
+            if key not in known:
+                raise UserError(f"{key}: is no option of generation; {', '.join(known)} are")
+        return Options(**({"eos": self._opened.eos} | self._opened.forced | keys))
+
+    def check(self, prompts: Sequence[str | Prompt], options: Options) -> None:
+        """Checks prompts and options without generating.
+
+        Args:
+          prompts: texts or ids.
+          options: as from `options`.
+
+        Raises:
+          UserError: as `generate`.
+        """
+        if self._engine is None:
+            raise self._no_generation()
+        self._engine.check([self.prompt_ids(one) if isinstance(one, str) else one for one in prompts], options)
+
+    def generate(self, texts: Sequence[str | Prompt], **keys: Any) -> list[list[Completion]]:
+        """Generates for each prompt.
+
+        Args:
+          texts: prompts.
+          **keys: fields of `Options`.
+
+        Returns:
+          For each prompt its samples.
+
+        Raises:
+          UserError: a prompt or an option is not as it must be, or the model is an encoder.
+        """
+        found = dict(self.generate_iter(texts, self.options(**keys)))
+        return [found[number] for number in range(len(texts))]
+
+    def generate_iter(
+        self,
+        prompts: Sequence[str | Prompt],
+        options: Options | None = None,
+        on_text: OnText | None = None,
+        every: int = 16,
+    ) -> Iterator[tuple[int, list[Completion]]]:
+        """Generates for each prompt, in the order in which they are finished.
+
+        Args:
+          prompts: texts or ids.
+          options: as from `options`.
+          on_text: is given the text while it is generated, as far as no later token changes it.
+          every: tokens between two calls.
+
+        Yields:
+          (number of the prompt, its samples).
+
+        Raises:
+          UserError: as `generate`.
+        """
+        if self._engine is None:
+            raise self._no_generation()
+        options = self.options() if options is None else options
+        read = [self.prompt_ids(one) if isinstance(one, str) else one for one in prompts]
+        texts = _Texts(self.tokenizer, read, options, on_text)
+        watch = texts.watch if on_text is not None or options.stop else None
+        waiting: dict[int, list[tuple[int, Completion]]] = {}
+        for one in self._engine.generate(read, options, watch=watch, every=every):
+            samples = waiting.setdefault(one.index, [])
+            samples.append((one.sample, texts.completed(one)))
+            if len(samples) == options.samples:
+                yield one.index, _in_order(waiting.pop(one.index))
+        for index, samples in waiting.items():  # beam search may find fewer than are wanted
+            yield index, _in_order(samples)
+
+    # ---- scores, masks, embeddings ----------------------------------------------------------------------------------
+
+    def loglikelihood(
+        self,
+        contexts: Sequence[str],
+        continuations: Sequence[str],
+        unit: Literal["piece", "word"] = "piece",
+        form: Literal["plain", "span"] | None = None,
+    ) -> list[likelihood.Likelihood]:
+        """Log-likelihoods of continuations given contexts; see `jaxpt.generate.likelihood`.
+
+        Args:
+          contexts: texts; may be empty.
+          continuations: as many texts.
+          unit: of an encoder: mask one token at a time, or the later tokens of its word too.
+          form: of an encoder-decoder: the continuation is the target, or the missing span at the end of the context.
+
+        Returns:
+          For each pair the log-probabilities of the continuation's tokens.
+
+        Raises:
+          UserError: an empty continuation, one that is too long, or an encoder without a masked-LM head.
+        """
+        if len(contexts) != len(continuations):
+            raise UserError(f"{len(contexts)} contexts and {len(continuations)} continuations: there must be as many")
+        pairs = [self._pair(*pair) for pair in zip(contexts, continuations)]
+        with self.current():
+            found = likelihood.loglikelihood(
+                self.network, self.params, self.objective, self.vocabulary, *map(list, zip(*pairs)), form=form,
+                unit=unit, word_starts=self.tokenizer.word_starts() if unit == "word" else None, language=self.language,
+            ) if pairs else likelihood.Likelihoods([], 0)  # fmt: skip
+        _warn_of_truncated(found.truncated, "contexts were truncated from the left")
+        return found.items
+
+    def fills(self, text: str) -> bool:
+        """Whether the text has a mask, a sentinel or `<FILL>` that this model fills."""
+        return filling.fills(self, text)
+
+    def fill(self, texts: Sequence[str], k: int = 5, **keys: Any) -> list[list[list[tuple[str, float]]]]:
+        """Fills what is missing in texts: `[MASK]` or `<mask>`, `<extra_id_0>`, `<FILL>`; see `filling`.
+
+        Args:
+          texts: each with one or more masks.
+          k: candidates of each mask, of an encoder; of other models the `beams` say how many there are, at most k.
+          **keys: fields of `Options`, of models that generate.
+
+        Returns:
+          For each text and mask the candidates with their probabilities, the most likely first.
+
+        Raises:
+          UserError: a text without masks, or a model that fills none.
+        """
+        return filling.fill(self, texts, k, keys)
+
+    def embed(
+        self, texts: Sequence[str], pooling: Pooling = "mean", layer: int = -1, normalize: bool = False
+    ) -> np.ndarray | list[np.ndarray]:
+        """Embeddings of texts; see `jaxpt.generate.embed`.
+
+        Args:
+          texts: any number.
+          pooling: mean, cls, last, or none: the states of all tokens.
+          layer: 0 for the embeddings, 1 … for the layers; negative from the end.
+          normalize: divide each vector by its L2 norm.
+
+        Returns:
+          float32 [texts, embed_dim]; if pooling is none, an array [tokens, embed_dim] for each text.
+
+        Raises:
+          UserError: no such layer or pooling.
+        """
+        ids = self.tokenizer.encode_batch(list(texts))
+        if self.family == "decoder":
+            ids = [self.opened_ids(one) for one in ids]
+        with self.current():
+            found = embeddings.embed(
+                self.network, self.params, self.objective, self.vocabulary, ids, pooling=pooling, layer=layer,
+                normalize=normalize, language=self.language,
+            )  # fmt: skip
+        _warn_of_truncated(found.truncated, "texts were truncated")
+        if pooling == "none":
+            return found.vectors
+        return np.stack(found.vectors) if found.vectors else np.zeros((0, self.network.config.embed_dim), np.float32)
+
+    # ---- formats ----------------------------------------------------------------------------------------------------
+
+    def opened_ids(self, ids: Sequence[int]) -> list[int]:
+        """A decoder's text after BOS, where its tokenizer puts one and the text has none."""
+        bos = self.vocabulary.bos
+        return [bos, *ids] if self._opened.starts_with_bos and list(ids[:1]) != [bos] else list(ids)
+
+    def _opening(self) -> list[int]:
+        """What an empty prompt becomes: BOS, or EOS."""
+        v = self.vocabulary
+        return next(([i] for i in (v.bos, v.eos) if i is not None), [])
+
+    def format(self, mode: Literal["NLU", "NLG", "S2S"] | None = None) -> Format:
+        return text_format(self.objective, self.network.config, self.vocabulary, mode=mode, language=self.language)
+
+    def _has_sentinel(self, ids: Sequence[int]) -> bool:
+        """Whether a text says itself which spans are missing, or which of UL2's modes it has."""
+        first = self.vocabulary.size - self.vocabulary.sentinels
+        return isinstance(self.objective.batches, UL2Batches) and any(i >= first for i in ids[:1])
+
+    def _pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+        """Ids of a context and its continuation, cut from the ids of both together where one text holds both."""
+        encode = self.tokenizer.encode
+        if self.family == "encoder_decoder":
+            return encode(context, special=True), encode(continuation, special=True)
+        before, whole = encode(context, special=True), encode(context + continuation, special=True)
+        before, after = whole[: len(before)], whole[len(before) :]
+        if not after or not continuation:
+            before, after = encode(context, special=True), encode(continuation, special=True)
+        return (self.opened_ids(before) if self.family == "decoder" else before), after
+
+    def current(self) -> contextlib.AbstractContextManager[None]:
+        """Makes the mesh current."""
+        return self._place.use()
+
+    def _no_generation(self) -> UserError:
+        kind = self.network.config.kind
+        return UserError(f"{self.path}: {kind} is an encoder: it fills masks and embeds, but does not generate")
+
+
+class _Texts:
+    """The texts of all rows while they are generated."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, prompts: Sequence[Prompt], options: Options, on_text: OnText | None
+    ) -> None:
+        self._tokenizer, self._prompts, self._options, self._on_text = tokenizer, prompts, options, on_text
+        self._stops = StopStrings(options.stop)
+        self._rows: dict[tuple[int, int], tuple[TextStream, list[str], int]] = {}
+        """(stream, pieces of text, number of ids that it has) of each (prompt, sample)."""
+
+    def watch(self, index: int, sample: int, ids: list[int]) -> bool:
+        """Takes the new ids of a row; True if a stop string is complete."""
+        prompt = self._prompts[index]
+        fresh = lambda: (TextStream(self._tokenizer, () if prompt.encoder else prompt.tokens, self._stops), [], 0)  # noqa: E731
+        stream, pieces, seen = self._rows.get((index, sample)) or fresh()
+        text = stream.push(i for i in ids[seen:] if i not in self._options.eos)
+        self._say(index, sample, text)
+        self._rows[index, sample] = (stream, [*pieces, text], len(ids))
+        return stream.is_stopped
+
+    def completed(self, one: Generated) -> Completion:
+        """The text of a finished row."""
+        self.watch(one.index, one.sample, one.tokens)
+        stream, pieces, _ = self._rows.pop((one.index, one.sample))
+        rest = stream.finish()
+        self._say(one.index, one.sample, rest)
+        text = "".join([*pieces, rest])
+        if not stream.is_stopped:
+            return Completion(text, one.tokens, one.finish, one.logprobs, one.score)
+        kept = stream.kept()
+        logprobs = None if one.logprobs is None else one.logprobs[:kept]
+        return Completion(text, one.tokens[:kept], "stop", logprobs, one.score)
+
+    def _say(self, index: int, sample: int, text: str) -> None:
+        if text and self._on_text is not None:
+            self._on_text(index, sample, text)
+
+
+def _in_order(samples: list[tuple[int, Completion]]) -> list[Completion]:
+    return [completion for _, completion in sorted(samples, key=lambda pair: pair[0])]
+
+
+def _placed(network: Network, params: Any, place: Place) -> Any:
+    """An encoder's parameters on the devices, in the dtypes of training."""
+    with place.use():
+        shapes, axes = network.shapes(), network.logical_axes()
+        shardings = jax.tree.map(lambda x, a: place.sharding(a, x.shape), shapes, axes)
+    return jax.tree.map(lambda x, s: jax.device_put(jnp.asarray(x, jnp.float32), s), params, shardings)
+
+
+def _warn_of_truncated(count: int, what: str) -> None:
+    if count:
+        warnings.warn(f"{count} {what} to the model's positions", stacklevel=3)

@@ -1,0 +1,207 @@
+"""Opens what a model is loaded from: a run directory, one of its checkpoints, or a Hugging Face directory."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxpt import config as configs
+from jaxpt import convert
+from jaxpt.config import Config, ObjectiveConfig
+from jaxpt.data import tokenizers
+from jaxpt.data.tokenizers import vocabulary_files
+from jaxpt.data.tokenizers.base import Tokenizer
+from jaxpt.errors import UserError
+from jaxpt.hf import directory as hf
+from jaxpt.inference import chat_template
+from jaxpt.models.network import Network
+from jaxpt.objectives.base import Objective
+from jaxpt.train import weights
+
+_BOS_CLASSES = ("LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer")
+"""Classes of tokenizers that put BOS first where no file says otherwise."""
+_LANGUAGE = re.compile("[a-z]{2,3}_[A-Z]{2}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Opened:
+    """A model as its directory has it."""
+
+    path: Path
+    network: Network
+    params: dict[str, Any]
+    """NumPy arrays."""
+    objective: Objective
+    tokenizer: Tokenizer
+    starts_with_bos: bool
+    """Whether the tokenizer puts BOS before a text."""
+    eos: tuple[int, ...]
+    """Ids that end a text."""
+    forced: dict[str, int]
+    """`forced_first` and `forced_last` of `Options`."""
+    language: int | None
+    """The language's token (mBART) where there is only one, or where config.json says it."""
+
+
+def open_model(
+    path: str | Path, tokenizer: str | Path | Tokenizer | None = None, objective: str | Mapping[str, Any] | None = None
+) -> Opened:
+    """Reads network, parameters and tokenizer.
+
+    Args:
+      path: RUN_DIR (its newest checkpoint), RUN_DIR/checkpoints/STEP, or a Hugging Face directory.
+      tokenizer: another tokenizer, or its file or directory.
+      objective: kind or settings of another objective.
+
+    Returns:
+      The model.
+
+    Raises:
+      UserError: the directory is neither, is damaged, or has no tokenizer.
+    """
+    path = Path(path)
+    if _is_hf(path):
+        return _of_hf(path, tokenizer, objective)
+    if not any((folder / "checkpoints").is_dir() for folder in (path, *path.parents[:2])):
+        raise UserError(
+            f"{path}: is no model; expected RUN_DIR, RUN_DIR/checkpoints/STEP or a Hugging Face directory with config.json"
+        )
+    run_dir, step = weights.locate(path)
+    config = configs.load(run_dir)
+    network = config.objective.loss.network(config.model)
+    opened = _tokenizer(tokenizer, run_dir, config)
+    params = weights.read(run_dir, step)
+    return _complete(
+        path, network, params, _objective(objective) or config.objective, opened, {}, _folder(run_dir, tokenizer)
+    )
+
+
+def _is_hf(path: Path) -> bool:
+    return (path / "config.json").is_file() and not (path / "checkpoints").is_dir()
+
+
+def _of_hf(path: Path, tokenizer: str | Path | Tokenizer | None, objective: Any) -> Opened:
+    network, params = hf.load(path)
+    said = vocabulary_files.read_settings(path, "config.json") | vocabulary_files.read_settings(
+        path, "generation_config.json"
+    )
+    found = _objective(objective) or _objective(convert.objective_of(network.config, network.heads))
+    limits = {"extra_ids": None if network.config.kind == "t5" else 0, "max_size": network.config.vocab_size}
+    return _complete(
+        path, network, params, found, _opened_tokenizer(tokenizer, path, limits), said, _folder(path, tokenizer)
+    )
+
+
+def _complete(
+    path: Path,
+    network: Network,
+    params: Any,
+    objective: Objective,
+    tokenizer: Tokenizer,
+    said: Mapping[str, Any],
+    folder: Path,
+) -> Opened:
+    """With what tokenizer and generation settings say.
+
+    Args:
+      said: keys of config.json and generation_config.json.
+      folder: the tokenizer's.
+    """
+    language = None
+    if objective.kind == "mbart":
+        tokenizer, language = _with_languages(tokenizer, said)
+    forced = {"forced_first": said.get("forced_bos_token_id"), "forced_last": said.get("forced_eos_token_id")}
+    return Opened(
+        path, network, params, objective, tokenizer, _starts_with_bos(tokenizer, folder),
+        _eos(tokenizer, folder, said), {name: i for name, i in forced.items() if isinstance(i, int)}, language,
+    )  # fmt: skip
+
+
+def _objective(given: str | Mapping[str, Any] | Objective | None) -> Objective | None:
+    if given is None or isinstance(given, Objective):
+        return given
+    settings = {"kind": given} if isinstance(given, str) else dict(given)
+    return configs.resolve(settings["kind"], "jaxpt.objectives", ObjectiveConfig)(**settings)
+
+
+# ---- tokenizer ------------------------------------------------------------------------------------------------------
+
+
+def _folder(path: Path, tokenizer: str | Path | Tokenizer | None) -> Path:
+    """Where tokenizer_config.json is looked for."""
+    if tokenizer is None or isinstance(tokenizer, Tokenizer):
+        return path / "tokenizer" if (path / "tokenizer").is_dir() else path
+    given = Path(tokenizer)
+    return given if given.is_dir() else given.parent
+
+
+def _opened_tokenizer(given: str | Path | Tokenizer | None, own: Path, limits: Mapping[str, Any]) -> Tokenizer:
+    if isinstance(given, Tokenizer):
+        return given
+    if given is not None:
+        return tokenizers.load(given, **limits)
+    if not own.is_dir():
+        raise UserError(f"{own}: no such directory; give a tokenizer: tokenizer=FILE or DIR")
+    return tokenizers.load(own, **limits)
+
+
+def _tokenizer(given: str | Path | Tokenizer | None, run_dir: Path, config: Config) -> Tokenizer:
+    """A run's tokenizer, with the tokens of its languages."""
+    data, settings, own = config.data, config.data.tokenizer, run_dir / "tokenizer"
+    limits: dict[str, Any] = {"extra_ids": settings.extra_ids, "max_size": config.model.vocab_size}
+    if given is None:
+        languages = dict.fromkeys(source.language for source in (data, *data.mixture) if source.language is not None)
+        limits |= {"kind": settings.kind, "lowercase": settings.lowercase, "languages": tuple(languages)}
+    if given is None and not own.is_dir() and settings.path is not None:
+        given = settings.path
+    return _opened_tokenizer(given, own, limits)
+
+
+def _with_languages(tokenizer: Tokenizer, said: Mapping[str, Any]) -> tuple[Tokenizer, int | None]:
+    """The tokenizer with the languages that its tokens name, and the one that is generated by default."""
+    v = tokenizer.vocabulary
+    if not v.languages:
+        pieces = enumerate(tokenizer.tokens(range(v.size)))
+        tokenizer.vocabulary = dataclasses.replace(
+            v, languages=tuple(i for i, piece in pieces if _LANGUAGE.fullmatch(piece))
+        )
+    languages, start = tokenizer.vocabulary.languages, said.get("decoder_start_token_id")
+    if start in languages:
+        return tokenizer, start
+    return tokenizer, languages[0] if len(languages) == 1 else None
+
+
+def _starts_with_bos(tokenizer: Tokenizer, folder: Path) -> bool:
+    """Whether the tokenizer's own class puts BOS before a text."""
+    settings, bos = vocabulary_files.read_settings(folder), tokenizer.vocabulary.bos
+    if bos is None:
+        return False
+    if isinstance(settings.get("add_bos_token"), bool):
+        return settings["add_bos_token"]
+    rust = folder / "tokenizer.json"
+    if rust.is_file():
+        template = _template(json.loads(rust.read_text("utf-8")).get("post_processor"))
+        return bool(template) and template[0].get("SpecialToken", {}).get("id") == tokenizer.tokens([bos])[0]
+    return settings.get("tokenizer_class", "").removesuffix("Fast") in _BOS_CLASSES
+
+
+def _template(step: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """What a tokenizer.json puts around a text: [{"SpecialToken": {"id": "<s>", …}}, {"Sequence": …}]."""
+    if step is None:
+        return []
+    steps: Iterable[Mapping[str, Any]] = step.get("processors", [step])
+    return next((one["single"] for one in steps if one.get("type") == "TemplateProcessing"), [])
+
+
+def _eos(tokenizer: Tokenizer, folder: Path, said: Mapping[str, Any]) -> tuple[int, ...]:
+    """The vocabulary's EOS, those of generation_config.json, and that of the dialogue's template."""
+    v, theirs = tokenizer.vocabulary, said.get("eos_token_id")
+    ids = [v.eos, *(theirs if isinstance(theirs, list) else [theirs])]
+    if chat_eos := chat_template.special_tokens(folder, tokenizer).get("eos_token"):
+        pieces = tokenizer.tokens(range(v.size))
+        ids += [pieces.index(chat_eos)] if chat_eos in pieces else []
+    return tuple(dict.fromkeys(i for i in ids if isinstance(i, int)))
