@@ -58,6 +58,14 @@ def test_there_and_back(family, texts, tmp_path, capsys):
     assert keys["pad_token_id"] == before.vocabulary.pad
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("t5", "span_corruption"), ("bart", "bart"), ("mbart", "mbart"), ("gpt2", "causal_lm"), ("bert", "masked_lm")],
+)
+def test_an_import_gets_the_objective_of_its_architecture(name, kind):
+    assert convert.objective_of(EVERY[name](), ())["kind"] == kind
+
+
 def test_the_dtype_is_kept_and_changed_on_request(texts, tmp_path):
     made(tmp_path / "hf", "bert", texts, dtype=ml_dtypes.bfloat16)
     convert.import_weights(tmp_path / "hf", tmp_path / "run", report=lambda line: None)

@@ -19,6 +19,7 @@ from jaxpt.generate.engine import Prompt
 from jaxpt.generate.formats import Format
 from jaxpt.objectives.fill_in_the_middle import FillInTheMiddleBatches
 from jaxpt.objectives.seq2seq import mask_id
+from jaxpt.objectives.ul2 import UL2Batches, mode_ids
 
 if TYPE_CHECKING:
     from jaxpt.inference.loaded import Completion, Loaded
@@ -39,16 +40,17 @@ def fills(model: Loaded, text: str) -> bool:
 
 def fill(model: Loaded, texts: Sequence[str], k: int, keys: Mapping[str, Any]) -> list[list[Candidates]]:
     """See `Loaded.fill`."""
-    wanted = _wanted(model)
+    check(model)
     for number, text in enumerate(texts):
         if not fills(model, text):
-            raise UserError(f"text {number}: has no mask; write {wanted} where something is missing")
+            raise UserError(f"text {number}: has no mask; write {_written(model)} where something is missing")
     if model.family == "encoder":
         for key in keys:
             raise UserError(f"{key}: is no option of an encoder, which fills masks without generating")
         return _masks(model, texts, k)
-    found = _middles if model.family == "decoder" else _spans
-    return found(model, texts, model.options(**_with_beams(k, keys)))
+    beams = keys.get("beams", 1)
+    keys = {"scores": True, **({"samples": min(k, beams)} if beams > 1 else {}), **keys}
+    return (_middles if model.family == "decoder" else _spans)(model, texts, keys)
 
 
 def _blanks(model: Loaded) -> str | frozenset[int]:
@@ -62,29 +64,24 @@ def _blanks(model: Loaded) -> str | frozenset[int]:
         return FILL if isinstance(model.objective.batches, FillInTheMiddleBatches) else frozenset()
     blank = model.format("NLU").blank
     if blank == "sentinels":
-        return frozenset(range(v.size - v.sentinels, v.size))
+        modes = mode_ids(v).values() if isinstance(model.objective.batches, UL2Batches) else ()
+        return frozenset(range(v.size - v.sentinels, v.size)).difference(modes)
     return frozenset({mask_id(v, model.objective.kind)} if blank == "mask" else ())
 
 
-def _wanted(model: Loaded) -> str:
-    """How a blank is written.
-
-    Raises:
-      UserError: the model fills none.
-    """
-    blanks = _blanks(model)
-    if not blanks:
+def check(model: Loaded) -> None:
+    """Raises UserError if the model fills nothing."""
+    if not _blanks(model):
         raise UserError(
             f"{model.path}: {model.network.config.kind} with objective.kind: {model.objective.kind} fills nothing; use "
             "an encoder with a masked-LM head, or a model of span_corruption, ul2, bart or fill_in_the_middle"
         )
+
+
+def _written(model: Loaded) -> str:
+    """How a blank is written."""
+    blanks = _blanks(model)
     return blanks if isinstance(blanks, str) else model.tokenizer.tokens([max(blanks)])[0]
-
-
-def _with_beams(k: int, keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Of beam search the k best."""
-    beams = keys.get("beams", 1)
-    return {"scores": True, **({"samples": min(k, beams)} if beams > 1 else {}), **keys}
 
 
 def _masks(model: Loaded, texts: Sequence[str], k: int) -> list[list[Candidates]]:
@@ -101,34 +98,42 @@ def _masks(model: Loaded, texts: Sequence[str], k: int) -> list[list[Candidates]
     ]
 
 
-def _spans(model: Loaded, texts: Sequence[str], options: Any) -> list[list[Candidates]]:
+def _spans(model: Loaded, texts: Sequence[str], keys: Mapping[str, Any]) -> list[list[Candidates]]:
     """Of an encoder-decoder."""
-    layout, blanks, v = model.format("NLU"), _blanks(model), model.vocabulary
-    pieces = [_split(model.tokenizer.encode(text, special=True), blanks) for text in texts]
-    inputs = [spans.span_input(one, layout, v) for one in pieces]
-    prompts = [Prompt(list(layout.decoder_start), ids) for ids in inputs]
+    blanks, v, blank = _blanks(model), model.vocabulary, model.format("NLU").blank
+    prompts, counts = [], []
+    for text in texts:
+        ids = model.tokenizer.encode(text, special=True)
+        mode = ids[:1] if model.is_mode(ids) else []  # of UL2, written at the start
+        layout = model.format(None if mode else "NLU")
+        pieces = _split(ids[len(mode) :], blanks)
+        pieces[0] = [*mode, *pieces[0]]
+        prompts.append(Prompt(list(layout.decoder_start), spans.span_input(pieces, layout, v)))
+        counts.append(len(pieces) - 1)
+    if blank == "mask":  # the answer is the whole text
+        keys = {"max_new_tokens": 64 + max((len(prompt.encoder) for prompt in prompts), default=0)} | dict(keys)
+    options = model.options(**keys)
     completed = dict(model.generate_iter(prompts, options))
 
-    def of(number: int, one: Completion) -> list[list[int]]:
-        count = len(pieces[number]) - 1
-        ids = _without_eos(one.tokens, options.eos)
-        if layout.blank == "sentinels":
-            return spans.spans_of_target(ids, count, v)
-        return _aligned(inputs[number], ids, layout, mask_id(v, model.objective.kind))
+    def found(number: int, one: Completion) -> list[list[int]]:
+        ids = [i for i in one.tokens if i not in options.eos]
+        if blank == "sentinels":
+            return spans.spans_of_target(ids, counts[number], v)
+        return _aligned(prompts[number].encoder, ids, model.format(), mask_id(v, model.objective.kind))
 
     return [
-        _candidates(model, [of(number, one) for one in completed[number]], completed[number])
+        _candidates(model, [found(number, one) for one in completed[number]], completed[number])
         for number in range(len(texts))
     ]
 
 
-def _aligned(inputs: list[int], ids: list[int], layout: Format, mask: int) -> list[list[int]]:
+def _aligned(inputs: Sequence[int], ids: list[int], layout: Format, mask: int) -> list[list[int]]:
     """The spans of BART, whose answer is the whole text."""
     restored = layout.wrap([i for i in ids if i not in layout.before])
     return spans.aligned_spans(inputs, restored, mask)
 
 
-def _middles(model: Loaded, texts: Sequence[str], options: Any) -> list[list[Candidates]]:
+def _middles(model: Loaded, texts: Sequence[str], keys: Mapping[str, Any]) -> list[list[Candidates]]:
     """Of a fill-in-the-middle decoder."""
     prompts = []
     for number, text in enumerate(texts):
@@ -137,7 +142,7 @@ def _middles(model: Loaded, texts: Sequence[str], options: Any) -> list[list[Can
             raise UserError(f"text {number}: has {FILL} {len(others)} times; this model fills one middle")
         encoded = (model.tokenizer.encode(part, special=True) for part in (prefix, others[0]))
         prompts.append(Prompt(spans.infilling_prompt(*encoded, model.vocabulary)))
-    completed = dict(model.generate_iter(prompts, options))
+    completed = dict(model.generate_iter(prompts, model.options(**keys)))
     return [[[(one.text, _probability(one)) for one in completed[number]]] for number in range(len(texts))]
 
 
@@ -162,7 +167,3 @@ def _split(ids: Sequence[int], blanks: Any) -> list[list[int]]:
         else:
             pieces[-1].append(i)
     return pieces
-
-
-def _without_eos(ids: list[int], eos: tuple[int, ...]) -> list[int]:
-    return ids[:-1] if ids and ids[-1] in eos else ids

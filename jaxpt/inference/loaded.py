@@ -33,10 +33,10 @@ from jaxpt.inference import filling, opening
 from jaxpt.inference.opening import Opened
 from jaxpt.inference.text import StopStrings, TextStream
 from jaxpt.models.network import Network
-from jaxpt.objectives.base import Objective
-from jaxpt.objectives.ul2 import UL2Batches
+from jaxpt.objectives.ul2 import UL2Batches, mode_ids
 from jaxpt.parallel import mesh as meshes
 
+DTYPES = ("auto", "float32", "bfloat16")
 OnText = Callable[[int, int, str], None]
 """(number of the prompt, of the sample, new text), called while the text is generated."""
 
@@ -103,6 +103,8 @@ class Loaded:
         """Places the parameters on the devices; `load` calls it."""
         self.path, self.objective, self.tokenizer = opened.path, opened.objective, opened.tokenizer
         self.language, self._opened = opened.language, dataclasses.replace(opened, params={})
+        if dtype not in (None, *DTYPES):
+            raise UserError(f"dtype: {dtype!r} is none of {', '.join(DTYPES)}")
         self.network = opened.network if dtype is None else opened.network.with_model(dtype=dtype)
         mesh = meshes.make(mesh) if isinstance(mesh, MeshConfig) else mesh
         self._place = Place(mesh)
@@ -149,8 +151,7 @@ class Loaded:
             raise self._no_generation()
         if self.family == "decoder":
             return Prompt(self.opened_ids(ids) or self._opening())
-        layout = self.format(None if self._has_sentinel(ids) else "S2S")
-        return Prompt(list(layout.decoder_start), layout.wrap(ids))
+        return self._encoder_decoder_prompt(ids)
 
     def options(self, **keys: Any) -> Options:
         """Settings of search and sampling, with the model's EOS and forced ids where `keys` have none.
@@ -261,6 +262,8 @@ class Loaded:
         """
         if len(contexts) != len(continuations):
             raise UserError(f"{len(contexts)} contexts and {len(continuations)} continuations: there must be as many")
+        if self.family == "encoder":
+            filling.check(self)
         pairs = [self._pair(*pair) for pair in zip(contexts, continuations)]
         with self.current():
             found = likelihood.loglikelihood(
@@ -324,8 +327,8 @@ class Loaded:
 
     def opened_ids(self, ids: Sequence[int]) -> list[int]:
         """A decoder's text after BOS, where its tokenizer puts one and the text has none."""
-        bos = self.vocabulary.bos
-        return [bos, *ids] if self._opened.starts_with_bos and list(ids[:1]) != [bos] else list(ids)
+        bos = self._opened.bos
+        return list(ids) if bos is None or list(ids[:1]) == [bos] else [bos, *ids]
 
     def _opening(self) -> list[int]:
         """What an empty prompt becomes: BOS, or EOS."""
@@ -335,10 +338,20 @@ class Loaded:
     def format(self, mode: Literal["NLU", "NLG", "S2S"] | None = None) -> Format:
         return text_format(self.objective, self.network.config, self.vocabulary, mode=mode, language=self.language)
 
-    def _has_sentinel(self, ids: Sequence[int]) -> bool:
-        """Whether a text says itself which spans are missing, or which of UL2's modes it has."""
-        first = self.vocabulary.size - self.vocabulary.sentinels
-        return isinstance(self.objective.batches, UL2Batches) and any(i >= first for i in ids[:1])
+    def is_mode(self, ids: Sequence[int]) -> bool:
+        """Whether the first id is one of UL2's modes."""
+        is_ul2 = isinstance(self.objective.batches, UL2Batches)
+        return is_ul2 and len(ids) > 0 and ids[0] in mode_ids(self.vocabulary).values()
+
+    def _encoder_decoder_prompt(self, ids: list[int]) -> Prompt:
+        """UL2 continues a text as the span of a sentinel at its end; where the text has sentinels, it fills them."""
+        v = self.vocabulary
+        has_sentinel = any(i >= v.size - v.sentinels for i in ids)
+        if not isinstance(self.objective.batches, UL2Batches) or self.is_mode(ids):
+            layout, blank = self.format(), []
+        else:
+            layout, blank = self.format("NLU" if has_sentinel else "S2S"), [] if has_sentinel else [v.size - 1]
+        return Prompt([*layout.decoder_start, *blank], layout.wrap([*ids, *blank]))
 
     def _pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         """Ids of a context and its continuation, cut from the ids of both together where one text holds both."""
@@ -373,13 +386,14 @@ class _Texts:
 
     def watch(self, index: int, sample: int, ids: list[int]) -> bool:
         """Takes the new ids of a row; True if a stop string is complete."""
-        prompt = self._prompts[index]
-        fresh = lambda: (TextStream(self._tokenizer, () if prompt.encoder else prompt.tokens, self._stops), [], 0)  # noqa: E731
-        stream, pieces, seen = self._rows.get((index, sample)) or fresh()
+        stream, pieces, seen = self._rows.get((index, sample)) or (self._stream(self._prompts[index]), [], 0)
         text = stream.push(i for i in ids[seen:] if i not in self._options.eos)
         self._say(index, sample, text)
         self._rows[index, sample] = (stream, [*pieces, text], len(ids))
         return stream.is_stopped
+
+    def _stream(self, prompt: Prompt) -> TextStream:
+        return TextStream(self._tokenizer, prompt.tokens if prompt.encoder is None else (), self._stops)
 
     def completed(self, one: Generated) -> Completion:
         """The text of a finished row."""

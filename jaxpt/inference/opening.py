@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -37,8 +36,8 @@ class Opened:
     """NumPy arrays."""
     objective: Objective
     tokenizer: Tokenizer
-    starts_with_bos: bool
-    """Whether the tokenizer puts BOS before a text."""
+    bos: int | None
+    """The id that the tokenizer puts before a text; None if it puts none."""
     eos: tuple[int, ...]
     """Ids that end a text."""
     forced: dict[str, int]
@@ -68,7 +67,7 @@ def open_model(
         return _of_hf(path, tokenizer, objective)
     if not any((folder / "checkpoints").is_dir() for folder in (path, *path.parents[:2])):
         raise UserError(
-            f"{path}: is no model; expected RUN_DIR, RUN_DIR/checkpoints/STEP or a Hugging Face directory with config.json"
+            f"{path}: is no model; expected RUN_DIR, RUN_DIR/checkpoints/STEP or a Hugging Face directory (config.json)"
         )
     run_dir, step = weights.locate(path)
     config = configs.load(run_dir)
@@ -116,7 +115,7 @@ def _complete(
         tokenizer, language = _with_languages(tokenizer, said)
     forced = {"forced_first": said.get("forced_bos_token_id"), "forced_last": said.get("forced_eos_token_id")}
     return Opened(
-        path, network, params, objective, tokenizer, _starts_with_bos(tokenizer, folder),
+        path, network, params, objective, tokenizer, _bos(tokenizer, folder),
         _eos(tokenizer, folder, said), {name: i for name, i in forced.items() if isinstance(i, int)}, language,
     )  # fmt: skip
 
@@ -175,18 +174,18 @@ def _with_languages(tokenizer: Tokenizer, said: Mapping[str, Any]) -> tuple[Toke
     return tokenizer, languages[0] if len(languages) == 1 else None
 
 
-def _starts_with_bos(tokenizer: Tokenizer, folder: Path) -> bool:
-    """Whether the tokenizer's own class puts BOS before a text."""
-    settings, bos = vocabulary_files.read_settings(folder), tokenizer.vocabulary.bos
-    if bos is None:
-        return False
-    if isinstance(settings.get("add_bos_token"), bool):
-        return settings["add_bos_token"]
-    rust = folder / "tokenizer.json"
-    if rust.is_file():
-        template = _template(json.loads(rust.read_text("utf-8")).get("post_processor"))
-        return bool(template) and template[0].get("SpecialToken", {}).get("id") == tokenizer.tokens([bos])[0]
-    return settings.get("tokenizer_class", "").removesuffix("Fast") in _BOS_CLASSES
+def _bos(tokenizer: Tokenizer, folder: Path) -> int | None:
+    """The id that the tokenizer's own class puts before a text; OPT's is `</s>`."""
+    settings, rust = vocabulary_files.read_settings(folder), folder / "tokenizer.json"
+    first = _template(vocabulary_files.read_settings(folder, rust.name).get("post_processor"))[:1]
+    named = first[0].get("SpecialToken", {}).get("id") if first else None
+    puts = settings.get("add_bos_token")
+    if not isinstance(puts, bool):
+        puts = named is not None or (
+            not rust.is_file() and settings.get("tokenizer_class", "").removesuffix("Fast") in _BOS_CLASSES
+        )
+    bos = named or chat_template.special_tokens(folder, tokenizer).get("bos_token")
+    return _id(tokenizer, bos) if puts else None
 
 
 def _template(step: Mapping[str, Any] | None) -> list[dict[str, Any]]:
@@ -199,9 +198,15 @@ def _template(step: Mapping[str, Any] | None) -> list[dict[str, Any]]:
 
 def _eos(tokenizer: Tokenizer, folder: Path, said: Mapping[str, Any]) -> tuple[int, ...]:
     """The vocabulary's EOS, those of generation_config.json, and that of the dialogue's template."""
-    v, theirs = tokenizer.vocabulary, said.get("eos_token_id")
-    ids = [v.eos, *(theirs if isinstance(theirs, list) else [theirs])]
-    if chat_eos := chat_template.special_tokens(folder, tokenizer).get("eos_token"):
-        pieces = tokenizer.tokens(range(v.size))
-        ids += [pieces.index(chat_eos)] if chat_eos in pieces else []
+    theirs = said.get("eos_token_id")
+    named = _id(tokenizer, chat_template.special_tokens(folder, tokenizer).get("eos_token"))
+    ids = [tokenizer.vocabulary.eos, *(theirs if isinstance(theirs, list) else [theirs]), named]
     return tuple(dict.fromkeys(i for i in ids if isinstance(i, int)))
+
+
+def _id(tokenizer: Tokenizer, token: str | None) -> int | None:
+    """The id of a special token by its name."""
+    v = tokenizer.vocabulary
+    usual = [i for i in (v.bos, v.eos, v.cls, v.sep) if i is not None]
+    ids = [*usual, *range(v.size)]  # the usual ones first: they need no search
+    return next((i for i in ids if tokenizer.tokens([i])[0] == token), None) if token else None

@@ -1,10 +1,12 @@
 """`jaxpt.load`: run directories and Hugging Face directories of each family, and what is done with them."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -14,6 +16,7 @@ from jaxpt import convert, hf
 from jaxpt.data import tokenizers
 from jaxpt.errors import UserError
 from jaxpt.generate.engine import Prompt
+from jaxpt.train import weights
 from tests import families
 from tests.hf.test_directory import fresh
 
@@ -142,22 +145,141 @@ def test_a_run_directory_is_the_same_model(directories, models, family, tmp_path
         assert ours == found
 
 
-def test_bos_comes_first_where_the_tokenizer_puts_it(tmp_path):
-    path = made(tmp_path / "llama", "llama")
+def run_of(path, model, tokenizer, objective, extra_ids=None, **data):
+    """A run directory with random weights."""
+    path.mkdir()
+    settings = configs.TokenizerConfig(kind=tokenizer, extra_ids=extra_ids)
+    languages = ("en_XX",) if objective == "mbart" else ()
+    tokenizers.train(TEXTS, settings, 270 if tokenizer == "bpe" else 60, path / "tokenizer", languages)
+    model = {**families.MODELS["t5"], "dtype": "float32", "vocab_size": 300} | model
+    if model["kind"] != "t5":
+        model = {key: value for key, value in model.items() if key != "head_dim"}
+    config = configs.build(
+        {
+            "run_dir": str(path), "model": model, "objective": {"kind": objective},
+            "data": {"tokenizer": settings.model_dump(), "length": 32, "batch_size": 8, **data},
+        }
+    )  # fmt: skip
+    (path / "config.yaml").write_text(configs.to_yaml(config))
+    weights.write(path, config.objective.loss.network(config.model), {}, iter(()))
+    return jaxpt.load(path)
+
+
+def test_bart_fills_masks_from_the_whole_text(tmp_path):
+    model = run_of(tmp_path / "run", {"kind": "bart", "max_positions": 32}, "sentencepiece", "bart", extra_ids=5)
+    assert model.prompt_ids("the cat").tokens == [model.vocabulary.eos]
+    (spans,) = model.fill(["the <extra_id_0> sat on <extra_id_0>"], max_new_tokens=12)
+    assert len(spans) == 2 and not model.fills("the cat") and not model.fills("<extra_id_1>")
+    assert len(model.generate(["the cat"], max_new_tokens=4)[0][0].tokens) <= 4
+
+
+def test_mbart_reads_and_writes_its_language(tmp_path):
+    model = run_of(
+        tmp_path / "run", {"kind": "bart", "max_positions": 32, "pre_norm": True}, "sentencepiece", "mbart",
+        extra_ids=5, language="en_XX",
+    )  # fmt: skip
+    (language,) = model.vocabulary.languages
+    prompt = model.prompt_ids("the cat")
+    assert model.language == language and prompt.tokens == [language]
+    assert prompt.encoder == [*model.tokenizer.encode("the cat"), model.vocabulary.eos, language]
+    assert model.generate(["the cat"], max_new_tokens=2)
+
+
+def test_a_decoder_fills_the_middle(tmp_path):
+    model = run_of(
+        tmp_path / "run", {"kind": "gpt2", "max_positions": 64}, "sentencepiece", "fill_in_the_middle", extra_ids=5
+    )
+    assert model.fills("the cat <FILL> mat") and not model.fills("the cat")
+    (spans,) = model.fill(["the cat <FILL> mat"], max_new_tokens=5)
+    ((text, probability),) = spans[0]
+    assert isinstance(text, str) and 0 < probability < 1
+    with pytest.raises(UserError, match="text 0: has <FILL> 2 times"):
+        model.fill(["<FILL> the <FILL>"])
+
+
+def test_ul2_continues_in_its_own_mode(tmp_path):
+    model = run_of(tmp_path / "run", {}, "sentencepiece", "ul2", extra_ids=8)
+    v = model.vocabulary
+    ids = model.tokenizer.encode("the cat")
+    nlu, s2s, blank = v.size - 6, v.size - 8, v.size - 1
+    prompt = model.prompt_ids("the cat")
+    assert prompt.encoder == [s2s, *ids, blank, v.eos] and prompt.tokens[1:] == [blank]
+    assert model.prompt_ids("the cat <extra_id_0>").encoder == [nlu, *ids, blank, v.eos]
+    assert model.prompt_ids("<extra_id_7> the cat").encoder == [s2s, *ids, v.eos]
+    (spans,) = model.fill(["the <extra_id_0> sat"], max_new_tokens=5)
+    assert len(spans) == 1 and not model.fills("<extra_id_5> the cat")
+
+
+def test_an_electra_fills_by_its_generator(tmp_path):
+    model = run_of(tmp_path / "run", {"kind": "electra", "max_positions": 32}, "wordpiece", "replaced_token")
+    (found,) = model.fill(["the [MASK] sat"], k=3)
+    assert len(found[0]) == 3
+    network, params = model.network, jax.device_get(model.params)
+    hf.save(tmp_path / "hf", network, params)
+    model.tokenizer.save(tmp_path / "hf")
+    alone = jaxpt.load(tmp_path / "hf")
+    assert not alone.fills("the [MASK] sat") and alone.embed(["the cat"]).shape == (1, 32)
+    for use in (lambda: alone.fill(["a [MASK]"]), lambda: alone.loglikelihood(["a"], [" cat"])):
+        with pytest.raises(UserError, match=r"electra with objective\.kind: replaced_token fills nothing"):
+            use()
+
+
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_a_mesh_gives_the_same(directories, models, family):
+    mesh = configs.MeshConfig(data=2, fsdp=2, tensor=2)
+    model = jaxpt.load(directories[family], mesh=mesh)
+    assert len(jax.tree.leaves(model.params)[0].sharding.device_set) == 8
+    one, other = ((m.loglikelihood(["the cat"], [" sat on"])[0].total) for m in (model, models[family]))
+    assert one == pytest.approx(other, rel=1e-4)
+    if family == "bert":
+        np.testing.assert_allclose(model.embed(TEXTS[:2]), models[family].embed(TEXTS[:2]), atol=1e-4)
+    else:
+        texts = ["the cat", "a dog"]
+        one, other = (m.generate(texts, max_new_tokens=4) for m in (model, models[family]))
+        assert [row[0].tokens for row in one] == [row[0].tokens for row in other]
+
+
+@pytest.mark.parametrize(
+    ("said", "template", "bos"),
+    [
+        ({"add_bos_token": True, "bos_token": "</s>"}, None, "</s>"),
+        ({"add_bos_token": False}, {"SpecialToken": {"id": "<s>"}}, None),
+        ({}, {"SpecialToken": {"id": "<s>"}}, "<s>"),
+        ({}, {"Sequence": {"id": "A"}}, None),
+        ({}, None, None),
+    ],
+)
+def test_bos_comes_first_where_the_tokenizer_puts_it(said, template, bos, tmp_path):
+    import tokenizers as rust
+
+    path, words = made(tmp_path / "llama", "llama"), ["<unk>", "<s>", "</s>", "cat", "dog"]
+    tokenizer = rust.Tokenizer(rust.models.WordPiece({w: i for i, w in enumerate(words)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = rust.pre_tokenizers.Whitespace()
+    tokenizer.add_special_tokens(words[:3])
+    tree = json.loads(tokenizer.to_str())
+    if template is not None:
+        single = [template, *([{"Sequence": {"id": "A", "type_id": 0}}] if "SpecialToken" in template else [])]
+        for one in single:
+            next(iter(one.values()))["type_id"] = 0
+        special = {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}}
+        tree["post_processor"] = {
+            "type": "TemplateProcessing", "single": single, "special_tokens": special,
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+        }  # fmt: skip
+    for file in path.iterdir():
+        if file.name not in ("config.json", "model.safetensors"):
+            file.unlink()
+    (path / "tokenizer.json").write_text(json.dumps(tree))
+    (path / "tokenizer_config.json").write_text(json.dumps(said))
     model = jaxpt.load(path)
-    assert model.vocabulary.bos is None or model.prompt_ids("the cat").tokens[0] != model.vocabulary.bos
-    settings = json.loads((path / "tokenizer_config.json").read_text())
-    (path / "checksums.json").unlink(missing_ok=True)
-    (path / "tokenizer_config.json").write_text(json.dumps(settings | {"add_bos_token": True}))
-    model = jaxpt.load(path)
-    if model.vocabulary.bos is not None:
-        ids = model.prompt_ids("the cat").tokens
-        assert ids == [model.vocabulary.bos, *model.tokenizer.encode("the cat")]
+    first = [] if bos is None else [words.index(bos)]
+    assert model.prompt_ids("cat dog").tokens == [*first, 3, 4]
+    if bos is not None:
+        assert model.prompt_ids(f"{bos} cat").tokens == [*first, 3]
+    assert model.prompt_ids("").tokens == (first or [1])
 
 
 def test_generation_settings_of_a_directory(directories, tmp_path):
-    import shutil
-
     path = tmp_path / "gpt2"
     shutil.copytree(directories["gpt2"], path)
     (path / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 9], "forced_eos_token_id": 9}))
@@ -173,8 +295,14 @@ def test_wrong_directories(directories, tmp_path):
     with pytest.raises(UserError, match="is no model; expected RUN_DIR"):
         jaxpt.load(tmp_path)
     (tmp_path / "config.json").write_text((directories["gpt2"] / "config.json").read_text())
-    with pytest.raises(UserError):
+    with pytest.raises(UserError, match="safetensors"):
         jaxpt.load(tmp_path)
+    shutil.copy(directories["gpt2"] / "model.safetensors", tmp_path)
+    with pytest.raises(UserError, match="no known vocabulary in this directory"):
+        jaxpt.load(tmp_path)
+    assert jaxpt.load(tmp_path, tokenizer=directories["gpt2"], dtype="float32").generate(["the"], max_new_tokens=1)
+    with pytest.raises(UserError, match="dtype: 'int8' is none of auto, float32, bfloat16"):
+        jaxpt.load(directories["gpt2"], dtype="int8")
 
 
 def test_neither_tensorflow_nor_torch_is_loaded(directories):
