@@ -154,6 +154,7 @@ def test_files_with_masks_and_of_two_models(run, directories, tmp_path):
     assert second["fills"] is None and len(second["completions"]) == len(second["other_completions"]) == 1
 
 
+@pytest.mark.slow
 def test_a_killed_command_is_resumed_to_the_same_bytes(directories, tmp_path):
     written(tmp_path / "f.jsonl", 300)
 
@@ -241,8 +242,8 @@ def test_a_terminal_without_a_prompt(run, directories, monkeypatch):
 @pytest.mark.parametrize(
     ("family", "prompt"),
     [
-        ("bert", "The [MASK] sat on the mat."),
-        ("t5", "The <extra_id_0> sat on the mat."),
+        pytest.param("bert", "The [MASK] sat on the mat.", marks=pytest.mark.slow),
+        pytest.param("t5", "The <extra_id_0> sat on the mat.", marks=pytest.mark.slow),
         ("gpt2", "The cat sat on"),
     ],
 )
