@@ -110,8 +110,11 @@ class Answers:
         if not model.fills(text):
             mask = model.vocabulary.mask
             wanted = "" if mask is None else f": write {model.tokenizer.tokens([mask])[0]} where a word is missing"
-            raise UserError(f"has no mask, and {self.name} is an encoder, which fills masks and does not generate{wanted}")
-        size, limit = len(model.format().wrap(model.tokenizer.encode(text, special=True))), model.network.config.position_limit
+            raise UserError(
+                f"has no mask, and {self.name} is an encoder, which fills masks and does not generate{wanted}"
+            )
+        size = len(model.format().wrap(model.tokenizer.encode(text, special=True)))
+        limit = model.network.config.position_limit
         if limit is not None and size > limit:
             raise UserError(f"it has {size} tokens, but the model has {limit} positions; shorten it")
         return None
@@ -125,7 +128,9 @@ class Answers:
         classes = {Fills if self._model.fills(text) else Texts for text in texts}
         return [name for answer in (Texts, Fills) if answer in classes for name in answer.fields]
 
-    def answers(self, texts: Sequence[str], first: int = 0, on_text: OnText | None = None) -> Iterator[tuple[int, Answer]]:
+    def answers(
+        self, texts: Sequence[str], first: int = 0, on_text: OnText | None = None
+    ) -> Iterator[tuple[int, Answer]]:
         """Answers prompts.
 
         Args:

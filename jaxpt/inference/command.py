@@ -1,8 +1,8 @@
 """`jaxpt generate`: text by decoders and encoder-decoders; filled masks and spans where a prompt has them.
 
-    --prompt, stdin     answers on stdout, in the order of the prompts; with --stream while they are generated
-    --file F --out G    G.jsonl has the rows of F with the answers; re-run the same command to resume
-    --compare OTHER     the answers of two models beside each other
+--prompt, stdin     answers on stdout, in the order of the prompts; with --stream while they are generated
+--file F --out G    G.jsonl has the rows of F with the answers; re-run the same command to resume
+--compare OTHER     the answers of two models beside each other
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def test_the_oldest_turns_are_forgotten_and_the_system_message_is_not(model, cap
         forgotten += "forgotten: the model has 32 positions" in capsys.readouterr().err
     assert forgotten >= 2 and len(session.messages) < 10
     before = list(session.messages)
-    with pytest.raises(UserError, match="the message needs .* tokens, but the model has 32 positions; shorten it"):
+    with pytest.raises(UserError, match=r"the message needs .* tokens, but the model has 32 positions; shorten it"):
         session.answer("the cat " * 30)
     assert session.messages == before
 
