@@ -251,7 +251,9 @@ def test_every_recipe_and_objective_is_in_the_table():
 def test_paths_and_names_exist(page):
     for target in re.findall(r"\]\(([^)#]+)\)", FENCED.sub("", page.read_text("utf-8"))):
         assert target.startswith("https://") or (page.parent / target).exists(), target
-    programs = "".join(path.read_text("utf-8") for path in (*(ROOT / "jaxpt").glob("cli*.py"), *(ROOT / "tools").glob("*.*")))
+    programs = "".join(
+        path.read_text("utf-8") for path in (*(ROOT / "jaxpt").glob("cli*.py"), *(ROOT / "tools").glob("*.*"))
+    )
     for word in words_of(page):
         assert not re.match(r"--[a-z]", word) or word.partition("=")[0].rstrip(",") in programs, f"no option {word}"
         if re.match(r"(configs|jaxpt|tests|tools|\.ci)/", word) and not any(p in word for p in PLACEHOLDERS):

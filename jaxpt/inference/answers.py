@@ -85,6 +85,9 @@ class Answers:
         if self._is_encoder and (wrong := [name for name in settings if name != "top_k"]):
             option = f"--{wrong[0].replace('_', '-')}"
             raise UserError(f"{option}: has no effect on {path}, an encoder, which fills masks; leave it out")
+        ids = self._model.network.config.vocab_size
+        if self._is_encoder and not 1 <= settings.get("top_k", 1) <= ids:
+            raise UserError(f"top_k is {settings['top_k']}: must be from 1 to {ids}, the size of the vocabulary")
         self._options = None if self._is_encoder else self._model.options(**settings)
 
     def check(self, texts: Sequence[str], where: str) -> None:

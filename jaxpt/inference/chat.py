@@ -5,12 +5,14 @@ history → template → ids → answer, shown while it is generated → history
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from jaxpt import signals
 from jaxpt.errors import UserError
 from jaxpt.generate.engine import Prompt
 from jaxpt.generate.options import Options
@@ -53,20 +55,32 @@ def chat(path: str, *, system: str | None = None, template: str | None = None, s
 
 def _lines() -> Iterator[str]:
     """Lines of stdin up to `/exit`, with line editing on a terminal."""
-    is_terminal = sys.stdin.isatty()
-    if is_terminal:
-        import readline  # noqa: F401 (`input` uses it)
-    while True:
-        try:
-            line = input("> " if is_terminal else "").strip()
-        except EOFError:
-            return
-        except UnicodeDecodeError as error:
-            raise UserError(f"stdin: not UTF-8 ({error.reason})") from None
-        if line == EXIT:
-            return
-        if line:
-            yield line
+    with _terminal() as prompt:
+        while True:
+            try:
+                line = input(prompt).strip()
+            except EOFError:
+                return
+            except UnicodeDecodeError as error:
+                raise UserError(f"stdin: not UTF-8 ({error.reason})") from None
+            if line == EXIT:
+                return
+            if line:
+                yield line
+
+
+@contextlib.contextmanager
+def _terminal() -> Iterator[str]:
+    """The prompt of a line on a terminal, which a signal leaves as it was."""
+    if not sys.stdin.isatty():
+        yield ""
+        return
+    import readline  # noqa: F401 (`input` uses it)
+    import termios
+
+    before = termios.tcgetattr(sys.stdin)
+    with signals.on_leave(lambda number: termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)):
+        yield "> "
 
 
 class Chat:

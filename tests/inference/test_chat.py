@@ -1,8 +1,14 @@
 """`jaxpt chat` as it is run: what the model is given, where answers end, what is forgotten."""
 
 import io
+import os
+import pty
 import shutil
+import signal
+import subprocess
 import sys
+import termios
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +20,7 @@ from jaxpt.inference.chat import Chat, end_of_answer
 from jaxpt.inference.chat_template import ChatTemplate
 from tests.inference.test_loaded import made
 
+ROOT = Path(__file__).parents[2]
 PLAIN = (
     "{% for m in messages %}{{ {'system': '', 'user': 'you ', 'assistant': 'me '}[m.role] }}{{ m.content }}"
     "{{ '\\n' }}{% endfor %}{% if add_generation_prompt %}me {% endif %}"
@@ -132,6 +139,27 @@ def test_mistakes(talk, folder, tmp_path):
     ):
         code, out, error = talk("a\n", *argv)
         assert (code, out) == (2, "") and words in error and error.count("\n") == 1
+
+
+def test_a_signal_leaves_the_terminal_as_it_was(folder):
+    ours, theirs = pty.openpty()
+    before = termios.tcgetattr(theirs)
+    line = [sys.executable, "-m", "jaxpt", "chat", str(folder), "--max-new-tokens", "3"]
+    process = subprocess.Popen(line, cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs)
+    try:
+        shown = b""
+        while b"> " not in shown:
+            shown += os.read(ours, 1000)
+        os.write(ours, b"a\n")
+        while shown.count(b"> ") < 2:
+            shown += os.read(ours, 1000)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        assert termios.tcgetattr(theirs) == before
+    finally:
+        process.kill()
+        os.close(ours)
+        os.close(theirs)
 
 
 def test_encoder_decoders_answer(talk, tmp_path):

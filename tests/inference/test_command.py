@@ -209,6 +209,7 @@ def test_a_killed_command_is_resumed_to_the_same_bytes(directories, tmp_path):
         ("bert", ["--prompt", "the cat"], "has no mask, and "),
         ("bert", ["--prompt", "[MASK] " * 60], "prompt 1: it has 62 tokens, but the model has 32 positions"),
         ("bert", ["--prompt", "[MASK]", "--temperature", "1"], "--temperature: has no effect"),
+        ("bert", ["--prompt", "[MASK]", "--top-k", "0"], "top_k is 0: must be from 1 to 60"),
         (".", ["--prompt", "a"], "is no model"),
         ("gpt2", ["--prompt", "a", "--compare", "gone"], "gone: is no model"),
     ],
