@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from jaxpt import signals
+from jaxpt import cli_inference, signals
 from jaxpt.errors import UserError
 
 Command = Callable[[argparse.Namespace], int | None]
@@ -214,7 +214,8 @@ def _parser() -> argparse.ArgumentParser:
         epilog="examples:\n"
         "  jaxpt doctor\n"
         "  jaxpt inspect configs/smoke/bert_tiny.yaml\n"
-        "  jaxpt train configs/smoke/gpt2_tiny.yaml train.steps=200\n\n"
+        "  jaxpt train configs/smoke/gpt2_tiny.yaml train.steps=200\n"
+        "  jaxpt generate runs/gpt2_tiny --prompt 'Once upon a time'\n\n"
         "For each command see jaxpt COMMAND --help. A key=value argument overrides a key of the recipe.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -249,6 +250,7 @@ def _parser() -> argparse.ArgumentParser:
     inspect.add_argument("--phase", type=_count, default=1, metavar="N", help="phase of the recipe, from 1 (1)")
     inspect.add_argument("--html", metavar="FILE", help="write an HTML page instead of printing")
 
+    cli_inference.add(commands, _command, _count)
     _planning(commands)
 
     cache = _command(commands, "cache", _cache, "prepare a recipe's records in parallel before training", (

@@ -26,6 +26,8 @@ RECIPE = str(ROOT / "configs" / "smoke" / "bert_tiny.yaml")
 COMMANDS = [
     ["train"],
     ["eval"],
+    ["generate"],
+    ["chat"],
     ["inspect"],
     ["plan"],
     ["cache"],

@@ -15,12 +15,12 @@ TENSORFLOW = {"tensorflow", "tensorflow_datasets", "seqio"}
 ORDER = (
     "__version__", "errors", "disk", "signals", "safetensors", "config", "data", "parallel", "losses", "models",
     "heads", "hf", "objectives", "generate", "train", "evals", "plan", "report", "convert", "inference", "study",
-    "doctor", "cli", "__main__",
+    "doctor", "cli_inference", "cli", "__main__",
 )  # fmt: skip
 """The parts of jaxpt: each imports those before it alone, inside of functions as well."""
 LAZY = {
     "jaxpt/__init__.py": "`import jaxpt` starts at once: `jaxpt.load` imports what it runs",
-    "jaxpt/cli.py": "`jaxpt --help` starts in a tenth of a second: each command imports what it runs",
+    "jaxpt/cli": "`jaxpt --help` starts in a tenth of a second: each command imports what it runs",
     "jaxpt/plan/program.py": "JAX takes a second; `jaxpt plan` leaves it to the processes that compile",
     "jaxpt/evals/": "an evaluation of a run_dir alone needs the checkpoints",
 }

@@ -251,7 +251,9 @@ def test_every_recipe_and_objective_is_in_the_table():
 def test_paths_and_names_exist(page):
     for target in re.findall(r"\]\(([^)#]+)\)", FENCED.sub("", page.read_text("utf-8"))):
         assert target.startswith("https://") or (page.parent / target).exists(), target
-    programs = "".join(path.read_text("utf-8") for path in (ROOT / "jaxpt/cli.py", *(ROOT / "tools").glob("*.*")))
+    programs = "".join(
+        path.read_text("utf-8") for path in (*(ROOT / "jaxpt").glob("cli*.py"), *(ROOT / "tools").glob("*.*"))
+    )
     for word in words_of(page):
         assert not re.match(r"--[a-z]", word) or word.partition("=")[0].rstrip(",") in programs, f"no option {word}"
         if re.match(r"(configs|jaxpt|tests|tools|\.ci)/", word) and not any(p in word for p in PLACEHOLDERS):
@@ -355,9 +357,9 @@ def test_the_commands_of_the_front_page(workplace):
     """All but those that want a TPU's compiler, several devices or much time; the first runs below."""
     done = []
     for command in (line for block in blocks(FRONT, "sh") for line in block.splitlines()):
-        if re.match(r"jaxpt (inspect|train|eval|export|import) (configs/smoke/bert|runs|out)", command):
+        if re.match(r"jaxpt (inspect|train|eval|generate|export|import) (configs/smoke/bert|runs|out)", command):
             done.append(ran(command, *SMALL, "model.mlp_dim=32", "model.max_positions=16"))
-    assert done == ["inspect", *["train"] * 6, "eval", "export", "import"]
+    assert done == ["inspect", *["train"] * 6, "eval", "generate", "export", "import"]
     assert (workplace / "out/mine/model.safetensors").exists()
     assert configs.load("runs/branch").init_from.step == 2 and configs.load("runs/imported").model.kind == "bert"
 

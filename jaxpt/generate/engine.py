@@ -35,6 +35,8 @@ class Prompt(NamedTuple):
     tokens: Sequence[int]
     """Of an encoder-decoder, the decoder's first tokens: its start token."""
     encoder: Sequence[int] | None = None
+    row: int | None = None
+    """The number that its samples depend on; by default its index among the prompts."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +127,7 @@ class Engine:
     ) -> Iterator[Generated]:
         """Generates for each prompt `options.samples` continuations.
 
-        What a row gets depends on (seed, number of the prompt, sample) alone, not on the other prompts.
+        What a row gets depends on (seed, `row` of the prompt, sample) alone, not on the other prompts.
 
         Args:
           prompts: any number.
@@ -285,7 +287,8 @@ class Engine:
                 continue
             batch.tokens_BxP[row, width - len(prompt.tokens) :] = prompt.tokens
             batch.length_B[row], batch.limit_B[row] = len(prompt.tokens), self._limit(prompt, options)
-            batch.row_B[row], batch.sample_B[row] = owner
+            batch.row_B[row] = owner[0] if prompt.row is None else prompt.row
+            batch.sample_B[row] = owner[1]
             if prompt.encoder is not None:
                 batch.encoder_tokens_BxM[row, : len(prompt.encoder)] = prompt.encoder
                 batch.encoder_length_B[row] = len(prompt.encoder)

@@ -135,7 +135,7 @@ class Results:
             `adds`, or the file cannot be written.
         """
         self.path, self._prompts, self._say = Path(path), prompts, say or Progress()
-        self._state = self.path.with_name(f"{self.path.name}.state")
+        self._state = _state_of(self.path)
         self._adds = set(adds)
         for number, row in enumerate(prompts, 1):
             if taken := self._adds & row.keys():
@@ -209,10 +209,7 @@ class Results:
         """The file for appending, locked; its `.state` is there and is `identity`."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            is_new = not self._state.exists()
-            if is_new and self.path.exists() and self.path.stat().st_size:
-                raise UserError(f"{self.path}: already exists, and no {self._state.name} says that it can be resumed; "
-                                "delete it, or choose another --out")  # fmt: skip
+            is_new = check_unused(self.path)
             if not is_new:
                 self._check(identity)
             file = self.path.open("ab+", buffering=0)
@@ -288,6 +285,29 @@ class Results:
 
     def _show(self) -> None:
         self._say.update(progress_line(self.done, len(self._prompts), self._first, time.monotonic() - self._begun))
+
+
+def check_unused(path: Path) -> bool:
+    """Checks that a file of results can be created or resumed.
+
+    Returns:
+      True if it is to be created.
+
+    Raises:
+      UserError: the file belongs to something else.
+    """
+    state = _state_of(path)
+    is_new = not state.exists()
+    if is_new and path.exists() and path.stat().st_size:
+        raise UserError(
+            f"{path}: already exists, and no {state.name} says that it can be resumed; delete it, or choose another "
+            "--out"
+        )
+    return is_new
+
+
+def _state_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.state")
 
 
 def progress_line(done: int, total: int, first: int, seconds: float) -> str:

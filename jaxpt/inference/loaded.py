@@ -171,6 +171,20 @@ class Loaded:
                 raise UserError(f"{key}: is no option of generation; {', '.join(known)} are")
         return Options(**({"eos": self._opened.eos} | self._opened.forced | keys))
 
+    def check(self, prompts: Sequence[str | Prompt], options: Options) -> None:
+        """Checks prompts and options without generating.
+
+        Args:
+          prompts: texts or ids.
+          options: as from `options`.
+
+        Raises:
+          UserError: as `generate`.
+        """
+        if self._engine is None:
+            raise self._no_generation()
+        self._engine.check([self.prompt_ids(one) if isinstance(one, str) else one for one in prompts], options)
+
     def generate(self, texts: Sequence[str | Prompt], **keys: Any) -> list[list[Completion]]:
         """Generates for each prompt.
 

@@ -26,6 +26,7 @@ from jaxpt.train import checkpoint, compiled, evaluation, flops, initial, progra
 from jaxpt.train.display import Display, console, duration
 from jaxpt.train.lock import hold
 from jaxpt.train.metrics import Metrics, environment
+from jaxpt.train.next_commands import next_commands
 from jaxpt.train.run_dir import check, check_fingerprint, claim, write_text
 from jaxpt.train.state import Setup, State
 
@@ -380,8 +381,7 @@ class Run:
         self._receipt(current, finished=True, **measured)
         say(
             f"done in {duration(time.time() - self.begun)}: {self.run_dir} holds checkpoints, metrics and tokenizer\n"
-            f"next: jaxpt eval {self.run_dir} · jaxpt inspect {self.run_dir} · to extend the run: "
-            f"jaxpt train {self.run_dir} train.steps={2 * self.config.train.steps}"
+            + next_commands(self.phase_config, self.data, self.run_dir)
         )
         return 0
 

@@ -1,0 +1,89 @@
+"""The commands that use a trained model: `jaxpt generate` and `jaxpt chat`. As in `cli`, each imports what it runs."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+_SETTINGS: dict[str, tuple[type, str, str]] = {
+    "max_new_tokens": (int, "N", "number of tokens at most (64)"),
+    "temperature": (float, "T", "0: the most likely token; above: sample from softmax(logits / T) (0)"),
+    "top_k": (int, "K", "sample from the K most likely tokens; encoders: number of candidates for a mask (5)"),
+    "top_p": (float, "P", "sample from the fewest most likely tokens with probability P together"),
+    "min_p": (float, "P", "sample from the tokens with at least P × the largest probability"),
+    "repetition_penalty": (float, "R", "above 1: tokens that were there are less likely (1)"),
+    "no_repeat_ngram": (int, "N", "no N-gram of tokens occurs twice"),
+    "seed": (int, "S", "a sample depends on the seed and the number of the prompt (0)"),
+}
+"""Settings of `Options` that both commands take: type, placeholder, help."""
+_SEARCH: dict[str, tuple[type, str, str]] = {
+    "beams": (int, "B", "beam search with B beams (1: none)"),
+    "length_penalty": (float, "L", "beams: score = log-probability / length ** L (1)"),
+    "samples": (int, "N", "texts for each prompt (1)"),
+}
+
+
+def add(commands: Any, command: Callable[..., argparse.ArgumentParser], count: Callable[[str], int]) -> None:
+    """Adds both commands.
+
+    Args:
+      commands: the subparsers.
+      command: adds a command with its help (`cli`).
+      count: the type of a positive integer (`cli`).
+    """
+    generate = command(commands, "generate", _generate, "generate text; fill masks and spans", (
+        "runs/gpt2_tiny --prompt 'Once upon a time' --stream",
+        "runs/gpt2_tiny --prompt 'The cat' --temperature 0.8 --top-p 0.95 --samples 3 --seed 1",
+        "runs/bert_tiny --prompt 'The [MASK] sat on the mat.'",
+        "runs/t5_tiny --prompt 'The <extra_id_0> sat on the <extra_id_1>.'",
+        "runs/t5_tiny --file prompts.jsonl --out answers.jsonl --beams 4    # re-run to resume",
+        "runs/gpt2_tiny --compare runs/other --prompt 'The cat'",
+    ))  # fmt: skip
+    generate.add_argument("path", metavar="RUN_DIR|HF_DIR", help="a run, RUN_DIR/checkpoints/STEP, or a model")
+    generate.add_argument(
+        "--prompt", metavar="TEXT", action="append", default=[], help="a prompt; without one, the lines of stdin"
+    )
+    generate.add_argument("--file", metavar="F", help="prompts: .jsonl, or .txt with a prompt a line; also .gz")
+    generate.add_argument("--out", metavar="G", help="the .jsonl with the rows of F and what was generated")
+    generate.add_argument("--field", metavar="NAME", help="field of F with the prompt (prompt)")
+    _options(generate, _SETTINGS | _SEARCH)
+    generate.add_argument("--stream", action="store_true", help="show text while it is generated")
+    generate.add_argument("--batch-size", type=count, default=32, metavar="N", help="rows generated at a time (32)")
+    generate.add_argument("--compare", metavar="OTHER", help="a second model, side by side")
+
+    chat = command(commands, "chat", _chat, "talk with a dialogue model, by its chat template", (
+        "runs/llama3_instruct",
+        "runs/llama3_instruct --system 'Answer in one sentence.' --temperature 0.7",
+        "runs/gpt2_tiny --template chat_template.jinja",
+    ))  # fmt: skip
+    chat.add_argument("path", metavar="RUN_DIR|HF_DIR", help="a run, RUN_DIR/checkpoints/STEP, or a model")
+    chat.add_argument("--system", metavar="TEXT", help="the system message")
+    chat.add_argument("--template", metavar="FILE", help="a chat template (Jinja) instead of the tokenizer's")
+    _options(chat, _SETTINGS)
+
+
+def _options(parser: argparse.ArgumentParser, settings: dict[str, tuple[type, str, str]]) -> None:
+    for name, (kind, metavar, text) in settings.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar=metavar, help=text)
+    parser.add_argument("--stop", metavar="TEXT", action="append", help="end before this text; may be repeated")
+
+
+def _given(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The settings that were given."""
+    values = {name: getattr(arguments, name, None) for name in (*_SETTINGS, *_SEARCH, "stop")}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _generate(arguments: argparse.Namespace) -> None:
+    from jaxpt.inference.command import generate
+
+    names = ("file", "out", "field", "compare", "stream", "batch_size")
+    given = {name: getattr(arguments, name) for name in names}
+    generate(arguments.path, prompts=arguments.prompt, **given, settings=_given(arguments))
+
+
+def _chat(arguments: argparse.Namespace) -> None:
+    from jaxpt.inference.chat import chat
+
+    chat(arguments.path, system=arguments.system, template=arguments.template, settings=_given(arguments))

@@ -1,0 +1,52 @@
+"""What to do with a finished run: commands, ready to paste."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jaxpt.config import Config
+from jaxpt.errors import UserError
+from jaxpt.generate.formats import text_format
+
+if TYPE_CHECKING:
+    from jaxpt.data.datasets import Data
+
+
+def next_commands(config: Config, data: Data, run_dir: Path) -> str:
+    """Two lines with the commands; the last one generates text.
+
+    Args:
+      config: the run's configuration, of its last phase.
+      data: the run's data.
+      run_dir: the run.
+
+    Returns:
+      The lines.
+    """
+    run, prompt = shlex.quote(str(run_dir)), shlex.quote(example_prompt(config, data))
+    return (
+        f"next: jaxpt eval {run} · jaxpt inspect {run} · to extend the run: "
+        f"jaxpt train {run} train.steps={2 * config.train.steps}\n"
+        f"to try it: jaxpt generate {run} --prompt {prompt}"
+    )
+
+
+def example_prompt(config: Config, data: Data) -> str:
+    """A prompt for the model: with a mask or a sentinel if it fills them, as its tokenizer writes it."""
+    blank = _blank(config, data)
+    return "The cat sat on" if blank is None else f"The {data.tokenizer.tokens([blank])[0]} sat on the mat."
+
+
+def _blank(config: Config, data: Data) -> int | None:
+    """The id of what the model fills."""
+    vocabulary, family = data.vocabulary, config.objective.family
+    if family == "encoder":
+        return vocabulary.mask
+    try:
+        language = next(iter(vocabulary.languages), None)
+        kind = text_format(config.objective, config.model, vocabulary, language=language).blank
+    except UserError:  # a finished run does not fail here
+        return None
+    return {"mask": vocabulary.mask, "sentinels": vocabulary.size - 1, None: None}[kind]

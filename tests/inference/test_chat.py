@@ -1,0 +1,170 @@
+"""`jaxpt chat` as it is run: what the model is given, where answers end, what is forgotten."""
+
+import io
+import os
+import pty
+import shutil
+import signal
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+
+import jaxpt
+from jaxpt.cli import main
+from jaxpt.errors import UserError
+from jaxpt.inference import chat_template
+from jaxpt.inference.chat import Chat, end_of_answer
+from jaxpt.inference.chat_template import ChatTemplate
+from tests.inference.test_loaded import made
+
+ROOT = Path(__file__).parents[2]
+PLAIN = (
+    "{% for m in messages %}{{ {'system': '', 'user': 'you ', 'assistant': 'me '}[m.role] }}{{ m.content }}"
+    "{{ '\\n' }}{% endfor %}{% if add_generation_prompt %}me {% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A decoder with a chat template beside its tokenizer."""
+    path = made(tmp_path_factory.mktemp("chat") / "model", "gpt2")
+    (path / "chat_template.jinja").write_text(PLAIN)
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    return jaxpt.load(folder, batch_size=1)
+
+
+@pytest.fixture
+def talk(capsys, monkeypatch):
+    """Runs `jaxpt chat` with lines on stdin; gives (exit code, stdout, stderr)."""
+
+    def answer(lines, *argv):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
+        code = main(["chat", *map(str, argv)])
+        return (code, *capsys.readouterr())
+
+    return answer
+
+
+def test_the_history_is_part_of_the_prompt(talk, tmp_path):
+    """What is said is what the model generates for the template's text of all that was said before."""
+    folder = made(tmp_path / "long", "gpt2", max_positions=256)
+    (folder / "chat_template.jinja").write_text(PLAIN)
+    model = jaxpt.load(folder)
+    keys = {"max_new_tokens": 5, "stop": ("\nyou",)}
+    messages, wanted = [{"role": "system", "content": "the"}], []
+    for text in ("a", "dog"):
+        messages.append({"role": "user", "content": text})
+        ((one,),) = model.generate([ChatTemplate(PLAIN).render(messages)], **keys)
+        messages.append({"role": "assistant", "content": one.text})
+        wanted.append(one.text)
+    argv = [folder, "--system", "the", "--max-new-tokens", 5]
+    assert talk("a\n\ndog\n", *argv) == (0, "".join(f"{text}\n" for text in wanted), "")
+    assert talk("a\n/exit\ndog\n", *argv) == (0, f"{wanted[0]}\n", "")
+    assert talk("", *argv) == (0, "", "")
+
+
+def test_sampled_answers_differ_from_turn_to_turn_and_not_from_run_to_run(model):
+    def said(seed):
+        session = Chat(model, ChatTemplate("x"), {"max_new_tokens": 6, "temperature": 1.0, "seed": seed}, None)
+        return [session.answer("a") for _ in range(3)]
+
+    assert len(set(said(0))) > 1 and said(0) == said(0) != said(1)
+
+
+def test_the_oldest_turns_are_forgotten_and_the_system_message_is_not(model, capsys):
+    session = Chat(model, chat_template.load(model.path, model.tokenizer), {"max_new_tokens": 4}, "the")
+    forgotten = 0
+    for n in range(8):
+        session.answer(f"a dog {n}")
+        assert session.messages[0] == {"role": "system", "content": "the"}
+        assert session.messages[-2] == {"role": "user", "content": f"a dog {n}"}
+        assert [m["role"] for m in session.messages[1:]] == ["user", "assistant"] * ((len(session.messages) - 1) // 2)
+        forgotten += "forgotten: the model has 32 positions" in capsys.readouterr().err
+    assert forgotten >= 2 and len(session.messages) < 10
+    before = list(session.messages)
+    with pytest.raises(UserError, match=r"the message needs .* tokens, but the model has 32 positions; shorten it"):
+        session.answer("the cat " * 30)
+    assert session.messages == before
+
+
+def test_a_message_that_is_too_long_does_not_end_the_dialogue(talk, folder):
+    code, out, error = talk("the cat " * 30 + "\na\n", folder, "--max-new-tokens", 3)
+    assert code == 0 and out.count("\n") >= 1 and error.startswith("jaxpt: the message needs ")
+    assert error.count("\n") == 1 and out == talk("a\n", folder, "--max-new-tokens", 3)[1]
+
+
+@pytest.mark.parametrize(
+    ("template", "ids", "stop"),
+    [
+        ("{% for m in messages %}{{ m.content }}{{ eos_token }}\n{% endfor %}", True, ()),
+        ("{% for m in messages %}[{{ m.role }}] {{ m.content }}\n\n{% endfor %}", False, ("\n\n[user]",)),
+        ("{% for m in messages %}<|{{ m.role }}|>{{ m.content | trim }}<|end|>\n{% endfor %}", False, ("<|end|>",)),
+        ("{% for m in messages %}{{ m.content }}\n{% endfor %}", False, ()),
+        ("{{ raise_exception('no') }}", False, ()),
+    ],
+)
+def test_where_an_answer_ends(model, template, ids, stop):
+    tokens = {"eos_token": model.tokenizer.tokens([model.vocabulary.eos])[0]}
+    eos = (model.vocabulary.eos,) if ids else ()
+    assert end_of_answer(model, ChatTemplate(template, tokens=tokens)) == (eos, stop)
+
+
+def test_a_template_of_a_file_and_a_checkpoint(talk, folder, tmp_path, capsys):
+    shutil.copytree(folder, tmp_path / "hf")
+    assert main(["import", str(tmp_path / "hf"), str(tmp_path / "run")]) == 0
+    capsys.readouterr()
+    (tmp_path / "t.jinja").write_text("x")
+    wanted = talk("a\n", folder, "--max-new-tokens", 4)[1]
+    for path in (tmp_path / "run", tmp_path / "run/checkpoints/0"):
+        assert talk("a\n", path, "--max-new-tokens", 4)[:2] == (0, wanted)
+    other = jaxpt.load(folder).generate(["x"], max_new_tokens=4)[0][0].text
+    assert talk("a\n", folder, "--max-new-tokens", 4, "--template", tmp_path / "t.jinja")[:2] == (0, f"{other}\n")
+
+
+def test_mistakes(talk, folder, tmp_path):
+    bert, bare = made(tmp_path / "bert", "bert"), made(tmp_path / "bare", "gpt2")
+    for argv, words in (
+        ([bert], "is an encoder, which does not generate; wants a dialogue model"),
+        ([bare], "has no chat template"),
+        ([folder, "--template", tmp_path / "gone"], "--template: "),
+        ([folder, "--temperature", -1], "temperature is -1.0"),
+        ([tmp_path], "is no model"),
+    ):
+        code, out, error = talk("a\n", *argv)
+        assert (code, out) == (2, "") and words in error and error.count("\n") == 1
+
+
+def test_a_signal_leaves_the_terminal_as_it_was(folder):
+    ours, theirs = pty.openpty()
+    before = termios.tcgetattr(theirs)
+    line = [sys.executable, "-m", "jaxpt", "chat", str(folder), "--max-new-tokens", "3"]
+    process = subprocess.Popen(line, cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs)
+    try:
+        shown = b""
+        while b"> " not in shown:
+            shown += os.read(ours, 1000)
+        os.write(ours, b"a\n")
+        while shown.count(b"> ") < 2:
+            shown += os.read(ours, 1000)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        assert termios.tcgetattr(theirs) == before
+    finally:
+        process.kill()
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_encoder_decoders_answer(talk, tmp_path):
+    path = made(tmp_path / "t5", "t5")
+    (tmp_path / "t.jinja").write_text(PLAIN)
+    argv = [path, "--template", tmp_path / "t.jinja", "--max-new-tokens", 4]
+    code, out, error = talk("a\nthe cat\n", *argv)
+    assert (code, error, out.count("\n")) == (0, "", 2)
