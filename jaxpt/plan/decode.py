@@ -9,7 +9,7 @@ import dataclasses
 import math
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -129,6 +129,12 @@ class DecodeResult:
     def fits(self) -> bool:
         """True if it fits on the device."""
         return self.total <= self.limit
+
+
+def axes_of(config: Config, overrides: Sequence[str]) -> dict[str, int]:
+    """The sizes of the mesh axes that command-line arguments such as mesh.tensor=8 set."""
+    named = [override.partition("=")[0] for override in overrides]
+    return {axis: getattr(config.mesh, axis) for axis in AXES if f"mesh.{axis}" in named}
 
 
 def measure(config: Config, where: Target, shape: Shape, axes: Mapping[str, int]) -> DecodeResult:
@@ -277,7 +283,7 @@ def _answer(job: dict[str, Any], directory: Path) -> dict[str, Any]:
         "cache": sum(hlo.size(one.shape) for one in cache),
         "cache_padded": sum(hlo.size(one.shape, padding=True) for one in cache),
         "program_flops": flops.count(traced.jaxpr.jaxpr), "traffic": step.traffic(),
-        "traffic_padded": step.traffic(padding=True),
+        "traffic_padded": step.padded().traffic(),
         "collectives": [dataclasses.asdict(c) for c in collectives.find(step, mesh.shape, between)],
         "cache_copies": cache_copies(program),
         "gathered_tables": gathered_tables(program, *_tables(network, shapes)),

@@ -140,6 +140,12 @@ class Program:
         part.entry = computation
         return part
 
+    def padded(self) -> Program:
+        """The same program; what it moves counts with the padding of its layouts."""
+        padded = copy.copy(self)
+        padded._padding = True
+        return padded
+
     def _times(self) -> dict[str, int]:
         """How often each computation runs; of a condition's branches each counts as if it were taken."""
         times: collections.Counter[str] = collections.Counter({self.entry: 1})
@@ -199,13 +205,12 @@ class Program:
         inner = [i for name in instruction.called for i in self.computations[name].values()]
         return instruction.opcode == "fusion" and all(i.opcode in {"parameter", *_SAME} for i in inner)
 
-    def traffic(self, padding: bool = False) -> int:
-        """Bytes that pass between a device and its main memory in one run of the program; on request with padding.
+    def traffic(self) -> int:
+        """Bytes that pass between a device and its main memory in one run of the program.
 
         Every fused operation reads its operands and writes its results once, as often as it runs; of an array that it
         takes a slice of, or writes one into, that slice counts. What stays in a TPU's VMEM does not count.
         """
-        self._padding = padding
         starts = [i for body in self.computations.values() for i in body.values() if i.opcode == "async-start"]
         inside = {name for start in starts for name in start.called}  # they count with it
         return sum(
