@@ -108,7 +108,9 @@ def _plan(arguments: argparse.Namespace) -> None:
 
     if arguments.decode is not None:
         if arguments.search or arguments.save or arguments.shardings:
-            raise UserError("--decode goes with --topology, --slices and --json, not with --search, --save, --shardings")
+            raise UserError(
+                "--decode goes with --topology, --slices and --json, not with --search, --save, --shardings"
+            )
         where = (arguments.topology, arguments.slices, arguments.overrides)
         plan_decode(config, arguments.decode, *where, as_json=arguments.json)
         return

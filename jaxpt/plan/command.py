@@ -121,7 +121,9 @@ def plan_decode(
         show.decode(figures, console)
     if not first.fits:
         fitting = "no batch that was tried does" if largest is None else f"{largest.rows} rows do"
-        raise UserError(f"--decode {shape} does not fit: {(first.total - first.limit) / 2**30:.2f} GiB too much; {fitting}")
+        raise UserError(
+            f"--decode {shape} does not fit: {(first.total - first.limit) / 2**30:.2f} GiB too much; {fitting}"
+        )
 
 
 def _decoding(measured: DecodeResult, where: Target) -> dict[str, Any]:

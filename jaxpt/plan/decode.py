@@ -176,7 +176,7 @@ def largest(first: DecodeResult, compile_: Callable[[int], DecodeResult]) -> tup
             break
         before, at = at, compile_(rows)
         tried[rows] = at
-        row = (at.total - before.total) / ((at.rows - before.rows) / step)
+        row = max((at.total - before.total) / ((at.rows - before.rows) / step), 1)
     fitting = [one for one in tried.values() if one.fits]
     return max(fitting, key=lambda one: one.rows, default=None), len(tried)
 

@@ -101,7 +101,6 @@ def elements(shape: str) -> list[int]:
     return [math.prod(int(n) for n in dims.split(",") if n) for _, dims, _ in _LEAF.findall(shape)]
 
 
-
 class Program:
     """The computations of a program by name.
 

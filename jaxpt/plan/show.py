@@ -91,16 +91,24 @@ def decode(figures: dict[str, Any], console: Console) -> None:
         row("tokens/s at the most", lambda d: f"{d['tokens_per_second']:,.0f}")
     row("compiled in", lambda d: f"{d['seconds']:.0f} s")
     console.print(table)
+    for one in columns:
+        _decode_faults(one, console)
+    if largest is not None:
+        _print(
+            console,
+            f"largest batch: {largest['rows']} rows, by linear extrapolation from {figures['compiled']} compiled "
+            "programs, itself one of them; what prefill takes for a time is not counted",
+        )
+
+
+def _decode_faults(figures: dict[str, Any], console: Console) -> None:
     for copy in figures["cache_copies"]:
-        times = f"{copy['count']} × " if copy["count"] > 1 else ""
-        _print(console, f"warning: {copy['name']} copies the cache: {times}{_bytes(copy['bytes'])} ({copy['path']})")
+        size = f"{copy['count']} × {_bytes(copy['bytes'])}"
+        _print(console, f"warning: {figures['rows']} rows: {copy['name']} copies the cache: {size} ({copy['path']})")
     for one in figures["gathered_tables"]:
         _print(console, f"warning: {one['name']} is gathered: {one['by']} of {one['shape']} ({one['path']})")
     if not figures["cache_copies"] + figures["gathered_tables"]:
-        _print(console, "\nthe cache is updated in place, no vocabulary table is gathered")
-    if largest is not None:
-        _print(console, f"largest batch: {largest['rows']} rows, compiled; found by linear extrapolation from "
-                        f"{figures['compiled']} programs; prefill not counted")
+        _print(console, f"{figures['rows']} rows: the cache is updated in place, no vocabulary table is gathered")
 
 
 def _step(phases: Sequence[dict[str, Any]]) -> Table:
