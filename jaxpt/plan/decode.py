@@ -1,4 +1,4 @@
-"""Compiles the loop that decodes a batch, for devices that need not be here, and measures one turn: a token of each row.
+"""Compiles the loop that decodes a batch, for devices that need not be here, and measures a turn: a token of each row.
 
 Bytes moved decide how fast a model decodes: at the least its weights and the cache, once for each token step.
 """
@@ -71,7 +71,7 @@ class Shape:
 
 @dataclasses.dataclass(frozen=True)
 class DecodeResult:
-    """The program that decodes a batch. Bytes are those of one device, FLOPs those of all; a step is one token a row."""
+    """The program that decodes a batch. Bytes are of one device, FLOPs of all; a step is one token of each row."""
 
     rows: int
     length: int
@@ -252,9 +252,9 @@ def _answer(job: dict[str, Any], directory: Path) -> dict[str, Any]:
     import jax.numpy as jnp
 
     from jaxpt.models import base
+    from jaxpt.parallel import mesh as meshes
     from jaxpt.plan import collectives, memory, topologies
     from jaxpt.train import flops, state
-    from jaxpt.parallel import mesh as meshes
 
     begun = time.perf_counter()
     topology = job["topology"] and topologies.parse(job["topology"], job["slices"])

@@ -1,7 +1,9 @@
 import dataclasses
 import json
 
+import jax
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 from jaxpt import cli
 from jaxpt import config as configs
@@ -13,10 +15,17 @@ from tests import families
 
 
 def measured(config, directory, text, axes=None):
-    """In this process, on the eight CPU devices."""
+    """In this process, on the eight CPU devices; a program that was kept on disk would say nothing of itself."""
     job = {"config": configs.to_yaml(config), "topology": None, "slices": 1, "axes": axes or {}}
     job["shape"] = dataclasses.asdict(Shape.parse(text, config))
-    return decode.DecodeResult(**decode._answer(job, directory))
+    enabled = jax.config.jax_enable_compilation_cache
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()
+    try:
+        return decode.DecodeResult(**decode._answer(job, directory))
+    finally:
+        jax.config.update("jax_enable_compilation_cache", enabled)
+        compilation_cache.reset_cache()
 
 
 @pytest.fixture(scope="module")
