@@ -104,8 +104,16 @@ def _plan(arguments: argparse.Namespace) -> None:
     from jaxpt.config import load
 
     config = load(arguments.config, arguments.overrides, report=_note)
-    from jaxpt.plan.command import Assumptions, plan
+    from jaxpt.plan.command import Assumptions, plan, plan_decode
 
+    if arguments.decode is not None:
+        if arguments.search or arguments.save or arguments.shardings:
+            raise UserError(
+                "--decode goes with --topology, --slices and --json, not with --search, --save, --shardings"
+            )
+        where = (arguments.topology, arguments.slices, arguments.overrides)
+        plan_decode(config, arguments.decode, *where, as_json=arguments.json)
+        return
     given = {name: getattr(arguments, name) for name in ("price", "watts", "carbon")}
     plan(
         config,
@@ -297,11 +305,15 @@ def _planning(commands: argparse._SubParsersAction) -> None:
         "configs/pretrain/t5_1_1_base.yaml --topology v5p:4x4x4 --slices 2 mesh.fsdp=64 --shardings",
         "configs/pretrain/gpt2_124m.yaml --topology v6e:4x4 --search 12",
         "configs/pretrain/gpt2_124m.yaml --topology v6e:4x4 --save steps    # jaxpt train … train.compiled=steps",
+        "configs/pretrain/llama3_8b.yaml --topology v5e:2x4 --decode 32x4096",
     ))  # fmt: skip
     _recipe(plan)
     plan.add_argument("--topology", metavar="SLICE", help="v4:4x4x4, v5e:16x16, v5p:4x4x4, … (plan.topology)")
     plan.add_argument("--slices", type=_count, metavar="N", help="number of slices (1)")
     plan.add_argument("--json", action="store_true", help="print one JSON object")
+    plan.add_argument(
+        "--decode", metavar="BATCHxLENGTH", help="plan decoding; encoder-decoders: BATCHxENCODER/DECODER, as 32x512/128"
+    )
     plan.add_argument("--save", metavar="DIR", help="save the compiled steps for train.compiled=DIR")
     plan.add_argument("--shardings", action="store_true", help="show the sharding of each parameter")
     plan.add_argument(

@@ -108,7 +108,7 @@ class Programs:
         self._params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), params)
 
     @functools.cached_property
-    def _state(self) -> State:
+    def state(self) -> State:
         """Shapes and shardings of the state."""
         with self._place.use():
             prefill = functools.partial(decoding.prefill, self.decoder)
@@ -126,14 +126,20 @@ class Programs:
     @functools.cached_property
     def run(self) -> Callable[..., State]:
         """`decoding.run`; the state is donated."""
-        state, params, count = self._state, self._params, self._place.everywhere
+        with self._place.use():
+            return self.traced_run.lower().compile()
+
+    @functools.cached_property
+    def traced_run(self) -> Any:
+        """`run` before it is compiled."""
+        state, params, count = self.state, self._params, self._place.everywhere
         in_state, in_params = _shardings(state), _shardings(params)
         if self.chooses_layouts:
             auto = functools.partial(Format, Layout.AUTO)
             in_params = jax.tree.map(auto, in_params)
             layers = jax.tree.map(auto, in_state.cache.layers)
             in_state = in_state.replace(cache=in_state.cache.replace(layers=layers))
-        return self._compile(
+        return self._trace(
             functools.partial(decoding.run, self.decoder), (_shapes(params), _shapes(state), COUNT, COUNT),
             in_shardings=(in_params, in_state, count, count), out_shardings=in_state, donate_argnums=1,
         )  # fmt: skip
@@ -147,7 +153,7 @@ class Programs:
     def _formats(self) -> tuple[Any, Any]:
         """Formats of parameters and state: those of the loop."""
         if not self.chooses_layouts:
-            return _shardings(self._params), _shardings(self._state)
+            return _shardings(self._params), _shardings(self.state)
         (params, state, *_), _ = self.run.input_formats
         return params, state
 
@@ -167,7 +173,7 @@ class Programs:
 
     def replace(self, state: State, params: Any, index_R: np.ndarray, prompts: Prompts, seed: Any) -> State:
         """`decoding.replace`; compiled once for each shape of the new prompts."""
-        shapes = (_shapes(self._params), _shapes(self._state), _shapes(index_R), _shapes(prompts), SEED)
+        shapes = (_shapes(self._params), _shapes(self.state), _shapes(index_R), _shapes(prompts), SEED)
         return self._replace(*shapes[2:4])(params, state, index_R, prompts, seed)
 
     @functools.cache  # noqa: B019 (as many as there are shapes of prompts)
@@ -176,7 +182,7 @@ class Programs:
         everywhere = self._place.everywhere
         return self._compile(
             functools.partial(decoding.replace, self.decoder),
-            (_shapes(self._params), _shapes(self._state), index, prompts, SEED),
+            (_shapes(self._params), _shapes(self.state), index, prompts, SEED),
             in_shardings=(params, state, everywhere, jax.tree.map(lambda _: everywhere, prompts), everywhere),
             out_shardings=state, donate_argnums=1,
         )  # fmt: skip
@@ -192,7 +198,11 @@ class Programs:
 
     def _compile(self, function: Any, arguments: Any, **options: Any) -> Any:
         with self._place.use():
-            return compiler.jit(function, **options).lower(*arguments).compile()
+            return self._trace(function, arguments, **options).lower().compile()
+
+    def _trace(self, function: Any, arguments: Any, **options: Any) -> Any:
+        with self._place.use():
+            return compiler.jit(function, **options).trace(*arguments)
 
 
 def _shapes(tree: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
@@ -11,7 +12,8 @@ from rich.console import Console
 from jaxpt import config as configs
 from jaxpt.config import Config
 from jaxpt.errors import UserError
-from jaxpt.plan import program, roofline, search, show, topologies
+from jaxpt.plan import decode, program, roofline, search, show, topologies
+from jaxpt.plan.decode import DecodeResult, Shape
 from jaxpt.plan.program import PlanResult, Target
 from jaxpt.plan.topologies import Topology
 
@@ -55,13 +57,8 @@ def plan(
       UserError: for what is wrong with the recipe, or if it does not fit: by how much, which buffer is the largest, and
         the nearest settings that fit.
     """
-    where = Target.of(config, topology, slices)
-    chips = None if where.topology is None else topologies.parse(where.topology, where.slices)
-    if chips is None and (where.slices > 1 or searching):
-        raise UserError("--slices and --search want a --topology, or plan.topology in the recipe")
-    console, notes = Console(highlight=False), Console(highlight=False, stderr=True, soft_wrap=True)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=160)  # in a file, tables have the room that they need
+    where, chips = _where(config, topology, slices, searching > 0)
+    console, notes = _consoles()
     if searching:
         _search(config, where, chips, searching, console, notes, as_json)
         return
@@ -83,6 +80,87 @@ def plan(
         notes.print(program.save(config, where, measured.phase, save), markup=False)
 
 
+def plan_decode(
+    config: Config,
+    text: str,
+    topology: str | None = None,
+    slices: int | None = None,
+    overrides: Sequence[str] = (),
+    *,
+    as_json: bool = False,
+) -> None:
+    """Compiles the loop that decodes a batch and prints what a token step takes.
+
+    Args:
+      config: the run's configuration.
+      text: BATCHxLENGTH; of an encoder-decoder BATCHxENCODER/DECODER.
+      topology: as `plan`.
+      slices: as `plan`.
+      overrides: command-line arguments; a size of a mesh axis among them replaces the mesh that is chosen for decoding.
+      as_json: print one JSON object instead of a table.
+
+    Raises:
+      UserError: for what is wrong with model, batch, mesh or topology, or if it does not fit.
+    """
+    shape = Shape.parse(text, config)
+    where, _ = _where(config, topology, slices)
+    axes, (console, notes) = decode.axes_of(config, overrides), _consoles()
+
+    def compile_(rows: int) -> DecodeResult:
+        new = dataclasses.replace(shape, rows=rows)
+        notes.print(f"compiling the decoding of {new} for {where} …", style="dim", markup=False)
+        return decode.measure(config, where, new, axes)
+
+    first = compile_(shape.rows)
+    largest, tried = decode.largest(first, compile_) if first.platform != "cpu" else (None, 1)
+    figures = {"model": config.model.kind, "where": str(where), **_decoding(first, where), "fits": first.fits}
+    figures |= {"largest": None if largest is None else _decoding(largest, where), "compiled": tried}
+    if as_json:
+        print(json.dumps(figures, indent=2))
+    else:
+        show.decode(figures, console)
+    if not first.fits:
+        fitting = "no batch that was tried does" if largest is None else f"{largest.rows} rows do"
+        raise UserError(
+            f"--decode {shape} does not fit: {(first.total - first.limit) / 2**30:.2f} GiB too much; {fitting}"
+        )
+
+
+def _decoding(measured: DecodeResult, where: Target) -> dict[str, Any]:
+    """The figures of one program, with its bound where the chips are known."""
+    figures = {**dataclasses.asdict(measured), "ratio": measured.ratio, "token_bytes": measured.token_bytes}
+    chips = _chips(measured, where)
+    if chips is not None:
+        bound = roofline.bound(dataclasses.replace(measured, traffic=measured.traffic_padded), chips)
+        figures["bound"] = {"seconds": bound.seconds, "by": bound.by, "times": bound.times}
+        figures["tokens_per_second"] = measured.rows / bound.seconds
+    return figures
+
+
+def _chips(measured: PlanResult | DecodeResult, where: Target) -> Topology | None:
+    if where.topology is not None:
+        return topologies.parse(where.topology, where.slices)
+    return topologies.local(measured.device_kind, measured.devices)
+
+
+def _where(
+    config: Config, topology: str | None, slices: int | None, searching: bool = False
+) -> tuple[Target, Topology | None]:
+    where = Target.of(config, topology, slices)
+    chips = None if where.topology is None else topologies.parse(where.topology, where.slices)
+    if chips is None and (where.slices > 1 or searching):
+        raise UserError("--slices and --search want a --topology, or plan.topology in the recipe")
+    return where, chips
+
+
+def _consoles() -> tuple[Console, Console]:
+    """(for results, for notes)."""
+    console, notes = Console(highlight=False), Console(highlight=False, stderr=True, soft_wrap=True)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=160)  # in a file, tables have the room that they need
+    return console, notes
+
+
 def report(
     config: Config, where: Target, phases: list[PlanResult], assumptions: Assumptions = Assumptions()
 ) -> dict[str, Any]:
@@ -100,10 +178,7 @@ def report(
     figures: dict[str, Any] = {"model": config.model.kind, "objective": config.objective.kind, "where": str(where)}
     figures |= {"remat": config.model.remat, "grad_accum_steps": config.train.grad_accum_steps}
     figures["phases"] = [dataclasses.asdict(measured) for measured in phases]
-    if where.topology is not None:
-        chips = topologies.parse(where.topology, where.slices)
-    else:
-        chips = topologies.local(phases[0].device_kind, phases[0].devices)
+    chips = _chips(phases[0], where)
     if chips is None:
         return figures
     bounds = [roofline.bound(measured, chips) for measured in phases]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import copy
 import dataclasses
 import functools
 import math
@@ -18,7 +19,7 @@ _ALIAS = re.compile(r"\{(\d*)\}: \((\d+), \{\}, (?:may|must)-alias\)")
 _BRANCHES = re.compile(r"\b(?:branch_computations|called_computations)=\{([^}]*)\}")
 
 # Take no time of their own: names for what is there, or what their own instructions say.
-_FREE = {
+FREE = {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "while", "conditional", "call",
     "partition-id", "replica-id", "iota", "opt-barrier", "async-update", "async-done", "copy-done",
 }  # fmt: skip
@@ -51,12 +52,13 @@ class Instruction:
         return _CALLED.findall(self.attributes) + branches
 
 
-def size(shape: str, memory: int | None = None) -> int:
-    """Bytes of all arrays of a shape, padding left out.
+def size(shape: str, memory: int | None = None, padding: bool = False) -> int:
+    """Bytes of all arrays of a shape.
 
     Args:
       shape: such as `f32[8,128]{1,0:T(8,128)S(1)}`, or a tuple of such.
       memory: count those in this memory space alone: 0 is a device's main memory, 1 a TPU's VMEM.
+      padding: count a TPU's layouts in whole tiles.
 
     Returns:
       The number of bytes.
@@ -64,14 +66,39 @@ def size(shape: str, memory: int | None = None) -> int:
     Example:
       >>> size("(bf16[8,128]{1,0:T(8,128)S(1)}, s32[4]{0})"), size("(bf16[8,128]{1,0:T(8,128)S(1)}, s32[4]{0})", 0)
       (2064, 16)
+      >>> size("bf16[25,64]{1,0:T(8,128)(2,1)}", padding=True), size("bf16[25,64]{0,1:T(8,128)(2,1)}", padding=True)
+      (8192, 16384)
     """
     total = 0
     for dtype, dims, layout in _LEAF.findall(shape):
         space = re.search(r"S\((\d+)\)", layout)
         if memory is None or (int(space[1]) if space else 0) == memory:
             bits = _BITS.get(dtype) or int(re.search(r"\d+", dtype)[0] if re.search(r"\d", dtype) else 0)
-            total += math.ceil(bits * math.prod(int(n) for n in dims.split(",") if n) / 8)
+            sizes = [int(n) for n in dims.split(",") if n]
+            total += math.ceil(bits * math.prod(_padded(sizes, layout) if padding else sizes) / 8)
     return total
+
+
+def _padded(sizes: list[int], layout: str) -> list[int]:
+    """Sizes in whole tiles, the major axis first: a tile has the last axes in the layout's order."""
+    order, tile = re.match(r"[\d,]*", layout)[0], re.search(r"T\(([\d,]+)\)", layout)
+    if not tile:
+        return sizes
+    tiled = [int(n) for n in tile[1].split(",")]
+    sizes = [sizes[int(axis)] for axis in reversed(order.split(","))] if order else []
+    sizes = [1] * (len(tiled) - len(sizes)) + sizes
+    whole = [-(-n // width) * width for n, width in zip(sizes[-len(tiled) :], tiled)]
+    return sizes[: -len(tiled)] + whole
+
+
+def elements(shape: str) -> list[int]:
+    """The number of elements of each array of a shape.
+
+    Example:
+      >>> elements("(bf16[8,128]{1,0}, s32[4]{0})")
+      [1024, 4]
+    """
+    return [math.prod(int(n) for n in dims.split(",") if n) for _, dims, _ in _LEAF.findall(shape)]
 
 
 class Program:
@@ -90,6 +117,7 @@ class Program:
         self.aliases = {
             int(result or 0): int(parameter) for result, parameter in _ALIAS.findall(text.partition("\n")[0])
         }
+        self._padding = False
         self._known_users: dict[str, dict[str, list[Instruction]]] = {}
         current: dict[str, Instruction] = {}
         for line in text.splitlines():
@@ -104,6 +132,18 @@ class Program:
         for name, times in self._times().items():
             for instruction in self.computations[name].values():
                 yield name, instruction, times
+
+    def part(self, computation: str) -> Program:
+        """The program that starts with one of the computations, such as the body of a loop: one turn of it."""
+        part = copy.copy(self)
+        part.entry = computation
+        return part
+
+    def padded(self) -> Program:
+        """The same program; what it moves counts with the padding of its layouts."""
+        padded = copy.copy(self)
+        padded._padding = True
+        return padded
 
     def _times(self) -> dict[str, int]:
         """How often each computation runs; of a condition's branches each counts as if it were taken."""
@@ -175,8 +215,11 @@ class Program:
         return sum(
             times * self._moved(name, i)
             for name, i, times in self.runs()
-            if name not in inside and i.opcode not in _FREE
+            if name not in inside and i.opcode not in FREE
         )
+
+    def _size(self, shape: str, memory: int | None = None) -> int:
+        return size(shape, memory, self._padding)
 
     def _moved(self, computation: str, instruction: Instruction) -> int:
         here = self.computations[computation]
@@ -184,39 +227,48 @@ class Program:
         if instruction.opcode in ("fusion", "async-start") and instruction.called:
             return self._fused(instruction, shapes)
         if instruction.opcode == "dynamic-update-slice":
-            return 2 * size(shapes[1], 0)
+            return 2 * self._size(shapes[1], 0)
         if instruction.opcode in _SLICES:
-            return 2 * size(instruction.shape, 0)
+            return 2 * self._size(instruction.shape, 0)
         if "AllocateBuffer" in instruction.attributes:
             return 0
-        return size(instruction.shape, 0) + sum(size(shape, 0) for shape in shapes)
+        return self._size(instruction.shape, 0) + sum(self._size(shape, 0) for shape in shapes)
 
     def _fused(self, fusion: Instruction, shapes: list[str]) -> int:
         called = fusion.called[0]
         body = self.computations[called]
         given = {str(number): shape for number, shape in enumerate(shapes)}  # a SparseCore is given its operands later
         read = sum(
-            min(size(given.get(inner.operands[0], inner.shape), 0), self._read(called, inner.name))
+            min(self._size(given.get(inner.operands[0], inner.shape), 0), self._read(called, inner.name))
             for inner in body.values()
             if inner.opcode == "parameter"
         )
-        root = next(inner for inner in body.values() if inner.root)
-        if fusion.opcode == "async-start":
-            return read + size(root.shape, 0)
+        return read + self.written(fusion)
+
+    def written(self, instruction: Instruction) -> int:
+        """Bytes of main memory that an instruction writes; in place, of what it only changes a part of."""
+        if instruction.opcode == "copy-start":
+            return self._size(_LEAF.search(instruction.shape)[0], 0)
+        if instruction.opcode not in ("fusion", "async-start") or not instruction.called:
+            return self._size(instruction.shape, 0)
+        called = instruction.called[0]
+        root = next(inner for inner in self.computations[called].values() if inner.root)
+        if instruction.opcode == "async-start":
+            return self._size(root.shape, 0)
         results = root.operands if root.opcode == "tuple" else (root.name,)
-        leaves = [match[0] for match in _LEAF.finditer(fusion.shape)]
-        return read + sum(min(size(leaf, 0), self._written(called, name)) for name, leaf in zip(results, leaves))
+        leaves = [match[0] for match in _LEAF.finditer(instruction.shape)]
+        return sum(min(self._size(leaf, 0), self._written(called, name)) for name, leaf in zip(results, leaves))
 
     def _read(self, computation: str, name: str) -> int:
         """Bytes that a fused computation takes of one of its values; slices are followed into it."""
         body = self.computations[computation]
-        whole, total = size(body[name].shape), 0
+        whole, total = self._size(body[name].shape), 0
         if body[name].root:
             return whole
         for user in self._users(computation)[name]:
             first = user.operands[0] == name
             if user.opcode in _SLICES and first:
-                total += size(user.shape)
+                total += self._size(user.shape)
             elif user.opcode in _SAME or self.only_copies(user):
                 total += self._read(computation, user.name)
             elif user.opcode == "fusion":
@@ -233,13 +285,13 @@ class Program:
         body = self.computations[computation]
         one = body[name]
         if one.opcode == "dynamic-update-slice":
-            return size(body[one.operands[1]].shape)
+            return self._size(body[one.operands[1]].shape)
         if one.opcode in _SAME and one.operands[0] in body:
             return self._written(computation, one.operands[0])
         if one.opcode == "fusion" and not one.shape.startswith("("):
             inner = self.computations[one.called[0]]
             return self._written(one.called[0], next(i.name for i in inner.values() if i.root))
-        return size(one.shape)
+        return self._size(one.shape)
 
     def _users(self, computation: str) -> dict[str, list[Instruction]]:
         """{value: the instructions that take it}."""

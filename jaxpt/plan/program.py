@@ -1,20 +1,9 @@
-"""Compiles the step that a recipe would run, for devices that need not be here, and measures the program.
-
-The compiler runs in a subprocess: libtpu ends a process on some errors, and a compilation for TPUs
-can be left as soon as XLA has placed all buffers. Making machine code takes several times as long as all before it, and
-changes nothing of what is measured here.
-"""
+"""Compiles the step that a recipe would run, for devices that need not be here, and measures the program."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
-import re
-import subprocess
-import sys
-import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -22,10 +11,9 @@ from typing import Any
 from jaxpt import config as configs
 from jaxpt.config import Config
 from jaxpt.errors import UserError
+from jaxpt.plan import isolated
 
 _MODULE = "jit_step"
-_NEEDED = ("memory-usage-report", "live-range", "buffer-assignment", "after_optimizations")
-_WRITTEN_LAST = ("after_optimizations-buffer-assignment-values.txt", "after_optimizations.txt")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,52 +119,15 @@ def save(config: Config, where: Target, phase: int, directory: str) -> str:
 
 def _in_a_process(config: Config, where: Target, phase: int, save_to: str | None = None) -> dict[str, Any]:
     job = {"config": configs.to_yaml(config), "topology": where.topology, "slices": where.slices, "phase": phase}
-    job |= {"save": save_to}
-    with tempfile.TemporaryDirectory(prefix="jaxpt-plan-") as directory:
-        Path(directory, "job.json").write_text(json.dumps(job), "utf-8")
-        command = [sys.executable, "-m", "jaxpt.plan.program", directory]
-        done = subprocess.run(command, env=_environment(where), capture_output=True, text=True, errors="replace")
-        answer = Path(directory, "answer.json")
-        if not answer.exists():
-            line = f"compiling the step for {where} ended with code {done.returncode}: {_reason(done.stderr)}"
-            raise UserError(line) from RuntimeError(done.stderr)
-        result = json.loads(answer.read_text("utf-8"))
-    if "error" in result:
-        raise UserError(result["error"])
-    return result
-
-
-def _reason(stderr: str) -> str:
-    """The line that says why a process ended: libtpu's failed check, else the last error, else the last one."""
-    lines = [line.strip() for line in stderr.splitlines() if line.strip()] or ["no word"]
-    errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
-    return next((line for line in lines if "Check failed" in line), (errors or lines)[-1])
-
-
-def _environment(where: Target) -> dict[str, str]:
-    # A kept program would not be compiled, and so say nothing.
-    environment = dict(os.environ, JAX_ENABLE_COMPILATION_CACHE="false", TF_CPP_MIN_LOG_LEVEL="3")
-    environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
-    if where.topology is not None:
-        environment.pop("XLA_FLAGS", None)  # libtpu ends the process at a flag that it does not know
-        environment["JAX_PLATFORMS"] = "cpu"
-    return environment
+    return isolated.ask(__name__, {**job, "save": save_to}, str(where))
 
 
 # ---- in the subprocess ----------------------------------------------------------------------------------------------
 
 
-def _main(directory: Path) -> None:
+def _answer(job: dict[str, Any], directory: Path) -> dict[str, Any]:
     begun = time.perf_counter()
-    job = json.loads((directory / "job.json").read_text("utf-8"))
-    try:
-        result = _save(job, directory, begun) if job["save"] else _measure(job, directory, begun)
-    except UserError as error:
-        result = {"error": str(error)}
-    partial = directory / "answer.partial"
-    partial.write_text(json.dumps(result), "utf-8")
-    partial.rename(directory / "answer.json")
-    os._exit(0)  # the compiler may still be at work in its thread
+    return _save(job, directory, begun) if job["save"] else _measure(job, directory, begun)
 
 
 def _setup(job: dict[str, Any], directory: Path) -> tuple[Config, Any]:
@@ -224,7 +175,7 @@ def _measure(job: dict[str, Any], directory: Path, begun: float) -> dict[str, An
         dtype = jnp.dtype(base.compute_dtype(config.model)).name
         needed = flops.step_flops(setup, batch)
     traced = step.traced(setup, objective)
-    texts = _compile(traced.lower(), directory / "dump")
+    texts = isolated.compile_(traced.lower(), directory / "dump", _MODULE)
     device = setup.mesh.devices.flat[0]
     return {
         "phase": job["phase"],
@@ -240,34 +191,9 @@ def _measure(job: dict[str, Any], directory: Path, begun: float) -> dict[str, An
         "seconds": round(time.perf_counter() - begun, 1),
         "model_flops": needed,
         "program_flops": flops.count(traced.jaxpr.jaxpr),
-        "limit": topology.chip.memory if topology else _limit(device),
+        "limit": topology.chip.memory if topology else isolated.limit(device),
         **_read(texts, setup, batch),
     }
-
-
-def _compile(lowered: Any, dump: Path) -> dict[str, str]:
-    """What XLA writes about the program until all buffers have their places: {ending of the file's name: text}."""
-    failed: list[BaseException] = []
-
-    def compile_() -> None:
-        try:
-            lowered.compile(compiler_options={"xla_dump_to": str(dump), "xla_dump_hlo_as_text": True})
-        except Exception as error:  # of any class of XLA's; memory that does not suffice is one of them
-            failed.append(error)
-
-    thread = threading.Thread(target=compile_, daemon=True)
-    thread.start()
-
-    def find(ending: str) -> Path | None:
-        return next((path for path in dump.glob(f"*{_MODULE}.*{ending}") if path.stat().st_size), None)
-
-    while thread.is_alive() and not all(map(find, _WRITTEN_LAST)):
-        thread.join(0.2)
-    if not all(map(find, (f"{name}.txt" for name in _NEEDED))):
-        thread.join()
-        raise UserError(f"the compiler refused the step: {' '.join(str(failed[0]).split()) if failed else 'no word'}")
-    thread.join(0.5)  # the last file may be half written
-    return {name: find(f"{name}.txt").read_text("utf-8") for name in _NEEDED}
 
 
 def _read(texts: dict[str, str], setup: Any, batch: Any) -> dict[str, Any]:
@@ -344,15 +270,5 @@ def _cutting(entry: str | tuple[str, ...], mesh: Any) -> tuple[str, ...]:
     return tuple(axis for axis in ((entry,) if isinstance(entry, str) else entry) if mesh.shape[axis] > 1)
 
 
-def _limit(device: Any) -> int:
-    """Memory of a device that is here; CPUs share the machine's."""
-    import jax
-
-    stats = device.memory_stats() or {}
-    if "bytes_limit" in stats:
-        return int(stats["bytes_limit"])
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // jax.local_device_count()
-
-
 if __name__ == "__main__":
-    _main(Path(sys.argv[1]))
+    isolated.answer(_answer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from jaxpt.plan.decode import DecodeResult
 from jaxpt.plan.program import PlanResult
 from jaxpt.plan.topologies import Topology
 
@@ -51,7 +52,7 @@ class Cost:
     kg_co2: float
 
 
-def bound(measured: PlanResult, topology: Topology) -> Bound:
+def bound(measured: PlanResult | DecodeResult, topology: Topology) -> Bound:
     """The roofline of a step.
 
         FLOPs: program FLOPs / devices / peak    HBM: bytes to and from memory / bandwidth

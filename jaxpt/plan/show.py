@@ -57,6 +57,60 @@ def plan(report: dict[str, Any], console: Console, shardings: bool = False) -> N
         _cost(report, console)
 
 
+def decode(figures: dict[str, Any], console: Console) -> None:
+    """Prints what a token step of decoding takes."""
+    mesh = " × ".join(f"{axis} {size}" for axis, size in figures["mesh"].items() if size > 1) or "one device"
+    _print(
+        console,
+        f"{figures['model']} · {figures['parameters']:,} parameters · {figures['where']}: "
+        f"{figures['devices']} × {figures['device_kind']}, mesh {mesh}, {figures['dtype']}",
+    )
+    largest = figures["largest"]
+    columns = [figures] if largest is None or largest["rows"] == figures["rows"] else [figures, largest]
+    names = ["", "largest batch that fits"][: len(columns)]
+    table = Table("decoding, one token of each row", *names, box=None, title_justify="left", pad_edge=False)
+
+    def row(name: str, value: Any, style: str = "") -> None:
+        table.add_row(name, *[Text(value(one)) for one in columns], style=style)
+
+    encoder = figures["encoder"]
+    row("rows × length", lambda d: f"{d['rows']} × " + (f"{encoder}/" if encoder else "") + f"{d['length']}")
+    row("weights of a device", lambda d: _bytes(d["weights"]))
+    row("  of the loop, padded", lambda d: f"{_bytes(d['weights_read'])}, {_bytes(d['weights_padded'])}")
+    row("cache of a device, padded", lambda d: f"{_bytes(d['cache'])}, {_bytes(d['cache_padded'])}")
+    row("memory of a device", lambda d: f"{_bytes(d['total'])} of {_bytes(d['limit'])}{_share(d)}", "bold")
+    row("moved (estimate), padded", lambda d: f"{_bytes(d['traffic'])}, {_bytes(d['traffic_padded'])}")
+    row("  / (weights of the loop + cache)", lambda d: f"{d['ratio']:.3f}", "bold")
+    row("  for a token, by all devices", lambda d: _bytes(d["token_bytes"]))
+    row("FLOPs of a device", lambda d: _number(d["program_flops"] / d["devices"]))
+    row("sent by a device", lambda d: _bytes(sum(c["sent"] for c in d["collectives"])))
+    if all("bound" in one for one in columns):
+        for part in ("FLOPs", "HBM", "ICI", "DCN"):
+            row(f"  least time, {part}", lambda d, part=part: duration(d["bound"]["times"][part]))
+        row("least time", lambda d: f"{duration(d['bound']['seconds'])}, bounded by {d['bound']['by']}", "bold")
+        row("tokens/s at the most", lambda d: f"{d['tokens_per_second']:,.0f}")
+    row("compiled in", lambda d: f"{d['seconds']:.0f} s")
+    console.print(table)
+    for one in columns:
+        _decode_faults(one, console)
+    if largest is not None:
+        _print(
+            console,
+            f"largest batch: {largest['rows']} rows, by linear extrapolation from {figures['compiled']} compiled "
+            "programs, itself one of them; what prefill takes for a time is not counted",
+        )
+
+
+def _decode_faults(figures: dict[str, Any], console: Console) -> None:
+    for copy in figures["cache_copies"]:
+        size = f"{copy['count']} × {_bytes(copy['bytes'])}"
+        _print(console, f"warning: {figures['rows']} rows: {copy['name']} copies the cache: {size} ({copy['path']})")
+    for one in figures["gathered_tables"]:
+        _print(console, f"warning: {one['name']} is gathered: {one['by']} of {one['shape']} ({one['path']})")
+    if not figures["cache_copies"] + figures["gathered_tables"]:
+        _print(console, f"{figures['rows']} rows: the cache is updated in place, no vocabulary table is gathered")
+
+
 def _step(phases: Sequence[dict[str, Any]]) -> Table:
     names = [f"phase {phase['phase'] + 1}" if len(phases) > 1 else "" for phase in phases]
     table = Table("a step", *names, box=None, title_justify="left", pad_edge=False)

@@ -9,6 +9,7 @@ import math
 import os
 import re
 import warnings
+from typing import Any
 
 import jax
 
@@ -46,7 +47,9 @@ class Topology:
         jax.config.update("jax_platforms", "cpu")  # a TPU that is here stays free
         from jax.experimental import topologies
 
-        options = {"num_slices": self.slices} if self.slices > 1 else {}
+        options: dict[str, Any] = {"num_slices": self.slices} if self.slices > 1 else {}
+        if self.chips == self.slices:  # libtpu takes the machine of four or eight chips as the least
+            options["chips_per_host_bounds"] = (1, 1, 1)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # jax's, that it could not look for a TPU

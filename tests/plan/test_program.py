@@ -5,7 +5,7 @@ import types
 import pytest
 
 from jaxpt.errors import UserError
-from jaxpt.plan import donation, hlo, program
+from jaxpt.plan import donation, hlo, isolated, program
 from jaxpt.plan.memory import packed
 from jaxpt.train import state, step
 from tests import families
@@ -60,7 +60,7 @@ def test_a_mesh_that_does_not_fit_is_one_line(config):
 def test_a_compiler_that_ends_the_process_is_one_line(config, monkeypatch):
     said = "E0000 slow\nF0000 a.cc:9] Check failed: a == b (1 vs. 2)\n*** Check failure stack trace: ***\n    @ 0x5\n"
     done = types.SimpleNamespace(returncode=-6, stderr=said)
-    monkeypatch.setattr(program.subprocess, "run", lambda *_, **__: done)
+    monkeypatch.setattr(isolated.subprocess, "run", lambda *_, **__: done)
     with pytest.raises(UserError, match=r"for this machine ended with code -6: F0000 a\.cc:9\] Check failed: a == b"):
         program.measure(config, program.Target())
 
@@ -86,6 +86,6 @@ def test_a_process_that_ends_says_why():
     trace = (
         "Traceback (most recent call last):\n  File x.py\nValueError: 2 does not divide 25\n----\nFrames left out.\n"
     )
-    assert program._reason(trace) == "ValueError: 2 does not divide 25"
-    assert program._reason(f"F1122 x.cc:3] Check failed: a == b\n{trace}") == "F1122 x.cc:3] Check failed: a == b"
-    assert program._reason("\nkilled\n") == "killed" and program._reason("") == "no word"
+    assert isolated._reason(trace) == "ValueError: 2 does not divide 25"
+    assert isolated._reason(f"F1122 x.cc:3] Check failed: a == b\n{trace}") == "F1122 x.cc:3] Check failed: a == b"
+    assert isolated._reason("\nkilled\n") == "killed" and program._reason("") == "no word"
