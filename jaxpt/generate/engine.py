@@ -107,12 +107,17 @@ class Engine:
         """Checks prompts and options.
 
         Raises:
-          UserError: an empty prompt, one that is longer than the model's position table, ids outside the vocabulary.
+          UserError: an empty prompt, one that is longer than the model's position table, ids outside the vocabulary, a
+            prompt without a text for the encoder that the model has, or with one for none.
         """
         config = self._network.config
         limit, size = config.position_limit, config.vocab_size
         options.check_vocabulary(size)
         for number, prompt in enumerate(prompts):
+            if config.family == "decoder" and prompt.encoder is not None:
+                raise UserError(f"prompt {number}: it has a text for an encoder, which {config.kind} has not")
+            if config.family != "decoder" and prompt.encoder is None:
+                raise UserError(f"prompt {number}: it has no text for the encoder of {config.kind}")
             for ids in (prompt.tokens, prompt.encoder):
                 if ids is None:
                     continue
@@ -122,8 +127,9 @@ class Engine:
                     raise UserError(
                         f"prompt {number}: it has {len(ids)} tokens, but the model has {limit} positions; shorten it"
                     )
-                if max(ids) >= size or min(ids) < 0:
-                    raise UserError(f"prompt {number}: id {max(ids)} is not in the model's vocabulary of {size}")
+                wrong = next((one for one in ids if not 0 <= one < size), None)
+                if wrong is not None:
+                    raise UserError(f"prompt {number}: id {wrong} is not in the model's vocabulary of {size}")
 
     def generate(
         self, prompts: Sequence[Prompt], options: Options = Options(), *, watch: Watch | None = None, every: int = 16
@@ -273,13 +279,13 @@ class Engine:
                         continue
                     at = slice(len(prompts[owner[0]].tokens), found.length_RxK[row, sample])
                     ids = found.tokens_RxKxT[row, sample, at].tolist()
-                    logprobs = None if found.log_probs_RxKxT is None else found.log_probs_RxKxT[row, sample, at].tolist()
+                    logprobs = (
+                        None if found.log_probs_RxKxT is None else found.log_probs_RxKxT[row, sample, at].tolist()
+                    )
                     finish = "eos" if ids and ids[-1] in options.eos else "length"
                     yield Generated(owner[0], sample, ids, finish, logprobs, float(found.score_RxK[row, sample]))
 
-    def _batch(
-        self, prompts: Sequence[Prompt], owners: Sequence[tuple[int, int] | None], options: Options
-    ) -> Prompts:
+    def _batch(self, prompts: Sequence[Prompt], owners: Sequence[tuple[int, int] | None], options: Options) -> Prompts:
         """The prompts of some rows; a row without owner is done from the start."""
         own = [None if owner is None else prompts[owner[0]] for owner in owners]
         width = bucket(max(len(prompt.tokens) for prompt in own if prompt is not None))
