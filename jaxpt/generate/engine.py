@@ -104,12 +104,17 @@ class Engine:
         """Checks prompts and options.
 
         Raises:
-          UserError: an empty prompt, one that is longer than the model's position table, ids outside the vocabulary.
+          UserError: an empty prompt, one that is longer than the model's position table, ids outside the vocabulary, a
+            prompt without a text for the encoder that the model has, or with one for none.
         """
         config = self._network.config
         limit, size = config.position_limit, config.vocab_size
         options.check_vocabulary(size)
         for number, prompt in enumerate(prompts):
+            if config.family == "decoder" and prompt.encoder is not None:
+                raise UserError(f"prompt {number}: it has a text for an encoder, which {config.kind} has not")
+            if config.family != "decoder" and prompt.encoder is None:
+                raise UserError(f"prompt {number}: it has no text for the encoder of {config.kind}")
             for ids in (prompt.tokens, prompt.encoder):
                 if ids is None:
                     continue
@@ -119,8 +124,9 @@ class Engine:
                     raise UserError(
                         f"prompt {number}: it has {len(ids)} tokens, but the model has {limit} positions; shorten it"
                     )
-                if max(ids) >= size or min(ids) < 0:
-                    raise UserError(f"prompt {number}: id {max(ids)} is not in the model's vocabulary of {size}")
+                wrong = next((one for one in ids if not 0 <= one < size), None)
+                if wrong is not None:
+                    raise UserError(f"prompt {number}: id {wrong} is not in the model's vocabulary of {size}")
 
     def generate(
         self, prompts: Sequence[Prompt], options: Options = GREEDY, *, watch: Watch | None = None, every: int = 16
