@@ -87,7 +87,9 @@ def _of_hf(path: Path, tokenizer: str | Path | Tokenizer | None, objective: Any)
         path, "generation_config.json"
     )
     found = _objective(objective) or _objective(convert.objective_of(network.config, network.heads))
-    limits = {"extra_ids": None if network.config.kind == "t5" else 0, "max_size": network.config.vocab_size}
+    # Of Hugging Face's own, only T5 adds sentinels to its SentencePiece model.
+    may_extend = network.config.kind == "t5" or tokenizer is not None
+    limits = {"extra_ids": None if may_extend else 0, "max_size": network.config.vocab_size}
     return _complete(
         path, network, params, found, _opened_tokenizer(tokenizer, path, limits), said, _folder(path, tokenizer)
     )
