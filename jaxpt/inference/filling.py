@@ -16,7 +16,7 @@ from jaxpt.errors import UserError
 from jaxpt.generate import fill as masks
 from jaxpt.generate import spans
 from jaxpt.generate.engine import Prompt
-from jaxpt.generate.formats import Format
+from jaxpt.generate.formats import Format, predictor
 from jaxpt.objectives.fill_in_the_middle import FillInTheMiddleBatches
 from jaxpt.objectives.seq2seq import mask_id
 from jaxpt.objectives.ul2 import UL2Batches, mode_ids
@@ -57,9 +57,11 @@ def _blanks(model: Loaded) -> str | frozenset[int]:
     """Ids that stand for what is missing, or the text that does."""
     v = model.vocabulary
     if model.family == "encoder":
-        is_lm = "masked_lm" in model.network.heads or "generator" in model.network.heads
-        is_lm |= hasattr(model.network.model, "streams")
-        return frozenset({v.mask} if is_lm and v.mask is not None else ())
+        try:
+            predictor(model.objective, model.network.bind(model.params))
+        except UserError:
+            return frozenset()
+        return frozenset({v.mask} if v.mask is not None else ())
     if model.family == "decoder":
         return FILL if isinstance(model.objective.batches, FillInTheMiddleBatches) else frozenset()
     blank = model.format("NLU").blank
@@ -71,10 +73,12 @@ def _blanks(model: Loaded) -> str | frozenset[int]:
 
 def check(model: Loaded) -> None:
     """Raises UserError if the model fills nothing."""
+    if model.family == "encoder":
+        predictor(model.objective, model.network.bind(model.params))  # says why it predicts no tokens
     if not _blanks(model):
         raise UserError(
             f"{model.path}: {model.network.config.kind} with objective.kind: {model.objective.kind} fills nothing; use "
-            "an encoder with a masked-LM head, or a model of span_corruption, ul2, bart or fill_in_the_middle"
+            "an encoder with [MASK] in its vocabulary, or a model of span_corruption, ul2, bart or fill_in_the_middle"
         )
 
 

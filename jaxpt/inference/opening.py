@@ -73,10 +73,8 @@ def open_model(
     config = configs.load(run_dir)
     network = config.objective.loss.network(config.model)
     opened = _tokenizer(tokenizer, run_dir, config)
-    params = weights.read(run_dir, step)
-    return _complete(
-        path, network, params, _objective(objective) or config.objective, opened, {}, _folder(run_dir, tokenizer)
-    )
+    found = _objective(objective) or configs.at_phase(config, configs.phase_of(config, step)).objective
+    return _complete(path, network, weights.read(run_dir, step), found, opened, {}, _folder(run_dir, tokenizer))
 
 
 def _is_hf(path: Path) -> bool:

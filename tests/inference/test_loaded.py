@@ -145,7 +145,7 @@ def test_a_run_directory_is_the_same_model(directories, models, family, tmp_path
         assert ours == found
 
 
-def run_of(path, model, tokenizer, objective, extra_ids=None, **data):
+def run_of(path, model, tokenizer, objective, extra_ids=None, more=None, **data):
     """A run directory with random weights."""
     path.mkdir()
     settings = configs.TokenizerConfig(kind=tokenizer, extra_ids=extra_ids)
@@ -156,7 +156,7 @@ def run_of(path, model, tokenizer, objective, extra_ids=None, **data):
         model = {key: value for key, value in model.items() if key != "head_dim"}
     config = configs.build(
         {
-            "run_dir": str(path), "model": model, "objective": {"kind": objective},
+            "run_dir": str(path), "model": model, "objective": {"kind": objective, **(more or {})},
             "data": {"tokenizer": settings.model_dump(), "length": 32, "batch_size": 8, **data},
         }
     )  # fmt: skip
@@ -211,7 +211,11 @@ def test_ul2_continues_in_its_own_mode(tmp_path):
 
 
 def test_an_electra_fills_by_its_generator(tmp_path):
-    model = run_of(tmp_path / "run", {"kind": "electra", "max_positions": 32}, "wordpiece", "replaced_token")
+    size = {"embed_dim": 8, "heads": 2, "mlp_dim": 16}
+    model = run_of(
+        tmp_path / "run", {"kind": "electra", "max_positions": 32, "embedding_dim": 8}, "wordpiece", "replaced_token",
+        more={"generator": size},
+    )  # fmt: skip
     (found,) = model.fill(["the [MASK] sat"], k=3)
     assert len(found[0]) == 3
     network, params = model.network, jax.device_get(model.params)
@@ -220,7 +224,7 @@ def test_an_electra_fills_by_its_generator(tmp_path):
     alone = jaxpt.load(tmp_path / "hf")
     assert not alone.fills("the [MASK] sat") and alone.embed(["the cat"]).shape == (1, 32)
     for use in (lambda: alone.fill(["a [MASK]"]), lambda: alone.loglikelihood(["a"], [" cat"])):
-        with pytest.raises(UserError, match=r"electra with objective\.kind: replaced_token fills nothing"):
+        with pytest.raises(UserError, match="electra is a discriminator, which does not predict tokens"):
             use()
 
 
@@ -315,3 +319,33 @@ def test_neither_tensorflow_nor_torch_is_loaded(directories):
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parity
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_transformers_reads_and_says_the_same(directories, models, family):
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    path, model = directories[family], models[family]
+    classes = {"gpt2": "CausalLM", "t5": "Seq2SeqLM", "bert": "MaskedLM"}
+    their = getattr(transformers, f"AutoModelFor{classes[family]}").from_pretrained(path).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(path)
+    if family == "bert":
+        text = "the [MASK] sat on the [MASK]"
+        with torch.no_grad():
+            logits = their(**tokenizer(text, return_tensors="pt")).logits[0]
+        (found,) = model.fill([text])
+        at = [n for n, i in enumerate(tokenizer(text)["input_ids"]) if i == tokenizer.mask_token_id]
+        for place, candidates in zip(at, found, strict=True):
+            best = logits[place].softmax(-1).topk(5)
+            np.testing.assert_allclose([p for _, p in candidates], best.values, rtol=1e-3)
+        return
+    for text in ("the cat", "a dog ran after"):
+        given = tokenizer(text, return_tensors="pt")
+        prompt = model.prompt_ids(text)
+        ids = prompt.tokens if family == "gpt2" else prompt.encoder
+        assert given["input_ids"][0].tolist() == ids
+        eos = model.vocabulary.eos
+        said = their.generate(**given, max_new_tokens=8, do_sample=False, eos_token_id=eos, pad_token_id=0)[0]
+        start = len(prompt.tokens)
+        assert model.generate([text], max_new_tokens=8)[0][0].tokens == said[start:].tolist()
