@@ -18,6 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDev
 
 from jaxpt.generate import beam, decoding
 from jaxpt.generate.decoding import Decoder, Prompts, State
+from jaxpt.models.base import compute_dtype
 from jaxpt.models.network import Network
 from jaxpt.parallel import compiler, rules
 from jaxpt.parallel import mesh as meshes
@@ -74,8 +75,6 @@ def stored_dtypes(network: Network) -> Any:
 
     The model casts these before each use, so results do not change, but a step reads half of the bytes.
     """
-    from jaxpt.models.base import compute_dtype
-
     dtype = compute_dtype(network.config)
 
     def one(box: Any) -> Any:
