@@ -104,9 +104,11 @@ def _plan(arguments: argparse.Namespace) -> None:
     from jaxpt.config import load
 
     config = load(arguments.config, arguments.overrides, report=_note)
-    from jaxpt.plan.command import Assumptions, plan, plan_decode
+    from jaxpt.plan.command import Assumptions, plan
 
     if arguments.decode is not None:
+        from jaxpt.plan.command import plan_decode
+
         if arguments.search or arguments.save or arguments.shardings:
             raise UserError(
                 "--decode goes with --topology, --slices and --json, not with --search, --save, --shardings"

@@ -1,4 +1,4 @@
-"""Compiles the loop that decodes a batch, for devices that need not be here, and measures a turn: a token of each row.
+"""The plan of decoding a batch: what a token step takes, and the largest batch that fits.
 
 Bytes moved decide how fast a model decodes: at the least its weights and the cache, once for each token step.
 """
@@ -8,20 +8,16 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxpt import config as configs
-from jaxpt.config import AXES, Config, MeshConfig
+from jaxpt.config import AXES, Config
 from jaxpt.errors import UserError
-from jaxpt.plan import hlo, isolated
+from jaxpt.plan import isolated
 from jaxpt.plan.program import Target
 
-if TYPE_CHECKING:
-    from jaxpt.generate.programs import Place, Programs
-
+_COMPILING = "jaxpt.plan.loop"
 MOST = 4
 """So many programs are compiled at the most to find the largest batch."""
 
@@ -154,7 +150,7 @@ def measure(config: Config, where: Target, shape: Shape, axes: Mapping[str, int]
     """
     job = {"config": configs.to_yaml(config), "topology": where.topology, "slices": where.slices}
     job |= {"shape": dataclasses.asdict(shape), "axes": dict(axes)}
-    return DecodeResult(**isolated.ask(__name__, job, str(where)))
+    return DecodeResult(**isolated.ask(_COMPILING, job, str(where)))
 
 
 def largest(first: DecodeResult, compile_: Callable[[int], DecodeResult]) -> tuple[DecodeResult | None, int]:
@@ -179,178 +175,3 @@ def largest(first: DecodeResult, compile_: Callable[[int], DecodeResult]) -> tup
         row = max((at.total - before.total) / ((at.rows - before.rows) / step), 1)
     fitting = [one for one in tried.values() if one.fits]
     return max(fitting, key=lambda one: one.rows, default=None), len(tried)
-
-
-# ---- reading the program --------------------------------------------------------------------------------------------
-
-
-def turn(program: hlo.Program) -> hlo.Program:
-    """One turn of the outermost loop, whose number of turns is not known: the one that moves most."""
-    outside = [program.entry]
-    for name in outside:
-        outside += [c for i in program.computations[name].values() if i.opcode == "call" for c in i.called]
-    loops = [i for name in outside for i in program.computations[name].values() if i.opcode == "while"]
-    bodies = [program.part(re.search(r"body=%?([\w.\-]+)", loop.attributes)[1]) for loop in loops]
-    return max(bodies, key=hlo.Program.traffic)
-
-
-def given(program: hlo.Program, name: str) -> dict[str, hlo.Instruction]:
-    """{path: parameter of the program} of the parameters whose paths begin with a name."""
-    entry = program.computations[program.entry].values()
-    return {i.op_name: i for i in entry if i.opcode == "parameter" and i.op_name.startswith(name)}
-
-
-def cache_copies(program: hlo.Program) -> list[dict[str, Any]]:
-    """Instructions that write an array of the cache, or one layer of it, to main memory, the largest first.
-
-    A step writes only what is new into the arrays; what it reads of them goes to the chip's own memory.
-    """
-    sizes = {}
-    for parameter in given(program, "state.cache.layers").values():
-        whole, layers = hlo.elements(parameter.shape)[0], int(re.search(r"\[(\d+)", parameter.shape)[1])
-        sizes |= {whole: hlo.size(parameter.shape), whole // layers: hlo.size(parameter.shape) // layers}
-    found = []
-    for _, one, times in program.runs():
-        matching = [sizes[count] for count in hlo.elements(one.shape) if count in sizes]
-        if not matching or one.opcode in hlo.FREE or one.opcode in ("dynamic-update-slice", "custom-call"):
-            continue
-        written = program.written(one)
-        if written >= min(matching):
-            found.append({"name": one.name, "path": one.op_name, "bytes": written, "count": times})
-    return sorted(found, key=lambda copy: -copy["bytes"] * copy["count"])
-
-
-def gathered_tables(program: hlo.Program, tables: Mapping[str, tuple[int, int]], devices: int) -> list[dict[str, Any]]:
-    """All-gathers whose result is a part of a vocabulary table that is larger than a device's own.
-
-    Args:
-      program: for one device.
-      tables: {name: shape of the whole table} of those that are cut.
-      devices: number of shards of each.
-
-    Returns:
-      One entry for each.
-    """
-    found = []
-    for one in (i for body in program.computations.values() for i in body.values()):
-        if one.opcode not in ("all-gather", "all-gather-start"):
-            continue
-        dims = re.findall(r"\[([\d,]*)\]", one.shape)[-1]
-        sizes = [int(n) for n in dims.split(",") if n not in ("", "1")]
-        for name, whole in tables.items():
-            fits = len(sizes) == 2 and any(v % a == d % b == 0 for v, d in [whole] for a, b in (sizes, sizes[::-1]))
-            if fits and math.prod(sizes) > math.prod(whole) // devices:
-                found.append({"name": name, "by": one.name, "path": one.op_name, "shape": sizes})
-    return found
-
-
-# ---- in the subprocess ----------------------------------------------------------------------------------------------
-
-
-def _answer(job: dict[str, Any], directory: Path) -> dict[str, Any]:
-    import jax
-    import jax.numpy as jnp
-
-    from jaxpt.models import base
-    from jaxpt.parallel import mesh as meshes
-    from jaxpt.plan import collectives, memory, topologies
-    from jaxpt.train import flops, state
-
-    begun = time.perf_counter()
-    topology = job["topology"] and topologies.parse(job["topology"], job["slices"])
-    (directory / "config.yaml").write_text(job["config"], "utf-8")
-    config, shape = configs.load(directory / "config.yaml"), Shape(**job["shape"])
-    devices = topology.devices() if topology else jax.devices()
-    programs, place, shapes = _programs(config, shape, devices, job["axes"])
-    with place.use():
-        traced = programs.traced_run
-        texts = isolated.compile_(traced.lower(), directory / "dump", "jit_run")
-        dtype = jnp.dtype(base.compute_dtype(config.model)).name
-    network, mesh = programs.decoder.network, place.mesh
-    program = hlo.Program(texts["after_optimizations"])
-    read, cache = (given(program, name).values() for name in ("params", "state.cache.layers"))
-    weights = state.bytes_on_device(shapes, jax.tree.map(lambda x: x.sharding, shapes))
-    weights_read = sum(hlo.size(one.shape) for one in read)
-    step, between = turn(program), meshes.between(mesh.shape, meshes.slices(mesh.devices.flat))
-    device = mesh.devices.flat[0]
-    return {
-        "rows": shape.rows, "length": shape.length, "encoder": shape.encoder,
-        "parameters": network.count_params(), "dtype": dtype,
-        "platform": device.platform, "device_kind": device.device_kind, "devices": mesh.size,
-        "mesh": dict(mesh.shape), "seconds": round(time.perf_counter() - begun, 1),
-        "weights": weights, "weights_read": weights_read,
-        "weights_padded": sum(hlo.size(one.shape, padding=True) for one in read),
-        "cache": sum(hlo.size(one.shape) for one in cache),
-        "cache_padded": sum(hlo.size(one.shape, padding=True) for one in cache),
-        "program_flops": flops.count(traced.jaxpr.jaxpr), "traffic": step.traffic(),
-        "traffic_padded": step.padded().traffic(),
-        "collectives": [dataclasses.asdict(c) for c in collectives.find(step, mesh.shape, between)],
-        "cache_copies": cache_copies(program),
-        "gathered_tables": gathered_tables(program, *_tables(network, shapes)),
-        "total": memory.total(texts["memory-usage-report"]) + weights - weights_read,
-        "limit": topology.chip.memory if topology else isolated.limit(device),
-    }  # fmt: skip
-
-
-def _programs(config: Config, shape: Shape, devices: list[Any], axes: dict[str, int]) -> tuple[Programs, Place, Any]:
-    """(The programs for a batch, where they run, shapes and shardings of the parameters)."""
-    import jax
-    import jax.numpy as jnp
-
-    from jaxpt.generate.decoding import Decoder, Prompts
-    from jaxpt.generate.engine import bucket
-    from jaxpt.generate.options import Options
-    from jaxpt.generate.programs import Place, Programs, stored_dtypes
-    from jaxpt.parallel import mesh as meshes
-    from jaxpt.parallel import rules
-
-    model = config.model
-    network = config.objective.loss.network(model)
-    if hasattr(model, "dropout"):
-        network = network.with_model(remat="none", dropout=0.0)
-    place = Place(meshes.make(_mesh(config, len(devices), axes), devices), tuple(rules.table(config.mesh).items()))
-    with place.use():
-        dtypes = stored_dtypes(network)
-
-    def placed(x: jax.ShapeDtypeStruct, names: tuple[str | None, ...]) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place.sharding(names, x.shape))
-
-    def ids(*sizes: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((shape.rows, *sizes), jnp.int32)
-
-    params = jax.tree.map(placed, dtypes, network.logical_axes())
-    encoder = (None, None) if shape.encoder is None else (ids(shape.encoder), ids())
-    prompts = Prompts(ids(1), ids(), ids(), ids(), ids(), *encoder)
-    window = getattr(model, "window", None)
-    slots = shape.length if window is None else min(shape.length, bucket(window))
-    return Programs(Decoder(network, Options(), slots, shape.length), place, params, prompts), place, params
-
-
-def _mesh(config: Config, devices: int, axes: dict[str, int]) -> MeshConfig:
-    """The axes that were asked for; else `tensor` as large as heads and devices allow. `data` takes the rest."""
-    model = config.model
-    names = ("heads", "kv_heads", "decoder_heads")
-    heads = [getattr(model, name) for name in names if getattr(model, name, None) is not None]
-    sizes = {**dict.fromkeys(AXES, 1), "data": -1, "tensor": math.gcd(devices, *heads)}
-    if axes:
-        free = -1 if -1 not in axes.values() else 1
-        sizes = {**dict.fromkeys(AXES, 1), "data": free, **axes}
-    return MeshConfig(**sizes)
-
-
-def _tables(network: Any, params: Any) -> tuple[dict[str, tuple[int, int]], int]:
-    """({name: shape} of the tables with a row for each word that are cut, into how many shards at the least)."""
-    import jax
-
-    axes = jax.tree.leaves(network.logical_axes(), is_leaf=lambda x: isinstance(x, tuple))
-    tables, shards = {}, []
-    for (path, leaf), names in zip(jax.tree_util.tree_leaves_with_path(params), axes, strict=True):
-        count = math.prod(leaf.shape) // math.prod(leaf.sharding.shard_shape(leaf.shape))
-        if "vocab" in names and len(leaf.shape) == 2 and count > 1:
-            tables[jax.tree_util.keystr(path, simple=True, separator="/")] = leaf.shape
-            shards.append(count)
-    return tables, min(shards, default=1)
-
-
-if __name__ == "__main__":
-    isolated.answer(_answer)

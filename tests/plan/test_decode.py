@@ -8,7 +8,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from jaxpt import cli
 from jaxpt import config as configs
 from jaxpt.errors import UserError
-from jaxpt.plan import command, decode, hlo
+from jaxpt.plan import command, decode, hlo, loop
 from jaxpt.plan.decode import Shape
 from jaxpt.plan.program import Target
 from tests import families
@@ -22,7 +22,7 @@ def measured(config, directory, text, axes=None):
     jax.config.update("jax_enable_compilation_cache", False)
     compilation_cache.reset_cache()
     try:
-        return decode.DecodeResult(**decode._answer(job, directory))
+        return decode.DecodeResult(**loop.measured(job, directory))
     finally:
         jax.config.update("jax_enable_compilation_cache", enabled)
         compilation_cache.reset_cache()
@@ -78,10 +78,10 @@ def test_mesh_axes_of_the_command_line():
     config = families.config("gpt2", mesh={"tensor": 4, "fsdp": 2})
     assert decode.axes_of(config, ["mesh.tensor=4", "train.steps=1"]) == {"tensor": 4}
     assert decode.axes_of(config, []) == {}
-    assert decode._mesh(config, 8, {}).tensor == 4 and decode._mesh(config, 6, {}).tensor == 2
-    assert decode._mesh(config, 8, {"fsdp": 8}).data == -1 and decode._mesh(config, 8, {"tensor": -1}).data == 1
+    assert loop.mesh_config(config, 8, {}).tensor == 4 and loop.mesh_config(config, 6, {}).tensor == 2
+    assert loop.mesh_config(config, 8, {"fsdp": 8}).data == -1 and loop.mesh_config(config, 8, {"tensor": -1}).data == 1
     grouped = families.config("llama", model={"kv_heads": 2})
-    assert decode._mesh(grouped, 8, {}).tensor == 2
+    assert loop.mesh_config(grouped, 8, {}).tensor == 2
 
 
 def test_other_options_do_not_go_with_decoding(tmp_path, capsys):
@@ -142,20 +142,20 @@ ENTRY %main (a: bf16[2,8,4,16]) -> bf16[2,8,4,16] {
 
 def test_copies_of_the_cache_are_named():
     """A copy of the array, and a layer that is written to main memory; not what is read to VMEM or updated."""
-    copies = decode.cache_copies(hlo.Program(PROGRAM))
+    copies = loop.cache_copies(hlo.Program(PROGRAM))
     assert [(one["name"], one["bytes"]) for one in copies] == [("c", 2048), ("slice", 1024)]
 
 
 def test_a_gathered_table_is_named():
-    found = decode.gathered_tables(hlo.Program(PROGRAM), {"embed": (200, 32)}, 4)
+    found = loop.gathered_tables(hlo.Program(PROGRAM), {"embed": (200, 32)}, 4)
     assert [(one["by"], one["shape"]) for one in found] == [("table", [100, 32])]
-    assert not decode.gathered_tables(hlo.Program(PROGRAM), {"embed": (200, 32)}, 2)  # a half is a device's own
+    assert not loop.gathered_tables(hlo.Program(PROGRAM), {"embed": (200, 32)}, 2)  # a half is a device's own
 
 
 def test_one_turn_of_the_loop_counts():
     program = hlo.Program(PROGRAM)
-    assert decode.turn(program).entry == "body"
-    assert program.traffic() - decode.turn(program).traffic() == 2 * 2048  # the copy before the loop
+    assert loop.turn(program).entry == "body"
+    assert program.traffic() - loop.turn(program).traffic() == 2 * 2048  # the copy before the loop
 
 
 def test_what_is_printed(gpt2, monkeypatch, capsys):

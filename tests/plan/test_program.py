@@ -88,4 +88,4 @@ def test_a_process_that_ends_says_why():
     )
     assert isolated._reason(trace) == "ValueError: 2 does not divide 25"
     assert isolated._reason(f"F1122 x.cc:3] Check failed: a == b\n{trace}") == "F1122 x.cc:3] Check failed: a == b"
-    assert isolated._reason("\nkilled\n") == "killed" and program._reason("") == "no word"
+    assert isolated._reason("\nkilled\n") == "killed" and isolated._reason("") == "no word"
