@@ -19,7 +19,7 @@ OPTIONS = {"greedy": Options(max_new_tokens=11, eos=(40, 41)), "sampled": SAMPLE
 MESHES = {"gpt2": {"data": 2, "tensor": 2}}
 
 
-def written(name, place=Place()):
+def written(name, place):
     """The texts of four rows at a time, filled anew."""
     engine = Engine(*model(name, **SIZES), place, batch_size=4)
     return {
@@ -41,6 +41,6 @@ def test_two_processes_write_what_one_writes(tmp_path):
     codes, logs = run(process, 2, 2, tmp_path / "run", tmp_path)
     assert codes == [0, 0], logs
     for name in MESHES:
-        wanted = written(name)
+        wanted = written(name, Place())
         for number in range(2):
             assert json.loads((tmp_path / f"{name}-{number}.json").read_text()) == wanted
