@@ -140,7 +140,8 @@ def test_a_sample_is_the_same_one_by_one_and_in_other_buckets():
 
 def test_any_of_several_eos_ends_a_text():
     plain = tokens(generated(engine(), prompts(), Options(max_new_tokens=NEW)))
-    eos = (plain[0, 0][3], plain[1, 0][6])
+    having = {token: sum(token in ids for ids in plain.values()) for ids in plain.values() for token in ids}
+    eos = tuple(sorted(having, key=having.get)[:2])  # few texts have them
     found = generated(engine(batch_size=2), prompts(), Options(max_new_tokens=NEW, eos=eos))
     for owner, one in found.items():
         ends = [i for i, token in enumerate(plain[owner]) if token in eos]
