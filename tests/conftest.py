@@ -14,6 +14,9 @@ if importlib.metadata.version("jaxlib").startswith("0.10."):  # a later XLA ends
 os.environ.setdefault("XLA_FLAGS", " ".join(FLAGS))
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "true")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Threads of XLA's pools. A collective of a virtual device holds one until its peers come; with as many threads as
+# devices, those that wait in different collectives of one program can hold all of them, and none ever goes on.
+os.environ.setdefault("NPROC", "32")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # The runs that tests start as processes of their own share the cache through the environment.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.join(tempfile.gettempdir(), "jaxpt-test-cache"))

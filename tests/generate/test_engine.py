@@ -140,7 +140,8 @@ def test_a_sample_is_the_same_one_by_one_and_in_other_buckets():
 
 def test_any_of_several_eos_ends_a_text():
     plain = tokens(generated(engine(), prompts(), Options(max_new_tokens=NEW)))
-    eos = (plain[0, 0][3], plain[1, 0][6])
+    having = {token: sum(token in ids for ids in plain.values()) for ids in plain.values() for token in ids}
+    eos = tuple(sorted(having, key=having.get)[:2])  # few texts have them
     found = generated(engine(batch_size=2), prompts(), Options(max_new_tokens=NEW, eos=eos))
     for owner, one in found.items():
         ends = [i for i, token in enumerate(plain[owner]) if token in eos]
@@ -240,6 +241,7 @@ def test_a_mesh_changes_nothing(name):
 
 def test_matrices_are_kept_in_the_compute_dtype():
     network, params = model("gpt2")
-    kept = Engine(network.with_model(dtype="bfloat16"), params)._params["model"]
-    assert kept["token_embed"]["embedding"].dtype == jnp.bfloat16
-    assert kept["final_norm"]["scale"].dtype == jnp.float32
+    kept = Engine(network.with_model(dtype="bfloat16"), params)._params
+    flat = jax.tree_util.tree_leaves_with_path(kept)
+    assert {x.dtype for path, x in flat if path[-1].key == "kernel"} == {jnp.dtype("bfloat16")}
+    assert {x.dtype for path, x in flat if path[-1].key == "scale"} == {jnp.dtype("float32")}

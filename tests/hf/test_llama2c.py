@@ -3,13 +3,13 @@
 import gzip
 from pathlib import Path
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxpt import generate
 from jaxpt.errors import UserError
+from jaxpt.generate.engine import Engine, Prompt
+from jaxpt.generate.options import Options
 from jaxpt.hf import llama2c, mapping
 from jaxpt.models.positions import Rope, rotate
 
@@ -98,5 +98,5 @@ def test_stories260k_says_what_it_is_known_to_say():
     known = gzip.decompress((STORIES / "stories260K.md.gz").read_bytes()).decode()
     known = known.split("-t 0.0\n")[1].split("\n```")[0]
     network, params = load(STORIES / "stories260K.bin")
-    said = jax.jit(lambda params: generate.continue_text(network.bind(params), jnp.array([[1]]), 257))(params)
-    assert words.decode(np.asarray(said)[0, 1:].tolist()).startswith(known)
+    (said,) = Engine(network, params).generate([Prompt([1])], Options(max_new_tokens=256))
+    assert words.decode(said.tokens).startswith(known)
