@@ -211,7 +211,7 @@ def test_the_loop_stays_on_the_device_and_updates_its_cache_in_place():
     text = programs.run.as_text()
     for word in ("callback", "infeed", "outfeed", " send(", " recv("):
         assert word not in text, word
-    layers = jax.tree.leaves(programs._state.cache.layers)
+    layers = jax.tree.leaves(programs.state.cache.layers)
     size = sum(x.size * x.dtype.itemsize for x in layers)
     assert programs.run.memory_analysis().alias_size_in_bytes >= size
     shape = "f32[" + ",".join(map(str, layers[0].shape)) + "]"

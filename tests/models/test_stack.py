@@ -160,10 +160,11 @@ class Cached(nn.Module):
         keys = (x @ kernel)[:, None]  # [B, heads, L, K]
         if past.cache is None:
             return Output(x + jax.nn.softmax(x @ keys[:, 0].mT) @ keys[:, 0])
-        at, length = shared.positional, past.cache.shape[2]
-        cache = jax.lax.dynamic_update_slice_in_dim(past.cache, keys, at, axis=2)
+        at, length = shared.positional, past.cache.shape[3]
+        stored = jax.lax.dynamic_update_slice(past.cache, keys[None], (past.layer, 0, 0, at, 0))  # of all layers
+        cache = stored[past.layer]
         scores = jnp.where(jnp.arange(length) < at + x.shape[1], x @ cache[:, 0].mT, -jnp.inf)
-        return Output(x + jax.nn.softmax(scores) @ cache[:, 0], cache=cache)
+        return Output(x + jax.nn.softmax(scores) @ cache[:, 0], cache=stored)
 
 
 def test_a_cache_goes_in_and_comes_out_written(x):
