@@ -29,6 +29,23 @@ def positions_from(length: int, offset: Offset = 0) -> jax.Array:
     return offset + jnp.arange(length)[None]
 
 
+def distances(queries: int, keys: int, offset: Offset = 0, key_index_S: jax.Array | None = None) -> jax.Array:
+    """Key position − query position: int32 [L, S].
+
+    Args:
+      queries: L.
+      keys: S.
+      offset: position of the first query.
+      key_index_S: position of each key, if they are not in order (the ring of a cache).
+
+    Example:
+      >>> distances(2, 3, offset=1)
+      Array([[-1,  0,  1],
+             [-2, -1,  0]], dtype=int32)
+    """
+    return (jnp.arange(keys) if key_index_S is None else key_index_S) - positions_from(queries, offset).T
+
+
 class LearnedPositions(nn.Module):
     """A table [rows, D] of absolute positions (BERT, GPT-2)."""
 
@@ -109,8 +126,7 @@ class RelativeBias(nn.Module):
         )
         if not isinstance(offset, int) or offset:  # a few rows of the [S, S] bias
             by_distance_NxH = table[bucket(np.arange(1 - keys, keys))]
-            index_S = jnp.arange(keys) if key_index_S is None else key_index_S
-            at_LxS = index_S - positions_from(queries, offset).T + keys - 1
+            at_LxS = distances(queries, keys, offset, key_index_S) + keys - 1
             return jnp.take(by_distance_NxH, at_LxS, axis=0, mode="clip").transpose(2, 0, 1)
         # The bias is constant along diagonals. Each distance is looked up once, in the order 0 … S-1, -L … -1; a row
         # of this vector repeated and read with a stride of N-1 is the row above shifted by one. Its gradient is a sum
@@ -160,10 +176,14 @@ def alibi_slopes(heads: int) -> np.ndarray:
     return np.array(powers(whole) + powers(2 * whole)[::2][: heads - whole], np.float32)
 
 
-def alibi(heads: int, queries: int, keys: int, offset: Offset = 0) -> jax.Array:
-    """ALiBi's bias, −slope · |i − j|: float32 [H, L, S]. Nothing is learned. Paper: https://arxiv.org/abs/2108.12409"""
-    distance_LxS = jnp.abs(positions_from(queries, offset).T - jnp.arange(keys))
-    return -alibi_slopes(heads)[:, None, None] * distance_LxS
+def alibi(
+    heads: int, queries: int, keys: int, offset: Offset = 0, key_index_S: jax.Array | None = None
+) -> jax.Array:
+    """ALiBi's bias, −slope · |i − j|: float32 [H, L, S]. Nothing is learned. `key_index_S` as in `Mask`.
+
+    Paper: https://arxiv.org/abs/2108.12409
+    """
+    return -alibi_slopes(heads)[:, None, None] * jnp.abs(distances(queries, keys, offset, key_index_S))
 
 
 class ShawPositions(nn.Module):
@@ -177,12 +197,14 @@ class ShawPositions(nn.Module):
     embedding_init: Initializer
 
     @nn.compact
-    def __call__(self, q_BxLxHxK: jax.Array, keys: int, offset: Offset = 0) -> jax.Array:
-        """Term of the scores before scaling: → float32 [B, H, L, S]."""
+    def __call__(
+        self, q_BxLxHxK: jax.Array, keys: int, offset: Offset = 0, key_index_S: jax.Array | None = None
+    ) -> jax.Array:
+        """Term of the scores before scaling: → float32 [B, H, L, S]. `key_index_S` as in `Mask`."""
         rows, length = 2 * self.reach + 1, q_BxLxHxK.shape[1]
         table = param(self, "table", self.embedding_init, (rows, q_BxLxHxK.shape[-1]), ("buckets", "norm"))
         by_row = jnp.einsum("BLHK,RK->BHLR", q_BxLxHxK, table.astype(q_BxLxHxK.dtype))
-        distance_LxS = jnp.arange(keys) - positions_from(length, offset).T
+        distance_LxS = distances(length, keys, offset, key_index_S)
         row_LxS = jnp.clip(distance_LxS, -self.reach, self.reach) + self.reach
         return jnp.take_along_axis(by_row, row_LxS[None, None], axis=-1).astype(jnp.float32)
 

@@ -92,6 +92,22 @@ def test_the_terms_of_queries_at_an_offset_are_a_slice_of_the_whole(traced):
         np.testing.assert_allclose(got, whole[:, of_all], rtol=1e-6, atol=1e-6)
 
 
+def test_keys_in_the_order_of_a_ring():
+    """The newest of eight keys is in slot 2: each term has the columns of keys in order, turned."""
+    order, rng = (np.arange(8) - 3) % 8, np.random.default_rng(0)
+    init, table, shaw = nn.initializers.zeros, rng.normal(size=(32, 3)), rng.normal(size=(5, 4)).astype(np.float32)
+    q = rng.normal(size=(2, 1, 3, 4)).astype(np.float32)
+
+    def terms(index):
+        for bidirectional in (True, False):
+            yield RelativeBias(3, bidirectional, init).apply({"params": {"table": table}}, 1, 8, 7, index)
+        yield alibi(3, 1, 8, 7, index)
+        yield ShawPositions(2, init).apply({"params": {"table": shaw}}, q, 8, 7, index)
+
+    for got, in_order in zip(terms(jnp.asarray(order)), terms(None), strict=True):
+        np.testing.assert_array_equal(got, in_order[..., order])
+
+
 def test_positions_beyond_the_table_are_refused():
     learned = LearnedPositions(8, 4, nn.initializers.zeros, jnp.float32, 2)
     with pytest.raises(UserError, match=r"7 tokens.* 6 positions"):
