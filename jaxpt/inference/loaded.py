@@ -199,7 +199,7 @@ class Loaded:
           UserError: a prompt or an option is not as it must be, or the model is an encoder.
         """
         found = dict(self.generate_iter(texts, self.options(**keys)))
-        return [found[number] for number in range(len(texts))]
+        return [found.get(number, []) for number in range(len(texts))]  # beam search may find none
 
     def generate_iter(
         self,
