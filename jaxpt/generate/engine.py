@@ -192,7 +192,7 @@ class Engine:
         batch = self._batch(prompts, owners, options)
         encoder = 0 if batch.encoder_tokens_BxM is None else batch.encoder_tokens_BxM.shape[1]
         programs = self._programs(options.static, slots, rows, batch.tokens_BxP.shape[1], encoder)
-        params, seed = self._formatted(programs), np.uint32(options.seed)
+        params, seed = self._formatted(programs, programs.run), np.uint32(options.seed)
         state = programs.prefill(params, self._place.put(batch), seed)
         steps = np.int32(slots if watch is None else every)
         while True:
@@ -209,10 +209,11 @@ class Engine:
             spare = np.int32(max(rows // REFILL, 1) if waiting else rows)
             state = programs.run(params, state, steps, spare)
 
-    def _formatted(self, programs: Programs) -> Any:
-        """The parameters in the layout that the programs want."""
+    def _formatted(self, programs: Programs, program: Any) -> Any:
+        """The parameters in the layout that a compiled program wants."""
         if programs.chooses_layouts:
-            self._params = jax.device_put(self._params, programs.params_format)
+            (params, *_), _ = program.input_formats
+            self._params = jax.device_put(self._params, params)
         return self._params
 
     def _finished(
@@ -269,7 +270,8 @@ class Engine:
             batch = self._batch(prompts, owners, options)
             encoder = 0 if batch.encoder_tokens_BxM is None else batch.encoder_tokens_BxM.shape[1]
             programs = self._programs(options.static, slots, rows, batch.tokens_BxP.shape[1], encoder)
-            found = jax.tree.map(to_host, programs.search(self._params, self._place.put(batch)))
+            params = self._formatted(programs, programs.search)
+            found = jax.tree.map(to_host, programs.search(params, self._place.put(batch)))
             for row, owner in enumerate(owners):
                 for sample in range(options.samples if owner is not None else 0):
                     if not found.is_complete_RxK[row, sample]:

@@ -157,11 +157,6 @@ class Programs:
         (params, state, *_), _ = self.run.input_formats
         return params, state
 
-    @property
-    def params_format(self) -> Any:
-        """Shardings, or formats, that the parameters must have."""
-        return self._formats()[0]
-
     @functools.cached_property
     def prefill(self) -> Callable[..., State]:
         """`decoding.prefill` of a whole batch."""
@@ -190,10 +185,12 @@ class Programs:
     @functools.cached_property
     def search(self) -> Callable[..., beam.Hypotheses]:
         """`decoding.search` of a whole batch."""
-        prompts = self._place.rows(self._prompts)
+        params, prompts = _shardings(self._params), self._place.rows(self._prompts)
+        if self.chooses_layouts:
+            params = jax.tree.map(functools.partial(Format, Layout.AUTO), params)
         return self._compile(
             functools.partial(decoding.search, self.decoder), (_shapes(self._params), self._prompts),
-            in_shardings=(_shardings(self._params), prompts),
+            in_shardings=(params, prompts),
         )  # fmt: skip
 
     def _compile(self, function: Any, arguments: Any, **options: Any) -> Any:
