@@ -28,7 +28,7 @@ SIDES = ("encoder", "decoder")
 
 class Samples(Evaluator):
     """Shows predicted spans, masked tokens or continuations of a few validation examples, next to the targets; nothing
-    for an encoder without masked positions and for a model without a cache."""
+    for an encoder without masked positions."""
 
     kind: Literal["samples"] = "samples"
     every: PositiveInt | Literal["end"] | None = execution("end")
@@ -39,7 +39,7 @@ class Samples(Evaluator):
     def prepare(self, setup: Setup, data: Data) -> Evaluate:
         batch = _first_segments(next(data.validation.epoch(self.count, limit=self.count)))
         family = setup.config.objective.family
-        if "masked_positions" not in batch if family == "encoder" else not decoding.has_cache(setup.network):
+        if family == "encoder" and "masked_positions" not in batch:
             return lambda *_: Result(lines=())
         # Outside of `setup.use()`: few rows are not sharded.
         answers = compiler.jit(_answers(setup, batch, data)).lower(setup.placed_shapes().params).compile()

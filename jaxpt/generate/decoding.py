@@ -57,7 +57,7 @@ class Prompts:
 class State:
     """A batch between two programs."""
 
-    cache: Cache
+    cache: Cache | None
     history: History
     limit_B: jax.Array
     keys_B: jax.Array
@@ -181,7 +181,8 @@ def run(decoder: Decoder, params: Any, state: State, steps: jax.Array, spare: ja
 
 
 def complete(decoder: Decoder, params: Any, prompts: Prompts, seed: jax.Array | int = 0) -> History:
-    """`prefill` and `run` to the end of all rows, in one program.
+    """`prefill` and `run` to the end of all rows, in one program; also of models without a cache, which read the whole
+    text for each token.
 
     Args:
       decoder: static.
@@ -192,8 +193,24 @@ def complete(decoder: Decoder, params: Any, prompts: Prompts, seed: jax.Array | 
     Returns:
       The prompts with what was generated.
     """
+    if not has_cache(decoder.network):
+        return _without_cache(decoder, params, prompts, seed)
     state = prefill(decoder, params, prompts, jnp.uint32(seed))
     return run(decoder, params, state, jnp.int32(decoder.columns), jnp.int32(len(prompts.length_B))).history
+
+
+def _without_cache(decoder: Decoder, params: Any, prompts: Prompts, seed: jax.Array | int) -> History:
+    """`complete` of a decoder that reads the whole text for each token."""
+    bound, history = decoder.network.bind(params), decoder.history(prompts)
+    keys_B = jax.random.key_data(row_keys(seed, prompts.row_B, prompts.sample_B))
+    start = State(None, history, prompts.limit_B, keys_B, prompts.limit_B <= prompts.length_B, None)
+
+    def body(state: State) -> State:
+        hidden_BxTxD = bound.decode(state.history.tokens_BxT).hidden
+        last_BxTxD = jnp.take_along_axis(hidden_BxTxD, state.history.length_B[:, None, None] - 1, axis=1)
+        return decoder.advance(state, decoder.logits(bound, last_BxTxD))
+
+    return jax.lax.while_loop(lambda state: ~state.done_B.all(), body, start).history
 
 
 def replace(

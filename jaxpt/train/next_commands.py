@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from jaxpt.config import Config
 from jaxpt.errors import UserError
+from jaxpt.generate.decoding import has_cache
 from jaxpt.generate.formats import text_format
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def next_commands(config: Config, data: Data, run_dir: Path) -> str:
-    """Two lines with the commands; the last one generates text.
+    """Lines with the commands; the last one generates text, if the model does.
 
     Args:
       config: the run's configuration, of its last phase.
@@ -26,17 +27,27 @@ def next_commands(config: Config, data: Data, run_dir: Path) -> str:
       The lines.
     """
     run, prompt = shlex.quote(str(run_dir)), shlex.quote(example_prompt(config, data))
-    return (
+    lines = [
         f"next: jaxpt eval {run} · jaxpt inspect {run} · to extend the run: "
-        f"jaxpt train {run} train.steps={2 * config.train.steps}\n"
-        f"to try it: jaxpt generate {run} --prompt {prompt}"
-    )
+        f"jaxpt train {run} train.steps={2 * config.train.steps}"
+    ]
+    if _generates(config, data):
+        lines.append(f"to try it: jaxpt generate {run} --prompt {prompt}")
+    return "\n".join(lines)
 
 
 def example_prompt(config: Config, data: Data) -> str:
     """A prompt for the model: with a mask or a sentinel if it fills them, as its tokenizer writes it."""
     blank = _blank(config, data)
     return "The cat sat on" if blank is None else f"The {data.tokenizer.tokens([blank])[0]} sat on the mat."
+
+
+def _generates(config: Config, data: Data) -> bool:
+    """True if `jaxpt generate` can answer: an encoder fills masks, other models decode with a cache."""
+    if config.objective.family == "encoder":
+        is_trained = "masked_positions" in config.objective.batches.features(config.data.length)
+        return is_trained and data.vocabulary.mask is not None
+    return has_cache(config.objective.loss.network(config.model))
 
 
 def _blank(config: Config, data: Data) -> int | None:

@@ -165,6 +165,7 @@ def run_of(path, model, tokenizer, objective, extra_ids=None, more=None, **data)
     return jaxpt.load(path)
 
 
+@pytest.mark.slow
 def test_bart_fills_masks_from_the_whole_text(tmp_path):
     model = run_of(tmp_path / "run", {"kind": "bart", "max_positions": 32}, "sentencepiece", "bart", extra_ids=5)
     assert model.prompt_ids("the cat").tokens == [model.vocabulary.eos]
@@ -173,6 +174,7 @@ def test_bart_fills_masks_from_the_whole_text(tmp_path):
     assert len(model.generate(["the cat"], max_new_tokens=4)[0][0].tokens) <= 4
 
 
+@pytest.mark.slow
 def test_mbart_reads_and_writes_its_language(tmp_path):
     model = run_of(
         tmp_path / "run", {"kind": "bart", "max_positions": 32, "pre_norm": True}, "sentencepiece", "mbart",
@@ -197,6 +199,7 @@ def test_a_decoder_fills_the_middle(tmp_path):
         model.fill(["<FILL> the <FILL>"])
 
 
+@pytest.mark.slow
 def test_ul2_continues_in_its_own_mode(tmp_path):
     model = run_of(tmp_path / "run", {}, "sentencepiece", "ul2", extra_ids=8)
     v = model.vocabulary
@@ -210,6 +213,7 @@ def test_ul2_continues_in_its_own_mode(tmp_path):
     assert len(spans) == 1 and not model.fills("<extra_id_5> the cat")
 
 
+@pytest.mark.slow
 def test_an_electra_fills_by_its_generator(tmp_path):
     size = {"embed_dim": 8, "heads": 2, "mlp_dim": 16}
     model = run_of(
