@@ -30,6 +30,10 @@ LANES = 128
 """A TPU pads the last axis of an array to this width."""
 
 
+FAST_BYTES = 2**26
+"""A layer's keys and values up to this size stay in a TPU's VMEM between their two uses."""
+
+
 @flax.struct.dataclass
 class NewCache:
     """A request for a cache: `decode` attends within the given tokens, as in training, and returns a `Cache`."""
@@ -87,8 +91,12 @@ class KeyValues:
             return jax.lax.dynamic_index_in_dim(stored, layer, axis=0, keepdims=False).transpose(0, 2, 1, 3)
 
         if self.values is None:
-            # The barrier makes the compiler read the layer once, for both products.
-            both = jax.lax.optimization_barrier(take(self.keys))
+            both = take(self.keys)
+            ways = math.prod((mesh_axes("batch") | mesh_axes("act_heads")).values())
+            if (
+                both.size * both.dtype.itemsize // ways <= FAST_BYTES
+            ):  # the barrier makes the compiler read them once, for both products
+                both = jax.lax.optimization_barrier(both)
             return both, both
         return take(self.keys), take(self.values)
 
