@@ -93,9 +93,8 @@ class KeyValues:
         if self.values is None:
             both = take(self.keys)
             ways = math.prod((mesh_axes("batch") | mesh_axes("act_heads")).values())
-            if (
-                both.size * both.dtype.itemsize // ways <= FAST_BYTES
-            ):  # the barrier makes the compiler read them once, for both products
+            # The barrier makes the compiler read them once, for both products.
+            if both.size * both.dtype.itemsize // ways <= FAST_BYTES:
                 both = jax.lax.optimization_barrier(both)
             return both, both
         return take(self.keys), take(self.values)
