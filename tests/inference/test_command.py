@@ -56,7 +56,7 @@ def test_one_prompt_gives_its_text_alone(run, directories):
     assert run("generate", directories["gpt2"], "--prompt", "the cat", "--max-new-tokens", 8) == (0, f"{text}\n", "")
 
 
-@pytest.mark.parametrize("family", ["gpt2", "t5"])
+@pytest.mark.parametrize("family", [pytest.param("gpt2", marks=pytest.mark.slow), "t5"])
 def test_several_prompts_and_samples(run, directories, family):
     prompts = ["the cat sat", "a"]
     keys = {"temperature": 1.0, "top_p": 0.9, "seed": 3, "max_new_tokens": 6, "samples": 2}
@@ -245,7 +245,7 @@ def test_a_terminal_without_a_prompt(run, directories, monkeypatch):
     [
         pytest.param("bert", "The [MASK] sat on the mat.", marks=pytest.mark.slow),
         pytest.param("t5", "The <extra_id_0> sat on the mat.", marks=pytest.mark.slow),
-        ("gpt2", "The cat sat on"),
+        pytest.param("gpt2", "The cat sat on", marks=pytest.mark.slow),
     ],
 )
 def test_training_ends_by_naming_this_command(run, tmp_path, family, prompt):

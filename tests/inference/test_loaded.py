@@ -187,6 +187,7 @@ def test_mbart_reads_and_writes_its_language(tmp_path):
     assert model.generate(["the cat"], max_new_tokens=2)
 
 
+@pytest.mark.slow
 def test_a_decoder_fills_the_middle(tmp_path):
     model = run_of(
         tmp_path / "run", {"kind": "gpt2", "max_positions": 64}, "sentencepiece", "fill_in_the_middle", extra_ids=5
