@@ -55,7 +55,7 @@ def test_a_line_of_a_text_file_is_a_prompt(tmp_path):
         ("p.jsonl", b'{"prompt": "a"}\n{"prompt": "\xff"}', "line 2: not UTF-8 (byte 13 of the line); save the"),
         ("p.txt", b"a\n\xe4\n", "line 2: not UTF-8"),
         ("p.jsonl.gz", b'{"prompt": "a"}', "not a whole gzip file"),
-        ("p.jsonl.gz", gzip.compress(b'{"prompt": "a"}')[:-3], "not a whole gzip file"),
+        ("p.jsonl.gz", gzip.compress(b'{"prompt": "a"}', mtime=0)[:-3], "not a whole gzip file"),
         ("p.csv", b"prompt\na\n", "p.csv: is no file of prompts; wants a .jsonl, .jsonl.gz or .txt file"),
         (None, None, "gone.jsonl: no such file; wants a .jsonl"),
     ],
