@@ -67,9 +67,13 @@ class _Watcher(threading.Thread):
             os.close(file)
 
     def _on_signal(self, number: int, frame: object) -> None:
-        # An event loop may have replaced the wakeup file, so the number is not in our pipe.
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._writer, bytes([number]))
+        # Python wrote the number to the wakeup file when the signal came. This runs later, after C code has returned:
+        # written again, the number would look like a second signal. But an event loop may have put its own file there.
+        wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        if wakeup != self._writer:
+            signal.set_wakeup_fd(wakeup)
+            with contextlib.suppress(BlockingIOError):
+                os.write(self._writer, bytes([number]))
 
     def run(self) -> None:
         while number := os.read(self._reader, 1)[0]:

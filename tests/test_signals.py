@@ -109,6 +109,27 @@ say("not reached")
     assert code == 130 and out == "ready\ndone\n"
 
 
+def test_one_signal_during_long_c_code_counts_once():
+    """Python calls the handler seconds after the signal: no second signal, which would end the work."""
+    code, out, _, _ = run(
+        """
+import hashlib
+signals.start()
+data = bytes(1 << 30)
+with signals.deferred():
+    say("ready")
+    began = time.monotonic()
+    while time.monotonic() - began < 1.5:
+        hashlib.sha3_512(data)
+    time.sleep(0.5)
+    say("saved")
+""",
+        signal.SIGTERM,
+        pause=0.1,
+    )
+    assert code == 143 and out == "ready\nsaved\n"
+
+
 def test_a_second_signal_ends_the_process_at_once_but_no_echo_of_the_first():
     program = """
 signals.start()
