@@ -23,6 +23,7 @@ def load(
     overrides: Sequence[str] = (),
     where: str = "command line",
     report: Callable[[str], None] = lambda line: None,
+    complete: Callable[[dict[str, Any]], dict[str, Any]] = lambda tree: tree,
 ) -> Config:
     """Reads a recipe, applies `key=value` overrides and checks every key and type.
 
@@ -34,6 +35,7 @@ def load(
       where: where the overrides stand, for messages.
       report: is given a line for what was dropped: values of a base with another `kind`, phases that the run does not
         come to.
+      complete: is given the plain tree, before it is checked, to fill in what the recipe leaves out.
 
     Returns:
       The frozen configuration; `run_dir` is filled in.
@@ -58,6 +60,10 @@ def load(
         tree["run_dir"] = tree.get("run_dir") or f"runs/{path.stem}"
     for item in overrides:
         dropped += override(tree, origin, item, where)
+    try:
+        tree = complete(tree)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
     config = build(tree, lambda key: origin_of(key, origin, str(path)))
     check_phases(config, origin, where)
     for line in dropped_lines(dropped, config):

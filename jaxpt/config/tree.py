@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import (
     AfterValidator,
@@ -28,6 +28,7 @@ from jaxpt.config.fields import (
     unaffected,
 )
 from jaxpt.config.kinds import Kind, kinds, nearest, resolve
+from jaxpt.config import fine_tuning
 from jaxpt.errors import UserError
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ class ModelConfig(Frozen):
     """Who computes attention: XLA (`chunked`: memory linear in the length), cuDNN (GPU) or the splash kernel (TPU)."""
     unroll: PositiveInt = execution(1)
     """Layers that one turn of the loop over a stack does: 2 makes a small model on a CPU a quarter faster."""
+    text_layout: ClassVar[str]
+    """How texts and special tokens stand in an example of fine-tuning (`jaxpt.objectives.labelled.layouts`)."""
     adapter: AnyAdapter | None = None
     """A small module after each attention and feed-forward, at paths such as `*_adapter`; none by default."""
 
@@ -95,6 +98,15 @@ class ObjectiveConfig(Frozen):
     """Target positions in a chunk of logits; 0 chooses a chunk of about 64 MiB a device."""
 
 
+class TaskConfig(Frozen):
+    """What every task of fine-tuning shares; `jaxpt.tasks.base.Task` adds its functions."""
+
+    kind: str
+    """Module of `jaxpt.tasks`, or a dotted path to one's own."""
+    objective: ClassVar[str]
+    """Objective of a recipe that names none: the head for this kind of task."""
+
+
 class EvaluatorConfig(Frozen):
     """What every evaluator's settings share; `jaxpt.evals.base.Evaluator` adds its function."""
 
@@ -114,6 +126,9 @@ class EvaluatorConfig(Frozen):
 AnyModel = Annotated[SerializeAsAny[ModelConfig], Kind("model", "jaxpt.models", ModelConfig)]
 AnyObjective = Annotated[SerializeAsAny[ObjectiveConfig], Kind("objective", "jaxpt.objectives", ObjectiveConfig)]
 """An objective of whichever kind its `kind` names."""
+
+AnyTask = Annotated[SerializeAsAny[TaskConfig], Kind("task", "jaxpt.tasks", TaskConfig)]
+"""A task of whichever kind its `kind` names."""
 
 AnyEvaluator = Annotated[SerializeAsAny[EvaluatorConfig], Kind("evals", "jaxpt.evals", EvaluatorConfig)]
 """An evaluator of whichever kind its `kind` names."""
@@ -177,7 +192,9 @@ class SourceConfig(Frozen):
     validation_path: Annotated[str | tuple[str, ...] | None, unaffected("records")] = None
     """Files of the validation split; without them a fraction of the documents is held out, chosen by hash."""
     validation_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.02
-    """Fraction of documents held out when there is no `validation_path`."""
+    """Fraction of documents held out when there is no `validation_path`; of a task's rows, of each label."""
+    test_path: Annotated[str | tuple[str, ...] | None, unaffected("records", "program")] = execution(None)
+    """Of a task: files on which the best checkpoint is scored once, at the end."""
     documents: Literal["line", "blank_line"] = "line"
     """Text files: one document per line, or documents parted by blank lines."""
     field: str = "text"
@@ -446,7 +463,11 @@ class Config(Frozen):
     """Where everything of the run goes; `runs/<name of the recipe>` by default."""
     seed: NonNegativeInt = 0
     model: AnyModel
+    """From `init_from.path` where a recipe with a task names none."""
+    task: AnyTask | None = None
+    """Fine-tuning: columns, labels and metrics of labelled data."""
     objective: AnyObjective
+    """By default the head for the task's kind."""
     data: Annotated[DataConfig, unaffected("program")]  # a step sees features alone: their shapes are compared
     init_from: Annotated[InitConfig | None, unaffected("program")] = None
     """Branch from another run."""
@@ -459,6 +480,11 @@ class Config(Frozen):
     plan: Annotated[PlanConfig, unaffected("program")] = PlanConfig()
     distributed: Annotated[DistributedConfig, unaffected("program")] = DistributedConfig()
     log: Annotated[LogConfig, unaffected("program")] = LogConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fine_tuning(cls, tree: Any) -> Any:
+        return fine_tuning.complete(tree, TaskConfig, ObjectiveConfig, ModelConfig)
 
     @model_validator(mode="after")
     def _evaluators(self) -> Self:

@@ -121,7 +121,7 @@ def prepare(
     check(config)
     parts = mixtures.parts(config)
     with progress(report) as say:
-        sources = [open_source(part.config.data, objective.batches.examples(data.length)) for part in parts]
+        sources = [open_source(part.config.data, objective.batches.examples(data.length), part.config.task) for part in parts]
         known = [source.fingerprint() for source in sources]  # reads files: once
         tokenizer = _tokenizer(config, parts, sources, known, say, save)
         vocabulary = tokenizer.vocabulary
@@ -290,7 +290,8 @@ def _store(
         "code": code(calls),
     }
     directory = cache_root(config) / "records" / f"{_hash(identity)}-{split}"
-    spec = Offline(config.data, transforms, config.objective.batches.examples(config.data.length), split, tokenizer)
+    examples = config.objective.batches.examples(config.data.length)
+    spec = Offline(config.data, transforms, examples, split, tokenizer, config.task)
     return cache.build(spec, directory, identity, say, workers, verify, config.data.mirror, beam)
 
 

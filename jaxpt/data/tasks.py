@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxpt.config import DataConfig
+from jaxpt.config import DataConfig, TaskConfig
 from jaxpt.data._tf import seqio, tf
 from jaxpt.data.calls import Call, Transforms
 from jaxpt.data.sources.base import Piece, Source
@@ -89,7 +89,7 @@ def _directory(module: str) -> Path | None:
 
 
 def bind(
-    call: Call, vocabulary: seqio.Vocabulary, shard: int = 0, source: Source | None = None
+    call: Call, vocabulary: seqio.Vocabulary, shard: int = 0, source: Source | None = None, split: str = "train"
 ) -> Callable[[tf.data.Dataset], tf.data.Dataset]:
     """The SeqIO preprocessor of a call: its arguments bound, and what is known of the documents where it asks for it.
 
@@ -97,13 +97,14 @@ def bind(
       call: name and arguments.
       vocabulary: given to a parameter named `vocabulary`.
       shard: number of the run of documents, given to a parameter named `shard`: one more key of frozen random draws.
-      source: of the documents; its `language` and `fields` are given to parameters of these names.
+      source: of the documents; it, its `language` and its `fields` are given to parameters of these names.
+      split: given to a parameter named `split`.
 
     Returns:
       A function of a data set.
     """
     function = resolve(call.name)
-    return functools.partial(function, **arguments(function, call, vocabulary, shard, source))
+    return functools.partial(function, **arguments(function, call, vocabulary, shard, source, split))
 
 
 def arguments(
@@ -112,6 +113,7 @@ def arguments(
     vocabulary: seqio.Vocabulary,
     shard: int = 0,
     source: Source | None = None,
+    split: str = "train",
 ) -> dict[str, Any]:
     """The arguments of a call, as `bind` gives them."""
     parameters = inspect.signature(function).parameters
@@ -120,9 +122,9 @@ def arguments(
         raise UserError(
             f"preprocessor {call.name!r} takes no argument {unknown[0]!r}; it takes {', '.join(parameters)}"
         )
-    offered = {"vocabulary": vocabulary, "shard": shard}
+    offered = {"vocabulary": vocabulary, "shard": shard, "split": split}
     if source is not None:
-        offered |= {"language": source.language, "fields": source.fields}
+        offered |= {"source": source, "language": source.language, "fields": source.fields}
     return {name: value for name, value in offered.items() if name in parameters} | call.kwargs
 
 
@@ -150,6 +152,8 @@ class Offline:
     """As `open_source` takes it."""
     split: str
     tokenizer: Tokenizer
+    task: TaskConfig | None = None
+    """Of labelled rows."""
 
     @property
     def name(self) -> str:
@@ -158,7 +162,7 @@ class Offline:
 
     def open(self) -> Documents:
         """Opens the source."""
-        return Documents(self, open_source(self.data, self.examples))
+        return Documents(self, open_source(self.data, self.examples, self.task))
 
 
 class Documents:
@@ -190,7 +194,7 @@ class Documents:
         ds = self._source.dataset(self._split, shard)
         with seqio.map_seed_manager(number):
             for call in self._calls:
-                ds = bind(call, self._vocabulary, number, self._source)(ds)
+                ds = bind(call, self._vocabulary, number, self._source, self._split)(ds)
         return ds
 
     def counts(self) -> dict[str, Any]:

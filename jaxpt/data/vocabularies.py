@@ -25,6 +25,11 @@ def to_seqio(tokenizer: Tokenizer) -> seqio.Vocabulary:
     return TokenizerVocabulary(tokenizer)
 
 
+def tokenizer_of(vocabulary: seqio.Vocabulary) -> Tokenizer:
+    """The tokenizer behind a vocabulary of `to_seqio`."""
+    return vocabulary._tokenizer
+
+
 def pieces(vocabulary: seqio.Vocabulary) -> list[str]:
     """The readable piece of each id.
 

@@ -37,6 +37,7 @@ class BartConfig(ModelConfig):
     """Configuration of BART."""
 
     family: ClassVar[str] = "encoder_decoder"
+    text_layout: ClassVar[str] = "bart"
 
     kind: Literal["bart"] = "bart"
     layers: PositiveInt

@@ -43,6 +43,7 @@ class BertConfig(ModelConfig):
     """Configuration of BERT."""
 
     family: ClassVar[str] = "encoder"
+    text_layout: ClassVar[str] = "bert"
 
     kind: Literal["bert"] = "bert"
     layers: PositiveInt

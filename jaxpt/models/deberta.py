@@ -47,6 +47,7 @@ class DebertaConfig(ModelConfig):
     """Configuration of DeBERTa."""
 
     family: ClassVar[str] = "encoder"
+    text_layout: ClassVar[str] = "bert"
 
     kind: Literal["deberta"] = "deberta"
     layers: PositiveInt

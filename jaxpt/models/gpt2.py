@@ -32,6 +32,7 @@ class GPT2Config(ModelConfig):
     """Configuration of GPT-2."""
 
     family: ClassVar[str] = "decoder"
+    text_layout: ClassVar[str] = "decoder"
 
     kind: Literal["gpt2"] = "gpt2"
     layers: PositiveInt

@@ -34,6 +34,7 @@ class LlamaConfig(ModelConfig):
     """Configuration of Llama."""
 
     family: ClassVar[str] = "decoder"
+    text_layout: ClassVar[str] = "decoder"
 
     kind: Literal["llama"] = "llama"
     layers: PositiveInt

@@ -34,6 +34,7 @@ class ModernBertConfig(ModelConfig):
     """Configuration of ModernBERT."""
 
     family: ClassVar[str] = "encoder"
+    text_layout: ClassVar[str] = "bert"
 
     kind: Literal["modernbert"] = "modernbert"
     layers: PositiveInt

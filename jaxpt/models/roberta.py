@@ -5,7 +5,7 @@ Papers: https://arxiv.org/abs/1907.11692, XLM-R https://arxiv.org/abs/1911.02116
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from jaxpt.config import NonNegativeInt, PositiveFloat, PositiveInt
 from jaxpt.models.bert import Bert, BertConfig
@@ -13,6 +13,8 @@ from jaxpt.models.bert import Bert, BertConfig
 
 class RobertaConfig(BertConfig):
     """Configuration of RoBERTa."""
+
+    text_layout: ClassVar[str] = "roberta"
 
     kind: Literal["roberta"] = "roberta"
     max_positions: PositiveInt = 514

@@ -37,6 +37,7 @@ class T5Config(ModelConfig):
     """Configuration of T5."""
 
     family: ClassVar[str] = "encoder_decoder"
+    text_layout: ClassVar[str] = "t5"
 
     kind: Literal["t5"] = "t5"
     layers: PositiveInt

@@ -26,6 +26,7 @@ class T5LMConfig(T5Config):
     """Configuration of a T5-style decoder."""
 
     family: ClassVar[str] = "decoder"
+    text_layout: ClassVar[str] = "decoder"
 
     kind: Literal["t5_lm"] = "t5_lm"
     decoder_layers: None = None

@@ -37,6 +37,7 @@ class XLNetConfig(ModelConfig):
     """Configuration of XLNet."""
 
     family: ClassVar[str] = "encoder"
+    text_layout: ClassVar[str] = "xlnet"
 
     kind: Literal["xlnet"] = "xlnet"
     layers: PositiveInt

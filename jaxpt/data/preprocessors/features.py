@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from jaxpt.data.labelled import rows
+from jaxpt.data.layout import Layout
 from jaxpt.data.preprocessors.batched import Records, makes_rows
 
 Packs = np.ndarray | None
@@ -46,8 +48,8 @@ def encoder_decoder(batch: Records, inputs_length: int, targets_length: int, sta
       [[0, 9, 0], [9, 1, 0], [1.0, 1.0, 0.0]]
     """
     inputs, targets = batch["inputs"], batch["targets"]
-    encoder = _Layout(inputs.lengths, inputs_length, packs, "inputs")
-    decoder = _Layout(targets.lengths, targets_length, packs, "targets")
+    encoder = Layout(inputs.lengths, inputs_length, packs, "inputs")
+    decoder = Layout(targets.lengths, targets_length, packs, "targets")
     # Shifted right as a whole; the first place of each example is then the start.
     shifted_N = np.concatenate([[start], targets.values])[:-1]
     shifted_N[decoder.starts()] = start
@@ -94,7 +96,7 @@ def decoder(batch: Records, length: int, packs: Packs = None, opening: int | Non
     tokens = batch["tokens"]
     ends = np.cumsum(tokens.lengths)[tokens.lengths > 0]
     starts = np.concatenate([[0], ends])[:-1]
-    layout = _Layout(np.maximum(tokens.lengths - 1, 0), length, packs, "targets")
+    layout = Layout(np.maximum(tokens.lengths - 1, 0), length, packs, "targets")
     inputs_N = np.delete(tokens.values, ends - 1)
     features = _decoder(layout, inputs_N, np.delete(tokens.values, starts))
     if opening is not None:
@@ -138,8 +140,8 @@ def encoder(batch: Records, length: int, max_predictions: int, packs: Packs = No
       [[1, 1, 1, 1, 0], [8, 0], [1.0, 0.0]]
     """
     tokens, positions = batch["tokens"], batch["masked_positions"]
-    layout = _Layout(tokens.lengths, length, packs, "tokens")
-    masked = _Layout(positions.lengths, max_predictions, packs, "masked_positions")
+    layout = Layout(tokens.lengths, length, packs, "tokens")
+    masked = Layout(positions.lengths, max_predictions, packs, "masked_positions")
     features = {
         "encoder_input_tokens": layout.rows(tokens.values),
         "encoder_token_types": layout.rows(batch["token_types"].values),
@@ -168,7 +170,10 @@ def encoder(batch: Records, length: int, max_predictions: int, packs: Packs = No
     return features
 
 
-def _decoder(layout: _Layout, inputs_N: np.ndarray, targets_N: np.ndarray) -> Rows:
+labelled = makes_rows(rows.texts)
+
+
+def _decoder(layout: Layout, inputs_N: np.ndarray, targets_N: np.ndarray) -> Rows:
     """The decoder's features of inputs and targets of the same lengths."""
     return {
         "decoder_input_tokens": layout.rows(inputs_N),
@@ -176,50 +181,3 @@ def _decoder(layout: _Layout, inputs_N: np.ndarray, targets_N: np.ndarray) -> Ro
         **layout.features("decoder"),
         "decoder_loss_weights": layout.weights(),
     }
-
-
-class _Layout:
-    """Where the entries of records stand in rows: one record after the other, from the first place on."""
-
-    def __init__(self, lengths: np.ndarray, length: int, packs: Packs, name: str) -> None:
-        """For records of `lengths` [R] in rows of `length` places; `name` says in an error what does not fit."""
-        packs = np.arange(len(lengths) + 1) if packs is None else packs
-        splits = np.concatenate([[0], np.cumsum(lengths)])
-        self._length, self._name, self._rows = length, name, splits[packs]
-        of_row, sizes_B = np.diff(packs), np.diff(splits[packs])
-        if (longest := sizes_B.max(initial=0)) > length:
-            raise ValueError(f"{name} of an example are longer than their feature of length {length}: {longest}")
-        self.lengths, self._first_R = lengths, splits[:-1]
-        self._number_R = np.arange(1, len(lengths) + 1) - np.repeat(packs[:-1], of_row)
-        self._real_BxL = np.arange(length) < sizes_B[:, None]
-        self.before_R = self._first_R - np.repeat(splits[packs[:-1]], of_row)
-        """Entries that stand before each record in its row."""
-
-    def rows(self, values_N: np.ndarray) -> np.ndarray:
-        """Values as rows, zeros after them: int32 [B, L]."""
-        rows = np.zeros(self._real_BxL.shape, np.int32)
-        rows[self._real_BxL] = values_N  # the real places, row by row, are in the order of the values
-        return rows
-
-    def features(self, side: str) -> Rows:
-        """Segment ids and positions."""
-        segment_ids = self.rows(np.repeat(self._number_R, self.lengths))
-        return {f"{side}_segment_ids": segment_ids, f"{side}_positions": self.rows(self.places())}
-
-    def places(self) -> np.ndarray:
-        """Place of each entry in its record: [N]."""
-        return np.arange(self.lengths.sum()) - np.repeat(self._first_R, self.lengths)
-
-    def cut_at(self, opens_N: np.ndarray) -> _Layout:
-        """The same rows of smaller records: one begins at each entry that opens one."""
-        opens_N[self.starts()] = True
-        bounds = np.append(np.flatnonzero(opens_N), len(opens_N))
-        return _Layout(np.diff(bounds), self._length, np.searchsorted(bounds, self._rows), self._name)
-
-    def weights(self) -> np.ndarray:
-        """1.0 on the real places, zeros after them: float32 [B, L]."""
-        return self._real_BxL.astype(np.float32)
-
-    def starts(self) -> np.ndarray:
-        """Where records begin among the values; records without an entry are passed over."""
-        return self._first_R[self.lengths > 0]

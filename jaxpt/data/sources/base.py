@@ -133,13 +133,17 @@ class Source:
                     counts["empty"] += 1
                     continue
                 seen += 1
-                if self._fraction is None or held_out(text, self._fraction) == (split == "validation"):
+                if self.is_of(split, text):
                     counts["documents"] += 1
                     yield piece.file, index, text
             counts["files"][str(piece.file)] = seen
         if pieces is None:
             self.check(split, counts)
         self.counts[split] = counts
+
+    def is_of(self, split: str, text: Text) -> bool:
+        """Whether a document of the split's files belongs to the split, where both splits have the same files."""
+        return self._fraction is None or held_out(text, self._fraction) == (split == "validation")
 
     def check(self, split: str, counts: dict[str, Any]) -> None:
         """Raises UserError where a file has no documents, or a split none.

@@ -5,20 +5,22 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable
 
-from jaxpt.config import DataConfig
+from jaxpt.config import DataConfig, TaskConfig
 from jaxpt.data._tf import tf
 from jaxpt.data.sources import builtin, foreign, readers
 from jaxpt.data.sources.base import Source
 from jaxpt.data.sources.examples import Examples
+from jaxpt.data.sources.rows import Rows
 from jaxpt.errors import UserError
 
 
-def open_source(data: DataConfig, examples: int | None = None) -> Source:
+def open_source(data: DataConfig, examples: int | None = None, task: TaskConfig | None = None) -> Source:
     """Finds the files (or the data set, or the task) that a configuration names.
 
     Args:
       data: `source`, `path`, `validation_path`, …
       examples: finished examples of a SeqIO Task are wanted, not documents, with so many tokens of targets at most.
+      task: rows of labelled files are wanted.
 
     Returns:
       A source with a "train" and a "validation" split; nothing but the files' existence is checked yet.
@@ -26,6 +28,8 @@ def open_source(data: DataConfig, examples: int | None = None) -> Source:
     Raises:
       UserError: a file is missing or a directory, a glob matches nothing, a suffix is unknown.
     """
+    if task is not None:
+        return Rows(data, task)
     source = _open(data, examples)
     source.language, source.fields = data.language, data.fields
     return source

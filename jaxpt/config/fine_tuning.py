@@ -1,0 +1,62 @@
+"""A recipe with a `task`: what it leaves out follows from the task, and the objective is told of both task and model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from jaxpt.config.kinds import resolve
+from jaxpt.errors import UserError
+
+HIDDEN = ("task", "text_layout")
+"""Fields of a labelled objective that are not keys of a recipe: copies of `task` and of the model's `text_layout`."""
+
+
+def complete(tree: Any, task: type[BaseModel], objective: type[BaseModel], model: type[BaseModel]) -> Any:
+    """The plain tree of a recipe with what its task implies.
+
+    Without `objective` it is the head for the task's kind; without `evals` held-out loss and the task's metrics.
+
+    Args:
+      tree: plain values.
+      task: base class of tasks.
+      objective: base class of objectives.
+      model: base class of models.
+
+    Returns:
+      A changed copy; the tree itself where it has no task.
+
+    Raises:
+      UserError: an objective that needs a task has none, or the other way round.
+    """
+    if not isinstance(tree, dict):
+        return tree
+    given = tree.get("task")
+    own = tree.get("objective")
+    if isinstance(own, dict) and (key := next((key for key in HIDDEN if key in own), None)):
+        raise UserError(f"objective.{key}: unknown key; it is a key of the recipe itself: task")
+    if given is None:
+        if (kind := _kind(own)) and "task" in resolve(kind, "jaxpt.objectives", objective, "objective").model_fields:
+            raise UserError(f"task: key task is missing; objective.kind: {kind} learns from labelled data")
+        return tree
+    if not isinstance(given, dict) or not (kind := _kind(given)):
+        return tree  # its validation says what is wrong
+    of_task = resolve(kind, "jaxpt.tasks", task, "task")
+    own = {"kind": of_task.objective, **(own or {})}
+    found = resolve(own["kind"], "jaxpt.objectives", objective, "objective")
+    if "task" not in found.model_fields:
+        raise UserError(f"task: objective.kind: {own['kind']} has no labels to learn; remove task, or objective.kind")
+    own["task"] = given
+    if kind := _kind(tree.get("model")):
+        own["text_layout"] = resolve(kind, "jaxpt.models", model, "model").text_layout
+    tree = {**tree, "objective": own}
+    if tree.get("evals") is None:
+        tree["evals"] = [{"kind": "heldout"}, {"kind": "task"}]
+    return tree
+
+
+def _kind(part: Any) -> str | None:
+    """The kind that a mapping names."""
+    kind = part.get("kind") if isinstance(part, dict) else None
+    return kind if isinstance(kind, str) else None

@@ -1,0 +1,1 @@
+"""Rows of labelled data as records of token ids, for a model's layout of texts. No TensorFlow."""

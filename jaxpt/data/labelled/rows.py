@@ -1,0 +1,86 @@
+"""From records of labelled data to the features of a batch. NumPy alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxpt.data.layout import Layout, Rows
+
+
+class Ragged(NamedTuple):
+    """Rows of unequal length: `values` [Σ lengths] end to end, `lengths` [rows]."""
+
+    values: np.ndarray
+    lengths: np.ndarray
+
+
+def together(records: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
+    """Single records as a batch of them: sequences as `Ragged`, others stacked.
+
+    Args:
+      records: at least one; what has one axis and another length in each is a sequence.
+    """
+    ragged = ("tokens", "token_types", "positions")
+    return {
+        name: Ragged(np.concatenate([r[name] for r in records]), np.array([len(r[name]) for r in records]))
+        if name in ragged
+        else np.stack([r[name] for r in records])
+        for name in records[0]
+    }
+
+
+def texts(
+    batch: Mapping[str, Any],
+    length: int,
+    examples: int,
+    side: str,
+    start: int | None = None,
+    packs: np.ndarray | None = None,
+) -> Rows:
+    """Features of texts with a target each.
+
+    Args:
+      batch: records with "tokens" and "token_types" int32 [any], "positions" int32 [any], the tokens whose states are
+        used, and "target", a number or a vector for each record.
+      length: length of the features.
+      examples: most positions in a row.
+      side: "encoder" or "decoder": the part of the model that reads the texts.
+      start: of an encoder-decoder, the id that its decoder starts from; it reads the same tokens, shifted right.
+      packs: which records a row is made of; None: one each.
+
+    Returns:
+      <side>_{input_tokens,segment_ids,positions} [length], encoder_token_types [length], with `start` also
+      decoder_{input_tokens,segment_ids,positions}; label_{positions,weights} [examples], labels [examples, ...].
+
+    Raises:
+      ValueError: more tokens or positions than fit.
+
+    Example:
+      >>> record = {"tokens": np.array([2, 7, 3]), "token_types": np.zeros(3, int), "positions": np.array([0])}
+      >>> found = texts(together([{**record, "target": np.int32(1)}]), 4, 1, "encoder")
+      >>> [found[name].tolist() for name in ("encoder_segment_ids", "label_positions", "labels", "label_weights")]
+      [[[1, 1, 1, 0]], [[0]], [[1]], [[1.0]]]
+    """
+    tokens, positions = batch["tokens"], batch["positions"]
+    layout = Layout(tokens.lengths, length, packs, "tokens")
+    labels = Layout(positions.lengths, examples, packs, "positions")
+    target = np.repeat(batch["target"], positions.lengths, axis=0)
+    placed = np.zeros((*labels.weights().shape, *target.shape[1:]), target.dtype)
+    placed[labels.weights() > 0] = target
+    features = {
+        f"{side}_input_tokens": layout.rows(tokens.values),
+        **layout.features(side),
+        "label_positions": labels.rows(positions.values + np.repeat(layout.before_R, positions.lengths)),
+        "labels": placed,
+        "label_weights": labels.weights(),
+    }
+    if side == "encoder":
+        features["encoder_token_types"] = layout.rows(batch["token_types"].values)
+    if start is not None:
+        shifted_N = np.concatenate([[start], tokens.values])[:-1]
+        shifted_N[layout.starts()] = start
+        features |= {"decoder_input_tokens": layout.rows(shifted_N), **layout.features("decoder")}
+    return features

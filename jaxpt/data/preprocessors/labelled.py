@@ -1,0 +1,53 @@
+"""Rows of labelled data as records: tokens, the tokens whose states are used, and targets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import seqio
+import tensorflow as tf
+
+from jaxpt.data.labelled.texts import Place
+from jaxpt.data.sources.base import Source
+from jaxpt.data.vocabularies import tokenizer_of
+from jaxpt.errors import UserError
+
+
+def encode(
+    ds: tf.data.Dataset, vocabulary: seqio.Vocabulary, encoder: Any, split: str, source: Source
+) -> tf.data.Dataset:
+    """Encodes rows.
+
+    Args:
+      ds: {"text": a row as JSON, "origin": int64 [2] = (file, row)}.
+      vocabulary: gives the ids.
+      encoder: such as `jaxpt.data.labelled.texts.TextsEncoder`.
+      split: "train" or "validation".
+      source: the rows' source; a mistake in a row is kept in its `failure`.
+
+    Returns:
+      Records as `encoder` makes them.
+    """
+    tokenizer = tokenizer_of(vocabulary)
+
+    def places() -> Iterator[Place]:
+        for ex in ds.as_numpy_iterator():
+            file, number = ex["origin"].tolist()
+            yield Place(json.loads(ex["text"]), source.where(split, file, number), (file, number))
+
+    def records() -> Iterator[dict[str, np.ndarray]]:
+        try:
+            yield from encoder(places(), tokenizer, has_targets=True, train=split == "train")
+        except UserError as error:
+            source.failure = error
+            raise
+
+    return tf.data.Dataset.from_generator(records, output_signature=_signature(encoder.like()))
+
+
+def _signature(like: dict[str, np.ndarray]) -> dict[str, tf.TensorSpec]:
+    """Shape and type of a record."""
+    return {name: tf.TensorSpec([None] if x.shape == (0,) else x.shape, x.dtype) for name, x in like.items()}

@@ -1,0 +1,175 @@
+"""A head on the state that stands for a text or a pair of texts: one label, several, or a number.
+
+    text      [CLS] a gem of a film [SEP]           label 1 of task.labels
+    logits    dropout(pooler(x)) · W + b,           x: the state of [CLS] (or the last token, or their mean)
+
+    loss      classification   −log softmax(logits)[label], with label smoothing and class weights
+              regression       (logit − value)²
+              multi_label      Σ_k of the binary cross-entropy / K
+Papers: https://arxiv.org/abs/1810.04805 (encoders), GPT-1 (decoders), https://arxiv.org/abs/1910.13461 (BART)
+
+Shapes: B rows · L length · D width · N examples of a row · K outputs of the head
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from pydantic import Field
+
+from jaxpt.config import ModelConfig
+from jaxpt.data.calls import Call, Vocabulary, preprocessors
+from jaxpt.data.labelled import rows
+from jaxpt.data.labelled.texts import TextsEncoder
+from jaxpt.errors import UserError
+from jaxpt.heads import classes
+from jaxpt.models.base import Bound
+from jaxpt.models.network import Head
+from jaxpt.objectives.base import Arrays, Batch, Features, Judge, Metrics
+from jaxpt.objectives.labelled import Labelled, LabelledBatches, LabelledLoss
+
+
+class Classification(Labelled):
+    """Hyperparameters of a head on whole texts."""
+
+    kind: Literal["classification"] = "classification"
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """ε: the target distribution is (1 − ε) · label + ε / K."""
+    class_weights: tuple[float, ...] | Literal["balanced"] | None = None
+    """Weight of each label's examples; `balanced`: rows / (K · rows of the label) of the training set."""
+    r_drop: Annotated[float, Field(ge=0)] = 0.0
+    """α of R-Drop: each text is read twice with other dropout, and the loss has α · the symmetric KL divergence of the
+    two predictions. Paper: https://arxiv.org/abs/2106.14448"""
+
+    @property
+    def batches(self) -> ClassificationBatches:
+        return ClassificationBatches(self)
+
+    @property
+    def loss(self) -> ClassificationLoss:
+        return ClassificationLoss(self)
+
+    @property
+    def judge(self) -> ClassificationJudge:
+        return ClassificationJudge(self)
+
+    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
+        super().check(model, length, vocabulary)
+        if self.task.kind not in ("classification", "regression", "multi_label"):
+            raise UserError(f"objective.kind: classification does not fit task.kind: {self.task.kind}")
+        if self.task.kind != "classification" and (self.label_smoothing or self.class_weights is not None):
+            raise UserError(f"objective.label_smoothing and class_weights do not fit task.kind: {self.task.kind}")
+        if isinstance(self.class_weights, tuple) and len(self.class_weights) != self.task.outputs:
+            raise UserError(f"objective.class_weights: wants one for each of {self.task.outputs} labels")
+        if self.layout(vocabulary).room(length, 1 if self.task.pair is None else 2) < 1:
+            raise UserError(f"data.length: {length} leaves no room for text beside the special tokens")
+
+
+class ClassificationBatches(LabelledBatches):
+    """Texts with one target each."""
+
+    h: Classification
+
+    def label_features(self, length: int) -> Features:
+        n, task = self.h.most_examples(length), self.h.task
+        shape, dtype = {"classification": ((n,), "int32"), "regression": ((n,), "float32")}.get(
+            task.kind, ((n, task.outputs), "float32")
+        )
+        return {"label_positions": ((n,), "int32"), "labels": (shape, dtype), "label_weights": ((n,), "float32")}
+
+    def encoder(self, length: int, vocabulary: Vocabulary) -> TextsEncoder:
+        return TextsEncoder(self.h.task, self.h.layout(vocabulary), length, self.h.truncate)
+
+    def rows(self, length: int, vocabulary: Vocabulary) -> Call:
+        sizes = {"length": length, "examples": self.h.most_examples(length), "side": self.side}
+        return Call(preprocessors.features.labelled, {**sizes, "start": self.start(vocabulary)})
+
+    def rows_of(self, vocabulary: Vocabulary) -> Callable[[Sequence[Any], int], dict[str, np.ndarray]]:
+        side, start = self.side, self.start(vocabulary)
+        return lambda records, length: rows.texts(rows.together(records), length, 1, side, start)
+
+    def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
+        return {f"{self.side}_input_tokens": lengths["tokens"], "label_positions": lengths["positions"]}
+
+
+class ClassificationLoss(LabelledLoss):
+    """Loss of the head's outputs."""
+
+    h: Classification
+
+    def heads(self, model: ModelConfig) -> dict[str, Head]:
+        return classes.declare(model, "classes", self.h.task.outputs, self.h.dropout)
+
+    def outputs(self, model: Bound, hidden: jax.Array, batch: Batch) -> jax.Array:
+        return classes.apply(model, "classes", self._states(model, hidden, batch))
+
+    def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
+        weights, labels = batch["label_weights"], batch["labels"]
+        outputs = self.outputs(model, hidden, batch)
+        loss = self.example_loss(outputs, labels)
+        total = (loss * weights).sum()
+        metrics: Metrics = {}
+        if self.h.task.kind == "classification":
+            weighted = weights * self._class_weights()[labels]
+            total = (loss * weighted).sum()
+            correct = (outputs.argmax(-1) == labels) * weights
+            metrics["accuracy"] = (correct.sum(), weights.sum())
+        if "eval_mask" in batch:
+            metrics["target_loss"] = ((loss * batch["eval_mask"]).sum(), batch["eval_mask"].sum())
+        return {self.h.kind: total}, jax.lax.stop_gradient(metrics)
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        weights = batch["label_weights"]
+        if self.h.task.kind == "classification":
+            weights = weights * self._class_weights()[batch["labels"]]
+        return {self.h.kind: weights.sum()}
+
+    def example_loss(self, outputs: jax.Array, labels: jax.Array) -> jax.Array:
+        """Loss of each example: [..., K] and labels → [...]."""
+        if self.h.task.kind == "regression":
+            return jnp.square(outputs[..., 0] - labels)
+        if self.h.task.kind == "multi_label":
+            return optax.sigmoid_binary_cross_entropy(outputs, labels).mean(-1)
+        targets = optax.smooth_labels(jax.nn.one_hot(labels, outputs.shape[-1]), self.h.label_smoothing)
+        return optax.softmax_cross_entropy(outputs, targets)
+
+    def _class_weights(self) -> jax.Array:
+        given = self.h.class_weights
+        return jnp.ones(self.h.task.outputs) if given is None else jnp.array(given, jnp.float32)
+
+    def _states(self, model: Bound, hidden_BxLxD: jax.Array, batch: Batch) -> jax.Array:
+        """The vector of each example: [B, N, D]."""
+        positions_BxN = batch["label_positions"]
+        if model.config.task_head("classes").position != "mean":
+            return jnp.take_along_axis(hidden_BxLxD, positions_BxN[..., None], axis=1)
+        segments_BxL = batch["encoder_segment_ids"]
+        own_BxN = jnp.take_along_axis(segments_BxL, positions_BxN, axis=1)
+        share_BxNxL = (segments_BxL[:, None] == own_BxN[..., None]).astype(hidden_BxLxD.dtype)
+        share_BxNxL /= share_BxNxL.sum(-1, keepdims=True)
+        return jnp.einsum("bnl,bld->bnd", share_BxNxL, hidden_BxLxD)
+
+
+class ClassificationJudge(Judge):
+    """Compares the loss with that of the best constant prediction."""
+
+    baseline: ClassVar[str] = "constant"
+    target_name: ClassVar[str] = "labels"
+
+    def eval_mask(self, batch: Arrays, vocabulary: Vocabulary) -> np.ndarray:
+        return batch["label_weights"]
+
+    def baseline_loss(self, validation: Iterable[Arrays]) -> float:
+        found = [batch["labels"][batch["eval_mask"] > 0] for batch in validation]
+        labels = np.concatenate(found).astype(np.float64)
+        if self.h.task.kind == "regression":
+            return float(labels.var())
+        if self.h.task.kind == "multi_label":
+            p = labels.mean(0).clip(1e-12, 1 - 1e-12)
+            return float(-(p * np.log(p) + (1 - p) * np.log(1 - p)).mean())
+        p = np.bincount(labels.astype(int)) / len(labels)
+        return float(-sum(q * np.log(q) for q in p if q))

@@ -1,0 +1,193 @@
+"""Base of objectives that learn a head on labelled rows, for models of every family.
+
+    encoder           [CLS] a [SEP] b [SEP]           the state of the first token (XLNet: the last)
+    decoder           a <eos> b                       the state of the last token
+    encoder-decoder   <s> a </s></s> b </s>           the decoder reads the same tokens, shifted; the state at the last
+
+Rows of a batch hold one example each, or with `data.packing` several, each a segment of its own.
+
+Shapes: B rows · L length · D width · N examples of a row · K outputs of the head
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
+
+from jaxpt.config import ModelConfig, PositiveInt
+from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
+from jaxpt.data.labelled.layout import TextLayout, Truncate
+from jaxpt.errors import UserError
+from jaxpt.models.base import Bound
+from jaxpt.models.output import Output
+from jaxpt.objectives.base import Batch, Batches, Features, Loss, Objective
+from jaxpt.objectives.masked_lm import encode_batch
+
+FAMILIES = {
+    "bert": "encoder", "roberta": "encoder", "xlnet": "encoder", "decoder": "decoder", "bart": "encoder_decoder",
+    "t5": "encoder_decoder",
+}  # fmt: skip
+"""Family of the models of each layout of texts."""
+_EXAMPLE = 16  # tokens of an example, at least, in a packed row whose `examples` are not given
+
+
+class Labelled(Objective):
+    """Hyperparameters that all heads share."""
+
+    task: SkipJsonSchema[Annotated[Any, Field(exclude=True)]]
+    """The recipe's `task`."""
+    text_layout: SkipJsonSchema[Annotated[str, Field(exclude=True)]]
+    """The model's."""
+    truncate: Truncate = "longest_first"
+    """What is cut off texts beyond `data.length`: the end of the longer one, of the `first`, of the `second`, or
+    nothing (`error`). The number of texts that were cut is printed."""
+    examples: PositiveInt | None = None
+    """Most examples in a packed row; data.length / 16 by default."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """Dropout of the head; the model's by default."""
+
+    @property
+    def family(self) -> str:  # type: ignore[override]
+        """The model's."""
+        return FAMILIES[self.text_layout]
+
+    def layout(self, vocabulary: Vocabulary) -> TextLayout:
+        """Where texts and special tokens stand.
+
+        Raises:
+          UserError: the vocabulary has not the special tokens that the model was trained with.
+        """
+        v = vocabulary
+
+        def ids(*names: str) -> tuple[int, ...]:
+            for name in names:
+                if getattr(v, name) is None:
+                    raise UserError(f"objective.kind: {self.kind}: the model wants a vocabulary with {name.upper()}")
+            return tuple(getattr(v, name) for name in names)
+
+        match self.text_layout:
+            case "bert":
+                return TextLayout(ids("cls"), ids("sep"), ids("sep"), second_type=1)
+            case "roberta":
+                return TextLayout(ids("cls"), ids("sep", "sep"), ids("sep"))
+            case "xlnet":
+                return TextLayout((), ids("sep"), ids("sep", "cls"), second_type=1, last_type=2, pooled="last")
+            case "bart":
+                return TextLayout(ids("bos"), ids("eos", "eos"), ids("eos"), pooled="last")
+            case "t5":
+                return TextLayout((), ids("eos"), ids("eos"), pooled="last")
+            case "decoder":
+                before = () if v.bos in (None, v.eos) else (v.bos,)
+                return TextLayout(before, ids("eos"), (), pooled="last")
+        raise UserError(f"model.kind: its text_layout {self.text_layout!r} is none of {', '.join(FAMILIES)}")
+
+    def most_examples(self, length: int) -> int:
+        """Most examples in a row."""
+        return self.examples or max(length // _EXAMPLE, 1)
+
+    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
+        self.task.check_metrics()
+        self.layout(vocabulary)
+
+
+class LabelledBatches(Batches):
+    """Texts with their labels."""
+
+    h: Labelled
+
+    def label_features(self, length: int) -> Features:
+        """The features of labels."""
+        raise NotImplementedError
+
+    def features(self, length: int) -> Features:
+        sides = {"encoder": ("encoder",), "decoder": ("decoder",), "encoder_decoder": ("encoder", "decoder")}
+        names = [
+            f"{side}_{name}" for side in sides[self.h.family] for name in ("input_tokens", "segment_ids", "positions")
+        ]
+        names += ["encoder_token_types"] if "encoder" in sides[self.h.family] else []
+        return {**dict.fromkeys(names, ((length,), "int32")), **self.label_features(length)}
+
+    @property
+    def side(self) -> str:
+        """The part of the model that reads the texts."""
+        return "decoder" if self.h.family == "decoder" else "encoder"
+
+    def start(self, vocabulary: Vocabulary) -> int | None:
+        """The id that the decoder of an encoder-decoder starts from."""
+        return {"bart": vocabulary.eos, "t5": vocabulary.pad}.get(self.h.text_layout)
+
+    def encoder(self, length: int, vocabulary: Vocabulary) -> Any:
+        """From rows to records; see `jaxpt.data.labelled`."""
+        raise NotImplementedError
+
+    def rows(self, length: int, vocabulary: Vocabulary) -> Call:
+        """From records to features."""
+        raise NotImplementedError
+
+    def rows_of(self, vocabulary: Vocabulary) -> Callable[[Sequence[Any], int], dict[str, np.ndarray]]:
+        """A function (records, length) → features of a batch whose rows are single records."""
+        raise NotImplementedError
+
+    def longest(self, length: int) -> int:
+        """Most tokens in a record, of `data.length`."""
+        return length
+
+    def split(self, outputs: np.ndarray, records: Sequence[Any]) -> list[np.ndarray]:
+        """The outputs of each record, from those of their rows [B, N, K]: those of its own positions."""
+        return [row[: len(record["positions"])] for row, record in zip(outputs, records)]
+
+    def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
+        encode = Call(preprocessors.labelled.encode, {"encoder": self.encoder(length, vocabulary)})
+        return Transforms(offline=(encode,), online=(self.rows(length, vocabulary),))
+
+
+class LabelledLoss(Loss):
+    """Loss of a head."""
+
+    h: Labelled
+
+    def coefficients(self) -> dict[str, float]:
+        return {self.h.kind: 1.0}
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        return {self.h.kind: batch["label_weights"].sum()}
+
+    def output(self, model: Bound, batch: Batch) -> Output:
+        if self.h.family == "encoder":
+            return encode_batch(model, self._known_types(model, batch))
+        if self.h.family == "decoder":
+            return model.decode(
+                batch["decoder_input_tokens"],
+                segment_ids=batch["decoder_segment_ids"],
+                positions=batch["decoder_positions"],
+            )
+        encoded = encode_batch(model, {n: x for n, x in batch.items() if n != "encoder_token_types"})
+        decoded = model.decode(
+            batch["decoder_input_tokens"],
+            encoded.hidden,
+            segment_ids=batch["decoder_segment_ids"],
+            positions=batch["decoder_positions"],
+            encoder_segment_ids=batch["encoder_segment_ids"],
+        )
+        return decoded.add_aux(encoded.aux)
+
+    def outputs(self, model: Bound, hidden: jax.Array, batch: Batch) -> jax.Array:
+        """Outputs of the head for each example: float32 [B, N, K]."""
+        raise NotImplementedError
+
+    def predict(self, model: Bound, batch: Batch) -> jax.Array:
+        """`outputs` of a batch."""
+        return self.outputs(model, self.output(model, batch).hidden, batch)
+
+    def _known_types(self, model: Bound, batch: Batch) -> Batch:
+        """The batch with the token types that the model has."""
+        most = getattr(model.config, "token_types", None)
+        if most is None or "encoder_token_types" not in batch:
+            return batch
+        return {**batch, "encoder_token_types": jnp.minimum(batch["encoder_token_types"], max(most - 1, 0))}

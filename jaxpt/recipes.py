@@ -1,0 +1,168 @@
+"""Recipes of fine-tuning as files: what a recipe leaves out is taken from the model it starts from, and from its data.
+
+    model, data.tokenizer         of `init_from.path`, where the recipe names no kind
+    task.labels                   of the training set, in a stable order; a run that exists keeps its own
+    objective.class_weights       `balanced`: from the counts of the training set
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxpt import config as configs
+from jaxpt import tables
+from jaxpt.config import Config
+from jaxpt.config.files import read
+from jaxpt.config.plain import merge
+from jaxpt.errors import UserError
+from jaxpt.tasks.base import Task
+
+Tree = dict[str, Any]
+
+
+def load(
+    path: str | Path,
+    overrides: Sequence[str] = (),
+    where: str = "command line",
+    report: Callable[[str], None] = lambda line: None,
+) -> Config:
+    """`jaxpt.config.load` for recipes that may leave out model, tokenizer and labels.
+
+    Args:
+      path: a YAML file, or the directory of a run.
+      overrides: `key=value`.
+      where: where the overrides stand, for messages.
+      report: is given lines for the user.
+
+    Returns:
+      The frozen configuration, complete: the run saves it, and needs neither `init_from.path` nor the training set
+      again to know its labels.
+
+    Raises:
+      UserError: as `jaxpt.config.load`; the model to start from is not there; a label of a single kind.
+
+    Example: `load("configs/finetune/sst2.yaml", ["init_from.path=runs/bert_base", "data.path=train.tsv"])`
+    """
+    config = configs.load(path, overrides, where, report, complete=inherit)
+    return config if config.task is None else with_labels(config)
+
+
+def inherit(tree: Tree) -> Tree:
+    """Model and tokenizer of `init_from.path`, under what the recipe says of them.
+
+    Args:
+      tree: plain values of a recipe.
+
+    Returns:
+      A changed copy; the tree itself where it has no task, names its model, or starts from nothing.
+    """
+    source = (tree.get("init_from") or {}).get("path")
+    model = tree.get("model") or {}
+    if tree.get("task") is None or "kind" in model:
+        return tree
+    if source is None:
+        raise UserError(
+            "init_from.path: key init_from.path is missing: a run or a directory of Hugging Face that the model is "
+            "taken from; or name a model: model.kind"
+        )
+    found, tokenizer = _origin(Path(source))
+    own = tree.get("data") or {}
+    tokenizer = tokenizer if "kind" not in (own.get("tokenizer") or {}) else {}
+    return {
+        **tree,
+        "model": merge(found, model),
+        "data": {**own, "tokenizer": merge(tokenizer, own.get("tokenizer") or {})},
+    }
+
+
+def _origin(path: Path) -> tuple[Tree, Tree]:
+    """`model` and `data.tokenizer` of a run or a directory in Hugging Face's form."""
+    run_dir = path.parent.parent if path.parent.name == "checkpoints" else path
+    if (run_dir / "config.yaml").is_file():
+        tree, _, _ = read(run_dir / "config.yaml")
+        tokenizer = dict(tree["data"]["tokenizer"])
+        if (run_dir / "tokenizer").is_dir():
+            tokenizer |= {"path": str(run_dir / "tokenizer")}
+        tokenizer.pop("vocab_size", None)
+        return tree["model"], tokenizer
+    if not (path / "config.json").is_file():
+        raise UserError(f"init_from.path: {path}: no run and no directory of Hugging Face: it has no config.yaml or config.json")
+    from jaxpt.data import tokenizers
+    from jaxpt.hf.directory import open_directory
+
+    model = open_directory(path, partial=True).network.config
+    extra_ids = None if model.kind == "t5" else 0  # only T5 adds sentinels to its SentencePiece model
+    tokenizer = tokenizers.load(path, extra_ids=extra_ids, max_size=model.vocab_size)
+    settings = {"kind": tokenizer.kind, "lowercase": tokenizer.lowercase, "path": str(path), "extra_ids": extra_ids}
+    return model.model_dump(mode="json"), settings
+
+
+def with_labels(config: Config) -> Config:
+    """The configuration with its task's labels and the classes' weights as numbers.
+
+    A run that exists keeps its labels and weights. Otherwise they are those of the training set.
+
+    Args:
+      config: a configuration with a task.
+
+    Raises:
+      UserError: no training set to take them from, or it has a single label.
+    """
+    task: Task = config.task
+    wants_labels = getattr(task, "labels", ()) is None
+    wants_weights = getattr(config.objective, "class_weights", None) == "balanced"
+    if not wants_labels and not wants_weights:
+        return config
+    tree = configs.dump(config)
+    saved = Path(config.run_dir) / "config.yaml"
+    if saved.is_file():
+        old, _, _ = read(saved)
+        if wants_labels and (old.get("task") or {}).get("labels"):
+            tree["task"]["labels"] = old["task"]["labels"]
+        if wants_weights and (old.get("objective") or {}).get("class_weights"):
+            tree["objective"]["class_weights"] = old["objective"]["class_weights"]
+        return configs.build(tree)
+    if config.data.path is None:
+        raise UserError("data.path is missing: the training set, from which the labels are taken")
+    counts = label_counts(task, tables.expand(config.data.path, "data.path"))
+    if wants_labels:
+        tree["task"]["labels"] = list(counts)
+    if wants_weights:
+        labels = tree["task"]["labels"]
+        n, k = sum(counts.values()), len(labels)
+        empty = [label for label in labels if not counts.get(label)]
+        if empty:
+            raise UserError(f"objective.class_weights: balanced: the training set has no row of label {empty[0]!r}")
+        tree["objective"]["class_weights"] = [n / (k * counts[label]) for label in labels]
+    return configs.build(tree)
+
+
+def label_counts(task: Task, paths: Sequence[str]) -> dict[str, int]:
+    """Rows of each label in some files: numbers by value, words by alphabet.
+
+    Args:
+      task: a task with labels.
+      paths: its files.
+
+    Raises:
+      UserError: they have fewer than two labels.
+    """
+    counts: dict[str, int] = {}
+    for path in paths:
+        for row in tables.read(path, header=task.header):
+            for label in task.labels_in(row.values, tables.where(path, row.number)):
+                counts[label] = counts.get(label, 0) + 1
+    if len(counts) < 2:
+        known = ", ".join(counts) or "none"
+        raise UserError(f"{', '.join(paths)}: wants rows of two labels or more (task.label), got {known}")
+    return {label: counts[label] for label in sorted(counts, key=_order)}
+
+
+def _order(label: str) -> tuple[bool, float, str]:
+    """Numbers by value before words by alphabet."""
+    try:
+        return False, float(label), label
+    except ValueError:
+        return True, 0.0, label

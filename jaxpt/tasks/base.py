@@ -1,0 +1,163 @@
+"""Base class of tasks: from a row of a file to texts and a target, and from predictions to scores and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from jaxpt import scores
+from jaxpt.config import TaskConfig
+from jaxpt.config.kinds import nearest
+from jaxpt.errors import UserError
+
+Values = Mapping[str, Any]
+"""A row: {column: value}."""
+Answer = dict[str, Any]
+"""What `jaxpt predict` writes of a row, ready for JSON."""
+
+
+class Task(TaskConfig):
+    """Base of all tasks. A module defines exactly one subclass."""
+
+    name: str | None = None
+    """Name of the task, such as `mrpc`: the prefix of text-to-text inputs, and of a submission's file."""
+    id: str | None = None
+    """Column of the rows' ids; by default `id`, `idx` or `index` where there is one, else the number of the row."""
+    header: tuple[str, ...] | None = None
+    """Names of the columns of a file that has no header line."""
+    metrics: tuple[str, ...] | None = None
+    """Metrics on the validation and test set, see `jaxpt.scores`; the first one chooses the best checkpoint."""
+
+    default_metrics: ClassVar[tuple[str, ...]]
+
+    @property
+    def scored(self) -> tuple[str, ...]:
+        """The names of the metrics."""
+        return self.metrics or self.default_metrics
+
+    def check_metrics(self) -> None:
+        """Raises UserError for a metric that this kind of task has not."""
+        allowed = self.allowed_metrics
+        for metric in self.metrics or ():
+            if metric not in allowed:
+                raise UserError(
+                    f"task.metrics: {metric}: a task of kind {self.kind} has no such metric; "
+                    f"it has {', '.join(allowed)}{nearest(metric, list(allowed), '')}"
+                )
+
+    allowed_metrics: ClassVar[tuple[str, ...]]
+
+    def columns(self) -> tuple[str, ...]:
+        """The columns that a row must have to be answered."""
+        raise NotImplementedError
+
+    def content(self, row: Values, where: str) -> str:
+        """The text by which equal rows are recognised, and by whose hash rows are held out.
+
+        Args:
+          row: the columns of a row.
+          where: file and line, for messages.
+        """
+        raise NotImplementedError
+
+    def stratum(self, row: Values, where: str) -> Any:
+        """What a split keeps in proportion: a label, a number, or None."""
+        return None
+
+    def labels_in(self, row: Values, where: str) -> list[str]:
+        """The labels of a row, of a task that has labels."""
+        return []
+
+    def score(self, predictions: Sequence[Any], targets: Sequence[Any], metric: str) -> dict[str, float]:
+        """A metric of predictions.
+
+        Args:
+          predictions: as `decide` gives them.
+          targets: as `target` gives them, of the same rows.
+          metric: one of `scored`.
+
+        Returns:
+          {name: value}.
+        """
+        return scores.score(metric, predictions, targets)
+
+    def row_id(self, row: Values, number: int) -> Any:
+        """The id of a row: its column's value, or its number."""
+        names = ("id", "idx", "index") if self.id is None else (self.id,)
+        return next((row[name] for name in names if name in row), number)
+
+
+def column(row: Values, name: str, key: str, where: str) -> Any:
+    """The value of a column.
+
+    Args:
+      row: the columns of a row.
+      name: which.
+      key: the key of the recipe that names it.
+      where: file and line, for messages.
+
+    Raises:
+      UserError: there is no such column; the nearest right name is given.
+    """
+    if name not in row:
+        known = [str(other) for other in row]
+        raise UserError(f"{where}: no column {name!r} ({key}); it has {', '.join(known)}{nearest(name, known, '')}")
+    return row[name]
+
+
+def text(row: Values, name: str, key: str, where: str) -> str:
+    """The text of a column; a number is an error."""
+    value = column(row, name, key, where)
+    if not isinstance(value, str):
+        raise UserError(f"{where}: column {name!r} ({key}) wants text, got {type(value).__name__}")
+    return value
+
+
+class TextsTask(Task):
+    """Base of tasks over a text, or a pair of texts."""
+
+    text: str = "text"
+    """Column of the text, or of the first of two."""
+    pair: str | None = None
+    """Column of the second text."""
+    label: str = "label"
+    """Column of the label."""
+    is_symmetric: bool = False
+    """The order of a pair means nothing: training sees both orders (ELECTRA)."""
+
+    objective: ClassVar[str] = "classification"
+    head: ClassVar[str] = "classes"
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of the head."""
+        raise NotImplementedError
+
+    def columns(self) -> tuple[str, ...]:
+        return (self.text,) if self.pair is None else (self.text, self.pair)
+
+    def texts(self, row: Values, where: str) -> tuple[str, ...]:
+        """The text, or both."""
+        named = [("task.text", self.text)] + ([] if self.pair is None else [("task.pair", self.pair)])
+        return tuple(text(row, name, key, where) for key, name in named)
+
+    def content(self, row: Values, where: str) -> str:
+        return "\x1f".join(self.texts(row, where))
+
+    def target(self, row: Values, where: str) -> Any:
+        """The target of a row."""
+        raise NotImplementedError
+
+    def encoded(self, target: Any) -> np.ndarray:
+        """A target as the loss wants it: [] or [outputs]."""
+        raise NotImplementedError
+
+    def decide(self, logits: np.ndarray) -> Any:
+        """The prediction of a row, comparable with `target`, from the head's outputs [outputs]."""
+        raise NotImplementedError
+
+    def answer(self, logits: np.ndarray) -> Answer:
+        """The prediction of a row for people."""
+        raise NotImplementedError

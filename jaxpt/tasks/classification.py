@@ -1,0 +1,98 @@
+"""One of several labels for a text or a pair of texts (SST-2, MNLI, MRPC, …)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import model_validator
+
+from jaxpt.config.kinds import nearest
+from jaxpt.errors import UserError
+from jaxpt.tasks.base import Answer, TextsTask, Values, column
+
+
+class Classification(TextsTask):
+    """A task with one label per row.
+
+    Example:
+      >>> task = Classification(text="sentence", labels=("negative", "positive"))
+      >>> task.target({"sentence": "A joy.", "label": "positive"}, "line 2")
+      1
+      >>> task.answer(np.array([0.0, 2.0]))["label"]
+      'positive'
+    """
+
+    kind: Literal["classification"] = "classification"
+    labels: tuple[str, ...] | None = None
+    """The labels as they stand in the column, in the order of the head's outputs; by default those of the training set,
+    numbers by value and words by alphabet. The run saves them."""
+    names: tuple[str, ...] | None = None
+    """What the labels mean, in the same order (`["negative", "positive"]` for 0 and 1); predictions have these."""
+
+    default_metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
+    allowed_metrics: ClassVar[tuple[str, ...]] = (
+        "accuracy", "f1", "macro_f1", "micro_f1", "matthews", "balanced_accuracy", "cb_f1",
+    )  # fmt: skip
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Classification:
+        labels = self.labels or ()
+        if self.labels is not None and len(labels) < 2:
+            raise ValueError(f"labels: wants two or more, got {len(labels)}")
+        if len(set(labels)) < len(labels):
+            raise ValueError(f"labels: {max(labels, key=labels.count)!r} is given twice")
+        if self.names is not None and len(self.names) != len(labels):
+            raise ValueError(f"names: wants one for each of labels, {len(labels)}, got {len(self.names)}")
+        return self
+
+    @property
+    def outputs(self) -> int:
+        return len(self.labels or ())
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """Names of the labels."""
+        return self.names or self.labels or ()
+
+    def labels_in(self, row: Values, where: str) -> list[str]:
+        """The labels of a row."""
+        return [label_of(row, self.label, where)]
+
+    def stratum(self, row: Values, where: str) -> str:
+        return label_of(row, self.label, where)
+
+    def target(self, row: Values, where: str) -> int:
+        label = label_of(row, self.label, where)
+        if label not in self.labels:
+            known = list(self.labels)
+            raise UserError(
+                f"{where}: label {label!r} is none of task.labels: {', '.join(known)}{nearest(label, known, '')}"
+            )
+        return self.labels.index(label)
+
+    def encoded(self, target: int) -> np.ndarray:
+        return np.int32(target)
+
+    def decide(self, logits: np.ndarray) -> int:
+        return int(logits.argmax())
+
+    def answer(self, logits: np.ndarray) -> Answer:
+        p = np.exp(logits - logits.max())
+        p = (p / p.sum()).tolist()
+        return {"label": self.shown[self.decide(logits)], "probabilities": dict(zip(self.shown, p))}
+
+
+def label_of(row: Values, name: str, where: str) -> str:
+    """The label of a row as text: 1, 1.0 of a Parquet file and "1" are the same.
+
+    Raises:
+      UserError: there is none.
+    """
+    value: Any = column(row, name, "task.label", where)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    label = str(value).strip() if value is not None else ""
+    if not label:
+        raise UserError(f"{where}: column {name!r} (task.label) is empty; wants a label")
+    return label

@@ -1,0 +1,74 @@
+"""Any number of labels for a text or a pair of texts (topics, emotions)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from jaxpt.config.kinds import nearest
+from jaxpt.errors import UserError
+from jaxpt.tasks.base import Answer, TextsTask, Values, column
+
+
+class MultiLabel(TextsTask):
+    """A task with a set of labels per row, each predicted by itself.
+
+    Example:
+      >>> task = MultiLabel(labels=("joy", "anger", "fear"))
+      >>> task.target({"text": "…", "label": "fear, joy"}, "line 2")
+      (1, 0, 1)
+    """
+
+    kind: Literal["multi_label"] = "multi_label"
+    labels: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    """The labels, in the order of the head's outputs; by default those of the training set."""
+    separator: str = ","
+    """What stands between labels, where the column is text and no list."""
+    threshold: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    """A label with a higher probability is predicted."""
+
+    default_metrics: ClassVar[tuple[str, ...]] = ("micro_f1", "macro_f1", "exact_match")
+    allowed_metrics: ClassVar[tuple[str, ...]] = ("micro_f1", "macro_f1", "exact_match", "average_precision")
+
+    @property
+    def outputs(self) -> int:
+        return len(self.labels or ())
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """Names of the labels."""
+        return self.labels or ()
+
+    def labels_in(self, row: Values, where: str) -> list[str]:
+        """The labels of a row; possibly none."""
+        value: Any = column(row, self.label, "task.label", where)
+        if value is None:
+            return []
+        found = value if isinstance(value, list) else str(value).split(self.separator)
+        return [label for label in (str(one).strip() for one in found) if label]
+
+    def target(self, row: Values, where: str) -> tuple[int, ...]:
+        found = self.labels_in(row, where)
+        for label in found:
+            if label not in self.labels:
+                known = list(self.labels)
+                raise UserError(
+                    f"{where}: label {label!r} is none of task.labels: {', '.join(known)}{nearest(label, known, '')}"
+                )
+        return tuple(int(label in found) for label in self.labels)
+
+    def encoded(self, target: tuple[int, ...]) -> np.ndarray:
+        return np.array(target, np.float32)
+
+    def decide(self, logits: np.ndarray) -> tuple[int, ...]:
+        return tuple((_sigmoid(logits) > self.threshold).astype(int).tolist())
+
+    def answer(self, logits: np.ndarray) -> Answer:
+        chosen = [label for label, one in zip(self.labels, self.decide(logits)) if one]
+        return {"labels": chosen, "probabilities": dict(zip(self.labels, _sigmoid(logits).tolist()))}
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
