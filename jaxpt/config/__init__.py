@@ -11,7 +11,7 @@ compiled step) depends on every field that does not say `unaffected`.
   files    YAML, `base:`, overrides         tree     the settings (`devices`: mesh and processes; `fields`)
   check    plain values → tree, phases      explain  errors in one line
   kinds    `kind` → class                   roles    what a resume may change
-  layers   what a base or a phase takes away
+  layers   what a base or a phase takes away  heads    how an architecture is fine-tuned
 """
 
 from jaxpt.config.check import at_phase, build, dump, phase_lines, phase_of, phase_starts
@@ -28,6 +28,7 @@ from jaxpt.config.fields import (
     unaffected,
 )
 from jaxpt.config.files import load, to_yaml
+from jaxpt.config.heads import HEAD_NAMES, HeadName, PoolerOptions, TaskHead
 from jaxpt.config.kinds import kinds, resolve
 from jaxpt.config.roles import affecting, differences
 from jaxpt.config.schema import json_schema
@@ -61,6 +62,7 @@ from jaxpt.config.tree import (
 
 __all__ = [
     "AXES",
+    "HEAD_NAMES",
     "AdapterConfig",
     "AnyAdapter",
     "AnyEvaluator",
@@ -76,6 +78,7 @@ __all__ = [
     "EvaluatorConfig",
     "Fraction",
     "Frozen",
+    "HeadName",
     "InitConfig",
     "LogConfig",
     "LoraConfig",
@@ -88,12 +91,14 @@ __all__ = [
     "Overrides",
     "Phase",
     "PlanConfig",
+    "PoolerOptions",
     "PositiveFloat",
     "PositiveInt",
     "RulesConfig",
     "ScheduleConfig",
     "SourceConfig",
     "TaskConfig",
+    "TaskHead",
     "TokenizerConfig",
     "TrainConfig",
     "affecting",

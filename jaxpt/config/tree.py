@@ -27,6 +27,7 @@ from jaxpt.config.fields import (
     extensible,
     unaffected,
 )
+from jaxpt.config.heads import HeadName, PoolerOptions, TaskHead
 from jaxpt.config.kinds import Kind, kinds, nearest, resolve
 from jaxpt.config import fine_tuning
 from jaxpt.errors import UserError
@@ -59,6 +60,9 @@ AnyAdapter = Annotated[
 class ModelConfig(Frozen):
     """What every architecture's hyperparameters share. Subclassed once in each module of `jaxpt.models`."""
 
+    family: ClassVar[Literal["encoder", "decoder", "encoder_decoder"]]
+    """Which of `encode` and `decode` the model has."""
+
     kind: str
     """Module of `jaxpt.models`, or a dotted path to one's own."""
     vocab_size: PositiveInt
@@ -85,6 +89,23 @@ class ModelConfig(Frozen):
     def masked_lm_options(self) -> dict[str, Any] | None:
         """Options of the masked-LM head of this backbone (`jaxpt.heads.masked_lm`); None: it has no such head."""
         return {"width": self.embed_dim, "activation": "gelu", "epsilon": 1e-12}
+
+    def task_head(self, name: HeadName) -> TaskHead:
+        """How the backbone is fine-tuned (`jaxpt.heads.classes`), as its class in transformers does it.
+
+        By default as BERT (encoders), GPT-2 (decoders) and BART (encoder-decoders).
+
+        Args:
+          name: of the head.
+        """
+        is_text, stack = name in ("classes", "choice"), "encoder" if self.family == "encoder" else "decoder"
+        if not is_text:
+            return TaskHead(stack, "each", drops_out=name == "tags")
+        if self.family == "decoder":
+            return TaskHead("decoder", "last", drops_out=False, use_bias=False)
+        if self.family == "encoder_decoder":
+            return TaskHead("decoder", "eos", PoolerOptions(drops_out=True))
+        return TaskHead("encoder", "first", PoolerOptions())
 
 
 class ObjectiveConfig(Frozen):

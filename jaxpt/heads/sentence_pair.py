@@ -45,4 +45,4 @@ def declare(model: ModelConfig) -> dict[str, Head]:
 
 def logits(model: Bound, hidden_BxLxD: jax.Array) -> jax.Array:
     """Applies both heads: [B, L, D] → float32 [B, 2]."""
-    return model.heads["sentence_pair"](model.heads["pooler"](hidden_BxLxD))
+    return model.heads["sentence_pair"](model.heads["pooler"](hidden_BxLxD[:, 0]))

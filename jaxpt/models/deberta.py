@@ -8,6 +8,7 @@ V vocabulary (Vp: its rows in storage)
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any, ClassVar, Literal, Self
 
@@ -18,7 +19,16 @@ import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 from pydantic import model_validator
 
-from jaxpt.config import Fraction, ModelConfig, NonNegativeInt, PositiveFloat, PositiveInt
+from jaxpt.config import (
+    Fraction,
+    HeadName,
+    ModelConfig,
+    NonNegativeInt,
+    PoolerOptions,
+    PositiveFloat,
+    PositiveInt,
+    TaskHead,
+)
 from jaxpt.models import adapters
 from jaxpt.models.attention import attend
 from jaxpt.models.base import check_heads, compute_dtype
@@ -115,6 +125,11 @@ class DebertaConfig(ModelConfig):
         start, end = int(bool(self.convolution)), self.layers - self.mask_decoder
         parts = {"first": range(start), "encoder": range(start, end), "last": range(end, self.layers)}
         return {name: numbers for name, numbers in parts.items() if numbers}
+
+    def task_head(self, name: HeadName) -> TaskHead:
+        """As BERT, with GELU in the pooler."""
+        pooler = None if name in ("tags", "span") else PoolerOptions("gelu")
+        return dataclasses.replace(super().task_head(name), pooler=pooler)
 
     def build(self) -> Deberta:
         """Builds the model."""

@@ -6,9 +6,10 @@ Paper: https://arxiv.org/abs/2003.10555
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Literal
 
-from jaxpt.config import PositiveInt
+from jaxpt.config import HeadName, PoolerOptions, PositiveInt, TaskHead
 from jaxpt.models.bert import Bert, BertConfig
 
 
@@ -33,6 +34,11 @@ class ElectraConfig(BertConfig):
     def masked_lm_options(self) -> dict[str, Any]:
         """Options of the masked-LM head, whose activation is fixed."""
         return super().masked_lm_options | {"activation": "gelu"}
+
+    def task_head(self, name: HeadName) -> TaskHead:
+        """As BERT, with GELU in the pooler, and with dropout before that of whole texts."""
+        pooler = None if name in ("tags", "span") else PoolerOptions("gelu", drops_out=name == "classes")
+        return dataclasses.replace(super().task_head(name), pooler=pooler)
 
     def build(self) -> Electra:
         """Builds the model."""

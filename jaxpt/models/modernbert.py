@@ -16,7 +16,7 @@ import flax.linen as nn
 import jax
 from pydantic import model_validator
 
-from jaxpt.config import Fraction, ModelConfig, PositiveFloat, PositiveInt
+from jaxpt.config import Fraction, HeadName, ModelConfig, PoolerOptions, PositiveFloat, PositiveInt, TaskHead
 from jaxpt.models import adapters
 from jaxpt.models.attention import Attention
 from jaxpt.models.base import compute_dtype
@@ -55,7 +55,9 @@ class ModernBertConfig(ModelConfig):
     """Base of the rotary positions in local layers."""
     activation: Activation = "gelu"
     head_activation: Activation = "gelu"
-    """Activation of the masked-LM head."""
+    """Activation of the heads' hidden layer."""
+    pooling: Literal["first", "mean"] = "first"
+    """The vector of a whole text: the first token's state, or the mean of all."""
     attention_bias: bool = False
     mlp_bias: bool = False
     norm_bias: bool = False
@@ -101,6 +103,13 @@ class ModernBertConfig(ModelConfig):
             segments.append(tuple(range(first + i, end, step) for i in range(step)))
         rest = range(first + whole * step, n)
         return (*segments, tuple(range(i, i + 1) for i in rest)) if rest else tuple(segments)
+
+    def task_head(self, name: HeadName) -> TaskHead:
+        """Every head has the hidden layer of the masked-LM head."""
+        pooler = PoolerOptions(
+            self.head_activation, use_bias=self.head_bias, epsilon=self.epsilon, norm_bias=self.norm_bias
+        )
+        return TaskHead("encoder", "each" if name in ("tags", "span") else self.pooling, pooler)
 
     def build(self) -> ModernBert:
         """Builds the model."""

@@ -5,9 +5,10 @@ Papers: https://arxiv.org/abs/1907.11692, XLM-R https://arxiv.org/abs/1911.02116
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, ClassVar, Literal
 
-from jaxpt.config import NonNegativeInt, PositiveFloat, PositiveInt
+from jaxpt.config import HeadName, NonNegativeInt, PoolerOptions, PositiveFloat, PositiveInt, TaskHead
 from jaxpt.models.bert import Bert, BertConfig
 
 
@@ -34,6 +35,11 @@ class RobertaConfig(BertConfig):
     def masked_lm_options(self) -> dict[str, Any]:
         """Options of the masked-LM head, whose activation is fixed."""
         return super().masked_lm_options | {"activation": "gelu"}
+
+    def task_head(self, name: HeadName) -> TaskHead:
+        """As BERT; whole texts with dropout before the pooler, which the choice among several does not have."""
+        head = super().task_head(name)
+        return head if name != "classes" else dataclasses.replace(head, pooler=PoolerOptions(drops_out=True))
 
     def build(self) -> Roberta:
         """Builds the model."""

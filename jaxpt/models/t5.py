@@ -8,6 +8,7 @@ Shapes: B batch · S encoder length · T decoder length · D embedding width · 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import ClassVar, Literal, Self
 
@@ -15,7 +16,7 @@ import flax.linen as nn
 import jax
 from pydantic import model_validator
 
-from jaxpt.config import Fraction, ModelConfig, PositiveFloat, PositiveInt
+from jaxpt.config import Fraction, HeadName, ModelConfig, PositiveFloat, PositiveInt, TaskHead
 from jaxpt.models import adapters
 from jaxpt.models.attention import Attention
 from jaxpt.models.base import compute_dtype
@@ -78,6 +79,11 @@ class T5Config(ModelConfig):
     def scaled(self) -> bool:
         """True if the input of the output projection is scaled."""
         return self.tie_embeddings if self.scale_logits is None else self.scale_logits
+
+    def task_head(self, name: HeadName) -> TaskHead:
+        """As BART; tags from the encoder's states."""
+        head = super().task_head(name)
+        return dataclasses.replace(head, stack="encoder") if name == "tags" and self.family != "decoder" else head
 
     def build(self) -> T5:
         """Builds the model."""

@@ -20,7 +20,7 @@ import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 from pydantic import model_validator
 
-from jaxpt.config import Fraction, ModelConfig, PositiveFloat, PositiveInt
+from jaxpt.config import Fraction, HeadName, ModelConfig, PoolerOptions, PositiveFloat, PositiveInt, TaskHead
 from jaxpt.models import adapters
 from jaxpt.models.attention import attend
 from jaxpt.models.base import check_heads, compute_dtype
@@ -74,6 +74,12 @@ class XLNetConfig(ModelConfig):
     def masked_lm_options(self) -> None:
         """None: XLNet has no masked-LM head."""
         return None
+
+    def task_head(self, name: HeadName) -> TaskHead:
+        """Whole texts from the last token, which is [CLS]; no dropout before the logits of tokens."""
+        if name in ("tags", "span"):
+            return TaskHead("encoder", "each", drops_out=False)
+        return TaskHead("encoder", "last", PoolerOptions())
 
     def build(self) -> XLNet:
         """Builds the model."""

@@ -1,0 +1,81 @@
+"""The heads of fine-tuning: dropout(pooler(x)) · W + b, with the hidden states x of texts or tokens.
+
+    "classes"  a whole text's logits            "tags"    each token's logits
+    "span"     each token's as start and end    "choice"  one logit per text, of several that are compared
+
+`ModelConfig.task_head` says which x an architecture takes and what its pooler is. The layers and the names of their
+parameters' tensors are those of the architecture's classes in transformers (`jaxpt.hf`).
+
+Shapes: D width of the hidden states
+"""
+
+from __future__ import annotations
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from jaxpt.config import HeadName, ModelConfig
+from jaxpt.heads import INIT, pooler
+from jaxpt.models.base import Bound
+from jaxpt.models.layers import Dense, Dropout
+from jaxpt.models.network import Head
+
+OUTPUTS: dict[str, int] = {"span": 2, "choice": 1}
+"""Number of logits of the heads that have no labels: start and end; one."""
+
+
+class Classes(nn.Module):
+    """dropout(x) · W + b, in float32."""
+
+    outputs: int
+    dropout: float = 0.0
+    use_bias: bool = True
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[..., D] → float32 [..., outputs]."""
+        x = Dropout(self.dropout)(x)
+        return Dense(self.outputs, ("embed", "classes"), INIT, jnp.float32, self.use_bias, name="dense")(x)
+
+
+def declare(
+    model: ModelConfig, name: HeadName, outputs: int | None = None, dropout: float | None = None
+) -> dict[str, Head]:
+    """The head `name` of a backbone, and the pooler before it if the backbone has one.
+
+    Args:
+      model: configuration of the backbone.
+      name: of the head.
+      outputs: number of labels; by default 2 for "span" and 1 for "choice".
+      dropout: rate before W, and before the pooler where it has dropout. By default the model's, where the class in
+        transformers has dropout.
+
+    Returns:
+      {"pooler": head, name: head}, or {name: head}.
+
+    Example:
+      >>> network = Network(model.build(), classes.declare(model, "classes", 3))
+      >>> x_BxD = bound.encode(tokens_BxL).hidden[:, 0]  # model.task_head("classes").position is "first"
+      >>> logits_Bx3 = classes.apply(bound, "classes", x_BxD)
+    """
+    options = model.task_head(name)
+    rate = getattr(model, "dropout", 0.0) if dropout is None else dropout
+    before = rate if options.drops_out or dropout is not None else 0.0
+    head = Head(Classes(OUTPUTS[name] if outputs is None else outputs, before, options.use_bias))
+    return pooler.declare(model, options.pooler, rate) | {name: head}
+
+
+def apply(bound: Bound, name: HeadName, x: jax.Array) -> jax.Array:
+    """Applies the pooler, if the architecture has one for this head, and the head.
+
+    Args:
+      bound: a network with the heads of `declare`.
+      name: of the head.
+      x: hidden states at the positions that `task_head(name).position` names, [..., D].
+
+    Returns:
+      float32 [..., outputs].
+    """
+    x = x if bound.config.task_head(name).pooler is None else bound.heads["pooler"](x)
+    return bound.heads[name](x)
