@@ -151,18 +151,10 @@ def label_counts(task: Task, paths: Sequence[str]) -> dict[str, int]:
     """
     counts: dict[str, int] = {}
     for path in paths:
-        for row in tables.read(path, header=task.header):
-            for label in task.labels_in(row.values, tables.where(path, row.number)):
+        for row in task.read(path):
+            for label in task.labels_in(row, tables.where(path, row)):
                 counts[label] = counts.get(label, 0) + 1
     if len(counts) < 2:
         known = ", ".join(counts) or "none"
         raise UserError(f"{', '.join(paths)}: wants rows of two labels or more (task.label), got {known}")
-    return {label: counts[label] for label in sorted(counts, key=_order)}
-
-
-def _order(label: str) -> tuple[bool, float, str]:
-    """Numbers by value before words by alphabet."""
-    try:
-        return False, float(label), label
-    except ValueError:
-        return True, 0.0, label
+    return {label: counts[label] for label in tables.in_order(counts)}

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from jaxpt.config import fine_tuning
 from jaxpt.config.explain import explain
 from jaxpt.config.kinds import strictly
 from jaxpt.config.plain import put
@@ -29,7 +30,7 @@ def build(tree: Mapping[str, Any], where: Callable[[str], str] = lambda key: "co
       UserError: names where the key was set, the key, what was given and what is wanted.
     """
     try:
-        config = strictly(Config, tree)
+        config = strictly(Config, fine_tuning.complete(tree))
     except ValidationError as error:
         key, message = explain(error, tree)
         raise UserError(f"{where(key)}: {message}") from None

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel
-
 from jaxpt.config.kinds import resolve
+from jaxpt.config.tree import ModelConfig, ObjectiveConfig, TaskConfig
 from jaxpt.errors import UserError
 
 HIDDEN = ("task", "text_layout")
 """Fields of a labelled objective that are not keys of a recipe: copies of `task` and of the model's `text_layout`."""
 
 
-def complete(tree: Any, task: type[BaseModel], objective: type[BaseModel], model: type[BaseModel]) -> Any:
+def complete(tree: Any) -> Any:
     """The plain tree of a recipe with what its task implies.
 
     Without `objective` it is the head for the task's kind; without `evals` held-out loss and the task's metrics.
 
     Args:
       tree: plain values.
-      task: base class of tasks.
-      objective: base class of objectives.
-      model: base class of models.
 
     Returns:
       A changed copy; the tree itself where it has no task.
@@ -37,19 +33,19 @@ def complete(tree: Any, task: type[BaseModel], objective: type[BaseModel], model
     if isinstance(own, dict) and (key := next((key for key in HIDDEN if key in own), None)):
         raise UserError(f"objective.{key}: unknown key; it is a key of the recipe itself: task")
     if given is None:
-        if (kind := _kind(own)) and "task" in resolve(kind, "jaxpt.objectives", objective, "objective").model_fields:
+        if (kind := _kind(own)) and "task" in resolve(kind, "jaxpt.objectives", ObjectiveConfig, "objective").model_fields:
             raise UserError(f"task: key task is missing; objective.kind: {kind} learns from labelled data")
         return tree
     if not isinstance(given, dict) or not (kind := _kind(given)):
         return tree  # its validation says what is wrong
-    of_task = resolve(kind, "jaxpt.tasks", task, "task")
+    of_task = resolve(kind, "jaxpt.tasks", TaskConfig, "task")
     own = {"kind": of_task.objective, **(own or {})}
-    found = resolve(own["kind"], "jaxpt.objectives", objective, "objective")
+    found = resolve(own["kind"], "jaxpt.objectives", ObjectiveConfig, "objective")
     if "task" not in found.model_fields:
         raise UserError(f"task: objective.kind: {own['kind']} has no labels to learn; remove task, or objective.kind")
     own["task"] = given
     if kind := _kind(tree.get("model")):
-        own["text_layout"] = resolve(kind, "jaxpt.models", model, "model").text_layout
+        own["text_layout"] = resolve(kind, "jaxpt.models", ModelConfig, "model").text_layout
     tree = {**tree, "objective": own}
     if tree.get("evals") is None:
         tree["evals"] = [{"kind": "heldout"}, {"kind": "task"}]

@@ -29,7 +29,6 @@ from jaxpt.config.fields import (
 )
 from jaxpt.config.heads import HeadName, PoolerOptions, TaskHead
 from jaxpt.config.kinds import Kind, kinds, nearest, resolve
-from jaxpt.config import fine_tuning
 from jaxpt.errors import UserError
 
 if TYPE_CHECKING:
@@ -501,11 +500,6 @@ class Config(Frozen):
     plan: Annotated[PlanConfig, unaffected("program")] = PlanConfig()
     distributed: Annotated[DistributedConfig, unaffected("program")] = DistributedConfig()
     log: Annotated[LogConfig, unaffected("program")] = LogConfig()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _fine_tuning(cls, tree: Any) -> Any:
-        return fine_tuning.complete(tree, TaskConfig, ObjectiveConfig, ModelConfig)
 
     @model_validator(mode="after")
     def _evaluators(self) -> Self:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from pydantic import BaseModel
 
 from jaxpt.config import Config, affecting, at_phase
 from jaxpt.data import mixtures, tokenizers
@@ -394,9 +395,18 @@ def _packing_line(batches: Batches, task: Task, split: str, features: Features) 
 def _describe(transforms: Transforms) -> dict[str, dict[str, Any]]:
     """Names and arguments of the preprocessors, in their order."""
     return {
-        half: {f"{number} {call.name}": call.kwargs for number, call in enumerate(getattr(transforms, half))}
+        half: {f"{number} {call.name}": _plain(call.kwargs) for number, call in enumerate(getattr(transforms, half))}
         for half in ("offline", "online")
     }
+
+
+def _plain(value: Any) -> Any:
+    """An argument as JSON has it: a dataclass as its fields, a part of a recipe as its keys."""
+    if dataclasses.is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    return {name: _plain(each) for name, each in value.items()} if isinstance(value, dict) else value
 
 
 def _hash(identity: Any) -> str:

@@ -10,7 +10,7 @@ import importlib.util
 import inspect
 import pkgutil
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +68,13 @@ def code(calls: Iterable[Call]) -> dict[str, str]:
       calls: preprocessors; functions that they use by name count too.
 
     Returns:
-      {module: digest of its source}: the modules of the functions, and what these import of their own directory.
+      {module: digest of its source}: the modules of the functions and of arguments that are dataclasses, and what these
+      import of their own directory.
     """
     found: dict[str, str] = {}
+    calls = tuple(calls)
     waiting = [resolve(name).__module__ for call in calls for name in (call.name, *call.uses)]
+    waiting += [type(x).__module__ for call in calls for value in call.kwargs.values() for x in _objects(value)]
     while waiting:
         module = sys.modules[waiting.pop()]
         if module.__name__ in found:
@@ -80,6 +83,14 @@ def code(calls: Iterable[Call]) -> dict[str, str]:
         owners = {x.__name__ if inspect.ismodule(x) else getattr(x, "__module__", "") for x in vars(module).values()}
         waiting += [name for name in owners & set(sys.modules) if _directory(name) == _directory(module.__name__)]
     return dict(sorted(found.items()))
+
+
+def _objects(value: Any) -> Iterator[Any]:
+    """An argument that is a dataclass, and what its fields hold: their code makes records too."""
+    if dataclasses.is_dataclass(value):
+        yield value
+        for field in dataclasses.fields(value):
+            yield from (x for x in [getattr(value, field.name)] if type(x).__module__.partition(".")[0] != "builtins")
 
 
 def _directory(module: str) -> Path | None:

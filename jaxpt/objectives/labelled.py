@@ -20,7 +20,7 @@ import numpy as np
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from jaxpt.config import ModelConfig, PositiveInt
+from jaxpt.config import AnyTask, ModelConfig, PositiveInt
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.data.labelled.layout import TextLayout, Truncate
 from jaxpt.errors import UserError
@@ -40,9 +40,9 @@ _EXAMPLE = 16  # tokens of an example, at least, in a packed row whose `examples
 class Labelled(Objective):
     """Hyperparameters that all heads share."""
 
-    task: SkipJsonSchema[Annotated[Any, Field(exclude=True)]]
+    task: SkipJsonSchema[AnyTask] = Field(exclude=True)
     """The recipe's `task`."""
-    text_layout: SkipJsonSchema[Annotated[str, Field(exclude=True)]]
+    text_layout: SkipJsonSchema[str] = Field(exclude=True)
     """The model's."""
     truncate: Truncate = "longest_first"
     """What is cut off texts beyond `data.length`: the end of the longer one, of the `first`, of the `second`, or

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
-from jaxpt import scores
+from jaxpt import scores, tables
 from jaxpt.config import TaskConfig
 from jaxpt.config.kinds import nearest
 from jaxpt.errors import UserError
+from jaxpt.tables import Row
 
-Values = Mapping[str, Any]
-"""A row: {column: value}."""
 Answer = dict[str, Any]
 """What `jaxpt predict` writes of a row, ready for JSON."""
 
@@ -26,7 +25,7 @@ class Task(TaskConfig):
     id: str | None = None
     """Column of the rows' ids; by default `id`, `idx` or `index` where there is one, else the number of the row."""
     header: tuple[str, ...] | None = None
-    """Names of the columns of a file that has no header line."""
+    """Names of the columns of files that do not name them: TSV and CSV without a header line, CoNLL."""
     metrics: tuple[str, ...] | None = None
     """Metrics on the validation and test set, see `jaxpt.scores`; the first one chooses the best checkpoint."""
 
@@ -53,8 +52,8 @@ class Task(TaskConfig):
         """The columns that a row must have to be answered."""
         raise NotImplementedError
 
-    def content(self, row: Values, where: str) -> str:
-        """The text by which equal rows are recognised, and by whose hash rows are held out.
+    def content(self, row: Row, where: str) -> tuple[str, ...]:
+        """The texts by which equal rows are recognised, and by whose hash rows are held out.
 
         Args:
           row: the columns of a row.
@@ -62,11 +61,14 @@ class Task(TaskConfig):
         """
         raise NotImplementedError
 
-    def stratum(self, row: Values, where: str) -> Any:
-        """What a split keeps in proportion: a label, a number, or None."""
-        return None
+    quantiles: ClassVar[int] = 0
+    """Strata of a split, where `stratum` gives numbers."""
 
-    def labels_in(self, row: Values, where: str) -> list[str]:
+    def stratum(self, row: Row, where: str) -> Any:
+        """What a split keeps in proportion: a label, or a number."""
+        return ""
+
+    def labels_in(self, row: Row, where: str) -> list[str]:
         """The labels of a row, of a task that has labels."""
         return []
 
@@ -83,36 +85,17 @@ class Task(TaskConfig):
         """
         return scores.score(metric, predictions, targets)
 
-    def row_id(self, row: Values, number: int) -> Any:
+    def row_id(self, row: Row) -> Any:
         """The id of a row: its column's value, or its number."""
         names = ("id", "idx", "index") if self.id is None else (self.id,)
-        return next((row[name] for name in names if name in row), number)
+        return next((row.values[name] for name in names if name in row.values), row.number)
 
-
-def column(row: Values, name: str, key: str, where: str) -> Any:
-    """The value of a column.
-
-    Args:
-      row: the columns of a row.
-      name: which.
-      key: the key of the recipe that names it.
-      where: file and line, for messages.
-
-    Raises:
-      UserError: there is no such column; the nearest right name is given.
-    """
-    if name not in row:
-        known = [str(other) for other in row]
-        raise UserError(f"{where}: no column {name!r} ({key}); it has {', '.join(known)}{nearest(name, known, '')}")
-    return row[name]
-
-
-def text(row: Values, name: str, key: str, where: str) -> str:
-    """The text of a column; a number is an error."""
-    value = column(row, name, key, where)
-    if not isinstance(value, str):
-        raise UserError(f"{where}: column {name!r} ({key}) wants text, got {type(value).__name__}")
-    return value
+    def read(self, path: str) -> Iterator[Row]:
+        """The rows of a file."""
+        if self.header is None:
+            return tables.read(path)
+        option = "names" if tables.file_format(path) == "conll" else "header"
+        return tables.read(path, **{option: self.header})
 
 
 class TextsTask(Task):
@@ -138,15 +121,15 @@ class TextsTask(Task):
     def columns(self) -> tuple[str, ...]:
         return (self.text,) if self.pair is None else (self.text, self.pair)
 
-    def texts(self, row: Values, where: str) -> tuple[str, ...]:
+    def texts(self, row: Row, where: str) -> tuple[str, ...]:
         """The text, or both."""
         named = [("task.text", self.text)] + ([] if self.pair is None else [("task.pair", self.pair)])
-        return tuple(text(row, name, key, where) for key, name in named)
+        return tuple(tables.text(row, name, f"{where} ({key})") for key, name in named)
 
-    def content(self, row: Values, where: str) -> str:
-        return "\x1f".join(self.texts(row, where))
+    def content(self, row: Row, where: str) -> tuple[str, ...]:
+        return self.texts(row, where)
 
-    def target(self, row: Values, where: str) -> Any:
+    def target(self, row: Row, where: str) -> Any:
         """The target of a row."""
         raise NotImplementedError
 
@@ -154,10 +137,22 @@ class TextsTask(Task):
         """A target as the loss wants it: [] or [outputs]."""
         raise NotImplementedError
 
-    def decide(self, logits: np.ndarray) -> Any:
-        """The prediction of a row, comparable with `target`, from the head's outputs [outputs]."""
+    def decide(self, outputs: Sequence[np.ndarray]) -> Any:
+        """The prediction of a row, comparable with `target`.
+
+        Args:
+          outputs: the head's, of each of the row's records: here one, [1, outputs].
+        """
+        return self.decide_one(outputs[0][0])
+
+    def decide_one(self, logits: np.ndarray) -> Any:
+        """`decide` from the head's outputs: [outputs]."""
         raise NotImplementedError
 
-    def answer(self, logits: np.ndarray) -> Answer:
-        """The prediction of a row for people."""
+    def answer(self, outputs: Sequence[np.ndarray]) -> Answer:
+        """The prediction of a row for people, from the same."""
+        return self.answer_one(outputs[0][0])
+
+    def answer_one(self, logits: np.ndarray) -> Answer:
+        """`answer` from the head's outputs: [outputs]."""
         raise NotImplementedError

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import model_validator
 
+from jaxpt import tables
 from jaxpt.config.kinds import nearest
 from jaxpt.errors import UserError
-from jaxpt.tasks.base import Answer, TextsTask, Values, column
+from jaxpt.tables import Row
+from jaxpt.tasks.base import Answer, TextsTask
 
 
 class Classification(TextsTask):
@@ -17,9 +19,9 @@ class Classification(TextsTask):
 
     Example:
       >>> task = Classification(text="sentence", labels=("negative", "positive"))
-      >>> task.target({"sentence": "A joy.", "label": "positive"}, "line 2")
+      >>> task.target(Row(2, {"sentence": "A joy.", "label": "positive"}), "line 2")
       1
-      >>> task.answer(np.array([0.0, 2.0]))["label"]
+      >>> task.answer_one(np.array([0.0, 2.0]))["label"]
       'positive'
     """
 
@@ -55,14 +57,14 @@ class Classification(TextsTask):
         """Names of the labels."""
         return self.names or self.labels or ()
 
-    def labels_in(self, row: Values, where: str) -> list[str]:
+    def labels_in(self, row: Row, where: str) -> list[str]:
         """The labels of a row."""
         return [label_of(row, self.label, where)]
 
-    def stratum(self, row: Values, where: str) -> str:
+    def stratum(self, row: Row, where: str) -> str:
         return label_of(row, self.label, where)
 
-    def target(self, row: Values, where: str) -> int:
+    def target(self, row: Row, where: str) -> int:
         label = label_of(row, self.label, where)
         if label not in self.labels:
             known = list(self.labels)
@@ -74,25 +76,22 @@ class Classification(TextsTask):
     def encoded(self, target: int) -> np.ndarray:
         return np.int32(target)
 
-    def decide(self, logits: np.ndarray) -> int:
+    def decide_one(self, logits: np.ndarray) -> int:
         return int(logits.argmax())
 
-    def answer(self, logits: np.ndarray) -> Answer:
+    def answer_one(self, logits: np.ndarray) -> Answer:
         p = np.exp(logits - logits.max())
         p = (p / p.sum()).tolist()
-        return {"label": self.shown[self.decide(logits)], "probabilities": dict(zip(self.shown, p))}
+        return {"label": self.shown[self.decide_one(logits)], "probabilities": dict(zip(self.shown, p))}
 
 
-def label_of(row: Values, name: str, where: str) -> str:
-    """The label of a row as text: 1, 1.0 of a Parquet file and "1" are the same.
+def label_of(row: Row, name: str, where: str) -> str:
+    """The label of a row, whatever the format of its file: 1 and "1" are the same.
 
     Raises:
       UserError: there is none.
     """
-    value: Any = column(row, name, "task.label", where)
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    label = str(value).strip() if value is not None else ""
+    label = tables.label(tables.column(row, name, where)).strip()
     if not label:
         raise UserError(f"{where}: column {name!r} (task.label) is empty; wants a label")
     return label

@@ -7,9 +7,11 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from jaxpt import tables
 from jaxpt.config.kinds import nearest
 from jaxpt.errors import UserError
-from jaxpt.tasks.base import Answer, TextsTask, Values, column
+from jaxpt.tables import Row
+from jaxpt.tasks.base import Answer, TextsTask
 
 
 class MultiLabel(TextsTask):
@@ -17,7 +19,7 @@ class MultiLabel(TextsTask):
 
     Example:
       >>> task = MultiLabel(labels=("joy", "anger", "fear"))
-      >>> task.target({"text": "…", "label": "fear, joy"}, "line 2")
+      >>> task.target(Row(2, {"text": "…", "label": "fear, joy"}), "line 2")
       (1, 0, 1)
     """
 
@@ -41,15 +43,15 @@ class MultiLabel(TextsTask):
         """Names of the labels."""
         return self.labels or ()
 
-    def labels_in(self, row: Values, where: str) -> list[str]:
+    def labels_in(self, row: Row, where: str) -> list[str]:
         """The labels of a row; possibly none."""
-        value: Any = column(row, self.label, "task.label", where)
+        value: Any = tables.column(row, self.label, where)
         if value is None:
             return []
-        found = value if isinstance(value, list) else str(value).split(self.separator)
-        return [label for label in (str(one).strip() for one in found) if label]
+        found = value if isinstance(value, list) else tables.label(value).split(self.separator)
+        return [label for label in (tables.label(one).strip() for one in found) if label]
 
-    def target(self, row: Values, where: str) -> tuple[int, ...]:
+    def target(self, row: Row, where: str) -> tuple[int, ...]:
         found = self.labels_in(row, where)
         for label in found:
             if label not in self.labels:
@@ -62,11 +64,11 @@ class MultiLabel(TextsTask):
     def encoded(self, target: tuple[int, ...]) -> np.ndarray:
         return np.array(target, np.float32)
 
-    def decide(self, logits: np.ndarray) -> tuple[int, ...]:
+    def decide_one(self, logits: np.ndarray) -> tuple[int, ...]:
         return tuple((_sigmoid(logits) > self.threshold).astype(int).tolist())
 
-    def answer(self, logits: np.ndarray) -> Answer:
-        chosen = [label for label, one in zip(self.labels, self.decide(logits)) if one]
+    def answer_one(self, logits: np.ndarray) -> Answer:
+        chosen = [label for label, one in zip(self.labels, self.decide_one(logits)) if one]
         return {"labels": chosen, "probabilities": dict(zip(self.labels, _sigmoid(logits).tolist()))}
 
 

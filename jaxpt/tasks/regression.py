@@ -6,15 +6,17 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from jaxpt import tables
 from jaxpt.errors import UserError
-from jaxpt.tasks.base import Answer, TextsTask, Values, column
+from jaxpt.tables import Row
+from jaxpt.tasks.base import Answer, TextsTask
 
 
 class Regression(TextsTask):
     """A task with a number per row.
 
     Example:
-      >>> Regression(label="score").target({"text": "…", "score": "3.8"}, "line 2")
+      >>> Regression(label="score").target(Row(2, {"text": "…", "score": "3.8"}), "line 2")
       3.8
     """
 
@@ -23,15 +25,17 @@ class Regression(TextsTask):
     default_metrics: ClassVar[tuple[str, ...]] = ("pearson", "spearman")
     allowed_metrics: ClassVar[tuple[str, ...]] = ("pearson", "spearman", "mse")
 
+    quantiles: ClassVar[int] = 5
+
     @property
     def outputs(self) -> int:
         return 1
 
-    def stratum(self, row: Values, where: str) -> float:
+    def stratum(self, row: Row, where: str) -> float:
         return self.target(row, where)
 
-    def target(self, row: Values, where: str) -> float:
-        value: Any = column(row, self.label, "task.label", where)
+    def target(self, row: Row, where: str) -> float:
+        value: Any = tables.column(row, self.label, where)
         try:
             number = float(value)
         except (TypeError, ValueError):
@@ -43,8 +47,8 @@ class Regression(TextsTask):
     def encoded(self, target: float) -> np.ndarray:
         return np.float32(target)
 
-    def decide(self, logits: np.ndarray) -> float:
+    def decide_one(self, logits: np.ndarray) -> float:
         return float(logits[0])
 
-    def answer(self, logits: np.ndarray) -> Answer:
+    def answer_one(self, logits: np.ndarray) -> Answer:
         return {"value": float(logits[0])}

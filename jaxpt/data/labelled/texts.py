@@ -10,16 +10,17 @@ import numpy as np
 
 from jaxpt.data.labelled.layout import TextLayout, Truncate, cut, lay
 from jaxpt.data.tokenizers.base import Tokenizer
-from jaxpt.tasks.base import TextsTask, Values
+from jaxpt.tables import Row
+from jaxpt.tasks.base import TextsTask
 
 Record = dict[str, np.ndarray]
 _CHUNK = 256  # rows whose texts are tokenized together
 
 
 class Place(NamedTuple):
-    """A row and where it stands."""
+    """A row and its place."""
 
-    values: Values
+    row: Row
     where: str
     """File and line, for messages."""
     origin: tuple[int, int]
@@ -53,7 +54,7 @@ class TextsEncoder:
           UserError: names the row.
         """
         for chunk in _chunks(rows):
-            texts = [self.task.texts(row.values, row.where) for row in chunk]
+            texts = [self.task.texts(row.row, row.where) for row in chunk]
             flat = iter(tokenizer.encode_batch([one for of_row in texts for one in of_row]))
             for row, of_row in zip(chunk, texts):
                 ids = [next(flat) for _ in of_row]
@@ -74,7 +75,7 @@ class TextsEncoder:
         }
 
     def _target(self, row: Place) -> np.ndarray:
-        return np.asarray(self.task.encoded(self.task.target(row.values, row.where)))
+        return np.asarray(self.task.encoded(self.task.target(row.row, row.where)))
 
     def like(self) -> dict[str, Any]:
         """Arrays of the dtypes of a record; shape (0,) stands for any length."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,13 +10,13 @@ import seqio
 import tensorflow as tf
 
 from jaxpt.data.labelled.texts import Place
-from jaxpt.data.sources.base import Source
+from jaxpt.data.sources.rows import Rows
 from jaxpt.data.vocabularies import tokenizer_of
 from jaxpt.errors import UserError
 
 
 def encode(
-    ds: tf.data.Dataset, vocabulary: seqio.Vocabulary, encoder: Any, split: str, source: Source
+    ds: tf.data.Dataset, vocabulary: seqio.Vocabulary, encoder: Any, split: str, source: Rows
 ) -> tf.data.Dataset:
     """Encodes rows.
 
@@ -35,8 +34,7 @@ def encode(
 
     def places() -> Iterator[Place]:
         for ex in ds.as_numpy_iterator():
-            file, number = ex["origin"].tolist()
-            yield Place(json.loads(ex["text"]), source.where(split, file, number), (file, number))
+            yield source.place(split, *ex["origin"].tolist(), ex["text"].decode())
 
     def records() -> Iterator[dict[str, np.ndarray]]:
         try:

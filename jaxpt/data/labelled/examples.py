@@ -1,0 +1,91 @@
+"""All rows of a split, or of a file, with their records: for scoring and for predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from jaxpt import tables
+from jaxpt.config import Config
+from jaxpt.data.labelled.texts import Place
+from jaxpt.data.tokenizers.base import Tokenizer
+from jaxpt.tables import HeldOut
+from jaxpt.tasks.base import Task
+
+
+class Examples(NamedTuple):
+    """Rows and their records."""
+
+    rows: list[Place]
+    records: list[dict[str, Any]]
+    row_of: list[int]
+    """The row of each record: a long text may have several."""
+
+
+def examples(config: Config, tokenizer: Tokenizer, rows: Sequence[Place], has_targets: bool = True) -> Examples:
+    """Encodes rows as in training.
+
+    Args:
+      config: the run's configuration.
+      tokenizer: its tokenizer.
+      rows: the rows.
+      has_targets: False: they need no labels.
+
+    Raises:
+      UserError: names the row that is not as it should be.
+    """
+    encoder = config.objective.batches.encoder(config.data.length, tokenizer.vocabulary)
+    number = {row.origin: index for index, row in enumerate(rows)}
+    records = list(encoder(rows, tokenizer, has_targets, train=False))
+    return Examples(list(rows), records, [number[tuple(record["origin"].tolist())] for record in records])
+
+
+def read(task: Task, paths: str | Sequence[str], key: str) -> list[Place]:
+    """The rows of some files.
+
+    Args:
+      task: says what the columns are called.
+      paths: files.
+      key: the key of the recipe that names them, for messages.
+    """
+    files = tables.expand(paths, key)
+    return [
+        Place(row, tables.where(path, row), (file, row.number))
+        for file, path in enumerate(files)
+        for row in task.read(path)
+    ]
+
+
+def split_rows(config: Config, split: str) -> list[Place]:
+    """The rows of a split.
+
+    Args:
+      config: the run's configuration.
+      split: "train", "validation" or "test".
+    """
+    data, task = config.data, config.task
+    if split == "test":
+        return read(task, data.test_path, "data.test_path")
+    if split == "validation" and data.validation_path is not None:
+        return read(task, data.validation_path, "data.validation_path")
+    rows = read(task, data.path, "data.path")
+    if data.validation_path is not None:
+        return rows
+    held = held_out(task, rows, data.validation_fraction)
+    return [row for row in rows if is_held_out(held, task, row) == (split == "validation")]
+
+
+def held_out(task: Task, rows: Iterable[Place], fraction: float) -> HeldOut:
+    """The split of a training set that has no validation set beside it."""
+    return tables.held_out(
+        rows,
+        lambda row: task.content(row.row, row.where),
+        lambda row: task.stratum(row.row, row.where),
+        fraction,
+        task.quantiles,
+    )
+
+
+def is_held_out(held: HeldOut, task: Task, row: Place) -> bool:
+    """Whether a row of the training set belongs to the validation split."""
+    return held.is_held_out(task.content(row.row, row.where), task.stratum(row.row, row.where))

@@ -1,0 +1,78 @@
+"""A task's metrics on the validation or test set, beside those of the best constant prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from jaxpt import scores
+from jaxpt.config import Config
+from jaxpt.evals.base import Evaluate, Evaluator, Result
+from jaxpt.train.predictor import Predictor
+from jaxpt.train.state import Setup
+
+if TYPE_CHECKING:
+    from jaxpt.data.datasets import Data
+    from jaxpt.data.labelled.examples import Examples
+
+
+class TaskMetrics(Evaluator):
+    """The task's metrics; the first of them chooses the best checkpoint."""
+
+    kind: Literal["task"] = "task"
+    split: Literal["validation", "test"] = "validation"
+    """Which rows are scored."""
+
+    def prepare(self, setup: Setup, data: Data) -> Evaluate:
+        from jaxpt.data.labelled import examples
+
+        config = setup.config
+        found = examples.examples(config, data.tokenizer, examples.split_rows(config, self.split))
+        targets = [config.task.target(row.row, row.where) for row in found.rows]
+        trained = [config.task.target(row.row, row.where) for row in examples.split_rows(config, "train")]
+        majority = constant(config, trained, targets)
+        predictor = Predictor(setup, data.vocabulary)
+        predictor.compile(found.records)
+
+        def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result | None:
+            outputs = predictor(params, found.records, stop)
+            if outputs is None:
+                return None
+            metrics = measured(config, decisions(config, found, outputs), targets)
+            return Result(metrics, tuple(lines(self.called, metrics, majority)))
+
+        return evaluate
+
+
+def decisions(config: Config, found: Examples, outputs: Sequence[Any]) -> list[Any]:
+    """The prediction of each row, from the head's outputs for each record."""
+    of_row: list[list[Any]] = [[] for _ in found.rows]
+    for row, output in zip(found.row_of, outputs):
+        of_row[row].append(output)
+    return [config.task.decide(parts) for parts in of_row]
+
+
+def measured(config: Config, predictions: Sequence[Any], targets: Sequence[Any]) -> dict[str, float]:
+    """All metrics of a task: {name: value}."""
+    return {
+        name: value
+        for metric in config.task.scored
+        for name, value in config.task.score(predictions, targets, metric).items()
+    }
+
+
+def constant(config: Config, trained: Sequence[Any], targets: Sequence[Any]) -> dict[str, float]:
+    """The metrics of the best constant prediction from the training set: {name: value}."""
+    found: dict[str, float] = {}
+    for metric in config.task.scored:
+        found |= scores.majority(metric, trained, targets) or {}
+    return found
+
+
+def lines(name: str, metrics: Mapping[str, float], majority: Mapping[str, float]) -> list[str]:
+    """What the user is shown."""
+    shown = (
+        f"{metric} {value:.4f}" + (f" (constant {majority[metric]:.4f})" if metric in majority else "")
+        for metric, value in metrics.items()
+    )
+    return [f"{name}: {'  '.join(shown)}"]
