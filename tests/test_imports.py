@@ -13,9 +13,9 @@ ROOT = Path(__file__).parents[1]
 TENSORFLOW = {"tensorflow", "tensorflow_datasets", "seqio"}
 
 ORDER = (
-    "__version__", "errors", "disk", "signals", "safetensors", "config", "data", "parallel", "losses", "models",
-    "heads", "hf", "objectives", "generate", "train", "evals", "plan", "report", "convert", "inference", "study",
-    "doctor", "cli_inference", "cli", "__main__",
+    "__version__", "errors", "disk", "signals", "safetensors", "config", "tables", "data", "parallel", "losses",
+    "models", "heads", "hf", "objectives", "generate", "train", "evals", "plan", "report", "convert", "inference",
+    "study", "doctor", "cli_inference", "cli", "__main__",
 )  # fmt: skip
 """The parts of jaxpt: each imports those before it alone, inside of functions as well."""
 LAZY = {
@@ -160,7 +160,9 @@ def test_no_function_of_these_reaches_into_data():
 
 
 def test_tensorflow_is_imported_in_data_alone():
-    assert not [one for one in FOUND if part(one.file) != "data" and one.target.split(".")[0] in TENSORFLOW]
+    """And in functions of `tables`, for remote files and TFDS."""
+    found = [one for one in FOUND if part(one.file) != "data" and one.target.split(".")[0] in TENSORFLOW]
+    assert not [one for one in found if part(one.file) != "tables" or not one.lazy]
 
 
 def test_cycles_and_directions_are_found():
@@ -191,6 +193,10 @@ def test_training_starts_without_tensorflow():
 
 def test_config_loads_neither_jax_nor_tensorflow():
     assert not loaded("import jaxpt.config") & {"jax", "flax", "numpy", *TENSORFLOW}
+
+
+def test_tables_load_neither_jax_nor_tensorflow():
+    assert not loaded("import jaxpt.tables") & {"jax", "flax", "pyarrow", *TENSORFLOW}
 
 
 def test_the_command_line_loads_neither_jax_nor_pydantic():

@@ -1,0 +1,33 @@
+"""Labelled files as rows: TSV, CSV, JSON, JSONL, SQuAD, Parquet, CoNLL, CoNLL-U and TFDS; no JAX, no TensorFlow.
+
+  reading     path → rows, the format by the suffix     rows      a row, its columns, their labels
+  files       which files there are, their lines        splits    a stratified held-out split by hashes of texts
+  delimited, json_files, parquet, conll, tfds: formats  overlap   texts that stand in two splits
+
+A mistake in a file ends in one line: the file, the line or row, what is wrong, what would be right.
+"""
+
+from jaxpt.tables.files import expand
+from jaxpt.tables.json_files import answers
+from jaxpt.tables.overlap import overlap
+from jaxpt.tables.reading import FORMATS, file_format, read
+from jaxpt.tables.rows import Row, column, in_order, label, labels, text, where
+from jaxpt.tables.splits import HeldOut, held_out
+
+__all__ = [
+    "FORMATS",
+    "HeldOut",
+    "Row",
+    "answers",
+    "column",
+    "expand",
+    "file_format",
+    "held_out",
+    "in_order",
+    "label",
+    "labels",
+    "overlap",
+    "read",
+    "text",
+    "where",
+]

@@ -1,0 +1,135 @@
+"""Files of text, local or remote, packed or not: which there are, and what is in them."""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import io
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+from typing import IO, Any
+
+from jaxpt.errors import UserError
+
+
+def expand(paths: str | Sequence[str], key: str) -> list[str]:
+    """Finds the files that paths and globs name.
+
+    Args:
+      paths: one or more paths, local or remote; `*`, `?` and `[…]` match names.
+      key: the setting that holds them, for messages.
+
+    Returns:
+      Files in the order given, those of a glob in alphabetical order.
+
+    Raises:
+      UserError: a file is missing or a directory, or a glob matches nothing.
+
+    Example:
+      >>> expand("no/such/file.tsv", "data.path")
+      Traceback (most recent call last):
+      jaxpt.errors.UserError: data.path: no/such/file.tsv: no such file
+    """
+    files: list[str] = []
+    for path in [paths] if isinstance(paths, str) else paths:
+        system = _gfile() if "://" in path else None
+        exists, isdir = (system.exists, system.isdir) if system else (os.path.exists, os.path.isdir)
+        found = sorted((system or glob).glob(path)) if any(c in path for c in "*?[") and not exists(path) else [path]
+        if not found:
+            raise UserError(f"{key}: no file matches {path}")
+        for file in found:
+            if isdir(file):
+                raise UserError(f"{key}: {file} is a directory; name its files, such as {file.rstrip('/')}/*.tsv")
+            if not exists(file):
+                raise UserError(f"{key}: {file}: no such file")
+        files += found
+    return files
+
+
+def open_file(path: str) -> IO[bytes]:
+    """Opens a local or remote file, `.gz` unpacked; the caller closes it."""
+    file = io.BufferedReader(_Remote(path), 1 << 20) if "://" in path else open(path, "rb")  # noqa: SIM115
+    return gzip.GzipFile(fileobj=file) if path.endswith(".gz") else file
+
+
+def read_lines(path: str) -> Iterator[tuple[int, str]]:
+    r"""Reads the lines of a UTF-8 file; a byte order mark is passed over.
+
+    Args:
+      path: the file, also as `.gz`.
+
+    Yields:
+      (number from 1, line with its end). Only "\n" ends a line, never another character that Unicode counts as one.
+
+    Raises:
+      UserError: no such file, not UTF-8 (the line is named), or a damaged gzip file.
+    """
+    for number, line in enumerate(_raw_lines(path), 1):
+        try:
+            yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            byte = f"byte 0x{line[error.start]:02x}"
+            raise UserError(f"{path}: line {number}: not UTF-8 ({byte}); convert the file to UTF-8") from None
+
+
+def _raw_lines(path: str) -> Iterator[bytes]:
+    try:
+        with open_file(path) as file:
+            yield from file
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise UserError(f"{path}: truncated or damaged gzip file ({error}); fetch or pack it again") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+class _Remote(io.RawIOBase):
+    """A file that tf.io.gfile opens (`gs://`), as Python's own file objects are."""
+
+    def __init__(self, path: str) -> None:
+        self._file = _gfile().GFile(path, "rb")
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._call(self._file.tell)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._call(self._file.seek, offset, whence)
+        return self.tell()
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._call(self._file.read, len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    @staticmethod
+    def _call(method: Any, *args: Any) -> Any:
+        """TensorFlow's errors become the system's: who reads a file need not know who opened it."""
+        try:
+            return method(*args)
+        except tensorflow().errors.NotFoundError:
+            raise FileNotFoundError from None
+        except tensorflow().errors.OpError as error:
+            raise OSError(error.message) from None
+
+
+def tensorflow() -> ModuleType:
+    """TensorFlow, imported when it is needed; it takes no accelerator."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    import tensorflow as tf
+
+    for kind in ("GPU", "TPU"):
+        tf.config.set_visible_devices([], kind)
+    return tf
+
+
+def _gfile() -> ModuleType:
+    return tensorflow().io.gfile

@@ -1,0 +1,57 @@
+import gzip
+
+import pytest
+
+from jaxpt.errors import UserError
+from jaxpt.tables import expand, read
+
+
+def test_expand(tmp_path):
+    for name in ("b.tsv", "a.tsv", "c.tsv.gz", "[x].tsv"):
+        (tmp_path / name).write_text("x")
+    (tmp_path / "folder").mkdir()
+    root = str(tmp_path)
+    assert expand(f"{root}/[ab].tsv", "data.path") == [f"{root}/a.tsv", f"{root}/b.tsv"]
+    assert expand((f"{root}/c.*", f"{root}/[x].tsv"), "k") == [f"{root}/c.tsv.gz", f"{root}/[x].tsv"]
+    for path, message in (
+        ("*.csv", rf"data\.path: no file matches {root}/\*\.csv"),
+        ("d.tsv", rf"data\.path: {root}/d\.tsv: no such file"),
+        ("folder", rf"data\.path: {root}/folder is a directory; name its files, such as {root}/folder/\*\.tsv"),
+    ):
+        with pytest.raises(UserError, match=message):
+            expand(f"{root}/{path}", "data.path")
+
+
+@pytest.mark.parametrize(
+    "data, message",
+    [
+        (gzip.compress(b"text\tlabel\n" + bytes(range(48, 122)) * 400)[:60], "truncated or damaged gzip file"),
+        (b"text\tlabel\na\t1\n", "truncated or damaged gzip file"),
+        (gzip.compress(b"text\n")[:12] + b"\xff" * 30, "truncated or damaged gzip file"),
+    ],
+)
+def test_bad_gzip(tmp_path, data, message):
+    path = tmp_path / "a.tsv.gz"
+    path.write_bytes(data)
+    with pytest.raises(UserError, match=rf"a\.tsv\.gz: {message}"):
+        list(read(path))
+
+
+def test_missing_and_unreadable_files(tmp_path):
+    for format in ("tsv", "csv", "json", "jsonl", "conll", "conllu", "squad", "parquet"):
+        with pytest.raises(UserError, match=f"{tmp_path}/none: no such file"):
+            list(read(tmp_path / "none", format))
+        with pytest.raises(UserError, match=f"{tmp_path}: "):
+            list(read(tmp_path, format))
+
+
+@pytest.mark.slow
+def test_remote_files_are_opened_by_tensorflow(tmp_path):
+    (tmp_path / "a.tsv.gz").write_bytes(gzip.compress(b"text\tlabel\na\t1\n"))
+    url = f"file://{tmp_path}"
+    assert expand(f"{url}/*.gz", "data.path") == [f"{url}/a.tsv.gz"]
+    assert next(read(f"{url}/a.tsv.gz")).values == {"text": "a", "label": "1"}
+    with pytest.raises(UserError, match=r"none\.tsv: no such file"):
+        next(read(f"{url}/none.tsv"))
+    with pytest.raises(UserError, match=r"data\.path: .*none\.tsv: no such file"):
+        expand(f"{url}/none.tsv", "data.path")

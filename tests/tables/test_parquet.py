@@ -1,0 +1,35 @@
+import pytest
+
+from jaxpt.errors import UserError
+from jaxpt.tables import read, where
+
+
+def test_lists_structs_and_missing_values(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [
+        {"text": f"text {i}", "label": i % 2, "tags": ["a"] * (i % 3), "answers": {"text": ["x"], "answer_start": [i]}}
+        for i in range(2500)
+    ]
+    rows[1]["text"] = None
+    path = str(tmp_path / "a.parquet")
+    pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=700)
+    found = list(read(path))
+    assert [row.values for row in found] == rows
+    assert [row.number for row in found] == list(range(1, 2501))
+    assert where(path, found[-1]) == f"{path}: row 2500"
+
+
+def test_bad_files(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    (tmp_path / "a.parquet").write_text("text\tlabel\n")
+    with pytest.raises(UserError, match=r"a\.parquet: not a readable Parquet file"):
+        list(read(tmp_path / "a.parquet"))
+    with pytest.raises(UserError, match=r"b\.parquet: no such file"):
+        list(read(tmp_path / "b.parquet"))
+    pq.write_table(pa.table({"text": pa.array([], pa.string())}), tmp_path / "c.parquet")
+    with pytest.raises(UserError, match=r"c\.parquet: no rows in it"):
+        list(read(tmp_path / "c.parquet"))
