@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 TENSORFLOW = {"tensorflow", "tensorflow_datasets", "seqio"}
 
 ORDER = (
-    "__version__", "errors", "disk", "signals", "safetensors", "config", "data", "parallel", "losses", "models",
+    "__version__", "errors", "scores", "disk", "signals", "safetensors", "config", "data", "parallel", "losses", "models",
     "heads", "hf", "objectives", "generate", "train", "evals", "plan", "report", "convert", "inference", "study",
     "doctor", "cli_inference", "cli", "__main__",
 )  # fmt: skip
