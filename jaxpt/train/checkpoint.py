@@ -133,6 +133,12 @@ class Checkpoints:
         """Steps of all checkpoints, ascending."""
         return sorted(self._manager.all_steps())
 
+    def best(self) -> int | None:
+        """The step with the best `checkpoint.best_metric`; None where no checkpoint has it."""
+        step = self._manager.best_step()
+        measured = None if step is None else self._manager.metrics(step)
+        return step if measured and self._best_metric in measured else None
+
     def newest_whole(self, report: Callable[[str], None]) -> int | None:
         """The step to go on from; newer checkpoints, that are damaged, are put aside as `STEP.damaged`.
 
@@ -382,7 +388,7 @@ def find(path: str | Path, step: int | None) -> tuple[Path, int]:
 
     Args:
       path: a run_dir, or one of its `checkpoints/STEP` directories.
-      step: the step, None for the newest.
+      step: the step; None for the newest, or the best one of a finished run that was scored on a task.
 
     Returns:
       (run_dir, step).
@@ -398,7 +404,16 @@ def find(path: str | Path, step: int | None) -> tuple[Path, int]:
     checkpoints.close()
     if not steps or (step is not None and step not in steps):
         raise UserError(f"{path}: has no checkpoint of step {step}; there are: {', '.join(map(str, steps)) or 'none'}")
-    return run_dir, steps[-1] if step is None else step
+    if step is None:
+        best = receipt(run_dir).get("best_step")
+        step = best if best in steps else steps[-1]
+    return run_dir, step
+
+
+def receipt(run_dir: Path) -> dict[str, Any]:
+    """What run.json says; {} where there is none."""
+    file = run_dir / "run.json"
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 def is_primary() -> bool:

@@ -1,0 +1,11 @@
+"""Metrics: pure functions of predictions and targets, computed by the libraries with which scores are published.
+
+`score("matthews", predictions, targets)`; `known()` lists the names. Values are fractions from 0 to 1 (correlations
+from −1), but percentages where the official scorer prints these: see `in_percent`.
+"""
+
+from jaxpt.scores.classification import confusion, table
+from jaxpt.scores.majority import majority
+from jaxpt.scores.registry import in_percent, known, score, signature
+
+__all__ = ["confusion", "in_percent", "known", "majority", "score", "signature", "table"]

@@ -1,0 +1,211 @@
+"""Metrics of short answers: the official rules of SQuAD 1.1 and 2.0, ReCoRD and TriviaQA.
+
+A prediction is a text, a target a text or a list of texts that are right: the best of them counts. SQuAD's and
+TriviaQA's values are percentages, as their scripts print them; ReCoRD's are fractions.
+"""
+
+from __future__ import annotations
+
+import collections
+import re
+import string
+from collections.abc import Callable, Sequence
+
+from jaxpt.errors import UserError
+
+Golds = Sequence[str | Sequence[str]]
+
+
+def normalize(answer: str) -> str:
+    """SQuAD's normal form: lower case, without punctuation, then without a, an and the, single spaces.
+
+    Example:
+      >>> normalize("The  U.S. team's")
+      'us teams'
+    """
+    return _without_articles("".join(ch for ch in answer.lower() if ch not in string.punctuation))
+
+
+def normalize_trivia_qa(answer: str) -> str:
+    """TriviaQA's normal form: as SQuAD's, but punctuation becomes a space, and more characters are punctuation.
+
+    Example:
+      >>> normalize_trivia_qa("The_Team's")
+      'team s'
+    """
+    return _without_articles("".join(" " if ch in string.punctuation + "‘’´`" else ch for ch in answer.lower()))
+
+
+def squad(predictions: Sequence[str], targets: Golds) -> dict[str, float]:
+    """SQuAD 1.1: exact match and F1 of words after normalization, maximum over the answers, in percent.
+
+    Args:
+      predictions: [N] texts.
+      targets: [N], each one answer or several.
+
+    Returns:
+      {"exact_match": …, "f1": …}.
+
+    Raises:
+      UserError: a question has no answer.
+
+    Example:
+      >>> squad(["the cat", "two dogs"], [["Cat!"], ["dogs", "three dogs"]])
+      {'exact_match': 50.0, 'f1': 83.33333333333333}
+    """
+    return _means(predictions, targets, normalize, 100.0)
+
+
+def trivia_qa(predictions: Sequence[str], targets: Golds) -> dict[str, float]:
+    """TriviaQA: as `squad` with TriviaQA's normal form; `targets` are the aliases.
+
+    Example:
+      >>> trivia_qa(["Jeff_Lynne"], [["jeff lynne", "Lynne"]])
+      {'exact_match': 100.0, 'f1': 100.0}
+    """
+    return _means(predictions, targets, normalize_trivia_qa, 100.0)
+
+
+def record(predictions: Sequence[str], targets: Golds, groups: Sequence | None = None) -> dict[str, float]:
+    """ReCoRD: exact match and F1 as SQuAD 1.1's, as fractions.
+
+    Args:
+      predictions: [N] texts.
+      targets: [N], the entities that are right.
+      groups: [N] ids of the queries; where given, only the first row of each query counts (T5 has a row per answer).
+
+    Example:
+      >>> record(["Obama", "Obama"], [["Obama", "Joe"], ["Joe"]], groups=[7, 7])
+      {'exact_match': 1.0, 'f1': 1.0}
+    """
+    if groups is not None:
+        first = list({group: row for row, group in reversed(list(enumerate(groups)))}.values())
+        predictions, targets = [predictions[i] for i in first], [targets[i] for i in first]
+    return _means(predictions, targets, normalize, 1.0)
+
+
+def squad_v2(
+    predictions: Sequence[str],
+    targets: Golds,
+    no_answer: Sequence[float] | None = None,
+    threshold: float = 1.0,
+    best: bool = False,
+) -> dict[str, float]:
+    """SQuAD 2.0: as 1.1, but a question without answers wants the empty text. Percentages.
+
+    Args:
+      predictions: [N] texts; "" says that there is no answer.
+      targets: [N] answers; [] where there is none.
+      no_answer: [N] probabilities (or any scores) that there is no answer.
+      threshold: a prediction counts as "" where `no_answer` is larger.
+      best: adds the best values that any threshold gives ("best_exact", "best_f1"), and the thresholds
+        ("best_exact_thresh", "best_f1_thresh").
+
+    Returns:
+      {"exact": …, "f1": …}, and the same of questions with an answer ("HasAns_exact", "HasAns_f1") and without
+      ("NoAns_exact", "NoAns_f1"), where there are any. The names are the official script's.
+
+    Example:
+      >>> squad_v2(["", "a cat"], [[], ["dog"]])
+      {'exact': 50.0, 'f1': 50.0, 'HasAns_exact': 0.0, 'HasAns_f1': 0.0, 'NoAns_exact': 100.0, 'NoAns_f1': 100.0}
+    """
+    if best and no_answer is None:
+        raise UserError("squad_v2: the best threshold needs `no_answer`, the score of no answer for each question")
+    answered = [bool(_listed(golds)) for golds in targets]
+    real = [[gold for gold in _listed(golds) if normalize(gold)] or [""] for golds in targets]
+    raw = dict(zip(("exact", "f1"), _best(predictions, real, normalize, _overlap_or_both_empty)))
+    kept = raw
+    if no_answer is not None:
+        kept = {
+            name: [float(not has) if na > threshold else x for x, na, has in zip(values, no_answer, answered)]
+            for name, values in raw.items()
+        }
+    scores = {name: 100.0 * sum(values) / len(values) for name, values in kept.items()}
+    for prefix, wanted in (("HasAns", True), ("NoAns", False)):
+        if wanted in answered:
+            for name, values in kept.items():
+                chosen = [x for x, has in zip(values, answered) if has == wanted]
+                scores[f"{prefix}_{name}"] = 100.0 * sum(chosen) / len(chosen)
+    if best:
+        for name, values in raw.items():
+            found = _best_threshold(predictions, values, no_answer, answered)
+            scores |= dict(zip((f"best_{name}", f"best_{name}_thresh"), found))
+    return scores
+
+
+def exact_match(predictions: Sequence, targets: Sequence) -> dict[str, float]:
+    """Fraction of predictions that equal the target: texts as they are, or whole rows of a 0/1 matrix.
+
+    Args:
+      predictions: [N] texts, or 0/1 [N, C].
+      targets: [N], each a text or a list of texts of which one is to be met; or 0/1 [N, C].
+
+    Example:
+      >>> exact_match(["a b", "c"], ["a b", ["C", "c"]])
+      {'exact_match': 1.0}
+      >>> exact_match([[1, 0], [1, 1]], [[1, 0], [0, 1]])
+      {'exact_match': 0.5}
+    """
+    right = [p in _listed(t) if isinstance(p, str) else list(p) == list(t) for p, t in zip(predictions, targets)]
+    return {"exact_match": sum(right) / len(right)}
+
+
+def _without_articles(text: str) -> str:
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
+
+
+def _listed(golds: str | Sequence[str]) -> Sequence[str]:
+    return [golds] if isinstance(golds, str) else golds
+
+
+def _means(predictions: Sequence[str], targets: Golds, normal: Callable[[str], str], scale: float) -> dict[str, float]:
+    """Exact match and F1 by SQuAD 1.1's rules, times `scale`."""
+    exact, f1 = _best(predictions, targets, normal, _overlap)
+    return {"exact_match": scale * sum(exact) / len(exact), "f1": scale * sum(f1) / len(f1)}
+
+
+def _best(
+    predictions: Sequence[str],
+    targets: Golds,
+    normal: Callable[[str], str],
+    overlap: Callable[[list[str], list[str]], float],
+) -> tuple[list[float], list[float]]:
+    """Exact match and F1 of each prediction with the best of its golds: two [N]."""
+    exact, f1 = [], []
+    for row, (prediction, golds) in enumerate(zip(predictions, targets)):
+        if not (golds := [normal(gold) for gold in _listed(golds)]):
+            raise UserError(f"question {row} has no answer; questions without one are of the metric squad_v2")
+        prediction = normal(prediction)
+        exact.append(float(prediction in golds))
+        f1.append(max(overlap(prediction.split(), gold.split()) for gold in golds))
+    return exact, f1
+
+
+def _overlap(prediction: list[str], gold: list[str]) -> float:
+    """F1 of the words of two texts; 0 without common words, as of two empty texts in SQuAD 1.1."""
+    common = sum((collections.Counter(prediction) & collections.Counter(gold)).values())
+    if not common:
+        return 0.0
+    precision, recall = common / len(prediction), common / len(gold)
+    return 2 * precision * recall / (precision + recall)
+
+
+def _overlap_or_both_empty(prediction: list[str], gold: list[str]) -> float:
+    """As `_overlap`, but 1 for two empty texts: SQuAD 2.0."""
+    return _overlap(prediction, gold) if prediction and gold else float(prediction == gold)
+
+
+def _best_threshold(
+    predictions: Sequence[str], scores: Sequence[float], no_answer: Sequence[float], answered: Sequence[bool]
+) -> tuple[float, float]:
+    """(best mean in percent, its threshold): from "no answer to anything" the likeliest answers are given one by one.
+
+    As in the official script rows with equal scores are counted one by one too.
+    """
+    current = best = float(len(answered) - sum(answered))
+    threshold = 0.0
+    for row in sorted(range(len(scores)), key=lambda row: no_answer[row]):
+        current += scores[row] if answered[row] else -1.0 if predictions[row] else 0.0
+        if current > best:
+            best, threshold = current, float(no_answer[row])
+    return 100.0 * best / len(scores), threshold

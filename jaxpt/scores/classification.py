@@ -1,0 +1,232 @@
+"""Metrics of labels (scikit-learn) and the confusion matrix. N examples, C classes.
+
+A label is a string, a number or a boolean; `labels` lists them in the order of the class ids. A prediction that is none
+of the labels (an unparseable text: −1 or None) is wrong and is no class of its own. For several labels per example
+predictions and targets are 0/1 matrices [N, C].
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from jaxpt.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+UNPARSEABLE = (-1, None)
+"""Predictions that are no label, unless they are one in the targets."""
+
+Labels = Sequence[Hashable]
+
+
+def accuracy(predictions: Labels, targets: Labels, labels: Labels | None = None) -> dict[str, float]:
+    """Fraction of predictions that equal the target.
+
+    Example:
+      >>> accuracy(["yes", "no", -1], ["yes", "yes", "no"])
+      {'accuracy': 0.3333333333333333}
+    """
+    return {"accuracy": sum(p == t for p, t in zip(predictions, targets)) / len(targets)}
+
+
+def f1(
+    predictions: Labels, targets: Labels, labels: Labels | None = None, positive: Hashable | None = None
+) -> dict[str, float]:
+    """F1 of one label against the rest. An unparseable prediction counts as the opposite of its target, as in T5.
+
+    Args:
+      predictions: [N].
+      targets: [N].
+      labels: all labels in order; by default those that occur, sorted (0 and 1 where nothing else occurs).
+      positive: the label; by default the last one.
+
+    Returns:
+      {"f1": …}; 0 where the label is neither predicted nor a target.
+
+    Example:
+      >>> f1([1, 1, 0, -1], [1, 0, 0, 1])
+      {'f1': 0.5}
+    """
+    from sklearn.metrics import f1_score
+
+    classes = class_names(predictions, targets, labels)
+    positive = classes[-1] if positive is None else positive
+    if positive not in classes:
+        raise UserError(f"f1: {positive!r} is none of the labels: {', '.join(map(str, classes))}")
+    target_N = [t == positive for t in targets]
+    predicted_N = [p == positive if p in classes else not t for p, t in zip(predictions, target_N)]
+    return {"f1": float(f1_score(target_N, predicted_N, zero_division=0))}
+
+
+def macro_f1(predictions: Sequence, targets: Sequence, labels: Labels | None = None) -> dict[str, float]:
+    """Mean of the F1 of each label; a label that is neither predicted nor a target counts 0 if `labels` has it.
+
+    Args:
+      predictions: [N], or 0/1 [N, C].
+      targets: as predictions.
+      labels: all labels in order; by default those that occur.
+
+    Example:
+      >>> macro_f1([0, 1], [0, 1], labels=[0, 1, 2])
+      {'macro_f1': 0.6666666666666666}
+    """
+    return {"macro_f1": _averaged_f1(predictions, targets, labels, "macro")}
+
+
+def micro_f1(predictions: Sequence, targets: Sequence, labels: Labels | None = None) -> dict[str, float]:
+    """F1 of the counts summed over all labels: the accuracy where each example has one label and one prediction.
+
+    Args:
+      predictions: [N], or 0/1 [N, C].
+      targets: as predictions.
+      labels: as of `macro_f1`.
+
+    Example:
+      >>> micro_f1([[1, 0], [1, 1]], [[1, 0], [0, 1]])
+      {'micro_f1': 0.8}
+    """
+    return {"micro_f1": _averaged_f1(predictions, targets, labels, "micro")}
+
+
+def matthews(predictions: Labels, targets: Labels, labels: Labels | None = None) -> dict[str, float]:
+    """Matthews correlation (R_K for more than two classes); 0 where all predictions or all targets are equal.
+
+    As in T5, unparseable predictions are one more class.
+
+    Example:
+      >>> matthews([1, 0, 1, 1], [1, 0, 0, 1])
+      {'matthews': 0.5773502691896258}
+    """
+    from sklearn.metrics import matthews_corrcoef
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return {"matthews": float(matthews_corrcoef(*_ids(targets, predictions, labels)))}
+
+
+def balanced_accuracy(predictions: Labels, targets: Labels, labels: Labels | None = None) -> dict[str, float]:
+    """Mean of the recall of each label of the targets.
+
+    Example:
+      >>> balanced_accuracy([0, 0, 0, 1], [0, 0, 1, 1])
+      {'balanced_accuracy': 0.75}
+    """
+    from sklearn.metrics import balanced_accuracy_score
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # labels are predicted that no target has
+        return {"balanced_accuracy": float(balanced_accuracy_score(*_ids(targets, predictions, labels)))}
+
+
+def average_precision(predictions: Sequence, targets: Sequence, labels: Labels | None = None) -> dict[str, float]:
+    """Area under the curve of precision over recall, by steps; for several labels the mean over them.
+
+    Args:
+      predictions: scores or probabilities, [N] or [N, C].
+      targets: 0/1, of the same shape.
+      labels: their names; not used.
+
+    Returns:
+      {"average_precision": …}; a label that no target has counts 0.
+
+    Example:
+      >>> average_precision([0.9, 0.8, 0.1], [1, 0, 1])
+      {'average_precision': 0.8333333333333333}
+    """
+    import numpy as np
+    from sklearn.metrics import average_precision_score
+
+    target_NxC = np.asarray(targets)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a label without a positive target
+        return {"average_precision": float(average_precision_score(target_NxC, np.asarray(predictions)))}
+
+
+def confusion(predictions: Labels, targets: Labels, labels: Labels) -> np.ndarray:
+    """Counts of each pair of a target (row) and a prediction (column).
+
+    Args:
+      predictions: [N].
+      targets: [N], each one of the labels.
+      labels: C names in the order of rows and columns.
+
+    Returns:
+      int64 [C, C]; [C, C + 1] where some predictions are none of the labels: the last column counts them.
+
+    Raises:
+      UserError: a target is none of the labels.
+
+    Example:
+      >>> confusion(["a", "b", "b"], ["a", "a", "b"], ["a", "b"])
+      array([[1, 1],
+             [0, 1]])
+    """
+    import numpy as np
+
+    index = {label: i for i, label in enumerate(labels)}
+    if strange := next((t for t in targets if t not in index), None):
+        raise UserError(f"confusion: the target {strange!r} is none of the labels: {', '.join(map(str, labels))}")
+    counts = np.zeros((len(labels), len(labels) + 1), np.int64)
+    for p, t in zip(predictions, targets, strict=True):
+        counts[index[t], index.get(p, len(labels))] += 1
+    return counts if counts[:, -1].any() else counts[:, :-1]
+
+
+def table(confusion: np.ndarray, labels: Labels) -> list[str]:
+    """Lines of a confusion matrix for the terminal: a row for each target, a column for each prediction.
+
+    Example:
+      >>> print("\\n".join(table([[10, 1], [0, 2]], ["no", "yes"])))
+      target ↓   no  yes ← predicted
+      no         10    1
+      yes         0    2
+    """
+    names = [str(label) for label in labels]
+    columns = [*names, "(none)"][: len(confusion[0])]
+    first = max(map(len, ["target ↓", *names]))
+    widths = [max(5, len(name) + 2, *(len(str(row[i])) + 2 for row in confusion)) for i, name in enumerate(columns)]
+    head = "".join(name.rjust(width) for name, width in zip(columns, widths))
+    rows = ["".join(str(count).rjust(width) for count, width in zip(row, widths)) for row in confusion]
+    return [f"{'target ↓'.ljust(first)}{head} ← predicted", *(n.ljust(first) + r for n, r in zip(names, rows))]
+
+
+def is_matrix(targets: Sequence) -> bool:
+    """True for 0/1 rows, False for labels."""
+    return hasattr(targets[0], "__len__") and not isinstance(targets[0], str | bytes)
+
+
+def class_names(predictions: Labels, targets: Labels, labels: Labels | None) -> list:
+    """The labels in order: those given, or those that occur, sorted."""
+    if labels is not None:
+        if strange := [t for t in dict.fromkeys(targets) if t not in set(labels)]:
+            raise UserError(f"the target {strange[0]!r} is none of the labels: {', '.join(map(str, labels))}")
+        return list(labels)
+    found = set(targets) | (set(predictions) - set(UNPARSEABLE))
+    if found <= {0, 1}:
+        return [0, 1]
+    try:
+        return sorted(found)
+    except TypeError:
+        raise UserError(f"labels are of one type, not {found!r}; `labels` gives their order") from None
+
+
+def _ids(targets: Labels, predictions: Labels, labels: Labels | None) -> tuple[np.ndarray, np.ndarray]:
+    """Class ids of targets and predictions, in the order of scikit-learn's arguments; −1 is unparseable."""
+    import numpy as np
+
+    index = {label: i for i, label in enumerate(class_names(predictions, targets, labels))}
+    return np.array([index[t] for t in targets]), np.array([index.get(p, -1) for p in predictions])
+
+
+def _averaged_f1(predictions: Sequence, targets: Sequence, labels: Labels | None, average: str) -> float:
+    import numpy as np
+    from sklearn.metrics import f1_score
+
+    options: dict[str, Any] = {"average": average, "zero_division": 0}
+    if is_matrix(targets):
+        return float(f1_score(np.asarray(targets), np.asarray(predictions), **options))
+    ids = range(len(class_names(predictions, targets, labels)))
+    return float(f1_score(*_ids(targets, predictions, labels), labels=ids, **options))
