@@ -71,7 +71,7 @@ def _note(line: str) -> None:
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    from jaxpt.config import load
+    from jaxpt.recipes import load
 
     config = load(arguments.config, arguments.overrides, report=_note)  # before slow imports
     from jaxpt.train.loop import train
@@ -101,7 +101,7 @@ def _inspect(arguments: argparse.Namespace) -> None:
 
 
 def _plan(arguments: argparse.Namespace) -> None:
-    from jaxpt.config import load
+    from jaxpt.recipes import load
 
     config = load(arguments.config, arguments.overrides, report=_note)
     from jaxpt.plan.command import Assumptions, plan

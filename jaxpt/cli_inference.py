@@ -1,4 +1,4 @@
-"""The commands that use a trained model: `jaxpt generate` and `jaxpt chat`. As in `cli`, each imports what it runs."""
+"""The commands that use a trained model: `jaxpt generate`, `jaxpt predict`, `jaxpt chat`. As in `cli`, each imports what it runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SEARCH: dict[str, tuple[type, str, str]] = {
 
 
 def add(commands: Any, command: Callable[..., argparse.ArgumentParser], count: Callable[[str], int]) -> None:
-    """Adds both commands.
+    """Adds the commands.
 
     Args:
       commands: the subparsers.
@@ -51,6 +51,15 @@ def add(commands: Any, command: Callable[..., argparse.ArgumentParser], count: C
     generate.add_argument("--stream", action="store_true", help="show text while it is generated")
     generate.add_argument("--batch-size", type=count, default=32, metavar="N", help="rows generated at a time (32)")
     generate.add_argument("--compare", metavar="OTHER", help="a second model, side by side")
+
+    predict = command(commands, "predict", _predict, "label the rows of a file with a fine-tuned model", (
+        "runs/sst2 test.tsv --out predictions.jsonl",
+        "runs/sst2/checkpoints/500 reviews.csv --out predictions.jsonl task.text=review",
+    ))  # fmt: skip
+    predict.add_argument("path", metavar="RUN_DIR", help="a fine-tuned run, or RUN_DIR/checkpoints/STEP")
+    predict.add_argument("file", metavar="FILE", help="rows as in training, without labels")
+    predict.add_argument("--out", metavar="P.jsonl", required=True, help="the file to write, a line for each row")
+    predict.add_argument("overrides", metavar="key=value", nargs="*", help="overrides a key of the run's recipe")
 
     chat = command(commands, "chat", _chat, "talk with a dialogue model, by its chat template", (
         "runs/llama3_instruct",
@@ -81,6 +90,12 @@ def _generate(arguments: argparse.Namespace) -> None:
     names = ("file", "out", "field", "compare", "stream", "batch_size")
     given = {name: getattr(arguments, name) for name in names}
     generate(arguments.path, prompts=arguments.prompt, **given, settings=_given(arguments))
+
+
+def _predict(arguments: argparse.Namespace) -> None:
+    from jaxpt.inference.predict import predict
+
+    predict(arguments.path, arguments.file, arguments.out, arguments.overrides)
 
 
 def _chat(arguments: argparse.Namespace) -> None:

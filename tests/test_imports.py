@@ -25,7 +25,7 @@ LAZY = {
     "jaxpt/evals/": "an evaluation of a run_dir alone needs the checkpoints",
 }
 """Files whose functions import other files of jaxpt. All functions may import data: TensorFlow takes seconds."""
-LIGHT = {"jaxpt.data.calls"}
+LIGHT = {"jaxpt.data.calls", *(f"jaxpt.data.labelled.{name}" for name in ("layout", "rows", "texts"))}
 """All of data that files may import that run where TensorFlow is not installed."""
 WITHOUT_DATA = ("parallel", "losses", "models", "heads", "objectives", "hf", "plan", "generate")
 

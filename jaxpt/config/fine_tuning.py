@@ -15,7 +15,8 @@ HIDDEN = ("task", "text_layout")
 def complete(tree: Any) -> Any:
     """The plain tree of a recipe with what its task implies.
 
-    Without `objective` it is the head for the task's kind; without `evals` held-out loss and the task's metrics.
+    Without `objective` it is the head for the task's kind; without `evals` held-out loss and the task's metrics; without
+    `checkpoint.best_metric` the first of these.
 
     Args:
       tree: plain values.
@@ -49,6 +50,10 @@ def complete(tree: Any) -> Any:
     tree = {**tree, "objective": own}
     if tree.get("evals") is None:
         tree["evals"] = [{"kind": "heldout"}, {"kind": "task"}]
+    saved = tree.get("checkpoint") or {}
+    if "best_metric" not in saved and any(_kind(one) == "task" for one in tree["evals"]):
+        name, mode = of_task.best_metric((given.get("metrics") or of_task.default_metrics)[0])
+        tree["checkpoint"] = {**saved, "best_metric": f"task/{name}", "best_mode": mode}
     return tree
 
 

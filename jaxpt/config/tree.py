@@ -125,6 +125,13 @@ class TaskConfig(Frozen):
     """Module of `jaxpt.tasks`, or a dotted path to one's own."""
     objective: ClassVar[str]
     """Objective of a recipe that names none: the head for this kind of task."""
+    default_metrics: ClassVar[tuple[str, ...]]
+    """Metrics of a recipe that names none."""
+
+    @classmethod
+    def best_metric(cls, metric: str) -> tuple[str, Literal["min", "max"]]:
+        """The value by which a metric chooses the best checkpoint, and whether low or high values are better."""
+        return metric, "min" if metric == "mse" else "max"
 
 
 class EvaluatorConfig(Frozen):

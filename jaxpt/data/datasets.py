@@ -387,7 +387,7 @@ def _packing_line(batches: Batches, task: Task, split: str, features: Features) 
     said = []
     for name in room:
         side = name.partition("_")[0]
-        real = made[f"{side}_segment_ids"] if f"{side}_segment_ids" in made else made["masked_weights"]
+        real = made[f"{side}_segment_ids" if f"{side}_segment_ids" in made else f"{side}_weights"]
         said.append(f"{side} {without[name]:.1%} full → {planned[name]:.1%} planned, {(real > 0).mean():.1%} found")
     return f"packing {task.name}/{split}: {len(task.store):,} records in {len(task):,} rows; {'; '.join(said)}"
 

@@ -27,7 +27,7 @@ def evaluate(path: str, overrides: tuple[str, ...] | list[str] = ()) -> dict[str
         console.print(line, markup=False)
 
     named = checkpoint.named_step(path)
-    config = configs.load(named[0] if named else path, overrides)
+    config = recipes.load(named[0] if named else path, overrides)
     run_dir, step = checkpoint.find(path if named else config.run_dir, None)
     phase = configs.phase_of(config, step)
     config = configs.at_phase(config, phase)

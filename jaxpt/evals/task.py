@@ -13,7 +13,6 @@ from jaxpt.train.state import Setup
 
 if TYPE_CHECKING:
     from jaxpt.data.datasets import Data
-    from jaxpt.data.labelled.examples import Examples
 
 
 class TaskMetrics(Evaluator):
@@ -38,18 +37,11 @@ class TaskMetrics(Evaluator):
             outputs = predictor(params, found.records, stop)
             if outputs is None:
                 return None
-            metrics = measured(config, decisions(config, found, outputs), targets)
+            predictions = [config.task.decide(of_row) for of_row in examples.by_row(found, outputs)]
+            metrics = measured(config, predictions, targets)
             return Result(metrics, tuple(lines(self.called, metrics, majority)))
 
         return evaluate
-
-
-def decisions(config: Config, found: Examples, outputs: Sequence[Any]) -> list[Any]:
-    """The prediction of each row, from the head's outputs for each record."""
-    of_row: list[list[Any]] = [[] for _ in found.rows]
-    for row, output in zip(found.row_of, outputs):
-        of_row[row].append(output)
-    return [config.task.decide(parts) for parts in of_row]
 
 
 def measured(config: Config, predictions: Sequence[Any], targets: Sequence[Any]) -> dict[str, float]:

@@ -29,8 +29,6 @@ class Task(TaskConfig):
     metrics: tuple[str, ...] | None = None
     """Metrics on the validation and test set, see `jaxpt.scores`; the first one chooses the best checkpoint."""
 
-    default_metrics: ClassVar[tuple[str, ...]]
-
     @property
     def scored(self) -> tuple[str, ...]:
         """The names of the metrics."""

@@ -34,7 +34,7 @@ class Classification(TextsTask):
 
     default_metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
     allowed_metrics: ClassVar[tuple[str, ...]] = (
-        "accuracy", "f1", "macro_f1", "micro_f1", "matthews", "balanced_accuracy", "cb_f1",
+        "accuracy", "f1", "macro_f1", "micro_f1", "matthews", "balanced_accuracy", "cb",
     )  # fmt: skip
 
     @model_validator(mode="after")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from jaxpt.config import Config, EvaluatorConfig
-from jaxpt.config.kinds import nearest
+from jaxpt.config.kinds import nearest, resolve
 from jaxpt.train.state import Setup
 
 if TYPE_CHECKING:
@@ -75,6 +75,11 @@ class Evaluators:
                 return
             self.found[evaluator.called] = result
             yield evaluator.called, result
+
+    def test(self, params: object) -> Result:
+        """A task's metrics on its test set, of these parameters."""
+        of_task = resolve("task", "jaxpt.evals", EvaluatorConfig)
+        return of_task(name="test", split="test").prepare(self._setup, self._data)(params, {}, lambda: False)
 
     def without_best(self) -> str | None:
         """What is to be said where an evaluator ran that does not give `checkpoint.best_metric`, though named in it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,23 @@ from jaxpt.train import checkpoint, trainable, weights
 from jaxpt.train.state import Setup, State
 
 
+_LABELLED = ("heads/classes/", "heads/tags/")
+"""Heads whose outputs are labels."""
+
+
+def labels_of(path: str | Path) -> tuple[str, ...] | None:
+    """The labels of a fine-tuned model, in the order of its head's outputs; None of any other.
+
+    Args:
+      path: a run_dir, one of its `checkpoints/STEP`, or a directory in Hugging Face's form.
+    """
+    if is_hugging_face(path):
+        named = json.loads((Path(path) / "config.json").read_text(encoding="utf-8")).get("id2label") or {}
+        return tuple(named[key] for key in sorted(named, key=int)) or None
+    named = checkpoint.named_step(path)
+    return getattr(configs.load(named[0] if named else path).task, "labels", None)
+
+
 def is_hugging_face(path: str | Path) -> bool:
     """Whether a directory is in Hugging Face's form, and no run_dir."""
     return (Path(path) / "config.json").is_file() and not (Path(path) / "checkpoints").is_dir()
@@ -31,7 +49,8 @@ def is_hugging_face(path: str | Path) -> bool:
 def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State:
     """A fresh state with weights from `source`, each placed as soon as it is read.
 
-    A parameter is taken where the source has one of its name and shape. Along the vocabulary, `source.vocabulary` says
+    A parameter is taken where the source has one of its name and shape. A task's model takes the heads that fit, and
+    that of the labels where the source has the same labels in the same order. Along the vocabulary, `source.vocabulary` says
     what happens to another number of rows. A longer table of positions begins with the shorter one and repeats it; a
     shorter one is its beginning.
 
@@ -58,6 +77,8 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
     state = setup.init()
     flat = traverse_util.flatten_dict(state.params, sep="/")
     wished = {path for path, place in expected.items() if source.vocabulary == "new" and "vocab" in place.axes}
+    if setup.config.task is not None and labels_of(source.path) != getattr(setup.config.task, "labels", None):
+        wished |= {path for path in expected if path.startswith(_LABELLED)}
     taken, fitted, unused = [], [], []
     for path, array in given:
         if path in wished:
@@ -75,10 +96,11 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
             flat[piece] = placed(fit[at], flat[piece].sharding)
     new = [path for path in expected if path not in taken and path not in fitted]
     lacking = [path for path in new if path not in wished]
-    if (lacking or unused) and not source.partial:
-        what = "lacks or has in another shape" if lacking else "has, this model has not,"
+    wrong = [[p for p in paths if setup.config.task is None or not p.startswith("heads/")] for paths in (lacking, unused)]
+    if any(wrong) and not source.partial:
+        what = "lacks or has in another shape" if wrong[0] else "has, this model has not,"
         raise UserError(
-            f"init_from.path: {source.path} {what} {_some(lacking or unused)}; init_from.partial=true takes what fits"
+            f"init_from.path: {source.path} {what} {_some(wrong[0] or wrong[1])}; init_from.partial=true takes what fits"
         )
     if not taken and not fitted:
         raise UserError(

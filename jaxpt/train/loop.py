@@ -113,6 +113,7 @@ def _start(setup: Setup, checkpoints: checkpoint.Checkpoints, run_dir: Path) -> 
     if source.state and source.layers:
         raise UserError("init_from.layers: with state=true the whole state goes on; leave one of them out")
     other = initial.is_hugging_face(source.path) or source.partial or source.layers or source.vocabulary != "same"
+    other = other or setup.config.task is not None
     if not source.state and other:
         return initial.start(setup, source, say), None
     from_dir, at = checkpoint.find(source.path, source.step)
@@ -378,12 +379,26 @@ class Run:
             for line in evaluation.lines(name, result):
                 say(line)
         measured = {name: result.metrics for name, result in self.evaluators.found.items() if result.metrics != {}}
+        if self.config.task is not None:
+            measured |= self._best(current)
         self._receipt(current, finished=True, **measured)
         say(
             f"done in {duration(time.time() - self.begun)}: {self.run_dir} holds checkpoints, metrics and tokenizer\n"
             + next_commands(self.phase_config, self.data, self.run_dir)
         )
         return 0
+
+    def _best(self, current: State) -> dict[str, Any]:
+        """Names the best checkpoint of a task, and scores it once on the test set."""
+        best, metric = self.checkpoints.best(), self.config.checkpoint.best_metric
+        best = int(current.step) if best is None else best
+        say(f"best checkpoint by {metric}: step {best}; predict, export and evaluation use it")
+        if self.config.data.test_path is None:
+            return {"best_step": best}
+        test = self.evaluators.test(self.checkpoints.restore_params(self.setup.for_evaluation(), best))
+        for line in evaluation.lines("test", test):
+            say(line)
+        return {"best_step": best, "test": test.metrics}
 
     def _receipt(self, current: State, finished: bool, **results: Any) -> None:
         """Writes run.json; the wall time adds up over the run's starts."""

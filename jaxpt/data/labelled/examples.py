@@ -40,6 +40,14 @@ def examples(config: Config, tokenizer: Tokenizer, rows: Sequence[Place], has_ta
     return Examples(list(rows), records, [number[tuple(record["origin"].tolist())] for record in records])
 
 
+def by_row(found: Examples, outputs: Sequence[Any]) -> list[list[Any]]:
+    """What was computed of each record, as a list for each row."""
+    of_row: list[list[Any]] = [[] for _ in found.rows]
+    for row, output in zip(found.row_of, outputs, strict=True):
+        of_row[row].append(output)
+    return of_row
+
+
 def read(task: Task, paths: str | Sequence[str], key: str) -> list[Place]:
     """The rows of some files.
 

@@ -1,0 +1,87 @@
+"""`jaxpt predict`: a fine-tuned model's answer for every row of a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxpt import config as configs
+from jaxpt import signals
+from jaxpt.config import Config
+from jaxpt.data import tokenizers
+from jaxpt.data.labelled import examples
+from jaxpt.data.labelled.texts import Place
+from jaxpt.errors import UserError
+from jaxpt.parallel import processes
+from jaxpt.tasks.base import Answer
+from jaxpt.train import checkpoint, state
+from jaxpt.train.display import console
+from jaxpt.train.predictor import Predictor
+
+CHUNK = 4096
+"""Rows whose tokens are in memory together."""
+
+
+def predict(path: str, file: str, out: str, overrides: Sequence[str] = ()) -> None:
+    """Writes a line of JSON for each row of a file, in its order: id, label and probabilities (or value, tags, answer).
+
+    Args:
+      path: a run_dir (its best checkpoint), or `RUN_DIR/checkpoints/STEP`.
+      file: rows as in training; they need no labels.
+      out: the file to write; it appears when it is complete. With several processes the first one writes it.
+      overrides: `key=value` of the run's configuration, such as `task.text=review`.
+
+    Raises:
+      UserError: the run has no task, `out` exists, or a row is not as it must be.
+    """
+    run_dir, step = checkpoint.find(path, None)
+    config = configs.load(run_dir, overrides)
+    processes.start(config.distributed)
+    console.quiet = not checkpoint.is_primary()
+    if config.task is None:
+        raise UserError(f"{run_dir}: was not fine-tuned on a task; `jaxpt generate` completes and fills texts")
+    if Path(out).exists():
+        raise UserError(f"{out}: already exists; choose a new file")
+    rows = examples.read(config.task, file, "FILE")
+    if not rows:
+        raise UserError(f"{file}: has no rows")
+    answers = answered(config, run_dir, step, rows)
+    if not checkpoint.is_primary():
+        for _ in answers:
+            pass
+        return
+    partial = Path(f"{out}.partial")
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with signals.on_leave(lambda number: partial.unlink(missing_ok=True)), open(partial, "w", encoding="utf-8") as to:
+            for row, answer in zip(rows, answers, strict=True):
+                line = {"id": config.task.row_id(row.row), **answer}
+                to.write(json.dumps(line, ensure_ascii=False) + "\n")
+        partial.rename(out)
+    finally:
+        partial.unlink(missing_ok=True)
+    console.print(f"{out}: {len(rows):,} rows, by {run_dir} at step {step}", markup=False)
+
+
+def answered(config: Config, run_dir: Path, step: int, rows: Sequence[Place]) -> Iterator[Answer]:
+    """The answers for some rows, in their order.
+
+    Args:
+      config: the run's configuration.
+      run_dir: the run.
+      step: its checkpoint.
+      rows: the rows; all processes have to take all answers.
+    """
+    setup = state.setup(config).for_evaluation()
+    reader = checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True)
+    params: Any = reader.restore_params(setup, step)
+    reader.close()
+    tokenizer = tokenizers.load(run_dir / "tokenizer", config.data.tokenizer.kind, extra_ids=config.data.tokenizer.extra_ids)
+    predictor = Predictor(setup, tokenizer.vocabulary)
+    for first in range(0, len(rows), CHUNK):
+        found = examples.examples(config, tokenizer, rows[first : first + CHUNK], has_targets=False)
+        outputs = predictor(params, found.records)
+        for of_row in examples.by_row(found, outputs):
+            yield config.task.answer(of_row)
