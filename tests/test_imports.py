@@ -13,8 +13,9 @@ ROOT = Path(__file__).parents[1]
 TENSORFLOW = {"tensorflow", "tensorflow_datasets", "seqio"}
 
 ORDER = (
-    "__version__", "errors", "scores", "disk", "signals", "safetensors", "config", "tables", "tasks", "data", "parallel",
-    "losses", "models", "heads", "hf", "objectives", "generate", "train", "evals", "plan", "report", "recipes", "convert",
+    "__version__", "errors", "builtin", "scores", "disk", "signals", "safetensors", "config", "tables", "tasks", "data",
+    "parallel", "losses", "models", "heads", "hf", "objectives", "generate", "train", "evals", "plan", "report", "recipes",
+    "convert",
     "inference", "study", "doctor", "cli_inference", "cli", "__main__",
 )  # fmt: skip
 """The parts of jaxpt: each imports those before it alone, inside of functions as well."""

@@ -3,6 +3,7 @@
   reading     path → rows, the format by the suffix     rows      a row, its columns, their labels
   files       which files there are, their lines        splits    a stratified held-out split by hashes of texts
   delimited, json_files, parquet, conll, tfds: formats  overlap   texts that stand in two splits
+  built_in    tables made of the built-in corpus
 
 A mistake in a file ends in one line: the file, the line or row, what is wrong, what would be right.
 """

@@ -8,6 +8,7 @@ from typing import Any
 
 from jaxpt.config.kinds import nearest
 from jaxpt.errors import UserError
+from jaxpt.tables.built_in import rows as builtin
 from jaxpt.tables.conll import conll, conllu
 from jaxpt.tables.delimited import csv, tsv
 from jaxpt.tables.json_files import json_file, jsonl, squad
@@ -17,7 +18,7 @@ from jaxpt.tables.tfds import tfds
 
 FORMATS: dict[str, Callable[..., Iterator[Row]]] = {
     "tsv": tsv, "csv": csv, "jsonl": jsonl, "json": json_file, "squad": squad, "parquet": parquet, "conllu": conllu,
-    "conll": conll, "tfds": tfds,
+    "conll": conll, "tfds": tfds, "builtin": builtin,
 }  # fmt: skip
 """Format → its reader; the arguments after the path are the format's options."""
 _SUFFIXES = {
@@ -30,10 +31,11 @@ def read(path: str, format: str = "auto", **options: Any) -> Iterator[Row]:
     """Reads the rows of a labelled file.
 
     Args:
-      path: the file, local or remote, also as `.gz`; for `format="tfds"` the name of a data set.
+      path: the file, local or remote, also as `.gz`; for `format="tfds"` the name of a data set, for `"builtin"` the
+        name of a table made of the built-in corpus.
       format: one of `FORMATS`; "auto" goes by the suffix.
       **options: of the format: `header`, `delimiter`, `quoted`, `ragged` (tsv, csv), `names`, `columns`, `comments`
-        (conll), `columns` (conllu), `split` (tfds).
+        (conll), `columns` (conllu), `split` (tfds, builtin).
 
     Yields:
       The rows in the order of the file.

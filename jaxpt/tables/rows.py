@@ -47,7 +47,7 @@ def where(path: str, row: Row, format: str = "auto") -> str:
     return f"{path}: {unit} {row.number}"
 
 
-_BY_ROW = ("json", "squad", "parquet", "tfds")
+_BY_ROW = ("json", "squad", "parquet", "tfds", "builtin")
 _ROW_SUFFIXES = (".json", ".parquet")
 
 

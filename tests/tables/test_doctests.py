@@ -3,7 +3,7 @@ import importlib
 
 import pytest
 
-MODULES = ("files", "json_files", "overlap", "reading", "rows", "splits")
+MODULES = ("built_in", "files", "json_files", "overlap", "reading", "rows", "splits")
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -1,7 +1,6 @@
-"""Formats by suffix; the real files, where they are: JAXPT_TEST_DATA names their folder."""
+"""Formats by suffix; and the real files, where they are."""
 
 import collections
-import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from jaxpt.errors import UserError
 from jaxpt.tables import FORMATS, file_format, labels, read, where
 from jaxpt.tables.rows import Row
 
-DATA = Path(os.environ.get("JAXPT_TEST_DATA", "/nowhere"))
+DATA = Path(__file__).parents[3] / "shared" / "data"
 COLA = {"header": ("source", "label", "mark", "sentence")}
 REAL = [
     # file, options, rows, the number of the last row, its columns
@@ -39,7 +38,7 @@ REAL = [
 @pytest.mark.parametrize("file, options, count, last, columns", REAL, ids=[one[0] for one in REAL])
 def test_real_files(file, options, count, last, columns):
     if not (DATA / file).exists():
-        pytest.skip("JAXPT_TEST_DATA does not name a folder with this file")
+        pytest.skip("labelled sets are not here")
     rows = list(read(DATA / file, **options))
     assert len(rows) == count and rows[-1].number == last
     assert list(rows[0].values) == (columns.split("|") if "|" in columns else columns.split())
@@ -88,5 +87,5 @@ def test_where_says_row_for_files_without_lines():
     assert where("a.json.gz", Row(3, {})) == "a.json.gz: row 3"
     assert where("glue/sst2", Row(3, {}), "tfds") == "glue/sst2: row 3"
     assert {format for format in FORMATS if "row" in where("a", Row(1, {}), format)} == {
-        "json", "squad", "parquet", "tfds",
+        "json", "squad", "parquet", "tfds", "builtin",
     }  # fmt: skip

@@ -21,9 +21,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxpt import builtin
 from jaxpt.data._tf import tf
 from jaxpt.data.records.store import MOST_SHARDS
-from jaxpt.data.sources import builtin, readers
+from jaxpt.data.sources import readers
 from jaxpt.data.sources.readers import Offset
 from jaxpt.errors import UserError
 

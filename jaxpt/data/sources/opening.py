@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable
 
+from jaxpt import builtin
 from jaxpt.config import DataConfig, TaskConfig
 from jaxpt.data._tf import tf
-from jaxpt.data.sources import builtin, foreign, readers
+from jaxpt.data.sources import foreign, readers
 from jaxpt.data.sources.base import Source
 from jaxpt.data.sources.examples import Examples
 from jaxpt.data.sources.rows import Rows

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from jaxpt.data.sources import builtin
+from jaxpt import builtin
 
 
 @pytest.mark.slow

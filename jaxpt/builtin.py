@@ -54,8 +54,8 @@ def documents() -> tuple[str, ...]:
 
     texts = list(dict.fromkeys(_UNDERLINE.sub("", topics[name]).strip() for name in sorted(topics)))
     seen: set[str] = set()
-    for path in _sources():
-        new = [d for d in dict.fromkeys(_docstrings(path)) if d not in seen]
+    for _, path in sources():
+        new = [d for d in dict.fromkeys(text for _, text in documented(path)) if d not in seen]
         seen.update(new)
         texts.append("\n\n".join(new))
     return tuple(text for text in texts if text)
@@ -72,8 +72,7 @@ def pairs() -> tuple[tuple[str, str], ...]:
       >>> dict(pairs())["def shuffle(self, x)"]
       'Shuffle list x in place, and return None.'
     """
-    documented = (item for path in _sources() for item in _documented(path))
-    found = ((_signature(node), " ".join(_SENTENCE_END.split(text)[0].split())) for node, text in documented)
+    found = ((_signature(node), first_sentence(text)) for _, path in sources() for node, text in documented(path))
     return tuple(dict.fromkeys((code, text) for code, text in found if code))
 
 
@@ -87,8 +86,17 @@ def _signature(node: ast.AST) -> str:
     return f"def {node.name}({ast.unparse(node.args)})"
 
 
-def _sources() -> Iterator[Path]:
-    """Files of the standard library's modules."""
+def first_sentence(text: str) -> str:
+    """The first sentence of a docstring, on one line."""
+    return " ".join(_SENTENCE_END.split(text)[0].split())
+
+
+def sources() -> Iterator[tuple[str, Path]]:
+    """Modules of the standard library, always in the same order.
+
+    Yields:
+      (top-level name, such as asyncio for asyncio.events; source file).
+    """
     library = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")]
     for name in sorted(sys.stdlib_module_names - _LEFT_OUT):
         # Not importlib.util.find_spec: setuptools answers that for distutils, with files of its own.
@@ -97,19 +105,14 @@ def _sources() -> Iterator[Path]:
             continue
         path = Path(spec.origin)
         if path.name != "__init__.py":
-            yield path
+            yield name, path
             continue
         for file in sorted(path.parent.rglob("*.py")):
             if not _LEFT_OUT.intersection(file.relative_to(path.parent).parts):
-                yield file
+                yield name, file
 
 
-def _docstrings(path: Path) -> Iterator[str]:
-    """Docstrings of a source file, in the order in which they stand there."""
-    return (text for _, text in _documented(path))
-
-
-def _documented(path: Path) -> Iterator[tuple[ast.AST, str]]:
+def documented(path: Path) -> Iterator[tuple[ast.AST, str]]:
     """Whatever has a docstring in a source file, and the docstring, in the order in which they stand there."""
     try:
         tree = ast.parse(path.read_bytes())
