@@ -11,11 +11,14 @@ Shapes: D width of the hidden states
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxpt.config import HeadName, ModelConfig
+from jaxpt.config import HEAD_NAMES, HeadName, ModelConfig
+from jaxpt.errors import UserError
 from jaxpt.heads import INIT, pooler
 from jaxpt.models.base import Bound
 from jaxpt.models.layers import Dense, Dropout
@@ -79,3 +82,21 @@ def apply(bound: Bound, name: HeadName, x: jax.Array) -> jax.Array:
     """
     x = x if bound.config.task_head(name).pooler is None else bound.heads["pooler"](x)
     return bound.heads[name](x)
+
+
+def name_of(heads: Iterable[str]) -> str | None:
+    """The head of fine-tuning among names of heads; None without one.
+
+    Raises:
+      UserError: there are several.
+    """
+    found = [name for name in HEAD_NAMES if name in set(heads)]
+    if len(found) > 1:
+        raise UserError(f"heads: one head of {', '.join(HEAD_NAMES)} is supported here, not {' and '.join(found)}")
+    return found[0] if found else None
+
+
+def outputs_of(heads: Mapping[str, Head]) -> int:
+    """Number of logits of the head of fine-tuning; 0 without one."""
+    name = name_of(heads)
+    return 0 if name is None else heads[name].module.outputs

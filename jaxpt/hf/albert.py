@@ -5,6 +5,7 @@ from __future__ import annotations
 from jaxpt.hf import bert
 from jaxpt.hf.mapping import HeadTable, Row, Table, dense, layer_norm
 from jaxpt.hf.options import Family, Option
+from jaxpt.hf.tasks import tasks
 from jaxpt.models.albert import AlbertConfig
 
 
@@ -40,6 +41,7 @@ def table(config: AlbertConfig) -> Table:
     )
 
 
+POOLED = ("albert.pooler", "classifier")
 FAMILIES = (
     Family(
         model_type="albert",
@@ -59,6 +61,7 @@ FAMILIES = (
             "pooler": lambda config: HeadTable(dense("dense", "albert.pooler")),
             "sentence_pair": lambda config: HeadTable(dense("dense", "sop_classifier.classifier")),
         },
+        tasks=tasks("Albert", classes=POOLED, choice=POOLED),
         options=(
             *bert.options(
                 vocab_size=30000, hidden_size=4096, num_attention_heads=64, intermediate_size=16384,

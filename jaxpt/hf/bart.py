@@ -6,6 +6,7 @@ from typing import Any
 
 from jaxpt.hf.mapping import Row, Table, dense, layer_norm
 from jaxpt.hf.options import ACTIVATIONS, Family, Option
+from jaxpt.hf.tasks import tasks
 from jaxpt.models.bart import BartConfig
 
 
@@ -47,6 +48,7 @@ def _family(model_type: str, name: str, pre_norm: bool) -> Family:
         kind="bart",
         classes=f"{name}ForConditionalGeneration",
         table=table,
+        tasks=tasks(name, classes=("classification_head.dense", "classification_head.out_proj"), tags=None),
         options=(
             Option("vocab_size", "vocab_size", 50265),
             Option("d_model", "embed_dim", 1024),

@@ -7,6 +7,7 @@ from typing import Any
 
 from jaxpt.hf.mapping import HeadTable, Row, Table, dense, layer_norm
 from jaxpt.hf.options import ACTIVATIONS, Family, Option
+from jaxpt.hf.tasks import tasks
 from jaxpt.models.bert import BertConfig
 
 
@@ -88,6 +89,7 @@ HEADS: Mapping[str, Callable[[Any], HeadTable]] = {
     "pooler": lambda config: HeadTable(dense("dense", "bert.pooler.dense")),
     "sentence_pair": lambda config: HeadTable(dense("dense", "cls.seq_relationship")),
 }  # fmt: skip
+POOLED = ("bert.pooler.dense", "classifier")
 FAMILIES = (
     Family(
         model_type="bert",
@@ -100,6 +102,7 @@ FAMILIES = (
         },
         table=table,
         heads=HEADS,
+        tasks=tasks("Bert", classes=POOLED, choice=POOLED),
         options=options(),
         fixed=FIXED,
         harmless=HARMLESS,

@@ -8,6 +8,7 @@ from jaxpt.errors import UserError
 from jaxpt.hf import bert
 from jaxpt.hf.mapping import Row, Table, dense, layer_norm
 from jaxpt.hf.options import ACTIVATIONS, Family, Option
+from jaxpt.hf.tasks import tasks
 from jaxpt.models.deberta import DebertaConfig
 
 
@@ -95,6 +96,7 @@ def _write(keys: dict[str, Any], config: DebertaConfig) -> dict[str, Any]:
     }
 
 
+POOLED = ("pooler.dense", "classifier")
 FAMILIES = (
     Family(
         model_type="deberta-v2",
@@ -102,6 +104,7 @@ FAMILIES = (
         classes={("masked_lm",): "DebertaV2ForMaskedLM", (): "DebertaV2Model"},
         table=table,
         heads={"masked_lm": bert.HEADS["masked_lm"]},
+        tasks=tasks("DebertaV2", classes=POOLED, choice=POOLED, fixed={"pooler_hidden_act": "gelu"}),
         options=(
             *bert.options(
                 vocab_size=128100, hidden_size=1536, num_hidden_layers=24, num_attention_heads=24,

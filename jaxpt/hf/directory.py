@@ -16,9 +16,10 @@ from flax import traverse_util
 
 from jaxpt.config import ModelConfig
 from jaxpt.errors import UserError
-from jaxpt.hf import files, mapping
+from jaxpt.heads import classes
+from jaxpt.hf import files, mapping, tasks
 from jaxpt.hf.options import Family, from_json, to_json
-from jaxpt.models.network import Network
+from jaxpt.models.network import Head, Network
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +32,10 @@ class Source:
     tensors: files.Tensors
     table: mapping.Table
     found: mapping.Found
+    labels: tuple[str, ...] | None = None
+    """Names of the logits of a fine-tuned head, if config.json has them."""
+    problem: tasks.Problem | None = None
+    """The loss of a fine-tuned head for whole texts."""
 
     def pieces(self) -> Iterator[tuple[str, int | None, np.ndarray]]:
         """(jaxpt path, layer or None, array), one tensor at a time; see `mapping.pieces`."""
@@ -55,7 +60,7 @@ def open_directory(
     partial: bool = False,
     ignore: Sequence[str] = (),
     change: Mapping[str, Any] | None = None,
-    heads: Iterable[str] | None = None,
+    heads: Iterable[str] | Mapping[str, Head] | None = None,
 ) -> Source:
     """Reads config.json and the names of the tensors, and compares them with the jaxpt model.
 
@@ -64,7 +69,8 @@ def open_directory(
       partial: tensors may be missing, unexpected or of another shape.
       ignore: unknown keys of config.json to ignore.
       change: overrides of the jaxpt configuration.
-      heads: names of the heads to load; by default those that the tensors contain.
+      heads: the heads to load, by name; by default those of the fine-tuned class that config.json names, or those that
+        the tensors contain.
 
     Returns:
       The open directory.
@@ -86,7 +92,7 @@ def open_directory(
     try:
         config = from_json(family, given, tensors, tuple(ignore))
         config = type(config)(**{**dict(config), **(change or {})})
-        network = family.network(config, _heads(family, config, tensors.shapes) if heads is None else heads)
+        network = _network(family, config, tensors.shapes, given, heads)
         table = family.table_of(network)
         found = mapping.find(tensors.shapes, table, network)
         if not partial:
@@ -98,9 +104,35 @@ def open_directory(
         for name in found.names.values():
             if kind := tensors.others.get(name):
                 raise UserError(f"weights: {name} has type {kind}, supported types are {', '.join(files.TYPES)}")
+        logits = classes.name_of(network.heads), classes.outputs_of(network.heads), given
+        labels, problem = tasks.labels_from_json(*logits), tasks.problem_from_json(*logits)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-    return Source(path, family, network, tensors, table, found)
+    return Source(path, family, network, tensors, table, found, labels, problem)
+
+
+def _network(
+    family: Family,
+    config: ModelConfig,
+    shapes: Mapping[str, tuple[int, ...]],
+    given: Mapping[str, Any],
+    heads: Iterable[str] | Mapping[str, Head] | None,
+) -> Network:
+    """The network with `heads`, or with those of the directory."""
+    named = {task.name: name for name, task in family.tasks.items()}
+    found = next((named[name] for name in given.get("architectures") or () if name in named), None)
+    if heads is None:
+        heads = _heads(family, config, shapes) if found is None else (found,)
+    name = classes.name_of(heads)
+    if name is None or name != found:
+        return family.network(config, heads)
+    for key, value in family.tasks[name].fixed.items():
+        if given.get(key, value) != value:
+            raise UserError(f"config.json: {key}: {given[key]!r} is not supported, only {json.dumps(value)}")
+    shape = shapes.get(f"{family.tasks[name].classifier}.weight")
+    if isinstance(heads, Mapping) or shape is None:
+        return family.network(config, heads)
+    return family.network(config, heads, outputs=shape[0])
 
 
 def _heads(family: Family, config: ModelConfig, names: Mapping[str, Any]) -> tuple[str, ...]:
@@ -174,6 +206,8 @@ def save(
     dtype: Any = None,
     extra: Mapping[str, Any] | None = None,
     shard_bytes: int = files.SHARD_BYTES,
+    labels: Sequence[str] | None = None,
+    problem: tasks.Problem | None = None,
 ) -> None:
     """Writes a Hugging Face directory: config.json and (sharded) safetensors.
 
@@ -184,16 +218,19 @@ def save(
       dtype: dtype of the tensors; by default that of `params`.
       extra: additional keys of config.json, such as `pad_token_id`.
       shard_bytes: maximum size of a file.
+      labels: names of the logits of the head "classes" or "tags"; by default LABEL_0, LABEL_1, …
+      problem: the loss of the head "classes".
 
     Raises:
-      UserError: `params` is not a tree of this model's parameters.
+      UserError: `params` is not a tree of this model's parameters, Hugging Face has no class with the head, or there is
+        another number of labels than of logits.
     """
     flat = traverse_util.flatten_dict(dict(params), sep="/")
     expected = mapping.stored_params(network)
     if set(flat) != set(expected) or any(flat[path].shape != expected[path].shape for path in flat):
         mapping.to_hf(params, family_of(network.config).table_of(network), network)  # raises the error
     dtypes = {path: np.dtype(dtype or x.dtype) for path, x in flat.items()}
-    write(directory, network, flat, dtypes, extra, shard_bytes)
+    write(directory, network, flat, dtypes, extra, shard_bytes, labels, problem)
 
 
 def write(
@@ -203,16 +240,18 @@ def write(
     dtypes: Mapping[str, Any],
     extra: Mapping[str, Any] | None = None,
     shard_bytes: int = files.SHARD_BYTES,
+    labels: Sequence[str] | None = None,
+    problem: tasks.Problem | None = None,
 ) -> None:
     """`save` for lazily read parameters {jaxpt path: array} with known dtypes."""
     family = family_of(network.config)
     known = {name: network.heads[name] for name in family.known(network.heads)}
     network = dataclasses.replace(network, heads=known, deltas={})
     table = family.table_of(network)
+    first = np.dtype(next(iter(dtypes.values())))
+    keys = to_json(family, network, labels, problem) | {"dtype": first.name}
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    first = np.dtype(next(iter(dtypes.values())))
-    keys = to_json(family, network) | {"dtype": first.name}
     options = {option.theirs for option in family.options}  # RoBERTa's pad_token_id defines its first position
     keys |= {key: value for key, value in (extra or {}).items() if key not in options}
     (directory / "config.json").write_text(json.dumps(keys, indent=2) + "\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from jaxpt.hf import bert
 from jaxpt.hf.mapping import Row, Table, dense, layer_norm
 from jaxpt.hf.options import ACTIVATIONS, Family, Option
+from jaxpt.hf.tasks import tasks
 from jaxpt.models.distilbert import DistilBertConfig
 
 OURS, THEIRS = "encoder/segment_0/block_0", "distilbert.transformer.layer.{layer}"
@@ -39,6 +40,7 @@ FAMILIES = (
                 "vocab_transform", "vocab_layer_norm", Row("bias", "vocab_projector.bias"), "vocab_projector.weight"
             )
         },
+        tasks=tasks("DistilBert", classes=("pre_classifier", "classifier"), choice=("pre_classifier", "classifier")),
         options=(
             Option("vocab_size", "vocab_size", 30522),
             Option("dim", "embed_dim", 768),

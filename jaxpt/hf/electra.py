@@ -5,6 +5,7 @@ from __future__ import annotations
 from jaxpt.hf import bert
 from jaxpt.hf.mapping import HeadTable, Row, Table, dense
 from jaxpt.hf.options import Family, Option
+from jaxpt.hf.tasks import tasks
 from jaxpt.models.electra import ElectraConfig
 
 
@@ -21,6 +22,7 @@ def table(config: ElectraConfig) -> Table:
     )
 
 
+SUMMARY = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
 FAMILIES = (
     Family(
         model_type="electra",
@@ -39,6 +41,10 @@ FAMILIES = (
                 *dense("score", "discriminator_predictions.dense_prediction"),
             )),
         },
+        tasks=tasks(
+            "Electra", classes=("classifier.dense", "classifier.out_proj"),
+            choice=("sequence_summary.summary", "classifier"), fixed=SUMMARY,
+        ),
         options=(
             *bert.options(hidden_size=256, num_attention_heads=4, intermediate_size=1024),
             Option("embedding_size", "embedding_dim", 128),

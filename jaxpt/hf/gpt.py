@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jaxpt.hf.mapping import Row, Table, conv1d, layer_norm
 from jaxpt.hf.options import Family, Option
+from jaxpt.hf.tasks import tasks
 from jaxpt.models.gpt import GPTConfig
 
 OURS, THEIRS = "decoder/segment_0/block_0", "transformer.h.{layer}"
@@ -34,6 +35,7 @@ FAMILIES = (
         kind="gpt",
         classes="OpenAIGPTLMHeadModel",
         table=table,
+        tasks=tasks("OpenAIGPT", classes="score", tags=None, span=None),
         options=(
             Option("vocab_size", "vocab_size", 40478),
             Option("n_positions", "max_positions", 512),

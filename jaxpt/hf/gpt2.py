@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jaxpt.hf.mapping import Row, Table, conv1d, dense, layer_norm
 from jaxpt.hf.options import ACTIVATIONS, Family, Option
+from jaxpt.hf.tasks import tasks
 from jaxpt.models.gpt2 import GPT2Config
 
 OURS, THEIRS = "decoder/segment_0/block_0", "transformer.h.{layer}"
@@ -38,6 +39,7 @@ FAMILIES = (
         kind="gpt2",
         classes="GPT2LMHeadModel",
         table=table,
+        tasks=tasks("GPT2", classes="score"),
         options=(
             Option("vocab_size", "vocab_size", 50257),
             Option("n_positions", "max_positions", 1024),

@@ -6,6 +6,7 @@ from typing import Any
 
 from jaxpt.hf.mapping import Row, Table, dense
 from jaxpt.hf.options import ACTIVATIONS, Family, Option
+from jaxpt.hf.tasks import Task, tasks
 from jaxpt.models.llama import LlamaConfig
 
 OURS, THEIRS = "decoder/segment_0/block_0", "model.layers.{layer}"
@@ -90,6 +91,8 @@ FAMILIES = (
         kind="llama",
         classes="LlamaForCausalLM",
         table=table,
+        tasks=tasks("Llama", classes="score", tags="score")
+        | {"span": Task("LlamaForQuestionAnswering", "qa_outputs", prefix=("model.", "transformer."))},
         options=(
             *_options(None, 2048),
             Option("attention_bias", "attention_bias", False),
@@ -106,6 +109,7 @@ FAMILIES = (
         kind="llama",
         classes="MistralForCausalLM",
         table=table,
+        tasks=tasks("Mistral", classes="score", tags="score"),
         options=(*_options(8, 131_072), Option("sliding_window", "window", 4096)),
         fixed=FIXED,
         read=read_rope,

@@ -60,6 +60,12 @@ class Table:
     """(regular expression, replacement) for names in old files."""
     zeros: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     """{name: shape} of tensors that have no counterpart and must be zero."""
+    lacks: tuple[str, ...] = ()
+    """Regular expressions of our parameters that their class does not have; an import draws them at random."""
+
+    def is_lacking(self, path: str) -> bool:
+        """True for a parameter of ours that their class does not have."""
+        return any(re.fullmatch(pattern, path) for pattern in self.lacks)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,10 +152,11 @@ def layer_norm(ours: str, theirs: str, bias: bool = True, **more: Any) -> tuple[
 
 
 def stored_params(network: Network, table: Table | None = None) -> Mapping[str, StoredParam]:
-    """Shape and axes of each parameter; with a table, checks that it contains each exactly once."""
+    """Shape and axes of each parameter; with a table, of those that it has, each exactly once."""
     found = _stored_params(network)
     if table is not None:
         named = [path for row in table.rows for path in row.paths]
+        found = {path: param for path, param in found.items() if not table.is_lacking(path)}
         _same_names(set(named), set(found), "row of the table for")
         assert len(named) == len(set(named)), "a parameter has two rows"
     return found
@@ -180,6 +187,7 @@ def to_hf(params: Mapping[str, Any], table: Table, network: Network, *, tied: bo
       UserError: a parameter is missing, has no row in the table, or has another shape than the network's.
     """
     flat = traverse_util.flatten_dict(dict(params), sep="/")
+    flat = {path: x for path, x in flat.items() if not table.is_lacking(path)}
     expected = stored_params(network, table)
     _same_names(set(flat), set(expected), "parameter")
     for path, param in expected.items():
@@ -411,7 +419,7 @@ def canonical_names(names: Iterable[str], table: Table, network: Network) -> dic
         if bare and table.prefix + name in wanted:
             name = table.prefix + name
         body = table.prefix + name if bare else name
-        if not any(re.fullmatch(pattern, x) for pattern in table.ignored for x in (name, body)):
+        if name in wanted or not any(re.fullmatch(pattern, x) for pattern in table.ignored for x in (name, body)):
             there[name] = file
     return there
 

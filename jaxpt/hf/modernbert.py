@@ -7,6 +7,7 @@ from typing import Any
 from jaxpt.errors import UserError
 from jaxpt.hf.mapping import HeadTable, Row, Table, dense, layer_norm
 from jaxpt.hf.options import ACTIVATIONS, Family, Option
+from jaxpt.hf.tasks import tasks
 from jaxpt.models.modernbert import ModernBertConfig
 
 
@@ -94,6 +95,7 @@ def _write(keys: dict[str, Any], config: ModernBertConfig) -> dict[str, Any]:
     return keys | {"layer_types": types, "rope_parameters": rope}
 
 
+POOLED = ("head.dense", "classifier")
 FAMILIES = (
     Family(
         model_type="modernbert",
@@ -101,6 +103,7 @@ FAMILIES = (
         classes={("masked_lm",): "ModernBertForMaskedLM", (): "ModernBertModel"},
         table=table,
         heads={"masked_lm": _masked_lm},
+        tasks=tasks("ModernBert", classes=POOLED, choice=POOLED, tags=POOLED, span=POOLED, norm="head.norm"),
         options=(
             Option("vocab_size", "vocab_size", 50368),
             Option("hidden_size", "embed_dim", 768),
@@ -121,10 +124,11 @@ FAMILIES = (
             Option("global_rope_theta", "global_theta", 160_000.0),
             Option("local_rope_theta", "local_theta", 10_000.0),
             Option("embedding_dropout", "dropout", 0.0),
+            Option("classifier_pooling", "pooling", "cls", {"cls": "first", "mean": "mean"}),
         ),
         fixed={"tie_word_embeddings": True, "position_embedding_type": "absolute", "sparse_prediction": False},
         harmless=(
-            "attention_dropout", "mlp_dropout", "classifier_pooling", "deterministic_flash_attn", "layer_norm_eps",
+            "attention_dropout", "mlp_dropout", "deterministic_flash_attn", "layer_norm_eps",
             "initializer_cutoff_factor", "sparse_pred_ignore_index", "repad_logits_with_grad", "reference_compile",
         ),
         read=_read,

@@ -7,6 +7,7 @@ from typing import Any
 from jaxpt.errors import UserError
 from jaxpt.hf.mapping import Row, Table, dense, layer_norm
 from jaxpt.hf.options import ACTIVATIONS, Family, Option
+from jaxpt.hf.tasks import tasks
 from jaxpt.models.opt import OPTConfig
 
 OURS, THEIRS = "decoder/segment_0/block_0", "model.decoder.layers.{layer}"
@@ -46,6 +47,7 @@ FAMILIES = (
         kind="opt",
         classes="OPTForCausalLM",
         table=table,
+        tasks=tasks("OPT", classes="score", tags=None),
         options=(
             Option("vocab_size", "vocab_size", 50272),
             Option("hidden_size", "embed_dim", 768),

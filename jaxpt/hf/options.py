@@ -10,7 +10,7 @@ import dataclasses
 import difflib
 import importlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -18,8 +18,10 @@ from pydantic import ValidationError
 from jaxpt.config import ModelConfig, resolve
 from jaxpt.config.plain import leaves, put
 from jaxpt.errors import UserError
+from jaxpt.heads import classes
 from jaxpt.hf.mapping import HeadTable, Table, with_heads
-from jaxpt.models.network import Network
+from jaxpt.hf.tasks import WORDS, Problem, Task, labels_to_json
+from jaxpt.models.network import Head, Network
 
 # Theirs → ours; the first of several is written.
 ACTIVATIONS = {
@@ -86,6 +88,8 @@ class Family:
     options: tuple[Option, ...]
     heads: Mapping[str, Callable[[Any], HeadTable]] = dataclasses.field(default_factory=dict)
     """{supported head: makes its weight table from our configuration}."""
+    tasks: Mapping[str, Task] = dataclasses.field(default_factory=dict)
+    """{head for fine-tuning: their class}."""
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """{key: the supported value}; a tuple contains equivalent values, the first is written."""
     harmless: tuple[str, ...] = ()
@@ -99,18 +103,46 @@ class Family:
     """True if a configuration of this kind is exported as this model_type."""
 
     def known(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Filters supported heads, in the order of `heads`."""
-        return tuple(name for name in self.heads if name in set(names))
+        """Filters the heads that their class has: with a head for fine-tuning it and its pooler, otherwise all known.
 
-    def network(self, config: ModelConfig, heads: Iterable[str] = ()) -> Network:
-        """A backbone with heads; `jaxpt.heads.NAME` declares each head."""
+        Raises:
+          UserError: there is no class with the head for fine-tuning.
+        """
+        names = tuple(names)
+        head = classes.name_of(names)
+        if head is None:
+            return tuple(name for name in self.heads if name in names)
+        if head not in self.tasks:
+            have = ", ".join(WORDS[name] for name in self.tasks) or "none"
+            raise UserError(f"{head}: Hugging Face has no {self.model_type} for {WORDS[head]}, only for: {have}")
+        return (*(("pooler",) if self.tasks[head].pooler else ()), head)
+
+    def network(
+        self, config: ModelConfig, heads: Iterable[str] | Mapping[str, Head] = (), outputs: int | None = None
+    ) -> Network:
+        """A backbone with heads; `jaxpt.heads.NAME` declares each head.
+
+        Args:
+          config: configuration of the backbone.
+          heads: names of the heads, or heads by name.
+          outputs: number of logits of a head for fine-tuning; by default that of the head in `heads`.
+        """
+        head = classes.name_of(heads)
+        if head is not None:
+            self.known(heads)
+            if outputs is None and isinstance(heads, Mapping):
+                outputs = classes.outputs_of(heads)
+            return Network(config.build(), classes.declare(config, head, outputs))
         modules = {name: importlib.import_module(f"jaxpt.heads.{name}") for name in self.known(heads)}
         return Network(config.build(), {name: module.declare(config)[name] for name, module in modules.items()})
 
     def table_of(self, network: Network) -> Table:
         """The weight table of a network."""
-        config = network.config
-        return with_heads(self.table(config), {name: self.heads[name](config) for name in self.known(network.heads)})
+        config, known = network.config, self.known(network.heads)
+        head = classes.name_of(known)
+        if head is not None:
+            return self.tasks[head].table(head, self.table(config), config)
+        return with_heads(self.table(config), {name: self.heads[name](config) for name in known})
 
     def class_of(self, network: Network) -> str:
         """Name of their class for a network.
@@ -118,9 +150,11 @@ class Family:
         Raises:
           UserError: there is no class with these heads.
         """
+        heads = self.known(network.heads)
+        if head := classes.name_of(heads):
+            return self.tasks[head].name
         if isinstance(self.classes, str):
             return self.classes
-        heads = self.known(network.heads)
         if heads not in self.classes:
             have = "; ".join(" + ".join(heads) or "none" for heads in self.classes)
             named = " + ".join(heads)
@@ -173,17 +207,21 @@ def from_json(
         raise UserError(f"config.json: {where}: {first['msg'].removeprefix('Value error, ')}") from None
 
 
-def to_json(family: Family, network: Network) -> dict[str, Any]:
+def to_json(
+    family: Family, network: Network, labels: Sequence[str] | None = None, problem: Problem | None = None
+) -> dict[str, Any]:
     """Converts our configuration to config.json.
 
     Args:
       family: the target family.
       network: the backbone with its heads.
+      labels: names of a fine-tuned head's logits.
+      problem: the loss of a fine-tuned head for whole texts.
 
     Returns:
       Plain values of all options and fixed keys.
     """
-    config = network.config
+    config, head = network.config, classes.name_of(network.heads)
     flat: dict[str, Any] = {"model_type": family.model_type, "architectures": [family.class_of(network)]}
     # Their defaults are ids of published vocabularies, which may exceed this vocabulary.
     flat |= dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
@@ -192,7 +230,9 @@ def to_json(family: Family, network: Network) -> dict[str, Any]:
     keys: dict[str, Any] = {}
     for key, value in flat.items():
         put(keys, key, value, "config.json")
-    return family.write(keys, config)
+    keys = family.write(keys, config)
+    keys |= family.tasks[head].fixed if head else {}
+    return keys | labels_to_json(head, classes.outputs_of(network.heads), labels, problem)
 
 
 def _ours(option: Option, value: Any) -> Any:

@@ -7,6 +7,7 @@ import dataclasses
 from jaxpt.hf import bert
 from jaxpt.hf.mapping import Row, Table
 from jaxpt.hf.options import Family, Option
+from jaxpt.hf.tasks import Task, tasks
 from jaxpt.models.roberta import RobertaConfig
 
 
@@ -23,6 +24,12 @@ def table(config: RobertaConfig) -> Table:
     )
 
 
+def _tasks(name: str) -> dict[str, Task]:
+    return tasks(
+        name, classes=("classifier.dense", "classifier.out_proj"), choice=("roberta.pooler.dense", "classifier")
+    )
+
+
 PADDING = Option("pad_token_id", "padding_id", 1)
 ROBERTA = Family(
     model_type="roberta",
@@ -35,6 +42,7 @@ ROBERTA = Family(
             "lm_head.decoder.weight",
         )
     },
+    tasks=_tasks("Roberta"),
     options=(*bert.options(vocab_size=50265), PADDING),
     fixed=bert.FIXED,
     harmless=bert.HARMLESS,
@@ -43,6 +51,7 @@ XLM_ROBERTA = dataclasses.replace(
     ROBERTA,
     model_type="xlm-roberta",
     classes={("masked_lm",): "XLMRobertaForMaskedLM", (): "XLMRobertaModel"},
+    tasks=_tasks("XLMRoberta"),
     options=(*bert.options(), PADDING),
     supports=lambda config: False,
 )

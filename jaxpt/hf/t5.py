@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxpt.hf.mapping import Row, Table, dense
 from jaxpt.hf.options import Family, Option
+from jaxpt.hf.tasks import Task, tasks
 from jaxpt.models.t5 import T5Config
 
 
@@ -73,12 +74,23 @@ def _write(keys: dict[str, Any], config: T5Config) -> dict[str, Any]:
     return keys | {"tie_word_embeddings": config.scaled, "scale_decoder_outputs": config.scaled, **ids}
 
 
+def _tasks(name: str) -> dict[str, Task]:
+    """The class for tokens has the encoder alone; that for answers has no prefix."""
+    prefix = ("", "transformer.")
+    head = ("classification_head.dense", "classification_head.out_proj")
+    return tasks(name, classes=head, prefix=prefix) | {
+        "tags": Task(f"{name}ForTokenClassification", "classifier", prefix=prefix, lacks=(r"decoder.*",)),
+        "span": Task(f"{name}ForQuestionAnswering", "qa_outputs"),
+    }
+
+
 def _family(model_type: str, name: str, feed_forward: str, **more: Any) -> Family:
     return Family(
         model_type=model_type,
         kind="t5",
         classes=f"{name}ForConditionalGeneration",
         table=table,
+        tasks=_tasks(name),
         options=(
             Option("vocab_size", "vocab_size", 250112 if "m" in model_type else 32128),
             Option("d_model", "embed_dim", 512),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jaxpt.hf.mapping import Row, Table, dense, layer_norm
 from jaxpt.hf.options import ACTIVATIONS, Family, Option
+from jaxpt.hf.tasks import Task, tasks
 from jaxpt.models.xlnet import XLNetConfig
 
 OURS, THEIRS = "encoder/segment_0/block_0", "transformer.layer.{layer}"
@@ -34,12 +35,16 @@ def table(config: XLNetConfig) -> Table:
     )
 
 
+POOLED = ("sequence_summary.summary", "logits_proj")
+SUMMARY = {"summary_type": "last", "summary_use_proj": True, "summary_activation": "tanh"}
 FAMILIES = (
     Family(
         model_type="xlnet",
         kind="xlnet",
         classes="XLNetLMHeadModel",
         table=table,
+        tasks=tasks("XLNet", classes=POOLED, choice=POOLED, fixed=SUMMARY)
+        | {"span": Task("XLNetForQuestionAnsweringSimple", "qa_outputs")},
         options=(
             Option("vocab_size", "vocab_size", 32000),
             Option("d_model", "embed_dim", 1024),
