@@ -13,9 +13,9 @@ ROOT = Path(__file__).parents[1]
 TENSORFLOW = {"tensorflow", "tensorflow_datasets", "seqio"}
 
 ORDER = (
-    "__version__", "errors", "disk", "signals", "safetensors", "config", "data", "parallel", "losses", "models",
-    "heads", "hf", "objectives", "generate", "train", "evals", "plan", "report", "convert", "inference", "study",
-    "doctor", "cli_inference", "cli", "__main__",
+    "__version__", "errors", "disk", "signals", "safetensors", "config", "data", "parallel", "losses",
+    "class_losses", "models", "heads", "hf", "objectives", "generate", "train", "evals", "plan", "report", "convert",
+    "inference", "study", "doctor", "cli_inference", "cli", "__main__",
 )  # fmt: skip
 """The parts of jaxpt: each imports those before it alone, inside of functions as well."""
 LAZY = {
@@ -27,7 +27,7 @@ LAZY = {
 """Files whose functions import other files of jaxpt. All functions may import data: TensorFlow takes seconds."""
 LIGHT = {"jaxpt.data.calls"}
 """All of data that files may import that run where TensorFlow is not installed."""
-WITHOUT_DATA = ("parallel", "losses", "models", "heads", "objectives", "hf", "plan", "generate")
+WITHOUT_DATA = ("parallel", "losses", "class_losses", "models", "heads", "objectives", "hf", "plan", "generate")
 
 
 class Import(NamedTuple):
