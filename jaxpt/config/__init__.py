@@ -11,10 +11,10 @@ compiled step) depends on every field that does not say `unaffected`.
   files    YAML, `base:`, overrides         tree     the settings (`devices`: mesh and processes; `fields`)
   check    plain values → tree, phases      explain  errors in one line
   kinds    `kind` → class                   roles    what a resume may change
-  layers   what a base or a phase takes away
+  layers   what a base or a phase takes away  stretches  phases, cut where unfreezing opens more
 """
 
-from jaxpt.config.check import at_phase, build, dump, phase_lines, phase_of, phase_starts
+from jaxpt.config.check import at_phase, build, dump, phase_lines, phase_of, phase_starts, without_unfreezing
 from jaxpt.config.devices import AXES, DistributedConfig, MeshConfig, PlanConfig, RulesConfig
 from jaxpt.config.fields import (
     Fraction,
@@ -31,6 +31,7 @@ from jaxpt.config.files import load, to_yaml
 from jaxpt.config.kinds import kinds, resolve
 from jaxpt.config.roles import affecting, differences
 from jaxpt.config.schema import json_schema
+from jaxpt.config.stretches import stretches
 from jaxpt.config.tree import (
     AdapterConfig,
     AnyAdapter,
@@ -106,6 +107,8 @@ __all__ = [
     "phase_of",
     "phase_starts",
     "resolve",
+    "stretches",
     "to_yaml",
     "unaffected",
+    "without_unfreezing",
 ]
