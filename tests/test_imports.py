@@ -14,8 +14,8 @@ TENSORFLOW = {"tensorflow", "tensorflow_datasets", "seqio"}
 
 ORDER = (
     "__version__", "errors", "builtin", "scores", "disk", "signals", "safetensors", "config", "tables", "tasks", "data",
-    "parallel", "losses", "models", "heads", "hf", "objectives", "generate", "train", "evals", "plan", "report", "recipes",
-    "convert",
+    "parallel", "losses", "class_losses", "models", "heads", "hf", "objectives", "generate", "train", "evals", "plan",
+    "report", "recipes", "convert",
     "inference", "study", "doctor", "cli_inference", "cli", "__main__",
 )  # fmt: skip
 """The parts of jaxpt: each imports those before it alone, inside of functions as well."""
@@ -28,7 +28,7 @@ LAZY = {
 """Files whose functions import other files of jaxpt. All functions may import data: TensorFlow takes seconds."""
 LIGHT = {"jaxpt.data.calls", *(f"jaxpt.data.labelled.{name}" for name in ("layout", "rows", "texts"))}
 """All of data that files may import that run where TensorFlow is not installed."""
-WITHOUT_DATA = ("parallel", "losses", "models", "heads", "objectives", "hf", "plan", "generate")
+WITHOUT_DATA = ("parallel", "losses", "class_losses", "models", "heads", "objectives", "hf", "plan", "generate")
 
 
 class Import(NamedTuple):

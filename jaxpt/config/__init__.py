@@ -12,9 +12,10 @@ compiled step) depends on every field that does not say `unaffected`.
   check    plain values → tree, phases      explain  errors in one line
   kinds    `kind` → class                   roles    what a resume may change
   layers   what a base or a phase takes away  heads    how an architecture is fine-tuned
+  stretches  phases, cut where unfreezing opens more   fine_tuning  what a task implies
 """
 
-from jaxpt.config.check import at_phase, build, dump, phase_lines, phase_of, phase_starts
+from jaxpt.config.check import at_phase, build, dump, phase_lines, phase_of, phase_starts, without_unfreezing
 from jaxpt.config.devices import AXES, DistributedConfig, MeshConfig, PlanConfig, RulesConfig
 from jaxpt.config.fields import (
     Fraction,
@@ -32,6 +33,7 @@ from jaxpt.config.heads import HEAD_NAMES, HeadName, PoolerOptions, TaskHead
 from jaxpt.config.kinds import kinds, resolve
 from jaxpt.config.roles import affecting, differences
 from jaxpt.config.schema import json_schema
+from jaxpt.config.stretches import stretches
 from jaxpt.config.tree import (
     AdapterConfig,
     AnyAdapter,
@@ -115,6 +117,8 @@ __all__ = [
     "phase_of",
     "phase_starts",
     "resolve",
+    "stretches",
     "to_yaml",
     "unaffected",
+    "without_unfreezing",
 ]

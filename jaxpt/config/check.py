@@ -12,7 +12,8 @@ from jaxpt.config import fine_tuning
 from jaxpt.config.explain import explain
 from jaxpt.config.kinds import strictly
 from jaxpt.config.plain import put
-from jaxpt.config.tree import Config, Phase
+from jaxpt.config.stretches import stretches
+from jaxpt.config.tree import Config
 from jaxpt.errors import UserError
 
 
@@ -37,10 +38,11 @@ def build(tree: Mapping[str, Any], where: Callable[[str], str] = lambda key: "co
     except UserError as error:  # a kind
         raise UserError(f"{where(str(error).partition(':')[0])}: {error}") from error
     try:
-        for index in range(len(config.train.phases)):
+        for index in range(len(stretches(config))):
             at_phase(config, index)
     except UserError as error:
-        raise UserError(f"{where('train.phases')}: {error}") from None
+        key = "train.unfreeze" if str(error).startswith("train.unfreeze") else "train.phases"
+        raise UserError(f"{where(key)}: {error}") from None
     return config
 
 
@@ -60,7 +62,8 @@ def dump(config: Config) -> dict[str, Any]:
 
 
 def phase_starts(config: Config) -> tuple[int, ...]:
-    """First step of each phase that the run comes to; one phase from step 0 where the recipe has none.
+    """First step of each stretch that the run comes to: of its phases, cut where `train.unfreeze` opens more of the
+    model; one from step 0 where the recipe has neither.
 
     A recipe whose last phase leaves its steps out may be run for fewer steps: it then ends in an earlier phase.
 
@@ -75,17 +78,14 @@ def phase_starts(config: Config) -> tuple[int, ...]:
 
     Example: `train: {steps: 100, phases: [{steps: 90}, {set: {data.length: 512}}]}` gives (0, 90).
     """
-    phases = config.train.phases or (Phase(),)
-    starts, at = [], 0
-    for index, phase in enumerate(phases):
-        starts.append(at)
-        if phase.steps is None and index + 1 < len(phases):
-            raise UserError(f"train.phases.{index}: key steps is missing; only the last phase may leave it out")
-        at += phase.steps or 0
-    steps = config.train.steps
-    if phases[-1].steps is not None and at != steps:
-        raise UserError(f"train.phases take {at} steps, train.steps is {steps}; leave the last phase's steps out")
-    return tuple(start for start in starts if start < steps)
+    return tuple(stretch.start for stretch in stretches(config) if stretch.start < config.train.steps)
+
+
+def without_unfreezing(config: Config) -> Config:
+    """The configuration with its phases alone: indices of phases are then those of `train.phases`."""
+    if config.train.unfreeze is None:
+        return config
+    return config.model_copy(update={"train": config.train.model_copy(update={"unfreeze": None})})
 
 
 def phase_lines(config: Config) -> list[str]:
@@ -97,6 +97,7 @@ def phase_lines(config: Config) -> list[str]:
     Returns:
       Lines such as "phase 1 of 2: steps 1–700, batches of 128 × 16 tokens".
     """
+    config = without_unfreezing(config)
     starts, count = phase_starts(config), len(config.train.phases) or 1
     lines = []
     for index, (start, end) in enumerate(zip(starts, (*starts[1:], config.train.steps), strict=True)):
@@ -110,7 +111,8 @@ def phase_lines(config: Config) -> list[str]:
 
 def unreached(config: Config) -> str | None:
     """What is to be said of phases that the run does not come to; None where it comes to all."""
-    phases, steps, reached = config.train.phases, config.train.steps, len(phase_starts(config))
+    phases, steps = config.train.phases, config.train.steps
+    reached = len(phase_starts(without_unfreezing(config)))
     if reached >= len(phases):
         return None
     dropped = ", ".join(f"phase {n + 1} ({_settings(config, n)})" for n in range(reached, len(phases)))
@@ -128,7 +130,7 @@ def _settings(config: Config, index: int, without: tuple[str, ...] = ()) -> str:
 
 
 def phase_of(config: Config, step: int) -> int:
-    """The phase, from 0, whose update number `step` is, counted from 1; the first one for step 0.
+    """The stretch, from 0, whose update number `step` is, counted from 1; the first one for step 0.
 
     Example: with `phases: [{steps: 90}, {set: …}]`, step 90 is of phase 0 and step 91 of phase 1.
     """
@@ -136,26 +138,25 @@ def phase_of(config: Config, step: int) -> int:
 
 
 def at_phase(config: Config, index: int) -> Config:
-    """The configuration as it is in one phase, the phase's `set` applied.
+    """The configuration as it is in one stretch of `phase_starts`, the `set` of its phase applied.
 
     Args:
       config: the run's configuration.
-      index: which phase, from 0.
+      index: which stretch, from 0.
 
     Returns:
-      A configuration without phases.
+      A configuration without phases and without `train.unfreeze`.
 
     Raises:
       UserError: the phases do not fill `train.steps`, or a phase sets what it may not.
     """
-    phase_starts(config)
-    phases = config.train.phases
+    found, phases = stretches(config), config.train.phases
     if not phases:
-        return config
-    tree = dump(config)
-    tree["train"]["phases"] = []
-    here = f"train.phases.{index}.set"
-    for key, value in dump(config)["train"]["phases"][index]["set"].items():
+        return without_unfreezing(config)
+    tree, phase = dump(config), found[index].phase
+    tree["train"] |= {"phases": [], "unfreeze": None}
+    here = f"train.phases.{phase}.set"
+    for key, value in dump(config)["train"]["phases"][phase]["set"].items():
         if not key.startswith(("data.", "objective.")) and key != "train.trainable":
             raise UserError(f"{here}: {key}: a phase may set keys of data and objective, and train.trainable, alone")
         put(tree, key, value, here)

@@ -358,7 +358,10 @@ class OptimizerConfig(Frozen):
     """Keep an exponential moving average of the trained parameters; evaluation uses it."""
     layer_decay: Annotated[float, Field(gt=0, le=1)] | None = None
     """Learning rate times layer_decay^(layers above in the stack); the embeddings, below all layers, have the lowest
-    rate, final norms and heads the full one (ELECTRA, XLNet: 0.9)."""
+    rate, final norms and heads the full one."""
+    layer_decay_offset: NonNegativeInt = 0
+    """Layers that `layer_decay` counts between a stack and the heads: 0, the top layer has the full rate (XLNet), 1
+    (ULMFiT: with layer_decay 1/2.6), 2 (ELECTRA's released code)."""
     rate_multipliers: Multipliers = ()
     """{pattern: factor} of the learning rate, of paths as in `train.trainable`; several that match multiply."""
     decay_multipliers: Multipliers = ()
@@ -406,6 +409,26 @@ class LoraConfig(Frozen):
     """Rate on the adapter's input features; a draw is shared by all tokens of a microbatch."""
 
 
+class UnfreezeConfig(Frozen):
+    """Gradual unfreezing: first heads and final norms are trained, then one layer more from the top of the stack at a
+    time (of an encoder-decoder the decoder's first), the embeddings last. A parameter has no optimizer state before it
+    is opened. `train.trainable` and its phases may leave parameters out. Paper: https://arxiv.org/abs/1801.06146"""
+
+    every: PositiveInt | None = None
+    """Steps after which one group more is opened, until all are."""
+    steps: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] | None = None
+    """Or the steps after which one group more is opened, from 0; the last one opens all that is left: [0, 100, 200] is
+    heads, top layer, everything."""
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> UnfreezeConfig:
+        if (self.every is None) == (self.steps is None):
+            raise ValueError("set either every or steps")
+        if self.steps is not None and (self.steps[0] or list(self.steps) != sorted(set(self.steps))):
+            raise ValueError(f"steps: {list(self.steps)} must begin with 0 and rise")
+        return self
+
+
 class TrainConfig(Frozen):
     """How long, how often, and in how many pieces."""
 
@@ -418,6 +441,8 @@ class TrainConfig(Frozen):
     '*/bias'; 'encoder[8:]' are layers of a stack; '!encoder[:8]' leaves parameters out. A phase may set it."""
     lora: LoraConfig | None = None
     """Train a low-rank adapter, under the path `adapter`."""
+    unfreeze: UnfreezeConfig | None = None
+    """Open the model from the top, layer by layer; everything is trained from the start by default."""
     phases: tuple[Phase, ...] = ()
     eval_every: Annotated[PositiveInt | None, unaffected("program")] = execution(None)
     """Steps between evaluations; a tenth of the run by default."""

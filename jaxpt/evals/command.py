@@ -29,8 +29,9 @@ def evaluate(path: str, overrides: tuple[str, ...] | list[str] = ()) -> dict[str
     named = checkpoint.named_step(path)
     config = recipes.load(named[0] if named else path, overrides)
     run_dir, step = checkpoint.find(path if named else config.run_dir, None)
-    phase = configs.phase_of(config, step)
-    config = configs.at_phase(config, phase)
+    index = configs.phase_of(config, step)
+    phase = configs.stretches(config)[index].phase
+    config = configs.at_phase(config, index)
     data = datasets.prepare(config, phase=phase)
     setup = state.setup(config).for_evaluation()
     steps.check(config, setup)

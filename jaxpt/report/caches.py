@@ -5,10 +5,8 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from jaxpt.config import Config
+from jaxpt.config import Config, without_unfreezing
 
 
 def cache(config: Config, workers: int | None = None, verify: bool = False, beam: str | None = None) -> None:
@@ -26,6 +24,7 @@ def cache(config: Config, workers: int | None = None, verify: bool = False, beam
     from jaxpt.data.datasets import prepare
 
     report = None if sys.stderr.isatty() else print
+    config = without_unfreezing(config)
     for phase in range(max(len(config.train.phases), 1)):
         begun = time.monotonic()
         options = None if beam is None else shlex.split(beam)

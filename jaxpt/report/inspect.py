@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jaxpt.config import Config, phase_starts
+from jaxpt.config import Config, phase_starts, without_unfreezing
 from jaxpt.errors import UserError
 from jaxpt.report import text
 from jaxpt.report.batches import Shown, segments
@@ -30,6 +30,7 @@ def inspect(
     """
     from jaxpt.data.datasets import prepare
 
+    config = without_unfreezing(config)
     phases = len(phase_starts(config))
     if phase > phases:
         raise UserError(f"--phase {phase}: the recipe has {phases} phase{'s' if phases > 1 else ''}")

@@ -79,6 +79,8 @@ def _train(config: Config) -> int:
         datasets.check(configs.at_phase(config, index))
     run_dir = check(config)
     setup = teachers.attach(state.setup(config), say)
+    for line in trainable.lines(config, setup.network):
+        say(line)
     phases = [setup.for_phase(configs.at_phase(config, index), index) for index in range(len(starts))]
     largest = max(phases, key=lambda phase: state.size(phase.shapes))  # one that trains more has a larger state
     checkpoint.check_space(largest, config.checkpoint, run_dir)
@@ -181,6 +183,8 @@ class Run:
     phase_config: Config = dataclasses.field(init=False)
     objective: Objective = dataclasses.field(init=False)
     data: Data = dataclasses.field(init=False)
+    data_start: int = dataclasses.field(init=False)
+    """The step that saw the first batch of `data`."""
     evaluators: evaluation.Evaluators = dataclasses.field(init=False)
     flops: float = dataclasses.field(init=False, default=0.0)
 
@@ -196,7 +200,7 @@ class Run:
                     continue
                 self.enter_phase(index, meta if done == first else None)
                 if done == self.starts[index]:
-                    current = self.setup.begin_phase(current)
+                    current = self.setup.begin_phase(current, new_data=done == self.data_start)
                 current = self._phase(current, end, metrics)
                 done = int(current.step)
         finally:
@@ -207,7 +211,10 @@ class Run:
         """Prepares the phase's data and objective; refuses other data than those of the checkpoint in `meta`."""
         from jaxpt.data import datasets
 
+        stretch = configs.stretches(self.config)[index]
+        same_data = self.phase >= 0 and configs.stretches(self.config)[self.phase].phase == stretch.phase
         self.phase, self.phase_config = index, configs.at_phase(self.config, index)
+        self.data_start = stretch.phase_start
         self.setup = self.setup.for_phase(self.phase_config, index)
         self.objective = self.phase_config.objective
         later = [configs.at_phase(self.config, n) for n in range(index, len(self.starts))]
@@ -215,8 +222,9 @@ class Run:
             step.check(config, self.setup)
             if config.train.compiled is not None:
                 compiled.check(self.setup.for_phase(config, phase), Path(config.train.compiled), phase)
-        self.data = datasets.prepare(self.phase_config, phase=index, report=say)
-        self.evaluators = evaluation.Evaluators(self.setup.for_evaluation(), self.data)
+        if not same_data:
+            self.data = datasets.prepare(self.phase_config, phase=stretch.phase, report=say)
+            self.evaluators = evaluation.Evaluators(self.setup.for_evaluation(), self.data)
         teachers.check_vocabulary(self.setup, self.data.tokenizer)
         for config in later:
             config.objective.check(config.model, config.data.length, self.data.vocabulary)
@@ -230,7 +238,7 @@ class Run:
         ready = self._compile()
         done = int(current.step)
         rows = distributed.rows(self.setup.mesh, self.phase_config.data.batch_size)
-        feed = self.data.train.batches(done - self.starts[self.phase], rows=rows)
+        feed = self.data.train.batches(done - self.data_start, rows=rows)
         tokens = self.phase_config.data.batch_size * step.tokens_per_example(self.setup, self.objective)
         peak = flops.peak(jax.devices()[0])
         metrics.write(done, {"phase/text_tokens_per_step": self._text(), "phase/flops_per_step": self.flops})

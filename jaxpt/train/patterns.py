@@ -27,6 +27,7 @@ from jaxpt.errors import UserError
 
 _IN_STACK = re.compile(r"(?P<stack>.+)/segment_(?P<segment>\d+)/block_(?P<block>\d+)/(?P<inner>.+)")
 _RANGED = re.compile(r"(?P<stack>[^\[\]]+)\[(?P<first>-?\d+)?(?P<colon>:)?(?P<last>-?\d+)?\](/(?P<inner>[^\[\]]+))?")
+_EMBEDDING = re.compile(r"(?!.*head).*(embed|positions|relative|coder_bias)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +44,16 @@ class Leaf:
     """Their numbers in the stack; None of a parameter without a layers axis."""
     depth: int = 0
     """Layers of its stack."""
+
+    @property
+    def of_head(self) -> bool:
+        """Of a head, an untied projection to the vocabulary, or a low-rank adapter of one."""
+        return self.path.removeprefix("adapter/").startswith(("heads/", "model/head/"))
+
+    @property
+    def of_embeddings(self) -> bool:
+        """Below all layers: tables of tokens and positions with their norms."""
+        return self.stack is None and not self.of_head and bool(_EMBEDDING.match(self.path))
 
     @property
     def none(self) -> np.ndarray:
@@ -161,6 +172,61 @@ def product(factors: Iterable[tuple[str, float]], tree: Mapping[str, Leaf], key:
         for path, held in select(pattern, tree, key).items():
             found[path] = found[path] * np.where(held, factor, 1.0)
     return found
+
+
+def names(held: Mapping[str, np.ndarray], tree: Mapping[str, Leaf]) -> list[str]:
+    """The shortest patterns that hold for just some parameters: undoes `union`.
+
+    Args:
+      held: {path: bool [layers], or []} of the parameters that count; of others nothing is said.
+      tree: what `leaves` gave.
+
+    Returns:
+      Patterns such as "heads" and "model/encoder[2:4]", in the order of the paths; [] for none.
+    """
+    stacks: dict[str, dict[tuple[str, int], bool]] = {}
+    others: dict[str, bool] = {}
+    for path, x in held.items():
+        leaf = tree[path]
+        if leaf.layers is None:
+            others[path] = bool(x)
+        else:
+            stacks.setdefault(leaf.stack, {}).update(((leaf.inner, n), bool(y)) for n, y in zip(leaf.layers, x))
+    found = _prefixes(others, tuple(stacks))
+    for stack, of in stacks.items():
+        depth = max(n for _, n in of) + 1
+        whole = {n for n in range(depth) if all(y for (_, m), y in of.items() if m == n)}
+        found += [f"{stack}{at}" for at in _ranges(whole, depth)]
+        for inner in sorted({name for name, _ in of}):
+            rest = {n for (name, n), y in of.items() if name == inner and y} - whole
+            found += [f"{stack}{at or '[:]'}/{inner}" for at in _ranges(rest, depth)]
+    return sorted(found)
+
+
+def _prefixes(held: Mapping[str, bool], stacks: tuple[str, ...], above: str = "") -> list[str]:
+    """The shortest prefixes under which all paths are held, and no stack is."""
+    found = []
+    for name in dict.fromkeys(path.removeprefix(above).split("/")[0] for path in held):
+        prefix = f"{above}{name}"
+        below = {path: x for path, x in held.items() if path == prefix or path.startswith(f"{prefix}/")}
+        if all(below.values()) and not any(f"{stack}/".startswith(f"{prefix}/") for stack in stacks):
+            found.append(prefix)
+        elif any(below.values()):
+            found += _prefixes(below, stacks, f"{prefix}/")
+    return found
+
+
+def _ranges(layers: set[int], depth: int) -> list[str]:
+    """Layers as ranges of a pattern; "" for all.
+
+    Example:
+      >>> _ranges({0, 1, 2, 5}, 6), _ranges({0, 1}, 2)
+      (['[:3]', '[5]'], [''])
+    """
+    if len(layers) == depth:
+        return [""]
+    starts, ends = (sorted(n for n in layers if n + step not in layers) for step in (-1, 1))
+    return [f"[{a}]" if a == b else f"[{a or ''}:{'' if b == depth - 1 else b + 1}]" for a, b in zip(starts, ends)]
 
 
 def _of_layers(pattern: str, tree: Mapping[str, Leaf], key: str) -> dict[str, np.ndarray]:

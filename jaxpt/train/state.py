@@ -137,13 +137,15 @@ class Setup:
         shardings = rules.shardings(placed, shapes, self.mesh, self.table)
         return dataclasses.replace(self, optimizer=optimizer, shapes=shapes, shardings=shardings, trained=trained)
 
-    def begin_phase(self, state: State) -> State:
+    def begin_phase(self, state: State, new_data: bool = True) -> State:
         """The state with which a phase starts: what is trained from now on gets optimizer state and average.
 
         Args:
           state: at the end of the phase before, or a fresh one.
+          new_data: its first batch does not continue the last one.
         """
-        state = state.replace(carry=self.empty_carry())
+        if new_data:
+            state = state.replace(carry=self.empty_carry())
         if jax.tree.structure(state) == jax.tree.structure(self.shapes):
             return state
 

@@ -22,11 +22,10 @@ from jaxpt import config as configs
 from jaxpt.config import Config, LoraConfig
 from jaxpt.errors import UserError
 from jaxpt.models import parts
-from jaxpt.train import lora, optimizers, patterns
+from jaxpt.models.network import Network
+from jaxpt.train import layer_rates, lora, optimizers, patterns, unfreezing
 
 _SEGMENT = re.compile(r"(.*segment_\d+)/")
-_EMBEDDING = re.compile(r"(?!.*head).*(embed|positions|relative|coder_bias)")
-"""Paths of what is below all layers: tables of tokens and positions with their norms."""
 
 Vectors = dict[str, np.ndarray]
 """{path: numbers}, [layers], or [] of a parameter without a layers axis."""
@@ -83,15 +82,8 @@ def layout(config: Config, shapes: Any, axes: Any) -> Layout:
     Raises:
       UserError: a pattern that holds for nothing, a phase that trains nothing.
     """
-    tree = patterns.leaves(shapes, axes)
-    adapted: Mapping[str, np.ndarray] = {}
-    if config.train.lora is not None:
-        adapted = lora.targets(config.train.lora, tree)
-        flat, names = (traverse_util.flatten_dict(x, sep="/") for x in (shapes, axes))
-        found = lora.describe(config.train.lora, {path: flat[path] for path in adapted}, names)
-        tree |= patterns.leaves(*(traverse_util.unflatten_dict(x, sep="/") for x in found))
-    phases = [configs.at_phase(config, index) for index in range(len(configs.phase_starts(config)))]
-    trained = [_trained(phase, index, tree, adapted) for index, phase in enumerate(phases)]
+    tree, adapted = described(config, shapes, axes)
+    trained = trained_in_phases(config, tree, adapted)
     split = _parts(tree, [*trained, adapted])
 
     def spread(found: Mapping[str, np.ndarray]) -> Vectors:
@@ -104,7 +96,7 @@ def layout(config: Config, shapes: Any, axes: Any) -> Layout:
     for index, found in enumerate(trained):
         before = since[-1] if since else {}
         since.append({path: before.get(path, index) for path, x in spread(found).items() if x.all()})
-    rates, decays = _rates(config, tree), _decays(config, tree)
+    rates, decays = layer_rates.factors(config.optimizer, tree), _decays(config, tree)
     return Layout(
         split,
         tuple(path for path, x in spread(adapted).items() if x.all()),
@@ -112,6 +104,45 @@ def layout(config: Config, shapes: Any, axes: Any) -> Layout:
         None if rates is None else spread(rates),
         None if decays is None else spread(decays),
     )
+
+
+def described(config: Config, shapes: Any, axes: Any) -> tuple[dict[str, patterns.Leaf], Mapping[str, np.ndarray]]:
+    """The parameters of a model and of its low-rank adapters, and which of their matrices have one."""
+    tree = patterns.leaves(shapes, axes)
+    if config.train.lora is None:
+        return tree, {}
+    adapted = lora.targets(config.train.lora, tree)
+    flat, names = (traverse_util.flatten_dict(x, sep="/") for x in (shapes, axes))
+    found = lora.describe(config.train.lora, {path: flat[path] for path in adapted}, names)
+    return tree | patterns.leaves(*(traverse_util.unflatten_dict(x, sep="/") for x in found)), adapted
+
+
+def trained_in_phases(
+    config: Config, tree: Mapping[str, patterns.Leaf], adapted: Mapping[str, np.ndarray]
+) -> list[dict[str, np.ndarray]]:
+    """What each phase of the recipe trains, in the tree that is not split.
+
+    Those that the run does not come to count too: a run that is made longer finds its parameters stored as before.
+    """
+    found = []
+    for index, stretch in enumerate(configs.stretches(config)):
+        trained = _trained(configs.at_phase(config, index), index, tree, adapted)
+        if config.train.unfreeze is not None:
+            opened = unfreezing.opened(config, tree, stretch.opened)
+            trained = {path: x & opened[path] for path, x in trained.items()}
+            if not any(x.any() for x in trained.values()):
+                raise UserError(f"train.unfreeze: nothing that train.trainable names is open at step {stretch.start}")
+        found.append(trained)
+    return found
+
+
+def lines(config: Config, network: Network) -> list[str]:
+    """What a run shows of gradual unfreezing and of the learning rates of layers; [] where there is neither."""
+    if config.train.unfreeze is None and config.optimizer.layer_decay is None and not config.optimizer.rate_multipliers:
+        return []
+    tree, adapted = described(config, network.shapes(), network.logical_axes())
+    trained = trained_in_phases(config, tree, adapted)
+    return [*unfreezing.lines(config, tree, trained), *layer_rates.lines(config.optimizer, tree, trained)]
 
 
 def _trained(
@@ -152,22 +183,6 @@ def _parts(tree: Mapping[str, patterns.Leaf], chosen: Sequence[Mapping[str, np.n
         )
         split[f"{lora.ADAPTER}/{segment}"] = split[segment]
     return split
-
-
-def _rates(config: Config, tree: Mapping[str, patterns.Leaf]) -> Vectors | None:
-    optimizer = config.optimizer
-    if optimizer.layer_decay is None and not optimizer.rate_multipliers:
-        return None
-    found = patterns.product(optimizer.rate_multipliers, tree, "optimizer.rate_multipliers")
-    depth = max((leaf.depth for leaf in tree.values()), default=0)
-    for path, leaf in tree.items():
-        above = np.zeros(())
-        if leaf.layers is not None:
-            above = leaf.depth - 1 - np.array(leaf.layers)
-        elif leaf.stack is None and _EMBEDDING.match(path):
-            above = np.array(depth)
-        found[path] = found[path] * (optimizer.layer_decay or 1.0) ** above
-    return found
 
 
 def _decays(config: Config, tree: Mapping[str, patterns.Leaf]) -> Vectors | None:

@@ -1,6 +1,7 @@
 """Schedules: their values where the formulas change, and what they refuse."""
 
 import doctest
+import fractions
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ import pytest
 
 from jaxpt.config import ScheduleConfig, resolve
 from jaxpt.errors import UserError
-from jaxpt.train.schedules import bert
+from jaxpt.train.schedules import bert, slanted_triangular
 
 VALUES = {  # at peak 2, warm-up 10, 100 steps, end fraction 0.1 where there is one
     "constant": {0: 0, 5: 1, 10: 2, 99: 2},
@@ -18,6 +19,7 @@ VALUES = {  # at peak 2, warm-up 10, 100 steps, end fraction 0.1 where there is 
     "wsd": {0: 0, 5: 1, 10: 2, 80: 2, 90: 1.1, 100: 0.2},
     "bert": {0: 0, 5: 1, 9: 1.8, 10: 1.8, 50: 1, 100: 0},
     "t5": {0: 2 / 10**0.5, 10: 2 / 10**0.5, 40: 2 / 40**0.5, 100: 0.2},
+    "slanted_triangular": {0: 2 / 32, 5: 33 / 32, 10: 2, 55: 33 / 32, 100: 2 / 32, 200: 2 / 32},
 }
 
 
@@ -30,6 +32,8 @@ def _config(kind, **kwargs):
         kwargs.setdefault("end_fraction", 0.1)
     if kind == "wsd":
         kwargs.setdefault("decay_steps", 20)
+    if kind == "slanted_triangular":  # has no warm-up
+        return _make(kind)
     return _make(kind, **{"warmup_steps": 10, **kwargs})
 
 
@@ -63,7 +67,7 @@ def test_wsd_decays_over_a_tenth_of_the_run_by_default():
     assert [float(schedule(t)) for t in (90, 95, 100)] == pytest.approx([1, 0.5, 0])
 
 
-@pytest.mark.parametrize("kind", VALUES)
+@pytest.mark.parametrize("kind", [kind for kind in VALUES if kind != "slanted_triangular"])
 def test_a_warm_up_as_long_as_the_run_is_fine(kind):
     schedule = _config(kind, warmup_steps=100, **({"decay_steps": None} if kind == "wsd" else {})).build(2.0, 100)
     assert float(schedule(50)) == pytest.approx(0.2 if kind == "t5" else 1)
@@ -75,11 +79,30 @@ def test_a_warm_up_as_long_as_the_run_is_fine(kind):
         ({"kind": "linear", "warmup_steps": 101}, "warmup_steps: 101 is longer than the run, train.steps is 100"),
         ({"kind": "constant", "warmup_steps": 101}, "warmup_steps: 101"),
         ({"kind": "wsd", "warmup_steps": 50, "decay_steps": 51}, "decay_steps: 51"),
+        ({"kind": "slanted_triangular", "warmup_steps": 1}, "warmup_steps: slanted_triangular has no warm-up"),
     ],
 )
 def test_refused(config, message):
     with pytest.raises(UserError, match=message):
         _make(**config).build(1.0, 100)
+
+
+@pytest.mark.parametrize(("fraction", "total"), [(0.1, 100), (0.1, 1917), (0.1, 19), (0.29, 100), (0.1, 7), (0.0, 5)])
+def test_slanted_triangular_is_the_released_rule(fraction, total):
+    """fastai's `CircularLR` with `use_clr=(32, 10)`, a rate for each of the steps; it has no run without a rise."""
+    cut = fractions.Fraction(str(fraction)) * total // 1
+
+    def released(step):
+        pct = step / cut if step <= cut and cut else 1 - (step - cut) / (total - cut)
+        return 0.01 * (1 + pct * 31) / 32
+
+    rate = _make("slanted_triangular", cut_fraction=fraction).build(0.01, total)
+    found = [float(rate(step)) for step in range(total)]
+    assert found == pytest.approx([float(released(step)) for step in range(total)], rel=1e-5)
+    assert max(found) == pytest.approx(0.01) and found.index(max(found)) == cut
+    if fraction * total == cut and cut:  # the paper's formula, of the fall
+        paper = [0.01 * (1 + (1 - (t - cut) / (cut * (1 / fraction - 1))) * 31) / 32 for t in range(int(cut), total)]
+        assert found[int(cut) :] == pytest.approx([float(x) for x in paper], rel=1e-5)
 
 
 def test_t5_may_stay_constant_for_a_whole_short_run():
@@ -88,3 +111,4 @@ def test_t5_may_stay_constant_for_a_whole_short_run():
 
 def test_examples_in_the_docstrings():
     assert doctest.testmod(bert) == (0, 2)
+    assert doctest.testmod(slanted_triangular) == (0, 2)

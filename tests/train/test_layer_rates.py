@@ -1,0 +1,105 @@
+"""Learning rates of layers: the published rules, and that a run's update has the rates that it shows."""
+
+import re
+
+import jax
+import numpy as np
+import pytest
+
+from jaxpt.train import patterns, state, step, trainable
+from tests import families
+from tests.train.test_trainable import flat
+
+ELECTRA = {  # google-research/electra, `_get_layer_lrs(1e-4, 0.8, 12)`
+    "heads": 1e-4,
+    "embeddings": 4.398046511104006e-06,
+    0: 5.4975581388800064e-06, 1: 6.871947673600008e-06, 2: 8.58993459200001e-06, 3: 1.0737418240000012e-05,
+    4: 1.342177280000001e-05, 5: 1.6777216000000013e-05, 6: 2.0971520000000013e-05, 7: 2.6214400000000015e-05,
+    8: 3.276800000000001e-05, 9: 4.096000000000001e-05, 10: 5.120000000000001e-05, 11: 6.400000000000001e-05,
+}  # fmt: skip
+ULMFIT = {"heads": 2.6**0, 2: 2.6**-1, 1: 2.6**-2, 0: 2.6**-3, "embeddings": 2.6**-4}
+EMBEDDINGS = "model/embed_norm, model/position_embed, model/token_embed, model/type_embed"
+
+
+def config(layers, trainable=None, family="bert", **optimizer):
+    return families.config(
+        family, model={"layers": layers}, optimizer={"kind": "sgd", **optimizer}, train={"trainable": trainable}
+    )
+
+
+def rates(given):
+    """{path: rates} of the setup, for each layer of its whole stack."""
+    layout = state.setup(given).layout
+    found = {}
+    for path, x in layout.rates.items():
+        match = re.fullmatch(r"model/encoder/segment_0/(?:layers_(\d+)-\d+/)?block_0/(.*)", path)
+        first = int(match[1] or 0) if match else None
+        for n, factor in enumerate(np.atleast_1d(x)):
+            key = "embeddings" if "embed" in path else "heads" if match is None else first + n
+            found.setdefault(key, set()).add(float(given.optimizer.learning_rate * factor))
+    return found
+
+
+@pytest.mark.parametrize("trainable", [None, ["!model/encoder[:5]"]], ids=["whole", "split"])
+def test_electras_released_rule(trainable):
+    found = rates(config(12, trainable, learning_rate=1e-4, layer_decay=0.8, layer_decay_offset=2))
+    assert set(found) == set(ELECTRA)
+    for key, values in found.items():
+        np.testing.assert_allclose(list(values), ELECTRA[key], rtol=1e-12, err_msg=str(key))
+
+
+def test_ulmfits_rule():
+    found = rates(config(3, learning_rate=1.0, layer_decay=1 / 2.6, layer_decay_offset=1))
+    for key, values in found.items():
+        np.testing.assert_allclose(list(values), ULMFIT[key], rtol=1e-12, err_msg=str(key))
+
+
+def lines(given):
+    return trainable.lines(given, given.objective.loss.network(given.model))
+
+
+def test_a_line_for_each_rate_the_highest_first():
+    assert lines(config(3, learning_rate=1e-4, layer_decay=0.5, layer_decay_offset=2)) == [
+        "learning rates at the peak:",
+        "  0.0001    heads",
+        "  2.5e-05   model/encoder[2]",
+        "  1.25e-05  model/encoder[1]",
+        "  6.25e-06  model/encoder[0]",
+        f"  3.125e-06 {EMBEDDINGS}",
+    ]
+    found = lines(config(3, ["!model/*embed*", "!model/encoder[0]"], learning_rate=1e-4, layer_decay=0.5))
+    assert found[1:] == ["  0.0001    heads, model/encoder[2]", "  5e-05     model/encoder[1]"]
+    assert lines(config(3)) == []
+
+
+@pytest.mark.parametrize(
+    ("family", "optimizer"),
+    [
+        ("bert", {"layer_decay": 0.5, "layer_decay_offset": 1, "rate_multipliers": {"model/encoder[1:]/*/bias": 3.0}}),
+        pytest.param("t5", {"layer_decay": 0.8}, marks=pytest.mark.slow),
+    ],
+)
+def test_the_update_has_the_rates_that_are_shown(family, optimizer):
+    """Under SGD a parameter moves by its rate times its gradient."""
+    given = config(3, family=family, learning_rate=0.1, **optimizer)
+    plain = config(3, family=family, learning_rate=0.1)
+    network = given.objective.loss.network(given.model)
+    tree, _ = trainable.described(given, network.shapes(), network.logical_axes())
+    shown = {}
+    for line in lines(given)[1:]:
+        rate, names = line.split(maxsplit=1)
+        assert " more" not in names
+        for path, held in patterns.union(names.split(", "), tree, "shown").items():
+            shown.setdefault(path, np.zeros(held.shape))[...] += held * float(rate)
+    moved = []
+    for one in (plain, given):
+        setup = state.setup(one, jax.devices()[:1])
+        with setup.use():
+            before = setup.init()
+            kept = flat(jax.device_get(before.params))
+            after, _ = step.make_train_step(setup, one.objective)(before, step.put(families.batch(one), setup))
+        moved.append({path: x - kept[path] for path, x in flat(jax.device_get(after.params)).items()})
+    for path, x in moved[1].items():
+        factor = shown[path].reshape(*shown[path].shape, *[1] * (x.ndim - shown[path].ndim)) / 0.1
+        np.testing.assert_allclose(x, factor * moved[0][path], rtol=2e-3, atol=2e-7, err_msg=path)
+        assert (factor > 0).all()

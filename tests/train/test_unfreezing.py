@@ -1,0 +1,188 @@
+"""Gradual unfreezing: what opens when, in which order, and that a run keeps to it through a kill."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+import yaml
+from flax import traverse_util
+
+from jaxpt import cli
+from jaxpt import config as configs
+from jaxpt.errors import UserError
+from jaxpt.train import state, trainable
+from tests import families
+from tests.runs import assert_bit_equal, final
+
+TEXT = "\n".join(f"document number {i} says that the cat sat on the mat and the dog ran home" for i in range(60))
+
+
+def config(family="bert", layers=3, **train):
+    return families.config(family, model={"layers": layers}, train=train)
+
+
+def flat(tree):
+    return traverse_util.flatten_dict(tree, sep="/")
+
+
+def opens(given):
+    """[(first step, what opens)] as a run shows it."""
+    shown = trainable.lines(given, given.objective.loss.network(given.model))
+    assert shown[0] == "gradual unfreezing, from step:"
+    return [(int(line.split()[0]), line.split(maxsplit=1)[1]) for line in shown[1:]]
+
+
+BERT = [
+    "heads", "model/encoder[2]", "model/encoder[1]", "model/encoder[0]",
+    "model/embed_norm, model/position_embed, model/token_embed, model/type_embed",
+]  # fmt: skip
+
+
+def test_one_layer_more_from_the_top_at_a_time():
+    assert opens(config(unfreeze={"every": 3}, steps=20)) == list(zip((1, 4, 7, 10, 13), BERT))
+    assert opens(config(unfreeze={"steps": [0, 1, 2, 5, 6]}, steps=20)) == list(zip((1, 2, 3, 6, 7), BERT))
+    early = opens(config(unfreeze={"every": 3}, steps=9))
+    assert early[2] == (7, BERT[2]) and early[3] == (10, f"{BERT[3]} (the run ends before)")
+
+
+def test_the_last_opening_is_of_everything():
+    """Heads, top layer, all: as in the released script."""
+    found = opens(config(unfreeze={"steps": [0, 4, 8]}, steps=20))
+    assert [step for step, _ in found] == [1, 5, 9] and [x for _, x in found[:2]] == BERT[:2]
+    assert found[2][1] == f"{BERT[4].replace('embed_norm,', 'embed_norm, model/encoder[:2],')}"
+
+
+def test_a_decoder_opens_before_its_encoder():
+    found = [what for _, what in opens(config("t5", 2, unfreeze={"every": 1}))]
+    assert found[0] == "model/decoder_norm, model/encoder_norm, model/head"
+    assert found[1:5] == ["model/decoder[1]", "model/decoder[0]", "model/encoder[1]", "model/encoder[0]"]
+    assert found[5] == "model/decoder_bias, model/encoder_bias, model/token_embed"
+
+
+def test_what_is_named_as_trainable_opens_alone():
+    found = opens(config(unfreeze={"every": 1}, trainable=["!model/*embed*", "!model/encoder[0]"]))
+    assert [what for _, what in found] == BERT[:3]
+    lora = opens(config(unfreeze={"every": 2}, trainable=["heads", "adapter"], lora={"rank": 2}))
+    assert lora[1] == (3, "adapter/model/encoder[2]") and len(lora) == 4
+
+
+def test_phases_are_cut_where_more_opens():
+    """Data of a phase go on where only the trained part changes."""
+    phases = [{"steps": 5, "set": {"data.length": 16}}, {}]
+    given = config(unfreeze={"steps": [0, 3, 5, 7]}, steps=10, phases=phases)
+    assert configs.phase_starts(given) == (0, 3, 5, 7)
+    assert [(s.phase, s.phase_start, s.opened) for s in configs.stretches(given)] == [
+        (0, 0, 0), (0, 0, 1), (1, 5, 2), (1, 5, 3)
+    ]  # fmt: skip
+    assert [configs.at_phase(given, n).data.length for n in range(4)] == [16, 16, 32, 32]
+    assert len(configs.phase_lines(given)) == 2
+    assert configs.build(configs.dump(given)) == given
+
+
+@pytest.mark.parametrize(
+    ("train", "said"),
+    [
+        ({"unfreeze": {}}, "set either every or steps"),
+        ({"unfreeze": {"every": 2, "steps": [0]}}, "set either every or steps"),
+        ({"unfreeze": {"steps": [1, 2]}}, r"steps: \[1, 2\] must begin with 0 and rise"),
+        ({"unfreeze": {"steps": [0, 2, 2]}}, "must begin with 0 and rise"),
+        ({"unfreeze": {"steps": list(range(6))}}, "6 steps, but the model opens in 5: heads, 3 layers, embeddings"),
+        ({"unfreeze": {"every": 2}, "trainable": ["model/encoder"]}, "nothing that train.trainable names is open at"),
+        ({"unfreeze": {"every": 2}, "lora": {}}, "nothing that train.trainable names is open at step 0"),
+    ],
+)
+def test_refused(train, said):
+    with pytest.raises(UserError, match=said):
+        state.setup(config(**train))
+
+
+def test_shared_layers_cannot_open_one_by_one():
+    model = {"kind": "albert", "vocab_size": 200, "layers": 2, "embed_dim": 32, "heads": 4, "mlp_dim": 64,
+             "max_positions": 32}  # fmt: skip
+    tree = families.tree("bert", train={"unfreeze": {"every": 2}}) | {"model": model}
+    with pytest.raises(UserError, match=r"train\.unfreeze: the layers of model/encoder share their parameters"):
+        state.setup(configs.build(tree))
+
+
+# ---- runs -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A run that opens a model of two layers at the steps 0, 2, 3 and 4, with a checkpoint of each step."""
+    folder = tmp_path_factory.mktemp("unfreeze")
+    (folder / "text.txt").write_text(TEXT)
+    tree = families.tree(
+        "bert",
+        model={"vocab_size": 300, "dropout": 0.1},
+        data={"path": str(folder / "text.txt"), "cache_dir": str(folder / "cache"), "validation_fraction": 0.2,
+              "length": 16},
+        mesh={"data": 4, "fsdp": 2},
+        optimizer={"kind": "adamw", "learning_rate": 1e-2},
+        train={"steps": 6, "log_every": 1, "eval_every": 3, "unfreeze": {"steps": [0, 2, 3, 4]}},
+        checkpoint={"keep_last": 9, "every": 1},
+        log={"tensorboard": False},
+    )  # fmt: skip
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(tree))
+    run(folder, "whole")
+    return folder
+
+
+def run(folder, name, *overrides):
+    assert cli.main(["train", str(folder / "recipe.yaml"), f"run_dir={folder / name}", *overrides]) == 0
+
+
+def losses(folder):
+    return {x["step"]: x["train/loss"] for x in map(json.loads, (folder / "metrics.jsonl").open()) if "train/loss" in x}
+
+
+@pytest.mark.slow
+def test_layers_are_bit_equal_and_without_state_before_they_open(folder):
+    states = {at: final(folder / "whole", at) for at in range(1, 7)}
+    first = state.setup(configs.load(folder / "whole")).init()
+    params = {0: flat(jax.device_get(first.params)), **{at: flat(x.params) for at, x in states.items()}}
+    opening = {"heads/": 0, "layers_1-1": 2, "layers_0-0": 3, "embed": 4}
+    assert set(params[0]) == set(params[6])
+    for path in params[0]:
+        when = next(step for name, step in opening.items() if name in path)
+        for at in range(1, 7):
+            moved = params[at][path].tobytes() != params[at - 1][path].tobytes()
+            assert moved == (at > when), (path, at)
+            moments = {jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(states[at].opt_state)}
+            has_state = any(".mu" in m and all(f"'{name}'" in m for name in path.split("/")) for m in moments)
+            assert has_state == (at > when), (path, at)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at", [1, 2, 3, 4])
+def test_a_killed_run_resumes_with_the_same_bits(folder, at, capsys):
+    again = folder / f"again-{at}"
+    shutil.copytree(folder / "whole", again)
+    for later in range(at + 1, 7):
+        shutil.rmtree(again / "checkpoints" / str(later))
+    run(folder, again.name)
+    assert f"resuming from step {at}" in capsys.readouterr().out
+    assert_bit_equal(final(folder / "whole", 6), final(again, 6))
+    assert losses(folder / "whole") == losses(again) and len(losses(again)) == 6
+
+
+@pytest.mark.slow
+def test_batches_are_those_of_a_run_without_unfreezing(folder, capsys):
+    """The first loss of each run, and the losses of all steps where the rate is next to nothing."""
+    tiny = ["optimizer.learning_rate=1e-30", "model.dropout=0"]
+    run(folder, "still", *tiny)
+    assert "  3      model/encoder[1]\n" in capsys.readouterr().out
+    run(folder, "plain", *tiny, "train.unfreeze=null")
+    one, other = losses(folder / "still"), losses(folder / "plain")
+    np.testing.assert_allclose(list(one.values()), list(other.values()), rtol=1e-6)
+    assert len(set(one.values())) == 6
+
+
+@pytest.mark.slow
+def test_a_shorter_run_goes_on_as_the_whole_one(folder):
+    """Layers that it does not come to are stored as they will be needed."""
+    run(folder, "short", "train.steps=3")
+    run(folder, "short", "train.steps=6")
+    assert_bit_equal(final(folder / "whole", 6), final(folder / "short", 6))
