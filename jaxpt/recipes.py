@@ -88,7 +88,7 @@ def _origin(path: Path) -> tuple[Tree, Tree]:
         tokenizer.pop("vocab_size", None)
         return tree["model"], tokenizer
     if not (path / "config.json").is_file():
-        raise UserError(f"init_from.path: {path}: no run and no directory of Hugging Face: it has no config.yaml or config.json")
+        raise UserError(f"init_from.path: {path}: has neither a run's config.yaml nor Hugging Face's config.json")
     from jaxpt.data import tokenizers
     from jaxpt.hf.directory import open_directory
 
@@ -130,12 +130,11 @@ def with_labels(config: Config) -> Config:
     if wants_labels:
         tree["task"]["labels"] = list(counts)
     if wants_weights:
+        from jaxpt.class_losses import balanced_class_weights
+
         labels = tree["task"]["labels"]
-        n, k = sum(counts.values()), len(labels)
-        empty = [label for label in labels if not counts.get(label)]
-        if empty:
-            raise UserError(f"objective.class_weights: balanced: the training set has no row of label {empty[0]!r}")
-        tree["objective"]["class_weights"] = [n / (k * counts[label]) for label in labels]
+        weights = balanced_class_weights([counts.get(label, 0) for label in labels], labels)
+        tree["objective"]["class_weights"] = weights.tolist()
     return configs.build(tree)
 
 

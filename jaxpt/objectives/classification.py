@@ -22,6 +22,7 @@ import numpy as np
 import optax
 from pydantic import Field
 
+from jaxpt import class_losses
 from jaxpt.config import ModelConfig
 from jaxpt.data.calls import Call, Vocabulary, preprocessors
 from jaxpt.data.labelled import rows
@@ -43,8 +44,8 @@ class Classification(Labelled):
     class_weights: tuple[float, ...] | Literal["balanced"] | None = None
     """Weight of each label's examples; `balanced`: rows / (K · rows of the label) of the training set."""
     r_drop: Annotated[float, Field(ge=0)] = 0.0
-    """α of R-Drop: each text is read twice with other dropout, and the loss has α · the symmetric KL divergence of the
-    two predictions. Paper: https://arxiv.org/abs/2106.14448"""
+    """α of R-Drop: each text is read twice with other dropout; the loss is the mean of both, plus α · the symmetric KL
+    divergence of the two predictions. Paper: https://arxiv.org/abs/2106.14448"""
 
     @property
     def batches(self) -> ClassificationBatches:
@@ -62,8 +63,9 @@ class Classification(Labelled):
         super().check(model, length, vocabulary)
         if self.task.kind not in ("classification", "regression", "multi_label"):
             raise UserError(f"objective.kind: classification does not fit task.kind: {self.task.kind}")
-        if self.task.kind != "classification" and (self.label_smoothing or self.class_weights is not None):
-            raise UserError(f"objective.label_smoothing and class_weights do not fit task.kind: {self.task.kind}")
+        own = ("label_smoothing", "class_weights", "r_drop")
+        if self.task.kind != "classification" and (key := next((key for key in own if getattr(self, key)), None)):
+            raise UserError(f"objective.{key} is for task.kind: classification, not {self.task.kind}")
         if isinstance(self.class_weights, tuple) and len(self.class_weights) != self.task.outputs:
             raise UserError(f"objective.class_weights: wants one for each of {self.task.outputs} labels")
         if self.layout(vocabulary).room(length, 1 if self.task.pair is None else 2) < 1:
@@ -108,39 +110,60 @@ class ClassificationLoss(LabelledLoss):
     def outputs(self, model: Bound, hidden: jax.Array, batch: Batch) -> jax.Array:
         return classes.apply(model, "classes", self._states(model, hidden, batch))
 
+    def coefficients(self) -> dict[str, float]:
+        return {self.h.kind: 1.0} | ({"r_drop": self.h.r_drop} if self.h.r_drop else {})
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        weights = batch["label_weights"]
+        own = self.example_loss(None, batch["labels"])[1] * weights
+        return {self.h.kind: own.sum()} | ({"r_drop": weights.sum()} if self.h.r_drop else {})
+
+    def __call__(self, model: Bound, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
+        if not self.h.r_drop or "dropout" not in model.rngs:
+            return super().__call__(model, batch)
+        # Two copies of each row have different dropout.
+        twice = {name: jnp.concatenate([x, x]) for name, x in batch.items()}
+        output = self.output(model, twice)
+        sums, metrics = self.loss_from_hidden(model, output.hidden, twice)
+        first, second = jnp.split(self.outputs(model, output.hidden, twice), 2)
+        divergence = (class_losses.r_drop(first, second) * batch["label_weights"]).sum()
+        halved = {name: total / 2 for name, total in {**sums, **output.aux}.items()}
+        return {**halved, "r_drop": divergence}, metrics
+
     def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
         weights, labels = batch["label_weights"], batch["labels"]
         outputs = self.outputs(model, hidden, batch)
-        loss = self.example_loss(outputs, labels)
-        total = (loss * weights).sum()
+        loss, _ = self.example_loss(outputs, labels)
         metrics: Metrics = {}
         if self.h.task.kind == "classification":
-            weighted = weights * self._class_weights()[labels]
-            total = (loss * weighted).sum()
             correct = (outputs.argmax(-1) == labels) * weights
             metrics["accuracy"] = (correct.sum(), weights.sum())
         if "eval_mask" in batch:
             metrics["target_loss"] = ((loss * batch["eval_mask"]).sum(), batch["eval_mask"].sum())
-        return {self.h.kind: total}, jax.lax.stop_gradient(metrics)
+        return {self.h.kind: (loss * weights).sum()}, jax.lax.stop_gradient(metrics)
 
-    def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        weights = batch["label_weights"]
-        if self.h.task.kind == "classification":
-            weights = weights * self._class_weights()[batch["labels"]]
-        return {self.h.kind: weights.sum()}
+    def example_loss(self, outputs: jax.Array | None, labels: jax.Array) -> tuple[Any, jax.Array]:
+        """Loss and weight of each example.
 
-    def example_loss(self, outputs: jax.Array, labels: jax.Array) -> jax.Array:
-        """Loss of each example: [..., K] and labels → [...]."""
-        if self.h.task.kind == "regression":
-            return jnp.square(outputs[..., 0] - labels)
-        if self.h.task.kind == "multi_label":
-            return optax.sigmoid_binary_cross_entropy(outputs, labels).mean(-1)
-        targets = optax.smooth_labels(jax.nn.one_hot(labels, outputs.shape[-1]), self.h.label_smoothing)
-        return optax.softmax_cross_entropy(outputs, targets)
-
-    def _class_weights(self) -> jax.Array:
-        given = self.h.class_weights
-        return jnp.ones(self.h.task.outputs) if given is None else jnp.array(given, jnp.float32)
+        Args:
+          outputs: the head's, [..., K]; None: the weight alone is wanted.
+          labels: [...] or [..., K].
+        """
+        kind = self.h.task.kind
+        ones = jnp.ones(labels.shape[: 2 if outputs is None else outputs.ndim - 1])
+        if kind == "classification":
+            if outputs is None:
+                outputs = jnp.zeros((*labels.shape, self.h.task.outputs))
+            given = self.h.class_weights
+            weights = None if given is None else jnp.array(given, jnp.float32)
+            return class_losses.class_cross_entropy(
+                outputs, labels, label_smoothing=self.h.label_smoothing, class_weights=weights
+            )
+        if outputs is None:
+            return None, ones
+        if kind == "regression":
+            return jnp.square(outputs[..., 0] - labels), ones
+        return optax.sigmoid_binary_cross_entropy(outputs, labels).mean(-1), ones
 
     def _states(self, model: Bound, hidden_BxLxD: jax.Array, batch: Batch) -> jax.Array:
         """The vector of each example: [B, N, D]."""

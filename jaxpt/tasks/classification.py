@@ -14,11 +14,11 @@ from jaxpt.tables import Row
 from jaxpt.tasks.base import Answer, TextsTask
 
 
-class Classification(TextsTask):
+class ClassificationTask(TextsTask):
     """A task with one label per row.
 
     Example:
-      >>> task = Classification(text="sentence", labels=("negative", "positive"))
+      >>> task = ClassificationTask(text="sentence", labels=("negative", "positive"))
       >>> task.target(Row(2, {"sentence": "A joy.", "label": "positive"}), "line 2")
       1
       >>> task.answer_one(np.array([0.0, 2.0]))["label"]
@@ -38,7 +38,7 @@ class Classification(TextsTask):
     )  # fmt: skip
 
     @model_validator(mode="after")
-    def _consistent(self) -> Classification:
+    def _consistent(self) -> ClassificationTask:
         labels = self.labels or ()
         if self.labels is not None and len(labels) < 2:
             raise ValueError(f"labels: wants two or more, got {len(labels)}")

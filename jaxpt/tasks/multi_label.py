@@ -14,11 +14,11 @@ from jaxpt.tables import Row
 from jaxpt.tasks.base import Answer, TextsTask
 
 
-class MultiLabel(TextsTask):
+class MultiLabelTask(TextsTask):
     """A task with a set of labels per row, each predicted by itself.
 
     Example:
-      >>> task = MultiLabel(labels=("joy", "anger", "fear"))
+      >>> task = MultiLabelTask(labels=("joy", "anger", "fear"))
       >>> task.target(Row(2, {"text": "…", "label": "fear, joy"}), "line 2")
       (1, 0, 1)
     """

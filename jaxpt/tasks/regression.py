@@ -12,11 +12,11 @@ from jaxpt.tables import Row
 from jaxpt.tasks.base import Answer, TextsTask
 
 
-class Regression(TextsTask):
+class RegressionTask(TextsTask):
     """A task with a number per row.
 
     Example:
-      >>> Regression(label="score").target(Row(2, {"text": "…", "score": "3.8"}), "line 2")
+      >>> RegressionTask(label="score").target(Row(2, {"text": "…", "score": "3.8"}), "line 2")
       3.8
     """
 

@@ -48,7 +48,7 @@ def test_the_schema_takes_every_recipe_and_refuses_mistakes():
 def test_no_two_kinds_have_classes_of_one_name():
     """The schema's definitions go by these names."""
     parts = open_parts(Config)
-    wanted = {"model", "model.adapter", "objective", "optimizer", "optimizer.schedule", "evals"}
+    wanted = {"task", "model", "model.adapter", "objective", "optimizer", "optimizer.schedule", "evals"}
     assert {kind.key for kind in parts} == wanted
     names = [resolve(name, k.package, k.base).__name__ for k in parts for name in kinds(k.package, k.base)]
     assert len(names) == len(set(names))
