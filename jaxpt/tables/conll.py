@@ -67,11 +67,12 @@ def conll(path: str, names: Sequence[str] | None = None, columns: Mapping[str, i
     for block in blocks:
         if picked is None:
             line, fields = block.words[0]
-            names, width = _named(names, len(fields), f"{path}: line {line}"), len(fields)
+            names, width = _named(names, fields, f"{path}: line {line}"), len(fields)
             picked = _picked(names, columns, path)
         for number, fields in block.words:
             if len(fields) != width:
-                raise UserError(f"{path}: line {number}: {len(fields)} columns, wants {width} ({', '.join(names)})")
+                has = f"{len(fields)} column{'' if len(fields) == 1 else 's'}"
+                raise UserError(f"{path}: line {number}: {has}, wants {width} ({', '.join(names)}){_comment(fields)}")
         words = [fields for _, fields in block.words]
         if names[0] == "id":
             words = _words(block, path)
@@ -123,14 +124,20 @@ def _of_comments(block: _Block) -> dict[str, Any]:
     return {"sent_id": found.get("sent_id"), "text": found.get("text"), "newdoc": newdoc}
 
 
-def _named(names: Sequence[str] | None, width: int, place: str) -> tuple[str, ...]:
+def _named(names: Sequence[str] | None, fields: list[str], place: str) -> tuple[str, ...]:
+    width, comment = len(fields), _comment(fields)
     if names is None:
         if width not in _NAMES:
-            raise UserError(f"{place}: {width} columns; name them (names), such as tokens and tags")
+            raise UserError(f"{place}: {width} columns; name them (names), such as tokens and tags{comment}")
         return _NAMES[width]
     if len(names) != width:
-        raise UserError(f"{place}: {width} columns, but names has {len(names)}: {', '.join(names)}")
+        raise UserError(f"{place}: {width} columns, but names has {len(names)}: {', '.join(names)}{comment}")
     return tuple(names)
+
+
+def _comment(fields: list[str]) -> str:
+    """A hint for lines that may be comments."""
+    return "; if lines with # are comments, say so (comments)" if fields[0].startswith("#") else ""
 
 
 def _picked(names: Sequence[str], columns: Mapping[str, int | str] | None, path: str) -> dict[str, int]:

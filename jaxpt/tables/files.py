@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import glob
 import gzip
 import io
@@ -41,24 +43,26 @@ def expand(paths: str | Sequence[str], key: str) -> list[str]:
             raise UserError(f"{key}: no file matches {path}")
         for file in found:
             if isdir(file):
-                raise UserError(f"{key}: {file} is a directory; name its files, such as {file.rstrip('/')}/*.tsv")
+                raise UserError(f"{key}: {file} is a directory; name its files, such as {file.rstrip('/')}/*.jsonl")
             if not exists(file):
                 raise UserError(f"{key}: {file}: no such file")
         files += found
     return files
 
 
-def open_file(path: str) -> IO[bytes]:
+def open_file(path: str, unpack: bool = True) -> IO[bytes]:
     """Opens a local or remote file, `.gz` unpacked; the caller closes it."""
     file = io.BufferedReader(_Remote(path), 1 << 20) if "://" in path else open(path, "rb")  # noqa: SIM115
-    return gzip.GzipFile(fileobj=file) if path.endswith(".gz") else file
+    return gzip.GzipFile(fileobj=file) if unpack and path.endswith(".gz") else file
 
 
-def read_lines(path: str) -> Iterator[tuple[int, str]]:
+def read_lines(path: str, offset: int = 0, line: int = 0) -> Iterator[tuple[int, str]]:
     r"""Reads the lines of a UTF-8 file; a byte order mark is passed over.
 
     Args:
       path: the file, also as `.gz`.
+      offset: byte of the (unpacked) text to begin at.
+      line: lines before it.
 
     Yields:
       (number from 1, line with its end). Only "\n" ends a line, never another character that Unicode counts as one.
@@ -66,17 +70,19 @@ def read_lines(path: str) -> Iterator[tuple[int, str]]:
     Raises:
       UserError: no such file, not UTF-8 (the line is named), or a damaged gzip file.
     """
-    for number, line in enumerate(_raw_lines(path), 1):
+    for number, data in enumerate(raw_lines(path, offset), line + 1):
         try:
-            yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
+            yield number, data.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
-            byte = f"byte 0x{line[error.start]:02x}"
+            byte = f"byte 0x{data[error.start]:02x}"
             raise UserError(f"{path}: line {number}: not UTF-8 ({byte}); convert the file to UTF-8") from None
 
 
-def _raw_lines(path: str) -> Iterator[bytes]:
+def raw_lines(path: str, offset: int = 0) -> Iterator[bytes]:
+    """Lines of an (unpacked) file from a byte on, their ends included."""
     try:
         with open_file(path) as file:
+            file.seek(offset)
             yield from file
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
@@ -121,13 +127,15 @@ class _Remote(io.RawIOBase):
             raise OSError(error.message) from None
 
 
+@functools.cache
 def tensorflow() -> ModuleType:
     """TensorFlow, imported when it is needed; it takes no accelerator."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import tensorflow as tf
 
-    for kind in ("GPU", "TPU"):
-        tf.config.set_visible_devices([], kind)
+    with contextlib.suppress(RuntimeError):  # it runs already: whoever started it chose its devices
+        for kind in ("GPU", "TPU"):
+            tf.config.set_visible_devices([], kind)
     return tf
 
 

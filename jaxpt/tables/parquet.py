@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from jaxpt.errors import UserError
 from jaxpt.tables.files import open_file
@@ -16,7 +17,8 @@ def parquet(path: str) -> Iterator[Row]:
       path: the file.
 
     Yields:
-      Rows, numbered from 1. Lists become lists, structs dicts, missing values None.
+      Rows, numbered from 1, of what JSON has too: lists become lists, structs dicts, missing values None, bytes text,
+      and dates what ISO 8601 has for them.
 
     Raises:
       UserError: no such file, none of Parquet, or a file without rows.
@@ -27,9 +29,11 @@ def parquet(path: str) -> Iterator[Row]:
     rows = 0
     try:
         with open_file(path) as file:
-            for batch in pq.ParquetFile(file).iter_batches(batch_size=1024):
+            table = pq.ParquetFile(file)
+            others = [column.name for column in table.schema_arrow if not _is_plain(column.type)]
+            for batch in table.iter_batches(batch_size=1024):
                 for number, values in enumerate(batch.to_pylist(), rows + 1):
-                    yield Row(number, values)
+                    yield Row(number, values | {name: _plain(values[name]) for name in others})
                 rows += batch.num_rows
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
@@ -37,3 +41,25 @@ def parquet(path: str) -> Iterator[Row]:
         raise UserError(f"{path}: not a readable Parquet file ({str(error).splitlines()[0]})") from None
     if not rows:
         raise UserError(f"{path}: no rows in it")
+
+
+def _is_plain(kind: Any) -> bool:
+    """True for a type whose Python values JSON has too."""
+    import pyarrow.types as types
+
+    if types.is_struct(kind):
+        return all(_is_plain(field.type) for field in kind)
+    if types.is_dictionary(kind) or types.is_list(kind) or types.is_large_list(kind):
+        return _is_plain(kind.value_type)
+    texts = types.is_string(kind) or types.is_large_string(kind)
+    return texts or types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind) or types.is_null(kind)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return value if value is None or isinstance(value, str | bool | int | float) else str(value)

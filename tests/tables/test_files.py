@@ -16,7 +16,7 @@ def test_expand(tmp_path):
     for path, message in (
         ("*.csv", rf"data\.path: no file matches {root}/\*\.csv"),
         ("d.tsv", rf"data\.path: {root}/d\.tsv: no such file"),
-        ("folder", rf"data\.path: {root}/folder is a directory; name its files, such as {root}/folder/\*\.tsv"),
+        ("folder", rf"data\.path: {root}/folder is a directory; name its files, such as {root}/folder/\*\.jsonl"),
     ):
         with pytest.raises(UserError, match=message):
             expand(f"{root}/{path}", "data.path")

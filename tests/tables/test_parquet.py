@@ -1,3 +1,6 @@
+import datetime
+import decimal
+
 import pytest
 
 from jaxpt.errors import UserError
@@ -19,6 +22,23 @@ def test_lists_structs_and_missing_values(tmp_path):
     assert [row.values for row in found] == rows
     assert [row.number for row in found] == list(range(1, 2501))
     assert where(path, found[-1]) == f"{path}: row 2500"
+
+
+def test_all_values_are_json(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    row = {
+        "text": b"a",
+        "day": datetime.date(2024, 5, 1),
+        "price": decimal.Decimal("1.50"),
+        "nested": [{"raw": b"b", "at": datetime.datetime(2024, 5, 1, 12)}],
+    }
+    pq.write_table(pa.Table.from_pylist([row, dict.fromkeys(row)]), tmp_path / "a.parquet")
+    first, second = (row.values for row in read(tmp_path / "a.parquet"))
+    nested = [{"raw": "b", "at": "2024-05-01 12:00:00"}]
+    assert first == {"text": "a", "day": "2024-05-01", "price": "1.50", "nested": nested}
+    assert second == dict.fromkeys(row)
 
 
 def test_bad_files(tmp_path):
