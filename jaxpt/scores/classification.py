@@ -166,9 +166,7 @@ def confusion(predictions: Labels, targets: Labels, labels: Labels) -> np.ndarra
     """
     import numpy as np
 
-    index = {label: i for i, label in enumerate(labels)}
-    if strange := next((t for t in targets if t not in index), None):
-        raise UserError(f"confusion: the target {strange!r} is none of the labels: {', '.join(map(str, labels))}")
+    index = {label: i for i, label in enumerate(class_names(predictions, targets, labels))}
     counts = np.zeros((len(labels), len(labels) + 1), np.int64)
     for p, t in zip(predictions, targets, strict=True):
         counts[index[t], index.get(p, len(labels))] += 1

@@ -20,8 +20,8 @@ _PONY = (
     '"Good for him," he said. '
 )
 _PEBBLE = (
-    "When they had eventually calmed down a bit , and had gotten home, Mr. Farley put the magic pebble in an iron safe . "
-    "Some day they might want to use it , but really for now, what more could they wish for?"
+    "When they had eventually calmed down a bit , and had gotten home, Mr. Farley put the magic pebble in an iron "
+    "safe . Some day they might want to use it , but really for now, what more could they wish for?"
 )
 _IRREGULAR = {
     _PONY: _PONY.replace('for him," he said. ', 'for X ," he said.'),
