@@ -108,7 +108,7 @@ def _family(model_type: str, name: str, feed_forward: str, **more: Any) -> Famil
                 {"relu": "relu", "gated-gelu": "gated_gelu", "gated-silu": "gated_silu"},
             ),
         ),
-        fixed={"is_encoder_decoder": True},
+        fixed={"is_encoder_decoder": (True, False)},  # their class for tokens says False
         harmless=(
             "tie_word_embeddings", "scale_decoder_outputs", "n_positions", "dense_act_fn", "is_gated_act",
             "scalable_attention",

@@ -8,6 +8,7 @@ Shapes: B batch · L length · N layers · D embedding width · V vocabulary
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +20,8 @@ import numpy as np
 from flax import traverse_util
 
 from jaxpt.errors import UserError
-from jaxpt.heads import sentence_pair
+from jaxpt.heads import classes, sentence_pair
+from jaxpt.hf import verify_tasks
 from jaxpt.hf.directory import family_of, load
 from jaxpt.hf.files import finite
 from jaxpt.models.network import Network
@@ -236,7 +238,13 @@ def verify(directory: str | Path, network: Network | None = None, params: Any = 
         finite(path, x)
     their_class = getattr(transformers, family.class_of(network))
     torch_model = their_class.from_pretrained(directory, dtype=torch.float32).eval()
-    inputs = batch(network.config)
+    name = classes.name_of(network.heads)
+    if name is None:
+        inputs = batch(network.config)
+        run, compare = functools.partial(ours, network), theirs
+    else:
+        inputs = verify_tasks.batch(network.config)
+        run, compare = functools.partial(verify_tasks.ours, network), functools.partial(verify_tasks.theirs, name)
     with torch.no_grad():
-        other = theirs(torch_model, inputs)
-    return differences(compiler.jit(lambda params: ours(network, params, inputs))(params), other, inputs)
+        other = compare(torch_model, inputs)
+    return differences(compiler.jit(lambda params: run(params, inputs))(params), other, inputs)
