@@ -170,13 +170,18 @@ def _import(arguments: argparse.Namespace) -> None:
 
     import_weights(
         arguments.source, arguments.out, check=arguments.verify, partial=arguments.partial, ignore=arguments.ignore,
-        tokenizer=arguments.tokenizer,
+        tokenizer=arguments.tokenizer, base=arguments.base,
     )  # fmt: skip
 
 
 def _export(arguments: argparse.Namespace) -> None:
-    from jaxpt.convert import export
+    from jaxpt.convert import export, export_adapter
 
+    if arguments.adapter:
+        if arguments.dtype or arguments.verify or arguments.shard_gb:
+            raise UserError("--adapter: --dtype, --verify and --shard-gb are of whole models; leave them out")
+        export_adapter(arguments.run_dir, arguments.out)
+        return
     size = None if arguments.shard_gb is None else int(arguments.shard_gb * 1e9)
     export(arguments.run_dir, arguments.out, check=arguments.verify, dtype=arguments.dtype, shard_bytes=size)
 
@@ -332,6 +337,7 @@ def _conversions(commands: argparse._SubParsersAction) -> None:
         "downloads/bert-base-uncased runs/bert_base",
         "downloads/gpt2 runs/gpt2 --verify",
         "stories260K.bin runs/stories260K --tokenizer tok512.model",
+        "downloads/adapter runs/adapted --base downloads/gpt2",
     ))  # fmt: skip
     take.add_argument("source", metavar="HF_DIR", help="config.json with safetensors or .bin files; or a llama2.c .bin")
     take.add_argument("out", metavar="OUT", help="the run directory to create")
@@ -340,6 +346,7 @@ def _conversions(commands: argparse._SubParsersAction) -> None:
         "--ignore", metavar="KEY", action="append", default=[], help="ignore an unknown key of config.json"
     )
     take.add_argument("--tokenizer", metavar="PATH", help="the vocabulary, if it is not in HF_DIR")
+    take.add_argument("--base", metavar="DIR", help="base model of a peft adapter (what its adapter_config.json names)")
     give = _command(commands, "export", _export, "convert a run to a Hugging Face directory", (
         "runs/bert_tiny out/bert_tiny",
         "runs/bert_tiny/checkpoints/500 out/bert_tiny_500 --dtype bfloat16 --verify",
@@ -347,6 +354,7 @@ def _conversions(commands: argparse._SubParsersAction) -> None:
     give.add_argument("run_dir", metavar="RUN_DIR", help="a run, or RUN_DIR/checkpoints/STEP")
     give.add_argument("out", metavar="OUT", help="the directory to create")
     give.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="dtype of the tensors (checkpoint's)")
+    give.add_argument("--adapter", action="store_true", help="only the low-rank adapter, in peft's layout")
     give.add_argument("--shard-gb", type=float, metavar="GB", help="maximum size of a file (5)")
     for parser in (take, give):
         parser.add_argument("--verify", action="store_true", help="compare the outputs with transformers")

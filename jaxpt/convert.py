@@ -7,6 +7,7 @@ changed), tokenizer/ and checkpoints/0. It can be evaluated, and a run can start
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import shutil
 import tempfile
@@ -16,15 +17,15 @@ from typing import Any
 
 from jaxpt import config as configs
 from jaxpt import signals
-from jaxpt.config import Config, ModelConfig, ObjectiveConfig
+from jaxpt.config import Config, LoraConfig, ModelConfig, ObjectiveConfig
 from jaxpt.data import tokenizers
 from jaxpt.data.tokenizers import vocabulary_files
 from jaxpt.errors import UserError
 from jaxpt.hf import directory as hf
-from jaxpt.hf import llama2c, mapping
+from jaxpt.hf import llama2c, mapping, peft
 from jaxpt.hf.verify import Difference, verify
 from jaxpt.models.network import Network
-from jaxpt.train import weights
+from jaxpt.train import lora, trainable, weights
 
 OBJECTIVES = {"encoder": "masked_lm", "decoder": "causal_lm", "encoder_decoder": "span_corruption"}
 """Objective of an imported model, by its family; BART's and mBART's are named in `objective_of`."""
@@ -44,17 +45,19 @@ def import_weights(
     partial: bool = False,
     ignore: Sequence[str] = (),
     tokenizer: str | Path | None = None,
+    base: str | Path | None = None,
     report: Report = print,
 ) -> None:
-    """Converts a Hugging Face directory or a llama2.c checkpoint to a run directory.
+    """Converts a Hugging Face directory, an adapter of peft or a llama2.c checkpoint to a run directory.
 
     Args:
-      source: a directory with config.json and weights, or a llama2.c `.bin`.
+      source: a directory with config.json and weights, one with adapter_config.json, or a llama2.c `.bin`.
       out: the directory to create.
       check: compare the outputs with those of Hugging Face's class.
       partial: load matching tensors, initialise missing ones at random, and skip the rest.
       ignore: unknown keys of config.json to ignore.
       tokenizer: vocabulary file or directory; by default that of `source`.
+      base: directory of the base model of an adapter; by default the one that adapter_config.json names.
       report: called with lines for the user.
 
     Raises:
@@ -64,7 +67,9 @@ def import_weights(
     source, out = Path(source), Path(out)
     if out.exists():
         raise UserError(f"{out}: already exists; choose a new directory")
+    source, low_rank = (_base_of(source, base), source) if peft.is_adapter(source) else (source, None)
     opened: Any = _opened(source, partial, ignore)
+    adapter = None if low_rank is None else peft.read(low_rank, opened.network)
     out.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}.", suffix=".partial"))
     with signals.scratch(temporary):
@@ -72,14 +77,21 @@ def import_weights(
         extra_ids = None if model.kind == "t5" else 0  # only T5 adds sentinels to its SentencePiece model
         limits = {"extra_ids": extra_ids, "max_size": model.vocab_size}
         tokens = _take_tokenizer(Path(tokenizer or source), temporary / "tokenizer", limits, report)
-        (temporary / "config.yaml").write_text(configs.to_yaml(recipe(opened.network, tokens, out)), encoding="utf-8")
-        lacking = weights.write(temporary, opened.network, opened.dtypes(), opened.pieces())
+        config = recipe(opened.network, tokens, out, None if adapter is None else adapter.config)
+        (temporary / "config.yaml").write_text(configs.to_yaml(config), encoding="utf-8")
+        pieces, factors = opened.pieces(), {}
+        if adapter is not None:
+            pieces = itertools.chain(pieces, adapter.saved)
+            for path, of in adapter.factors.items():
+                factors |= {f"{lora.ADAPTER}/{path}/a": of.a, f"{lora.ADAPTER}/{path}/b": of.b}
+        lacking = weights.write(temporary, opened.network, opened.dtypes(), pieces, adapter=factors)
         if check and not source.is_file():
             _report_differences(verify(source, opened.network, weights.read(temporary, 0)), report)
         temporary.chmod(0o755)
         temporary.rename(out)
     count = opened.network.count_params()
-    report(f"{out}: {opened.network.config.kind}, {count:,} parameters from {source}")
+    report(f"{out}: {opened.network.config.kind}, {count:,} parameters from {source}"
+           + ("" if low_rank is None else f", low-rank adapter of {low_rank}"))  # fmt: skip
     for line in _partial_report(opened, lacking):
         report(line)
     report(f"next: jaxpt eval {out} data.path=… · init_from.path={out} in a recipe · jaxpt export {out} DIR")
@@ -125,6 +137,49 @@ def export(
         temporary.chmod(0o755)
         temporary.rename(out)
     report(f"{out}: {family.class_of(network)}, {network.count_params():,} parameters, step {step}")
+    if left_out:
+        report(f"skipped, not in Hugging Face's class: {', '.join(left_out)}")
+
+
+def export_adapter(run: str | Path, out: str | Path, *, report: Report = print) -> None:
+    """Writes a run's low-rank adapter in the layout of Hugging Face's peft, with the vocabulary.
+
+    Args:
+      run: a run directory (its newest checkpoint), or RUN_DIR/checkpoints/STEP.
+      out: the directory to create.
+      report: called with lines for the user.
+
+    Raises:
+      UserError: `out` exists, the run has no adapter, the checkpoint is damaged, or peft has no such adapter.
+    """
+    out = Path(out)
+    if out.exists():
+        raise UserError(f"{out}: already exists; choose a new directory")
+    run_dir, step = weights.locate(run)
+    config = configs.load(run_dir)
+    if config.train.lora is None:
+        raise UserError(f"{run_dir}: has no low-rank adapter (train.lora); leave --adapter out")
+    saved = weights.Saved(run_dir, step)
+    whole = config.objective.loss.network(config.model)
+    network, summands, left_out = exported(whole)
+    shapes, axes = whole.shapes(), whole.logical_axes()
+    layout = trainable.layout(config, shapes, axes)
+    factors = {path: x for path, x in saved.factors(layout.parts).items() if path in summands}
+    trained = {path: x for path, x in layout.ever_trained(shapes, axes).items() if path in summands}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}.", suffix=".partial"))
+    base = None if config.init_from is None else config.init_from.path
+    with signals.scratch(temporary):
+        peft.write(temporary, network, config.train.lora, factors, trained, _Sums(saved, summands), base)
+        for name in _tokenizer_files(run_dir / "tokenizer"):
+            (temporary / name).parent.mkdir(exist_ok=True)
+            shutil.copy(run_dir / "tokenizer" / name, temporary / name)
+        temporary.chmod(0o755)
+        temporary.rename(out)
+    class_name = hf.family_of(network.config).class_of(network)
+    report(
+        f"{out}: adapter of {class_name}, {len(factors)} kinds of matrices, rank {config.train.lora.rank}, step {step}"
+    )
     if left_out:
         report(f"skipped, not in Hugging Face's class: {', '.join(left_out)}")
 
@@ -181,6 +236,14 @@ def objective_of(model: ModelConfig, heads: Collection[str]) -> dict[str, Any]:
     )
 
 
+def _base_of(adapter: Path, base: str | Path | None) -> Path:
+    """Directory of the model that an adapter is for."""
+    named = base or peft.settings_of(adapter).get("base_model_name_or_path")
+    if named is None or not Path(named).is_dir():
+        raise UserError(f"{adapter}: its base model {named or ''} is no directory here; name it with --base DIR")
+    return Path(named)
+
+
 def _opened(source: Path, partial: bool, ignore: Sequence[str]) -> Any:
     """Opens the source, with the heads of the imported run's objective."""
     if source.is_file():
@@ -195,7 +258,7 @@ def _opened(source: Path, partial: bool, ignore: Sequence[str]) -> Any:
     return hf.open_directory(source, partial=partial, ignore=ignore, heads=wanted)
 
 
-def recipe(network: Network, tokens: Mapping[str, Any], run_dir: Path) -> Config:
+def recipe(network: Network, tokens: Mapping[str, Any], run_dir: Path, adapter: LoraConfig | None = None) -> Config:
     """A configuration to evaluate an imported model on the built-in corpus."""
     model = network.config
     length = min(model.position_limit or 512, 512)
@@ -205,6 +268,7 @@ def recipe(network: Network, tokens: Mapping[str, Any], run_dir: Path) -> Config
             "model": model.model_dump(mode="json"),
             "objective": objective_of(model, network.heads),
             "data": {"tokenizer": dict(tokens), "length": length, "batch_size": 8},
+            "train": {"lora": None if adapter is None else adapter.model_dump(mode="json")},
         }
     )
 

@@ -29,8 +29,12 @@ class Tensors(Mapping[str, np.ndarray]):
       others: {name: type} of the other tensors, such as indices, masks and quantized weights.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, stems: tuple[str, ...] = ("model.safetensors", "pytorch_model.bin")) -> None:
         """Opens the directory's weights.
+
+        Args:
+          directory: has the files.
+          stems: possible names of the file, or of the index of its shards.
 
         Raises:
           UserError: there are no weights, a shard is missing or damaged, two shards contain the same name, or torch is
@@ -40,7 +44,7 @@ class Tensors(Mapping[str, np.ndarray]):
         self.dtypes: dict[str, np.dtype] = {}
         self.others: dict[str, str] = {}
         self._open: dict[str, Any] = {}
-        paths = _weight_files(directory)
+        paths = _weight_files(directory, stems)
         for path in paths:
             (self._add_bin if path.suffix == ".bin" else self._add_safetensors)(path)
 
@@ -106,9 +110,9 @@ def finite(name: str, x: np.ndarray) -> np.ndarray:
     return x
 
 
-def _weight_files(directory: Path) -> list[Path]:
+def _weight_files(directory: Path, stems: tuple[str, ...]) -> list[Path]:
     """All weight files of a directory."""
-    for stem in ("model.safetensors", "pytorch_model.bin"):
+    for stem in stems:
         if (directory / stem).is_file():
             return [directory / stem]
         index = directory / f"{stem}.index.json"
@@ -121,7 +125,7 @@ def _weight_files(directory: Path) -> list[Path]:
             if missing:
                 raise UserError(f"{directory}: {missing[0]} is missing, but {index.name} lists it")
             return [directory / name for name in names]
-    raise UserError(f"{directory}: contains no weights; expected model.safetensors, pytorch_model.bin or an index")
+    raise UserError(f"{directory}: contains no weights; expected {', '.join(stems)} or an index")
 
 
 def write(
@@ -129,6 +133,7 @@ def write(
     announced: Mapping[str, tuple[tuple[int, ...], np.dtype]],
     tensors: Iterable[tuple[str, np.ndarray]],
     shard_bytes: int = SHARD_BYTES,
+    stem: str = "model",
 ) -> list[Path]:
     """Writes model.safetensors, or shards and their index, one tensor at a time.
 
@@ -137,6 +142,7 @@ def write(
       announced: {name: (shape, dtype)} in the order of `tensors`.
       tensors: the tensors; each is converted to its announced dtype.
       shard_bytes: maximum size of a file, unless a single tensor is larger.
+      stem: name of the file.
 
     Returns:
       The paths of the files.
@@ -155,7 +161,7 @@ def write(
         end, total = end + size, total + size
     count = len(shards)
     files = (
-        [f"model-{i + 1:05}-of-{count:05}.safetensors" for i in range(count)] if count > 1 else ["model.safetensors"]
+        [f"{stem}-{i + 1:05}-of-{count:05}.safetensors" for i in range(count)] if count > 1 else [f"{stem}.safetensors"]
     )
     remaining = iter(tensors)
     for file, shard in zip(files, shards, strict=True):
@@ -172,5 +178,5 @@ def write(
     if count > 1:
         places = {name: file for file, shard in zip(files, shards, strict=True) for name in shard}
         index = {"metadata": {"total_size": total}, "weight_map": places}
-        (directory / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
+        (directory / f"{stem}.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
     return [directory / file for file in files]

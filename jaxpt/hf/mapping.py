@@ -12,7 +12,7 @@ import functools
 import math
 import re
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -196,7 +196,7 @@ def to_hf(params: Mapping[str, Any], table: Table, network: Network, *, tied: bo
     state = dict(tensors(flat, table, network))
     for row in table.rows if tied else ():
         for name in row.tied:
-            for layer in _layers(row, expected):
+            for layer in layers(row, expected):
                 state[name.format(layer=layer)] = state[row.theirs.format(layer=layer)]
     return state
 
@@ -215,34 +215,37 @@ def announced(dtypes: Mapping[str, Any], table: Table, network: Network) -> dict
     expected, out = stored_params(network, table), {}
     for row in table.rows:
         shape, dtype = _their_shape(row, expected, network), np.dtype(dtypes[row.paths[0]])
-        out |= {row.theirs.format(layer=layer): (shape, dtype) for layer in _layers(row, expected)}
+        out |= {row.theirs.format(layer=layer): (shape, dtype) for layer in layers(row, expected)}
     first = np.dtype(dtypes[table.rows[0].paths[0]])
     return out | {name: (shape, first) for name, shape in table.zeros.items()}
 
 
-def tensors(params: Mapping[str, Any], table: Table, network: Network) -> Iterator[tuple[str, np.ndarray]]:
+def tensors(
+    params: Mapping[str, Any], table: Table, network: Network, rows: Sequence[Row] | None = None
+) -> Iterator[tuple[str, np.ndarray]]:
     """Their tensors, one at a time; tied ones once.
 
     Args:
       params: {our path: array}; each parameter is accessed once, so the mapping may be lazy.
       table: table of the network.
       network: the backbone with its heads.
+      rows: some of the table's; by default all, and its zeros.
 
     Yields:
       (their name, array).
     """
     expected, dtype, vocab_size = stored_params(network, table), None, network.config.vocab_size
-    for row in table.rows:
+    for row in table.rows if rows is None else rows:
         parts = [np.asarray(params[path]) for path in row.paths]
         dtype = dtype or parts[0].dtype
         parts = [_strip(x, expected[path].axes, vocab_size) for x, path in zip(parts, row.paths, strict=True)]
         shape = _their_shape(row, expected, network)
-        for index, layer in enumerate(_layers(row, expected)):
+        for index, layer in enumerate(layers(row, expected)):
             of_layer = [x[index] for x in parts] if "{layer}" in row.theirs else parts
             joined = np.concatenate(of_layer, axis=-1) if len(of_layer) > 1 else of_layer[0]
             tensor = np.ascontiguousarray(TRANSFORMS[row.transform](joined)).reshape(shape)
             yield row.theirs.format(layer=layer), tensor
-    for name, shape in table.zeros.items():
+    for name, shape in table.zeros.items() if rows is None else ():
         yield name, np.zeros(shape, dtype)
 
 
@@ -297,7 +300,7 @@ def find(shapes: Mapping[str, tuple[int, ...]], table: Table, network: Network) 
 
 def any_complete(found: Found, table: Table, network: Network) -> bool:
     """True if at least one parameter is present with all its layers."""
-    rows = ({row.theirs.format(layer=n) for n in _layers(row, stored_params(network))} for row in table.rows)
+    rows = ({row.theirs.format(layer=n) for n in layers(row, stored_params(network))} for row in table.rows)
     return any(names <= found.names.keys() for names in rows)
 
 
@@ -327,7 +330,7 @@ def pieces(
         layered = "{layer}" in row.theirs
         widths = [expected[path].unpadded_shape(network.config.vocab_size)[-1] for path in row.paths]
         joined_shape = (*expected[row.paths[0]].unpadded_shape(network.config.vocab_size)[layered:-1], sum(widths))
-        for index, layer in enumerate(_layers(row, expected)):
+        for index, layer in enumerate(layers(row, expected)):
             name = row.theirs.format(layer=layer)
             if name not in found.names:
                 continue
@@ -371,7 +374,7 @@ def gather(parts: Iterator[tuple[str, int | None, np.ndarray]], expected: Mappin
 # ---- parts ----------------------------------------------------------------------------------------------------------
 
 
-def _layers(row: Row, expected: Mapping[str, StoredParam]) -> tuple[int, ...]:
+def layers(row: Row, expected: Mapping[str, StoredParam]) -> tuple[int, ...]:
     """Their layer numbers; (0,) for a tensor outside of layers."""
     if "{layer}" not in row.theirs:
         return (0,)
@@ -393,7 +396,7 @@ def _wanted(table: Table, network: Network) -> dict[str, tuple[tuple[int, ...], 
         name.format(layer=layer): (_their_shape(row, expected, network), bool(index))
         for row in table.rows
         for index, name in enumerate((row.theirs, *row.tied))
-        for layer in _layers(row, expected)
+        for layer in layers(row, expected)
     }
     return wanted | {name: (shape, True) for name, shape in table.zeros.items()}
 

@@ -46,6 +46,20 @@ class Layout:
     decays: Vectors | None
     """Factors of the weight decay, None where all are 1."""
 
+    def ever_trained(self, shapes: Any, axes: Any) -> Vectors:
+        """Which parameters of the model some phase trains: {path: bool [layers], or []}.
+
+        Args:
+          shapes: of the model's parameters, no segment split.
+          axes: their logical axes.
+        """
+        trained, found = {path for since in self.since for path in since}, {}
+        for path, leaf in patterns.leaves(shapes, axes).items():
+            found[path] = leaf.none
+            for place, at in parts.places(path, self.parts):
+                found[path][at if leaf.layers is not None else ()] = place in trained
+        return found
+
     def groups(self, phase: int) -> list[optimizers.Group]:
         """The groups of the optimizer: a parameter's state begins where it is first trained; none where all is alike.
 

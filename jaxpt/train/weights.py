@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import itertools
 import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,7 +21,7 @@ from flax import traverse_util
 from jaxpt import config as configs
 from jaxpt.config import CheckpointConfig
 from jaxpt.errors import UserError
-from jaxpt.hf import files
+from jaxpt.hf import files, peft
 from jaxpt.models import parts
 from jaxpt.models.network import Network
 from jaxpt.train import checkpoint, checksums, lora, stored
@@ -30,7 +31,12 @@ Piece = tuple[str, int | None, np.ndarray]
 
 
 def write(
-    run_dir: Path, network: Network, dtypes: Mapping[str, Any], pieces: Iterator[Piece], seed: int = 0
+    run_dir: Path,
+    network: Network,
+    dtypes: Mapping[str, Any],
+    pieces: Iterator[Piece],
+    seed: int = 0,
+    adapter: Mapping[str, np.ndarray] | None = None,
 ) -> tuple[str, ...]:
     """Writes `run_dir/checkpoints/0` as Orbax would, but never more than one piece is in memory.
 
@@ -38,13 +44,16 @@ def write(
       run_dir: an existing directory, without checkpoints.
       network: whose parameters they are.
       dtypes: {path: dtype on the disk} of the parameters that `pieces` has.
-      pieces: (path, layer or None, array in the shape of storage).
+      pieces: (path, layer or None, array in the shape of storage); of one that comes twice the last counts.
       seed: of the parameters that `pieces` lacks.
+      adapter: {path: factor} of a low-rank adapter, "adapter/…/a" and "adapter/…/b".
 
     Returns:
       Paths of the parameters that were drawn at random.
     """
-    shapes = traverse_util.flatten_dict(network.shapes(), sep="/")
+    model = traverse_util.flatten_dict(network.shapes(), sep="/")
+    adapter = adapter or {}
+    shapes: Mapping[str, Any] = model | adapter
     state = run_dir / "checkpoints" / str(STEP) / "state"
     _skeleton(run_dir, {path: np.zeros((1,), dtypes.get(path, np.float32)) for path in shapes})
 
@@ -63,10 +72,10 @@ def write(
         return tensorstore.open(spec, create=True, delete_existing=True).result()
 
     written: collections.Counter[str] = collections.Counter()
-    for path, layer, x in pieces:
+    for path, layer, x in itertools.chain(pieces, ((path, None, x) for path, x in adapter.items())):
         (array(path) if layer is None else array(path)[layer]).write(x).result()
         written[path] += shapes[path].shape[0] if layer is None else 1
-    lacking = tuple(path for path, shape in shapes.items() if written[path] < shape.shape[0])  # in whole or in part
+    lacking = tuple(path for path, shape in model.items() if written[path] < shape.shape[0])  # in whole or in part
     for path in lacking:
         array(path).write(np.asarray(_drawn(network, path, seed))).result()
     of = {"run": checkpoint.run_id(run_dir / "checkpoints"), "step": STEP}
@@ -174,6 +183,33 @@ class Saved(Mapping[str, np.ndarray]):
             return files.finite(path, self._read(f"{key}/{path}", _entry(x)))
         except UserError as error:
             raise UserError(f"{self._path.parent}: {error}") from None
+
+    def factors(self, split: parts.Parts) -> dict[str, peft.Factors]:
+        """The low-rank adapter: {path of a matrix: its factors}.
+
+        Args:
+          split: how the run stores its segments.
+        """
+        found: dict[str, peft.Factors] = {}
+        for path in self._pieces:
+            for place, at in parts.places(path, split):
+                names = [f"{lora.ADAPTER}/{place}/{name}" for name in ("a", "b")]
+                if names[0] not in self._found:
+                    continue
+                a, b = (self._array(name) for name in names)
+                if a.ndim == 2:
+                    found[path] = peft.Factors(np.ones((), bool), a, b)
+                    continue
+                layers = sum(self._found[piece][1].shape[0] for piece in self._pieces[path])
+                zeros = peft.Factors(
+                    *(
+                        np.zeros((layers, *x), t)
+                        for x, t in (((), bool), (a.shape[1:], a.dtype), (b.shape[1:], b.dtype))
+                    )
+                )
+                of = found.setdefault(path, zeros)
+                of.held[at], of.a[at], of.b[at] = True, a, b
+        return found
 
     def _read(self, path: str, entry: _Entry) -> np.ndarray:
         """One array of the state."""

@@ -1,0 +1,319 @@
+"""Low-rank adapters in the layout of Hugging Face's peft: adapter_config.json and adapter_model.safetensors.
+
+Their `lora_A` [R, I] and `lora_B` [O, R] of a linear layer are our factors transposed. Where one of their matrices
+holds several of ours side by side (GPT-2's `c_attn`: query, key, value), the adapters of K of them are one of rank
+K · R: A stacked, B with a block for each and zeros elsewhere. It computes the same; trained further by peft, the zeros
+would move. The other way round their B is cut, and each of ours has all of A.
+
+Shapes: I rows of W · O its columns · R rank · L layers of a stack
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxpt.config import LoraConfig
+from jaxpt.errors import UserError
+from jaxpt.hf import directory as hf
+from jaxpt.hf import files, mapping
+from jaxpt.models.network import Network
+
+PREFIX = "base_model.model."
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+TASKS = {
+    "LMHeadModel": "CAUSAL_LM", "ForCausalLM": "CAUSAL_LM", "ForConditionalGeneration": "SEQ_2_SEQ_LM",
+    "ForSequenceClassification": "SEQ_CLS", "ForTokenClassification": "TOKEN_CLS",
+    "ForQuestionAnswering": "QUESTION_ANS",
+}  # fmt: skip
+"""peft's name of a task, by the end of the class's name."""
+_REFUSED = {
+    "use_dora": (False, None), "bias": ("none", None), "lora_bias": (False, None), "layer_replication": (None,),
+    "trainable_token_indices": (None,), "target_parameters": (None, []), "use_qalora": (False, None),
+    "alora_invocation_tokens": (None,), "use_bdlora": (False, None), "velora_config": (None,),
+}  # fmt: skip
+"""Keys of adapter_config.json, and the values under which W + s · A · B is all that there is."""
+
+
+class Factors(NamedTuple):
+    """The adapter of one of our parameters; arrays have L in front where the parameter has."""
+
+    held: np.ndarray
+    """Which layers have one: bool [L], or []."""
+    a: np.ndarray
+    """[L, I, R]; of layers without one anything."""
+    b: np.ndarray
+    """[L, R, O]."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Adapter:
+    """An adapter that was read."""
+
+    config: LoraConfig
+    factors: Mapping[str, Factors]
+    """{path of a matrix: its adapter}; layers without one have zeros, which stay zero in a training."""
+    saved: tuple[tuple[str, int | None, np.ndarray], ...]
+    """Other parameters that were trained (`modules_to_save`), as in `mapping.pieces`."""
+
+
+# ---- to peft --------------------------------------------------------------------------------------------------------
+
+
+def write(
+    out: Path,
+    network: Network,
+    config: LoraConfig,
+    factors: Mapping[str, Factors],
+    trained: Mapping[str, np.ndarray],
+    params: Mapping[str, Any],
+    base: str | None = None,
+) -> None:
+    """Writes adapter_config.json and adapter_model.safetensors.
+
+    Args:
+      out: an existing directory.
+      network: as exported: the backbone with the heads of Hugging Face's class.
+      config: of the adapter.
+      factors: {path of a matrix: its adapter}.
+      trained: {path of another parameter: which of its layers were trained, bool [L] or []}; their modules are saved.
+      params: {path: parameter} of the model, read when asked for.
+      base: directory or name of the base model.
+
+    Raises:
+      UserError: an adapter is of no linear layer there, or of a module that is saved as a whole.
+    """
+    family = hf.family_of(network.config)
+    table, expected = family.table_of(network), mapping.stored_params(network)
+    known = {path for row in table.rows for path in row.paths}
+    for path in factors:
+        if path not in known:
+            raise UserError(f"train.lora.targets: {path} is not in Hugging Face's class")
+    tensors: dict[str, np.ndarray] = {}
+    parts: dict[str, int] = {}
+    for row in table.rows:
+        for name, index in modules(row, expected) if set(row.paths) & set(factors) else ():
+            held = [path for path in row.paths if path in factors and factors[path].held[index].all()]
+            if held:
+                _check_linear(row, expected, held[0])
+                a, b = _joined(row, [path in held for path in row.paths], factors, index, expected, network)
+                tensors |= {f"{PREFIX}{name}.lora_A.weight": a, f"{PREFIX}{name}.lora_B.weight": b}
+                parts[name] = len(held)
+    whole = dict(_whole_modules(table, expected, network, trained, params))
+    saved = sorted({name.rpartition(".")[0] for name in whole})
+    if both := [name for name in saved if name in parts]:
+        raise UserError(f"train.trainable: {both[0]} has a low-rank adapter, and is trained besides; peft has no such")
+    tensors |= {f"{PREFIX}{name}": x for name, x in whole.items()}
+    most = max(parts.values())
+    conv1d = any(row.transform == "identity" for row in table.rows if set(row.paths) & set(factors))
+    class_name = family.class_of(network)
+    settings = {
+        "peft_type": "LORA",
+        "task_type": next((task for end, task in TASKS.items() if class_name.endswith(end)), None),
+        "base_model_name_or_path": base,
+        "r": most * config.rank,
+        "lora_alpha": most * config.alpha,
+        "lora_dropout": config.dropout,
+        "target_modules": sorted(parts),
+        "rank_pattern": {name: count * config.rank for name, count in parts.items() if count != most},
+        "alpha_pattern": {name: count * config.alpha for name, count in parts.items() if count != most},
+        "modules_to_save": saved or None,
+        "fan_in_fan_out": conv1d,
+        "bias": "none",
+        "inference_mode": True,
+    }
+    (out / CONFIG).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    announced = {name: (x.shape, x.dtype) for name, x in tensors.items()}
+    files.write(out, announced, tensors.items(), stem=WEIGHTS.removesuffix(".safetensors"))
+
+
+def modules(row: mapping.Row, expected: Mapping[str, mapping.StoredParam]) -> Iterator[tuple[str, Any]]:
+    """(their module, index into the layers of ours) of a row; the index of a parameter without layers is ()."""
+    for index, layer in enumerate(mapping.layers(row, expected)):
+        yield row.theirs.format(layer=layer).rpartition(".")[0], index if "{layer}" in row.theirs else ()
+
+
+def _check_linear(row: mapping.Row, expected: Mapping[str, mapping.StoredParam], path: str) -> None:
+    axes = [axis for axis in expected[path].axes if axis != "layers"]
+    if not row.theirs.endswith(".weight") or row.shape is not None or axes[0] == "vocab" or len(axes) != 2:
+        raise UserError(
+            f"train.lora.targets: {path} is no linear layer in Hugging Face's class, so peft has no such adapter; "
+            "export without --adapter merges it"
+        )
+
+
+def _joined(
+    row: mapping.Row,
+    chosen: list[bool],
+    factors: Mapping[str, Factors],
+    index: Any,
+    expected: Mapping[str, mapping.StoredParam],
+    network: Network,
+) -> tuple[np.ndarray, np.ndarray]:
+    """(lora_A [K · R, I], lora_B [O, K · R]) of one layer of a row, K of whose parts have an adapter."""
+    widths = [expected[path].unpadded_shape(network.config.vocab_size)[-1] for path in row.paths]
+    a = [factors[path].a[index].T for path, there in zip(row.paths, chosen) if there]
+    rank, at, column = len(a[0]), 0, 0
+    b = np.zeros((sum(widths), rank * len(a)), a[0].dtype)
+    for path, width, there in zip(row.paths, widths, chosen):
+        if there:
+            b[at : at + width, column : column + rank] = factors[path].b[index].T[:width]
+            column += rank
+        at += width
+    return np.ascontiguousarray(np.concatenate(a)), b
+
+
+def _whole_modules(
+    table: mapping.Table,
+    expected: Mapping[str, mapping.StoredParam],
+    network: Network,
+    trained: Mapping[str, np.ndarray],
+    params: Mapping[str, Any],
+) -> Iterator[tuple[str, np.ndarray]]:
+    """All tensors of the modules of which something was trained besides the adapter."""
+    wanted = set()
+    for row in table.rows:
+        for name, index in modules(row, expected):
+            moved = [path for path in row.paths if path in trained and trained[path][index].all()]
+            if moved and (row.tied or not row.theirs.endswith((".weight", ".bias"))):
+                raise UserError(f"train.trainable: {moved[0]} is tied or no module of its own, peft cannot save it")
+            wanted |= {name} if moved else set()
+    rows = [row for row in table.rows if any(name in wanted for name, _ in modules(row, expected))]
+    yield from ((n, x) for n, x in mapping.tensors(params, table, network, rows) if n.rpartition(".")[0] in wanted)
+
+
+# ---- from peft ------------------------------------------------------------------------------------------------------
+
+
+def is_adapter(path: str | Path) -> bool:
+    """Whether a directory holds an adapter in peft's layout."""
+    return (Path(path) / CONFIG).is_file()
+
+
+def settings_of(source: Path) -> dict[str, Any]:
+    """The keys of adapter_config.json.
+
+    Raises:
+      UserError: it is of another kind than W + s · A · B.
+    """
+    file = source / CONFIG
+    try:
+        given = json.loads(file.read_text("utf-8"))
+    except ValueError as error:
+        raise UserError(f"{file}: not JSON: {error}") from None
+    if given.get("peft_type") != "LORA":
+        raise UserError(f"{file}: peft_type: {given.get('peft_type')!r} is not supported, only 'LORA'")
+    for key, harmless in _REFUSED.items():
+        if given.get(key, harmless[0]) not in harmless:
+            raise UserError(f"{file}: {key}: {json.dumps(given[key])} is not supported, only {json.dumps(harmless[0])}")
+    return given
+
+
+def read(source: str | Path, network: Network) -> Adapter:
+    """Reads an adapter for a base model.
+
+    Args:
+      source: has adapter_config.json and adapter_model.safetensors or .bin.
+      network: the base model.
+
+    Returns:
+      The adapter. It has one rank and one scale: lower ranks are filled up with zeros, scales are moved into B.
+
+    Raises:
+      UserError: it is of another kind, or of modules that the model has not.
+    """
+    source = Path(source)
+    given, tensors = settings_of(source), files.Tensors(source, (WEIGHTS, "adapter_model.bin"))
+    table, expected = hf.family_of(network.config).table_of(network), mapping.stored_params(network)
+    adapted, others = _sorted(source, tensors)
+    names = mapping.canonical_names([*(f"{name}.weight" for name in adapted), *others], table, network)
+    rows = {f"{name}.weight": (row, at) for row in table.rows for name, at in modules(row, expected)
+            if row.theirs.endswith(".weight")}  # fmt: skip
+    found: dict[str, dict[Any, tuple[np.ndarray, np.ndarray, float]]] = {}
+    for name, in_file in names.items():
+        if (module := in_file.removesuffix(".weight")) not in adapted or in_file in others:
+            continue
+        if name not in rows:
+            raise UserError(f"{source}: {module} is no linear layer of this {network.config.kind}")
+        row, at = rows[name]
+        _check_linear(row, expected, row.paths[0])
+        a, b = (files.finite(f"{module}.lora_{x}", np.asarray(tensors[adapted[module][x]], np.float32)) for x in "AB")
+        widths = [expected[path].unpadded_shape(network.config.vocab_size)[-1] for path in row.paths]
+        rows_of_w = expected[row.paths[0]].unpadded_shape(network.config.vocab_size)[-2]
+        if a.shape[1:] != (rows_of_w,) or b.shape != (sum(widths), len(a)):
+            raise UserError(f"{source}: {module}: lora_A {a.shape} and lora_B {b.shape} do not fit the model")
+        for path, (own_a, own_b) in _cut(row.paths, widths, a, b).items():
+            found.setdefault(path, {})[at] = own_a.T, own_b.T, _scale(given, module, len(a))
+    if not found:
+        raise UserError(f"{source}: has no low-rank adapter")
+    kept = mapping.find({name: tensors.shapes[others[name]] for name in others}, table, network)
+    if kept.mismatched or kept.unexpected:
+        raise UserError(f"{source}: modules_to_save: {kept.why(network)}")
+    state = {name: tensors[key] for name, key in others.items()}
+    config, factors = _uniform(found, expected, given)
+    return Adapter(config, factors, tuple(mapping.pieces(state, kept, table, network)))
+
+
+def _sorted(source: Path, tensors: files.Tensors) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
+    """({module: {"A": key, "B": key}}, {other tensor: key}) of the keys of a file."""
+    adapted: dict[str, dict[str, str]] = {}
+    others: dict[str, str] = {}
+    for key in tensors:
+        name = key.removeprefix(PREFIX)
+        if match := re.fullmatch(r"(.+)\.lora_([AB])\.weight", name):
+            adapted.setdefault(match[1], {})[match[2]] = key
+        elif ".lora_" in name:
+            raise UserError(f"{source}: {name} is no factor of a linear layer")
+        else:
+            others[name] = key
+    if half := [name for name, factors in adapted.items() if len(factors) < 2]:
+        raise UserError(f"{source}: {half[0]} has only one of lora_A and lora_B")
+    return adapted, others
+
+
+def _scale(given: Mapping[str, Any], module: str, rank: int) -> float:
+    """What the product of a module's factors is multiplied by."""
+    patterns = given.get("alpha_pattern") or {}
+    matching = (alpha for name, alpha in patterns.items() if re.match(rf"(.*\.)?({name})$", module))
+    alpha = next(matching, given.get("lora_alpha", 8))
+    return alpha / (rank**0.5 if given.get("use_rslora") else rank)
+
+
+def _cut(
+    paths: tuple[str, ...], widths: list[int], a: np.ndarray, b: np.ndarray
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """{our path: (lora_A, lora_B)} of a matrix of theirs; blocks that `write` made become what they were."""
+    pieces = dict(zip(paths, np.split(b, np.cumsum(widths)[:-1])))
+    used = {path: np.flatnonzero(piece.any(0)) for path, piece in pieces.items()}
+    blocks = {path: columns for path, columns in used.items() if len(columns)}
+    of_block = {len(columns) for columns in blocks.values()}
+    if len(paths) > 1 and len(of_block) == 1 and sorted(np.concatenate([*blocks.values()])) == list(range(len(a))):
+        return {path: (a[columns], pieces[path][:, columns]) for path, columns in blocks.items()}
+    return {path: (a, piece) for path, piece in pieces.items()}
+
+
+def _uniform(
+    found: Mapping[str, Mapping[Any, tuple[np.ndarray, np.ndarray, float]]],
+    expected: Mapping[str, mapping.StoredParam],
+    given: Mapping[str, Any],
+) -> tuple[LoraConfig, dict[str, Factors]]:
+    """One rank and one scale for all, in the shapes of storage."""
+    every = [factors for of in found.values() for factors in of.values()]
+    rank, scale = max(a.shape[1] for a, _, _ in every), max(scale for _, _, scale in every)
+    factors = {}
+    for path, of in found.items():
+        *stack, rows, columns = expected[path].shape
+        a = np.zeros((*stack, rows, rank), np.float32)
+        b = np.zeros((*stack, rank, columns), np.float32)
+        for at, (own_a, own_b, own_scale) in of.items():
+            a[at][:, : own_a.shape[1]] = own_a
+            b[at][: len(own_b), : own_b.shape[1]] = own_b * (own_scale / scale)
+        factors[path] = Factors(np.ones(stack, bool), a, b)
+    dropout = given.get("lora_dropout") or 0.0
+    return LoraConfig(targets=tuple(found), rank=rank, alpha=scale * rank, dropout=dropout), factors

@@ -1,0 +1,330 @@
+"""Low-rank adapters in peft's layout: there and back, what cannot be, and that peft computes and trains the same."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from flax import traverse_util
+
+from jaxpt import cli, hf
+from jaxpt import config as configs
+from jaxpt.config import LoraConfig
+from jaxpt.errors import UserError
+from jaxpt.hf import files, peft, verify
+from jaxpt.train import lora, state, step, weights
+from tests import families
+from tests.hf.test_directory import fresh
+
+RANK = 3
+SETTINGS = {"rank": RANK, "alpha": 6.0}
+TARGETS = {
+    "bert": ["*/attention/query", "*/attention/value"],
+    "llama": ["*/attention/query", "*/attention/value", "*/feed_forward/up"],
+    "gpt2": ["*/attention/query", "*/attention/value", "*/feed_forward/up"],
+    "t5": ["model/decoder/*/cross_attention/query"],
+}
+
+
+def config(family, **sections):
+    given = {"targets": TARGETS[family], **SETTINGS}
+    extra = {"objective": {"next_sentence": False}} if family == "bert" else {}
+    return families.config(family, model={"dropout": 0.0}, train={"lora": given}, **extra, **sections)
+
+
+def made(family, directory, seed=0):
+    """A base model and an adapter with nothing zero, written as directories: (network, params, adapter)."""
+    given = config(family)
+    network, params = fresh(given.objective.loss.network(given.model))
+    params = jax.tree.map(lambda x: 0.2 * x, params)
+    hf.save(directory / "base", network, params)
+    adapter = drawn(given, network, seed)
+    written(directory / "adapter", network, given.train.lora, adapter, directory / "base")
+    return network, params, adapter
+
+
+def drawn(given, network, seed=0):
+    setup = state.setup(given, jax.devices()[:1])
+    rng = np.random.default_rng(seed)
+    shapes = flat(setup.shapes.params[lora.ADAPTER])
+    factors = {path: rng.normal(0, 0.3, x.shape).astype(np.float32) for path, x in shapes.items()}
+    return {
+        path.removesuffix("/a"): peft.Factors(np.ones(x.shape[:-2], bool), x, factors[f"{path[:-2]}/b"])
+        for path, x in factors.items() if path.endswith("/a")
+    }  # fmt: skip
+
+
+def written(out, network, settings, adapter, base=None, trained=None, params=None):
+    out.mkdir()
+    peft.write(out, network, settings, adapter, trained or {}, params or {}, base and str(base))
+
+
+def flat(tree):
+    return traverse_util.flatten_dict(tree, sep="/")
+
+
+def tree_of(adapter):
+    return traverse_util.unflatten_dict(
+        {f"{path}/{name}": getattr(x, name) for path, x in adapter.items() for name in "ab"}, sep="/"
+    )
+
+
+def merged(settings, params, adapter):
+    return lora.merged(settings, {**params, lora.ADAPTER: tree_of(adapter)})
+
+
+@pytest.mark.parametrize("family", ["bert", "llama", "gpt2", "t5"])
+def test_there_and_back(family, tmp_path, capsys):
+    """An adapter directory becomes a run; its export has the same tensors, its weights are the sum."""
+    _, params, adapter = made(family, tmp_path)
+    assert cli.main(["import", str(tmp_path / "adapter"), str(tmp_path / "run")]) == 0
+    assert "low-rank adapter of" in capsys.readouterr().out
+    found = configs.load(tmp_path / "run").train.lora
+    assert (found.rank, found.alpha) == (RANK, 6.0) and set(found.targets) == set(adapter)
+    want = flat(merged(config(family).train.lora, params, adapter))
+    read = flat(weights.read(tmp_path / "run", 0))
+    for path in want:
+        np.testing.assert_allclose(read[path], want[path], rtol=1e-5, atol=1e-6, err_msg=path)
+    assert cli.main(["export", str(tmp_path / "run"), str(tmp_path / "out"), "--adapter"]) == 0
+    one, two = (files.Tensors(tmp_path / name, (peft.WEIGHTS,)) for name in ("adapter", "out"))
+    assert set(one) == set(two)
+    for name in one:
+        np.testing.assert_array_equal(one[name], two[name], err_msg=name)
+    keys = [json.loads((tmp_path / name / peft.CONFIG).read_text()) for name in ("adapter", "out")]
+    assert keys[0] | {"base_model_name_or_path": None} == keys[1]
+
+
+def test_query_and_value_of_a_joined_matrix_are_blocks(tmp_path):
+    _, _, adapter = made("gpt2", tmp_path)
+    tensors = files.Tensors(tmp_path / "adapter", (peft.WEIGHTS,))
+    name = "base_model.model.transformer.h.1.attn.c_attn.lora_{}.weight"
+    a, b = tensors[name.format("A")], tensors[name.format("B")]
+    assert a.shape == (2 * RANK, 32) and b.shape == (96, 2 * RANK)
+    query, value = (adapter[f"model/decoder/segment_0/block_0/attention/{x}/kernel"] for x in ("query", "value"))
+    product = np.concatenate([query.a[1] @ query.b[1], np.zeros((32, 32)), value.a[1] @ value.b[1]], 1)
+    np.testing.assert_allclose((b @ a).T, product, rtol=1e-5, atol=1e-6)
+    keys = json.loads((tmp_path / "adapter" / peft.CONFIG).read_text())
+    assert (keys["r"], keys["lora_alpha"], keys["fan_in_fan_out"]) == (6, 12.0, True)
+    assert keys["rank_pattern"] == {f"transformer.h.{n}.mlp.c_fc": 3 for n in (0, 1)}
+    assert keys["alpha_pattern"] == {f"transformer.h.{n}.mlp.c_fc": 6.0 for n in (0, 1)}
+
+
+def changed(directory, **keys):
+    """The adapter with other keys in its configuration."""
+    file = directory / peft.CONFIG
+    file.write_text(json.dumps(json.loads(file.read_text()) | keys))
+
+
+def test_other_ranks_and_scales_are_the_same_sum(tmp_path):
+    """Scales by pattern and by √rank; lower ranks are filled up."""
+    network, params, adapter = made("bert", tmp_path)
+    path, other = adapter
+    lower = {**adapter, other: peft.Factors(adapter[other].held, adapter[other].a[..., :2], adapter[other].b[:, :2])}
+    settings = LoraConfig(targets=("*",), **SETTINGS)
+    shutil.rmtree(tmp_path / "adapter")
+    written(tmp_path / "adapter", network, settings, lower)
+    changed(tmp_path / "adapter", use_rslora=True, alpha_pattern={r"attention\.self\.value": 1.0})
+    found = peft.read(tmp_path / "adapter", network)
+    scale = {path: 6.0 / 3**0.5, other: 1.0 / 2**0.5}
+    got = flat(merged(found.config, params, found.factors))
+    for name, x in lower.items():
+        want = flat(params)[name] + scale[name] * x.a @ x.b
+        np.testing.assert_allclose(got[name], want, rtol=1e-4, atol=1e-5)
+
+
+def test_some_layers_and_modules_that_are_saved_as_a_whole(tmp_path):
+    network, params, adapter = made("bert", tmp_path)
+    few = {path: x._replace(held=np.array([False, True])) for path, x in adapter.items()}
+    norm = "model/encoder/segment_0/block_0/attention_norm/{}"
+    trained = {norm.format("scale"): np.array([False, True]), "heads/masked_lm/dense/kernel": np.array(True)}
+    written(tmp_path / "out", network, LoraConfig(**SETTINGS), few, None, trained, flat(params))
+    keys = json.loads((tmp_path / "out" / peft.CONFIG).read_text())
+    assert keys["modules_to_save"] == [
+        "bert.encoder.layer.1.attention.output.LayerNorm", "cls.predictions.transform.dense"
+    ]  # fmt: skip
+    assert keys["target_modules"] == [f"bert.encoder.layer.1.attention.self.{x}" for x in ("query", "value")]
+    found = peft.read(tmp_path / "out", network)
+    saved = {(path, layer): x for path, layer, x in found.saved}
+    assert len(saved) == 4
+    np.testing.assert_array_equal(saved[norm.format("scale"), 1], flat(params)[norm.format("scale")][1])
+    for path, x in found.factors.items():
+        assert not x.a[0].any() and (x.a[1] == adapter[path].a[1]).all()
+
+
+@pytest.mark.parametrize(
+    ("family", "path", "said"),
+    [
+        ("gpt2", "model/token_embed/table", "model/token_embed/table is no linear layer in Hugging Face's class"),
+        ("gpt2", "heads/other/kernel", "heads/other/kernel is not in Hugging Face's class"),
+    ],
+)
+def test_what_peft_has_not_is_refused(family, path, said, tmp_path):
+    network, _, _ = made(family, tmp_path)
+    with pytest.raises(UserError, match=said):
+        written(tmp_path / "out", network, LoraConfig(), {path: peft.Factors(np.array(True), np.ones((200, 3)), 0)})
+
+
+def test_what_peft_cannot_save_is_refused(tmp_path):
+    network, params, adapter = made("bert", tmp_path)
+    for number, (path, said) in enumerate([
+        ("model/token_embed/table", "model/token_embed/table is tied or no module of its own"),
+        ("model/encoder/segment_0/block_0/attention/query/bias", "has a low-rank adapter, and is trained besides"),
+    ]):  # fmt: skip
+        held = np.ones(2 if "segment" in path else (), bool)
+        with pytest.raises(UserError, match=said):
+            written(tmp_path / str(number), network, LoraConfig(**SETTINGS), adapter, None, {path: held}, flat(params))
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"peft_type": "IA3"}, "peft_type: 'IA3' is not supported, only 'LORA'"),
+        ({"use_dora": True}, "use_dora: true is not supported, only false"),
+        ({"bias": "all"}, 'bias: "all" is not supported, only "none"'),
+    ],
+)
+def test_other_kinds_of_adapters_are_refused(keys, said, tmp_path):
+    network, _, _ = made("bert", tmp_path)
+    changed(tmp_path / "adapter", **keys)
+    with pytest.raises(UserError, match=said):
+        peft.read(tmp_path / "adapter", network)
+
+
+def test_an_adapter_of_another_model_is_refused(tmp_path, capsys):
+    made("bert", tmp_path)
+    (tmp_path / "other").mkdir()
+    network, _, _ = made("gpt2", tmp_path / "other")
+    with pytest.raises(
+        UserError, match=r"layer\.0\.attention\.self\.query is no linear layer of this gpt2"
+    ):
+        peft.read(tmp_path / "adapter", network)
+    changed(tmp_path / "adapter", base_model_name_or_path="google/bert")
+    assert cli.main(["import", str(tmp_path / "adapter"), str(tmp_path / "run")]) == 2
+    assert "its base model google/bert is no directory here; name it with --base DIR" in capsys.readouterr().err
+    base = ["--base", str(tmp_path / "base")]
+    assert cli.main(["import", str(tmp_path / "adapter"), str(tmp_path / "run"), *base]) == 0
+    assert cli.main(["import", str(tmp_path / "base"), str(tmp_path / "plain")]) == 0
+    assert cli.main(["export", str(tmp_path / "plain"), str(tmp_path / "out"), "--adapter"]) == 2
+    assert "has no low-rank adapter (train.lora); leave --adapter out" in capsys.readouterr().err
+
+
+# ---- against peft ---------------------------------------------------------------------------------------------------
+
+
+def theirs(directory, network, **options):
+    """Their model with their adapter."""
+    library = pytest.importorskip("peft")
+    import transformers
+
+    name = hf.directory.family_of(network.config).class_of(network)
+    base = getattr(transformers, name).from_pretrained(directory / "base", attn_implementation="eager")
+    return base, library
+
+
+def assert_equal_outputs(network, params, model):
+    inputs = verify.batch(network.config)
+    found = verify.differences(verify.ours(network, params, inputs), verify.theirs(model.eval(), inputs), inputs)
+    assert all(difference.equal for difference in found.values()), found
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("family", ["bert", "llama", "gpt2"])
+def test_peft_loads_ours_with_equal_outputs(family, tmp_path):
+    network, params, adapter = made(family, tmp_path)
+    base, library = theirs(tmp_path, network)
+    model = library.PeftModel.from_pretrained(base, tmp_path / "adapter")
+    assert_equal_outputs(network, merged(config(family).train.lora, params, adapter), model.base_model.model)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize(
+    ("family", "targets"),
+    [("bert", ["query", "value"]), ("llama", ["q_proj", "v_proj"]), ("gpt2", ["c_attn", "c_fc"])],
+)
+def test_theirs_is_read_with_equal_outputs(family, targets, tmp_path):
+    import torch
+
+    network, params, _ = made(family, tmp_path)
+    base, library = theirs(tmp_path, network)
+    settings = library.LoraConfig(
+        r=4, lora_alpha=10, target_modules=targets, fan_in_fan_out=family == "gpt2", rank_pattern={targets[1]: 2},
+        use_rslora=family == "llama",
+    )  # fmt: skip
+    model = library.get_peft_model(base, settings)
+    for name, x in model.named_parameters():
+        if "lora_" in name:
+            torch.nn.init.normal_(x, 0, 0.3)
+    shutil.rmtree(tmp_path / "adapter")
+    model.save_pretrained(tmp_path / "adapter")
+    found = peft.read(tmp_path / "adapter", network)
+    assert_equal_outputs(network, merged(found.config, params, found.factors), model.base_model.model)
+
+
+OPTIMIZERS = {
+    "sgd": {"kind": "sgd", "learning_rate": 0.1},
+    "adamw": {"kind": "adamw", "learning_rate": 0.01, "weight_decay": 0.1, "b1": 0.9, "b2": 0.99, "eps": 1e-8},
+}
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize("family", ["bert", "llama", "gpt2"])
+def test_a_step_is_that_of_peft(family, kind, tmp_path):
+    """One training step of ours, and loss.backward() with torch's optimizer. Of a joined matrix the blocks are looked
+    at: beside them peft trains what is zero here."""
+    network, params, adapter = made(family, tmp_path)
+    base, library = theirs(tmp_path, network)
+    model = library.PeftModel.from_pretrained(base, tmp_path / "adapter", is_trainable=True).eval()
+    given = config(family, optimizer=OPTIMIZERS[kind])
+    batch = families.batch(given)
+    batch |= {name: np.ones_like(x) for name, x in batch.items() if name.endswith("segment_ids")}
+    their_loss = torch_step(model, batch, OPTIMIZERS[kind])
+
+    setup = state.setup(given, jax.devices()[:1])
+    with setup.use():
+        start = setup.init().replace(params=jax.tree.map(jax.numpy.asarray, {**params, lora.ADAPTER: tree_of(adapter)}))
+        after, metrics = step.make_train_step(setup, given.objective)(start, step.put(batch, setup))
+    np.testing.assert_allclose(float(metrics["loss"]), their_loss, rtol=1e-5)
+    new = flat(jax.device_get(after.params)[lora.ADAPTER])
+    stepped = {path: peft.Factors(x.held, new[f"{path}/a"], new[f"{path}/b"]) for path, x in adapter.items()}
+    written(tmp_path / "stepped", network, given.train.lora, stepped)
+    before, ours = (files.Tensors(tmp_path / name, (peft.WEIGHTS,)) for name in ("adapter", "stepped"))
+    state_dict = library.get_peft_model_state_dict(model)
+    assert set(state_dict) == set(ours)
+    for name, x in state_dict.items():
+        there = before[name] != 0
+        moved, wanted = ours[name] - before[name], x.numpy() - before[name]
+        assert np.abs(wanted).max() > 0
+        np.testing.assert_allclose(ours[name][there], x.numpy()[there], rtol=0, atol=1e-4 * np.abs(ours[name]).max())
+        largest = np.abs(wanted[there]).max()
+        np.testing.assert_allclose(moved[there], wanted[there], rtol=0, atol=2e-3 * largest, err_msg=name)
+
+
+def torch_step(model, batch, settings):
+    """Cross-entropy as the objective weighs it, and one step of torch's optimizer; returns the loss."""
+    import torch
+
+    batch = {name: torch.from_numpy(np.asarray(x)) for name, x in batch.items()}
+    if "masked_targets" in batch:
+        types = {"token_type_ids": batch["encoder_token_types"].long()} if "encoder_token_types" in batch else {}
+        logits = model(input_ids=batch["encoder_input_tokens"].long(), **types).logits
+        rows = torch.arange(len(logits))[:, None]
+        logits = logits[rows, batch["masked_positions"].long()]
+        targets, w = batch["masked_targets"], batch["masked_weights"]
+    else:
+        logits = model(input_ids=batch["decoder_input_tokens"].long()).logits
+        targets, w = batch["decoder_target_tokens"], batch["decoder_loss_weights"]
+    each = torch.nn.functional.cross_entropy(logits.transpose(1, 2), targets.long(), reduction="none")
+    loss = (each * w).sum() / w.sum()
+    trained = [x for x in model.parameters() if x.requires_grad]
+    if settings["kind"] == "sgd":
+        optimizer = torch.optim.SGD(trained, settings["learning_rate"])
+    else:
+        optimizer = torch.optim.AdamW(
+            trained, settings["learning_rate"], (settings["b1"], settings["b2"]), settings["eps"],
+            settings["weight_decay"],
+        )  # fmt: skip
+    loss.backward()
+    optimizer.step()
+    return loss.item()
