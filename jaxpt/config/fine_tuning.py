@@ -1,4 +1,4 @@
-"""A recipe with a `task`: what it leaves out follows from the task, and the objective is told of both task and model."""
+"""A recipe with a `task`: what it leaves out follows from the task; the objective is told of both task and model."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ HIDDEN = ("task", "text_layout")
 def complete(tree: Any) -> Any:
     """The plain tree of a recipe with what its task implies.
 
-    Without `objective` it is the head for the task's kind; without `evals` held-out loss and the task's metrics; without
-    `checkpoint.best_metric` the first of these.
+    Without `objective` it is the head for the task's kind; without `evals` held-out loss and the task's metrics;
+    without `checkpoint.best_metric` the first of these.
 
     Args:
       tree: plain values.
@@ -34,7 +34,8 @@ def complete(tree: Any) -> Any:
     if isinstance(own, dict) and (key := next((key for key in HIDDEN if key in own), None)):
         raise UserError(f"objective.{key}: unknown key; it is a key of the recipe itself: task")
     if given is None:
-        if (kind := _kind(own)) and "task" in resolve(kind, "jaxpt.objectives", ObjectiveConfig, "objective").model_fields:
+        kind = _kind(own)
+        if kind and "task" in resolve(kind, "jaxpt.objectives", ObjectiveConfig, "objective").model_fields:
             raise UserError(f"task: key task is missing; objective.kind: {kind} learns from labelled data")
         return tree
     if not isinstance(given, dict) or not (kind := _kind(given)):

@@ -122,7 +122,8 @@ def prepare(
     check(config)
     parts = mixtures.parts(config)
     with progress(report) as say:
-        sources = [open_source(part.config.data, objective.batches.examples(data.length), part.config.task) for part in parts]
+        examples = objective.batches.examples(data.length)
+        sources = [open_source(part.config.data, examples, part.config.task) for part in parts]
         known = [source.fingerprint() for source in sources]  # reads files: once
         tokenizer = _tokenizer(config, parts, sources, known, say, save)
         vocabulary = tokenizer.vocabulary

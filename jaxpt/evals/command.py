@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from jaxpt import config as configs
+from jaxpt import recipes
 from jaxpt.train import checkpoint, evaluation, state, teachers
 from jaxpt.train import step as steps
 from jaxpt.train.display import console

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from jaxpt import scores
 from jaxpt.config import Config
 from jaxpt.evals.base import Evaluate, Evaluator, Result
-from jaxpt.train.predictor import Predictor
+from jaxpt.train import predictors
 from jaxpt.train.state import Setup
 
 if TYPE_CHECKING:
@@ -26,18 +26,21 @@ class TaskMetrics(Evaluator):
         from jaxpt.data.labelled import examples
 
         config = setup.config
-        found = examples.examples(config, data.tokenizer, examples.split_rows(config, self.split))
-        targets = [config.task.target(row.row, row.where) for row in found.rows]
+        rows, targets = config.task.grouped(examples.split_rows(config, self.split))
+        found = examples.examples(config, data.tokenizer, rows)
         trained = [config.task.target(row.row, row.where) for row in examples.split_rows(config, "train")]
         majority = constant(config, trained, targets)
-        predictor = Predictor(setup, data.vocabulary)
+        predictor = predictors.build(setup, data.tokenizer)
         predictor.compile(found.records)
 
         def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result | None:
             outputs = predictor(params, found.records, stop)
             if outputs is None:
                 return None
-            predictions = [config.task.decide(of_row) for of_row in examples.by_row(found, outputs)]
+            predictions = [
+                config.objective.decide(of_row, row.row, row.where)
+                for of_row, row in zip(examples.by_row(found, outputs), found.rows)
+            ]
             metrics = measured(config, predictions, targets)
             return Result(metrics, tuple(lines(self.called, metrics, majority)))
 

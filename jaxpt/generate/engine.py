@@ -87,10 +87,17 @@ class Engine:
             raise UserError(f"model.kind {network.config.kind}: its `decode` takes no cache, so it cannot generate")
         self._network = network.with_model(remat="none")
         self._place, self._batch_size, self._prefix = place, batch_size, prefix
-        axes = network.logical_axes()
-        with place.use():
-            dtypes = stored_dtypes(network)
-            shardings = jax.tree.map(lambda x, a: place.sharding(a, x.shape), dtypes, axes)
+        self.load(params)
+
+    def load(self, params: Any) -> None:
+        """Takes other parameters of the same network; programs stay compiled.
+
+        Args:
+          params: NumPy or JAX arrays.
+        """
+        with self._place.use():
+            dtypes, axes = stored_dtypes(self._network), self._network.logical_axes()
+            shardings = jax.tree.map(lambda x, a: self._place.sharding(a, x.shape), dtypes, axes)
             self._params = jax.tree.map(
                 lambda x, like, where: jax.device_put(x.astype(like.dtype), where), params, dtypes, shardings
             )

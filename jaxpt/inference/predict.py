@@ -12,13 +12,11 @@ from jaxpt import signals
 from jaxpt.config import Config
 from jaxpt.data import tokenizers
 from jaxpt.data.labelled import examples
-from jaxpt.data.labelled.texts import Place
 from jaxpt.errors import UserError
 from jaxpt.parallel import processes
-from jaxpt.tasks.base import Answer
-from jaxpt.train import checkpoint, state
+from jaxpt.tasks.base import Answer, LocatedRow
+from jaxpt.train import checkpoint, predictors, state
 from jaxpt.train.display import console
-from jaxpt.train.predictor import Predictor
 
 CHUNK = 4096
 """Rows whose tokens are in memory together."""
@@ -55,7 +53,7 @@ def predict(path: str, file: str, out: str, overrides: Sequence[str] = ()) -> No
     partial = Path(f"{out}.partial")
     partial.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with signals.on_leave(lambda number: partial.unlink(missing_ok=True)), open(partial, "w", encoding="utf-8") as to:
+        with signals.on_leave(lambda _: partial.unlink(missing_ok=True)), open(partial, "w", encoding="utf-8") as to:
             for row, answer in zip(rows, answers, strict=True):
                 line = {"id": config.task.row_id(row.row), **answer}
                 to.write(json.dumps(line, ensure_ascii=False) + "\n")
@@ -65,7 +63,7 @@ def predict(path: str, file: str, out: str, overrides: Sequence[str] = ()) -> No
     console.print(f"{out}: {len(rows):,} rows, by {run_dir} at step {step}", markup=False)
 
 
-def answered(config: Config, run_dir: Path, step: int, rows: Sequence[Place]) -> Iterator[Answer]:
+def answered(config: Config, run_dir: Path, step: int, rows: Sequence[LocatedRow]) -> Iterator[Answer]:
     """The answers for some rows, in their order.
 
     Args:
@@ -78,10 +76,11 @@ def answered(config: Config, run_dir: Path, step: int, rows: Sequence[Place]) ->
     reader = checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True)
     params: Any = reader.restore_params(setup, step)
     reader.close()
-    tokenizer = tokenizers.load(run_dir / "tokenizer", config.data.tokenizer.kind, extra_ids=config.data.tokenizer.extra_ids)
-    predictor = Predictor(setup, tokenizer.vocabulary)
+    settings = config.data.tokenizer
+    tokenizer = tokenizers.load(run_dir / "tokenizer", settings.kind, extra_ids=settings.extra_ids)
+    predictor = predictors.build(setup, tokenizer)
     for first in range(0, len(rows), CHUNK):
         found = examples.examples(config, tokenizer, rows[first : first + CHUNK], has_targets=False)
         outputs = predictor(params, found.records)
-        for of_row in examples.by_row(found, outputs):
-            yield config.task.answer(of_row)
+        for row, of_row in zip(found.rows, examples.by_row(found, outputs), strict=True):
+            yield config.objective.answer(of_row, row.row, row.where)

@@ -22,6 +22,12 @@ from jaxpt.models.output import Output
 from jaxpt.objectives.base import Arrays, Batch, Batches, DecoderLoss, Features, Judge, Objective
 
 
+def decoder_features(length: int) -> Features:
+    """Shape and dtype of a decoder's features, as `Batches.features`."""
+    names = ("decoder_input_tokens", "decoder_target_tokens", "decoder_segment_ids", "decoder_positions")
+    return {**dict.fromkeys(names, ((length,), "int32")), "decoder_loss_weights": ((length,), "float32")}
+
+
 class DecoderLM(Objective):
     """Base of objectives whose only loss is the next-token cross-entropy of a decoder."""
 
@@ -40,8 +46,7 @@ class DecoderLMBatches(Batches):
     """Inputs, and the next tokens as targets."""
 
     def features(self, length: int) -> Features:
-        names = ("decoder_input_tokens", "decoder_target_tokens", "decoder_segment_ids", "decoder_positions")
-        return {**dict.fromkeys(names, ((length,), "int32")), "decoder_loss_weights": ((length,), "float32")}
+        return decoder_features(length)
 
 
 class DecoderLMLoss(DecoderLoss):

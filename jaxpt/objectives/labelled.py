@@ -91,6 +91,14 @@ class Labelled(Objective):
         """Most examples in a row."""
         return self.examples or max(length // _EXAMPLE, 1)
 
+    def decide(self, outputs: Sequence[Any], row: Any, where: str) -> Any:
+        """The prediction of a row, comparable with `task.target`, from what was computed of each of its records."""
+        return self.task.decide(outputs)
+
+    def answer(self, outputs: Sequence[Any], row: Any, where: str) -> dict[str, Any]:
+        """The prediction of a row for people."""
+        return self.task.answer(outputs)
+
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         self.task.check_metrics()
         self.layout(vocabulary)

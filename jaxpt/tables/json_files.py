@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ from jaxpt.errors import UserError
 from jaxpt.tables.files import read_lines
 from jaxpt.tables.rows import Row
 
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _FORMS = "wants a list of objects, an object of columns (lists of equal length), or SQuAD's form"
 
 
@@ -36,8 +38,8 @@ def jsonl(path: str) -> Iterator[Row]:
 
 def _object(line: str, place: str) -> dict[str, Any]:
     try:
-        record = json.loads(line)
-    except ValueError as error:
+        record = _parsed(line)
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{place}: not JSON ({error}); wants one object a line") from None
     if not isinstance(record, dict):
         raise UserError(f"{place}: wants a JSON object, got {_kind(record)}")
@@ -86,13 +88,29 @@ def _load(path: str) -> Any:
     if not any(line.strip() for line in lines):
         raise UserError(f"{path}: is empty; {_FORMS}")
     try:
-        return json.loads("".join(lines))
+        return _parsed("".join(lines))
+    except RecursionError as error:
+        raise UserError(f"{path}: not readable as JSON ({error}); {_FORMS}") from None
     except json.JSONDecodeError as error:
         if error.msg == "Extra data" and lines[0].lstrip().startswith("{"):  # an object a line, or nearly so
             return [_object(line, f"{path}: line {n}") for n, line in enumerate(lines, 1) if line.strip()]
         raise UserError(
             f"{path}: line {error.lineno}: not JSON ({error.msg}, column {error.colno}); {_FORMS}"
         ) from None
+
+
+def _parsed(content: str) -> Any:
+    value = json.loads(content)
+    return _valid(value) if _SURROGATE.search(content) else value
+
+
+def _valid(value: Any) -> Any:
+    """Strings without half a surrogate pair, which JSON can spell and UTF-8 cannot: "?" in its place."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, list):
+        return [_valid(one) for one in value]
+    return {_valid(name): _valid(one) for name, one in value.items()} if isinstance(value, dict) else value
 
 
 def _records(content: Any, path: str) -> Iterator[Row]:

@@ -30,6 +30,9 @@ def parquet(path: str) -> Iterator[Row]:
     try:
         with open_file(path) as file:
             table = pq.ParquetFile(file)
+            names = table.schema_arrow.names
+            if twice := [name for name in names if names.count(name) > 1]:
+                raise UserError(f"{path}: two columns are named {twice[0]!r}; each wants a name of its own")
             others = [column.name for column in table.schema_arrow if not _is_plain(column.type)]
             for batch in table.iter_batches(batch_size=1024):
                 for number, values in enumerate(batch.to_pylist(), rows + 1):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -11,10 +11,21 @@ from jaxpt import scores, tables
 from jaxpt.config import TaskConfig
 from jaxpt.config.kinds import nearest
 from jaxpt.errors import UserError
+from jaxpt.scores.text_tasks import TASKS, generic_inputs, text_task
 from jaxpt.tables import Row
 
 Answer = dict[str, Any]
 """What `jaxpt predict` writes of a row, ready for JSON."""
+
+
+class LocatedRow(NamedTuple):
+    """A row and its place."""
+
+    row: Row
+    where: str
+    """File and line, for messages."""
+    origin: tuple[int, int]
+    """(file, row)."""
 
 
 class Task(TaskConfig):
@@ -83,6 +94,35 @@ class Task(TaskConfig):
         """
         return scores.score(metric, predictions, targets)
 
+    def target(self, row: Row, where: str) -> Any:
+        """The target of a row."""
+        raise NotImplementedError
+
+    def grouped(self, rows: Sequence[LocatedRow]) -> tuple[list[LocatedRow], list[Any]]:
+        """The rows that are scored, and the target of each."""
+        return list(rows), [self.target(row.row, row.where) for row in rows]
+
+    # ---- text to text -----------------------------------------------------------------------------------------------
+
+    def input_text(self, row: Row, where: str) -> str:
+        """The input of a row as text: that of T5's code for a task that it knows, else `{task} {column}: {text} …`."""
+        if self.name in TASKS:
+            return text_task(self.name).inputs(row.values)
+        texts = {name: tables.text(row, name, where, as_text=True) for name in self.columns()}
+        return generic_inputs(self.name or self.kind, texts)
+
+    def target_text(self, row: Row, where: str) -> str:
+        """The target of a row as text."""
+        raise UserError(f"objective.kind: text_to_text does not fit task.kind: {self.kind}")
+
+    def parse(self, text: str, row: Row, where: str) -> Any:
+        """The prediction, comparable with `target`, that a generated text is."""
+        raise NotImplementedError
+
+    def candidates(self) -> tuple[str, ...]:
+        """All texts that can be a target, where these are few."""
+        return ()
+
     def row_id(self, row: Row) -> Any:
         """The id of a row: its column's value, or its number."""
         names = ("id", "idx", "index") if self.id is None else (self.id,)
@@ -126,10 +166,6 @@ class TextsTask(Task):
 
     def content(self, row: Row, where: str) -> tuple[str, ...]:
         return self.texts(row, where)
-
-    def target(self, row: Row, where: str) -> Any:
-        """The target of a row."""
-        raise NotImplementedError
 
     def encoded(self, target: Any) -> np.ndarray:
         """A target as the loss wants it: [] or [outputs]."""

@@ -10,6 +10,7 @@ from pydantic import model_validator
 from jaxpt import tables
 from jaxpt.config.kinds import nearest
 from jaxpt.errors import UserError
+from jaxpt.scores.text_tasks import TASKS
 from jaxpt.tables import Row
 from jaxpt.tasks.base import Answer, TextsTask
 
@@ -72,6 +73,23 @@ class ClassificationTask(TextsTask):
                 f"{where}: label {label!r} is none of task.labels: {', '.join(known)}{nearest(label, known, '')}"
             )
         return self.labels.index(label)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The labels as generated text: their names; T5's words for the numbers of a task that its code knows."""
+        known = TASKS[self.name].labels if self.name in TASKS else ()
+        are_numbers = self.labels == tuple(str(n) for n in range(len(known)))
+        return known if self.names is None and known and are_numbers else self.shown
+
+    def target_text(self, row: Row, where: str) -> str:
+        return self.words[self.target(row, where)]
+
+    def parse(self, text: str, row: Row, where: str) -> int:
+        """The index of a label's word; −1, which is never right, of any other text."""
+        return self.words.index(text) if text in self.words else -1
+
+    def candidates(self) -> tuple[str, ...]:
+        return self.words
 
     def encoded(self, target: int) -> np.ndarray:
         return np.int32(target)

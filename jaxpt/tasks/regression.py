@@ -8,6 +8,7 @@ import numpy as np
 
 from jaxpt import tables
 from jaxpt.errors import UserError
+from jaxpt.scores.text_tasks import parse_number
 from jaxpt.tables import Row
 from jaxpt.tasks.base import Answer, TextsTask
 
@@ -43,6 +44,13 @@ class RegressionTask(TextsTask):
         if not np.isfinite(number):
             raise UserError(f"{where}: column {self.label!r} (task.label) wants a number, got {value!r}")
         return number
+
+    def target_text(self, row: Row, where: str) -> str:
+        """The number rounded to the nearest 0.2, with one decimal (T5's STS-B)."""
+        return f"{np.round(np.float32(self.target(row, where)) * np.float32(5)) / np.float32(5):.1f}"
+
+    def parse(self, text: str, row: Row, where: str) -> float:
+        return parse_number(text)
 
     def encoded(self, target: float) -> np.ndarray:
         return np.float32(target)

@@ -23,7 +23,6 @@ from jaxpt.models.network import Network
 from jaxpt.train import checkpoint, trainable, weights
 from jaxpt.train.state import Setup, State
 
-
 _LABELLED = ("heads/classes/", "heads/tags/")
 """Heads whose outputs are labels."""
 
@@ -50,9 +49,9 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
     """A fresh state with weights from `source`, each placed as soon as it is read.
 
     A parameter is taken where the source has one of its name and shape. A task's model takes the heads that fit, and
-    that of the labels where the source has the same labels in the same order. Along the vocabulary, `source.vocabulary` says
-    what happens to another number of rows. A longer table of positions begins with the shorter one and repeats it; a
-    shorter one is its beginning.
+    that of the labels where the source has the same labels in the same order. Along the vocabulary, `source.vocabulary`
+    says what happens to another number of rows. A longer table of positions begins with the shorter one and repeats it;
+    a shorter one is its beginning.
 
     Args:
       setup: of the run.
@@ -96,11 +95,15 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
             flat[piece] = placed(fit[at], flat[piece].sharding)
     new = [path for path in expected if path not in taken and path not in fitted]
     lacking = [path for path in new if path not in wished]
-    wrong = [[p for p in paths if setup.config.task is None or not p.startswith("heads/")] for paths in (lacking, unused)]
-    if any(wrong) and not source.partial:
-        what = "lacks or has in another shape" if wrong[0] else "has, this model has not,"
+    if setup.config.task is None:
+        wrong = lacking or unused
+    else:  # heads of pretraining are left behind, those of the task are new
+        lacking = [path for path in lacking if not path.startswith("heads/")]
+        wrong = lacking or [path for path in unused if not path.startswith("heads/")]
+    if wrong and not source.partial:
+        what = "lacks or has in another shape" if lacking else "has, this model has not,"
         raise UserError(
-            f"init_from.path: {source.path} {what} {_some(wrong[0] or wrong[1])}; init_from.partial=true takes what fits"
+            f"init_from.path: {source.path} {what} {_some(wrong)}; init_from.partial=true takes what fits"
         )
     if not taken and not fitted:
         raise UserError(

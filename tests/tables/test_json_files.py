@@ -76,6 +76,11 @@ def test_answers_of_other_forms():
         answers({"text": ["a"], "answer_start": []})
 
 
+def test_half_a_surrogate_pair_is_no_text(write):
+    path = write('{"a": "\\ud83d", "b": ["\\ud83d\\ude00 \\uDE00"]}', "a.jsonl")
+    assert next(read(path)).values == {"a": "?", "b": ["😀 ?"]}
+
+
 def broken(change):
     content = json.loads(json.dumps(SQUAD))
     change(content["data"][0]["paragraphs"][0])
@@ -92,6 +97,8 @@ def broken(change):
         ([], "auto", r"a\.json: an empty list"),
         (3, "auto", r"a\.json: a number; wants a list of objects"),
         ({"a": 1}, "auto", r"a\.json: an object; wants a list of objects"),
+        ("[" * 100_000, "auto", r"a\.json: not readable as JSON"),
+        ("[" * 100_000, "jsonl", r"a\.json: line 1: not JSON"),
         ({"a": [1, 2], "b": [1]}, "auto", r"a\.json: columns of unequal lengths: a 2, b 1"),
         ('{"a": 1}\n[2]\n', "jsonl", r"a\.json: line 2: wants a JSON object, got a list"),
         ('{"a": 1}\n{"a"', "jsonl", r"a\.json: line 2: not JSON"),

@@ -53,3 +53,6 @@ def test_bad_files(tmp_path):
     pq.write_table(pa.table({"text": pa.array([], pa.string())}), tmp_path / "c.parquet")
     with pytest.raises(UserError, match=r"c\.parquet: no rows in it"):
         list(read(tmp_path / "c.parquet"))
+    pq.write_table(pa.table([pa.array([1]), pa.array([2])], names=["a", "a"]), tmp_path / "d.parquet")
+    with pytest.raises(UserError, match=r"d\.parquet: two columns are named 'a'"):
+        list(read(tmp_path / "d.parquet"))

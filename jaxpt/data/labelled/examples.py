@@ -7,22 +7,21 @@ from typing import Any, NamedTuple
 
 from jaxpt import tables
 from jaxpt.config import Config
-from jaxpt.data.labelled.texts import Place
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.tables import HeldOut
-from jaxpt.tasks.base import Task
+from jaxpt.tasks.base import LocatedRow, Task
 
 
 class Examples(NamedTuple):
     """Rows and their records."""
 
-    rows: list[Place]
+    rows: list[LocatedRow]
     records: list[dict[str, Any]]
     row_of: list[int]
     """The row of each record: a long text may have several."""
 
 
-def examples(config: Config, tokenizer: Tokenizer, rows: Sequence[Place], has_targets: bool = True) -> Examples:
+def examples(config: Config, tokenizer: Tokenizer, rows: Sequence[LocatedRow], has_targets: bool = True) -> Examples:
     """Encodes rows as in training.
 
     Args:
@@ -48,7 +47,7 @@ def by_row(found: Examples, outputs: Sequence[Any]) -> list[list[Any]]:
     return of_row
 
 
-def read(task: Task, paths: str | Sequence[str], key: str) -> list[Place]:
+def read(task: Task, paths: str | Sequence[str], key: str) -> list[LocatedRow]:
     """The rows of some files.
 
     Args:
@@ -58,13 +57,13 @@ def read(task: Task, paths: str | Sequence[str], key: str) -> list[Place]:
     """
     files = tables.expand(paths, key)
     return [
-        Place(row, tables.where(path, row), (file, row.number))
+        LocatedRow(row, tables.where(path, row), (file, row.number))
         for file, path in enumerate(files)
         for row in task.read(path)
     ]
 
 
-def split_rows(config: Config, split: str) -> list[Place]:
+def split_rows(config: Config, split: str) -> list[LocatedRow]:
     """The rows of a split.
 
     Args:
@@ -83,7 +82,7 @@ def split_rows(config: Config, split: str) -> list[Place]:
     return [row for row in rows if is_held_out(held, task, row) == (split == "validation")]
 
 
-def held_out(task: Task, rows: Iterable[Place], fraction: float) -> HeldOut:
+def held_out(task: Task, rows: Iterable[LocatedRow], fraction: float) -> HeldOut:
     """The split of a training set that has no validation set beside it."""
     return tables.held_out(
         rows,
@@ -94,6 +93,6 @@ def held_out(task: Task, rows: Iterable[Place], fraction: float) -> HeldOut:
     )
 
 
-def is_held_out(held: HeldOut, task: Task, row: Place) -> bool:
+def is_held_out(held: HeldOut, task: Task, row: LocatedRow) -> bool:
     """Whether a row of the training set belongs to the validation split."""
     return held.is_held_out(task.content(row.row, row.where), task.stratum(row.row, row.where))

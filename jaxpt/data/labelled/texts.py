@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from jaxpt.data.labelled.layout import TextLayout, Truncate, cut, lay
 from jaxpt.data.tokenizers.base import Tokenizer
-from jaxpt.tables import Row
-from jaxpt.tasks.base import TextsTask
+from jaxpt.tasks.base import LocatedRow, TextsTask
 
 Record = dict[str, np.ndarray]
 _CHUNK = 256  # rows whose texts are tokenized together
-
-
-class Place(NamedTuple):
-    """A row and its place."""
-
-    row: Row
-    where: str
-    """File and line, for messages."""
-    origin: tuple[int, int]
-    """(file, row)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +26,9 @@ class TextsEncoder:
     """Most tokens in a record."""
     truncate: Truncate = "longest_first"
 
-    def __call__(self, rows: Iterable[Place], tokenizer: Tokenizer, has_targets: bool, train: bool) -> Iterator[Record]:
+    def __call__(
+        self, rows: Iterable[LocatedRow], tokenizer: Tokenizer, has_targets: bool, train: bool
+    ) -> Iterator[Record]:
         """Encodes rows, in their order.
 
         Args:
@@ -53,7 +44,7 @@ class TextsEncoder:
         Raises:
           UserError: names the row.
         """
-        for chunk in _chunks(rows):
+        for chunk in chunks(rows):
             texts = [self.task.texts(row.row, row.where) for row in chunk]
             flat = iter(tokenizer.encode_batch([one for of_row in texts for one in of_row]))
             for row, of_row in zip(chunk, texts):
@@ -62,7 +53,7 @@ class TextsEncoder:
                 for order in [ids, ids[::-1]] if train and self.task.is_symmetric and len(ids) == 2 else [ids]:
                     yield self._record(order, row) | {"target": target}
 
-    def _record(self, ids: Sequence[Sequence[int]], row: Place) -> Record:
+    def _record(self, ids: Sequence[Sequence[int]], row: LocatedRow) -> Record:
         kept, is_cut = cut(ids, self.layout.room(self.length, len(ids)), self.truncate, row.where)
         laid = lay(self.layout, kept)
         pooled = 0 if self.layout.pooled == "first" else len(laid.tokens) - 1
@@ -74,7 +65,7 @@ class TextsEncoder:
             "origin": np.array(row.origin, np.int64),
         }
 
-    def _target(self, row: Place) -> np.ndarray:
+    def _target(self, row: LocatedRow) -> np.ndarray:
         return np.asarray(self.task.encoded(self.task.target(row.row, row.where)))
 
     def like(self) -> dict[str, Any]:
@@ -87,8 +78,9 @@ class TextsEncoder:
         }  # fmt: skip
 
 
-def _chunks(rows: Iterable[Place]) -> Iterator[list[Place]]:
-    chunk: list[Place] = []
+def chunks(rows: Iterable[LocatedRow]) -> Iterator[list[LocatedRow]]:
+    """Rows in groups whose texts are tokenized together."""
+    chunk: list[LocatedRow] = []
     for row in rows:
         chunk.append(row)
         if len(chunk) == _CHUNK:

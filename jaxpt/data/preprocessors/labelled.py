@@ -9,10 +9,10 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from jaxpt.data.labelled.texts import Place
 from jaxpt.data.sources.rows import Rows
 from jaxpt.data.vocabularies import tokenizer_of
 from jaxpt.errors import UserError
+from jaxpt.tasks.base import LocatedRow
 
 
 def encode(
@@ -32,7 +32,7 @@ def encode(
     """
     tokenizer = tokenizer_of(vocabulary)
 
-    def places() -> Iterator[Place]:
+    def places() -> Iterator[LocatedRow]:
         for ex in ds.as_numpy_iterator():
             yield source.place(split, *ex["origin"].tolist(), ex["text"].decode())
 

@@ -24,8 +24,8 @@ from jaxpt.data._tf import tf
 from jaxpt.data.progress import Progress
 from jaxpt.data.records.shard import is_intact
 from jaxpt.data.records.store import manifest_is_whole, write_manifest
-from jaxpt.data.sources.readers import open_file
 from jaxpt.errors import UserError
+from jaxpt.tables.files import open_file
 
 TIMEOUT = 30.0
 """Seconds without a byte after which a request is given up."""

@@ -24,9 +24,9 @@ import numpy as np
 from jaxpt import builtin
 from jaxpt.data._tf import tf
 from jaxpt.data.records.store import MOST_SHARDS
-from jaxpt.data.sources import readers
 from jaxpt.data.sources.readers import Offset
 from jaxpt.errors import UserError
+from jaxpt.tables.files import open_file
 
 Text = str | np.ndarray  # a text, or the token ids that a registered Task gives
 Reader = Callable[[str, Offset], Iterator[tuple[int, Text]]]
@@ -234,7 +234,7 @@ def fingerprints(paths: list[str]) -> dict[str, dict[str, Any]]:
             continue
         out[path] = {"name": path.rpartition("/")[2], "size": stats[path].length}
         if by_content:
-            with readers.open_file(path, unpack=False) as file:
+            with open_file(path, unpack=False) as file:
                 out[path]["blake2b"] = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
         else:
             out[path]["mtime_nsec"] = stats[path].mtime_nsec

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 
 from jaxpt import builtin
 from jaxpt.config import DataConfig, TaskConfig
-from jaxpt.data._tf import tf
 from jaxpt.data.sources import foreign, readers
 from jaxpt.data.sources.base import Source
 from jaxpt.data.sources.examples import Examples
 from jaxpt.data.sources.rows import Rows
 from jaxpt.errors import UserError
+from jaxpt.tables.files import expand
 
 
 def open_source(data: DataConfig, examples: int | None = None, task: TaskConfig | None = None) -> Source:
@@ -60,8 +60,8 @@ def _open(data: DataConfig, examples: int | None) -> Source:
         raise UserError(f"data.path is missing: data.source: {data.source} needs one")
     if data.source == "tfds":
         return Source(**foreign.tfds_documents(data))
-    train = _expand(data.path, "data.path")
-    held = _expand(data.validation_path, "data.validation_path") if data.validation_path else None
+    train = expand(data.path, "data.path")
+    held = expand(data.validation_path, "data.validation_path") if data.validation_path else None
     for path in [*train, *(held or [])]:
         readers.file_format(path, data)
     return Source(
@@ -104,19 +104,3 @@ def _builtin(fields: tuple[str, str] | None) -> Iterable[str]:
         return builtin.documents()
     order = [builtin.PAIR.index(field) for field in fields]
     return (readers.document([pair[place] for place in order]) for pair in builtin.pairs())
-
-
-def _expand(paths: str | tuple[str, ...], key: str) -> list[str]:
-    """Files in the order given, globs in alphabetical order."""
-    files: list[str] = []
-    for path in [paths] if isinstance(paths, str) else paths:
-        found = sorted(tf.io.gfile.glob(path)) if any(c in path for c in "*?[") else [path]
-        if not found:
-            raise UserError(f"{key}: no file matches {path}")
-        for file in found:
-            if tf.io.gfile.isdir(file):
-                raise UserError(f"{key}: {file} is a directory; name its files, such as {file.rstrip('/')}/*.txt")
-            if not tf.io.gfile.exists(file):
-                raise UserError(f"{key}: {file}: no such file")
-        files += found
-    return files

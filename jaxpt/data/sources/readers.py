@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
 from collections.abc import Iterator, Sequence
-from typing import IO, Any, NamedTuple
+from typing import NamedTuple
 
 from jaxpt.config import DataConfig
 from jaxpt.data._tf import tf
 from jaxpt.errors import UserError
+from jaxpt.tables.files import open_file, raw_lines, read_lines
 
 _SUFFIXES = {".txt": "text", ".text": "text", ".md": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
              ".parquet": "parquet"}  # fmt: skip
@@ -53,12 +52,6 @@ def file_format(path: str, data: DataConfig) -> str:
         if name.endswith(suffix):
             return kind
     raise UserError(f"{path}: the suffix says nothing of the format; set data.source to text, jsonl or parquet")
-
-
-def open_file(path: str, unpack: bool = True) -> IO[bytes]:
-    """A local or remote file, `.gz` unpacked; the caller closes it."""
-    file = io.BufferedReader(_Remote(path), 1 << 20) if "://" in path else open(path, "rb")  # noqa: SIM115
-    return gzip.GzipFile(fileobj=file) if unpack and path.endswith(".gz") else file
 
 
 def read(path: str, data: DataConfig, mark: Offset) -> Iterator[tuple[int, str]]:
@@ -114,48 +107,9 @@ def marks(path: str, data: DataConfig, every: int) -> Iterator[tuple[Offset, int
         yield from _line_marks(path, every, blocks=kind == "text" and data.documents == "blank_line")
 
 
-class _Remote(io.RawIOBase):
-    """A file that tf.io.gfile opens (`gs://`), as Python's own file objects are."""
-
-    def __init__(self, path: str) -> None:
-        self._file = tf.io.gfile.GFile(path, "rb")
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._file.seek(offset, whence)
-        return self._file.tell()
-
-    def readinto(self, buffer: Any) -> int:
-        data = self._file.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
-
-def _raw_lines(path: str, offset: int) -> Iterator[bytes]:
-    """Lines of an (unpacked) file from a byte on, their ends included."""
-    try:
-        with open_file(path) as file:
-            file.seek(offset)
-            yield from file
-    except (gzip.BadGzipFile, EOFError) as error:
-        raise UserError(f"{path}: truncated or damaged gzip file ({error})") from None
-    except (OSError, tf.errors.OpError) as error:
-        raise UserError(
-            f"{path}: cannot be read ({getattr(error, 'strerror', None) or getattr(error, 'message', error)})"
-        ) from None
-
-
 def _line_marks(path: str, every: int, blocks: bool) -> Iterator[tuple[Offset, int]]:
     start, offset, documents, inside = Offset(), 0, 0, False
-    for number, line in enumerate(_raw_lines(path, 0), 1):
+    for number, line in enumerate(raw_lines(path), 1):
         offset += len(line)
         if blocks:
             blank = not line.strip()
@@ -172,13 +126,8 @@ def _line_marks(path: str, every: int, blocks: bool) -> Iterator[tuple[Offset, i
 
 def _lines(path: str, mark: Offset) -> Iterator[tuple[int, str]]:
     """Each line of a UTF-8 file, its number from 0."""
-    for number, line in enumerate(_raw_lines(path, mark.offset), mark.line):
-        try:
-            text = line.decode("utf-8-sig" if number == 0 else "utf-8")
-        except UnicodeDecodeError as error:
-            byte = f"byte 0x{line[error.start]:02x}"
-            raise UserError(f"{path}: line {number + 1}: not UTF-8 ({byte}); convert the file to UTF-8") from None
-        yield number, text.rstrip("\r\n")
+    for number, line in read_lines(path, mark.offset, mark.line):
+        yield number - 1, line.rstrip("\r\n")
 
 
 def _blocks(path: str, mark: Offset) -> Iterator[tuple[int, str]]:

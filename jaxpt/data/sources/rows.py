@@ -11,12 +11,11 @@ from collections.abc import Iterator
 from jaxpt import tables
 from jaxpt.config import DataConfig
 from jaxpt.data.labelled.examples import held_out, is_held_out
-from jaxpt.data.labelled.texts import Place
 from jaxpt.data.sources.base import Source
 from jaxpt.data.sources.readers import Offset
 from jaxpt.errors import UserError
 from jaxpt.tables import Row
-from jaxpt.tasks.base import Task
+from jaxpt.tasks.base import LocatedRow, Task
 
 
 class Rows(Source):
@@ -32,19 +31,19 @@ class Rows(Source):
         super().__init__({"train": train, "validation": held or train}, self._documents, None)
         self._split = None
         if held is None:
-            rows = (Place(row, tables.where(file, row), (0, 0)) for file in train for row in task.read(file))
+            rows = (LocatedRow(row, tables.where(file, row), (0, 0)) for file in train for row in task.read(file))
             self._split = held_out(task, rows, data.validation_fraction)
             self._identity["split"] = repr(self._split)
 
-    def place(self, split: str, file: int, number: int, text: str) -> Place:
+    def place(self, split: str, file: int, number: int, text: str) -> LocatedRow:
         """The row of a document."""
         row = Row(number, json.loads(text))
-        return Place(row, tables.where(self._files[split][file], row), (file, number))
+        return LocatedRow(row, tables.where(self._files[split][file], row), (file, number))
 
     def is_of(self, split: str, text: str) -> bool:
         if self._split is None:
             return True
-        row = Place(Row(0, json.loads(text)), "", (0, 0))
+        row = LocatedRow(Row(0, json.loads(text)), "", (0, 0))
         return is_held_out(self._split, self._task, row) == (split == "validation")
 
     def _documents(self, path: str, mark: Offset) -> Iterator[tuple[int, str]]:

@@ -1,0 +1,127 @@
+"""Every task as text to text: the model writes the answer. Encoder-decoders (T5, BART) and decoders.
+
+    inputs    cola sentence: He run.          targets   unacceptable
+
+    encoder-decoder   inputs </s>                  →  targets </s>                   (BART: <s> before both)
+    decoder           inputs <separator> targets <eos>, with loss on the targets alone
+
+The answer to a row is generated, or (labels: `decide_by: likelihood`) it is the most likely one of the label words.
+Paper: https://arxiv.org/abs/1910.10683
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from jaxpt.config import Frozen, ModelConfig, PositiveInt
+from jaxpt.data.calls import Call, Vocabulary, preprocessors
+from jaxpt.data.labelled.text_pairs import TextPairsEncoder
+from jaxpt.errors import UserError
+from jaxpt.objectives.base import Arrays, DecoderLoss, Features, Judge
+from jaxpt.objectives.causal_lm import DecoderLMLoss, decoder_features
+from jaxpt.objectives.labelled import Labelled, LabelledBatches
+from jaxpt.objectives.seq2seq import EncoderDecoderLoss, encoder_decoder_features
+
+
+class Decoding(Frozen):
+    """How answers are generated, as the options of the same names of `jaxpt generate`."""
+
+    max_new_tokens: PositiveInt | None = None
+    """Most tokens of an answer; `objective.targets_length` by default."""
+    min_new_tokens: Annotated[int, Field(ge=0)] = 0
+    beams: PositiveInt = 1
+    length_penalty: float = 1.0
+    early_stopping: bool = False
+    no_repeat_ngram: Annotated[int, Field(ge=0)] = 0
+
+
+class TextToText(Labelled):
+    """Hyperparameters of text-to-text training on labelled rows."""
+
+    kind: Literal["text_to_text"] = "text_to_text"
+    targets_length: PositiveInt = 64
+    """Most tokens of a target."""
+    separator: str = "\n"
+    """Of a decoder: text between inputs and targets."""
+    decide_by: Literal["generation", "likelihood"] = "generation"
+    """How a label is predicted: by generating text, or as the most likely one of all label words."""
+    decoding: Decoding = Decoding()
+    """How answers are generated."""
+
+    @property
+    def batches(self) -> TextToTextBatches:
+        return TextToTextBatches(self)
+
+    @property
+    def loss(self) -> DecoderLoss:
+        return (DecoderLMLoss if self.family == "decoder" else EncoderDecoderLoss)(self)
+
+    @property
+    def judge(self) -> TextToTextJudge:
+        return TextToTextJudge(self)
+
+    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
+        if self.family == "encoder":
+            raise UserError(f"objective.kind: text_to_text: model.kind: {model.kind} has no decoder; drop objective")
+        super().check(model, length, vocabulary)
+        if self.decide_by == "likelihood" and not self.task.candidates():
+            raise UserError(f"objective.decide_by: likelihood needs labels, which task.kind: {self.task.kind} has not")
+        if self.family == "decoder" and self.targets_length >= length:
+            raise UserError(f"objective.targets_length: {self.targets_length} must be below data.length, {length}")
+
+    def ends(self, vocabulary: Vocabulary) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Ids before and after a text."""
+        layout = self.layout(vocabulary)
+        return layout.before, (vocabulary.eos,)
+
+    def decide(self, outputs: Sequence[Any], row: Any, where: str) -> Any:
+        """The prediction of a row, from what was generated for it, or the index of the most likely label."""
+        return outputs[0] if self.decide_by == "likelihood" else self.task.parse(outputs[0], row, where)
+
+    def answer(self, outputs: Sequence[Any], row: Any, where: str) -> dict[str, Any]:
+        """The prediction of a row for people."""
+        return {"text": self.task.candidates()[outputs[0]] if self.decide_by == "likelihood" else outputs[0]}
+
+
+class TextToTextBatches(LabelledBatches):
+    """Inputs and targets."""
+
+    h: TextToText
+
+    def features(self, length: int) -> Features:
+        if self.h.family == "decoder":
+            return decoder_features(length)
+        return encoder_decoder_features(length, self.h.targets_length)
+
+    def encoder(self, length: int, vocabulary: Vocabulary) -> TextPairsEncoder:
+        before, after = self.h.ends(vocabulary)
+        is_decoder = self.h.family == "decoder"
+        return TextPairsEncoder(
+            self.h.task, length + is_decoder, self.h.targets_length, before, after, is_decoder,
+            self.h.separator if is_decoder else "", self.h.truncate,
+        )  # fmt: skip
+
+    def rows(self, length: int, vocabulary: Vocabulary) -> Call:
+        if self.h.family == "decoder":
+            return Call(preprocessors.features.decoder, {"length": length})
+        sizes = {"inputs_length": length, "targets_length": self.h.targets_length, "start": self.start(vocabulary)}
+        return Call(preprocessors.features.encoder_decoder, sizes)
+
+    def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
+        if self.h.family == "decoder":
+            return {"decoder_input_tokens": lengths["tokens"] - 1}
+        return {"encoder_input_tokens": lengths["inputs"], "decoder_input_tokens": lengths["targets"]}
+
+
+class TextToTextJudge(Judge):
+    """Compares all targets with their unigram entropy."""
+
+    baseline: ClassVar[str] = "unigram"
+    target_name: ClassVar[str] = "target tokens"
+
+    def eval_mask(self, batch: Arrays, vocabulary: Vocabulary) -> np.ndarray:
+        return batch["decoder_loss_weights"]
