@@ -5,7 +5,7 @@
     python -m tests.scores.oracle evaluate t5 > tests/scores/golden.json
 
 metrics/squad, squad_v2 and super_glue of `evaluate` hold the official scripts of SQuAD 1.1, SQuAD 2.0 and ReCoRD, and
-their SuperGLUE's MultiRC; t5/evaluation has T5's metrics. Only the functions are taken, without what their files import.
+MultiRC's metrics; t5/evaluation has T5's metrics. Only the functions are taken, without what their files import.
 """
 
 import ast
