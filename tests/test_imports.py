@@ -14,8 +14,8 @@ TENSORFLOW = {"tensorflow", "tensorflow_datasets", "seqio"}
 
 ORDER = (
     "__version__", "errors", "scores", "disk", "signals", "safetensors", "config", "data", "parallel", "losses",
-    "models", "heads", "hf", "objectives", "generate", "train", "evals", "plan", "report", "convert", "inference", "study",
-    "doctor", "cli_inference", "cli", "__main__",
+    "models", "heads", "hf", "objectives", "generate", "train", "evals", "plan", "report", "convert", "inference",
+    "study", "doctor", "cli_inference", "cli", "__main__",
 )  # fmt: skip
 """The parts of jaxpt: each imports those before it alone, inside of functions as well."""
 LAZY = {
