@@ -74,6 +74,7 @@ def test_label_words_come_back_as_ids_and_other_text_as_none_of_them(name):
 
 def test_labels_of_files():
     assert label_word("1", ["negative", "positive"]) == "positive"  # GLUE's files have numbers
+    assert label_word(True, ["False", "True"]) == "True"  # SuperGLUE's true and false
     for wrong in (2, "2", "neutral", 0.5, "-2"):
         with pytest.raises(UserError, match="is none of: negative, positive"):
             label_word(wrong, ["negative", "positive"])
