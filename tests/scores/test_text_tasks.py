@@ -130,7 +130,15 @@ def test_metrics_are_known(name):
     assert TASKS[name].metrics and set(TASKS[name].metrics) <= set(known())
 
 
+@pytest.mark.parametrize("name", [*TASKS, "translate_en_de"])
+def test_a_column_that_is_missing_is_named(name):
+    with pytest.raises(UserError, match=r"the row has no column '\w+'; it has: id$"):
+        text_task(name).inputs({"id": 1})
+
+
 def test_bad_rows():
+    with pytest.raises(UserError, match="stsb: the row has no column 'label'; it has: sentence1, sentence2"):
+        text_task("stsb").targets(PAIR)
     with pytest.raises(UserError, match="qqp: the row has no column 'question2'; it has: question1, label"):
         text_task("qqp").inputs({"question1": "x", "label": 0})
     with pytest.raises(UserError, match=r"wsc: word 3 \(from 0\) of .* is not 'He', which span2_index says"):
