@@ -21,8 +21,10 @@ from jaxpt.config import Config, LoraConfig, ModelConfig, ObjectiveConfig
 from jaxpt.data import tokenizers
 from jaxpt.data.tokenizers import vocabulary_files
 from jaxpt.errors import UserError
+from jaxpt.heads import classes
 from jaxpt.hf import directory as hf
 from jaxpt.hf import llama2c, mapping, peft
+from jaxpt.hf.tasks import Problem
 from jaxpt.hf.verify import Difference, verify
 from jaxpt.models.network import Network
 from jaxpt.train import lora, trainable, weights
@@ -99,7 +101,8 @@ def import_weights(
 
 def export(
     run: str | Path, out: str | Path, *, check: bool = False, dtype: str | None = None,
-    shard_bytes: int | None = None, report: Report = print,
+    shard_bytes: int | None = None, labels: Sequence[str] | None = None, problem: Problem | None = None,
+    report: Report = print,
 ) -> None:  # fmt: skip
     """Converts a run's weights (their average if there is one) and vocabulary to a Hugging Face directory.
 
@@ -109,6 +112,8 @@ def export(
       check: compare the outputs with those of Hugging Face's class.
       dtype: "float32", "bfloat16" or "float16"; by default that of the checkpoint.
       shard_bytes: maximum size of a file.
+      labels: names of the logits of a fine-tuned head.
+      problem: the loss of a fine-tuned head for whole texts.
       report: called with lines for the user.
 
     Raises:
@@ -128,7 +133,8 @@ def export(
     temporary = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}.", suffix=".partial"))
     with signals.scratch(temporary):
         shards = {} if shard_bytes is None else {"shard_bytes": shard_bytes}
-        hf.write(temporary, network, _Sums(saved, summands), dtypes, _special_ids(config, run_dir), **shards)
+        ids, names = _special_ids(config, run_dir), {"labels": labels, "problem": problem}
+        hf.write(temporary, network, _Sums(saved, summands), dtypes, ids, **shards, **names)
         for name in _tokenizer_files(run_dir / "tokenizer"):
             (temporary / name).parent.mkdir(exist_ok=True)
             shutil.copy(run_dir / "tokenizer" / name, temporary / name)
@@ -250,6 +256,11 @@ def _opened(source: Path, partial: bool, ignore: Sequence[str]) -> Any:
         return llama2c.open_file(source)
     opened = hf.open_directory(source, partial=partial, ignore=ignore)
     model, heads = opened.network.config, opened.network.heads
+    if classes.name_of(heads) is not None:
+        name = opened.family.class_of(opened.network)
+        raise UserError(
+            f"{source}: {name} is fine-tuned; a recipe with its task starts from it by init_from.path={source}"
+        )
     settings = objective_of(model, heads)
     objective = configs.resolve(settings["kind"], "jaxpt.objectives", ObjectiveConfig)(**settings)
     wanted = objective.loss.heads(model)
@@ -337,6 +348,8 @@ def _special_ids(config: Config, run_dir: Path) -> dict[str, int]:
         raise UserError(f"{directory}: {found.size} token ids, but model.vocab_size is {config.model.vocab_size}")
     bos, eos = (a if a is not None else b for a, b in ((found.bos, found.cls), (found.eos, found.sep)))
     ids = {"pad": found.pad, "bos": bos, "eos": eos}
+    if config.model.kind == "bart" and not config.model.pre_norm:  # mBART's is a language
+        ids["decoder_start"] = eos
     return {f"{name}_token_id": i for name, i in ids.items() if i is not None}
 
 
