@@ -25,7 +25,7 @@ from jaxpt.hf import directory as hf
 from jaxpt.hf import llama2c, mapping, peft
 from jaxpt.hf.verify import Difference, verify
 from jaxpt.models.network import Network
-from jaxpt.train import lora, trainable, weights
+from jaxpt.train import initial, lora, trainable, weights
 
 OBJECTIVES = {"encoder": "masked_lm", "decoder": "causal_lm", "encoder_decoder": "span_corruption"}
 """Objective of an imported model, by its family; BART's and mBART's are named in `objective_of`."""
@@ -129,9 +129,7 @@ def export(
     with signals.scratch(temporary):
         shards = {} if shard_bytes is None else {"shard_bytes": shard_bytes}
         hf.write(temporary, network, _Sums(saved, summands), dtypes, _special_ids(config, run_dir), **shards)
-        for name in _tokenizer_files(run_dir / "tokenizer"):
-            (temporary / name).parent.mkdir(exist_ok=True)
-            shutil.copy(run_dir / "tokenizer" / name, temporary / name)
+        _give_tokenizer(run_dir, temporary)
         if check:
             _report_differences(verify(temporary), report)
         temporary.chmod(0o755)
@@ -168,18 +166,14 @@ def export_adapter(run: str | Path, out: str | Path, *, report: Report = print) 
     trained = {path: x for path, x in layout.ever_trained(shapes, axes).items() if path in summands}
     out.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}.", suffix=".partial"))
-    base = None if config.init_from is None else config.init_from.path
+    source = config.init_from
+    base = source.path if source is not None and initial.is_hugging_face(source.path) else None
     with signals.scratch(temporary):
         peft.write(temporary, network, config.train.lora, factors, trained, _Sums(saved, summands), base)
-        for name in _tokenizer_files(run_dir / "tokenizer"):
-            (temporary / name).parent.mkdir(exist_ok=True)
-            shutil.copy(run_dir / "tokenizer" / name, temporary / name)
+        _give_tokenizer(run_dir, temporary)
         temporary.chmod(0o755)
         temporary.rename(out)
-    class_name = hf.family_of(network.config).class_of(network)
-    report(
-        f"{out}: adapter of {class_name}, {len(factors)} kinds of matrices, rank {config.train.lora.rank}, step {step}"
-    )
+    report(f"{out}: low-rank adapter of {hf.family_of(network.config).class_of(network)}, step {step}")
     if left_out:
         report(f"skipped, not in Hugging Face's class: {', '.join(left_out)}")
 
@@ -300,6 +294,13 @@ def _take_tokenizer(source: Path, out: Path, limits: dict[str, Any], report: Rep
     if found.assumed:
         report(f"vocabulary: {found.assumed}")
     return {"kind": found.kind, "lowercase": found.lowercase, "extra_ids": limits["extra_ids"]}
+
+
+def _give_tokenizer(run_dir: Path, out: Path) -> None:
+    """Copies a run's vocabulary files."""
+    for name in _tokenizer_files(run_dir / "tokenizer"):
+        (out / name).parent.mkdir(exist_ok=True)
+        shutil.copy(run_dir / "tokenizer" / name, out / name)
 
 
 def _tokenizer_files(directory: Path) -> list[str]:

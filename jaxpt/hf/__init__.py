@@ -3,6 +3,7 @@
 directory  load and save, one tensor at a time  files    safetensors and .bin files
 mapping    names and layouts of weights         options  keys of config.json
 verify     compares outputs with transformers   bert …   tables of weights and options for each family
+peft       low-rank adapters in peft's layout
 """
 
 from jaxpt.hf.directory import load, save
