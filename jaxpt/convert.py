@@ -27,7 +27,7 @@ from jaxpt.hf import llama2c, mapping, peft
 from jaxpt.hf.tasks import Problem
 from jaxpt.hf.verify import Difference, verify
 from jaxpt.models.network import Network
-from jaxpt.train import lora, trainable, weights
+from jaxpt.train import initial, lora, trainable, weights
 
 OBJECTIVES = {"encoder": "masked_lm", "decoder": "causal_lm", "encoder_decoder": "span_corruption"}
 """Objective of an imported model, by its family; BART's and mBART's are named in `objective_of`."""
@@ -101,7 +101,7 @@ def import_weights(
 
 def export(
     run: str | Path, out: str | Path, *, check: bool = False, dtype: str | None = None,
-    shard_bytes: int | None = None, labels: Sequence[str] | None = None, problem: Problem | None = None,
+    shard_bytes: int | None = None,
     report: Report = print,
 ) -> None:  # fmt: skip
     """Converts a run's weights (their average if there is one) and vocabulary to a Hugging Face directory.
@@ -112,8 +112,6 @@ def export(
       check: compare the outputs with those of Hugging Face's class.
       dtype: "float32", "bfloat16" or "float16"; by default that of the checkpoint.
       shard_bytes: maximum size of a file.
-      labels: names of the logits of a fine-tuned head.
-      problem: the loss of a fine-tuned head for whole texts.
       report: called with lines for the user.
 
     Raises:
@@ -133,11 +131,9 @@ def export(
     temporary = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}.", suffix=".partial"))
     with signals.scratch(temporary):
         shards = {} if shard_bytes is None else {"shard_bytes": shard_bytes}
-        ids, names = _special_ids(config, run_dir), {"labels": labels, "problem": problem}
-        hf.write(temporary, network, _Sums(saved, summands), dtypes, ids, **shards, **names)
-        for name in _tokenizer_files(run_dir / "tokenizer"):
-            (temporary / name).parent.mkdir(exist_ok=True)
-            shutil.copy(run_dir / "tokenizer" / name, temporary / name)
+        ids = _special_ids(config, run_dir)
+        hf.write(temporary, network, _Sums(saved, summands), dtypes, ids, **shards, **_labels(config))
+        _give_tokenizer(run_dir, temporary)
         if check:
             _report_differences(verify(temporary), report)
         temporary.chmod(0o755)
@@ -174,18 +170,14 @@ def export_adapter(run: str | Path, out: str | Path, *, report: Report = print) 
     trained = {path: x for path, x in layout.ever_trained(shapes, axes).items() if path in summands}
     out.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}.", suffix=".partial"))
-    base = None if config.init_from is None else config.init_from.path
+    source = config.init_from
+    base = source.path if source is not None and initial.is_hugging_face(source.path) else None
     with signals.scratch(temporary):
         peft.write(temporary, network, config.train.lora, factors, trained, _Sums(saved, summands), base)
-        for name in _tokenizer_files(run_dir / "tokenizer"):
-            (temporary / name).parent.mkdir(exist_ok=True)
-            shutil.copy(run_dir / "tokenizer" / name, temporary / name)
+        _give_tokenizer(run_dir, temporary)
         temporary.chmod(0o755)
         temporary.rename(out)
-    class_name = hf.family_of(network.config).class_of(network)
-    report(
-        f"{out}: adapter of {class_name}, {len(factors)} kinds of matrices, rank {config.train.lora.rank}, step {step}"
-    )
+    report(f"{out}: low-rank adapter of {hf.family_of(network.config).class_of(network)}, step {step}")
     if left_out:
         report(f"skipped, not in Hugging Face's class: {', '.join(left_out)}")
 
@@ -229,6 +221,21 @@ class _Sums(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._summands)
+
+
+PROBLEMS: dict[str, Problem] = {
+    "classification": "single_label_classification", "regression": "regression",
+    "multi_label": "multi_label_classification",
+}  # fmt: skip
+"""Their `problem_type` of each kind of task over whole texts."""
+
+
+def _labels(config: Config) -> dict[str, Any]:
+    """Names of the logits of a fine-tuned run, and its loss."""
+    task = config.task
+    if task is None or not config.objective.loss.heads(config.model):
+        return {}
+    return {"labels": getattr(task, "shown", None) or None, "problem": PROBLEMS.get(task.kind)}
 
 
 def objective_of(model: ModelConfig, heads: Collection[str]) -> dict[str, Any]:
@@ -311,6 +318,13 @@ def _take_tokenizer(source: Path, out: Path, limits: dict[str, Any], report: Rep
     if found.assumed:
         report(f"vocabulary: {found.assumed}")
     return {"kind": found.kind, "lowercase": found.lowercase, "extra_ids": limits["extra_ids"]}
+
+
+def _give_tokenizer(run_dir: Path, out: Path) -> None:
+    """Copies a run's vocabulary files."""
+    for name in _tokenizer_files(run_dir / "tokenizer"):
+        (out / name).parent.mkdir(exist_ok=True)
+        shutil.copy(run_dir / "tokenizer" / name, out / name)
 
 
 def _tokenizer_files(directory: Path) -> list[str]:
