@@ -37,7 +37,7 @@ class TaggingTask(Task):
     alphabet. The run saves them."""
     scheme: Literal["auto", "iob2", "none"] = "auto"
     """Entities as B-X, I-X and O: `iob2` refuses an I-X that follows neither B-X nor I-X; `auto` reads it as B-X, as
-    conlleval and seqeval do, in rows whose tags are all O, B-X or I-X (this makes IOB1 IOB2); `none` changes nothing."""
+    conlleval and seqeval do, in rows whose tags are all O, B-X or I-X (so IOB1 becomes IOB2); `none` changes nothing."""
 
     objective: ClassVar[str] = "tagging"
     head: ClassVar[str] = "tags"
@@ -95,7 +95,8 @@ class TaggingTask(Task):
         words, tags = self.words(row, where), _listed(row, self.tags, where, "tags")
         if len(words) != len(tags):
             raise UserError(
-                f"{where}: {len(words)} words ({self.tokens}) and {len(tags)} tags ({self.tags}); wants a tag for each word"
+                f"{where}: {len(words)} words ({self.tokens}) and {len(tags)} tags ({self.tags}); wants a tag for each "
+                "word"
             )
         if "" in tags:
             raise UserError(f"{where}: word {tags.index('') + 1}, {words[tags.index('')]!r}, has an empty tag")
@@ -112,8 +113,8 @@ class TaggingTask(Task):
         if self.scheme == "iob2" and fixed != tags:
             at = next(n for n, (old, new) in enumerate(zip(tags, fixed)) if old != new)
             raise UserError(
-                f"{where}: word {at + 1} has {tags[at]} after {tags[at - 1] if at else 'the start'}; wants {fixed[at]}, or "
-                "task.scheme: auto, which reads it so"
+                f"{where}: word {at + 1} has {tags[at]} after {tags[at - 1] if at else 'the start'}; wants {fixed[at]}, "
+                "or task.scheme: auto, which reads it so"
             )
         return fixed
 

@@ -88,8 +88,8 @@ def spans(
     """Features of texts in which a span is to be found.
 
     Args:
-      batch: records with "tokens" and "token_types" int32 [any], and "positions" int32 [2], the first and the last token
-        of the span.
+      batch: records with "tokens" and "token_types" int32 [any], and "positions" int32 [2], the first and the last
+        token of the span.
       length: length of the features.
       examples: most records in a row.
       side: as in `texts`.

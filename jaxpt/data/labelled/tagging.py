@@ -19,7 +19,7 @@ from jaxpt.tasks.tagging import TaggingTask
 
 @dataclasses.dataclass(frozen=True)
 class TaggingEncoder:
-    """From rows to records of a `TaggingTask`. A sentence beyond the window has several; each word is in one of them."""
+    """From rows to records of a `TaggingTask`. A long sentence has several, a word is in one of them."""
 
     task: TaggingTask
     layout: TextLayout
