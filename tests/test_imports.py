@@ -26,7 +26,13 @@ LAZY = {
     "jaxpt/evals/": "an evaluation of a run_dir alone needs the checkpoints",
 }
 """Files whose functions import other files of jaxpt. All functions may import data: TensorFlow takes seconds."""
-LIGHT = {"jaxpt.data.calls", *(f"jaxpt.data.labelled.{name}" for name in ("layout", "rows", "texts", "text_pairs"))}
+LIGHT = {
+    "jaxpt.data.calls",
+    *(
+        f"jaxpt.data.labelled.{name}"
+        for name in ("layout", "rows", "texts", "text_pairs", "windows", "tagging", "question_answering")
+    ),
+}
 """All of data that files may import that run where TensorFlow is not installed."""
 WITHOUT_DATA = ("parallel", "losses", "class_losses", "models", "heads", "objectives", "hf", "plan", "generate")
 

@@ -171,6 +171,7 @@ def encoder(batch: Records, length: int, max_predictions: int, packs: Packs = No
 
 
 labelled = makes_rows(rows.texts)
+labelled_spans = makes_rows(rows.spans)
 
 
 def _decoder(layout: Layout, inputs_N: np.ndarray, targets_N: np.ndarray) -> Rows:
