@@ -2,6 +2,7 @@
 
     model, data.tokenizer         of `init_from.path`, where the recipe names no kind
     task.labels                   of the training set, in a stable order; a run that exists keeps its own
+    task.most_choices             of the training set; likewise
     objective.class_weights       `balanced`: from the counts of the training set
 """
 
@@ -46,7 +47,7 @@ def load(
     Example: `load("configs/finetune/sst2.yaml", ["init_from.path=runs/bert_base", "data.path=train.tsv"])`
     """
     config = configs.load(path, overrides, where, report, complete=inherit)
-    return config if config.task is None else with_labels(config)
+    return config if config.task is None else with_labels(with_choices(config))
 
 
 def inherit(tree: Tree) -> Tree:
@@ -135,6 +136,36 @@ def with_labels(config: Config) -> Config:
         labels = tree["task"]["labels"]
         weights = balanced_class_weights([counts.get(label, 0) for label in labels], labels)
         tree["objective"]["class_weights"] = weights.tolist()
+    return configs.build(tree)
+
+
+def with_choices(config: Config) -> Config:
+    """The configuration with the most choices of a row, of a multiple-choice task that does not say them.
+
+    A run that exists keeps its number. Otherwise it is that of the training set.
+
+    Args:
+      config: a configuration with a task.
+
+    Raises:
+      UserError: no training set to count in, or a row without choices.
+    """
+    task: Any = config.task
+    if getattr(task, "most_choices", 0) is not None:
+        return config
+    saved = Path(config.run_dir) / "config.yaml"
+    most = (read(saved)[0].get("task") or {}).get("most_choices") if saved.is_file() else None
+    if most is None:
+        if config.data.path is None:
+            raise UserError("data.path is missing: the training set, in which the choices are counted")
+        found = (
+            len(task.choices_in(row, tables.where(path, row)).texts)
+            for path in tables.expand(config.data.path, "data.path")
+            for row in task.read(path)
+        )
+        most = max(found, default=2)
+    tree = configs.dump(config)
+    tree["task"]["most_choices"] = most
     return configs.build(tree)
 
 

@@ -27,7 +27,7 @@ LAZY = {
     "jaxpt/evals/": "an evaluation of a run_dir alone needs the checkpoints",
 }
 """Files whose functions import other files of jaxpt. All functions may import data: TensorFlow takes seconds."""
-LIGHT = {"jaxpt.data.calls", *(f"jaxpt.data.labelled.{name}" for name in ("layout", "rows", "texts"))}
+LIGHT = {"jaxpt.data.calls", *(f"jaxpt.data.labelled.{name}" for name in ("choices", "layout", "rows", "texts"))}
 """All of data that files may import that run where TensorFlow is not installed."""
 WITHOUT_DATA = ("parallel", "losses", "class_losses", "models", "heads", "objectives", "hf", "plan", "generate")
 

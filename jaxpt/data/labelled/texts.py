@@ -53,7 +53,7 @@ class TextsEncoder:
         Raises:
           UserError: names the row.
         """
-        for chunk in _chunks(rows):
+        for chunk in chunks(rows):
             texts = [self.task.texts(row.row, row.where) for row in chunk]
             flat = iter(tokenizer.encode_batch([one for of_row in texts for one in of_row]))
             for row, of_row in zip(chunk, texts):
@@ -87,7 +87,8 @@ class TextsEncoder:
         }  # fmt: skip
 
 
-def _chunks(rows: Iterable[Place]) -> Iterator[list[Place]]:
+def chunks(rows: Iterable[Place]) -> Iterator[list[Place]]:
+    """Rows whose texts are tokenized together."""
     chunk: list[Place] = []
     for row in rows:
         chunk.append(row)
