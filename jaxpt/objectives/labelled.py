@@ -20,7 +20,7 @@ import numpy as np
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from jaxpt.config import AnyTask, ModelConfig, PositiveInt
+from jaxpt.config import AnyTask, HeadName, ModelConfig, PositiveInt
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.data.labelled.layout import TextLayout, Truncate
 from jaxpt.errors import UserError
@@ -197,6 +197,28 @@ class LabelledLoss(Loss):
     def predict(self, model: Bound, batch: Batch) -> jax.Array:
         """`outputs` of a batch."""
         return self.outputs(model, self.output(model, batch).hidden, batch)
+
+    def text_states(
+        self, model: Bound, name: HeadName, hidden_BxLxD: jax.Array, positions_BxN: jax.Array, segments_BxL: jax.Array
+    ) -> jax.Array:
+        """The vector that stands for each text, as the architecture's head `name` takes it.
+
+        Args:
+          model: says whether it is one token's state or the mean of all.
+          name: of the head.
+          hidden_BxLxD: hidden states.
+          positions_BxN: the pooled token of each text.
+          segments_BxL: segment ids: each text is a segment of its own.
+
+        Returns:
+          [B, N, D].
+        """
+        if model.config.task_head(name).position != "mean":
+            return jnp.take_along_axis(hidden_BxLxD, positions_BxN[..., None], axis=1)
+        own_BxN = jnp.take_along_axis(segments_BxL, positions_BxN, axis=1)
+        share_BxNxL = (segments_BxL[:, None] == own_BxN[..., None]).astype(hidden_BxLxD.dtype)
+        share_BxNxL /= share_BxNxL.sum(-1, keepdims=True)
+        return jnp.einsum("bnl,bld->bnd", share_BxNxL, hidden_BxLxD)
 
     def _known_types(self, model: Bound, batch: Batch) -> Batch:
         """The batch with the token types that the model has."""
