@@ -20,7 +20,8 @@ from jaxpt.generate import decoding
 from jaxpt.generate.batching import LEAST, bucket
 from jaxpt.generate.decoding import Decoder, Prompts, State
 from jaxpt.generate.options import Options
-from jaxpt.generate.programs import Place, Programs, stored_dtypes
+from jaxpt.generate.programs import Place, Programs, layer_parts, stored
+from jaxpt.models import parts
 from jaxpt.models.network import Network
 from jaxpt.parallel.distributed import to_host
 
@@ -87,17 +88,16 @@ class Engine:
             raise UserError(f"model.kind {network.config.kind}: its `decode` takes no cache, so it cannot generate")
         self._network = network.with_model(remat="none")
         self._place, self._batch_size, self._prefix = place, batch_size, prefix
-        axes = network.logical_axes()
         with place.use():
-            dtypes = stored_dtypes(network)
-            shardings = jax.tree.map(lambda x, a: place.sharding(a, x.shape), dtypes, axes)
+            shapes, axes = stored(network)
             self._params = jax.tree.map(
-                lambda x, like, where: jax.device_put(x.astype(like.dtype), where), params, dtypes, shardings
-            )
+                lambda x, like, names: jax.device_put(x.astype(like.dtype), place.sharding(names, x.shape)),
+                parts.split(params, layer_parts(network)), shapes, axes,
+            )  # fmt: skip
 
     @property
     def params(self) -> Any:
-        """The parameters on the devices."""
+        """The parameters on the devices; on a CPU each layer is a part of its own (`jaxpt.models.parts`)."""
         return self._params
 
     def check(self, prompts: Sequence[Prompt], options: Options) -> None:
