@@ -80,7 +80,7 @@ def layer_parts(network: Network) -> parts.Parts:
     if compiler.platform() != "cpu" or pipeline.stages() > 1:
         return {}
     found = parts.one_by_one(network.shapes(), network.logical_axes())
-    return {path: layers for path, layers in found.items() if "/decoder/" in path} or found  # T5 may share the encoder's
+    return {path: layers for path, layers in found.items() if "/decoder/" in path} or found  # shared
 
 
 def stored(network: Network) -> tuple[Any, Any]:
