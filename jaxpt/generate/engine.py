@@ -20,7 +20,8 @@ from jaxpt.generate import decoding
 from jaxpt.generate.batching import LEAST, bucket
 from jaxpt.generate.decoding import Decoder, Prompts, State
 from jaxpt.generate.options import Options
-from jaxpt.generate.programs import Place, Programs, stored_dtypes
+from jaxpt.generate.programs import Place, Programs, layer_parts, stored
+from jaxpt.models import parts
 from jaxpt.models.network import Network
 from jaxpt.parallel.distributed import to_host
 
@@ -96,15 +97,15 @@ class Engine:
           params: NumPy or JAX arrays.
         """
         with self._place.use():
-            dtypes, axes = stored_dtypes(self._network), self._network.logical_axes()
-            shardings = jax.tree.map(lambda x, a: self._place.sharding(a, x.shape), dtypes, axes)
+            shapes, axes = stored(self._network)
             self._params = jax.tree.map(
-                lambda x, like, where: jax.device_put(x.astype(like.dtype), where), params, dtypes, shardings
-            )
+                lambda x, like, names: jax.device_put(x.astype(like.dtype), self._place.sharding(names, x.shape)),
+                parts.split(params, layer_parts(self._network)), shapes, axes,
+            )  # fmt: skip
 
     @property
     def params(self) -> Any:
-        """The parameters on the devices."""
+        """The parameters on the devices; on a CPU each layer is a part of its own (`jaxpt.models.parts`)."""
         return self._params
 
     def check(self, prompts: Sequence[Prompt], options: Options) -> None:
