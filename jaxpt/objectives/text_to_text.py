@@ -47,6 +47,8 @@ class TextToText(Labelled):
     """Most tokens of a target."""
     separator: str = "\n"
     """Of a decoder: text between inputs and targets."""
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """ε: the distribution of a target is (1 − ε) · one-hot + ε / vocabulary (BART's summaries: 0.1)."""
     decide_by: Literal["generation", "likelihood"] = "generation"
     """How a label is predicted: by generating text, or as the most likely one of all label words."""
     decoding: Decoding = Decoding()
