@@ -83,8 +83,8 @@ def token_loss(
 
     Returns:
       (Σ weighted loss, {metric: (Σ weighted value, Σ weights)}), float32 scalars. Metrics: `accuracy` (a tie for the
-      most likely token counts as wrong), `token_loss` (cross-entropy without z-loss and smoothing) and, with `eval_mask`,
-      `target_loss` (the same with these weights).
+      most likely token counts as wrong), `token_loss` (cross-entropy without z-loss and smoothing) and, with
+      `eval_mask`, `target_loss` (the same with these weights).
 
     Example:
       >>> from jaxpt.models.output import Projection
