@@ -362,6 +362,8 @@ class Loaded:
         encode = self.tokenizer.encode
         if self.family == "encoder_decoder":
             return encode(context, special=True), encode(continuation, special=True)
+        if isinstance(self.objective, TextToText):
+            return list(self.prompt_ids(context).tokens), encode(continuation, special=True)
         before, whole = encode(context, special=True), encode(context + continuation, special=True)
         before, after = whole[: len(before)], whole[len(before) :]
         if not after or not continuation:
