@@ -318,6 +318,7 @@ class DecoderLoss(Loss):
             batch["decoder_loss_weights"],
             eval_mask=batch.get("eval_mask"),
             z_loss=self.h.z_loss,
+            label_smoothing=getattr(self.h, "label_smoothing", 0.0),  # of objectives on given targets
             chunk=self.h.loss_chunk,
         )
         return {self.h.kind: total}, metrics

@@ -127,6 +127,10 @@ class Task(TaskConfig):
         """The prediction, comparable with `target`, that a generated text is."""
         raise NotImplementedError
 
+    def answer_text(self, text: str, row: Row, where: str) -> Answer:
+        """The prediction of a row for people, from a generated text."""
+        return {"text": text}
+
     def candidates(self) -> tuple[str, ...]:
         """All texts that can be a target, where these are few."""
         return ()

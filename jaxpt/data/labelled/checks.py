@@ -54,9 +54,12 @@ def lines(config: Config, truncated: Mapping[str, tuple[int, int]]) -> Iterator[
     Yields:
       Lines.
     """
+    most = f"data.length {config.data.length}"
+    if (targets := getattr(config.objective, "targets_length", None)) is not None:
+        most += f" and objective.targets_length {targets}"
     for split, (cut, rows) in truncated.items():
         if cut:
-            yield f"{split}: {cut:,} of {rows:,} examples were cut to data.length {config.data.length}"
+            yield f"{split}: {cut:,} of {rows:,} examples were cut to {most}"
     train = _contents(config, "train")
     for split in ("validation",) if config.data.test_path is None else ("validation", "test"):
         of_split = _contents(config, split)
