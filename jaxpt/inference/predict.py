@@ -14,6 +14,7 @@ from jaxpt.data import tokenizers
 from jaxpt.data.labelled import examples
 from jaxpt.data.labelled.files import RowFile
 from jaxpt.errors import UserError
+from jaxpt.evals.task import with_measured
 from jaxpt.parallel import processes
 from jaxpt.tasks.base import Answer, LocatedRow
 from jaxpt.train import checkpoint, predictors, state
@@ -76,6 +77,7 @@ def answered(config: Config, run_dir: Path, step: int, rows: Sequence[LocatedRow
     setup = state.setup(config).for_evaluation()
     reader = checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True)
     params: Any = reader.restore_params(setup, step)
+    config = with_measured(config, reader.metrics(step))
     reader.close()
     settings = config.data.tokenizer
     tokenizer = tokenizers.load(run_dir / "tokenizer", settings.kind, extra_ids=settings.extra_ids)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -101,6 +101,14 @@ class Task(TaskConfig):
     def grouped(self, rows: Sequence[LocatedRow]) -> tuple[list[LocatedRow], list[Any]]:
         """The rows that are scored, and the target of each."""
         return list(rows), [self.target(row.row, row.where) for row in rows]
+
+    def with_measured(self, metrics: Mapping[str, float]) -> Task:
+        """The task with what is chosen on the validation set, such as a threshold.
+
+        Args:
+          metrics: measured there: {"<evaluator>/<metric>": value}.
+        """
+        return self
 
     # ---- text to text -----------------------------------------------------------------------------------------------
 
