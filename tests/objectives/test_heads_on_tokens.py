@@ -33,11 +33,14 @@ def records(kind, lengths=(7, 9, 16, 10, 12, 5), seed=0, highest=200, types=2):
     made = []
     for length in lengths:
         positions = np.arange(1, length, 2) if kind == "tagging" else np.sort(rng.integers(0, length, 2))
-        made.append({
-            "tokens": rng.integers(7, highest, length).astype(np.int32),
-            "token_types": np.sort(rng.integers(0, types, length)).astype(np.int32),
-            "positions": positions.astype(np.int32),
-        } | ({"targets": rng.integers(0, len(LABELS), len(positions)).astype(np.int32)} if kind == "tagging" else {}))  # fmt: skip
+        record = {
+            "tokens": rng.integers(7, highest, length),
+            "token_types": np.sort(rng.integers(0, types, length)),
+            "positions": positions,
+        }
+        if kind == "tagging":
+            record["targets"] = rng.integers(0, len(LABELS), len(positions))
+        made.append({name: x.astype(np.int32) for name, x in record.items()})
     return made
 
 
@@ -86,7 +89,9 @@ def test_loss_by_hand(kind):
     network = own.loss.network(families.config("bert", model={"layers": 1}).model)
     params, made = drawn(network), records(kind)
     batch = laid(own, made)
-    sums, metrics = jax.jit(lambda batch: own.loss(network.bind(params), batch))(batch | {"eval_mask": batch["label_weights"]})
+    sums, metrics = jax.jit(lambda batch: own.loss(network.bind(params), batch))(
+        batch | {"eval_mask": batch["label_weights"]}
+    )
     outputs = np.asarray(jax.jit(lambda batch: own.loss.predict(network.bind(params), batch))(batch), np.float64)
     total = count = 0
     for record, logits in zip(made, outputs):
@@ -126,14 +131,16 @@ def test_the_null_token_and_the_order_of_the_texts():
 
 def test_settings_that_cannot_be():
     model = families.config("bert").model
-    with pytest.raises(UserError, match=r"data.length: 7 leaves room for 4 tokens of question and context, objective.max"):
+    with pytest.raises(
+        UserError, match=r"data.length: 7 leaves room for 4 tokens of question and context, objective.max"
+    ):
         objective("question_answering", "bert").check(model, 7, VOCABULARY)
-    with pytest.raises(UserError, match="data.length: 2 leaves no room for words"):
+    with pytest.raises(UserError, match=r"data.length: 2 leaves no room for words"):
         objective("tagging", "bert").check(model, 2, VOCABULARY)
     for cls in (Tagging, QuestionAnswering):
-        with pytest.raises(UserError, match="does not fit task.kind: regression"):
+        with pytest.raises(UserError, match=r"does not fit task.kind: regression"):
             cls(task=RegressionTask(), text_layout="bert").check(model, 200, VOCABULARY)
-    with pytest.raises(UserError, match="objective.class_weights: wants one for each of 5 tags"):
+    with pytest.raises(UserError, match=r"objective.class_weights: wants one for each of 5 tags"):
         objective("tagging", "bert", class_weights=(1.0, 2.0)).check(model, LENGTH, VOCABULARY)
 
 

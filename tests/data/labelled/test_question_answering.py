@@ -101,7 +101,7 @@ def test_token_span():
     assert token_span(offsets, 5, 8, "") == (1, 2)
     assert token_span(offsets, 3, 7, "") == (1, 1)
     assert token_span(offsets, 9, 10, "") == (3, 4)
-    with pytest.raises(UserError, match="^f: row 1: the vocabulary has no token for the answer at answer_start 3"):
+    with pytest.raises(UserError, match=r"^f: row 1: the vocabulary has no token for the answer at answer_start 3"):
         token_span(offsets, 3, 4, "f: row 1")
 
 
