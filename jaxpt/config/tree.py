@@ -127,6 +127,8 @@ class TaskConfig(Frozen):
     """Objective of a recipe that names none: the head for this kind of task."""
     default_metrics: ClassVar[tuple[str, ...]]
     """Metrics of a recipe that names none."""
+    default_evals: ClassVar[tuple[dict[str, Any], ...]] = ({"kind": "heldout"}, {"kind": "task"})
+    """Evaluators of a recipe that names none."""
 
     @classmethod
     def best_metric(cls, metric: str) -> tuple[str, Literal["min", "max"]]:

@@ -223,6 +223,9 @@ def _tokenizer(
         tokenizer = tokenizers.load(path, settings.kind, **checks | {"extra_ids": sentinels})
     else:
         tokenizer = _trained(config, parts, sources, known, say)
+    template = config.objective.batches.chat_template()
+    if template is not None:
+        tokenizer.chat_templates = {"default": template}
     if own is not None and save:
         _publish(tokenizer, own)
         tokenizer = tokenizers.load(own, settings.kind, **checks)
@@ -297,6 +300,8 @@ def _store(
         "calls": _describe(transforms)["offline"],
         "code": code(calls),
     }
+    if config.objective.batches.uses_chat_template:
+        identity["chat_templates"] = dict(tokenizer.chat_templates)
     directory = cache_root(config) / "records" / f"{_hash(identity)}-{split}"
     examples = config.objective.batches.examples(config.data.length)
     spec = Offline(config.data, transforms, examples, split, tokenizer, config.task)
@@ -309,9 +314,19 @@ def _labelled_lines(config: Config, stores: dict[str, list[Store]]) -> Iterator[
     for split, of_split in stores.items():
         records = [store.fetch(np.arange(len(store))) for store in of_split]
         cut[split] = sum(int(r["truncated"].sum()) for r in records), sum(len(store) for store in of_split)
+        yield from _left_out_lines(split, of_split)
         if split == "train" and "target" in records[0]:
             checks.check_targets(config, np.concatenate([r["target"] for r in records]))
     yield from checks.lines(config, cut)
+
+
+def _left_out_lines(split: str, stores: Sequence[Store]) -> Iterator[str]:
+    """How many rows gave no record."""
+    for name, why in (("too_long", "they are longer than data.length"), ("without_answer", "they have no answer")):
+        count = sum(store.manifest["counts"].get(name, 0) for store in stores)
+        if count:
+            rows = sum(store.manifest["counts"]["documents"] for store in stores)
+            yield f"{split}: {count:,} of {rows:,} rows were left out: {why}"
 
 
 def _counts(store: Store) -> dict[str, int]:

@@ -16,8 +16,9 @@ from jaxpt import signals
 from jaxpt.errors import UserError
 from jaxpt.generate.engine import Prompt
 from jaxpt.generate.options import Options
-from jaxpt.inference import chat_template, loaded
-from jaxpt.inference.chat_template import ChatTemplate
+from jaxpt.data import chat_template
+from jaxpt.inference import loaded
+from jaxpt.data.chat_template import ChatTemplate
 from jaxpt.inference.loaded import Loaded
 
 MAX_NEW_TOKENS = 512

@@ -16,7 +16,7 @@ from jaxpt.data.tokenizers import vocabulary_files
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.errors import UserError
 from jaxpt.hf import directory as hf
-from jaxpt.inference import chat_template
+from jaxpt.data import chat_template
 from jaxpt.models.network import Network
 from jaxpt.objectives.base import Objective
 from jaxpt.train import weights
