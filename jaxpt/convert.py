@@ -21,11 +21,13 @@ from jaxpt.config import Config, LoraConfig, ModelConfig, ObjectiveConfig
 from jaxpt.data import tokenizers
 from jaxpt.data.tokenizers import vocabulary_files
 from jaxpt.errors import UserError
+from jaxpt.heads import classes
 from jaxpt.hf import directory as hf
 from jaxpt.hf import llama2c, mapping, peft
+from jaxpt.hf.tasks import Problem
 from jaxpt.hf.verify import Difference, verify
 from jaxpt.models.network import Network
-from jaxpt.train import lora, trainable, weights
+from jaxpt.train import initial, lora, trainable, weights
 
 OBJECTIVES = {"encoder": "masked_lm", "decoder": "causal_lm", "encoder_decoder": "span_corruption"}
 """Objective of an imported model, by its family; BART's and mBART's are named in `objective_of`."""
@@ -99,7 +101,8 @@ def import_weights(
 
 def export(
     run: str | Path, out: str | Path, *, check: bool = False, dtype: str | None = None,
-    shard_bytes: int | None = None, report: Report = print,
+    shard_bytes: int | None = None,
+    report: Report = print,
 ) -> None:  # fmt: skip
     """Converts a run's weights (their average if there is one) and vocabulary to a Hugging Face directory.
 
@@ -128,10 +131,9 @@ def export(
     temporary = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}.", suffix=".partial"))
     with signals.scratch(temporary):
         shards = {} if shard_bytes is None else {"shard_bytes": shard_bytes}
-        hf.write(temporary, network, _Sums(saved, summands), dtypes, _special_ids(config, run_dir), **shards)
-        for name in _tokenizer_files(run_dir / "tokenizer"):
-            (temporary / name).parent.mkdir(exist_ok=True)
-            shutil.copy(run_dir / "tokenizer" / name, temporary / name)
+        ids = _special_ids(config, run_dir)
+        hf.write(temporary, network, _Sums(saved, summands), dtypes, ids, **shards, **_labels(config))
+        _give_tokenizer(run_dir, temporary)
         if check:
             _report_differences(verify(temporary), report)
         temporary.chmod(0o755)
@@ -168,18 +170,14 @@ def export_adapter(run: str | Path, out: str | Path, *, report: Report = print) 
     trained = {path: x for path, x in layout.ever_trained(shapes, axes).items() if path in summands}
     out.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}.", suffix=".partial"))
-    base = None if config.init_from is None else config.init_from.path
+    source = config.init_from
+    base = source.path if source is not None and initial.is_hugging_face(source.path) else None
     with signals.scratch(temporary):
         peft.write(temporary, network, config.train.lora, factors, trained, _Sums(saved, summands), base)
-        for name in _tokenizer_files(run_dir / "tokenizer"):
-            (temporary / name).parent.mkdir(exist_ok=True)
-            shutil.copy(run_dir / "tokenizer" / name, temporary / name)
+        _give_tokenizer(run_dir, temporary)
         temporary.chmod(0o755)
         temporary.rename(out)
-    class_name = hf.family_of(network.config).class_of(network)
-    report(
-        f"{out}: adapter of {class_name}, {len(factors)} kinds of matrices, rank {config.train.lora.rank}, step {step}"
-    )
+    report(f"{out}: low-rank adapter of {hf.family_of(network.config).class_of(network)}, step {step}")
     if left_out:
         report(f"skipped, not in Hugging Face's class: {', '.join(left_out)}")
 
@@ -225,6 +223,21 @@ class _Sums(Mapping[str, Any]):
         return len(self._summands)
 
 
+PROBLEMS: dict[str, Problem] = {
+    "classification": "single_label_classification", "regression": "regression",
+    "multi_label": "multi_label_classification",
+}  # fmt: skip
+"""Their `problem_type` of each kind of task over whole texts."""
+
+
+def _labels(config: Config) -> dict[str, Any]:
+    """Names of the logits of a fine-tuned run, and its loss."""
+    task = config.task
+    if task is None or not config.objective.loss.heads(config.model):
+        return {}
+    return {"labels": getattr(task, "shown", None) or None, "problem": PROBLEMS.get(task.kind)}
+
+
 def objective_of(model: ModelConfig, heads: Collection[str]) -> dict[str, Any]:
     """Default objective of an imported model, by its kind, family or heads."""
     if "replaced_token" in heads:
@@ -250,6 +263,11 @@ def _opened(source: Path, partial: bool, ignore: Sequence[str]) -> Any:
         return llama2c.open_file(source)
     opened = hf.open_directory(source, partial=partial, ignore=ignore)
     model, heads = opened.network.config, opened.network.heads
+    if classes.name_of(heads) is not None:
+        name = opened.family.class_of(opened.network)
+        raise UserError(
+            f"{source}: {name} is fine-tuned; a recipe with its task starts from it by init_from.path={source}"
+        )
     settings = objective_of(model, heads)
     objective = configs.resolve(settings["kind"], "jaxpt.objectives", ObjectiveConfig)(**settings)
     wanted = objective.loss.heads(model)
@@ -302,6 +320,13 @@ def _take_tokenizer(source: Path, out: Path, limits: dict[str, Any], report: Rep
     return {"kind": found.kind, "lowercase": found.lowercase, "extra_ids": limits["extra_ids"]}
 
 
+def _give_tokenizer(run_dir: Path, out: Path) -> None:
+    """Copies a run's vocabulary files."""
+    for name in _tokenizer_files(run_dir / "tokenizer"):
+        (out / name).parent.mkdir(exist_ok=True)
+        shutil.copy(run_dir / "tokenizer" / name, out / name)
+
+
 def _tokenizer_files(directory: Path) -> list[str]:
     """Names of the files of a vocabulary and of the templates of dialogues in a directory."""
     found = [name for name in TOKENIZER_FILES if (directory / name).is_file()]
@@ -337,6 +362,8 @@ def _special_ids(config: Config, run_dir: Path) -> dict[str, int]:
         raise UserError(f"{directory}: {found.size} token ids, but model.vocab_size is {config.model.vocab_size}")
     bos, eos = (a if a is not None else b for a, b in ((found.bos, found.cls), (found.eos, found.sep)))
     ids = {"pad": found.pad, "bos": bos, "eos": eos}
+    if config.model.kind == "bart" and not config.model.pre_norm:  # mBART's is a language
+        ids["decoder_start"] = eos
     return {f"{name}_token_id": i for name, i in ids.items() if i is not None}
 
 

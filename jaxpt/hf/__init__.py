@@ -2,6 +2,7 @@
 
 directory  load and save, one tensor at a time  files    safetensors and .bin files
 mapping    names and layouts of weights         options  keys of config.json
+tasks      classes for fine-tuning, labels      peft     low-rank adapters in peft's layout
 verify     compares outputs with transformers   bert …   tables of weights and options for each family
 """
 

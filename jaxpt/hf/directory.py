@@ -16,7 +16,6 @@ from flax import traverse_util
 
 from jaxpt.config import ModelConfig
 from jaxpt.errors import UserError
-from jaxpt.heads import classes
 from jaxpt.hf import files, mapping, tasks
 from jaxpt.hf.options import Family, from_json, to_json
 from jaxpt.models.network import Head, Network
@@ -33,9 +32,9 @@ class Source:
     table: mapping.Table
     found: mapping.Found
     labels: tuple[str, ...] | None = None
-    """Names of the logits of a fine-tuned head, if config.json has them."""
+    """Names of the logits of the fine-tuned class, if config.json has them."""
     problem: tasks.Problem | None = None
-    """The loss of a fine-tuned head for whole texts."""
+    """The loss of a fine-tuned class for whole texts."""
 
     def pieces(self) -> Iterator[tuple[str, int | None, np.ndarray]]:
         """(jaxpt path, layer or None, array), one tensor at a time; see `mapping.pieces`."""
@@ -92,7 +91,10 @@ def open_directory(
     try:
         config = from_json(family, given, tensors, tuple(ignore))
         config = type(config)(**{**dict(config), **(change or {})})
-        network = _network(family, config, tensors.shapes, given, heads)
+        tuned, outputs = _fine_tuned(family, tensors.shapes, given)
+        if heads is None:
+            heads = _heads(family, config, tensors.shapes) if tuned is None else (tuned,)
+        network = family.network(config, heads, None if isinstance(heads, Mapping) else outputs or None)
         table = family.table_of(network)
         found = mapping.find(tensors.shapes, table, network)
         if not partial:
@@ -104,35 +106,28 @@ def open_directory(
         for name in found.names.values():
             if kind := tensors.others.get(name):
                 raise UserError(f"weights: {name} has type {kind}, supported types are {', '.join(files.TYPES)}")
-        logits = classes.name_of(network.heads), classes.outputs_of(network.heads), given
-        labels, problem = tasks.labels_from_json(*logits), tasks.problem_from_json(*logits)
+        labels = tasks.labels_from_json(tuned, outputs, given)
+        problem = tasks.problem_from_json(tuned, outputs, given)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     return Source(path, family, network, tensors, table, found, labels, problem)
 
 
-def _network(
-    family: Family,
-    config: ModelConfig,
-    shapes: Mapping[str, tuple[int, ...]],
-    given: Mapping[str, Any],
-    heads: Iterable[str] | Mapping[str, Head] | None,
-) -> Network:
-    """The network with `heads`, or with those of the directory."""
+def _fine_tuned(
+    family: Family, shapes: Mapping[str, tuple[int, ...]], given: Mapping[str, Any]
+) -> tuple[str | None, int]:
+    """(head of the fine-tuned class that config.json names, number of its logits); (None, 0) for other classes."""
     named = {task.name: name for name, task in family.tasks.items()}
-    found = next((named[name] for name in given.get("architectures") or () if name in named), None)
-    if heads is None:
-        heads = _heads(family, config, shapes) if found is None else (found,)
-    name = classes.name_of(heads)
-    if name is None or name != found:
-        return family.network(config, heads)
+    name = next((named[x] for x in given.get("architectures") or () if x in named), None)
+    if name is None:
+        return None, 0
+    weight = f"{family.tasks[name].classifier}.weight"
+    if weight not in shapes:
+        raise UserError(f"weights: {weight} is missing")
     for key, value in family.tasks[name].fixed.items():
         if given.get(key, value) != value:
             raise UserError(f"config.json: {key}: {given[key]!r} is not supported, only {json.dumps(value)}")
-    shape = shapes.get(f"{family.tasks[name].classifier}.weight")
-    if isinstance(heads, Mapping) or shape is None:
-        return family.network(config, heads)
-    return family.network(config, heads, outputs=shape[0])
+    return name, shapes[weight][0]
 
 
 def _heads(family: Family, config: ModelConfig, names: Mapping[str, Any]) -> tuple[str, ...]:

@@ -105,6 +105,8 @@ def write(
                 a, b = _joined(row, [path in held for path in row.paths], factors, index, expected, network)
                 tensors |= {f"{PREFIX}{name}.lora_A.weight": a, f"{PREFIX}{name}.lora_B.weight": b}
                 parts[name] = len(held)
+    if not parts:
+        raise UserError("train.lora.targets: none of them is in Hugging Face's class")
     whole = dict(_whole_modules(table, expected, network, trained, params))
     saved = sorted({name.rpartition(".")[0] for name in whole})
     if both := [name for name in saved if name in parts]:

@@ -176,9 +176,7 @@ def alibi_slopes(heads: int) -> np.ndarray:
     return np.array(powers(whole) + powers(2 * whole)[::2][: heads - whole], np.float32)
 
 
-def alibi(
-    heads: int, queries: int, keys: int, offset: Offset = 0, key_index_S: jax.Array | None = None
-) -> jax.Array:
+def alibi(heads: int, queries: int, keys: int, offset: Offset = 0, key_index_S: jax.Array | None = None) -> jax.Array:
     """ALiBi's bias, −slope · |i − j|: float32 [H, L, S]. Nothing is learned. `key_index_S` as in `Mask`.
 
     Paper: https://arxiv.org/abs/2108.12409

@@ -13,9 +13,6 @@ from jaxpt.scores.tagging import Tags
 if TYPE_CHECKING:
     import numpy as np
 
-_SIMPLER = {"cb": "accuracy", "multirc": "f1", "axg": "accuracy"}
-"""Metrics of several values: by which of them the constant is chosen."""
-
 
 def majority(
     metric: str,
@@ -28,9 +25,9 @@ def majority(
 ) -> dict[str, float] | None:
     """Scores the constant prediction that is best on the training set.
 
-    Labels: each label is tried (ties: the more frequent one). 0/1 matrices: 1 in the most frequent columns, as many as
-    are best, or the most frequent row. Numbers: the mean. Tags: the most frequent tag; where words are given, the most
-    frequent tag of each word.
+    Labels: the most frequent one; for F1 of one label that label. 0/1 matrices: 1 in the most frequent columns, as many
+    as are best, or the most frequent row. Numbers: the mean. Tags: the most frequent tag; where words are given, the
+    most frequent tag of each word.
 
     Args:
       metric: a name of `known()`.
@@ -69,14 +66,13 @@ def majority(
         constant = _best(metric, _rows(train_targets), train_targets, options)
     else:
         frequent = [label for label, _ in collections.Counter(train_targets).most_common()]
-        by_count = _SIMPLER.get(metric, metric) == "accuracy"
-        constant = frequent[0] if by_count else _best(metric, frequent, train_targets, options)
+        one_label = metric in ("f1", "multirc")  # of all others the most frequent label is the best constant
+        constant = _best("f1", frequent, train_targets, options) if one_label else frequent[0]
     return score(metric, [constant] * len(targets), targets, **options)
 
 
 def _best(metric: str, candidates: list, targets: Sequence, options: dict[str, Any]) -> Any:
     """The constant with the highest score; the first of equal ones."""
-    metric = _SIMPLER.get(metric, metric)
     options = {name: value for name, value in options.items() if name in ("labels", "positive")}
 
     def value(constant: Any) -> float:

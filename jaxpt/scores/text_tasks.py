@@ -127,6 +127,11 @@ def _columns(name: str, *keys: str, row: Row) -> list[str]:
     return [row[key] for key in keys]
 
 
+def _having(name: str, columns: Sequence[str], inputs: Callable[[Row], str]) -> Callable[[Row], str]:
+    """`inputs` of rows that have been found to have these columns."""
+    return lambda row: inputs(row) if _columns(name, *columns, row=row) else ""
+
+
 def _id(row: Row, labels: Sequence[str]) -> int:
     return parse_label(label_word(row.get("label", -1), labels), labels)
 
@@ -164,19 +169,20 @@ def _texts(
 
 
 def _stsb() -> TextTask:
+    def label(row: Row) -> float:
+        return float(*_columns("stsb", "label", row=row))
+
     def rounded(row: Row) -> tuple[str, ...]:
         """The nearest 0.2 with one decimal, ties to the even fifth, in float32 as in T5."""
         import numpy as np
 
-        return (f"{np.round(np.float32(row['label']) * np.float32(5)) / np.float32(5):.1f}",)
+        return (f"{np.round(np.float32(label(row)) * np.float32(5)) / np.float32(5):.1f}",)
 
     def inputs(row: Row) -> str:
         first, second = _columns("stsb", "sentence1", "sentence2", row=row)
         return f"stsb sentence1: {first} sentence2: {second}"
 
-    return TextTask(
-        inputs, rounded, lambda row: float(row["label"]), lambda text, row: parse_number(text), ("pearson", "spearman")
-    )
+    return TextTask(inputs, rounded, label, lambda text, row: parse_number(text), ("pearson", "spearman"))
 
 
 def _multirc() -> TextTask:
@@ -308,16 +314,31 @@ TASKS: dict[str, TextTask] = {
     "qnli": _labelled("qnli", RTE, "question", "sentence"),
     "rte": _labelled("rte", RTE, "premise", "hypothesis"),
     "wnli": _labelled("wnli", ("not_entailment", "entailment"), "sentence1", "sentence2"),
-    "wnli_simple": _pronoun(pronouns.wnli_inputs, pronouns.wnli_referent, train=False),
+    "wnli_simple": _pronoun(
+        _having("wnli", ("sentence1", "sentence2"), pronouns.wnli_inputs), pronouns.wnli_referent, train=False
+    ),
     "boolq": _labelled("boolq", FALSE_TRUE, "passage", "question"),
     "cb": _labelled("cb", ("entailment", "contradiction", "neutral"), "premise", "hypothesis", metrics=("cb",)),
     "copa": _labelled("copa", ("choice1", "choice2"), "choice1", "choice2", "premise", "question"),
     "multirc": _multirc(),
     "record": _record(),
     "wic": _labelled("wic", FALSE_TRUE, "sentence1", "sentence2", "word", sort=False),
-    "wsc": dataclasses.replace(_labelled("wsc", FALSE_TRUE, "text"), inputs=pronouns.marked_wsc_inputs),
-    "wsc_simple": _pronoun(pronouns.wsc_inputs, lambda row: row["span1_text"], train=True),
-    "dpr": _texts(pronouns.dpr_inputs, lambda row: [row["candidates"][int(row["label"])]], "exact_match"),
+    "wsc": dataclasses.replace(
+        _labelled("wsc", FALSE_TRUE, "text"),
+        inputs=_having(
+            "wsc", ("text", "span1_text", "span1_index", "span2_text", "span2_index"), pronouns.marked_wsc_inputs
+        ),
+    ),
+    "wsc_simple": _pronoun(
+        _having("wsc", ("text", "span1_text", "span2_text", "span2_index"), pronouns.wsc_inputs),
+        lambda row: row["span1_text"],
+        train=True,
+    ),
+    "dpr": _texts(
+        _having("dpr", ("sentence", "pronoun"), pronouns.dpr_inputs),
+        lambda row: [row["candidates"][int(row["label"])]],
+        "exact_match",
+    ),
     "axb": _axb(),
     "axg": dataclasses.replace(_labelled("rte", RTE, "premise", "hypothesis"), metrics=("axg",)),
     "squad": _squad(),

@@ -224,6 +224,20 @@ class Checkpoints:
                     handler.of = {"run": run_id(self.directory), "step": step}
             self._manager.save(step, args=args, metrics=finite if self._best_metric in finite else None)
 
+    def add_figures(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Puts what was measured later beside a checkpoint that was saved without, so that it is ranked as the others.
+
+        Args:
+          step: of the checkpoint.
+          metrics: as in `save`.
+        """
+        finite = {name: float(x) for name, x in metrics.items() if math.isfinite(x)}
+        file = self.directory / str(step) / "metrics" / "metrics"
+        if self._best_metric in finite and is_primary() and not file.exists():
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(json.dumps(finite), encoding="utf-8")
+        self._manager.reload()
+
     @contextlib.contextmanager
     def _saving(self) -> Iterator[None]:
         """Turns the disk's errors into a line for the user."""

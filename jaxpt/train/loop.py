@@ -178,6 +178,8 @@ class Run:
     skipped: int = 0
     """Steps in a row, up to the last one logged, whose update was skipped."""
     last_loss: float | None = None
+    missed: tuple[str, ...] = ()
+    """Evaluators that were due when a signal came: they run before the next step."""
 
     # Set by enter_phase.
     phase_config: Config = dataclasses.field(init=False)
@@ -191,6 +193,7 @@ class Run:
     def run(self, current: State, meta: dict[str, Any] | None) -> int:
         """Trains from `current` to the end, phase by phase."""
         done = first = int(current.step)
+        self.missed = tuple((meta or {}).get("missed", ()))
         self.skipped = int(current.skipped)
         metrics = Metrics(self.run_dir, self.config, done)
         ends = (*self.starts[1:], self.config.train.steps)
@@ -274,6 +277,10 @@ class Run:
             self.stopped = self.stopped or any_process(signals.received() is not None)
             return self.stopped
 
+        if self.missed:
+            self._evaluate(current, done, display, metrics, stop)
+            self.checkpoints.add_figures(done, evaluation.figures(self.evaluators.found))
+            self.missed = ()
         batch = step.put(next(feed), self.setup)
         while done < end and not self.stopped and not self.patience.is_over:
             current, figures = ready.train(current, batch, *self.setup.teacher_params())
@@ -338,6 +345,7 @@ class Run:
     ) -> None:
         """Runs the evaluators that are due."""
         begun, due = time.perf_counter(), self.evaluators.due(done)
+        due = [evaluator for evaluator in due if not self.missed or evaluator.called in self.missed]
         if not due:
             return
         for name, result in self.evaluators.run(due, self.setup.to_model(current), stop):
@@ -366,6 +374,8 @@ class Run:
             raise UserError(self._ruined(f"{found[0]}{more} are not finite at step {done}, which is not saved"))
         meta = {"phase": self.phase, "data": self.data.fingerprint, **teachers.identities(self.setup)}
         meta |= self.patience.saved()
+        due = self.evaluators.due(done) if self.stopped else ()
+        meta["missed"] = [evaluator.called for evaluator in due if evaluator.called not in self.evaluators.found]
         self.checkpoints.save(current, meta, evaluation.figures(self.evaluators.found))
         return True
 

@@ -13,9 +13,10 @@ from jaxpt import config as configs
 from jaxpt.config import LoraConfig
 from jaxpt.errors import UserError
 from jaxpt.hf import files, peft, verify
-from jaxpt.train import lora, state, step, weights
+from jaxpt.train import lora, patterns, state, step, weights
 from tests import families
 from tests.hf.test_directory import fresh
+from tests.models.helpers import EVERY
 
 RANK = 3
 SETTINGS = {"rank": RANK, "alpha": 6.0}
@@ -74,7 +75,9 @@ def merged(settings, params, adapter):
     return lora.merged(settings, {**params, lora.ADAPTER: tree_of(adapter)})
 
 
-@pytest.mark.parametrize("family", ["bert", "llama", "gpt2", "t5"])
+@pytest.mark.parametrize(
+    "family", ["bert", "gpt2", *(pytest.param(x, marks=pytest.mark.slow) for x in ("llama", "t5"))]
+)
 def test_there_and_back(family, tmp_path, capsys):
     """An adapter directory becomes a run; its export has the same tensors, its weights are the sum."""
     _, params, adapter = made(family, tmp_path)
@@ -93,6 +96,49 @@ def test_there_and_back(family, tmp_path, capsys):
         np.testing.assert_array_equal(one[name], two[name], err_msg=name)
     keys = [json.loads((tmp_path / name / peft.CONFIG).read_text()) for name in ("adapter", "out")]
     assert keys[0] | {"base_model_name_or_path": None} == keys[1]
+
+
+QUICK = ("albert", "gpt2", "modernbert", "t5", "xlnet")
+SLOW = sorted(set(EVERY) - {*QUICK, "t5_shared", "t5_lm"})  # transformers has no t5_shared and no t5_lm
+
+
+@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+def test_every_architecture(name, tmp_path):
+    network, _ = fresh(EVERY[name]())
+    tree = patterns.leaves(network.shapes(), network.logical_axes())
+    given = LoraConfig(targets=("*/attention/query", "*/attention/value", "*/feed_forward/*"), rank=2, alpha=3.0)
+    held, shapes, axes = lora.targets(given, tree), flat(network.shapes()), flat(network.logical_axes())
+    described, _ = lora.describe(given, {path: shapes[path] for path in held}, axes)
+    rng = np.random.default_rng(0)
+    drawn = {path: rng.normal(size=x.shape).astype(np.float32) for path, x in described.items()}
+    adapter = {path: peft.Factors(x, *(drawn[f"adapter/{path}/{n}"] for n in "ab")) for path, x in held.items()}
+    if name == "xlnet":
+        with pytest.raises(UserError, match="attention/query/kernel is no linear layer in Hugging Face's class"):
+            written(tmp_path / "out", network, given, adapter)
+        return
+    written(tmp_path / "out", network, given, adapter)
+    found = peft.read(tmp_path / "out", network)
+    assert set(found.factors) == set(adapter) and (found.config.rank, found.config.alpha) == (2, 3.0)
+    for path, x in adapter.items():
+        np.testing.assert_allclose(found.factors[path].a @ found.factors[path].b, x.a @ x.b, rtol=1e-4, atol=1e-5)
+
+
+def test_a_joined_matrix_whose_adapter_is_none_of_blocks(tmp_path):
+    """What peft trains, or has just made: each of ours has all of A, and its part of B."""
+    network, _, adapter = made("gpt2", tmp_path)
+    tensors = {name: np.array(x) for name, x in files.Tensors(tmp_path / "adapter", (peft.WEIGHTS,)).items()}
+    fused = [name for name in tensors if "c_attn.lora_B" in name]
+    for value in (1.0, 0.0):
+        tensors |= {name: np.full_like(tensors[name], value) for name in fused}
+        announced = {name: (x.shape, x.dtype) for name, x in tensors.items()}
+        files.write(tmp_path / "adapter", announced, tensors.items(), stem="adapter_model")
+        found = peft.read(tmp_path / "adapter", network)
+        assert found.config.rank == 2 * RANK and len(found.factors) == len(adapter) + 1
+        for part in ("query", "key", "value"):
+            a, b = found.factors[f"model/decoder/segment_0/block_0/attention/{part}/kernel"][1:]
+            name = "base_model.model.transformer.h.1.attn.c_attn.lora_A.weight"
+            np.testing.assert_array_equal(a[1], tensors[name].T)
+            assert (b == value).all()
 
 
 def test_query_and_value_of_a_joined_matrix_are_blocks(tmp_path):
@@ -195,9 +241,7 @@ def test_an_adapter_of_another_model_is_refused(tmp_path, capsys):
     made("bert", tmp_path)
     (tmp_path / "other").mkdir()
     network, _, _ = made("gpt2", tmp_path / "other")
-    with pytest.raises(
-        UserError, match=r"layer\.0\.attention\.self\.query is no linear layer of this gpt2"
-    ):
+    with pytest.raises(UserError, match=r"layer\.0\.attention\.self\.query is no linear layer of this gpt2"):
         peft.read(tmp_path / "adapter", network)
     changed(tmp_path / "adapter", base_model_name_or_path="google/bert")
     assert cli.main(["import", str(tmp_path / "adapter"), str(tmp_path / "run")]) == 2

@@ -9,7 +9,7 @@ import pytest
 from flax import traverse_util
 
 from jaxpt.hf import directory, mapping, save, verify_tasks
-from jaxpt.hf.verify import Difference, differences
+from jaxpt.hf.verify import Difference, differences, verify
 from jaxpt.models.network import Network
 from tests.hf import test_parity as cases
 from tests.hf.parity import randomise
@@ -138,3 +138,10 @@ def test_logits_and_the_way_back(case, name, tmp_path):
     if name == "classes":
         assert again.config.problem_type == "single_label_classification"
     np.testing.assert_equal(directory.open_directory(tmp_path / "ours").labels, source.labels)
+
+
+@pytest.mark.parametrize("case, name", [("bert", "classes"), ("xlnet", "choice"), ("t5", "span"), ("gpt2", "tags")])
+def test_verify_compares_logits(case, name, tmp_path):
+    made(case, name).save_pretrained(tmp_path)
+    found = verify(tmp_path)
+    assert set(found) == {"logits"} and found["logits"].relative < TOLERANCE

@@ -65,17 +65,41 @@ def test_fresh_ones_change_next_to_nothing_and_then_compute_the_formula(name):
     np.testing.assert_allclose(module.apply({"params": weights}, y), by_hand, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["bert", pytest.param("gpt2", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("part", sorted(PARTS))
+def test_they_stand_after_the_projection_and_before_the_residual(name, part):
+    """As in the paper's figure 2: one that adds b to its input is a bias b of the projection before it."""
+    (plain, _), (adapted, _) = made(name), made(name, BottleneckConfig(dim=5))
+    params = flat(jax.jit(lambda key: base.init(adapted, key))(jax.random.key(0)))
+    last = {"attention": "attention/output/bias", "feed_forward": "feed_forward/down/bias"}[part]
+    up = next(path for path in params if path.endswith(f"{part}_adapter/up/bias"))
+    bias = up.replace(f"{part}_adapter/up/bias", last)
+    b = jax.random.normal(jax.random.key(1), params[up].shape)
+    zero = {path: jnp.zeros_like(x) if "_adapter/" in path else x for path, x in params.items()}
+    without = {path: x for path, x in params.items() if "_adapter/" not in path}
+
+    def hidden(model, flat_params):
+        bound = base.bind(model, traverse_util.unflatten_dict(flat_params, sep="/"))
+        return (bound.encode if name == "bert" else bound.decode)(jnp.arange(16).reshape(2, 8)).hidden
+
+    one, two = hidden(adapted, {**zero, up: b}), hidden(plain, {**without, bias: without[bias] + b})
+    np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-5)
+    assert np.abs(one - hidden(plain, without)).max() > 0.1
+
+
 def test_they_are_trained_alone():
-    """Houlsby's recipe: adapters and norms."""
+    """Houlsby's recipe: adapters, all layer norms and the head, as in the released code."""
     given = families.config(
-        "bert", model={"adapter": {"dim": 4}}, train={"trainable": ["*_adapter", "model/*_norm", "heads"]}
+        "bert", model={"adapter": {"dim": 4}}, train={"trainable": ["*_adapter", "*norm*", "heads"]}
     )
     setup, before, after, _ = steps(given)
     old, new = flat(before.params), flat(after.params)
     for path in old:
         trained = "_adapter/" in path or "_norm/" in path or path.startswith("heads/")
         assert (path in setup.trained) == trained, path
-        assert trained or old[path].tobytes() == new[path].tobytes()
+        assert (old[path].tobytes() != new[path].tobytes()) == trained, path
+    moments = [jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(after.opt_state)]
+    assert sum(".mu" in name for name in moments) == len(setup.trained) < len(old) - 10
 
 
 OWN = '''

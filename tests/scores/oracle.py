@@ -5,7 +5,7 @@
     python -m tests.scores.oracle evaluate t5 > tests/scores/golden.json
 
 metrics/squad, squad_v2 and super_glue of `evaluate` hold the official scripts of SQuAD 1.1, SQuAD 2.0 and ReCoRD, and
-their SuperGLUE's MultiRC; t5/evaluation has T5's metrics. Only the functions are taken, without what their files import.
+MultiRC's metrics; t5/evaluation has T5's metrics. Only the functions are taken, without what their files import.
 """
 
 import ast
@@ -19,7 +19,9 @@ import types
 from pathlib import Path
 
 import numpy as np
+import sacrebleu
 import sklearn.metrics
+from rouge_score import rouge_scorer
 
 WORDS = "the a an cat Cat dog dogs. U.S. team's (old) New-York 1994 ‘x’ y_z , ! red".split()  # noqa: SIM905
 
@@ -75,7 +77,12 @@ def official(evaluate, t5):
     record = functions(metrics / "super_glue/record_evaluation.py")
     glue = functions(metrics / "super_glue/super_glue.py")
     qa = functions(Path(t5) / "t5/evaluation/qa_utils.py")
-    invalid = functions(Path(t5) / "t5/evaluation/metrics.py", ("qa_utils", qa))
+    invalid = functions(
+        Path(t5) / "t5/evaluation/metrics.py",
+        ("qa_utils", qa),
+        ("sacrebleu", sacrebleu),
+        ("rouge_scorer", rouge_scorer),
+    )
     listed = dataset(r["answers"], lambda golds: [{"text": gold} for gold in golds])
     values = {"squad": one.compute_score(listed, by_id), "record": record.evaluate(listed[0]["paragraphs"], by_id)[0]}
 
@@ -91,6 +98,10 @@ def official(evaluate, t5):
         two.find_all_best_thresh(made, by_id, *raw, probabilities, has)
         values[name] = {key: value for key, value in made.items() if not key.endswith("total")}
 
+    long = [" . ".join(texts) for texts in r["answers"]]  # several sentences
+    said = [" . ".join(reversed(texts)) for texts in r["answers"][1:] + r["answers"][:1]]
+    values["bleu"] = invalid.bleu(long, said)
+    values["rouge"] = invalid.rouge_mean(long, said)
     values["trivia_qa"] = invalid.trivia_qa(r["answers"], r["predictions"])
     values["f1_invalid"] = invalid.f1_score_with_invalid(r["labels"], r["predicted"])
     targets = [{"value": t, "group": g} for t, g in zip(r["labels"], r["groups"])]

@@ -40,7 +40,7 @@ def test_empty_answers():
 
 @pytest.mark.parametrize("metric", ["squad", "trivia_qa", "record"])
 def test_questions_without_answer_are_of_squad_2(metric):
-    with pytest.raises(UserError, match="question 1 has no answer; .* squad_v2"):
+    with pytest.raises(UserError, match=r"question 1 has no answer; .* squad_v2"):
         score(metric, ["a", ""], [["a"], []])
 
 

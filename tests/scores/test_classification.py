@@ -18,7 +18,13 @@ def value(metric, predictions, targets, **options):
 
 @pytest.mark.parametrize(
     ("metric", "expected"),
-    [("accuracy", 1 / 2), ("macro_f1", (2 / 3 + 1 / 2) / 3), ("micro_f1", 1 / 2), ("balanced_accuracy", 1 / 2), ("f1", 0)],
+    [
+        ("accuracy", 1 / 2),
+        ("macro_f1", (2 / 3 + 1 / 2) / 3),
+        ("micro_f1", 1 / 2),
+        ("balanced_accuracy", 1 / 2),
+        ("f1", 0),
+    ],
 )
 def test_by_hand(metric, expected):
     assert value(metric, PREDICTIONS, TARGETS) == pytest.approx(expected)

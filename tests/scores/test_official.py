@@ -53,6 +53,15 @@ def test_f1_and_multirc_of_t5_count_unparseable_text_as_wrong():
     equal(100 * ours["exact_match"], VALUES["multirc_t5"]["exact_match"])
 
 
+def test_bleu_and_rouge_of_t5():
+    long = [" . ".join(texts) for texts in ROWS["answers"]]
+    said = [" . ".join(reversed(texts)) for texts in ROWS["answers"][1:] + ROWS["answers"][:1]]
+    equal(score("bleu", said, long, tokenize="intl"), VALUES["bleu"])
+    ours = score("rouge", said, long, stemmer=False)
+    assert ours["rougeL"] < ours["rougeLsum"]  # sentences count
+    equal({name: ours[name] for name in VALUES["rouge"]}, VALUES["rouge"])
+
+
 def test_multirc_of_the_superglue_script():
     plain = [max(p, 0) for p in ROWS["predicted"]]
     ours = score("multirc", plain, ROWS["labels"], groups=ROWS["groups"])

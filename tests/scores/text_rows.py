@@ -16,14 +16,15 @@ import json
 import sys
 
 PAIR = {"sentence1": "A man, (old) sleeps.", "sentence2": "The man's awake"}
-PREMISE = {"premise": "It rained all day.", "hypothesis": "It was wet; \"very\" wet"}
+PREMISE = {"premise": "It rained all day.", "hypothesis": 'It was wet; "very" wet'}
 WSC = {
-    "text": "Mark told Pete many lies about himself , which Pete included in his book . He should have been more careful .",
+    "text": "Mark told Pete many lies about himself , which Pete included in his book . He should have "
+    "been more careful .",
     "span1_text": "Mark", "span1_index": 0, "span2_text": "He", "span2_index": 15, "label": 1,
 }  # fmt: skip
 PEBBLE = {
-    "text": "When they had eventually calmed down a bit , and had gotten home, Mr. Farley put the magic pebble in an iron safe "
-    ". Some day they might want to use it , but really for now, what more could they wish for?",
+    "text": "When they had eventually calmed down a bit , and had gotten home, Mr. Farley put the magic pebble in an "
+    "iron safe . Some day they might want to use it , but really for now, what more could they wish for?",
     "span1_text": "the magic pebble", "span1_index": 16, "span2_text": "it", "span2_index": 27, "label": 1,
 }  # fmt: skip
 PONY = {
@@ -95,13 +96,15 @@ def made_by_t5(folder: str, task: str, row: dict) -> tuple[str, list[str]]:
     from tensorflow_datasets.text import glue, super_glue
 
     t5 = _module(folder)
-    builders = {b.name: b for b in (*super_glue.SuperGlue.builder_configs.values(), *glue.Glue.builder_configs.values())}
+    builders = {
+        b.name: b for b in (*super_glue.SuperGlue.builder_configs.values(), *glue.Glue.builder_configs.values())
+    }
     features = {"multirc": ("question", "answer", "paragraph"), "wic": ("sentence1", "sentence2", "word")}
     names = {"ax": "mnli", "axb": "rte", "axg": "rte"}
     special = {
         "stsb": t5.stsb, "wsc": t5.wsc, "wsc_simple": t5.wsc_simple, "wnli_simple": t5.wnli_simple, "squad": t5.squad,
-        "dpr": t5.definite_pronoun_resolution_simple, "squad_context_free": functools.partial(t5.squad, include_context=False),
-        "record": t5.record,
+        "dpr": t5.definite_pronoun_resolution_simple, "record": t5.record,
+        "squad_context_free": functools.partial(t5.squad, include_context=False),
         "cnn_dailymail": functools.partial(t5.summarize, article_key="article", summary_key="highlights"),
     }  # fmt: skip
     idx = {"multirc": {"paragraph": 0, "question": 0, "answer": 0}, "record": {"passage": 0, "query": 0}}

@@ -9,9 +9,10 @@ import pytest
 import yaml
 from flax import traverse_util
 
-from jaxpt import cli, convert
+from jaxpt import cli, convert, hf
 from jaxpt import config as configs
 from jaxpt.evals import command
+from jaxpt.models import parts
 from jaxpt.train import checkpoint, initial, lora, state, step, weights
 from tests import families
 from tests.runs import final
@@ -180,3 +181,27 @@ def test_a_start_from_other_weights_gets_a_fresh_adapter(folder):
         np.testing.assert_allclose(read[1][path], x, rtol=1e-6, atol=1e-6, err_msg=path)
     adapters = traverse_util.flatten_dict(final(folder / "next", 1).params["adapter"], sep="/")
     assert not any(np.abs(x).max() > 1e-20 for path, x in adapters.items() if path.endswith("/b"))
+
+
+@pytest.mark.slow
+def test_an_adapter_leaves_in_pefts_layout_and_comes_back(folder):
+    """Averages, of some layers, beside a norm that was trained: on the frozen weights the import is the run."""
+    run, last = folder / "run", final(folder / "run", 4)
+    network = configs.load(run).objective.loss.network(configs.load(run).model)
+    base = parts.join({p: x for p, x in flat(last.params).items() if not p.startswith("adapter/")}, np.concatenate)
+    hf.save(folder / "base", network, traverse_util.unflatten_dict(base, sep="/"))
+    assert cli.main(["export", str(run), str(folder / "peft"), "--adapter"]) == 0
+    keys = json.loads((folder / "peft" / "adapter_config.json").read_text())
+    joined = [f"transformer.h.{n}.attn.{name}" for n in (1, 2) for name in ("c_attn", "c_proj")]
+    assert keys["target_modules"] == sorted([*joined, "transformer.h.1.mlp.c_fc", "transformer.h.2.mlp.c_fc"])
+    assert keys["r"] == 24 and keys["rank_pattern"]["transformer.h.1.attn.c_proj"] == 8
+    assert keys["modules_to_save"] == ["transformer.ln_f"] and (folder / "peft" / "tokenizer.json").exists()
+    base = ["--base", str(folder / "base")]
+    assert cli.main(["import", str(folder / "peft"), str(folder / "imported"), *base]) == 0
+    one, two = weights.Saved(run, 4), weights.Saved(folder / "imported", 0)
+    assert set(one) == set(two) and configs.load(folder / "imported").train.lora.rank == 8
+    for path in one:
+        rows = slice(300) if path == "model/token_embed/table" else slice(None)  # the others only pad the vocabulary
+        np.testing.assert_allclose(two[path][rows], one[path][rows], rtol=1e-6, atol=1e-7, err_msg=path)
+    assert cli.main(["export", str(folder / "imported"), str(folder / "again"), "--adapter"]) == 0
+    assert cli.main(["export", str(run), str(folder / "bad"), "--adapter", "--dtype", "bfloat16"]) == 2

@@ -117,10 +117,16 @@ def assert_a_second_process_is_kept_out(first, path, run_dir):
     [
         ("gpt2", 1, [(signal.SIGINT, 2, 13), (signal.SIGKILL, 14, 25)]),
         # While a vocabulary is trained, a step compiled, at the change of phase, and while the end is evaluated.
-        ("gpt2", 4, [
-            (signal.SIGINT, "^training a"), (signal.SIGTERM, "^data: "), (signal.SIGTERM, "^step 11/"),
-            (signal.SIGINT, "^step 30/.*validation"),
-        ]),
+        (
+            "gpt2",
+            4,
+            [
+                (signal.SIGINT, "^training a"),
+                (signal.SIGTERM, "^data: "),
+                (signal.SIGTERM, "^step 11/"),
+                (signal.SIGINT, "^step 30/.*validation"),
+            ],
+        ),
         ("t5", 4, [(signal.SIGKILL, 9, 13)]),  # about the change of phase
         ("bert", 4, [(signal.SIGTERM, 5, 25)]),
     ],

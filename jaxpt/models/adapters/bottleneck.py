@@ -22,6 +22,7 @@ class BottleneckConfig(AdapterConfig):
     dim: PositiveInt = 64
     """Width of the bottleneck."""
     activation: Activation = "gelu"
+    """f; the released code has `gelu_tanh`."""
     init_scale: PositiveFloat = 1e-3
     """Standard deviation of fresh weights."""
 

@@ -1,0 +1,102 @@
+"""Early stopping through stops: the evaluation at the step of a stop is made up for, and counts like any other."""
+
+import json
+import shutil
+import signal
+
+import pytest
+import yaml
+
+from jaxpt import cli
+from jaxpt import config as configs
+from jaxpt.train import evaluation, loop
+from tests import families
+from tests.train.test_trainable import TEXT
+
+SETTINGS = ("optimizer.learning_rate=1e-30", "train.patience=2")
+
+
+def seen(given, meta, values):
+    """(Is it over after each of some evaluations?, what is saved at the end)"""
+    patience = evaluation.Patience(given, meta)
+    over = []
+    for value in values:
+        patience.see({"validation/loss": value, "validation/accuracy": 0.0})
+        over.append(patience.is_over)
+    return over, json.loads(json.dumps(patience.saved()))
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_a_count_goes_on_where_it_was_saved(mode):
+    """Whatever the evaluation between which the run is stopped."""
+    sign = 1 if mode == "min" else -1
+    values = [sign * x for x in (3.0, 2.0, 2.5, float("nan"), 1.9, 1.9, 2.0, 2.1)]
+    given = families.config("gpt2", train={"patience": 3}, checkpoint={"best_mode": mode})
+    whole, saved = seen(given, None, values)
+    assert whole == [False] * 7 + [True] and saved == {"patience": [sign * 1.9, 3]}
+    for at in range(len(values)):
+        first, kept = seen(given, None, values[:at])
+        later, last = seen(given, kept, values[at:])
+        assert first + later == whole and last == saved
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A recipe whose run ends after two evaluations without a better one: at step 6 of 20."""
+    folder = tmp_path_factory.mktemp("patience")
+    (folder / "text.txt").write_text(TEXT)
+    tree = families.tree(
+        "gpt2",
+        model={"vocab_size": 300},
+        data={"path": str(folder / "text.txt"), "cache_dir": str(folder / "cache"), "validation_fraction": 0.2,
+              "length": 16},
+        train={"steps": 20, "log_every": 1, "eval_every": 2},
+        checkpoint={"keep_last": 9, "every": 1},
+        log={"tensorboard": False},
+    )  # fmt: skip
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(tree))
+    return folder
+
+
+def run(folder, name):
+    return cli.main(["train", str(folder / "recipe.yaml"), f"run_dir={folder / name}", *SETTINGS])
+
+
+def losses(run_dir):
+    found = map(json.loads, (run_dir / "metrics.jsonl").open())
+    return [(x["step"], x["validation/loss"]) for x in found if "validation/loss" in x]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["before", "during"])
+def test_a_stop_at_an_evaluation_changes_nothing(folder, when, monkeypatch, capsys):
+    if not (folder / "whole").exists():
+        assert run(folder, "whole") == 0
+    whole = losses(folder / "whole")
+    assert [at for at, _ in whole] == [2, 4, 6]
+
+    # Evaluators forget after each step has asked for signals: step 4 asks before it evaluates, and between batches.
+    calls, at, plain = [], {"before": 3, "during": 4}[when], evaluation.Evaluators.forget
+
+    def counted(evaluators):
+        calls.append(None)
+        plain(evaluators)
+
+    def leave(number):
+        raise SystemExit(number)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(evaluation.Evaluators, "forget", counted)
+        patched.setattr(loop.signals, "received", lambda: signal.SIGTERM if len(calls) >= at else None)
+        patched.setattr(loop.signals, "leave", leave)
+        with pytest.raises(SystemExit):
+            run(folder, when)
+    assert [at for at, _ in losses(folder / when)] == [2]
+    assert "stopped by a signal after step 4" in capsys.readouterr().out
+    assert run(folder, when) == 0
+    assert losses(folder / when) == whole
+    assert "train.patience: validation/loss did not improve in 2 evaluations" in capsys.readouterr().out
+    figures = [json.loads((folder / x / "checkpoints" / "4" / "metrics" / "metrics").read_text())
+               for x in ("whole", when)]  # fmt: skip
+    assert figures[0] == figures[1] and configs.load(folder / when).train.patience == 2
+    shutil.rmtree(folder / when)
