@@ -1,4 +1,4 @@
-"""The recipes of configs/finetune: their settings are those of the table, and they load over any model of their family."""
+"""The recipes of configs/finetune: they load over any model of their family, with the settings of the table."""
 
 import csv
 import re
@@ -9,9 +9,10 @@ import yaml
 
 from jaxpt import recipes
 from jaxpt.config import build
+from jaxpt.scores.text_tasks import TASKS
 
 ROOT = Path(__file__).parents[2] / "configs/finetune"
-SHARED = ("glue", "super_glue", "defaults.yaml")
+SHARED = ("glue", "super_glue", "defaults.yaml", "small_batch.yaml")
 RECIPES = {
     f"{path.parent.name}/{path.stem}": path
     for path in sorted(ROOT.glob("*/*.yaml"))
@@ -20,7 +21,7 @@ RECIPES = {
 with open(ROOT / "settings.csv", newline="", encoding="utf-8") as file:
     SETTINGS = {row["recipe"]: row for row in csv.DictReader(file)}
 
-SMALL = {"vocab_size": 128, "layers": 2, "embed_dim": 16, "heads": 2, "mlp_dim": 32, "max_positions": 512}
+SMALL = {"vocab_size": 128, "layers": 2, "embed_dim": 16, "heads": 2, "mlp_dim": 32, "max_positions": 1024}
 FAMILIES = {
     "albert": ("bert", "sentencepiece"), "bart": ("bart", "bpe"), "bert": ("bert", "wordpiece"),
     "deberta": ("deberta", "sentencepiece"), "electra": ("bert", "wordpiece"), "gpt": ("gpt", "bpe"),
@@ -98,7 +99,9 @@ def test_headers_name_source_command_and_score(name):
 GLUE = {
     "cola": (None, "gj04\t0\t*\tHe run.", ("He run.",), 0),
     "sst2": ("sentence\tlabel", "a gem \t1", ("a gem ",), 1),
-    "mrpc": ("Quality\t#1 ID\t#2 ID\t#1 String\t#2 String", '1\t1\t2\tHe "ran" .\tHe ran .', ('He "ran" .', "He ran ."), 1),
+    "mrpc": (
+        "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String", '1\t1\t2\tHe "ran" .\tHe ran .', ('He "ran" .', "He ran ."), 1,
+    ),
     "qqp": ("id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate", "0\t1\t2\tWhy?\tHow?\t0", ("Why?", "How?"), 0),
     "stsb": (
         "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore",
@@ -110,21 +113,41 @@ GLUE = {
         "0\t1\t1n\tfiction\t(\t(\t(\t(\tIt rains.\tIt is wet.\tneutral\tneutral", ("It rains.", "It is wet."), 1,
     ),
     "qnli": ("index\tquestion\tsentence\tlabel", "0\tWho?\tAda did.\tentailment", ("Who?", "Ada did."), 0),
-    "rte": ("index\tsentence1\tsentence2\tlabel", "0\tIt rains.\tIt snows.\tnot_entailment", ("It rains.", "It snows."), 1),
+    "rte": ("index\tsentence1\tsentence2\tlabel", "0\tIt fell.\tIt rose.\tnot_entailment", ("It fell.", "It rose."), 1),
     "wnli": ("index\tsentence1\tsentence2\tlabel", "0\tIt fell.\tThe cup fell.\t1", ("It fell.", "The cup fell."), 1),
 }  # fmt: skip
 """The header line of GLUE's file, a line, and what is made of it."""
 
 
-@pytest.mark.parametrize("name", GLUE)
-def test_columns_are_those_of_glue(name, tmp_path):
-    head, line, texts, target = GLUE[name]
+def of_glue(name, tmp_path):
+    """A task of GLUE, and the row of its file."""
+    head, line, _, _ = GLUE[name]
     path = tmp_path / "dev.tsv"
     path.write_text("".join(f"{one}\n" for one in (head, line) if one is not None), "utf-8")
     tree = yaml.safe_load((ROOT / f"glue/{name}.yaml").read_text("utf-8"))
     tokenizer = {"tokenizer": {"kind": "wordpiece"}}
     task = build({**tree, "model": {"kind": "bert", **SMALL}, "data": tokenizer}).task
     (row,) = task.read(str(path))
+    return task, row
+
+
+@pytest.mark.parametrize("name", GLUE)
+def test_columns_are_those_of_glue(name, tmp_path):
+    _, _, texts, target = GLUE[name]
+    task, row = of_glue(name, tmp_path)
     assert task.texts(row, "line 2") == texts
     assert task.target(row, "line 2") == target
     task.check_metrics()
+
+
+@pytest.mark.parametrize("name", GLUE)
+def test_texts_of_glue_are_those_of_t5(name, tmp_path):
+    _, _, (first, *second), target = GLUE[name]
+    task, row = of_glue(name, tmp_path)
+    keys = {
+        "qqp": ("question1", "question2"), "mnli": ("premise", "hypothesis"), "qnli": ("question", "sentence"),
+    }.get(name, ("sentence1", "sentence2") if second else ("sentence",))  # fmt: skip
+    texts = dict(zip(keys, (first, *second)))
+    assert task.input_text(row, "line 2") == " ".join([name, *(f"{key}: {texts[key]}" for key in sorted(texts))])
+    words = TASKS[name].labels
+    assert task.target_text(row, "line 2") == (words[target] if words else "2.4")
