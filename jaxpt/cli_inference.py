@@ -1,4 +1,4 @@
-"""The commands that use a trained model: `jaxpt generate`, `predict` and `chat`. As in `cli`, each imports what it runs."""
+"""The commands that use a trained model: `generate`, `predict` and `chat`. As in `cli`, each imports what it runs."""
 
 from __future__ import annotations
 

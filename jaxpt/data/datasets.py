@@ -19,6 +19,7 @@ from pydantic import BaseModel
 from jaxpt.config import Config, affecting, at_phase
 from jaxpt.data import mixtures, tokenizers
 from jaxpt.data._tf import seqio
+from jaxpt.data.labelled import checks
 from jaxpt.data.progress import Progress, Report, progress
 from jaxpt.data.records import cache
 from jaxpt.data.records.store import FORMAT, Store
@@ -76,6 +77,8 @@ def check(config: Config) -> None:
     objective.check_family(config.model)
     if data.packing:
         objective.batches.check_packing()
+    if config.task is not None:
+        checks.check_files(config)
     parts = mixtures.parts(config)
     mixtures.check(objective, parts)
     own = config.run_dir is not None and (Path(config.run_dir) / "tokenizer").is_dir()
@@ -145,6 +148,9 @@ def prepare(
         streams = _streams(config, phase, parts, stores, transforms, ours)
         for line in (*_lines(objective.batches, streams), *warnings(objective.batches, streams["train"])):
             say.note(line)
+        if config.task is not None:
+            for line in _labelled_lines(config, stores):
+                say.note(line)
 
     names = [f"{part.name}/{split}" if len(parts) > 1 else split for split in _SPLITS for part in parts]
     named = dict(zip(names, (store for split in _SPLITS for store in stores[split])))
@@ -295,6 +301,17 @@ def _store(
     examples = config.objective.batches.examples(config.data.length)
     spec = Offline(config.data, transforms, examples, split, tokenizer, config.task)
     return cache.build(spec, directory, identity, say, workers, verify, config.data.mirror, beam)
+
+
+def _labelled_lines(config: Config, stores: dict[str, list[Store]]) -> Iterator[str]:
+    """What is said of labelled data; raises UserError for what cannot be learnt from."""
+    cut: dict[str, tuple[int, int]] = {}
+    for split, of_split in stores.items():
+        records = [store.fetch(np.arange(len(store))) for store in of_split]
+        cut[split] = sum(int(r["truncated"].sum()) for r in records), sum(len(store) for store in of_split)
+        if split == "train" and "target" in records[0]:
+            checks.check_targets(config, np.concatenate([r["target"] for r in records]))
+    yield from checks.lines(config, cut)
 
 
 def _counts(store: Store) -> dict[str, int]:

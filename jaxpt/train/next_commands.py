@@ -31,9 +31,17 @@ def next_commands(config: Config, data: Data, run_dir: Path) -> str:
         f"next: jaxpt eval {run} · jaxpt inspect {run} · to extend the run: "
         f"jaxpt train {run} train.steps={2 * config.train.steps}"
     ]
-    if _generates(config, data):
+    if config.task is not None:
+        lines.append(f"to try it: jaxpt predict {run} {shlex.quote(_some_file(config))} --out predictions.jsonl")
+    elif _generates(config, data):
         lines.append(f"to try it: jaxpt generate {run} --prompt {prompt}")
     return "\n".join(lines)
+
+
+def _some_file(config: Config) -> str:
+    """A file with rows of the task."""
+    paths = config.data.test_path or config.data.validation_path or config.data.path or "FILE"
+    return paths if isinstance(paths, str) else paths[0]
 
 
 def example_prompt(config: Config, data: Data) -> str:

@@ -106,8 +106,8 @@ def cut(texts: Sequence[Sequence[int]], room: int, truncate: Truncate, where: st
         kept = [n - excess if number == one else n for number, n in enumerate(lengths)]
     if min(kept) < 0:
         raise UserError(
-            f"{where}: objective.truncate: {truncate}: that text has {lengths[truncate != 'first']} tokens, {excess} are "
-            "too many; raise data.length or use longest_first"
+            f"{where}: objective.truncate: {truncate}: {excess} tokens are too many, that text has "
+            f"{lengths[truncate != 'first']}; raise data.length or use longest_first"
         )
     return [ids[:n] for ids, n in zip(texts, kept)], True
 

@@ -1,0 +1,68 @@
+"""What a run says of its labelled data before the first step, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from jaxpt import tables
+from jaxpt.config import Config
+from jaxpt.data.labelled.examples import split_rows
+from jaxpt.errors import UserError
+
+
+def check_files(config: Config) -> None:
+    """Raises UserError where a file of one split is given for another one, too."""
+    data = config.data
+    splits = {key: getattr(data, key) for key in ("path", "validation_path", "test_path")}
+    seen: dict[str, str] = {}
+    for key, given in splits.items():
+        for file in tables.expand(given, f"data.{key}") if given is not None else ():
+            real = os.path.realpath(file)
+            if seen.setdefault(real, key) != key:
+                raise UserError(f"data.{key}: {file} is a file of data.{seen[real]}, too; name another one")
+
+
+def check_targets(config: Config, targets: np.ndarray) -> None:
+    """Raises UserError where a label has no row in the training set.
+
+    Args:
+      config: the run's configuration.
+      targets: of all training rows.
+    """
+    labels = getattr(config.task, "labels", None)
+    if labels is None:
+        return
+    counts = targets.sum(0) if targets.ndim == 2 else np.bincount(targets, minlength=len(labels))
+    empty = [label for label, count in zip(labels, counts) if not count]
+    if empty:
+        raise UserError(
+            f"data.path: no row has the label {empty[0]!r} (task.labels); add some, or take it out of task.labels"
+        )
+
+
+def lines(config: Config, truncated: Mapping[str, tuple[int, int]]) -> Iterator[str]:
+    """What is said of the data: texts that were cut, and texts that stand in two splits.
+
+    Args:
+      config: the run's configuration.
+      truncated: {split: (rows that were cut, rows)}.
+
+    Yields:
+      Lines.
+    """
+    for split, (cut, rows) in truncated.items():
+        if cut:
+            yield f"{split}: {cut:,} of {rows:,} examples were cut to data.length {config.data.length}"
+    train = _contents(config, "train")
+    for split in ("validation",) if config.data.test_path is None else ("validation", "test"):
+        of_split = _contents(config, split)
+        if twice := tables.overlap(train, of_split):
+            yield f"{twice:,} of {len(of_split):,} {split} texts stand in the training set too"
+
+
+def _contents(config: Config, split: str) -> list[Any]:
+    return [config.task.content(row.row, row.where) for row in split_rows(config, split)]

@@ -1,0 +1,70 @@
+"""A small labelled set and a recipe of fine-tuning at toy size."""
+
+import json
+
+import numpy as np
+
+from jaxpt import recipes
+
+WORDS = ("a", "the", "film", "is", "good", "fine", "great", "bad", "poor", "dull", "not", "very", "so", "plot", "and")
+GOOD, BAD = ("good", "fine", "great"), ("bad", "poor", "dull")
+MODELS = {
+    "bert": {"kind": "bert", "layers": 2, "embed_dim": 32, "heads": 4, "mlp_dim": 64, "max_positions": 32},
+    "gpt2": {"kind": "gpt2", "layers": 2, "embed_dim": 32, "heads": 4, "max_positions": 32},
+    "t5": {"kind": "t5", "layers": 2, "embed_dim": 32, "heads": 4, "head_dim": 8, "mlp_dim": 64},
+    "bart": {"kind": "bart", "layers": 2, "embed_dim": 32, "heads": 4, "mlp_dim": 64, "max_positions": 32},
+}  # fmt: skip
+
+
+def rows(count, seed=0):
+    """Texts with a good or a bad word, labelled so; a second text says the same or not."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for number in range(count):
+        label = int(rng.integers(2))
+        texts = []
+        for of in (label, int(rng.integers(2))):
+            words = list(rng.choice(WORDS[:4] + WORDS[10:], rng.integers(2, 8)))
+            words.insert(int(rng.integers(len(words))), str(rng.choice((BAD, GOOD)[of])))
+            texts.append(" ".join(words) + f" {number}")
+        made.append({"id": f"r{number}", "text": texts[0], "other": texts[1], "label": ("bad", "good")[label],
+                     "score": label + 0.25, "topics": ["film"] * label})  # fmt: skip
+    return made
+
+
+def write(path, made):
+    """Rows as JSONL."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in made), encoding="utf-8")
+    return str(path)
+
+
+def vocabulary(directory):
+    """A WordPiece vocabulary of these words."""
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, *map(str, range(10)), *(f"##{n}" for n in range(10))]
+    (directory / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
+    return str(directory / "vocab.txt")
+
+
+def recipe(directory, *overrides, of="bert", train=None, **sections):
+    """A recipe on these rows, loaded; `train` are its rows, or those of a file in the directory that is there already."""
+    path = directory / "train.jsonl"
+    if train is not None or not path.exists():
+        write(path, rows(64) if train is None else train)
+    tree = {
+        "run_dir": str(directory / "run"),
+        "task": {"kind": "classification"},
+        "model": {**MODELS[of], "vocab_size": 64, "dtype": "float32"},
+        "data": {
+            "path": str(path), "validation_fraction": 0.25, "length": 32, "batch_size": 8,
+            "cache_dir": str(directory / "cache"),
+            "tokenizer": {"kind": "wordpiece", "path": vocabulary(directory), "lowercase": True},
+        },
+        "optimizer": {"kind": "adamw", "learning_rate": 3e-3},
+        "train": {"steps": 4, "log_every": 4},
+        "log": {"tensorboard": False},
+    }  # fmt: skip
+    for name, section in sections.items():  # a section that is None is left out
+        tree[name] = {**tree.get(name, {}), **section} if isinstance(section, dict) else section
+    file = directory / "recipe.yaml"
+    file.write_text(json.dumps({key: value for key, value in tree.items() if value is not None}), encoding="utf-8")
+    return recipes.load(file, overrides)

@@ -1,0 +1,144 @@
+"""A head on whole texts: features, loss, what other rows and padding do not change."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxpt.config import to_yaml
+from jaxpt.data import datasets, tokenizers
+from jaxpt.data.labelled import examples
+from jaxpt.data.labelled.rows import texts, together
+from jaxpt.errors import UserError
+from tests import fine_tuning
+
+FAMILIES = ("bert", "gpt2", "t5", "bart")
+PAIR = {"kind": "classification", "pair": "other"}
+SPECIAL = {"sep": 3, "cls": 2, "eos": 3, "bos": 2}
+
+
+def prepared(config):
+    """(network, parameters, records, vocabulary) of the recipe's validation rows."""
+    tokenizer = tokenizers.load(config.data.tokenizer.path)
+    vocabulary = with_ends(tokenizer.vocabulary)
+    tokenizer.vocabulary = vocabulary
+    network = config.objective.loss.network(config.model)
+    found = examples.examples(config, tokenizer, examples.split_rows(config, "validation"))
+    return network, jax.jit(network.init)(jax.random.key(0)), found.records, vocabulary
+
+
+def with_ends(vocabulary):
+    """WordPiece's vocabulary with ends of texts for decoders."""
+    return dataclasses.replace(vocabulary, bos=2, eos=3)
+
+
+def loss_of(config, network, params, batch):
+    objective = config.objective
+    batch = {name: jnp.asarray(x) for name, x in batch.items()}
+    sums, _ = objective.loss(network.bind(params), batch)
+    return {name: total / objective.loss.weights(batch)[name] for name, total in sums.items()}["classification"]
+
+
+@pytest.mark.parametrize("model", FAMILIES)
+def test_packed_rows_give_the_loss_and_gradient_of_padded_ones(model, tmp_path):
+    """Each text is a segment: it sees no other one."""
+    config = fine_tuning.recipe(tmp_path, of=model, task=PAIR, data={"length": 96})
+    network, params, records, vocabulary = prepared(config)
+    rows = config.objective.batches.rows_of(vocabulary)
+    batches = config.objective.batches
+    padded = rows(records[:6], 96)
+    packs = np.array([0, 3, 6])
+    packed = texts(together(records[:6]), 96, 6, batches.side, batches.start(vocabulary), packs)
+    assert len(packed["labels"]) == 2 and packed["label_weights"].sum() == padded["label_weights"].sum() == 6
+    value = jax.jit(jax.value_and_grad(lambda params, batch: loss_of(config, network, params, batch)))
+    (one, g_one), (two, g_two) = value(params, padded), value(params, packed)
+    np.testing.assert_allclose(one, two, rtol=1e-5)
+    for a, b in zip(jax.tree.leaves(g_one), jax.tree.leaves(g_two)):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def test_the_pooled_token_of_each_layout(tmp_path):
+    for model, last in (("bert", False), ("gpt2", True), ("t5", True), ("bart", True)):
+        config = fine_tuning.recipe(tmp_path, of=model)
+        _, _, records, vocabulary = prepared(config)
+        record = records[0]
+        assert record["positions"].tolist() == [len(record["tokens"]) - 1 if last else 0]
+        ends = {"bert": (2, 3), "t5": (None, 3), "bart": (2, 3), "gpt2": (2, None)}[model]
+        for place, wanted in zip((0, -1), ends):
+            assert wanted is None or record["tokens"][place] == wanted
+
+
+def test_labels_are_in_a_stable_order_and_stay_the_runs(tmp_path):
+    config = fine_tuning.recipe(tmp_path)
+    assert config.task.labels == config.objective.task.labels == ("bad", "good")
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.yaml").write_text(to_yaml(config))
+    made = [{**row, "label": {"good": "a", "bad": "b"}[row["label"]]} for row in fine_tuning.rows(20)]
+    again = fine_tuning.recipe(tmp_path, train=made)
+    assert again.task.labels == ("bad", "good")  # the run's, though the file has others now
+
+
+@pytest.mark.parametrize("kind", ["regression", "multi_label"])
+def test_other_targets(kind, tmp_path):
+    label = {"regression": "score", "multi_label": "topics"}[kind]
+    train = [{**row, "topics": ["film"] * (row["label"] == "good") + ["plot"]} for row in fine_tuning.rows(40)]
+    config = fine_tuning.recipe(tmp_path, task={"kind": kind, "label": label}, train=train)
+    network, params, records, vocabulary = prepared(config)
+    batch = config.objective.batches.rows_of(vocabulary)(records[:4], 32)
+    predict = jax.jit(lambda params, batch: config.objective.loss.predict(network.bind(params), batch))
+    outputs = np.asarray(predict(params, batch))[:, 0]
+    loss = jax.jit(lambda params, batch: loss_of(config, network, params, batch))(params, batch)
+    targets = np.stack([record["target"] for record in records[:4]])
+    if kind == "regression":
+        expected = ((outputs[:, 0] - targets) ** 2).mean()
+    else:
+        p = 1 / (1 + np.exp(-outputs))
+        expected = -(targets * np.log(p) + (1 - targets) * np.log(1 - p)).mean()
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+
+
+def test_balanced_weights_make_labels_count_the_same(tmp_path):
+    made = [row for row in fine_tuning.rows(80) if row["label"] == "good" or int(row["id"][1:]) % 4 == 0]
+    config = fine_tuning.recipe(tmp_path, train=made, objective={"class_weights": "balanced"})
+    bad, good = (sum(row["label"] == label for row in made) for label in ("bad", "good"))
+    np.testing.assert_allclose(np.array(config.objective.class_weights) * (bad, good), len(made) / 2, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ({"task": {"kind": "classification", "labels": ["bad", "good", "so"]}}, "no row has the label 'so'"),
+        ({"task": {"kind": "classification", "labels": ["bad"]}}, "labels: wants two or more, got 1"),
+        ({"task": {"kind": "classification", "metrics": ["squad"]}}, "task.metrics: squad: a task of kind classific"),
+        ({"task": {"kind": "classification", "label": "lable"}}, "line 1: no column 'lable'; it has"),
+        ({"task": {"kind": "classification", "labels": ["bad", "fine"]}}, "label 'good' is none of task.labels"),
+        ({"data": {"test_path": "train.jsonl"}}, "is a file of data.path, too"),
+        ({"objective": {"kind": "masked_lm"}}, "objective.kind: masked_lm has no labels to learn"),
+        ({"task": None, "objective": {"kind": "classification"}}, "key task is missing"),
+        ({"objective": {"label_smoothing": 0.1}, "task": {"kind": "regression", "label": "score"}}, "label_smoothing"),
+        ({"model": None}, "init_from.path is missing"),
+        ({"model": None, "init_from": {"path": "nowhere"}}, "nowhere: has neither a run's config.yaml nor"),
+    ],
+)
+def test_mistakes_are_one_line(sections, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError) as error:
+        datasets.prepare(fine_tuning.recipe(tmp_path, **sections), report=lambda line: None)
+    assert words in str(error.value) and "\n" not in str(error.value)
+
+
+def test_both_copies_of_a_text_count_in_r_drop(tmp_path):
+    config = fine_tuning.recipe(tmp_path, objective={"r_drop": 2.0})
+    network, params, records, vocabulary = prepared(config)
+    config = config.model_copy(update={"model": config.model.model_copy(update={"dropout": 0.1})})
+    network = config.objective.loss.network(config.model)
+    batch = {n: jnp.asarray(x) for n, x in config.objective.batches.rows_of(vocabulary)(records[:4], 32).items()}
+    loss = jax.jit(lambda params, rngs: config.objective.loss(network.bind(params, rngs), batch))
+    plain, _ = loss(params, {})
+    assert set(plain) == {"classification"}  # without dropout both readings are one
+    sums, metrics = loss(params, {"dropout": jax.random.key(1)})
+    assert 0 < float(sums["r_drop"]) < float(sums["classification"])
+    assert float(metrics["accuracy"][1]) == 8 and float(config.objective.loss.weights(batch)["r_drop"]) == 4

@@ -1,0 +1,74 @@
+"""Tasks over texts: targets, predictions, and what is refused."""
+
+import doctest
+import importlib
+
+import numpy as np
+import pytest
+
+from jaxpt.errors import UserError
+from jaxpt.tables import Row
+from jaxpt.tasks.classification import ClassificationTask
+from jaxpt.tasks.multi_label import MultiLabelTask
+from jaxpt.tasks.regression import RegressionTask
+
+LABELS = ("no", "yes")
+
+
+@pytest.mark.parametrize("module", ["classification", "regression", "multi_label", "generation"])
+def test_examples_in_docstrings(module):
+    failed, tried = doctest.testmod(importlib.import_module(f"jaxpt.tasks.{module}"))
+    assert tried and not failed
+
+
+def test_a_label_is_the_same_in_every_format():
+    task = ClassificationTask(labels=("0", "1"))
+    assert [task.target(Row(1, {"label": value}), "f") for value in (1, "1", " 1 ")] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("task", "values", "words"),
+    [
+        (ClassificationTask(labels=LABELS), {"label": "yse"}, "f: line 3: label 'yse' is none of task.labels: no, yes; did"),
+        (ClassificationTask(labels=LABELS), {"label": ""}, "f: line 3: column 'label' (task.label) is empty"),
+        (ClassificationTask(labels=LABELS), {"labels": "no"}, "no column 'label'; it has labels; did you mean labels?"),
+        (RegressionTask(), {"label": "many"}, "wants a number, got 'many'"),
+        (RegressionTask(), {"label": "nan"}, "wants a number, got 'nan'"),
+        (MultiLabelTask(labels=LABELS), {"label": "no, maybe"}, "label 'maybe' is none of task.labels: no, yes"),
+    ],
+)
+def test_targets_that_are_refused(task, values, words):
+    with pytest.raises(UserError) as error:
+        task.target(Row(3, values), "f: line 3")
+    assert words in str(error.value) and "\n" not in str(error.value)
+
+
+def test_probabilities_are_those_of_the_outputs():
+    logits = np.array([0.5, -1.0, 2.0])
+    task = ClassificationTask(labels=("a", "b", "c"), names=("A", "B", "C"))
+    answer = task.answer([logits[None]])
+    assert answer["label"] == "C" and task.decide([logits[None]]) == 2
+    np.testing.assert_allclose(list(answer["probabilities"].values()), np.exp(logits) / np.exp(logits).sum(), rtol=1e-6)
+    many = MultiLabelTask(labels=("a", "b", "c"))
+    assert many.answer([logits[None]])["labels"] == ["a", "c"] and many.decide([logits[None]]) == (1, 0, 1)
+    assert RegressionTask().answer([np.array([[0.25]])]) == {"value": 0.25}
+
+
+def test_metrics_of_another_kind_are_refused():
+    with pytest.raises(UserError, match="task.metrics: pearson: a task of kind classification has no such metric"):
+        ClassificationTask(labels=LABELS, metrics=("pearson",)).check_metrics()
+
+
+def test_words_are_t5s_where_its_code_knows_the_task():
+    row = Row(1, {"sentence": "He run.", "label": "0"})
+    task = ClassificationTask(name="cola", text="sentence", labels=("0", "1"))
+    assert (task.input_text(row, ""), task.target_text(row, "")) == ("cola sentence: He run.", "unacceptable")
+    assert [task.parse(text, row, "") for text in ("acceptable", "Acceptable", "")] == [1, -1, -1]
+    own = ClassificationTask(name="mood", text="sentence", labels=("sad", "glad"))
+    assert own.input_text(row, "") == "mood sentence: He run." and own.candidates() == ("sad", "glad")
+
+
+def test_numbers_are_rounded_as_t5_does():
+    task = RegressionTask(label="score")
+    assert [task.target_text(Row(1, {"score": x}), "") for x in (3.25, 0.1, 4.7)] == ["3.2", "0.0", "4.8"]
+    assert task.parse("3.2", Row(1, {}), "") == 3.2 and task.parse("three", Row(1, {}), "") == -1.0
