@@ -2,6 +2,7 @@
 
     model, data.tokenizer         of `init_from.path`, where the recipe names no kind
     task.labels                   of the training set, in a stable order; a run that exists keeps its own
+    task.most_choices             of the training set; likewise
     objective.class_weights       `balanced`: from the counts of the training set
 """
 
@@ -16,6 +17,7 @@ from jaxpt import tables
 from jaxpt.config import Config
 from jaxpt.config.files import read
 from jaxpt.config.plain import merge
+from jaxpt.data.labelled.files import RowFile, files
 from jaxpt.errors import UserError
 from jaxpt.tasks.base import Task
 
@@ -46,7 +48,7 @@ def load(
     Example: `load("configs/finetune/sst2.yaml", ["init_from.path=runs/bert_base", "data.path=train.tsv"])`
     """
     config = configs.load(path, overrides, where, report, complete=inherit)
-    return config if config.task is None else with_labels(config)
+    return config if config.task is None else with_labels(with_choices(config))
 
 
 def inherit(tree: Tree) -> Tree:
@@ -124,9 +126,7 @@ def with_labels(config: Config) -> Config:
         if wants_weights and (old.get("objective") or {}).get("class_weights"):
             tree["objective"]["class_weights"] = old["objective"]["class_weights"]
         return configs.build(tree)
-    if config.data.path is None:
-        raise UserError("data.path is missing: the training set, from which the labels are taken")
-    counts = label_counts(task, tables.expand(config.data.path, "data.path"))
+    counts = label_counts(task, files(config.data, "train"))
     if wants_labels:
         tree["task"]["labels"] = list(counts)
     if wants_weights:
@@ -138,22 +138,51 @@ def with_labels(config: Config) -> Config:
     return configs.build(tree)
 
 
-def label_counts(task: Task, paths: Sequence[str]) -> dict[str, int]:
+def with_choices(config: Config) -> Config:
+    """The configuration with the most choices of a row, of a multiple-choice task that does not say them.
+
+    A run that exists keeps its number. Otherwise it is that of the training set.
+
+    Args:
+      config: a configuration with a task.
+
+    Raises:
+      UserError: no training set to count in, or a row without choices.
+    """
+    task: Any = config.task
+    if getattr(task, "most_choices", 0) is not None:
+        return config
+    saved = Path(config.run_dir) / "config.yaml"
+    most = (read(saved)[0].get("task") or {}).get("most_choices") if saved.is_file() else None
+    if most is None:
+        found = (
+            len(task.choices_in(row, file.where(row)).texts)
+            for file in files(config.data, "train")
+            for row in file.rows(task)
+        )
+        most = max(found, default=2)
+    tree = configs.dump(config)
+    tree["task"]["most_choices"] = most
+    return configs.build(tree)
+
+
+def label_counts(task: Task, given: Sequence[RowFile]) -> dict[str, int]:
     """Rows of each label in some files: numbers by value, words by alphabet.
 
     Args:
       task: a task with labels.
-      paths: its files.
+      given: its files.
 
     Raises:
       UserError: they have fewer than two labels.
     """
     counts: dict[str, int] = {}
-    for path in paths:
-        for row in task.read(path):
-            for label in task.labels_in(row, tables.where(path, row)):
+    for file in given:
+        for row in file.rows(task):
+            for label in task.labels_in(row, file.where(row)):
                 counts[label] = counts.get(label, 0) + 1
     if len(counts) < 2:
         known = ", ".join(counts) or "none"
-        raise UserError(f"{', '.join(paths)}: wants rows of two labels or more (task.label), got {known}")
+        names = ", ".join(file.name for file in given)
+        raise UserError(f"{names}: wants rows of two labels or more (task.label), got {known}")
     return {label: counts[label] for label in tables.in_order(counts)}

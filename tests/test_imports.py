@@ -14,8 +14,8 @@ TENSORFLOW = {"tensorflow", "tensorflow_datasets", "seqio"}
 
 ORDER = (
     "__version__", "errors", "builtin", "scores", "disk", "signals", "safetensors", "config", "tables", "tasks", "data",
-    "parallel", "losses", "class_losses", "models", "heads", "hf", "objectives", "generate", "recipes", "train", "evals",
-    "plan", "report", "convert", "inference", "study", "doctor", "cli_inference", "cli", "__main__",
+    "parallel", "losses", "class_losses", "models", "heads", "hf", "objectives", "generate", "recipes", "train",
+    "evals", "plan", "report", "convert", "inference", "study", "doctor", "cli_inference", "cli", "__main__",
 )  # fmt: skip
 """The parts of jaxpt: each imports those before it alone, inside of functions as well."""
 LAZY = {
@@ -26,7 +26,12 @@ LAZY = {
     "jaxpt/evals/": "an evaluation of a run_dir alone needs the checkpoints",
 }
 """Files whose functions import other files of jaxpt. All functions may import data: TensorFlow takes seconds."""
-LIGHT = {"jaxpt.data.calls", *(f"jaxpt.data.labelled.{name}" for name in ("layout", "rows", "texts", "text_pairs"))}
+LIGHT = {"jaxpt.data.calls"} | {
+    f"jaxpt.data.labelled.{name}"
+    for name in (
+        "choices", "dialogue", "files", "layout", "question_answering", "rows", "tagging", "text_pairs", "texts", "windows",
+    )
+}  # fmt: skip
 """All of data that files may import that run where TensorFlow is not installed."""
 WITHOUT_DATA = ("parallel", "losses", "class_losses", "models", "heads", "objectives", "hf", "plan", "generate")
 

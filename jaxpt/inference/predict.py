@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from jaxpt import config as configs
-from jaxpt import signals
+from jaxpt import signals, tables
 from jaxpt.config import Config
 from jaxpt.data import tokenizers
 from jaxpt.data.labelled import examples
+from jaxpt.data.labelled.files import RowFile
 from jaxpt.errors import UserError
 from jaxpt.parallel import processes
 from jaxpt.tasks.base import Answer, LocatedRow
@@ -42,7 +43,7 @@ def predict(path: str, file: str, out: str, overrides: Sequence[str] = ()) -> No
         raise UserError(f"{run_dir}: was not fine-tuned on a task; `jaxpt generate` completes and fills texts")
     if Path(out).exists():
         raise UserError(f"{out}: already exists; choose a new file")
-    rows = examples.read(config.task, file, "FILE")
+    rows = examples.read(config.task, [RowFile(path) for path in tables.expand(file, "FILE")])
     if not rows:
         raise UserError(f"{file}: has no rows")
     answers = answered(config, run_dir, step, rows)

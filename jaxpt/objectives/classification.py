@@ -108,7 +108,9 @@ class ClassificationLoss(LabelledLoss):
         return classes.declare(model, "classes", self.h.task.outputs, self.h.dropout)
 
     def outputs(self, model: Bound, hidden: jax.Array, batch: Batch) -> jax.Array:
-        return classes.apply(model, "classes", self._states(model, hidden, batch))
+        segments = batch[f"{self.h.batches.side}_segment_ids"]
+        states = self.text_states(model, "classes", hidden, batch["label_positions"], segments)
+        return classes.apply(model, "classes", states)
 
     def coefficients(self) -> dict[str, float]:
         return {self.h.kind: 1.0} | ({"r_drop": self.h.r_drop} if self.h.r_drop else {})
@@ -164,17 +166,6 @@ class ClassificationLoss(LabelledLoss):
         if kind == "regression":
             return jnp.square(outputs[..., 0] - labels), ones
         return optax.sigmoid_binary_cross_entropy(outputs, labels).mean(-1), ones
-
-    def _states(self, model: Bound, hidden_BxLxD: jax.Array, batch: Batch) -> jax.Array:
-        """The vector of each example: [B, N, D]."""
-        positions_BxN = batch["label_positions"]
-        if model.config.task_head("classes").position != "mean":
-            return jnp.take_along_axis(hidden_BxLxD, positions_BxN[..., None], axis=1)
-        segments_BxL = batch["encoder_segment_ids"]
-        own_BxN = jnp.take_along_axis(segments_BxL, positions_BxN, axis=1)
-        share_BxNxL = (segments_BxL[:, None] == own_BxN[..., None]).astype(hidden_BxLxD.dtype)
-        share_BxNxL /= share_BxNxL.sum(-1, keepdims=True)
-        return jnp.einsum("bnl,bld->bnd", share_BxNxL, hidden_BxLxD)
 
 
 class ClassificationJudge(Judge):

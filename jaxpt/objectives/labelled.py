@@ -20,7 +20,7 @@ import numpy as np
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from jaxpt.config import AnyTask, ModelConfig, PositiveInt
+from jaxpt.config import AnyTask, HeadName, ModelConfig, PositiveInt
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.data.labelled.layout import TextLayout, Truncate
 from jaxpt.errors import UserError
@@ -34,21 +34,16 @@ FAMILIES = {
     "t5": "encoder_decoder",
 }  # fmt: skip
 """Family of the models of each layout of texts."""
-_EXAMPLE = 16  # tokens of an example, at least, in a packed row whose `examples` are not given
+EXAMPLE = 16  # tokens of an example, at least, in a packed row whose `examples` are not given
 
 
-class Labelled(Objective):
+class HeadObjective(Objective):
     """Hyperparameters that all heads share."""
 
     task: SkipJsonSchema[AnyTask] = Field(exclude=True)
     """The recipe's `task`."""
     text_layout: SkipJsonSchema[str] = Field(exclude=True)
     """The model's."""
-    truncate: Truncate = "longest_first"
-    """What is cut off texts beyond `data.length`: the end of the longer one, of the `first`, of the `second`, or
-    nothing (`error`). The number of texts that were cut is printed."""
-    examples: PositiveInt | None = None
-    """Most examples in a packed row; data.length / 16 by default."""
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Dropout of the head; the model's by default."""
 
@@ -87,10 +82,6 @@ class Labelled(Objective):
                 return TextLayout(before, ids("eos"), (), pooled="last")
         raise UserError(f"model.kind: its text_layout {self.text_layout!r} is none of {', '.join(FAMILIES)}")
 
-    def most_examples(self, length: int) -> int:
-        """Most examples in a row."""
-        return self.examples or max(length // _EXAMPLE, 1)
-
     def decide(self, outputs: Sequence[Any], row: Any, where: str) -> Any:
         """The prediction of a row, comparable with `task.target`, from what was computed of each of its records."""
         return self.task.decide(outputs)
@@ -104,10 +95,24 @@ class Labelled(Objective):
         self.layout(vocabulary)
 
 
+class Labelled(HeadObjective):
+    """Hyperparameters of heads on whole texts."""
+
+    truncate: Truncate = "longest_first"
+    """What is cut off texts beyond `data.length`: the end of the longer one, of the `first`, of the `second`, or
+    nothing (`error`). The number of texts that were cut is printed."""
+    examples: PositiveInt | None = None
+    """Most examples in a packed row; data.length / 16 by default."""
+
+    def most_examples(self, length: int) -> int:
+        """Most examples in a row."""
+        return self.examples or max(length // EXAMPLE, 1)
+
+
 class LabelledBatches(Batches):
     """Texts with their labels."""
 
-    h: Labelled
+    h: HeadObjective
 
     def label_features(self, length: int) -> Features:
         """The features of labels."""
@@ -158,7 +163,7 @@ class LabelledBatches(Batches):
 class LabelledLoss(Loss):
     """Loss of a head."""
 
-    h: Labelled
+    h: HeadObjective
 
     def coefficients(self) -> dict[str, float]:
         return {self.h.kind: 1.0}
@@ -192,6 +197,28 @@ class LabelledLoss(Loss):
     def predict(self, model: Bound, batch: Batch) -> jax.Array:
         """`outputs` of a batch."""
         return self.outputs(model, self.output(model, batch).hidden, batch)
+
+    def text_states(
+        self, model: Bound, name: HeadName, hidden_BxLxD: jax.Array, positions_BxN: jax.Array, segments_BxL: jax.Array
+    ) -> jax.Array:
+        """The vector that stands for each text, as the architecture's head `name` takes it.
+
+        Args:
+          model: says whether it is one token's state or the mean of all.
+          name: of the head.
+          hidden_BxLxD: hidden states.
+          positions_BxN: the pooled token of each text.
+          segments_BxL: segment ids: each text is a segment of its own.
+
+        Returns:
+          [B, N, D].
+        """
+        if model.config.task_head(name).position != "mean":
+            return jnp.take_along_axis(hidden_BxLxD, positions_BxN[..., None], axis=1)
+        own_BxN = jnp.take_along_axis(segments_BxL, positions_BxN, axis=1)
+        share_BxNxL = (segments_BxL[:, None] == own_BxN[..., None]).astype(hidden_BxLxD.dtype)
+        share_BxNxL /= share_BxNxL.sum(-1, keepdims=True)
+        return jnp.einsum("bnl,bld->bnd", share_BxNxL, hidden_BxLxD)
 
     def _known_types(self, model: Bound, batch: Batch) -> Batch:
         """The batch with the token types that the model has."""

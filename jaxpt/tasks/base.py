@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -127,13 +127,6 @@ class Task(TaskConfig):
         """The id of a row: its column's value, or its number."""
         names = ("id", "idx", "index") if self.id is None else (self.id,)
         return next((row.values[name] for name in names if name in row.values), row.number)
-
-    def read(self, path: str) -> Iterator[Row]:
-        """The rows of a file."""
-        if self.header is None:
-            return tables.read(path)
-        option = "names" if tables.file_format(path) == "conll" else "header"
-        return tables.read(path, **{option: self.header})
 
 
 class TextsTask(Task):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxpt.config import Config, EvaluatorConfig
 from jaxpt.config.kinds import nearest, resolve
+from jaxpt.train.checkpoint import Checkpoints
+from jaxpt.train.metrics import Metrics
 from jaxpt.train.state import Setup
 
 if TYPE_CHECKING:
@@ -128,6 +132,25 @@ class Patience:
     def saved(self) -> dict[str, Any]:
         """What is kept beside a checkpoint."""
         return {"patience": [self._best, self._evaluations]} if self._config.train.patience else {}
+
+
+def record(run_dir: Path, config: Config, step: int, measured: Mapping[str, float], checkpoints: Checkpoints) -> None:
+    """Records what evaluators found of a finished run that a signal had stopped at its last step; once.
+
+    Args:
+      run_dir: of the run.
+      config: of the run.
+      step: the last one.
+      measured: metrics by their full names.
+      checkpoints: of the run, whose last one is ranked by them.
+    """
+    lines = (run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    if any(found["step"] == step and not measured.keys().isdisjoint(found) for found in map(json.loads, lines)):
+        return
+    metrics = Metrics(run_dir, config, step)
+    metrics.write(step, dict(measured))
+    metrics.close()
+    checkpoints.add_figures(step, measured)
 
 
 def figures(found: Mapping[str, Result]) -> dict[str, float]:

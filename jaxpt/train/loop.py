@@ -96,6 +96,7 @@ def _train(config: Config) -> int:
             more = "train.patience=null" if run.patience.is_over else f"train.steps={2 * done}"
             say(f"{run_dir} is finished at step {done}; `{more}` continues it")
             run.enter_phase(configs.phase_of(config, done), meta)
+            run.missed = tuple(meta.get("missed", ()))
             return run.finish(current)
         say(_describe(setup, checkpoint.disk_need(largest, config.checkpoint)))
         return run.run(current, meta)
@@ -396,6 +397,9 @@ class Run:
         for name, result in self.evaluators.run(self.evaluators.missing(), self.setup.to_model(current)):
             for line in evaluation.lines(name, result):
                 say(line)
+        if self.missed:
+            found = {name: self.evaluators.found[name] for name in self.missed}
+            evaluation.record(self.run_dir, self.config, int(current.step), evaluation.figures(found), self.checkpoints)
         measured = {name: result.metrics for name, result in self.evaluators.found.items() if result.metrics != {}}
         if self.config.task is not None:
             measured |= self._best(current)

@@ -58,8 +58,8 @@ def folder(tmp_path_factory):
     return folder
 
 
-def run(folder, name):
-    return cli.main(["train", str(folder / "recipe.yaml"), f"run_dir={folder / name}", *SETTINGS])
+def run(folder, name, *overrides):
+    return cli.main(["train", str(folder / "recipe.yaml"), f"run_dir={folder / name}", *SETTINGS, *overrides])
 
 
 def losses(run_dir):
@@ -68,8 +68,9 @@ def losses(run_dir):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("when", ["before", "during"])
-def test_a_stop_at_an_evaluation_changes_nothing(folder, when, monkeypatch, capsys):
+@pytest.mark.parametrize(("when", "steps"), [("before", 20), ("during", 20), ("during", 4)])
+def test_a_stop_at_an_evaluation_changes_nothing(folder, when, steps, monkeypatch, capsys):
+    """At a step in the middle, and at the last one."""
     if not (folder / "whole").exists():
         assert run(folder, "whole") == 0
     whole = losses(folder / "whole")
@@ -90,12 +91,15 @@ def test_a_stop_at_an_evaluation_changes_nothing(folder, when, monkeypatch, caps
         patched.setattr(loop.signals, "received", lambda: signal.SIGTERM if len(calls) >= at else None)
         patched.setattr(loop.signals, "leave", leave)
         with pytest.raises(SystemExit):
-            run(folder, when)
+            run(folder, when, f"train.steps={steps}")
     assert [at for at, _ in losses(folder / when)] == [2]
     assert "stopped by a signal after step 4" in capsys.readouterr().out
-    assert run(folder, when) == 0
-    assert losses(folder / when) == whole
-    assert "train.patience: validation/loss did not improve in 2 evaluations" in capsys.readouterr().out
+    assert run(folder, when, f"train.steps={steps}") == 0
+    assert losses(folder / when) == [(at, loss) for at, loss in whole if at <= steps]
+    ended = "train.patience: validation/loss did not improve in 2 evaluations" in capsys.readouterr().out
+    assert ended == (steps == 20)
+    assert run(folder, when, f"train.steps={steps}") == 0  # a finished run stays as it is
+    assert losses(folder / when) == [(at, loss) for at, loss in whole if at <= steps]
     figures = [json.loads((folder / x / "checkpoints" / "4" / "metrics" / "metrics").read_text())
                for x in ("whole", when)]  # fmt: skip
     assert figures[0] == figures[1] and configs.load(folder / when).train.patience == 2

@@ -11,16 +11,16 @@ import numpy as np
 from jaxpt import tables
 from jaxpt.config import Config
 from jaxpt.data.labelled.examples import split_rows
+from jaxpt.data.labelled.files import files
 from jaxpt.errors import UserError
 
 
 def check_files(config: Config) -> None:
     """Raises UserError where a file of one split is given for another one, too."""
-    data = config.data
-    splits = {key: getattr(data, key) for key in ("path", "validation_path", "test_path")}
+    keys = {"train": "path", "validation": "validation_path", "test": "test_path"}
     seen: dict[str, str] = {}
-    for key, given in splits.items():
-        for file in tables.expand(given, f"data.{key}") if given is not None else ():
+    for split, key in keys.items():
+        for file in (one.name for one in files(config.data, split)):
             real = os.path.realpath(file)
             if seen.setdefault(real, key) != key:
                 raise UserError(f"data.{key}: {file} is a file of data.{seen[real]}, too; name another one")

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from jaxpt import tables
 from jaxpt.config import Config
+from jaxpt.data.labelled.files import RowFile, files
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.tables import HeldOut
 from jaxpt.tasks.base import LocatedRow, Task
@@ -47,19 +48,12 @@ def by_row(found: Examples, outputs: Sequence[Any]) -> list[list[Any]]:
     return of_row
 
 
-def read(task: Task, paths: str | Sequence[str], key: str) -> list[LocatedRow]:
-    """The rows of some files.
-
-    Args:
-      task: says what the columns are called.
-      paths: files.
-      key: the key of the recipe that names them, for messages.
-    """
-    files = tables.expand(paths, key)
+def read(task: Task, files: Iterable[RowFile]) -> list[LocatedRow]:
+    """The rows of some files."""
     return [
-        LocatedRow(row, tables.where(path, row), (file, row.number))
-        for file, path in enumerate(files)
-        for row in task.read(path)
+        LocatedRow(row, file.where(row), (number, row.number))
+        for number, file in enumerate(files)
+        for row in file.rows(task)
     ]
 
 
@@ -71,12 +65,10 @@ def split_rows(config: Config, split: str) -> list[LocatedRow]:
       split: "train", "validation" or "test".
     """
     data, task = config.data, config.task
-    if split == "test":
-        return read(task, data.test_path, "data.test_path")
-    if split == "validation" and data.validation_path is not None:
-        return read(task, data.validation_path, "data.validation_path")
-    rows = read(task, data.path, "data.path")
-    if data.validation_path is not None:
+    if own := files(data, split) if split != "train" else []:
+        return read(task, own)
+    rows = read(task, files(data, "train"))
+    if files(data, "validation"):
         return rows
     held = held_out(task, rows, data.validation_fraction)
     return [row for row in rows if is_held_out(held, task, row) == (split == "validation")]

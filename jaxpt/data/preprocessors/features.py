@@ -14,6 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from jaxpt.data.labelled import rows
+from jaxpt.data.labelled.choices import rows_of_choices
 from jaxpt.data.layout import Layout
 from jaxpt.data.preprocessors.batched import Records, makes_rows
 
@@ -171,6 +172,8 @@ def encoder(batch: Records, length: int, max_predictions: int, packs: Packs = No
 
 
 labelled = makes_rows(rows.texts)
+labelled_spans = makes_rows(rows.spans)
+choices = makes_rows(rows_of_choices)
 
 
 def _decoder(layout: Layout, inputs_N: np.ndarray, targets_N: np.ndarray) -> Rows:

@@ -30,7 +30,7 @@ def encode(
     Returns:
       Records as `encoder` makes them.
     """
-    tokenizer = tokenizer_of(vocabulary)
+    tokenizer, like = tokenizer_of(vocabulary), encoder.like()
 
     def places() -> Iterator[LocatedRow]:
         for ex in ds.as_numpy_iterator():
@@ -38,12 +38,13 @@ def encode(
 
     def records() -> Iterator[dict[str, np.ndarray]]:
         try:
-            yield from encoder(places(), tokenizer, has_targets=True, train=split == "train")
+            for record in encoder(places(), tokenizer, has_targets=True, train=split == "train"):
+                yield {name: record[name] for name in like}  # what only predictions need is not stored
         except UserError as error:
             source.failure = error
             raise
 
-    return tf.data.Dataset.from_generator(records, output_signature=_signature(encoder.like()))
+    return tf.data.Dataset.from_generator(records, output_signature=_signature(like))
 
 
 def _signature(like: dict[str, np.ndarray]) -> dict[str, tf.TensorSpec]:

@@ -6,15 +6,16 @@ Without a `validation_path` a fraction of each label's rows is held out, by a ha
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Iterator
 
-from jaxpt import tables
 from jaxpt.config import DataConfig
-from jaxpt.data.labelled.examples import held_out, is_held_out
+from jaxpt.data.labelled.examples import held_out, is_held_out, read
+from jaxpt.data.labelled.files import files
 from jaxpt.data.sources.base import Source
+from jaxpt.data.sources.foreign import module_digest
 from jaxpt.data.sources.readers import Offset
-from jaxpt.errors import UserError
-from jaxpt.tables import Row
+from jaxpt.tables import Row, built_in
 from jaxpt.tasks.base import LocatedRow, Task
 
 
@@ -23,22 +24,23 @@ class Rows(Source):
 
     def __init__(self, data: DataConfig, task: Task) -> None:
         """Finds the files; without a validation file it reads those of the training set for the split."""
-        if data.path is None:
-            raise UserError("data.path is missing: the training set of the task")
-        train = tables.expand(data.path, "data.path")
-        held = tables.expand(data.validation_path, "data.validation_path") if data.validation_path else None
-        self._task = task
-        super().__init__({"train": train, "validation": held or train}, self._documents, None)
-        self._split = None
-        if held is None:
-            rows = (LocatedRow(row, tables.where(file, row), (0, 0)) for file in train for row in task.read(file))
-            self._split = held_out(task, rows, data.validation_fraction)
+        train = files(data, "train")
+        held = files(data, "validation")
+        self._task, self._split = task, None
+        self._of = {"train": train, "validation": held or train}
+        self._by_name = {file.name: file for of_split in self._of.values() for file in of_split}
+        paths = {split: [file.name for file in of_split] for split, of_split in self._of.items()}
+        super().__init__(paths, self._documents, None)
+        if not held:
+            self._split = held_out(task, read(task, train), data.validation_fraction)
             self._identity["split"] = repr(self._split)
+        if data.source == "builtin":
+            self._identity["builtin"] = {"python": platform.python_version(), "code": module_digest(built_in.__name__)}
 
     def place(self, split: str, file: int, number: int, text: str) -> LocatedRow:
         """The row of a document."""
         row = Row(number, json.loads(text))
-        return LocatedRow(row, tables.where(self._files[split][file], row), (file, number))
+        return LocatedRow(row, self._of[split][file].where(row), (file, number))
 
     def is_of(self, split: str, text: str) -> bool:
         if self._split is None:
@@ -47,5 +49,5 @@ class Rows(Source):
         return is_held_out(self._split, self._task, row) == (split == "validation")
 
     def _documents(self, path: str, mark: Offset) -> Iterator[tuple[int, str]]:
-        for row in self._task.read(path):
+        for row in self._by_name[path].rows(self._task):
             yield row.number, json.dumps(row.values, ensure_ascii=False)

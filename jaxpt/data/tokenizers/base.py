@@ -9,13 +9,14 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
 from jaxpt.config import TokenizerConfig
 from jaxpt.data.calls import Vocabulary
 from jaxpt.data.tokenizers import scripts, vocabulary_files
+from jaxpt.errors import UserError
 
 DEFAULT_EXTRA_IDS = 100
 BERT_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -29,6 +30,14 @@ SPECIALS = {
     "sep": ("[SEP]", "<sep>", "</s>"),
     "mask": ("[MASK]", "<mask>"),
 }
+
+
+class Encoded(NamedTuple):
+    """A text's tokens."""
+
+    ids: list[int]
+    offsets: np.ndarray
+    """(start, end) of each token's characters: int64 [tokens, 2]."""
 
 
 class Tokenizer(abc.ABC):
@@ -120,6 +129,44 @@ class Tokenizer(abc.ABC):
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """`encode` of many texts, faster than one by one."""
 
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[Encoded]:
+        """`encode_batch`, with the characters of the text that each token stands for.
+
+        Offsets count characters of the text as it is given, before any normalization, and leave out white space around
+        a token. A token that stands for no character has start = end; tokens that share a character (bytes of one, or
+        parts of "½" = "1⁄2") have the same.
+
+        Args:
+          texts: any texts.
+
+        Raises:
+          UserError: this kind of tokenizer does not know them.
+        """
+        encoded = self._encode_with_offsets(texts)
+        return [Encoded(ids, _trimmed(text, np.reshape(spans, (-1, 2)))) for text, (ids, spans) in zip(texts, encoded)]
+
+    def _encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], Any]]:
+        """(ids, (start, end) of each) of each text; white space around a token may belong to it."""
+        raise UserError(f"data.tokenizer.kind: {self.kind} does not say which characters a token stands for")
+
+    def encode_words(self, texts: Sequence[Sequence[str]]) -> list[list[list[int]]]:
+        """Token ids of each word of texts that are given as words.
+
+        Each word is encoded by itself: WordPiece and SentencePiece begin words as in running text. Byte-level BPE
+        encodes all words but a text's first with the space that stands before them there.
+
+        Args:
+          texts: the words of each text.
+
+        Returns:
+          For each text the ids of each of its words; none for a word that has no token, such as "" or a control
+          character.
+        """
+        space = " " if self.byte_text == "all" else ""
+        flat = self.encode_batch([space * (n > 0) + word for words in texts for n, word in enumerate(words)])
+        ids = iter(flat)
+        return [[next(ids) for _ in words] for words in texts]
+
     @abc.abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ids. Padding, EOS, [CLS] and [SEP] are left out; masks and sentinels are shown."""
@@ -185,3 +232,15 @@ class Tokenizer(abc.ABC):
             {v.pad} if self.tokens([v.pad])[0] in SPECIALS["pad"] else set()
         )
         return [i for i in map(int, ids) if i not in hidden and 0 <= i < self.vocabulary.size]
+
+
+def _trimmed(text: str, offsets_Nx2: np.ndarray) -> np.ndarray:
+    """Offsets without the white space at both ends; of white space alone the place after it."""
+    is_space = np.array([c.isspace() for c in text] + [False], bool)
+    place = np.arange(len(is_space))
+    # The nearest place from each one on, or up to it, where there is no white space.
+    following = np.minimum.accumulate(np.where(is_space, len(text), place)[::-1])[::-1]
+    preceding = np.maximum.accumulate(np.where(is_space, 0, place + 1))
+    start, end = offsets_Nx2.astype(np.int64).T
+    start = np.minimum(following[start], np.maximum(end, start))
+    return np.stack([start, np.maximum(start, np.where(end > 0, preceding[end - 1], 0))], -1)

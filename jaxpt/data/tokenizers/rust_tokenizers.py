@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from jaxpt.data.calls import Vocabulary
 from jaxpt.data.tokenizers import scripts, vocabulary_files
 from jaxpt.data.tokenizers.base import BERT_SPECIALS, END_OF_TEXT, SPECIALS, Tokenizer
@@ -39,6 +41,10 @@ class RustTokenizer(Tokenizer):
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [e.ids for e in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def _encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], Any]]:
+        found = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        return [(e.ids, np.array(e.offsets, np.int64)) for e in found]
 
     def encode(self, text: str, special: bool = False) -> list[int]:
         added = {token.content for token in self._tokenizer.get_added_tokens_decoder().values()}

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from jaxpt.config import TokenizerConfig
 from jaxpt.data.calls import Vocabulary
 from jaxpt.data.tokenizers import scripts, sentencepiece_rust, vocabulary_files
@@ -206,6 +208,18 @@ class SentencePieceTokenizer(Tokenizer):
             texts = [self._cleaning.normalize_str(text) for text in texts]
         return self._sp.encode(list(texts), num_threads=1)
 
+    def _encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], Any]]:
+        from sentencepiece import sentencepiece_pb2
+
+        cleaned = [(text, None) if self._cleaning is None else _cleaned(text, self._cleaning) for text in texts]
+        protos = self._sp.encode([text for text, _ in cleaned], out_type="serialized_proto", num_threads=1)
+        found = []
+        for (text, origin), proto in zip(cleaned, protos):
+            pieces = sentencepiece_pb2.SentencePieceText.FromString(proto).pieces
+            spans = _characters(text, np.array([(p.begin, p.end) for p in pieces], np.int64).reshape(-1, 2))
+            found.append(([p.id for p in pieces], spans if origin is None else _through(spans, origin)))
+        return found
+
     def decode(self, ids: Iterable[int]) -> str:
         return self._sp.decode(self._shown(ids))
 
@@ -256,6 +270,35 @@ class SentencePieceTokenizer(Tokenizer):
         if not self.style.cleans:
             return vocabulary_files.digest_of(self._full)
         return vocabulary_files.digest_of(self._full + repr((self.style.lowercase, self.style.keeps_accents)).encode())
+
+
+def _characters(text: str, spans_Nx2: np.ndarray) -> np.ndarray:
+    """Spans of bytes as spans of characters: those of which a span has a byte."""
+    raw = np.frombuffer(text.encode(errors="surrogatepass"), np.uint8)
+    starts = np.concatenate([[0], np.cumsum((raw & 0xC0) != 0x80)])  # characters that begin before each byte
+    begin, end = spans_Nx2.T
+    within = np.append((raw & 0xC0) == 0x80, False)
+    return np.stack([starts[begin] - within[begin], starts[end]], -1)
+
+
+def _cleaned(text: str, cleaning: Any) -> tuple[str, np.ndarray]:
+    """A cleaned text, and for each of its characters (start, end) in the text that was given: [characters, 2]."""
+    from tokenizers import PreTokenizedString, Regex
+
+    parts = PreTokenizedString(text)
+    parts.normalize(cleaning.normalize)
+    parts.split(lambda _, part: part.split(Regex("(?m)."), "isolated"))
+    found = parts.get_splits("original", "char")
+    return "".join(part for part, _, _ in found), np.array([span for _, span, _ in found], np.int64).reshape(-1, 2)
+
+
+def _through(spans_Nx2: np.ndarray, origin_Cx2: np.ndarray) -> np.ndarray:
+    """Spans of a cleaned text's characters as spans of the text that was given."""
+    last = origin_Cx2[-1:, 1] if len(origin_Cx2) else np.zeros(1, np.int64)
+    begin, end = spans_Nx2.T
+    starts = np.append(origin_Cx2[:, 0], last)[begin]
+    ends = np.append(origin_Cx2[:, 1], last)[np.maximum(end - 1, 0)]
+    return np.stack([starts, np.where(end > begin, ends, starts)], -1)
 
 
 def _parsed(model: bytes, name: str) -> Any:

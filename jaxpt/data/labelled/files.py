@@ -1,0 +1,64 @@
+"""The files of a task's splits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from jaxpt import tables
+from jaxpt.config import DataConfig
+from jaxpt.errors import UserError
+from jaxpt.tables import Row
+from jaxpt.tasks.base import Task
+
+NAMED = ("builtin", "tfds")
+"""Sources whose `data.path` is the name of a data set, and whose `validation_path` and `test_path` are its splits."""
+
+
+class RowFile(NamedTuple):
+    """A file of labelled rows, or a split of a data set by its name."""
+
+    path: str
+    format: str = "auto"
+    split: str | None = None
+
+    @property
+    def name(self) -> str:
+        """For messages, and for telling files apart."""
+        return self.path if self.split is None else f"{self.path} ({self.split})"
+
+    def rows(self, task: Task) -> Iterator[Row]:
+        """Its rows."""
+        if self.split is not None:
+            return tables.read(self.path, self.format, split=self.split)
+        option = "names" if tables.file_format(self.path, self.format) == "conll" else "header"
+        return tables.read(self.path, self.format, **({} if task.header is None else {option: task.header}))
+
+    def where(self, row: Row) -> str:
+        """The place of a row, for messages."""
+        return tables.where(self.name, row, self.format)
+
+
+def files(data: DataConfig, split: str) -> list[RowFile]:
+    """The files of a split.
+
+    Args:
+      data: of the recipe.
+      split: "train", "validation" or "test".
+
+    Returns:
+      Its files; [] where the recipe names none: then a part of the training set is the validation set.
+
+    Raises:
+      UserError: a file is missing, or there is no training set.
+    """
+    key = {"train": "path", "validation": "validation_path", "test": "test_path"}[split]
+    given = getattr(data, key)
+    if data.path is None:
+        raise UserError("data.path is missing: the training set of the task")
+    if data.source in NAMED:
+        wanted = {"train": "train", "validation": given or "validation", "test": given}[split]
+        return [] if wanted is None else [RowFile(str(data.path), data.source, wanted)]
+    if given is None:
+        return []
+    return [RowFile(path) for path in tables.expand(given, f"data.{key}")]

@@ -1,0 +1,153 @@
+"""Questions about a context, as records: windows over the context, and the tokens where the answer starts and ends."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxpt.data.labelled.layout import TextLayout, lay
+from jaxpt.data.labelled.texts import Record, chunks
+from jaxpt.data.labelled.windows import most_context, windows
+from jaxpt.data.tokenizers.base import Encoded, Tokenizer
+from jaxpt.errors import UserError
+from jaxpt.tasks.base import LocatedRow
+from jaxpt.tasks.question_answering import QuestionAnsweringTask
+
+
+@dataclasses.dataclass(frozen=True)
+class QuestionAnsweringEncoder:
+    """From rows to records of a `QuestionAnsweringTask`, one for each window of a context."""
+
+    task: QuestionAnsweringTask
+    layout: TextLayout
+    length: int
+    """Most tokens in a record."""
+    stride: int
+    """Tokens from one window's start to the next."""
+    max_query: int
+    """Most tokens of a question; the rest is cut off."""
+    context_first: bool
+    """The question follows the context (XLNet)."""
+    null_first: bool
+    """The token that stands for no answer: the record's first, or its last."""
+
+    def __call__(
+        self, rows: Iterable[LocatedRow], tokenizer: Tokenizer, has_targets: bool, train: bool
+    ) -> Iterator[Record]:
+        """Encodes rows, in their order.
+
+        Args:
+          rows: the rows.
+          tokenizer: the run's.
+          has_targets: False: the rows need no answers.
+          train: not used.
+
+        Yields:
+          {"tokens", "token_types" int32 [n], "positions" int32 [2]: first and last token of the first answer, or twice
+          the null token where the window has not all of it, "truncated" int32 []: the question was cut, "origin" int64
+          [2]}, and for `best_span`: "context_start" int, the place of the window's first token of context, "spans" int64
+          [c, 2], the characters of each of these tokens, "most_context" bool [c], whether a token has none more in
+          another window, and "null" int.
+
+        Raises:
+          UserError: names the row.
+        """
+        for chunk in chunks(rows):
+            texts = [self.task.texts(row.row, row.where) for row in chunk]
+            questions = tokenizer.encode_batch([question for question, _ in texts])
+            contexts = list(dict.fromkeys(context for _, context in texts))
+            encoded = dict(zip(contexts, tokenizer.encode_with_offsets(contexts)))
+            for row, question, (_, context) in zip(chunk, questions, texts):
+                spans = self.task.spans(row.row, row.where) if has_targets else []
+                answer = token_span(encoded[context].offsets, *spans[0], row.where) if spans else None
+                yield from self._records(question, encoded[context], answer, row)
+
+    def _records(
+        self, question: Sequence[int], context: Encoded, answer: tuple[int, int] | None, row: LocatedRow
+    ) -> Iterator[Record]:
+        query = question[: self.max_query]
+        room = self.layout.room(self.length, 2) - len(query)
+        found = windows(len(context.ids), room, self.stride)
+        window_of = most_context(found, np.arange(len(context.ids)))
+        for number, (start, end) in enumerate(found):
+            texts = [query, context.ids[start:end]]
+            laid = lay(self.layout, texts[::-1] if self.context_first else texts)
+            at = laid.starts[0 if self.context_first else 1]
+            null = 0 if self.null_first else len(laid.tokens) - 1
+            is_here = answer is not None and start <= answer[0] and answer[1] < end
+            positions = [at + token - start for token in answer] if is_here else [null, null]
+            yield {
+                "tokens": np.array(laid.tokens, np.int32),
+                "token_types": np.array(laid.types, np.int32),
+                "positions": np.array(positions, np.int32),
+                "truncated": np.int32(len(question) > len(query)),
+                "origin": np.array(row.origin, np.int64),
+                "context_start": at,
+                "spans": context.offsets[start:end],
+                "most_context": window_of[start:end] == number,
+                "null": null,
+            }
+
+    def like(self) -> dict[str, Any]:
+        """Arrays of the dtypes of a record; shape (0,) stands for any length."""
+        ragged = dict.fromkeys(("tokens", "token_types", "positions"), np.zeros(0, np.int32))
+        return ragged | {"truncated": np.zeros((), np.int32), "origin": np.zeros(2, np.int64)}
+
+
+def token_span(offsets_Nx2: np.ndarray, start: int, end: int, where: str) -> tuple[int, int]:
+    """The tokens of a span of characters.
+
+    Args:
+      offsets_Nx2: characters of each token, ascending.
+      start: first character.
+      end: one behind the last character.
+      where: file and row, for messages.
+
+    Returns:
+      (first token that has a character of the span, last one).
+
+    Raises:
+      UserError: no token has one.
+
+    Example:
+      >>> token_span(np.array([(0, 3), (4, 7), (7, 9), (10, 12)]), 4, 9, "row 1")
+      (1, 2)
+    """
+    first = int(np.searchsorted(offsets_Nx2[:, 1], start, "right"))
+    last = int(np.searchsorted(offsets_Nx2[:, 0], end)) - 1
+    if first > last:
+        raise UserError(f"{where}: the vocabulary has no token for the answer at answer_start {start}")
+    return first, last
+
+
+def best_span(logits_Lx2: np.ndarray, record: Mapping[str, Any], n_best: int, max_answer: int) -> np.ndarray:
+    """The best span of a window, by BERT's rules: among the `n_best` starts and ends of the context, an end not before
+    its start, at most `max_answer` tokens, and a start that has not more context in another window.
+
+    Args:
+      logits_Lx2: of start and end, for each token of the record.
+      record: as the encoder makes it.
+      n_best: starts and ends that are tried.
+      max_answer: most tokens of an answer.
+
+    Returns:
+      float64 [2, 3]: (score of no answer, 0, 0), and (score, first character, one behind the last) of the best span; its
+      score is −inf where there is none.
+    """
+    logits_Lx2 = logits_Lx2.astype(np.float64)
+    at, spans = record["context_start"], record["spans"]
+    null = (float(logits_Lx2[record["null"]].sum()), 0, 0)
+    context = logits_Lx2[at : at + len(spans)]
+    allowed = np.flatnonzero(record["most_context"])
+    starts = allowed[np.argsort(-context[allowed, 0], kind="stable")[:n_best]]
+    ends = np.argsort(-context[:, 1], kind="stable")[:n_best]
+    tokens = ends - starts[:, None]
+    is_valid = (tokens >= 0) & (tokens < max_answer) & (spans[ends, 1] > spans[starts, 0][:, None])
+    score = np.where(is_valid, context[starts, 0][:, None] + context[ends, 1], -np.inf)
+    if not is_valid.any():
+        return np.array([null, (-np.inf, 0, 0)])
+    s, e = np.unravel_index(score.argmax(), score.shape)
+    return np.array([null, (score[s, e], spans[starts[s], 0], spans[ends[e], 1])])

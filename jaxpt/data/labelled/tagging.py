@@ -1,0 +1,88 @@
+"""Sentences of words with a tag each, as records: the first token of a word has the word's tag."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxpt.data.labelled.layout import TextLayout, lay
+from jaxpt.data.labelled.texts import Record, chunks
+from jaxpt.data.labelled.windows import most_context, word_windows
+from jaxpt.data.tokenizers.base import Tokenizer
+from jaxpt.errors import UserError
+from jaxpt.tasks.base import LocatedRow
+from jaxpt.tasks.tagging import TaggingTask
+
+
+@dataclasses.dataclass(frozen=True)
+class TaggingEncoder:
+    """From rows to records of a `TaggingTask`. A long sentence has several, a word is in one of them."""
+
+    task: TaggingTask
+    layout: TextLayout
+    length: int
+    """Most tokens in a record."""
+    stride: int
+    """Tokens from one window's start to the next, at least."""
+
+    def __call__(
+        self, rows: Iterable[LocatedRow], tokenizer: Tokenizer, has_targets: bool, train: bool
+    ) -> Iterator[Record]:
+        """Encodes rows, in their order.
+
+        Args:
+          rows: the rows.
+          tokenizer: the run's.
+          has_targets: False: the rows need no tags, targets are 0.
+          train: not used.
+
+        Yields:
+          {"tokens", "token_types" int32 [n], "positions", "targets" int32 [words]: the first token and the tag of each
+          word that has more context here than in another window, "origin" int64 [2]}; the words of a row in order.
+
+        Raises:
+          UserError: names the row.
+        """
+        for chunk in chunks(rows):
+            words = [self.task.words(row.row, row.where) for row in chunk]
+            for row, own, pieces in zip(chunk, words, tokenizer.encode_words(words)):
+                kept = [ids or [_unknown(tokenizer, row, own, n)] for n, ids in enumerate(pieces)]
+                tags = self.task.target(row.row, row.where) if has_targets else [self.task.labels[0]] * len(own)
+                yield from self._records(kept, self.task.encoded(tags), row)
+
+    def _records(self, pieces: Sequence[Sequence[int]], targets: np.ndarray, row: LocatedRow) -> Iterator[Record]:
+        room = self.layout.room(self.length, 1)
+        pieces = [ids[:room] for ids in pieces]  # a word beyond the window: its first token has the tag
+        lengths = [len(ids) for ids in pieces]
+        firsts = np.concatenate([[0], np.cumsum(lengths)])
+        found = word_windows(lengths, room, self.stride)
+        window_of = most_context([(firsts[start], firsts[end]) for start, end in found], firsts[:-1])
+        for number, (start, end) in enumerate(found):
+            own = np.flatnonzero(window_of == number)
+            if not len(own):
+                continue
+            laid = lay(self.layout, [[i for ids in pieces[start:end] for i in ids]])
+            yield {
+                "tokens": np.array(laid.tokens, np.int32),
+                "token_types": np.array(laid.types, np.int32),
+                "positions": (laid.starts[0] + firsts[own] - firsts[start]).astype(np.int32),
+                "targets": targets[own],
+                "origin": np.array(row.origin, np.int64),
+            }
+
+    def like(self) -> dict[str, Any]:
+        """Arrays of the dtypes of a record; shape (0,) stands for any length."""
+        ragged = dict.fromkeys(("tokens", "token_types", "positions", "targets"), np.zeros(0, np.int32))
+        return ragged | {"origin": np.zeros(2, np.int64)}
+
+
+def _unknown(tokenizer: Tokenizer, row: LocatedRow, words: Sequence[str], number: int) -> int:
+    """The token of a word that has none, such as a control character."""
+    if tokenizer.vocabulary.unk is None:
+        raise UserError(
+            f"{row.where}: word {number + 1}, {words[number]!r}, has no token, and the vocabulary no unknown token"
+        )
+    return tokenizer.vocabulary.unk

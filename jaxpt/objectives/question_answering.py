@@ -1,0 +1,168 @@
+"""A head that points to the first and the last token of an answer in its context.
+
+    text      [CLS] Whom did Ada meet ? [SEP] Ada met Charles Bab ##bage . [SEP]       start Charles, end ##bage
+    logits    x · W + b, one for start and one for end,                                x: the state of each token
+    loss      ½ (−log softmax(start)[first] − log softmax(end)[last]), softmax over the tokens of the example
+
+A context beyond `data.length` is read in overlapping windows. A window that has not all of the answer points to the null
+token, as does a question without an answer: [CLS]; <s>, of a decoder its last token, of T5 </s>.
+
+Papers: https://arxiv.org/abs/1810.04805, https://arxiv.org/abs/1806.03822 (SQuAD 2.0)
+Shapes: B rows · L length · D width · N examples of a row
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxpt.config import ModelConfig, PositiveInt
+from jaxpt.data.calls import Call, Vocabulary, preprocessors
+from jaxpt.data.labelled import rows
+from jaxpt.data.labelled.question_answering import QuestionAnsweringEncoder, best_span
+from jaxpt.errors import UserError
+from jaxpt.heads import classes
+from jaxpt.models.base import Bound
+from jaxpt.models.network import Head
+from jaxpt.objectives.base import Arrays, Batch, Features, Judge, Metrics
+from jaxpt.objectives.labelled import EXAMPLE, HeadObjective, LabelledBatches, LabelledLoss
+
+
+class QuestionAnswering(HeadObjective):
+    """Hyperparameters of a head that finds a span."""
+
+    kind: Literal["question_answering"] = "question_answering"
+    stride: PositiveInt = 128
+    """Tokens from one window of a long context to the next (BERT's `doc_stride`)."""
+    max_query: PositiveInt = 64
+    """Most tokens of a question; the rest is cut off."""
+    n_best: PositiveInt = 20
+    """Starts and ends that are tried, the likeliest ones of a window."""
+    max_answer: PositiveInt = 30
+    """Most tokens of an answer that is found."""
+    examples: PositiveInt | None = None
+    """Most windows in a packed row; data.length / 16 by default."""
+
+    @property
+    def batches(self) -> QuestionAnsweringBatches:
+        return QuestionAnsweringBatches(self)
+
+    @property
+    def loss(self) -> QuestionAnsweringLoss:
+        return QuestionAnsweringLoss(self)
+
+    @property
+    def judge(self) -> QuestionAnsweringJudge:
+        return QuestionAnsweringJudge(self)
+
+    def decide(self, outputs: Sequence[Any], row: Any, where: str) -> Any:
+        return self.task.decide(outputs, self.task.texts(row, where)[1])
+
+    def answer(self, outputs: Sequence[Any], row: Any, where: str) -> dict[str, Any]:
+        return self.task.answer(outputs, self.task.texts(row, where)[1])
+
+    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
+        super().check(model, length, vocabulary)
+        if self.task.kind != "question_answering":
+            raise UserError(f"objective.kind: question_answering does not fit task.kind: {self.task.kind}")
+        if (room := self.layout(vocabulary).room(length, 2)) <= self.max_query:
+            raise UserError(
+                f"data.length: {length} leaves room for {room} tokens of question and context, objective.max_query is "
+                f"{self.max_query}; raise data.length or lower objective.max_query"
+            )
+
+
+class QuestionAnsweringBatches(LabelledBatches):
+    """Questions and windows of their contexts."""
+
+    h: QuestionAnswering
+
+    def examples_of(self, length: int) -> int:
+        """Most windows in a row."""
+        return self.h.examples or max(length // EXAMPLE, 1)
+
+    def label_features(self, length: int) -> Features:
+        n = self.examples_of(length)
+        return {"label_positions": ((n, 2), "int32"), "label_weights": ((n,), "float32")}
+
+    def encoder(self, length: int, vocabulary: Vocabulary) -> QuestionAnsweringEncoder:
+        layout = self.h.layout(vocabulary)
+        return QuestionAnsweringEncoder(
+            self.h.task,
+            layout,
+            length,
+            self.h.stride,
+            self.h.max_query,
+            context_first=self.h.text_layout == "xlnet",
+            null_first=bool(layout.before) and self.h.family != "decoder",
+        )
+
+    def rows(self, length: int, vocabulary: Vocabulary) -> Call:
+        sizes = {"length": length, "examples": self.examples_of(length), "side": self.side}
+        return Call(preprocessors.features.labelled_spans, {**sizes, "start": self.start(vocabulary)})
+
+    def rows_of(self, vocabulary: Vocabulary) -> Callable[[Sequence[Any], int], dict[str, np.ndarray]]:
+        side, start, names = self.side, self.start(vocabulary), ("tokens", "token_types", "positions")
+        return lambda records, length: rows.spans(
+            rows.together([{name: record[name] for name in names} for record in records]), length, 1, side, start
+        )
+
+    def split(self, outputs: np.ndarray, records: Sequence[Any]) -> list[np.ndarray]:
+        """The best span of each record, and its null score: [2, 3] (`best_span`)."""
+        return [best_span(row, record, self.h.n_best, self.h.max_answer) for row, record in zip(outputs, records)]
+
+    def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
+        return {f"{self.side}_input_tokens": lengths["tokens"], "label_weights": lengths["positions"] // 2}
+
+
+class QuestionAnsweringLoss(LabelledLoss):
+    """Mean of the cross-entropies of start and end."""
+
+    h: QuestionAnswering
+
+    def heads(self, model: ModelConfig) -> dict[str, Head]:
+        return classes.declare(model, "span", dropout=self.h.dropout)
+
+    def outputs(self, model: Bound, hidden: jax.Array, batch: Batch) -> jax.Array:
+        """Logits of start and end: [B, L, 2]."""
+        return classes.apply(model, "span", hidden)
+
+    def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
+        logits_BxLx2 = self.outputs(model, hidden, batch)
+        positions_BxNx2, weights_BxN = batch["label_positions"], batch["label_weights"]
+        segments_BxL = batch[f"{'encoder' if self.h.family == 'encoder' else 'decoder'}_segment_ids"]
+        own_BxN = jnp.take_along_axis(segments_BxL, positions_BxNx2[..., 0], axis=1)
+        is_own_BxNxL = segments_BxL[:, None] == own_BxN[..., None]
+        logits_BxNxLx2 = jnp.where(is_own_BxNxL[..., None], logits_BxLx2[:, None], -jnp.inf)
+        at_target_BxNx2 = jnp.take_along_axis(logits_BxLx2, positions_BxNx2, axis=1)
+        loss_BxN = (jax.nn.logsumexp(logits_BxNxLx2, axis=2) - at_target_BxNx2).mean(-1)
+        is_right_BxN = (logits_BxNxLx2.argmax(2) == positions_BxNx2).all(-1)
+        metrics: Metrics = {"accuracy": ((is_right_BxN * weights_BxN).sum(), weights_BxN.sum())}
+        if "eval_mask" in batch:
+            metrics["target_loss"] = ((loss_BxN * batch["eval_mask"]).sum(), batch["eval_mask"].sum())
+        return {self.h.kind: (loss_BxN * weights_BxN).sum()}, jax.lax.stop_gradient(metrics)
+
+
+class QuestionAnsweringJudge(Judge):
+    """Compares the loss with that of equally likely tokens."""
+
+    baseline: ClassVar[str] = "uniform"
+    target_name: ClassVar[str] = "spans"
+
+    def eval_mask(self, batch: Arrays, vocabulary: Vocabulary) -> np.ndarray:
+        return batch["label_weights"]
+
+    def baseline_loss(self, validation: Iterable[Arrays]) -> float:
+        total, count = 0.0, 0.0
+        side = "encoder" if self.h.family == "encoder" else "decoder"
+        for batch in validation:
+            segments_BxL, weights_BxN = batch[f"{side}_segment_ids"], batch["eval_mask"]
+            own_BxN = np.take_along_axis(segments_BxL, batch["label_positions"][..., 0], axis=1)
+            lengths_BxN = (segments_BxL[:, None] == own_BxN[..., None]).sum(-1)
+            total += float((np.log(lengths_BxN) * weights_BxN).sum())
+            count += float(weights_BxN.sum())
+        return total / count

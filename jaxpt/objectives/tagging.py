@@ -1,0 +1,151 @@
+"""A head on each word's first token: a tag for every word.
+
+    text      [CLS] Zur ##ich is far [SEP]          tags  B-LOC – O O
+    logits    dropout(x) · W + b,                   x: the state of a word's first token
+    loss      −log softmax(logits)[tag], over words
+
+A sentence beyond `data.length` is read in overlapping windows; each word is learned and tagged in one of them alone,
+where it has the most context on its poorer side.
+
+Paper: https://arxiv.org/abs/1810.04805
+Shapes: B rows · L length · D width · N words of a row · K tags
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from pydantic import Field
+
+from jaxpt import class_losses
+from jaxpt.config import ModelConfig, PositiveInt
+from jaxpt.data.calls import Call, Vocabulary, preprocessors
+from jaxpt.data.labelled import rows
+from jaxpt.data.labelled.tagging import TaggingEncoder
+from jaxpt.errors import UserError
+from jaxpt.heads import classes
+from jaxpt.models.base import Bound
+from jaxpt.models.network import Head
+from jaxpt.models.output import Output
+from jaxpt.objectives.base import Arrays, Batch, Features, Judge, Metrics
+from jaxpt.objectives.labelled import HeadObjective, LabelledBatches, LabelledLoss
+from jaxpt.objectives.masked_lm import encode_batch
+
+
+class Tagging(HeadObjective):
+    """Hyperparameters of a head on words."""
+
+    kind: Literal["tagging"] = "tagging"
+    stride: PositiveInt | None = None
+    """Tokens from one window of a long sentence to the next; half of a window by default."""
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """ε: the target distribution is (1 − ε) · tag + ε / K."""
+    class_weights: tuple[float, ...] | Literal["balanced"] | None = None
+    """Weight of each tag's words; `balanced`: words / (K · words with the tag) of the training set."""
+
+    @property
+    def batches(self) -> TaggingBatches:
+        return TaggingBatches(self)
+
+    @property
+    def loss(self) -> TaggingLoss:
+        return TaggingLoss(self)
+
+    @property
+    def judge(self) -> TaggingJudge:
+        return TaggingJudge(self)
+
+    def answer(self, outputs: Sequence[Any], row: Any, where: str) -> dict[str, Any]:
+        return self.task.answer(outputs, self.task.words(row, where))
+
+    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
+        super().check(model, length, vocabulary)
+        if self.task.kind != "tagging":
+            raise UserError(f"objective.kind: tagging does not fit task.kind: {self.task.kind}")
+        if isinstance(self.class_weights, tuple) and len(self.class_weights) != self.task.outputs:
+            raise UserError(f"objective.class_weights: wants one for each of {self.task.outputs} tags")
+        if self.layout(vocabulary).room(length, 1) < 1:
+            raise UserError(f"data.length: {length} leaves no room for words beside the special tokens")
+
+
+class TaggingBatches(LabelledBatches):
+    """Words with a tag each."""
+
+    h: Tagging
+
+    def label_features(self, length: int) -> Features:
+        n = (length,)
+        return {"label_positions": (n, "int32"), "labels": (n, "int32"), "label_weights": (n, "float32")}
+
+    def encoder(self, length: int, vocabulary: Vocabulary) -> TaggingEncoder:
+        layout = self.h.layout(vocabulary)
+        stride = self.h.stride or max(layout.room(length, 1) // 2, 1)
+        return TaggingEncoder(self.h.task, layout, length, stride)
+
+    def rows(self, length: int, vocabulary: Vocabulary) -> Call:
+        sizes = {"length": length, "examples": length, "side": self.side}
+        return Call(preprocessors.features.labelled, {**sizes, "start": self.start(vocabulary)})
+
+    def rows_of(self, vocabulary: Vocabulary) -> Callable[[Sequence[Any], int], dict[str, np.ndarray]]:
+        side, start = self.side, self.start(vocabulary)
+        return lambda records, length: rows.texts(rows.together(records), length, length, side, start)
+
+    def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
+        return {f"{self.side}_input_tokens": lengths["tokens"], "label_positions": lengths["positions"]}
+
+
+class TaggingLoss(LabelledLoss):
+    """Cross-entropy of tags."""
+
+    h: Tagging
+
+    def heads(self, model: ModelConfig) -> dict[str, Head]:
+        return classes.declare(model, "tags", self.h.task.outputs, self.h.dropout)
+
+    def output(self, model: Bound, batch: Batch) -> Output:
+        if self.h.family == "encoder_decoder" and model.config.task_head("tags").stack == "encoder":
+            return encode_batch(model, {name: x for name, x in batch.items() if name != "encoder_token_types"})
+        return super().output(model, batch)
+
+    def outputs(self, model: Bound, hidden: jax.Array, batch: Batch) -> jax.Array:
+        states_BxNxD = jnp.take_along_axis(hidden, batch["label_positions"][..., None], axis=1)
+        return classes.apply(model, "tags", states_BxNxD)
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        given = self.h.class_weights
+        own = 1.0 if given is None else jnp.array(given, jnp.float32)[batch["labels"]]
+        return {self.h.kind: (own * batch["label_weights"]).sum()}
+
+    def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
+        given, weights = self.h.class_weights, batch["label_weights"]
+        logits = self.outputs(model, hidden, batch)
+        loss, _ = class_losses.class_cross_entropy(
+            logits,
+            batch["labels"],
+            label_smoothing=self.h.label_smoothing,
+            class_weights=None if given is None else jnp.array(given, jnp.float32),
+        )
+        correct = (logits.argmax(-1) == batch["labels"]) * weights
+        metrics: Metrics = {"accuracy": (correct.sum(), weights.sum())}
+        if "eval_mask" in batch:
+            metrics["target_loss"] = ((loss * batch["eval_mask"]).sum(), batch["eval_mask"].sum())
+        return {self.h.kind: (loss * weights).sum()}, jax.lax.stop_gradient(metrics)
+
+
+class TaggingJudge(Judge):
+    """Compares the loss with that of the tags' frequencies."""
+
+    baseline: ClassVar[str] = "constant"
+    target_name: ClassVar[str] = "tags"
+
+    def eval_mask(self, batch: Arrays, vocabulary: Vocabulary) -> np.ndarray:
+        return batch["label_weights"]
+
+    def baseline_loss(self, validation: Iterable[Arrays]) -> float:
+        tags = np.concatenate([batch["labels"][batch["eval_mask"] > 0] for batch in validation])
+        p = np.bincount(tags.astype(int)) / len(tags)
+        return float(-sum(q * np.log(q) for q in p if q))

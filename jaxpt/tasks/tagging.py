@@ -1,0 +1,183 @@
+"""A tag for every word of a sentence: parts of speech, named entities."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import model_validator
+
+from jaxpt import tables
+from jaxpt.config.kinds import nearest
+from jaxpt.errors import UserError
+from jaxpt.tables import Row
+from jaxpt.tasks.base import Answer, Task
+
+_IOB = re.compile(r"O|[BI]-.+")
+
+
+class TaggingTask(Task):
+    """A task with a tag per word.
+
+    Example:
+      >>> task = TaggingTask(tags="ner", labels=("B-PER", "I-PER", "O"))
+      >>> task.target(Row(1, {"tokens": ["Ada", "Lovelace", "wrote"], "ner": ["I-PER", "I-PER", "O"]}), "line 1")
+      ['B-PER', 'I-PER', 'O']
+    """
+
+    kind: Literal["tagging"] = "tagging"
+    tokens: str = "tokens"
+    """Column of the words: a list, or text with white space between them."""
+    tags: str = "tags"
+    """Column of the tags (`upos` of CoNLL-U, `ner` of CoNLL-2003), likewise."""
+    labels: tuple[str, ...] | None = None
+    """The tags in the order of the head's outputs; by default those of the training set, numbers by value and words by
+    alphabet. The run saves them."""
+    scheme: Literal["auto", "iob2", "none"] = "auto"
+    """Entities as B-X, I-X and O: `iob2` refuses an I-X that follows neither B-X nor I-X; `auto` reads it as B-X, as
+    conlleval and seqeval do, in rows whose tags are all O, B-X or I-X (so IOB1 becomes IOB2); `none` changes nothing."""
+
+    objective: ClassVar[str] = "tagging"
+    head: ClassVar[str] = "tags"
+    default_metrics: ClassVar[tuple[str, ...]] = ("tag_accuracy",)
+    allowed_metrics: ClassVar[tuple[str, ...]] = ("tag_accuracy", "span_f1")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> TaggingTask:
+        labels = self.labels or ()
+        if self.labels is not None and len(labels) < 2:
+            raise ValueError(f"labels: wants two or more, got {len(labels)}")
+        if len(set(labels)) < len(labels):
+            raise ValueError(f"labels: {max(labels, key=labels.count)!r} is given twice")
+        if self.scheme == "iob2" and (wrong := next((tag for tag in labels if not _IOB.fullmatch(tag)), None)):
+            raise ValueError(f"labels: {wrong!r} is neither O, B-X nor I-X, as scheme: iob2 wants; set scheme: none")
+        return self
+
+    @classmethod
+    def best_metric(cls, metric: str) -> tuple[str, Literal["min", "max"]]:
+        return {"span_f1": "f1"}.get(metric, metric), "max"
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of the head."""
+        return len(self.labels or ())
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """Names of the labels."""
+        return self.labels or ()
+
+    def columns(self) -> tuple[str, ...]:
+        return (self.tokens,)
+
+    def words(self, row: Row, where: str) -> list[str]:
+        """The words of a row.
+
+        Raises:
+          UserError: there are none.
+        """
+        words = _listed(row, self.tokens, where, "tokens")
+        if not words:
+            raise UserError(f"{where}: column {self.tokens!r} (task.tokens) has no words; take the row out")
+        return words
+
+    def content(self, row: Row, where: str) -> tuple[str, ...]:
+        return (" ".join(self.words(row, where)),)
+
+    def labels_in(self, row: Row, where: str) -> list[str]:
+        """The tags of a row's words.
+
+        Raises:
+          UserError: not as many tags as words, or a tag that the scheme does not allow.
+        """
+        words, tags = self.words(row, where), _listed(row, self.tags, where, "tags")
+        if len(words) != len(tags):
+            raise UserError(
+                f"{where}: {len(words)} words ({self.tokens}) and {len(tags)} tags ({self.tags}); wants a tag for each "
+                "word"
+            )
+        if "" in tags:
+            raise UserError(f"{where}: word {tags.index('') + 1}, {words[tags.index('')]!r}, has an empty tag")
+        return self._in_scheme(tags, where)
+
+    def _in_scheme(self, tags: list[str], where: str) -> list[str]:
+        if self.scheme == "none":
+            return tags
+        if wrong := next((tag for tag in tags if not _IOB.fullmatch(tag)), None):
+            if self.scheme == "iob2":
+                raise UserError(f"{where}: tag {wrong!r} is neither O, B-X nor I-X (task.scheme: iob2)")
+            return tags
+        fixed = repaired(tags)
+        if self.scheme == "iob2" and fixed != tags:
+            at = next(n for n, (old, new) in enumerate(zip(tags, fixed)) if old != new)
+            raise UserError(
+                f"{where}: word {at + 1} has {tags[at]} after {tags[at - 1] if at else 'the start'}; wants {fixed[at]}, "
+                "or task.scheme: auto, which reads it so"
+            )
+        return fixed
+
+    def target(self, row: Row, where: str) -> list[str]:
+        """The tags of a row.
+
+        Raises:
+          UserError: a tag that is none of the labels.
+        """
+        tags = self.labels_in(row, where)
+        for tag in tags:
+            if tag not in self.labels:
+                known = list(self.labels)
+                raise UserError(
+                    f"{where}: tag {tag!r} is none of task.labels: {', '.join(known)}{nearest(tag, known, '')}"
+                )
+        return tags
+
+    def encoded(self, target: Sequence[str]) -> np.ndarray:
+        """Indices of tags: int32 [words]."""
+        index = {label: n for n, label in enumerate(self.labels)}
+        return np.array([index[tag] for tag in target], np.int32)
+
+    def decide(self, outputs: Sequence[np.ndarray]) -> list[str]:
+        """The tags of a row's words.
+
+        Args:
+          outputs: the head's, of each of the row's windows: [words of the window, labels].
+        """
+        return [self.labels[n] for n in np.concatenate(outputs).argmax(-1)]
+
+    def answer(self, outputs: Sequence[np.ndarray], words: Sequence[str]) -> Answer:
+        """Words, their tags, and how likely these are."""
+        logits = np.concatenate(outputs).astype(np.float64)
+        p = np.exp(logits - logits.max(-1, keepdims=True))
+        best = (p.max(-1) / p.sum(-1)).tolist()
+        return {"tokens": list(words), "tags": self.decide(outputs), "probabilities": [round(x, 6) for x in best]}
+
+    def row_id(self, row: Row) -> Any:
+        """The id of a row; CoNLL-U's is `sent_id`, its column `id` numbers words."""
+        names = ("sent_id", "id", "idx", "index") if self.id is None else (self.id,)
+        found = (row.values.get(name) for name in names)
+        return next((value for value in found if value is not None and not isinstance(value, list)), row.number)
+
+
+def repaired(tags: Sequence[str]) -> list[str]:
+    """Tags in IOB2: an I-X that continues no entity of type X begins one.
+
+    Args:
+      tags: O, B-X and I-X.
+
+    Example:
+      >>> repaired(["I-PER", "I-PER", "I-LOC", "O", "B-LOC", "I-LOC"])
+      ['B-PER', 'I-PER', 'B-LOC', 'O', 'B-LOC', 'I-LOC']
+    """
+    before = ["O", *tags]
+    return [f"B{tag[1:]}" if tag.startswith("I-") and last[1:] != tag[1:] else tag for last, tag in zip(before, tags)]
+
+
+def _listed(row: Row, name: str, where: str, key: str) -> list[str]:
+    """A column of words or tags."""
+    value = tables.column(row, name, f"{where} (task.{key})")
+    found = value.split() if isinstance(value, str) else value
+    if not isinstance(found, list) or any(isinstance(one, list | dict) for one in found):
+        raise UserError(f"{where}: column {name!r} (task.{key}) wants a list, got {type(value).__name__}")
+    return [tables.label(one) for one in found]
