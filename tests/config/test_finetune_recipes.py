@@ -9,10 +9,11 @@ import yaml
 
 from jaxpt import recipes
 from jaxpt.config import build
+from jaxpt.data.labelled.files import RowFile
 from jaxpt.scores.text_tasks import TASKS
 
 ROOT = Path(__file__).parents[2] / "configs/finetune"
-SHARED = ("glue", "super_glue", "defaults.yaml", "small_batch.yaml")
+SHARED = ("glue", "super_glue", "squad", "conll2003", "defaults.yaml", "small_batch.yaml")
 RECIPES = {
     f"{path.parent.name}/{path.stem}": path
     for path in sorted(ROOT.glob("*/*.yaml"))
@@ -127,7 +128,7 @@ def of_glue(name, tmp_path):
     tree = yaml.safe_load((ROOT / f"glue/{name}.yaml").read_text("utf-8"))
     tokenizer = {"tokenizer": {"kind": "wordpiece"}}
     task = build({**tree, "model": {"kind": "bert", **SMALL}, "data": tokenizer}).task
-    (row,) = task.read(str(path))
+    (row,) = RowFile(str(path)).rows(task)
     return task, row
 
 
