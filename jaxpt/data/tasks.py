@@ -109,7 +109,7 @@ def bind(
       vocabulary: given to a parameter named `vocabulary`.
       shard: number of the run of documents, given to a parameter named `shard`: one more key of frozen random draws.
       source: of the documents; it, its `language` and its `fields` are given to parameters of these names.
-      split: given to a parameter named `split`.
+      split: its name, given to a parameter named `split_name`.
 
     Returns:
       A function of a data set.
@@ -133,7 +133,7 @@ def arguments(
         raise UserError(
             f"preprocessor {call.name!r} takes no argument {unknown[0]!r}; it takes {', '.join(parameters)}"
         )
-    offered = {"vocabulary": vocabulary, "shard": shard, "split": split}
+    offered = {"vocabulary": vocabulary, "shard": shard, "split_name": split}
     if source is not None:
         offered |= {"source": source, "language": source.language, "fields": source.fields}
     return {name: value for name, value in offered.items() if name in parameters} | call.kwargs

@@ -16,7 +16,7 @@ from jaxpt.tasks.base import LocatedRow
 
 
 def encode(
-    ds: tf.data.Dataset, vocabulary: seqio.Vocabulary, encoder: Any, split: str, source: Rows
+    ds: tf.data.Dataset, vocabulary: seqio.Vocabulary, encoder: Any, split_name: str, source: Rows
 ) -> tf.data.Dataset:
     """Encodes rows.
 
@@ -24,7 +24,7 @@ def encode(
       ds: {"text": a row as JSON, "origin": int64 [2] = (file, row)}.
       vocabulary: gives the ids.
       encoder: such as `jaxpt.data.labelled.texts.TextsEncoder`.
-      split: "train" or "validation".
+      split_name: "train" or "validation".
       source: the rows' source; a mistake in a row is kept in its `failure`.
 
     Returns:
@@ -34,11 +34,11 @@ def encode(
 
     def places() -> Iterator[LocatedRow]:
         for ex in ds.as_numpy_iterator():
-            yield source.place(split, *ex["origin"].tolist(), ex["text"].decode())
+            yield source.place(split_name, *ex["origin"].tolist(), ex["text"].decode())
 
     def records() -> Iterator[dict[str, np.ndarray]]:
         try:
-            for record in encoder(places(), tokenizer, has_targets=True, train=split == "train"):
+            for record in encoder(places(), tokenizer, has_targets=True, train=split_name == "train"):
                 yield {name: record[name] for name in like}  # what only predictions need is not stored
         except UserError as error:
             source.failure = error
