@@ -40,16 +40,17 @@ def write(path, made):
 
 def vocabulary(directory):
     """A WordPiece vocabulary of these words."""
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, *map(str, range(10)), *(f"##{n}" for n in range(10))]
+    digits = [str(n) for n in range(10)]
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, *digits, *(f"##{n}" for n in digits)]
     (directory / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
     return str(directory / "vocab.txt")
 
 
-def recipe(directory, *overrides, of="bert", train=None, **sections):
-    """A recipe on these rows, loaded; `train` are its rows, or those of a file in the directory that is there already."""
+def recipe(directory, *overrides, of="bert", made=None, **sections):
+    """A recipe on these rows, loaded; `made` are its rows; by default those of the file that is there."""
     path = directory / "train.jsonl"
-    if train is not None or not path.exists():
-        write(path, rows(64) if train is None else train)
+    if made is not None or not path.exists():
+        write(path, rows(64) if made is None else made)
     tree = {
         "run_dir": str(directory / "run"),
         "task": {"kind": "classification"},

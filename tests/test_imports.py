@@ -29,7 +29,8 @@ LAZY = {
 LIGHT = {"jaxpt.data.calls"} | {
     f"jaxpt.data.labelled.{name}"
     for name in (
-        "choices", "dialogue", "files", "layout", "question_answering", "rows", "tagging", "text_pairs", "texts", "windows",
+        "choices", "dialogue", "files", "layout", "question_answering", "rows", "tagging", "text_pairs", "texts",
+        "windows",
     )
 }  # fmt: skip
 """All of data that files may import that run where TensorFlow is not installed."""

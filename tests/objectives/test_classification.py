@@ -62,8 +62,7 @@ def test_packed_rows_give_the_loss_and_gradient_of_padded_ones(model, tmp_path):
 def test_the_pooled_token_of_each_layout(tmp_path):
     for model, last in (("bert", False), ("gpt2", True), ("t5", True), ("bart", True)):
         config = fine_tuning.recipe(tmp_path, of=model)
-        _, _, records, vocabulary = prepared(config)
-        record = records[0]
+        record = prepared(config)[2][0]
         assert record["positions"].tolist() == [len(record["tokens"]) - 1 if last else 0]
         ends = {"bert": (2, 3), "t5": (None, 3), "bart": (2, 3), "gpt2": (2, None)}[model]
         for place, wanted in zip((0, -1), ends):
@@ -77,7 +76,7 @@ def test_labels_are_in_a_stable_order_and_stay_the_runs(tmp_path):
     run.mkdir()
     (run / "config.yaml").write_text(to_yaml(config))
     made = [{**row, "label": {"good": "a", "bad": "b"}[row["label"]]} for row in fine_tuning.rows(20)]
-    again = fine_tuning.recipe(tmp_path, train=made)
+    again = fine_tuning.recipe(tmp_path, made=made)
     assert again.task.labels == ("bad", "good")  # the run's, though the file has others now
 
 
@@ -85,7 +84,7 @@ def test_labels_are_in_a_stable_order_and_stay_the_runs(tmp_path):
 def test_other_targets(kind, tmp_path):
     label = {"regression": "score", "multi_label": "topics"}[kind]
     train = [{**row, "topics": ["film"] * (row["label"] == "good") + ["plot"]} for row in fine_tuning.rows(40)]
-    config = fine_tuning.recipe(tmp_path, task={"kind": kind, "label": label}, train=train)
+    config = fine_tuning.recipe(tmp_path, task={"kind": kind, "label": label}, made=train)
     network, params, records, vocabulary = prepared(config)
     batch = config.objective.batches.rows_of(vocabulary)(records[:4], 32)
     predict = jax.jit(lambda params, batch: config.objective.loss.predict(network.bind(params), batch))
@@ -102,7 +101,7 @@ def test_other_targets(kind, tmp_path):
 
 def test_balanced_weights_make_labels_count_the_same(tmp_path):
     made = [row for row in fine_tuning.rows(80) if row["label"] == "good" or int(row["id"][1:]) % 4 == 0]
-    config = fine_tuning.recipe(tmp_path, train=made, objective={"class_weights": "balanced"})
+    config = fine_tuning.recipe(tmp_path, made=made, objective={"class_weights": "balanced"})
     bad, good = (sum(row["label"] == label for row in made) for label in ("bad", "good"))
     np.testing.assert_allclose(np.array(config.objective.class_weights) * (bad, good), len(made) / 2, rtol=1e-6)
 

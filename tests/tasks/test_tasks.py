@@ -29,7 +29,7 @@ def test_a_label_is_the_same_in_every_format():
 @pytest.mark.parametrize(
     ("task", "values", "words"),
     [
-        (ClassificationTask(labels=LABELS), {"label": "yse"}, "f: line 3: label 'yse' is none of task.labels: no, yes; did"),
+        (ClassificationTask(labels=LABELS), {"label": "yse"}, "f: line 3: label 'yse' is none of task.labels: no, yes"),
         (ClassificationTask(labels=LABELS), {"label": ""}, "f: line 3: column 'label' (task.label) is empty"),
         (ClassificationTask(labels=LABELS), {"labels": "no"}, "no column 'label'; it has labels; did you mean labels?"),
         (RegressionTask(), {"label": "many"}, "wants a number, got 'many'"),
@@ -55,7 +55,7 @@ def test_probabilities_are_those_of_the_outputs():
 
 
 def test_metrics_of_another_kind_are_refused():
-    with pytest.raises(UserError, match="task.metrics: pearson: a task of kind classification has no such metric"):
+    with pytest.raises(UserError, match="pearson: a task of kind classification has no such metric"):
         ClassificationTask(labels=LABELS, metrics=("pearson",)).check_metrics()
 
 

@@ -1,0 +1,95 @@
+"""Fine-tuning from rows to predictions: train, best checkpoint, test set, predict, export."""
+
+import json
+
+import pytest
+
+from jaxpt import convert
+from jaxpt.cli import main
+from jaxpt.errors import UserError
+from jaxpt.inference.predict import predict
+from jaxpt.train import checkpoint
+from jaxpt.train.loop import train
+from tests import fine_tuning
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A directory with a finished run in `run`, and rows that it has not seen in `test.jsonl`."""
+    directory = tmp_path_factory.mktemp("fine_tuned")
+    fine_tuning.write(directory / "test.jsonl", fine_tuning.rows(21, seed=1))
+    sections = {
+        "data": {"test_path": str(directory / "test.jsonl")},
+        "train": {"steps": 40, "eval_every": 10, "log_every": 40},
+    }
+    assert train(fine_tuning.recipe(directory, **sections)) == 0
+    return directory
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+@pytest.mark.slow
+def test_each_row_has_its_line_in_order(run, tmp_path):
+    without = [{"id": row["id"], "text": row["text"]} for row in fine_tuning.rows(21, seed=1)]
+    path = fine_tuning.write(tmp_path / "rows.jsonl", without)
+    predict(str(run / "run"), path, str(tmp_path / "p.jsonl"))
+    found, wanted = lines(tmp_path / "p.jsonl"), fine_tuning.rows(21, seed=1)
+    assert [one["id"] for one in found] == [row["id"] for row in wanted]
+    accuracy = sum(one["label"] == row["label"] for one, row in zip(found, wanted)) / 21
+    receipt = json.loads((run / "run" / "run.json").read_text())
+    assert accuracy == pytest.approx(receipt["test"]["accuracy"]) and accuracy > 0.9
+    assert all(abs(sum(one["probabilities"].values()) - 1) < 1e-5 for one in found)
+
+
+@pytest.mark.slow
+def test_the_best_checkpoint_is_the_one_that_is_used(run, tmp_path):
+    receipt = json.loads((run / "run" / "run.json").read_text())
+    metrics = lines(run / "run" / "metrics.jsonl")
+    values = {one["step"]: one["task/accuracy"] for one in metrics if "task/accuracy" in one}
+    best = max(values.values())
+    assert values[receipt["best_step"]] == best
+    assert checkpoint.find(run / "run", None) == (run / "run", receipt["best_step"])
+    convert.export(run / "run", tmp_path / "hf", report=lambda line: None)
+    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert config["architectures"] == ["BertForSequenceClassification"]
+    assert config["id2label"] == {"0": "bad", "1": "good"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [({"texts": "a film"}, "line 1 (task.text): no column 'text'"), ({"text": 3}, "column 'text' wants text, got int")],
+)
+def test_a_bad_row_leaves_no_file(row, words, run, tmp_path, capsys):
+    path = fine_tuning.write(tmp_path / "rows.jsonl", [row])
+    assert main(["predict", str(run / "run"), path, "--out", str(tmp_path / "p.jsonl")]) == 2
+    said = capsys.readouterr().err
+    assert words in said and said.count("\n") == 1
+    assert [file.name for file in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
+@pytest.mark.slow
+def test_an_existing_file_is_kept(run, tmp_path):
+    (tmp_path / "p.jsonl").write_text("mine")
+    with pytest.raises(UserError, match="already exists"):
+        predict(str(run / "run"), str(run / "test.jsonl"), str(tmp_path / "p.jsonl"))
+    assert (tmp_path / "p.jsonl").read_text() == "mine"
+
+
+@pytest.mark.slow
+def test_a_new_head_for_other_labels(run, tmp_path, capsys):
+    """The encoder comes from the run, the head of other labels is new; that of the same labels is taken."""
+    made = [{**row, "label": {"bad": "no", "good": "yes"}[row["label"]]} for row in fine_tuning.rows(40)]
+    (tmp_path / "other").mkdir()
+    for of, train_rows, is_new in (("same", None, False), ("other", made, True)):
+        (tmp_path / of).mkdir(exist_ok=True)
+        config = fine_tuning.recipe(
+            tmp_path / of, made=train_rows, model=None, init_from={"path": str(run / "run")},
+            data={"tokenizer": None},
+        )  # fmt: skip
+        assert config.model.kind == "bert" and config.data.tokenizer.path == str(run / "run" / "tokenizer")
+        assert train(config.model_copy(update={"train": config.train.model_copy(update={"steps": 1})})) == 0
+        said = capsys.readouterr().out
+        assert ("new: heads/classes" in said) == is_new
