@@ -13,7 +13,7 @@ from jaxpt.data.labelled.files import RowFile
 from jaxpt.scores.text_tasks import TASKS
 
 ROOT = Path(__file__).parents[2] / "configs/finetune"
-SHARED = ("glue", "super_glue", "squad", "conll2003", "defaults.yaml", "small_batch.yaml")
+SHARED = ("smoke", "glue", "super_glue", "squad", "conll2003", "defaults.yaml", "small_batch.yaml")
 RECIPES = {
     f"{path.parent.name}/{path.stem}": path
     for path in sorted(ROOT.glob("*/*.yaml"))
