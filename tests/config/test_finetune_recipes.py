@@ -125,9 +125,15 @@ def of_glue(name, tmp_path):
     head, line, _, _ = GLUE[name]
     path = tmp_path / "dev.tsv"
     path.write_text("".join(f"{one}\n" for one in (head, line) if one is not None), "utf-8")
-    tree = yaml.safe_load((ROOT / f"glue/{name}.yaml").read_text("utf-8"))
+    return task_and_row(f"glue/{name}", path)
+
+
+def task_and_row(name, path):
+    """A task, and the row of a file."""
+    tree = yaml.safe_load((ROOT / f"{name}.yaml").read_text("utf-8"))
     tokenizer = {"tokenizer": {"kind": "wordpiece"}}
     task = build({**tree, "model": {"kind": "bert", **SMALL}, "data": tokenizer}).task
+    task.check_metrics()
     (row,) = RowFile(str(path)).rows(task)
     return task, row
 
@@ -138,7 +144,6 @@ def test_columns_are_those_of_glue(name, tmp_path):
     task, row = of_glue(name, tmp_path)
     assert task.texts(row, "line 2") == texts
     assert task.target(row, "line 2") == target
-    task.check_metrics()
 
 
 @pytest.mark.parametrize("name", GLUE)
@@ -152,3 +157,38 @@ def test_texts_of_glue_are_those_of_t5(name, tmp_path):
     assert task.input_text(row, "line 2") == " ".join([name, *(f"{key}: {texts[key]}" for key in sorted(texts))])
     words = TASKS[name].labels
     assert task.target_text(row, "line 2") == (words[target] if words else "2.4")
+
+
+SUPER_GLUE = {
+    "boolq": (
+        '{"question": "is it wet", "passage": "It rains.", "idx": 0, "label": true}',
+        "boolq passage: It rains. question: is it wet", "True",
+    ),
+    "cb": (
+        '{"premise": "It rains.", "hypothesis": "it is wet", "label": "contradiction", "idx": 0}',
+        "cb hypothesis: it is wet premise: It rains.", "contradiction",
+    ),
+    "copa": (
+        '{"premise": "It fell.", "choice1": "It broke.", "choice2": "It flew.", "question": "effect", "label": 1}',
+        "copa choice1: It broke. choice2: It flew. premise: It fell. question: effect", "choice2",
+    ),
+    "rte": (
+        '{"premise": "It rains.", "hypothesis": "It is wet.", "label": "entailment", "idx": 0}',
+        "rte hypothesis: It is wet. premise: It rains.", "entailment",
+    ),
+    "wic": (
+        '{"word": "bank", "sentence1": "A bank.", "sentence2": "The bank.", "idx": 0, "label": false, "start1": 2}',
+        "wic sentence1: A bank. sentence2: The bank. word: bank", "False",
+    ),
+}  # fmt: skip
+"""A line of SuperGLUE's file, and T5's inputs and target."""
+
+
+@pytest.mark.parametrize("name", SUPER_GLUE)
+def test_texts_of_super_glue_are_those_of_t5(name, tmp_path):
+    line, inputs, target = SUPER_GLUE[name]
+    (tmp_path / "val.jsonl").write_text(line + "\n", "utf-8")
+    task, row = task_and_row(f"super_glue/{name}", tmp_path / "val.jsonl")
+    assert task.input_text(row, "line 1") == inputs
+    assert task.target_text(row, "line 1") == target
+    assert task.parse(target, row, "line 1") == task.target(row, "line 1")
