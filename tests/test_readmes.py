@@ -5,9 +5,11 @@ Parts of `configs/README.md` are made from the code and the recipes: `python -m 
 
 from __future__ import annotations
 
+import csv
 import functools
 import gzip
 import inspect
+import itertools
 import json
 import pkgutil
 import re
@@ -43,7 +45,7 @@ def generated() -> dict[str, str]:
     sections = [_section(name, _part(field)) for name, field in Config.model_fields.items() if _part(field)]
     own = [name for name, field in Config.model_fields.items() if not _part(field)]
     top = _table([_row(Config, name, "") for name in own])
-    return {"recipes": _recipes(), "keys": "\n".join([top, *sections])}
+    return {"recipes": _recipes(), "finetune": _fine_tuning(), "keys": "\n".join([top, *sections])}
 
 
 def _recipes() -> str:
@@ -57,6 +59,16 @@ def _recipes() -> str:
     for kind in kinds(*PARTS["objective"]):
         recipes = " | ".join(" ".join(names) for names in found.get(kind, {"pretrain": [], "smoke": []}).values())
         lines.append(f"| `{kind}` | {_about(kind, 'objective')} | {recipes} |")
+    return "\n".join(lines)
+
+
+def _fine_tuning() -> str:
+    """A row for each folder of recipes in the table of settings."""
+    lines = ["| `configs/finetune` | recipes |", "|---|---|"]
+    with open(ROOT / "configs/finetune/settings.csv", newline="", encoding="utf-8") as file:
+        names = [row["recipe"].split("/") for row in csv.DictReader(file)]
+    for folder, group in itertools.groupby(names, key=lambda name: name[0]):
+        lines.append(f"| `{folder}` | {' '.join(f'`{stem}`' for _, stem in group)} |")
     return "\n".join(lines)
 
 
@@ -192,6 +204,7 @@ def with_generated(page: str) -> str:
 FENCED = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
 PLACEHOLDERS = ("CONFIG", "RECIPE", "RUN_DIR", "HF_DIR", "NAME")
 SMOKE = ROOT / "configs/smoke/bert_tiny.yaml"
+MODEL = ("model={kind: bert, vocab_size: 64, layers: 1, embed_dim: 8, heads: 1, mlp_dim: 8}", "data.tokenizer.kind=bpe")
 
 
 def name(path: Path) -> str:
@@ -313,6 +326,8 @@ def accepted(argv: list[str]) -> None:
         path = ROOT / (given.config if "config" in given else given.path)
         if path.suffix != ".yaml" or path.stem in PLACEHOLDERS:  # a run, or any recipe
             path = SMOKE
+        if path.parent.parent.name == "finetune":  # its model is that of `init_from.path`
+            given.overrides = [*given.overrides, *MODEL]
         if path.parent != ROOT:  # a recipe of a worked example is trained below
             configs.load(path, given.overrides)
 

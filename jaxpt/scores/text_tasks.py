@@ -41,6 +41,8 @@ class TextTask:
     """Names of `jaxpt.scores.known()`."""
     labels: tuple[str, ...] = ()
     """Label words in the order of the class ids."""
+    columns: tuple[str, ...] = ()
+    """Columns of its texts, where these are all of the input: of MNLI the premise and the hypothesis."""
 
 
 def text_task(name: str) -> TextTask:
@@ -155,6 +157,7 @@ def _labelled(
         parse=lambda text, row: parse_label(text, labels),
         metrics=metrics,
         labels=labels,
+        columns=columns,
     )
 
 
@@ -179,10 +182,12 @@ def _stsb() -> TextTask:
         return (f"{np.round(np.float32(label(row)) * np.float32(5)) / np.float32(5):.1f}",)
 
     def inputs(row: Row) -> str:
-        first, second = _columns("stsb", "sentence1", "sentence2", row=row)
+        first, second = _columns("stsb", *columns, row=row)
         return f"stsb sentence1: {first} sentence2: {second}"
 
-    return TextTask(inputs, rounded, label, lambda text, row: parse_number(text), ("pearson", "spearman"))
+    columns = ("sentence1", "sentence2")
+    metrics = ("pearson", "spearman")
+    return TextTask(inputs, rounded, label, lambda text, row: parse_number(text), metrics, columns=columns)
 
 
 def _multirc() -> TextTask:

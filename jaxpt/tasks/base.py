@@ -169,6 +169,13 @@ class TextsTask(Task):
         named = [("task.text", self.text)] + ([] if self.pair is None else [("task.pair", self.pair)])
         return tuple(tables.text(row, name, f"{where} ({key})") for key, name in named)
 
+    def input_text(self, row: Row, where: str) -> str:
+        """That of any task; columns may have other names than those of TFDS, which T5's code knows."""
+        known = TASKS[self.name].columns if self.name in TASKS else ()
+        if len(known) == len(self.columns()):
+            row = Row(row.number, {**row.values, **dict(zip(known, self.texts(row, where)))})
+        return super().input_text(row, where)
+
     def content(self, row: Row, where: str) -> tuple[str, ...]:
         return self.texts(row, where)
 

@@ -58,6 +58,13 @@ def test_the_task_runs_in_seqio(tmp_path):
     assert 0 < sum(1 for _ in ds) == 100 - len(texts)
 
 
+def test_a_transform_keeps_its_own_argument_called_split():
+    """documents.tokenize_sentences has one; the split's name is offered under another."""
+    ds = tf.data.Dataset.from_tensors({"text": "a. Bc", "origin": [0, 0]})
+    (record,) = bind(Call("documents.tokenize_sentences"), seqio.ByteVocabulary(), split="train")(ds)
+    assert record["sentence_lengths"].numpy().tolist() == [2, 2]
+
+
 def test_keys_depend_on_every_part():
     parts = [(s, p, e) for s in range(5) for p in ("order", "noise") for e in range(5)]
     keys = [key(*part) for part in parts]

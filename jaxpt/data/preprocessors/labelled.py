@@ -42,7 +42,7 @@ def encode(
         counts: collections.Counter[str] = collections.Counter()
         try:
             for record in encoder(places(), tokenizer, has_targets=True, train=split_name == "train"):
-                if len(record["tokens"]):
+                if len(record.get("tokens", like)):  # of a dialogue that is left out there are none
                     yield {name: record[name] for name in like}  # what only predictions need is not stored
                 else:
                     counts["too_long" if record["truncated"] else "without_answer"] += 1

@@ -1,0 +1,194 @@
+"""The recipes of configs/finetune: they load over any model of their family, with the settings of the table."""
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from jaxpt import recipes
+from jaxpt.config import build
+from jaxpt.data.labelled.files import RowFile
+from jaxpt.scores.text_tasks import TASKS
+
+ROOT = Path(__file__).parents[2] / "configs/finetune"
+SHARED = ("smoke", "glue", "super_glue", "squad", "conll2003", "defaults.yaml", "small_batch.yaml")
+RECIPES = {
+    f"{path.parent.name}/{path.stem}": path
+    for path in sorted(ROOT.glob("*/*.yaml"))
+    if path.parent.name not in SHARED and path.name not in SHARED
+}
+with open(ROOT / "settings.csv", newline="", encoding="utf-8") as file:
+    SETTINGS = {row["recipe"]: row for row in csv.DictReader(file)}
+
+SMALL = {"vocab_size": 128, "layers": 2, "embed_dim": 16, "heads": 2, "mlp_dim": 32, "max_positions": 1024}
+FAMILIES = {
+    "albert": ("bert", "sentencepiece"), "bart": ("bart", "bpe"), "bert": ("bert", "wordpiece"),
+    "deberta": ("deberta", "sentencepiece"), "electra": ("bert", "wordpiece"), "gpt": ("gpt", "bpe"),
+    "modernbert": ("modernbert", "bpe"), "roberta": ("roberta", "bpe"), "t5": ("t5", "sentencepiece"),
+    "xlnet": ("xlnet", "sentencepiece"),
+}  # fmt: skip
+"""Kinds of model and tokenizer of each folder's family."""
+RELATIVE = ("t5", "xlnet")
+"""Models without absolute positions."""
+
+
+@pytest.fixture(scope="module")
+def load(tmp_path_factory):
+    """Loads a recipe over a small pretrained model of its family: the directory of a run."""
+    made = {}
+
+    def origin(family):
+        if family not in made:
+            kind, tokenizer = FAMILIES[family]
+            model = {"kind": kind, **{k: v for k, v in SMALL.items() if kind not in RELATIVE or k != "max_positions"}}
+            made[family] = tmp_path_factory.mktemp(family)
+            tree = {"model": model, "data": {"tokenizer": {"kind": tokenizer}}}
+            (made[family] / "config.yaml").write_text(yaml.safe_dump(tree), "utf-8")
+        return made[family]
+
+    def load(name):
+        where = origin(name.partition("/")[0].partition("_")[0])
+        return recipes.load(RECIPES[name], [f"init_from.path={where}", "data.path=train.tsv"])
+
+    return load
+
+
+def test_every_recipe_is_in_the_table_and_the_other_way_round():
+    assert sorted(RECIPES) == sorted(SETTINGS)
+
+
+def settings(config):
+    """What the table has of a recipe, as its cells are read."""
+    optimizer, data = config.optimizer, config.data
+    return {
+        "optimizer": optimizer.kind, "learning_rate": optimizer.learning_rate, "batch_size": data.batch_size,
+        "steps": config.train.steps, "warmup_steps": optimizer.schedule.warmup_steps,
+        "schedule": optimizer.schedule.kind, "b1": optimizer.b1, "b2": optimizer.b2, "eps": optimizer.eps,
+        "bias_correction": getattr(optimizer, "bias_correction", None), "weight_decay": optimizer.weight_decay,
+        "clip_norm": optimizer.clip_norm, "layer_decay": optimizer.layer_decay, "length": data.length,
+        "packing": data.packing, "dropout": config.model.dropout, "head_dropout": config.objective.dropout,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_settings_are_those_of_the_table(name, load):
+    config, row = load(name), SETTINGS[name]
+    given = {key: None if text == "" else yaml.safe_load(text) for key, text in row.items() if key != "source"}
+    given = {key: float(value) if key in ("learning_rate", "eps") else value for key, value in given.items()}
+    own = settings(config)
+    if row["dropout"] == "":  # the released model's
+        own["dropout"] = None
+    assert own == {key: given[key] for key in own}
+    assert config.run_dir == f"runs/{name.replace('/', '_')}"
+    config.optimizer.schedule.build(config.optimizer.learning_rate, config.train.steps)  # the warm-up fits into the run
+    config.task.check_metrics()
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_headers_name_source_command_and_score(name):
+    header = "".join(
+        line[2:].strip() + " " for line in RECIPES[name].read_text("utf-8").splitlines() if line[:1] == "#"
+    )
+    assert re.search(rf"Command: +jaxpt train configs/finetune/{name}\.yaml init_from\.path=HF_DIR data\.path=", header)
+    source = re.search(r"Source: +(.+?) Command:", header)[1]
+    assert source == SETTINGS[name]["source"]
+    assert "Published:" in header
+
+
+GLUE = {
+    "cola": (None, "gj04\t0\t*\tHe run.", ("He run.",), 0),
+    "sst2": ("sentence\tlabel", "a gem \t1", ("a gem ",), 1),
+    "mrpc": (
+        "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String", '1\t1\t2\tHe "ran" .\tHe ran .', ('He "ran" .', "He ran ."), 1,
+    ),
+    "qqp": ("id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate", "0\t1\t2\tWhy?\tHow?\t0", ("Why?", "How?"), 0),
+    "stsb": (
+        "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore",
+        "0\tm\tf\t2012\t1\tn\tn\tA cat.\tA dog.\t2.400", ("A cat.", "A dog."), 2.4,
+    ),
+    "mnli": (
+        "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse\tsentence1_parse\t"
+        "sentence2_parse\tsentence1\tsentence2\tlabel1\tgold_label",
+        "0\t1\t1n\tfiction\t(\t(\t(\t(\tIt rains.\tIt is wet.\tneutral\tneutral", ("It rains.", "It is wet."), 1,
+    ),
+    "qnli": ("index\tquestion\tsentence\tlabel", "0\tWho?\tAda did.\tentailment", ("Who?", "Ada did."), 0),
+    "rte": ("index\tsentence1\tsentence2\tlabel", "0\tIt fell.\tIt rose.\tnot_entailment", ("It fell.", "It rose."), 1),
+    "wnli": ("index\tsentence1\tsentence2\tlabel", "0\tIt fell.\tThe cup fell.\t1", ("It fell.", "The cup fell."), 1),
+}  # fmt: skip
+"""The header line of GLUE's file, a line, and what is made of it."""
+
+
+def of_glue(name, tmp_path):
+    """A task of GLUE, and the row of its file."""
+    head, line, _, _ = GLUE[name]
+    path = tmp_path / "dev.tsv"
+    path.write_text("".join(f"{one}\n" for one in (head, line) if one is not None), "utf-8")
+    return task_and_row(f"glue/{name}", path)
+
+
+def task_and_row(name, path):
+    """A task, and the row of a file."""
+    tree = yaml.safe_load((ROOT / f"{name}.yaml").read_text("utf-8"))
+    tokenizer = {"tokenizer": {"kind": "wordpiece"}}
+    task = build({**tree, "model": {"kind": "bert", **SMALL}, "data": tokenizer}).task
+    task.check_metrics()
+    (row,) = RowFile(str(path)).rows(task)
+    return task, row
+
+
+@pytest.mark.parametrize("name", GLUE)
+def test_columns_are_those_of_glue(name, tmp_path):
+    _, _, texts, target = GLUE[name]
+    task, row = of_glue(name, tmp_path)
+    assert task.texts(row, "line 2") == texts
+    assert task.target(row, "line 2") == target
+
+
+@pytest.mark.parametrize("name", GLUE)
+def test_texts_of_glue_are_those_of_t5(name, tmp_path):
+    _, _, (first, *second), target = GLUE[name]
+    task, row = of_glue(name, tmp_path)
+    keys = {
+        "qqp": ("question1", "question2"), "mnli": ("premise", "hypothesis"), "qnli": ("question", "sentence"),
+    }.get(name, ("sentence1", "sentence2") if second else ("sentence",))  # fmt: skip
+    texts = dict(zip(keys, (first, *second)))
+    assert task.input_text(row, "line 2") == " ".join([name, *(f"{key}: {texts[key]}" for key in sorted(texts))])
+    words = TASKS[name].labels
+    assert task.target_text(row, "line 2") == (words[target] if words else "2.4")
+
+
+SUPER_GLUE = {
+    "boolq": (
+        '{"question": "is it wet", "passage": "It rains.", "idx": 0, "label": true}',
+        "boolq passage: It rains. question: is it wet", "True",
+    ),
+    "cb": (
+        '{"premise": "It rains.", "hypothesis": "it is wet", "label": "contradiction", "idx": 0}',
+        "cb hypothesis: it is wet premise: It rains.", "contradiction",
+    ),
+    "copa": (
+        '{"premise": "It fell.", "choice1": "It broke.", "choice2": "It flew.", "question": "effect", "label": 1}',
+        "copa choice1: It broke. choice2: It flew. premise: It fell. question: effect", "choice2",
+    ),
+    "rte": (
+        '{"premise": "It rains.", "hypothesis": "It is wet.", "label": "entailment", "idx": 0}',
+        "rte hypothesis: It is wet. premise: It rains.", "entailment",
+    ),
+    "wic": (
+        '{"word": "bank", "sentence1": "A bank.", "sentence2": "The bank.", "idx": 0, "label": false, "start1": 2}',
+        "wic sentence1: A bank. sentence2: The bank. word: bank", "False",
+    ),
+}  # fmt: skip
+"""A line of SuperGLUE's file, and T5's inputs and target."""
+
+
+@pytest.mark.parametrize("name", SUPER_GLUE)
+def test_texts_of_super_glue_are_those_of_t5(name, tmp_path):
+    line, inputs, target = SUPER_GLUE[name]
+    (tmp_path / "val.jsonl").write_text(line + "\n", "utf-8")
+    task, row = task_and_row(f"super_glue/{name}", tmp_path / "val.jsonl")
+    assert task.input_text(row, "line 1") == inputs
+    assert task.target_text(row, "line 1") == target
+    assert task.parse(target, row, "line 1") == task.target(row, "line 1")
