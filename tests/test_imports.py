@@ -26,18 +26,12 @@ LAZY = {
     "jaxpt/evals/": "an evaluation of a run_dir alone needs the checkpoints",
 }
 """Files whose functions import other files of jaxpt. All functions may import data: TensorFlow takes seconds."""
-<<<<<<< HEAD
-LIGHT = {"jaxpt.data.calls"} | {
+LIGHT = {"jaxpt.data.calls", "jaxpt.data.chat_template"} | {
     f"jaxpt.data.labelled.{name}"
     for name in (
         "choices", "dialogue", "files", "layout", "question_answering", "rows", "tagging", "text_pairs", "texts",
         "windows",
     )
-=======
-LIGHT = {
-    "jaxpt.data.calls", "jaxpt.data.chat_template",
-    *(f"jaxpt.data.labelled.{name}" for name in ("choices", "dialogue", "layout", "rows", "texts")),
->>>>>>> ef54c08 (Dialogues: rows of messages, a chat template's answers as targets, trimming; chat templates move to jaxpt/data (under way))
 }  # fmt: skip
 """All of data that files may import that run where TensorFlow is not installed."""
 WITHOUT_DATA = ("parallel", "losses", "class_losses", "models", "heads", "objectives", "hf", "plan", "generate")
