@@ -42,6 +42,8 @@ def predict(path: str, file: str, out: str, overrides: Sequence[str] = ()) -> No
     console.quiet = not checkpoint.is_primary()
     if config.task is None:
         raise UserError(f"{run_dir}: was not fine-tuned on a task; `jaxpt generate` completes and fills texts")
+    if config.task.kind == "dialogue":
+        raise UserError(f"{run_dir}: was fine-tuned on dialogues; `jaxpt chat {run_dir}` talks with it")
     if Path(out).exists():
         raise UserError(f"{out}: already exists; choose a new file")
     rows = examples.read(config.task, [RowFile(path) for path in tables.expand(file, "FILE")])

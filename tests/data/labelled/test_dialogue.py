@@ -10,9 +10,10 @@ from jaxpt.data import chat_template, tokenizers
 from jaxpt.data.chat_template import BUILT_IN, ChatTemplate
 from jaxpt.data.labelled import dialogue
 from jaxpt.data.labelled.dialogue import DialogueEncoder, encoded
-from jaxpt.data.labelled.texts import Place
+
 from jaxpt.errors import UserError
 from jaxpt.tables import Row
+from jaxpt.tasks.base import LocatedRow
 from jaxpt.tasks.dialogue import DialogueTask
 from tests.data.test_chat_template import TEMPLATES
 
@@ -80,9 +81,9 @@ def test_offsets(kind):
     found = tokenizers.train(texts, TokenizerConfig(kind=kind, extra_ids=3), 300 if kind == "bpe" else 60)
     named = found.tokens([i for i in (found.vocabulary.eos, found.vocabulary.sep) if i is not None])[0]
     text = f"the user größer{named} what  it is"
-    ids, spans = found.offsets(text)
+    ids, spans = found.encode_rendered(text)
     assert ids == found.encode(text, special=True)
-    assert text[slice(*spans[ids.index(found.encode(named, special=True)[0])])] == named
+    assert text[slice(*spans[ids.index(found.encode(named, special=True)[-1])])] == named
     covered = np.zeros(len(text), bool)
     for start, end in spans:
         covered[start:end] = True
@@ -113,7 +114,7 @@ def test_transformers_marks_the_same_tokens(name, tokenizer, tmp_path):
 
 def records(tokenizer, given, length, **keys):
     encoder = DialogueEncoder(DialogueTask(), length, **keys)
-    places = [Place(Row(n, {"messages": m}), f"line {n}", (0, n)) for n, m in enumerate(given)]
+    places = [LocatedRow(Row(n, {"messages": m}), f"line {n}", (0, n)) for n, m in enumerate(given)]
     found = list(encoder(places, with_template(tokenizer, BUILT_IN["plain"]), True, True))
     for record in found:
         for name, like in encoder.like().items():
