@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from jaxpt import scores
 from jaxpt.config import Config
 from jaxpt.evals.base import Evaluate, Evaluator, Result
+from jaxpt.tasks.base import LocatedRow
 from jaxpt.train import predictors
 from jaxpt.train.state import Setup
 
@@ -28,8 +28,7 @@ class TaskMetrics(Evaluator):
         config = setup.config
         rows, targets = config.task.grouped(examples.split_rows(config, self.split))
         found = examples.examples(config, data.tokenizer, rows)
-        trained = [config.task.target(row.row, row.where) for row in examples.split_rows(config, "train")]
-        majority = constant(config, trained, targets)
+        majority = constant(config, examples.split_rows(config, "train"), rows, targets)
         predictor = predictors.build(setup, data.tokenizer)
         predictor.compile(found.records)
 
@@ -64,11 +63,13 @@ def measured(config: Config, predictions: Sequence[Any], targets: Sequence[Any])
     }
 
 
-def constant(config: Config, trained: Sequence[Any], targets: Sequence[Any]) -> dict[str, float]:
+def constant(
+    config: Config, trained: Sequence[LocatedRow], rows: Sequence[LocatedRow], targets: Sequence[Any]
+) -> dict[str, float]:
     """The metrics of the best constant prediction from the training set: {name: value}."""
     found: dict[str, float] = {}
     for metric in config.task.scored:
-        found |= scores.majority(metric, trained, targets) or {}
+        found |= config.task.majority(metric, trained, rows, targets) or {}
     return found
 
 

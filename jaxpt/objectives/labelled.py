@@ -82,6 +82,10 @@ class HeadObjective(Objective):
                 return TextLayout(before, ids("eos"), (), pooled="last")
         raise UserError(f"model.kind: its text_layout {self.text_layout!r} is none of {', '.join(FAMILIES)}")
 
+    def cut_to(self, length: int) -> str:
+        """The setting that cuts texts, for messages; `length` is `data.length`."""
+        return f"data.length {length}"
+
     def decide(self, outputs: Sequence[Any], row: Any, where: str) -> Any:
         """The prediction of a row, comparable with `task.target`, from what was computed of each of its records."""
         return self.task.decide(outputs)

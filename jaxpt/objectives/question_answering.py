@@ -59,6 +59,9 @@ class QuestionAnswering(HeadObjective):
     def judge(self) -> QuestionAnsweringJudge:
         return QuestionAnsweringJudge(self)
 
+    def cut_to(self, length: int) -> str:
+        return f"objective.max_query {self.max_query}"
+
     def decide(self, outputs: Sequence[Any], row: Any, where: str) -> Any:
         return self.task.decide(outputs, self.task.texts(row, where)[1])
 

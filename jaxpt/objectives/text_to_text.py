@@ -57,6 +57,9 @@ class TextToText(Labelled):
     decoding: Decoding = Decoding()
     """How answers are generated."""
 
+    def cut_to(self, length: int) -> str:
+        return f"data.length {length} and objective.targets_length {self.targets_length}"
+
     @property
     def batches(self) -> TextToTextBatches:
         return TextToTextBatches(self)

@@ -94,6 +94,19 @@ class Task(TaskConfig):
         """
         return scores.score(metric, predictions, targets)
 
+    def majority(
+        self, metric: str, trained: Sequence[LocatedRow], rows: Sequence[LocatedRow], targets: Sequence[Any]
+    ) -> dict[str, float] | None:
+        """A metric of the constant prediction that is best on the training set (`jaxpt.scores.majority`).
+
+        Args:
+          metric: one of `scored`.
+          trained: the rows of the training set.
+          rows: the rows that are scored.
+          targets: their targets.
+        """
+        return scores.majority(metric, [self.target(row.row, row.where) for row in trained], targets)
+
     def target(self, row: Row, where: str) -> Any:
         """The target of a row."""
         raise NotImplementedError

@@ -9,11 +9,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import model_validator
 
-from jaxpt import tables
+from jaxpt import scores, tables
 from jaxpt.config.kinds import nearest
 from jaxpt.errors import UserError
 from jaxpt.tables import Row
-from jaxpt.tasks.base import Answer, Task
+from jaxpt.tasks.base import Answer, LocatedRow, Task
 
 _IOB = re.compile(r"O|[BI]-.+")
 
@@ -42,7 +42,7 @@ class TaggingTask(Task):
     objective: ClassVar[str] = "tagging"
     head: ClassVar[str] = "tags"
     default_metrics: ClassVar[tuple[str, ...]] = ("tag_accuracy",)
-    allowed_metrics: ClassVar[tuple[str, ...]] = ("tag_accuracy", "span_f1")
+    allowed_metrics: ClassVar[tuple[str, ...]] = ("tag_accuracy", "span_f1", "macro_f1")
 
     @model_validator(mode="after")
     def _consistent(self) -> TaggingTask:
@@ -134,6 +134,22 @@ class TaggingTask(Task):
                 )
         return tags
 
+    def score(self, predictions: Sequence[list[str]], targets: Sequence[list[str]], metric: str) -> dict[str, float]:
+        """A metric; macro_f1 is over all words, each tag a label."""
+        if metric == "macro_f1":
+            predictions, targets = _flat(predictions), _flat(targets)
+        return scores.score(metric, predictions, targets)
+
+    def majority(
+        self, metric: str, trained: Sequence[LocatedRow], rows: Sequence[LocatedRow], targets: Sequence[list[str]]
+    ) -> dict[str, float] | None:
+        """A metric of each word's most frequent tag; macro_f1 of the most frequent tag."""
+        tags = [self.target(row.row, row.where) for row in trained]
+        if metric == "macro_f1":
+            return scores.majority(metric, _flat(tags), _flat(targets))
+        words = ([self.words(row.row, row.where) for row in of] for of in (trained, rows))
+        return scores.majority(metric, tags, targets, train_words=next(words), words=next(words))
+
     def encoded(self, target: Sequence[str]) -> np.ndarray:
         """Indices of tags: int32 [words]."""
         index = {label: n for n, label in enumerate(self.labels)}
@@ -173,6 +189,11 @@ def repaired(tags: Sequence[str]) -> list[str]:
     """
     before = ["O", *tags]
     return [f"B{tag[1:]}" if tag.startswith("I-") and last[1:] != tag[1:] else tag for last, tag in zip(before, tags)]
+
+
+def _flat(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The tags of all words."""
+    return [tag for row in rows for tag in row]
 
 
 def _listed(row: Row, name: str, where: str, key: str) -> list[str]:

@@ -5,6 +5,7 @@ import pytest
 
 from jaxpt.errors import UserError
 from jaxpt.tables import Row
+from jaxpt.tasks.base import LocatedRow
 from jaxpt.tasks.tagging import TaggingTask, repaired
 
 NER = TaggingTask(tags="ner", labels=("B-LOC", "B-PER", "I-LOC", "I-PER", "O"))
@@ -72,6 +73,15 @@ def test_decisions_and_answers():
     gold = [["B-LOC", "I-LOC"]]
     assert NER.score([NER.decide(outputs)], gold, "tag_accuracy") == {"tag_accuracy": 1.0}
     assert NER.score([NER.decide(outputs)], gold, "span_f1")["f1"] == 1.0
+
+
+def test_metrics_beside_those_of_each_words_most_frequent_tag():
+    trained = [LocatedRow(row(["New", "York", "is"], ["B-LOC", "I-LOC", "O"]), "", (0, 1))]
+    rows = [LocatedRow(row(["York", "here", "New"], ["B-LOC", "O", "O"]), "", (0, 2))]
+    targets = [["B-LOC", "O", "O"]]
+    assert NER.majority("tag_accuracy", trained, rows, targets) == {"tag_accuracy": 0.0}  # I-LOC, B-LOC, B-LOC
+    assert NER.majority("macro_f1", trained, rows, targets) == NER.score([["B-LOC"] * 3], targets, "macro_f1")
+    assert NER.score(targets, targets, "macro_f1") == {"macro_f1": 1.0}
 
 
 def test_ids():

@@ -56,12 +56,9 @@ def lines(config: Config, truncated: Mapping[str, tuple[int, int]]) -> Iterator[
     Yields:
       Lines.
     """
-    most = f"data.length {config.data.length}"
-    if (targets := getattr(config.objective, "targets_length", None)) is not None:
-        most += f" and objective.targets_length {targets}"
     for split, (cut, rows) in truncated.items():
         if cut:
-            yield f"{split}: {cut:,} of {rows:,} examples were cut to {most}"
+            yield f"{split}: {cut:,} of {rows:,} examples were cut to {config.objective.cut_to(config.data.length)}"
     train = _contents(config, "train")
     for split in ("validation",) if config.data.test_path is None else ("validation", "test"):
         of_split = _contents(config, split)
