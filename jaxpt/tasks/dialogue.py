@@ -1,4 +1,10 @@
-"""Dialogues and instructions, for a decoder that learns to answer."""
+"""Dialogues and instructions, for a decoder that learns to answer. The form of rows is found by their columns:
+
+    messages                      [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}, …]
+    conversations                 [{"from": "human", "value": "…"}, {"from": "gpt", "value": "…"}, …]   (ShareGPT)
+    prompt, completion            texts, or lists of messages
+    instruction, input, output    texts (Alpaca); an input stands after the instruction and an empty line
+"""
 
 from __future__ import annotations
 
@@ -20,12 +26,7 @@ Message = dict[str, str]
 
 
 class DialogueTask(Task):
-    """A task whose rows are dialogues, in one of these forms, found by the names of the columns:
-
-        messages                      [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}, …]
-        conversations                 [{"from": "human", "value": "…"}, {"from": "gpt", "value": "…"}, …]   (ShareGPT)
-        prompt, completion            texts, or lists of messages
-        instruction, input, output    texts (Alpaca); an input stands after the instruction and an empty line
+    """A task whose rows are dialogues: messages, ShareGPT's conversations, or a prompt and an answer.
 
     Example:
       >>> task = DialogueTask(prompt="question", answer="answer", system="Be brief.")

@@ -16,7 +16,7 @@ from jaxpt.errors import UserError
 
 
 def check_files(config: Config) -> None:
-    """Raises UserError where a file of one split is given for another one, too, or a test set to a task without metrics."""
+    """Raises UserError where a file of one split is given for another one, too, or a test set is without metrics."""
     if config.data.test_path is not None and not config.task.scored:
         raise UserError(f"data.test_path: a task of kind {config.task.kind} has no metrics; give data.validation_path")
     keys = {"train": "path", "validation": "validation_path", "test": "test_path"}
