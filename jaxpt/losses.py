@@ -55,11 +55,15 @@ def token_loss(
     eval_mask: jax.Array | None = None,
     metric_weights: Mapping[str, jax.Array] | None = None,
     z_loss: float = 0.0,
+    label_smoothing: float = 0.0,
     chunk: int = 0,
 ) -> tuple[jax.Array, Metrics]:
     """Σ of the weighted cross-entropy of hidden states, projected to the vocabulary in chunks.
 
         Σ_bt weights_bt · cross_entropy(projection(hidden)_bt, targets_bt)
+
+    With label smoothing ε the distribution of a target is (1 − ε) · one-hot + ε / V, as in torch; the padding columns
+    of the stored vocabulary have no part in it.
 
     Chunks split the length, so batch and vocabulary keep their sharding. The backward pass recomputes the logits of
     each chunk, so neither pass materialises [B, T, V]; the value does not depend on `chunk`. On a mesh (with the
@@ -74,12 +78,13 @@ def token_loss(
       eval_mask: [B, T] weights of the metric `target_loss`; None omits it.
       metric_weights: {name: [B, T] weights} of additional cross-entropy metrics.
       z_loss: see `cross_entropy`.
+      label_smoothing: ε.
       chunk: positions per chunk; 0 selects logits of about 64 MiB per device.
 
     Returns:
       (Σ weighted loss, {metric: (Σ weighted value, Σ weights)}), float32 scalars. Metrics: `accuracy` (a tie for the
-      most likely token counts as wrong), `token_loss` (cross-entropy without z-loss) and, with `eval_mask`,
-      `target_loss` (the same with these weights).
+      most likely token counts as wrong), `token_loss` (cross-entropy without z-loss and smoothing) and, with
+      `eval_mask`, `target_loss` (the same with these weights).
 
     Example:
       >>> from jaxpt.models.output import Projection
@@ -92,7 +97,8 @@ def token_loss(
     weights_BxTxP = jnp.stack([weights_BxT, *parts.values()], -1)
 
     def sums(projection: Projection, hidden_BxCxD: jax.Array, *arrays: jax.Array) -> jax.Array:
-        return _sums(projection(hidden_BxCxD), z_loss, *arrays)
+        size = projection.vocab_size or projection.columns
+        return _sums(projection(hidden_BxCxD), size, z_loss, label_smoothing, *arrays)
 
     chunk = chunk or _chunk(hidden_BxTxD, projection)
     totals = _in_chunks(sums, 3 + len(parts), projection, (hidden_BxTxD, targets_BxT, weights_BxTxP), chunk)
@@ -288,13 +294,25 @@ def _in_chunks(
     return _over_shards(scan, projections, *arrays_BxT)
 
 
-def _sums(logits_BxCxV: jax.Array, z_loss: float, targets_BxC: jax.Array, weights_BxCxP: jax.Array) -> jax.Array:
+def _sums(
+    logits_BxCxV: jax.Array,
+    vocab_size: int,
+    z_loss: float,
+    label_smoothing: float,
+    targets_BxC: jax.Array,
+    weights_BxCxP: jax.Array,
+) -> jax.Array:
     """[Σ loss, Σ correct, Σ cross-entropy] of a chunk with the first weights, Σ cross-entropy with the others."""
     log_z_BxC, gold_BxC = _log_z_and_gold(logits_BxCxV, targets_BxC)
     entropy_BxC = log_z_BxC - gold_BxC
     # A sum over the vocabulary instead of argmax: it can be fused and sharded, and counts ties as wrong.
     correct_BxC = (logits_BxCxV >= gold_BxC[..., None]).sum(-1) == 1
     loss_BxC = entropy_BxC + z_loss * jnp.square(log_z_BxC)
+    if label_smoothing:
+        # The cross-entropy with uniform targets is log Z − the mean logit: one more sum over the logits at hand.
+        is_real = jnp.arange(logits_BxCxV.shape[-1]) < vocab_size
+        mean_BxC = jnp.where(is_real, logits_BxCxV, 0.0).sum(-1, dtype=jnp.float32) / vocab_size
+        loss_BxC += label_smoothing * (gold_BxC - mean_BxC)
     weights_BxC = weights_BxCxP[..., 0]
     weighted = [x * weights_BxC for x in (loss_BxC, correct_BxC, entropy_BxC)]
     weighted += [entropy_BxC * weights_BxCxP[..., p] for p in range(1, weights_BxCxP.shape[-1])]

@@ -106,6 +106,63 @@ def test_accuracy_counts_hits_and_no_ties():
     assert metrics["accuracy"][0] == 0
 
 
+@pytest.mark.parametrize("chunk", [0, 7, 13])
+def test_label_smoothing_mixes_the_target_with_the_uniform_distribution(data, chunk):
+    """Of the real vocabulary: padding columns have no part, in value and gradient, whatever the chunks."""
+    size, smoothing = V - 5, 0.1
+    targets = jnp.minimum(data["targets"], size - 1)
+
+    def ours(params, hidden):
+        projection = Projection(**params, vocab_size=size)
+        options = {"z_loss": 1e-3, "label_smoothing": smoothing, "chunk": chunk}
+        return losses.token_loss(hidden, projection, targets, data["weights"], **options)
+
+    def brute(params, hidden):
+        logits = (hidden @ params["kernel"] + params["bias"])[..., :size]
+        wanted = (1 - smoothing) * jax.nn.one_hot(targets, size) + smoothing / size
+        log_z = jax.nn.logsumexp(logits, -1)
+        loss = -(wanted * jax.nn.log_softmax(logits)).sum(-1) + 1e-3 * log_z**2
+        return (loss * data["weights"]).sum()
+
+    arguments = data["params"], data["hidden"]
+    (total, metrics), gradients = jax.value_and_grad(ours, (0, 1), has_aux=True)(*arguments)
+    expected, wanted = jax.value_and_grad(brute, (0, 1))(*arguments)
+    np.testing.assert_allclose(total, expected, rtol=1e-5)
+    for a, b in zip(jax.tree.leaves(gradients), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+    plain = losses.token_loss(data["hidden"], Projection(**data["params"], vocab_size=size), targets, data["weights"])
+    np.testing.assert_allclose(metrics["token_loss"], plain[1]["token_loss"], rtol=1e-6, err_msg="it is not smoothed")
+
+
+def test_label_smoothing_never_holds_the_logits_of_the_batch(data):
+    plain, smoothed = (_grad(data, chunk=2, label_smoothing=s) for s in (0.0, 0.1))
+    assert _largest(smoothed) == _largest(plain) == B * 2 * V
+    more = smoothed.memory_analysis().temp_size_in_bytes - plain.memory_analysis().temp_size_in_bytes
+    assert more < 2 * 4 * B * 2 * V, "two chunks' logits"
+
+
+@pytest.mark.parity
+def test_label_smoothing_is_torchs(data):
+    torch = pytest.importorskip("torch")
+    size, smoothing = V - 5, 0.1
+    targets = np.minimum(data["targets"], size - 1)
+
+    def ours(hidden):
+        projection = Projection(**data["params"], vocab_size=size)
+        return losses.token_loss(hidden, projection, targets, data["weights"], label_smoothing=smoothing, chunk=7)[0]
+
+    hidden = torch.tensor(np.asarray(data["hidden"]), requires_grad=True)
+    kernel, bias = (torch.tensor(np.asarray(data["params"][name])) for name in ("kernel", "bias"))
+    logits = (hidden @ kernel + bias)[..., :size].flatten(0, 1)
+    ignored = np.where(data["weights"] > 0, targets, -100)
+    loss = torch.nn.CrossEntropyLoss(label_smoothing=smoothing, reduction="sum", ignore_index=-100)
+    theirs = loss(logits, torch.tensor(ignored, dtype=torch.long).flatten())
+    theirs.backward()
+    total, gradient = jax.value_and_grad(ours)(data["hidden"])
+    np.testing.assert_allclose(total, theirs.item(), rtol=1e-5)
+    np.testing.assert_allclose(gradient, hidden.grad.numpy(), rtol=1e-4, atol=1e-5)
+
+
 def test_positions_without_weight_change_nothing(data):
     other = data | {"targets": jnp.where(data["weights"] > 0, data["targets"], 3)}
     hidden = jnp.where(data["weights"][..., None] > 0, data["hidden"], 5.0)
@@ -137,7 +194,7 @@ def _rules(mesh, rules=RULES):
     return tuple((name, tuple(axis for axis in to if axis in mesh.shape)) for name, to in rules)
 
 
-def _on_mesh(data, sizes, rules=RULES):
+def _on_mesh(data, sizes, rules=RULES, **options):
     """The compiled program and its results where batch, table and vocabulary are sharded."""
     names = ("data", "fsdp", "tensor", "context")[: len(sizes)]
     mesh = jax.make_mesh(sizes, names, axis_types=(AxisType.Auto,) * len(sizes))
@@ -146,7 +203,7 @@ def _on_mesh(data, sizes, rules=RULES):
     rows = NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
     rest = {k: jax.device_put(data[k], rows) for k in data if k != "params"}
     with jax.set_mesh(mesh), nn.logical_axis_rules(_rules(mesh, rules)):
-        compiled = _grad({"params": params, **rest}, chunk=5)
+        compiled = _grad({"params": params, **rest}, chunk=5, **options)
         return compiled, compiled(params, rest["hidden"])
 
 
@@ -157,6 +214,14 @@ def test_on_a_mesh_the_batch_and_the_vocabulary_stay_sharded(data, sizes, rules)
     shards, tensor = sizes[0] * sizes[1], sizes[2]
     assert _largest(compiled) <= max(B * T * D // shards, B * 5 * V // (shards * tensor), D * V // tensor)
     single = _grad(data, chunk=5)(data["params"], data["hidden"])
+    for a, b in zip(jax.tree.leaves(single), jax.tree.leaves(sharded), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_label_smoothing_keeps_the_vocabulary_sharded(data):
+    compiled, sharded = _on_mesh(data, (2, 1, 4), label_smoothing=0.1)
+    assert _largest(compiled) <= max(B * T * D // 2, B * 5 * V // 8, D * V // 4)
+    single = _grad(data, chunk=5, label_smoothing=0.1)(data["params"], data["hidden"])
     for a, b in zip(jax.tree.leaves(single), jax.tree.leaves(sharded), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
 

@@ -15,7 +15,7 @@ HIDDEN = ("task", "text_layout")
 def complete(tree: Any) -> Any:
     """The plain tree of a recipe with what its task implies.
 
-    Without `objective` it is the head for the task's kind; without `evals` held-out loss and the task's metrics;
+    Without `objective` it is the one for the task's kind; without `evals` held-out loss and the task's metrics;
     without `checkpoint.best_metric` the first of these.
 
     Args:
@@ -46,11 +46,11 @@ def complete(tree: Any) -> Any:
     if "task" not in found.model_fields:
         raise UserError(f"task: objective.kind: {own['kind']} has no labels to learn; remove task, or objective.kind")
     own["task"] = given
-    if kind := _kind(tree.get("model")):
+    if "text_layout" in found.model_fields and (kind := _kind(tree.get("model"))):
         own["text_layout"] = resolve(kind, "jaxpt.models", ModelConfig, "model").text_layout
     tree = {**tree, "objective": own}
     if tree.get("evals") is None:
-        tree["evals"] = [{"kind": "heldout"}, {"kind": "task"}]
+        tree["evals"] = [dict(one) for one in of_task.default_evals]
     saved = tree.get("checkpoint") or {}
     if "best_metric" not in saved and any(_kind(one) == "task" for one in tree["evals"]):
         name, mode = of_task.best_metric((given.get("metrics") or of_task.default_metrics)[0])

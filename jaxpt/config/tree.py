@@ -127,6 +127,8 @@ class TaskConfig(Frozen):
     """Objective of a recipe that names none: the head for this kind of task."""
     default_metrics: ClassVar[tuple[str, ...]]
     """Metrics of a recipe that names none."""
+    default_evals: ClassVar[tuple[dict[str, Any], ...]] = ({"kind": "heldout"}, {"kind": "task"})
+    """Evaluators of a recipe that names none."""
 
     @classmethod
     def best_metric(cls, metric: str) -> tuple[str, Literal["min", "max"]]:
@@ -267,12 +269,21 @@ class DataConfig(SourceConfig):
     """Rows in a step, over all devices and accumulation steps."""
     packing: Annotated[bool, unaffected("records")] = False
     """Pack several short records into a row, each as a segment; in validation too."""
+    batch_examples: Annotated[PositiveInt | None, unaffected("records")] = None
+    """With `packing`: each step has exactly so many examples of the shuffled training set, in `batch_size` rows; the last
+    step of an epoch has what is left. Without it the number follows from what the rows hold."""
     cache_dir: str | None = execution(None)
     """Where prepared data is kept; `$XDG_CACHE_HOME/jaxpt` or `~/.cache/jaxpt` by default."""
     mirror: str | None = execution(None)
     """Where prepared records are looked for before they are made: a copy of `records` of another cache (https://, gs://)."""
     readers: NonNegativeInt = execution(0)
     """Threads that prepare batches; 0: one for each core, four at most."""
+
+    @model_validator(mode="after")
+    def _examples_are_packed(self) -> Self:
+        if self.batch_examples is not None and not self.packing:
+            raise ValueError("batch_examples wants packing: true; without it batch_size is the number of examples")
+        return self
 
     @model_validator(mode="after")
     def _one_kind_of_source(self) -> Self:

@@ -29,6 +29,7 @@ from jaxpt.data.sources.opening import open_source
 from jaxpt.data.stream import packing
 from jaxpt.data.stream.loader import Stream, Task
 from jaxpt.data.stream.online import compile_online
+from jaxpt.data.stream.updates import Updates
 from jaxpt.data.tasks import Features, Offline, code, key
 from jaxpt.data.tokenizers import vocabulary_files
 from jaxpt.data.tokenizers.base import Tokenizer
@@ -81,6 +82,10 @@ def check(config: Config) -> None:
         checks.check_files(config)
     parts = mixtures.parts(config)
     mixtures.check(objective, parts)
+    if data.batch_examples and objective.loss.carries:
+        raise UserError("data.batch_examples: rows that continue from batch to batch hold no separate examples")
+    if data.batch_examples and len(parts) > 1:
+        raise UserError("data.batch_examples is for one task; remove it, or data.mixture")
     own = config.run_dir is not None and (Path(config.run_dir) / "tokenizer").is_dir()
     is_task = any(part.config.data.source == "task" for part in parts)
     if not (own or is_task or settings.path or objective.vocabulary_path()):
@@ -190,7 +195,7 @@ def _fingerprint(
         "batch_size": data.batch_size,
         "seed": config.seed,
         "phase": phase,
-    }
+    } | ({"batch_examples": data.batch_examples} if data.batch_examples else {})
 
 
 def cache_root(config: Config) -> Path:
@@ -223,6 +228,9 @@ def _tokenizer(
         tokenizer = tokenizers.load(path, settings.kind, **checks | {"extra_ids": sentinels})
     else:
         tokenizer = _trained(config, parts, sources, known, say)
+    template = config.objective.batches.chat_template()
+    if template is not None:
+        tokenizer.chat_templates = {"default": template}
     if own is not None and save:
         _publish(tokenizer, own)
         tokenizer = tokenizers.load(own, settings.kind, **checks)
@@ -297,6 +305,8 @@ def _store(
         "calls": _describe(transforms)["offline"],
         "code": code(calls),
     }
+    if config.objective.batches.uses_chat_template:
+        identity["chat_templates"] = dict(tokenizer.chat_templates)
     directory = cache_root(config) / "records" / f"{_hash(identity)}-{split}"
     examples = config.objective.batches.examples(config.data.length)
     spec = Offline(config.data, transforms, examples, split, tokenizer, config.task)
@@ -309,9 +319,19 @@ def _labelled_lines(config: Config, stores: dict[str, list[Store]]) -> Iterator[
     for split, of_split in stores.items():
         records = [store.fetch(np.arange(len(store))) for store in of_split]
         cut[split] = sum(int(r["truncated"].sum()) for r in records), sum(len(store) for store in of_split)
+        yield from _left_out_lines(split, of_split)
         if split == "train" and "target" in records[0]:
             checks.check_targets(config, np.concatenate([r["target"] for r in records]))
     yield from checks.lines(config, cut)
+
+
+def _left_out_lines(split: str, stores: Sequence[Store]) -> Iterator[str]:
+    """How many rows gave no record."""
+    for name, why in (("too_long", "they are longer than data.length"), ("without_answer", "they have no answer")):
+        count = sum(store.manifest["counts"].get(name, 0) for store in stores)
+        if count:
+            rows = sum(store.manifest["counts"]["documents"] for store in stores)
+            yield f"{split}: {count:,} of {rows:,} rows were left out: {why}"
 
 
 def _counts(store: Store) -> dict[str, int]:
@@ -348,7 +368,7 @@ def _streams(
                 store=store,
                 online=graphs[repr(store.spec)],
                 seed=key(config.seed, phase, split, *([part.name] if len(parts) > 1 else ())),
-                packs=_packs(config, store) if data.packing else None,
+                packs=_packs(config, store, phase, split) if data.packing else None,
                 copies=objective.batches.static_mask_copies(),
             )
             for part, store in zip(parts, stores[split])
@@ -363,10 +383,12 @@ def _streams(
     return streams
 
 
-def _packs(config: Config, store: Store) -> packing.Packs:
-    """The rows that the records of a store share; planned once, then found in the cache."""
-    batches = config.objective.batches
-    sizes, room = _footprint(batches, store, batches.features(config.data.length))
+def _packs(config: Config, store: Store, phase: int, split: str) -> packing.Packs | Updates:
+    """The rows that the records of a store share: planned once, then found in the cache, or for each epoch."""
+    batches, data = config.objective.batches, config.data
+    sizes, room = _footprint(batches, store, batches.features(data.length))
+    if data.batch_examples and split == "train":
+        return Updates(sizes, room, data.batch_size, data.batch_examples, key(config.seed, phase, split, "order"))
     return packing.planned(cache_root(config) / "packs", sizes, room)
 
 
@@ -407,7 +429,10 @@ def _packing_line(batches: Batches, task: Task, split: str, features: Features) 
         side = name.partition("_")[0]
         real = made[f"{side}_segment_ids" if f"{side}_segment_ids" in made else f"{side}_weights"]
         said.append(f"{side} {without[name]:.1%} full → {planned[name]:.1%} planned, {(real > 0).mean():.1%} found")
-    return f"packing {task.name}/{split}: {len(task.store):,} records in {len(task):,} rows; {'; '.join(said)}"
+    line = f"packing {task.name}/{split}: {len(task.store):,} records in {len(task):,} rows; {'; '.join(said)}"
+    if isinstance(task.packs, Updates):
+        line += f"; {task.packs.examples} examples in each of {task.packs.steps:,} updates of an epoch"
+    return line
 
 
 def _describe(transforms: Transforms) -> dict[str, dict[str, Any]]:

@@ -109,7 +109,7 @@ def bind(
       vocabulary: given to a parameter named `vocabulary`.
       shard: number of the run of documents, given to a parameter named `shard`: one more key of frozen random draws.
       source: of the documents; it, its `language` and its `fields` are given to parameters of these names.
-      split: its name, given to a parameter named `split_name`.
+      split: name of the split, given to a parameter named `split_name`.
 
     Returns:
       A function of a data set.

@@ -31,21 +31,29 @@ class HeldOut(Evaluator):
         return self.name or "validation"
 
     def prepare(self, setup: Setup, data: Data) -> Evaluate:
-        config = setup.config
-        rows = distributed.rows(setup.mesh, config.data.batch_size)
-        first = next(next(iter(feeds(config, data, rows).values())))
-        placed = setup.placed_shapes()
-        with setup.use():
-            lowered = steps.make_eval_step(setup, config.objective).lower(
-                placed.params, steps.put(first, setup), placed.carry, *setup.teacher_params()
-            )
-        program = lowered.compile()
+        program, config, rows = compiled_step(setup, data), setup.config, rows_of(setup)
 
         def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result | None:
             means = validate(setup, config.objective, program, params, feeds(config, data, rows), stop)
             return None if means is None else Result(means)
 
         return evaluate
+
+
+def rows_of(setup: Setup) -> np.ndarray:
+    """This process's rows of each batch."""
+    return distributed.rows(setup.mesh, setup.config.data.batch_size)
+
+
+def compiled_step(setup: Setup, data: Data) -> Callable[..., Any]:
+    """The compiled step that `validate` takes."""
+    first = next(next(iter(feeds(setup.config, data, rows_of(setup)).values())))
+    placed = setup.placed_shapes()
+    with setup.use():
+        lowered = steps.make_eval_step(setup, setup.config.objective).lower(
+            placed.params, steps.put(first, setup), placed.carry, *setup.teacher_params()
+        )
+    return lowered.compile()
 
 
 def feeds(config: Config, data: Data, rows: np.ndarray | None = None) -> dict[str, Iterator[dict[str, np.ndarray]]]:

@@ -34,6 +34,7 @@ class TaskMetrics(Evaluator):
         predictor.compile(found.records)
 
         def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result | None:
+            config = with_measured(setup.config, earlier)
             outputs = predictor(params, found.records, stop)
             if outputs is None:
                 return None
@@ -45,6 +46,13 @@ class TaskMetrics(Evaluator):
             return Result(metrics, tuple(lines(self.called, metrics, majority)))
 
         return evaluate
+
+
+def with_measured(config: Config, metrics: Mapping[str, float]) -> Config:
+    """The configuration whose task has what is chosen on the validation set (`Task.with_measured`)."""
+    task = config.task.with_measured(metrics)
+    objective = config.objective.model_copy(update={"task": task})
+    return config.model_copy(update={"task": task, "objective": objective})
 
 
 def measured(config: Config, predictions: Sequence[Any], targets: Sequence[Any]) -> dict[str, float]:

@@ -20,7 +20,8 @@ from jaxpt.generate import decoding
 from jaxpt.generate.batching import LEAST, bucket
 from jaxpt.generate.decoding import Decoder, Prompts, State
 from jaxpt.generate.options import Options
-from jaxpt.generate.programs import Place, Programs, stored_dtypes
+from jaxpt.generate.programs import Place, Programs, layer_parts, stored
+from jaxpt.models import parts
 from jaxpt.models.network import Network
 from jaxpt.parallel.distributed import to_host
 
@@ -76,7 +77,8 @@ class Engine:
 
         Args:
           network: a decoder or an encoder-decoder.
-          params: of the network; NumPy or JAX arrays. Matrices are kept in the compute dtype.
+          params: of the network; NumPy or JAX arrays. Matrices are kept in the compute dtype. With
+            `jax.ShapeDtypeStruct`s it compiles, and generates after `load`.
           place: devices; by default the first one.
           batch_size: rows decoded at a time, at most.
           prefix: True if attention is bidirectional in the prompt (prefix LM).
@@ -93,18 +95,24 @@ class Engine:
         """Takes other parameters of the same network; programs stay compiled.
 
         Args:
-          params: NumPy or JAX arrays.
+          params: NumPy or JAX arrays; shapes let go of the parameters that it has.
         """
         with self._place.use():
-            dtypes, axes = stored_dtypes(self._network), self._network.logical_axes()
-            shardings = jax.tree.map(lambda x, a: self._place.sharding(a, x.shape), dtypes, axes)
+            shapes, axes = stored(self._network)
+            where = jax.tree.map(lambda like, names: self._place.sharding(names, like.shape), shapes, axes)
+            if isinstance(jax.tree.leaves(params)[0], jax.ShapeDtypeStruct):
+                self._params = jax.tree.map(
+                    lambda like, at: jax.ShapeDtypeStruct(like.shape, like.dtype, sharding=at), shapes, where
+                )
+                return
             self._params = jax.tree.map(
-                lambda x, like, where: jax.device_put(x.astype(like.dtype), where), params, dtypes, shardings
-            )
+                lambda x, like, at: jax.device_put(x.astype(like.dtype), at),
+                parts.split(params, layer_parts(self._network)), shapes, where,
+            )  # fmt: skip
 
     @property
     def params(self) -> Any:
-        """The parameters on the devices."""
+        """The parameters on the devices; on a CPU each layer is a part of its own (`jaxpt.models.parts`)."""
         return self._params
 
     def check(self, prompts: Sequence[Prompt], options: Options) -> None:
@@ -155,15 +163,41 @@ class Engine:
           UserError: as `check`.
         """
         self.check(prompts, options)
-        groups: dict[tuple[int, int], list[int]] = collections.defaultdict(list)
-        for number, prompt in enumerate(prompts):
-            slots = bucket(self._limit(prompt, options) - 1)  # the last token is not read
-            groups[slots, bucket(len(prompt.encoder)) if prompt.encoder is not None else 0].append(number)
-        for (slots, _), members in groups.items():
+        for slots, members in self._groups(prompts, options):
             if options.beams > 1:
                 yield from self._search(prompts, members, slots, options)
             else:
                 yield from self._group(prompts, members, slots, options, watch, every)
+
+    def compile(self, prompts: Sequence[Prompt], options: Options = GREEDY) -> None:
+        """Compiles what `generate` starts with for these prompts; new prompts in rows of finished ones come later.
+
+        Args:
+          prompts: any number.
+          options: search and sampling.
+
+        Raises:
+          UserError: as `check`.
+        """
+        self.check(prompts, options)
+        for slots, members in self._groups(prompts, options):
+            if options.beams > 1:
+                for owners in self._searched(members, options):
+                    self._programs_of(self._batch(prompts, owners, options), slots, options).search  # noqa: B018
+                continue
+            waiting = [(number, sample) for number in members for sample in range(options.samples)]
+            rows = self._rows(len(waiting))
+            batch = self._batch(prompts, _filled(waiting[:rows], rows), options)
+            programs = self._programs_of(batch, slots, options)
+            programs.prefill, programs.run  # noqa: B018 (compiled when they are asked for)
+
+    def _groups(self, prompts: Sequence[Prompt], options: Options) -> list[tuple[int, list[int]]]:
+        """(slots of the cache, numbers of the prompts) of each bucket of lengths."""
+        groups: dict[tuple[int, int], list[int]] = collections.defaultdict(list)
+        for number, prompt in enumerate(prompts):
+            slots = bucket(self._limit(prompt, options) - 1)  # the last token is not read
+            groups[slots, bucket(len(prompt.encoder)) if prompt.encoder is not None else 0].append(number)
+        return [(slots, members) for (slots, _), members in groups.items()]
 
     def _limit(self, prompt: Prompt, options: Options) -> int:
         """Tokens at most, prompt included: the last generated one needs no position."""
@@ -176,6 +210,11 @@ class Engine:
         needed = slots if window is None else min(slots, bucket(window))
         decoder = Decoder(self._network, options, needed, slots + 1, self._prefix)
         return Programs(decoder, self._place, self._params, _empty(rows, width, encoder))
+
+    def _programs_of(self, batch: Prompts, slots: int, options: Options) -> Programs:
+        """The programs for a batch of prompts."""
+        encoder = 0 if batch.encoder_tokens_BxM is None else batch.encoder_tokens_BxM.shape[1]
+        return self._programs(options.static, slots, *batch.tokens_BxP.shape, encoder)
 
     def _rows(self, count: int) -> int:
         """Rows of a batch for so many texts: a power of two, and a multiple of what the mesh divides."""
@@ -195,10 +234,9 @@ class Engine:
         """Prompts of one bucket, by sampling or greedily."""
         waiting = collections.deque((number, sample) for number in members for sample in range(options.samples))
         rows = self._rows(len(waiting))
-        owners: list[tuple[int, int] | None] = [waiting.popleft() if waiting else None for _ in range(rows)]
+        owners = _filled([waiting.popleft() for _ in range(min(rows, len(waiting)))], rows)
         batch = self._batch(prompts, owners, options)
-        encoder = 0 if batch.encoder_tokens_BxM is None else batch.encoder_tokens_BxM.shape[1]
-        programs = self._programs(options.static, slots, rows, batch.tokens_BxP.shape[1], encoder)
+        programs = self._programs_of(batch, slots, options)
         params, seed = self._formatted(programs, programs.run), np.uint32(options.seed)
         state = programs.prefill(params, self._place.put(batch), seed)
         steps = np.int32(slots if watch is None else every)
@@ -269,14 +307,9 @@ class Engine:
         self, prompts: Sequence[Prompt], members: list[int], slots: int, options: Options
     ) -> Iterator[Generated]:
         """Prompts of one bucket, by beam search."""
-        size = max(self._batch_size // options.beams, 1)
-        rows = self._rows(min(len(members), size))
-        for start in range(0, len(members), rows):
-            owners: list[tuple[int, int] | None] = [(number, 0) for number in members[start : start + rows]]
-            owners += [None] * (rows - len(owners))
+        for owners in self._searched(members, options):
             batch = self._batch(prompts, owners, options)
-            encoder = 0 if batch.encoder_tokens_BxM is None else batch.encoder_tokens_BxM.shape[1]
-            programs = self._programs(options.static, slots, rows, batch.tokens_BxP.shape[1], encoder)
+            programs = self._programs_of(batch, slots, options)
             params = self._formatted(programs, programs.search)
             found = jax.tree.map(to_host, programs.search(params, self._place.put(batch)))
             for row, owner in enumerate(owners):
@@ -289,6 +322,12 @@ class Engine:
                     logprobs = None if logged is None else logged[row, sample, at].tolist()
                     finish = "eos" if ids and ids[-1] in options.eos else "length"
                     yield Generated(owner[0], sample, ids, finish, logprobs, float(found.score_RxK[row, sample]))
+
+    def _searched(self, members: list[int], options: Options) -> Iterator[list[tuple[int, int] | None]]:
+        """The owners of the rows of each batch of beam search."""
+        rows = self._rows(min(len(members), max(self._batch_size // options.beams, 1)))
+        for start in range(0, len(members), rows):
+            yield _filled([(number, 0) for number in members[start : start + rows]], rows)
 
     def _batch(self, prompts: Sequence[Prompt], owners: Sequence[tuple[int, int] | None], options: Options) -> Prompts:
         """The prompts of some rows; a row without owner is done from the start."""
@@ -308,6 +347,11 @@ class Engine:
                 batch.encoder_tokens_BxM[row, : len(prompt.encoder)] = prompt.encoder
                 batch.encoder_length_B[row] = len(prompt.encoder)
         return batch
+
+
+def _filled(owners: list[tuple[int, int]], rows: int) -> list[tuple[int, int] | None]:
+    """Owners of all rows; the last ones have none."""
+    return [*owners, *[None] * (rows - len(owners))]
 
 
 def _empty(rows: int, width: int, encoder: int) -> Prompts:

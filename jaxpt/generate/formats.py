@@ -12,6 +12,8 @@ from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.objectives.bart import BartBatches
 from jaxpt.objectives.base import Objective
+from jaxpt.objectives.labelled import LabelledLoss
+from jaxpt.objectives.text_to_text import TextToText
 from jaxpt.objectives.translation_lm import TranslationLMBatches
 from jaxpt.objectives.ul2 import UL2Batches, mode_ids
 
@@ -83,6 +85,20 @@ def text_format(
     return _of_encoder_decoder(objective, vocabulary, mode, language)
 
 
+def check_writes(objective: Objective, path: object) -> None:
+    """Raises UserError where a head was trained, not the prediction of tokens.
+
+    Args:
+      objective: the objective that the network was trained with.
+      path: the model, for the message.
+    """
+    if isinstance(objective.loss, LabelledLoss):
+        raise UserError(
+            f"{path}: was fine-tuned with objective.kind: {objective.kind}, so it answers by its head and writes no "
+            f"text; use jaxpt predict {path} FILE --out P.jsonl"
+        )
+
+
 def predictor(objective: Objective, bound: Bound) -> Bound:
     """The bound network that predicts tokens: the whole network, or ELECTRA's generator.
 
@@ -118,6 +134,8 @@ def _of_encoder(objective: Objective, model: ModelConfig, vocabulary: Vocabulary
 
 
 def _of_encoder_decoder(objective: Objective, vocabulary: Vocabulary, mode: str | None, language: int | None) -> Format:
+    if isinstance(objective, TextToText):
+        return Format(*objective.ends(vocabulary), objective.decoder_start(vocabulary))
     batches, ids = objective.batches, {}
     transforms = batches.transforms(_LENGTH, vocabulary, 0)
     calls = (*transforms.offline, *transforms.online)

@@ -18,6 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDev
 
 from jaxpt.generate import beam, decoding
 from jaxpt.generate.decoding import Decoder, Prompts, State
+from jaxpt.models import parts, pipeline
 from jaxpt.models.base import compute_dtype
 from jaxpt.models.network import Network
 from jaxpt.parallel import compiler, rules
@@ -70,19 +71,33 @@ class Place:
         return jax.tree.map(jax.device_put, tree, self.rows(tree))
 
 
-def stored_dtypes(network: Network) -> Any:
-    """The dtypes in which decoding keeps the parameters: matrices in the compute dtype.
+def layer_parts(network: Network) -> parts.Parts:
+    """The parts in which decoding keeps the decoder's layers, on the devices in use: one for each on a CPU.
 
-    The model casts these before each use, so results do not change, but a step reads half of the bytes.
+    There a loop over stacked layers copies the weights of each out of the stack before it uses them. Accelerators read
+    them in place. An encoder runs once, over many tokens: it would gain little and take as long again to compile.
     """
-    dtype = compute_dtype(network.config)
+    if compiler.platform() != "cpu" or pipeline.stages() > 1:
+        return {}
+    found = parts.one_by_one(network.shapes(), network.logical_axes())
+    return {path: layers for path, layers in found.items() if "/decoder/" in path} or found  # shared
+
+
+def stored(network: Network) -> tuple[Any, Any]:
+    """Shapes with dtypes, and logical axes, of the parameters as decoding keeps them, on the devices in use.
+
+    Matrices are in the compute dtype. The model casts these before each use, so results do not change, but a step reads
+    half of the bytes.
+    """
+    dtype, split = compute_dtype(network.config), layer_parts(network)
 
     def one(box: Any) -> Any:
         names = [name for name in box.names if name != "layers"]
         is_matrix = len(names) > 1 and not {"buckets", "norm"} & set(names)
         return jax.ShapeDtypeStruct(box.value.shape, dtype if is_matrix else box.value.dtype)
 
-    return jax.tree.map(one, network.abstract(), is_leaf=lambda x: hasattr(x, "names"))
+    shapes = jax.tree.map(one, network.abstract(), is_leaf=lambda x: hasattr(x, "names"))
+    return parts.split(shapes, split), parts.split(network.logical_axes(), split)
 
 
 class Programs:

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from jaxpt import signals
+from jaxpt.data import chat_template
+from jaxpt.data.chat_template import ChatTemplate
 from jaxpt.errors import UserError
 from jaxpt.generate.engine import Prompt
 from jaxpt.generate.options import Options
-from jaxpt.inference import chat_template, loaded
-from jaxpt.inference.chat_template import ChatTemplate
+from jaxpt.inference import loaded
 from jaxpt.inference.loaded import Loaded
 
 MAX_NEW_TOKENS = 512

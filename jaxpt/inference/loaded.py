@@ -20,19 +20,21 @@ from jax.sharding import Mesh
 
 from jaxpt.config import MeshConfig
 from jaxpt.data.calls import Vocabulary
+from jaxpt.data.labelled.text_pairs import separator_ids
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.errors import UserError
 from jaxpt.generate import embed as embeddings
 from jaxpt.generate import likelihood
 from jaxpt.generate.embed import Pooling
 from jaxpt.generate.engine import Engine, Generated, Prompt
-from jaxpt.generate.formats import Format, text_format
+from jaxpt.generate.formats import Format, check_writes, text_format
 from jaxpt.generate.options import Options
 from jaxpt.generate.programs import Place
 from jaxpt.inference import filling, opening
 from jaxpt.inference.opening import Opened
 from jaxpt.inference.text import StopStrings, TextStream
 from jaxpt.models.network import Network
+from jaxpt.objectives.text_to_text import TextToText
 from jaxpt.objectives.ul2 import UL2Batches, mode_ids
 from jaxpt.parallel import mesh as meshes
 
@@ -149,6 +151,9 @@ class Loaded:
         ids = self.tokenizer.encode(text, special=special)
         if self.family == "encoder":
             raise self._no_generation()
+        if self.family == "decoder" and isinstance(self.objective, TextToText):
+            before, _ = self.objective.ends(self.vocabulary)
+            return Prompt([*before, *ids, *separator_ids(self.tokenizer, self.objective.separator)])
         if self.family == "decoder":
             return Prompt(self.opened_ids(ids) or self._opening())
         return self._encoder_decoder_prompt(ids)
@@ -181,8 +186,7 @@ class Loaded:
         Raises:
           UserError: as `generate`.
         """
-        if self._engine is None:
-            raise self._no_generation()
+        self._check_writes()
         self._engine.check([self.prompt_ids(one) if isinstance(one, str) else one for one in prompts], options)
 
     def generate(self, texts: Sequence[str | Prompt], **keys: Any) -> list[list[Completion]]:
@@ -222,8 +226,7 @@ class Loaded:
         Raises:
           UserError: as `generate`.
         """
-        if self._engine is None:
-            raise self._no_generation()
+        self._check_writes()
         options = self.options() if options is None else options
         read = [self.prompt_ids(one) if isinstance(one, str) else one for one in prompts]
         texts = _Texts(self.tokenizer, read, options, on_text)
@@ -262,6 +265,7 @@ class Loaded:
         """
         if len(contexts) != len(continuations):
             raise UserError(f"{len(contexts)} contexts and {len(continuations)} continuations: there must be as many")
+        check_writes(self.objective, self.path)
         if self.family == "encoder":
             filling.check(self)
         pairs = [self._pair(*pair) for pair in zip(contexts, continuations)]
@@ -358,6 +362,8 @@ class Loaded:
         encode = self.tokenizer.encode
         if self.family == "encoder_decoder":
             return encode(context, special=True), encode(continuation, special=True)
+        if isinstance(self.objective, TextToText):
+            return list(self.prompt_ids(context).tokens), encode(continuation, special=True)
         before, whole = encode(context, special=True), encode(context + continuation, special=True)
         before, after = whole[: len(before)], whole[len(before) :]
         if not after or not continuation:
@@ -367,6 +373,12 @@ class Loaded:
     def current(self) -> contextlib.AbstractContextManager[None]:
         """Makes the mesh current."""
         return self._place.use()
+
+    def _check_writes(self) -> None:
+        """Raises UserError where the model writes no text."""
+        check_writes(self.objective, self.path)
+        if self._engine is None:
+            raise self._no_generation()
 
     def _no_generation(self) -> UserError:
         kind = self.network.config.kind

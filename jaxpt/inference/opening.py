@@ -11,12 +11,11 @@ from typing import Any
 from jaxpt import config as configs
 from jaxpt import convert
 from jaxpt.config import Config, ObjectiveConfig
-from jaxpt.data import tokenizers
+from jaxpt.data import chat_template, tokenizers
 from jaxpt.data.tokenizers import vocabulary_files
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.errors import UserError
 from jaxpt.hf import directory as hf
-from jaxpt.inference import chat_template
 from jaxpt.models.network import Network
 from jaxpt.objectives.base import Objective
 from jaxpt.train import weights

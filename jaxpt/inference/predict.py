@@ -14,6 +14,7 @@ from jaxpt.data import tokenizers
 from jaxpt.data.labelled import examples
 from jaxpt.data.labelled.files import RowFile
 from jaxpt.errors import UserError
+from jaxpt.evals.task import with_measured
 from jaxpt.parallel import processes
 from jaxpt.tasks.base import Answer, LocatedRow
 from jaxpt.train import checkpoint, predictors, state
@@ -41,6 +42,8 @@ def predict(path: str, file: str, out: str, overrides: Sequence[str] = ()) -> No
     console.quiet = not checkpoint.is_primary()
     if config.task is None:
         raise UserError(f"{run_dir}: was not fine-tuned on a task; `jaxpt generate` completes and fills texts")
+    if config.task.kind == "dialogue":
+        raise UserError(f"{run_dir}: was fine-tuned on dialogues; `jaxpt chat {run_dir}` talks with it")
     if Path(out).exists():
         raise UserError(f"{out}: already exists; choose a new file")
     rows = examples.read(config.task, [RowFile(path) for path in tables.expand(file, "FILE")])
@@ -76,6 +79,7 @@ def answered(config: Config, run_dir: Path, step: int, rows: Sequence[LocatedRow
     setup = state.setup(config).for_evaluation()
     reader = checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True)
     params: Any = reader.restore_params(setup, step)
+    config = with_measured(config, reader.metrics(step))
     reader.close()
     settings = config.data.tokenizer
     tokenizer = tokenizers.load(run_dir / "tokenizer", settings.kind, extra_ids=settings.extra_ids)

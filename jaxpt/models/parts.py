@@ -1,4 +1,4 @@
-"""A segment may be stored in parts of consecutive layers, so that only some of its layers are trained.
+"""A segment may be stored in parts of consecutive layers: only some of its layers are trained, or each is read alone.
 
 `encoder/segment_0/block_0/…` of 12 layers becomes `encoder/segment_0/layers_0-7/block_0/…` and
 `encoder/segment_0/layers_8-11/block_0/…`. A model accepts both layouts, with the same results and the same random
@@ -63,6 +63,21 @@ def places(path: str, parts: Parts) -> list[tuple[str, slice]]:
     if found is None or found[1] not in parts:
         return [(path, slice(None))]
     return [(f"{found[1]}/{part.name}/{found[2]}", slice(part.start, part.stop)) for part in parts[found[1]]]
+
+
+def one_by_one(shapes: Any, axes: Any) -> Parts:
+    """A part for each repetition of every segment; segments whose layers share their parameters are left as they are.
+
+    Args:
+      shapes: nested dicts of arrays or `jax.ShapeDtypeStruct`s, not split.
+      axes: their logical axes.
+    """
+    names, found = traverse_util.flatten_dict(axes, sep="/"), {}
+    for path, x in traverse_util.flatten_dict(shapes, sep="/").items():
+        segment = _SEGMENT.fullmatch(path)
+        if segment is not None and names[path][0] == "layers":
+            found[segment[1]] = tuple(Part(f"layers_{i}-{i}", i, i + 1) for i in range(x.shape[0]))
+    return found
 
 
 def split(tree: Any, parts: Parts) -> Any:

@@ -164,7 +164,8 @@ class Stack(nn.Module):
             x_BxLxD, output = self._run(segment, layer, part, own, at.stop - first, x_BxLxD, shared)
             outputs.append(output)
             first = at.stop
-        return x_BxLxD, jax.tree.map(lambda *x: jnp.concatenate(x), *outputs)
+        joined = _written if isinstance(past.cache, NewCache) else lambda *x: jnp.concatenate(x)
+        return x_BxLxD, jax.tree.map(joined, *outputs)
 
     @nn.nowrap
     def _run_cached(
@@ -212,6 +213,15 @@ def _part(past: Past, index: int) -> Past:
 
 def _or_none(tree: Any) -> Any:
     return tree if jax.tree.leaves(tree) else None
+
+
+def _written(*pieces: jax.Array) -> jax.Array:
+    """Joins arrays along the first axis, each as soon as it is there: a concatenation would hold all to the end."""
+    joined, first = jnp.zeros((sum(map(len, pieces)), *pieces[0].shape[1:]), pieces[0].dtype), 0
+    for piece in pieces:
+        joined = jax.lax.dynamic_update_slice_in_dim(joined, piece, first, axis=0)
+        first += len(piece)
+    return joined
 
 
 def _in_order(*blocks: jax.Array) -> jax.Array:

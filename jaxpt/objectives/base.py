@@ -18,6 +18,7 @@ Batch features, all [batch, ...], by their SeqIO names:
   decoder_input_tokens, decoder_target_tokens, decoder_segment_ids, decoder_positions   int32 [batch, length]
   decoder_loss_weights                                                    float32 [batch, length]
   decoder_prefix (1 at tokens visible to their whole segment)             int32 [batch, length]       (prefix LM)
+  decoder_answers (1 where the target is an answer's token)               int32 [batch, length]       (dialogue)
   encoder_order (rank in the factorization order)                         int32 [batch, length]       (XLNet)
   masked_positions, masked_targets int32, masked_weights float32          [batch, max_predictions]
   masked_kinds (index of the attention mask of the example)               int32 [batch, max_predictions]  (UniLM)
@@ -112,6 +113,13 @@ class Batches:
     def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
         """The preprocessors that make the features, with all their arguments."""
         raise NotImplementedError
+
+    uses_chat_template: ClassVar[bool] = False
+    """True if records depend on the tokenizer's chat template."""
+
+    def chat_template(self) -> str | None:
+        """Jinja of the chat template that the run's tokenizer is given; None: it keeps its own."""
+        return None
 
     def examples(self, length: int) -> int | None:
         """Maximum number of target tokens if the input is examples of a SeqIO Task; None if it is documents."""
@@ -318,6 +326,7 @@ class DecoderLoss(Loss):
             batch["decoder_loss_weights"],
             eval_mask=batch.get("eval_mask"),
             z_loss=self.h.z_loss,
+            label_smoothing=getattr(self.h, "label_smoothing", 0.0),  # of objectives on given targets
             chunk=self.h.loss_chunk,
         )
         return {self.h.kind: total}, metrics

@@ -4,8 +4,8 @@
     logits    x · W + b, one for start and one for end,                                x: the state of each token
     loss      ½ (−log softmax(start)[first] − log softmax(end)[last]), softmax over the tokens of the example
 
-A context beyond `data.length` is read in overlapping windows. A window that has not all of the answer points to the null
-token, as does a question without an answer: [CLS]; <s>, of a decoder its last token, of T5 </s>.
+A context beyond `data.length` is read in overlapping windows. A window that has not all of the answer points to the
+null token, as does a question without an answer: [CLS] or <s>, the last token of a decoder, </s> of T5.
 
 Papers: https://arxiv.org/abs/1810.04805, https://arxiv.org/abs/1806.03822 (SQuAD 2.0)
 Shapes: B rows · L length · D width · N examples of a row

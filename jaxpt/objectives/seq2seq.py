@@ -9,9 +9,10 @@ Paper (text to text): https://arxiv.org/abs/1910.10683
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
 from jaxpt.config import ModelConfig, PositiveInt
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
@@ -149,6 +150,8 @@ class Seq2Seq(EncoderDecoder):
     kind: Literal["seq2seq"] = "seq2seq"
     targets_length: PositiveInt | None = None
     """Maximum number of target tokens, including EOS; default `data.length`, the length of the inputs."""
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """ε: the distribution of a target is (1 − ε) · one-hot + ε / vocabulary (BART's summaries: 0.1)."""
 
     @property
     def batches(self) -> Seq2SeqBatches:

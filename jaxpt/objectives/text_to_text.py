@@ -47,8 +47,13 @@ class TextToText(Labelled):
     """Most tokens of a target."""
     separator: str = "\n"
     """Of a decoder: text between inputs and targets."""
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """ε: the distribution of a target is (1 − ε) · one-hot + ε / vocabulary (BART's summaries: 0.1)."""
     decide_by: Literal["generation", "likelihood"] = "generation"
-    """How a label is predicted: by generating text, or as the most likely one of all label words."""
+    """How a label is predicted: by generating text, or as the most likely one of all label words: the highest
+    Σ log p(token) over the tokens of a word and its end, the first of a tie. Probabilities are the softmax of these."""
+    normalize: bool = False
+    """With `decide_by: likelihood`: divide the sum by the number of tokens (T5's `normalize_by_target_length`)."""
     decoding: Decoding = Decoding()
     """How answers are generated."""
 
@@ -70,6 +75,8 @@ class TextToText(Labelled):
         super().check(model, length, vocabulary)
         if self.decide_by == "likelihood" and not self.task.candidates():
             raise UserError(f"objective.decide_by: likelihood needs labels, which task.kind: {self.task.kind} has not")
+        if self.normalize and self.decide_by != "likelihood":
+            raise UserError("objective.normalize: true is for objective.decide_by: likelihood; set that, or remove it")
         if self.family == "decoder" and self.targets_length >= length:
             raise UserError(f"objective.targets_length: {self.targets_length} must be below data.length, {length}")
 
@@ -78,13 +85,21 @@ class TextToText(Labelled):
         layout = self.layout(vocabulary)
         return layout.before, (vocabulary.eos,)
 
+    def decoder_start(self, vocabulary: Vocabulary) -> tuple[int, ...]:
+        """What the decoder of an encoder-decoder reads before the first token of a target."""
+        return self.batches.start(vocabulary), *self.ends(vocabulary)[0]
+
     def decide(self, outputs: Sequence[Any], row: Any, where: str) -> Any:
-        """The prediction of a row, from what was generated for it, or the index of the most likely label."""
-        return outputs[0] if self.decide_by == "likelihood" else self.task.parse(outputs[0], row, where)
+        """The prediction of a row, from the text that was generated for it, or the log-likelihood of each label."""
+        if self.decide_by == "likelihood":
+            return self.task.decide_one(outputs[0])
+        return self.task.parse(outputs[0], row, where)
 
     def answer(self, outputs: Sequence[Any], row: Any, where: str) -> dict[str, Any]:
-        """The prediction of a row for people."""
-        return {"text": self.task.candidates()[outputs[0]] if self.decide_by == "likelihood" else outputs[0]}
+        """The prediction of a row for people: text (and label), or label and probabilities."""
+        if self.decide_by == "likelihood":
+            return self.task.answer_one(outputs[0])
+        return self.task.answer_text(outputs[0], row, where)
 
 
 class TextToTextBatches(LabelledBatches):

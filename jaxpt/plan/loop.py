@@ -15,13 +15,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import traverse_util
 
 from jaxpt import config as configs
 from jaxpt.config import AXES, Config, MeshConfig
 from jaxpt.generate.decoding import Decoder, Prompts
 from jaxpt.generate.engine import bucket
 from jaxpt.generate.options import Options
-from jaxpt.generate.programs import Place, Programs, stored_dtypes
+from jaxpt.generate.programs import Place, Programs, stored
 from jaxpt.models import base
 from jaxpt.parallel import mesh as meshes
 from jaxpt.parallel import rules
@@ -143,7 +144,7 @@ def _programs(config: Config, shape: Shape, devices: list[Any], axes: dict[str, 
         meshes.make(mesh_config(config, len(devices), axes), devices), tuple(rules.table(config.mesh).items())
     )
     with place.use():
-        dtypes = stored_dtypes(network)
+        stored_shapes, names = stored(network)
 
     def placed(x: jax.ShapeDtypeStruct, names: tuple[str | None, ...]) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place.sharding(names, x.shape))
@@ -151,7 +152,7 @@ def _programs(config: Config, shape: Shape, devices: list[Any], axes: dict[str, 
     def ids(*sizes: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((shape.rows, *sizes), jnp.int32)
 
-    params = jax.tree.map(placed, dtypes, network.logical_axes())
+    params = jax.tree.map(placed, stored_shapes, names)
     encoder = (None, None) if shape.encoder is None else (ids(shape.encoder), ids())
     prompts = Prompts(ids(1), ids(), ids(), ids(), ids(), *encoder)
     window = getattr(model, "window", None)
@@ -173,12 +174,12 @@ def mesh_config(config: Config, devices: int, axes: dict[str, int]) -> MeshConfi
 
 def _tables(network: Any, params: Any) -> tuple[dict[str, tuple[int, int]], int]:
     """({name: shape} of the tables with a row for each word that are cut, into how many shards at the least)."""
-    axes = jax.tree.leaves(network.logical_axes(), is_leaf=lambda x: isinstance(x, tuple))
+    axes = traverse_util.flatten_dict(network.logical_axes(), sep="/")
     tables, shards = {}, []
-    for (path, leaf), names in zip(jax.tree_util.tree_leaves_with_path(params), axes, strict=True):
+    for path, leaf in traverse_util.flatten_dict(params, sep="/").items():
         count = math.prod(leaf.shape) // math.prod(leaf.sharding.shard_shape(leaf.shape))
-        if "vocab" in names and len(leaf.shape) == 2 and count > 1:
-            tables[jax.tree_util.keystr(path, simple=True, separator="/")] = leaf.shape
+        if "vocab" in axes.get(path, ()) and len(leaf.shape) == 2 and count > 1:  # never in a layer's part
+            tables[path] = leaf.shape
             shards.append(count)
     return tables, min(shards, default=1)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -102,6 +102,14 @@ class Task(TaskConfig):
         """The rows that are scored, and the target of each."""
         return list(rows), [self.target(row.row, row.where) for row in rows]
 
+    def with_measured(self, metrics: Mapping[str, float]) -> Task:
+        """The task with what is chosen on the validation set, such as a threshold.
+
+        Args:
+          metrics: measured there: {"<evaluator>/<metric>": value}.
+        """
+        return self
+
     # ---- text to text -----------------------------------------------------------------------------------------------
 
     def input_text(self, row: Row, where: str) -> str:
@@ -118,6 +126,10 @@ class Task(TaskConfig):
     def parse(self, text: str, row: Row, where: str) -> Any:
         """The prediction, comparable with `target`, that a generated text is."""
         raise NotImplementedError
+
+    def answer_text(self, text: str, row: Row, where: str) -> Answer:
+        """The prediction of a row for people, from a generated text."""
+        return {"text": text}
 
     def candidates(self) -> tuple[str, ...]:
         """All texts that can be a target, where these are few."""

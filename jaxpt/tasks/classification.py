@@ -88,6 +88,11 @@ class ClassificationTask(TextsTask):
         """The index of a label's word; −1, which is never right, of any other text."""
         return self.words.index(text) if text in self.words else -1
 
+    def answer_text(self, text: str, row: Row, where: str) -> Answer:
+        """The text, and its label; None if it is no label's word."""
+        index = self.parse(text, row, where)
+        return {"text": text, "label": None if index < 0 else self.shown[index]}
+
     def candidates(self) -> tuple[str, ...]:
         return self.words
 

@@ -63,7 +63,7 @@ class QuestionAnsweringTask(Task):
 
     def with_measured(self, metrics: Mapping[str, float]) -> QuestionAnsweringTask:
         """The task with the threshold that was best on the validation set, where the recipe gives none."""
-        best = metrics.get("best_f1_thresh")
+        best = next((value for name, value in metrics.items() if name.rpartition("/")[2] == "best_f1_thresh"), None)
         if self.null_threshold is not None or best is None:
             return self
         return self.model_copy(update={"null_threshold": float(best)})

@@ -52,6 +52,14 @@ class RegressionTask(TextsTask):
     def parse(self, text: str, row: Row, where: str) -> float:
         return parse_number(text)
 
+    def answer_text(self, text: str, row: Row, where: str) -> Answer:
+        """The text, and the number that it is; None if it is none."""
+        try:
+            value = float(text)
+        except ValueError:
+            value = float("nan")
+        return {"text": text, "value": value if np.isfinite(value) else None}
+
     def encoded(self, target: float) -> np.ndarray:
         return np.float32(target)
 

@@ -37,7 +37,7 @@ class TaggingTask(Task):
     alphabet. The run saves them."""
     scheme: Literal["auto", "iob2", "none"] = "auto"
     """Entities as B-X, I-X and O: `iob2` refuses an I-X that follows neither B-X nor I-X; `auto` reads it as B-X, as
-    conlleval and seqeval do, in rows whose tags are all O, B-X or I-X (so IOB1 becomes IOB2); `none` changes nothing."""
+    conlleval and seqeval do, in rows whose tags are all O, B-X or I-X (IOB1 becomes IOB2); `none` changes nothing."""
 
     objective: ClassVar[str] = "tagging"
     head: ClassVar[str] = "tags"
@@ -112,9 +112,10 @@ class TaggingTask(Task):
         fixed = repaired(tags)
         if self.scheme == "iob2" and fixed != tags:
             at = next(n for n, (old, new) in enumerate(zip(tags, fixed)) if old != new)
+            before = tags[at - 1] if at else "the start"
             raise UserError(
-                f"{where}: word {at + 1} has {tags[at]} after {tags[at - 1] if at else 'the start'}; wants {fixed[at]}, "
-                "or task.scheme: auto, which reads it so"
+                f"{where}: word {at + 1} has {tags[at]} after {before}; wants {fixed[at]}, or task.scheme: auto, which "
+                "reads it so"
             )
         return fixed
 

@@ -139,6 +139,10 @@ class Checkpoints:
         measured = None if step is None else self._manager.metrics(step)
         return step if measured and self._best_metric in measured else None
 
+    def metrics(self, step: int) -> dict[str, float]:
+        """What was measured at `step`: {metric: value}, as `save` was given it; {} if it was not."""
+        return dict(self._manager.metrics(step) or {})
+
     def newest_whole(self, report: Callable[[str], None]) -> int | None:
         """The step to go on from; newer checkpoints, that are damaged, are put aside as `STEP.damaged`.
 

@@ -80,10 +80,10 @@ class Evaluators:
             self.found[evaluator.called] = result
             yield evaluator.called, result
 
-    def test(self, params: object) -> Result:
-        """A task's metrics on its test set, of these parameters."""
+    def test(self, params: object, measured: Mapping[str, float]) -> Result:
+        """A task's metrics on its test set, of these parameters; `measured`: the metrics on the validation set."""
         of_task = resolve("task", "jaxpt.evals", EvaluatorConfig)
-        return of_task(name="test", split="test").prepare(self._setup, self._data)(params, {}, lambda: False)
+        return of_task(name="test", split="test").prepare(self._setup, self._data)(params, measured, lambda: False)
 
     def without_best(self) -> str | None:
         """What is to be said where an evaluator ran that does not give `checkpoint.best_metric`, though named in it."""

@@ -417,7 +417,8 @@ class Run:
         say(f"best checkpoint by {metric}: step {best}; predict, export and evaluation use it")
         if self.config.data.test_path is None:
             return {"best_step": best}
-        test = self.evaluators.test(self.checkpoints.restore_params(self.setup.for_evaluation(), best))
+        params = self.checkpoints.restore_params(self.setup.for_evaluation(), best)
+        test = self.evaluators.test(params, self.checkpoints.metrics(best))
         for line in evaluation.lines("test", test):
             say(line)
         return {"best_step": best, "test": test.metrics}

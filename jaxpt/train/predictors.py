@@ -13,13 +13,15 @@ import numpy as np
 
 from jaxpt.data.calls import Vocabulary
 from jaxpt.data.tokenizers.base import Tokenizer
+from jaxpt.errors import UserError
 from jaxpt.generate.batching import bucket
 from jaxpt.generate.engine import Engine, Prompt
 from jaxpt.generate.options import Options
 from jaxpt.generate.programs import Place
-from jaxpt.objectives.text_to_text import TextToText
+from jaxpt.objectives.text_to_text import Decoding, TextToText
 from jaxpt.parallel import compiler, distributed, rules
 from jaxpt.train.state import Setup
+from jaxpt.train.target_scores import Scored, TargetScores
 
 
 def build(setup: Setup, tokenizer: Tokenizer) -> Predictor | TextPredictor:
@@ -39,6 +41,7 @@ _ROWS = 32
 """Examples in a batch, rounded up to what the mesh divides."""
 _GENERATED = 64
 """Texts that are generated together."""
+_ASK = 16  # texts between two questions whether to stop
 
 
 class Predictor:
@@ -114,7 +117,7 @@ class Predictor:
 
 
 class TextPredictor:
-    """Generates the answer to each example, or finds the likeliest label word."""
+    """Generates the answer to each example, or finds how likely each label word is."""
 
     def __init__(self, setup: Setup, tokenizer: Tokenizer) -> None:
         """For the network and the objective of a run.
@@ -122,12 +125,22 @@ class TextPredictor:
         Args:
           setup: the run, for evaluation.
           tokenizer: its tokenizer.
+
+        Raises:
+          UserError: a label word is too long.
         """
-        self._setup, self._tokenizer, self._objective = setup, tokenizer, setup.config.objective
-        self._engine: Engine | None = None
+        self._setup, self._tokenizer = setup, tokenizer
+        self._objective: TextToText = setup.config.objective
+        self._words = self._label_words() if self._objective.decide_by == "likelihood" else []
+        self._scores = TargetScores(setup)
+        self._texts = Generation(setup)
 
     def compile(self, records: Sequence[Record]) -> None:
-        """Nothing: programs are compiled when parameters are there."""
+        """Compiles what these examples need: for generation all but what depends on how long the answers are."""
+        if self._words:
+            self._scores.compile([row for record in records for row in self._rows(record)])
+        else:
+            self._texts.compile([self._prompt(record) for record in records], self._options())
 
     def __call__(
         self, params: Any, records: Sequence[Record], stop: Callable[[], bool] = lambda: False
@@ -140,39 +153,118 @@ class TextPredictor:
           stop: asked now and then, in all processes.
 
         Returns:
-          For each record its text, or the index of a label; None if stopped.
+          For each record its text, or the log-likelihood of each label word, float64 [labels]; None if stopped.
         """
-        if self._objective.decide_by == "likelihood":
-            return self._likeliest(params, records)
-        options = self._options()
-        prompts = [self._prompt(record) for record in records]
-        if self._engine is None:
-            place = Place(self._setup.mesh, tuple(self._setup.table.items()))
-            self._engine = Engine(self._setup.network, params, place, batch_size=_GENERATED)
-        else:
-            self._engine.load(params)
-        found: list[Any] = [""] * len(records)
-        for one in self._engine.generate(prompts, options):
-            ids = one.tokens[:-1] if one.finish == "eos" else one.tokens
-            found[one.index] = self._tokenizer.decode(ids)
-            if stop():
-                return None
-        return found
+        if self._words:
+            return self._likelihoods(params, records, stop)
+        eos = self._tokenizer.vocabulary.eos
+        found = self._texts(params, [self._prompt(record) for record in records], self._options(), stop)
+        if found is None:
+            return None
+        return [self._tokenizer.decode(ids[:-1] if ids[-1:] == [eos] else ids) for ids in found]
+
+    def _likelihoods(self, params: Any, records: Sequence[Record], stop: Callable[[], bool]) -> list[np.ndarray] | None:
+        """Σ log p of the tokens of each label word and its end; divided by their number with `normalize`."""
+        rows = [row for record in records for row in self._rows(record)]
+        found = self._scores(params, rows, stop)
+        if found is None:
+            return None
+        totals = np.array([one.sum(dtype=np.float64) for one in found]).reshape(len(records), len(self._words))
+        if self._objective.normalize:
+            totals /= [len(word) for word in self._words]
+        return list(totals)
+
+    def _label_words(self) -> list[list[int]]:
+        """The ids of each label word and its end."""
+        before, after = self._objective.ends(self._tokenizer.vocabulary)
+        room = self._objective.targets_length - (0 if self._objective.family == "decoder" else len(before))
+        words = self._objective.task.candidates()
+        ids = [[*own, *after] for own in self._tokenizer.encode_batch(list(words))]
+        for word, own in zip(words, ids):
+            if len(own) > room:
+                raise UserError(
+                    f"objective.targets_length: {self._objective.targets_length}: label word {word!r} has {len(own)} "
+                    f"tokens with its end, there is room for {room}"
+                )
+        return ids
+
+    def _rows(self, record: Record) -> list[Scored]:
+        """The example with each label word."""
+        prompt = self._prompt(record)
+        return [Scored(prompt.tokens, word, prompt.encoder) for word in self._words]
 
     def _options(self) -> Options:
-        given, vocabulary = self._objective.decoding, self._tokenizer.vocabulary
-        own = given.model_dump() | {"max_new_tokens": given.max_new_tokens or self._objective.targets_length}
-        if given.beams == 1:
-            own = {name: value for name, value in own.items() if name not in ("length_penalty", "early_stopping")}
-        return Options(**own, eos=(vocabulary.eos,))
+        given, eos = self._objective.decoding, self._tokenizer.vocabulary.eos
+        return search_options(given, given.max_new_tokens or self._objective.targets_length, eos)
 
     def _prompt(self, record: Record) -> Prompt:
         if "tokens" in record:
             return Prompt(record["tokens"][: record["prefix"]].tolist())
-        before, _ = self._objective.ends(self._tokenizer.vocabulary)
-        start = self._objective.batches.start(self._tokenizer.vocabulary)
-        return Prompt([start, *before], record["inputs"].tolist())
+        start = self._objective.decoder_start(self._tokenizer.vocabulary)
+        return Prompt(list(start), record["inputs"].tolist())
 
-    def _likeliest(self, params: Any, records: Sequence[Record]) -> list[int]:
-        """The index of the label word with the highest log-probability."""
-        raise NotImplementedError
+
+class Generation:
+    """Generates on a run's mesh. Programs are kept; parameters are not, between two calls."""
+
+    def __init__(self, setup: Setup) -> None:
+        """For the network of a run.
+
+        Args:
+          setup: the run, for evaluation.
+        """
+        self._setup = setup
+        self._engine: Engine | None = None
+
+    def compile(self, prompts: Sequence[Prompt], options: Options) -> None:
+        """Compiles what these prompts need, before there are parameters."""
+        if prompts:
+            self._made().compile(prompts, options)
+
+    def __call__(
+        self, params: Any, prompts: Sequence[Prompt], options: Options, stop: Callable[[], bool] = lambda: False
+    ) -> list[list[int]] | None:
+        """The most likely ids after each prompt.
+
+        Args:
+          params: the run's parameters.
+          prompts: the same in all processes.
+          options: search; one sample.
+          stop: asked after every few prompts, in all processes after the same ones.
+
+        Returns:
+          For each prompt its ids, with EOS if there is one; None if stopped.
+        """
+        engine = self._made()
+        engine.load(params)
+        found: list[list[int]] = [[] for _ in prompts]  # beam search may find none
+        try:
+            # Rows end after the same step in all processes, so results come in the same order.
+            for done, one in enumerate(engine.generate(prompts, options), 1):
+                found[one.index] = one.tokens
+                if done % _ASK == 0 and stop():
+                    return None
+        finally:
+            engine.load(self._setup.placed_shapes().params)  # lets go of the copy
+        return found
+
+    def _made(self) -> Engine:
+        if self._engine is None:
+            place = Place(self._setup.mesh, tuple(self._setup.table.items()))
+            shapes = self._setup.placed_shapes().params
+            self._engine = Engine(self._setup.network, shapes, place, batch_size=_GENERATED)
+        return self._engine
+
+
+def search_options(decoding: Decoding, max_new_tokens: int, eos: int) -> Options:
+    """The settings of the engine.
+
+    Args:
+      decoding: as the recipe has them.
+      max_new_tokens: most tokens of an answer.
+      eos: the id that ends one.
+    """
+    own = decoding.model_dump() | {"max_new_tokens": max_new_tokens}
+    if decoding.beams == 1:
+        own = {name: value for name, value in own.items() if name not in ("length_penalty", "early_stopping")}
+    return Options(**own, eos=(eos,))

@@ -220,6 +220,25 @@ def test_the_loop_stays_on_the_device_and_updates_its_cache_in_place():
     assert not copies, copies
 
 
+@pytest.mark.parametrize("name", ["gpt2", "t5"])
+def test_the_layers_of_a_decoder_are_parts_on_a_cpu(name, monkeypatch):
+    """Stacked or one by one: the same tokens, also in refilled rows."""
+    options, members = Options(max_new_tokens=NEW, scores=True), prompts(name)[:3]
+    alone = engine(name, 2)
+    found = generated(alone, members, options)
+    for module in ("engine", "programs"):
+        monkeypatch.setattr(f"jaxpt.generate.{module}.layer_parts", lambda network: {})
+    stacked = Engine(*model(name), batch_size=2)
+    wanted = generated(stacked, members, options)
+    assert tokens(found) == tokens(wanted)
+    for owner, one in found.items():
+        np.testing.assert_allclose(one.logprobs, wanted[owner].logprobs, atol=1e-5)
+    in_parts, whole = (one.params["model"]["decoder"]["segment_0"] for one in (alone, stacked))
+    assert set(in_parts) == {"layers_0-0", "layers_1-1"} and set(whole) == {"block_0"}
+    if name == "t5":
+        assert set(alone.params["model"]["encoder"]["segment_0"]) == {"block_0"}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2", "t5"])
 def test_a_mesh_changes_nothing(name):

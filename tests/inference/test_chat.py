@@ -14,10 +14,10 @@ import pytest
 
 import jaxpt
 from jaxpt.cli import main
+from jaxpt.data import chat_template
+from jaxpt.data.chat_template import ChatTemplate
 from jaxpt.errors import UserError
-from jaxpt.inference import chat_template
 from jaxpt.inference.chat import Chat, end_of_answer
-from jaxpt.inference.chat_template import ChatTemplate
 from tests.inference.test_loaded import made
 
 ROOT = Path(__file__).parents[2]

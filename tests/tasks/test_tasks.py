@@ -15,7 +15,9 @@ from jaxpt.tasks.regression import RegressionTask
 LABELS = ("no", "yes")
 
 
-@pytest.mark.parametrize("module", ["classification", "regression", "multi_label", "generation"])
+@pytest.mark.parametrize(
+    "module", ["classification", "regression", "multi_label", "generation", "tagging", "question_answering"]
+)
 def test_examples_in_docstrings(module):
     failed, tried = doctest.testmod(importlib.import_module(f"jaxpt.tasks.{module}"))
     assert tried and not failed

@@ -16,7 +16,9 @@ from jaxpt.errors import UserError
 
 
 def check_files(config: Config) -> None:
-    """Raises UserError where a file of one split is given for another one, too."""
+    """Raises UserError where a file of one split is given for another one, too, or a test set to a task without metrics."""
+    if config.data.test_path is not None and not config.task.scored:
+        raise UserError(f"data.test_path: a task of kind {config.task.kind} has no metrics; give data.validation_path")
     keys = {"train": "path", "validation": "validation_path", "test": "test_path"}
     seen: dict[str, str] = {}
     for split, key in keys.items():
@@ -54,9 +56,12 @@ def lines(config: Config, truncated: Mapping[str, tuple[int, int]]) -> Iterator[
     Yields:
       Lines.
     """
+    most = f"data.length {config.data.length}"
+    if (targets := getattr(config.objective, "targets_length", None)) is not None:
+        most += f" and objective.targets_length {targets}"
     for split, (cut, rows) in truncated.items():
         if cut:
-            yield f"{split}: {cut:,} of {rows:,} examples were cut to data.length {config.data.length}"
+            yield f"{split}: {cut:,} of {rows:,} examples were cut to {most}"
     train = _contents(config, "train")
     for split in ("validation",) if config.data.test_path is None else ("validation", "test"):
         of_split = _contents(config, split)

@@ -48,8 +48,8 @@ class QuestionAnsweringEncoder:
         Yields:
           {"tokens", "token_types" int32 [n], "positions" int32 [2]: first and last token of the first answer, or twice
           the null token where the window has not all of it, "truncated" int32 []: the question was cut, "origin" int64
-          [2]}, and for `best_span`: "context_start" int, the place of the window's first token of context, "spans" int64
-          [c, 2], the characters of each of these tokens, "most_context" bool [c], whether a token has none more in
+          [2]}, and for `best_span`: "context_start" int, the place of the window's first token of context, "spans"
+          int64 [c, 2], the characters of each of these tokens, "most_context" bool [c]: a token has no more context in
           another window, and "null" int.
 
         Raises:
@@ -134,8 +134,8 @@ def best_span(logits_Lx2: np.ndarray, record: Mapping[str, Any], n_best: int, ma
       max_answer: most tokens of an answer.
 
     Returns:
-      float64 [2, 3]: (score of no answer, 0, 0), and (score, first character, one behind the last) of the best span; its
-      score is −inf where there is none.
+      float64 [2, 3]: (score of no answer, 0, 0), and (score, first character, one behind the last) of the best span;
+      its score is −inf where there is none.
     """
     logits_Lx2 = logits_Lx2.astype(np.float64)
     at, spans = record["context_start"], record["spans"]

@@ -41,7 +41,8 @@ class TaggingEncoder:
 
         Yields:
           {"tokens", "token_types" int32 [n], "positions", "targets" int32 [words]: the first token and the tag of each
-          word that has more context here than in another window, "origin" int64 [2]}; the words of a row in order.
+          word that has more context here than in another window, "truncated" int32 []: a word was cut, "origin" int64
+          [2]}; the words of a row in order.
 
         Raises:
           UserError: names the row.
@@ -55,6 +56,7 @@ class TaggingEncoder:
 
     def _records(self, pieces: Sequence[Sequence[int]], targets: np.ndarray, row: LocatedRow) -> Iterator[Record]:
         room = self.layout.room(self.length, 1)
+        is_cut = max(map(len, pieces)) > room
         pieces = [ids[:room] for ids in pieces]  # a word beyond the window: its first token has the tag
         lengths = [len(ids) for ids in pieces]
         firsts = np.concatenate([[0], np.cumsum(lengths)])
@@ -70,13 +72,14 @@ class TaggingEncoder:
                 "token_types": np.array(laid.types, np.int32),
                 "positions": (laid.starts[0] + firsts[own] - firsts[start]).astype(np.int32),
                 "targets": targets[own],
+                "truncated": np.int32(is_cut),
                 "origin": np.array(row.origin, np.int64),
             }
 
     def like(self) -> dict[str, Any]:
         """Arrays of the dtypes of a record; shape (0,) stands for any length."""
         ragged = dict.fromkeys(("tokens", "token_types", "positions", "targets"), np.zeros(0, np.int32))
-        return ragged | {"origin": np.zeros(2, np.int64)}
+        return ragged | {"truncated": np.zeros((), np.int32), "origin": np.zeros(2, np.int64)}
 
 
 def _unknown(tokenizer: Tokenizer, row: LocatedRow, words: Sequence[str], number: int) -> int:

@@ -17,11 +17,19 @@ from jaxpt.tasks.base import LocatedRow, Task
 
 @dataclasses.dataclass(frozen=True)
 class TextPairsEncoder:
-    """From rows to records of inputs and targets."""
+    """From rows to records of inputs and targets.
+
+    encoder-decoder   before inputs after           →  before targets after
+    decoder           before inputs separator targets after
+
+    What is too long is cut at its end: inputs before what follows them, targets with their end, so that a model does
+    not learn to end there (as T5's). A decoder's inputs always leave room for `targets_length` tokens: the prompt of a
+    row is the same with and without its target.
+    """
 
     task: Task
     inputs_length: int
-    """Most tokens of the inputs."""
+    """Most tokens of the inputs; of a decoder, of inputs and targets."""
     targets_length: int
     """Most tokens of the targets."""
     before: tuple[int, ...] = ()
@@ -31,9 +39,9 @@ class TextPairsEncoder:
     is_decoder: bool = False
     """The targets follow the inputs in one sequence of `inputs_length` tokens."""
     separator: str = ""
-    """Text between the two, of a decoder."""
+    """Text between the two, of a decoder; its ids are its own, whatever stands before it."""
     truncate: Truncate = "longest_first"
-    """"error": inputs are not cut."""
+    """"error": nothing is cut."""
 
     def __call__(
         self, rows: Iterable[LocatedRow], tokenizer: Tokenizer, has_targets: bool, train: bool
@@ -51,40 +59,43 @@ class TextPairsEncoder:
           "prefix" int32 []: tokens before the first target, …}.
 
         Raises:
-          UserError: names the row.
+          UserError: names the row that is too long, or the separator that has no token.
         """
+        separator = separator_ids(tokenizer, self.separator)
         for chunk in chunks(rows):
-            inputs = [self.task.input_text(row.row, row.where) + self.separator for row in chunk]
-            targets = [self.task.target_text(row.row, row.where) if has_targets else "" for row in chunk]
-            ids = tokenizer.encode_batch([*inputs, *targets])
-            for row, source, target in zip(chunk, ids[: len(chunk)], ids[len(chunk) :]):
-                yield self._record(source, [*target, *self.after] if has_targets else [], row)
+            inputs = [self.task.input_text(row.row, row.where) for row in chunk]
+            targets = [self.task.target_text(row.row, row.where) for row in chunk] if has_targets else []
+            ids = iter(tokenizer.encode_batch([*inputs, *targets]))
+            sources = [next(ids) for _ in inputs]
+            for row, source in zip(chunk, sources):
+                target = [*next(ids), *self.after] if has_targets else []
+                yield self._record(source, separator, target, row)
 
-    def _record(self, source: list[int], target: list[int], row: LocatedRow) -> Record:
-        room = self.targets_length - (0 if self.is_decoder else len(self.before))
-        kept = target[:room]
-        if self.is_decoder:
-            length = self.inputs_length - max(len(kept), self.targets_length if not kept else 0) - len(self.before)
-        else:
-            length = self.inputs_length - len(self.before) - len(self.after)
-        if length < 1:
-            raise UserError(f"{row.where}: data.length: {self.inputs_length} leaves no room for the inputs")
-        if len(source) > length and self.truncate == "error":
-            raise UserError(
-                f"{row.where}: the inputs have {len(source)} tokens, there is room for {length}; raise data.length, or "
-                "set objective.truncate=longest_first"
-            )
+    def _record(self, source: list[int], separator: list[int], target: list[int], row: LocatedRow) -> Record:
+        """The record of a row, from its ids."""
+        end = separator if self.is_decoder else self.after
+        room = self.inputs_length - len(self.before) - len(end) - (self.targets_length if self.is_decoder else 0)
+        target_room = self.targets_length - (0 if self.is_decoder else len(self.before))
+        if room < 1 or target_room < 1:
+            key = "data.length" if room < 1 else "objective.targets_length"
+            raise UserError(f"{key}: too small, it leaves no room for text beside the special tokens")
+        for name, key, ids, most in (
+            ("inputs", "data.length", source, room), ("targets", "objective.targets_length", target, target_room),
+        ):  # fmt: skip
+            if len(ids) > most and self.truncate == "error":
+                raise UserError(
+                    f"{row.where}: the {name} have {len(ids)} tokens, there is room for {most}; raise {key}, or "
+                    "set objective.truncate=longest_first"
+                )
+        prompt, kept = [*self.before, *source[:room], *end], target[:target_room]
         shared: dict[str, Any] = {
-            "truncated": np.int32(len(source) > length or len(target) > room),
+            "truncated": np.int32(len(source) > room or len(target) > target_room),
             "origin": np.array(row.origin, np.int64),
         }
-        source = [*self.before, *source[:length]]
         if self.is_decoder:
-            return {"tokens": np.array([*source, *kept], np.int32), "prefix": np.int32(len(source)), **shared}
-        kept = [*self.before, *kept] if kept else []
-        return {
-            "inputs": np.array([*source, *self.after], np.int32), "targets": np.array(kept, np.int32), **shared,
-        }  # fmt: skip
+            return {"tokens": np.array([*prompt, *kept], np.int32), "prefix": np.int32(len(prompt)), **shared}
+        targets = [*self.before, *kept] if kept else []
+        return {"inputs": np.array(prompt, np.int32), "targets": np.array(targets, np.int32), **shared}
 
     def like(self) -> dict[str, Any]:
         """Arrays of the dtypes of a record; shape (0,) stands for any length."""
@@ -94,3 +105,18 @@ class TextPairsEncoder:
             **dict.fromkeys(names, np.zeros(0, np.int32)), **dict.fromkeys(scalars, np.zeros((), np.int32)),
             "origin": np.zeros(2, np.int64),
         }  # fmt: skip
+
+
+def separator_ids(tokenizer: Tokenizer, separator: str) -> list[int]:
+    """Ids of the text between a decoder's inputs and targets.
+
+    Raises:
+      UserError: the tokenizer drops it, as many do with a newline.
+    """
+    ids = tokenizer.encode(separator)
+    if separator and not ids:
+        raise UserError(
+            f"objective.separator: {separator!r}: has no token in this vocabulary, so inputs would have no end; choose "
+            "another text, such as ' =>'"
+        )
+    return ids

@@ -66,19 +66,23 @@ def encoder_decoder(batch: Records, inputs_length: int, targets_length: int, sta
 
 
 @makes_rows
-def decoder(batch: Records, length: int, packs: Packs = None, opening: int | None = None) -> Rows:
+def decoder(
+    batch: Records, length: int, packs: Packs = None, opening: int | None = None, answers_only: bool = False
+) -> Rows:
     """Features of a decoder: every token but the first is a target, its inputs are those before it.
 
     Args:
       batch: records with "tokens" int32 [at most length + 1], and possibly "prefix", an int32 scalar: the first so many
-        tokens are no targets.
+        tokens are no targets; of dialogues also "answers" int32 [as many], 1 at the tokens of answers.
       length: length of the features.
       packs: which records a row is made of; None: one each.
       opening: id that begins a segment of its own wherever it stands; None: a record is one segment.
+      answers_only: the tokens of answers alone have a weight.
 
     Returns:
       decoder_{input_tokens,target_tokens,segment_ids,positions} and decoder_loss_weights [length], and decoder_prefix
-      [length], 1 at the prefix's tokens, if the records have one.
+      [length], 1 at the prefix's tokens, if the records have one, and decoder_answers [length], 1 where the target is
+      an answer's token, if they have these.
 
     Raises:
       ValueError: more than length + 1 tokens.
@@ -106,6 +110,10 @@ def decoder(batch: Records, length: int, packs: Packs = None, opening: int | Non
         prefix_N = np.repeat(batch["prefix"], layout.lengths)
         features["decoder_prefix"] = layout.rows(layout.places() < prefix_N)
         features["decoder_loss_weights"] = layout.rows(layout.places() + 1 >= prefix_N).astype(np.float32)
+    if "answers" in batch:
+        features["decoder_answers"] = layout.rows(np.delete(batch["answers"].values, starts))
+        if answers_only:
+            features["decoder_loss_weights"] = features["decoder_answers"].astype(np.float32)
     return features
 
 

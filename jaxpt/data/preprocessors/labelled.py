@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,7 +29,8 @@ def encode(
       source: the rows' source; a mistake in a row is kept in its `failure`.
 
     Returns:
-      Records as `encoder` makes them.
+      Records as `encoder` makes them, without those of no tokens: of rows that are left out, whose number ("too_long",
+      "without_answer") is among the source's counts.
     """
     tokenizer, like = tokenizer_of(vocabulary), encoder.like()
 
@@ -37,9 +39,14 @@ def encode(
             yield source.place(split_name, *ex["origin"].tolist(), ex["text"].decode())
 
     def records() -> Iterator[dict[str, np.ndarray]]:
+        counts: collections.Counter[str] = collections.Counter()
         try:
             for record in encoder(places(), tokenizer, has_targets=True, train=split_name == "train"):
-                yield {name: record[name] for name in like}  # what only predictions need is not stored
+                if len(record.get("tokens", like)):  # of a dialogue that is left out there are none
+                    yield {name: record[name] for name in like}  # what only predictions need is not stored
+                else:
+                    counts["too_long" if record["truncated"] else "without_answer"] += 1
+            source.counts[split_name] |= counts
         except UserError as error:
             source.failure = error
             raise

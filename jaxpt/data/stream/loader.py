@@ -2,7 +2,8 @@
 
     index i → task t, index j in it               quotas in blocks (`order.Mixture`)
             → epoch e = j // n, place j % n
-            → row u = permutation of epoch e at the place          nothing is materialised
+            → row u = permutation of epoch e at the place          nothing is materialised; with updates of a fixed
+                                                                   number of examples: row `place` of the epoch's plan
             → records of row u                    itself, or those that were packed into it
             → features = online(records, noise keyed by (seed, phase, task, epoch, record))
     step s  = indices s·batch … (s + 1)·batch - 1
@@ -30,6 +31,7 @@ from jaxpt.data.records.store import Ragged, Store
 from jaxpt.data.stream.online import Online
 from jaxpt.data.stream.order import Mixture, continued, permuted
 from jaxpt.data.stream.packing import Packs
+from jaxpt.data.stream.updates import Updates
 from jaxpt.data.tasks import Features, key
 
 Batch = dict[str, np.ndarray]
@@ -44,8 +46,9 @@ class Task:
     online: Online
     seed: int
     """Key of its order and its noise."""
-    packs: Packs | None = None
-    """Which records share a row; None: each has its own."""
+    packs: Packs | Updates | None = None
+    """Which records share a row, in all epochs or, in updates of a fixed number of examples, in each epoch; None: each
+    has its own."""
     copies: int | None = None
     """Epoch e has the noise of copy e modulo this; None: every epoch has its own."""
 
@@ -56,6 +59,8 @@ class Task:
     def shuffled(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(epoch, row) of each index of the task's own training stream: int64 [n] each."""
         epoch, place = np.divmod(index, len(self))
+        if isinstance(self.packs, Updates):  # in its order
+            return epoch, place
         return epoch, permuted(place, len(self), key(self.seed, "order"), epoch)
 
     def records(self, epoch: np.ndarray, row: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -68,7 +73,10 @@ class Task:
         Returns:
           (records int64 [R], keys of their noise uint64 [R], where each row begins among them int64 [n + 1]).
         """
-        records, splits = (row, np.arange(len(row) + 1)) if self.packs is None else self.packs.of(row)
+        if isinstance(self.packs, Updates):
+            records, splits = self.packs.of(epoch, row)
+        else:
+            records, splits = (row, np.arange(len(row) + 1)) if self.packs is None else self.packs.of(row)
         copy = epoch if self.copies is None else epoch % self.copies
         seed = np.full(len(records), self.seed, np.uint64)
         of_copy = fold_in(seed, np.repeat(copy, np.diff(splits)).astype(np.uint64))

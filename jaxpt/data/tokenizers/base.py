@@ -149,6 +149,24 @@ class Tokenizer(abc.ABC):
         """(ids, (start, end) of each) of each text; white space around a token may belong to it."""
         raise UserError(f"data.tokenizer.kind: {self.kind} does not say which characters a token stands for")
 
+    def encode_rendered(self, text: str) -> Encoded:
+        """`encode` of a text whose special tokens are read as such, with offsets that count white space too.
+
+        Args:
+          text: any text, such as a dialogue in a chat template.
+
+        Raises:
+          UserError: as `encode_with_offsets`.
+        """
+        named, at = self._written(), 0
+        ids, spans = [], [np.zeros((0, 2), np.int64)]
+        for part in filter(None, re.split(f"({'|'.join(map(re.escape, named))})", text)):
+            known = ([named[part]], [(0, len(part))]) if part in named else self._encode_with_offsets([part])[0]
+            ids += known[0]
+            spans.append(np.reshape(known[1], (-1, 2)) + at)
+            at += len(part)
+        return Encoded(ids, np.concatenate(spans))
+
     def encode_words(self, texts: Sequence[Sequence[str]]) -> list[list[list[int]]]:
         """Token ids of each word of texts that are given as words.
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxpt.data.calls import Vocabulary
 from jaxpt.data.tokenizers import scripts, vocabulary_files
-from jaxpt.data.tokenizers.base import BERT_SPECIALS, END_OF_TEXT, SPECIALS, Tokenizer
+from jaxpt.data.tokenizers.base import BERT_SPECIALS, END_OF_TEXT, SPECIALS, Encoded, Tokenizer
 from jaxpt.errors import UserError
 
 BPE_SPECIALS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")  # RoBERTa's, BART's
@@ -47,12 +47,23 @@ class RustTokenizer(Tokenizer):
         return [(e.ids, np.array(e.offsets, np.int64)) for e in found]
 
     def encode(self, text: str, special: bool = False) -> list[int]:
+        return self._encode_special(text).ids if special and self._reads_special() else super().encode(text, special)
+
+    def encode_rendered(self, text: str) -> Encoded:
+        if not self._reads_special():
+            return super().encode_rendered(text)
+        found = self._encode_special(text)
+        return Encoded(found.ids, np.array(found.offsets, np.int64).reshape(-1, 2))
+
+    def _reads_special(self) -> bool:
+        """True if the library finds all special tokens in a text."""
         added = {token.content for token in self._tokenizer.get_added_tokens_decoder().values()}
-        if not special or not added >= self._written().keys():
-            return super().encode(text, special)
+        return added >= self._written().keys()
+
+    def _encode_special(self, text: str) -> Any:
         self._tokenizer.encode_special_tokens = False  # the library knows which white space beside them belongs to them
         try:
-            return self._tokenizer.encode(text, add_special_tokens=False).ids
+            return self._tokenizer.encode(text, add_special_tokens=False)
         finally:
             self._tokenizer.encode_special_tokens = True
 

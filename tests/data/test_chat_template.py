@@ -9,10 +9,9 @@ import pytest
 from jaxpt import convert
 from jaxpt.cli import main
 from jaxpt.config import TokenizerConfig
-from jaxpt.data import tokenizers
+from jaxpt.data import chat_template, tokenizers
+from jaxpt.data.chat_template import ChatTemplate, check, load
 from jaxpt.errors import UserError
-from jaxpt.inference import chat_template
-from jaxpt.inference.chat_template import ChatTemplate, check, load
 from tests.data.tokenizers.test_tokenizers import by_spm, topics
 from tests.test_convert import made, texts  # noqa: F401 (a fixture)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,32 @@ from jaxpt.errors import UserError
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 Message = Mapping[str, Any]
+Spans = list[tuple[int, int]]
+"""[(start, end)]: characters of a text."""
+
+_OPENING = "{% if bos_token is defined and bos_token != eos_token %}{{ bos_token }}{% endif %}"
+BUILT_IN = {
+    "chatml": _OPENING
+    + """{% for message in messages %}
+{{- '<|im_start|>' + message.role + '\n' }}
+{%- if message.role == 'assistant' %}
+{%- generation %}{{ message.content + '<|im_end|>' }}{% endgeneration %}
+{%- else %}{{ message.content + '<|im_end|>' }}{% endif %}
+{{- '\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}""",
+    "plain": _OPENING
+    + """{% for message in messages %}
+{{- message.role | capitalize + ':' }}
+{%- if message.role == 'assistant' %}
+{%- generation %}{{ ' ' + message.content | trim }}{{ eos_token | default('\n') }}{% endgeneration %}
+{%- else %}{{ ' ' + message.content + '\n' }}{% endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}""",
+}
+"""Templates for tokenizers that come without one. A marker that is no token of the vocabulary is plain text."""
+_MARKS = re.compile(r"{%[-+]?\s*generation\b")
+_OPEN, _CLOSE = "\ufdd0", "\ufdd1"  # around what a generation block renders; no characters, in no text
 
 
 class ChatTemplate:
@@ -27,6 +54,9 @@ class ChatTemplate:
       >>> template = ChatTemplate("{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}{% endfor %}")
       >>> template.render([{"role": "user", "content": "Hi"}], eos_token="</s>")
       'user: Hi</s>'
+
+    Attributes:
+      marks_answers: True if generation blocks of the template say what the assistant writes.
     """
 
     def __init__(self, source: str, name: str = "chat template", tokens: Mapping[str, str] | None = None) -> None:
@@ -43,6 +73,7 @@ class ChatTemplate:
         import jinja2
 
         self.name, self.tokens = name, dict(tokens or {})
+        self.marks_answers = _MARKS.search(source) is not None
         try:
             self._template = _environment().from_string(source)
         except jinja2.TemplateSyntaxError as error:
@@ -72,6 +103,95 @@ class ChatTemplate:
             reason = " ".join(str(error).split()) or type(error).__name__
             raise UserError(f"{self.name}: does not take this dialogue: {reason}") from None
 
+    def answers(self, messages: Sequence[Message]) -> tuple[str, Spans]:
+        """The text of a whole dialogue, and what of it the assistant writes.
+
+        That is what the template's `{% generation %}` blocks render. Without such blocks it is what an answer adds to
+        the dialogue before it: the answer and the token that ends it, without white space after that token.
+
+        Args:
+          messages: the dialogue; its last message may be the assistant's.
+
+        Returns:
+          (the text, the characters of each answer).
+
+        Raises:
+          UserError: as `render`; or the template renders the messages before an answer differently once the answer is
+            there, so that the difference is not the answer.
+
+        Example:
+          >>> template = ChatTemplate("{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}"
+          ...     "{% if add_generation_prompt %}<assistant>{% endif %}")
+          >>> template.answers([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}])
+          ('<user>Hi</s><assistant>Ho</s>', [(23, 29)])
+        """
+        if self.marks_answers:
+            return _unmarked(self.render(messages, add_generation_prompt=False, _marks=True))
+        whole = self.render(messages, add_generation_prompt=False)
+        return whole, [self._added(messages[:n], m, whole) for n, m in enumerate(messages) if m["role"] == "assistant"]
+
+    def _added(self, before: Sequence[Message], answer: Message, whole: str) -> tuple[int, int]:
+        """What an answer adds, in the text of the whole dialogue."""
+        number = len(before) + 1
+        if not before:
+            raise UserError(
+                f"{self.name}: message 1 is the assistant's: a template without a generation block cannot say where it "
+                "starts; begin with a user's message"
+            )
+        prompt, text = self.render(before), self.render([*before, answer], add_generation_prompt=False)
+        if not (text.startswith(prompt) and whole.startswith(text)):
+            raise UserError(
+                f"{self.name}: renders the messages before answer {number} differently once there are more, so the "
+                "answer's tokens are not known; put {% generation %} … {% endgeneration %} around it in the template"
+            )
+        ended = prompt + text[len(prompt) :].rstrip()
+        content_ends = len(prompt) + text[len(prompt) :].rfind(answer["content"].strip()) + len(answer["content"].strip())
+        return len(prompt), len(ended) if len(ended) > content_ends else len(text)
+
+
+def _unmarked(marked: str) -> tuple[str, Spans]:
+    """The text without marks, and what was between them."""
+    text, spans = "", []
+    for part in re.split(f"({_OPEN}[^{_CLOSE}]*{_CLOSE})", marked):
+        if part.startswith(_OPEN):
+            spans.append((len(text), len(text) + len(part) - 2))
+            part = part[1:-1]
+        text += part
+    return text, spans
+
+
+def of_tokenizer(tokenizer: Tokenizer) -> ChatTemplate:
+    """The template that a tokenizer has, with its special tokens.
+
+    Raises:
+      UserError: it has none.
+    """
+    if "default" not in tokenizer.chat_templates:
+        built_in = " or ".join(BUILT_IN)
+        raise UserError(f"objective.template: the tokenizer has no chat template; give a file, or {built_in}")
+    return ChatTemplate(tokenizer.chat_templates["default"], "chat template", special_tokens(None, tokenizer))
+
+
+def source(given: str) -> str:
+    """The Jinja of a built-in template or of a file.
+
+    Args:
+      given: `chatml`, `plain`, or a path.
+
+    Raises:
+      UserError: it cannot be read.
+    """
+    return BUILT_IN[given] if given in BUILT_IN else _read(given, "objective.template")
+
+
+def _read(file: str | Path, key: str) -> str:
+    try:
+        return Path(file).read_text("utf-8")
+    except OSError as error:
+        raise UserError(f"{key}: {file}: cannot be read ({error.strerror}); wants a Jinja file") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{key}: {file}: not UTF-8 ({error.reason}); wants a Jinja file") from None
+
 
 def load(
     directory: str | Path, tokenizer: Tokenizer, file: str | Path | None = None, name: str = "default"
@@ -94,12 +214,7 @@ def load(
     folder = folder / "tokenizer" if (folder / "tokenizer").is_dir() else folder
     tokens = special_tokens(folder, tokenizer)
     if file is not None:
-        try:
-            return ChatTemplate(Path(file).read_text("utf-8"), str(file), tokens)
-        except OSError as error:
-            raise UserError(f"--template: {file}: cannot be read ({error.strerror}); wants a Jinja file") from None
-        except UnicodeDecodeError as error:
-            raise UserError(f"--template: {file}: not UTF-8 ({error.reason}); wants a Jinja file") from None
+        return ChatTemplate(_read(file, "--template"), str(file), tokens)
     found = vocabulary_files.read_chat_templates(folder)
     if not found:
         raise UserError(
@@ -112,15 +227,17 @@ def load(
     return ChatTemplate(found[name], f"{folder}: chat template", tokens)
 
 
-def special_tokens(folder: Path, tokenizer: Tokenizer) -> dict[str, str]:
+def special_tokens(folder: Path | None, tokenizer: Tokenizer) -> dict[str, str]:
     """Variables of templates: {"bos_token": "<s>", …}.
 
     Args:
-      folder: the tokenizer's; its tokenizer_config.json says what a token is, or null that there is none.
+      folder: the tokenizer's; its tokenizer_config.json says what a token is, or null that there is none;
+        None: as a run's directory has it, where the tokenizer says all.
       tokenizer: gives the tokens of which that file says nothing.
     """
     v = tokenizer.vocabulary
-    said = vocabulary_files.read_settings(folder, "special_tokens_map.json") | vocabulary_files.read_settings(folder)
+    files = () if folder is None else ("special_tokens_map.json", vocabulary_files.SETTINGS)
+    said = {key: value for file in files for key, value in vocabulary_files.read_settings(folder, file).items()}
     tokens: dict[str, str] = {}
     for part in SPECIALS:
         i = getattr(v, part)
@@ -162,10 +279,10 @@ def _environment() -> Any:
         def parse(self, parser: Any) -> Any:
             line = next(parser.stream).lineno
             body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            return nodes.CallBlock(self.call_method("_text"), [], [], body).set_lineno(line)
+            return nodes.CallBlock(self.call_method("_text", [nodes.ContextReference()]), [], [], body).set_lineno(line)
 
-        def _text(self, caller: Any) -> str:
-            return caller()
+        def _text(self, context: Any, caller: Any) -> str:
+            return f"{_OPEN}{caller()}{_CLOSE}" if context.get("_marks") else caller()
 
     def raise_exception(message: str) -> None:
         raise jinja2.TemplateError(message)

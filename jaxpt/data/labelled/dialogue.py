@@ -1,0 +1,141 @@
+"""Dialogues as records: token ids by a chat template, and which of them the assistant says."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from jaxpt.data import chat_template
+from jaxpt.data.chat_template import ChatTemplate
+from jaxpt.data.labelled.texts import Record
+from jaxpt.data.tokenizers.base import Tokenizer
+from jaxpt.errors import UserError
+from jaxpt.tasks.base import LocatedRow
+from jaxpt.tasks.dialogue import DialogueTask, Message
+
+Trim = Literal["oldest_turns", "end", "drop", "error"]
+
+
+@dataclasses.dataclass(frozen=True)
+class DialogueEncoder:
+    """From rows to records of a `DialogueTask`."""
+
+    task: DialogueTask
+    length: int
+    """Most tokens in a record: one more than the model reads, as the last one is a target alone."""
+    trim: Trim = "oldest_turns"
+    without_answer: Literal["error", "skip"] = "error"
+
+    def __call__(self, rows: Iterable[LocatedRow], tokenizer: Tokenizer, has_targets: bool, train: bool) -> Iterator[Record]:
+        """Encodes rows, in their order.
+
+        Args:
+          rows: the rows.
+          tokenizer: the run's, with its chat template.
+          has_targets: without effect.
+          train: without effect.
+
+        Yields:
+          {"tokens" int32 [n], "answers" int32 [n]: 1 at the tokens of answers, "truncated" int32 []: 1 if the dialogue
+          was too long, "origin" int64 [2]}; no tokens of a row that is left out.
+
+        Raises:
+          UserError: names the row.
+        """
+        template = chat_template.of_tokenizer(tokenizer)
+        for row in rows:
+            messages = self.task.dialogue(row.row, row.where)
+            if any(message["role"] == "assistant" for message in messages):
+                ids, answers, is_cut = self._fitted(messages, template, tokenizer, row.where)
+            elif self.without_answer == "skip":
+                ids, answers, is_cut = [], [], False
+            else:
+                raise UserError(
+                    f"{row.where}: no message of the assistant to learn; take the row out, or set "
+                    "objective.without_answer=skip"
+                )
+            yield {
+                "tokens": np.array(ids, np.int32),
+                "answers": np.array(answers, np.int32),
+                "truncated": np.int32(is_cut),
+                "origin": np.array(row.origin, np.int64),
+            }
+
+    def _fitted(
+        self, messages: list[Message], template: ChatTemplate, tokenizer: Tokenizer, where: str
+    ) -> tuple[list[int], list[int], bool]:
+        """Token ids, 1 at those of answers, and whether something was cut; [] if no answer fits."""
+        ids, answers = encoded(messages, template, tokenizer, where)
+        size = len(ids)
+        if size <= self.length:
+            return ids, answers, False
+        if self.trim == "error":
+            raise UserError(
+                f"{where}: {size} tokens, data.length leaves room for {self.length}; raise data.length, or set "
+                "objective.trim to oldest_turns, end or drop"
+            )
+        if self.trim == "drop":
+            return [], [], True
+        head, turns = split_turns(messages)
+        while self.trim == "oldest_turns" and len(turns) > 1 and len(ids) > self.length:
+            turns = turns[1:]
+            ids, answers = encoded([*head, *(m for turn in turns for m in turn)], template, tokenizer, where)
+        ids, answers = ids[: self.length], answers[: self.length]
+        return (ids, answers, True) if any(answers[1:]) else ([], [], True)
+
+    def like(self) -> dict[str, Any]:
+        """Arrays of the dtypes of a record; shape (0,) stands for any length."""
+        return dict.fromkeys(("tokens", "answers"), np.zeros(0, np.int32)) | {
+            "truncated": np.zeros((), np.int32), "origin": np.zeros(2, np.int64),
+        }  # fmt: skip
+
+
+def encoded(
+    messages: Sequence[Message], template: ChatTemplate, tokenizer: Tokenizer, where: str
+) -> tuple[list[int], list[int]]:
+    """Token ids of a dialogue, and 1 at those of answers.
+
+    A token that is partly an answer's counts as one: a space before it may be in its first token.
+
+    Args:
+      messages: the dialogue.
+      template: renders it.
+      tokenizer: special tokens of the text are read as such.
+      where: file and line, for messages.
+
+    Raises:
+      UserError: the template fails, or marks no answer.
+    """
+    try:
+        text, spans = template.answers(messages)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
+    ids, offsets = tokenizer.encode_rendered(text)
+    starts, ends = offsets.T
+    answers = np.zeros(len(ids), np.int32)
+    for start, end in spans:
+        answers |= (starts < end) & (ends > start)
+    if not answers.any():
+        raise UserError(f"{where}: {template.name}: renders no token of the assistant's answers")
+    return ids, answers.tolist()
+
+
+def split_turns(messages: Sequence[Message]) -> tuple[list[Message], list[list[Message]]]:
+    """A dialogue as what stands before it and its turns, each from a user's message on.
+
+    Example:
+      >>> roles = ("system", "user", "assistant", "user", "assistant")
+      >>> head, turns = split_turns([{"role": role, "content": "…"} for role in roles])
+      >>> len(head), [len(turn) for turn in turns]
+      (1, [2, 2])
+    """
+    count = next((n for n, m in enumerate(messages) if m["role"] not in ("system", "developer")), len(messages))
+    turns: list[list[Message]] = []
+    for message in messages[count:]:
+        if message["role"] == "user" or not turns:
+            turns.append([])
+        turns[-1].append(message)
+    return list(messages[:count]), turns

@@ -1,0 +1,185 @@
+"""Dialogues as records: which tokens are answers, against transformers; what is trimmed, left out and refused."""
+
+import doctest
+
+import numpy as np
+import pytest
+
+from jaxpt.config import TokenizerConfig
+from jaxpt.data import chat_template, tokenizers
+from jaxpt.data.chat_template import BUILT_IN, ChatTemplate
+from jaxpt.data.labelled import dialogue
+from jaxpt.data.labelled.dialogue import DialogueEncoder, encoded
+
+from jaxpt.errors import UserError
+from jaxpt.tables import Row
+from jaxpt.tasks.base import LocatedRow
+from jaxpt.tasks.dialogue import DialogueTask
+from tests.data.test_chat_template import TEMPLATES
+
+LONG = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "What is it?"}, {"role": "assistant", "content": "größer 中 😀"},
+    {"role": "user", "content": "And then?"}, {"role": "assistant", "content": "it is the end"},
+    {"role": "user", "content": "Thanks"},
+]  # fmt: skip
+SHORT = [{"role": "user", "content": "one two"}, {"role": "assistant", "content": "three"}]
+UNMARKED = BUILT_IN["chatml"].replace("{%- generation %}", "").replace("{% endgeneration %}", "")
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    texts = ["the user and the assistant say what it is, one two three, and then the end. " * 8] * 4
+    return tokenizers.train(texts, TokenizerConfig(kind="bpe"), 300)
+
+
+def with_template(tokenizer, template):
+    tokenizer.chat_templates = {"default": template}
+    return tokenizer
+
+
+def said(tokenizer, messages, template):
+    """The text of the tokens of answers."""
+    ids, answers = encoded(messages, chat_template.of_tokenizer(with_template(tokenizer, template)), tokenizer, "line 1")
+    return tokenizer._tokenizer.decode([i for i, one in zip(ids, answers) if one], skip_special_tokens=False)
+
+
+def test_examples_in_docstrings():
+    assert doctest.testmod(dialogue).failed == 0
+
+
+def test_answers_are_what_the_template_marks(tokenizer):
+    assert said(tokenizer, LONG, BUILT_IN["chatml"]) == "größer 中 😀<|im_end|>it is the end<|im_end|>"
+    assert said(tokenizer, LONG, BUILT_IN["plain"]) == " größer 中 😀<|endoftext|> it is the end<|endoftext|>"
+    assert said(tokenizer, SHORT, BUILT_IN["plain"]) == " three<|endoftext|>"
+
+
+def test_answers_without_marks_are_what_they_add(tokenizer):
+    """White space after the token that ends an answer is no part of it."""
+    assert "generation %}" not in UNMARKED
+    assert said(tokenizer, LONG, UNMARKED) == "größer 中 😀<|im_end|>it is the end<|im_end|>"
+    lines = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n\n{% endfor %}"
+    template = lines + "{% if add_generation_prompt %}assistant:{% endif %}"
+    assert said(tokenizer, LONG, template) == " größer 中 😀\n\n it is the end\n\n"
+
+
+def test_a_template_that_changes_earlier_messages_is_refused(tokenizer):
+    with pytest.raises(UserError, match="line 1: chat template: renders the messages before answer 3 differently"):
+        said(tokenizer, LONG, "{{ messages | length }}" + UNMARKED)
+    with pytest.raises(UserError, match="message 1 is the assistant's: a template without a generation block"):
+        said(tokenizer, SHORT[1:], UNMARKED)
+    assert said(tokenizer, SHORT[1:], BUILT_IN["plain"]) == " three<|endoftext|>"
+    with pytest.raises(UserError, match="line 1: chat template: does not take this dialogue: no system"):
+        said(tokenizer, LONG, "{{ raise_exception('no system') }}")
+    with pytest.raises(UserError, match="renders no token of the assistant's answers"):
+        said(tokenizer, LONG, "x{% if false %}{% generation %}{% endgeneration %}{% endif %}")
+
+
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece", "sentencepiece"])
+def test_offsets(kind):
+    texts = ["the user says what it is and the end größer. " * 20] * 4
+    found = tokenizers.train(texts, TokenizerConfig(kind=kind, extra_ids=3), 300 if kind == "bpe" else 60)
+    named = found.tokens([i for i in (found.vocabulary.eos, found.vocabulary.sep) if i is not None])[0]
+    text = f"the user größer{named} what  it is"
+    ids, spans = found.encode_rendered(text)
+    assert ids == found.encode(text, special=True)
+    assert text[slice(*spans[ids.index(found.encode(named, special=True)[-1])])] == named
+    covered = np.zeros(len(text), bool)
+    for start, end in spans:
+        covered[start:end] = True
+    assert all(covered[i] for i, letter in enumerate(text) if not letter.isspace())
+    at = text.index("what")
+    first = next(i for i, (start, end) in enumerate(spans) if end > at)
+    assert found.decode(ids[first:]).strip().replace("  ", " ") == "what it is"
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("name", ["chatml", "plain", "mistral"])
+def test_transformers_marks_the_same_tokens(name, tokenizer, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    template = BUILT_IN.get(name) or TEMPLATES[name]
+    with_template(tokenizer, template).save(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for messages in (LONG[1:], SHORT, [*LONG[1:], *SHORT[1:]]):
+        want = theirs.apply_chat_template(
+            messages, tokenize=True, return_dict=True, return_assistant_tokens_mask=True, add_generation_prompt=False
+        )
+        ids, answers = encoded(messages, chat_template.of_tokenizer(tokenizer), tokenizer, "line 1")
+        assert ids == want["input_ids"] and answers == list(want["assistant_masks"])
+        assert 0 < sum(answers) < len(answers)
+
+
+# ---- records --------------------------------------------------------------------------------------------------------
+
+
+def records(tokenizer, given, length, **keys):
+    encoder = DialogueEncoder(DialogueTask(), length, **keys)
+    places = [LocatedRow(Row(n, {"messages": m}), f"line {n}", (0, n)) for n, m in enumerate(given)]
+    found = list(encoder(places, with_template(tokenizer, BUILT_IN["plain"]), True, True))
+    for record in found:
+        for name, like in encoder.like().items():
+            assert record[name].dtype == like.dtype and (like.shape == (0,) or record[name].shape == like.shape)
+    return found
+
+
+def text_of(tokenizer, record):
+    return tokenizer._tokenizer.decode(record["tokens"].tolist(), skip_special_tokens=False)
+
+
+def test_the_oldest_turns_go_first_and_the_system_message_stays(tokenizer):
+    (whole,) = records(tokenizer, [LONG], 1000)
+    size = len(whole["tokens"])
+    assert not whole["truncated"] and whole["answers"].shape == (size,)
+    (kept,) = records(tokenizer, [LONG], size - 1)
+    assert text_of(tokenizer, kept) == (
+        "System: Be brief.\nUser: And then?\nAssistant: it is the end<|endoftext|>User: Thanks\n"
+    )
+    assert kept["truncated"] == 1 and kept["answers"].any()
+
+
+def test_a_last_turn_that_is_too_long_loses_its_end(tokenizer):
+    (whole,) = records(tokenizer, [SHORT], 1000)
+    size = len(whole["tokens"])
+    for trim in ("oldest_turns", "end"):
+        (cut,) = records(tokenizer, [SHORT], size - 1, trim=trim)
+        assert cut["tokens"].tolist() == whole["tokens"][:-1].tolist() and cut["truncated"] == 1
+        (gone,) = records(tokenizer, [SHORT], 4, trim=trim)
+        assert not len(gone["tokens"]) and gone["truncated"] == 1
+
+
+def test_long_dialogues_may_be_left_out_or_refused(tokenizer):
+    first, second = records(tokenizer, [LONG, SHORT], 40, trim="drop")
+    assert not len(first["tokens"]) and first["truncated"] == 1 and len(second["tokens"])
+    with pytest.raises(UserError, match=r"line 0: \d+ tokens, data.length leaves room for 40; raise data.length, or set"):
+        records(tokenizer, [LONG], 40, trim="error")
+
+
+def test_dialogues_without_an_answer(tokenizer):
+    with pytest.raises(UserError, match="line 0: no message of the assistant to learn; take the row out, or set"):
+        records(tokenizer, [SHORT[:1]], 100)
+    first, second = records(tokenizer, [SHORT[:1], SHORT], 100, without_answer="skip")
+    assert not len(first["tokens"]) and not first["truncated"] and len(second["tokens"])
+
+
+def test_a_tokenizer_without_a_template(tokenizer):
+    tokenizer.chat_templates = {}
+    with pytest.raises(UserError, match="objective.template: the tokenizer has no chat template; give a file, or chatml"):
+        chat_template.of_tokenizer(tokenizer)
+
+
+def test_templates_by_name_and_file(tmp_path):
+    (tmp_path / "own.jinja").write_text("x")
+    assert chat_template.source("plain") == BUILT_IN["plain"] and chat_template.source(str(tmp_path / "own.jinja")) == "x"
+    with pytest.raises(UserError, match="objective.template: chatmal: cannot be read"):
+        chat_template.source("chatmal")
+
+
+def test_built_in_templates_open_with_bos_where_there_is_one():
+    for name, text in BUILT_IN.items():
+        for tokens, opening in (
+            ({"bos_token": "<s>", "eos_token": "</s>"}, "<s>"),
+            ({"bos_token": "</s>", "eos_token": "</s>"}, ""),
+            ({}, ""),
+        ):
+            shown = ChatTemplate(text, tokens=tokens).render(SHORT[:1])
+            assert shown.startswith(opening + {"chatml": "<|im_start|>user\n", "plain": "User: one two\n"}[name])

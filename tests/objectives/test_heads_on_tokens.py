@@ -1,0 +1,209 @@
+"""Tagging and question answering: losses by hand, packed as alone, and equal to those of transformers."""
+
+import jax
+import numpy as np
+import pytest
+
+from jaxpt.data.labelled import rows
+from jaxpt.errors import UserError
+from jaxpt.objectives.base import Vocabulary
+from jaxpt.objectives.question_answering import QuestionAnswering
+from jaxpt.objectives.tagging import Tagging
+from jaxpt.tasks.question_answering import QuestionAnsweringTask
+from jaxpt.tasks.regression import RegressionTask
+from jaxpt.tasks.tagging import TaggingTask
+from tests import families
+from tests.models.helpers import drawn
+
+VOCABULARY = Vocabulary(size=200, pad=0, eos=6, bos=5, cls=2, sep=3, mask=4)
+LABELS = ("A", "B", "C", "D", "E")
+LAYOUTS = {"bert": "bert", "gpt2": "decoder", "t5": "t5"}
+LENGTH = 32
+
+
+def objective(kind, layout, **options):
+    if kind == "tagging":
+        return Tagging(task=TaggingTask(labels=LABELS), text_layout=layout, **options)
+    return QuestionAnswering(task=QuestionAnsweringTask(), text_layout=layout, max_query=4, examples=4, **options)
+
+
+def records(kind, lengths=(7, 9, 16, 10, 12, 5), seed=0, highest=200, types=2):
+    """Random texts; every second token has a tag, or some span is the answer."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for length in lengths:
+        positions = np.arange(1, length, 2) if kind == "tagging" else np.sort(rng.integers(0, length, 2))
+        record = {
+            "tokens": rng.integers(7, highest, length),
+            "token_types": np.sort(rng.integers(0, types, length)),
+            "positions": positions,
+        }
+        if kind == "tagging":
+            record["targets"] = rng.integers(0, len(LABELS), len(positions))
+        made.append({name: x.astype(np.int32) for name, x in record.items()})
+    return made
+
+
+def laid(own, made, length=LENGTH, packs=None):
+    """Features of a batch."""
+    batches = own.batches
+    lay = rows.texts if own.kind == "tagging" else rows.spans
+    most = length if own.kind == "tagging" else batches.examples_of(length)
+    return lay(rows.together(made), length, most, batches.side, batches.start(VOCABULARY), packs)
+
+
+@pytest.mark.parametrize("kind", ["tagging", "question_answering"])
+@pytest.mark.parametrize("family", [pytest.param(f, marks=[] if f == "bert" else pytest.mark.slow) for f in LAYOUTS])
+def test_packed_records_have_the_losses_and_gradients_of_separate_ones(family, kind):
+    own = objective(kind, LAYOUTS[family])
+    network = own.loss.network(families.config(family, model={"layers": 1}).model)
+    params = drawn(network)
+    made = records(kind)
+    packs = np.array([0, 3, 5, 6])
+    alone, together = laid(own, made), laid(own, made, packs=packs)
+    together = {name: np.pad(x, [(0, 3)] + [(0, 0)] * (x.ndim - 1)) for name, x in together.items()}
+    for name, (shape, dtype) in own.batches.features(LENGTH).items():
+        assert alone[name].shape[1:] == shape and alone[name].dtype == dtype, name
+    assert set(alone) == set(own.batches.features(LENGTH))
+
+    @jax.jit
+    def step(batch):
+        def total(params):
+            sums, metrics = own.loss(network.bind(params), batch)
+            return sum(sums.values()), (sums, metrics, own.loss.weights(batch))
+
+        return jax.grad(total, has_aux=True)(params)
+
+    (expected, of_alone), (got, of_together) = step(alone), step(together)
+    for x, y in zip(jax.tree.leaves(of_alone), jax.tree.leaves(of_together), strict=True):
+        np.testing.assert_allclose(y, x, rtol=1e-5)
+    assert float(of_alone[0][kind]) > 0
+    for x, y in zip(jax.tree.leaves(expected), jax.tree.leaves(got), strict=True):
+        np.testing.assert_allclose(y, x, atol=1e-5 * max(1, np.abs(x).max()))
+
+
+@pytest.mark.parametrize("kind", ["tagging", "question_answering"])
+def test_loss_by_hand(kind):
+    """From the logits alone, record by record; padding takes no part."""
+    own = objective(kind, "bert")
+    network = own.loss.network(families.config("bert", model={"layers": 1}).model)
+    params, made = drawn(network), records(kind)
+    batch = laid(own, made)
+    sums, metrics = jax.jit(lambda batch: own.loss(network.bind(params), batch))(
+        batch | {"eval_mask": batch["label_weights"]}
+    )
+    outputs = np.asarray(jax.jit(lambda batch: own.loss.predict(network.bind(params), batch))(batch), np.float64)
+    total = count = 0
+    for record, logits in zip(made, outputs):
+        if kind == "tagging":
+            logits = logits[: len(record["positions"])]
+            total -= sum((x - np.log(np.exp(x).sum()))[tag] for x, tag in zip(logits, record["targets"]))
+            count += len(record["positions"])
+        else:
+            logits = logits[: len(record["tokens"])]
+            log_p = logits - np.log(np.exp(logits).sum(0))
+            total -= (log_p[record["positions"][0], 0] + log_p[record["positions"][1], 1]) / 2
+            count += 1
+    np.testing.assert_allclose(sums[kind], total, rtol=1e-5)
+    np.testing.assert_allclose(metrics["target_loss"], (total, count), rtol=1e-5)
+    np.testing.assert_allclose(own.loss.weights(batch)[kind], count)
+
+
+def test_trivial_predictors():
+    qa, tags = objective("question_answering", "bert"), objective("tagging", "bert")
+    batch = laid(qa, records("question_answering", (8, 16)))
+    mask = {"eval_mask": qa.judge.eval_mask(batch, VOCABULARY)}
+    np.testing.assert_allclose(qa.judge.baseline_loss([batch | mask]), (np.log(8) + np.log(16)) / 2)
+    batch = laid(tags, records("tagging"))
+    p = np.bincount(batch["labels"][batch["label_weights"] > 0]) / batch["label_weights"].sum()
+    mask = {"eval_mask": tags.judge.eval_mask(batch, VOCABULARY)}
+    np.testing.assert_allclose(tags.judge.baseline_loss([batch | mask]), -(p * np.log(p)).sum())
+
+
+def test_the_null_token_and_the_order_of_the_texts():
+    v = VOCABULARY
+    expected = {"bert": (True, False), "roberta": (True, False), "bart": (True, False), "xlnet": (False, True),
+                "t5": (False, False), "decoder": (False, False)}  # fmt: skip
+    for layout, (null_first, context_first) in expected.items():
+        encoder = objective("question_answering", layout).batches.encoder(LENGTH, v)
+        assert (encoder.null_first, encoder.context_first) == (null_first, context_first), layout
+
+
+def test_settings_that_cannot_be():
+    model = families.config("bert").model
+    with pytest.raises(
+        UserError, match=r"data.length: 7 leaves room for 4 tokens of question and context, objective.max"
+    ):
+        objective("question_answering", "bert").check(model, 7, VOCABULARY)
+    with pytest.raises(UserError, match=r"data.length: 2 leaves no room for words"):
+        objective("tagging", "bert").check(model, 2, VOCABULARY)
+    for cls in (Tagging, QuestionAnswering):
+        with pytest.raises(UserError, match=r"does not fit task.kind: regression"):
+            cls(task=RegressionTask(), text_layout="bert").check(model, 200, VOCABULARY)
+    with pytest.raises(UserError, match=r"objective.class_weights: wants one for each of 5 tags"):
+        objective("tagging", "bert", class_weights=(1.0, 2.0)).check(model, LENGTH, VOCABULARY)
+
+
+PARITY = {
+    "bert": "bert", "albert": "bert", "roberta": "roberta", "distilbert": "bert", "electra": "bert",
+    "deberta-v3": "bert", "modernbert": "bert", "xlnet": "xlnet", "gpt2": "decoder", "llama": "decoder",
+    "opt": "decoder", "bart": "bart", "t5": "t5",
+}  # fmt: skip
+NONE = {("opt", "tagging"), ("bart", "tagging")}  # transformers has no such class
+
+
+@pytest.mark.slow
+@pytest.mark.parity
+@pytest.mark.parametrize("kind", ["tagging", "question_answering"])
+@pytest.mark.parametrize("case", PARITY)
+def test_loss_and_gradients_equal_those_of_transformers(case, kind, tmp_path):
+    """Rows without padding: theirs has padding in the softmax over tokens."""
+    torch = pytest.importorskip("torch")
+    from jaxpt.hf import directory, mapping
+    from tests.hf import test_tasks_parity as theirs
+
+    if (case, kind) in NONE:
+        pytest.skip("no such class")
+    head, own = {"tagging": "tags", "question_answering": "span"}[kind], objective(kind, PARITY[case])
+    model = theirs.made(case, head)
+    if (start := own.batches.start(VOCABULARY)) is not None:
+        model.config.decoder_start_token_id = start
+    model.save_pretrained(tmp_path)
+    source = directory.open_directory(tmp_path)
+    params = theirs.read(source)
+    config = source.network.config.model_copy(update={"dtype": "float32"})
+    network = source.family.network(config, source.network.heads)
+    types = getattr(config, "token_types", 0) or 1
+    made = records(kind, (12, 12, 12), highest=90, types=min(types, 2))
+    batch = laid(own, made, 12)
+
+    def mean(params):
+        sums, _ = own.loss(network.bind(params), batch)
+        return sums[kind] / own.loss.weights(batch)[kind]
+
+    loss, gradients = jax.jit(jax.value_and_grad(mean))(params)
+    tokens = torch.tensor(np.stack([record["tokens"] for record in made]).astype(np.int64))
+    inputs = {"input_ids": tokens}
+    if types > 1 and case not in ("distilbert", "gpt2"):
+        inputs["token_type_ids"] = torch.tensor(np.stack([r["token_types"] for r in made]).astype(np.int64))
+    if kind == "tagging":
+        labels = np.full((3, 12), -100)
+        for row, record in zip(labels, made):
+            row[record["positions"]] = record["targets"]
+        inputs["labels"] = torch.tensor(labels)
+    else:
+        ends = torch.tensor(np.stack([record["positions"] for record in made]).astype(np.int64))
+        inputs |= {"start_positions": ends[:, 0], "end_positions": ends[:, 1]}
+    want = model(**inputs).loss
+    want.backward()
+    np.testing.assert_allclose(float(loss), want.item(), rtol=1e-5)
+    with torch.no_grad():  # their gradients under our names: the same table that reads their weights
+        for weight in model.parameters():
+            weight.copy_(torch.zeros_like(weight) if weight.grad is None else weight.grad)
+    model.save_pretrained(tmp_path / "gradients")
+    expected = theirs.read(directory.open_directory(tmp_path / "gradients"))
+    assert mapping.stored_params(network).keys() == mapping.stored_params(source.network).keys()
+    leaves = zip(jax.tree.leaves_with_path(gradients), jax.tree.leaves(expected), strict=True)
+    for (path, got), x in leaves:
+        bound = 1e-4 * max(np.abs(x).max(), 1e-3)
+        np.testing.assert_allclose(got, x, atol=bound, err_msg=jax.tree_util.keystr(path))

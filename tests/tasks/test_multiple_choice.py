@@ -1,0 +1,89 @@
+"""Multiple choice: where choices and labels stand in rows, and what is refused."""
+
+import doctest
+
+import numpy as np
+import pytest
+
+from jaxpt.errors import UserError
+from jaxpt.tables import Row
+from jaxpt.tasks import multiple_choice
+from jaxpt.tasks.multiple_choice import MultipleChoiceTask
+
+HELLASWAG = {"ctx": "A man sits.", "endings": ["He eats.", "He flies."], "label": 1}
+ARC = {"question": "Why?", "choices": {"text": ["a", "b", "c"], "label": ["A", "B", "C"]}, "answerKey": "C"}
+OPENBOOK = {
+    "question": {"stem": "Why?", "choices": [{"text": "x", "label": "1"}, {"text": "y", "label": "2"}]},
+    "answerKey": "2",
+}
+COPA = {"premise": "It rained.", "question": "so", "choice1": "I got wet.", "choice2": "I flew.", "label": "0"}
+SWAG = {"sent1": "She sits.", "sent2": "She", "ending0": "sings.", "ending1": "flies.", "label": "sings."}
+
+
+def test_examples_in_docstrings():
+    assert doctest.testmod(multiple_choice).failed == 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "values", "pairs", "target"),
+    [
+        (dict(text="ctx", choices="endings"), HELLASWAG, [("A man sits.", "He eats."), ("A man sits.", "He flies.")], 1),
+        (dict(text="question", label="answerKey"), ARC, [("Why?", "a"), ("Why?", "b"), ("Why?", "c")], 2),
+        (
+            dict(text="question.stem", choices="question.choices", label="answerKey"),
+            OPENBOOK, [("Why?", "x"), ("Why?", "y")], 1,
+        ),
+        (
+            dict(text="premise", question="question", question_in="context", choices=("choice1", "choice2")),
+            COPA, [("It rained. so", "I got wet."), ("It rained. so", "I flew.")], 0,
+        ),
+        (
+            dict(text="sent1", question="sent2", choices=("ending0", "ending1")),
+            SWAG, [("She sits.", "She sings."), ("She sits.", "She flies.")], 0,
+        ),
+    ],
+)  # fmt: skip
+def test_published_formats(keys, values, pairs, target):
+    task, row = MultipleChoiceTask(**keys), Row(1, values)
+    assert task.pairs(row, "line 1") == pairs and task.target(row, "line 1") == target
+    assert set(task.content(row, "line 1")) > {*task.choices_in(row, "line 1").texts}
+
+
+def test_labels_as_numbers_letters_names_and_texts():
+    def target(label, names=None, **keys):
+        choices = {"text": ["4", "2", "six"], "label": names} if names else ["4", "2", "six"]
+        return MultipleChoiceTask(**keys).target(Row(1, {"text": "t", "choices": choices, "label": label}), "line 1")
+
+    assert [target(label) for label in (0, "2", "A", "c", "six")] == [0, 2, 0, 2, 2]
+    assert target("2") == 2 and target("2", first_number=1) == 1
+    assert target("2", ["2", "3", "4"]) == 0  # the row's own names come first
+
+
+@pytest.mark.parametrize(
+    ("values", "keys", "words"),
+    [
+        ({"label": 3}, {}, r"line 7: label '3' \(task.label\) is none of 3 choices; wants 0 to 2, A to C, or a choice's"),
+        ({"label": "D"}, {}, "label 'D'"),
+        ({"label": 0}, {"first_number": 1}, "wants 1 to 3"),
+        ({"label": None}, {}, "line 7: column 'label' .* is empty"),
+        ({"choices": "a b"}, {}, r"column 'choices' \(task.choices\) wants a list of texts"),
+        ({"choices": ["a"]}, {}, "wants two choices or more, got 1"),
+        ({"choices": ["a", " "]}, {}, "choice 2 is empty"),
+        ({"choices": {"text": ["a", "b"], "label": ["A"]}}, {}, "has 2 texts and 1 labels"),
+        ({}, {"most_choices": 2}, "3 choices; task.most_choices is 2: set task.most_choices=3"),
+        ({"text": 3}, {}, r"task.text\): column 'text' wants text"),
+        ({}, {"choices": ("a", "c")}, "no column 'a'"),
+    ],
+)
+def test_bad_rows(values, keys, words):
+    row = Row(7, {"text": "t", "choices": ["a", "b", "c"], "label": 0} | values)
+    task = MultipleChoiceTask(**keys)
+    with pytest.raises(UserError, match=words) as error:
+        task.target(row, "line 7"), task.pairs(row, "line 7")
+    assert "\n" not in str(error.value)
+
+
+def test_answers():
+    found = MultipleChoiceTask(first_number=1).answer([np.array([[0.0, 2.0, 1.0]])])
+    assert found["label"] == 2 and list(found["probabilities"]) == ["1", "2", "3"]
+    assert sum(found["probabilities"].values()) == pytest.approx(1) and found["probabilities"]["2"] > 0.6

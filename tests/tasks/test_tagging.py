@@ -1,0 +1,81 @@
+"""Words and their tags: what a row has to be, and what is said of one that is not."""
+
+import numpy as np
+import pytest
+
+from jaxpt.errors import UserError
+from jaxpt.tables import Row
+from jaxpt.tasks.tagging import TaggingTask, repaired
+
+NER = TaggingTask(tags="ner", labels=("B-LOC", "B-PER", "I-LOC", "I-PER", "O"))
+
+
+def row(words, tags, **more):
+    return Row(3, {"tokens": words, "ner": tags, **more})
+
+
+def test_iob1_becomes_iob2():
+    assert repaired(["I-PER", "B-PER", "I-PER", "O", "I-LOC"]) == ["B-PER", "B-PER", "I-PER", "O", "B-LOC"]
+    assert repaired(["B-PER", "I-LOC", "I-LOC"]) == ["B-PER", "B-LOC", "I-LOC"]
+    assert repaired([]) == []
+
+
+def test_repair_changes_no_entity():
+    """seqeval reads the repaired tags as the same entities."""
+    get_entities = pytest.importorskip("seqeval.metrics.sequence_labeling").get_entities
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        tags = rng.choice(["O", "B-X", "I-X", "B-Y", "I-Y"], 9).tolist()
+        assert get_entities(repaired(tags)) == get_entities(tags)
+        assert repaired(repaired(tags)) == repaired(tags)
+
+
+def test_schemes():
+    tags = ["O", "I-PER"]
+    assert NER.target(row(["a", "b"], tags), "f: line 3") == ["O", "B-PER"]
+    with pytest.raises(UserError, match=r"^f: line 3: word 2 has I-PER after O; wants B-PER, or task.scheme: auto"):
+        NER.model_copy(update={"scheme": "iob2"}).target(row(["a", "b"], tags), "f: line 3")
+    assert NER.model_copy(update={"scheme": "none"}).target(row(["a", "b"], tags), "") == tags
+    with pytest.raises(UserError, match="tag 'NOUN' is neither O, B-X nor I-X"):
+        NER.model_copy(update={"scheme": "iob2"}).labels_in(row(["a"], ["NOUN"]), "f")
+
+
+def test_bad_rows_in_one_line():
+    with pytest.raises(
+        UserError, match=r"^f: line 3: 3 words \(tokens\) and 2 tags \(ner\); wants a tag for each word"
+    ):
+        NER.target(row(["a", "b", "c"], ["O", "O"]), "f: line 3")
+    with pytest.raises(UserError, match=r"tag 'B-ORG' is none of task.labels: B-LOC, .*"):
+        NER.target(row(["a"], ["B-ORG"]), "f: line 3")
+    with pytest.raises(UserError, match=r"^f: line 3: column 'tokens' \(task.tokens\) has no words"):
+        NER.target(row([], []), "f: line 3")
+    with pytest.raises(UserError, match="word 2, 'b', has an empty tag"):
+        NER.target(row(["a", "b"], ["O", ""]), "f: line 3")
+    with pytest.raises(UserError, match=r"column 'tokens' \(task.tokens\) wants a list, got int"):
+        NER.words(row(7, []), "f: line 3")
+
+
+def test_labels():
+    assert NER.target(row("New York", "B-LOC I-LOC"), "") == ["B-LOC", "I-LOC"]  # of TSV
+    for labels in (("O",), ("O", "O")):
+        with pytest.raises(ValueError, match="labels"):
+            TaggingTask(labels=labels)
+    with pytest.raises(ValueError, match="'NOUN' is neither O, B-X nor I-X"):
+        TaggingTask(labels=("O", "NOUN"), scheme="iob2")
+
+
+def test_decisions_and_answers():
+    outputs = [np.log([[0.7, 0.1, 0.1, 0.05, 0.05]]), np.log([[0.1, 0.1, 0.6, 0.1, 0.1]])]
+    assert NER.decide(outputs) == ["B-LOC", "I-LOC"]
+    found = NER.answer(outputs, ["New", "York"])
+    assert found == {"tokens": ["New", "York"], "tags": ["B-LOC", "I-LOC"], "probabilities": [0.7, 0.6]}
+    gold = [["B-LOC", "I-LOC"]]
+    assert NER.score([NER.decide(outputs)], gold, "tag_accuracy") == {"tag_accuracy": 1.0}
+    assert NER.score([NER.decide(outputs)], gold, "span_f1")["f1"] == 1.0
+
+
+def test_ids():
+    """CoNLL-U's column `id` numbers words."""
+    assert NER.row_id(row(["a"], ["O"], id=["1"], sent_id="doc-1")) == "doc-1"
+    assert NER.row_id(row(["a"], ["O"], id=["1"], sent_id=None)) == 3
+    assert NER.row_id(row(["a"], ["O"], id="x")) == "x"

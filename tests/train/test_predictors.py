@@ -1,0 +1,169 @@
+"""Answers of text to text: labels by likelihood equal brute force, generated text equals `jaxpt.load`'s."""
+
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from jaxpt.config import DistributedConfig
+from jaxpt.errors import UserError
+from jaxpt.inference.loaded import Loaded
+from jaxpt.inference.opening import Opened
+from jaxpt.parallel import distributed, processes
+from jaxpt.train import predictors, state, target_scores
+from tests.processes import run
+from tests.text_pairs import LABELS, TEXTS, Words, config, ids, records, rows
+
+WORDS = Words()
+SENTENCES = ["it is good", "the cat ran", "one two three four five six", "bad", "very very bad dog"]
+LABELLED = rows(*({"text": text} for text in SENTENCES))
+SPOKEN = rows(*({"mr": text} for text in SENTENCES))
+SLOW = pytest.mark.slow
+MODELS = ("t5", pytest.param("bart", marks=SLOW), "gpt2")
+
+
+def made(model, task=LABELS, devices=1, mesh=None, **objective):
+    """(setup, parameters that answer differently, predictor)."""
+    found = config(model, task, **({"decide_by": "likelihood"} if task is LABELS else {}), **objective)
+    found = found.model_copy(update={"mesh": found.mesh.model_copy(update=mesh or {"data": devices})})
+    setup = state.setup(found, jax.devices()[:devices] if mesh is None else None)
+    params = setup.init().params
+    rng = np.random.default_rng(1)
+
+    def varied(x):
+        return x + 0.3 * rng.standard_normal(x.shape, np.float32)
+
+    with setup.use():
+        params = jax.jit(lambda p: jax.tree.map(varied, p), out_shardings=setup.shardings.params)(params)
+    return setup, params, predictors.build(setup, WORDS)
+
+
+def brute_force(setup, params, record, word):
+    """Log-probabilities of a label word's tokens: one forward pass without padding."""
+    bound = setup.network.bind(params)
+    target = ids(WORDS, f"{word} </s>")
+    if setup.config.model.family == "decoder":
+        read = [*record["tokens"], *target[:-1]]
+        hidden = bound.decode(np.array([read])).hidden
+    else:
+        start = {"t5": [0], "bart": [1, 2]}[setup.config.model.kind]
+        encoded = bound.encode(record["inputs"][None]).hidden
+        hidden = bound.decode(np.array([[*start, *target[:-1]]]), encoded).hidden
+    logits = bound.output_projection()(bound.lm_states(hidden), padded=False)
+    return np.asarray(jax.nn.log_softmax(logits[0, -len(target) :]))[np.arange(len(target)), target]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_likelihood_of_a_label_is_that_of_its_words(model):
+    setup, params, predictor = made(model)
+    of_rows = records(setup.config, WORDS, LABELLED, has_targets=False)
+    found = predictor(params, of_rows)
+    words = LABELS["names"]
+    for record, scores in zip(of_rows, found, strict=True):
+        wanted = [brute_force(setup, params, record, word).sum() for word in words]
+        np.testing.assert_allclose(scores, wanted, rtol=1e-5)
+    answer = setup.config.objective.answer([found[0]], LABELLED[0].row, "x")
+    p = np.exp(found[0] - found[0].max())
+    np.testing.assert_allclose(list(answer["probabilities"].values()), p / p.sum(), rtol=1e-6)
+    assert answer["label"] == words[setup.config.objective.decide([found[0]], LABELLED[0].row, "x")]
+    assert max(answer["probabilities"], key=answer["probabilities"].get) == answer["label"]
+
+
+def test_normalized_likelihoods_are_means_and_nothing_compiles_twice(monkeypatch):
+    setup, params, predictor = made("gpt2")
+    of_rows = records(setup.config, WORDS, LABELLED, has_targets=False)
+    predictor.compile(of_rows)
+    monkeypatch.setattr(predictor._scores, "_program", None)
+    found = predictor(params, of_rows)
+    others = predictor(jax.tree.map(lambda x: x * 0.5, params), of_rows)
+    assert not np.allclose(found, others)
+    normalized = predictors.TextPredictor(made("gpt2", normalize=True)[0], WORDS)(params, of_rows)
+    np.testing.assert_allclose(normalized, np.array(found) / [2, 2, 3], rtol=1e-6)
+
+
+def test_the_first_of_equally_likely_labels_is_chosen():
+    objective = config("t5", LABELS, decide_by="likelihood").objective
+    scores = np.array([-2.0, -1.0, -1.0])
+    assert objective.decide([scores], LABELLED[0].row, "x") == 1
+    assert objective.answer([scores], LABELLED[0].row, "x")["label"] == "good"
+
+
+@pytest.mark.slow
+def test_neither_batches_nor_devices_change_a_likelihood(monkeypatch):
+    setup, params, predictor = made("t5")
+    of_rows = records(setup.config, WORDS, LABELLED, has_targets=False)
+    wanted = predictor(params, of_rows)
+    monkeypatch.setattr(target_scores, "ROWS", 2)
+    setup, sharded, predictor = made("t5", devices=2)
+    np.testing.assert_allclose(predictor(sharded, of_rows), wanted, rtol=1e-5)
+
+
+def test_a_label_that_is_longer_than_a_target_is_refused():
+    with pytest.raises(UserError, match=r"objective.targets_length: 2: label word 'very good' has 3 tokens"):
+        made("t5", targets_length=2)
+
+
+@pytest.mark.parametrize(
+    "model, beams",
+    [("t5", 1), ("gpt2", 1), pytest.param("t5", 3, marks=SLOW), pytest.param("bart", 1, marks=SLOW)],
+)
+def test_generated_text_is_that_of_a_loaded_model(model, beams):
+    setup, params, predictor = made(model, TEXTS, decoding={"beams": beams})
+    of_rows = records(setup.config, WORDS, SPOKEN, has_targets=False)
+    predictor.compile(of_rows)
+    found = predictor(params, of_rows)
+    assert len(set(found)) > 1
+    opened = Opened(Path("runs/x"), setup.network, params, setup.config.objective, WORDS, None, (1,), {}, None)
+    inputs = [setup.config.task.input_text(row.row, "x") for row in SPOKEN]
+    loaded = Loaded(opened).generate(inputs, max_new_tokens=6, beams=beams)
+    assert found == [samples[0].text for samples in loaded]
+    assert predictor(params, of_rows) == found, "parameters come and go"
+    assert setup.config.objective.answer([found[0]], SPOKEN[0].row, "x") == {"text": found[0]}
+
+
+def test_generation_compiles_before_there_are_parameters(monkeypatch):
+    setup, params, predictor = made("t5", TEXTS)
+    of_rows = records(setup.config, WORDS, SPOKEN, has_targets=False)
+    predictor.compile(of_rows)
+    monkeypatch.setattr("jaxpt.generate.programs.Programs._compile", None)
+    assert len(predictor(params, of_rows)) == len(SPOKEN)
+
+
+def test_predictions_end_when_they_are_told_to(monkeypatch):
+    setup, params, predictor = made("t5", TEXTS)
+    of_rows = records(setup.config, WORDS, SPOKEN, has_targets=False)
+    monkeypatch.setattr(predictors, "_ASK", 2)
+    asked = []
+    assert predictor(params, of_rows, lambda: asked.append(1) or len(asked) == 2) is None
+    assert len(asked) == 2
+    setup, params, predictor = made("t5")
+    assert predictor(params, records(setup.config, WORDS, LABELLED, has_targets=False), lambda: True) is None
+
+
+def process(number, folder):
+    """Both predictions on a mesh over all processes."""
+    processes.start(DistributedConfig())
+    found = {}
+    for name, task, of_task in (("labels", LABELS, LABELLED), ("texts", TEXTS, SPOKEN)):
+        setup, params, predictor = made("t5", task, mesh={"data": 2, "fsdp": 2})
+        any_process = distributed.AnyProcess(setup.mesh)
+        of_rows = records(setup.config, WORDS, of_task, has_targets=False)
+        predictor.compile(of_rows)
+        found[name] = predictor(params, of_rows, lambda: any_process(False))  # noqa: B023
+    np.savez(folder / f"{number}.npz", **found)
+
+
+@pytest.mark.slow
+def test_processes_change_no_prediction(tmp_path):
+    codes, logs = run(process, 2, 2, tmp_path / "run", tmp_path)
+    assert codes == [0, 0], logs
+    (first, second) = (np.load(tmp_path / f"{number}.npz") for number in range(2))
+    for name, task, of_task in (("labels", LABELS, LABELLED), ("texts", TEXTS, SPOKEN)):
+        setup, params, predictor = made("t5", task)
+        wanted = predictor(params, records(setup.config, WORDS, of_task, has_targets=False))
+        np.testing.assert_array_equal(first[name], second[name])
+        if name == "labels":
+            np.testing.assert_allclose(first[name], wanted, rtol=1e-5)
+        else:
+            assert first[name].tolist() == wanted
