@@ -8,7 +8,7 @@ Every field is one of three: *identity* (the default: a resume under another val
 change: mesh, accumulation, readers) or *extensible* (the end of the run). What is kept on disk (prepared records, a
 compiled step) depends on every field that does not say `unaffected`.
 
-  files    YAML, `base:`, overrides         tree     the settings (`devices`: mesh and processes; `fields`)
+  files    YAML, `base:`, overrides         tree     the settings (`data`, `optimizer`, `devices`: parts; `fields`)
   check    plain values → tree, phases      explain  errors in one line
   kinds    `kind` → class                   roles    what a resume may change
   layers   what a base or a phase takes away  heads    how an architecture is fine-tuned
@@ -16,6 +16,7 @@ compiled step) depends on every field that does not say `unaffected`.
 """
 
 from jaxpt.config.check import at_phase, build, dump, phase_lines, phase_of, phase_starts, without_unfreezing
+from jaxpt.config.data import DataConfig, MixtureTask, SourceConfig, TokenizerConfig
 from jaxpt.config.devices import AXES, DistributedConfig, MeshConfig, PlanConfig, RulesConfig
 from jaxpt.config.fields import (
     Fraction,
@@ -31,6 +32,7 @@ from jaxpt.config.fields import (
 from jaxpt.config.files import load, to_yaml
 from jaxpt.config.heads import HEAD_NAMES, HeadName, PoolerOptions, TaskHead
 from jaxpt.config.kinds import kinds, resolve
+from jaxpt.config.optimizer import AnyOptimizer, AnySchedule, OptimizerConfig, ScheduleConfig
 from jaxpt.config.roles import affecting, differences
 from jaxpt.config.schema import json_schema
 from jaxpt.config.stretches import stretches
@@ -40,25 +42,17 @@ from jaxpt.config.tree import (
     AnyEvaluator,
     AnyModel,
     AnyObjective,
-    AnyOptimizer,
-    AnySchedule,
     AnyTask,
     CheckpointConfig,
     Config,
-    DataConfig,
     EvaluatorConfig,
     InitConfig,
     LogConfig,
     LoraConfig,
-    MixtureTask,
     ModelConfig,
     ObjectiveConfig,
-    OptimizerConfig,
     Phase,
-    ScheduleConfig,
-    SourceConfig,
     TaskConfig,
-    TokenizerConfig,
     TrainConfig,
 )
 

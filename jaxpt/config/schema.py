@@ -6,8 +6,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from jaxpt.config.data import tokenizer_kinds
 from jaxpt.config.kinds import Kind, kind_of, kinds, resolve
-from jaxpt.config.tree import Config, tokenizer_kinds
+from jaxpt.config.tree import Config
 
 
 def json_schema() -> dict[str, Any]:

@@ -1,0 +1,148 @@
+"""Settings of the data: where text or labelled rows come from, the vocabulary, and the shape of a batch."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from typing import Annotated, Literal, Self, get_args
+
+from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
+
+from jaxpt.config.fields import Frozen, NonNegativeInt, PositiveInt, execution, unaffected
+from jaxpt.config.kinds import kinds, nearest, resolve
+
+_TOKENIZERS = "jaxpt.data.tokenizers"
+
+
+def tokenizer_kinds() -> list[str]:
+    """The kinds of tokenizers that jaxpt has."""
+    return kinds(_TOKENIZERS, importlib.import_module(f"{_TOKENIZERS}.base").Tokenizer)
+
+
+def _tokenizer(value: str) -> str:
+    """A kind of tokenizer of which there is a class."""
+    resolve(value, _TOKENIZERS, importlib.import_module(f"{_TOKENIZERS}.base").Tokenizer, "data.tokenizer")
+    return value
+
+
+class TokenizerConfig(Frozen):
+    """Which vocabulary, and how to train one when no path is given."""
+
+    kind: Annotated[str, AfterValidator(_tokenizer)]
+    """`sentencepiece` (unigram: T5), `wordpiece` (BERT) or `bpe` (byte-level: GPT-2). A dotted path names a module of
+    one's own with a subclass of `jaxpt.data.tokenizers.base.Tokenizer`."""
+    path: str | None = None
+    """A `.model`, `vocab.txt`, `tokenizer.json`, or a directory with one of these or `vocab.json` + `merges.txt`."""
+    vocab_size: PositiveInt | None = None
+    """Ids to train, special ones included; `model.vocab_size` by default."""
+    lowercase: bool = False
+    """Fold case and strip accents before tokenizing (BERT uncased)."""
+    extra_ids: NonNegativeInt | None = None
+    """Sentinels at the end of a SentencePiece vocabulary; 100 by default (T5's)."""
+    characters: PositiveInt = 20_000_000
+    """A vocabulary is trained on about the first so many characters of the training split."""
+
+
+SourceKind = Literal["auto", "builtin", "text", "jsonl", "parquet", "tfds", "task"]
+
+_SOURCE_SCHEMA = {"anyOf": [{"enum": list(get_args(SourceKind))}, {"type": "string", "pattern": r"\."}]}
+
+
+def _source(value: str) -> str:
+    """A kind of source, or a dotted path; of one word only those that there are."""
+    if "." not in value and value not in get_args(SourceKind):
+        known = list(get_args(SourceKind))
+        wanted = ", ".join(map(repr, known))
+        raise ValueError(f"wants one of {wanted}, or a dotted path, got {json.dumps(value)}{nearest(value, known, '')}")
+    return value
+
+
+class SourceConfig(Frozen):
+    """Where text comes from."""
+
+    source: Annotated[str, AfterValidator(_source), WithJsonSchema(_SOURCE_SCHEMA)] = "auto"
+    """`builtin` (text that CPython ships), `text`, `jsonl`, `parquet`, `tfds` or `task`; `auto` goes by the suffix of
+    `path`, without a path it is `builtin`. A dotted path names a module of one's own, whose `open_source(data)` returns
+    a `jaxpt.data.sources.base.Source`."""
+    path: Annotated[str | tuple[str, ...] | None, unaffected("records")] = None  # they depend on the files' content
+    """Files, directories excluded; globs, `gs://` and `.gz` are fine. For `tfds` the data set's name."""
+    validation_path: Annotated[str | tuple[str, ...] | None, unaffected("records")] = None
+    """Files of the validation split; without them a fraction of the documents is held out, chosen by hash."""
+    validation_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.02
+    """Fraction of documents held out when there is no `validation_path`; of a task's rows, of each label."""
+    test_path: Annotated[str | tuple[str, ...] | None, unaffected("records", "program")] = execution(None)
+    """Of a task: files on which the best checkpoint is scored once, at the end."""
+    documents: Literal["line", "blank_line"] = "line"
+    """Text files: one document per line, or documents parted by blank lines."""
+    field: str = "text"
+    """JSONL, Parquet and TFDS: the field that holds the text."""
+    fields: tuple[str, str] | None = None
+    """JSONL and Parquet: two fields, a text and its translation, for `objective.kind: translation_lm`. The built-in
+    corpus has `code` and `en`: signatures of functions and what is said of them."""
+    language: str | None = None
+    """The text's language, as its token in the vocabulary is written (`de_DE`); `objective.kind: mbart` wants it."""
+    task: str | None = None
+    """Name of a registered SeqIO Task (`source: task`)."""
+    modules: tuple[str, ...] = ()
+    """Python modules to import first: they may register SeqIO Tasks."""
+    task_cache: Annotated[str | None, unaffected("records")] = None  # likewise
+    """Directory in which `seqio_cache_tasks` cached the task: it is read from there."""
+    passes: PositiveInt = 1
+    """Passes over a Task that concatenates, filters or draws, each run once, with a seed of its own (`seq2seq`)."""
+
+
+class MixtureTask(SourceConfig):
+    """One of the tasks that `data.mixture` mixes."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")]
+    """How metrics and messages call it."""
+    rate: Annotated[float, Field(gt=0)] | None = None
+    """Its share of the examples, in any unit; on all tasks, or on none: then shares go by size."""
+
+
+class DataConfig(SourceConfig):
+    """Where the text comes from, and the shape of a batch."""
+
+    mixture: tuple[MixtureTask, ...] = ()
+    """Several tasks, instead of `path` or `task`: each with the keys of a source, a `name`, and possibly a `rate`."""
+    mixture_temperature: Annotated[float, Field(gt=0), unaffected("records")] = 1.0
+    """Without rates, a task of n examples has the share min(n, cap)^(1/temperature); mT5: 3.33, that is 1/0.3."""
+    mixture_cap: Annotated[PositiveInt | None, unaffected("records")] = None
+    """Without rates, the most that counts of a task's size (T5: 2^19 … 2^21)."""
+    # Records depend on the vocabulary's content, and on the length where an argument of a preprocessor has it.
+    tokenizer: Annotated[TokenizerConfig, unaffected("records")]
+    length: Annotated[PositiveInt, unaffected("records")] = 128
+    """Tokens in an example (of the encoder's input for an encoder-decoder)."""
+    batch_size: Annotated[PositiveInt, unaffected("records")] = 32
+    """Rows in a step, over all devices and accumulation steps."""
+    packing: Annotated[bool, unaffected("records")] = False
+    """Pack several short records into a row, each as a segment; in validation too."""
+    batch_examples: Annotated[PositiveInt | None, unaffected("records")] = None
+    """With `packing`: each step has exactly so many examples of the shuffled training set, in `batch_size` rows; the last
+    step of an epoch has what is left. Without it the number follows from what the rows hold."""
+    cache_dir: str | None = execution(None)
+    """Where prepared data is kept; `$XDG_CACHE_HOME/jaxpt` or `~/.cache/jaxpt` by default."""
+    mirror: str | None = execution(None)
+    """Where prepared records are looked for before they are made: a copy of `records` of another cache (https://, gs://)."""
+    readers: NonNegativeInt = execution(0)
+    """Threads that prepare batches; 0: one for each core, four at most."""
+
+    @model_validator(mode="after")
+    def _examples_are_packed(self) -> Self:
+        if self.batch_examples is not None and not self.packing:
+            raise ValueError("batch_examples wants packing: true; without it batch_size is the number of examples")
+        return self
+
+    @model_validator(mode="after")
+    def _one_kind_of_source(self) -> Self:
+        if not self.mixture:
+            return self
+        for key in ("path", "task", "validation_path"):
+            if getattr(self, key) is not None:
+                raise ValueError(f"{key} belongs into the tasks of mixture, where there is a mixture")
+        names = [task.name for task in self.mixture]
+        if len(set(names)) < len(names):
+            raise ValueError(f"mixture: two tasks have the name {max(names, key=names.count)!r}")
+        if len({task.rate is None for task in self.mixture}) > 1:
+            raise ValueError("mixture: wants a rate on every task, or on none (shares by size)")
+        return self
