@@ -211,7 +211,7 @@ class SentencePieceTokenizer(Tokenizer):
     def _encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], Any]]:
         from sentencepiece import sentencepiece_pb2
 
-        cleaned = [(text, None) if self._cleaning is None else _cleaned(text, self._cleaning) for text in texts]
+        cleaned = [_cleaned(text, self._cleaning) for text in texts]
         protos = self._sp.encode([text for text, _ in cleaned], out_type="serialized_proto", num_threads=1)
         found = []
         for (text, origin), proto in zip(cleaned, protos):
@@ -281,10 +281,15 @@ def _characters(text: str, spans_Nx2: np.ndarray) -> np.ndarray:
     return np.stack([starts[begin] - within[begin], starts[end]], -1)
 
 
-def _cleaned(text: str, cleaning: Any) -> tuple[str, np.ndarray]:
-    """A cleaned text, and for each of its characters (start, end) in the text that was given: [characters, 2]."""
+def _cleaned(text: str, cleaning: Any) -> tuple[str, np.ndarray | None]:
+    """A cleaned text, and for each of its characters (start, end) in the text that was given: [characters, 2]; None
+    where every character has its own place."""
     from tokenizers import PreTokenizedString, Regex
 
+    if cleaning is None:
+        return text, None
+    if text.isascii() and "``" not in text and "''" not in text:  # at most case is folded
+        return cleaning.normalize_str(text), None
     parts = PreTokenizedString(text)
     parts.normalize(cleaning.normalize)
     parts.split(lambda _, part: part.split(Regex("(?m)."), "isolated"))
