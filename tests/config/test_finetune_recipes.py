@@ -69,6 +69,7 @@ def settings(config):
         "bias_correction": getattr(optimizer, "bias_correction", None), "weight_decay": optimizer.weight_decay,
         "clip_norm": optimizer.clip_norm, "layer_decay": optimizer.layer_decay, "length": data.length,
         "packing": data.packing, "dropout": config.model.dropout, "head_dropout": config.objective.dropout,
+        "label_smoothing": getattr(config.objective, "label_smoothing", 0),
     }  # fmt: skip
 
 
