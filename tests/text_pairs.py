@@ -7,7 +7,10 @@ from jaxpt.tables import Row
 from jaxpt.tasks.base import LocatedRow
 from tests import families
 
-WORDS = ["say", "it", "is", "the", "cat", "dog", "ran", "sat", "good", "bad", "very", "=>", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+WORDS = (
+    "say", "it", "is", "the", "cat", "dog", "ran", "sat", "good", "bad", "very", "=>", "one", "two", "three", "four",
+    "five", "six", "seven", "eight", "nine", "ten",
+)  # fmt: skip
 MODELS = {
     "t5": families.MODELS["t5"],
     "gpt2": families.MODELS["gpt2"],

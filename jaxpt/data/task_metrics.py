@@ -1,4 +1,4 @@
-"""The metrics of a registered SeqIO Task, computed by SeqIO's own Evaluator: its targets, postprocessing and metrics."""
+"""The metrics of a registered SeqIO Task, computed by SeqIO's own Evaluator on targets that it postprocesses."""
 
 from __future__ import annotations
 

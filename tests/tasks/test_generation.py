@@ -28,15 +28,15 @@ def test_columns_make_the_input():
 
 @pytest.mark.parametrize("inputs", ["no column", "{}", "{open", "a } b"])
 def test_inputs_without_a_column_are_refused(inputs):
-    with pytest.raises(ValidationError, match="wants a text with {column} in it"):
+    with pytest.raises(ValidationError, match=r"wants a text with \{column\} in it"):
         GenerationTask(inputs=inputs)
 
 
 def test_a_column_that_is_missing_is_named():
     task, (row,) = GenerationTask(inputs="{mr}", targets="ref"), rows({"name": "x"})
-    with pytest.raises(UserError, match="line 2.*'mr'"):
+    with pytest.raises(UserError, match=r"line 2.*'mr'"):
         task.input_text(row.row, "line 2")
-    with pytest.raises(UserError, match="line 2.*'ref'"):
+    with pytest.raises(UserError, match=r"line 2.*'ref'"):
         task.target_text(row.row, "line 2")
 
 

@@ -117,7 +117,7 @@ def test_generated_text_is_that_of_a_loaded_model(model, beams):
     opened = Opened(Path("runs/x"), setup.network, params, setup.config.objective, WORDS, None, (1,), {}, None)
     inputs = [setup.config.task.input_text(row.row, "x") for row in SPOKEN]
     loaded = Loaded(opened).generate(inputs, max_new_tokens=6, beams=beams)
-    assert found == [samples[0].text for samples in loaded]
+    assert found == [WORDS.decode(samples[0].tokens) for samples in loaded]
     assert predictor(params, of_rows) == found, "parameters come and go"
     assert setup.config.objective.answer([found[0]], SPOKEN[0].row, "x") == {"text": found[0]}
 

@@ -41,7 +41,7 @@ def test_what_is_too_long_is_cut_before_the_special_tokens():
 
 
 def test_a_decoders_prompt_is_the_same_with_and_without_target():
-    keys = dict(inputs_length=10, targets_length=4, after=(1,), is_decoder=True, separator="=>")
+    keys = {"inputs_length": 10, "targets_length": 4, "after": (1,), "is_decoder": True, "separator": "=>"}
     for with_target, alone in zip(encoded(**keys), encoded(has_targets=False, **keys)):
         assert with_target["tokens"][: with_target["prefix"]].tolist() == alone["tokens"].tolist()
         assert with_target["prefix"] == alone["prefix"]
@@ -55,7 +55,7 @@ def test_rows_without_targets_need_no_such_column():
 
 def test_records_have_the_types_that_are_promised():
     for is_decoder in (True, False):
-        keys = dict(inputs_length=16, targets_length=6, after=(1,), is_decoder=is_decoder, separator="=>")
+        keys = {"inputs_length": 16, "targets_length": 6, "after": (1,), "is_decoder": is_decoder, "separator": "=>"}
         like = TextPairsEncoder(TASK, **keys).like()
         for record in encoded(**keys):
             assert {name: (x.dtype, np.ndim(x)) for name, x in record.items()} == {
