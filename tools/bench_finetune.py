@@ -3,9 +3,9 @@
     python tools/bench_finetune.py [--data SST-2/train.tsv.gz --vocab vocab.txt] [--rows 8] [--length 64] [--rounds 5]
 
 BERT-base with random weights in float32, AdamW, clipped gradients, dropout, 32 examples in each update. Ours is the
-trainer's step on packed rows (`data.batch_examples`), with the loader; theirs is Trainer with DataCollatorWithPadding on
-the same token ids, shuffled, and grouped by length. Each round runs some updates of each. Theirs are drawn from all over
-an epoch, as their lengths differ; of the first update of a call nothing is counted. A figure is the median of the
+trainer's step on packed rows (`data.batch_examples`) with the loader; theirs is Trainer with DataCollatorWithPadding on
+the same token ids, shuffled, and grouped by length. Each round runs some updates of each. Theirs are drawn from all
+over an epoch, as their lengths differ; of the first update of a call nothing is counted. A figure is the median of the
 rounds. Without --data there are 20,000 synthetic texts of min(geometric(1/9), 56) words, two special tokens besides.
 
 Needs torch, transformers and accelerate (`pip install --no-deps accelerate psutil` leaves torch as it is).
@@ -158,7 +158,9 @@ def main() -> None:
     medians = {side: statistics.median(found) for side, found in rates.items()}
     print(f"examples/s, {a.rows} rows of {a.length}, medians of {a.rounds} rounds:")
     for side, rate in medians.items():
-        print(f"  {side:20} {rate:6.2f}   {rate / medians['jaxpt']:.2f} × jaxpt's; jaxpt {medians['jaxpt'] / rate:.2f} ×")
+        print(
+            f"  {side:20} {rate:6.2f}   {rate / medians['jaxpt']:.2f} × jaxpt's; jaxpt {medians['jaxpt'] / rate:.2f} ×"
+        )
 
 
 if __name__ == "__main__":

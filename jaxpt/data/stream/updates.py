@@ -2,8 +2,8 @@
 
     epoch e     its permutation of the examples, cut into groups of N: update u has group u; the last has what is left
     group       best fit, largest first, into the R rows of a batch
-    exchange    a group that does not fit gives its longest examples to one of the emptiest groups for its shortest,
-                as many as bring both nearest to the same size; again until all groups fit
+    exchange    a group that does not fit gives a long example to one of the emptiest groups for a short one, those that
+                bring both nearest to the same size; again until all groups fit
 
 So an epoch is a permutation of the examples, and update u of epoch e depends on nothing but (seed, e, u). All arithmetic
 is on integers: every process plans the same.
@@ -167,16 +167,16 @@ def _fitted(size_GxNxF: np.ndarray, room_F: np.ndarray, rows: int) -> np.ndarray
 
 
 def _exchanged(over_PxN: np.ndarray, under_PxN: np.ndarray, unit_M: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs of groups after the longest examples of the first have changed places with the shortest of the second.
+    """Pairs of groups after one example of the first has changed places with one of the second.
 
-    As many change places, at least one, as bring the sizes of the two nearest to each other.
+    Of the i-th longest of the first and the i-th shortest of the second, the first being longer, those that bring the
+    sizes of the two nearest to each other.
     """
     over_PxN = np.take_along_axis(over_PxN, np.argsort(-unit_M[over_PxN], axis=1, kind="stable"), axis=1)
     under_PxN = np.take_along_axis(under_PxN, np.argsort(unit_M[under_PxN], axis=1, kind="stable"), axis=1)
     over, under = unit_M[over_PxN], unit_M[under_PxN]
-    moved_PxN = np.cumsum(over - under, axis=1)
     wanted_P = (over.sum(1) - under.sum(1)) // 2
-    distance_PxN = np.where((over > under) & (over_PxN != _NOBODY), np.abs(moved_PxN - wanted_P[:, None]), _UNIT**2)
-    count_P = 1 + distance_PxN.argmin(1)
-    change_PxN = np.arange(over_PxN.shape[1]) < count_P[:, None]
+    distance_PxN = np.where(over > under, np.abs(over - under - wanted_P[:, None]), np.iinfo(np.int64).max)
+    change_PxN = np.arange(over_PxN.shape[1]) == distance_PxN.argmin(1)[:, None]
+    change_PxN &= over_PxN != _NOBODY
     return np.where(change_PxN, under_PxN, over_PxN), np.where(change_PxN, over_PxN, under_PxN)

@@ -16,7 +16,9 @@ def lengths(records, seed=0):
 
 def updates(records=1003, rows=8, examples=32, key=5, length=64):
     size = lengths(records)
-    return Updates({"tokens": size, "labels": np.ones_like(size)}, {"tokens": length, "labels": 12}, rows, examples, key)
+    return Updates(
+        {"tokens": size, "labels": np.ones_like(size)}, {"tokens": length, "labels": 12}, rows, examples, key
+    )
 
 
 @pytest.mark.parametrize(("records", "rows", "examples"), [(1003, 8, 32), (1024, 8, 32), (20, 8, 32), (500, 3, 8)])
@@ -59,7 +61,9 @@ def test_rows_across_epochs():
 
 
 def test_too_few_rows_are_told_how_many_are_needed():
-    with pytest.raises(UserError, match=r"data.batch_size: 5 rows of 12 labels, 64 tokens do not hold 32 examples .* 8 rows"):
+    with pytest.raises(
+        UserError, match=r"data.batch_size: 5 rows of 12 labels, 64 tokens do not hold 32 examples .* 8 rows"
+    ):
         updates(rows=5)
     with pytest.raises(ValueError, match="a record takes"):
         updates(length=10)
