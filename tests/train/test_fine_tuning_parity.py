@@ -7,7 +7,6 @@ Shapes: B rows · L length · C choices
 """
 
 import functools
-import importlib
 import re
 import types
 
@@ -16,16 +15,26 @@ import numpy as np
 import optax
 import pytest
 
-from jaxpt.config import ObjectiveConfig, OptimizerConfig, TaskConfig, resolve
-from jaxpt.data.calls import Vocabulary
-from jaxpt.data.records.shard import Ragged
-from jaxpt.data.tokenizers.base import Encoded
+from jaxpt import config as configs
+from jaxpt.config import OptimizerConfig, resolve
 from jaxpt.hf import directory, mapping
-from jaxpt.tables import Row
-from jaxpt.tasks.base import LocatedRow
-from jaxpt.train import optimizers, step
+from jaxpt.train import optimizers, state, step
+from jaxpt.train.state import fresh
 from tests.hf import test_tasks_parity as classes
-from tests.hf.parity import V, randomise
+from tests.hf.parity import randomise
+from tests.labelled import (
+    CLS,
+    EOS,
+    LABELS,
+    LENGTH,
+    PAD,
+    TASKS,
+    VOCABULARY,
+    features_of,
+    objective_of,
+    records_of,
+    rows_of,
+)  # fmt: skip
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
 
@@ -33,21 +42,9 @@ TOLERANCE = 1e-4
 """Of the largest entry of a leaf: float32 adds up the same numbers in another order, here about 1e-6 of it."""
 ZERO = 1e-5
 """A gradient below this share of the model's largest one is rounding."""
-LENGTH, PAD, EOS, CLS = 16, 0, 1, 2
-VOCABULARY = Vocabulary(V, PAD, bos=CLS, eos=EOS, cls=CLS, sep=EOS)
 IDS = {
     "pad_token_id": PAD, "eos_token_id": EOS, "bos_token_id": CLS, "cls_token_id": CLS, "sep_token_id": EOS,
 }  # fmt: skip
-LABELS = ("no", "maybe", "yes")
-TASKS = {
-    "classification": {"kind": "classification", "text": "a", "pair": "b", "labels": LABELS},
-    "regression": {"kind": "regression", "text": "a"},
-    "multi_label": {"kind": "multi_label", "text": "a", "pair": "b", "labels": LABELS},
-    "tagging": {"kind": "tagging", "labels": LABELS},
-    "question_answering": {"kind": "question_answering", "question": "a", "context": "b"},
-    "multiple_choice": {"kind": "multiple_choice", "text": "a", "choices": ("b", "c"), "most_choices": 2},
-    "text_to_text": {"kind": "generation", "inputs": "{a}", "targets": "b"},
-}
 HEADS = dict.fromkeys(("classification", "regression", "multi_label"), "classes") | {
     "tagging": "tags", "question_answering": "span", "multiple_choice": "choice",
 }  # fmt: skip
@@ -89,90 +86,6 @@ ZEROS = (
 )  # fmt: skip
 """(why the gradient is zero, tasks, regular expression of their names, entries). AdamW divides such a gradient by its
 own size: rounding becomes a step of the size of the learning rate, here and in torch."""
-
-
-class Numbers:
-    """A tokenizer of texts that are ids: "12 7" has the tokens 12 and 7."""
-
-    vocabulary = VOCABULARY
-
-    def encode_batch(self, texts):
-        return [[int(word) for word in text.split()] for text in texts]
-
-    def encode_words(self, texts):
-        """A word is ids with hyphens between them."""
-        return [[[int(part) for part in word.split("-")] for word in words] for words in texts]
-
-    def encode_with_offsets(self, texts):
-        found = [list(re.finditer(r"\S+", text)) for text in texts]
-        return [Encoded([int(x[0]) for x in words], np.array([x.span() for x in words])) for words in found]
-
-
-def rows_of(kind, layout, is_full, seed=0):
-    """Rows of a task; `is_full`: each example fills the feature, or else they differ in length."""
-    rng = np.random.default_rng(seed)
-
-    def text(length):
-        return " ".join(map(str, rng.integers(5, V, length)))
-
-    rows = []
-    for number in range(2 if kind == "multiple_choice" else 4):
-        first, second, third = [LENGTH] * 3 if is_full else rng.integers(2, 6, 3)
-        row = {"a": text(first), "b": text(second), "c": text(third)}
-        match kind:
-            case "classification":
-                row["label"] = LABELS[number % 3]
-            case "regression":
-                row["label"] = float(rng.normal())
-            case "multi_label":
-                row["label"] = [LABELS[i] for i in range(3) if rng.integers(2)]
-            case "multiple_choice":
-                row["label"] = number
-            case "tagging":
-                tokens = text(layout.room(LENGTH, 1) if is_full else first + 4).split()
-                words = ["-".join(tokens[:2]), *tokens[2:-2], "-".join(tokens[-2:])]
-                row = {"tokens": words, "tags": [LABELS[i] for i in rng.integers(3, size=len(words))]}
-            case "question_answering":
-                row |= {"a": text(3), "b": text(layout.room(LENGTH, 2) - 3)} if is_full else {}
-                words = row["b"].split()
-                start, end = ((0, 0), (0, 1), (1, 1), (1, 1))[number]
-                answer, before = " ".join(words[start : end + 1]), " ".join(words[:start])
-                row["answers"] = [{"text": answer, "answer_start": len(before) + (start > 0)}]
-            case "text_to_text" if is_full:
-                row["b"] = text(6)
-        rows.append(LocatedRow(Row(number + 1, row), f"row {number + 1}", (0, number)))
-    return rows
-
-
-def records_of(objective, rows):
-    """Records as a run makes them."""
-    return list(objective.batches.encoder(LENGTH, VOCABULARY)(rows, Numbers(), True, train=False))
-
-
-def features_of(objective, records, length=LENGTH, packs=None):
-    """Features as a run makes them; `packs` says which records a row is made of."""
-    like = objective.batches.encoder(LENGTH, VOCABULARY).like()
-    together = {
-        name: Ragged(np.concatenate([r[name] for r in records]), np.array([len(r[name]) for r in records]))
-        if x.shape == (0,)
-        else np.stack([r[name] for r in records])
-        for name, x in like.items()
-        if name not in ("truncated", "origin")
-    }
-    call = objective.batches.rows(length, VOCABULARY)
-    module, name = call.name.split(".")
-    function = getattr(importlib.import_module(f"jaxpt.data.preprocessors.{module}"), name)
-    made = function.rows(together, **call.kwargs, packs=packs)
-    return {name: made[name] for name in objective.batches.features(length)}
-
-
-def objective_of(kind, config, **options):
-    """The objective of a task on a model."""
-    task = dict(TASKS[kind])
-    task = resolve(task["kind"], "jaxpt.tasks", TaskConfig, "task")(**task)
-    found = resolve("text_to_text" if kind == "text_to_text" else task.objective, "jaxpt.objectives", ObjectiveConfig)
-    own = {"text_to_text": {"targets_length": 8, "separator": ""}, "question_answering": {"max_query": 5}}.get(kind, {})
-    return found(task=task, text_layout=config.text_layout, **own, **options)
 
 
 # ---- transformers ---------------------------------------------------------------------------------------------------
@@ -248,6 +161,13 @@ def their_inputs(model, kind, records, config):
     return out | {"labels": labels}
 
 
+def to_torch(inputs):
+    """Integers as int64."""
+    import torch
+
+    return {name: torch.from_numpy(x if x.dtype == np.float32 else x.astype(np.int64)) for name, x in inputs.items()}
+
+
 def their_loss(model, given):
     """The class's own loss. Their softmax over places has the padding among them: it is taken out here."""
     import torch
@@ -264,7 +184,7 @@ def their_step(model, inputs, optimizer):
     """Loss, gradients, and weights after a step; the weights are then as before."""
     import torch
 
-    given = {name: torch.from_numpy(x if x.dtype == np.float32 else x.astype(np.int64)) for name, x in inputs.items()}
+    given = to_torch(inputs)
     before = {name: x.detach().clone() for name, x in model.named_parameters()}
     model.zero_grad()
     loss = their_loss(model, given)
@@ -280,7 +200,7 @@ def their_step(model, inputs, optimizer):
     return loss.item(), gradients, after
 
 
-SGD = {"kind": "sgd", "learning_rate": 0.5, "weight_decay": 0.0}
+SGD = {"kind": "sgd", "learning_rate": 0.1, "weight_decay": 0.0}
 ADAMW = {"kind": "adamw", "learning_rate": 1e-3, "weight_decay": 1.0}
 
 
@@ -289,8 +209,9 @@ def their_optimizers():
     import torch
 
     def adamw(model):
+        decay = ADAMW["weight_decay"]
         groups = [
-            {"params": [x for x in model.parameters() if (x.ndim > 1) == decayed], "weight_decay": ADAMW["weight_decay"] * decayed}
+            {"params": [x for x in model.parameters() if (x.ndim > 1) == decayed], "weight_decay": decay * decayed}
             for decayed in (True, False)
         ]
         return torch.optim.AdamW(groups, lr=ADAMW["learning_rate"])
@@ -328,6 +249,10 @@ def our_step(objective, network):
     return update
 
 
+OPTIONS = {kind: {"examples": 1} for kind in TASKS if kind not in ("text_to_text", "tagging")}
+"""Of the objectives: a row has one example."""
+
+
 # ---- both -----------------------------------------------------------------------------------------------------------
 
 
@@ -361,12 +286,18 @@ def without_sign(gradients, zeros):
     return found
 
 
+def assert_small(found):
+    """{what: result of `compared`}"""
+    for what, by_name in found.items():
+        worst = max(by_name, key=by_name.get)
+        assert by_name[worst] < TOLERANCE, (what, worst, by_name[worst])
+
+
 @pytest.mark.parametrize("model, kind", CELLS)
 def test_a_step_is_that_of_transformers(model, kind, tmp_path):
     torch_model = made(model, kind)
     source, params = read(torch_model, tmp_path)
-    options = {} if kind in ("text_to_text", "tagging") else {"examples": 1}
-    objective = objective_of(kind, source.network.config, **options)
+    objective = objective_of(kind, source.network.config, **OPTIONS.get(kind, {}))
     network = objective.loss.network(source.network.config)
     table = source.family.table_of(network)
     update = our_step(objective, network)
@@ -386,8 +317,45 @@ def test_a_step_is_that_of_transformers(model, kind, tmp_path):
         found = {"gradient": compared(want, got, zeros)}
         found["sgd"] = compared(want_after["sgd"], to_theirs(after["sgd"]))
         found["adamw"] = compared(want_after["adamw"], to_theirs(after["adamw"]), without_sign(want, zeros))
-        for what, by_name in found.items():
-            worst = sorted(by_name, key=by_name.get)[-3:]
-            print(f"CELL {model} {kind} {'full' if is_full else 'padded'} {what} loss {abs(loss - want_loss):.1e}",
-                  *(f"{by_name[n]:.1e} {n} ({np.abs(want.get(n, np.zeros(1))).max() / largest:.1e})" for n in worst))
-            assert by_name[worst[-1]] < TOLERANCE, (what, worst[-1], by_name[worst[-1]])
+        assert_small(found)
+        print("CELL", model, kind, abs(loss / want_loss - 1), *(max(x.values()) for x in found.values()))
+
+
+@pytest.mark.parametrize("model, kind", [("bert", "classification"), ("gpt2", "text_to_text"), ("t5", "tagging")])
+@pytest.mark.parametrize("optimizer", [SGD | {"b1": 0.9}, ADAMW], ids=["sgd", "adamw"])
+def test_two_steps_of_a_run(model, kind, optimizer, tmp_path):
+    """The step that a run compiles, with its state: momentum and moments, too."""
+    import torch
+
+    torch_model = made(model, kind)
+    source, params = read(torch_model, tmp_path)
+    objective = objective_of(kind, source.network.config, **OPTIONS.get(kind, {}))
+    config = configs.build({
+        "model": source.network.config.model_dump(), "task": TASKS[kind],
+        "objective": objective.model_dump(exclude={"task", "text_layout"}),
+        "data": {"tokenizer": {"kind": "wordpiece"}, "length": LENGTH, "batch_size": 4},
+        "optimizer": optimizer | {"clip_norm": None}, "train": {"steps": 9},
+    })  # fmt: skip
+    setup = state.setup(config, jax.devices()[:1])
+    update, table = step.make_train_step(setup, config.objective), source.family.table_of(setup.network)
+    if optimizer["kind"] == "sgd":
+        torch_optimizer = torch.optim.SGD(torch_model.parameters(), optimizer["learning_rate"], momentum=0.9)
+    else:
+        torch_optimizer = their_optimizers()["adamw"](torch_model)
+    left_out = {}
+    with setup.use():
+        ours = jax.device_put(fresh(config, setup.optimizer, params, setup.trained), setup.shardings, may_alias=False)
+        for is_full in (False, True):
+            records = records_of(objective, rows_of(kind, objective.layout(VOCABULARY), is_full))
+            ours, metrics = update(ours, step.put(features_of(objective, records), setup))
+            given = to_torch(their_inputs(model, kind, records, torch_model.config))
+            torch_optimizer.zero_grad()
+            (loss := their_loss(torch_model, given)).backward()
+            torch_optimizer.step()
+            np.testing.assert_allclose(metrics["loss"], loss.item(), rtol=1e-5)
+            gradients = {name: x.grad.numpy() for name, x in torch_model.named_parameters() if x.grad is not None}
+            for name, entries in without_sign(gradients, zeros_of(kind, gradients)).items():
+                left_out[name] = left_out.get(name, False) | entries
+    got = mapping.to_hf(jax.device_get(ours.params), table, setup.network)
+    want = {name: x.detach().numpy() for name, x in torch_model.named_parameters()}
+    assert_small({"weights": compared(want, got, left_out if optimizer["kind"] == "adamw" else {})})

@@ -1,0 +1,62 @@
+"""Fine-tuning: the same examples in one packed row, or in microbatches, have the loss and gradients of a row each."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from jaxpt import config as configs
+from jaxpt.train import step
+from tests import families
+from tests.labelled import LENGTH, VOCABULARY, features_of, objective_of, records_of, rows_of
+from tests.models.helpers import drawn
+
+MODELS = {name: families.MODELS[name] for name in ("bert", "gpt2", "llama", "t5")} | {
+    "bart": {"kind": "bart", "layers": 2, "embed_dim": 32, "heads": 4, "mlp_dim": 64, "max_positions": 32},
+}  # fmt: skip
+QUICK = [("bert", "classification"), ("llama", "text_to_text")]
+CASES = [(model, "classification") for model in MODELS] + [
+    ("gpt2", "text_to_text"), ("llama", "text_to_text"), ("bart", "text_to_text"), ("t5", "text_to_text"),
+    ("bert", "tagging"), ("bert", "question_answering"), ("t5", "question_answering"), ("t5", "tagging"),
+    ("llama", "regression"), ("bert", "multiple_choice"),
+]  # fmt: skip
+OPTIONS = {"text_to_text": {"targets_length": 32}, "tagging": {}}
+
+
+def model_of(name):
+    """Its configuration, in float32 without dropout."""
+    return configs.build(
+        families.tree("bert") | {"model": MODELS[name] | {"vocab_size": 128, "dtype": "float32"}}
+    ).model
+
+
+@pytest.mark.parametrize(
+    "model, kind", [case if case in QUICK else pytest.param(*case, marks=pytest.mark.slow) for case in CASES]
+)
+def test_packed_rows_and_microbatches_change_nothing(model, kind):
+    model = model_of(model)
+    objective = objective_of(kind, model, **OPTIONS.get(kind, {"examples": 4}))
+    network = objective.loss.network(model)
+    params = drawn(network)
+    records = records_of(objective, rows_of(kind, objective.layout(VOCABULARY), is_full=False))
+
+    @functools.partial(jax.jit, static_argnames="accumulation")
+    def gradients(params, batch, accumulation=1):
+        found, metrics, _ = step.gradients(objective, network, params, batch, None, accumulation)
+        return metrics["loss"], found
+
+    rows = features_of(objective, records)
+    want_loss, want = jax.device_get(gradients(params, rows))
+    assert want_loss > 0.1
+    largest = max(np.abs(x).max() for x in jax.tree.leaves(want))
+    packed = features_of(objective, records, len(records) * LENGTH, packs=np.array([0, len(records)]))
+    assert packed["decoder_segment_ids" if "decoder_segment_ids" in packed else "encoder_segment_ids"].max() == len(
+        records
+    )
+    for batch, accumulation in ((packed, 1), (rows, 2)):
+        loss, found = jax.device_get(gradients(params, batch, accumulation))
+        np.testing.assert_allclose(loss, want_loss, rtol=1e-5)
+        for (path, x), y in zip(jax.tree_util.tree_leaves_with_path(want), jax.tree.leaves(found), strict=True):
+            scale = max(np.abs(x).max(), 1e-3 * largest)  # the gradient of a key's bias is zero but for rounding
+            np.testing.assert_allclose(y, x, rtol=0, atol=1e-5 * scale, err_msg=jax.tree_util.keystr(path))
