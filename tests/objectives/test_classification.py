@@ -14,7 +14,7 @@ from jaxpt.data.labelled.rows import texts, together
 from jaxpt.errors import UserError
 from tests import fine_tuning
 
-FAMILIES = ("bert", "gpt2", "t5", "bart")
+FAMILIES = ("bert", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gpt2", "t5", "bart")))
 PAIR = {"kind": "classification", "pair": "other"}
 SPECIAL = {"sep": 3, "cls": 2, "eos": 3, "bos": 2}
 
