@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxpt.config import Config
+from jaxpt.data.labelled.files import NAMED
 from jaxpt.errors import UserError
 from jaxpt.generate.decoding import has_cache
 from jaxpt.generate.formats import text_format
@@ -40,7 +41,10 @@ def next_commands(config: Config, data: Data, run_dir: Path) -> str:
 
 def _some_file(config: Config) -> str:
     """A file with rows of the task."""
-    paths = config.data.test_path or config.data.validation_path or config.data.path or "FILE"
+    data = config.data
+    paths = data.test_path or data.validation_path or data.path
+    if data.source in NAMED or paths is None:
+        return "FILE"
     return paths if isinstance(paths, str) else paths[0]
 
 
