@@ -19,28 +19,9 @@ pytestmark = [pytest.mark.parity, pytest.mark.slow]
 
 LENGTH, STRIDE = 40, 9
 WORDS = [
-    ,
+    "the", "quick", "brown", "Fox", "jumps", "over", "a", "lazy", "dog", "near", "Zürich,", "where", "1833", "naïve",
+    "engines", "were", "built", "(in", "London)",
 ]  # fmt: skip
-    "the",
-    "quick",
-    "brown",
-    "Fox",
-    "jumps",
-    "over",
-    "a",
-    "lazy",
-    "dog",
-    "near",
-    "Zürich,",
-    "where",
-    "1833",
-    "naïve",
-    "engines",
-    "were",
-    "built",
-    "(in",
-    "London)",
-]
 QUESTION = "Whom did the quick fox meet near the river?"
 
 
