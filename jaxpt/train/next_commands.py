@@ -32,7 +32,9 @@ def next_commands(config: Config, data: Data, run_dir: Path) -> str:
         f"next: jaxpt eval {run} · jaxpt inspect {run} · to extend the run: "
         f"jaxpt train {run} train.steps={2 * config.train.steps}"
     ]
-    if config.task is not None:
+    if config.task is not None and config.task.kind == "dialogue":
+        lines.append(f"to try it: jaxpt chat {run}")
+    elif config.task is not None:
         lines.append(f"to try it: jaxpt predict {run} {shlex.quote(_some_file(config))} --out predictions.jsonl")
     elif _generates(config, data):
         lines.append(f"to try it: jaxpt generate {run} --prompt {prompt}")

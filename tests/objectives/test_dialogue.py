@@ -103,7 +103,7 @@ def test_a_run_learns_to_answer(tmp_path, capsys, monkeypatch):
     assert main(["train", str(tmp_path / "tune.yaml"), f"run_dir={run}", f"init_from.path={base}"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "1 of 1" in said and "rows were left out: they are longer than data.length" in said
-    assert "nats per answer token" in said and "(base " in said
+    assert "nats per answer token" in said and "(base " in said and f"to try it: jaxpt chat {run}" in said
     measured = json.loads((run / "run.json").read_text())["answers"]
     assert measured["nats"] < 0.5 < 3 < measured["base_nats"]
     assert tokenizers.load(run / "tokenizer").chat_templates == {"default": BUILT_IN["plain"]}
