@@ -1,0 +1,70 @@
+"""Text to text from rows to predictions: labels by generation and by likelihood, and `jaxpt.load` of the run."""
+
+import json
+
+import pytest
+
+import jaxpt
+from jaxpt.config import TokenizerConfig
+from jaxpt.data import tokenizers
+from jaxpt.errors import UserError
+from jaxpt.inference.predict import predict
+from jaxpt.train.loop import train
+from tests import fine_tuning
+
+RUNS = {
+    "gpt2": {"decide_by": "likelihood", "targets_length": 8},
+    "t5": {"decide_by": "generation", "targets_length": 8, "label_smoothing": 0.1},
+}
+
+
+@pytest.fixture(scope="module", params=RUNS)
+def run(request, tmp_path_factory):
+    """A directory with a finished run in `run`."""
+    directory, kind = tmp_path_factory.mktemp(request.param), {"gpt2": "bpe", "t5": "sentencepiece"}[request.param]
+    rows = fine_tuning.rows(96)
+    settings = TokenizerConfig(kind=kind, extra_ids=5 if kind == "sentencepiece" else None)
+    texts = [f"classification text: {row['text']} {row['label']}" for row in rows]
+    tokenizers.train(texts, settings, {"bpe": 280, "sentencepiece": 60}[kind], directory / "tokenizer")
+    fine_tuning.write(directory / "test.jsonl", fine_tuning.rows(21, seed=1))
+    sections = {
+        "objective": {"kind": "text_to_text", **RUNS[request.param]},
+        "model": {"vocab_size": 300, **({"max_positions": 96} if kind == "bpe" else {})},
+        "data": {
+            "test_path": str(directory / "test.jsonl"), "length": 96,
+            "tokenizer": {"kind": kind, "path": str(directory / "tokenizer")},
+        },
+        "train": {"steps": 60, "eval_every": 20, "log_every": 60},
+    }  # fmt: skip
+    assert train(fine_tuning.recipe(directory, of=request.param, made=rows, **sections)) == 0
+    return directory
+
+
+@pytest.mark.slow
+def test_answers_are_labels(run, tmp_path):
+    rows = fine_tuning.rows(21, seed=1)
+    file = fine_tuning.write(tmp_path / "rows.jsonl", [{"id": row["id"], "text": row["text"]} for row in rows])
+    predict(str(run / "run"), file, str(tmp_path / "p.jsonl"))
+    found = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text("utf-8").splitlines()]
+    assert [one["id"] for one in found] == [row["id"] for row in rows]
+    accuracy = sum(one["label"] == row["label"] for one, row in zip(found, rows)) / 21
+    assert accuracy == pytest.approx(json.loads((run / "run" / "run.json").read_text())["test"]["accuracy"])
+    assert accuracy > 0.4, "about half of a model that has learnt no more than to answer"
+
+    model = jaxpt.load(run / "run")
+    prompts = [f"classification text: {row['text']}" for row in rows]
+    texts = [model.tokenizer.decode(samples[0].tokens) for samples in model.generate(prompts, max_new_tokens=8)]
+    if "probabilities" in found[0]:
+        assert all(abs(sum(one["probabilities"].values()) - 1) < 1e-5 for one in found)
+    else:
+        assert texts == [one["text"] for one in found]
+    assert set(texts) & {"good", "bad"}
+
+
+@pytest.mark.slow
+def test_a_classifier_is_no_writer(tmp_path):
+    assert train(fine_tuning.recipe(tmp_path, "train.steps=2", train={"eval_every": 2})) == 0
+    model = jaxpt.load(tmp_path / "run")
+    with pytest.raises(UserError, match=r"was fine-tuned with objective.kind: classification.* use jaxpt predict"):
+        model.generate(["a film"])
+    assert model.embed(["a film"]).shape == (1, 32)
