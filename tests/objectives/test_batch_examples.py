@@ -1,5 +1,7 @@
 """Updates of a fixed number of examples: the loss is that of the same examples one per row, in any microbatches."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
