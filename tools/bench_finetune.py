@@ -6,7 +6,9 @@ BERT-base with random weights in float32, AdamW, clipped gradients, dropout, 32 
 trainer's step on packed rows (`data.batch_examples`) with the loader; theirs is Trainer with DataCollatorWithPadding on
 the same token ids, shuffled, and grouped by length. Each round runs some updates of each. Theirs are drawn from all
 over an epoch, as their lengths differ; of the first update of a call nothing is counted. A figure is the median of the
-rounds. Without --data there are 20,000 synthetic texts of min(geometric(1/9), 56) words, two special tokens besides.
+rounds. With --one-core both run on one core and its CPU-seconds are counted: the ratios of a machine that is shared,
+where torch's threads wait for one another. Without --data there are 20,000 synthetic texts of min(geometric(1/9), 56)
+words, two special tokens besides.
 
 Needs torch, transformers and accelerate (`pip install --no-deps accelerate psutil` leaves torch as it is).
 """
@@ -24,6 +26,7 @@ from pathlib import Path
 import numpy as np
 
 EXAMPLES = 32
+clock = time.perf_counter
 _MODEL = {
     "kind": "bert", "vocab_size": 30522, "layers": 12, "embed_dim": 768, "heads": 12, "mlp_dim": 3072,
     "max_positions": 512, "dtype": "float32",
@@ -48,10 +51,10 @@ def ours(recipe: Path) -> tuple[list[np.ndarray], Callable[[int, int], list[floa
         seconds = []
         with setup.use():
             for _ in range(updates):
-                begun = time.perf_counter()
+                begun = clock()
                 held[0], metrics = update(held[0], step.put(next(batches), setup))
                 jax.block_until_ready((held[0], metrics))
-                seconds.append(time.perf_counter() - begun)
+                seconds.append(clock() - begun)
         return seconds
 
     tokens = data.stores["train"].fetch(np.arange(len(data.stores["train"])))["tokens"]
@@ -76,7 +79,7 @@ def theirs(texts: Sequence[np.ndarray], folder: str, is_grouped: bool) -> Callab
             self.ends: list[float] = []
 
         def on_step_end(self, *_: object, **__: object) -> None:
-            self.ends.append(time.perf_counter())
+            self.ends.append(clock())
 
     class InOrder(transformers.Trainer):
         def _get_train_sampler(self, *_: object) -> torch.utils.data.Sampler:
@@ -142,7 +145,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--updates", type=int, default=5, help="updates of each side in a round")
     parser.add_argument("--ours-only", action="store_true")
+    parser.add_argument("--one-core", action="store_true")
     a = parser.parse_args()
+    if a.one_core:
+        global clock
+        clock = time.process_time
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     with tempfile.TemporaryDirectory() as folder:
         texts, run = ours(recipe(Path(folder), a))
         print(f"{len(texts):,} texts of {np.mean([len(text) for text in texts]):.1f} tokens", flush=True)

@@ -118,8 +118,8 @@ class DataConfig(SourceConfig):
     packing: Annotated[bool, unaffected("records")] = False
     """Pack several short records into a row, each as a segment; in validation too."""
     batch_examples: Annotated[PositiveInt | None, unaffected("records")] = None
-    """With `packing`: each step has exactly so many examples of the shuffled training set, in `batch_size` rows; the last
-    step of an epoch has what is left. Without it the number follows from what the rows hold."""
+    """With `packing`: each step has exactly so many examples of the shuffled training set, in `batch_size` rows; the
+    last step of an epoch has what is left. Without it the number follows from what the rows hold."""
     cache_dir: str | None = execution(None)
     """Where prepared data is kept; `$XDG_CACHE_HOME/jaxpt` or `~/.cache/jaxpt` by default."""
     mirror: str | None = execution(None)

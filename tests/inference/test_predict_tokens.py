@@ -13,7 +13,7 @@ from jaxpt.train.loop import train
 from tests import fine_tuning
 from tests.fine_tuning import BAD, GOOD, WORDS
 
-QUALITY = {word: "good" for word in GOOD} | {word: "bad" for word in BAD}
+QUALITY = dict.fromkeys(GOOD, "good") | dict.fromkeys(BAD, "bad")
 
 
 def tagged(count, seed=0):
@@ -22,7 +22,7 @@ def tagged(count, seed=0):
     for number in range(count):
         words = [str(word) for word in rng.choice(WORDS, int(rng.integers(1, 40)))]
         kinds = ["", *(QUALITY.get(word, "") for word in words)]
-        tags = [kind and f"{'IB'[kind != last]}-{kind}" or "O" for last, kind in zip(kinds, kinds[1:])]
+        tags = [(kind and f"{'IB'[kind != last]}-{kind}") or "O" for last, kind in zip(kinds, kinds[1:])]
         yield {"id": f"r{number}", "tokens": words, "tags": tags}
 
 

@@ -2,11 +2,11 @@
 
     epoch e     its permutation of the examples, cut into groups of N: update u has group u; the last has what is left
     group       best fit, largest first, into the R rows of a batch
-    exchange    a group that does not fit gives a long example to one of the emptiest groups for a short one, those that
-                bring both nearest to the same size; again until all groups fit
+    exchange    a group that does not fit gives a long example to one of the emptiest groups for a short one, those
+                that bring both nearest to the same size; again until all groups fit
 
-So an epoch is a permutation of the examples, and update u of epoch e depends on nothing but (seed, e, u). All arithmetic
-is on integers: every process plans the same.
+So an epoch is a permutation of the examples, and update u of epoch e depends on nothing but (seed, e, u). All is
+reckoned in integers: every process plans the same.
 
 Shapes: G groups · N examples of a group · R rows of a batch · F sides of a row (such as tokens, labels)
 """

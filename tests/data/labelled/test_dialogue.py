@@ -10,7 +10,6 @@ from jaxpt.data import chat_template, tokenizers
 from jaxpt.data.chat_template import BUILT_IN, ChatTemplate
 from jaxpt.data.labelled import dialogue
 from jaxpt.data.labelled.dialogue import DialogueEncoder, encoded
-
 from jaxpt.errors import UserError
 from jaxpt.tables import Row
 from jaxpt.tasks.base import LocatedRow

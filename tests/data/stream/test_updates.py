@@ -1,4 +1,4 @@
-"""Updates of a fixed number of examples: every epoch is a permutation, no row overflows, any step is reached at once."""
+"""Updates of a fixed number of examples: every epoch is a permutation, no row overflows."""
 
 import itertools
 
