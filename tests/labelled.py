@@ -32,8 +32,11 @@ class Numbers:
 
     vocabulary = VOCABULARY
 
+    def encode(self, text):
+        return [int(word) for word in text.split()]
+
     def encode_batch(self, texts):
-        return [[int(word) for word in text.split()] for text in texts]
+        return [self.encode(text) for text in texts]
 
     def encode_words(self, texts):
         """A word is ids with hyphens between them."""

@@ -19,8 +19,10 @@ QUICK = [("bert", "classification"), ("llama", "text_to_text")]
 CASES = [(model, "classification") for model in MODELS] + [
     ("gpt2", "text_to_text"), ("llama", "text_to_text"), ("bart", "text_to_text"), ("t5", "text_to_text"),
     ("bert", "tagging"), ("bert", "question_answering"), ("t5", "question_answering"), ("t5", "tagging"),
-    ("llama", "regression"), ("bert", "multiple_choice"),
+    ("llama", "regression"),
 ]  # fmt: skip
+ZERO_GRADIENTS = ("key/bias", "span/dense/bias")
+"""Both add the same to all arguments of a softmax: what is left is rounding, compared with the largest gradient of all."""
 OPTIONS = {"text_to_text": {"targets_length": 32}, "tagging": {}}
 
 
@@ -58,5 +60,6 @@ def test_packed_rows_and_microbatches_change_nothing(model, kind):
         loss, found = jax.device_get(gradients(params, batch, accumulation))
         np.testing.assert_allclose(loss, want_loss, rtol=1e-5)
         for (path, x), y in zip(jax.tree_util.tree_leaves_with_path(want), jax.tree.leaves(found), strict=True):
-            scale = max(np.abs(x).max(), 1e-3 * largest)  # the gradient of a key's bias is zero but for rounding
-            np.testing.assert_allclose(y, x, rtol=0, atol=1e-5 * scale, err_msg=jax.tree_util.keystr(path))
+            name = jax.tree_util.keystr(path, simple=True, separator="/")
+            scale = largest if name.endswith(ZERO_GRADIENTS) else np.abs(x).max()
+            np.testing.assert_allclose(y, x, rtol=0, atol=1e-5 * scale, err_msg=name)
