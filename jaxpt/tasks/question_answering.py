@@ -135,11 +135,17 @@ class QuestionAnsweringTask(Task):
 
     def score(self, predictions: Sequence[Found], targets: Sequence[list[str]], metric: str) -> dict[str, float]:
         """SQuAD's metrics; of squad_v2 also the best that any threshold gives, and that threshold."""
-        texts, options = [found.text for found in predictions], {}
-        if metric == "squad_v2":
-            no_answer = [-found.score for found in predictions]
-            options = {"no_answer": no_answer, "threshold": self.null_threshold or 0.0, "best": True}
-        return scores.score(metric, texts, targets, **options)
+        texts = [found.text for found in predictions]
+        if metric != "squad_v2":
+            return scores.score(metric, texts, targets)
+        no_answer = [-found.score for found in predictions]
+        threshold = self.null_threshold or 0.0
+        values = scores.score(metric, texts, targets, no_answer=no_answer, threshold=threshold, best=True)
+        for name in ("best_exact_thresh", "best_f1_thresh"):
+            # The official script says 0 where it is best to answer nothing, as if these were probabilities.
+            if values[name] not in no_answer:
+                values[name] = min(no_answer) - 1.0
+        return values
 
     def target_text(self, row: Row, where: str) -> str:
         return next(iter(self.target(row, where)), "")

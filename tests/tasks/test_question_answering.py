@@ -84,6 +84,14 @@ def test_the_best_threshold_of_the_validation_set_is_taken():
     assert own.with_measured(metrics) is own and ONE.with_measured({}) is ONE
 
 
+def test_a_threshold_under_which_nothing_is_answered():
+    """Where that is best, it is the saved threshold that gives the best values."""
+    predictions, targets = [Found("Ada", 0, 2.0), Found("London", 19, -1.0)], [[], []]
+    values = TWO.score(predictions, targets, "squad_v2")
+    chosen = TWO.with_measured({f"task/{name}": value for name, value in values.items()})
+    assert chosen.score(predictions, targets, "squad_v2")["exact"] == values["best_exact"] == 100.0
+
+
 def test_squad_counts_any_answer():
     found = [Found("the Charles", 8, 1.0), Found("London", 19, 1.0)]
     assert ONE.score(found, [["Ada", "Charles"], ["Paris"]], "squad") == {"exact_match": 50.0, "f1": 50.0}
