@@ -145,7 +145,8 @@ class ChatTemplate:
                 "answer's tokens are not known; put {% generation %} … {% endgeneration %} around it in the template"
             )
         ended = prompt + text[len(prompt) :].rstrip()
-        content_ends = len(prompt) + text[len(prompt) :].rfind(answer["content"].strip()) + len(answer["content"].strip())
+        content = answer["content"].strip()
+        content_ends = len(prompt) + text[len(prompt) :].rfind(content) + len(content)
         return len(prompt), len(ended) if len(ended) > content_ends else len(text)
 
 

@@ -1,7 +1,7 @@
 """Dialogues and instructions: a decoder learns the assistant's answers, token by token.
 
     messages   user: 2 + 2?                      assistant: 4
-    text       <|im_start|>user\\n2 + 2?<|im_end|>\\n<|im_start|>assistant\\n4<|im_end|>\\n         (the chat template's)
+    text       <|im_start|>user\\n2 + 2?<|im_end|>\\n<|im_start|>assistant\\n4<|im_end|>\\n   (the template's)
     targets                                                              4<|im_end|>
 
 A dialogue is one record, and a segment of its own in a packed row. What an answer is says the template's generation

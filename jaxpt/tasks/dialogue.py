@@ -95,7 +95,8 @@ class DialogueTask(Task):
         more = row.values.get(self.input)
         if isinstance(more, str) and more.strip() and prompt != self.input:
             first[-1]["content"] += f"\n\n{more}"
-        return first + _turn(tables.column(row, answer, where), "assistant", f"{where}: column {answer!r} (task.answer)")
+        said = tables.column(row, answer, where)
+        return first + _turn(said, "assistant", f"{where}: column {answer!r} (task.answer)")
 
 
 def _turn(value: Any, role: str, what: str) -> list[Message]:

@@ -79,9 +79,8 @@ class MultipleChoiceTask(Task):
         if "" in (texts := [text.strip() for text in found.texts]):
             raise UserError(f"{where}: task.choices: choice {texts.index('') + 1} is empty")
         if self.most_choices is not None and len(texts) > self.most_choices:
-            raise UserError(
-                f"{where}: {len(texts)} choices; task.most_choices is {self.most_choices}: set task.most_choices={len(texts)}"
-            )
+            most = f"task.most_choices is {self.most_choices}"
+            raise UserError(f"{where}: {len(texts)} choices; {most}: set task.most_choices={len(texts)}")
         return found
 
     def pairs(self, row: Row, where: str) -> list[tuple[str, str]]:

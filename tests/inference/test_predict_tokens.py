@@ -1,6 +1,7 @@
 """Tagging and question answering from rows to predictions, with texts longer than a window."""
 
 import contextlib
+import itertools
 import json
 
 import numpy as np
@@ -22,7 +23,7 @@ def tagged(count, seed=0):
     for number in range(count):
         words = [str(word) for word in rng.choice(WORDS, int(rng.integers(1, 40)))]
         kinds = ["", *(QUALITY.get(word, "") for word in words)]
-        tags = [(kind and f"{'IB'[kind != last]}-{kind}") or "O" for last, kind in zip(kinds, kinds[1:])]
+        tags = [(kind and f"{'IB'[kind != last]}-{kind}") or "O" for last, kind in itertools.pairwise(kinds)]
         yield {"id": f"r{number}", "tokens": words, "tags": tags}
 
 
@@ -82,7 +83,7 @@ def test_answers_stand_in_their_contexts_and_the_threshold_is_that_of_the_valida
 
 @pytest.mark.parametrize("task, row, message", [
     ({"kind": "tagging"}, {"tokens": ["a", "the"], "tags": ["O"]}, "line 9: 2 words (tokens) and 1 tags (tags); "),
-    ({"kind": "tagging"}, {"tokens": [], "tags": []}, "train.jsonl: line 9: column 'tokens' (task.tokens) has no words"),
+    ({"kind": "tagging"}, {"tokens": [], "tags": []}, "jsonl: line 9: column 'tokens' (task.tokens) has no words"),
     ({"kind": "question_answering"}, {"question": "a", "context": "b", "answers": [{"text": "c", "answer_start": 0}]},
      "train.jsonl: line 9: answer 'c' is not in its context at answer_start 0; there stands 'b'"),
     ({"kind": "question_answering"}, {"question": "a", "context": "b", "answers": []},

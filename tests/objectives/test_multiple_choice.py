@@ -34,7 +34,8 @@ def made(seed=0):
         for line, size in zip(tokens, sizes):
             line[:size] = rng.integers(5, 40, size)
         return {
-            "tokens": tokens.ravel(), "token_types": np.zeros(tokens.size, np.int32), "sizes": np.array(sizes, np.int32),
+            "tokens": tokens.ravel(), "token_types": np.zeros(tokens.size, np.int32),
+            "sizes": np.array(sizes, np.int32),
             "target": np.int32(rng.integers(2)),
         }  # fmt: skip
 
@@ -43,7 +44,9 @@ def made(seed=0):
 
 def batch_of(h, records, line, packs=None):
     keys = h.batches._sizes(3 * line, 3, VOCABULARY)
-    return {name: jax.numpy.asarray(x) for name, x in rows_of_choices(rows.together(records), **keys, packs=packs).items()}
+    return {
+        name: jax.numpy.asarray(x) for name, x in rows_of_choices(rows.together(records), **keys, packs=packs).items()
+    }
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
@@ -72,7 +75,7 @@ def test_padded_and_packed_rows_have_the_same_loss(name):
 
 
 def test_what_does_not_fit_is_refused():
-    with pytest.raises(UserError, match="data.length: 4 leaves no room for two texts"):
+    with pytest.raises(UserError, match=r"data\.length: 4 leaves no room for two texts"):
         objective(EVERY["bert"]()).check(EVERY["bert"](), 4, VOCABULARY)
 
 

@@ -49,7 +49,10 @@ def test_a_system_message_of_the_row_is_kept():
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"messages": [{"role": "asistant", "content": "x"}]}, "message 1: role 'asistant' is none of .*mean assistant"),
+        (
+            {"messages": [{"role": "asistant", "content": "x"}]},
+            "message 1: role 'asistant' is none of .*mean assistant",
+        ),
         ({"conversations": [{"from": "bot", "value": "x"}]}, "message 1: role 'bot' is none of human, gpt"),
         ({"messages": [USER, {"role": "assistant", "content": " "}]}, r"line 3: message 2 \(assistant\) is empty"),
         ({"messages": [{"role": "user", "content": None}]}, r"message 1 \(user\): wants text, got nothing"),

@@ -27,18 +27,21 @@ def test_examples_in_docstrings():
 @pytest.mark.parametrize(
     ("keys", "values", "pairs", "target"),
     [
-        (dict(text="ctx", choices="endings"), HELLASWAG, [("A man sits.", "He eats."), ("A man sits.", "He flies.")], 1),
-        (dict(text="question", label="answerKey"), ARC, [("Why?", "a"), ("Why?", "b"), ("Why?", "c")], 2),
         (
-            dict(text="question.stem", choices="question.choices", label="answerKey"),
+            {"text": "ctx", "choices": "endings"}, HELLASWAG,
+            [("A man sits.", "He eats."), ("A man sits.", "He flies.")], 1,
+        ),
+        ({"text": "question", "label": "answerKey"}, ARC, [("Why?", "a"), ("Why?", "b"), ("Why?", "c")], 2),
+        (
+            {"text": "question.stem", "choices": "question.choices", "label": "answerKey"},
             OPENBOOK, [("Why?", "x"), ("Why?", "y")], 1,
         ),
         (
-            dict(text="premise", question="question", question_in="context", choices=("choice1", "choice2")),
+            {"text": "premise", "question": "question", "question_in": "context", "choices": ("choice1", "choice2")},
             COPA, [("It rained. so", "I got wet."), ("It rained. so", "I flew.")], 0,
         ),
         (
-            dict(text="sent1", question="sent2", choices=("ending0", "ending1")),
+            {"text": "sent1", "question": "sent2", "choices": ("ending0", "ending1")},
             SWAG, [("She sits.", "She sings."), ("She sits.", "She flies.")], 0,
         ),
     ],
@@ -62,7 +65,11 @@ def test_labels_as_numbers_letters_names_and_texts():
 @pytest.mark.parametrize(
     ("values", "keys", "words"),
     [
-        ({"label": 3}, {}, r"line 7: label '3' \(task.label\) is none of 3 choices; wants 0 to 2, A to C, or a choice's"),
+        (
+            {"label": 3},
+            {},
+            r"line 7: label '3' \(task.label\) is none of 3 choices; wants 0 to 2, A to C, or a choice's",
+        ),
         ({"label": "D"}, {}, "label 'D'"),
         ({"label": 0}, {"first_number": 1}, "wants 1 to 3"),
         ({"label": None}, {}, "line 7: column 'label' .* is empty"),

@@ -22,7 +22,7 @@ CASES = [(model, "classification") for model in MODELS] + [
     ("llama", "regression"),
 ]  # fmt: skip
 ZERO_GRADIENTS = ("key/bias", "span/dense/bias")
-"""Both add the same to all arguments of a softmax: what is left is rounding, compared with the largest gradient of all."""
+"""Both add the same to all arguments of a softmax: rounding is left, compared with the largest gradient of all."""
 OPTIONS = {"text_to_text": {"targets_length": 32}, "tagging": {}}
 
 

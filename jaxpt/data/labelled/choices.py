@@ -27,7 +27,9 @@ class ChoicesEncoder:
     """Most tokens of a choice with its context."""
     truncate: Truncate = "longest_first"
 
-    def __call__(self, rows: Iterable[LocatedRow], tokenizer: Tokenizer, has_targets: bool, train: bool) -> Iterator[Record]:
+    def __call__(
+        self, rows: Iterable[LocatedRow], tokenizer: Tokenizer, has_targets: bool, train: bool
+    ) -> Iterator[Record]:
         """Encodes rows, in their order.
 
         Args:
@@ -51,7 +53,8 @@ class ChoicesEncoder:
             ids = dict(zip(texts, tokenizer.encode_batch(texts)))
             for row, of_row in zip(chunk, pairs):
                 target = self.task.target(row.row, row.where) if has_targets else 0
-                yield self._record([[ids[text] for text in pair] for pair in of_row], row) | {"target": np.int32(target)}
+                record = self._record([[ids[text] for text in pair] for pair in of_row], row)
+                yield record | {"target": np.int32(target)}
 
     def _record(self, pairs: Sequence[Sequence[Sequence[int]]], row: LocatedRow) -> Record:
         kept = [cut(pair, self.layout.room(self.length, 2), self.truncate, row.where) for pair in pairs]

@@ -29,7 +29,9 @@ class DialogueEncoder:
     trim: Trim = "oldest_turns"
     without_answer: Literal["error", "skip"] = "error"
 
-    def __call__(self, rows: Iterable[LocatedRow], tokenizer: Tokenizer, has_targets: bool, train: bool) -> Iterator[Record]:
+    def __call__(
+        self, rows: Iterable[LocatedRow], tokenizer: Tokenizer, has_targets: bool, train: bool
+    ) -> Iterator[Record]:
         """Encodes rows, in their order.
 
         Args:

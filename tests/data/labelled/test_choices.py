@@ -49,7 +49,7 @@ def test_records():
 def test_long_choices_are_cut_and_counted():
     first, _ = records(6)
     assert first["sizes"].tolist() == [6, 6, 6] and first["truncated"] == 1
-    with pytest.raises(UserError, match="line 0: 4 tokens, data.length leaves room for 3"):
+    with pytest.raises(UserError, match=r"line 0: 4 tokens, data\.length leaves room for 3"):
         records(6, truncate="error")
 
 

@@ -39,7 +39,9 @@ def with_template(tokenizer, template):
 
 def said(tokenizer, messages, template):
     """The text of the tokens of answers."""
-    ids, answers = encoded(messages, chat_template.of_tokenizer(with_template(tokenizer, template)), tokenizer, "line 1")
+    ids, answers = encoded(
+        messages, chat_template.of_tokenizer(with_template(tokenizer, template)), tokenizer, "line 1"
+    )
     return tokenizer._tokenizer.decode([i for i, one in zip(ids, answers) if one], skip_special_tokens=False)
 
 
@@ -149,7 +151,9 @@ def test_a_last_turn_that_is_too_long_loses_its_end(tokenizer):
 def test_long_dialogues_may_be_left_out_or_refused(tokenizer):
     first, second = records(tokenizer, [LONG, SHORT], 40, trim="drop")
     assert not len(first["tokens"]) and first["truncated"] == 1 and len(second["tokens"])
-    with pytest.raises(UserError, match=r"line 0: \d+ tokens, data.length leaves room for 40; raise data.length, or set"):
+    with pytest.raises(
+        UserError, match=r"line 0: \d+ tokens, data.length leaves room for 40; raise data.length, or set"
+    ):
         records(tokenizer, [LONG], 40, trim="error")
 
 
@@ -162,14 +166,18 @@ def test_dialogues_without_an_answer(tokenizer):
 
 def test_a_tokenizer_without_a_template(tokenizer):
     tokenizer.chat_templates = {}
-    with pytest.raises(UserError, match="objective.template: the tokenizer has no chat template; give a file, or chatml"):
+    with pytest.raises(
+        UserError, match=r"objective\.template: the tokenizer has no chat template; give a file, or chatml"
+    ):
         chat_template.of_tokenizer(tokenizer)
 
 
 def test_templates_by_name_and_file(tmp_path):
     (tmp_path / "own.jinja").write_text("x")
-    assert chat_template.source("plain") == BUILT_IN["plain"] and chat_template.source(str(tmp_path / "own.jinja")) == "x"
-    with pytest.raises(UserError, match="objective.template: chatmal: cannot be read"):
+    assert (
+        chat_template.source("plain") == BUILT_IN["plain"] and chat_template.source(str(tmp_path / "own.jinja")) == "x"
+    )
+    with pytest.raises(UserError, match=r"objective\.template: chatmal: cannot be read"):
         chat_template.source("chatmal")
 
 
