@@ -1,9 +1,11 @@
-"""Dialogues and instructions, for a decoder that learns to answer. The form of rows is found by their columns:
+"""Dialogues and instructions, for a decoder that learns to answer.
 
     messages                      [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}, …]
     conversations                 [{"from": "human", "value": "…"}, {"from": "gpt", "value": "…"}, …]   (ShareGPT)
     prompt, completion            texts, or lists of messages
     instruction, input, output    texts (Alpaca); an input stands after the instruction and an empty line
+
+The form of rows is found by the names of their columns.
 """
 
 from __future__ import annotations
@@ -42,8 +44,8 @@ class DialogueTask(Task):
     """Column of what the user says, of rows of one turn; by default `prompt` or `instruction`."""
     answer: str | None = None
     """Column of the assistant's answer; by default `completion` or `output`."""
-    input: str = "input"
-    """Column of what an instruction is about; it may be missing or empty."""
+    input: str | None = None
+    """Column of what the prompt is about, possibly empty; by default `input` beside `instruction`."""
     system: str | None = None
     """System message of dialogues that have none."""
 
@@ -92,8 +94,9 @@ class DialogueTask(Task):
                 "instruction and output; or name them: task.messages, or task.prompt and task.answer"
             )
         first = _turn(tables.column(row, prompt, where), "user", f"{where}: column {prompt!r} (task.prompt)")
-        more = row.values.get(self.input)
-        if isinstance(more, str) and more.strip() and prompt != self.input:
+        more = row.values.get("input") if prompt == "instruction" else None
+        more = more if self.input is None else tables.text(row, self.input, f"{where} (task.input)")
+        if isinstance(more, str) and more.strip():
             first[-1]["content"] += f"\n\n{more}"
         said = tables.column(row, answer, where)
         return first + _turn(said, "assistant", f"{where}: column {answer!r} (task.answer)")

@@ -41,6 +41,15 @@ def test_an_input_follows_its_instruction():
     assert DialogueTask().dialogue(row, "line 1")[0] == {"role": "user", "content": "Add.\n\n2 2"}
 
 
+def test_an_unrelated_column_is_no_input():
+    row = Row(1, {"question": "Add.", "input": "2 2", "answer": "4"})
+    keys = {"prompt": "question", "answer": "answer"}
+    assert DialogueTask(**keys).dialogue(row, "line 1")[0]["content"] == "Add."
+    assert DialogueTask(input="input", **keys).dialogue(row, "line 1")[0]["content"] == "Add.\n\n2 2"
+    with pytest.raises(UserError, match=r"line 1 \(task.input\): no column 'inptu'"):
+        DialogueTask(input="inptu", **keys).dialogue(row, "line 1")
+
+
 def test_a_system_message_of_the_row_is_kept():
     own = [{"role": "system", "content": "own"}, USER, ASSISTANT]
     assert DialogueTask(system="s").dialogue(Row(1, {"messages": own}), "line 1") == own
