@@ -79,6 +79,7 @@ def brute_force(model, inputs, targets):
     return np.asarray(jax.nn.log_softmax(logits[0]))[np.arange(len(targets)), targets].sum()
 
 
+@pytest.mark.slow
 def test_a_tasks_metrics_see_generated_text_and_likelihoods(tasks):
     setup, params, evaluate = prepared(config("scored"), tasks, examples=6)
     found = evaluate(params, {}, lambda: False).metrics

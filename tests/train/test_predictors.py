@@ -20,7 +20,7 @@ SENTENCES = ["it is good", "the cat ran", "one two three four five six", "bad", 
 LABELLED = rows(*({"text": text} for text in SENTENCES))
 SPOKEN = rows(*({"mr": text} for text in SENTENCES))
 SLOW = pytest.mark.slow
-MODELS = ("t5", pytest.param("bart", marks=SLOW), "gpt2")
+MODELS = (pytest.param("t5", marks=SLOW), pytest.param("bart", marks=SLOW), "gpt2")
 
 
 def made(model, task=LABELS, devices=1, mesh=None, **objective):
@@ -106,7 +106,7 @@ def test_a_label_that_is_longer_than_a_target_is_refused():
 
 @pytest.mark.parametrize(
     "model, beams",
-    [("t5", 1), ("gpt2", 1), pytest.param("t5", 3, marks=SLOW), pytest.param("bart", 1, marks=SLOW)],
+    [("t5", 1), *(pytest.param(*case, marks=SLOW) for case in (("gpt2", 1), ("t5", 3), ("bart", 1)))],
 )
 def test_generated_text_is_that_of_a_loaded_model(model, beams):
     setup, params, predictor = made(model, TEXTS, decoding={"beams": beams})
