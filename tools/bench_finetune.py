@@ -4,8 +4,8 @@
 
 BERT-base with random weights in float32, AdamW, clipped gradients, dropout, 32 examples in each update. Ours is the
 trainer's step on packed rows (`data.batch_examples`) with the loader; theirs is Trainer with DataCollatorWithPadding on
-the same token ids, shuffled, and grouped by length. Each round runs some updates of each. Theirs are drawn from all
-over an epoch, as their lengths differ; of the first update of a call nothing is counted. A figure is the median of the
+the same token ids, shuffled, and grouped by length. Each round runs some updates of each. Theirs are drawn evenly from
+all widths of an epoch's batches; of the first update of a call nothing is counted. A figure is the median of the
 rounds. With --one-core both run on one core and its CPU-seconds are counted: the ratios of a machine that is shared,
 where torch's threads wait for one another. Without --data there are 20,000 synthetic texts of min(geometric(1/9), 56)
 words, two special tokens besides.
@@ -93,7 +93,10 @@ def theirs(texts: Sequence[np.ndarray], folder: str, is_grouped: bool) -> Callab
             lengths = [len(text) for text in texts]
             order = np.array(get_length_grouped_indices(lengths, EXAMPLES, generator=generator))
         whole = order[: len(order) // EXAMPLES * EXAMPLES].reshape(-1, EXAMPLES)
-        drawn = whole[rng.permutation(len(whole))[: updates + 1]].ravel()
+        widths = np.array([max(len(texts[i]) for i in batch) for batch in whole])
+        by_width = whole[np.argsort(widths, kind="stable")]
+        at = ((np.arange(updates) + rng.random()) / updates * len(whole)).astype(int)  # of every width its share
+        drawn = by_width[[at[-1], *rng.permutation(at)]].ravel()
         rows = [{"input_ids": texts[i].tolist(), "attention_mask": [1] * len(texts[i]), "labels": 1} for i in drawn]
         options = transformers.TrainingArguments(
             folder, per_device_train_batch_size=EXAMPLES, max_steps=updates + 1, learning_rate=2e-5, report_to=[],
@@ -143,7 +146,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=64)
     parser.add_argument("--examples", type=int, default=16, help="most examples in a row")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--updates", type=int, default=5, help="updates of each side in a round")
+    parser.add_argument("--updates", type=int, default=8, help="updates of each side in a round")
     parser.add_argument("--ours-only", action="store_true")
     parser.add_argument("--one-core", action="store_true")
     a = parser.parse_args()
