@@ -56,8 +56,7 @@ class Updates:
         self._room_F = np.array([room[name] for name in names], np.int64)
         self.rows, self.examples, self._key = rows, examples, key
         self._lock = threading.Lock()
-        self.of_epoch = functools.lru_cache(2)(self._of_epoch)
-        """The rows of an epoch, R for each update; some may be empty."""
+        self._kept = functools.lru_cache(2)(self._of_epoch)
         if (self._size_MxF > self._room_F).any():  # records are made no longer than a row
             raise ValueError(f"a record takes {self._size_MxF.max(0).tolist()}, a row has {dict(sorted(room.items()))}")
         first = self._planned(0, rows)
@@ -91,9 +90,13 @@ class Updates:
         sizes = [np.diff(splits) for _, splits in found]
         return np.concatenate([records for records, _ in found]), np.cumsum(np.concatenate([[0], *sizes]))
 
-    def _of_epoch(self, epoch: int) -> Packs:
+    def of_epoch(self, epoch: int) -> Packs:
+        """The rows of an epoch, R for each update; some may be empty."""
         with self._lock:  # of several threads that ask for an epoch one plans it
-            member_GxN, row_GxN = self._epoch(epoch)
+            return self._kept(epoch)
+
+    def _of_epoch(self, epoch: int) -> Packs:
+        member_GxN, row_GxN = self._epoch(epoch)
         real = member_GxN.ravel() != _NOBODY
         row = (np.arange(len(row_GxN))[:, None] * self.rows + row_GxN).ravel()[real]
         records = member_GxN.ravel()[real][np.argsort(row, kind="stable")]
