@@ -88,15 +88,15 @@ class ClassificationBatches(LabelledBatches):
         return TextsEncoder(self.h.task, self.h.layout(vocabulary), length, self.h.truncate)
 
     def rows(self, length: int, vocabulary: Vocabulary) -> Call:
-        sizes = {"length": length, "examples": self.h.most_examples(length), "side": self.side}
+        sizes = {"length": length, "examples": self.h.most_examples(length), "side": self.h.side}
         return Call(preprocessors.features.labelled, {**sizes, "start": self.start(vocabulary)})
 
     def rows_of(self, vocabulary: Vocabulary) -> Callable[[Sequence[Any], int], dict[str, np.ndarray]]:
-        side, start = self.side, self.start(vocabulary)
+        side, start = self.h.side, self.start(vocabulary)
         return lambda records, length: rows.texts(rows.together(records), length, 1, side, start)
 
     def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
-        return {f"{self.side}_input_tokens": lengths["tokens"], "label_positions": lengths["positions"]}
+        return {f"{self.h.side}_input_tokens": lengths["tokens"], "label_positions": lengths["positions"]}
 
 
 class ClassificationLoss(LabelledLoss):
@@ -108,7 +108,7 @@ class ClassificationLoss(LabelledLoss):
         return classes.declare(model, "classes", self.h.task.outputs, self.h.dropout)
 
     def outputs(self, model: Bound, hidden: jax.Array, batch: Batch) -> jax.Array:
-        segments = batch[f"{self.h.batches.side}_segment_ids"]
+        segments = batch[f"{self.h.side}_segment_ids"]
         states = self.text_states(model, "classes", hidden, batch["label_positions"], segments)
         return classes.apply(model, "classes", states)
 

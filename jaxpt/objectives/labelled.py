@@ -52,6 +52,11 @@ class HeadObjective(Objective):
         """The model's."""
         return FAMILIES[self.text_layout]
 
+    @property
+    def side(self) -> str:
+        """The part of the model that reads the texts."""
+        return "decoder" if self.family == "decoder" else "encoder"
+
     def layout(self, vocabulary: Vocabulary) -> TextLayout:
         """Where texts and special tokens stand.
 
@@ -129,11 +134,6 @@ class LabelledBatches(Batches):
         ]
         names += ["encoder_token_types"] if "encoder" in sides[self.h.family] else []
         return {**dict.fromkeys(names, ((length,), "int32")), **self.label_features(length)}
-
-    @property
-    def side(self) -> str:
-        """The part of the model that reads the texts."""
-        return "decoder" if self.h.family == "decoder" else "encoder"
 
     def start(self, vocabulary: Vocabulary) -> int | None:
         """The id that the decoder of an encoder-decoder starts from."""

@@ -89,7 +89,7 @@ class MultipleChoiceBatches(LabelledBatches):
 
     def _sizes(self, length: int, examples: int, vocabulary: Vocabulary) -> dict[str, Any]:
         return {
-            "length": length, "examples": examples, "choices": self.h.task.most_choices, "side": self.side,
+            "length": length, "examples": examples, "choices": self.h.task.most_choices, "side": self.h.side,
             "pooled": self.h.layout(vocabulary).pooled, "start": self.start(vocabulary),
         }  # fmt: skip
 
@@ -100,7 +100,7 @@ class MultipleChoiceBatches(LabelledBatches):
         return [row[:1, : np.count_nonzero(record["sizes"])] for row, record in zip(outputs, records)]
 
     def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
-        return {f"{self.side}_input_tokens": lengths["tokens"], "label_weights": np.ones_like(lengths["tokens"])}
+        return {f"{self.h.side}_input_tokens": lengths["tokens"], "label_weights": np.ones_like(lengths["tokens"])}
 
 
 class MultipleChoiceLoss(LabelledLoss):
@@ -119,7 +119,7 @@ class MultipleChoiceLoss(LabelledLoss):
         positions_BxNxC = batch["choice_positions"]
         b, n, c = positions_BxNxC.shape
         positions_BCxN = positions_BxNxC.transpose(0, 2, 1).reshape(b * c, n)
-        segments_BCxL = self._lines(batch[f"{self.h.batches.side}_segment_ids"])
+        segments_BCxL = self._lines(batch[f"{self.h.side}_segment_ids"])
         states_BCxNxD = self.text_states(model, "choice", hidden, positions_BCxN, segments_BCxL)
         logits_BxNxC = classes.apply(model, "choice", states_BCxNxD).reshape(b, c, n).transpose(0, 2, 1)
         return jnp.where(batch["choice_weights"] > 0, logits_BxNxC, _OUT)

@@ -105,11 +105,11 @@ class QuestionAnsweringBatches(LabelledBatches):
         )
 
     def rows(self, length: int, vocabulary: Vocabulary) -> Call:
-        sizes = {"length": length, "examples": self.examples_of(length), "side": self.side}
+        sizes = {"length": length, "examples": self.examples_of(length), "side": self.h.side}
         return Call(preprocessors.features.labelled_spans, {**sizes, "start": self.start(vocabulary)})
 
     def rows_of(self, vocabulary: Vocabulary) -> Callable[[Sequence[Any], int], dict[str, np.ndarray]]:
-        side, start, names = self.side, self.start(vocabulary), ("tokens", "token_types", "positions")
+        side, start, names = self.h.side, self.start(vocabulary), ("tokens", "token_types", "positions")
         return lambda records, length: rows.spans(
             rows.together([{name: record[name] for name in names} for record in records]), length, 1, side, start
         )
@@ -119,7 +119,7 @@ class QuestionAnsweringBatches(LabelledBatches):
         return [best_span(row, record, self.h.n_best, self.h.max_answer) for row, record in zip(outputs, records)]
 
     def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
-        return {f"{self.side}_input_tokens": lengths["tokens"], "label_weights": lengths["positions"] // 2}
+        return {f"{self.h.side}_input_tokens": lengths["tokens"], "label_weights": lengths["positions"] // 2}
 
 
 class QuestionAnsweringLoss(LabelledLoss):

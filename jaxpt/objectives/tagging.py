@@ -87,15 +87,15 @@ class TaggingBatches(LabelledBatches):
         return TaggingEncoder(self.h.task, layout, length, stride)
 
     def rows(self, length: int, vocabulary: Vocabulary) -> Call:
-        sizes = {"length": length, "examples": length, "side": self.side}
+        sizes = {"length": length, "examples": length, "side": self.h.side}
         return Call(preprocessors.features.labelled, {**sizes, "start": self.start(vocabulary)})
 
     def rows_of(self, vocabulary: Vocabulary) -> Callable[[Sequence[Any], int], dict[str, np.ndarray]]:
-        side, start = self.side, self.start(vocabulary)
+        side, start = self.h.side, self.start(vocabulary)
         return lambda records, length: rows.texts(rows.together(records), length, length, side, start)
 
     def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
-        return {f"{self.side}_input_tokens": lengths["tokens"], "label_positions": lengths["positions"]}
+        return {f"{self.h.side}_input_tokens": lengths["tokens"], "label_positions": lengths["positions"]}
 
 
 class TaggingLoss(LabelledLoss):

@@ -55,7 +55,7 @@ NUMBERS = {
         "share": (0.0, 1.1, -1.0), "start_probability": (-1.0, 1.1), "mask_probability": (-1.0, 1.1),
     },
     ("salient_spans",): {"targets_length": (0, 1)},
-    ("seq2seq",): {"targets_length": (0, -1)},
+    ("seq2seq",): {"targets_length": (0, -1), "label_smoothing": (-0.1, 1.0)},
 }  # fmt: skip
 NAN = float("nan")
 TOGETHER = [  # settings that do not go together, and what is said

@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # for editors: what `preprocessors.masked_lm` is
     from jaxpt.data.preprocessors import documents as documents
     from jaxpt.data.preprocessors import features as features
     from jaxpt.data.preprocessors import fill_in_the_middle as fill_in_the_middle
+    from jaxpt.data.preprocessors import labelled as labelled
     from jaxpt.data.preprocessors import masked_lm as masked_lm
     from jaxpt.data.preprocessors import mass as mass
     from jaxpt.data.preprocessors import mbart as mbart
