@@ -25,6 +25,7 @@ def test_pairs_of_signatures_and_sentences():
     assert named > len(pairs) / 10, "a signature helps to guess its sentence"
 
 
+@pytest.mark.slow
 def test_examples_in_docstrings():
     failed, tried = doctest.testmod(builtin)
     assert tried and not failed

@@ -201,6 +201,7 @@ def test_a_run_starts_from_a_hugging_face_directory_and_from_an_import(texts, tm
         assert int(begun.step) == 0 and len(said) == 1 and "parameters taken as they are" in said[0]
 
 
+@pytest.mark.slow
 def test_a_longer_position_table_repeats_the_shorter_one(texts, tmp_path):
     params = made(tmp_path / "hf", "bert", texts)
     begun, _, said = start(tmp_path / "hf", model={"max_positions": 80})
@@ -209,6 +210,7 @@ def test_a_longer_position_table_repeats_the_shorter_one(texts, tmp_path):
     assert said[1] == "  fitted: model/position_embed/table"
 
 
+@pytest.mark.slow
 def test_another_vocabulary(texts, tmp_path):
     params = made(tmp_path / "hf", "bert", texts)
     with pytest.raises(UserError, match=r"its vocabulary has 60 ids, model.vocab_size is 70"):
@@ -261,6 +263,7 @@ def run_of(path, family, texts):
     return begun.ema
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", families.FAMILIES)
 def test_a_run_is_exported_without_the_padding_of_its_vocabulary(family, texts, tmp_path):
     params = run_of(tmp_path / "run", family, texts)

@@ -106,6 +106,7 @@ def test_accuracy_counts_hits_and_no_ties():
     assert metrics["accuracy"][0] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", [0, 7, 13])
 def test_label_smoothing_mixes_the_target_with_the_uniform_distribution(data, chunk):
     """Of the real vocabulary: padding columns have no part, in value and gradient, whatever the chunks."""
@@ -301,10 +302,12 @@ def test_a_teacher_is_followed_as_torch_does(data):
         np.testing.assert_allclose(gradient, student.grad.numpy(), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_examples_in_the_docstrings():
     assert doctest.testmod(losses).failed == 0
 
 
+@pytest.mark.slow
 def test_samples_follow_the_distribution_whatever_chunk_and_mesh(data):
     key = jax.random.key(0)
     whole, parts = (losses.sample(data["hidden"], Projection(**data["params"]), key, chunk=chunk) for chunk in (T, 7))

@@ -153,6 +153,7 @@ def test_lines_of_a_row_and_why_it_failed(capsys):
     assert study._run(python("exit(3)"), "a", child) == "exit code 3"
 
 
+@pytest.mark.slow
 def test_a_signal_goes_to_the_row(tmp_path):
     """The row ends in its own time, then the study does."""
     path, saved = write_study(tmp_path, ["gpt2"]), tmp_path / "saved"

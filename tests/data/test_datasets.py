@@ -184,6 +184,7 @@ def flip(path):
     path.write_bytes(content)
 
 
+@pytest.mark.slow
 def test_a_damaged_vocabulary_is_trained_again_in_the_cache_and_refused_in_a_run(text, tmp_path):
     settings, said = config("bert", text, tmp_path / "cache", tmp_path / "run"), []
     whole = datasets.prepare(settings).tokenizer

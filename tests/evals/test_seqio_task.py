@@ -106,6 +106,7 @@ def test_a_tasks_metrics_see_generated_text_and_likelihoods(tasks):
     assert evaluate(params, {}, lambda: True) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "task, keys, said",
     [

@@ -77,6 +77,7 @@ def test_accumulation_changes_nothing_and_keeps_rows_with_their_state():
     close((grads, after), (whole[0], whole[2]))
 
 
+@pytest.mark.slow
 def test_a_mixed_mesh_changes_no_gradient():
     """Left cut over fsdp and tensor in the loop over time, the recurrent matrix got a wrong gradient."""
 

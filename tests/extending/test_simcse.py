@@ -77,6 +77,7 @@ def test_rows_without_a_sentence_are_no_negatives():
     np.testing.assert_allclose(with_filling, without, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_negatives_of_accumulated_gradients_are_those_of_the_microbatch():
     config, network, params, rows = made()
 

@@ -41,6 +41,7 @@ def layers(name, text):
     return np.asarray(_layers(made)(params, jnp.array([tokens]), jnp.array([types[: len(tokens)]])))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in OBJECTIVES])
 def test_padding_changes_no_vector(name):
     """All poolings of texts in a batch, beside the states of each text alone."""

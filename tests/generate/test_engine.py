@@ -98,6 +98,7 @@ def test_greedy_equals_a_loop_without_a_cache(name):
     assert max(len(set(one.tokens)) for one in found.values()) > 3
 
 
+@pytest.mark.slow
 def test_log_probabilities_are_the_models_before_penalties_and_temperature():
     options = Options(max_new_tokens=NEW, scores=True, temperature=0.8, repetition_penalty=1.5, seed=3)
     network, params = model("gpt2")
@@ -109,6 +110,7 @@ def test_log_probabilities_are_the_models_before_penalties_and_temperature():
         np.testing.assert_allclose(one.logprobs, wanted, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [1, 2])
 def test_refilled_rows_and_a_prompt_alone_get_the_same(batch_size):
     options = Options(max_new_tokens=NEW)
@@ -117,6 +119,7 @@ def test_refilled_rows_and_a_prompt_alone_get_the_same(batch_size):
     )
 
 
+@pytest.mark.slow
 def test_a_sample_depends_on_seed_prompt_and_sample_alone():
     """Not on rows per batch, on which other prompts there are, or in which order."""
     found = tokens(generated(engine(), prompts(), SAMPLED))
@@ -138,6 +141,7 @@ def test_a_sample_is_the_same_one_by_one_and_in_other_buckets():
     assert {owner: ids[:NEW] for owner, ids in longer.items()} == found
 
 
+@pytest.mark.slow
 def test_any_of_several_eos_ends_a_text():
     plain = tokens(generated(engine(), prompts(), Options(max_new_tokens=NEW)))
     having = {token: sum(token in ids for ids in plain.values()) for ids in plain.values() for token in ids}

@@ -40,6 +40,7 @@ def oracle(name, text):
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in ENCODERS])
 def test_all_masks_of_a_text_at_once(name):
     """Texts of unequal length with one to three masks, ELECTRA's by its generator."""
@@ -67,6 +68,7 @@ def test_a_text_is_filled_as_if_alone():
             np.testing.assert_allclose(one.probabilities, other.probabilities, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_candidates_begin_with_the_most_likely_token_of_a_batch():
     config = families.config("bert")
     made = families.network(config)

@@ -22,6 +22,7 @@ LANGUAGE = ord("A") + 3
 SEQ2SEQ = VOCABULARIES["encoder_decoder"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", trained.ENCODER_DECODERS)
 def test_inputs_of_a_batch_have_the_format(name):
     """The special tokens at both ends of the encoder's input, and the first ones that the decoder reads."""

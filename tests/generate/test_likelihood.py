@@ -99,6 +99,7 @@ def test_the_greedy_continuation_is_known():
     assert first.is_greedy and not second.is_greedy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some(("t5", "bart"), ("t5",)))
 def test_an_encoder_decoder_scores_its_target(name):
     made, params, _, _ = given = network(name)
@@ -110,6 +111,7 @@ def test_an_encoder_decoder_scores_its_target(name):
         agrees(one, encoder_decoder_oracle(made, params, [*before, *context, EOS], start, continuation), continuation)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some(("t5", "umt5", "bart"), ("t5",)))
 def test_an_encoder_decoder_scores_a_span(name):
     """T5: the sentinel's span; UL2: with the mode token of the S-denoiser; BART: the rest of the restored text."""
@@ -148,6 +150,7 @@ def test_by_words_later_tokens_of_the_word_are_masked_too():
     assert same.tolist() == [True, False, False, True, True]
 
 
+@pytest.mark.slow
 def test_xlnet_scores_from_left_to_right_in_one_pass():
     made, params, _, _ = given = network("xlnet")
     found = loglikelihood(*given, CONTEXTS, CONTINUATIONS).items

@@ -52,6 +52,7 @@ def talk(capsys, monkeypatch):
     return answer
 
 
+@pytest.mark.slow
 def test_the_history_is_part_of_the_prompt(talk, tmp_path):
     """What is said is what the model generates for the template's text of all that was said before."""
     folder = made(tmp_path / "long", "gpt2", max_positions=256)
@@ -116,6 +117,7 @@ def test_where_an_answer_ends(model, template, ids, stop):
     assert end_of_answer(model, ChatTemplate(template, tokens=tokens)) == (eos, stop)
 
 
+@pytest.mark.slow
 def test_a_template_of_a_file_and_a_checkpoint(talk, folder, tmp_path, capsys):
     shutil.copytree(folder, tmp_path / "hf")
     assert main(["import", str(tmp_path / "hf"), str(tmp_path / "run")]) == 0
@@ -141,6 +143,7 @@ def test_mistakes(talk, folder, tmp_path):
         assert (code, out) == (2, "") and words in error and error.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_signal_leaves_the_terminal_as_it_was(folder):
     ours, theirs = pty.openpty()
     before = termios.tcgetattr(theirs)
@@ -162,6 +165,7 @@ def test_a_signal_leaves_the_terminal_as_it_was(folder):
         os.close(theirs)
 
 
+@pytest.mark.slow
 def test_encoder_decoders_answer(talk, tmp_path):
     path = made(tmp_path / "t5", "t5")
     (tmp_path / "t.jinja").write_text(PLAIN)

@@ -56,6 +56,7 @@ def test_one_prompt_gives_its_text_alone(run, directories):
     assert run("generate", directories["gpt2"], "--prompt", "the cat", "--max-new-tokens", 8) == (0, f"{text}\n", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", [pytest.param("gpt2", marks=pytest.mark.slow), "t5"])
 def test_several_prompts_and_samples(run, directories, family):
     prompts = ["the cat sat", "a"]
@@ -100,6 +101,7 @@ def test_an_encoder_gives_candidates_with_probabilities(run, directories):
     assert run(*argv, "--stream")[1].count("'") == 2 * 2 * 5
 
 
+@pytest.mark.slow
 def test_sentinels_are_filled_beside_prompts_that_are_continued(run, directories):
     model = jaxpt.load(directories["t5"])
     ((span,),) = model.fill(["the <extra_id_0> sat"], max_new_tokens=6)
@@ -129,6 +131,7 @@ def written(path, count=40):
     return rows
 
 
+@pytest.mark.slow
 def test_a_file_of_prompts(run, directories, tmp_path):
     rows = written(tmp_path / "f.jsonl")
     argv = ["generate", directories["gpt2"], "--file", tmp_path / "f.jsonl", "--field", "text", *SAMPLING]

@@ -88,6 +88,7 @@ def test_beams_give_scores(models):
     assert len(found) == 2 and found[0].score >= found[1].score
 
 
+@pytest.mark.slow
 def test_an_encoder_decoder_generates_and_fills_spans(models):
     model = models["t5"]
     v = model.vocabulary
@@ -131,6 +132,7 @@ def test_likelihoods(models, family):
     assert model.loglikelihood([], []) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", families.FAMILIES)
 def test_a_run_directory_is_the_same_model(directories, models, family, tmp_path):
     convert.import_weights(directories[family], tmp_path / "run", report=lambda line: None)
@@ -233,6 +235,7 @@ def test_an_electra_fills_by_its_generator(tmp_path):
             use()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", families.FAMILIES)
 def test_a_mesh_gives_the_same(directories, models, family):
     mesh = configs.MeshConfig(data=2, fsdp=2, tensor=2)

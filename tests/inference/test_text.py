@@ -150,6 +150,7 @@ def test_examples_in_docstrings():
     assert doctest.testmod(module).failed == 0
 
 
+@pytest.mark.slow
 def test_parts_of_a_stream_are_the_whole_text(tokenizer):
     draw = random.Random(0)
     for prompt, ids in rows(tokenizer, draw, 1500):

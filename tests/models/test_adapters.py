@@ -39,6 +39,7 @@ def test_every_block_has_the_places(name):
     assert {shape[-1] for path, shape in new.items() if path.endswith("down/bias")} == {5}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
 def test_fresh_ones_change_next_to_nothing_and_then_compute_the_formula(name):
     adapter = BottleneckConfig(dim=5, activation="relu")
@@ -87,6 +88,7 @@ def test_they_stand_after_the_projection_and_before_the_residual(name, part):
     assert np.abs(one - hidden(plain, without)).max() > 0.1
 
 
+@pytest.mark.slow
 def test_they_are_trained_alone():
     """Houlsby's recipe: adapters, all layer norms and the head, as in the released code."""
     given = families.config(
@@ -125,6 +127,7 @@ class Scaled(nn.Module):
 '''
 
 
+@pytest.mark.slow
 def test_a_kind_of_ones_own(tmp_path, monkeypatch):
     (tmp_path / "own_lab").mkdir()
     (tmp_path / "own_lab" / "scale.py").write_text(OWN)

@@ -70,6 +70,7 @@ def test_every_size_is_listed():
     assert {path.stem for path in SIZES} == set(PUBLISHED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", SIZES, ids=lambda path: path.stem)
 def test_parameter_counts_are_those_published(path):
     text = path.read_text()
@@ -101,6 +102,7 @@ def test_every_parameter_has_known_axes(name):
             assert axis != "vocab" or size == 256
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_init_is_plain_float32_and_as_announced(name):
     model = ALL[name]().build()
@@ -185,6 +187,7 @@ def test_every_parameter_has_a_gradient(name):
         assert name.endswith("key/bias") or float(jnp.abs(g).max()) > 0, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_dropout_is_off_without_keys_and_on_with_them(name):
     model, variables = made(name, dropout=0.5)
@@ -201,6 +204,7 @@ def test_dropout_is_off_without_keys_and_on_with_them(name):
     assert np.abs(first - other).max() > 0.01
 
 
+@pytest.mark.slow
 def test_a_bound_model_s_calls_do_not_know_of_one_another():
     """Dropout where there is a key for it, whatever the method is called; the same at every call."""
     model, variables = made("bert", dropout=0.5)

@@ -77,6 +77,7 @@ def follow(name, cache, at, count, width=1):
     return cache
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DECODERS + PAIRS)
 def test_steps_with_a_cache_equal_one_call(name):
     """Prompts of 9, 4 and 6 tokens, then ten tokens each; Mistral's ring of 4 slots for a window of 3 turns often."""

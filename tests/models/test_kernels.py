@@ -47,6 +47,7 @@ def inputs(name, mask):
     return (q, k, v), bias
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("name", RUNS)
 def test_equals_plain(name, mask):
@@ -84,6 +85,7 @@ def test_chunks_never_hold_all_scores():
     assert largest(functools.partial(kernels.chunked, chunk=64)) < 0.1 * largest(kernels.plain)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", ["causal", "packed", "prefix", "ranks", "window"])
 def test_each_device_does_its_part_of_the_queries(mask):
     """Values, gradients and dropped weights are those of one device, whose chunks are others."""

@@ -47,6 +47,7 @@ def test_no_two_heads_draw_alike():
     assert np.abs(params["heads"]["a"]["dense"]["kernel"] - params["heads"]["b"]["dense"]["kernel"]).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_shared_parts_exist_once_and_get_both_gradients():
     network = pair(shared=("token_embed", "embed_norm"))
     params, ids = drawn(network), tokens(1, 4)

@@ -66,6 +66,7 @@ def test_packed_equals_separate(name):
         close(got, want)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bart", "mbart"])
 def test_padding_never_changes_a_real_token(name):
     model, variables = made(name)
@@ -128,6 +129,7 @@ def test_hidden_states_of_all_layers_are_there_for_the_asking(name):
     assert all(x.layers is None for x in jax.eval_shape(functools.partial(outputs, layers=False), variables["params"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2", "modernbert", "deberta_v2"])
 def test_the_states_of_all_layers_have_gradients_and_end_in_the_hidden_ones(name):
     model, variables = made(name)
@@ -181,6 +183,7 @@ def test_a_predicted_token_does_not_see_itself():
         np.testing.assert_array_equal(moved, order[0, targets[0]] > rank)
 
 
+@pytest.mark.slow
 def test_the_mask_decoder_runs_the_last_layer_twice():
     plain, _ = made("deberta")
     model, variables = made("deberta", mask_decoder=True)

@@ -21,6 +21,7 @@ def test_doctests():
     assert doctest.testmod(parts).failed == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["gpt2", *(pytest.param(f, marks=pytest.mark.slow) for f in ("t5", "bert"))])
 def test_the_same_function_in_parts(family):
     config = families.config(family, model={"layers": 3, "dropout": 0.3}).model

@@ -124,6 +124,7 @@ def test_layers_have_inputs_of_their_own(x):
     np.testing.assert_allclose(y, x, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remat", ["none", "full"])
 def test_gradients_reach_every_layer_s_states(x, remat):
     """Of a mixture of all layers, and of a sum of the blocks' own, as if the layers were called one by one."""

@@ -70,6 +70,7 @@ def test_the_loss_is_that_of_the_examples_in_rows_of_their_own_and_in_microbatch
     check_losses(config_of(files, family), accumulation=4)
 
 
+@pytest.mark.slow
 def test_the_loss_is_that_of_the_examples_in_rows_of_their_own(files):
     check_losses(config_of(files, "bert"))
 

@@ -59,6 +59,7 @@ def test_packed_rows_give_the_loss_and_gradient_of_padded_ones(model, tmp_path):
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_pooled_token_of_each_layout(tmp_path):
     for model, last in (("bert", False), ("gpt2", True), ("t5", True), ("bart", True)):
         config = fine_tuning.recipe(tmp_path, of=model)

@@ -72,6 +72,7 @@ def reached(tree):
     return found
 
 
+@pytest.mark.slow
 def test_shared_embeddings_get_both_gradients_and_the_generator_only_its_own(shared):
     *_, gradients = shared
     generator = gradients["masked_lm"]["heads"]["generator"]
@@ -81,6 +82,7 @@ def test_shared_embeddings_get_both_gradients_and_the_generator_only_its_own(sha
     assert reached(gradients["replaced_token"]) == {"all": EMBEDDINGS | own, "none": {"generator"}}
 
 
+@pytest.mark.slow
 def test_disentangled_embeddings_get_only_their_own(disentangled):
     _, _, network, _, gradients = disentangled
     drawn_D = jax.jit(network.init)(jax.random.key(0))["model"]

@@ -68,6 +68,7 @@ def test_check():
         SpanCorruption().check(None, 128, Vocabulary(size=100, eos=1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"join_documents": False}, {"separator": True}, {"density": 0.5}])
 def test_the_transforms_give_the_declared_features(settings):
     objective, length = SpanCorruption(**settings), 24

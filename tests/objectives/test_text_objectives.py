@@ -147,6 +147,7 @@ def seen(family, objective, batch, targets):
     return np.abs(slope).sum(-1)
 
 
+@pytest.mark.slow
 def test_a_target_is_predicted_from_the_targets_before_it_alone():
     """One loss serves all objectives of encoder-decoders, so that one program is compiled for all of them."""
     batches = {name: made(name)[1] for name in ENCODER_DECODERS}

@@ -53,6 +53,7 @@ def test_the_features_of_a_decoder():
     assert "decoder_prefix" not in found, "attention is causal in the inputs too"
 
 
+@pytest.mark.slow
 def test_a_decoder_learns_from_the_answer_alone():
     """Other inputs' targets change no loss, and the logits of inputs get no gradient."""
     made = config("gpt2")
@@ -70,6 +71,7 @@ def test_a_decoder_learns_from_the_answer_alone():
     assert float(loss(batch)) != float(loss({**batch, "decoder_target_tokens": other}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["t5", "gpt2"])
 def test_label_smoothing_is_of_the_answer(model):
     plain, smooth = config(model), config(model, label_smoothing=0.1)

@@ -121,6 +121,7 @@ def rolls(numbers, count, timeout=1.0, counts=None):
         return list(pool.map(one, range(len(numbers))))
 
 
+@pytest.mark.slow
 def test_the_roll_is_called():
     assert rolls([0, 1, 2, 3], 4, timeout=20) == [""] * 4
     assert rolls([0, 2], 4) == ["of 4 processes 1, 3 did not come in time (distributed.timeout)"] * 2

@@ -45,6 +45,7 @@ def case():
     return config, network, drawn(network), families.batch(config)
 
 
+@pytest.mark.slow
 def test_a_penalty_counts_as_it_is(case):
     config, network, params, batch = case
     gradients = functools.partial(step.gradients, config.objective, network)

@@ -70,6 +70,7 @@ def test_a_run_goes_on_with_its_carry(folder, capsys):
     assert losses[0] == losses[1] and len(losses[0]) == 1
 
 
+@pytest.mark.slow
 def test_rows_that_go_on_want_enough_records_and_one_task(folder, capsys):
     recipe = str(folder / "recipe.yaml")
     assert cli.main(["train", recipe, f"run_dir={folder / 'few'}", "data.length=64", "model.reuse_length=32"]) == 2

@@ -32,6 +32,7 @@ def model_of(name):
     ).model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "model, kind", [case if case in QUICK else pytest.param(*case, marks=pytest.mark.slow) for case in CASES]
 )

@@ -72,6 +72,7 @@ def test_a_line_for_each_rate_the_highest_first():
     assert lines(config(3)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "optimizer"),
     [

@@ -26,6 +26,7 @@ def config(family="gpt2", trainable=None, devices=None, lora=TARGETS, **sections
     return families.config(family, model={"layers": 3}, train=train, **sections)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["gpt2", *(pytest.param(f, marks=pytest.mark.slow) for f in ("t5", "bert"))])
 def test_a_fresh_adapter_changes_nothing(family):
     given = config(family)
@@ -55,6 +56,7 @@ def test_only_the_adapter_moves():
     assert sum("mu" in name for name in moments) == 4
 
 
+@pytest.mark.slow
 def test_gradients_are_those_of_the_factors_by_hand():
     """d loss / d A = s · dW · Bᵀ and d loss / d B = s · Aᵀ · dW, with dW the gradient of the merged matrix."""
     given = config()
@@ -96,6 +98,7 @@ def test_dropout_is_that_of_the_adapters_input():
     assert (other != found).any()
 
 
+@pytest.mark.slow
 def test_some_layers_alone_have_one():
     _, _, after, _ = steps(
         config(lora={**TARGETS, "targets": ["model/decoder[1:]/attention/query", "model/decoder[2]/*"]}), 1
@@ -107,6 +110,7 @@ def test_some_layers_alone_have_one():
     assert not any("layers_0-0" in path for path in adapters)
 
 
+@pytest.mark.slow
 def test_meshes_compute_the_same():
     """Adapters are sharded as their matrices are."""
     mesh = {"data": 2, "fsdp": 2, "tensor": 2}

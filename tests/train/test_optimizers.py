@@ -87,6 +87,7 @@ def _steps(config, axes, params, gradients):
     return jax.tree.map(np.asarray, (params, updates))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stack_is_updated_as_its_layers_alone(kind):
     config = _config(kind=kind, learning_rate=0.01, weight_decay=0.1, clip_norm=1e3)
@@ -99,6 +100,7 @@ def test_a_stack_is_updated_as_its_layers_alone(kind):
         assert np.linalg.norm(a - b) <= 1e-5 * np.linalg.norm(b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("layers", [1, 2])
 def test_stacked_experts_are_updated_as_separate_matrices(kind, layers):

@@ -54,6 +54,7 @@ def brute_force(setup, params, record, word):
     return np.asarray(jax.nn.log_softmax(logits[0, -len(target) :]))[np.arange(len(target)), target]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_the_likelihood_of_a_label_is_that_of_its_words(model):
     setup, params, predictor = made(model)
@@ -104,6 +105,7 @@ def test_a_label_that_is_longer_than_a_target_is_refused():
         made("t5", targets_length=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "model, beams",
     [("t5", 1), *(pytest.param(*case, marks=SLOW) for case in (("gpt2", 1), ("t5", 3), ("bart", 1)))],
@@ -130,6 +132,7 @@ def test_generation_compiles_before_there_are_parameters(monkeypatch):
     assert len(predictor(params, of_rows)) == len(SPOKEN)
 
 
+@pytest.mark.slow
 def test_predictions_end_when_they_are_told_to(monkeypatch):
     setup, params, predictor = made("t5", TEXTS)
     of_rows = records(setup.config, WORDS, SPOKEN, has_targets=False)

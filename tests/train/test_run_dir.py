@@ -56,6 +56,7 @@ REFUSED = {
 QUICK = ("density", "batch")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [pytest.param(c, marks=[] if c in QUICK else pytest.mark.slow) for c in REFUSED])
 def test_another_stream_is_refused_and_the_difference_named(config, saved, case):
     changed, in_settings, in_data = REFUSED[case]

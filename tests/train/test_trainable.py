@@ -72,6 +72,7 @@ def test_frozen_parameters_stay_bit_equal_and_have_no_state(family):
     assert f"{stack}/segment_0/layers_2-3/block_0/attention/query/kernel" in setup.trained
 
 
+@pytest.mark.slow
 def test_what_is_trained_moves_as_in_a_whole_training():
     """A first step of plain gradient descent; the stack's lower half is frozen, and random draws are the same."""
     _, before, whole, metrics = steps(config(optimizer=SGD), 1)
@@ -86,6 +87,7 @@ def test_what_is_trained_moves_as_in_a_whole_training():
         np.testing.assert_allclose(trees[3][path], wanted, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_the_norm_that_clips_is_that_of_trained_parameters():
     given = config(trainable=["model/decoder[3:]"], optimizer={**SGD, "clip_norm": 1e-3}, train={"layer_norms": True})
     setup, before, after, metrics = steps(given, 1)
@@ -145,6 +147,7 @@ def test_frozen_parameters_pass_through_the_donated_state():
     assert memory.alias_size_in_bytes >= state.size(setup.shapes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_split_or_not_all_optimizers_update_alike(kind):
     """All is trained, but in parts, since a later phase freezes some layers; given the same gradients."""
@@ -209,6 +212,7 @@ def updated(config, axes, params, gradients, rates=None, groups=()):
     return params
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_rates_and_decay_of_layers_are_those_of_separate_models(kind):
     recipe = families.config("gpt2", optimizer={
@@ -247,6 +251,7 @@ def test_the_vectors_of_layer_decay():
     )
 
 
+@pytest.mark.slow
 def test_multipliers_scale_the_update():
     one, two = ({**SGD, "rate_multipliers": given} for given in ({}, {"model/token_embed": 0.5, "*/bias": 2.0}))
     (_, before, a, _), (_, _, b, _) = (steps(config(optimizer=given), 1) for given in (one, two))

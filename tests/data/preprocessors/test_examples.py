@@ -12,6 +12,7 @@ from jaxpt.data import preprocessors
 NAMES = [module.name for module in pkgutil.iter_modules(preprocessors.__path__) if module.name != "labelled"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_docstrings(name):
     failed, attempted = doctest.testmod(importlib.import_module(f"jaxpt.data.preprocessors.{name}"))

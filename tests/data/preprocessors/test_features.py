@@ -19,6 +19,7 @@ def dataset(**features):
     return tf.data.Dataset.from_generator(lambda: iter([ex]), output_signature=signature)
 
 
+@pytest.mark.slow
 def test_encoder_decoder():
     ex = first(features.encoder_decoder(dataset(inputs=[7, 0, 1], targets=[0, 9, 1]), 5, 4, start=6))
     assert {k: v.tolist() for k, v in ex.items()} == {

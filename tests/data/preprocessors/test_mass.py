@@ -23,6 +23,7 @@ def made(rows, **settings):
     return batch, list(zip(rows, *sides, batch["offset"].numpy()))
 
 
+@pytest.mark.slow
 def test_the_decoder_reads_what_stands_before_each_token_of_the_fragment():
     seen = collections.Counter()
     for text, inputs, targets, read, first in made(corpus.numbered(corpus.lengths()))[1]:

@@ -56,6 +56,7 @@ def test_rows_go_on_and_b_goes_on_from_a_or_is_drawn(numbered):
     assert 0.5 < randoms / len(records) < 0.7
 
 
+@pytest.mark.slow
 def test_the_cuts_are_as_in_the_program(numbered):
     """Each record by XLNet's loops, for the cut and the sentence that were drawn."""
     ends, _, records = numbered
@@ -77,6 +78,7 @@ def test_the_cuts_are_as_in_the_program(numbered):
         assert wanted in possible, (number, wanted)
 
 
+@pytest.mark.slow
 def test_a_separator_ends_each_document_and_shards_draw_otherwise():
     tokens, sentences = [list(range(10, 40)), list(range(50, 120))], [[10] * 3, [10] * 7]
     with_end, plain, other = (

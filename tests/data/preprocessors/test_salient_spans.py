@@ -54,6 +54,7 @@ def made(text, finder="salient_spans.dates_and_names", **settings):
     return list(zip(inputs, targets, (ex["origin"].tolist() for ex in examples)))
 
 
+@pytest.mark.slow
 def test_an_example_for_each_span_that_fits():
     text = "He saw Rome. Then Paris and Sevastopol-on-the-Sea."
     assert made(text) == [

@@ -169,6 +169,7 @@ def test_single_sentences_of_real_text():
     np.testing.assert_array_equal(np.bincount(used), 3)
 
 
+@pytest.mark.slow
 def test_every_token_is_used_once_a_pass():
     """Sentences of one token: nothing is ever too long, so a and the b that follow it make up each document."""
     out = pairs([[1] * n for n in (1, 2, 3, 50, 200, 7, 1)], short_probability=0.5, dupe_factor=3)
@@ -176,6 +177,7 @@ def test_every_token_is_used_once_a_pass():
     np.testing.assert_array_equal(np.bincount(used), np.full(264, 3))
 
 
+@pytest.mark.slow
 def test_half_are_random_in_long_documents():
     out = pairs([[1] * 400] * 40)
     rate = np.mean([p.is_random for p in out])
@@ -183,6 +185,7 @@ def test_half_are_random_in_long_documents():
     assert abs(rate - 0.51) < 3 * 0.5 / np.sqrt(len(out))
 
 
+@pytest.mark.slow
 def test_more_are_random_in_short_documents():
     """Two sentences: half of the time one true pair, else two random ones: 2/3 random. One sentence: all random."""
     out = pairs([[3, 3]] * 300)
@@ -190,6 +193,7 @@ def test_more_are_random_in_short_documents():
     assert all(p.is_random for p in pairs([[3]] * 20))
 
 
+@pytest.mark.slow
 def test_the_end_of_a_is_uniform():
     first = {p.a_document: len(p.a) for p in reversed(pairs([[1] * 5] * 600))}
     counts = np.bincount(list(first.values()), minlength=5)[1:]
@@ -207,6 +211,7 @@ def test_a_short_aim_is_uniform_from_2_to_the_longest():
     assert ((aims[2:] - aims.sum() / 8) ** 2 / (aims.sum() / 8)).sum() < 24.3  # 7 degrees of freedom, 1 in 1,000
 
 
+@pytest.mark.slow
 def test_aims_are_the_longest_without_short_pairs():
     out = pairs([[1] * 400] * 10, length=23)
     assert np.mean([p.size == 23 for p in out]) > 0.9
@@ -220,6 +225,7 @@ def test_random_documents_are_uniform_and_another_one():
     assert ((counts - len(out) / 5) ** 2 / (len(out) / 5)).sum() < 18.5  # 4 degrees of freedom, 1 in 1,000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("documents", [[[1]], [[40]], [[1], [1]], [[1, 40, 1]], [[100], [1, 1]]])
 def test_the_smallest_corpora(documents):
     out = pairs(documents, short_probability=0.3, dupe_factor=5)
@@ -269,6 +275,7 @@ def test_truncation_is_front_or_back_by_the_toss_of_a_coin():
     assert abs(np.corrcoef(a, b)[0, 1]) < 0.06
 
 
+@pytest.mark.slow
 def test_swapped_pairs_are_the_pairs_in_the_other_order():
     """Nothing is random but for sentences left alone, every token is used once, and half of the pairs are swapped."""
     documents = [[1] * n for n in (2, 3, 50, 200, 700, 1500)]

@@ -47,6 +47,7 @@ def pieces(ids):
     return ids[at], [piece[piece <= SENTINEL - 1000] for piece in np.split(ids, at)]
 
 
+@pytest.mark.slow
 def test_every_length_keeps_every_token_and_has_the_counts_of_the_objective():
     lengths = np.arange(1, 2001)
     for length, (inputs, targets) in zip(lengths, corrupted(lengths)):

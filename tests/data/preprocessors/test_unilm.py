@@ -49,6 +49,7 @@ def test_shares_of_the_masks(pairs, made):
     np.testing.assert_array_equal(made["end_is_text"], kinds == 1)
 
 
+@pytest.mark.slow
 def test_what_each_token_may_see(pairs, made):
     _, types, _ = pairs
     shown = [{0, 1}, {4, 5}, {2}, {3}]
@@ -68,6 +69,7 @@ def test_what_each_token_may_see(pairs, made):
             np.testing.assert_array_equal(now - now[0], was)
 
 
+@pytest.mark.slow
 def test_which_tokens_are_chosen(pairs, made):
     tokens, *_ = pairs
     ends = 0

@@ -148,6 +148,7 @@ def test_the_choice_is_that_of_the_published_program(text, unit):
         assert places[row][places[row] < 2**31 - 1].tolist() == sorted(expected)
 
 
+@pytest.mark.slow
 def test_shares_of_lengths(text):
     """Words of one piece, three or ten of 600 to choose: how often they stand together tells how units are drawn."""
     vocabulary, starts, _ = text

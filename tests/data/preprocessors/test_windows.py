@@ -35,6 +35,7 @@ def reference(docs, length, join, separator=None, overlap=0, shortest=1):
                 yield [token for token, _ in window], window[0][1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("join", [True, False])
 @pytest.mark.parametrize(
     ("length", "overlap", "shortest", "separator"),
@@ -53,6 +54,7 @@ def test_windows_are_the_references(join, length, overlap, shortest, separator):
     assert cut(docs, **kwargs) == list(reference(docs, **kwargs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("join", [True, False])
 def test_windows_of_real_text(join):
     """Ten thousand windows of the topics of `help()` as bytes: each the stretch of its origin, and all of it."""
@@ -85,6 +87,7 @@ def test_windows_of_real_text(join):
     assert len(rests) <= (1 if join else len(docs)) and rests.max(initial=0) < shortest - overlap
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 3, 6, 7, 8, 11, 12])
 def test_the_last_window(size):
     """A window of 6 that shares 2: the rest makes one if, and only if, it brings a new token."""
@@ -93,6 +96,7 @@ def test_the_last_window(size):
     assert cut(docs, **kwargs) == list(reference(docs, **kwargs))
 
 
+@pytest.mark.slow
 def test_nothing_is_lost():
     docs = documents(np.random.default_rng(1).integers(1, 50, 70))
     tokens = [token for doc in docs for token in doc]

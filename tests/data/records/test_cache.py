@@ -144,6 +144,7 @@ def test_what_a_killed_process_left_is_used_or_removed(copy, whole):
     assert content(copy) == content(whole)
 
 
+@pytest.mark.slow
 def test_a_mistake_keeps_the_shards_that_are_done(tmp_path, whole):
     with pytest.raises(UserError, match="records 7: broken"):
         make(tmp_path / "numbers", Numbers(fails=4))

@@ -73,6 +73,7 @@ def copied(directory, url, recipe=NOT_MADE):
     return cache.build(recipe, directory, {}, Progress(), 1, mirror=url)
 
 
+@pytest.mark.slow
 def test_a_store_is_copied_with_one_request_a_file(server, whole, tmp_path):
     url, root, asked, _ = server
     put(whole, root)
@@ -101,6 +102,7 @@ def test_a_failure_is_tried_again_then_named(server, whole, tmp_path, fault):
     )
 
 
+@pytest.mark.slow
 def test_without_a_copy_the_records_are_made(server, whole, tmp_path):
     url, _, asked, _ = server
     copied(tmp_path / "numbers", url, Numbers())

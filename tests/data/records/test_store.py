@@ -54,6 +54,7 @@ def test_a_whole_store_is_found_again(directory):
     assert build(unwanted, directory).checksum == Store.open(directory).checksum
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["cut", "flip", "head", "manifest", "gone", "format", "records"])
 def test_a_torn_store_is_rebuilt(tmp_path, damage):
     path = tmp_path / "records"

@@ -118,6 +118,7 @@ def test_a_preprocessor_says_that_it_maps_one_to_one(decorate, tier):
         seqio.TaskRegistry.remove("style_said")
 
 
+@pytest.mark.slow
 def test_the_stream_seeks_and_is_a_permutation(cache):
     data = datasets.prepare(config("style_denoise", cache, passes=3))
     whole = list(itertools.islice(data.train.batches(), 12))
@@ -201,6 +202,7 @@ def test_a_cache_of_seqio_is_read(cache, tmp_path, monkeypatch):
     assert sorted(pairs(cached.train)) == sorted(pairs(datasets.prepare(config("style_ask", cache)).train))
 
 
+@pytest.mark.slow
 def test_a_registered_mixture_is_mixed(cache):
     lines = []
     data = datasets.prepare(config("style_both", cache), report=lines.append)

@@ -69,6 +69,7 @@ def test_two_fields_make_one_document(tmp_path):
         read("squad", source="tfds", fields=("de", "en"))
 
 
+@pytest.mark.slow
 def test_the_built_in_pairs_in_either_order():
     texts = ([text for *_, text in both(None, fields=f)] for f in (("code", "en"), ("en", "code")))
     one, other = ([text.split(readers.PAIR_SEPARATOR) for text in order] for order in texts)
@@ -184,6 +185,7 @@ def mistakes(tmp_path):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("through", ["documents", "dataset"])
 def test_bad_input_is_named_in_one_line(tmp_path, through):
     for name, (data, words) in mistakes(tmp_path).items():

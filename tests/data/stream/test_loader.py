@@ -127,6 +127,7 @@ def test_the_seed_changes_order_and_noise(store):
     assert not np.intersect1d(joined(a, "noise"), joined(b, "noise")).size
 
 
+@pytest.mark.slow
 def test_noise_is_uniform_and_independent_of_its_neighbours(store):
     noise = joined(first(make(store).batches(), 500), "noise")
     assert abs(noise.mean() - 0.5) < 0.03
@@ -216,6 +217,7 @@ def test_copies_are_static_masks_that_epochs_take_in_turn(store):
     assert not set(draws[0].values()) & set(draws[1].values())
 
 
+@pytest.mark.slow
 def test_a_mixture_keeps_its_shares_and_each_task_its_epochs(store):
     tasks = [lines(store, name=name, seed=seed)[0] for name, seed in (("a", 1), ("b", 2), ("c", 3))]
     features = lines(store)[1]
@@ -246,6 +248,7 @@ def test_an_example_in_order_is_that_row_of_an_epoch(store):
         assert example["noise"] == joined(epoch, "noise")[index]
 
 
+@pytest.mark.slow
 def test_each_call_draws_for_itself(store):
     stream = make(store, calls=(CALLS[0], Call(f"{__name__}.two_seeds")))
     batch = next(stream.batches())
