@@ -50,7 +50,7 @@ def test_packed_rows_give_the_loss_and_gradient_of_padded_ones(model, tmp_path):
     batches = config.objective.batches
     padded = rows(records[:6], 96)
     packs = np.array([0, 3, 6])
-    packed = texts(together(records[:6]), 96, 6, batches.side, batches.start(vocabulary), packs)
+    packed = texts(together(records[:6]), 96, 6, config.objective.side, batches.start(vocabulary), packs)
     assert len(packed["labels"]) == 2 and packed["label_weights"].sum() == padded["label_weights"].sum() == 6
     value = jax.jit(jax.value_and_grad(lambda params, batch: loss_of(config, network, params, batch)))
     (one, g_one), (two, g_two) = value(params, padded), value(params, packed)

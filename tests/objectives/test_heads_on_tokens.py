@@ -49,7 +49,7 @@ def laid(own, made, length=LENGTH, packs=None):
     batches = own.batches
     lay = rows.texts if own.kind == "tagging" else rows.spans
     most = length if own.kind == "tagging" else batches.examples_of(length)
-    return lay(rows.together(made), length, most, batches.side, batches.start(VOCABULARY), packs)
+    return lay(rows.together(made), length, most, batches.h.side, batches.start(VOCABULARY), packs)
 
 
 @pytest.mark.parametrize("kind", ["tagging", "question_answering"])
