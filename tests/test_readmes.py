@@ -376,10 +376,15 @@ def ran(command: str, *overrides: str) -> str:
 def test_the_commands_of_the_front_page(workplace):
     """All but those that want a TPU's compiler, several devices or much time; the first runs below."""
     done = []
+    (workplace / "texts.jsonl").write_text('{"text": "Send a message."}\n{"text": "Parse a header."}\n')
+    ours = r"jaxpt (inspect|train|eval|generate|predict|export|import) (configs/(smoke/bert|finetune)|runs|out)"
     for command in (line for block in blocks(FRONT, "sh") for line in block.splitlines()):
-        if re.match(r"jaxpt (inspect|train|eval|generate|export|import) (configs/smoke/bert|runs|out)", command):
-            done.append(ran(command, *SMALL, "model.mlp_dim=32", "model.max_positions=16"))
-    assert done == ["inspect", *["train"] * 6, "eval", "generate", "export", "import"]
+        if re.match(ours, command):
+            of_task = ("train.steps=2", "data.length=16", "data.batch_size=8", "optimizer.schedule.warmup_steps=0")
+            small = of_task if "finetune" in command else (*SMALL, "model.mlp_dim=32", "model.max_positions=16")
+            done.append(ran(command, *small))
+    assert done == ["inspect", *["train"] * 6, "predict", "eval", "generate", "export", "import"]
+    assert len((workplace / "labels.jsonl").read_text().splitlines()) == 2
     assert (workplace / "out/mine/model.safetensors").exists()
     assert configs.load("runs/branch").init_from.step == 2 and configs.load("runs/imported").model.kind == "bert"
 

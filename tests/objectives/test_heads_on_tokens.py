@@ -1,4 +1,4 @@
-"""Tagging and question answering: losses by hand, packed as alone, and equal to those of transformers."""
+"""Tagging and question answering: losses by hand, packed as alone; tests/train/test_fine_tuning_parity.py has torch."""
 
 import jax
 import numpy as np
@@ -142,68 +142,3 @@ def test_settings_that_cannot_be():
             cls(task=RegressionTask(), text_layout="bert").check(model, 200, VOCABULARY)
     with pytest.raises(UserError, match=r"objective.class_weights: wants one for each of 5 tags"):
         objective("tagging", "bert", class_weights=(1.0, 2.0)).check(model, LENGTH, VOCABULARY)
-
-
-PARITY = {
-    "bert": "bert", "albert": "bert", "roberta": "roberta", "distilbert": "bert", "electra": "bert",
-    "deberta-v3": "bert", "modernbert": "bert", "xlnet": "xlnet", "gpt2": "decoder", "llama": "decoder",
-    "opt": "decoder", "bart": "bart", "t5": "t5",
-}  # fmt: skip
-NONE = {("opt", "tagging"), ("bart", "tagging")}  # transformers has no such class
-
-
-@pytest.mark.slow
-@pytest.mark.parity
-@pytest.mark.parametrize("kind", ["tagging", "question_answering"])
-@pytest.mark.parametrize("case", PARITY)
-def test_loss_and_gradients_equal_those_of_transformers(case, kind, tmp_path):
-    """Rows without padding: theirs has padding in the softmax over tokens."""
-    torch = pytest.importorskip("torch")
-    from jaxpt.hf import directory, mapping
-    from tests.hf import test_tasks_parity as theirs
-
-    if (case, kind) in NONE:
-        pytest.skip("no such class")
-    head, own = {"tagging": "tags", "question_answering": "span"}[kind], objective(kind, PARITY[case])
-    model = theirs.made(case, head)
-    if (start := own.batches.start(VOCABULARY)) is not None:
-        model.config.decoder_start_token_id = start
-    model.save_pretrained(tmp_path)
-    source = directory.open_directory(tmp_path)
-    params = theirs.read(source)
-    config = source.network.config.model_copy(update={"dtype": "float32"})
-    network = source.family.network(config, source.network.heads)
-    types = getattr(config, "token_types", 0) or 1
-    made = records(kind, (12, 12, 12), highest=90, types=min(types, 2))
-    batch = laid(own, made, 12)
-
-    def mean(params):
-        sums, _ = own.loss(network.bind(params), batch)
-        return sums[kind] / own.loss.weights(batch)[kind]
-
-    loss, gradients = jax.jit(jax.value_and_grad(mean))(params)
-    tokens = torch.tensor(np.stack([record["tokens"] for record in made]).astype(np.int64))
-    inputs = {"input_ids": tokens}
-    if types > 1 and case not in ("distilbert", "gpt2"):
-        inputs["token_type_ids"] = torch.tensor(np.stack([r["token_types"] for r in made]).astype(np.int64))
-    if kind == "tagging":
-        labels = np.full((3, 12), -100)
-        for row, record in zip(labels, made):
-            row[record["positions"]] = record["targets"]
-        inputs["labels"] = torch.tensor(labels)
-    else:
-        ends = torch.tensor(np.stack([record["positions"] for record in made]).astype(np.int64))
-        inputs |= {"start_positions": ends[:, 0], "end_positions": ends[:, 1]}
-    want = model(**inputs).loss
-    want.backward()
-    np.testing.assert_allclose(float(loss), want.item(), rtol=1e-5)
-    with torch.no_grad():  # their gradients under our names: the same table that reads their weights
-        for weight in model.parameters():
-            weight.copy_(torch.zeros_like(weight) if weight.grad is None else weight.grad)
-    model.save_pretrained(tmp_path / "gradients")
-    expected = theirs.read(directory.open_directory(tmp_path / "gradients"))
-    assert mapping.stored_params(network).keys() == mapping.stored_params(source.network).keys()
-    leaves = zip(jax.tree.leaves_with_path(gradients), jax.tree.leaves(expected), strict=True)
-    for (path, got), x in leaves:
-        bound = 1e-4 * max(np.abs(x).max(), 1e-3)
-        np.testing.assert_allclose(got, x, atol=bound, err_msg=jax.tree_util.keystr(path))
