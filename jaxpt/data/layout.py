@@ -5,9 +5,18 @@ Shapes: R records · B rows · N entries of all records end to end · L length o
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 Rows = dict[str, np.ndarray]
+
+
+class Ragged(NamedTuple):
+    """Rows of unequal length: `values` [Σ lengths] end to end, `lengths` [rows]."""
+
+    values: np.ndarray
+    lengths: np.ndarray
 
 
 class Layout:

@@ -154,6 +154,22 @@ class Task(TaskConfig):
         return next((row.values[name] for name in names if name in row.values), row.number)
 
 
+def check_label(label: str, labels: Sequence[str], where: str, what: str = "label") -> None:
+    """Raises UserError if a label is none of a task's; the nearest right one is given.
+
+    Args:
+      label: of a row.
+      labels: the task's.
+      where: file and line.
+      what: how the message calls it.
+    """
+    if label not in labels:
+        known = list(labels)
+        raise UserError(
+            f"{where}: {what} {label!r} is none of task.labels: {', '.join(known)}{nearest(label, known, '')}"
+        )
+
+
 class TextsTask(Task):
     """Base of tasks over a text, or a pair of texts."""
 

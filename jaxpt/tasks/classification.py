@@ -8,11 +8,10 @@ import numpy as np
 from pydantic import model_validator
 
 from jaxpt import tables
-from jaxpt.config.kinds import nearest
 from jaxpt.errors import UserError
 from jaxpt.scores.text_tasks import TASKS
 from jaxpt.tables import Row
-from jaxpt.tasks.base import Answer, TextsTask
+from jaxpt.tasks.base import Answer, TextsTask, check_label
 
 
 class ClassificationTask(TextsTask):
@@ -67,11 +66,7 @@ class ClassificationTask(TextsTask):
 
     def target(self, row: Row, where: str) -> int:
         label = label_of(row, self.label, where)
-        if label not in self.labels:
-            known = list(self.labels)
-            raise UserError(
-                f"{where}: label {label!r} is none of task.labels: {', '.join(known)}{nearest(label, known, '')}"
-            )
+        check_label(label, self.labels, where)
         return self.labels.index(label)
 
     @property

@@ -8,10 +8,8 @@ import numpy as np
 from pydantic import Field
 
 from jaxpt import tables
-from jaxpt.config.kinds import nearest
-from jaxpt.errors import UserError
 from jaxpt.tables import Row
-from jaxpt.tasks.base import Answer, TextsTask
+from jaxpt.tasks.base import Answer, TextsTask, check_label
 
 
 class MultiLabelTask(TextsTask):
@@ -54,11 +52,7 @@ class MultiLabelTask(TextsTask):
     def target(self, row: Row, where: str) -> tuple[int, ...]:
         found = self.labels_in(row, where)
         for label in found:
-            if label not in self.labels:
-                known = list(self.labels)
-                raise UserError(
-                    f"{where}: label {label!r} is none of task.labels: {', '.join(known)}{nearest(label, known, '')}"
-                )
+            check_label(label, self.labels, where)
         return tuple(int(label in found) for label in self.labels)
 
     def encoded(self, target: tuple[int, ...]) -> np.ndarray:

@@ -10,10 +10,9 @@ import numpy as np
 from pydantic import model_validator
 
 from jaxpt import scores, tables
-from jaxpt.config.kinds import nearest
 from jaxpt.errors import UserError
 from jaxpt.tables import Row
-from jaxpt.tasks.base import Answer, LocatedRow, Task
+from jaxpt.tasks.base import Answer, LocatedRow, Task, check_label
 
 _IOB = re.compile(r"O|[BI]-.+")
 
@@ -127,11 +126,7 @@ class TaggingTask(Task):
         """
         tags = self.labels_in(row, where)
         for tag in tags:
-            if tag not in self.labels:
-                known = list(self.labels)
-                raise UserError(
-                    f"{where}: tag {tag!r} is none of task.labels: {', '.join(known)}{nearest(tag, known, '')}"
-                )
+            check_label(tag, self.labels, where, "tag")
         return tags
 
     def score(self, predictions: Sequence[list[str]], targets: Sequence[list[str]], metric: str) -> dict[str, float]:

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from jaxpt.data.layout import Layout, Rows
-
-
-class Ragged(NamedTuple):
-    """Rows of unequal length: `values` [Σ lengths] end to end, `lengths` [rows]."""
-
-    values: np.ndarray
-    lengths: np.ndarray
+from jaxpt.data.layout import Layout, Ragged, Rows
 
 
 def together(records: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:

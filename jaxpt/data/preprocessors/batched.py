@@ -19,7 +19,7 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from jaxpt.data.records.shard import Ragged
+from jaxpt.data.layout import Ragged
 
 Batch = dict[str, "tf.Tensor | tf.RaggedTensor"]
 Records = dict[str, Ragged | np.ndarray]

@@ -16,23 +16,17 @@ import uuid
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import numpy as np
 
 from jaxpt import disk, safetensors
 from jaxpt.data._tf import tf
+from jaxpt.data.layout import Ragged
 from jaxpt.errors import UserError
 
 _BATCH = 256  # records that leave TensorFlow together
 _CHUNK = 1 << 20  # elements that are narrowed at a time
-
-
-class Ragged(NamedTuple):
-    """Rows of unequal length: `values` [Σ lengths] end to end, `lengths` [rows]."""
-
-    values: np.ndarray
-    lengths: np.ndarray
 
 
 def write_shard(

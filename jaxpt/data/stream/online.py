@@ -11,8 +11,8 @@ import numpy as np
 
 from jaxpt.data._tf import seqio, tf
 from jaxpt.data.calls import Call
+from jaxpt.data.layout import Ragged
 from jaxpt.data.preprocessors.batched import Batch, Records, fold_in
-from jaxpt.data.records.shard import Ragged
 from jaxpt.data.tasks import Features, arguments, resolve
 from jaxpt.errors import UserError
 
