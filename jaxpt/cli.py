@@ -80,6 +80,10 @@ def _train(arguments: argparse.Namespace) -> int:
 
 
 def _eval(arguments: argparse.Namespace) -> None:
+    if arguments.tasks:
+        cli_inference.evaluate_tasks(arguments)
+        return
+    cli_inference.refuse_without_tasks(arguments)
     from jaxpt.evals.command import evaluate
 
     evaluate(arguments.path, arguments.overrides)
@@ -246,11 +250,15 @@ def _parser() -> argparse.ArgumentParser:
     ))  # fmt: skip
     _recipe(train)
 
-    evaluate = _command(commands, "eval", _eval, "run the evaluators of a recipe on a checkpoint", (
+    evaluate = _command(commands, "eval", _eval, "run the evaluators of a recipe, or tasks, on a trained model", (
         "runs/bert_tiny",
         "configs/smoke/bert_tiny.yaml train.eval_examples=1000",
+        "runs/gpt2 --tasks lambada,piqa --shots 0,5 --limit 500 --data sets",
+        "hf/bert-base-uncased --tasks blimp --unit word --data sets --corpus text.jsonl.gz",
+        "runs/gpt2 --tasks my_task.yaml my_task.data.path=rows.jsonl",
     ))  # fmt: skip
-    evaluate.add_argument("path", metavar="CONFIG|RUN_DIR", help="a recipe, or a run directory")
+    evaluate.add_argument("path", metavar="CONFIG|RUN_DIR|HF_DIR", help="a recipe, or a run; with --tasks any model")
+    cli_inference.add_task_options(evaluate, _count)
     _overrides(evaluate)
 
     inspect = _command(commands, "inspect", _inspect, "show training examples: tokens, masks, spans, padding", (

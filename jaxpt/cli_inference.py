@@ -1,10 +1,15 @@
-"""The commands that use a trained model: `generate`, `predict` and `chat`. As in `cli`, each imports what it runs."""
+"""The commands that use a trained model: `generate`, `predict`, `chat`, `eval --tasks`.
+
+As in `cli`, each imports what it runs.
+"""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
 from typing import Any
+
+from jaxpt.errors import UserError
 
 _SETTINGS: dict[str, tuple[type, str, str]] = {
     "max_new_tokens": (int, "N", "number of tokens at most (64)"),
@@ -76,6 +81,51 @@ def _options(parser: argparse.ArgumentParser, settings: dict[str, tuple[type, st
     for name, (kind, metavar, text) in settings.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar=metavar, help=text)
     parser.add_argument("--stop", metavar="TEXT", action="append", help="end before this text; may be repeated")
+
+
+_OF_TASKS = ("shots", "limit", "data", "out", "corpus", "form", "unit")
+
+
+def add_task_options(parser: argparse.ArgumentParser, count: Callable[[str], int]) -> None:
+    """Adds the options of `jaxpt eval --tasks`.
+
+    Args:
+      parser: of `eval`.
+      count: the type of a positive integer.
+    """
+    add = parser.add_argument_group("tasks").add_argument
+    add("--tasks", type=_words, metavar="A,B", help="names of tasks (configs/tasks), or their files")
+    add("--shots", type=_numbers, metavar="0,5", help="numbers of examples shown before each (each task's own)")
+    add("--limit", type=count, metavar="N", help="the first N examples of each task; of pairs, of each group")
+    add("--data", metavar="DIR", help="where the tasks' files are")
+    add("--out", metavar="DIR", help="where results go (PATH/harness); re-run the same command to resume")
+    add("--corpus", metavar="FILE", help="text of the n-gram baseline: .txt, or .jsonl with a field text")
+    add("--form", choices=("plain", "span"), help="encoder-decoders: the target, or a missing span (as pretrained)")
+    add("--unit", choices=("piece", "word"), help="encoders: mask one token, or the later ones of its word too (piece)")
+
+
+def evaluate_tasks(arguments: argparse.Namespace) -> None:
+    """Runs `jaxpt eval --tasks`."""
+    from jaxpt.inference.evaluate import evaluate
+
+    given = {name: getattr(arguments, name) for name in _OF_TASKS if getattr(arguments, name) is not None}
+    evaluate(arguments.path, arguments.tasks, overrides=arguments.overrides, **given)
+
+
+def refuse_without_tasks(arguments: argparse.Namespace) -> None:
+    """Raises UserError for an option of tasks where there are none."""
+    if name := next((name for name in _OF_TASKS if getattr(arguments, name) is not None), None):
+        raise UserError(f"--{name}: is for --tasks: give both")
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in text.split(",") if word]
+
+
+def _numbers(text: str) -> list[int]:
+    if not all(word.isdecimal() for word in text.split(",")):
+        raise argparse.ArgumentTypeError(f"expected numbers such as 0,5, got {text!r}")
+    return [int(word) for word in text.split(",")]
 
 
 def _given(arguments: argparse.Namespace) -> dict[str, Any]:

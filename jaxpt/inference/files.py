@@ -120,6 +120,8 @@ class Results:
         settings: Mapping[str, Any],
         adds: Sequence[str],
         say: Progress | None = None,
+        doing: str = "generating",
+        unit: str = "prompts",
     ) -> None:
         """Creates the file, or opens the one that an earlier process left.
 
@@ -129,12 +131,15 @@ class Results:
           settings: all that determines the results, as JSON; a resume under others is refused.
           adds: the fields that `write` adds to a row.
           say: shows the progress.
+          doing: what is done, for the progress.
+          unit: what a row is, likewise.
 
         Raises:
           UserError: `path` holds other results, another process writes it, a row of the input has one of the fields
             `adds`, or the file cannot be written.
         """
         self.path, self._prompts, self._say = Path(path), prompts, say or Progress()
+        self._doing, self._unit = doing, unit
         self._state = _state_of(self.path)
         self._adds = set(adds)
         for number, row in enumerate(prompts, 1):
@@ -284,7 +289,8 @@ class Results:
             raise UserError(f"{self.path}: {full}; make room, then re-run the same command to resume") from None
 
     def _show(self) -> None:
-        self._say.update(progress_line(self.done, len(self._prompts), self._first, time.monotonic() - self._begun))
+        seconds = time.monotonic() - self._begun
+        self._say.update(progress_line(self.done, len(self._prompts), self._first, seconds, self._doing, self._unit))
 
 
 def check_unused(path: Path) -> bool:
@@ -310,7 +316,9 @@ def _state_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.state")
 
 
-def progress_line(done: int, total: int, first: int, seconds: float) -> str:
+def progress_line(
+    done: int, total: int, first: int, seconds: float, doing: str = "generating", unit: str = "prompts"
+) -> str:
     """A line about the rows of a file.
 
     Args:
@@ -318,6 +326,8 @@ def progress_line(done: int, total: int, first: int, seconds: float) -> str:
       total: rows in all.
       first: rows that an earlier process wrote.
       seconds: since this process began.
+      doing: what is done.
+      unit: what a row is.
 
     Example:
       >>> progress_line(60, 100, 20, 20.0)
@@ -326,12 +336,12 @@ def progress_line(done: int, total: int, first: int, seconds: float) -> str:
       'generating ░░░░░░░░░░░░░░░░░░░░░░░░ 0 of 100 prompts'
     """
     full = _BAR * done // max(total, 1)
-    line = f"generating {'█' * full}{'░' * (_BAR - full)} {done:,} of {total:,} prompts"
+    line = f"{doing} {'█' * full}{'░' * (_BAR - full)} {done:,} of {total:,} {unit}"
     if done == first or not seconds:
         return line
     pace = (done - first) / seconds
     left = round((total - done) / pace)
-    return f"{line}, {pace:.1f} prompts/s, {left // 60}:{left % 60:02d} left"
+    return f"{line}, {pace:.1f} {unit}/s, {left // 60}:{left % 60:02d} left"
 
 
 @contextmanager

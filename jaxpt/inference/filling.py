@@ -64,7 +64,7 @@ def _blanks(model: Loaded) -> str | frozenset[int]:
         return frozenset({v.mask} if v.mask is not None else ())
     if model.family == "decoder":
         return FILL if isinstance(model.objective.batches, FillInTheMiddleBatches) else frozenset()
-    blank = model.format("NLU").blank
+    blank = model.reader.format("NLU").blank
     if blank == "sentinels":
         modes = mode_ids(v).values() if isinstance(model.objective.batches, UL2Batches) else ()
         return frozenset(range(v.size - v.sentinels, v.size)).difference(modes)
@@ -104,12 +104,12 @@ def _masks(model: Loaded, texts: Sequence[str], k: int) -> list[list[Candidates]
 
 def _spans(model: Loaded, texts: Sequence[str], keys: Mapping[str, Any]) -> list[list[Candidates]]:
     """Of an encoder-decoder."""
-    blanks, v, blank = _blanks(model), model.vocabulary, model.format("NLU").blank
+    blanks, v, blank = _blanks(model), model.vocabulary, model.reader.format("NLU").blank
     prompts, counts = [], []
     for text in texts:
         ids = model.tokenizer.encode(text, special=True)
-        mode = ids[:1] if model.is_mode(ids) else []  # of UL2, written at the start
-        layout = model.format(None if mode else "NLU")
+        mode = ids[:1] if model.reader.is_mode(ids) else []  # of UL2, written at the start
+        layout = model.reader.format(None if mode else "NLU")
         pieces = _split(ids[len(mode) :], blanks)
         pieces[0] = [*mode, *pieces[0]]
         prompts.append(Prompt(list(layout.decoder_start), spans.span_input(pieces, layout, v)))
@@ -123,7 +123,7 @@ def _spans(model: Loaded, texts: Sequence[str], keys: Mapping[str, Any]) -> list
         ids = [i for i in one.tokens if i not in options.eos]
         if blank == "sentinels":
             return spans.spans_of_target(ids, counts[number], v)
-        return _aligned(prompts[number].encoder, ids, model.format(), mask_id(v, model.objective.kind))
+        return _aligned(prompts[number].encoder, ids, model.reader.format(), mask_id(v, model.objective.kind))
 
     return [
         _candidates(model, [found(number, one) for one in completed[number]], completed[number])

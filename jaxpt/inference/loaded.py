@@ -20,22 +20,20 @@ from jax.sharding import Mesh
 
 from jaxpt.config import MeshConfig
 from jaxpt.data.calls import Vocabulary
-from jaxpt.data.labelled.text_pairs import separator_ids
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.errors import UserError
 from jaxpt.generate import embed as embeddings
 from jaxpt.generate import likelihood
 from jaxpt.generate.embed import Pooling
 from jaxpt.generate.engine import Engine, Generated, Prompt
-from jaxpt.generate.formats import Format, check_writes, text_format
+from jaxpt.generate.formats import check_writes
 from jaxpt.generate.options import Options
 from jaxpt.generate.programs import Place
+from jaxpt.generate.reading import Reader
 from jaxpt.inference import filling, opening
 from jaxpt.inference.opening import Opened
 from jaxpt.inference.text import StopStrings, TextStream
 from jaxpt.models.network import Network
-from jaxpt.objectives.text_to_text import TextToText
-from jaxpt.objectives.ul2 import UL2Batches, mode_ids
 from jaxpt.parallel import mesh as meshes
 
 DTYPES = ("auto", "float32", "bfloat16")
@@ -97,6 +95,7 @@ class Loaded:
       objective: says how a text begins and ends.
       tokenizer: its tokenizer.
       language: id of the language that is read and written (mBART).
+      reader: from texts to ids.
     """
 
     def __init__(
@@ -105,6 +104,7 @@ class Loaded:
         """Places the parameters on the devices; `load` calls it."""
         self.path, self.objective, self.tokenizer = opened.path, opened.objective, opened.tokenizer
         self.language, self._opened = opened.language, dataclasses.replace(opened, params={})
+        self.reader = Reader(opened.network.config, opened.objective, opened.tokenizer, opened.bos, opened.language)
         if dtype not in (None, *DTYPES):
             raise UserError(f"dtype: {dtype!r} is none of {', '.join(DTYPES)}")
         self.network = opened.network if dtype is None else opened.network.with_model(dtype=dtype)
@@ -114,7 +114,7 @@ class Loaded:
         if self.family == "encoder":
             self._params = _placed(self.network, opened.params, self._place)
         else:
-            is_prefix = self.family == "decoder" and self.format().prefix_lm
+            is_prefix = self.family == "decoder" and self.reader.format().prefix_lm
             self._engine = Engine(self.network, opened.params, self._place, batch_size=batch_size, prefix=is_prefix)
 
     @property
@@ -148,15 +148,9 @@ class Loaded:
         Raises:
           UserError: the model is an encoder.
         """
-        ids = self.tokenizer.encode(text, special=special)
         if self.family == "encoder":
             raise self._no_generation()
-        if self.family == "decoder" and isinstance(self.objective, TextToText):
-            before, _ = self.objective.ends(self.vocabulary)
-            return Prompt([*before, *ids, *separator_ids(self.tokenizer, self.objective.separator)])
-        if self.family == "decoder":
-            return Prompt(self.opened_ids(ids) or self._opening())
-        return self._encoder_decoder_prompt(ids)
+        return self.reader.prompt(text, special)
 
     def options(self, **keys: Any) -> Options:
         """Settings of search and sampling, with the model's EOS and forced ids where `keys` have none.
@@ -268,7 +262,7 @@ class Loaded:
         check_writes(self.objective, self.path)
         if self.family == "encoder":
             filling.check(self)
-        pairs = [self._pair(*pair) for pair in zip(contexts, continuations)]
+        pairs = [self.reader.pair(*pair) for pair in zip(contexts, continuations)]
         with self.current():
             found = likelihood.loglikelihood(
                 self.network, self.params, self.objective, self.vocabulary, *map(list, zip(*pairs)), form=form,
@@ -316,7 +310,7 @@ class Loaded:
         """
         ids = self.tokenizer.encode_batch(list(texts))
         if self.family == "decoder":
-            ids = [self.opened_ids(one) for one in ids]
+            ids = [self.reader.opened(one) for one in ids]
         with self.current():
             found = embeddings.embed(
                 self.network, self.params, self.objective, self.vocabulary, ids, pooling=pooling, layer=layer,
@@ -326,49 +320,6 @@ class Loaded:
         if pooling == "none":
             return found.vectors
         return np.stack(found.vectors) if found.vectors else np.zeros((0, self.network.config.embed_dim), np.float32)
-
-    # ---- formats ----------------------------------------------------------------------------------------------------
-
-    def opened_ids(self, ids: Sequence[int]) -> list[int]:
-        """A decoder's text after BOS, where its tokenizer puts one and the text has none."""
-        bos = self._opened.bos
-        return list(ids) if bos is None or list(ids[:1]) == [bos] else [bos, *ids]
-
-    def _opening(self) -> list[int]:
-        """What an empty prompt becomes: BOS, or EOS."""
-        v = self.vocabulary
-        return next(([i] for i in (v.bos, v.eos) if i is not None), [])
-
-    def format(self, mode: Literal["NLU", "NLG", "S2S"] | None = None) -> Format:
-        return text_format(self.objective, self.network.config, self.vocabulary, mode=mode, language=self.language)
-
-    def is_mode(self, ids: Sequence[int]) -> bool:
-        """Whether the first id is one of UL2's modes."""
-        is_ul2 = isinstance(self.objective.batches, UL2Batches)
-        return is_ul2 and len(ids) > 0 and ids[0] in mode_ids(self.vocabulary).values()
-
-    def _encoder_decoder_prompt(self, ids: list[int]) -> Prompt:
-        """UL2 continues a text as the span of a sentinel at its end; where the text has sentinels, it fills them."""
-        v = self.vocabulary
-        has_sentinel = any(i >= v.size - v.sentinels for i in ids)
-        if not isinstance(self.objective.batches, UL2Batches) or self.is_mode(ids):
-            layout, blank = self.format(), []
-        else:
-            layout, blank = self.format("NLU" if has_sentinel else "S2S"), [] if has_sentinel else [v.size - 1]
-        return Prompt([*layout.decoder_start, *blank], layout.wrap([*ids, *blank]))
-
-    def _pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-        """Ids of a context and its continuation, cut from the ids of both together where one text holds both."""
-        encode = self.tokenizer.encode
-        if self.family == "encoder_decoder":
-            return encode(context, special=True), encode(continuation, special=True)
-        if isinstance(self.objective, TextToText):
-            return list(self.prompt_ids(context).tokens), encode(continuation, special=True)
-        before, whole = encode(context, special=True), encode(context + continuation, special=True)
-        before, after = whole[: len(before)], whole[len(before) :]
-        if not after or not continuation:
-            before, after = encode(context, special=True), encode(continuation, special=True)
-        return (self.opened_ids(before) if self.family == "decoder" else before), after
 
     def current(self) -> contextlib.AbstractContextManager[None]:
         """Makes the mesh current."""

@@ -8,6 +8,7 @@ import glob
 import gzip
 import io
 import os
+import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from types import ModuleType
@@ -20,7 +21,7 @@ def expand(paths: str | Sequence[str], key: str) -> list[str]:
     """Finds the files that paths and globs name.
 
     Args:
-      paths: one or more paths, local or remote; `*`, `?` and `[…]` match names.
+      paths: one or more paths, local or remote; `*`, `?` and `[…]` match names. A .zip stands for the files in it.
       key: the setting that holds them, for messages.
 
     Returns:
@@ -46,12 +47,28 @@ def expand(paths: str | Sequence[str], key: str) -> list[str]:
                 raise UserError(f"{key}: {file} is a directory; name its files, such as {file.rstrip('/')}/*.jsonl")
             if not exists(file):
                 raise UserError(f"{key}: {file}: no such file")
-        files += found
+        files += [member for file in found for member in (_members(file, key) if file.endswith(".zip") else [file])]
     return files
 
 
+def _members(path: str, key: str) -> list[str]:
+    """The files in a .zip, as `X.zip!name`, in alphabetical order."""
+    try:
+        with zipfile.ZipFile(path) as packed:
+            names = sorted(name for name in packed.namelist() if not name.endswith("/"))
+    except (zipfile.BadZipFile, OSError) as error:
+        raise UserError(f"{key}: {path}: no whole zip file ({error}); fetch it again") from None
+    if not names:
+        raise UserError(f"{key}: {path}: is empty")
+    return [f"{path}!{name}" for name in names]
+
+
 def open_file(path: str, unpack: bool = True) -> IO[bytes]:
-    """Opens a local or remote file, `.gz` unpacked; the caller closes it."""
+    """Opens a local or remote file, `.gz` unpacked, `X.zip!name` a file in a .zip; the caller closes it."""
+    packed, is_member, name = path.partition(".zip!")
+    if is_member:
+        with zipfile.ZipFile(f"{packed}.zip") as folder:
+            return io.BytesIO(folder.read(name))
     file = io.BufferedReader(_Remote(path), 1 << 20) if "://" in path else open(path, "rb")  # noqa: SIM115
     return gzip.GzipFile(fileobj=file) if unpack and path.endswith(".gz") else file
 

@@ -1,0 +1,105 @@
+"""Texts as a model was trained to read them: prompts, and contexts with their continuations, as ids."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Literal
+
+from jaxpt.config import ModelConfig
+from jaxpt.data.calls import Vocabulary
+from jaxpt.data.labelled.text_pairs import separator_ids
+from jaxpt.data.tokenizers.base import Tokenizer
+from jaxpt.errors import UserError
+from jaxpt.generate.engine import Prompt
+from jaxpt.generate.formats import Format, text_format
+from jaxpt.objectives.base import Objective
+from jaxpt.objectives.text_to_text import TextToText
+from jaxpt.objectives.ul2 import UL2Batches, mode_ids
+
+
+@dataclasses.dataclass(frozen=True)
+class Reader:
+    """From texts to ids, for one model."""
+
+    model: ModelConfig
+    objective: Objective
+    """The one that the model was trained with: it says how a text begins and ends."""
+    tokenizer: Tokenizer
+    bos: int | None = None
+    """The id that the tokenizer puts before a decoder's text; None if it puts none."""
+    language: int | None = None
+    """The language's token (mBART)."""
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Ids of the special tokens."""
+        return self.tokenizer.vocabulary
+
+    def prompt(self, text: str, special: bool = True) -> Prompt:
+        """What is read before an answer.
+
+        Args:
+          text: any text.
+          special: read special tokens that the text spells out as such.
+
+        Returns:
+          Of a decoder the ids, after BOS where its tokenizer puts one; of an encoder-decoder the encoder's input and
+          the decoder's first tokens.
+
+        Raises:
+          UserError: the model is an encoder.
+        """
+        ids = self.tokenizer.encode(text, special=special)
+        if self.model.family == "encoder":
+            raise UserError(f"{self.model.kind} is an encoder: it fills masks and embeds, but does not generate")
+        if self.model.family == "decoder" and isinstance(self.objective, TextToText):
+            before, _ = self.objective.ends(self.vocabulary)
+            return Prompt([*before, *ids, *separator_ids(self.tokenizer, self.objective.separator)])
+        if self.model.family == "decoder":
+            return Prompt(self.opened(ids) or self._opening())
+        return self._encoder_decoder_prompt(ids)
+
+    def pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+        """Ids of a context and its continuation, cut from the ids of both together where one text holds both.
+
+        White space at the end of the context belongs to the continuation.
+        """
+        encode = self.tokenizer.encode
+        if self.model.family == "encoder_decoder":
+            return encode(context, special=True), encode(continuation, special=True)
+        if isinstance(self.objective, TextToText):
+            return list(self.prompt(context).tokens), encode(continuation, special=True)
+        before, whole = encode(context, special=True), encode(context + continuation, special=True)
+        before, after = whole[: len(before)], whole[len(before) :]
+        if not after or not continuation:
+            before, after = encode(context, special=True), encode(continuation, special=True)
+        return (self.opened(before) if self.model.family == "decoder" else before), after
+
+    def opened(self, ids: Sequence[int]) -> list[int]:
+        """A decoder's text after BOS, where its tokenizer puts one and the text has none."""
+        return list(ids) if self.bos is None or list(ids[:1]) == [self.bos] else [self.bos, *ids]
+
+    def format(self, mode: Literal["NLU", "NLG", "S2S"] | None = None) -> Format:
+        """The special tokens around a text."""
+        return text_format(self.objective, self.model, self.vocabulary, mode=mode, language=self.language)
+
+    def is_mode(self, ids: Sequence[int]) -> bool:
+        """Whether the first id is one of UL2's modes."""
+        is_ul2 = isinstance(self.objective.batches, UL2Batches)
+        return is_ul2 and len(ids) > 0 and ids[0] in mode_ids(self.vocabulary).values()
+
+    def _opening(self) -> list[int]:
+        """What an empty prompt becomes: BOS, or EOS."""
+        v = self.vocabulary
+        return next(([i] for i in (v.bos, v.eos) if i is not None), [])
+
+    def _encoder_decoder_prompt(self, ids: list[int]) -> Prompt:
+        """UL2 continues a text as the span of a sentinel at its end; where the text has sentinels, it fills them."""
+        v = self.vocabulary
+        has_sentinel = any(i >= v.size - v.sentinels for i in ids)
+        if not isinstance(self.objective.batches, UL2Batches) or self.is_mode(ids):
+            layout, blank = self.format(), []
+        else:
+            layout, blank = self.format("NLU" if has_sentinel else "S2S"), [] if has_sentinel else [v.size - 1]
+        return Prompt([*layout.decoder_start, *blank], layout.wrap([*ids, *blank]))

@@ -1,0 +1,150 @@
+"""A network as the harness asks it: each family as it was pretrained.
+
+decoder            causal likelihood
+encoder-decoder    the context in the encoder, the continuation as target; of a model that fills spans as the missing
+                   span at the end of the context (`form` says which)
+encoder            pseudo-log-likelihood of the continuation's tokens, one masked at a time, or with the later tokens of
+                   its word (`unit: word`)
+
+Long texts are scored in blocks: a decoder's as long as its positions, with one token before (the common harness's way);
+others with shorter blocks and more text before. Each token is scored once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from jaxpt.errors import UserError
+from jaxpt.generate import embed, likelihood
+from jaxpt.generate.formats import check_writes
+from jaxpt.generate.likelihood import Likelihood
+from jaxpt.generate.reading import Reader
+from jaxpt.harness.scoring import Scored
+from jaxpt.models.network import Network
+
+BLOCK = {"encoder": (64, 0), "encoder_decoder": (32, 224), "decoder": (1024, 1)}
+"""Family → (tokens that are scored together, tokens before them) of a long text, as far as the model's positions go."""
+Complete = Callable[[Sequence[str], int, Sequence[str]], list[str]]
+"""(prompts, most new tokens, stop strings) → answers."""
+
+
+class NetworkModel:
+    """A network with its parameters.
+
+    Attributes:
+      truncated: number of contexts that were cut from the left so far.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        params: Any,
+        reader: Reader,
+        complete: Complete | None = None,
+        *,
+        form: Literal["plain", "span"] | None = None,
+        unit: Literal["piece", "word"] = "piece",
+        current: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+    ) -> None:
+        """For a model of any family.
+
+        Args:
+          network: backbone and heads.
+          params: on the devices.
+          reader: from texts to ids.
+          complete: writes answers; None: the model writes none.
+          form: of an encoder-decoder; by default as it was pretrained.
+          unit: of an encoder.
+          current: makes the mesh current.
+        """
+        self._network, self._params, self._reader, self._complete = network, params, reader, complete
+        self._form, self._unit, self._current = form, unit, current
+        self.truncated = 0
+
+    @property
+    def says(self) -> str:
+        """How it is scored, for people."""
+        family, layout = self._network.config.family, self._reader.format("S2S")
+        if family == "encoder":
+            unit = "one token masked at a time" if self._unit == "piece" else "the later tokens of its word masked too"
+            return "left to right by the query stream" if layout.permutes else f"pseudo-log-likelihood, {unit}"
+        if family == "decoder":
+            return "causal likelihood" + (", the context read in both directions" if layout.prefix_lm else "")
+        form = self._form or ("span" if layout.blank == "sentinels" else "plain")
+        return f"likelihood of the {'span missing at the end of the encoder' if form == 'span' else 'target'}'s text"
+
+    def likelihoods(self, contexts: Sequence[str], continuations: Sequence[str]) -> list[Scored]:
+        """See `scoring.Model`."""
+        pairs = [self._reader.pair(*pair) for pair in zip(contexts, continuations, strict=True)]
+        return [Scored(one.total, one.tokens, one.is_greedy) for one in self._scored(pairs)]
+
+    def rolling(self, texts: Sequence[str]) -> list[Scored]:
+        """See `scoring.Model`."""
+        pairs, owners = [], []
+        for number, text in enumerate(texts):
+            blocks = self._blocks(self._reader.tokenizer.encode(text))
+            pairs += blocks
+            owners += [number] * len(blocks)
+        log_probs, tokens, greedy = np.zeros(len(texts)), np.zeros(len(texts), int), np.ones(len(texts), bool)
+        for number, one in zip(owners, self._scored(pairs), strict=True):
+            log_probs[number] += one.total
+            tokens[number] += one.tokens
+            greedy[number] &= one.is_greedy
+        return [Scored(float(p), int(n), bool(is_best)) for p, n, is_best in zip(log_probs, tokens, greedy)]
+
+    def completions(self, prompts: Sequence[str], max_new_tokens: int, stop: Sequence[str]) -> list[str]:
+        """See `scoring.Model`."""
+        check_writes(self._reader.objective, self._network.config.kind)
+        if self._complete is None or self._network.config.family == "encoder":
+            raise UserError(f"{self._network.config.kind}: writes no answers; a task of form generation wants them")
+        return self._complete(prompts, max_new_tokens, stop)
+
+    def embeddings(self, texts: Sequence[str]) -> np.ndarray:
+        """See `scoring.Model`: the mean of the last layer's states."""
+        ids = self._reader.tokenizer.encode_batch(list(texts))
+        if self._network.config.family == "decoder":
+            ids = [self._reader.opened(one) for one in ids]
+        with self._current():
+            found = embed.embed(
+                self._network, self._params, self._reader.objective, self._reader.vocabulary, ids,
+                language=self._reader.language,
+            )  # fmt: skip
+        self.truncated += found.truncated
+        return np.stack(found.vectors)
+
+    def _scored(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Likelihood]:
+        reader, starts = self._reader, None
+        check_writes(reader.objective, self._network.config.kind)
+        if not pairs:
+            return []
+        if self._network.config.family == "encoder" and self._unit == "word":
+            starts = reader.tokenizer.word_starts()
+        with self._current():
+            found = likelihood.loglikelihood(
+                self._network, self._params, reader.objective, reader.vocabulary, *map(list, zip(*pairs)),
+                form=self._form, unit=self._unit, word_starts=starts, language=reader.language,
+            )  # fmt: skip
+        self.truncated += found.truncated
+        return found.items
+
+    def _blocks(self, ids: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+        """(context, continuation) of each block of a long text."""
+        config = self._network.config
+        block, before = BLOCK[config.family]
+        if config.position_limit is not None:
+            special = len(self._reader.format("S2S").wrap([])) + 1
+            block = min(block, config.position_limit - (0 if config.family == "decoder" else special))
+            if config.family != "decoder":
+                before = min(before, config.position_limit - block - special)
+        found = []
+        for first in range(0, len(ids), block):
+            targets = list(ids[first : first + block])
+            # A decoder reads `limit` tokens whatever the block: a short last one has more before it.
+            own = before + block - len(targets) if config.family == "decoder" else before
+            context = list(ids[max(first - own, 0) : first])
+            found.append((context or self._reader.opened([]), targets))
+        return found

@@ -1,0 +1,92 @@
+"""Results of a task, for people and for files."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxpt.harness import measures
+from jaxpt.harness.measures import Value
+from jaxpt.harness.scoring import Outcome
+from jaxpt.harness.task import HarnessTask
+
+PERCENT = ("perplexity", "bits_per_byte", "spearman", "pearson")
+"""Metrics that are no fractions end in one of these."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """The metrics of a task."""
+
+    task: HarnessTask
+    shots: int
+    examples: int
+    metrics: Mapping[str, Value]
+    baselines: Mapping[str, Mapping[str, Value]]
+    groups: Mapping[str, Value]
+    """Accuracy of each group, of a task with groups that are few."""
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON."""
+
+        def of(metrics: Mapping[str, Value]) -> dict[str, Any]:
+            return {name: {"value": one.value, "standard_error": one.error} for name, one in metrics.items()}
+
+        return {
+            "task": self.task.name, "shots": self.shots, "examples": self.examples, "metrics": of(self.metrics),
+            "baselines": {name: of(found) for name, found in self.baselines.items()}, "groups": of(self.groups),
+            "settings": self.task.model_dump(mode="json", exclude_defaults=True, exclude={"source"}),
+        }  # fmt: skip
+
+
+def result(
+    task: HarnessTask,
+    shots: int,
+    outcomes: Sequence[Outcome],
+    baselines: Mapping[str, Mapping[str, Value]],
+) -> Result:
+    """The result of a task from its outcomes.
+
+    Args:
+      task: the task.
+      shots: examples shown before each.
+      outcomes: at least one.
+      baselines: of `baselines.baselines`.
+    """
+    has_groups = task.form == "pair" and task.group is not None
+    return Result(
+        task, shots, len(outcomes), measures.measure(task, outcomes), baselines,
+        measures.by_group(outcomes) if has_groups else {},
+    )  # fmt: skip
+
+
+def shown(metric: str, value: Value) -> str:
+    """A metric with its standard error; fractions in percent.
+
+    Example:
+      >>> shown("acc", Value(0.612, 0.021)), shown("word_perplexity", Value(31.04, 0.5))
+      ('61.2 ± 2.1', '31.04 ± 0.50')
+    """
+    if metric.endswith(PERCENT):
+        return f"{value.value:.2f} ± {value.error:.2f}" if abs(value.value) < 1e4 else f"{value.value:.3g}"
+    return f"{100 * value.value:.1f} ± {100 * value.error:.1f}"
+
+
+def table(results: Sequence[Result]) -> Any:
+    """A `rich` table of results: a row for each metric, the baselines beside it."""
+    from rich.table import Table
+
+    names = list(dict.fromkeys(name for one in results for name in one.baselines))
+    found = Table("task", "shots", "n", "metric", "value")
+    for name in names:
+        found.add_column(name)
+    for one in results:
+        for number, (metric, value) in enumerate(one.metrics.items()):
+            head = (one.task.name, str(one.shots), f"{one.examples:,}") if number == 0 else ("", "", "")
+            beside = [
+                shown(metric, one.baselines[name][metric]) if metric in one.baselines.get(name, {}) else ""
+                for name in names
+            ]
+            found.add_row(*head, metric, shown(metric, value), *beside)
+    return found

@@ -1,0 +1,91 @@
+"""Jinja over the columns of a row, in Jinja's sandbox: a task's file is a program from elsewhere."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from jaxpt.errors import UserError
+
+
+def text(template: str, values: Mapping[str, Any], where: str) -> str:
+    """Renders a template.
+
+    Args:
+      template: Jinja.
+      values: {column: value}.
+      where: the task's file and key, and the row, for messages.
+
+    Returns:
+      The text.
+
+    Raises:
+      UserError: it is no Jinja, or names a column that the row has not.
+
+    Example:
+      >>> text("Question: {{ q | trim }}", {"q": " why? "}, "my.yaml: context")
+      'Question: why?'
+      >>> text("{{ questoin }}", {"question": "why?"}, "my.yaml: context: dev.jsonl: line 1")
+      Traceback (most recent call last):
+      jaxpt.errors.UserError: my.yaml: context: dev.jsonl: line 1: 'questoin' is undefined; the row has question
+    """
+    return _rendered(_template(template, False, where).render, values, where)
+
+
+def value(expression: str, values: Mapping[str, Any], where: str) -> Any:
+    """The value of an expression, of any type.
+
+    Args:
+      expression: Jinja without braces.
+      values: {column: value}.
+      where: as in `text`.
+
+    Raises:
+      UserError: as `text`.
+
+    Example:
+      >>> value("'ABCD'.index(key)", {"key": "C"}, "my.yaml: answer")
+      2
+    """
+    return _rendered(_template(expression, True, where), values, where)
+
+
+def _rendered(function: Any, values: Mapping[str, Any], where: str) -> Any:
+    from jinja2 import Undefined, UndefinedError
+
+    has = f"; the row has {', '.join(values)}"
+    try:
+        found = function(**values)
+    except UndefinedError as error:
+        raise UserError(f"{where}: {error}{has}") from None
+    except Exception as error:  # a template can raise whatever Python raises
+        raise UserError(f"{where}: {' '.join(str(error).split()) or type(error).__name__}{has}") from None
+    if isinstance(found, Undefined):
+        raise UserError(f"{where}: {found._undefined_name!r} is undefined{has}")
+    return found
+
+
+@functools.lru_cache(1024)
+def _template(source: str, is_expression: bool, where: str) -> Any:
+    import jinja2
+
+    try:
+        if is_expression:
+            return _environment().compile_expression(source, undefined_to_none=False)
+        return _environment().from_string(source)
+    except jinja2.TemplateSyntaxError as error:
+        kind = "expression" if is_expression else "template"
+        raise UserError(f"{where}: {error.message}; wants a Jinja {kind}") from None
+
+
+@functools.cache
+def _environment() -> Any:
+    import re
+
+    import jinja2
+    from jinja2 import sandbox
+
+    environment = sandbox.ImmutableSandboxedEnvironment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
+    environment.filters["sub"] = lambda text, pattern, new: re.sub(pattern, new, text)
+    return environment

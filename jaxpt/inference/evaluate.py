@@ -1,0 +1,190 @@
+"""`jaxpt eval RUN_DIR|HF_DIR --tasks …`: the harness on a trained model.
+
+OUT/TASK_Kshot.jsonl    an example a line: what was read, what the model says; re-run the same command to resume
+OUT/results.json        metrics with standard errors, baselines, settings
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from jaxpt import tables
+from jaxpt.config import DistributedConfig, MeshConfig
+from jaxpt.errors import UserError
+from jaxpt.harness import baselines, results, scoring, task
+from jaxpt.harness.examples import Example, examples
+from jaxpt.harness.model import NetworkModel
+from jaxpt.harness.ngram import NGrams
+from jaxpt.harness.results import Result
+from jaxpt.harness.task import HarnessTask
+from jaxpt.inference import files, loaded
+from jaxpt.inference.loaded import Loaded
+from jaxpt.parallel import processes
+from jaxpt.tables.files import read_lines
+from jaxpt.train.checkpoint import is_primary
+from jaxpt.train.display import console
+
+CHUNK = 1024
+"""Examples that are scored together: what a killed process loses at most."""
+CORPUS_BYTES = 20_000_000
+"""Of the n-gram model's text."""
+
+
+def evaluate(
+    path: str,
+    names: Sequence[str],
+    *,
+    shots: Sequence[int] | None = None,
+    limit: int | None = None,
+    data: str | None = None,
+    out: str | None = None,
+    corpus: str | None = None,
+    form: Literal["plain", "span"] | None = None,
+    unit: Literal["piece", "word"] = "piece",
+    batch_size: int = 32,
+    seed: int = 0,
+    overrides: Sequence[str] = (),
+) -> list[Result]:
+    """Scores a model on tasks and prints a table.
+
+    Args:
+      path: RUN_DIR, RUN_DIR/checkpoints/STEP or HF_DIR.
+      names: of tasks, or their files.
+      shots: numbers of examples shown before each; by default each task's own.
+      limit: the first examples of each task alone, or of each of its groups.
+      data: the directory with the tasks' files.
+      out: where results go; by default PATH/harness.
+      corpus: a file of text (.txt, or .jsonl with a field `text`) for the n-gram baseline.
+      form: of an encoder-decoder.
+      unit: of an encoder.
+      batch_size: rows that are generated at a time.
+      seed: of the shots.
+      overrides: `TASK.key=value`.
+
+    Returns:
+      The results, one for each task and number of shots.
+
+    Raises:
+      UserError: a task, its data or the model is not as it must be.
+    """
+    tasks = [task.load(name, _own(name, names, overrides)) for name in names]
+    asked = [(one, n) for one in tasks for n in (shots or [one.shots])]
+    found = [(one, n, examples(one, n, limit, data, seed)) for one, n in asked]
+    for one, _, of_task in found:
+        if not of_task:
+            raise UserError(f"{one.source}: has no rows that count")
+    ngrams = None if corpus is None else NGrams(_corpus(corpus))
+    processes.start(DistributedConfig())
+    console.quiet = not is_primary()
+    mesh = MeshConfig() if jax.device_count() > 1 else None
+    model = loaded.load(path, mesh=mesh, batch_size=batch_size)
+    asks = _model(model, form, unit)
+    folder = Path(out) if out else Path(path) / "harness"
+    console.print(f"{path}: {model.network.config.kind}, {asks.says}", markup=False)
+    settings = {"model": str(Path(path).resolve()), "seed": seed, "form": form, "unit": unit}
+    made = []
+    for one, n, of_task in found:
+        outcomes = _outcomes(asks, one, n, of_task, folder, settings)
+        if not is_primary():
+            continue
+        made.append(results.result(one, n, outcomes, baselines.baselines(one, of_task, ngrams)))
+    if not is_primary():
+        return []
+    if asks.truncated:
+        console.print(f"{asks.truncated:,} contexts were cut from the left to the model's positions", markup=False)
+    console.print(results.table(made))
+    summary = {"model": path, "scored_by": asks.says, "results": [one.plain() for one in made]}
+    _write(folder / "results.json", json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
+    console.print(f"{folder}: results.json, and each example", markup=False)
+    return made
+
+
+def _own(name: str, names: Sequence[str], overrides: Sequence[str]) -> list[str]:
+    """The overrides of a task, without its name."""
+    known = {Path(one).stem for one in names}
+    for item in overrides:
+        if item.partition("=")[0].partition(".")[0] not in known:
+            raise UserError(f"{item}: with --tasks wants TASK.key=value; TASK is one of {', '.join(sorted(known))}")
+    own = f"{Path(name).stem}."
+    return [item.removeprefix(own) for item in overrides if item.startswith(own)]
+
+
+def _model(model: Loaded, form: Any, unit: Any) -> NetworkModel:
+    def complete(prompts: Sequence[str], max_new_tokens: int, stop: Sequence[str]) -> list[str]:
+        found = model.generate(list(prompts), max_new_tokens=max_new_tokens, stop=tuple(stop))
+        return [samples[0].text if samples else "" for samples in found]
+
+    writes = None if model.family == "encoder" else complete
+    return NetworkModel(model.network, model.params, model.reader, writes, form=form, unit=unit, current=model.current)
+
+
+def _outcomes(
+    asks: NetworkModel, one: HarnessTask, shots: int, of_task: list[Example], folder: Path, settings: dict[str, Any]
+) -> list[scoring.Outcome]:
+    """The outcomes of a task; those of a file that an earlier process left are taken from there.
+
+    All processes score the same chunks, the first one writes; the others return none.
+    """
+    path = folder / f"{one.name}_{shots}shot.jsonl"
+    rows = [
+        {"example": n, "contexts": list(dict.fromkeys(e.contexts)), "continuations": list(e.continuations)}
+        for n, e in enumerate(of_task)
+    ]
+    identity = {**settings, "task": one.model_dump(mode="json", exclude={"source"}), "shots": shots}
+    if is_primary() and path.exists() and not path.with_name(f"{path.name}.state").exists():
+        path.unlink()  # complete, of an earlier command
+    with contextlib.ExitStack() as stack:
+        kept = None
+        if is_primary():
+            say = stack.enter_context(files.shown_progress())
+            kept = stack.enter_context(files.Results(path, rows, identity, ["outcome"], say, "scoring", "examples"))
+        done = int(_of_first(np.int32(kept.done if kept else 0)))
+        for first in range(0, len(of_task), CHUNK):
+            if first + CHUNK <= done or done == len(of_task):
+                continue
+            found = scoring.score(one, asks, of_task[first : first + CHUNK])
+            for number, outcome in enumerate(found, first):
+                if kept and number in kept.remaining():
+                    kept.write(number, {"outcome": outcome})
+    if kept is None:
+        return []
+    return [json.loads(line)["outcome"] for line in path.read_text("utf-8").splitlines()]
+
+
+def _of_first(value: np.ndarray) -> np.ndarray:
+    """The first process's value, in all."""
+    if jax.process_count() == 1:
+        return value
+    from jax.experimental import multihost_utils
+
+    return multihost_utils.broadcast_one_to_all(value)
+
+
+def _corpus(path: str) -> bytes:
+    """The beginning of a file's text."""
+    text = bytearray()
+    for file in tables.expand(path, "--corpus"):
+        if ".jsonl" in file:
+            lines = (str(tables.column(row, "text", tables.where(file, row))) for row in tables.read(file))
+        else:
+            lines = (line for _, line in read_lines(file))
+        for line in lines:
+            text += line.rstrip("\n").encode() + b"\n"
+            if len(text) > CORPUS_BYTES:
+                return bytes(text[:CORPUS_BYTES])
+    return bytes(text)
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
