@@ -22,9 +22,9 @@ from jaxpt.errors import UserError
 from jaxpt.generate import embed, likelihood
 from jaxpt.generate.formats import check_writes
 from jaxpt.generate.likelihood import Likelihood
-from jaxpt.generate.reading import Reader
 from jaxpt.harness.scoring import Scored
 from jaxpt.models.network import Network
+from jaxpt.reading import Reader
 
 BLOCK = {"encoder": (64, 0), "encoder_decoder": (32, 224), "decoder": (1024, 1)}
 """Family → (tokens that are scored together, tokens before them) of a long text, as far as the model's positions go."""

@@ -78,9 +78,9 @@ def table(results: Sequence[Result]) -> Any:
     from rich.table import Table
 
     names = list(dict.fromkeys(name for one in results for name in one.baselines))
-    found = Table("task", "shots", "n", "metric", "value")
-    for name in names:
-        found.add_column(name)
+    found = Table()
+    for name in ("task", "shots", "n", "metric", "value", *names):
+        found.add_column(name, no_wrap=True)
     for one in results:
         for number, (metric, value) in enumerate(one.metrics.items()):
             head = (one.task.name, str(one.shots), f"{one.examples:,}") if number == 0 else ("", "", "")

@@ -188,3 +188,26 @@ def _path(name: str) -> Path:
         if (folder / f"{name}.yaml").is_file():
             return folder / f"{name}.yaml"
     raise UserError(f"--tasks: {name}: no such task{nearest(name, found.names())}; or name a YAML file")
+
+
+def own(name: str, names: Sequence[str], overrides: Sequence[str]) -> list[str]:
+    """The overrides of one of several tasks, without its name.
+
+    Args:
+      name: of the task, or its file.
+      names: of all.
+      overrides: `TASK.key=value`.
+
+    Raises:
+      UserError: an override is none of theirs.
+
+    Example:
+      >>> own("piqa", ["piqa", "lambada"], ["piqa.data.path=a.jsonl", "lambada.shots=1"])
+      ['data.path=a.jsonl']
+    """
+    known = {Path(one).stem for one in names}
+    for item in overrides:
+        if item.partition("=")[0].partition(".")[0] not in known:
+            raise UserError(f"{item}: wants TASK.key=value; TASK is one of {', '.join(sorted(known))}")
+    prefix = f"{Path(name).stem}."
+    return [item.removeprefix(prefix) for item in overrides if item.startswith(prefix)]

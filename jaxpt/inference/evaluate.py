@@ -75,7 +75,7 @@ def evaluate(
     Raises:
       UserError: a task, its data or the model is not as it must be.
     """
-    tasks = [task.load(name, _own(name, names, overrides)) for name in names]
+    tasks = [task.load(name, task.own(name, names, overrides)) for name in names]
     asked = [(one, n) for one in tasks for n in (shots or [one.shots])]
     found = [(one, n, examples(one, n, limit, data, seed)) for one, n in asked]
     for one, _, of_task in found:
@@ -105,16 +105,6 @@ def evaluate(
     _write(folder / "results.json", json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
     console.print(f"{folder}: results.json, and each example", markup=False)
     return made
-
-
-def _own(name: str, names: Sequence[str], overrides: Sequence[str]) -> list[str]:
-    """The overrides of a task, without its name."""
-    known = {Path(one).stem for one in names}
-    for item in overrides:
-        if item.partition("=")[0].partition(".")[0] not in known:
-            raise UserError(f"{item}: with --tasks wants TASK.key=value; TASK is one of {', '.join(sorted(known))}")
-    own = f"{Path(name).stem}."
-    return [item.removeprefix(own) for item in overrides if item.startswith(own)]
 
 
 def _model(model: Loaded, form: Any, unit: Any) -> NetworkModel:

@@ -29,12 +29,12 @@ from jaxpt.generate.engine import Engine, Generated, Prompt
 from jaxpt.generate.formats import check_writes
 from jaxpt.generate.options import Options
 from jaxpt.generate.programs import Place
-from jaxpt.generate.reading import Reader
 from jaxpt.inference import filling, opening
 from jaxpt.inference.opening import Opened
 from jaxpt.inference.text import StopStrings, TextStream
 from jaxpt.models.network import Network
 from jaxpt.parallel import mesh as meshes
+from jaxpt.reading import Reader
 
 DTYPES = ("auto", "float32", "bfloat16")
 OnText = Callable[[int, int, str], None]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from jaxpt import config as configs
-from jaxpt import convert
+from jaxpt import convert, reading
 from jaxpt.config import Config, ObjectiveConfig
 from jaxpt.data import chat_template, tokenizers
 from jaxpt.data.tokenizers import vocabulary_files
@@ -20,8 +20,6 @@ from jaxpt.models.network import Network
 from jaxpt.objectives.base import Objective
 from jaxpt.train import weights
 
-_BOS_CLASSES = ("LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer")
-"""Classes of tokenizers that put BOS first where no file says otherwise."""
 _LANGUAGE = re.compile("[a-z]{2,3}_[A-Z]{2}")
 
 
@@ -114,7 +112,7 @@ def _complete(
         tokenizer, language = _with_languages(tokenizer, said)
     forced = {"forced_first": said.get("forced_bos_token_id"), "forced_last": said.get("forced_eos_token_id")}
     return Opened(
-        path, network, params, objective, tokenizer, _bos(tokenizer, folder),
+        path, network, params, objective, tokenizer, reading.bos_of(tokenizer, folder),
         _eos(tokenizer, folder, said), {name: i for name, i in forced.items() if isinstance(i, int)}, language,
     )  # fmt: skip
 
@@ -173,39 +171,9 @@ def _with_languages(tokenizer: Tokenizer, said: Mapping[str, Any]) -> tuple[Toke
     return tokenizer, languages[0] if len(languages) == 1 else None
 
 
-def _bos(tokenizer: Tokenizer, folder: Path) -> int | None:
-    """The id that the tokenizer's own class puts before a text; OPT's is `</s>`."""
-    settings, rust = vocabulary_files.read_settings(folder), folder / "tokenizer.json"
-    first = _template(vocabulary_files.read_settings(folder, rust.name).get("post_processor"))[:1]
-    named = first[0].get("SpecialToken", {}).get("id") if first else None
-    puts = settings.get("add_bos_token")
-    if not isinstance(puts, bool):
-        puts = named is not None or (
-            not rust.is_file() and settings.get("tokenizer_class", "").removesuffix("Fast") in _BOS_CLASSES
-        )
-    bos = named or chat_template.special_tokens(folder, tokenizer).get("bos_token")
-    return _id(tokenizer, bos) if puts else None
-
-
-def _template(step: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """What a tokenizer.json puts around a text: [{"SpecialToken": {"id": "<s>", …}}, {"Sequence": …}]."""
-    if step is None:
-        return []
-    steps: Iterable[Mapping[str, Any]] = step.get("processors", [step])
-    return next((one["single"] for one in steps if one.get("type") == "TemplateProcessing"), [])
-
-
 def _eos(tokenizer: Tokenizer, folder: Path, said: Mapping[str, Any]) -> tuple[int, ...]:
     """The vocabulary's EOS, those of generation_config.json, and that of the dialogue's template."""
     theirs = said.get("eos_token_id")
-    named = _id(tokenizer, chat_template.special_tokens(folder, tokenizer).get("eos_token"))
+    named = reading.token_id(tokenizer, chat_template.special_tokens(folder, tokenizer).get("eos_token"))
     ids = [tokenizer.vocabulary.eos, *(theirs if isinstance(theirs, list) else [theirs]), named]
     return tuple(dict.fromkeys(i for i in ids if isinstance(i, int)))
-
-
-def _id(tokenizer: Tokenizer, token: str | None) -> int | None:
-    """The id of a special token by its name."""
-    v = tokenizer.vocabulary
-    usual = [i for i in (v.bos, v.eos, v.cls, v.sep) if i is not None]
-    ids = [*usual, *range(v.size)]  # the usual ones first: they need no search
-    return next((i for i in ids if tokenizer.tokens([i])[0] == token), None) if token else None

@@ -8,6 +8,7 @@ import glob
 import gzip
 import io
 import os
+import re
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,8 @@ from types import ModuleType
 from typing import IO, Any
 
 from jaxpt.errors import UserError
+
+_HIDDEN = re.compile(r"(^|/)(\.|__MACOSX/)")  # what the systems that pack files add
 
 
 def expand(paths: str | Sequence[str], key: str) -> list[str]:
@@ -55,7 +58,7 @@ def _members(path: str, key: str) -> list[str]:
     """The files in a .zip, as `X.zip!name`, in alphabetical order."""
     try:
         with zipfile.ZipFile(path) as packed:
-            names = sorted(name for name in packed.namelist() if not name.endswith("/"))
+            names = sorted(name for name in packed.namelist() if not name.endswith("/") and not _HIDDEN.search(name))
     except (zipfile.BadZipFile, OSError) as error:
         raise UserError(f"{key}: {path}: no whole zip file ({error}); fetch it again") from None
     if not names:

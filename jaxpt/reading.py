@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
 
 from jaxpt.config import ModelConfig
+from jaxpt.data import chat_template
 from jaxpt.data.calls import Vocabulary
 from jaxpt.data.labelled.text_pairs import separator_ids
+from jaxpt.data.tokenizers import vocabulary_files
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.errors import UserError
 from jaxpt.generate.engine import Prompt
@@ -16,6 +19,9 @@ from jaxpt.generate.formats import Format, text_format
 from jaxpt.objectives.base import Objective
 from jaxpt.objectives.text_to_text import TextToText
 from jaxpt.objectives.ul2 import UL2Batches, mode_ids
+
+_BOS_CLASSES = ("LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer")
+"""Classes of tokenizers that put BOS first where no file says otherwise."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,3 +109,38 @@ class Reader:
         else:
             layout, blank = self.format("NLU" if has_sentinel else "S2S"), [] if has_sentinel else [v.size - 1]
         return Prompt([*layout.decoder_start, *blank], layout.wrap([*ids, *blank]))
+
+
+def bos_of(tokenizer: Tokenizer, folder: Path) -> int | None:
+    """The id that the tokenizer's own class puts before a text; OPT's is `</s>`."""
+    settings, rust = vocabulary_files.read_settings(folder), folder / "tokenizer.json"
+    first = _template(vocabulary_files.read_settings(folder, rust.name).get("post_processor"))[:1]
+    named = first[0].get("SpecialToken", {}).get("id") if first else None
+    puts = settings.get("add_bos_token")
+    if not isinstance(puts, bool):
+        puts = named is not None or (
+            not rust.is_file() and settings.get("tokenizer_class", "").removesuffix("Fast") in _BOS_CLASSES
+        )
+    bos = named or chat_template.special_tokens(folder, tokenizer).get("bos_token")
+    return token_id(tokenizer, bos) if puts else None
+
+
+def tokenizer_folder(run_dir: str | Path) -> Path:
+    """Where a run keeps its tokenizer."""
+    return Path(run_dir) / "tokenizer"
+
+
+def _template(step: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """What a tokenizer.json puts around a text: [{"SpecialToken": {"id": "<s>", …}}, {"Sequence": …}]."""
+    if step is None:
+        return []
+    steps: Iterable[Mapping[str, Any]] = step.get("processors", [step])
+    return next((one["single"] for one in steps if one.get("type") == "TemplateProcessing"), [])
+
+
+def token_id(tokenizer: Tokenizer, token: str | None) -> int | None:
+    """The id of a special token by its name."""
+    v = tokenizer.vocabulary
+    usual = [i for i in (v.bos, v.eos, v.cls, v.sep) if i is not None]
+    ids = [*usual, *range(v.size)]  # the usual ones first: they need no search
+    return next((i for i in ids if tokenizer.tokens([i])[0] == token), None) if token else None

@@ -1,0 +1,96 @@
+"""Tasks of the harness while a model trains; `limit` says what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from jaxpt import reading
+from jaxpt.config import NonNegativeInt, Overrides, PositiveInt
+from jaxpt.evals.base import Evaluate, Evaluator, Result
+from jaxpt.generate.options import Options
+from jaxpt.harness import baselines, measures, scoring, task
+from jaxpt.harness.examples import examples
+from jaxpt.harness.model import Complete, NetworkModel
+from jaxpt.harness.results import shown
+from jaxpt.train import predictors
+from jaxpt.train.state import Setup
+
+if TYPE_CHECKING:
+    from jaxpt.data.datasets import Data
+
+CHUNK = 64
+"""Examples between two questions whether to stop."""
+
+
+class Harness(Evaluator):
+    """Metrics of tasks, as `jaxpt eval RUN_DIR --tasks …` has them; programs are compiled by the first evaluation."""
+
+    kind: Literal["harness"] = "harness"
+    tasks: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Names of tasks, or their files."""
+    set: Overrides = ()
+    """Keys of the tasks, as `{lambada.data.path: rows.jsonl}`."""
+    shots: NonNegativeInt | None = None
+    """Examples shown before each; each task's own by default."""
+    limit: PositiveInt | None = None
+    """The first examples of each task alone; of pairs, of each group."""
+    data: str | None = None
+    """The directory with the tasks' files."""
+    form: Literal["plain", "span"] | None = None
+    """Of an encoder-decoder: the target, or a missing span; by default as it is pretrained."""
+    unit: Literal["piece", "word"] = "piece"
+    """Of an encoder: one token is masked, or the later ones of its word too."""
+
+    def prepare(self, setup: Setup, data: Data) -> Evaluate:
+        config = setup.config
+        tasks = [task.load(name, task.own(name, self.tasks, self.set)) for name in self.tasks]
+        found = [(one, examples(one, self.shots, self.limit, self.data, config.seed)) for one in tasks]
+        constant = {one.name: baselines.baselines(one, of_task) for one, of_task in found}
+        bos = reading.bos_of(data.tokenizer, reading.tokenizer_folder(config.run_dir))
+        reader = reading.Reader(config.model, config.objective, data.tokenizer, bos)
+        texts = predictors.Generation(setup)
+
+        def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result | None:
+            model = NetworkModel(
+                setup.network, params, reader, _complete(texts, params, reader), form=self.form, unit=self.unit,
+                current=setup.use,
+            )  # fmt: skip
+            metrics: dict[str, float] = {}
+            lines = []
+            for one, of_task in found:
+                outcomes: list[scoring.Outcome] = []
+                for first in range(0, len(of_task), CHUNK):
+                    outcomes += scoring.score(one, model, of_task[first : first + CHUNK])
+                    if stop():
+                        return None
+                values = measures.measure(one, outcomes)
+                metrics |= {f"{one.name}/{name}": value.value for name, value in values.items()}
+                beside = {name: value for name, of in constant[one.name].items() for value in [of.get(one.scored[0])]}
+                told = "  ".join(f"{name} {shown(name, value)}" for name, value in values.items())
+                trivial = ", ".join(f"{name} {shown(one.scored[0], value)}" for name, value in beside.items() if value)
+                lines.append(f"{self.called}: {one.name}: {told}" + (f" ({trivial})" if trivial else ""))
+            return Result(metrics, tuple(lines))
+
+        return evaluate
+
+
+def _complete(texts: predictors.Generation, params: Any, reader: reading.Reader) -> Complete:
+    """Writes answers by the run's own programs; what follows a stop string is cut off."""
+
+    def complete(prompts: list[str], max_new_tokens: int, stop: tuple[str, ...]) -> list[str]:
+        eos = reader.vocabulary.eos
+        options = Options(max_new_tokens=max_new_tokens, eos=() if eos is None else (eos,))
+        found = texts(params, [reader.prompt(text) for text in prompts], options)
+        written = [reader.tokenizer.decode([i for i in ids if i != eos]) for ids in found]
+        return [_cut(text, stop) for text in written]
+
+    return complete
+
+
+def _cut(text: str, stop: tuple[str, ...]) -> str:
+    """The text before the first stop string."""
+    ends = [at for at in (text.find(one) for one in stop) if at >= 0]
+    return text[: min(ends)] if ends else text
