@@ -1,0 +1,58 @@
+"""Tasks as files: every shipped one is read, and a mistake is one line."""
+
+from pathlib import Path
+
+import pytest
+
+from jaxpt.errors import UserError
+from jaxpt.harness import task
+
+SHIPPED = sorted(Path("configs/tasks").glob("*.yaml"))
+
+
+def write(folder, text, name="mine.yaml"):
+    path = folder / name
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_a_shipped_task_is_read_and_says_where_its_data_is(path):
+    found = task.load(path.stem)
+    assert found.name == path.stem and found.description
+    assert found.data.path or found.data.tfds
+    head = path.read_text().splitlines()
+    assert head[0].startswith("# ") and any(line.startswith("# Data:") for line in head)
+
+
+def test_settings_are_overridden():
+    found = task.load("lambada", ["data.path=my.jsonl", "shots=3"])
+    assert (found.data.path, found.shots) == ("my.jsonl", 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("form: choice\nchoices: '[a]'\n", "key answer is missing; a task of form choice needs it"),
+        ("form: chioce\n", "form"),
+        ("form: pair\nchoices: [a, b]\nmetrics: [acc_norm]\n", "metrics: acc_norm: a task of form pair has no such"),
+        ("form: choice\nchoices: c\nanswer: '0'\nmetrics: [acc_context]\n", "acc_context needs unconditional"),
+        ("form: rolling\ntext: a\ntemplate: b\n", "template"),
+    ],
+)
+def test_a_mistake_names_file_and_key(tmp_path, text, message):
+    with pytest.raises(UserError, match=message.replace("(", "\\(")) as error:
+        task.load(write(tmp_path, text))
+    assert "mine.yaml" in str(error.value) and "\n" not in str(error.value)
+
+
+def test_an_unknown_task_is_answered_with_the_nearest():
+    with pytest.raises(UserError, match="lambda: no such task; did you mean lambada"):
+        task.load("lambda")
+    with pytest.raises(UserError, match=r"no/such.yaml: no such file"):
+        task.load("no/such.yaml")
+
+
+def test_an_override_names_its_task():
+    with pytest.raises(UserError, match=r"shots=3: wants TASK.key=value; TASK is one of lambada, piqa"):
+        task.own("piqa", ["piqa", "lambada"], ["shots=3"])
