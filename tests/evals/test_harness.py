@@ -1,0 +1,38 @@
+"""Tasks as evaluators of a run: what `jaxpt eval --tasks` says of its last checkpoint."""
+
+import json
+
+import pytest
+
+from jaxpt import config as configs
+from jaxpt.inference.evaluate import evaluate
+from jaxpt.train.loop import train
+from tests import families
+
+TEXT = ["the cat sat on the mat and saw a dog", "a dog ran after the cat on the mat", "no one saw the dog run"] * 40
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_training_and_command_say_the_same(tmp_path, family):
+    (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXT))
+    rows = [{"a": f"the cat sat on the {b}", "b": f"the mat {b} a no", "g": b} for b in ("mat", "dog", "cat")]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = {"form": "pair", "data": {"path": "rows.jsonl"}, "choices": ["{{ a }}", "{{ b }}"], "group": "{{ g }}"}
+    (tmp_path / "mine.yaml").write_text(json.dumps(task))
+    name = str(tmp_path / "mine.yaml")
+    config = configs.build(families.tree(
+        family,
+        model={"vocab_size": 300 if family == "gpt2" else 60},
+        data={"path": str(tmp_path / "text.jsonl"), "validation_fraction": 0.1},
+        train={"steps": 4, "eval_every": 2, "log_every": 2},
+        evals=[{"kind": "harness", "tasks": [name], "limit": 2}],
+        run_dir=str(tmp_path / "run"),
+    ))  # fmt: skip
+    assert train(config) == 0
+    logged = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    found = {one["step"]: one for one in logged if "harness/mine/acc" in one}
+    assert sorted(found) == [2, 4]
+    (said,) = evaluate(str(tmp_path / "run"), [name], limit=2)
+    for metric in ("acc", "acc_strict", "acc_groups"):
+        assert found[4][f"harness/mine/{metric}"] == pytest.approx(said.metrics[metric].value)

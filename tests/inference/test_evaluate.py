@@ -1,0 +1,131 @@
+"""`jaxpt eval --tasks` on a model of each family: results, files, resumes."""
+
+import json
+
+import numpy as np
+import pytest
+
+import jaxpt
+from jaxpt.cli import main
+from jaxpt.inference import evaluate as command
+from jaxpt.inference.evaluate import evaluate
+from tests import families
+from tests.inference.test_loaded import made
+
+ROWS = [
+    {"q": f"the {a} sat on the {b}", "options": ["the mat", "a dog ran"], "right": i % 2, "text": f"no one saw the {a}"}
+    for i, (a, b) in enumerate([("cat", "mat"), ("dog", "cat"), ("cat", "dog"), ("mat", "dog"), ("dog", "mat")])
+]
+TASKS = {
+    "choose": {
+        "form": "choice", "context": "{{ q }}:", "choices": "options", "answer": "right", "metrics": ["acc", "acc_norm"],
+    },
+    "pairs": {"form": "pair", "choices": ["{{ q }}", "{{ text }}"], "group": "{{ right }}"},
+    "last": {
+        "form": "likelihood", "context": "{{ q }}", "continuation": " {{ text }}", "metrics": ["acc", "perplexity"],
+    },
+    "bits": {"form": "rolling", "text": "{{ text }} {{ q }} {{ text }}"},
+    "near": {"form": "similarity", "choices": "[q, text]", "answer": "right"},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model of each family, and tasks."""
+    found = tmp_path_factory.mktemp("harness")
+    for name in families.FAMILIES:
+        made(found / name, name)
+    (found / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    (found / "corpus.txt").write_text("the cat sat on the mat\nno one saw the dog\n" * 20)
+    for name, tree in TASKS.items():
+        (found / f"{name}.yaml").write_text(json.dumps({"data": {"path": "rows.jsonl"}, **tree}))
+    return found
+
+
+def names(folder, *tasks):
+    return [str(folder / f"{name}.yaml") for name in tasks or TASKS]
+
+
+def outcomes(path):
+    return [json.loads(line)["outcome"] for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_each_family_is_scored(folder, tmp_path, family, capsys):
+    found = evaluate(str(folder / family), names(folder), out=str(tmp_path), corpus=str(folder / "corpus.txt"))
+    assert [one.task.name for one in found] == list(TASKS)
+    for one in found:
+        assert all(np.isfinite([value.value, value.error]).all() for value in one.metrics.values())
+    assert set(found[0].baselines) == {"majority", "shortest", "ngram"}
+    written = json.loads((tmp_path / "results.json").read_text())
+    assert written["results"][0]["metrics"]["acc"]["value"] == found[0].metrics["acc"].value
+    model = jaxpt.load(folder / family)
+    of_first = outcomes(tmp_path / "choose_0shot.jsonl")[0]
+    scored = model.loglikelihood([f"{ROWS[0]['q']}:"] * 2, [" the mat", " a dog ran"])
+    np.testing.assert_allclose(of_first["log_probs"], [one.total for one in scored], atol=1e-4)
+    shown = capsys.readouterr().out
+    assert {"bert": "pseudo-log-likelihood", "gpt2": "causal likelihood", "t5": "span"}[family] in shown
+
+
+def test_a_killed_evaluation_goes_on_where_it_was(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "CHUNK", 2)
+    whole, torn = tmp_path / "whole", tmp_path / "torn"
+    evaluate(str(folder / "gpt2"), names(folder, "choose"), out=str(whole))
+
+    class Killed(Exception):
+        pass
+
+    write = command.files.Results.write
+
+    def stopping(self, index, values):
+        if stopping.count == 3:
+            raise Killed
+        stopping.count += 1
+        write(self, index, values)
+
+    stopping.count = 0
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(command.files.Results, "write", stopping)
+        evaluate(str(folder / "gpt2"), names(folder, "choose"), out=str(torn))
+    assert len((torn / "choose_0shot.jsonl").read_text().splitlines()) == 3
+    evaluate(str(folder / "gpt2"), names(folder, "choose"), out=str(torn))
+    assert (torn / "choose_0shot.jsonl").read_bytes() == (whole / "choose_0shot.jsonl").read_bytes()
+    assert not (torn / "choose_0shot.jsonl.state").exists()
+
+
+def test_a_written_answer_is_scored(folder, tmp_path):
+    task = {
+        "form": "generation",
+        "data": {"path": "rows.jsonl"},
+        "context": "{{ q }}",
+        "answers": "options",
+        "shots": 1,
+    }
+    (folder / "write.yaml").write_text(json.dumps({**task, "max_new_tokens": 4}))
+    (found,) = evaluate(str(folder / "gpt2"), names(folder, "write"), out=str(tmp_path), shots=[1], limit=3)
+    assert found.examples == 3 and 0 <= found.metrics["exact_match"].value <= 1
+    assert all("\n" not in one["answer"] for one in outcomes(tmp_path / "write_1shot.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["bert", "--tasks", "write.yaml"], "bert: writes no answers; a task of form generation wants them"),
+        (["gpt2", "--tasks", "lambdaa"], "--tasks: lambdaa: no such task; did you mean lambada"),
+        (["gpt2", "--tasks", "choose.yaml", "shots=3"], "shots=3: wants TASK.key=value; TASK is one of choose"),
+        (
+            ["gpt2", "--tasks", "choose.yaml", "--shots", "5"],
+            "5 shots, but there are 4 rows beside the one that is asked",
+        ),
+        (["gpt2", "--limit", "5"], "--limit: is for --tasks: give both"),
+        (["gpt2", "--tasks", "last.yaml", "--form", "span"], None),
+    ],
+)
+def test_a_mistake_is_one_line(folder, tmp_path, capsys, words, message, monkeypatch):
+    monkeypatch.chdir(folder)
+    code = main(["eval", *words, *(["--out", str(tmp_path)] if "--tasks" in words else [])])
+    said = capsys.readouterr().err
+    if message is None:  # a decoder has one form: the setting of encoder-decoders says nothing to it
+        assert code == 0
+        return
+    assert code == 2 and message in said and "Traceback" not in said
