@@ -24,7 +24,7 @@ def test_training_and_command_say_the_same(tmp_path, family):
     config = configs.build(families.tree(
         family,
         model={"vocab_size": 300 if family == "gpt2" else 60},
-        data={"path": str(tmp_path / "text.jsonl"), "validation_fraction": 0.1},
+        data={"path": str(tmp_path / "text.jsonl"), "validation_path": str(tmp_path / "text.jsonl")},
         train={"steps": 4, "eval_every": 2, "log_every": 2},
         evals=[{"kind": "harness", "tasks": [name], "limit": 2}],
         run_dir=str(tmp_path / "run"),

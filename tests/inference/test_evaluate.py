@@ -18,7 +18,8 @@ ROWS = [
 ]
 TASKS = {
     "choose": {
-        "form": "choice", "context": "{{ q }}:", "choices": "options", "answer": "right", "metrics": ["acc", "acc_norm"],
+        "form": "choice", "context": "{{ q }}:", "choices": "options", "answer": "right",
+        "metrics": ["acc", "acc_norm"],
     },
     "pairs": {"form": "pair", "choices": ["{{ q }}", "{{ text }}"], "group": "{{ right }}"},
     "last": {
