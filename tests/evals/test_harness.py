@@ -21,10 +21,12 @@ def test_training_and_command_say_the_same(tmp_path, family):
     task = {"form": "pair", "data": {"path": "rows.jsonl"}, "choices": ["{{ a }}", "{{ b }}"], "group": "{{ g }}"}
     (tmp_path / "mine.yaml").write_text(json.dumps(task))
     name = str(tmp_path / "mine.yaml")
+    tokenizer = {"kind": families.TOKENIZERS[family], **({"extra_ids": 10} if family == "t5" else {})}
     config = configs.build(families.tree(
         family,
         model={"vocab_size": 300 if family == "gpt2" else 60},
-        data={"path": str(tmp_path / "text.jsonl"), "validation_path": str(tmp_path / "text.jsonl")},
+        data={"path": str(tmp_path / "text.jsonl"), "validation_path": str(tmp_path / "text.jsonl"),
+              "tokenizer": tokenizer},
         train={"steps": 4, "eval_every": 2, "log_every": 2},
         evals=[{"kind": "harness", "tasks": [name], "limit": 2}],
         run_dir=str(tmp_path / "run"),
