@@ -119,7 +119,7 @@ LABELS = {"classes": ("no", "maybe", "yes"), "tags": ("O", "B-X", "I-X")}
 
 
 def corpus():
-    return [" ".join(row["text"] for row in fine_tuning.rows(200, seed=n)) for n in range(12)]
+    return ["\n".join(row["text"] for row in fine_tuning.rows(200, seed=n)) for n in range(12)]
 
 
 def word_pieces(path, _):
@@ -180,7 +180,10 @@ def theirs(path, name, head):
         config.label2id = {label: i for i, label in enumerate(LABELS[head])}
     model = randomise(getattr(transformers, directory.families()[model_type].tasks[head].name)(config), 0)
     model.save_pretrained(path)
-    return model, transformers.AutoTokenizer.from_pretrained(path)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(path)
+    if name == "xlnet":  # transformers 5 makes these only when asked; before, they were given to the model, as XLNet's
+        tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
+    return model, tokenizer
 
 
 def answers(path, made):
@@ -198,8 +201,9 @@ def test_labels_of_texts_are_those_of_the_pipeline(name, tmp_path):
 
     model, tokenizer = theirs(tmp_path / "hf", name, "classes")
     found = answers(tmp_path, [{"text": text} for text in TEXTS])
+    classify = pipeline("text-classification", model, tokenizer=tokenizer)
     for one, text in zip(found, TEXTS, strict=True):
-        wanted = {x["label"]: x["score"] for x in pipeline("text-classification", model, tokenizer=tokenizer)(text, top_k=None)}
+        wanted = {x["label"]: x["score"] for x in classify(text, top_k=None)}
         assert one["label"] == max(wanted, key=wanted.get)
         assert one["probabilities"] == pytest.approx(wanted, abs=1e-5)
     convert.export(tmp_path / "run", tmp_path / "out", report=quiet)
@@ -224,8 +228,7 @@ def test_tags_of_words_are_those_of_the_pipeline(name, tmp_path):
     for one, text in zip(found, TEXTS, strict=True):
         first = {}
         for piece in tag(text):
-            before = text[: piece["start"] + 1].rstrip()
-            first.setdefault(len((before or "x").split()) - 1, piece)
+            first.setdefault(len(text[: piece["end"]].split()) - 1, piece)
         assert one["tags"] == [piece["entity"] for piece in first.values()]
         np.testing.assert_allclose(one["probabilities"], [x["score"] for x in first.values()], atol=1e-5)
 
