@@ -60,7 +60,9 @@ def test_the_task_is_that_of_the_class(head, outputs, more, task, tmp_path):
 
 def test_a_problem_that_transformers_has_not(tmp_path):
     edit(saved(tmp_path, "classes", 2), problem_type="ranking")
-    with pytest.raises(UserError, match=r"problem_type: 'ranking' is not supported, only single_label_classification, "):
+    with pytest.raises(
+        UserError, match=r"problem_type: 'ranking' is not supported, only single_label_classification, "
+    ):
         imported.task_of(directory.open_directory(tmp_path))
 
 

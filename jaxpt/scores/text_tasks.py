@@ -287,7 +287,11 @@ def _pronoun(
         return () if train and _id(row, labels) != 1 else (referent(row),)
 
     return TextTask(
-        inputs, targets, lambda row: _id(row, labels), lambda text, row: pronouns.names_referent(text, referent(row)), ("accuracy",)
+        inputs,
+        targets,
+        lambda row: _id(row, labels),
+        lambda text, row: pronouns.names_referent(text, referent(row)),
+        ("accuracy",),
     )
 
 

@@ -42,7 +42,8 @@ def where(path: str, row: Row, format: str = "auto") -> str:
     """
     unit = (
         "row"
-        if format in _BY_ROW or (format == "auto" and path.removesuffix(".gz").endswith(_ROW_SUFFIXES))
+        if format in _BY_ROW
+        or (format == "auto" and path.removesuffix(".gz").endswith(_ROW_SUFFIXES))
         or is_nested(row.values)
         else "line"
     )

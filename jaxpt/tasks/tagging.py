@@ -157,7 +157,9 @@ class TaggingTask(Task):
 
     def target_text(self, row: Row, where: str) -> str:
         words = self.words(row, where)
-        return SPANS.join(f"{kind}: {' '.join(words[start:end])}" for kind, start, end in _spans(self.target(row, where)))
+        return SPANS.join(
+            f"{kind}: {' '.join(words[start:end])}" for kind, start, end in _spans(self.target(row, where))
+        )
 
     def parse(self, text: str, row: Row, where: str) -> list[str]:
         """The tags that a generated text gives to a row's words: each entity to the first place that is free.

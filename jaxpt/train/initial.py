@@ -105,9 +105,7 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
         wrong = lacking or [path for path in unused if not path.startswith("heads/")]
     if wrong and not source.partial:
         what = "lacks or has in another shape" if lacking else "has, this model has not,"
-        raise UserError(
-            f"init_from.path: {source.path} {what} {_some(wrong)}; init_from.partial=true takes what fits"
-        )
+        raise UserError(f"init_from.path: {source.path} {what} {_some(wrong)}; init_from.partial=true takes what fits")
     if not taken and not fitted:
         raise UserError(
             f"init_from.partial: {source.path}: none of its parameters fits this model, which would start at random; "

@@ -183,7 +183,7 @@ def test_layers_of_pretraining_heads_that_are_poolers():
         }
     modern = found.pop("modernbert")
     names = ("dense/kernel", "dense/bias", "norm/scale", "norm/bias")
-    assert modern == dict.fromkeys(modern, {f"heads/masked_lm/{x}": f"heads/pooler/{x}" for x in names})
+    assert modern == {head: {f"heads/masked_lm/{x}": f"heads/pooler/{x}" for x in names} for head in modern}
     assert not any(renamed for of_heads in found.values() for renamed in of_heads.values())
     other = fresh(EVERY["bert"]())[0]
     assert directory.renamed_heads(other, tuned("modernbert", "classes")[0]) == {}

@@ -41,7 +41,10 @@ def test_modernberts_pooler_is_a_layer_of_its_masked_lm_head(tmp_path):
     head = params["heads"]["masked_lm"]
     taken = {name: head[name] for name in ("dense", "norm")}
     jax.tree.map(np.testing.assert_array_equal, taken, begun.params["heads"]["pooler"])
-    assert said[1:] == ["  new: heads/classes/dense/bias, heads/classes/dense/kernel", "  not used: heads/masked_lm/bias"]
+    assert said[1:] == [
+        "  new: heads/classes/dense/bias, heads/classes/dense/kernel",
+        "  not used: heads/masked_lm/bias",
+    ]
 
 
 @pytest.mark.slow

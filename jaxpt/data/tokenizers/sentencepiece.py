@@ -24,8 +24,8 @@ class Style:
     """What an architecture does around its SentencePiece model.
 
     T5 appends sentinels. ALBERT and XLNet make ``quotes'' plain and strip accents before they tokenize; ALBERT folds
-    case. XLM-R has fairseq's ids: `<s> <pad> </s> <unk>` first, whatever the model has in their place, `<mask>` last. DeBERTa
-    v2 and v3 have `[MASK]` last.
+    case. XLM-R has fairseq's ids: `<s> <pad> </s> <unk>` first, whatever the model has in their place, `<mask>` last.
+    DeBERTa v2 and v3 have `[MASK]` last.
     """
 
     name: str = "t5"
