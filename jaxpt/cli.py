@@ -174,7 +174,7 @@ def _import(arguments: argparse.Namespace) -> None:
 
     import_weights(
         arguments.source, arguments.out, check=arguments.verify, partial=arguments.partial, ignore=arguments.ignore,
-        tokenizer=arguments.tokenizer, base=arguments.base,
+        tokenizer=arguments.tokenizer, base=arguments.base, overrides=arguments.overrides,
     )  # fmt: skip
 
 
@@ -344,6 +344,7 @@ def _conversions(commands: argparse._SubParsersAction) -> None:
     take = _command(commands, "import", _import, "convert a Hugging Face directory to a run directory", (
         "downloads/bert-base-uncased runs/bert_base",
         "downloads/gpt2 runs/gpt2 --verify",
+        "downloads/finbert runs/finbert task.text=sentence",
         "stories260K.bin runs/stories260K --tokenizer tok512.model",
         "downloads/adapter runs/adapted --base downloads/gpt2",
     ))  # fmt: skip
@@ -355,6 +356,7 @@ def _conversions(commands: argparse._SubParsersAction) -> None:
     )
     take.add_argument("--tokenizer", metavar="PATH", help="the vocabulary, if it is not in HF_DIR")
     take.add_argument("--base", metavar="DIR", help="base model of a peft adapter (what its adapter_config.json names)")
+    _overrides(take)
     give = _command(commands, "export", _export, "convert a run to a Hugging Face directory", (
         "runs/bert_tiny out/bert_tiny",
         "runs/bert_tiny/checkpoints/500 out/bert_tiny_500 --dtype bfloat16 --verify",

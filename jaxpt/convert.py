@@ -1,7 +1,8 @@
 """`jaxpt import` and `jaxpt export`: convert Hugging Face directories to run directories and back.
 
 An imported directory is a run at step 0 with only weights: config.yaml (with an objective of its family, which may be
-changed), tokenizer/ and checkpoints/0. It can be evaluated, and a run can start from it with `init_from.path`.
+changed) or the task of a fine-tuned class, tokenizer/ and checkpoints/0. It can be evaluated, and a run can start from
+it with `init_from.path`.
 """
 
 from __future__ import annotations
@@ -11,26 +12,23 @@ import itertools
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxpt import config as configs
-from jaxpt import signals
-from jaxpt.config import Config, LoraConfig, ModelConfig, ObjectiveConfig
+from jaxpt import imported, signals
+from jaxpt.config import Config, ObjectiveConfig
 from jaxpt.data import tokenizers
 from jaxpt.data.tokenizers import vocabulary_files
 from jaxpt.errors import UserError
 from jaxpt.heads import classes
 from jaxpt.hf import directory as hf
 from jaxpt.hf import llama2c, mapping, peft
-from jaxpt.hf.tasks import Problem
 from jaxpt.hf.verify import Difference, verify
 from jaxpt.models.network import Network
 from jaxpt.train import initial, lora, trainable, weights
 
-OBJECTIVES = {"encoder": "masked_lm", "decoder": "causal_lm", "encoder_decoder": "span_corruption"}
-"""Objective of an imported model, by its family; BART's and mBART's are named in `objective_of`."""
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt",
     "vocab.json", "merges.txt", "encoder.json", "vocab.bpe", "spiece.model", "sentencepiece.model", "tokenizer.model",
@@ -48,6 +46,7 @@ def import_weights(
     ignore: Sequence[str] = (),
     tokenizer: str | Path | None = None,
     base: str | Path | None = None,
+    overrides: Sequence[str] = (),
     report: Report = print,
 ) -> None:
     """Converts a Hugging Face directory, an adapter of peft or a llama2.c checkpoint to a run directory.
@@ -60,6 +59,7 @@ def import_weights(
       ignore: unknown keys of config.json to ignore.
       tokenizer: vocabulary file or directory; by default that of `source`.
       base: directory of the base model of an adapter; by default the one that adapter_config.json names.
+      overrides: `key=value` of the run's configuration, such as `task.text=review`.
       report: called with lines for the user.
 
     Raises:
@@ -79,7 +79,9 @@ def import_weights(
         extra_ids = None if model.kind == "t5" else 0  # only T5 adds sentinels to its SentencePiece model
         limits = {"extra_ids": extra_ids, "max_size": model.vocab_size}
         tokens = _take_tokenizer(Path(tokenizer or source), temporary / "tokenizer", limits, report)
-        config = recipe(opened.network, tokens, out, None if adapter is None else adapter.config)
+        low_rank_config = None if adapter is None else adapter.config
+        task = None if source.is_file() else imported.task_of(opened)
+        config = imported.recipe(opened.network, tokens, str(out), low_rank_config, task, overrides)
         (temporary / "config.yaml").write_text(configs.to_yaml(config), encoding="utf-8")
         pieces, factors = opened.pieces(), {}
         if adapter is not None:
@@ -96,7 +98,8 @@ def import_weights(
            + ("" if low_rank is None else f", low-rank adapter of {low_rank}"))  # fmt: skip
     for line in _partial_report(opened, lacking):
         report(line)
-    report(f"next: jaxpt eval {out} data.path=… · init_from.path={out} in a recipe · jaxpt export {out} DIR")
+    first = "" if config.task is None else f"jaxpt predict {out} FILE · "
+    report(f"next: {first}jaxpt eval {out} data.path=… · init_from.path={out} in a recipe · jaxpt export {out} DIR")
 
 
 def export(
@@ -223,30 +226,12 @@ class _Sums(Mapping[str, Any]):
         return len(self._summands)
 
 
-PROBLEMS: dict[str, Problem] = {
-    "classification": "single_label_classification", "regression": "regression",
-    "multi_label": "multi_label_classification",
-}  # fmt: skip
-"""Their `problem_type` of each kind of task over whole texts."""
-
-
 def _labels(config: Config) -> dict[str, Any]:
     """Names of the logits of a fine-tuned run, and its loss."""
     task = config.task
     if task is None or not config.objective.loss.heads(config.model):
         return {}
-    return {"labels": getattr(task, "shown", None) or None, "problem": PROBLEMS.get(task.kind)}
-
-
-def objective_of(model: ModelConfig, heads: Collection[str]) -> dict[str, Any]:
-    """Default objective of an imported model, by its kind, family or heads."""
-    if "replaced_token" in heads:
-        return {"kind": "replaced_token"}
-    if model.kind == "bart":
-        return {"kind": "mbart" if model.pre_norm else "bart"}
-    return {"kind": OBJECTIVES[model.family]} | (
-        {"next_sentence": "sentence_pair" in heads} if model.family == "encoder" else {}
-    )
+    return {"labels": getattr(task, "shown", None) or None, "problem": imported.PROBLEMS.get(task.kind)}
 
 
 def _base_of(adapter: Path, base: str | Path | None) -> Path:
@@ -264,31 +249,13 @@ def _opened(source: Path, partial: bool, ignore: Sequence[str]) -> Any:
     opened = hf.open_directory(source, partial=partial, ignore=ignore)
     model, heads = opened.network.config, opened.network.heads
     if classes.name_of(heads) is not None:
-        name = opened.family.class_of(opened.network)
-        raise UserError(
-            f"{source}: {name} is fine-tuned; a recipe with its task starts from it by init_from.path={source}"
-        )
-    settings = objective_of(model, heads)
+        return opened
+    settings = imported.objective_of(model, heads)
     objective = configs.resolve(settings["kind"], "jaxpt.objectives", ObjectiveConfig)(**settings)
     wanted = objective.loss.heads(model)
     if set(wanted) == set(heads):
         return opened
     return hf.open_directory(source, partial=partial, ignore=ignore, heads=wanted)
-
-
-def recipe(network: Network, tokens: Mapping[str, Any], run_dir: Path, adapter: LoraConfig | None = None) -> Config:
-    """A configuration to evaluate an imported model on the built-in corpus."""
-    model = network.config
-    length = min(model.position_limit or 512, 512)
-    return configs.build(
-        {
-            "run_dir": str(run_dir),
-            "model": model.model_dump(mode="json"),
-            "objective": objective_of(model, network.heads),
-            "data": {"tokenizer": dict(tokens), "length": length, "batch_size": 8},
-            "train": {"lora": None if adapter is None else adapter.model_dump(mode="json")},
-        }
-    )
 
 
 def _take_tokenizer(source: Path, out: Path, limits: dict[str, Any], report: Report) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxpt import config as configs
-from jaxpt import convert, hf
+from jaxpt import convert, hf, imported
 from jaxpt.cli import main
 from jaxpt.data import tokenizers
 from jaxpt.errors import UserError
@@ -63,7 +63,7 @@ def test_there_and_back(family, texts, tmp_path, capsys):
     [("t5", "span_corruption"), ("bart", "bart"), ("mbart", "mbart"), ("gpt2", "causal_lm"), ("bert", "masked_lm")],
 )
 def test_an_import_gets_the_objective_of_its_architecture(name, kind):
-    assert convert.objective_of(EVERY[name](), ())["kind"] == kind
+    assert imported.objective_of(EVERY[name](), ())["kind"] == kind
 
 
 def test_the_dtype_is_kept_and_changed_on_request(texts, tmp_path):

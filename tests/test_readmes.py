@@ -327,7 +327,7 @@ def accepted(argv: list[str]) -> None:
             configs.load(row.recipe, study.overrides(row))
     elif given.command == "probe":
         load_probe(given.overrides)
-    elif "overrides" in given:
+    elif "overrides" in given and given.command != "import":  # which needs the imported directory
         path = ROOT / (given.config if "config" in given else given.path)
         if path.suffix != ".yaml" or path.stem in PLACEHOLDERS:  # a run, or any recipe
             path = SMOKE

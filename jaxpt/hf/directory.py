@@ -280,6 +280,33 @@ def family_of(config: ModelConfig) -> Family:
     raise UserError(f"model.kind: {config.kind} of this configuration has no counterpart in transformers")
 
 
+def renamed_heads(source: Network, target: Network) -> dict[str, str]:
+    """Parameters of heads that two networks have at different paths, and Hugging Face's classes under one name.
+
+    ModernBERT's masked-LM head begins with the layer that is the pooler of its fine-tuned classes.
+
+    Args:
+      source: the network that parameters are taken from.
+      target: the network that they go to.
+
+    Returns:
+      {path in the source: path in the target}; {} for an architecture or heads that Hugging Face does not have.
+
+    Example:
+      >>> renamed_heads(masked_lm_network, classification_network)
+      {'heads/masked_lm/dense/kernel': 'heads/pooler/dense/kernel', 'heads/masked_lm/norm/scale': …}
+    """
+    if source.config.kind != target.config.kind:
+        return {}
+    try:
+        family = family_of(target.config)
+        tables = [family.table_of(network) for network in (source, target)]
+    except UserError:
+        return {}
+    mine, yours = ({row.theirs: row.paths[0] for row in t.rows if row.paths[0].startswith("heads/")} for t in tables)
+    return {mine[name]: yours[name] for name in mine.keys() & yours.keys() if mine[name] != yours[name]}
+
+
 def _of_layer(pattern: str, name: str) -> bool:
     start, layered, end = pattern.partition("{layer}")
     return bool(layered) and name.startswith(start) and name.endswith(end) and name[len(start) : -len(end)].isdecimal()

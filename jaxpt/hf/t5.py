@@ -56,16 +56,24 @@ def table(config: T5Config) -> Table:
     )
 
 
-def _infer(tensors: Mapping[str, Any], scaled: bool, **more: Any) -> dict[str, Any]:
-    """Infers from the tensors if embeddings are tied: recent files always claim that they are."""
-    tied = "lm_head.weight" not in tensors or "shared.weight" not in tensors
-    tied = tied or bool(np.array_equal(tensors["lm_head.weight"], tensors["shared.weight"]))
+def _infer(keys: Mapping[str, Any], tensors: Mapping[str, Any], scaled: bool, **more: Any) -> dict[str, Any]:
+    """Infers from the tensors if embeddings are tied: recent files always claim that they are.
+
+    A class without the projection to the vocabulary has only the claim: of old files and of ours it is true.
+    """
+    ends = ("ForConditionalGeneration", "WithLMHeadModel")
+    if {"lm_head.weight", "shared.weight"} <= tensors.keys():
+        tied = bool(np.array_equal(tensors["lm_head.weight"], tensors["shared.weight"]))
+    elif "lm_head.weight" in tensors or any(name.endswith(ends) for name in keys.get("architectures") or ends):
+        tied = True
+    else:
+        tied = scaled and keys.get("tie_word_embeddings", True)
     return {"tie_embeddings": tied, "scale_logits": None if scaled == tied else scaled, **more}
 
 
 def _infer_t5(keys: dict[str, Any], tensors: Mapping[str, Any]) -> dict[str, Any]:
     """Infers `scale_logits`: old files imply it by tied embeddings (1.0), recent files have a key."""
-    return _infer(tensors, keys.get("scale_decoder_outputs", keys.get("tie_word_embeddings", True)))
+    return _infer(keys, tensors, keys.get("scale_decoder_outputs", keys.get("tie_word_embeddings", True)))
 
 
 def _write(keys: dict[str, Any], config: T5Config) -> dict[str, Any]:
@@ -124,11 +132,11 @@ FAMILIES = (
     ),
     # mT5's class never scales, UMT5's always.
     _family(
-        "mt5", "MT5", "gated-gelu", infer=lambda keys, tensors: _infer(tensors, False), write=_write,
+        "mt5", "MT5", "gated-gelu", infer=lambda keys, tensors: _infer(keys, tensors, False), write=_write,
         supports=lambda config: False,
     ),
     _family(
-        "umt5", "UMT5", "gated-gelu", infer=lambda keys, tensors: _infer(tensors, True, bias_per_layer=True),
+        "umt5", "UMT5", "gated-gelu", infer=lambda keys, tensors: _infer(keys, tensors, True, bias_per_layer=True),
         write=_write, supports=lambda config: config.bias_per_layer and config.scaled,
     ),
 )  # fmt: skip

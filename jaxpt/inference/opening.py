@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxpt import config as configs
-from jaxpt import convert, reading
+from jaxpt import imported, reading
 from jaxpt.config import Config, ObjectiveConfig
 from jaxpt.data import chat_template, tokenizers
 from jaxpt.data.tokenizers import vocabulary_files
@@ -83,7 +83,7 @@ def _of_hf(path: Path, tokenizer: str | Path | Tokenizer | None, objective: Any)
     said = vocabulary_files.read_settings(path, "config.json") | vocabulary_files.read_settings(
         path, "generation_config.json"
     )
-    found = _objective(objective) or _objective(convert.objective_of(network.config, network.heads))
+    found = _objective(objective) or _objective(imported.objective_of(network.config, network.heads))
     # Of Hugging Face's own, only T5 adds sentinels to its SentencePiece model.
     may_extend = network.config.kind == "t5" or tokenizer is not None
     limits = {"extra_ids": None if may_extend else 0, "max_size": network.config.vocab_size}

@@ -82,7 +82,7 @@ def generic_inputs(task: str, columns: Mapping[str, Any]) -> str:
 
 
 def label_word(label: Any, labels: Sequence[str]) -> str:
-    """The word of a label: of a class id (2 or "2"), of the word itself; "<unk>" of −1.
+    """The word of a label: of a class id (2 or "2"), of the word itself; "<unk>" of −1 and of None, as TFDS has −1.
 
     Raises:
       UserError: it is none of the labels.
@@ -91,6 +91,8 @@ def label_word(label: Any, labels: Sequence[str]) -> str:
       >>> label_word(1, ["negative", "positive"]), label_word("negative", ["negative", "positive"])
       ('positive', 'negative')
     """
+    if label is None:
+        return UNKNOWN
     if label in labels:
         return label
     if re.fullmatch(r"-1|\d+", str(int(label) if hasattr(label, "__index__") else label)):
@@ -276,17 +278,20 @@ def _translation(source: str, target: str) -> TextTask:
     )
 
 
-def _pronoun(inputs: Callable[[Row], str], referent: Callable[[Row], str], train: bool) -> TextTask:
+def _pronoun(
+    inputs: Callable[[Row], str], referent: Callable[[Row], str], labels: tuple[str, ...], train: bool
+) -> TextTask:
     """`wsc: … *it* …`; the text is what the pronoun refers to, the label whether that is the row's referent."""
 
     def targets(row: Row) -> tuple[str, ...]:
-        return () if train and not row.get("label", 0) else (referent(row),)
-
-    def gold(row: Row) -> int:
-        return int(row.get("label", -1))
+        return () if train and _id(row, labels) != 1 else (referent(row),)
 
     return TextTask(
-        inputs, targets, gold, lambda text, row: pronouns.names_referent(text, referent(row)), ("accuracy",)
+        inputs,
+        targets,
+        lambda row: _id(row, labels),
+        lambda text, row: pronouns.names_referent(text, referent(row)),
+        ("accuracy",),
     )
 
 
@@ -304,6 +309,7 @@ LANGUAGES = {
 FALSE_TRUE = ("False", "True")
 NLI = ("entailment", "neutral", "contradiction")
 RTE = ("entailment", "not_entailment")
+WNLI = ("not_entailment", "entailment")
 _NLI = _labelled("mnli", NLI, "premise", "hypothesis")
 
 TASKS: dict[str, TextTask] = {
@@ -318,9 +324,9 @@ TASKS: dict[str, TextTask] = {
     "ax": dataclasses.replace(_NLI, metrics=("matthews",)),
     "qnli": _labelled("qnli", RTE, "question", "sentence"),
     "rte": _labelled("rte", RTE, "premise", "hypothesis"),
-    "wnli": _labelled("wnli", ("not_entailment", "entailment"), "sentence1", "sentence2"),
+    "wnli": _labelled("wnli", WNLI, "sentence1", "sentence2"),
     "wnli_simple": _pronoun(
-        _having("wnli", ("sentence1", "sentence2"), pronouns.wnli_inputs), pronouns.wnli_referent, train=False
+        _having("wnli", ("sentence1", "sentence2"), pronouns.wnli_inputs), pronouns.wnli_referent, WNLI, train=False
     ),
     "boolq": _labelled("boolq", FALSE_TRUE, "passage", "question"),
     "cb": _labelled("cb", ("entailment", "contradiction", "neutral"), "premise", "hypothesis", metrics=("cb",)),
@@ -337,6 +343,7 @@ TASKS: dict[str, TextTask] = {
     "wsc_simple": _pronoun(
         _having("wsc", ("text", "span1_text", "span2_text", "span2_index"), pronouns.wsc_inputs),
         lambda row: row["span1_text"],
+        FALSE_TRUE,
         train=True,
     ),
     "dpr": _texts(

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from jaxpt.errors import UserError
+from jaxpt.tables import super_glue
 from jaxpt.tables.files import read_lines
 from jaxpt.tables.rows import Row
 
@@ -22,16 +23,24 @@ def jsonl(path: str) -> Iterator[Row]:
       path: the file, also as `.gz`.
 
     Yields:
-      Rows, with their lines. Blank lines are passed over.
+      Rows, with their lines; those of a nested line of SuperGLUE are numbered from 1. Blank lines are passed over.
 
     Raises:
       UserError: names the line that is no JSON object; the file is empty.
     """
     rows = 0
     for number, line in read_lines(path):
-        if line.strip():
+        if not line.strip():
+            continue
+        place = f"{path}: line {number}"
+        record = _object(line, place)
+        try:
+            found = super_glue.flat(record)
+        except (KeyError, TypeError) as error:
+            raise UserError(f"{place}: begins as a line of SuperGLUE, but has no {error}") from None
+        for values in [record] if found is None else found:
             rows += 1
-            yield Row(number, _object(line, f"{path}: line {number}"))
+            yield Row(rows if super_glue.is_nested(values) else number, values)
     if not rows:
         raise UserError(f"{path}: is empty; wants a JSON object a line")
 

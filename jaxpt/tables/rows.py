@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from jaxpt.config.kinds import nearest
 from jaxpt.errors import UserError
+from jaxpt.tables.super_glue import is_nested
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
@@ -41,7 +42,9 @@ def where(path: str, row: Row, format: str = "auto") -> str:
     """
     unit = (
         "row"
-        if format in _BY_ROW or (format == "auto" and path.removesuffix(".gz").endswith(_ROW_SUFFIXES))
+        if format in _BY_ROW
+        or (format == "auto" and path.removesuffix(".gz").endswith(_ROW_SUFFIXES))
+        or is_nested(row.values)
         else "line"
     )
     return f"{path}: {unit} {row.number}"

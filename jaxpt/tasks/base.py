@@ -136,6 +136,10 @@ class Task(TaskConfig):
         """The target of a row as text."""
         raise UserError(f"objective.kind: text_to_text does not fit task.kind: {self.kind}")
 
+    def target_texts(self, row: Row, where: str) -> tuple[str, ...]:
+        """The targets of a row of the training set: an example for each."""
+        return (self.target_text(row, where),)
+
     def parse(self, text: str, row: Row, where: str) -> Any:
         """The prediction, comparable with `target`, that a generated text is."""
         raise NotImplementedError
@@ -173,10 +177,10 @@ def check_label(label: str, labels: Sequence[str], where: str, what: str = "labe
 class TextsTask(Task):
     """Base of tasks over a text, or a pair of texts."""
 
-    text: str = "text"
-    """Column of the text, or of the first of two."""
-    pair: str | None = None
-    """Column of the second text."""
+    text: str | tuple[str, ...] = "text"
+    """Column of the text, or of the first of two; several columns are joined by spaces."""
+    pair: str | tuple[str, ...] | None = None
+    """Column of the second text, or several."""
     label: str = "label"
     """Column of the label."""
     is_symmetric: bool = False
@@ -191,18 +195,21 @@ class TextsTask(Task):
         raise NotImplementedError
 
     def columns(self) -> tuple[str, ...]:
-        return (self.text,) if self.pair is None else (self.text, self.pair)
+        return (*_names(self.text), *_names(self.pair))
 
     def texts(self, row: Row, where: str) -> tuple[str, ...]:
         """The text, or both."""
-        named = [("task.text", self.text)] + ([] if self.pair is None else [("task.pair", self.pair)])
-        return tuple(tables.text(row, name, f"{where} ({key})") for key, name in named)
+        named = [("task.text", _names(self.text)), ("task.pair", _names(self.pair))]
+        return tuple(
+            " ".join(tables.text(row, name, f"{where} ({key})") for name in names) for key, names in named if names
+        )
 
     def input_text(self, row: Row, where: str) -> str:
         """That of any task; columns may have other names than those of TFDS, which T5's code knows."""
         known = TASKS[self.name].columns if self.name in TASKS else ()
-        if len(known) == len(self.columns()):
-            row = Row(row.number, {**row.values, **dict(zip(known, self.texts(row, where)))})
+        texts = self.texts(row, where)
+        if len(known) == len(texts) == len(self.columns()):
+            row = Row(row.number, {**row.values, **dict(zip(known, texts))})
         return super().input_text(row, where)
 
     def content(self, row: Row, where: str) -> tuple[str, ...]:
@@ -231,3 +238,8 @@ class TextsTask(Task):
     def answer_one(self, logits: np.ndarray) -> Answer:
         """`answer` from the head's outputs: [outputs]."""
         raise NotImplementedError
+
+
+def _names(columns: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    """The names of columns, as a tuple."""
+    return (columns,) if isinstance(columns, str) else columns or ()

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from pydantic import model_validator
 
-from jaxpt import tables
+from jaxpt import scores, tables
 from jaxpt.errors import UserError
 from jaxpt.scores.text_tasks import TASKS
 from jaxpt.tables import Row
-from jaxpt.tasks.base import Answer, TextsTask, check_label
+from jaxpt.tasks.base import Answer, LocatedRow, TextsTask, check_label
+
+
+class GroupedLabel(NamedTuple):
+    """A target of a metric over groups."""
+
+    label: int
+    group: tuple[str, ...]
 
 
 class ClassificationTask(TextsTask):
@@ -32,10 +40,14 @@ class ClassificationTask(TextsTask):
     names: tuple[str, ...] | None = None
     """What the labels mean, in the same order (`["negative", "positive"]` for 0 and 1); predictions have these."""
 
+    group: str | tuple[str, ...] | None = None
+    """Column, or columns, of the rows that are scored together: the answers to one question of MultiRC."""
+
     default_metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
     allowed_metrics: ClassVar[tuple[str, ...]] = (
-        "accuracy", "f1", "macro_f1", "micro_f1", "matthews", "balanced_accuracy", "cb",
+        "accuracy", "f1", "macro_f1", "micro_f1", "matthews", "balanced_accuracy", "cb", "multirc", "axg",
     )  # fmt: skip
+    grouped_metrics: ClassVar[tuple[str, ...]] = ("multirc", "axg")
 
     @model_validator(mode="after")
     def _consistent(self) -> ClassificationTask:
@@ -56,6 +68,41 @@ class ClassificationTask(TextsTask):
     def shown(self) -> tuple[str, ...]:
         """Names of the labels."""
         return self.names or self.labels or ()
+
+    @classmethod
+    def best_metric(cls, metric: str) -> tuple[str, Literal["min", "max"]]:
+        return {"cb": "macro_f1", "multirc": "f1a", "axg": "accuracy"}.get(metric, metric), "max"
+
+    def check_metrics(self) -> None:
+        super().check_metrics()
+        if self.group is None and (metric := next((m for m in self.scored if m in self.grouped_metrics), None)):
+            raise UserError(f"task.metrics: {metric}: wants task.group, the column of what is scored together")
+
+    def grouped(self, rows: Sequence[LocatedRow]) -> tuple[list[LocatedRow], list[Any]]:
+        """The rows that are scored, and the target of each; with `group` a `GroupedLabel`."""
+        rows, targets = super().grouped(rows)
+        if self.group is None:
+            return rows, targets
+        names = (self.group,) if isinstance(self.group, str) else self.group
+        groups = (tuple(tables.label(tables.column(r.row, name, r.where)) for name in names) for r in rows)
+        return rows, [GroupedLabel(target, group) for target, group in zip(targets, groups, strict=True)]
+
+    def score(self, predictions: Sequence[int], targets: Sequence[Any], metric: str) -> dict[str, float]:
+        labels, options = self._split(targets, metric)
+        return scores.score(metric, predictions, labels, **options)
+
+    def majority(
+        self, metric: str, trained: Sequence[LocatedRow], rows: Sequence[LocatedRow], targets: Sequence[Any]
+    ) -> dict[str, float] | None:
+        labels, options = self._split(targets, metric)
+        return scores.majority(metric, [self.target(row.row, row.where) for row in trained], labels, **options)
+
+    def _split(self, targets: Sequence[Any], metric: str) -> tuple[list[int], dict[str, Any]]:
+        """Labels, and the groups of a metric that wants them."""
+        if self.group is None:
+            return list(targets), {}
+        options = {"groups": [target.group for target in targets]} if metric in self.grouped_metrics else {}
+        return [target.label for target in targets], options
 
     def labels_in(self, row: Row, where: str) -> list[str]:
         """The labels of a row."""

@@ -16,7 +16,7 @@ from jaxpt import config as configs
 from jaxpt.config import CheckpointConfig, InitConfig
 from jaxpt.errors import UserError
 from jaxpt.hf import mapping
-from jaxpt.hf.directory import open_directory
+from jaxpt.hf.directory import open_directory, renamed_heads
 from jaxpt.models import parts
 from jaxpt.models.layers import stored_rows
 from jaxpt.models.network import Network
@@ -49,7 +49,8 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
     """A fresh state with weights from `source`, each placed as soon as it is read.
 
     A parameter is taken where the source has one of its name and shape. A task's model takes the heads that fit, and
-    that of the labels where the source has the same labels in the same order. Along the vocabulary, `source.vocabulary`
+    that of the labels where the source has the same labels in the same order; a pretraining head's layer that has the
+    name of a pooler in Hugging Face's classes (ModernBERT) is that pooler. Along the vocabulary, `source.vocabulary`
     says what happens to another number of rows. A longer table of positions begins with the shorter one and repeats it;
     a shorter one is its beginning.
 
@@ -79,7 +80,9 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
     if setup.config.task is not None and labels_of(source.path) != getattr(setup.config.task, "labels", None):
         wished |= {path for path in expected if path.startswith(_LABELLED)}
     taken, fitted, unused = [], [], []
+    renamed = renamed_heads(theirs, setup.network)
     for path, array in given:
+        path = renamed.get(path, path)
         if path in wished:
             continue
         place = expected.get(path)
@@ -102,9 +105,7 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
         wrong = lacking or [path for path in unused if not path.startswith("heads/")]
     if wrong and not source.partial:
         what = "lacks or has in another shape" if lacking else "has, this model has not,"
-        raise UserError(
-            f"init_from.path: {source.path} {what} {_some(wrong)}; init_from.partial=true takes what fits"
-        )
+        raise UserError(f"init_from.path: {source.path} {what} {_some(wrong)}; init_from.partial=true takes what fits")
     if not taken and not fitted:
         raise UserError(
             f"init_from.partial: {source.path}: none of its parameters fits this model, which would start at random; "

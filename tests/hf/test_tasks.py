@@ -17,7 +17,7 @@ from tests.hf.test_directory import edit, fresh
 from tests.models.helpers import EVERY
 
 OUTPUTS = {"classes": 3, "tags": 5}
-CONFIGS = {name: EVERY[name](layers=1) for name in ("bert", "electra", "llama", "t5", "xlnet")}
+CONFIGS = {name: EVERY[name](layers=1) for name in ("bert", "electra", "llama", "t5", "t5_old", "xlnet")}
 CONFIGS["modernbert"] = EVERY["modernbert"](layers=3, pooling="mean", head_bias=True, norm_bias=True)
 
 
@@ -39,8 +39,7 @@ def test_saved_and_read(name, tmp_path):
         hf.save(tmp_path / head, network, params)
         source = directory.open_directory(tmp_path / head)
         assert set(source.network.heads) == set(network.heads)
-        if name != "t5":  # a file without the projection does not say whether it was tied
-            assert source.network.config == network.config.model_copy(update={"dtype": "auto"})
+        assert source.network.config == network.config.model_copy(update={"dtype": "auto"})
         read = dict(mapping.parameters(source.pieces(), mapping.stored_params(source.network)))
         lacking = {path for path in flat(params) if source.table.is_lacking(path)}
         assert set(read) == set(flat(params)) - lacking
@@ -169,3 +168,22 @@ def test_unused_poolers_of_old_files_are_passed_over(tmp_path):
     tensors = dict(files.Tensors(tmp_path)) | {"bert.pooler.dense.weight": np.ones((24, 24), np.float32)}
     files.write(tmp_path, {name: (x.shape, x.dtype) for name, x in tensors.items()}, tensors.items())
     jax.tree.map(np.testing.assert_array_equal, params, hf.load(tmp_path)[1])
+
+
+def test_layers_of_pretraining_heads_that_are_poolers():
+    """By the names in transformers: ModernBERT's alone; BERT's pooler has one path, RoBERTa's two layers two names."""
+    found = {}
+    for name in ("albert", "bert", "deberta", "distilbert", "electra", "modernbert", "roberta"):
+        config = CONFIGS.get(name) or EVERY[name]()
+        family = directory.family_of(config)
+        pretrained = family.network(config, [head for head in family.heads if head != "replaced_token"])
+        found[name] = {
+            head: directory.renamed_heads(pretrained, Network(config.build(), classes.declare(config, head, 2)))
+            for head in family.tasks
+        }
+    modern = found.pop("modernbert")
+    names = ("dense/kernel", "dense/bias", "norm/scale", "norm/bias")
+    assert modern == {head: {f"heads/masked_lm/{x}": f"heads/pooler/{x}" for x in names} for head in modern}
+    assert not any(renamed for of_heads in found.values() for renamed in of_heads.values())
+    other = fresh(EVERY["bert"]())[0]
+    assert directory.renamed_heads(other, tuned("modernbert", "classes")[0]) == {}

@@ -8,6 +8,7 @@ import pytest
 from jaxpt.errors import UserError
 from jaxpt.tables import Row
 from jaxpt.tasks import multiple_choice
+from jaxpt.tasks.base import LocatedRow
 from jaxpt.tasks.multiple_choice import MultipleChoiceTask
 
 HELLASWAG = {"ctx": "A man sits.", "endings": ["He eats.", "He flies."], "label": 1}
@@ -94,3 +95,53 @@ def test_answers():
     found = MultipleChoiceTask(first_number=1).answer([np.array([[0.0, 2.0, 1.0]])])
     assert found["label"] == 2 and list(found["probabilities"]) == ["1", "2", "3"]
     assert sum(found["probabilities"].values()) == pytest.approx(1) and found["probabilities"]["2"] > 0.6
+
+
+RECORD = {"passage": "Ann met Bob and Eve.", "query": "@placeholder met Ann.", "entities": ["Ann", "Bob", "Eve"]}
+CLOZE = MultipleChoiceTask(
+    text="passage", question="query", placeholder="@placeholder", choices="entities", label="answers",
+    metrics=("record", "accuracy"),
+)  # fmt: skip
+
+
+def test_a_question_in_words():
+    keys = {"text": "premise", "question": "question", "choices": ("choice1", "choice2")}
+    task = MultipleChoiceTask(**keys, question_in="context", question_words={"cause": "Why?", "effect": "And then?"})
+    row = Row(1, {**COPA, "question": "effect"})
+    assert task.pairs(row, "line 1")[0] == ("It rained. And then?", "I got wet.")
+    with pytest.raises(UserError, match=r"^line 1: question 'so' is none of task.question_words: cause, effect"):
+        task.pairs(Row(1, COPA), "line 1")
+    with pytest.raises(ValueError, match="question_words: wants question"):
+        MultipleChoiceTask(question_words={"a": "b"})
+
+
+def test_choices_in_the_place_of_a_placeholder_of_which_any_right_one_counts():
+    row = Row(1, {**RECORD, "answers": ["Eve", "Bob"]})
+    assert CLOZE.pairs(row, "")[1] == ("Ann met Bob and Eve.", "Bob met Ann.")
+    assert CLOZE.target(row, "") == 2, "training learns the first"
+    rows = [LocatedRow(row, "", (0, n)) for n in range(3)]
+    _, targets = CLOZE.grouped(rows)
+    assert CLOZE.score([2, 1, 0], targets, "record") == {
+        "exact_match": pytest.approx(2 / 3),
+        "f1": pytest.approx(2 / 3),
+    }
+    assert CLOZE.score([2, 1, -1], targets, "accuracy") == {"accuracy": pytest.approx(2 / 3)}
+    assert CLOZE.majority("record", rows, rows, targets) is None
+    with pytest.raises(UserError, match=r"label 'Zoe' \(task.label\) is none of 3 choices"):
+        CLOZE.target(Row(1, {**RECORD, "answers": ["Zoe"]}), "")
+
+
+def test_choices_as_text():
+    """UnifiedQA's format; T5's where its code knows the task."""
+    task, row = MultipleChoiceTask(question="q"), Row(1, {"text": "It rained.", "q": "And then?", "label": 1})
+    row.values["choices"] = ["I got wet.", "I flew away."]
+    assert task.input_text(row, "") == "And then? \\n (A) I got wet. (B) I flew away. \\n It rained."
+    assert task.target_text(row, "") == "I flew away."
+    said = ("I flew away.", "he flew", "I", "no")
+    assert [task.parse(text, row, "") for text in said] == [1, 1, 0, -1]
+    assert task.answer_text("he flew", row, "") == {"text": "he flew", "label": 1}
+    copa = MultipleChoiceTask(name="copa", text="premise", question="question", choices=("choice1", "choice2"))
+    row = Row(1, COPA)
+    wanted = "copa choice1: I got wet. choice2: I flew. premise: It rained. question: so"
+    assert (copa.input_text(row, ""), copa.target_text(row, "")) == (wanted, "choice1")
+    assert [copa.parse(text, row, "") for text in ("choice2", "I flew.")] == [1, -1]

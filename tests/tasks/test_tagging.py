@@ -89,3 +89,20 @@ def test_ids():
     assert NER.row_id(row(["a"], ["O"], id=["1"], sent_id="doc-1")) == "doc-1"
     assert NER.row_id(row(["a"], ["O"], id=["1"], sent_id=None)) == 3
     assert NER.row_id(row(["a"], ["O"], id="x")) == "x"
+
+
+def test_entities_as_text():
+    """mT5's format; what is not in the sentence counts as in its span F1."""
+    given = row(["Ada", "Lovelace", "met", "Ada", "in", "Paris"], ["B-PER", "I-PER", "O", "B-PER", "O", "B-LOC"])
+    text = NER.target_text(given, "")
+    assert NER.input_text(given, "") == "tag: Ada Lovelace met Ada in Paris"
+    assert text == "PER: Ada Lovelace $$ PER: Ada $$ LOC: Paris"
+    assert NER.parse(text, given, "") == NER.target(given, "")
+    found = NER.parse("PER: Ada Lovelace $$ LOC: Rome $$ LOC: Paris $$ nothing", given, "")
+    assert found == ["B-PER", "I-PER", "O", "O", "O", "B-LOC", "B-LOC"]
+    scores = NER.score([found], [NER.target(given, "")], "span_f1")
+    assert scores["precision"] == scores["recall"] == pytest.approx(2 / 3)
+    assert NER.answer_text("LOC: Rome", given, "")["tags"] == ["O"] * 6
+    assert NER.target_text(row(["a"], ["O"]), "") == "" and NER.parse("", given, "") == ["O"] * 6
+    with pytest.raises(UserError, match="text_to_text wants tags of entities: 'NOUN' is neither O, B-X nor I-X"):
+        TaggingTask(tags="ner", labels=("NOUN", "VERB")).target_text(row(["a"], ["NOUN"]), "")

@@ -8,6 +8,7 @@ import pytest
 
 from jaxpt.errors import UserError
 from jaxpt.tables import Row
+from jaxpt.tasks.base import LocatedRow
 from jaxpt.tasks.classification import ClassificationTask
 from jaxpt.tasks.multi_label import MultiLabelTask
 from jaxpt.tasks.regression import RegressionTask
@@ -74,3 +75,31 @@ def test_numbers_are_rounded_as_t5_does():
     task = RegressionTask(label="score")
     assert [task.target_text(Row(1, {"score": x}), "") for x in (3.25, 0.1, 4.7)] == ["3.2", "0.0", "4.8"]
     assert task.parse("3.2", Row(1, {}), "") == 3.2 and task.parse("three", Row(1, {}), "") == -1.0
+
+
+def test_texts_of_several_columns():
+    task = ClassificationTask(name="multirc", text=("paragraph", "question"), pair="answer", labels=("0", "1"))
+    row = Row(1, {"paragraph": "<b>It</b> rains.", "question": "Wet?", "answer": "Yes", "label": 1})
+    assert task.texts(row, "") == ("<b>It</b> rains. Wet?", "Yes")
+    assert task.input_text(row, "") == "multirc question: Wet? answer: Yes paragraph: It rains."
+    assert task.columns() == ("paragraph", "question", "answer") and task.target_text(row, "") == "True"
+
+
+def test_metrics_over_groups():
+    """MultiRC: F1 over all answers; a question counts where all its answers are right."""
+    task = ClassificationTask(labels=("0", "1"), group=("idx.p", "idx.q"), metrics=("multirc", "accuracy"))
+    labels, groups = [1, 0, 1, 1, 0], [(0, 0), (0, 0), (0, 1), (1, 0), (1, 0)]
+    rows = [
+        LocatedRow(Row(n, {"label": label, "idx": {"p": p, "q": q}}), "", (0, n))
+        for n, (label, (p, q)) in enumerate(zip(labels, groups))
+    ]
+    found, targets = task.grouped(rows)
+    assert found == rows and [target.label for target in targets] == labels
+    predictions = [1, 0, -1, 1, 1]
+    assert task.score(predictions, targets, "multirc") == {"f1a": pytest.approx(2 / 3), "exact_match": 1 / 3}
+    assert task.score(predictions, targets, "accuracy") == {"accuracy": 0.6}
+    constant = task.majority("multirc", rows, rows, targets)
+    assert constant == {"f1a": 0.75, "exact_match": 1 / 3}
+    assert ClassificationTask.best_metric("multirc") == ("f1a", "max")
+    with pytest.raises(UserError, match=r"task.metrics: multirc: wants task.group"):
+        task.model_copy(update={"group": None}).check_metrics()

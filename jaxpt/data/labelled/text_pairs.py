@@ -52,7 +52,7 @@ class TextPairsEncoder:
           rows: the rows.
           tokenizer: the run's.
           has_targets: False: the rows need no target column; targets are empty.
-          train: not used.
+          train: the training set: a row has an example for each of its targets.
 
         Yields:
           {"inputs", "targets" int32 [n], "truncated" int32 [], "origin" int64 [2]}; of a decoder {"tokens" int32 [n],
@@ -64,12 +64,18 @@ class TextPairsEncoder:
         separator = separator_ids(tokenizer, self.separator)
         for chunk in chunks(rows):
             inputs = [self.task.input_text(row.row, row.where) for row in chunk]
-            targets = [self.task.target_text(row.row, row.where) for row in chunk] if has_targets else []
-            ids = iter(tokenizer.encode_batch([*inputs, *targets]))
+            targets = [self._targets(row, train) if has_targets else ("",) for row in chunk]
+            ids = iter(tokenizer.encode_batch([*inputs, *(text for of_row in targets for text in of_row)]))
             sources = [next(ids) for _ in inputs]
-            for row, source in zip(chunk, sources):
-                target = [*next(ids), *self.after] if has_targets else []
-                yield self._record(source, separator, target, row)
+            for row, source, of_row in zip(chunk, sources, targets):
+                for _ in of_row:
+                    target = [*next(ids), *self.after]
+                    yield self._record(source, separator, target if has_targets else [], row)
+
+    def _targets(self, row: LocatedRow, train: bool) -> tuple[str, ...]:
+        if train:
+            return self.task.target_texts(row.row, row.where)
+        return (self.task.target_text(row.row, row.where),)
 
     def _record(self, source: list[int], separator: list[int], target: list[int], row: LocatedRow) -> Record:
         """The record of a row, from its ids."""

@@ -25,6 +25,7 @@ class Style:
 
     T5 appends sentinels. ALBERT and XLNet make ``quotes'' plain and strip accents before they tokenize; ALBERT folds
     case. XLM-R has fairseq's ids: `<s> <pad> </s> <unk>` first, whatever the model has in their place, `<mask>` last.
+    DeBERTa v2 and v3 have `[MASK]` last.
     """
 
     name: str = "t5"
@@ -68,6 +69,9 @@ STYLES = {
     "xlmroberta": Style(
         "xlmroberta", "XLMRobertaTokenizer", "sentencepiece.bpe.model", unk=3, template="<s> $A </s>",
         first=("<s>", "<pad>", "</s>", "<unk>"), last=("<mask>",),
+    ),
+    "debertav2": Style(
+        "debertav2", "DebertaV2Tokenizer", "spm.model", unk=3, template="[CLS] $A [SEP]", last=("[MASK]",)
     ),
     "llama": Style("llama", "LlamaTokenizer", "tokenizer.model", unk=None, template=""),
 }  # fmt: skip

@@ -22,6 +22,7 @@ KNOWN = (
     ("sentencepiece", ("sentencepiece.model",)),
     ("sentencepiece", ("tokenizer.model",)),
     ("sentencepiece", ("sentencepiece.bpe.model",)),
+    ("sentencepiece", ("spm.model",)),
     (None, ("tokenizer.json",)),
     ("wordpiece", ("vocab.txt",)),
     ("bpe", ("vocab.json", "merges.txt")),
