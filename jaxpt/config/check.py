@@ -103,7 +103,8 @@ def phase_lines(config: Config) -> list[str]:
     for index, (start, end) in enumerate(zip(starts, (*starts[1:], config.train.steps), strict=True)):
         data = at_phase(config, index).data
         line = f"phase {index + 1} of {count}: steps {start + 1}–{end}, "
-        line += f"batches of {data.batch_size} × {data.length} tokens"
+        choices = getattr(config.task, "most_choices", None)
+        line += f"batches of {data.batch_size} × {f'{choices} choices × ' if choices else ''}{data.length} tokens"
         rest = _settings(config, index, ("data.batch_size", "data.length"))
         lines.append(f"{line}; {rest}" if rest else line)
     return lines

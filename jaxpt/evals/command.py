@@ -10,7 +10,7 @@ from jaxpt.train.display import console
 
 
 def evaluate(path: str, overrides: tuple[str, ...] | list[str] = ()) -> dict[str, float]:
-    """Runs all evaluators, including those for the end of training.
+    """Runs all evaluators, including those for the end of training; of a task it shows where the model is wrong.
 
     Args:
       path: a run_dir or a recipe (the newest checkpoint), or `RUN_DIR/checkpoints/STEP`.
@@ -51,4 +51,6 @@ def evaluate(path: str, overrides: tuple[str, ...] | list[str] = ()) -> dict[str
             lines = [f"  {metric.removeprefix('validation/'):24} {value:.4f}" for metric, value in found.items()]
         for line in lines:
             say(line)
+        if result.details is not None:
+            say("\n".join(result.details(params, evaluation.figures(evaluators.found)).lines))
     return evaluation.figures(evaluators.found)

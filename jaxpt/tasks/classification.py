@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import model_validator
 
-from jaxpt import tables
+from jaxpt import scores, tables
 from jaxpt.errors import UserError
 from jaxpt.scores.text_tasks import TASKS
 from jaxpt.tables import Row
@@ -68,6 +69,17 @@ class ClassificationTask(TextsTask):
         label = label_of(row, self.label, where)
         check_label(label, self.labels, where)
         return self.labels.index(label)
+
+    def loss(self, outputs: Sequence[np.ndarray], target: int) -> float:
+        """−log softmax(outputs)[label]."""
+        return float(scores.negative_log_softmax(outputs[0][0])[target])
+
+    def named(self, value: int, row: Row, where: str) -> str | None:
+        """The name of a label; None of text that is no label's word."""
+        return None if value < 0 else self.shown[value]
+
+    def confusions(self, predictions: Sequence[int], targets: Sequence[int]) -> list[str]:
+        return scores.confusions(predictions, targets, self.shown)
 
     @property
     def words(self) -> tuple[str, ...]:

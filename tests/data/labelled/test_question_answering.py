@@ -8,7 +8,7 @@ import pytest
 from jaxpt.config import TokenizerConfig
 from jaxpt.data import tokenizers
 from jaxpt.data.labelled.layout import TextLayout
-from jaxpt.data.labelled.question_answering import QuestionAnsweringEncoder, best_span, token_span
+from jaxpt.data.labelled.question_answering import QuestionAnsweringEncoder, best_spans, token_span
 from jaxpt.errors import UserError
 from jaxpt.tables import Row
 from jaxpt.tasks.base import LocatedRow
@@ -51,7 +51,7 @@ def test_answers_are_cut_out_of_the_context_as_they_were(tokenizer, length, cont
             logits = np.zeros((len(record["tokens"]), 2))
             logits[record["positions"], [0, 1]] = 9
             record["most_context"][:] = True
-            _, (score, start, end) = best_span(logits, record, 20, 10_000)
+            _, (score, start, end), *_ = best_spans(logits, record, 20, 10_000)
             assert score == 18 and CONTEXT[int(start) : int(end)] == answer
 
 
