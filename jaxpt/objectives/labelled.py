@@ -34,7 +34,7 @@ FAMILIES = {
     "t5": "encoder_decoder",
 }  # fmt: skip
 """Family of the models of each layout of texts."""
-_EXAMPLE = 4  # tokens of an example, on average, in the packed rows with most of them; SST-2 has phrases of 1 to 3 words
+_EXAMPLE = 4  # tokens of an example, on average, in packed rows of the shortest ones; with 16 SST-2's are 74 % full
 
 
 class HeadObjective(Objective):

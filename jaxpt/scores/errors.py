@@ -68,9 +68,9 @@ def label_errors(
 
     Example:
       >>> print("\\n".join(label_errors([[1, 0], [1, 1]], [[1, 1], [0, 1]], ["joy", "anger"])))
-      label   right  missed  false
-      joy         1       0      1
-      anger       1       1      0
+      label  right  missed  false
+      joy        1       0      1
+      anger      1       1      0
     """
     import numpy as np
 

@@ -95,8 +95,10 @@ def glue_test(name: str | None, file: str) -> str:
     if name is None:
         raise UserError(f"task.name is missing; --glue wants one of: {', '.join(GLUE)}")
     task, last = glue_task(name), file.replace("\\", "/").rpartition("/")[2].lower()
-    if task is GLUE["mnli_matched"]:
-        task = GLUE["mnli_mismatched" if "mismatched" in last else "ax" if last.startswith(("diag", "ax")) else name]
+    if task is GLUE["mnli_matched"] and "mismatched" in last:
+        task = GLUE["mnli_mismatched"]
+    elif task is GLUE["mnli_matched"] and last.startswith(("diagnostic", "ax")):
+        task = GLUE["ax"]
     return next(key for key, one in GLUE.items() if one is task)
 
 

@@ -419,7 +419,8 @@ class Run:
         split = "validation" if self.config.data.test_path is None else "test"
         if (evaluate := self.evaluators.of_task(split)) is None:
             return {"best_step": best}
-        params, measured = self.checkpoints.restore_params(self.setup.for_evaluation(), best), self.checkpoints.metrics(best)
+        params = self.checkpoints.restore_params(self.setup.for_evaluation(), best)
+        measured = self.checkpoints.metrics(best)
         result = evaluate(params, measured, lambda: False)
         details = result.details(params, measured)
         for line in (*(evaluation.lines(split, result) if split == "test" else ()), *details.lines):
