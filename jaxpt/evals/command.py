@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jaxpt import config as configs
 from jaxpt import recipes
+from jaxpt.parallel import processes
 from jaxpt.train import checkpoint, evaluation, state, teachers
 from jaxpt.train import step as steps
 from jaxpt.train.display import console
@@ -29,6 +30,8 @@ def evaluate(path: str, overrides: tuple[str, ...] | list[str] = ()) -> dict[str
 
     named = checkpoint.named_step(path)
     config = recipes.load(named[0] if named else path, overrides)
+    processes.start(config.distributed)
+    console.quiet = not checkpoint.is_primary()
     run_dir, step = checkpoint.find(path if named else config.run_dir, None)
     index = configs.phase_of(config, step)
     phase = configs.stretches(config)[index].phase
