@@ -51,6 +51,10 @@ def test_answers_are_labels(run, tmp_path):
     assert accuracy == pytest.approx(json.loads((run / "run" / "run.json").read_text())["test"]["accuracy"])
     assert accuracy > 0.4, "about half of a model that has learnt no more than to answer"
 
+    kept = (run / "run" / "evaluations" / "predictions_test.jsonl").read_text("utf-8").splitlines()
+    assert [json.loads(line)["prediction"] for line in kept] == [one["label"] for one in found]
+    assert all(json.loads(line)["loss"] > 0 for line in kept)
+
     model = jaxpt.load(run / "run")
     prompts = [f"classification text: {row['text']}" for row in rows]
     texts = [model.tokenizer.decode(samples[0].tokens) for samples in model.generate(prompts, max_new_tokens=8)]

@@ -48,6 +48,9 @@ def trained(directory, made, **sections):
     assert train(fine_tuning.recipe(directory, made=list(made(200)), data=data, train=steps, **sections)) == 0
     predict(str(directory / "run"), str(directory / "test.jsonl"), str(directory / "p.jsonl"))
     found = [json.loads(line) for line in (directory / "p.jsonl").read_text("utf-8").splitlines()]
+    kept = (directory / "run" / "evaluations" / "predictions_test.jsonl").read_text("utf-8").splitlines()
+    key = "tags" if "tags" in found[0] else "answer"
+    assert [json.loads(line)["prediction"] for line in kept] == [one[key] for one in found]
     wanted = list(made(41, seed=1))
     assert [one["id"] for one in found] == [row["id"] for row in wanted]
     return found, wanted, json.loads((directory / "run" / "run.json").read_text())
