@@ -62,24 +62,29 @@ def runs(tmp_path_factory):
     return found
 
 
+def kept(directory):
+    """The predictions of the validation set that a run keeps."""
+    return directory / "run" / "evaluations" / "predictions_validation.jsonl"
+
+
 def test_the_mean_loss_of_the_rows_is_the_held_out_loss(runs):
     """Of kinds with one target for each row."""
     for kind in ("classification", "regression", "multi_label", "multiple_choice"):
-        lines = (runs[kind] / "run" / "evaluations" / "predictions_validation.jsonl").read_text("utf-8").splitlines()
-        metrics = [json.loads(line) for line in (runs[kind] / "run" / "metrics.jsonl").read_text().splitlines()]
-        losses = [json.loads(line)["loss"] for line in lines]
-        assert len(losses) == ROWS
-        assert np.mean(losses) == pytest.approx(metrics[-1].get("validation/loss", metrics[-2].get("validation/loss")))
+        losses = [json.loads(line)["loss"] for line in kept(runs[kind]).read_text("utf-8").splitlines()]
+        lines = (runs[kind] / "run" / "metrics.jsonl").read_text("utf-8").splitlines()
+        measured = {name: value for line in lines for name, value in json.loads(line).items()}
+        assert len(losses) == ROWS and np.mean(losses) == pytest.approx(measured["validation/loss"], rel=1e-5)
 
 
 def process(number, runs, folder):
-    """Predictions and metrics of all kinds."""
+    """Predictions and metrics of all kinds; the first run is finished, and ends again."""
     processes.start(DistributedConfig())
     metrics = {}
     for kind, directory in runs.items():
         predict(str(directory / "run"), str(directory / "held.jsonl"), str(folder / f"{kind}.jsonl"))
         metrics[kind] = evaluate(str(directory / "run"), ["evals=[{kind: task}]"])
     (folder / f"metrics_{number}.json").write_text(json.dumps(metrics))
+    train(configs.load(next(iter(runs.values())) / "run"))
 
 
 def test_one_two_and_four_processes_write_the_same(runs, tmp_path):
@@ -88,16 +93,22 @@ def test_one_two_and_four_processes_write_the_same(runs, tmp_path):
         (tmp_path / str(count)).mkdir()
         codes, logs = run(process, count, 4 // count, tmp_path / f"log_{count}", runs, tmp_path / str(count))
         assert codes == [0] * count, logs
+        written = kept(next(iter(runs.values())))
+        written.rename(tmp_path / str(count) / written.name)
     wanted = json.loads((tmp_path / "1" / "metrics_0.json").read_text())
     assert wanted.keys() == KINDS.keys() and all(wanted.values())
     for count in (1, 2, 4):
         names = {path.name for path in (tmp_path / str(count)).iterdir()}
-        assert names == {f"{kind}.jsonl" for kind in KINDS} | {f"metrics_{n}.json" for n in range(count)}
+        assert names == {f"{kind}.jsonl" for kind in KINDS} | {f"metrics_{n}.json" for n in range(count)} | {
+            kept(tmp_path).name
+        }
         for number in range(count):
             assert json.loads((tmp_path / str(count) / f"metrics_{number}.json").read_text()) == wanted
         for kind in KINDS:
             written = (tmp_path / str(count) / f"{kind}.jsonl").read_bytes()
             assert written == (tmp_path / "1" / f"{kind}.jsonl").read_bytes() and written.count(b"\n") == ROWS
+        files = (tmp_path / str(n) / kept(tmp_path).name for n in (count, 1))
+        assert next(files).read_bytes() == next(files).read_bytes()
 
 
 @pytest.mark.parametrize("kind", KINDS)

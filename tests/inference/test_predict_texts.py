@@ -66,6 +66,17 @@ def test_answers_are_labels(run, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_submission_to_glue(run, tmp_path):
+    """Text to text and likelihoods alike; a text that is no label counts as the first."""
+    rows = [{"index": n, "text": row["text"]} for n, row in enumerate(fine_tuning.rows(5, seed=1))]
+    file = fine_tuning.write(tmp_path / "test.jsonl", rows)
+    predict(str(run / "run"), file, str(tmp_path), ["task.name=sst2", "task.names=[negative,positive]"], glue=True)
+    head, *lines = (tmp_path / "SST-2.tsv").read_text("utf-8").splitlines()
+    assert head == "index\tprediction" and [line.split("\t")[0] for line in lines] == list("01234")
+    assert {line.split("\t")[1] for line in lines} <= {"0", "1"}
+
+
+@pytest.mark.slow
 def test_a_classifier_is_no_writer(tmp_path):
     assert train(fine_tuning.recipe(tmp_path, "train.steps=2", train={"eval_every": 2})) == 0
     model = jaxpt.load(tmp_path / "run")

@@ -82,6 +82,13 @@ def test_answers_stand_in_their_contexts_and_the_threshold_is_that_of_the_valida
     metrics = tmp_path / "run" / "checkpoints" / str(receipt["best_step"]) / "metrics" / "metrics"
     threshold = json.loads(metrics.read_text())["task/best_f1_thresh"]
     assert all((one["answer"] == "") == (-one["score"] > threshold) for one in found)
+    run, rows = str(tmp_path / "run"), str(tmp_path / "test.jsonl")
+    predict(run, rows, str(tmp_path / "nbest.jsonl"), ["task.nbest=3"])
+    for line, one in zip((tmp_path / "nbest.jsonl").read_text("utf-8").splitlines(), found, strict=True):
+        best = json.loads(line).pop("nbest")
+        assert json.loads(line) == {**one, "nbest": best} and "" in [other["text"] for other in best]
+        assert one["answer"] in [other["text"] for other in best] and len(best) <= 4
+        assert abs(sum(other["probability"] for other in best) - 1) < 1e-5
 
 
 @pytest.mark.parametrize("task, row, message", [

@@ -91,6 +91,36 @@ def test_the_likeliest_answers():
     assert "nbest" not in ONE.answer(outputs, CONTEXT) and ONE.loss(outputs, ["Charles"]) == 1.0
 
 
+@pytest.mark.parametrize("task", [ONE, TWO])
+def test_the_likeliest_answers_are_those_of_berts_code(task):
+    """google-research/bert eedf571, run_squad.py, write_predictions, as far as it is about nbest."""
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        outputs = []
+        for _ in range(int(rng.integers(1, 4))):
+            starts = rng.integers(0, 20, int(rng.integers(1, 6)))
+            scores = np.sort(rng.normal(size=len(starts)))[::-1]
+            spans = np.stack([scores, starts, starts + rng.integers(1, 6, len(starts))], 1)
+            outputs.append(np.vstack([(rng.normal(), 0, 0), spans]))
+        prelim = [(score, CONTEXT[int(start) : int(end)]) for one in outputs for score, start, end in one[1:]]
+        null = min(one[0, 0] for one in outputs)
+        if task is TWO:
+            prelim.append((null, ""))
+        nbest, seen = [], set()
+        for score, text in sorted(prelim, key=lambda one: one[0], reverse=True):
+            if len(nbest) >= 4:
+                break
+            if text not in seen:
+                seen.add(text)
+                nbest.append((score, text))
+        if task is TWO and "" not in seen:
+            nbest.append((null, ""))
+        p = np.exp([score for score, _ in nbest]) / np.exp([score for score, _ in nbest]).sum()
+        found = task.model_copy(update={"nbest": 4}).best(outputs, CONTEXT)
+        assert [one["text"] for one in found] == [text for _, text in nbest]
+        np.testing.assert_allclose([one["probability"] for one in found], p, atol=1e-6)
+
+
 def test_shown_answers_follow_the_threshold():
     found = Found("Charles", 8, -1.0)
     assert ONE.named(found, row([]), "") == "Charles" and TWO.named(found, row([]), "") == ""
