@@ -70,7 +70,8 @@ def test_a_submission_to_glue(run, tmp_path):
     """Text to text and likelihoods alike; a text that is no label counts as the first."""
     rows = [{"index": n, "text": row["text"]} for n, row in enumerate(fine_tuning.rows(5, seed=1))]
     file = fine_tuning.write(tmp_path / "test.jsonl", rows)
-    predict(str(run / "run"), file, str(tmp_path), ["task.name=sst2", "task.names=[negative,positive]"], glue=True)
+    overrides = ["task.name=sst2", "task.names=[negative,positive]", "objective.targets_length=12"]
+    predict(str(run / "run"), file, str(tmp_path), overrides, glue=True)
     head, *lines = (tmp_path / "SST-2.tsv").read_text("utf-8").splitlines()
     assert head == "index\tprediction" and [line.split("\t")[0] for line in lines] == list("01234")
     assert {line.split("\t")[1] for line in lines} <= {"0", "1"}
