@@ -60,10 +60,13 @@ def add(commands: Any, command: Callable[..., argparse.ArgumentParser], count: C
     predict = command(commands, "predict", _predict, "label the rows of a file with a fine-tuned model", (
         "runs/sst2 test.tsv --out predictions.jsonl",
         "runs/sst2/checkpoints/500 reviews.csv --out predictions.jsonl task.text=review",
+        "runs/mnli test_mismatched.tsv --glue --out submission    # MNLI-mm.tsv",
+        "runs/squad questions.json --out predictions.jsonl task.nbest=5",
     ))  # fmt: skip
     predict.add_argument("path", metavar="RUN_DIR", help="a fine-tuned run, or RUN_DIR/checkpoints/STEP")
     predict.add_argument("file", metavar="FILE", help="rows as in training, without labels")
     predict.add_argument("--out", metavar="P.jsonl", required=True, help="the file to write, a line for each row")
+    predict.add_argument("--glue", action="store_true", help="write GLUE's submission: --out DIR, or FILE.tsv")
     predict.add_argument("overrides", metavar="key=value", nargs="*", help="overrides a key of the run's recipe")
 
     chat = command(commands, "chat", _chat, "talk with a dialogue model, by its chat template", (
@@ -145,7 +148,7 @@ def _generate(arguments: argparse.Namespace) -> None:
 def _predict(arguments: argparse.Namespace) -> None:
     from jaxpt.inference.predict import predict
 
-    predict(arguments.path, arguments.file, arguments.out, arguments.overrides)
+    predict(arguments.path, arguments.file, arguments.out, arguments.overrides, arguments.glue)
 
 
 def _chat(arguments: argparse.Namespace) -> None:

@@ -15,7 +15,16 @@ compiled step) depends on every field that does not say `unaffected`.
   stretches  phases, cut where unfreezing opens more   fine_tuning  what a task implies
 """
 
-from jaxpt.config.check import at_phase, build, dump, phase_lines, phase_of, phase_starts, without_unfreezing
+from jaxpt.config.check import (
+    at_phase,
+    batch_text,
+    build,
+    dump,
+    phase_lines,
+    phase_of,
+    phase_starts,
+    without_unfreezing,
+)
 from jaxpt.config.data import DataConfig, MixtureTask, SourceConfig, TokenizerConfig
 from jaxpt.config.devices import AXES, DistributedConfig, MeshConfig, PlanConfig, RulesConfig
 from jaxpt.config.fields import (
@@ -99,6 +108,7 @@ __all__ = [
     "TrainConfig",
     "affecting",
     "at_phase",
+    "batch_text",
     "build",
     "differences",
     "dump",

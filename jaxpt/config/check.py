@@ -101,12 +101,17 @@ def phase_lines(config: Config) -> list[str]:
     starts, count = phase_starts(config), len(config.train.phases) or 1
     lines = []
     for index, (start, end) in enumerate(zip(starts, (*starts[1:], config.train.steps), strict=True)):
-        data = at_phase(config, index).data
         line = f"phase {index + 1} of {count}: steps {start + 1}–{end}, "
-        line += f"batches of {data.batch_size} × {data.length} tokens"
+        line += f"batches of {batch_text(at_phase(config, index))}"
         rest = _settings(config, index, ("data.batch_size", "data.length"))
         lines.append(f"{line}; {rest}" if rest else line)
     return lines
+
+
+def batch_text(config: Config) -> str:
+    """Rows and length of a batch: "32 × 128 tokens"; of rows with several choices "32 × 4 choices × 128 tokens"."""
+    choices = getattr(config.task, "most_choices", None)
+    return f"{config.data.batch_size} × {f'{choices} choices × ' if choices else ''}{config.data.length} tokens"
 
 
 def unreached(config: Config) -> str | None:

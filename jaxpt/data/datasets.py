@@ -320,8 +320,9 @@ def _labelled_lines(config: Config, stores: dict[str, list[Store]]) -> Iterator[
         records = [store.fetch(np.arange(len(store))) for store in of_split]
         cut[split] = sum(int(r["truncated"].sum()) for r in records), sum(len(store) for store in of_split)
         yield from _left_out_lines(split, of_split)
-        if split == "train" and "target" in records[0]:
-            checks.check_targets(config, np.concatenate([r["target"] for r in records]))
+        targets = [found for r in records if (found := checks.targets_of(r)) is not None]
+        if split == "train" and targets:
+            checks.check_targets(config, np.concatenate(targets))
     yield from checks.lines(config, cut)
 
 

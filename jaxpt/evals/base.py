@@ -16,6 +16,15 @@ if TYPE_CHECKING:
     from jaxpt.train.state import Setup
 
 
+class Details(NamedTuple):
+    """What is told of the best checkpoint of a run, beside its metrics."""
+
+    lines: tuple[str, ...]
+    """Report lines."""
+    rows: tuple[dict[str, Any], ...]
+    """What was found of each row, ready for JSON."""
+
+
 class Result(NamedTuple):
     """Result of an evaluation."""
 
@@ -23,6 +32,9 @@ class Result(NamedTuple):
     """{metric: value}, logged as `<name of the evaluator>/<metric>`; a single number is logged under the name."""
     lines: tuple[str, ...] | None = None
     """Report lines; by default the metrics."""
+    details: Callable[[Any, Mapping[str, float]], Details] | None = None
+    """(parameters, metrics of the validation set) → more about the same rows, where there is more; to be called in all
+    processes, with the same parameters."""
 
 
 Evaluate = Callable[[Any, Mapping[str, float], Callable[[], bool]], Result | None]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from jaxpt import config as configs
 from jaxpt import recipes
+from jaxpt.parallel import processes
 from jaxpt.train import checkpoint, evaluation, state, teachers
 from jaxpt.train import step as steps
 from jaxpt.train.display import console
 
 
 def evaluate(path: str, overrides: tuple[str, ...] | list[str] = ()) -> dict[str, float]:
-    """Runs all evaluators, including those for the end of training.
+    """Runs all evaluators, including those for the end of training; of a task it shows where the model is wrong.
 
     Args:
       path: a run_dir or a recipe (the newest checkpoint), or `RUN_DIR/checkpoints/STEP`.
@@ -29,6 +30,8 @@ def evaluate(path: str, overrides: tuple[str, ...] | list[str] = ()) -> dict[str
 
     named = checkpoint.named_step(path)
     config = recipes.load(named[0] if named else path, overrides)
+    processes.start(config.distributed)
+    console.quiet = not checkpoint.is_primary()
     run_dir, step = checkpoint.find(path if named else config.run_dir, None)
     index = configs.phase_of(config, step)
     phase = configs.stretches(config)[index].phase
@@ -51,4 +54,6 @@ def evaluate(path: str, overrides: tuple[str, ...] | list[str] = ()) -> dict[str
             lines = [f"  {metric.removeprefix('validation/'):24} {value:.4f}" for metric, value in found.items()]
         for line in lines:
             say(line)
+        if result.details is not None:
+            say("\n".join(result.details(params, evaluation.figures(evaluators.found)).lines))
     return evaluation.figures(evaluators.found)

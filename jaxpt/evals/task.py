@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from jaxpt.config import Config
-from jaxpt.evals.base import Evaluate, Evaluator, Result
+from jaxpt.evals import mistakes
+from jaxpt.evals.base import Details, Evaluate, Evaluator, Result
 from jaxpt.tasks.base import LocatedRow
 from jaxpt.train import predictors
 from jaxpt.train.state import Setup
@@ -37,12 +38,18 @@ class TaskMetrics(Evaluator):
             outputs = predictor(params, found.records, stop)
             if outputs is None:
                 return None
+            of_rows = examples.by_row(found, outputs)
             predictions = [
-                config.objective.decide(of_row, row.row, row.where)
-                for of_row, row in zip(examples.by_row(found, outputs), found.rows)
+                config.objective.decide(of_row, row.row, row.where) for of_row, row in zip(of_rows, found.rows)
             ]
             metrics = measured(config, predictions, targets)
-            return Result(metrics, tuple(lines(self.called, metrics, majority)))
+
+            def details(params: Any, measured: Mapping[str, float]) -> Details:
+                losses = predictor.losses(params, found.records, of_rows, targets)
+                task = with_measured(setup.config, measured).task
+                return mistakes.details(task, found.rows, targets, predictions, losses)
+
+            return Result(metrics, tuple(lines(self.called, metrics, majority)), details)
 
         return evaluate
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from jaxpt.data.labelled import examples
 from jaxpt.data.labelled.files import RowFile
 from jaxpt.errors import UserError
 from jaxpt.evals.task import with_measured
+from jaxpt.inference.glue import Submission
 from jaxpt.parallel import processes
 from jaxpt.tasks.base import Answer, LocatedRow
 from jaxpt.train import checkpoint, predictors, state
@@ -24,7 +25,7 @@ CHUNK = 4096
 """Rows whose tokens are in memory together."""
 
 
-def predict(path: str, file: str, out: str, overrides: Sequence[str] = ()) -> None:
+def predict(path: str, file: str, out: str, overrides: Sequence[str] = (), glue: bool = False) -> None:
     """Writes a line of JSON for each row of a file, in its order: id, label and probabilities (or value, tags, answer).
 
     Args:
@@ -32,9 +33,11 @@ def predict(path: str, file: str, out: str, overrides: Sequence[str] = ()) -> No
       file: rows as in training; they need no labels.
       out: the file to write; it appears when it is complete. With several processes the first one writes it.
       overrides: `key=value` of the run's configuration, such as `task.text=review`.
+      glue: write the file that GLUE's leaderboard takes instead, into the directory `out`, or the .tsv that it names;
+        `file` is one of GLUE's test sets.
 
     Raises:
-      UserError: the run has no task, `out` exists, or a row is not as it must be.
+      UserError: the run has no task, or none of GLUE's; `out` exists, or a row is not as it must be.
     """
     run_dir, step = checkpoint.find(path, None)
     config = configs.load(run_dir, overrides)
@@ -44,37 +47,51 @@ def predict(path: str, file: str, out: str, overrides: Sequence[str] = ()) -> No
         raise UserError(f"{run_dir}: was not fine-tuned on a task; `jaxpt generate` completes and fills texts")
     if config.task.kind == "dialogue":
         raise UserError(f"{run_dir}: was fine-tuned on dialogues; `jaxpt chat {run_dir}` talks with it")
-    if Path(out).exists():
-        raise UserError(f"{out}: already exists; choose a new file")
-    rows = examples.read(config.task, [RowFile(path) for path in tables.expand(file, "FILE")])
+    submission = Submission(config, file) if glue else None
+    to = submission.file(out) if submission else Path(out)
+    if to.exists():
+        raise UserError(f"{to}: already exists; choose a new file")
+    files = [RowFile(one) for one in tables.expand(file, "FILE")]
+    rows = examples.read(submission.task if submission else config.task, files)
     if not rows:
         raise UserError(f"{file}: has no rows")
-    answers = answered(config, run_dir, step, rows)
-    if not checkpoint.is_primary():
-        for _ in answers:
+    found = predicted(config, run_dir, step, rows, "decide" if glue else "answer")
+    lines = submission.lines(rows, found) if submission else _lines(config, rows, found)
+    if checkpoint.is_primary():
+        _write(to, lines)
+    else:
+        for _ in lines:
             pass
-        return
+    console.print(f"{to}: {len(rows):,} rows, by {run_dir} at step {step}", markup=False)
+
+
+def _lines(config: Config, rows: Sequence[LocatedRow], answers: Iterable[Answer]) -> Iterator[str]:
+    """Lines of JSON."""
+    for row, answer in zip(rows, answers, strict=True):
+        yield json.dumps({"id": config.task.row_id(row.row), **answer}, ensure_ascii=False)
+
+
+def _write(out: Path, lines: Iterable[str]) -> None:
+    """Writes a file, which appears when it is complete."""
     partial = Path(f"{out}.partial")
     partial.parent.mkdir(parents=True, exist_ok=True)
     try:
         with signals.on_leave(lambda _: partial.unlink(missing_ok=True)), open(partial, "w", encoding="utf-8") as to:
-            for row, answer in zip(rows, answers, strict=True):
-                line = {"id": config.task.row_id(row.row), **answer}
-                to.write(json.dumps(line, ensure_ascii=False) + "\n")
+            to.writelines(f"{line}\n" for line in lines)
         partial.rename(out)
     finally:
         partial.unlink(missing_ok=True)
-    console.print(f"{out}: {len(rows):,} rows, by {run_dir} at step {step}", markup=False)
 
 
-def answered(config: Config, run_dir: Path, step: int, rows: Sequence[LocatedRow]) -> Iterator[Answer]:
-    """The answers for some rows, in their order.
+def predicted(config: Config, run_dir: Path, step: int, rows: Sequence[LocatedRow], how: str) -> Iterator[Any]:
+    """What a run says of some rows, in their order.
 
     Args:
       config: the run's configuration.
       run_dir: the run.
       step: its checkpoint.
-      rows: the rows; all processes have to take all answers.
+      rows: the rows; all processes have to take all of them.
+      how: method of the objective: "answer" for people, or "decide".
     """
     setup = state.setup(config).for_evaluation()
     reader = checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True)
@@ -84,8 +101,9 @@ def answered(config: Config, run_dir: Path, step: int, rows: Sequence[LocatedRow
     settings = config.data.tokenizer
     tokenizer = tokenizers.load(run_dir / "tokenizer", settings.kind, extra_ids=settings.extra_ids)
     predictor = predictors.build(setup, tokenizer)
+    say = getattr(config.objective, how)
     for first in range(0, len(rows), CHUNK):
         found = examples.examples(config, tokenizer, rows[first : first + CHUNK], has_targets=False)
         outputs = predictor(params, found.records)
         for row, of_row in zip(found.rows, examples.by_row(found, outputs), strict=True):
-            yield config.objective.answer(of_row, row.row, row.where)
+            yield say(of_row, row.row, row.where)

@@ -34,7 +34,7 @@ FAMILIES = {
     "t5": "encoder_decoder",
 }  # fmt: skip
 """Family of the models of each layout of texts."""
-EXAMPLE = 16  # tokens of an example, at least, in a packed row whose `examples` are not given
+_EXAMPLE = 4  # tokens of an example, on average, in packed rows of the shortest ones; with 16 SST-2's are 74 % full
 
 
 class HeadObjective(Objective):
@@ -111,11 +111,11 @@ class Labelled(HeadObjective):
     """What is cut off texts beyond `data.length`: the end of the longer one, of the `first`, of the `second`, or
     nothing (`error`). The number of texts that were cut is printed."""
     examples: PositiveInt | None = None
-    """Most examples in a packed row; data.length / 16 by default."""
+    """Most examples in a packed row; data.length / 4 by default."""
 
     def most_examples(self, length: int) -> int:
         """Most examples in a row."""
-        return self.examples or max(length // EXAMPLE, 1)
+        return self.examples or max(length // _EXAMPLE, 1)
 
 
 class LabelledBatches(Batches):

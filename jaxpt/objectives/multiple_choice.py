@@ -54,6 +54,9 @@ class MultipleChoice(Labelled):
     def judge(self) -> MultipleChoiceJudge:
         return MultipleChoiceJudge(self)
 
+    def answer(self, outputs: Sequence[Any], row: Any, where: str) -> dict[str, Any]:
+        return self.task.answer(outputs, row, where)
+
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         super().check(model, length, vocabulary)
         if self.task.kind != self.kind:

@@ -23,13 +23,15 @@ import numpy as np
 from jaxpt.config import ModelConfig, PositiveInt
 from jaxpt.data.calls import Call, Vocabulary, preprocessors
 from jaxpt.data.labelled import rows
-from jaxpt.data.labelled.question_answering import QuestionAnsweringEncoder, best_span
+from jaxpt.data.labelled.question_answering import QuestionAnsweringEncoder, best_spans
 from jaxpt.errors import UserError
 from jaxpt.heads import classes
 from jaxpt.models.base import Bound
 from jaxpt.models.network import Head
 from jaxpt.objectives.base import Arrays, Batch, Features, Judge, Metrics
-from jaxpt.objectives.labelled import EXAMPLE, HeadObjective, LabelledBatches, LabelledLoss
+from jaxpt.objectives.labelled import HeadObjective, LabelledBatches, LabelledLoss
+
+_WINDOW = 16  # tokens of a question and a window, at least, in a packed row whose `examples` are not given
 
 
 class QuestionAnswering(HeadObjective):
@@ -86,7 +88,7 @@ class QuestionAnsweringBatches(LabelledBatches):
 
     def examples_of(self, length: int) -> int:
         """Most windows in a row."""
-        return self.h.examples or max(length // EXAMPLE, 1)
+        return self.h.examples or max(length // _WINDOW, 1)
 
     def label_features(self, length: int) -> Features:
         n = self.examples_of(length)
@@ -115,8 +117,8 @@ class QuestionAnsweringBatches(LabelledBatches):
         )
 
     def split(self, outputs: np.ndarray, records: Sequence[Any]) -> list[np.ndarray]:
-        """The best span of each record, and its null score: [2, 3] (`best_span`)."""
-        return [best_span(row, record, self.h.n_best, self.h.max_answer) for row, record in zip(outputs, records)]
+        """The best spans of each record, and its null score: [1 + spans, 3] (`best_spans`)."""
+        return [best_spans(row, record, self.h.n_best, self.h.max_answer) for row, record in zip(outputs, records)]
 
     def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
         return {f"{self.h.side}_input_tokens": lengths["tokens"], "label_weights": lengths["positions"] // 2}

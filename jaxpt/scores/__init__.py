@@ -5,7 +5,11 @@ from −1), but percentages where the official scorer prints these: see `in_perc
 """
 
 from jaxpt.scores.classification import confusion, table
+from jaxpt.scores.errors import confusions, label_errors, negative_log_softmax
 from jaxpt.scores.majority import majority
 from jaxpt.scores.registry import in_percent, known, score, signature
 
-__all__ = ["confusion", "in_percent", "known", "majority", "score", "signature", "table"]
+__all__ = [
+    "confusion", "confusions", "in_percent", "known", "label_errors", "majority", "negative_log_softmax", "score",
+    "signature", "table",
+]  # fmt: skip

@@ -78,6 +78,60 @@ def glue_task(name: str) -> GlueTask:
     raise UserError(f"GLUE has no task {name!r}; one of: {', '.join(GLUE)}")
 
 
+def glue_test(name: str | None, file: str) -> str:
+    """The test set of GLUE that a file is, for a model of a task.
+
+    Args:
+      name: the model's task, of any GLUE's.
+      file: its name tells MNLI's test_matched.tsv, test_mismatched.tsv and diagnostic.tsv (AX) apart.
+
+    Raises:
+      UserError: the task is none of GLUE's.
+
+    Example:
+      >>> glue_test("mnli", "test_mismatched.tsv"), glue_test("mnli", "AX/diagnostic.tsv"), glue_test("RTE", "test.tsv")
+      ('mnli_mismatched', 'ax', 'rte')
+    """
+    if name is None:
+        raise UserError(f"task.name is missing; --glue wants one of: {', '.join(GLUE)}")
+    task, last = glue_task(name), file.replace("\\", "/").rpartition("/")[2].lower()
+    if task is GLUE["mnli_matched"] and "mismatched" in last:
+        task = GLUE["mnli_mismatched"]
+    elif task is GLUE["mnli_matched"] and last.startswith(("diagnostic", "ax")):
+        task = GLUE["ax"]
+    return next(key for key, one in GLUE.items() if one is task)
+
+
+def glue_labels(name: str, labels: Sequence[str], names: Sequence[str] | None = None) -> tuple[str, ...]:
+    """What the leaderboard calls the labels of a model.
+
+    Args:
+      name: the task.
+      labels: values of the label column; numbers are TFDS's class ids.
+      names: what they mean; by default they say it themselves.
+
+    Raises:
+      UserError: a label is none of GLUE's, or they are not as many.
+
+    Example:
+      >>> glue_labels("rte", ["0", "1"]), glue_labels("cola", ["no", "yes"], ["unacceptable", "acceptable"])
+      (('entailment', 'not_entailment'), ('0', '1'))
+    """
+    task, found = glue_task(name), []
+    for label, named in zip(labels, names or labels):
+        words = [value for value, word in zip(task.labels, task.words) if label == value or named in (value, word)]
+        if not words and label.isdecimal() and int(label) < len(task.labels):
+            words = [task.labels[int(label)]]
+        if not words:
+            known = ", ".join(dict.fromkeys([*task.labels, *task.words]))
+            raise UserError(f"task.labels: {label!r} is none of {task.submission}'s labels: {known}")
+        found += words[:1]
+    if sorted(found) != sorted(task.labels):
+        raise UserError(f"task.labels: {', '.join(labels)} are not the labels of {task.submission}: "
+                        f"{', '.join(task.labels)}")  # fmt: skip
+    return tuple(found)
+
+
 def glue_submission(name: str, ids: Sequence, predictions: Sequence, default: str | None = None) -> list[str]:
     """The lines of the file that GLUE's leaderboard takes, `glue_task(name).submission`.
 

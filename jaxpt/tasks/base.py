@@ -111,6 +111,32 @@ class Task(TaskConfig):
         """The target of a row."""
         raise NotImplementedError
 
+    def loss(self, outputs: Sequence[np.ndarray], target: Any) -> float:
+        """The loss of a row: that of training, without label smoothing and class weights.
+
+        Args:
+          outputs: the head's, of each of the row's records.
+          target: as `target` gives it.
+        """
+        raise NotImplementedError
+
+    def named(self, value: Any, row: Row, where: str) -> Any:
+        """A target or a prediction of a row as people read it, ready for JSON."""
+        return value
+
+    def text_of(self, row: Row, where: str) -> str:
+        """What a row is recognised by in a list."""
+        return " | ".join(self.content(row, where))
+
+    def difference(self, target: Any, prediction: Any, row: Row, where: str) -> str:
+        """What was predicted of a row instead of what: one text."""
+        target, prediction = (self.named(value, row, where) for value in (target, prediction))
+        return f"{_said(target)} → {_said(prediction)}"
+
+    def confusions(self, predictions: Sequence[Any], targets: Sequence[Any]) -> list[str]:
+        """Lines that say which label is taken for which; [] of a task without labels."""
+        return []
+
     def grouped(self, rows: Sequence[LocatedRow]) -> tuple[list[LocatedRow], list[Any]]:
         """The rows that are scored, and the target of each."""
         return list(rows), [self.target(row.row, row.where) for row in rows]
@@ -156,6 +182,13 @@ class Task(TaskConfig):
         """The id of a row: its column's value, or its number."""
         names = ("id", "idx", "index") if self.id is None else (self.id,)
         return next((row.values[name] for name in names if name in row.values), row.number)
+
+
+def _said(value: Any) -> str:
+    """A named target or prediction as text."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return (", ".join(value) if isinstance(value, list) else value) or "(none)"
 
 
 def check_label(label: str, labels: Sequence[str], where: str, what: str = "label") -> None:

@@ -116,6 +116,17 @@ class ClassificationTask(TextsTask):
         check_label(label, self.labels, where)
         return self.labels.index(label)
 
+    def loss(self, outputs: Sequence[np.ndarray], target: int) -> float:
+        """−log softmax(outputs)[label]."""
+        return float(scores.negative_log_softmax(outputs[0][0])[target])
+
+    def named(self, value: int, row: Row, where: str) -> str | None:
+        """The name of a label; None of text that is no label's word."""
+        return None if value < 0 else self.shown[value]
+
+    def confusions(self, predictions: Sequence[int], targets: Sequence[int]) -> list[str]:
+        return scores.confusions(predictions, targets, self.shown)
+
     @property
     def words(self) -> tuple[str, ...]:
         """The labels as generated text: their names; T5's words for the numbers of a task that its code knows."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
-from jaxpt import tables
+from jaxpt import scores, tables
 from jaxpt.tables import Row
 from jaxpt.tasks.base import Answer, TextsTask, check_label
 
@@ -54,6 +55,18 @@ class MultiLabelTask(TextsTask):
         for label in found:
             check_label(label, self.labels, where)
         return tuple(int(label in found) for label in self.labels)
+
+    def loss(self, outputs: Sequence[np.ndarray], target: tuple[int, ...]) -> float:
+        """Mean over the labels of −log p(label is there, or not)."""
+        logits = outputs[0][0].astype(np.float64)
+        return float(np.logaddexp(0, np.where(np.array(target) > 0, -logits, logits)).mean())
+
+    def named(self, value: tuple[int, ...], row: Row, where: str) -> list[str]:
+        """The labels."""
+        return [label for label, one in zip(self.labels, value) if one]
+
+    def confusions(self, predictions: Sequence[tuple[int, ...]], targets: Sequence[tuple[int, ...]]) -> list[str]:
+        return scores.label_errors(predictions, targets, self.labels)
 
     def encoded(self, target: tuple[int, ...]) -> np.ndarray:
         return np.array(target, np.float32)

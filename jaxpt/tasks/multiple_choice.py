@@ -220,15 +220,29 @@ class MultipleChoiceTask(Task):
         """The predicted index, from the outputs of the row's record: [1, choices]."""
         return int(outputs[0][0].argmax())
 
-    def answer(self, outputs: Sequence[np.ndarray]) -> Answer:
-        """The predicted number, as the label column counts, and the probability of each."""
-        logits = outputs[0][0]
-        p = np.exp(logits - logits.max())
-        numbers = [str(self.first_number + index) for index in range(len(logits))]
-        return {
-            "label": self.first_number + self.decide(outputs),
-            "probabilities": dict(zip(numbers, (p / p.sum()).tolist())),
-        }
+    def answer(self, outputs: Sequence[np.ndarray], row: Row, where: str) -> Answer:
+        """The predicted choice: its name in the row, or its number as the label column counts; its text; and the
+        probability of each choice, by its name or number."""
+        texts, names = self.choices_in(row, where)
+        chosen = self.decide(outputs)
+        labels = names or tuple(range(self.first_number, self.first_number + len(texts)))
+        p = np.exp(-scores.negative_log_softmax(outputs[0][0])).tolist()
+        return {"label": labels[chosen], "text": texts[chosen], "probabilities": dict(zip(map(str, labels), p))}
+
+    def loss(self, outputs: Sequence[np.ndarray], target: int) -> float:
+        """−log softmax(outputs)[right choice]."""
+        return float(scores.negative_log_softmax(outputs[0][0])[target])
+
+    def named(self, value: int, row: Row, where: str) -> str:
+        """The text of a choice."""
+        return self.choices_in(row, where).texts[value]
+
+    def text_of(self, row: Row, where: str) -> str:
+        return " | ".join(self._context(row, where))
+
+    def confusions(self, predictions: Sequence[int], targets: Sequence[int]) -> list[str]:
+        numbers = range(self.first_number, self.first_number + self.most_choices)
+        return scores.confusions(predictions, targets, [str(number) for number in numbers])
 
 
 def _listed(value: Any, what: str) -> Choices:

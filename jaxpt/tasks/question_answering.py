@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from jaxpt import scores, tables
+from jaxpt.config import PositiveInt
 from jaxpt.errors import UserError
 from jaxpt.tables import Row
 from jaxpt.tasks.base import Answer, Task
@@ -45,6 +46,9 @@ class QuestionAnsweringTask(Task):
     """With the metric squad_v2 a question has no answer where (null score − score of the best span) is larger. By
     default 0 on the validation set; the test set and predictions have the best threshold of the validation set, which
     the run saves with its metrics as `best_f1_thresh`."""
+    nbest: PositiveInt | None = None
+    """`jaxpt predict` also writes so many of the likeliest answers of each row with their probabilities, out of the
+    `objective.n_best` best spans of each window."""
 
     objective: ClassVar[str] = "question_answering"
     head: ClassVar[str] = "span"
@@ -117,7 +121,7 @@ class QuestionAnsweringTask(Task):
         """The likeliest span over all windows of a question.
 
         Args:
-          outputs: of each window [2, 3]: (null score, 0, 0) and (score, start, end) of the best span.
+          outputs: of each window [1 + spans, 3]: (null score, loss, 0), and (score, start, end) of its best spans.
           context: the text that it is cut from.
         """
         null = min(float(one[0, 0]) for one in outputs)
@@ -128,10 +132,51 @@ class QuestionAnsweringTask(Task):
 
     def answer(self, outputs: Sequence[np.ndarray], context: str) -> Answer:
         """The answer, "" where there is none, and the score that is compared with −`null_threshold`."""
-        text, start, score = self.decide(outputs, context)
-        if self.may_have_no_answer and -score > (self.null_threshold or 0.0):
-            text, start = "", None
-        return {"answer": text, "score": round(score, 6) if math.isfinite(score) else None, "start": start}
+        text, start, score = self._with_threshold(self.decide(outputs, context))
+        found = {"answer": text, "score": round(score, 6) if math.isfinite(score) else None, "start": start}
+        return found | ({"nbest": self.best(outputs, context)} if self.nbest else {})
+
+    def best(self, outputs: Sequence[np.ndarray], context: str) -> list[Answer]:
+        """The `nbest` likeliest answers over all windows, each text once, as BERT's nbest_predictions.json.
+
+        Args:
+          outputs: as of `decide`.
+          context: likewise.
+
+        Returns:
+          [{"text", "probability"}], the likeliest first: the softmax of their scores. "" is no answer; it is always
+          one of them where questions may have none, and the only one where a window has no span.
+        """
+        found = [(float(score), context[int(start) : int(end)]) for one in outputs for score, start, end in one[1:]]
+        if self.may_have_no_answer:
+            found.append((min(float(one[0, 0]) for one in outputs), ""))
+        found = sorted((one for one in found if math.isfinite(one[0])), key=lambda one: -one[0])
+        best: dict[str, float] = {}
+        for score, text in found:
+            if text not in best and len(best) < self.nbest:
+                best[text] = score
+        if self.may_have_no_answer and "" not in best:
+            best[""] = next(score for score, text in found if not text)
+        best = best or {"": 0.0}
+        p = np.exp(-scores.negative_log_softmax(np.array(list(best.values()))))
+        return [{"text": text, "probability": round(float(one), 6)} for text, one in zip(best, p)]
+
+    def _with_threshold(self, found: Found) -> Found:
+        """No span where the threshold says so."""
+        if self.may_have_no_answer and -found.score > (self.null_threshold or 0.0):
+            return Found("", None, found.score)
+        return found
+
+    def loss(self, outputs: Sequence[np.ndarray], target: list[str]) -> float:
+        """Mean over the windows of the loss of start and end of the first answer."""
+        return float(np.mean([one[0, 1] for one in outputs]))
+
+    def named(self, value: Found | list[str], row: Row, where: str) -> str | list[str]:
+        """The text, "" for no answer; of a target all texts."""
+        return self._with_threshold(value).text if isinstance(value, Found) else value
+
+    def text_of(self, row: Row, where: str) -> str:
+        return self.texts(row, where)[0]
 
     def score(self, predictions: Sequence[Found], targets: Sequence[list[str]], metric: str) -> dict[str, float]:
         """SQuAD's metrics; of squad_v2 also the best that any threshold gives, and that threshold."""

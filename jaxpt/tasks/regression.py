@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -44,6 +45,10 @@ class RegressionTask(TextsTask):
         if not np.isfinite(number):
             raise UserError(f"{where}: column {self.label!r} (task.label) wants a number, got {value!r}")
         return number
+
+    def loss(self, outputs: Sequence[np.ndarray], target: float) -> float:
+        """(output − target)²."""
+        return float((np.float64(outputs[0][0][0]) - target) ** 2)
 
     def target_text(self, row: Row, where: str) -> str:
         """The number rounded to the nearest 0.2, with one decimal (T5's STS-B)."""

@@ -186,6 +186,28 @@ class TaggingTask(Task):
         words = self.words(row, where)
         return {"text": text, "tokens": words, "tags": self.parse(text, row, where)[: len(words)]}
 
+    def loss(self, outputs: Sequence[np.ndarray], target: Sequence[str]) -> float:
+        """Mean over the words of −log softmax(outputs)[tag]."""
+        found = scores.negative_log_softmax(np.concatenate(outputs))
+        return float(found[np.arange(len(target)), self.encoded(target)].mean())
+
+    def text_of(self, row: Row, where: str) -> str:
+        return " ".join(self.words(row, where))
+
+    def difference(self, target: Sequence[str], prediction: Sequence[str], row: Row, where: str) -> str:
+        """The words with another tag than the target's."""
+        words = zip(self.words(row, where), target, prediction)
+        return ", ".join(f"{word} {tag} → {found}" for word, tag, found in words if tag != found)
+
+    def confusions(self, predictions: Sequence[list[str]], targets: Sequence[list[str]]) -> list[str]:
+        ids = {label: number for number, label in enumerate(self.labels)}
+        found, wanted = ([ids[tag] for tag in _flat(rows)] for rows in (predictions, targets))
+        return scores.confusions(found, wanted, self.labels)
+
+    def repairs(self, row: Row, where: str) -> int:
+        """How many tags of a row are I-X and are read as B-X."""
+        return sum(old != new for old, new in zip(_listed(row, self.tags, where, "tags"), self.labels_in(row, where)))
+
     def encoded(self, target: Sequence[str]) -> np.ndarray:
         """Indices of tags: int32 [words]."""
         index = {label: n for n, label in enumerate(self.labels)}

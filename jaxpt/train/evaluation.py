@@ -80,10 +80,12 @@ class Evaluators:
             self.found[evaluator.called] = result
             yield evaluator.called, result
 
-    def test(self, params: object, measured: Mapping[str, float]) -> Result:
-        """A task's metrics on its test set, of these parameters; `measured`: the metrics on the validation set."""
-        of_task = resolve("task", "jaxpt.evals", EvaluatorConfig)
-        return of_task(name="test", split="test").prepare(self._setup, self._data)(params, measured, lambda: False)
+    def of_task(self, split: str) -> Evaluate | None:
+        """What measures a task on a split: "test", or "validation", if the recipe has an evaluator for it."""
+        if split == "test":
+            return self._prepared(resolve("task", "jaxpt.evals", EvaluatorConfig)(name="test", split="test"))
+        own = (one for one in self._setup.config.evals if one.kind == "task" and one.split == split)
+        return next(map(self._prepared, own), None)
 
     def without_best(self) -> str | None:
         """What is to be said where an evaluator ran that does not give `checkpoint.best_metric`, though named in it."""

@@ -27,7 +27,7 @@ from jaxpt.train.display import Display, console, duration
 from jaxpt.train.lock import hold
 from jaxpt.train.metrics import Metrics, environment
 from jaxpt.train.next_commands import next_commands
-from jaxpt.train.run_dir import check, check_fingerprint, claim, write_text
+from jaxpt.train.run_dir import check, check_fingerprint, claim, write_lines, write_text
 from jaxpt.train.state import Setup, State
 
 if TYPE_CHECKING:
@@ -411,17 +411,23 @@ class Run:
         return 0
 
     def _best(self, current: State) -> dict[str, Any]:
-        """Names the best checkpoint of a task, and scores it once on the test set."""
+        """Names the best checkpoint of a task, scores it once on the test set, and shows where it is wrong there, or on
+        the validation set if there is no other."""
         best, metric = self.checkpoints.best(), self.config.checkpoint.best_metric
         best = int(current.step) if best is None else best
         say(f"best checkpoint by {metric}: step {best}; predict, export and evaluation use it")
-        if self.config.data.test_path is None:
+        split = "validation" if self.config.data.test_path is None else "test"
+        if (evaluate := self.evaluators.of_task(split)) is None:
             return {"best_step": best}
         params = self.checkpoints.restore_params(self.setup.for_evaluation(), best)
-        test = self.evaluators.test(params, self.checkpoints.metrics(best))
-        for line in evaluation.lines("test", test):
+        measured = self.checkpoints.metrics(best)
+        result = evaluate(params, measured, lambda: False)
+        details = result.details(params, measured)
+        for line in (*(evaluation.lines(split, result) if split == "test" else ()), *details.lines):
             say(line)
-        return {"best_step": best, "test": test.metrics}
+        if checkpoint.is_primary():
+            write_lines(self.run_dir / "evaluations" / f"predictions_{split}.jsonl", details.rows)
+        return {"best_step": best} | ({"test": result.metrics} if split == "test" else {})
 
     def _receipt(self, current: State, finished: bool, **results: Any) -> None:
         """Writes run.json; the wall time adds up over the run's starts."""

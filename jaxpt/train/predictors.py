@@ -99,6 +99,20 @@ class Predictor:
                     return None
         return found
 
+    def losses(
+        self, params: Any, records: Sequence[Record], outputs: Sequence[Sequence[Any]], targets: Sequence[Any]
+    ) -> list[float]:
+        """The loss of each row.
+
+        Args:
+          params: the run's parameters.
+          records: of all rows, with targets.
+          outputs: what was computed of the records of each row.
+          targets: of the rows.
+        """
+        task = self._setup.config.task
+        return [task.loss(of_row, target) for of_row, target in zip(outputs, targets, strict=True)]
+
     def _chunks(self, records: Sequence[Record]) -> Iterator[tuple[int, list[int]]]:
         """(length, numbers of the records) of each batch, short ones first."""
         limit = self._batches.longest(self._setup.config.data.length)
@@ -163,6 +177,23 @@ class TextPredictor:
             return None
         return [self._tokenizer.decode(ids[:-1] if ids[-1:] == [eos] else ids) for ids in found]
 
+    def losses(
+        self, params: Any, records: Sequence[Record], outputs: Sequence[Sequence[Any]], targets: Sequence[Any]
+    ) -> list[float]:
+        """The loss of each row: −log p of its label among all labels, or the mean of −log p of its target's tokens.
+
+        Args:
+          params: the run's parameters.
+          records: one for each row, with targets.
+          outputs: as `__call__` gives them, for each row a list of one.
+          targets: of the rows.
+        """
+        if self._words:
+            task = self._setup.config.task
+            return [task.loss([one[None]], target) for (one,), target in zip(outputs, targets, strict=True)]
+        found = self._scores(params, [self._with_target(record) for record in records])
+        return [-float(one.mean(dtype=np.float64)) for one in found]
+
     def _likelihoods(self, params: Any, records: Sequence[Record], stop: Callable[[], bool]) -> list[np.ndarray] | None:
         """Σ log p of the tokens of each label word and its end; divided by their number with `normalize`."""
         rows = [row for record in records for row in self._rows(record)]
@@ -192,6 +223,12 @@ class TextPredictor:
         """The example with each label word."""
         prompt = self._prompt(record)
         return [Scored(prompt.tokens, word, prompt.encoder) for word in self._words]
+
+    def _with_target(self, record: Record) -> Scored:
+        """The example with its own target."""
+        prompt, before = self._prompt(record), self._objective.ends(self._tokenizer.vocabulary)[0]
+        ids = record["tokens"][record["prefix"] :] if "tokens" in record else record["targets"][len(before) :]
+        return Scored(prompt.tokens, ids.tolist(), prompt.encoder)
 
     def _options(self) -> Options:
         given, eos = self._objective.decoding, self._tokenizer.vocabulary.eos

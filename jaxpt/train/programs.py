@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from jaxpt.config import batch_text
 from jaxpt.train import compiled, flops, step
 from jaxpt.train.display import number
 from jaxpt.train.state import Setup
@@ -54,7 +55,7 @@ def build(setup: Setup, phase: int, say: Callable[[str], None]) -> Programs:
     memory = train_step.memory_analysis()
     used = memory.argument_size_in_bytes + memory.temp_size_in_bytes if memory else 0
     say(
-        f"step of {config.data.batch_size} × {config.data.length} tokens "
+        f"step of {batch_text(config)} "
         f"{'compiled' if saved is None else f'loaded from {saved}'} in {seconds:.1f} s: "
         f"{number(of_step)}FLOP ({passes}, attention in full), {used / 1e6:.0f} MB a device"
     )

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from jaxpt import convert
@@ -41,6 +42,45 @@ def test_each_row_has_its_line_in_order(run, tmp_path):
     receipt = json.loads((run / "run" / "run.json").read_text())
     assert accuracy == pytest.approx(receipt["test"]["accuracy"]) and accuracy > 0.9
     assert all(abs(sum(one["probabilities"].values()) - 1) < 1e-5 for one in found)
+
+
+@pytest.mark.slow
+def test_the_predictions_of_the_test_set_are_kept(run, tmp_path, capsys):
+    """One line for each row; a finished run writes the same bytes again; `jaxpt eval` shows the validation set's."""
+    file = run / "run" / "evaluations" / "predictions_test.jsonl"
+    found, rows = lines(file), fine_tuning.rows(21, seed=1)
+    assert [(one["id"], one["target"]) for one in found] == [(row["id"], row["label"]) for row in rows]
+    receipt = json.loads((run / "run" / "run.json").read_text())
+    assert np.mean([one["target"] == one["prediction"] for one in found]) == pytest.approx(receipt["test"]["accuracy"])
+    predict(str(run / "run"), str(run / "test.jsonl"), str(tmp_path / "p.jsonl"))
+    for one, other in zip(found, lines(tmp_path / "p.jsonl"), strict=True):
+        assert one["prediction"] == other["label"]
+        assert one["loss"] == pytest.approx(-np.log(other["probabilities"][one["target"]]), abs=2e-6)
+    before = file.read_bytes()
+    file.unlink()
+    assert main(["train", str(run / "run")]) == 0
+    assert file.read_bytes() == before and [path.name for path in file.parent.iterdir()] == [file.name]
+    said = capsys.readouterr().out
+    assert "target ↓  bad  good ← predicted" in said and "largest losses of 21 rows:" in said
+    worst = max(found, key=lambda one: one["loss"])
+    assert f"\n{worst['loss']:.4f} {worst['id']}: {worst['target']} → {worst['prediction']}  " in said
+    assert main(["eval", str(run / "run")]) == 0
+    assert "target ↓  bad  good ← predicted" in capsys.readouterr().out and file.read_bytes() == before
+
+
+@pytest.mark.slow
+def test_a_submission_to_glue(run, tmp_path, capsys):
+    names = ["task.name=sst2", "task.names=[negative,positive]"]
+    arguments = ["predict", str(run / "run"), str(run / "test.jsonl"), "--glue", "--out", str(tmp_path / "glue")]
+    assert main([*arguments, *names]) == 0
+    predict(str(run / "run"), str(run / "test.jsonl"), str(tmp_path / "p.jsonl"))
+    wanted = [f"{one['id']}\t{['bad', 'good'].index(one['label'])}" for one in lines(tmp_path / "p.jsonl")]
+    assert (tmp_path / "glue" / "SST-2.tsv").read_text("utf-8").splitlines() == ["index\tprediction", *wanted]
+    capsys.readouterr()
+    for more, words in ((names, "SST-2.tsv: already exists"), (names[:1], "task.labels: 'bad' is none of SST-2.tsv's")):
+        assert main([*arguments, *more]) == 2
+        said = capsys.readouterr().err
+        assert words in said and said.count("\n") == 1
 
 
 @pytest.mark.slow

@@ -51,6 +51,10 @@ def test_answers_are_labels(run, tmp_path):
     assert accuracy == pytest.approx(json.loads((run / "run" / "run.json").read_text())["test"]["accuracy"])
     assert accuracy > 0.4, "about half of a model that has learnt no more than to answer"
 
+    kept = (run / "run" / "evaluations" / "predictions_test.jsonl").read_text("utf-8").splitlines()
+    assert [json.loads(line)["prediction"] for line in kept] == [one["label"] for one in found]
+    assert all(json.loads(line)["loss"] > 0 for line in kept)
+
     model = jaxpt.load(run / "run")
     prompts = [f"classification text: {row['text']}" for row in rows]
     texts = [model.tokenizer.decode(samples[0].tokens) for samples in model.generate(prompts, max_new_tokens=8)]
@@ -59,6 +63,18 @@ def test_answers_are_labels(run, tmp_path):
     else:
         assert texts == [one["text"] for one in found]
     assert set(texts) & {"good", "bad"}
+
+
+@pytest.mark.slow
+def test_a_submission_to_glue(run, tmp_path):
+    """Text to text and likelihoods alike; a text that is no label counts as the first."""
+    rows = [{"index": n, "text": row["text"]} for n, row in enumerate(fine_tuning.rows(5, seed=1))]
+    file = fine_tuning.write(tmp_path / "test.jsonl", rows)
+    overrides = ["task.name=sst2", "task.names=[negative,positive]", "objective.targets_length=12"]
+    predict(str(run / "run"), file, str(tmp_path), overrides, glue=True)
+    head, *lines = (tmp_path / "SST-2.tsv").read_text("utf-8").splitlines()
+    assert head == "index\tprediction" and [line.split("\t")[0] for line in lines] == list("01234")
+    assert {line.split("\t")[1] for line in lines} <= {"0", "1"}
 
 
 @pytest.mark.slow

@@ -48,6 +48,9 @@ def trained(directory, made, **sections):
     assert train(fine_tuning.recipe(directory, made=list(made(200)), data=data, train=steps, **sections)) == 0
     predict(str(directory / "run"), str(directory / "test.jsonl"), str(directory / "p.jsonl"))
     found = [json.loads(line) for line in (directory / "p.jsonl").read_text("utf-8").splitlines()]
+    kept = (directory / "run" / "evaluations" / "predictions_test.jsonl").read_text("utf-8").splitlines()
+    key = "tags" if "tags" in found[0] else "answer"
+    assert [json.loads(line)["prediction"] for line in kept] == [one[key] for one in found]
     wanted = list(made(41, seed=1))
     assert [one["id"] for one in found] == [row["id"] for row in wanted]
     return found, wanted, json.loads((directory / "run" / "run.json").read_text())
@@ -79,6 +82,13 @@ def test_answers_stand_in_their_contexts_and_the_threshold_is_that_of_the_valida
     metrics = tmp_path / "run" / "checkpoints" / str(receipt["best_step"]) / "metrics" / "metrics"
     threshold = json.loads(metrics.read_text())["task/best_f1_thresh"]
     assert all((one["answer"] == "") == (-one["score"] > threshold) for one in found)
+    run, rows = str(tmp_path / "run"), str(tmp_path / "test.jsonl")
+    predict(run, rows, str(tmp_path / "nbest.jsonl"), ["task.nbest=3"])
+    for line, one in zip((tmp_path / "nbest.jsonl").read_text("utf-8").splitlines(), found, strict=True):
+        best = json.loads(line).pop("nbest")
+        assert json.loads(line) == {**one, "nbest": best} and "" in [other["text"] for other in best]
+        assert one["answer"] in [other["text"] for other in best] and len(best) <= 4
+        assert abs(sum(other["probability"] for other in best) - 1) < 1e-5
 
 
 @pytest.mark.parametrize("task, row, message", [

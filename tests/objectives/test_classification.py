@@ -11,6 +11,7 @@ from jaxpt.config import to_yaml
 from jaxpt.data import datasets, tokenizers
 from jaxpt.data.labelled import examples
 from jaxpt.data.labelled.rows import texts, together
+from jaxpt.data.stream import packing
 from jaxpt.errors import UserError
 from tests import fine_tuning
 
@@ -98,6 +99,15 @@ def test_other_targets(kind, tmp_path):
         p = 1 / (1 + np.exp(-outputs))
         expected = -(targets * np.log(p) + (1 - targets) * np.log(1 - p)).mean()
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
+
+
+def test_packed_rows_of_short_texts_are_full(tmp_path):
+    """A row has places for as many examples as its tokens have room for."""
+    batches = fine_tuning.recipe(tmp_path, data={"length": 128, "packing": True}).objective.batches
+    lengths = np.random.default_rng(0).integers(3, 9, 500)  # [CLS], one to six tokens, [SEP]
+    sizes = batches.max_packed_lengths({"tokens": lengths, "positions": np.ones_like(lengths)})
+    room = {name: batches.features(128)[name][0][0] for name in sizes}
+    assert lengths.sum() > 0.95 * 128 * len(packing.plan(sizes, room))
 
 
 def test_balanced_weights_make_labels_count_the_same(tmp_path):

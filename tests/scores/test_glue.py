@@ -3,7 +3,7 @@ import pytest
 
 from jaxpt.errors import UserError
 from jaxpt.scores import known
-from jaxpt.scores.glue import GLUE, glue_submission, glue_task
+from jaxpt.scores.glue import GLUE, glue_labels, glue_submission, glue_task, glue_test
 from jaxpt.scores.text_tasks import TASKS
 
 
@@ -50,3 +50,19 @@ def test_bad_submissions():
         assert glue_submission("rte", [0], [wrong], default="entailment")[1] == "0\tentailment"
     with pytest.raises(UserError, match="GLUE has no task 'boolq'; one of: cola, sst2, "):
         glue_task("boolq")
+
+
+def test_the_test_set_of_a_file():
+    files = ("MNLI/test_matched.tsv", "a/test_mismatched.tsv", "diagnostic.tsv")
+    assert [glue_test("mnli", file) for file in files] == ["mnli_matched", "mnli_mismatched", "ax"]
+    assert glue_test("ax", "test.tsv") == "ax" and glue_test("mnli_mismatched", "test.tsv") == "mnli_mismatched"
+    assert glue_test("sst2", "mismatched.tsv") == "sst2"
+
+
+@pytest.mark.parametrize("name", [name for name in GLUE if GLUE[name].labels])
+def test_labels_by_value_word_and_class_id(name):
+    task = GLUE[name]
+    ids = [str(number) for number in range(len(task.labels))]
+    assert glue_labels(name, task.words) == task.labels
+    assert glue_labels(name, ids) == glue_labels(name, task.labels) == task.labels
+    assert glue_labels(name, task.labels[::-1]) == task.labels[::-1]

@@ -92,9 +92,15 @@ def test_bad_rows(values, keys, words):
 
 
 def test_answers():
-    found = MultipleChoiceTask(first_number=1).answer([np.array([[0.0, 2.0, 1.0]])])
-    assert found["label"] == 2 and list(found["probabilities"]) == ["1", "2", "3"]
-    assert sum(found["probabilities"].values()) == pytest.approx(1) and found["probabilities"]["2"] > 0.6
+    outputs, task = [np.array([[0.0, 2.0, 1.0]])], MultipleChoiceTask(text="question", first_number=1, most_choices=4)
+    p = np.exp([0.0, 2.0, 1.0]) / np.exp([0.0, 2.0, 1.0]).sum()
+    found = task.answer(outputs, Row(1, ARC), "line 1")
+    assert found == {"label": "B", "text": "b", "probabilities": pytest.approx(dict(zip("ABC", p)))}
+    found = task.answer(outputs, Row(1, {"choices": ["a", "a", "c"]}), "line 1")
+    assert found == {"label": 2, "text": "a", "probabilities": pytest.approx(dict(zip("123", p)))}
+    assert task.loss(outputs, 2) == pytest.approx(-np.log(p[2]))
+    assert task.named(2, Row(1, ARC), "line 1") == "c" and task.text_of(Row(1, ARC), "line 1") == "Why?"
+    assert task.confusions([0, 1], [0, 2])[3].split() == ["3", "0", "1", "0", "0"]
 
 
 RECORD = {"passage": "Ann met Bob and Eve.", "query": "@placeholder met Ann.", "entities": ["Ann", "Bob", "Eve"]}

@@ -72,6 +72,62 @@ def test_threshold():
     assert TWO.model_copy(update={"null_threshold": 0.9}).answer(outputs, CONTEXT) == none
 
 
+def test_the_likeliest_answers():
+    """Each text once, the softmax of their scores; where questions may have no answer, that is always among them."""
+    outputs = [
+        np.array([(1.0, 0.5, 0), (3.0, 8, 15), (2.0, 0, 3)]),
+        np.array([(0.0, 1.5, 0), (2.5, 8, 15), (2.2, 19, 25)]),
+    ]
+    found = ONE.model_copy(update={"nbest": 2}).answer(outputs, CONTEXT)
+    p = np.exp([3.0, 2.2]) / np.exp([3.0, 2.2]).sum()
+    assert found["answer"] == "Charles" and [one["text"] for one in found["nbest"]] == ["Charles", "London"]
+    np.testing.assert_allclose([one["probability"] for one in found["nbest"]], p, atol=1e-6)
+    found = TWO.model_copy(update={"nbest": 2}).answer(outputs, CONTEXT)["nbest"]
+    p = np.exp([3.0, 2.2, 0.0]) / np.exp([3.0, 2.2, 0.0]).sum()
+    assert [one["text"] for one in found] == ["Charles", "London", ""]
+    np.testing.assert_allclose([one["probability"] for one in found], p, atol=1e-6)
+    empty = [np.array([(0.0, 1.0, 0), NONE])]
+    assert ONE.model_copy(update={"nbest": 2}).answer(empty, CONTEXT)["nbest"] == [{"text": "", "probability": 1.0}]
+    assert "nbest" not in ONE.answer(outputs, CONTEXT) and ONE.loss(outputs, ["Charles"]) == 1.0
+
+
+@pytest.mark.parametrize("task", [ONE, TWO])
+def test_the_likeliest_answers_are_those_of_berts_code(task):
+    """google-research/bert eedf571, run_squad.py, write_predictions, as far as it is about nbest."""
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        outputs = []
+        for _ in range(int(rng.integers(1, 4))):
+            starts = rng.integers(0, 20, int(rng.integers(1, 6)))
+            scores = np.sort(rng.normal(size=len(starts)))[::-1]
+            spans = np.stack([scores, starts, starts + rng.integers(1, 6, len(starts))], 1)
+            outputs.append(np.vstack([(rng.normal(), 0, 0), spans]))
+        prelim = [(score, CONTEXT[int(start) : int(end)]) for one in outputs for score, start, end in one[1:]]
+        null = min(one[0, 0] for one in outputs)
+        if task is TWO:
+            prelim.append((null, ""))
+        nbest, seen = [], set()
+        for score, text in sorted(prelim, key=lambda one: one[0], reverse=True):
+            if len(nbest) >= 4:
+                break
+            if text not in seen:
+                seen.add(text)
+                nbest.append((score, text))
+        if task is TWO and "" not in seen:
+            nbest.append((null, ""))
+        p = np.exp([score for score, _ in nbest]) / np.exp([score for score, _ in nbest]).sum()
+        found = task.model_copy(update={"nbest": 4}).best(outputs, CONTEXT)
+        assert [one["text"] for one in found] == [text for _, text in nbest]
+        np.testing.assert_allclose([one["probability"] for one in found], p, atol=1e-6)
+
+
+def test_shown_answers_follow_the_threshold():
+    found = Found("Charles", 8, -1.0)
+    assert ONE.named(found, row([]), "") == "Charles" and TWO.named(found, row([]), "") == ""
+    assert TWO.difference([], found, row([]), "") == "(none) → (none)" and TWO.text_of(row([]), "") == "Whom?"
+    assert ONE.difference(["Ada", "Ada L."], found, row([]), "") == "Ada, Ada L. → Charles"
+
+
 def test_the_best_threshold_of_the_validation_set_is_taken():
     predictions = [Found("Charles", 8, -1.0), Found("Ada", 0, -3.0)]
     scores = TWO.score(predictions, [["Charles"], []], "squad_v2")

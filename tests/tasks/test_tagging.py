@@ -75,6 +75,22 @@ def test_decisions_and_answers():
     assert NER.score([NER.decide(outputs)], gold, "span_f1")["f1"] == 1.0
 
 
+def test_losses_and_words_with_another_tag():
+    outputs = [np.log([[0.7, 0.1, 0.1, 0.05, 0.05]]), np.log([[0.1, 0.1, 0.6, 0.1, 0.1]])]
+    assert NER.labels[0] == "B-LOC" and NER.labels[2] == "I-LOC"
+    assert NER.loss(outputs, ["B-LOC", "B-LOC"]) == pytest.approx(-np.log(0.7 * 0.1) / 2)
+    two = row(["New", "York"], ["B-LOC", "B-LOC"])
+    assert NER.difference(["B-LOC", "B-LOC"], ["B-LOC", "I-LOC"], two, "") == "York B-LOC → I-LOC"
+    assert NER.text_of(two, "") == "New York"
+    assert NER.confusions([["B-LOC", "I-LOC"]], [["B-LOC", "B-LOC"]])[1].split() == ["B-LOC", "1", "0", "1", "0", "0"]
+
+
+def test_repaired_tags_are_counted():
+    assert NER.repairs(row("a b c d", "I-LOC I-LOC O I-LOC"), "") == 2
+    assert NER.repairs(row("a b c d", "B-LOC I-LOC O B-LOC"), "") == 0
+    assert TaggingTask(tags="ner", scheme="none").repairs(row("a b", "I-LOC O"), "") == 0
+
+
 def test_metrics_beside_those_of_each_words_most_frequent_tag():
     trained = [LocatedRow(row(["New", "York", "is"], ["B-LOC", "I-LOC", "O"]), "", (0, 1))]
     rows = [LocatedRow(row(["York", "here", "New"], ["B-LOC", "O", "O"]), "", (0, 2))]

@@ -57,6 +57,30 @@ def test_probabilities_are_those_of_the_outputs():
     assert RegressionTask().answer([np.array([[0.25]])]) == {"value": 0.25}
 
 
+def test_losses_are_those_of_training():
+    logits = np.array([0.5, -1.0, 2.0])
+    log_p = logits - np.log(np.exp(logits).sum())
+    sigmoid = 1 / (1 + np.exp(-logits))
+    one, many = ClassificationTask(labels=("a", "b", "c")), MultiLabelTask(labels=("a", "b", "c"))
+    assert one.loss([logits[None]], 1) == pytest.approx(-log_p[1])
+    assert many.loss([logits[None]], (1, 0, 0)) == pytest.approx(
+        -(np.log(sigmoid[0]) + np.log(1 - sigmoid[1]) + np.log(1 - sigmoid[2])) / 3
+    )
+    assert RegressionTask().loss([np.array([[0.25]])], 1.0) == 0.5625
+
+
+def test_what_is_shown_of_predictions():
+    one, many = ClassificationTask(labels=("0", "1"), names=LABELS), MultiLabelTask(labels=LABELS)
+    row = Row(3, {"text": "a film", "label": 0})
+    assert [one.named(value, row, "") for value in (1, -1)] == ["yes", None]
+    assert one.difference(0, -1, row, "") == "no → (none)" and one.text_of(row, "") == "a film"
+    assert one.confusions([1, -1, 0], [1, 1, 0])[2].split() == ["yes", "0", "1", "1"]
+    assert many.named((0, 1), row, "") == ["yes"] and many.difference((1, 1), (0, 0), row, "") == "no, yes → (none)"
+    assert many.confusions([(1, 0)], [(0, 1)])[1:] == ["no         0       0      1", "yes        0       1      0"]
+    assert RegressionTask().difference(2.0, 0.123456, row, "") == "2 → 0.1235"
+    assert RegressionTask().confusions([], []) == []
+
+
 def test_metrics_of_another_kind_are_refused():
     with pytest.raises(UserError, match="pearson: a task of kind classification has no such metric"):
         ClassificationTask(labels=LABELS, metrics=("pearson",)).check_metrics()

@@ -83,6 +83,33 @@ def test_normalized_likelihoods_are_means_and_nothing_compiles_twice(monkeypatch
     np.testing.assert_allclose(normalized, np.array(found) / [2, 2, 3], rtol=1e-6)
 
 
+def test_losses_of_targets_and_of_labels():
+    """The mean of −log p of a target's tokens; of labels by likelihood −log of the label's share."""
+    spoken = rows(*({"mr": text, "ref": "the dog" if n % 2 else "it"} for n, text in enumerate(SENTENCES)))
+    setup, params, predictor = made("gpt2", TEXTS)
+    of_rows = records(setup.config, WORDS, spoken)
+    found = predictor.losses(params, of_rows, [[""]] * len(spoken), [["it"]] * len(spoken))
+    for n, (record, loss) in enumerate(zip(of_rows, found, strict=True)):
+        prompt = {"tokens": record["tokens"][: record["prefix"]]}
+        wanted = -brute_force(setup, params, prompt, "the dog" if n % 2 else "it").mean()
+        assert loss == pytest.approx(wanted, rel=1e-5)
+    likely = predictors.TextPredictor(made("gpt2")[0], WORDS)
+    scores = np.array([-2.0, -1.0, -3.0])
+    wanted = np.log(np.exp(scores).sum()) - scores
+    assert likely.losses(params, [], [[scores], [scores]], [1, 2]) == pytest.approx(wanted[1:])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["t5", "bart"])
+def test_losses_of_targets_of_encoder_decoders(model):
+    spoken = rows(*({"mr": text, "ref": "the dog"} for text in SENTENCES))
+    setup, params, predictor = made(model, TEXTS)
+    of_rows = records(setup.config, WORDS, spoken)
+    found = predictor.losses(params, of_rows, [[""]] * len(spoken), [["the dog"]] * len(spoken))
+    wanted = [-brute_force(setup, params, record, "the dog").mean() for record in of_rows]
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
 def test_the_first_of_equally_likely_labels_is_chosen():
     objective = config("t5", LABELS, decide_by="likelihood").objective
     scores = np.array([-2.0, -1.0, -1.0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from jaxpt.config import Config
 from jaxpt.data.labelled.examples import split_rows
 from jaxpt.data.labelled.files import files
 from jaxpt.errors import UserError
+from jaxpt.tasks.base import LocatedRow
 
 
 def check_files(config: Config) -> None:
@@ -46,8 +47,19 @@ def check_targets(config: Config, targets: np.ndarray) -> None:
         )
 
 
+def targets_of(records: Mapping[str, Any]) -> np.ndarray | None:
+    """The labels of records: of each, or of each word; None of records that have none.
+
+    Args:
+      records: a batch of them.
+    """
+    if "target" in records:
+        return records["target"]
+    return records["targets"].values if "targets" in records and "positions" in records else None
+
+
 def lines(config: Config, truncated: Mapping[str, tuple[int, int]]) -> Iterator[str]:
-    """What is said of the data: texts that were cut, and texts that stand in two splits.
+    """What is said of the data: texts that were cut, tags that were repaired, and texts that stand in two splits.
 
     Args:
       config: the run's configuration.
@@ -59,12 +71,17 @@ def lines(config: Config, truncated: Mapping[str, tuple[int, int]]) -> Iterator[
     for split, (cut, rows) in truncated.items():
         if cut:
             yield f"{split}: {cut:,} of {rows:,} examples were cut to {config.objective.cut_to(config.data.length)}"
-    train = _contents(config, "train")
-    for split in ("validation",) if config.data.test_path is None else ("validation", "test"):
-        of_split = _contents(config, split)
+    splits = ("train", "validation") if config.data.test_path is None else ("train", "validation", "test")
+    rows = {split: split_rows(config, split) for split in splits}
+    for split in splits if config.task.kind == "tagging" else ():
+        if repairs := sum(config.task.repairs(row.row, row.where) for row in rows[split]):
+            yield f"{split}: {repairs:,} tags I-X that continue no entity were read as B-X (task.scheme: auto)"
+    train = _contents(config, rows["train"])
+    for split in splits[1:]:
+        of_split = _contents(config, rows[split])
         if twice := tables.overlap(train, of_split):
             yield f"{twice:,} of {len(of_split):,} {split} texts stand in the training set too"
 
 
-def _contents(config: Config, split: str) -> list[Any]:
-    return [config.task.content(row.row, row.where) for row in split_rows(config, split)]
+def _contents(config: Config, rows: Sequence[LocatedRow]) -> list[Any]:
+    return [config.task.content(row.row, row.where) for row in rows]

@@ -48,7 +48,7 @@ class QuestionAnsweringEncoder:
         Yields:
           {"tokens", "token_types" int32 [n], "positions" int32 [2]: first and last token of the first answer, or twice
           the null token where the window has not all of it, "truncated" int32 []: the question was cut, "origin" int64
-          [2]}, and for `best_span`: "context_start" int, the place of the window's first token of context, "spans"
+          [2]}, and for `best_spans`: "context_start" int, the place of the window's first token of context, "spans"
           int64 [c, 2], the characters of each of these tokens, "most_context" bool [c]: a token has no more context in
           another window, and "null" int.
 
@@ -123,23 +123,23 @@ def token_span(offsets_Nx2: np.ndarray, start: int, end: int, where: str) -> tup
     return first, last
 
 
-def best_span(logits_Lx2: np.ndarray, record: Mapping[str, Any], n_best: int, max_answer: int) -> np.ndarray:
-    """The best span of a window, by BERT's rules: among the `n_best` starts and ends of the context, an end not before
+def best_spans(logits_Lx2: np.ndarray, record: Mapping[str, Any], n_best: int, max_answer: int) -> np.ndarray:
+    """The best spans of a window, by BERT's rules: among the `n_best` starts and ends of the context, an end not before
     its start, at most `max_answer` tokens, and a start that has not more context in another window.
 
     Args:
       logits_Lx2: of start and end, for each token of the record.
       record: as the encoder makes it.
-      n_best: starts and ends that are tried.
+      n_best: starts and ends that are tried, and most spans of the result.
       max_answer: most tokens of an answer.
 
     Returns:
-      float64 [2, 3]: (score of no answer, 0, 0), and (score, first character, one behind the last) of the best span;
-      its score is −inf where there is none.
+      float64 [1 + spans, 3]: (score of no answer, loss of the record's own "positions", 0), and (score, first
+      character, one behind the last) of each span, the best first. Where there is no span, one of the score −inf.
     """
     logits_Lx2 = logits_Lx2.astype(np.float64)
     at, spans = record["context_start"], record["spans"]
-    null = (float(logits_Lx2[record["null"]].sum()), 0, 0)
+    null = (logits_Lx2[record["null"]].sum(), span_loss(logits_Lx2[: len(record["tokens"])], record["positions"]), 0)
     context = logits_Lx2[at : at + len(spans)]
     allowed = np.flatnonzero(record["most_context"])
     starts = allowed[np.argsort(-context[allowed, 0], kind="stable")[:n_best]]
@@ -149,5 +149,22 @@ def best_span(logits_Lx2: np.ndarray, record: Mapping[str, Any], n_best: int, ma
     score = np.where(is_valid, context[starts, 0][:, None] + context[ends, 1], -np.inf)
     if not is_valid.any():
         return np.array([null, (-np.inf, 0, 0)])
-    s, e = np.unravel_index(score.argmax(), score.shape)
-    return np.array([null, (score[s, e], spans[starts[s], 0], spans[ends[e], 1])])
+    best = np.argsort(-score, axis=None, kind="stable")[: min(n_best, np.count_nonzero(is_valid))]
+    s, e = np.unravel_index(best, score.shape)
+    return np.vstack([null, np.stack([score[s, e], spans[starts[s], 0], spans[ends[e], 1]], axis=1)])
+
+
+def span_loss(logits_Lx2: np.ndarray, positions: np.ndarray) -> float:
+    """½ (−log softmax(start)[first] − log softmax(end)[last]).
+
+    Args:
+      logits_Lx2: of start and end, for each token.
+      positions: first and last token of the span: int [2].
+
+    Example:
+      >>> span_loss(np.zeros((4, 2)), np.array([1, 2])) == np.log(4)
+      True
+    """
+    top = logits_Lx2.max(0)
+    normalizers = top + np.log(np.exp(logits_Lx2 - top).sum(0))
+    return float((normalizers - logits_Lx2[positions, [0, 1]]).mean())

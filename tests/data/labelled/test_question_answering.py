@@ -4,11 +4,12 @@ import math
 
 import numpy as np
 import pytest
+import scipy.special
 
 from jaxpt.config import TokenizerConfig
 from jaxpt.data import tokenizers
 from jaxpt.data.labelled.layout import TextLayout
-from jaxpt.data.labelled.question_answering import QuestionAnsweringEncoder, best_span, token_span
+from jaxpt.data.labelled.question_answering import QuestionAnsweringEncoder, best_spans, token_span
 from jaxpt.errors import UserError
 from jaxpt.tables import Row
 from jaxpt.tasks.base import LocatedRow
@@ -51,7 +52,7 @@ def test_answers_are_cut_out_of_the_context_as_they_were(tokenizer, length, cont
             logits = np.zeros((len(record["tokens"]), 2))
             logits[record["positions"], [0, 1]] = 9
             record["most_context"][:] = True
-            _, (score, start, end) = best_span(logits, record, 20, 10_000)
+            _, (score, start, end), *_ = best_spans(logits, record, 20, 10_000)
             assert score == 18 and CONTEXT[int(start) : int(end)] == answer
 
 
@@ -115,16 +116,19 @@ def by_hand(logits, record, n_best, max_answer):
         (logits[at + s, 0] + logits[at + e, 1], spans[s][0], spans[e][1])
         for s in starts for e in ends if s <= e < s + max_answer
     ]  # fmt: skip
-    return max(pairs, key=lambda pair: pair[0], default=(-math.inf, 0, 0))
+    return sorted(pairs, key=lambda pair: -pair[0])[:n_best] or [(-math.inf, 0, 0)]
 
 
-def test_the_best_span_is_that_of_all_pairs():
+def test_the_best_spans_are_those_of_all_pairs():
     rng = np.random.default_rng(0)
     for _ in range(100):
         size = int(rng.integers(1, 12))
         spans = np.array([(3 * i, 3 * i + 2) for i in range(size)])
         record = {"context_start": 4, "spans": spans, "most_context": rng.random(size) < 0.6, "null": 0}
         logits, n_best, longest = rng.normal(size=(size + 5, 2)), int(rng.integers(1, 6)), int(rng.integers(1, 5))
-        null, best = best_span(logits, record, n_best, longest)
+        record |= {"tokens": np.zeros(size + 3), "positions": np.array([1, 3])}
+        null, *best = best_spans(logits, record, n_best, longest)
         assert null[0] == logits[0].sum()
+        log_p = scipy.special.log_softmax(logits[: size + 3], axis=0)
+        np.testing.assert_allclose(null[1], -(log_p[1, 0] + log_p[3, 1]) / 2)
         np.testing.assert_allclose(best, by_hand(logits, record, n_best, longest))

@@ -1,0 +1,58 @@
+"""What a model predicts of each row of a split, which labels it takes for which, and the rows with the largest loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jaxpt.evals.base import Details
+from jaxpt.tasks.base import LocatedRow, Task
+
+WORST = 5
+"""Rows that are shown."""
+_WIDTH = 160  # characters of a line
+
+
+def details(
+    task: Task, rows: Sequence[LocatedRow], targets: Sequence[Any], predictions: Sequence[Any], losses: Sequence[float]
+) -> Details:
+    """The predictions of a split, and what is shown of them.
+
+    Args:
+      task: says how targets and predictions are shown.
+      rows: the rows.
+      targets: of each row.
+      predictions: likewise.
+      losses: likewise.
+
+    Returns:
+      Confusion matrix and worst rows; of each row {"id", "target", "prediction", "loss"}.
+    """
+    found = tuple(
+        {
+            "id": task.row_id(row.row),
+            "target": task.named(target, row.row, row.where),
+            "prediction": task.named(prediction, row.row, row.where),
+            "loss": round(loss, 6),
+        }
+        for row, target, prediction, loss in zip(rows, targets, predictions, losses, strict=True)
+    )
+    lines = task.confusions(predictions, targets)
+    lines.append(f"largest losses of {len(rows):,} rows:")
+    for number in sorted(range(len(rows)), key=lambda number: -losses[number])[:WORST]:
+        row, where = rows[number].row, rows[number].where
+        said = task.difference(targets[number], predictions[number], row, where)
+        text = cut(f"{losses[number]:8.4f}  {found[number]['id']}: {said}", _WIDTH // 2)
+        lines.append(f"{text}  {cut(task.text_of(row, where), _WIDTH - len(text))}")
+    return Details(tuple(lines), found)
+
+
+def cut(text: str, width: int) -> str:
+    """A text in one line of at most `width` characters.
+
+    Example:
+      >>> cut("a film\\nthat is good", 10)
+      'a film th…'
+    """
+    text = " ".join(text.split())
+    return text if len(text) <= width else f"{text[: width - 1]}…"

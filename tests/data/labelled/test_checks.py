@@ -1,0 +1,35 @@
+"""What is said and refused of labelled data: tags that no row has, tags that are repaired."""
+
+import pytest
+
+from jaxpt.data import datasets
+from jaxpt.data.labelled import checks
+from jaxpt.errors import UserError
+from tests import fine_tuning
+
+TAGS = ["O", "B-good", "I-good"]
+
+
+def rows(*tags):
+    return [{"tokens": ["a", "film", f"{n}"], "tags": list(of_row)} for n, of_row in enumerate(tags)]
+
+
+def test_a_tag_that_no_row_has_is_refused(tmp_path):
+    made = rows(*[("O", "B-good", "O")] * 8)
+    config = fine_tuning.recipe(tmp_path, made=made, task={"kind": "tagging", "labels": TAGS})
+    with pytest.raises(UserError) as error:
+        datasets.prepare(config, report=lambda line: None)
+    assert str(error.value) == (
+        "data.path: no row has the label 'I-good' (task.labels); add some, or take it out of task.labels"
+    )
+
+
+def test_repaired_tags_are_said(tmp_path):
+    fine_tuning.write(tmp_path / "dev.jsonl", rows(("O", "B-good", "I-good")))
+    train = rows(("I-good", "I-good", "O"), ("I-good", "O", "I-good"), ("O", "O", "O"))
+    data = {"validation_path": str(tmp_path / "dev.jsonl")}
+    config = fine_tuning.recipe(tmp_path, made=train, data=data, task={"kind": "tagging", "labels": TAGS})
+    assert list(checks.lines(config, {})) == [
+        "train: 3 tags I-X that continue no entity were read as B-X (task.scheme: auto)",
+        "1 of 1 validation texts stand in the training set too",
+    ]
