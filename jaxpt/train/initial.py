@@ -50,7 +50,7 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
 
     A parameter is taken where the source has one of its name and shape. A task's model takes the heads that fit, and
     that of the labels where the source has the same labels in the same order. Along the vocabulary, `source.vocabulary`
-    says what happens to another number of rows. A longer table of positions begins with the shorter one and repeats it;
+    says what happens to another number of rows; rows for `data.tokenizer.add_tokens` alone are new in any case. A longer table of positions begins with the shorter one and repeats it;
     a shorter one is its beginning.
 
     Args:
@@ -66,8 +66,12 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
         nothing fits; the source is damaged, or a parameter of it is not finite.
     """
     expected, vocab_size = mapping.stored_params(setup.network), setup.config.model.vocab_size
+    added = len(setup.config.data.tokenizer.add_tokens)
     given, theirs, name = open_weights(source.path, source.step, partial=True, settings=setup.config.checkpoint)
     their_size = theirs.config.vocab_size
+    grows = source.vocabulary == "same" and their_size < vocab_size <= their_size + added
+    if grows:
+        source = source.model_copy(update={"vocabulary": "first"})
     if their_size != vocab_size and source.vocabulary == "same":
         raise UserError(
             f"init_from.path: {source.path}: its vocabulary has {their_size} ids, model.vocab_size is {vocab_size}; "
@@ -111,6 +115,8 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
             f"it has {_some(unused) or 'none that were asked for'}"
         )
     say(f"starting from {name}: {len(taken)} of {len(expected)} parameters taken as they are")
+    if grows:
+        say(f"  vocabulary: rows 0 to {their_size - 1} as they are, {their_size} to {vocab_size - 1} new, of add_tokens")
     if source.layers is not None:
         say(f"  layers: {', '.join(f'{mine} ← {of}' for mine, of in enumerate(source.layers))}")
     for what, paths in (("fitted", fitted), ("new", new), ("not used", unused)):
