@@ -37,14 +37,14 @@ train: {steps: 60, eval_every: 60, log_every: 60}
 def test_the_table_grows_with_the_vocabulary(tmp_path):
     """The model of a recipe, of a run and of its tokenizer; a second reading grows nothing more."""
     tokens = ["[START]", "[SEP]", "[EXTRACT]"]
-    config = fine_tuning.recipe(tmp_path, ["model.vocab_size=40"], data={})
+    config = fine_tuning.recipe(tmp_path, "model.vocab_size=40")
     path = config.data.tokenizer.path
     size = tokenizers.load(path).vocabulary.size
-    given = [f"data.tokenizer.add_tokens={json.dumps(tokens)}"]
-    config = fine_tuning.recipe(tmp_path, ["model.vocab_size=40", *given])
+    given = f"data.tokenizer.add_tokens={json.dumps(tokens)}"
+    config = fine_tuning.recipe(tmp_path, "model.vocab_size=40", given)
     assert size == 40 and config.model.vocab_size == 42
     assert recipes.with_room(dump(config))["model"]["vocab_size"] == 42
-    padded = fine_tuning.recipe(tmp_path, ["model.vocab_size=64", *given])
+    padded = fine_tuning.recipe(tmp_path, "model.vocab_size=64", given)
     assert padded.model.vocab_size == 64  # room in the padding
     lines = []
     data = datasets.prepare(config, report=lines.append)
@@ -68,7 +68,7 @@ def test_the_table_grows_with_the_vocabulary(tmp_path):
 )
 def test_mistakes_are_one_line(tokens, words, tmp_path):
     with pytest.raises(UserError) as error:
-        fine_tuning.recipe(tmp_path, [f"data.tokenizer.add_tokens={tokens}"])
+        fine_tuning.recipe(tmp_path, f"data.tokenizer.add_tokens={tokens}")
     assert words in str(error.value) and "\n" not in str(error.value)
 
 
@@ -122,12 +122,12 @@ def test_a_base_model_learns_chatml(tuned, capsys, monkeypatch):
     old = weights.Saved(path / "base", 2)
     (before,) = [x for _, x in old.items() if x.shape == (384, 32)]
     np.testing.assert_array_equal(table[:size], before[:size])
-    assert 0.01 < np.std(table[size : size + 2]) < 0.03 and (table[size] != before[size]).all()
+    assert 0.01 < np.std(table[size : size + 2]) < 0.03
     assert f"rows 0 to {size - 1} as they are, {size} to {size + 1} new" in " ".join(lines)
 
-    monkeypatch.setattr(sys, "stdin", io.StringIO("Is it 123?\nIs it 456?\n"))
+    monkeypatch.setattr(sys, "stdin", io.StringIO("Is it 123?\n"))
     assert main(["chat", str(path / "run"), "--max-new-tokens", "8"]) == 0
-    assert capsys.readouterr().out.split() == ["yes", "yes"]
+    assert capsys.readouterr().out.split() == ["yes"]
 
 
 @pytest.mark.slow

@@ -117,7 +117,7 @@ def add(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
     Raises:
       UserError: this kind of tokenizer takes none.
     """
-    made = tokenizer.with_tokens(tokens)
+    made = tokenizer.with_tokens(tuple(dict.fromkeys(tokens)))
     made.chat_templates, made.assumed = tokenizer.chat_templates, tokenizer.assumed
     made.vocabulary = dataclasses.replace(made.vocabulary, languages=tokenizer.vocabulary.languages)
     return made
