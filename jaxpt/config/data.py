@@ -45,9 +45,9 @@ class TokenizerConfig(Frozen):
     vocab_size: PositiveInt | None = None
     """Ids to train, special ones included, `add_tokens` aside; `model.vocab_size` without these by default."""
     add_tokens: Annotated[tuple[str, ...], AfterValidator(_added)] = ()
-    """Further tokens, such as `<|im_start|>`, that are read as such in every text. One that the vocabulary has keeps its
-    id; the others get the next ids, and `model.vocab_size` grows where they do not fit. From `init_from.path` the model
-    takes the rows that it has there, and draws the new ones."""
+    """Further tokens, such as `<|im_start|>`, that are read as such in every text. One that the vocabulary has keeps
+    its id; the others get the next ids, and `model.vocab_size` grows where they do not fit. From `init_from.path` the
+    model takes the rows that are there, and draws the new ones."""
     lowercase: bool = False
     """Fold case and strip accents before tokenizing (BERT uncased)."""
     extra_ids: NonNegativeInt | None = None

@@ -32,10 +32,11 @@ from jaxpt.heads import classes
 from jaxpt.models.base import Bound
 from jaxpt.models.network import Head
 from jaxpt.objectives.base import Arrays, Batch, Features, Judge, Metrics
-from jaxpt.objectives.labelled import Labelled, LabelledBatches, TextsLoss
+from jaxpt.objectives.labelled import LabelledBatches
+from jaxpt.objectives.text_head import TextHead, TextHeadLoss
 
 
-class Classification(Labelled):
+class Classification(TextHead):
     """Hyperparameters of a head on whole texts."""
 
     kind: Literal["classification"] = "classification"
@@ -112,7 +113,7 @@ class ClassificationBatches(LabelledBatches):
         return {f"{self.h.side}_input_tokens": lengths["tokens"], "label_weights": np.ones_like(lengths["tokens"])}
 
 
-class ClassificationLoss(TextsLoss):
+class ClassificationLoss(TextHeadLoss):
     """Loss of the head's outputs."""
 
     h: Classification

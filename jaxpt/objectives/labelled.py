@@ -2,21 +2,15 @@
 
     encoder           [CLS] a [SEP] b [SEP]           the state of the first token (XLNet: the last)
     decoder           a <eos> b                       the state of the last token
-                      [START] a [DELIM] b [EXTRACT]   with `extract`: GPT-1's
     encoder-decoder   <s> a </s></s> b </s>           the decoder reads the same tokens, shifted; the state at the last
 
 Rows of a batch hold one example each, or with `data.packing` several, each a segment of its own.
 
-With `lm_loss` λ a decoder also learns the texts: loss = mean over examples of the head's loss
-+ λ · mean over sequences of the mean over a sequence's tokens, without its first, of −log p(token | those before it).
-Paper: https://openai.com/index/language-unsupervised; released code: openai/finetune-transformer-lm, train.py
-
-Shapes: B rows · L length · D width · N examples of a row · K outputs of the head · S sequences of a row
+Shapes: B rows · L length · D width · N examples of a row · K outputs of the head
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
@@ -30,7 +24,6 @@ from jaxpt.config import AnyTask, HeadName, ModelConfig, PositiveInt
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.data.labelled.layout import TextLayout, Truncate
 from jaxpt.errors import UserError
-from jaxpt.losses import token_loss
 from jaxpt.models.base import Bound
 from jaxpt.models.output import Output
 from jaxpt.objectives.base import Batch, Batches, Features, Loss, Objective
@@ -41,8 +34,6 @@ FAMILIES = {
     "t5": "encoder_decoder",
 }  # fmt: skip
 """Family of the models of each layout of texts."""
-START, DELIMITER, EXTRACT = GPT1_TOKENS = ("[START]", "[DELIM]", "[EXTRACT]")
-"""Tokens of `extract`."""
 EXAMPLE = 16  # tokens of an example, at least, in a packed row whose `examples` are not given
 
 
@@ -117,42 +108,15 @@ class Labelled(HeadObjective):
     """Hyperparameters of heads on whole texts."""
 
     truncate: Truncate = "longest_first"
-    """What is cut off texts beyond `data.length`: the end of the longer one, of the `first`, of the `second`, or
-    nothing (`error`). The number of texts that were cut is printed."""
+    """What is cut off texts beyond `data.length`: the end of the longer one, of the `first`, of the `second`, what each
+    has beyond half of the room (`halves`: GPT-1), or nothing (`error`). The number of texts that were cut is
+    printed."""
     examples: PositiveInt | None = None
     """Most examples in a packed row; data.length / 16 by default."""
-    extract: bool = False
-    """Of decoders, GPT-1's input: `[START] a [DELIM] b [EXTRACT]`, and the head takes the state at [EXTRACT].
-    `data.tokenizer.add_tokens` has these tokens. Pairs with `task.is_symmetric` are read in both orders, each a sequence
-    of at most `data.length` tokens, and the head takes the sum of both states, in training and afterwards."""
-    lm_loss: Annotated[float, Field(ge=0)] = 0.0
-    """Of decoders, λ of the auxiliary loss of the language model on the same texts, each sequence the mean over its
-    tokens (GPT-1: 0.5)."""
 
     def most_examples(self, length: int) -> int:
         """Most examples in a row."""
         return self.examples or max(length // EXAMPLE, 1)
-
-    @property
-    def sequences(self) -> int:
-        """Sequences that the model reads of an example, one after the other in a row."""
-        return 1
-
-    def layout(self, vocabulary: Vocabulary) -> TextLayout:
-        if not self.extract:
-            return super().layout(vocabulary)
-        ids = dict(vocabulary.added)
-        if missing := [token for token in GPT1_TOKENS if token not in ids]:
-            raise UserError(
-                f"objective.extract: the vocabulary has no {missing[0]}; set "
-                f"data.tokenizer.add_tokens='{json.dumps(GPT1_TOKENS)}'"
-            )
-        return TextLayout((ids[START],), (ids[DELIMITER],), (ids[EXTRACT],), pooled="last")
-
-    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
-        if self.family != "decoder" and (key := next((key for key in ("extract", "lm_loss") if getattr(self, key)), None)):
-            raise UserError(f"objective.{key}: is for decoders; model.kind: {model.kind} is of family {self.family}")
-        super().check(model, length, vocabulary)
 
 
 class LabelledBatches(Batches):
@@ -261,46 +225,9 @@ class LabelledLoss(Loss):
         share_BxNxL /= share_BxNxL.sum(-1, keepdims=True)
         return jnp.einsum("bnl,bld->bnd", share_BxNxL, hidden_BxLxD)
 
-    def lines(self, x_BxL: jax.Array) -> jax.Array:
-        """A feature as the model reads it."""
-        return x_BxL
-
     def _known_types(self, model: Bound, batch: Batch) -> Batch:
         """The batch with the token types that the model has."""
         most = getattr(model.config, "token_types", None)
         if most is None or "encoder_token_types" not in batch:
             return batch
         return {**batch, "encoder_token_types": jnp.minimum(batch["encoder_token_types"], max(most - 1, 0))}
-
-
-class TextsLoss(LabelledLoss):
-    """Loss of a head on whole texts, with that of the language model where `lm_loss` is set."""
-
-    h: Labelled
-
-    def coefficients(self) -> dict[str, float]:
-        return super().coefficients() | ({"lm": self.h.lm_loss} if self.h.lm_loss else {})
-
-    def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        return super().weights(batch) | ({"lm": self._next_tokens(batch)[2]} if self.h.lm_loss else {})
-
-    def lm_part(self, model: Bound, hidden: jax.Array, batch: Batch) -> dict[str, jax.Array]:
-        """{"lm": Σ over sequences of the mean loss of their tokens}; {} without `lm_loss`."""
-        if not self.h.lm_loss:
-            return {}
-        targets_BxL, weights_BxL, _ = self._next_tokens(batch)
-        states, projection = model.lm_states(hidden), model.output_projection()
-        z_loss, chunk = self.h.z_loss, self.h.loss_chunk
-        return {"lm": token_loss(states, projection, targets_BxL, weights_BxL, z_loss=z_loss, chunk=chunk)[0]}
-
-    def _next_tokens(self, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """(the token after each token, its weight: 1 / (tokens of its sequence − 1), number of sequences)."""
-        tokens_BxL, segments_BxL = (self.lines(batch[f"decoder_{name}"]) for name in ("input_tokens", "segment_ids"))
-        after = ((0, 0), (0, 1))
-        targets_BxL = jnp.pad(tokens_BxL[:, 1:], after)
-        is_target_BxL = (segments_BxL > 0) & (segments_BxL == jnp.pad(segments_BxL[:, 1:], after))
-        numbers_S = 1 + jnp.arange(batch["label_weights"].shape[1] * self.h.sequences)
-        own_BxSxL = is_target_BxL[:, None] & (segments_BxL[:, None] == numbers_S[:, None])
-        sizes_BxS = own_BxSxL.sum(-1)
-        weights_BxL = jnp.einsum("bsl,bs->bl", own_BxSxL.astype(jnp.float32), 1 / jnp.maximum(sizes_BxS, 1))
-        return targets_BxL, weights_BxL, (sizes_BxS > 0).sum()

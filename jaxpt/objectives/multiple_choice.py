@@ -32,12 +32,13 @@ from jaxpt.models.base import Bound
 from jaxpt.models.network import Head
 from jaxpt.models.output import Output
 from jaxpt.objectives.base import Arrays, Batch, Features, Judge, Metrics
-from jaxpt.objectives.labelled import Labelled, LabelledBatches, TextsLoss
+from jaxpt.objectives.labelled import LabelledBatches
+from jaxpt.objectives.text_head import TextHead, TextHeadLoss
 
 _OUT = -1e9  # the logit of a choice that a row does not have
 
 
-class MultipleChoice(Labelled):
+class MultipleChoice(TextHead):
     """Hyperparameters of a head that compares choices."""
 
     kind: Literal["multiple_choice"] = "multiple_choice"
@@ -103,7 +104,7 @@ class MultipleChoiceBatches(LabelledBatches):
         return {f"{self.h.side}_input_tokens": lengths["tokens"], "label_weights": np.ones_like(lengths["tokens"])}
 
 
-class MultipleChoiceLoss(TextsLoss):
+class MultipleChoiceLoss(TextHeadLoss):
     """Cross-entropy over the choices of each example."""
 
     h: MultipleChoice

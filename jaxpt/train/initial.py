@@ -50,8 +50,8 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
 
     A parameter is taken where the source has one of its name and shape. A task's model takes the heads that fit, and
     that of the labels where the source has the same labels in the same order. Along the vocabulary, `source.vocabulary`
-    says what happens to another number of rows; rows for `data.tokenizer.add_tokens` alone are new in any case. A longer table of positions begins with the shorter one and repeats it;
-    a shorter one is its beginning.
+    says what happens to another number of rows; rows for `data.tokenizer.add_tokens` alone are new in any case. A
+    longer table of positions begins with the shorter one and repeats it; a shorter one is its beginning.
 
     Args:
       setup: of the run.
@@ -116,7 +116,7 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
         )
     say(f"starting from {name}: {len(taken)} of {len(expected)} parameters taken as they are")
     if grows:
-        say(f"  vocabulary: rows 0 to {their_size - 1} as they are, {their_size} to {vocab_size - 1} new, of add_tokens")
+        say(f"  vocabulary: rows 0 to {their_size - 1} as they are, {their_size} to {vocab_size - 1} new (add_tokens)")
     if source.layers is not None:
         say(f"  layers: {', '.join(f'{mine} ← {of}' for mine, of in enumerate(source.layers))}")
     for what, paths in (("fitted", fitted), ("new", new), ("not used", unused)):

@@ -1,16 +1,20 @@
 """GPT-1's input for heads, [START] a [DELIM] b [EXTRACT], both orders of a pair, and the auxiliary language model."""
 
 import dataclasses
+import itertools
+import json
 
 import jax
 import numpy as np
 import pytest
 
+from jaxpt.cli import main
+from jaxpt.config import to_yaml
 from jaxpt.errors import UserError
 from jaxpt.models.network import Network
-from jaxpt.objectives.labelled import GPT1_TOKENS
-from tests import labelled
-from tests.labelled import LENGTH, V, VOCABULARY, features_of, objective_of, records_of, rows_of
+from jaxpt.objectives.text_head import GPT1_TOKENS
+from tests import fine_tuning, labelled
+from tests.labelled import LENGTH, VOCABULARY, V, features_of, objective_of, records_of, rows_of
 from tests.models.helpers import EVERY, drawn
 
 START, DELIMITER, EXTRACT = V, V + 1, V + 2
@@ -44,7 +48,7 @@ def sequences(h, records):
             found.append([line[:size].tolist() for line, size in zip(lines, record["sizes"]) if size])
         else:
             ends = [0, *(record["positions"] + 1)]
-            found.append([record["tokens"][a:b].tolist() for a, b in zip(ends, ends[1:])])
+            found.append([record["tokens"][a:b].tolist() for a, b in itertools.pairwise(ends)])
     return found
 
 
@@ -67,8 +71,8 @@ def test_sequences_are_those_of_the_paper(kind, is_symmetric):
     ("kind", "is_symmetric"), [pytest.param(*form, marks=[pytest.mark.slow] * (form != QUICK)) for form in FORMS]
 )
 def test_packed_rows_and_single_sequences_have_the_same_loss(kind, is_symmetric):
-    """Against each sequence read alone: the head on the state (or sum of states) at [EXTRACT]; the mean of −log p of the
-    tokens after the first of each sequence, and the mean of these over sequences."""
+    """Against each sequence read alone: the head on the state (or sum of states) at [EXTRACT]; the mean of −log p of
+    the tokens after the first of each sequence, and the mean of these over sequences."""
     h, records = made(kind, is_symmetric, examples=4)
     config = EVERY["gpt2"](vocab_size=GROWN.size)
     network = Network(config.build(), h.loss.heads(config))
@@ -121,6 +125,37 @@ def test_what_does_not_fit_is_refused():
         of_bert = objective_of("classification", EVERY["bert"](), **options)
         with pytest.raises(UserError, match=f"objective.{next(iter(options))}: is for decoders; model.kind: bert is"):
             of_bert.check(EVERY["bert"](), LENGTH, GROWN)
+
+
+@pytest.mark.slow
+def test_a_run_learns_predicts_and_is_exported(tmp_path):
+    """A pretrained GPT-2 reads pairs in both orders, packed; what it predicts does not depend on the order given."""
+    made = fine_tuning.rows(64)
+    for row in made:
+        row["label"] = str(int(any(w in row["text"].split() for w in fine_tuning.GOOD)))
+    config = fine_tuning.recipe(
+        tmp_path, f"data.tokenizer.add_tokens={json.dumps(GPT1_TOKENS)}", "data.packing=true", "train.steps=8",
+        of="gpt2", made=made, task={"kind": "classification", "pair": "other", "is_symmetric": True},
+        model={**fine_tuning.MODELS["gpt2"], "vocab_size": 40}, objective={"extract": True, "lm_loss": 0.5},
+    )  # fmt: skip
+    assert config.model.vocab_size == 43
+    run, recipe = tmp_path / "run", str(tmp_path / "saved.yaml")
+    (tmp_path / "saved.yaml").write_text(to_yaml(config))
+    assert main(["train", recipe, "train.steps=4"]) == main(["train", recipe]) == 0  # stopped and resumed
+    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert any("lm" in key for line in metrics for key in line)
+    swapped = [{**row, "text": row["other"], "other": row["text"]} for row in made]
+    answers = []
+    for name, rows in (("one", made), ("two", swapped)):
+        file, out = fine_tuning.write(tmp_path / f"{name}.jsonl", rows), tmp_path / f"{name}.out"
+        assert main(["predict", str(run), file, "--out", str(out)]) == 0
+        answers.append([json.loads(line)["probabilities"] for line in out.read_text().splitlines()])
+    one, two = (np.array([list(row.values()) for row in found]) for found in answers)
+    np.testing.assert_allclose(one, two, atol=1e-5)
+    assert np.ptp(one[:, 0]) > 1e-4
+    assert main(["export", str(run), str(tmp_path / "out")]) == 0
+    exported = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert exported["vocab_size"] == 43 and exported["architectures"] == ["GPT2ForSequenceClassification"]
 
 
 @pytest.mark.parity

@@ -82,7 +82,7 @@ def test_a_trained_vocabulary_leaves_room():
     assert datasets.trained_size(config) == 298
     assert tokenizers.planned(config.data.tokenizer, 298).added == (("<a>", 298), ("<b>", 299))
     tree["data"]["tokenizer"]["vocab_size"] = 299
-    with pytest.raises(UserError, match="299 and 2 add_tokens is more than model.vocab_size, 300"):
+    with pytest.raises(UserError, match=r"299 and 2 add_tokens is more than model.vocab_size, 300"):
         datasets.trained_size(build(tree))
 
 
@@ -137,7 +137,8 @@ def test_transformers_has_its_ids_and_logits(tuned, tmp_path):
     path, config = tuned
     assert main(["export", str(path / "run"), str(tmp_path / "out")]) == 0
     theirs, model = (
-        getattr(transformers, name).from_pretrained(tmp_path / "out") for name in ("AutoTokenizer", "AutoModelForCausalLM")
+        getattr(transformers, name).from_pretrained(tmp_path / "out")
+        for name in ("AutoTokenizer", "AutoModelForCausalLM")
     )
     ours = tokenizers.load(path / "run" / "tokenizer")
     messages = [{"role": "user", "content": "Is it 123?"}]

@@ -205,7 +205,8 @@ class SentencePieceTokenizer(Tokenizer):
         self._added = {token: ids[token] for token in self.added}
         size = self._sp.get_piece_size()
         self.vocabulary = Vocabulary(
-            size=size, added=tuple(self._added.items()), behind=behind(size, self._added), pad=self._pad or 0, unk=valid(self._sp.unk_id()),
+            size=size, added=tuple(self._added.items()), behind=behind(size, self._added),
+            pad=self._pad or 0, unk=valid(self._sp.unk_id()),
             bos=valid(self._sp.bos_id()), eos=valid(self._sp.eos_id()),
             cls=named(*["<s>"] * fairseq, "[CLS]", "<cls>"), sep=named(*["</s>"] * fairseq, "[SEP]", "<sep>"),
             mask=named(*self.style.last[-1:], "[MASK]", "<mask>"), sentinels=extra_ids,

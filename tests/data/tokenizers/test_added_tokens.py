@@ -19,9 +19,7 @@ SAMPLES = (
 @pytest.fixture(scope="module", params=KINDS)
 def base(request):
     kind = request.param
-    config = TokenizerConfig(
-        kind=kind, lowercase=kind == "wordpiece", extra_ids=5 if kind == "sentencepiece" else None
-    )
+    config = TokenizerConfig(kind=kind, lowercase=kind == "wordpiece", extra_ids=5 if kind == "sentencepiece" else None)
     return tokenizers.train(TEXTS, config, 400 if kind != "sentencepiece" else 80)
 
 
