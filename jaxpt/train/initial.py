@@ -117,6 +117,8 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
     say(f"starting from {name}: {len(taken)} of {len(expected)} parameters taken as they are")
     if grows:
         say(f"  vocabulary: rows 0 to {their_size - 1} as they are, {their_size} to {vocab_size - 1} new (add_tokens)")
+        if not trains_vocabulary(setup.layout, setup.network):
+            say("  the new rows stay as they are drawn: train.trainable or train.lora leaves the table out")
     if source.layers is not None:
         say(f"  layers: {', '.join(f'{mine} ← {of}' for mine, of in enumerate(source.layers))}")
     for what, paths in (("fitted", fitted), ("new", new), ("not used", unused)):
@@ -124,6 +126,13 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
             say(f"  {what}: {', '.join(paths)}")
     params = traverse_util.unflatten_dict(flat, sep="/")
     return from_params(setup, state, params)
+
+
+def trains_vocabulary(layout: trainable.Layout, network: Network) -> bool:
+    """True if some phase trains a table with a row for each token."""
+    axes = network.logical_axes()
+    trained, named = layout.ever_trained(network.shapes(), axes), traverse_util.flatten_dict(axes, sep="/")
+    return any("vocab" in names and trained[path].any() for path, names in named.items())
 
 
 def from_params(setup: Setup, fresh: State, params: Any) -> State:

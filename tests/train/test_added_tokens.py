@@ -131,6 +131,17 @@ def test_a_base_model_learns_chatml(tuned, capsys, monkeypatch):
 
 
 @pytest.mark.slow
+def test_an_adapter_alone_lacks_new_rows(tuned, tmp_path, capsys):
+    path, _ = tuned
+    lora = [f"run_dir={tmp_path / 'lora'}", "train.lora={rank: 2}", "train.steps=1"]
+    assert main(["train", str(path / "tune.yaml"), f"init_from.path={path / 'base'}", *lora]) == 0
+    assert "the new rows stay as they are drawn" in " ".join(capsys.readouterr().out.split())
+    assert main(["export", str(tmp_path / "lora"), str(tmp_path / "out"), "--adapter"]) == 2
+    assert "the adapter's base has no row for <|im_start|>" in capsys.readouterr().err
+    assert main(["export", str(tmp_path / "lora"), str(tmp_path / "out")]) == 0
+
+
+@pytest.mark.slow
 @pytest.mark.parity
 def test_transformers_has_its_ids_and_logits(tuned, tmp_path):
     transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
