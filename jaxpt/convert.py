@@ -169,6 +169,13 @@ def export_adapter(run: str | Path, out: str | Path, *, report: Report = print) 
     network, summands, left_out = exported(whole)
     shapes, axes = whole.shapes(), whole.logical_axes()
     layout = trainable.layout(config, shapes, axes)
+    if config.data.tokenizer.add_tokens and not initial.trains_vocabulary(layout, whole):
+        tokens, v = config.data.tokenizer.add_tokens, tokenizers.load(run_dir / "tokenizer").vocabulary
+        if new := [token for token, i in v.added if token in tokens and i >= v.size - v.behind]:
+            raise UserError(
+                f"data.tokenizer.add_tokens: the adapter's base has no row for {new[0]}, and train.trainable leaves "
+                "the table out; leave --adapter out to export the whole model"
+            )
     factors = {path: x for path, x in saved.factors(layout.parts).items() if path in summands}
     trained = {path: x for path, x in layout.ever_trained(shapes, axes).items() if path in summands}
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -103,11 +103,11 @@ class Reader:
     def _encoder_decoder_prompt(self, ids: list[int]) -> Prompt:
         """UL2 continues a text as the span of a sentinel at its end; where the text has sentinels, it fills them."""
         v = self.vocabulary
-        has_sentinel = any(i >= v.size - v.sentinels for i in ids)
+        has_sentinel = any(i in v.sentinel_ids for i in ids)
         if not isinstance(self.objective.batches, UL2Batches) or self.is_mode(ids):
             layout, blank = self.format(), []
         else:
-            layout, blank = self.format("NLU" if has_sentinel else "S2S"), [] if has_sentinel else [v.size - 1]
+            layout, blank = self.format("NLU" if has_sentinel else "S2S"), [] if has_sentinel else [v.first_sentinel]
         return Prompt([*layout.decoder_start, *blank], layout.wrap([*ids, *blank]))
 
 

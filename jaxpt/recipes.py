@@ -1,6 +1,7 @@
 """Recipes of fine-tuning as files: what a recipe leaves out is taken from the model it starts from, and from its data.
 
     model, data.tokenizer         of `init_from.path`, where the recipe names no kind
+    model.vocab_size              grows to what data.tokenizer.add_tokens need
     task.labels                   of the training set, in a stable order; a run that exists keeps its own
     task.most_choices             of the training set; likewise
     objective.class_weights       `balanced`: from the counts of the training set
@@ -47,7 +48,7 @@ def load(
 
     Example: `load("configs/finetune/sst2.yaml", ["init_from.path=runs/bert_base", "data.path=train.tsv"])`
     """
-    config = configs.load(path, overrides, where, report, complete=inherit)
+    config = configs.load(path, overrides, where, report, complete=lambda tree: with_room(inherit(tree)))
     return config if config.task is None else with_labels(with_choices(config))
 
 
@@ -85,8 +86,8 @@ def _origin(path: Path) -> tuple[Tree, Tree]:
     if (run_dir / "config.yaml").is_file():
         tree, _, _ = read(run_dir / "config.yaml")
         tokenizer = dict(tree["data"]["tokenizer"])
-        if (run_dir / "tokenizer").is_dir():
-            tokenizer |= {"path": str(run_dir / "tokenizer")}
+        if (run_dir / "tokenizer").is_dir():  # which has the run's add_tokens
+            tokenizer |= {"path": str(run_dir / "tokenizer"), "add_tokens": []}
         tokenizer.pop("vocab_size", None)
         return tree["model"], tokenizer
     if not (path / "config.json").is_file():
@@ -99,6 +100,32 @@ def _origin(path: Path) -> tuple[Tree, Tree]:
     tokenizer = tokenizers.load(path, extra_ids=extra_ids, max_size=model.vocab_size)
     settings = {"kind": tokenizer.kind, "lowercase": tokenizer.lowercase, "path": str(path), "extra_ids": extra_ids}
     return model.model_dump(mode="json"), settings
+
+
+def with_room(tree: Tree) -> Tree:
+    """The recipe with a `model.vocab_size` that has room for `data.tokenizer.add_tokens`.
+
+    New tokens follow the tokenizer's ids: where the model's table was padded beyond these, they are in the padding, as
+    in transformers, and the table grows by the others alone. A vocabulary that is still to be trained leaves room for
+    them.
+
+    Args:
+      tree: plain values of a recipe.
+
+    Returns:
+      A changed copy; the tree itself where there is nothing to grow.
+    """
+    settings, model = (tree.get("data") or {}).get("tokenizer") or {}, tree.get("model") or {}
+    tokens, size, path = settings.get("add_tokens"), model.get("vocab_size"), settings.get("path")
+    is_list = isinstance(tokens, list) and all(isinstance(token, str) and token for token in tokens)
+    if not tokens or not is_list or not isinstance(size, int) or not isinstance(path, str):
+        return tree  # nothing to do, or its validation says what is wrong
+    if tree.get("run_dir") and (Path(tree["run_dir"]) / "tokenizer").is_dir():
+        path = str(Path(tree["run_dir"]) / "tokenizer")
+    from jaxpt.data import tokenizers
+
+    found = tokenizers.load(path, settings.get("kind"), extra_ids=settings.get("extra_ids"), add_tokens=tokens)
+    return {**tree, "model": {**model, "vocab_size": max(size, found.vocabulary.size)}}
 
 
 def with_labels(config: Config) -> Config:

@@ -25,6 +25,15 @@ def _tokenizer(value: str) -> str:
     return value
 
 
+def _added(tokens: tuple[str, ...]) -> tuple[str, ...]:
+    """Tokens to add: each once, none empty."""
+    if blank := [token for token in tokens if not token or token != token.strip()]:
+        raise ValueError(f"wants tokens without white space around them, got {json.dumps(blank[0])}")
+    if twice := [token for token in tokens if tokens.count(token) > 1]:
+        raise ValueError(f"has {json.dumps(twice[0])} twice")
+    return tokens
+
+
 class TokenizerConfig(Frozen):
     """Which vocabulary, and how to train one when no path is given."""
 
@@ -34,7 +43,11 @@ class TokenizerConfig(Frozen):
     path: str | None = None
     """A `.model`, `vocab.txt`, `tokenizer.json`, or a directory with one of these or `vocab.json` + `merges.txt`."""
     vocab_size: PositiveInt | None = None
-    """Ids to train, special ones included; `model.vocab_size` by default."""
+    """Ids to train, special ones included, `add_tokens` aside; `model.vocab_size` without these by default."""
+    add_tokens: Annotated[tuple[str, ...], AfterValidator(_added)] = ()
+    """Further tokens, such as `<|im_start|>`, that are read as such in every text. One that the vocabulary has keeps
+    its id; the others get the next ids, and `model.vocab_size` grows where they do not fit. From `init_from.path` the
+    model takes the rows that are there, and draws the new ones."""
     lowercase: bool = False
     """Fold case and strip accents before tokenizing (BERT uncased)."""
     extra_ids: NonNegativeInt | None = None

@@ -19,9 +19,23 @@ class Vocabulary:
     sep: int | None = None
     mask: int | None = None
     sentinels: int = 0
-    """How many sentinels; the first is id size-1, the next size-2, …"""
+    """How many sentinels; the first is the last id before the added tokens, the next the one before it, …"""
     languages: tuple[int, ...] = ()
     """The tokens of the recipe's languages."""
+    added: tuple[tuple[str, int], ...] = ()
+    """(token, id) of `data.tokenizer.add_tokens`."""
+    behind: int = 0
+    """How many of these are new: the last ids."""
+
+    @property
+    def sentinel_ids(self) -> range:
+        """The ids of the sentinels; the last of them is the first sentinel."""
+        return range(self.size - self.behind - self.sentinels, self.size - self.behind)
+
+    @property
+    def first_sentinel(self) -> int:
+        """The id of `<extra_id_0>`, where there are sentinels: that of the last piece."""
+        return self.sentinel_ids.stop - 1
 
 
 class _Module:

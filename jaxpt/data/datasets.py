@@ -89,7 +89,7 @@ def check(config: Config) -> None:
     own = config.run_dir is not None and (Path(config.run_dir) / "tokenizer").is_dir()
     is_task = any(part.config.data.source == "task" for part in parts)
     if not (own or is_task or settings.path or objective.vocabulary_path()):
-        planned = tokenizers.planned(settings, settings.vocab_size or config.model.vocab_size)
+        planned = tokenizers.planned(settings, trained_size(config))
         objective.check(config.model, data.length, planned)
 
 
@@ -218,7 +218,13 @@ def _tokenizer(
     checks = {"lowercase": settings.lowercase, "extra_ids": settings.extra_ids, "max_size": size}
     checks |= {"languages": languages}
     if own is not None and own.is_dir():
-        return tokenizers.load(own, settings.kind, **checks)
+        tokenizer = tokenizers.load(own, settings.kind, **checks)
+        if missing := [token for token in settings.add_tokens if token not in tokenizer.added]:
+            raise UserError(
+                f"{own}: has no token {missing[0]!r} of data.tokenizer.add_tokens; a run keeps its vocabulary: choose "
+                "another run_dir"
+            )
+        return tokenizer
     if settings.path is not None:
         tokenizer = tokenizers.load(settings.path, settings.kind, **checks)
     elif (path := config.objective.vocabulary_path()) is not None:
@@ -228,6 +234,8 @@ def _tokenizer(
         tokenizer = tokenizers.load(path, settings.kind, **checks | {"extra_ids": sentinels})
     else:
         tokenizer = _trained(config, parts, sources, known, say)
+    if settings.add_tokens:
+        tokenizer = _grown(tokenizer, config, say)
     template = config.objective.batches.chat_template()
     if template is not None:
         tokenizer.chat_templates = {"default": template}
@@ -235,6 +243,35 @@ def _tokenizer(
         _publish(tokenizer, own)
         tokenizer = tokenizers.load(own, settings.kind, **checks)
     return tokenizer
+
+
+def _grown(tokenizer: Tokenizer, config: Config, say: Progress) -> Tokenizer:
+    """The tokenizer with `data.tokenizer.add_tokens`; says what ids they have."""
+    size, most = tokenizer.vocabulary.size, config.model.vocab_size
+    tokenizer = tokenizers.add(tokenizer, config.data.tokenizer.add_tokens)
+    if tokenizer.vocabulary.size > most:
+        raise UserError(
+            f"data.tokenizer.add_tokens: {tokenizer.vocabulary.size} token ids with them, but model.vocab_size is "
+            f"{most}; it wants {tokenizer.vocabulary.size} or more"
+        )
+    for token, i in tokenizer.vocabulary.added:
+        if token in config.data.tokenizer.add_tokens:
+            say.note(f"data.tokenizer.add_tokens: {token} is {'a new token' if i >= size else 'there already'}, id {i}")
+    return tokenizer
+
+
+def trained_size(config: Config) -> int:
+    """Ids of a vocabulary that is trained for a run, `data.tokenizer.add_tokens` aside.
+
+    Raises:
+      UserError: the model has no room for them.
+    """
+    settings, most = config.data.tokenizer, config.model.vocab_size
+    size = settings.vocab_size or most - len(settings.add_tokens)
+    if size + len(settings.add_tokens) > most:
+        more = f" and {len(settings.add_tokens)} add_tokens" if settings.add_tokens else ""
+        raise UserError(f"data.tokenizer.vocab_size: {size}{more} is more than model.vocab_size, {most}")
+    return size
 
 
 def _publish(tokenizer: Tokenizer, directory: Path) -> None:
@@ -254,13 +291,11 @@ def _trained(
     config: Config, parts: Sequence[mixtures.Part], sources: list[Source], known: list[Any], say: Progress
 ) -> Tokenizer:
     """From the cache, or trained on the training split into it."""
-    settings = config.data.tokenizer
-    size = settings.vocab_size or config.model.vocab_size
-    if size > config.model.vocab_size:
-        raise UserError(f"data.tokenizer.vocab_size: {size} is more than model.vocab_size, {config.model.vocab_size}")
+    size = trained_size(config)
+    settings = config.data.tokenizer.model_copy(update={"add_tokens": ()})  # they are added to what is trained
     if any(source.tokenized for source in sources):
         raise UserError("data.tokenizer.path is missing: data.task gives token ids, so its vocabulary has to be named")
-    identity = settings.model_dump() | {"size": size, "format": FORMAT}
+    identity = settings.model_dump(exclude={"add_tokens"}) | {"size": size, "format": FORMAT}
     identity["sources"] = [
         {"files": of_source, "data": affecting(part.config.data, "records")} for part, of_source in zip(parts, known)
     ]

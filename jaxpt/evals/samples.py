@@ -67,7 +67,7 @@ def _answers(setup: Setup, batch: dict[str, np.ndarray], data: Data) -> Callable
         half, length = 1, 1 + batch["decoder_target_tokens"].shape[1]
         options = Options(
             max_new_tokens=length - 1, eos=() if vocabulary.eos is None else (vocabulary.eos,),
-            first_sentinel=vocabulary.size - vocabulary.sentinels,
+            first_sentinel=vocabulary.sentinel_ids.start,
         )  # fmt: skip
         prompts = Prompts(
             batch["decoder_input_tokens"][:, :1], zeros + 1, zeros + length, zeros, zeros,

@@ -149,7 +149,7 @@ class _Pairs:
             )
         if form == "span":
             is_sentinel = layout.blank == "sentinels"
-            blank = [self.vocabulary.size - 1 if is_sentinel else mask_id(self.vocabulary, objective.kind)]
+            blank = [self.vocabulary.first_sentinel if is_sentinel else mask_id(self.vocabulary, objective.kind)]
         rows = []
         for item, targets in enumerate(self.continuations):
             context, given = self._fitting(item, self.contexts[item], len(layout.wrap(blank))), []

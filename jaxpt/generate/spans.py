@@ -49,7 +49,7 @@ def span_input(pieces: Sequence[Ids], layout: Format, vocabulary: Vocabulary) ->
     elif spans > vocabulary.sentinels:
         raise UserError(f"the text has {spans} missing spans, the vocabulary {vocabulary.sentinels} sentinels")
     else:
-        blanks = list(range(vocabulary.size - 1, vocabulary.size - 1 - spans, -1))
+        blanks = [vocabulary.first_sentinel - n for n in range(spans)]
     parts = zip(pieces, [*([blank] for blank in blanks), []])
     return layout.wrap([token for piece, blank in parts for token in (*piece, *blank)])
 
@@ -62,7 +62,7 @@ def spans_of_target(target: Ids, spans: int, vocabulary: Vocabulary) -> list[lis
       [[5, 6], [], [7]]
     """
     found = split_spans(target, vocabulary)
-    return [found.get(vocabulary.size - 1 - n, []) for n in range(spans)]
+    return [found.get(vocabulary.first_sentinel - n, []) for n in range(spans)]
 
 
 def split_spans(target: Ids, vocabulary: Vocabulary) -> dict[int, list[int]]:
@@ -84,7 +84,7 @@ def split_spans(target: Ids, vocabulary: Vocabulary) -> dict[int, list[int]]:
     for token in map(int, target):
         if token == vocabulary.eos:
             break
-        if token >= vocabulary.size - vocabulary.sentinels:
+        if token in vocabulary.sentinel_ids:
             current = spans.setdefault(token, [])
         elif current is not None:
             current.append(token)

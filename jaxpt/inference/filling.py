@@ -67,7 +67,7 @@ def _blanks(model: Loaded) -> str | frozenset[int]:
     blank = model.reader.format("NLU").blank
     if blank == "sentinels":
         modes = mode_ids(v).values() if isinstance(model.objective.batches, UL2Batches) else ()
-        return frozenset(range(v.size - v.sentinels, v.size)).difference(modes)
+        return frozenset(v.sentinel_ids).difference(modes)
     return frozenset({mask_id(v, model.objective.kind)} if blank == "mask" else ())
 
 

@@ -153,7 +153,7 @@ def _tokenizer(given: str | Path | Tokenizer | None, run_dir: Path, config: Conf
         languages = dict.fromkeys(source.language for source in (data, *data.mixture) if source.language is not None)
         limits |= {"kind": settings.kind, "lowercase": settings.lowercase, "languages": tuple(languages)}
     if given is None and not own.is_dir() and settings.path is not None:
-        given = settings.path
+        given, limits["add_tokens"] = settings.path, settings.add_tokens
     return _opened_tokenizer(given, own, limits)
 
 

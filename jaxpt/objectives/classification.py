@@ -32,10 +32,11 @@ from jaxpt.heads import classes
 from jaxpt.models.base import Bound
 from jaxpt.models.network import Head
 from jaxpt.objectives.base import Arrays, Batch, Features, Judge, Metrics
-from jaxpt.objectives.labelled import Labelled, LabelledBatches, LabelledLoss
+from jaxpt.objectives.labelled import LabelledBatches
+from jaxpt.objectives.text_head import TextHead, TextHeadLoss
 
 
-class Classification(Labelled):
+class Classification(TextHead):
     """Hyperparameters of a head on whole texts."""
 
     kind: Literal["classification"] = "classification"
@@ -46,6 +47,10 @@ class Classification(Labelled):
     r_drop: Annotated[float, Field(ge=0)] = 0.0
     """α of R-Drop: each text is read twice with other dropout; the loss is the mean of both, plus α · the symmetric KL
     divergence of the two predictions. Paper: https://arxiv.org/abs/2106.14448"""
+
+    @property
+    def sequences(self) -> int:
+        return 2 if self.extract and self.task.pair is not None and self.task.is_symmetric else 1
 
     @property
     def batches(self) -> ClassificationBatches:
@@ -77,29 +82,38 @@ class ClassificationBatches(LabelledBatches):
 
     h: Classification
 
+    def features(self, length: int) -> Features:
+        return super().features(self.longest(length))
+
+    def longest(self, length: int) -> int:
+        return length * self.h.sequences
+
     def label_features(self, length: int) -> Features:
-        n, task = self.h.most_examples(length), self.h.task
+        n, task = self.h.most_examples(length // self.h.sequences), self.h.task
         shape, dtype = {"classification": ((n,), "int32"), "regression": ((n,), "float32")}.get(
             task.kind, ((n, task.outputs), "float32")
         )
-        return {"label_positions": ((n,), "int32"), "labels": (shape, dtype), "label_weights": ((n,), "float32")}
+        positions = (n,) if self.h.sequences == 1 else (n, self.h.sequences)
+        return {"label_positions": (positions, "int32"), "labels": (shape, dtype), "label_weights": ((n,), "float32")}
 
     def encoder(self, length: int, vocabulary: Vocabulary) -> TextsEncoder:
-        return TextsEncoder(self.h.task, self.h.layout(vocabulary), length, self.h.truncate)
+        layout, both_orders = self.h.layout(vocabulary), self.h.sequences > 1
+        return TextsEncoder(self.h.task, layout, length, self.h.truncate, both_orders)
 
     def rows(self, length: int, vocabulary: Vocabulary) -> Call:
-        sizes = {"length": length, "examples": self.h.most_examples(length), "side": self.h.side}
-        return Call(preprocessors.features.labelled, {**sizes, "start": self.start(vocabulary)})
+        sizes = {"length": self.longest(length), "examples": self.h.most_examples(length), "side": self.h.side}
+        own = {"start": self.start(vocabulary), "orders": self.h.sequences}
+        return Call(preprocessors.features.labelled, sizes | own)
 
     def rows_of(self, vocabulary: Vocabulary) -> Callable[[Sequence[Any], int], dict[str, np.ndarray]]:
-        side, start = self.h.side, self.start(vocabulary)
-        return lambda records, length: rows.texts(rows.together(records), length, 1, side, start)
+        side, start, orders = self.h.side, self.start(vocabulary), self.h.sequences
+        return lambda records, length: rows.texts(rows.together(records), length, 1, side, start, orders=orders)
 
     def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
-        return {f"{self.h.side}_input_tokens": lengths["tokens"], "label_positions": lengths["positions"]}
+        return {f"{self.h.side}_input_tokens": lengths["tokens"], "label_weights": np.ones_like(lengths["tokens"])}
 
 
-class ClassificationLoss(LabelledLoss):
+class ClassificationLoss(TextHeadLoss):
     """Loss of the head's outputs."""
 
     h: Classification
@@ -109,16 +123,20 @@ class ClassificationLoss(LabelledLoss):
 
     def outputs(self, model: Bound, hidden: jax.Array, batch: Batch) -> jax.Array:
         segments = batch[f"{self.h.side}_segment_ids"]
-        states = self.text_states(model, "classes", hidden, batch["label_positions"], segments)
+        positions = batch["label_positions"]
+        states = self.text_states(model, "classes", hidden, positions.reshape(len(positions), -1), segments)
+        if self.h.sequences > 1:  # the orders of a pair
+            states = states.reshape(*positions.shape, -1).sum(2)
         return classes.apply(model, "classes", states)
 
     def coefficients(self) -> dict[str, float]:
-        return {self.h.kind: 1.0} | ({"r_drop": self.h.r_drop} if self.h.r_drop else {})
+        return super().coefficients() | ({"r_drop": self.h.r_drop} if self.h.r_drop else {})
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         weights = batch["label_weights"]
         own = self.example_loss(None, batch["labels"])[1] * weights
-        return {self.h.kind: own.sum()} | ({"r_drop": weights.sum()} if self.h.r_drop else {})
+        r_drop = {"r_drop": weights.sum()} if self.h.r_drop else {}
+        return super().weights(batch) | {self.h.kind: own.sum()} | r_drop
 
     def __call__(self, model: Bound, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
         if not self.h.r_drop or "dropout" not in model.rngs:
@@ -142,7 +160,8 @@ class ClassificationLoss(LabelledLoss):
             metrics["accuracy"] = (correct.sum(), weights.sum())
         if "eval_mask" in batch:
             metrics["target_loss"] = ((loss * batch["eval_mask"]).sum(), batch["eval_mask"].sum())
-        return {self.h.kind: (loss * weights).sum()}, jax.lax.stop_gradient(metrics)
+        sums = {self.h.kind: (loss * weights).sum(), **self.lm_part(model, hidden, batch)}
+        return sums, jax.lax.stop_gradient(metrics)
 
     def example_loss(self, outputs: jax.Array | None, labels: jax.Array) -> tuple[Any, jax.Array]:
         """Loss and weight of each example.

@@ -106,7 +106,7 @@ class DenoisingBatches(TextDenoisingBatches):
         eos, density = {"eos": vocabulary.eos}, {"density": self.h.density}
         room = {"targets_length": self.h.targets_length(length)}
         if self.h.noise == "replace_spans":
-            sentinels = {"first_sentinel": vocabulary.size - 1, "sentinels": vocabulary.sentinels}
+            sentinels = {"first_sentinel": vocabulary.first_sentinel, "sentinels": vocabulary.sentinels}
             return Call(preprocessors.denoising.replace_spans, {**density, **sentinels, **room, **eos})
         if self.h.noise == "drop":
             return Call(preprocessors.denoising.drop, {**density, **room, **eos})

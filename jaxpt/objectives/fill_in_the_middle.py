@@ -32,7 +32,7 @@ def mark_ids(vocabulary: Vocabulary) -> dict[str, int]:
       >>> mark_ids(Vocabulary(size=100, sentinels=10))
       {'prefix': 99, 'suffix': 98, 'middle': 97}
     """
-    return {name: vocabulary.size - 1 - n for n, name in enumerate(("prefix", "suffix", "middle"))}
+    return {name: vocabulary.first_sentinel - n for n, name in enumerate(("prefix", "suffix", "middle"))}
 
 
 class FillInTheMiddle(DecoderLM):

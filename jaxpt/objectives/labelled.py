@@ -108,8 +108,9 @@ class Labelled(HeadObjective):
     """Hyperparameters of heads on whole texts."""
 
     truncate: Truncate = "longest_first"
-    """What is cut off texts beyond `data.length`: the end of the longer one, of the `first`, of the `second`, or
-    nothing (`error`). The number of texts that were cut is printed."""
+    """What is cut off texts beyond `data.length`: the end of the longer one, of the `first`, of the `second`, what each
+    has beyond half of the room (`halves`: GPT-1), or nothing (`error`). The number of texts that were cut is
+    printed."""
     examples: PositiveInt | None = None
     """Most examples in a packed row; data.length / 4 by default."""
 

@@ -32,12 +32,13 @@ from jaxpt.models.base import Bound
 from jaxpt.models.network import Head
 from jaxpt.models.output import Output
 from jaxpt.objectives.base import Arrays, Batch, Features, Judge, Metrics
-from jaxpt.objectives.labelled import Labelled, LabelledBatches, LabelledLoss
+from jaxpt.objectives.labelled import LabelledBatches
+from jaxpt.objectives.text_head import TextHead, TextHeadLoss
 
 _OUT = -1e9  # the logit of a choice that a row does not have
 
 
-class MultipleChoice(Labelled):
+class MultipleChoice(TextHead):
     """Hyperparameters of a head that compares choices."""
 
     kind: Literal["multiple_choice"] = "multiple_choice"
@@ -106,7 +107,7 @@ class MultipleChoiceBatches(LabelledBatches):
         return {f"{self.h.side}_input_tokens": lengths["tokens"], "label_weights": np.ones_like(lengths["tokens"])}
 
 
-class MultipleChoiceLoss(LabelledLoss):
+class MultipleChoiceLoss(TextHeadLoss):
     """Cross-entropy over the choices of each example."""
 
     h: MultipleChoice
@@ -116,13 +117,13 @@ class MultipleChoiceLoss(LabelledLoss):
 
     def output(self, model: Bound, batch: Batch) -> Output:
         texts = ("encoder_", "decoder_")
-        return super().output(model, {name: self._lines(x) for name, x in batch.items() if name.startswith(texts)})
+        return super().output(model, {name: self.lines(x) for name, x in batch.items() if name.startswith(texts)})
 
     def outputs(self, model: Bound, hidden: jax.Array, batch: Batch) -> jax.Array:
         positions_BxNxC = batch["choice_positions"]
         b, n, c = positions_BxNxC.shape
         positions_BCxN = positions_BxNxC.transpose(0, 2, 1).reshape(b * c, n)
-        segments_BCxL = self._lines(batch[f"{self.h.side}_segment_ids"])
+        segments_BCxL = self.lines(batch[f"{self.h.side}_segment_ids"])
         states_BCxNxD = self.text_states(model, "choice", hidden, positions_BCxN, segments_BCxL)
         logits_BxNxC = classes.apply(model, "choice", states_BCxNxD).reshape(b, c, n).transpose(0, 2, 1)
         return jnp.where(batch["choice_weights"] > 0, logits_BxNxC, _OUT)
@@ -135,9 +136,10 @@ class MultipleChoiceLoss(LabelledLoss):
         metrics: Metrics = {"accuracy": (correct_BxN.sum(), weights.sum())}
         if "eval_mask" in batch:
             metrics["target_loss"] = ((loss_BxN * batch["eval_mask"]).sum(), batch["eval_mask"].sum())
-        return {self.h.kind: (loss_BxN * weights).sum()}, jax.lax.stop_gradient(metrics)
+        sums = {self.h.kind: (loss_BxN * weights).sum(), **self.lm_part(model, hidden, batch)}
+        return sums, jax.lax.stop_gradient(metrics)
 
-    def _lines(self, x: jax.Array) -> jax.Array:
+    def lines(self, x: jax.Array) -> jax.Array:
         """[B, C·L] → [B·C, L]"""
         b, length = x.shape
         return x.reshape(b * self.h.task.most_choices, length // self.h.task.most_choices)

@@ -116,7 +116,7 @@ class TextDenoisingJudge(Judge):
 
     def eval_mask(self, batch: Arrays, vocabulary: Vocabulary) -> np.ndarray:
         targets = batch["decoder_target_tokens"]
-        text = (targets != vocabulary.eos) & (targets < vocabulary.size - vocabulary.sentinels)
+        text = (targets != vocabulary.eos) & ~np.isin(targets, vocabulary.sentinel_ids)
         if vocabulary.bos is not None:
             text &= targets != vocabulary.bos
         return batch["decoder_loss_weights"] * text
@@ -141,7 +141,7 @@ def mask_id(vocabulary: Vocabulary, kind: str) -> int:
         raise UserError(
             f"{kind} needs a vocabulary with a mask token or sentinels; data.tokenizer.kind: sentencepiece has them"
         )
-    return vocabulary.size - 1
+    return vocabulary.first_sentinel
 
 
 class Seq2Seq(EncoderDecoder):

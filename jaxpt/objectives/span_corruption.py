@@ -115,7 +115,7 @@ class SpanCorruptionBatches(TextDenoisingBatches):
     def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
         text, targets = lengths(length, self.h.density, self.h.mean_span)
         noise = {"density": self.h.density, "mean_span": self.h.mean_span}
-        ids = {"first_sentinel": vocabulary.size - 1, "eos": vocabulary.eos}
+        ids = {"first_sentinel": vocabulary.first_sentinel, "eos": vocabulary.eos}
         sizes = {"inputs_length": length, "targets_length": targets, "start": vocabulary.pad}
         return Transforms(
             offline=self.windows(text, vocabulary),

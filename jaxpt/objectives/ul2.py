@@ -36,7 +36,7 @@ def mode_ids(vocabulary: Vocabulary) -> dict[str, int]:
       >>> mode_ids(Vocabulary(size=200, sentinels=100))
       {'NLU': 102, 'NLG': 101, 'S2S': 100}
     """
-    first = vocabulary.size - vocabulary.sentinels + len(_MODES) - 1
+    first = vocabulary.sentinel_ids.start + len(_MODES) - 1
     return {mode: first - n for n, mode in enumerate(_MODES)}
 
 
@@ -114,7 +114,7 @@ class UL2Batches(TextDenoisingBatches):
     def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
         modes = mode_ids(vocabulary)
         denoisers = [[d.density, d.mean_span, modes[d.mode], d.share] for d in self.h.denoisers]
-        mix = {"denoisers": denoisers, "first_sentinel": vocabulary.size - 1, "eos": vocabulary.eos}
+        mix = {"denoisers": denoisers, "first_sentinel": vocabulary.first_sentinel, "eos": vocabulary.eos}
         targets = self.h.targets_length(length)
         sizes = {"inputs_length": length, "targets_length": targets, "start": vocabulary.pad}
         return Transforms(

@@ -196,7 +196,7 @@ class _Restored(NamedTuple):
 def _restored(example: Example, tokenizer: Pieces) -> _Restored:
     """Compares inputs and targets, in place where noise kept the places, else by what both have in common."""
     vocabulary, all_ = tokenizer.vocabulary, _Restored({}, set(), set())
-    mask = vocabulary.size - 1 if vocabulary.mask is None else vocabulary.mask
+    mask = vocabulary.first_sentinel if vocabulary.mask is None else vocabulary.mask
     at = {side: np.array(_real(example, side), np.int64) for side in ("encoder", "decoder")}
     ids = {side: example[f"{side}_segment_ids"][places] for side, places in at.items()}
     inputs, targets = example["encoder_input_tokens"], example["decoder_target_tokens"]
@@ -231,7 +231,7 @@ def _chosen(token: int, target: int, tokenizer: Pieces) -> Span:
     if token == target:
         return Span(text, "kept", "kept")
     vocabulary = tokenizer.vocabulary
-    if token == vocabulary.mask or (vocabulary.mask is None and token == vocabulary.size - 1):
+    if token == vocabulary.mask or (vocabulary.mask is None and token == vocabulary.first_sentinel):
         return Span(text, "mask", was)
     return Span(text, "random", f"random, was {was}")
 
@@ -286,7 +286,7 @@ def _padding(example: Example, side: str) -> list[Span]:
 
 
 def _is_sentinel(token: int, vocabulary: Vocabulary) -> bool:
-    return vocabulary.size - vocabulary.sentinels <= token < vocabulary.size
+    return token in vocabulary.sentinel_ids
 
 
 def _style(token: int, vocabulary: Vocabulary) -> Style:

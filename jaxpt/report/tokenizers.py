@@ -22,10 +22,11 @@ def train(config: Config, out: str) -> None:
       UserError: the text cannot be read, or is too little for the kind.
     """
     from jaxpt.data import mixtures
+    from jaxpt.data.datasets import trained_size
     from jaxpt.data.sources.opening import open_source
 
     settings, sources = config.data.tokenizer, [open_source(part.config.data) for part in mixtures.parts(config)]
-    size, languages = settings.vocab_size or config.model.vocab_size, mixtures.languages(sources)
+    size, languages = trained_size(config), mixtures.languages(sources)
     tokenizer = tokenizers.train(mixtures.texts(sources), settings, size, out, languages)
     print(f"wrote {out}: {tokenizer.kind}, {tokenizer.vocabulary.size:,} ids")
 
@@ -53,6 +54,8 @@ def inspect(path: str, text: str | None = None) -> None:
         value = getattr(vocabulary, name)
         table.add_row(name, *(("-",) if value is None else (f"{value:,}", Text(tokenizer.tokens([value])[0]))))
     table.add_row("sentinels", f"{vocabulary.sentinels:,}")
+    for token, i in vocabulary.added:
+        table.add_row("added", f"{i:,}", Text(token))
     console = Console(highlight=False)
     console.print(Text(f"{path}: {tokenizer.kind}"), soft_wrap=True)
     console.print(table)

@@ -51,8 +51,8 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
     A parameter is taken where the source has one of its name and shape. A task's model takes the heads that fit, and
     that of the labels where the source has the same labels in the same order; a pretraining head's layer that has the
     name of a pooler in Hugging Face's classes (ModernBERT) is that pooler. Along the vocabulary, `source.vocabulary`
-    says what happens to another number of rows. A longer table of positions begins with the shorter one and repeats it;
-    a shorter one is its beginning.
+    says what happens to another number of rows; rows for `data.tokenizer.add_tokens` alone are new in any case. A
+    longer table of positions begins with the shorter one and repeats it; a shorter one is its beginning.
 
     Args:
       setup: of the run.
@@ -67,8 +67,12 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
         nothing fits; the source is damaged, or a parameter of it is not finite.
     """
     expected, vocab_size = mapping.stored_params(setup.network), setup.config.model.vocab_size
+    added = len(setup.config.data.tokenizer.add_tokens)
     given, theirs, name = open_weights(source.path, source.step, partial=True, settings=setup.config.checkpoint)
     their_size = theirs.config.vocab_size
+    grows = source.vocabulary == "same" and their_size < vocab_size <= their_size + added
+    if grows:
+        source = source.model_copy(update={"vocabulary": "first"})
     if their_size != vocab_size and source.vocabulary == "same":
         raise UserError(
             f"init_from.path: {source.path}: its vocabulary has {their_size} ids, model.vocab_size is {vocab_size}; "
@@ -112,6 +116,10 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
             f"it has {_some(unused) or 'none that were asked for'}"
         )
     say(f"starting from {name}: {len(taken)} of {len(expected)} parameters taken as they are")
+    if grows:
+        say(f"  vocabulary: rows 0 to {their_size - 1} as they are, {their_size} to {vocab_size - 1} new (add_tokens)")
+        if not trains_vocabulary(setup.layout, setup.network):
+            say("  the new rows stay as they are drawn: train.trainable or train.lora leaves the table out")
     if source.layers is not None:
         say(f"  layers: {', '.join(f'{mine} ← {of}' for mine, of in enumerate(source.layers))}")
     for what, paths in (("fitted", fitted), ("new", new), ("not used", unused)):
@@ -119,6 +127,13 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
             say(f"  {what}: {', '.join(paths)}")
     params = traverse_util.unflatten_dict(flat, sep="/")
     return from_params(setup, state, params)
+
+
+def trains_vocabulary(layout: trainable.Layout, network: Network) -> bool:
+    """True if some phase trains a table with a row for each token."""
+    axes = network.logical_axes()
+    trained, named = layout.ever_trained(network.shapes(), axes), traverse_util.flatten_dict(axes, sep="/")
+    return any("vocab" in names and trained[path].any() for path, names in named.items())
 
 
 def from_params(setup: Setup, fresh: State, params: Any) -> State:

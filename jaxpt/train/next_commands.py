@@ -74,4 +74,4 @@ def _blank(config: Config, data: Data) -> int | None:
         kind = text_format(config.objective, config.model, vocabulary, language=language).blank
     except UserError:  # a finished run does not fail here
         return None
-    return {"mask": vocabulary.mask, "sentinels": vocabulary.size - 1, None: None}[kind]
+    return {"mask": vocabulary.mask, "sentinels": vocabulary.first_sentinel, None: None}[kind]

@@ -10,6 +10,7 @@ import yaml
 from jaxpt import recipes
 from jaxpt.config import build
 from jaxpt.data.labelled.files import RowFile
+from jaxpt.objectives.text_head import GPT1_TOKENS
 from jaxpt.scores.text_tasks import TASKS
 
 ROOT = Path(__file__).parents[2] / "configs/finetune"
@@ -70,6 +71,7 @@ def settings(config):
         "clip_norm": optimizer.clip_norm, "layer_decay": optimizer.layer_decay, "length": data.length,
         "packing": data.packing, "dropout": config.model.dropout, "head_dropout": config.objective.dropout,
         "label_smoothing": getattr(config.objective, "label_smoothing", 0),
+        "lm_loss": getattr(config.objective, "lm_loss", 0),
     }  # fmt: skip
 
 
@@ -85,6 +87,15 @@ def test_settings_are_those_of_the_table(name, load):
     assert config.run_dir == f"runs/{name.replace('/', '_')}"
     config.optimizer.schedule.build(config.optimizer.learning_rate, config.train.steps)  # the warm-up fits into the run
     config.task.check_metrics()
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if name.startswith("gpt/")])
+def test_gpt_reads_its_own_form(name, load):
+    """train.py of openai/finetune-transformer-lm, and the similarity tasks of the paper."""
+    config = load(name)
+    assert config.objective.extract and config.objective.truncate == "halves"
+    assert config.data.tokenizer.add_tokens == GPT1_TOKENS
+    assert config.objective.sequences == (2 if name in ("gpt/mrpc", "gpt/qqp", "gpt/stsb") else 1)
 
 
 @pytest.mark.parametrize("name", RECIPES)

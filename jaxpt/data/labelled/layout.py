@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from jaxpt.errors import UserError
 
-Truncate = Literal["longest_first", "first", "second", "error"]
+Truncate = Literal["longest_first", "first", "second", "halves", "error"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +70,8 @@ def cut(texts: Sequence[Sequence[int]], room: int, truncate: Truncate, where: st
     """Cuts texts at their ends to `room` tokens together.
 
     `longest_first` takes one token after the other off the longer text, off the second if they are equally long, as
-    BERT's code and transformers do; `first` and `second` cut that text alone.
+    BERT's code and transformers do; `first` and `second` cut that text alone; `halves` cuts each of two texts to
+    (room − 1) // 2 tokens, also where the other one is short, as GPT-1's code does.
 
     Args:
       texts: token ids of one text or two.
@@ -90,6 +91,9 @@ def cut(texts: Sequence[Sequence[int]], room: int, truncate: Truncate, where: st
     """
     lengths = [len(ids) for ids in texts]
     excess = sum(lengths) - room
+    if truncate == "halves" and len(texts) == 2:
+        most = (room - 1) // 2
+        return [ids[:most] for ids in texts], max(lengths) > most
     if excess <= 0:
         return list(texts), False
     if truncate == "error":

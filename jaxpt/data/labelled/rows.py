@@ -32,6 +32,7 @@ def texts(
     side: str,
     start: int | None = None,
     packs: np.ndarray | None = None,
+    orders: int = 1,
 ) -> Rows:
     """Features of texts with a target each, or with one at each of some tokens.
 
@@ -39,14 +40,16 @@ def texts(
       batch: records with "tokens" and "token_types" int32 [any], "positions" int32 [any], the tokens whose states are
         used, and "target", a number or a vector for each record, or "targets" int32 [any], one for each position.
       length: length of the features.
-      examples: most positions in a row.
+      examples: most positions in a row; with `orders` most records.
       side: "encoder" or "decoder": the part of the model that reads the texts.
       start: of an encoder-decoder, the id that its decoder starts from; it reads the same tokens, shifted right.
       packs: which records a row is made of; None: one each.
+      orders: above 1 a record is so many sequences, each a segment of its own that ends at one of its "positions".
 
     Returns:
       <side>_{input_tokens,segment_ids,positions} [length], encoder_token_types [length], with `start` also
-      decoder_{input_tokens,segment_ids,positions}; label_{positions,weights} [examples], labels [examples, ...].
+      decoder_{input_tokens,segment_ids,positions}; label_{positions,weights} [examples], labels [examples, ...]; with
+      `orders` label_positions [examples, orders].
 
     Raises:
       ValueError: more tokens or positions than fit.
@@ -59,12 +62,16 @@ def texts(
     """
     positions = batch["positions"]
     layout, features = _read(batch, length, side, start, packs)
-    labels = Layout(positions.lengths, examples, packs, "positions")
-    target = batch["targets"].values if "targets" in batch else np.repeat(batch["target"], positions.lengths, axis=0)
+    if orders > 1:
+        features |= _sequences(batch, layout).features(side)
+    ends = Layout(positions.lengths, orders * examples, packs, "positions")
+    label_positions = ends.rows(positions.values + np.repeat(layout.before_R, positions.lengths))
+    labels = Layout(positions.lengths // orders, examples, packs, "positions")
+    target = batch["targets"].values if "targets" in batch else np.repeat(batch["target"], labels.lengths, axis=0)
     placed = np.zeros((*labels.weights().shape, *target.shape[1:]), target.dtype)
     placed[labels.weights() > 0] = target
     return features | {
-        "label_positions": labels.rows(positions.values + np.repeat(layout.before_R, positions.lengths)),
+        "label_positions": label_positions if orders == 1 else label_positions.reshape(-1, examples, orders),
         "labels": placed,
         "label_weights": labels.weights(),
     }
@@ -104,6 +111,14 @@ def spans(
     return features | {
         "label_positions": positions.reshape(-1, examples, 2), "label_weights": ends.weights()[:, ::2],
     }  # fmt: skip
+
+
+def _sequences(batch: Mapping[str, Any], layout: Layout) -> Layout:
+    """Where the sequences of records stand: each ends at a position."""
+    ends_N = np.repeat(np.cumsum(layout.lengths) - layout.lengths, batch["positions"].lengths)
+    opens_N = np.zeros(layout.lengths.sum() + 1, bool)
+    opens_N[ends_N + batch["positions"].values + 1] = True
+    return layout.cut_at(opens_N[:-1])
 
 
 def _read(

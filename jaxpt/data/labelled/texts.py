@@ -25,6 +25,8 @@ class TextsEncoder:
     length: int
     """Most tokens in a record."""
     truncate: Truncate = "longest_first"
+    both_orders: bool = False
+    """A record of a pair is a b and b a, end to end, with the pooled token of each."""
 
     def __call__(
         self, rows: Iterable[LocatedRow], tokenizer: Tokenizer, has_targets: bool, train: bool
@@ -35,10 +37,10 @@ class TextsEncoder:
           rows: the rows.
           tokenizer: the run's.
           has_targets: False: the rows need no label column, targets are 0.
-          train: the training set: of symmetric pairs both orders are made.
+          train: the training set: of symmetric pairs both orders are made, each a record.
 
         Yields:
-          {"tokens", "token_types" int32 [n], "positions" int32 [1]: the pooled token, "target": [] or [outputs],
+          {"tokens", "token_types" int32 [n], "positions" int32 [1 or 2]: the pooled token, "target": [] or [outputs],
           "truncated" int32 [], "origin" int64 [2]}.
 
         Raises:
@@ -50,6 +52,9 @@ class TextsEncoder:
             for row, of_row in zip(chunk, texts):
                 ids = [next(flat) for _ in of_row]
                 target = self._target(row) if has_targets else np.zeros_like(self.like()["target"])
+                if self.both_orders:
+                    yield _joined(self._record(ids, row), self._record(ids[::-1], row)) | {"target": target}
+                    continue
                 for order in [ids, ids[::-1]] if train and self.task.is_symmetric and len(ids) == 2 else [ids]:
                     yield self._record(order, row) | {"target": target}
 
@@ -76,6 +81,13 @@ class TextsEncoder:
         return ragged | {
             "target": np.zeros(shape, dtype), "truncated": np.zeros((), np.int32), "origin": np.zeros(2, np.int64),
         }  # fmt: skip
+
+
+def _joined(first: Record, second: Record) -> Record:
+    """Two records of a row as one."""
+    ends = [first["positions"], second["positions"] + np.int32(len(first["tokens"]))]
+    both = {name: np.concatenate([first[name], second[name]]) for name in ("tokens", "token_types")}
+    return first | both | {"positions": np.concatenate(ends)}
 
 
 def chunks(rows: Iterable[LocatedRow]) -> Iterator[list[LocatedRow]]:

@@ -36,6 +36,7 @@ def load(
     extra_ids: int | None = None,
     max_size: int | None = None,
     languages: Sequence[str] = (),
+    add_tokens: Sequence[str] = (),
 ) -> Tokenizer:
     """Reads a vocabulary.
 
@@ -48,6 +49,7 @@ def load(
         file or `config.json` names ALBERT, XLNet, XLM-R or Llama, its rules hold and there are none.
       max_size: more ids than this are an error (`model.vocab_size`).
       languages: tokens that it must hold.
+      add_tokens: tokens to read besides; those that were saved with it are read in any case.
 
     Returns:
       The tokenizer.
@@ -61,7 +63,10 @@ def load(
     if empty := next((file for file in files if not file.stat().st_size), None):
         raise UserError(f"{empty}: is empty; wants a {found or 'tokenizer'} file")
     try:
-        tokenizer = _read(found, files, vocabulary_files.read_settings(folder), lowercase, extra_ids)
+        settings = vocabulary_files.read_settings(folder)
+        tokenizer = _read(found, files, settings, lowercase, extra_ids)
+        if added := [*settings.get(vocabulary_files.ADDED, ()), *add_tokens]:
+            tokenizer = add(tokenizer, added)
         tokenizer.chat_templates = vocabulary_files.read_chat_templates(folder)
     except UserError:
         raise
@@ -92,11 +97,30 @@ def _read(
 ) -> Tokenizer:
     if kind is not None:
         return tokenizer_class(kind).load(files, settings, lowercase, extra_ids)
-    tokenizer = rust_tokenizers.read(files[0])
+    tokenizer = rust_tokenizers.read(files[0], settings.get(vocabulary_files.ADDED, ()))
     if extra_ids is not None and tokenizer.kind == "sentencepiece" and tokenizer.vocabulary.sentinels != extra_ids:
         has = tokenizer.vocabulary.sentinels
         raise UserError(f"{files[0]}: has {has} sentinels, data.tokenizer.extra_ids is {extra_ids}")
     return tokenizer
+
+
+def add(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
+    """A tokenizer with further tokens (`Tokenizer.with_tokens`), and all that was said of it.
+
+    Args:
+      tokenizer: without them, or with some of them.
+      tokens: such as ["<|im_start|>"].
+
+    Returns:
+      The tokenizer; `vocabulary.added` has their ids.
+
+    Raises:
+      UserError: this kind of tokenizer takes none.
+    """
+    made = tokenizer.with_tokens(tuple(dict.fromkeys(tokens)))
+    made.chat_templates, made.assumed = tokenizer.chat_templates, tokenizer.assumed
+    made.vocabulary = dataclasses.replace(made.vocabulary, languages=tokenizer.vocabulary.languages)
+    return made
 
 
 def tokenizer_class(kind: str) -> type[Tokenizer]:
@@ -123,7 +147,7 @@ def train(
     Args:
       texts: documents; about the first `config.characters` characters are used.
       config: kind, case, sentinels.
-      vocab_size: ids wanted, special ones included. A small corpus may give fewer.
+      vocab_size: ids wanted, special ones included, `config.add_tokens` aside. A small corpus may give fewer.
       out_dir: directory for the files, or None.
       languages: tokens that no text gives, one for each language (SentencePiece).
 
@@ -146,6 +170,7 @@ def train(
     if vocab_size <= least:
         raise UserError(f"data.tokenizer.vocab_size: {vocab_size} is too small, {config.kind} needs more than {least}")
     tokenizer = cls.train(kept, config, vocab_size, languages)
+    tokenizer = add(tokenizer, config.add_tokens) if config.add_tokens else tokenizer
     if out_dir is not None:
         tokenizer.save(out_dir)
     return tokenizer
@@ -155,8 +180,8 @@ def planned(config: TokenizerConfig, vocab_size: int) -> Vocabulary:
     """What is known of a vocabulary before it is trained: its special ids, and the size that is wanted.
 
     Args:
-      config: kind and sentinels.
-      vocab_size: ids wanted, special ones included.
+      config: kind, sentinels and `add_tokens`.
+      vocab_size: ids wanted, special ones included, `add_tokens` aside.
 
     Returns:
       The ids of `train`'s tokenizer; a small corpus may give it a smaller size.
@@ -165,7 +190,9 @@ def planned(config: TokenizerConfig, vocab_size: int) -> Vocabulary:
       >>> planned(TokenizerConfig(kind="wordpiece"), 100).mask
       4
     """
-    return tokenizer_class(config.kind).planned(config, vocab_size)
+    found, tokens = tokenizer_class(config.kind).planned(config, vocab_size), config.add_tokens
+    added = tuple((token, found.size + n) for n, token in enumerate(tokens))
+    return dataclasses.replace(found, size=found.size + len(tokens), added=added, behind=len(tokens))
 
 
 def _first(texts: Iterable[str], characters: int) -> list[str]:

@@ -55,6 +55,7 @@ class Tokenizer(abc.ABC):
         is that of all bytes. "characters": each character of a run of them is decoded by itself. "runs": a run is text
         only if all of it is valid. None: not known, or there are no such ids.
       chat_templates: {name: Jinja template} of dialogues that stood beside the vocabulary; it is saved with them.
+      added: tokens of `with_tokens`.
     """
 
     kind: str
@@ -64,6 +65,7 @@ class Tokenizer(abc.ABC):
     assumed: str | None = None
     byte_text: Literal["all", "characters", "runs"] | None = None
     chat_templates: Mapping[str, str] = MappingProxyType({})
+    added: tuple[str, ...] = ()
 
     @classmethod
     def planned(cls, config: TokenizerConfig, vocab_size: int) -> Vocabulary:
@@ -108,6 +110,18 @@ class Tokenizer(abc.ABC):
         """
         raise NotImplementedError
 
+    def with_tokens(self, tokens: Sequence[str]) -> Tokenizer:
+        """The tokenizer with further tokens. They are read as such in every text, before any normalization; `decode`
+        shows them.
+
+        Args:
+          tokens: one that the vocabulary has keeps its id, the others get the next ids in their order.
+
+        Raises:
+          UserError: this kind of tokenizer takes none.
+        """
+        raise UserError(f"data.tokenizer.add_tokens: tokens cannot be added to a {self.kind} vocabulary")
+
     def encode(self, text: str, special: bool = False) -> list[int]:
         """Token ids of a text; nothing is put before or after it.
 
@@ -121,8 +135,8 @@ class Tokenizer(abc.ABC):
         """
         if not special:
             return self.encode_batch([text])[0]
-        parts = re.split(f"({'|'.join(map(re.escape, self._written()))})", text)
         named = self._written()
+        parts = re.split(any_of(named), text)
         return [i for part in parts if part for i in ([named[part]] if part in named else self.encode(part))]
 
     @abc.abstractmethod
@@ -160,7 +174,7 @@ class Tokenizer(abc.ABC):
         """
         named, at = self._written(), 0
         ids, spans = [], [np.zeros((0, 2), np.int64)]
-        for part in filter(None, re.split(f"({'|'.join(map(re.escape, named))})", text)):
+        for part in filter(None, re.split(any_of(named), text)):
             known = ([named[part]], [(0, len(part))]) if part in named else self._encode_with_offsets([part])[0]
             ids += known[0]
             spans.append(np.reshape(known[1], (-1, 2)) + at)
@@ -209,7 +223,8 @@ class Tokenizer(abc.ABC):
         Pieces of scripts without spaces (`scripts`) each start a word, in every vocabulary.
         """
         v = self.vocabulary
-        named = {v.pad, v.unk, v.bos, v.eos, v.cls, v.sep, v.mask, *v.languages, *range(v.size - v.sentinels, v.size)}
+        named = {v.pad, v.unk, v.bos, v.eos, v.cls, v.sep, v.mask, *v.languages, *v.sentinel_ids}
+        named |= {*range(v.size - v.behind, v.size)}
 
         def starts(i: int, piece: str) -> bool:
             if self.kind == "wordpiece":
@@ -250,6 +265,25 @@ class Tokenizer(abc.ABC):
             {v.pad} if self.tokens([v.pad])[0] in SPECIALS["pad"] else set()
         )
         return [i for i in map(int, ids) if i not in hidden and 0 <= i < self.vocabulary.size]
+
+
+def any_of(tokens: Iterable[str]) -> str:
+    """A regular expression whose group is one of some tokens; of several that begin at a place the longest."""
+    return f"({'|'.join(map(re.escape, sorted(tokens, key=len, reverse=True)))})"
+
+
+def behind(vocabulary_size: int, added: Mapping[str, int]) -> int:
+    """How many of the last ids are those of added tokens; sentinels are none.
+
+    Example:
+      >>> behind(104, {"<s>": 1, "<extra_id_0>": 101, "<a>": 102, "<b>": 103})
+      2
+    """
+    of = {i: token for token, i in added.items() if not re.fullmatch(r"<extra_id_\d+>", token)}
+    count = 0
+    while vocabulary_size - 1 - count in of:
+        count += 1
+    return count
 
 
 def _trimmed(text: str, offsets_Nx2: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxpt.data.calls import Vocabulary
 from jaxpt.data.tokenizers import scripts, vocabulary_files
-from jaxpt.data.tokenizers.base import BERT_SPECIALS, END_OF_TEXT, SPECIALS, Encoded, Tokenizer
+from jaxpt.data.tokenizers.base import BERT_SPECIALS, END_OF_TEXT, SPECIALS, Encoded, Tokenizer, behind
 from jaxpt.errors import UserError
 
 BPE_SPECIALS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")  # RoBERTa's, BART's
@@ -22,9 +22,9 @@ BPE_SPECIALS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")  # RoBERTa's, BART's
 class RustTokenizer(Tokenizer):
     """Any tokenizer that Hugging Face's `tokenizers` runs."""
 
-    def __init__(self, tokenizer: Any, kind: str, sentinels: int = 0) -> None:
+    def __init__(self, tokenizer: Any, kind: str, sentinels: int = 0, added: Sequence[str] = ()) -> None:
         """Takes a `tokenizers.Tokenizer`; special tokens are found by their usual names."""
-        self.kind, self._tokenizer = kind, tokenizer
+        self.kind, self._tokenizer, self.added = kind, tokenizer, tuple(added)
         # Special tokens that a document happens to spell out are text like any other.
         self._tokenizer.encode_special_tokens = True
         self._tokenizer.no_padding()
@@ -37,7 +37,28 @@ class RustTokenizer(Tokenizer):
             for name, spellings in SPECIALS.items()
         }
         size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
-        self.vocabulary = Vocabulary(size=size, sentinels=sentinels, **(ids | {"pad": ids["pad"] or 0}))
+        own = {token: tokenizer.token_to_id(token) for token in self.added}
+        self.vocabulary = Vocabulary(
+            size=size, sentinels=sentinels, added=tuple(own.items()), behind=behind(size, own),
+            **(ids | {"pad": ids["pad"] or 0}),
+        )  # fmt: skip
+
+    def with_tokens(self, tokens: Sequence[str]) -> Tokenizer:
+        from tokenizers import Tokenizer as Rust
+
+        tree, size = _tree(self), self.vocabulary.size
+        known = {token["content"]: token for token in tree["added_tokens"]}
+        for token in tokens:
+            i = self._tokenizer.token_to_id(token)
+            i, size = (size, size + 1) if i is None else (i, size)
+            # Not special for the library: such tokens are plain text in a document. `save` says that they are.
+            matching = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
+            known[token] = {"id": i, "content": token, **matching}
+        tree["added_tokens"] = sorted(known.values(), key=lambda token: token["id"])
+        rust, added = Rust.from_str(json.dumps(tree)), dict.fromkeys((*self.added, *tokens))
+        if any(rust.token_to_id(token["content"]) != token["id"] for token in known.values()):
+            raise UserError("data.tokenizer.add_tokens: tokens cannot be added to a vocabulary with gaps in its ids")
+        return RustTokenizer(rust, self.kind, self.vocabulary.sentinels, tuple(added))
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [e.ids for e in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
@@ -91,7 +112,10 @@ class RustTokenizer(Tokenizer):
 
     def save(self, directory: str | Path) -> None:
         tree = _tree(self)
+        for token in tree["added_tokens"]:
+            token["special"] |= token["content"] in self.added
         vocab = dict(sorted(self._tokenizer.get_vocab(with_added_tokens=True).items(), key=lambda item: item[1]))
+        vocab = {token: i for token, i in vocab.items() if i < self.vocabulary.size - self.vocabulary.behind}
         files = {"tokenizer.json": json.dumps(tree, ensure_ascii=False, indent=1)}
         if self.kind == "wordpiece" and list(vocab.values()) == list(range(len(vocab))):  # a line's number is its id
             files["vocab.txt"] = "".join(f"{token}\n" for token in vocab)
@@ -104,6 +128,7 @@ class RustTokenizer(Tokenizer):
         ids = {part: getattr(self.vocabulary, part) for part in SPECIALS}
         named = {part: self._tokenizer.id_to_token(i) for part, i in ids.items() if i is not None}
         settings: dict[str, Any] = {"do_lower_case": self.lowercase}
+        settings |= {vocabulary_files.ADDED: list(self.added)} if self.added else {}
         settings |= {f"{part}_token": token for part, token in named.items() if token in SPECIALS[part]}
         written = vocabulary_files.settings_file(name, settings, self.chat_templates)
         vocabulary_files.write(directory, files | {vocabulary_files.SETTINGS: written})
@@ -128,8 +153,12 @@ class RustTokenizer(Tokenizer):
         return vocabulary_files.digest_of(self._tokenizer.to_str().encode())
 
 
-def read(path: Path) -> RustTokenizer:
+def read(path: Path, added: Sequence[str] = ()) -> RustTokenizer:
     """The tokenizer of a tokenizer.json.
+
+    Args:
+      path: the file.
+      added: those of its tokens that `with_tokens` made.
 
     Raises:
       UserError: of another kind than WordPiece, BPE and SentencePiece's unigram model, or with sentinels elsewhere than
@@ -147,9 +176,9 @@ def read(path: Path) -> RustTokenizer:
     model = type(rust.model).__name__
     if model not in kinds:
         raise UserError(f"{path}: holds a {model} model; wants WordPiece, BPE or Unigram")
-    tokenizer = RustTokenizer(rust, kinds[model], sentinels)
-    size = tokenizer.vocabulary.size
-    if any(ids.get(f"<extra_id_{i}>") != size - 1 - i for i in range(sentinels)):
+    tokenizer = RustTokenizer(rust, kinds[model], sentinels, [token for token in added if token in ids])
+    first = tokenizer.vocabulary.first_sentinel
+    if any(ids.get(f"<extra_id_{i}>") != first - i for i in range(sentinels)):
         raise UserError(f"{path}: wants its {sentinels} sentinels at the end, <extra_id_0> the last")
     return tokenizer
 

@@ -15,7 +15,7 @@ import numpy as np
 from jaxpt.config import TokenizerConfig
 from jaxpt.data.calls import Vocabulary
 from jaxpt.data.tokenizers import scripts, sentencepiece_rust, vocabulary_files
-from jaxpt.data.tokenizers.base import DEFAULT_EXTRA_IDS, SPECIALS, Tokenizer
+from jaxpt.data.tokenizers.base import DEFAULT_EXTRA_IDS, SPECIALS, Tokenizer, any_of, behind
 from jaxpt.errors import UserError
 
 
@@ -164,23 +164,28 @@ class SentencePieceTokenizer(Tokenizer):
         return tokenizer
 
     def __init__(
-        self, model: bytes, extra_ids: int = DEFAULT_EXTRA_IDS, path: str | None = None, style: Style = PLAIN
+        self,
+        model: bytes,
+        extra_ids: int = DEFAULT_EXTRA_IDS,
+        path: str | None = None,
+        style: Style = PLAIN,
+        added: Sequence[str] = (),
     ) -> None:
-        """Takes a serialized model; `path` is the file it came from.
+        """Takes a serialized model; `path` is the file it came from, `added` are tokens of `with_tokens`.
 
         Raises:
           UserError: not a SentencePiece model.
         """
         import sentencepiece
 
-        self.path, self.style, self._model = path, style, model
+        self.path, self.style, self._model, self.added = path, style, model, tuple(added)
         name = path or "tokenizer"
         proto = _parsed(model, name)
         if option := sentencepiece_rust.unknown_option(proto):
             raise UserError(f"{name}: a SentencePiece model of {option} is not known; wants unigram or bpe")
         if style.first and (starts := [p.piece for p in proto.pieces[:3]]) != _XLM_R_STARTS:
             raise UserError(f"{name}: wants to start with {_XLM_R_STARTS} to have XLM-R's ids, starts with {starts}")
-        _extend(proto, style, extra_ids)
+        _extend(proto, style, extra_ids, self.added)
         try:
             self._sp = sentencepiece.SentencePieceProcessor(model_proto=proto.SerializeToString())
         except RuntimeError:
@@ -200,19 +205,57 @@ class SentencePieceTokenizer(Tokenizer):
 
         self._pad = valid(self._sp.pad_id())
         fairseq = bool(style.first)  # <s> and </s> stand for [CLS] and [SEP]
+        ids = _ids(proto) if self.added else {}
+        self._added = {token: ids[token] for token in self.added}
+        size = self._sp.get_piece_size()
         self.vocabulary = Vocabulary(
-            size=self._sp.get_piece_size(), pad=self._pad or 0, unk=valid(self._sp.unk_id()),
+            size=size, added=tuple(self._added.items()), behind=behind(size, self._added),
+            pad=self._pad or 0, unk=valid(self._sp.unk_id()),
             bos=valid(self._sp.bos_id()), eos=valid(self._sp.eos_id()),
             cls=named(*["<s>"] * fairseq, "[CLS]", "<cls>"), sep=named(*["</s>"] * fairseq, "[SEP]", "<sep>"),
             mask=named(*self.style.last[-1:], "[MASK]", "<mask>"), sentinels=extra_ids,
         )  # fmt: skip
 
+    def with_tokens(self, tokens: Sequence[str]) -> Tokenizer:
+        """As `Tokenizer.with_tokens`; the text between two of them is tokenized by itself, as `tokenizers` does."""
+        added = tuple(dict.fromkeys((*self.added, *tokens)))
+        return SentencePieceTokenizer(self._model, self.vocabulary.sentinels, self.path, self.style, added)
+
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        if not self._added:
+            return self._encode_plain(texts)
+        parts = [self._parts(text) for text in texts]
+        ids = iter(self._encode_plain([part for of_text in parts for part in of_text if part not in self._added]))
+        return [
+            [i for part in of_text for i in ([self._added[part]] if part in self._added else next(ids))]
+            for of_text in parts
+        ]
+
+    def _parts(self, text: str) -> list[str]:
+        """Added tokens, and the texts between them."""
+        return [part for part in re.split(any_of(self._added), text) if part]
+
+    def _encode_plain(self, texts: Sequence[str]) -> list[list[int]]:
         if self._cleaning is not None:
             texts = [self._cleaning.normalize_str(text) for text in texts]
         return self._sp.encode(list(texts), num_threads=1)
 
     def _encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], Any]]:
+        if not self._added:
+            return self._with_offsets(texts)
+        found = []
+        for text in texts:
+            ids, spans, at = [], [np.zeros((0, 2), np.int64)], 0
+            for part in self._parts(text):
+                own = self._added.get(part)
+                known = self._with_offsets([part])[0] if own is None else ([own], np.array([(0, len(part))]))
+                ids += known[0]
+                spans.append(known[1] + at)
+                at += len(part)
+            found.append((ids, np.concatenate(spans)))
+        return found
+
+    def _with_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], Any]]:
         from sentencepiece import sentencepiece_pb2
 
         cleaned = [_cleaned(text, self._cleaning) for text in texts]
@@ -237,7 +280,7 @@ class SentencePieceTokenizer(Tokenizer):
     @functools.cache  # noqa: B019 (a tokenizer lives as long as the program)
     def _written(self) -> dict[str, int]:
         control = filter(self._sp.is_control, range(self.vocabulary.size))
-        return super()._written() | {self._sp.id_to_piece(i): i for i in control}
+        return super()._written() | {self._sp.id_to_piece(i): i for i in control} | self._added
 
     def save(self, directory: str | Path) -> None:
         from sentencepiece import sentencepiece_model_pb2
@@ -246,6 +289,7 @@ class SentencePieceTokenizer(Tokenizer):
         settings: dict[str, Any] = {"extra_ids": self.vocabulary.sentinels, "do_lower_case": self.lowercase}
         if self.style.cleans:
             settings["keep_accents"] = self.style.keeps_accents
+        settings |= {vocabulary_files.ADDED: list(self.added)} if self.added else {}
         ids = {part: getattr(self.vocabulary, part) for part in SPECIALS} | {"pad": self._pad}
         settings |= {f"{part}_token": proto.pieces[i].piece for part, i in ids.items() if i is not None}
         name = self.style.tokenizer_class
@@ -253,7 +297,7 @@ class SentencePieceTokenizer(Tokenizer):
             name = "PreTrainedTokenizerFast"  # takes all from tokenizer.json
             settings |= {} if self.style == PLAIN else {"sentencepiece_style": self.style.name}
         template = self.style.template if self.style != PLAIN or self.vocabulary.sentinels else ""
-        rust = sentencepiece_rust.to_rust(proto, self._sp.unk_id(), self._cleaning, template)
+        rust = sentencepiece_rust.to_rust(proto, self._sp.unk_id(), self._cleaning, template, self.added)
         # Written always: other families' classes do not look for the model, and T5's misses symbols kept whole in it.
         files: dict[str, str | bytes] = {self.style.file: self._model, "tokenizer.json": rust.to_str()}
         files[vocabulary_files.SETTINGS] = vocabulary_files.settings_file(name, settings, self.chat_templates)
@@ -328,8 +372,13 @@ def _parsed(model: bytes, name: str) -> Any:
     return proto
 
 
-def _extend(proto: Any, style: Style, extra_ids: int) -> None:
-    """Puts into a model what an architecture has around it."""
+def _ids(proto: Any) -> dict[str, int]:
+    """The id of each piece; sentinels are written as in running text."""
+    return {p.piece.removeprefix("▁") if "<extra_id_" in p.piece else p.piece: i for i, p in enumerate(proto.pieces)}
+
+
+def _extend(proto: Any, style: Style, extra_ids: int, added: Sequence[str]) -> None:
+    """Puts into a model what an architecture has around it, and tokens that its own search does not find."""
     piece = proto.SentencePiece
     if style.first:
         kept = list(proto.pieces)[3:]
@@ -342,6 +391,10 @@ def _extend(proto: Any, style: Style, extra_ids: int) -> None:
     # Sentinel 0 is the last id. The pieces start with a space, as a sentinel in running text does.
     for i in reversed(range(extra_ids)):
         proto.pieces.add(piece=f"▁<extra_id_{i}>", score=0.0, type=piece.USER_DEFINED)
+    known = _ids(proto) if added else {}
+    for name in added:
+        if name not in known:
+            proto.pieces.add(piece=name, score=0.0, type=piece.UNUSED)
 
 
 def _sentences(texts: Sequence[str]) -> Iterator[str]:

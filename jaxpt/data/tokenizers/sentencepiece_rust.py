@@ -26,7 +26,7 @@ def is_standard(proto: Any) -> bool:
     return bool(spaces and plain)
 
 
-def to_rust(proto: Any, unk: int, cleaning: Any = None, template: str = "") -> Any:
+def to_rust(proto: Any, unk: int, cleaning: Any = None, template: str = "", added: Sequence[str] = ()) -> Any:
     """The tokenizer of a model.
 
     Args:
@@ -34,13 +34,15 @@ def to_rust(proto: Any, unk: int, cleaning: Any = None, template: str = "") -> A
       unk: the id of unknown pieces.
       cleaning: a step before the model's own normalizer.
       template: what is put around a text, such as "[CLS] $A [SEP]".
+      added: tokens that are read in every text; those that are pieces of type UNUSED are the model's last.
 
     Returns:
       A `tokenizers.Tokenizer`.
     """
     from tokenizers import AddedToken, Regex, Tokenizer, pre_tokenizers, processors
 
-    pieces = [re.sub("^▁(?=<extra_id_)", "", p.piece) for p in proto.pieces]
+    new = {p.piece for p in proto.pieces if p.type == p.UNUSED} & set(added)
+    pieces = [re.sub("^▁(?=<extra_id_)", "", p.piece) for p in proto.pieces if p.piece not in new]
     rust = Tokenizer(_model(proto, pieces, unk))
     rust.normalizer = _normalizer(proto.normalizer_spec, cleaning)
     symbols = [p.piece for p in proto.pieces if p.type == p.USER_DEFINED and not p.piece.startswith("▁<extra_id_")]
@@ -50,7 +52,8 @@ def to_rust(proto: Any, unk: int, cleaning: Any = None, template: str = "") -> A
     rust.decoder = _decoder(proto)
     special = [name for name, p in zip(pieces, proto.pieces) if p.type in (p.UNKNOWN, p.CONTROL)]
     sentinels = [name for name in pieces if re.fullmatch(r"<extra_id_\d+>", name)]
-    rust.add_special_tokens([AddedToken(name, normalized=False) for name in special + sentinels])
+    named = dict.fromkeys([*special, *sentinels, *added])
+    rust.add_special_tokens([AddedToken(name, normalized=False) for name in named])
     around = {name: rust.token_to_id(name) for name in template.split() if name != "$A"}
     if around and None not in around.values():
         rust.post_processor = processors.TemplateProcessing(single=template, special_tokens=list(around.items()))

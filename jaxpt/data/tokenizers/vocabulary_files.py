@@ -13,6 +13,8 @@ from jaxpt.errors import UserError
 
 SETTINGS = "tokenizer_config.json"
 CHAT_TEMPLATE, CHAT_TEMPLATES = "chat_template.jinja", "chat_templates"
+ADDED = "tokens_added"
+"""Key of tokenizer_config.json: the tokens of `data.tokenizer.add_tokens`."""
 CHECKSUMS = "checksums.json"
 """{file: BLAKE2b} of the files that were written with it."""
 

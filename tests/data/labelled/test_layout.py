@@ -31,6 +31,15 @@ def test_the_longer_text_is_cut_as_in_berts_code():
         assert is_cut == (len(a) + len(b) > room)
 
 
+def test_halves_are_those_of_gpt1s_code():
+    """train.py: max_len = n_ctx // 2 - 2, of [start] a [delimiter] b [classify]."""
+    for length in (16, 17):
+        for sizes in ((20, 20), (3, 20), (20, 3), (5, 6), (6, 7)):
+            kept, is_cut = cut([list(range(size)) for size in sizes], length - 3, "halves", "here")
+            want = [min(size, length // 2 - 2) for size in sizes]
+            assert [len(ids) for ids in kept] == want and is_cut == (want != list(sizes))
+
+
 def test_one_text_alone_is_cut_or_an_error():
     assert cut([[1, 2, 3], [4, 5]], 3, "first", "here") == ([[1], [4, 5]], True)
     assert cut([[1, 2, 3], [4, 5]], 4, "second", "here") == ([[1, 2, 3], [4]], True)
