@@ -29,7 +29,7 @@ LAZY = {
 LIGHT = {"jaxpt.data.calls", "jaxpt.data.chat_template"} | {
     f"jaxpt.data.labelled.{name}"
     for name in (
-        "choices", "dialogue", "files", "layout", "question_answering", "rows", "tagging", "text_pairs", "texts",
+        "choices", "dialogue", "files", "layout", "mixed", "question_answering", "rows", "tagging", "text_pairs", "texts",
         "windows",
     )
 }  # fmt: skip

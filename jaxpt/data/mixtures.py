@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxpt.config import Config, SourceConfig
+from jaxpt.data.labelled.mixed import each_task
 from jaxpt.data.sources.base import Source
 from jaxpt.data.sources.foreign import subtasks
 from jaxpt.data.sources.readers import PAIR_SEPARATOR
@@ -42,6 +43,9 @@ def parts(config: Config) -> tuple[Part, ...]:
       One part for each task of `data.mixture`, or of the registered SeqIO Mixture that `data.task` names; else one.
     """
     data = config.data
+    if config.task is not None and config.task.kind == "mixture":
+        rates = {one.name: one.rate for one in data.mixture}
+        return tuple(Part(name, one, rates[name]) for name, one in each_task(config).items())
     if data.mixture:
         own = [{name: getattr(task, name) for name in SourceConfig.model_fields} for task in data.mixture]
         return tuple(Part(task.name, _with(config, **of), task.rate) for task, of in zip(data.mixture, own))

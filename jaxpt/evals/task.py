@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,35 +17,78 @@ if TYPE_CHECKING:
 
 
 class TaskMetrics(Evaluator):
-    """The task's metrics; the first of them chooses the best checkpoint."""
+    """The task's metrics; the first of them chooses the best checkpoint. Of a mixture each task's, and their average,
+    which chooses it."""
 
     kind: Literal["task"] = "task"
     split: Literal["validation", "test"] = "validation"
     """Which rows are scored."""
 
     def prepare(self, setup: Setup, data: Data) -> Evaluate:
-        from jaxpt.data.labelled import examples
+        from jaxpt.data.labelled.mixed import each_task, named
 
-        config = setup.config
-        rows, targets = config.task.grouped(examples.split_rows(config, self.split))
-        found = examples.examples(config, data.tokenizer, rows)
-        majority = constant(config, examples.split_rows(config, "train"), rows, targets)
-        predictor = predictors.build(setup, data.tokenizer)
-        predictor.compile(found.records)
+        tasks = {}
+        for name, config in each_task(setup.config).items():
+            if self.split == "test" and name and config.data.test_path is None:
+                continue
+            with named(name):
+                tasks[name] = _OneTask(dataclasses.replace(setup, config=config), data, self.split)
 
         def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result | None:
-            config = with_measured(setup.config, earlier)
-            outputs = predictor(params, found.records, stop)
-            if outputs is None:
-                return None
-            predictions = [
-                config.objective.decide(of_row, row.row, row.where)
-                for of_row, row in zip(examples.by_row(found, outputs), found.rows)
-            ]
-            metrics = measured(config, predictions, targets)
-            return Result(metrics, tuple(lines(self.called, metrics, majority)))
+            metrics: dict[str, float] = {}
+            said: list[str] = []
+            for name, task in tasks.items():
+                found = task.measure(params, earlier if not name else of_part(earlier, name), stop)
+                if found is None:
+                    return None
+                said += lines(f"{self.called}/{name}" if name else self.called, found, task.majority)
+                metrics |= {f"{name}/{metric}" if name else metric: value for metric, value in found.items()}
+            if "" not in tasks and len(tasks) == len(setup.config.task.tasks):
+                average = setup.config.task.average(metrics)
+                said += lines(self.called, average, {}) if average else []
+                metrics = {**average, **metrics}
+            return Result(metrics, tuple(said))
 
         return evaluate
+
+
+class _OneTask:
+    """A task's rows, encoded, and what they are compared with."""
+
+    def __init__(self, setup: Setup, data: Data, split: str) -> None:
+        """Of a recipe as if the task were all."""
+        from jaxpt.data.labelled import examples
+
+        config = self._config = setup.config
+        rows, self._targets = config.task.grouped(examples.split_rows(config, split))
+        self._found, self._by_row = examples.examples(config, data.tokenizer, rows), examples.by_row
+        self.majority = constant(config, examples.split_rows(config, "train"), rows, self._targets)
+        self._predictor = predictors.build(setup, data.tokenizer)
+        self._predictor.compile(self._found.records)
+
+    def measure(
+        self, params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]
+    ) -> dict[str, float] | None:
+        """The metrics; None if stopped."""
+        config = with_measured(self._config, earlier)
+        outputs = self._predictor(params, self._found.records, stop)
+        if outputs is None:
+            return None
+        predictions = [
+            config.objective.decide(of_row, row.row, row.where)
+            for of_row, row in zip(self._by_row(self._found, outputs), self._found.rows)
+        ]
+        return measured(config, predictions, self._targets)
+
+
+def of_part(metrics: Mapping[str, float], name: str) -> dict[str, float]:
+    """The metrics of one task of a mixture, by the names that they have where it is the only one.
+
+    Example:
+      >>> of_part({"task/average": 0.6, "task/boolq/accuracy": 0.6}, "boolq")
+      {'task/accuracy': 0.6}
+    """
+    return {key.replace(f"/{name}/", "/"): value for key, value in metrics.items() if f"/{name}/" in key}
 
 
 def with_measured(config: Config, metrics: Mapping[str, float]) -> Config:

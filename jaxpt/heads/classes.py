@@ -43,7 +43,11 @@ class Classes(nn.Module):
 
 
 def declare(
-    model: ModelConfig, name: HeadName, outputs: int | None = None, dropout: float | None = None
+    model: ModelConfig,
+    name: HeadName,
+    outputs: int | None = None,
+    dropout: float | None = None,
+    part: str | None = None,
 ) -> dict[str, Head]:
     """The head `name` of a backbone, and the pooler before it if the backbone has one.
 
@@ -53,6 +57,7 @@ def declare(
       outputs: number of labels; by default 2 for "span" and 1 for "choice".
       dropout: rate before W, and before the pooler where it has dropout. By default the model's, where the class in
         transformers has dropout.
+      part: the task of a mixture that the head is for: its own name is then `called(name, part)`.
 
     Returns:
       {"pooler": head, name: head}, or {name: head}.
@@ -66,22 +71,28 @@ def declare(
     rate = getattr(model, "dropout", 0.0) if dropout is None else dropout
     before = rate if options.drops_out or dropout is not None else 0.0
     head = Head(Classes(OUTPUTS[name] if outputs is None else outputs, before, options.use_bias))
-    return pooler.declare(model, options.pooler, rate) | {name: head}
+    return pooler.declare(model, options.pooler, rate) | {called(name, part): head}
 
 
-def apply(bound: Bound, name: HeadName, x: jax.Array) -> jax.Array:
+def called(name: HeadName, part: str | None) -> str:
+    """Name of a task's own head among those of a mixture, such as `classes_sst2`; `name` itself without one."""
+    return name if part is None else f"{name}_{part}"
+
+
+def apply(bound: Bound, name: HeadName, x: jax.Array, part: str | None = None) -> jax.Array:
     """Applies the pooler, if the architecture has one for this head, and the head.
 
     Args:
       bound: a network with the heads of `declare`.
       name: of the head.
       x: hidden states at the positions that `task_head(name).position` names, [..., D].
+      part: as in `declare`.
 
     Returns:
       float32 [..., outputs].
     """
     x = x if bound.config.task_head(name).pooler is None else bound.heads["pooler"](x)
-    return bound.heads[name](x)
+    return bound.heads[called(name, part)](x)
 
 
 def name_of(heads: Iterable[str]) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,8 +14,9 @@ from jaxpt.config import Config
 from jaxpt.data import tokenizers
 from jaxpt.data.labelled import examples
 from jaxpt.data.labelled.files import RowFile
+from jaxpt.data.labelled.mixed import chosen_task
 from jaxpt.errors import UserError
-from jaxpt.evals.task import with_measured
+from jaxpt.evals.task import of_part, with_measured
 from jaxpt.parallel import processes
 from jaxpt.tasks.base import Answer, LocatedRow
 from jaxpt.train import checkpoint, predictors, state
@@ -31,10 +33,10 @@ def predict(path: str, file: str, out: str, overrides: Sequence[str] = ()) -> No
       path: a run_dir (its best checkpoint), or `RUN_DIR/checkpoints/STEP`.
       file: rows as in training; they need no labels.
       out: the file to write; it appears when it is complete. With several processes the first one writes it.
-      overrides: `key=value` of the run's configuration, such as `task.text=review`.
+      overrides: `key=value` of the run's configuration, such as `task.text=review`; with several tasks `task.use=NAME`.
 
     Raises:
-      UserError: the run has no task, `out` exists, or a row is not as it must be.
+      UserError: the run has no task, or several and none is named, `out` exists, or a row is not as it must be.
     """
     run_dir, step = checkpoint.find(path, None)
     config = configs.load(run_dir, overrides)
@@ -46,7 +48,8 @@ def predict(path: str, file: str, out: str, overrides: Sequence[str] = ()) -> No
         raise UserError(f"{run_dir}: was fine-tuned on dialogues; `jaxpt chat {run_dir}` talks with it")
     if Path(out).exists():
         raise UserError(f"{out}: already exists; choose a new file")
-    rows = examples.read(config.task, [RowFile(path) for path in tables.expand(file, "FILE")])
+    task = chosen_task(config).task
+    rows = examples.read(task, [RowFile(path) for path in tables.expand(file, "FILE")])
     if not rows:
         raise UserError(f"{file}: has no rows")
     answers = answered(config, run_dir, step, rows)
@@ -59,7 +62,7 @@ def predict(path: str, file: str, out: str, overrides: Sequence[str] = ()) -> No
     try:
         with signals.on_leave(lambda _: partial.unlink(missing_ok=True)), open(partial, "w", encoding="utf-8") as to:
             for row, answer in zip(rows, answers, strict=True):
-                line = {"id": config.task.row_id(row.row), **answer}
+                line = {"id": task.row_id(row.row), **answer}
                 to.write(json.dumps(line, ensure_ascii=False) + "\n")
         partial.rename(out)
     finally:
@@ -79,11 +82,13 @@ def answered(config: Config, run_dir: Path, step: int, rows: Sequence[LocatedRow
     setup = state.setup(config).for_evaluation()
     reader = checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True)
     params: Any = reader.restore_params(setup, step)
-    config = with_measured(config, reader.metrics(step))
+    metrics = reader.metrics(step)
     reader.close()
+    one = chosen_task(config)
+    config = with_measured(one, metrics if one is config else of_part(metrics, one.task.name))
     settings = config.data.tokenizer
     tokenizer = tokenizers.load(run_dir / "tokenizer", settings.kind, extra_ids=settings.extra_ids)
-    predictor = predictors.build(setup, tokenizer)
+    predictor = predictors.build(dataclasses.replace(setup, config=config), tokenizer)
     for first in range(0, len(rows), CHUNK):
         found = examples.examples(config, tokenizer, rows[first : first + CHUNK], has_targets=False)
         outputs = predictor(params, found.records)

@@ -105,12 +105,12 @@ class ClassificationLoss(LabelledLoss):
     h: Classification
 
     def heads(self, model: ModelConfig) -> dict[str, Head]:
-        return classes.declare(model, "classes", self.h.task.outputs, self.h.dropout)
+        return classes.declare(model, "classes", self.h.task.outputs, self.h.dropout, self.h.part)
 
     def outputs(self, model: Bound, hidden: jax.Array, batch: Batch) -> jax.Array:
         segments = batch[f"{self.h.side}_segment_ids"]
         states = self.text_states(model, "classes", hidden, batch["label_positions"], segments)
-        return classes.apply(model, "classes", states)
+        return classes.apply(model, "classes", states, self.h.part)
 
     def coefficients(self) -> dict[str, float]:
         return {self.h.kind: 1.0} | ({"r_drop": self.h.r_drop} if self.h.r_drop else {})

@@ -18,6 +18,7 @@ import numpy as np
 from jaxpt import config as configs
 from jaxpt import signals
 from jaxpt.config import Config
+from jaxpt.data.labelled.mixed import each_task
 from jaxpt.errors import UserError
 from jaxpt.models import base
 from jaxpt.objectives.base import Objective
@@ -415,7 +416,7 @@ class Run:
         best, metric = self.checkpoints.best(), self.config.checkpoint.best_metric
         best = int(current.step) if best is None else best
         say(f"best checkpoint by {metric}: step {best}; predict, export and evaluation use it")
-        if self.config.data.test_path is None:
+        if not any(one.data.test_path for one in each_task(self.config).values()):
             return {"best_step": best}
         params = self.checkpoints.restore_params(self.setup.for_evaluation(), best)
         test = self.evaluators.test(params, self.checkpoints.metrics(best))

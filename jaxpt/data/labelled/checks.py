@@ -12,11 +12,18 @@ from jaxpt import tables
 from jaxpt.config import Config
 from jaxpt.data.labelled.examples import split_rows
 from jaxpt.data.labelled.files import files
+from jaxpt.data.labelled.mixed import each_task, named
 from jaxpt.errors import UserError
 
 
 def check_files(config: Config) -> None:
     """Raises UserError where a file of one split is given for another one, too, or a test set is without metrics."""
+    for name, one in each_task(config).items():
+        with named(name):
+            _check_files(one)
+
+
+def _check_files(config: Config) -> None:
     if config.data.test_path is not None and not config.task.scored:
         raise UserError(f"data.test_path: a task of kind {config.task.kind} has no metrics; give data.validation_path")
     keys = {"train": "path", "validation": "validation_path", "test": "test_path"}
