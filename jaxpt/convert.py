@@ -238,16 +238,16 @@ def _of_task(config: Config, name: str | None) -> tuple[Config, Callable[[str], 
         return config, lambda path: path
     if not config.objective.loss.heads(config.model):
         return config, lambda path: path  # text to text: one model for all
-    if name not in config.task.names:
-        raise UserError(f"--task NAME chooses one of {', '.join(config.task.names)}"
+    if name not in config.task.task_names:
+        raise UserError(f"--task NAME chooses one of {', '.join(config.task.task_names)}"
                         + (" and is missing" if name is None else f", not {name}"))  # fmt: skip
     one = each_task(config)[name]
     head = one.task.head
     own = one.objective.model_copy(update={"part": None})
     prefix, theirs = f"heads/{head}/", f"heads/{classes.called(head, name)}/"
-    return one.model_copy(update={"objective": own}), lambda path: (
-        theirs + path.removeprefix(prefix) if path.startswith(prefix) else path
-    )
+    return one.model_copy(
+        update={"objective": own}
+    ), lambda path: theirs + path.removeprefix(prefix) if path.startswith(prefix) else path
 
 
 PROBLEMS: dict[str, Problem] = {

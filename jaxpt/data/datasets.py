@@ -140,9 +140,7 @@ def prepare(
             if isinstance(source, Examples):
                 source.check_tokenizer(tokenizer)
         objective.check(config.model, data.length, vocabulary)
-        transforms = [
-            part.config.objective.batches.transforms(data.length, vocabulary, config.seed) for part in parts
-        ]
+        transforms = [part.config.objective.batches.transforms(data.length, vocabulary, config.seed) for part in parts]
         ours = to_seqio(tokenizer)
         stores = {
             split: [

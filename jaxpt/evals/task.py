@@ -27,12 +27,13 @@ class TaskMetrics(Evaluator):
     def prepare(self, setup: Setup, data: Data) -> Evaluate:
         from jaxpt.data.labelled.mixed import each_task, named
 
-        tasks = {}
+        tasks: dict[str, _OneTask] = {}
         for name, config in each_task(setup.config).items():
             if self.split == "test" and name and config.data.test_path is None:
                 continue
+            other = next((task.predictor for task in tasks.values()), None)
             with named(name):
-                tasks[name] = _OneTask(dataclasses.replace(setup, config=config), data, self.split)
+                tasks[name] = _OneTask(dataclasses.replace(setup, config=config), data, self.split, other)
 
         def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result | None:
             metrics: dict[str, float] = {}
@@ -55,23 +56,21 @@ class TaskMetrics(Evaluator):
 class _OneTask:
     """A task's rows, encoded, and what they are compared with."""
 
-    def __init__(self, setup: Setup, data: Data, split: str) -> None:
-        """Of a recipe as if the task were all."""
+    def __init__(self, setup: Setup, data: Data, split: str, other: Any = None) -> None:
+        """Of a recipe as if the task were all; `other`: the predictor of another task of the run."""
         from jaxpt.data.labelled import examples
 
         config = self._config = setup.config
         rows, self._targets = config.task.grouped(examples.split_rows(config, split))
         self._found, self._by_row = examples.examples(config, data.tokenizer, rows), examples.by_row
         self.majority = constant(config, examples.split_rows(config, "train"), rows, self._targets)
-        self._predictor = predictors.build(setup, data.tokenizer)
-        self._predictor.compile(self._found.records)
+        self.predictor = predictors.build(setup, data.tokenizer, other)
+        self.predictor.compile(self._found.records)
 
-    def measure(
-        self, params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]
-    ) -> dict[str, float] | None:
+    def measure(self, params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> dict[str, float] | None:
         """The metrics; None if stopped."""
         config = with_measured(self._config, earlier)
-        outputs = self._predictor(params, self._found.records, stop)
+        outputs = self.predictor(params, self._found.records, stop)
         if outputs is None:
             return None
         predictions = [

@@ -2,10 +2,11 @@
 
     batch   rows of all tasks, mixed (`data.mixture`); a row has examples of one task
     loss    Σ over the tasks of the losses of their examples, as the task's own objective has them
-            / number of examples (of words, where these have tags) of all tasks in the batch
+            / number of examples of all tasks in the batch
 
-So a task counts as much as it has examples in the stream. The model reads all rows in the same way; what a task's
-own objective reads of a batch is under the task's name (`sst2/labels`), with weight 0 in the rows of other tasks.
+The tags of a sentence share the weight of one example: a task counts as much as it has examples in the stream. The
+model reads all rows in the same way; what a task's own objective reads of a batch besides is under the task's name
+(`sst2/labels`), with weight 0 in the rows of other tasks.
 Paper: https://arxiv.org/abs/1901.11504
 """
 
@@ -22,7 +23,7 @@ from pydantic import ValidationError, model_validator
 from jaxpt.config import ModelConfig, ObjectiveConfig, Overrides, TaskConfig, resolve
 from jaxpt.config.explain import explain
 from jaxpt.config.kinds import nearest, strictly
-from jaxpt.data.calls import Vocabulary
+from jaxpt.data.calls import Transforms, Vocabulary
 from jaxpt.errors import UserError
 from jaxpt.heads import pooler
 from jaxpt.models.base import Bound
@@ -41,17 +42,19 @@ class Mixture(Labelled):
     kind: Literal["mixture"] = "mixture"
     tasks: Overrides = ()
     """Settings of a single task's head, under the task's name: `cola: {dropout: 0.05}`, `mrpc: {class_weights:
-    balanced}`. They are those of the objective of the task's kind. `dropout`, `truncate` and `examples` here are those of
-    all."""
+    balanced}`. They are those of the objective of the task's kind. `dropout`, `truncate` and `examples` here are of all
+    tasks."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Mixture:
         if self.task.kind != "mixture":
             raise ValueError(f"kind: mixture is for task.kind: mixture, not {self.task.kind}")
         for key, _ in self.tasks:
-            if not any(key.startswith(f"{name}.") for name in self.task.names):
+            if not any(key.startswith(f"{name}.") for name in self.task.task_names):
                 name = key.partition(".")[0]
-                raise ValueError(f"tasks: {name}: task.tasks has no settings of this name{nearest(name, self.task.names)}")
+                raise ValueError(
+                    f"tasks: {name}: task.tasks has no settings of this name{nearest(name, self.task.task_names)}"
+                )
         try:
             parts = self.parts
         except UserError as error:
@@ -74,8 +77,8 @@ class Mixture(Labelled):
         """
         if task.objective not in HEADS:
             raise UserError(
-                f"tasks: {task.name}: a task of kind {task.kind} has no head in a mixture; objective.kind: text_to_text "
-                "learns any tasks together"
+                f"tasks: {task.name}: a task of kind {task.kind} has no head in a mixture; objective.kind: "
+                "text_to_text learns any tasks together"
             )
         return _part(self, task)
 
@@ -121,6 +124,27 @@ def of_part(batch: Any, name: str) -> Any:
     return {**shared, **own, **({"eval_mask": own["label_weights"]} if "eval_mask" in batch else {})}
 
 
+def shared_weights(batch: Arrays, side: str) -> np.ndarray:
+    """Weights of labels such that those of one example have the sum 1: float32 [B, N].
+
+    Args:
+      batch: features of one task; each example is a segment.
+      side: the part of the model that reads the texts.
+
+    Example:
+      >>> batch = {"encoder_segment_ids": np.array([[1, 1, 2]]), "label_positions": np.array([[0, 1, 2, 0]])}
+      >>> shared_weights(batch | {"label_weights": np.array([[1.0, 1.0, 1.0, 0.0]])}, "encoder").tolist()
+      [[0.5, 0.5, 1.0, 0.0]]
+    """
+    weights, positions = batch["label_weights"], batch["label_positions"]
+    if weights.shape != positions.shape or not weights.size:
+        return weights  # one label of each example
+    segments = np.take_along_axis(batch[f"{side}_segment_ids"], positions, axis=1)
+    example = segments + np.arange(len(segments))[:, None] * (segments.max() + 1)
+    counts = np.bincount(example.ravel(), weights.ravel() > 0)[example]
+    return (weights / np.maximum(counts, 1)).astype(np.float32)
+
+
 class MixtureBatches(LabelledBatches):
     """What the model reads, and of each task its labels."""
 
@@ -139,7 +163,9 @@ class MixtureBatches(LabelledBatches):
         labels, features = self.h.parts[name].batches.label_features(length), self.features(length)
 
         def rows(*arguments: Any) -> dict[str, np.ndarray]:
-            made = {f"{name}/{key}" if key in labels else key: x for key, x in online(*arguments).items()}
+            own = online(*arguments)
+            own["label_weights"] = shared_weights(own, self.h.side)
+            made = {f"{name}/{key}" if key in labels else key: x for key, x in own.items()}
             count = len(next(iter(made.values())))
             return {
                 key: made[key] if key in made else np.zeros((count, *shape), dtype)
@@ -147,6 +173,10 @@ class MixtureBatches(LabelledBatches):
             }
 
         return rows
+
+    def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
+        """Those of the first task: each task has its own."""
+        return next(iter(self.h.parts.values())).batches.transforms(length, vocabulary, seed)
 
     def check_packing(self) -> None:
         for part in self.h.parts.values():

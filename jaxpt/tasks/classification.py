@@ -48,6 +48,10 @@ class ClassificationTask(TextsTask):
             raise ValueError(f"names: wants one for each of labels, {len(labels)}, got {len(self.names)}")
         return self
 
+    @classmethod
+    def best_metric(cls, metric: str) -> tuple[str, Literal["min", "max"]]:
+        return {"cb": "macro_f1"}.get(metric, metric), "max"
+
     @property
     def outputs(self) -> int:
         return len(self.labels or ())

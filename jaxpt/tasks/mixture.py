@@ -1,5 +1,6 @@
-"""Several tasks that one model learns at the same time. Papers: https://arxiv.org/abs/1901.11504 (a head for each task),
-https://arxiv.org/abs/1910.10683 (text to text)
+"""Several tasks that one model learns at the same time.
+
+Papers: https://arxiv.org/abs/1901.11504 (a head for each task), https://arxiv.org/abs/1910.10683 (text to text)
 """
 
 from __future__ import annotations
@@ -48,14 +49,16 @@ class TaskMixture(Task):
                 raise ValueError(f"tasks: task {number} has no name; data.mixture names its files by it")
             if task.kind in _REFUSED:
                 raise ValueError(f"tasks: {task.name}: kind: {task.kind} cannot be part of a mixture")
-        if twice := next((name for name in self.names if self.names.count(name) > 1), None):
+        if twice := next((name for name in self.task_names if self.task_names.count(name) > 1), None):
             raise ValueError(f"tasks: two have the name {twice!r}; rename one of them")
-        if self.use is not None and self.use not in self.names:
-            raise ValueError(f"use: {self.use!r} is none of {', '.join(self.names)}{nearest(self.use, self.names, '')}")
+        if self.use is not None and self.use not in self.task_names:
+            raise ValueError(
+                f"use: {self.use!r} is none of {', '.join(self.task_names)}{nearest(self.use, self.task_names, '')}"
+            )
         return self
 
     @property
-    def names(self) -> list[str]:
+    def task_names(self) -> list[str]:
         """Names of the tasks."""
         return [task.name for task in self.tasks]
 
@@ -74,7 +77,9 @@ class TaskMixture(Task):
           UserError: `use` says none.
         """
         if self.use is None:
-            raise UserError(f"task.use is missing: the model has the tasks {', '.join(self.names)}; choose one of them")
+            raise UserError(
+                f"task.use is missing: the model has the tasks {', '.join(self.task_names)}; choose one of them"
+            )
         return self.use
 
     def average(self, measured: Mapping[str, float]) -> dict[str, float]:
@@ -91,15 +96,22 @@ class TaskMixture(Task):
           >>> TaskMixture(tasks=tasks).average({"sst2/accuracy": 0.9, "stsb/pearson": 0.8, "stsb/spearman": 0.6})
           {'average': 0.8}
         """
-        means = [_mean(task, measured) for task in self.tasks]
-        return {} if None in means else {"average": sum(means) / len(means)}
+        if self.without_average():
+            return {}
+        means = []
+        for task in self.tasks:
+            found = [
+                measured[f"{task.name}/{task.best_metric(metric)[0]}"] / (100.0 if scores.in_percent(metric) else 1.0)
+                for metric in _rising(task)
+            ]
+            means.append(sum(found) / len(found))
+        return {"average": sum(means) / len(means)}
+
+    def without_average(self) -> str | None:
+        """A task without a metric of which high values are better: then there is no average."""
+        return next((task.name for task in self.tasks if not _rising(task)), None)
 
 
-def _mean(task: Any, measured: Mapping[str, float]) -> float | None:
-    """The mean of a task's metrics of which high values are better; None without one."""
-    found = []
-    for metric in task.scored:
-        value, mode = task.best_metric(metric)
-        if mode == "max":
-            found.append(measured[f"{task.name}/{value}"] / (100.0 if scores.in_percent(metric) else 1.0))
-    return sum(found) / len(found) if found else None
+def _rising(task: Any) -> list[str]:
+    """The metrics of which high values are better."""
+    return [metric for metric in task.scored if task.best_metric(metric)[1] == "max"]

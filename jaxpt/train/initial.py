@@ -27,6 +27,8 @@ from jaxpt.train.state import Setup, State
 
 Labels = dict[str, tuple[str, ...] | None]
 """{name of a head whose outputs are labels: the labels in their order; None of a number}."""
+
+
 def labels_of(path: str | Path) -> Labels:
     """The labels of a fine-tuned model's heads.
 
@@ -47,7 +49,7 @@ def head_labels(config: Config) -> Labels:
         return {}
     tasks = {name or None: one.task for name, one in each_task(config).items()}
     return {
-        classes.called(task.head, name): task.labels
+        classes.called(task.head, name): getattr(task, "labels", None)
         for name, task in tasks.items()
         if getattr(task, "head", None) in ("classes", "tags")
     }
@@ -117,9 +119,7 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
         wrong = lacking or [path for path in unused if not path.startswith("heads/")]
     if wrong and not source.partial:
         what = "lacks or has in another shape" if lacking else "has, this model has not,"
-        raise UserError(
-            f"init_from.path: {source.path} {what} {_some(wrong)}; init_from.partial=true takes what fits"
-        )
+        raise UserError(f"init_from.path: {source.path} {what} {_some(wrong)}; init_from.partial=true takes what fits")
     if not taken and not fitted:
         raise UserError(
             f"init_from.partial: {source.path}: none of its parameters fits this model, which would start at random; "

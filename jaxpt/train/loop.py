@@ -316,6 +316,10 @@ class Run:
     def _log(self, window: list[Figures], done: int, display: Display, metrics: Metrics) -> None:
         values = jax.device_get(window)
         means = {name: np.mean([v[name] for v in values], axis=0) for name in values[0]}
+        own = tuple(f"{name}/" for name in getattr(self.config.task, "task_names", ()))  # NaN in steps without the task
+        for name in (name for name in means if name.startswith(own)):
+            found = [v[name] for v in values if np.isfinite(v[name])]
+            means[name] = np.mean(found) if found else np.nan
         rates = display.rates(done)
         rate = float(self.setup.schedule(done - 1))
         self.last_loss = float(values[-1]["loss"])

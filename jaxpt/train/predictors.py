@@ -24,15 +24,19 @@ from jaxpt.train.state import Setup
 from jaxpt.train.target_scores import Scored, TargetScores
 
 
-def build(setup: Setup, tokenizer: Tokenizer) -> Predictor | TextPredictor:
+def build(setup: Setup, tokenizer: Tokenizer, other: Predictor | TextPredictor | None = None) -> Any:
     """The predictor of a run's objective.
 
     Args:
       setup: the run, for evaluation.
       tokenizer: its tokenizer.
+      other: that of another task of the run, which shares its programs.
+
+    Returns:
+      A `Predictor` or a `TextPredictor`.
     """
     if isinstance(setup.config.objective, TextToText):
-        return TextPredictor(setup, tokenizer)
+        return TextPredictor(setup, tokenizer, other)
     return Predictor(setup, tokenizer.vocabulary)
 
 
@@ -119,12 +123,13 @@ class Predictor:
 class TextPredictor:
     """Generates the answer to each example, or finds how likely each label word is."""
 
-    def __init__(self, setup: Setup, tokenizer: Tokenizer) -> None:
+    def __init__(self, setup: Setup, tokenizer: Tokenizer, other: TextPredictor | None = None) -> None:
         """For the network and the objective of a run.
 
         Args:
           setup: the run, for evaluation.
           tokenizer: its tokenizer.
+          other: that of another task of the run, which shares its programs.
 
         Raises:
           UserError: a label word is too long.
@@ -132,8 +137,8 @@ class TextPredictor:
         self._setup, self._tokenizer = setup, tokenizer
         self._objective: TextToText = setup.config.objective
         self._words = self._label_words() if self._objective.decide_by == "likelihood" else []
-        self._scores = TargetScores(setup)
-        self._texts = Generation(setup)
+        self._scores = TargetScores(setup) if other is None else other._scores
+        self._texts = Generation(setup) if other is None else other._texts
 
     def compile(self, records: Sequence[Record]) -> None:
         """Compiles what these examples need: for generation all but what depends on how long the answers are."""

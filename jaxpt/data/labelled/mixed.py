@@ -33,16 +33,16 @@ def each_task(config: Config) -> dict[str, Config]:
         return {"": config}
     if config.objective.kind not in ("mixture", "text_to_text"):
         raise UserError(
-            f"objective.kind: {config.objective.kind} is for a single task; several have objective.kind: mixture, a head "
-            "for each, or text_to_text"
+            f"objective.kind: {config.objective.kind} is for a single task; several have objective.kind: mixture, a "
+            "head for each, or text_to_text"
         )
     if not files:
-        wanted = ", ".join(f"{{name: {name}, path: …}}" for name in config.task.names)
+        wanted = ", ".join(f"{{name: {name}, path: …}}" for name in config.task.task_names)
         raise UserError(f"data.mixture is missing: the files of each task: [{wanted}]")
-    if lost := next((name for name in config.task.names if name not in files), None):
+    if lost := next((name for name in config.task.task_names if name not in files), None):
         raise UserError(f"task.tasks: {lost}: data.mixture names no files for it{nearest(lost, list(files))}")
-    if lost := next((name for name in files if name not in config.task.names), None):
-        raise UserError(f"data.mixture: {lost}: task.tasks has no such task{nearest(lost, config.task.names)}")
+    if lost := next((name for name in files if name not in config.task.task_names), None):
+        raise UserError(f"data.mixture: {lost}: task.tasks has no such task{nearest(lost, config.task.task_names)}")
     return {name: _alone(config, one) for name, one in files.items()}
 
 
