@@ -386,7 +386,9 @@ def _streams(
             )
             for part, of_part, store in zip(parts, transforms, stores[split])
         ]
-        shares = mixtures.mixture(config, parts, [len(t) for t in tasks], key(config.seed, phase, split, "mixture"))
+        examples = None if config.task is None else [len(task.store) for task in tasks]
+        sizes = [len(task) for task in tasks]
+        shares = mixtures.mixture(config, parts, sizes, key(config.seed, phase, split, "mixture"), examples)
         if objective.loss.carries and split == "train" and len(tasks[0]) < data.batch_size:
             raise UserError(
                 f"data.batch_size: {data.batch_size} rows that continue from batch to batch need as many records, "

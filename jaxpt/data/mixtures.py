@@ -60,7 +60,9 @@ def _with(config: Config, **source: Any) -> Config:
     return config.model_copy(update={"data": data})
 
 
-def mixture(config: Config, tasks: Sequence[Part], sizes: Sequence[int], key: int) -> Mixture:
+def mixture(
+    config: Config, tasks: Sequence[Part], sizes: Sequence[int], key: int, examples: Sequence[int] | None = None
+) -> Mixture:
     """The shares of the tasks.
 
     Args:
@@ -68,13 +70,16 @@ def mixture(config: Config, tasks: Sequence[Part], sizes: Sequence[int], key: in
       tasks: what `parts` gave.
       sizes: rows of each task.
       key: decides the order.
+      examples: of each task; None: a row is one. With them shares are of examples, of which a packed row has several.
 
     Returns:
-      Which task gives which example.
+      Which task gives which row.
     """
     rates = [task.rate for task in tasks]
     if None in rates:
-        rates = proportional(sizes, config.data.mixture_temperature, config.data.mixture_cap)
+        rates = proportional(examples or sizes, config.data.mixture_temperature, config.data.mixture_cap)
+    if examples is not None:
+        rates = [rate * rows / count for rate, rows, count in zip(rates, sizes, examples)]
     return Mixture(rates, key)
 
 
