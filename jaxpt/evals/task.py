@@ -31,9 +31,9 @@ class TaskMetrics(Evaluator):
         for name, config in each_task(setup.config).items():
             if self.split == "test" and name and config.data.test_path is None:
                 continue
-            other = next((task.predictor for task in tasks.values()), None)
+            others = [task.predictor for task in tasks.values()]
             with named(name):
-                tasks[name] = _OneTask(dataclasses.replace(setup, config=config), data, self.split, other)
+                tasks[name] = _OneTask(dataclasses.replace(setup, config=config), data, self.split, others)
 
         def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result | None:
             metrics: dict[str, float] = {}
@@ -56,15 +56,15 @@ class TaskMetrics(Evaluator):
 class _OneTask:
     """A task's rows, encoded, and what they are compared with."""
 
-    def __init__(self, setup: Setup, data: Data, split: str, other: Any = None) -> None:
-        """Of a recipe as if the task were all; `other`: the predictor of another task of the run."""
+    def __init__(self, setup: Setup, data: Data, split: str, others: Sequence[Any]) -> None:
+        """Of a recipe as if the task were all; `others`: the predictors of other tasks of the run."""
         from jaxpt.data.labelled import examples
 
         config = self._config = setup.config
         rows, self._targets = config.task.grouped(examples.split_rows(config, split))
         self._found, self._by_row = examples.examples(config, data.tokenizer, rows), examples.by_row
         self.majority = constant(config, examples.split_rows(config, "train"), rows, self._targets)
-        self.predictor = predictors.build(setup, data.tokenizer, other)
+        self.predictor = predictors.build(setup, data.tokenizer, others)
         self.predictor.compile(self._found.records)
 
     def measure(self, params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> dict[str, float] | None:

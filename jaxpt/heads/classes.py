@@ -12,6 +12,7 @@ Shapes: D width of the hidden states
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -24,6 +25,8 @@ from jaxpt.models.base import Bound
 from jaxpt.models.layers import Dense, Dropout
 from jaxpt.models.network import Head
 
+ALL = "*"
+"""Instead of a task of a mixture: the heads of all of its tasks, side by side."""
 OUTPUTS: dict[str, int] = {"span": 2, "choice": 1}
 """Number of logits of the heads that have no labels: start and end; one."""
 
@@ -86,13 +89,21 @@ def apply(bound: Bound, name: HeadName, x: jax.Array, part: str | None = None) -
       bound: a network with the heads of `declare`.
       name: of the head.
       x: hidden states at the positions that `task_head(name).position` names, [..., D].
-      part: as in `declare`.
+      part: as in `declare`; `ALL`: the outputs of all tasks with such a head, one after the other (`parts`).
 
     Returns:
       float32 [..., outputs].
     """
     x = x if bound.config.task_head(name).pooler is None else bound.heads["pooler"](x)
+    if part == ALL:
+        return jnp.concatenate([bound.heads[called(name, one)](x) for one in parts(bound.heads, name)], axis=-1)
     return bound.heads[called(name, part)](x)
+
+
+def parts(heads: Mapping[str, Any], name: HeadName) -> list[str]:
+    """The tasks of a mixture that have a head of some name, in the order of their outputs with `ALL`."""
+    prefix = called(name, "")
+    return [head.removeprefix(prefix) for head in heads if head.startswith(prefix)]
 
 
 def name_of(heads: Iterable[str]) -> str | None:

@@ -147,5 +147,5 @@ def test_each_task_is_checked():
     task = tasks_of(("classification", "regression"))
     settings = {"classification.class_weights": (1.0, 2.0)}
     objective = mixture.Mixture(task=task, text_layout="bert", tasks=settings)
-    with pytest.raises(UserError, match=r"task classification: objective\.class_weights: wants one for each of 3 labels"):
+    with pytest.raises(UserError, match=r"task classification: objective\.class_weights: wants one for each of 3"):
         objective.check(model_of("bert"), LENGTH, VOCABULARY)

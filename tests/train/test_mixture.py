@@ -1,5 +1,6 @@
 """Several tasks in a run: metrics of each, best checkpoint by their average, resumes, predictions, export, new runs."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -9,9 +10,11 @@ import yaml
 from jaxpt import convert, recipes
 from jaxpt.cli import main
 from jaxpt.data import datasets
+from jaxpt.data.labelled import examples
+from jaxpt.data.labelled.mixed import each_task
 from jaxpt.errors import UserError
 from jaxpt.inference.predict import predict
-from jaxpt.train import initial, weights
+from jaxpt.train import initial, predictors, state, weights
 from jaxpt.train.loop import train
 from tests import fine_tuning
 from tests.runs import assert_bit_equal, final
@@ -32,6 +35,7 @@ def lines(path):
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
+@pytest.mark.slow
 def test_each_task_has_its_metrics_and_their_average_chooses(run):
     metrics = lines(run / "run/metrics.jsonl")
     values = {one["step"]: one for one in metrics if "task/average" in one}
@@ -59,8 +63,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_bits(run, tmp_path):
     assert_bit_equal(final(run / "run", 4), final(tmp_path / "run", 4))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("packing", [False, True])
+@pytest.mark.parametrize("packing", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_processes_share_the_rows_of_a_batch(packing, tmp_path):
     data = datasets.prepare(fine_tuning.mixture(tmp_path, f"data.packing={packing}".lower()))
     assert [task.name for task in data.train.tasks] == ["mood", "grade", "about"]
@@ -73,6 +76,25 @@ def test_processes_share_the_rows_of_a_batch(packing, tmp_path):
             np.testing.assert_array_equal(together, x)
         weights_of = [batch[f"{task.name}/label_weights"].any(-1) for task in data.train.tasks]
         assert (np.sum(weights_of, 0) == 1).all()  # a row is of one task
+
+
+@pytest.mark.slow
+def test_tasks_with_the_same_head_share_a_program_that_gives_each_its_own_outputs(tmp_path):
+    tasks = [*fine_tuning.TASKS[:2], {**fine_tuning.TASKS[0], "name": "again", "pair": "other"}]
+    config = fine_tuning.mixture(tmp_path, tasks=tasks)
+    data, setup = datasets.prepare(config), state.setup(config)
+    params, made = setup.init().params, []
+    for one in each_task(config).values():
+        of_task = dataclasses.replace(setup, config=one)
+        predictor = predictors.build(of_task, data.tokenizer, made)
+        found = examples.examples(one, data.tokenizer, examples.split_rows(one, "validation"))
+        outputs = predictor(params, found.records)
+        rows = one.objective.batches.rows_of(data.vocabulary)(found.records, 32)
+        with setup.use():
+            wanted = one.objective.loss.predict(setup.network.bind(params), rows)
+        np.testing.assert_allclose(np.stack(outputs), wanted, atol=1e-5)
+        made.append(predictor)
+    assert all(one._compiled is made[0]._compiled for one in made)
 
 
 @pytest.mark.slow

@@ -34,12 +34,12 @@ def _check_best(config: Config) -> None:
         return
     known = [*config.task.task_names, "average"]
     if (name := metric.partition("/")[0]) not in known:
-        wanted = f"{evaluator}/average, or a task's metric such as {evaluator}/{known[0]}/{config.task.tasks[0].scored[0]}"
-        raise UserError(f"checkpoint.best_metric: {evaluator}/{metric}: wants {wanted}{nearest(name, known, '')}")
+        such = f"{evaluator}/average, or a task's metric such as {evaluator}/{known[0]}/{config.task.tasks[0].scored[0]}"
+        raise UserError(f"checkpoint.best_metric: {evaluator}/{metric}: wants {such}{nearest(name, known, '')}")
     if name == "average" and (lacking := config.task.without_average()):
         raise UserError(
-            f"checkpoint.best_metric: {evaluator}/average: task {lacking} has no metric of which high values are better; "
-            "add one to task.tasks, or name another best_metric"
+            f"checkpoint.best_metric: {evaluator}/average: task {lacking} has no metric of which high values are "
+            "better; add one to task.tasks, or name another best_metric"
         )
 
 
