@@ -193,7 +193,7 @@ def test_balanced_weights_and_labels_are_of_each_tasks_rows(tmp_path):
         (["objective.kind=classification"], "objective.kind: classification is for a single task; several have"),
         (["task.tasks.0.kind=dialogue"], "tasks: mood: kind: dialogue cannot be part of a mixture"),
         (["task.use=moods"], "use: 'moods' is none of mood, grade, about; did you mean mood?"),
-        (["checkpoint.best_metric=task/moods/f1"], "or a task's metric such as task/mood/accuracy; did you mean mood?"),
+        (["checkpoint.best_metric=task/moods/f1"], "or a task's own, such as task/mood/accuracy; did you mean mood?"),
         (["task.tasks.1.metrics=[mse]"], "task/average: task grade has no metric of which high values are better"),
         (["data.path=rows.jsonl"], "path belongs into the tasks of mixture, where there is a mixture"),
     ],

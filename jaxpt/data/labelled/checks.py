@@ -34,7 +34,7 @@ def _check_best(config: Config) -> None:
         return
     known = [*config.task.task_names, "average"]
     if (name := metric.partition("/")[0]) not in known:
-        such = f"{evaluator}/average, or a task's metric such as {evaluator}/{known[0]}/{config.task.tasks[0].scored[0]}"
+        such = f"{evaluator}/average, or a task's own, such as {evaluator}/{known[0]}/{config.task.tasks[0].scored[0]}"
         raise UserError(f"checkpoint.best_metric: {evaluator}/{metric}: wants {such}{nearest(name, known, '')}")
     if name == "average" and (lacking := config.task.without_average()):
         raise UserError(
