@@ -182,12 +182,15 @@ def _export(arguments: argparse.Namespace) -> None:
     from jaxpt.convert import export, export_adapter
 
     if arguments.adapter:
-        if arguments.dtype or arguments.verify or arguments.shard_gb:
-            raise UserError("--adapter: --dtype, --verify and --shard-gb are of whole models; leave them out")
+        if arguments.dtype or arguments.verify or arguments.shard_gb or arguments.task:
+            raise UserError("--adapter: --dtype, --verify, --shard-gb and --task are of whole models; leave them out")
         export_adapter(arguments.run_dir, arguments.out)
         return
     size = None if arguments.shard_gb is None else int(arguments.shard_gb * 1e9)
-    export(arguments.run_dir, arguments.out, check=arguments.verify, dtype=arguments.dtype, shard_bytes=size)
+    export(
+        arguments.run_dir, arguments.out, check=arguments.verify, dtype=arguments.dtype, shard_bytes=size,
+        task=arguments.task,
+    )  # fmt: skip
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
@@ -365,6 +368,7 @@ def _conversions(commands: argparse._SubParsersAction) -> None:
     give.add_argument("out", metavar="OUT", help="the directory to create")
     give.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="dtype of the tensors (checkpoint's)")
     give.add_argument("--adapter", action="store_true", help="only the low-rank adapter, in peft's layout")
+    give.add_argument("--task", metavar="NAME", help="of a run with several tasks, the one whose head is converted")
     give.add_argument("--shard-gb", type=float, metavar="GB", help="maximum size of a file (5)")
     for parser in (take, give):
         parser.add_argument("--verify", action="store_true", help="compare the outputs with transformers")

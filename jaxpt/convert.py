@@ -20,6 +20,7 @@ from jaxpt import config as configs
 from jaxpt import imported, signals
 from jaxpt.config import Config, ObjectiveConfig
 from jaxpt.data import tokenizers
+from jaxpt.data.labelled.mixed import each_task
 from jaxpt.data.tokenizers import vocabulary_files
 from jaxpt.errors import UserError
 from jaxpt.heads import classes
@@ -104,7 +105,7 @@ def import_weights(
 
 def export(
     run: str | Path, out: str | Path, *, check: bool = False, dtype: str | None = None,
-    shard_bytes: int | None = None,
+    shard_bytes: int | None = None, task: str | None = None,
     report: Report = print,
 ) -> None:  # fmt: skip
     """Converts a run's weights (their average if there is one) and vocabulary to a Hugging Face directory.
@@ -115,6 +116,7 @@ def export(
       check: compare the outputs with those of Hugging Face's class.
       dtype: "float32", "bfloat16" or "float16"; by default that of the checkpoint.
       shard_bytes: maximum size of a file.
+      task: of a run with several tasks, the one whose head is converted.
       report: called with lines for the user.
 
     Raises:
@@ -125,9 +127,10 @@ def export(
     if out.exists():
         raise UserError(f"{out}: already exists; choose a new directory")
     run_dir, step = weights.locate(run)
-    config = configs.load(run_dir)
+    config, renamed = _of_task(configs.load(run_dir), task)
     saved = weights.Saved(run_dir, step)
     network, summands, left_out = exported(config.objective.loss.network(config.model))
+    summands = {path: tuple(renamed(p) for p in paths) for path, paths in summands.items()}
     family = hf.family_of(network.config)
     dtypes = {path: dtype or saved.dtypes[paths[0]] for path, paths in summands.items()}
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -231,6 +234,30 @@ class _Sums(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._summands)
+
+
+def _of_task(config: Config, name: str | None) -> tuple[Config, Callable[[str], str]]:
+    """The recipe of one task of a mixture, and from the path of a parameter to its path in the run.
+
+    Raises:
+      UserError: the run has several tasks and none is named, or not this one.
+    """
+    if config.task is None or config.task.kind != "mixture":
+        if name is not None:
+            raise UserError(f"--task {name}: the run has no tasks with names; leave it out")
+        return config, lambda path: path
+    if not config.objective.loss.heads(config.model):
+        return config, lambda path: path  # text to text: one model for all
+    if name not in config.task.task_names:
+        raise UserError(f"--task NAME chooses one of {', '.join(config.task.task_names)}"
+                        + (" and is missing" if name is None else f", not {name}"))  # fmt: skip
+    one = each_task(config)[name]
+    head = one.task.head
+    own = one.objective.model_copy(update={"part": None})
+    prefix, theirs = f"heads/{head}/", f"heads/{classes.called(head, name)}/"
+    return one.model_copy(
+        update={"objective": own}
+    ), lambda path: theirs + path.removeprefix(prefix) if path.startswith(prefix) else path
 
 
 def _labels(config: Config) -> dict[str, Any]:

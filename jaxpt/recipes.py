@@ -19,6 +19,7 @@ from jaxpt.config import Config
 from jaxpt.config.files import read
 from jaxpt.config.plain import merge
 from jaxpt.data.labelled.files import RowFile, files
+from jaxpt.data.labelled.mixed import each_task, named
 from jaxpt.errors import UserError
 from jaxpt.tasks.base import Task
 
@@ -139,30 +140,31 @@ def with_labels(config: Config) -> Config:
     Raises:
       UserError: no training set to take them from, or it has a single label.
     """
-    task: Task = config.task
-    wants_labels = getattr(task, "labels", ()) is None
-    wants_weights = getattr(config.objective, "class_weights", None) == "balanced"
-    if not wants_labels and not wants_weights:
-        return config
-    tree = configs.dump(config)
-    saved = Path(config.run_dir) / "config.yaml"
-    if saved.is_file():
-        old, _, _ = read(saved)
-        if wants_labels and (old.get("task") or {}).get("labels"):
-            tree["task"]["labels"] = old["task"]["labels"]
-        if wants_weights and (old.get("objective") or {}).get("class_weights"):
-            tree["objective"]["class_weights"] = old["objective"]["class_weights"]
-        return configs.build(tree)
-    counts = label_counts(task, files(config.data, "train"))
-    if wants_labels:
-        tree["task"]["labels"] = list(counts)
-    if wants_weights:
-        from jaxpt.class_losses import balanced_class_weights
+    tree, old = configs.dump(config), _saved(config)
+    changes = False
+    for name, one in each_task(config).items():
+        wants_labels = getattr(one.task, "labels", ()) is None
+        wants_weights = getattr(one.objective, "class_weights", None) == "balanced"
+        if not wants_labels and not wants_weights:
+            continue
+        changes, task, (settings, key) = True, _task_in(tree, name), _weights_in(tree, name)
+        if old is not None:
+            if wants_labels:
+                task["labels"] = _task_in(old, name).get("labels")
+            if wants_weights:
+                given, old_key = _weights_in(old, name)
+                settings[key] = given.get(old_key, settings[key])
+            continue
+        with named(name):
+            counts = label_counts(one.task, files(one.data, "train"))
+            if wants_labels:
+                task["labels"] = list(counts)
+            if wants_weights:
+                from jaxpt.class_losses import balanced_class_weights
 
-        labels = tree["task"]["labels"]
-        weights = balanced_class_weights([counts.get(label, 0) for label in labels], labels)
-        tree["objective"]["class_weights"] = weights.tolist()
-    return configs.build(tree)
+                weights = balanced_class_weights([counts.get(label, 0) for label in task["labels"]], task["labels"])
+                settings[key] = weights.tolist()
+    return configs.build(tree) if changes else config
 
 
 def with_choices(config: Config) -> Config:
@@ -176,21 +178,41 @@ def with_choices(config: Config) -> Config:
     Raises:
       UserError: no training set to count in, or a row without choices.
     """
-    task: Any = config.task
-    if getattr(task, "most_choices", 0) is not None:
-        return config
+    tree, old = configs.dump(config), _saved(config)
+    changes = False
+    for name, one in each_task(config).items():
+        task: Any = one.task
+        if getattr(task, "most_choices", 0) is not None:
+            continue
+        most = None if old is None else _task_in(old, name).get("most_choices")
+        if most is None:
+            with named(name):
+                found = (
+                    len(task.choices_in(row, file.where(row)).texts)
+                    for file in files(one.data, "train")
+                    for row in file.rows(task)
+                )
+                most = max(found, default=2)
+        changes, _task_in(tree, name)["most_choices"] = True, most
+    return configs.build(tree) if changes else config
+
+
+def _saved(config: Config) -> Tree | None:
+    """The recipe that the run saved; None of a new run."""
     saved = Path(config.run_dir) / "config.yaml"
-    most = (read(saved)[0].get("task") or {}).get("most_choices") if saved.is_file() else None
-    if most is None:
-        found = (
-            len(task.choices_in(row, file.where(row)).texts)
-            for file in files(config.data, "train")
-            for row in file.rows(task)
-        )
-        most = max(found, default=2)
-    tree = configs.dump(config)
-    tree["task"]["most_choices"] = most
-    return configs.build(tree)
+    return read(saved)[0] if saved.is_file() else None
+
+
+def _task_in(tree: Tree, name: str) -> Tree:
+    """A task in a plain tree: one of a mixture by its name, or else the only one."""
+    task = tree.get("task") or {}
+    return next((one for one in task.get("tasks", ()) if one.get("name") == name), {}) if name else task
+
+
+def _weights_in(tree: Tree, name: str) -> tuple[Tree, str]:
+    """(settings of the objective, key of a task's class weights in them) in a plain tree."""
+    objective = tree.get("objective") or {}
+    return (objective.get("tasks") or {}, f"{name}.class_weights") if name else (objective, "class_weights")
 
 
 def label_counts(task: Task, given: Sequence[RowFile]) -> dict[str, int]:

@@ -38,6 +38,25 @@ def write(path, made):
     return str(path)
 
 
+TASKS = [
+    {"kind": "classification", "name": "mood"},
+    {"kind": "regression", "name": "grade", "label": "score", "pair": "other"},
+    {"kind": "multi_label", "name": "about", "label": "topics", "labels": ["film"]},
+]
+
+
+def mixture(directory, *overrides, tasks=TASKS, counts=(48, 24, 16), of="bert", **sections):
+    """A recipe of several tasks, each on rows of its own."""
+    files = [
+        {"name": task["name"], "path": write(directory / f"{task['name']}.jsonl", rows(count, seed))}
+        for seed, (task, count) in enumerate(zip(tasks, counts))
+    ]
+    data = {"path": None, "mixture": files, **sections.pop("data", {})}
+    fractions = [{"validation_fraction": 0.25, **one} for one in data["mixture"]]
+    task = {"kind": "mixture", "tasks": tasks}
+    return recipe(directory, *overrides, of=of, task=task, data={**data, "mixture": fractions}, **sections)
+
+
 def vocabulary(directory):
     """A WordPiece vocabulary of these words."""
     digits = [str(n) for n in range(10)]

@@ -30,8 +30,8 @@ LAZY = {
 LIGHT = {"jaxpt.data.calls", "jaxpt.data.chat_template"} | {
     f"jaxpt.data.labelled.{name}"
     for name in (
-        "choices", "dialogue", "files", "layout", "question_answering", "rows", "tagging", "text_pairs", "texts",
-        "windows",
+        "choices", "dialogue", "files", "layout", "mixed", "question_answering", "rows", "tagging", "text_pairs",
+        "texts", "windows",
     )
 }  # fmt: skip
 """All of data that files may import that run where TensorFlow is not installed."""

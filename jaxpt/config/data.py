@@ -117,7 +117,8 @@ class DataConfig(SourceConfig):
     """Where the text comes from, and the shape of a batch."""
 
     mixture: tuple[MixtureTask, ...] = ()
-    """Several tasks, instead of `path` or `task`: each with the keys of a source, a `name`, and possibly a `rate`."""
+    """Several tasks, instead of `path` or `task`: each with the keys of a source, a `name`, and possibly a `rate`. With
+    `task.kind: mixture` the files of its tasks."""
     mixture_temperature: Annotated[float, Field(gt=0), unaffected("records")] = 1.0
     """Without rates, a task of n examples has the share min(n, cap)^(1/temperature); mT5: 3.33, that is 1/0.3."""
     mixture_cap: Annotated[PositiveInt | None, unaffected("records")] = None
@@ -150,7 +151,7 @@ class DataConfig(SourceConfig):
     def _one_kind_of_source(self) -> Self:
         if not self.mixture:
             return self
-        for key in ("path", "task", "validation_path"):
+        for key in ("path", "task", "validation_path", "test_path"):
             if getattr(self, key) is not None:
                 raise ValueError(f"{key} belongs into the tasks of mixture, where there is a mixture")
         names = [task.name for task in self.mixture]

@@ -8,8 +8,9 @@ from jaxpt.config.kinds import resolve
 from jaxpt.config.tree import ModelConfig, ObjectiveConfig, TaskConfig
 from jaxpt.errors import UserError
 
-HIDDEN = ("task", "text_layout")
-"""Fields of a labelled objective that are not keys of a recipe: copies of `task` and of the model's `text_layout`."""
+HIDDEN = ("task", "text_layout", "part")
+"""Fields of a labelled objective that are not keys of a recipe: copies of `task` and of the model's `text_layout`, and
+which task of a mixture it is for."""
 
 
 def complete(tree: Any) -> Any:

@@ -20,6 +20,7 @@ from jaxpt.config import Config, affecting, at_phase
 from jaxpt.data import mixtures, tokenizers
 from jaxpt.data._tf import seqio
 from jaxpt.data.labelled import checks
+from jaxpt.data.labelled.mixed import named
 from jaxpt.data.progress import Progress, Report, progress
 from jaxpt.data.records import cache
 from jaxpt.data.records.store import FORMAT, Store
@@ -28,7 +29,7 @@ from jaxpt.data.sources.examples import Examples
 from jaxpt.data.sources.opening import open_source
 from jaxpt.data.stream import packing
 from jaxpt.data.stream.loader import Stream, Task
-from jaxpt.data.stream.online import compile_online
+from jaxpt.data.stream.online import Online, compile_online
 from jaxpt.data.stream.updates import Updates
 from jaxpt.data.tasks import Features, Offline, code, key
 from jaxpt.data.tokenizers import vocabulary_files
@@ -139,22 +140,22 @@ def prepare(
             if isinstance(source, Examples):
                 source.check_tokenizer(tokenizer)
         objective.check(config.model, data.length, vocabulary)
-        transforms = objective.batches.transforms(data.length, vocabulary, config.seed)
+        transforms = [part.config.objective.batches.transforms(data.length, vocabulary, config.seed) for part in parts]
         ours = to_seqio(tokenizer)
         stores = {
             split: [
-                _store(part.config, split, of_source, transforms, tokenizer, say, workers, verify, beam)
-                for part, of_source in zip(parts, known)
+                _store(part.config, split, of_source, of_part, tokenizer, say, workers, verify, beam)
+                for part, of_source, of_part in zip(parts, known, transforms)
             ]
             for split in _SPLITS
         }
         for part, source in zip(parts, sources):
             say.note(f"{part.name}: {source.tier}")
         streams = _streams(config, phase, parts, stores, transforms, ours)
-        for line in (*_lines(objective.batches, streams), *warnings(objective.batches, streams["train"])):
+        for line in (*_lines(parts, streams), *warnings(objective.batches, streams["train"])):
             say.note(line)
         if config.task is not None:
-            for line in _labelled_lines(config, stores):
+            for line in _labelled_lines(parts, stores):
                 say.note(line)
 
     names = [f"{part.name}/{split}" if len(parts) > 1 else split for split in _SPLITS for part in parts]
@@ -178,16 +179,17 @@ def _fingerprint(
     sources: dict[str, Any],
     tokenizer: Tokenizer,
     stores: dict[str, Store],
-    transforms: Transforms,
+    transforms: Sequence[Transforms],
     train: Stream,
 ) -> dict[str, Any]:
     """All that determines the stream; a resume needs equal values. `sources`: the fingerprint of each task's files."""
-    data = config.data
+    data, described = config.data, [_describe(of_part) for of_part in transforms]
+    alike = all(one == described[0] for one in described)
     return {
         "source": sources if len(sources) > 1 else next(iter(sources.values())),
         "tokenizer": tokenizer.digest(),
         "records": {name: store.checksum for name, store in stores.items()},
-        "transforms": _describe(transforms),
+        "transforms": described[0] if alike else dict(zip(sources, described)),
         "mixture": dict(zip(sources, train.mixture.quotas)),
         "packing": data.packing,
         "noise_copies": config.objective.batches.static_mask_copies(),
@@ -348,26 +350,33 @@ def _store(
     return cache.build(spec, directory, identity, say, workers, verify, config.data.mirror, beam)
 
 
-def _labelled_lines(config: Config, stores: dict[str, list[Store]]) -> Iterator[str]:
+def _labelled_lines(parts: Sequence[mixtures.Part], stores: dict[str, list[Store]]) -> Iterator[str]:
     """What is said of labelled data; raises UserError for what cannot be learnt from."""
+    for number, part in enumerate(parts):
+        name = part.name if len(parts) > 1 else ""
+        with named(name):
+            for line in _task_lines(part.config, {split: of_split[number] for split, of_split in stores.items()}):
+                yield f"{name}: {line}" if name else line
+
+
+def _task_lines(config: Config, stores: dict[str, Store]) -> Iterator[str]:
+    """Of one task."""
     cut: dict[str, tuple[int, int]] = {}
-    for split, of_split in stores.items():
-        records = [store.fetch(np.arange(len(store))) for store in of_split]
-        cut[split] = sum(int(r["truncated"].sum()) for r in records), sum(len(store) for store in of_split)
-        yield from _left_out_lines(split, of_split)
-        targets = [found for r in records if (found := checks.targets_of(r)) is not None]
-        if split == "train" and targets:
-            checks.check_targets(config, np.concatenate(targets))
+    for split, store in stores.items():
+        records = store.fetch(np.arange(len(store)))
+        cut[split] = int(records["truncated"].sum()), len(store)
+        yield from _left_out_lines(split, store)
+        if split == "train" and (targets := checks.targets_of(records)) is not None:
+            checks.check_targets(config, targets)
     yield from checks.lines(config, cut)
 
 
-def _left_out_lines(split: str, stores: Sequence[Store]) -> Iterator[str]:
+def _left_out_lines(split: str, store: Store) -> Iterator[str]:
     """How many rows gave no record."""
+    counts = store.manifest["counts"]
     for name, why in (("too_long", "they are longer than data.length"), ("without_answer", "they have no answer")):
-        count = sum(store.manifest["counts"].get(name, 0) for store in stores)
-        if count:
-            rows = sum(store.manifest["counts"]["documents"] for store in stores)
-            yield f"{split}: {count:,} of {rows:,} rows were left out: {why}"
+        if count := counts.get(name, 0):
+            yield f"{split}: {count:,} of {counts['documents']:,} rows were left out: {why}"
 
 
 def _counts(store: Store) -> dict[str, int]:
@@ -384,32 +393,37 @@ def _streams(
     phase: int,
     parts: Sequence[mixtures.Part],
     stores: dict[str, list[Store]],
-    transforms: Transforms,
+    transforms: Sequence[Transforms],
     vocabulary: seqio.Vocabulary,
 ) -> dict[str, Stream]:
     """The stream of each split over the records of all tasks."""
     data, objective = config.data, config.objective
     features = objective.batches.features(data.length)
-    # Tasks of equal records go through one graph.
-    graphs = {repr(store.spec): store.spec for of_split in stores.values() for store in of_split}
-    graphs = {
-        name: compile_online(transforms.online, vocabulary, spec, features, data.packing)
-        for name, spec in graphs.items()
-    }
+    graphs: dict[str, Online] = {}
+
+    def online(part: mixtures.Part, of_part: Transforms, store: Store) -> Online:
+        """Tasks of equal records and transforms go through one graph."""
+        name, own = repr((store.spec, of_part.online)), part.config.objective.batches.features(data.length)
+        if name not in graphs:
+            graphs[name] = compile_online(of_part.online, vocabulary, store.spec, own, data.packing)
+        return objective.batches.placed(part.name, graphs[name], data.length)
+
     streams: dict[str, Stream] = {}
     for split in _SPLITS:
         tasks = [
             Task(
                 name=part.name,
                 store=store,
-                online=graphs[repr(store.spec)],
+                online=online(part, of_part, store),
                 seed=key(config.seed, phase, split, *([part.name] if len(parts) > 1 else ())),
-                packs=_packs(config, store, phase, split) if data.packing else None,
+                packs=_packs(part.config, store, phase, split) if data.packing else None,
                 copies=objective.batches.static_mask_copies(),
             )
-            for part, store in zip(parts, stores[split])
+            for part, of_part, store in zip(parts, transforms, stores[split])
         ]
-        shares = mixtures.mixture(config, parts, [len(t) for t in tasks], key(config.seed, phase, split, "mixture"))
+        examples = None if config.task is None else [len(task.store) for task in tasks]
+        sizes = [len(task) for task in tasks]
+        shares = mixtures.mixture(config, parts, sizes, key(config.seed, phase, split, "mixture"), examples)
         if objective.loss.carries and split == "train" and len(tasks[0]) < data.batch_size:
             raise UserError(
                 f"data.batch_size: {data.batch_size} rows that continue from batch to batch need as many records, "
@@ -435,12 +449,12 @@ def _footprint(batches: Batches, store: Store, features: Features) -> tuple[dict
     return sizes, {name: features[name][0][0] for name in sizes}
 
 
-def _lines(batches: Batches, streams: dict[str, Stream]) -> Iterator[str]:
+def _lines(parts: Sequence[mixtures.Part], streams: dict[str, Stream]) -> Iterator[str]:
     """What packing and mixing come to, in words."""
     for split, stream in streams.items():
-        for task in stream.tasks:
+        for part, task in zip(parts, stream.tasks):
             if task.packs is not None:
-                yield _packing_line(batches, task, split, stream.features)
+                yield _packing_line(part.config, task, split, stream.features)
     train = streams["train"]
     if len(train.tasks) > 1:
         said = (f"{task.name} {quota}" for task, quota in zip(train.tasks, train.mixture.quotas))
@@ -454,16 +468,18 @@ def _text_per_row(batches: Batches, stream: Stream) -> float:
     return float(np.average(texts, weights=stream.mixture.quotas))
 
 
-def _packing_line(batches: Batches, task: Task, split: str, features: Features) -> str:
+def _packing_line(config: Config, task: Task, split: str, features: Features) -> str:
     """What packing brings: fill without it, as planned, and as found in some rows."""
-    sizes, room = _footprint(batches, task.store, features)
+    batches = config.objective.batches
+    sizes, room = _footprint(batches, task.store, batches.features(config.data.length))
     rows = np.arange(min(len(task), _LOOKED_AT))
     made = Stream([task], features, len(rows)).rows(rows)
     without, planned = packing.fill(len(task.store), sizes, room), packing.fill(len(task), sizes, room)
     said = []
     for name in room:
         side = name.partition("_")[0]
-        real = made[f"{side}_segment_ids" if f"{side}_segment_ids" in made else f"{side}_weights"]
+        names = f"{side}_segment_ids", f"{side}_weights", f"{task.name}/{side}_weights"
+        real = next(made[one] for one in names if one in made)
         said.append(f"{side} {without[name]:.1%} full → {planned[name]:.1%} planned, {(real > 0).mean():.1%} found")
     line = f"packing {task.name}/{split}: {len(task.store):,} records in {len(task):,} rows; {'; '.join(said)}"
     if isinstance(task.packs, Updates):

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxpt.config import Config, SourceConfig
+from jaxpt.data.labelled.mixed import each_task
 from jaxpt.data.sources.base import Source
 from jaxpt.data.sources.foreign import subtasks
 from jaxpt.data.sources.readers import PAIR_SEPARATOR
@@ -42,6 +43,9 @@ def parts(config: Config) -> tuple[Part, ...]:
       One part for each task of `data.mixture`, or of the registered SeqIO Mixture that `data.task` names; else one.
     """
     data = config.data
+    if config.task is not None and config.task.kind == "mixture":
+        rates = {one.name: one.rate for one in data.mixture}
+        return tuple(Part(name, one, rates[name]) for name, one in each_task(config).items())
     if data.mixture:
         own = [{name: getattr(task, name) for name in SourceConfig.model_fields} for task in data.mixture]
         return tuple(Part(task.name, _with(config, **of), task.rate) for task, of in zip(data.mixture, own))
@@ -56,7 +60,9 @@ def _with(config: Config, **source: Any) -> Config:
     return config.model_copy(update={"data": data})
 
 
-def mixture(config: Config, tasks: Sequence[Part], sizes: Sequence[int], key: int) -> Mixture:
+def mixture(
+    config: Config, tasks: Sequence[Part], sizes: Sequence[int], key: int, examples: Sequence[int] | None = None
+) -> Mixture:
     """The shares of the tasks.
 
     Args:
@@ -64,13 +70,16 @@ def mixture(config: Config, tasks: Sequence[Part], sizes: Sequence[int], key: in
       tasks: what `parts` gave.
       sizes: rows of each task.
       key: decides the order.
+      examples: of each task; None: a row is one. With them shares are of examples, of which a packed row has several.
 
     Returns:
-      Which task gives which example.
+      Which task gives which row.
     """
     rates = [task.rate for task in tasks]
     if None in rates:
-        rates = proportional(sizes, config.data.mixture_temperature, config.data.mixture_cap)
+        rates = proportional(examples or sizes, config.data.mixture_temperature, config.data.mixture_cap)
+    if examples is not None:
+        rates = [rate * rows / count for rate, rows, count in zip(rates, sizes, examples)]
     return Mixture(rates, key)
 
 

@@ -116,7 +116,8 @@ def validate(
     means = _means(objective, of_all)
     if len(totals) > 1:
         for task, of_task in totals.items():
-            means |= {f"{task}/{name}": value for name, value in _means(objective, of_task).items()}
+            own = {name: sums for name, sums in of_task.items() if sums[1] > 0}  # heads of other tasks have none
+            means |= {f"{task}/{name}": value for name, value in _means(objective, own).items()}
     return means
 
 

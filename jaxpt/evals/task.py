@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,42 +18,102 @@ if TYPE_CHECKING:
     from jaxpt.data.datasets import Data
 
 
+Tell = Callable[[Any, Mapping[str, float]], Details]
+"""(parameters, metrics of the validation set) → what is told of the rows; see `Result.details`."""
+
+
 class TaskMetrics(Evaluator):
-    """The task's metrics; the first of them chooses the best checkpoint."""
+    """The task's metrics; the first of them chooses the best checkpoint. Of a mixture each task's, and their average,
+    which chooses it."""
 
     kind: Literal["task"] = "task"
     split: Literal["validation", "test"] = "validation"
     """Which rows are scored."""
 
     def prepare(self, setup: Setup, data: Data) -> Evaluate:
-        from jaxpt.data.labelled import examples
+        from jaxpt.data.labelled.mixed import each_task, named
 
-        config = setup.config
-        rows, targets = config.task.grouped(examples.split_rows(config, self.split))
-        found = examples.examples(config, data.tokenizer, rows)
-        majority = constant(config, examples.split_rows(config, "train"), rows, targets)
-        predictor = predictors.build(setup, data.tokenizer)
-        predictor.compile(found.records)
+        tasks: dict[str, _OneTask] = {}
+        for name, config in each_task(setup.config).items():
+            if self.split == "test" and name and config.data.test_path is None:
+                continue
+            others = [task.predictor for task in tasks.values()]
+            with named(name):
+                tasks[name] = _OneTask(dataclasses.replace(setup, config=config), data, self.split, others)
 
         def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result | None:
-            config = with_measured(setup.config, earlier)
-            outputs = predictor(params, found.records, stop)
-            if outputs is None:
-                return None
-            of_rows = examples.by_row(found, outputs)
-            predictions = [
-                config.objective.decide(of_row, row.row, row.where) for of_row, row in zip(of_rows, found.rows)
-            ]
-            metrics = measured(config, predictions, targets)
-
-            def details(params: Any, measured: Mapping[str, float]) -> Details:
-                losses = predictor.losses(params, found.records, of_rows, targets)
-                task = with_measured(setup.config, measured).task
-                return mistakes.details(task, found.rows, targets, predictions, losses)
-
-            return Result(metrics, tuple(lines(self.called, metrics, majority)), details)
+            metrics: dict[str, float] = {}
+            said: list[str] = []
+            told: dict[str, Tell] = {}
+            for name, task in tasks.items():
+                found = task.measure(params, earlier if not name else of_part(earlier, name), stop)
+                if found is None:
+                    return None
+                own, told[name] = found
+                said += lines(f"{self.called}/{name}" if name else self.called, own, task.majority)
+                metrics |= {f"{name}/{metric}" if name else metric: value for metric, value in own.items()}
+            if "" not in tasks and len(tasks) == len(setup.config.task.tasks):
+                average = setup.config.task.average(metrics)
+                said += lines(self.called, average, {}) if average else []
+                metrics = {**average, **metrics}
+            return Result(metrics, tuple(said), functools.partial(_details, told))
 
         return evaluate
+
+
+class _OneTask:
+    """A task's rows, encoded, and what they are compared with."""
+
+    def __init__(self, setup: Setup, data: Data, split: str, others: Sequence[Any]) -> None:
+        """Of a recipe as if the task were all; `others`: the predictors of other tasks of the run."""
+        from jaxpt.data.labelled import examples
+
+        config = self._config = setup.config
+        rows, self._targets = config.task.grouped(examples.split_rows(config, split))
+        self._found, self._by_row = examples.examples(config, data.tokenizer, rows), examples.by_row
+        self.majority = constant(config, examples.split_rows(config, "train"), rows, self._targets)
+        self.predictor = predictors.build(setup, data.tokenizer, others)
+        self.predictor.compile(self._found.records)
+
+    def measure(
+        self, params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]
+    ) -> tuple[dict[str, float], Tell] | None:
+        """The metrics, and what tells more about the same rows; None if stopped."""
+        config = with_measured(self._config, earlier)
+        outputs = self.predictor(params, self._found.records, stop)
+        if outputs is None:
+            return None
+        of_rows, rows = self._by_row(self._found, outputs), self._found.rows
+        predictions = [config.objective.decide(of_row, row.row, row.where) for of_row, row in zip(of_rows, rows)]
+
+        def details(params: Any, measured: Mapping[str, float]) -> Details:
+            losses = self.predictor.losses(params, self._found.records, of_rows, self._targets)
+            return mistakes.details(
+                with_measured(self._config, measured).task, rows, self._targets, predictions, losses
+            )
+
+        return measured(config, predictions, self._targets), details
+
+
+def _details(told: Mapping[str, Tell], params: Any, measured: Mapping[str, float]) -> Details:
+    """What is told of each task; the rows of a mixture name theirs."""
+    lines: list[str] = []
+    rows: list[dict[str, Any]] = []
+    for name, tell in told.items():
+        found = tell(params, of_part(measured, name) if name else measured)
+        lines += ([f"{name}:"] if name else []) + list(found.lines)
+        rows += [{"task": name, **row} for row in found.rows] if name else found.rows
+    return Details(tuple(lines), tuple(rows))
+
+
+def of_part(metrics: Mapping[str, float], name: str) -> dict[str, float]:
+    """The metrics of one task of a mixture, by the names that they have where it is the only one.
+
+    Example:
+      >>> of_part({"task/average": 0.6, "task/boolq/accuracy": 0.6}, "boolq")
+      {'task/accuracy': 0.6}
+    """
+    return {key.replace(f"/{name}/", "/"): value for key, value in metrics.items() if f"/{name}/" in key}
 
 
 def with_measured(config: Config, metrics: Mapping[str, float]) -> Config:

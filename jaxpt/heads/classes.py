@@ -12,6 +12,7 @@ Shapes: D width of the hidden states
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -24,6 +25,8 @@ from jaxpt.models.base import Bound
 from jaxpt.models.layers import Dense, Dropout
 from jaxpt.models.network import Head
 
+ALL = "*"
+"""Instead of a task of a mixture: the heads of all of its tasks, side by side."""
 OUTPUTS: dict[str, int] = {"span": 2, "choice": 1}
 """Number of logits of the heads that have no labels: start and end; one."""
 
@@ -43,7 +46,11 @@ class Classes(nn.Module):
 
 
 def declare(
-    model: ModelConfig, name: HeadName, outputs: int | None = None, dropout: float | None = None
+    model: ModelConfig,
+    name: HeadName,
+    outputs: int | None = None,
+    dropout: float | None = None,
+    part: str | None = None,
 ) -> dict[str, Head]:
     """The head `name` of a backbone, and the pooler before it if the backbone has one.
 
@@ -53,6 +60,7 @@ def declare(
       outputs: number of labels; by default 2 for "span" and 1 for "choice".
       dropout: rate before W, and before the pooler where it has dropout. By default the model's, where the class in
         transformers has dropout.
+      part: the task of a mixture that the head is for: its own name is then `called(name, part)`.
 
     Returns:
       {"pooler": head, name: head}, or {name: head}.
@@ -66,22 +74,36 @@ def declare(
     rate = getattr(model, "dropout", 0.0) if dropout is None else dropout
     before = rate if options.drops_out or dropout is not None else 0.0
     head = Head(Classes(OUTPUTS[name] if outputs is None else outputs, before, options.use_bias))
-    return pooler.declare(model, options.pooler, rate) | {name: head}
+    return pooler.declare(model, options.pooler, rate) | {called(name, part): head}
 
 
-def apply(bound: Bound, name: HeadName, x: jax.Array) -> jax.Array:
+def called(name: HeadName, part: str | None) -> str:
+    """Name of a task's own head among those of a mixture, such as `classes_sst2`; `name` itself without one."""
+    return name if part is None else f"{name}_{part}"
+
+
+def apply(bound: Bound, name: HeadName, x: jax.Array, part: str | None = None) -> jax.Array:
     """Applies the pooler, if the architecture has one for this head, and the head.
 
     Args:
       bound: a network with the heads of `declare`.
       name: of the head.
       x: hidden states at the positions that `task_head(name).position` names, [..., D].
+      part: as in `declare`; `ALL`: the outputs of all tasks with such a head, one after the other (`parts`).
 
     Returns:
       float32 [..., outputs].
     """
     x = x if bound.config.task_head(name).pooler is None else bound.heads["pooler"](x)
-    return bound.heads[name](x)
+    if part == ALL:
+        return jnp.concatenate([bound.heads[called(name, one)](x) for one in parts(bound.heads, name)], axis=-1)
+    return bound.heads[called(name, part)](x)
+
+
+def parts(heads: Mapping[str, Any], name: HeadName) -> list[str]:
+    """The tasks of a mixture that have a head of some name, in the order of their outputs with `ALL`."""
+    prefix = called(name, "")
+    return [head.removeprefix(prefix) for head in heads if head.startswith(prefix)]
 
 
 def name_of(heads: Iterable[str]) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -13,11 +14,12 @@ from jaxpt.config import Config
 from jaxpt.data import tokenizers
 from jaxpt.data.labelled import examples
 from jaxpt.data.labelled.files import RowFile
+from jaxpt.data.labelled.mixed import chosen_task
 from jaxpt.errors import UserError
-from jaxpt.evals.task import with_measured
+from jaxpt.evals.task import of_part, with_measured
 from jaxpt.inference.glue import Submission
 from jaxpt.parallel import processes
-from jaxpt.tasks.base import Answer, LocatedRow
+from jaxpt.tasks.base import Answer, LocatedRow, Task
 from jaxpt.train import checkpoint, predictors, state
 from jaxpt.train.display import console
 
@@ -32,12 +34,14 @@ def predict(path: str, file: str, out: str, overrides: Sequence[str] = (), glue:
       path: a run_dir (its best checkpoint), or `RUN_DIR/checkpoints/STEP`.
       file: rows as in training; they need no labels.
       out: the file to write; it appears when it is complete. With several processes the first one writes it.
-      overrides: `key=value` of the run's configuration, such as `task.text=review`.
+      overrides: `key=value` of the run's configuration, such as `task.text=review`; with several tasks
+        `task.use=NAME`.
       glue: write the file that GLUE's leaderboard takes instead, into the directory `out`, or the .tsv that it names;
         `file` is one of GLUE's test sets.
 
     Raises:
-      UserError: the run has no task, or none of GLUE's; `out` exists, or a row is not as it must be.
+      UserError: the run has no task, or none of GLUE's, or several and none is named; `out` exists, or a row is not as
+        it must be.
     """
     run_dir, step = checkpoint.find(path, None)
     config = configs.load(run_dir, overrides)
@@ -47,16 +51,17 @@ def predict(path: str, file: str, out: str, overrides: Sequence[str] = (), glue:
         raise UserError(f"{run_dir}: was not fine-tuned on a task; `jaxpt generate` completes and fills texts")
     if config.task.kind == "dialogue":
         raise UserError(f"{run_dir}: was fine-tuned on dialogues; `jaxpt chat {run_dir}` talks with it")
-    submission = Submission(config, file) if glue else None
+    task = chosen_task(config).task
+    submission = Submission(chosen_task(config), file) if glue else None
     to = submission.file(out) if submission else Path(out)
     if to.exists():
         raise UserError(f"{to}: already exists; choose a new file")
     files = [RowFile(one) for one in tables.expand(file, "FILE")]
-    rows = examples.read(submission.task if submission else config.task, files)
+    rows = examples.read(submission.task if submission else task, files)
     if not rows:
         raise UserError(f"{file}: has no rows")
     found = predicted(config, run_dir, step, rows, "decide" if glue else "answer")
-    lines = submission.lines(rows, found) if submission else _lines(config, rows, found)
+    lines = submission.lines(rows, found) if submission else _lines(task, rows, found)
     if checkpoint.is_primary():
         _write(to, lines)
     else:
@@ -65,10 +70,10 @@ def predict(path: str, file: str, out: str, overrides: Sequence[str] = (), glue:
     console.print(f"{to}: {len(rows):,} rows, by {run_dir} at step {step}", markup=False)
 
 
-def _lines(config: Config, rows: Sequence[LocatedRow], answers: Iterable[Answer]) -> Iterator[str]:
+def _lines(task: Task, rows: Sequence[LocatedRow], answers: Iterable[Answer]) -> Iterator[str]:
     """Lines of JSON."""
     for row, answer in zip(rows, answers, strict=True):
-        yield json.dumps({"id": config.task.row_id(row.row), **answer}, ensure_ascii=False)
+        yield json.dumps({"id": task.row_id(row.row), **answer}, ensure_ascii=False)
 
 
 def _write(out: Path, lines: Iterable[str]) -> None:
@@ -96,11 +101,13 @@ def predicted(config: Config, run_dir: Path, step: int, rows: Sequence[LocatedRo
     setup = state.setup(config).for_evaluation()
     reader = checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True)
     params: Any = reader.restore_params(setup, step)
-    config = with_measured(config, reader.metrics(step))
+    metrics = reader.metrics(step)
     reader.close()
+    one = chosen_task(config)
+    config = with_measured(one, metrics if one is config else of_part(metrics, one.task.name))
     settings = config.data.tokenizer
     tokenizer = tokenizers.load(run_dir / "tokenizer", settings.kind, extra_ids=settings.extra_ids)
-    predictor = predictors.build(setup, tokenizer)
+    predictor = predictors.build(dataclasses.replace(setup, config=config), tokenizer)
     say = getattr(config.objective, how)
     for first in range(0, len(rows), CHUNK):
         found = examples.examples(config, tokenizer, rows[first : first + CHUNK], has_targets=False)

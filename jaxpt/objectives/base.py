@@ -31,7 +31,7 @@ row of zeros has zero weight in every loss and metric: evaluation pads its last 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -150,6 +150,19 @@ class Batches:
             raise UserError(
                 f"data.packing: objective.kind: {self.h.kind} does not support packing; remove data.packing"
             )
+
+    def placed(self, name: str, online: Callable[..., Any], length: int) -> Callable[..., Any]:
+        """What makes rows of the batch, from what makes those of one task's own batch.
+
+        Args:
+          name: of the task, one of several.
+          online: (records, keys, packs) → {feature: array [rows, ...]}, of `features` of the task's objective.
+          length: `data.length`, in tokens.
+
+        Returns:
+          The same of `features` here; by default they are equal.
+        """
+        return online
 
     def text_tokens(self, records: int, tokens: int) -> int:
         """Number of text tokens in records, without special tokens and without tokens that overlap between records.

@@ -119,7 +119,7 @@ class ClassificationLoss(TextHeadLoss):
     h: Classification
 
     def heads(self, model: ModelConfig) -> dict[str, Head]:
-        return classes.declare(model, "classes", self.h.task.outputs, self.h.dropout)
+        return classes.declare(model, "classes", self.h.task.outputs, self.h.dropout, self.h.part)
 
     def outputs(self, model: Bound, hidden: jax.Array, batch: Batch) -> jax.Array:
         segments = batch[f"{self.h.side}_segment_ids"]
@@ -127,7 +127,7 @@ class ClassificationLoss(TextHeadLoss):
         states = self.text_states(model, "classes", hidden, positions.reshape(len(positions), -1), segments)
         if self.h.sequences > 1:  # the orders of a pair
             states = states.reshape(*positions.shape, -1).sum(2)
-        return classes.apply(model, "classes", states)
+        return classes.apply(model, "classes", states, self.h.part)
 
     def coefficients(self) -> dict[str, float]:
         return super().coefficients() | ({"r_drop": self.h.r_drop} if self.h.r_drop else {})

@@ -20,9 +20,10 @@ import numpy as np
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from jaxpt.config import AnyTask, HeadName, ModelConfig, PositiveInt
+from jaxpt.config import AnyTask, HeadName, ModelConfig, PositiveInt, TaskConfig
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.data.labelled.layout import TextLayout, Truncate
+from jaxpt.data.labelled.mixed import named
 from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.models.output import Output
@@ -44,6 +45,8 @@ class HeadObjective(Objective):
     """The recipe's `task`."""
     text_layout: SkipJsonSchema[str] = Field(exclude=True)
     """The model's."""
+    part: SkipJsonSchema[str | None] = Field(None, exclude=True)
+    """The task of a mixture that it is for: its head has a name of its own (`jaxpt.heads.classes.called`)."""
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Dropout of the head; the model's by default."""
 
@@ -98,6 +101,16 @@ class HeadObjective(Objective):
     def answer(self, outputs: Sequence[Any], row: Any, where: str) -> dict[str, Any]:
         """The prediction of a row for people."""
         return self.task.answer(outputs)
+
+    def for_task(self, task: TaskConfig) -> HeadObjective:
+        """The objective of one task of a mixture, as if it were all."""
+        return self.model_copy(update={"task": task})
+
+    def check_tasks(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
+        """`check` of each task of a mixture."""
+        for task in self.task.tasks:
+            with named(task.name):
+                self.for_task(task).check(model, length, vocabulary)
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         self.task.check_metrics()

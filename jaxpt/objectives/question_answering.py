@@ -130,11 +130,11 @@ class QuestionAnsweringLoss(LabelledLoss):
     h: QuestionAnswering
 
     def heads(self, model: ModelConfig) -> dict[str, Head]:
-        return classes.declare(model, "span", dropout=self.h.dropout)
+        return classes.declare(model, "span", dropout=self.h.dropout, part=self.h.part)
 
     def outputs(self, model: Bound, hidden: jax.Array, batch: Batch) -> jax.Array:
         """Logits of start and end: [B, L, 2]."""
-        return classes.apply(model, "span", hidden)
+        return classes.apply(model, "span", hidden, self.h.part)
 
     def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
         logits_BxLx2 = self.outputs(model, hidden, batch)

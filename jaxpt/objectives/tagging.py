@@ -104,7 +104,7 @@ class TaggingLoss(LabelledLoss):
     h: Tagging
 
     def heads(self, model: ModelConfig) -> dict[str, Head]:
-        return classes.declare(model, "tags", self.h.task.outputs, self.h.dropout)
+        return classes.declare(model, "tags", self.h.task.outputs, self.h.dropout, self.h.part)
 
     def output(self, model: Bound, batch: Batch) -> Output:
         if self.h.family == "encoder_decoder" and model.config.task_head("tags").stack == "encoder":
@@ -113,7 +113,7 @@ class TaggingLoss(LabelledLoss):
 
     def outputs(self, model: Bound, hidden: jax.Array, batch: Batch) -> jax.Array:
         states_BxNxD = jnp.take_along_axis(hidden, batch["label_positions"][..., None], axis=1)
-        return classes.apply(model, "tags", states_BxNxD)
+        return classes.apply(model, "tags", states_BxNxD, self.h.part)
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         given = self.h.class_weights

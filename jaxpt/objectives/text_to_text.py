@@ -75,6 +75,9 @@ class TextToText(Labelled):
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         if self.family == "encoder":
             raise UserError(f"objective.kind: text_to_text: model.kind: {model.kind} has no decoder; drop objective")
+        if self.task.kind == "mixture":
+            self.check_tasks(model, length, vocabulary)
+            return
         super().check(model, length, vocabulary)
         if self.decide_by == "likelihood" and not self.task.candidates():
             raise UserError(f"objective.decide_by: likelihood needs labels, which task.kind: {self.task.kind} has not")

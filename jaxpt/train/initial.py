@@ -13,8 +13,10 @@ import numpy as np
 from flax import traverse_util
 
 from jaxpt import config as configs
-from jaxpt.config import CheckpointConfig, InitConfig
+from jaxpt.config import CheckpointConfig, Config, InitConfig
+from jaxpt.data.labelled.mixed import each_task
 from jaxpt.errors import UserError
+from jaxpt.heads import classes
 from jaxpt.hf import mapping
 from jaxpt.hf.directory import open_directory, renamed_heads
 from jaxpt.models import parts
@@ -23,21 +25,34 @@ from jaxpt.models.network import Network
 from jaxpt.train import checkpoint, trainable, weights
 from jaxpt.train.state import Setup, State
 
-_LABELLED = ("heads/classes/", "heads/tags/")
-"""Heads whose outputs are labels."""
+Labels = dict[str, tuple[str, ...] | None]
+"""{name of a head whose outputs are labels: the labels in their order; None of a number}."""
 
 
-def labels_of(path: str | Path) -> tuple[str, ...] | None:
-    """The labels of a fine-tuned model, in the order of its head's outputs; None of any other.
+def labels_of(path: str | Path) -> Labels:
+    """The labels of a fine-tuned model's heads.
 
     Args:
       path: a run_dir, one of its `checkpoints/STEP`, or a directory in Hugging Face's form.
     """
     if is_hugging_face(path):
         named = json.loads((Path(path) / "config.json").read_text(encoding="utf-8")).get("id2label") or {}
-        return tuple(named[key] for key in sorted(named, key=int)) or None
+        labels = tuple(named[key] for key in sorted(named, key=int)) or None
+        return dict.fromkeys(("classes", "tags"), labels)
     named = checkpoint.named_step(path)
-    return getattr(configs.load(named[0] if named else path).task, "labels", None)
+    return head_labels(configs.load(named[0] if named else path))
+
+
+def head_labels(config: Config) -> Labels:
+    """The labels of the heads of a recipe."""
+    if config.task is None:
+        return {}
+    tasks = {name or None: one.task for name, one in each_task(config).items()}
+    return {
+        classes.called(task.head, name): getattr(task, "labels", None)
+        for name, task in tasks.items()
+        if getattr(task, "head", None) in ("classes", "tags")
+    }
 
 
 def is_hugging_face(path: str | Path) -> bool:
@@ -81,8 +96,10 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
     state = setup.init()
     flat = traverse_util.flatten_dict(state.params, sep="/")
     wished = {path for path, place in expected.items() if source.vocabulary == "new" and "vocab" in place.axes}
-    if setup.config.task is not None and labels_of(source.path) != getattr(setup.config.task, "labels", None):
-        wished |= {path for path in expected if path.startswith(_LABELLED)}
+    labels = head_labels(setup.config)
+    known = labels_of(source.path) if labels else {}
+    for head in (name for name, own in labels.items() if name not in known or known[name] != own):
+        wished |= {path for path in expected if path.startswith(f"heads/{head}/")}
     taken, fitted, unused = [], [], []
     renamed = renamed_heads(theirs, setup.network)
     for path, array in given:

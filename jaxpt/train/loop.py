@@ -18,6 +18,7 @@ import numpy as np
 from jaxpt import config as configs
 from jaxpt import signals
 from jaxpt.config import Config
+from jaxpt.data.labelled.mixed import each_task
 from jaxpt.errors import UserError
 from jaxpt.models import base
 from jaxpt.objectives.base import Objective
@@ -315,6 +316,10 @@ class Run:
     def _log(self, window: list[Figures], done: int, display: Display, metrics: Metrics) -> None:
         values = jax.device_get(window)
         means = {name: np.mean([v[name] for v in values], axis=0) for name in values[0]}
+        own = tuple(f"{name}/" for name in getattr(self.config.task, "task_names", ()))  # NaN in steps without the task
+        for name in (name for name in means if name.startswith(own)):
+            found = [v[name] for v in values if np.isfinite(v[name])]
+            means[name] = np.mean(found) if found else np.nan
         rates = display.rates(done)
         rate = float(self.setup.schedule(done - 1))
         self.last_loss = float(values[-1]["loss"])
@@ -416,7 +421,8 @@ class Run:
         best, metric = self.checkpoints.best(), self.config.checkpoint.best_metric
         best = int(current.step) if best is None else best
         say(f"best checkpoint by {metric}: step {best}; predict, export and evaluation use it")
-        split = "validation" if self.config.data.test_path is None else "test"
+        has_test = any(one.data.test_path for one in each_task(self.config).values())
+        split = "test" if has_test else "validation"
         if (evaluate := self.evaluators.of_task(split)) is None:
             return {"best_step": best}
         params = self.checkpoints.restore_params(self.setup.for_evaluation(), best)

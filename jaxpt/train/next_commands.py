@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from jaxpt.config import Config
 from jaxpt.data.labelled.files import NAMED
+from jaxpt.data.labelled.mixed import each_task
 from jaxpt.errors import UserError
 from jaxpt.generate.decoding import has_cache
 from jaxpt.generate.formats import text_format
@@ -35,7 +36,9 @@ def next_commands(config: Config, data: Data, run_dir: Path) -> str:
     if config.task is not None and config.task.kind == "dialogue":
         lines.append(f"to try it: jaxpt chat {run}")
     elif config.task is not None:
-        lines.append(f"to try it: jaxpt predict {run} {shlex.quote(_some_file(config))} --out predictions.jsonl")
+        name, one = next(iter(each_task(config).items()))
+        use = f" task.use={name}" if name else ""
+        lines.append(f"to try it: jaxpt predict {run} {shlex.quote(_some_file(one))} --out predictions.jsonl{use}")
     elif _generates(config, data):
         lines.append(f"to try it: jaxpt generate {run} --prompt {prompt}")
     return "\n".join(lines)

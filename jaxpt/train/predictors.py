@@ -18,22 +18,29 @@ from jaxpt.generate.batching import bucket
 from jaxpt.generate.engine import Engine, Prompt
 from jaxpt.generate.options import Options
 from jaxpt.generate.programs import Place
+from jaxpt.heads import classes
 from jaxpt.objectives.text_to_text import Decoding, TextToText
 from jaxpt.parallel import compiler, distributed, rules
 from jaxpt.train.state import Setup
 from jaxpt.train.target_scores import Scored, TargetScores
 
 
-def build(setup: Setup, tokenizer: Tokenizer) -> Predictor | TextPredictor:
+def build(setup: Setup, tokenizer: Tokenizer, others: Sequence[Any] = ()) -> Any:
     """The predictor of a run's objective.
 
     Args:
       setup: the run, for evaluation.
       tokenizer: its tokenizer.
+      others: those of other tasks of the run: programs are shared where they are the same.
+
+    Returns:
+      A `Predictor` or a `TextPredictor`.
     """
-    if isinstance(setup.config.objective, TextToText):
-        return TextPredictor(setup, tokenizer)
-    return Predictor(setup, tokenizer.vocabulary)
+    objective = setup.config.objective
+    if isinstance(objective, TextToText):
+        return TextPredictor(setup, tokenizer, next(iter(others), None))
+    head = getattr(objective.task, "head", None)
+    return Predictor(setup, tokenizer.vocabulary, next((one for one in others if one.head == head), None))
 
 
 Record = Mapping[str, np.ndarray]
@@ -45,21 +52,36 @@ _ASK = 16  # texts between two questions whether to stop
 
 
 class Predictor:
-    """Applies a labelled objective's head. Each length is rounded up to a power of two, and compiled once."""
+    """Applies a labelled objective's head. Each length is rounded up to a power of two, and compiled once.
 
-    def __init__(self, setup: Setup, vocabulary: Vocabulary) -> None:
+    Of a mixture the heads of all tasks with such a head are applied, in one program for all of these tasks.
+    """
+
+    def __init__(self, setup: Setup, vocabulary: Vocabulary, other: Predictor | None = None) -> None:
         """For the network and the objective of a run.
 
         Args:
           setup: the run, for evaluation.
           vocabulary: gives the special tokens.
+          other: that of another task of the run with a head of the same name, which shares its programs.
         """
         self._setup, self._batches = setup, setup.config.objective.batches
         self._rows = self._batches.rows_of(vocabulary)
         shards = setup.mesh.shape["data"] * setup.mesh.shape["fsdp"]
         self._size = -(-_ROWS // shards) * shards
         self._own = distributed.rows(setup.mesh, self._size)
-        network, loss = setup.network, setup.config.objective.loss
+        network, loss, self._own_outputs = setup.network, setup.config.objective.loss, slice(None)
+        self.head = getattr(setup.config.objective.task, "head", None)
+        part = getattr(setup.config.objective, "part", None)
+        if part is not None:
+            sizes = {name: network.heads[classes.called(self.head, name)].module.outputs
+                     for name in classes.parts(network.heads, self.head)}  # fmt: skip
+            first = sum(sizes[name] for name in list(sizes)[: list(sizes).index(part)])
+            self._own_outputs = slice(first, first + sizes[part])
+            loss = setup.config.objective.model_copy(update={"part": classes.ALL}).loss
+        if other is not None:
+            self._program, self._compiled = other._program, other._compiled
+            return
         self._program = compiler.jit(
             lambda params, batch: loss.predict(network.bind(params), batch),
             in_shardings=(setup.shardings.params, rules.batch_sharding(setup.mesh)),
@@ -93,7 +115,8 @@ class Predictor:
             self.compile(records)
             for length, chosen in self._chunks(records):
                 outputs = self._compiled[length](params, self._put(records, chosen, length))
-                for index, one in zip(chosen, self._batches.split(np.asarray(outputs), [records[i] for i in chosen])):
+                own = np.asarray(outputs)[..., self._own_outputs]
+                for index, one in zip(chosen, self._batches.split(own, [records[i] for i in chosen])):
                     found[index] = one
                 if stop():
                     return None
@@ -125,6 +148,7 @@ class Predictor:
     def _put(self, records: Sequence[Record], chosen: Sequence[int], length: int) -> dict[str, jax.Array]:
         """This process's rows of a batch as global arrays; rows without an example are zeros."""
         made = self._rows([records[i] for i in chosen], length)
+        made.pop("labels", None)  # of another type in each kind of task
         padded = {name: np.pad(x, [(0, self._size - len(x))] + [(0, 0)] * (x.ndim - 1)) for name, x in made.items()}
         own = {name: x[self._own] for name, x in padded.items()}
         return distributed.put(own, self._setup.mesh, self._size)
@@ -133,12 +157,13 @@ class Predictor:
 class TextPredictor:
     """Generates the answer to each example, or finds how likely each label word is."""
 
-    def __init__(self, setup: Setup, tokenizer: Tokenizer) -> None:
+    def __init__(self, setup: Setup, tokenizer: Tokenizer, other: TextPredictor | None = None) -> None:
         """For the network and the objective of a run.
 
         Args:
           setup: the run, for evaluation.
           tokenizer: its tokenizer.
+          other: that of another task of the run, which shares its programs.
 
         Raises:
           UserError: a label word is too long.
@@ -146,8 +171,8 @@ class TextPredictor:
         self._setup, self._tokenizer = setup, tokenizer
         self._objective: TextToText = setup.config.objective
         self._words = self._label_words() if self._objective.decide_by == "likelihood" else []
-        self._scores = TargetScores(setup)
-        self._texts = Generation(setup)
+        self._scores = TargetScores(setup) if other is None else other._scores
+        self._texts = Generation(setup) if other is None else other._texts
 
     def compile(self, records: Sequence[Record]) -> None:
         """Compiles what these examples need: for generation all but what depends on how long the answers are."""

@@ -115,8 +115,9 @@ def from_microbatches(micro: Any) -> Any:
 
 
 def finish(metrics: dict[str, tuple[jax.Array, jax.Array]]) -> Metrics:
-    """Each metric's Σ value / Σ weight."""
-    return {name: total / jnp.maximum(weight, 1e-9) for name, (total, weight) in metrics.items()}
+    """Each metric's Σ value / Σ weight; NaN of a task ("task/metric") that has no example in the batch."""
+    means = {name: total / jnp.maximum(weight, 1e-9) for name, (total, weight) in metrics.items()}
+    return means | {name: jnp.where(metrics[name][1] > 0, means[name], jnp.nan) for name in means if "/" in name}
 
 
 def make_train_step(setup: Setup, objective: Objective) -> Callable[[State, Batch], tuple[State, Metrics]]:

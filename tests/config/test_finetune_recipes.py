@@ -35,6 +35,11 @@ RELATIVE = ("t5", "xlnet")
 """Models without absolute positions."""
 
 
+def is_mixture(name):
+    """Several tasks: files are in data.mixture."""
+    return name.endswith("_mixture")
+
+
 @pytest.fixture(scope="module")
 def load(tmp_path_factory):
     """Loads a recipe over a small pretrained model of its family: the directory of a run."""
@@ -51,7 +56,8 @@ def load(tmp_path_factory):
 
     def load(name):
         where = origin(name.partition("/")[0].partition("_")[0])
-        return recipes.load(RECIPES[name], [f"init_from.path={where}", "data.path=train.tsv"])
+        paths = [] if is_mixture(name) else ["data.path=train.tsv"]
+        return recipes.load(RECIPES[name], [f"init_from.path={where}", *paths])
 
     return load
 
@@ -103,7 +109,8 @@ def test_headers_name_source_command_and_score(name):
     header = "".join(
         line[2:].strip() + " " for line in RECIPES[name].read_text("utf-8").splitlines() if line[:1] == "#"
     )
-    assert re.search(rf"Command: +jaxpt train configs/finetune/{name}\.yaml init_from\.path=HF_DIR data\.path=", header)
+    path = r"\(files in" if is_mixture(name) else r"data\.path="
+    assert re.search(rf"Command: +jaxpt train configs/finetune/{name}\.yaml init_from\.path=HF_DIR {path}", header)
     source = re.search(r"Source: +(.+?) Command:", header)[1]
     assert source == SETTINGS[name]["source"]
     assert "Published:" in header
@@ -169,6 +176,13 @@ def test_texts_of_glue_are_those_of_t5(name, tmp_path):
     assert task.input_text(row, "line 2") == " ".join([name, *(f"{key}: {texts[key]}" for key in sorted(texts))])
     words = TASKS[name].labels
     assert task.target_text(row, "line 2") == (words[target] if words else "2.4")
+
+
+def test_the_tasks_of_a_mixture_are_those_of_their_own_files():
+    tree = yaml.safe_load((ROOT / "glue/mixture.yaml").read_text("utf-8"))
+    own = {name: yaml.safe_load((ROOT / f"glue/{name}.yaml").read_text("utf-8"))["task"] for name in GLUE}
+    assert {task["name"]: task for task in tree["task"]["tasks"]} == {n: t for n, t in own.items() if n != "wnli"}
+    assert [one["name"] for one in tree["data"]["mixture"]] == [task["name"] for task in tree["task"]["tasks"]]
 
 
 SUPER_GLUE = {

@@ -13,7 +13,7 @@ from jaxpt.config import OptimizerConfig, resolve
 from jaxpt.train import optimizers
 from jaxpt.train.optimizers import base, groups, logical
 
-KINDS = ["adamw", "adafactor", "lamb", "lion", "muon", "sgd"]
+KINDS = ["adamw", "adafactor", "adamax", "lamb", "lion", "muon", "sgd"]
 
 AXES = {
     "embedding": {"table": ("vocab", "embed")},
@@ -245,7 +245,7 @@ def test_the_state_has_the_axes_of_its_parameters(kind, momentum):
         moments += leaf.shape == (3, 8, 16) and names == ("layers", "embed", "mlp")
         if leaf.size > 160:  # nothing of size is left whole
             assert None not in names
-    assert moments == {"adamw": 2, "adafactor": 2 if momentum else 1, "lamb": 2, "lion": 1, "muon": 1}.get(
+    assert moments == {"adamw": 2, "adafactor": 2 if momentum else 1, "adamax": 2, "lamb": 2, "lion": 1, "muon": 1}.get(
         kind, 1 if momentum else 0
     )
 

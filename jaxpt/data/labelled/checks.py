@@ -10,14 +10,41 @@ import numpy as np
 
 from jaxpt import tables
 from jaxpt.config import Config
+from jaxpt.config.kinds import nearest
 from jaxpt.data.labelled.examples import split_rows
 from jaxpt.data.labelled.files import files
+from jaxpt.data.labelled.mixed import each_task, named
 from jaxpt.errors import UserError
 from jaxpt.tasks.base import LocatedRow
 
 
 def check_files(config: Config) -> None:
     """Raises UserError where a file of one split is given for another one, too, or a test set is without metrics."""
+    for name, one in each_task(config).items():
+        with named(name):
+            _check_files(one)
+    if config.task.kind == "mixture":
+        config.task.check_metrics()
+        _check_best(config)
+
+
+def _check_best(config: Config) -> None:
+    """Of a mixture: `checkpoint.best_metric` is a task's, or their average."""
+    evaluator, _, metric = config.checkpoint.best_metric.partition("/")
+    if evaluator not in [one.called for one in config.evals if one.kind == "task"]:
+        return
+    known = [*config.task.task_names, "average"]
+    if (name := metric.partition("/")[0]) not in known:
+        such = f"{evaluator}/average, or a task's own, such as {evaluator}/{known[0]}/{config.task.tasks[0].scored[0]}"
+        raise UserError(f"checkpoint.best_metric: {evaluator}/{metric}: wants {such}{nearest(name, known, '')}")
+    if name == "average" and (lacking := config.task.without_average()):
+        raise UserError(
+            f"checkpoint.best_metric: {evaluator}/average: task {lacking} has no metric of which high values are "
+            "better; add one to task.tasks, or name another best_metric"
+        )
+
+
+def _check_files(config: Config) -> None:
     if config.data.test_path is not None and not config.task.scored:
         raise UserError(f"data.test_path: a task of kind {config.task.kind} has no metrics; give data.validation_path")
     keys = {"train": "path", "validation": "validation_path", "test": "test_path"}

@@ -1,0 +1,241 @@
+"""Several tasks with a head each on one model (MT-DNN).
+
+    batch   rows of all tasks, mixed (`data.mixture`); a row has examples of one task
+    loss    Σ over the tasks of the losses of their examples, as the task's own objective has them
+            / number of examples of all tasks in the batch
+
+The tags of a sentence share the weight of one example: a task counts as much as it has examples in the stream. The
+model reads all rows in the same way; what a task's own objective reads of a batch besides is under the task's name
+(`sst2/labels`), with weight 0 in the rows of other tasks.
+Paper: https://arxiv.org/abs/1901.11504
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, Literal
+
+import jax
+import numpy as np
+from pydantic import ValidationError, model_validator
+
+from jaxpt.config import ModelConfig, ObjectiveConfig, Overrides, TaskConfig, resolve
+from jaxpt.config.explain import explain
+from jaxpt.config.kinds import nearest, strictly
+from jaxpt.data.calls import Transforms, Vocabulary
+from jaxpt.errors import UserError
+from jaxpt.heads import pooler
+from jaxpt.models.base import Bound
+from jaxpt.models.network import Head
+from jaxpt.models.output import Output
+from jaxpt.objectives.base import Arrays, Batch, Features, Judge, Metrics
+from jaxpt.objectives.labelled import HeadObjective, Labelled, LabelledBatches, LabelledLoss
+
+HEADS = ("classification", "question_answering", "tagging")
+"""Objectives whose heads can stand side by side: a row is one text."""
+
+
+class Mixture(Labelled):
+    """Hyperparameters of heads of several tasks."""
+
+    kind: Literal["mixture"] = "mixture"
+    tasks: Overrides = ()
+    """Settings of a single task's head, under the task's name: `cola: {dropout: 0.05}`, `mrpc: {class_weights:
+    balanced}`. They are those of the objective of the task's kind. `dropout`, `truncate` and `examples` here are of all
+    tasks."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Mixture:
+        if self.task.kind != "mixture":
+            raise ValueError(f"kind: mixture is for task.kind: mixture, not {self.task.kind}")
+        for key, _ in self.tasks:
+            if not any(key.startswith(f"{name}.") for name in self.task.task_names):
+                name = key.partition(".")[0]
+                raise ValueError(
+                    f"tasks: {name}: task.tasks has no settings of this name{nearest(name, self.task.task_names)}"
+                )
+        try:
+            parts = self.parts
+        except UserError as error:
+            raise ValueError(str(error)) from None
+        for name, part in parts.items():
+            if getattr(part, "r_drop", 0):
+                raise ValueError(f"tasks: {name}: r_drop is for single tasks")
+        return self
+
+    @property
+    def parts(self) -> dict[str, HeadObjective]:
+        """The objective of each task, by its name."""
+        return {task.name: self.for_task(task) for task in self.task.tasks}
+
+    def for_task(self, task: TaskConfig) -> HeadObjective:
+        """The objective of one task, which reads and learns its own head.
+
+        Raises:
+          UserError: a task of this kind has no head here, or a setting is wrong.
+        """
+        if task.objective not in HEADS:
+            raise UserError(
+                f"tasks: {task.name}: a task of kind {task.kind} has no head in a mixture; objective.kind: "
+                "text_to_text learns any tasks together"
+            )
+        return _part(self, task)
+
+    @property
+    def batches(self) -> MixtureBatches:
+        return MixtureBatches(self)
+
+    @property
+    def loss(self) -> MixtureLoss:
+        return MixtureLoss(self)
+
+    @property
+    def judge(self) -> MixtureJudge:
+        return MixtureJudge(self)
+
+    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
+        self.check_tasks(model, length, vocabulary)
+        stacks = {name: model.task_head(part.task.head).stack for name, part in self.parts.items()}
+        if len(set(stacks.values())) > 1:
+            said = ", ".join(f"{name} the {stack}'s" for name, stack in stacks.items())
+            raise UserError(f"task.tasks: heads of model.kind: {model.kind} read different states: {said}; train them "
+                            "in runs of their own")  # fmt: skip
+
+
+@functools.lru_cache(256)
+def _part(mixture: Mixture, task: TaskConfig) -> HeadObjective:
+    """`for_task`, made once: losses and batches ask for it again and again."""
+    cls = resolve(task.objective, "jaxpt.objectives", ObjectiveConfig)
+    found = {name: getattr(mixture, name) for name in ("dropout", "truncate", "examples") if name in cls.model_fields}
+    prefix = f"{task.name}."
+    found |= {key.removeprefix(prefix): value for key, value in mixture.tasks if key.startswith(prefix)}
+    plain = {"task": task.model_dump(mode="json"), "text_layout": mixture.text_layout, "part": task.name, **found}
+    try:
+        return strictly(cls, plain)
+    except ValidationError as error:
+        raise UserError(f"tasks: {task.name}: {explain(error, plain, cls)[1]}") from None
+
+
+def of_part(batch: Any, name: str) -> Any:
+    """The batch as the objective of task `name` reads it."""
+    own = {key.removeprefix(f"{name}/"): x for key, x in batch.items() if key.startswith(f"{name}/")}
+    shared = {key: x for key, x in batch.items() if "/" not in key and key != "eval_mask"}
+    return {**shared, **own, **({"eval_mask": own["label_weights"]} if "eval_mask" in batch else {})}
+
+
+def shared_weights(batch: Arrays, side: str) -> np.ndarray:
+    """Weights of labels such that those of one example have the sum 1: float32 [B, N].
+
+    Args:
+      batch: features of one task; each example is a segment.
+      side: the part of the model that reads the texts.
+
+    Example:
+      >>> batch = {"encoder_segment_ids": np.array([[1, 1, 2]]), "label_positions": np.array([[0, 1, 2, 0]])}
+      >>> shared_weights(batch | {"label_weights": np.array([[1.0, 1.0, 1.0, 0.0]])}, "encoder").tolist()
+      [[0.5, 0.5, 1.0, 0.0]]
+    """
+    weights, positions = batch["label_weights"], batch["label_positions"]
+    if weights.shape != positions.shape or not weights.size:
+        return weights  # one label of each example
+    segments = np.take_along_axis(batch[f"{side}_segment_ids"], positions, axis=1)
+    example = segments + np.arange(len(segments))[:, None] * (segments.max() + 1)
+    counts = np.bincount(example.ravel(), weights.ravel() > 0)[example]
+    return (weights / np.maximum(counts, 1)).astype(np.float32)
+
+
+class MixtureBatches(LabelledBatches):
+    """What the model reads, and of each task its labels."""
+
+    h: Mixture
+
+    def features(self, length: int) -> Features:
+        found: Features = {}
+        for name, part in self.h.parts.items():
+            labels = part.batches.label_features(length)
+            own = part.batches.features(length)
+            found |= {key: own[key] for key in own if key not in labels}
+            found |= {f"{name}/{key}": feature for key, feature in labels.items()}
+        return found
+
+    def placed(self, name: str, online: Callable[..., Any], length: int) -> Callable[..., Any]:
+        labels, features = self.h.parts[name].batches.label_features(length), self.features(length)
+
+        def rows(*arguments: Any) -> dict[str, np.ndarray]:
+            own = online(*arguments)
+            own["label_weights"] = shared_weights(own, self.h.side)
+            made = {f"{name}/{key}" if key in labels else key: x for key, x in own.items()}
+            count = len(next(iter(made.values())))
+            return {
+                key: made[key] if key in made else np.zeros((count, *shape), dtype)
+                for key, (shape, dtype) in features.items()
+            }
+
+        return rows
+
+    def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
+        """Those of the first task: each task has its own."""
+        return next(iter(self.h.parts.values())).batches.transforms(length, vocabulary, seed)
+
+    def check_packing(self) -> None:
+        for part in self.h.parts.values():
+            part.batches.check_packing()
+
+
+class MixtureLoss(LabelledLoss):
+    """Sum of the losses of the tasks' own objectives."""
+
+    h: Mixture
+
+    def heads(self, model: ModelConfig) -> dict[str, Head]:
+        found: dict[str, Head] = {}
+        for part in self.h.parts.values():
+            found |= part.loss.heads(model)
+        if "pooler" in found:  # shared by all tasks, as is its dropout
+            rate = getattr(model, "dropout", 0.0) if self.h.dropout is None else self.h.dropout
+            found |= pooler.declare(model, found["pooler"].module.options, rate)
+        return found
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        parts = self.h.parts.items()
+        return {self.h.kind: sum(part.loss.weights(of_part(batch, name))[part.kind] for name, part in parts)}
+
+    def output(self, model: Bound, batch: Batch) -> Output:
+        """As each task's own objective has it: all read the same states."""
+        first = next(iter(self.h.parts.values()))
+        return first.loss.output(model, batch)
+
+    def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
+        total, metrics = 0.0, dict[str, Any]()
+        for name, part in self.h.parts.items():
+            own = of_part(batch, name)
+            sums, found = part.loss.loss_from_hidden(model, hidden, own)
+            total += sums[part.kind]
+            if "eval_mask" in batch:  # evaluation takes the tasks one after the other
+                metrics |= {key: (x + metrics.get(key, (0, 0))[0], w + metrics.get(key, (0, 0))[1])
+                            for key, (x, w) in found.items()}  # fmt: skip
+            else:
+                found = {"loss": (sums[part.kind], part.loss.weights(own)[part.kind]), **found}
+                metrics |= {f"{name}/{key}": value for key, value in found.items()}
+        return {self.h.kind: total}, jax.lax.stop_gradient(metrics)
+
+
+class MixtureJudge(Judge):
+    """Compares the loss with that of the best constant prediction of each task."""
+
+    baseline: ClassVar[str] = "constant"
+    target_name: ClassVar[str] = "labels"
+
+    def eval_mask(self, batch: Arrays, vocabulary: Vocabulary) -> np.ndarray:
+        weights = [batch[f"{name}/label_weights"] for name in self.h.parts]
+        return np.concatenate([x.reshape(len(x), -1) for x in weights], axis=1)
+
+    def baseline_loss(self, validation: Iterable[Arrays]) -> float:
+        batches, total, count = list(validation), 0.0, 0.0
+        for name, part in self.h.parts.items():
+            own = [of_part(batch, name) for batch in batches]
+            weight = sum(float(batch["eval_mask"].sum()) for batch in own)
+            total += part.judge.baseline_loss([x for x in own if x["eval_mask"].any()]) * weight if weight else 0.0
+            count += weight
+        return total / count
