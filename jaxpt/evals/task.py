@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from jaxpt.config import Config
 from jaxpt.evals.base import Evaluate, Evaluator, Result
+from jaxpt.heads import features
 from jaxpt.tasks.base import LocatedRow
 from jaxpt.train import predictors
 from jaxpt.train.state import Setup
@@ -42,7 +43,8 @@ class TaskMetrics(Evaluator):
                 for of_row, row in zip(examples.by_row(found, outputs), found.rows)
             ]
             metrics = measured(config, predictions, targets)
-            return Result(metrics, tuple(lines(self.called, metrics, majority)))
+            shown = lines(self.called, metrics, majority) + features.report_lines(params)
+            return Result(metrics, tuple(shown))
 
         return evaluate
 

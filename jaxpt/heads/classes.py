@@ -11,6 +11,7 @@ Shapes: D width of the hidden states
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 
 import flax.linen as nn
@@ -43,7 +44,11 @@ class Classes(nn.Module):
 
 
 def declare(
-    model: ModelConfig, name: HeadName, outputs: int | None = None, dropout: float | None = None
+    model: ModelConfig,
+    name: HeadName,
+    outputs: int | None = None,
+    dropout: float | None = None,
+    width: int | None = None,
 ) -> dict[str, Head]:
     """The head `name` of a backbone, and the pooler before it if the backbone has one.
 
@@ -53,6 +58,7 @@ def declare(
       outputs: number of labels; by default 2 for "span" and 1 for "choice".
       dropout: rate before W, and before the pooler where it has dropout. By default the model's, where the class in
         transformers has dropout.
+      width: of the states that the head reads; the model's by default.
 
     Returns:
       {"pooler": head, name: head}, or {name: head}.
@@ -65,8 +71,10 @@ def declare(
     options = model.task_head(name)
     rate = getattr(model, "dropout", 0.0) if dropout is None else dropout
     before = rate if options.drops_out or dropout is not None else 0.0
-    head = Head(Classes(OUTPUTS[name] if outputs is None else outputs, before, options.use_bias))
-    return pooler.declare(model, options.pooler, rate) | {name: head}
+    classes = Classes(OUTPUTS[name] if outputs is None else outputs, before, options.use_bias)
+    heads = pooler.declare(model, options.pooler, rate) | {name: Head(classes)}
+    inputs = None if width is None else (jax.ShapeDtypeStruct((1, 1, width), jnp.float32),)
+    return {name: dataclasses.replace(head, inputs=inputs) for name, head in heads.items()}
 
 
 def apply(bound: Bound, name: HeadName, x: jax.Array) -> jax.Array:

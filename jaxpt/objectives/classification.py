@@ -23,14 +23,13 @@ import optax
 from pydantic import Field
 
 from jaxpt import class_losses
-from jaxpt.config import ModelConfig
+from jaxpt.config import HeadName, ModelConfig
 from jaxpt.data.calls import Call, Vocabulary, preprocessors
 from jaxpt.data.labelled import rows
 from jaxpt.data.labelled.texts import TextsEncoder
 from jaxpt.errors import UserError
 from jaxpt.heads import classes
 from jaxpt.models.base import Bound
-from jaxpt.models.network import Head
 from jaxpt.objectives.base import Arrays, Batch, Features, Judge, Metrics
 from jaxpt.objectives.labelled import Labelled, LabelledBatches, LabelledLoss
 
@@ -103,13 +102,11 @@ class ClassificationLoss(LabelledLoss):
     """Loss of the head's outputs."""
 
     h: Classification
-
-    def heads(self, model: ModelConfig) -> dict[str, Head]:
-        return classes.declare(model, "classes", self.h.task.outputs, self.h.dropout)
+    head: ClassVar[HeadName] = "classes"
 
     def outputs(self, model: Bound, hidden: jax.Array, batch: Batch) -> jax.Array:
         segments = batch[f"{self.h.side}_segment_ids"]
-        states = self.text_states(model, "classes", hidden, batch["label_positions"], segments)
+        states = self.text_states(model, hidden, batch["label_positions"], segments)
         return classes.apply(model, "classes", states)
 
     def coefficients(self) -> dict[str, float]:
