@@ -138,10 +138,13 @@ def test_the_lstm_and_its_gradients_are_those_of_torch():
     np.testing.assert_allclose(found, want.detach().numpy(), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(of_x, x.grad.numpy(), rtol=1e-4, atol=1e-5)
     for name, end in names.items():
-        pairs = ((grads[name]["input"]["kernel"].T, f"weight_ih_{end}"), (grads[name]["input"]["bias"], f"bias_ih_{end}"),
-                 (grads[name]["recurrent_kernel"].T, f"weight_hh_{end}"))  # fmt: skip
-        for own, other in pairs:
-            np.testing.assert_allclose(own, getattr(theirs, other).grad.numpy(), rtol=1e-4, atol=1e-5, err_msg=other)
+        own = grads[name]
+        pairs = (
+            (own["input"]["kernel"].T, f"weight_ih_{end}"), (own["input"]["bias"], f"bias_ih_{end}"),
+            (own["recurrent_kernel"].T, f"weight_hh_{end}"),
+        )  # fmt: skip
+        for x, other in pairs:
+            np.testing.assert_allclose(x, getattr(theirs, other).grad.numpy(), rtol=1e-4, atol=1e-5, err_msg=other)
 
 
 def test_the_lstm_sees_neither_padding_nor_neighbours():
@@ -222,10 +225,9 @@ class NoLayers:
 
 
 def test_what_a_model_has_not_is_refused():
+    has = r"objective.features.layers: -?\d: the encoder has the layers 1 to 2 \(or -2"
     for layer, model in ((3, bert()), (-4, bert()), ((0, 9), bert())):
-        with pytest.raises(
-            UserError, match=r"objective.features.layers: -?\d: the encoder has the layers 1 to 2 \(or -2"
-        ):
+        with pytest.raises(UserError, match=has):
             features.declare(model, FeaturesConfig(layers=layer), "encoder")
-    with pytest.raises(UserError, match="model.kind: my_lab.lstm does not return the states of its layers; only last"):
+    with pytest.raises(UserError, match=r"model.kind: my_lab.lstm does not return the states of its layers; only last"):
         features.declare(NoLayers(), FeaturesConfig(layers="mix"), "encoder")
