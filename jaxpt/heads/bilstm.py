@@ -29,6 +29,7 @@ class BiLSTMConfig(Frozen):
     size: PositiveInt
     """Units of each direction; the output is twice as wide."""
     layers: PositiveInt = 1
+    """Layers, each of which reads both directions of the one below."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Dropout on the input of each layer."""
 

@@ -45,7 +45,7 @@ class TextToText(Labelled):
 
     kind: Literal["text_to_text"] = "text_to_text"
     features: SkipJsonSchema[None] = Field(None, exclude=True)
-    """It has no head."""
+    """Null: it has no head."""
     targets_length: PositiveInt = 64
     """Most tokens of a target."""
     separator: str = "\n"
