@@ -128,6 +128,7 @@ def export(
         raise UserError(f"{out}: already exists; choose a new directory")
     run_dir, step = weights.locate(run)
     config, renamed = _of_task(configs.load(run_dir), task)
+    _check_features(config)
     saved = weights.Saved(run_dir, step)
     network, summands, left_out = exported(config.objective.loss.network(config.model))
     summands = {path: tuple(renamed(p) for p in paths) for path, paths in summands.items()}
@@ -167,6 +168,7 @@ def export_adapter(run: str | Path, out: str | Path, *, report: Report = print) 
     config = configs.load(run_dir)
     if config.train.lora is None:
         raise UserError(f"{run_dir}: has no low-rank adapter (train.lora); leave --adapter out")
+    _check_features(config)
     saved = weights.Saved(run_dir, step)
     whole = config.objective.loss.network(config.model)
     network, summands, left_out = exported(whole)
@@ -217,6 +219,16 @@ def exported(network: Network) -> tuple[Network, dict[str, tuple[str, ...]], lis
         prefix = f"model/{name}/"
         paths |= {path: (path, f"heads/{head}/{path}") for path in paths if path.startswith(prefix)}
     return kept, paths, [name for name in network.heads if name not in known]
+
+
+def _check_features(config: Config) -> None:
+    """Raises UserError if the head reads other states than those of the last layer."""
+    features = getattr(config.objective, "features", None)
+    if features is not None and not features.is_plain:
+        raise UserError(
+            "objective.features: Hugging Face's classes read the last layer's states, without norm and BiLSTM; "
+            "`jaxpt predict` and `jaxpt eval` use the run"
+        )
 
 
 class _Sums(Mapping[str, Any]):

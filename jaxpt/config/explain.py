@@ -29,6 +29,7 @@ _WANTED = {
     "float_type": "a number",
     "finite_number": "a finite number",
     "bool_type": "true or false",
+    "none_required": "nothing",
     "string_type": "a string",
     "tuple_type": "a list",
     "list_type": "a list",

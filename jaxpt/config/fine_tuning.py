@@ -17,7 +17,7 @@ def complete(tree: Any) -> Any:
     """The plain tree of a recipe with what its task implies.
 
     Without `objective` it is the one for the task's kind; without `evals` held-out loss and the task's metrics;
-    without `checkpoint.best_metric` the first of these.
+    without `checkpoint.best_metric` the first of these. Features of a frozen model train the heads alone.
 
     Args:
       tree: plain values.
@@ -50,6 +50,10 @@ def complete(tree: Any) -> Any:
     if "text_layout" in found.model_fields and (kind := _kind(tree.get("model"))):
         own["text_layout"] = resolve(kind, "jaxpt.models", ModelConfig, "model").text_layout
     tree = {**tree, "objective": own}
+    if isinstance(features := own.get("features"), dict) and features.get("frozen", True) is True:
+        trained = tree.get("train") or {}
+        if trained.get("trainable") is None and trained.get("lora") is None:
+            tree["train"] = {**trained, "trainable": ["heads"]}
     if tree.get("evals") is None:
         tree["evals"] = [dict(one) for one in of_task.default_evals]
     saved = tree.get("checkpoint") or {}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from jaxpt.config import Config
 from jaxpt.evals import mistakes
 from jaxpt.evals.base import Details, Evaluate, Evaluator, Result
+from jaxpt.heads import features
 from jaxpt.tasks.base import LocatedRow
 from jaxpt.train import predictors
 from jaxpt.train.state import Setup
@@ -56,6 +57,7 @@ class TaskMetrics(Evaluator):
                 average = setup.config.task.average(metrics)
                 said += lines(self.called, average, {}) if average else []
                 metrics = {**average, **metrics}
+            said += features.report_lines(params)
             return Result(metrics, tuple(said), functools.partial(_details, told))
 
         return evaluate

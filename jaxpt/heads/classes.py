@@ -11,6 +11,7 @@ Shapes: D width of the hidden states
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -51,6 +52,7 @@ def declare(
     outputs: int | None = None,
     dropout: float | None = None,
     part: str | None = None,
+    width: int | None = None,
 ) -> dict[str, Head]:
     """The head `name` of a backbone, and the pooler before it if the backbone has one.
 
@@ -61,6 +63,7 @@ def declare(
       dropout: rate before W, and before the pooler where it has dropout. By default the model's, where the class in
         transformers has dropout.
       part: the task of a mixture that the head is for: its own name is then `called(name, part)`.
+      width: of the states that the head reads; the model's by default.
 
     Returns:
       {"pooler": head, name: head}, or {name: head}.
@@ -73,8 +76,10 @@ def declare(
     options = model.task_head(name)
     rate = getattr(model, "dropout", 0.0) if dropout is None else dropout
     before = rate if options.drops_out or dropout is not None else 0.0
-    head = Head(Classes(OUTPUTS[name] if outputs is None else outputs, before, options.use_bias))
-    return pooler.declare(model, options.pooler, rate) | {called(name, part): head}
+    classes = Classes(OUTPUTS[name] if outputs is None else outputs, before, options.use_bias)
+    heads = pooler.declare(model, options.pooler, rate) | {called(name, part): Head(classes)}
+    inputs = None if width is None else (jax.ShapeDtypeStruct((1, 1, width), jnp.float32),)
+    return {name: dataclasses.replace(head, inputs=inputs) for name, head in heads.items()}
 
 
 def called(name: HeadName, part: str | None) -> str:

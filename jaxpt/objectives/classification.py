@@ -23,14 +23,13 @@ import optax
 from pydantic import Field
 
 from jaxpt import class_losses
-from jaxpt.config import ModelConfig
+from jaxpt.config import HeadName, ModelConfig
 from jaxpt.data.calls import Call, Vocabulary, preprocessors
 from jaxpt.data.labelled import rows
 from jaxpt.data.labelled.texts import TextsEncoder
 from jaxpt.errors import UserError
 from jaxpt.heads import classes
 from jaxpt.models.base import Bound
-from jaxpt.models.network import Head
 from jaxpt.objectives.base import Arrays, Batch, Features, Judge, Metrics
 from jaxpt.objectives.labelled import LabelledBatches
 from jaxpt.objectives.text_head import TextHead, TextHeadLoss
@@ -117,14 +116,12 @@ class ClassificationLoss(TextHeadLoss):
     """Loss of the head's outputs."""
 
     h: Classification
-
-    def heads(self, model: ModelConfig) -> dict[str, Head]:
-        return classes.declare(model, "classes", self.h.task.outputs, self.h.dropout, self.h.part)
+    head: ClassVar[HeadName] = "classes"
 
     def outputs(self, model: Bound, hidden: jax.Array, batch: Batch) -> jax.Array:
         segments = batch[f"{self.h.side}_segment_ids"]
         positions = batch["label_positions"]
-        states = self.text_states(model, "classes", hidden, positions.reshape(len(positions), -1), segments)
+        states = self.text_states(model, hidden, positions.reshape(len(positions), -1), segments)
         if self.h.sequences > 1:  # the orders of a pair
             states = states.reshape(*positions.shape, -1).sum(2)
         return classes.apply(model, "classes", states, self.h.part)

@@ -12,7 +12,7 @@ Shapes: B rows · L length · D width · N examples of a row · K outputs of the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,10 @@ from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.data.labelled.layout import TextLayout, Truncate
 from jaxpt.data.labelled.mixed import named
 from jaxpt.errors import UserError
+from jaxpt.heads import classes, features
+from jaxpt.heads.features import FeaturesConfig
 from jaxpt.models.base import Bound
+from jaxpt.models.network import Head
 from jaxpt.models.output import Output
 from jaxpt.objectives.base import Batch, Batches, Features, Loss, Objective
 from jaxpt.objectives.masked_lm import encode_batch
@@ -49,6 +52,9 @@ class HeadObjective(Objective):
     """The task of a mixture that it is for: its head has a name of its own (`jaxpt.heads.classes.called`)."""
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Dropout of the head; the model's by default."""
+    features: FeaturesConfig | None = None
+    """The head reads features of a frozen model: states of chosen layers, with or without a BiLSTM; by default the last
+    layer's, of a model that is trained."""
 
     @property
     def family(self) -> str:  # type: ignore[override]
@@ -182,6 +188,15 @@ class LabelledLoss(Loss):
     """Loss of a head."""
 
     h: HeadObjective
+    head: ClassVar[HeadName]
+    """Name of the head."""
+
+    def heads(self, model: ModelConfig) -> dict[str, Head]:
+        outputs = None if self.head in classes.OUTPUTS else self.h.task.outputs
+        if self.h.features is None:
+            return classes.declare(model, self.head, outputs, self.h.dropout, self.h.part)
+        own, width = features.declare(model, self.h.features, self._stack(model))
+        return own | classes.declare(model, self.head, outputs, self.h.dropout, width=width)
 
     def coefficients(self) -> dict[str, float]:
         return {self.h.kind: 1.0}
@@ -190,22 +205,30 @@ class LabelledLoss(Loss):
         return {self.h.kind: batch["label_weights"].sum()}
 
     def output(self, model: Bound, batch: Batch) -> Output:
+        """The states, or with `features` what is made of them, that the head reads."""
+        if self.h.features is None:
+            return self._read(model, batch)
+        backbone, options = features.reader(self.h.features, model)
+        segments_BxL = batch[f"{self._stack(model.config)}_segment_ids"]
+        return features.apply(self.h.features, model, self._read(backbone, batch, **options), segments_BxL)
+
+    def _stack(self, model: ModelConfig) -> features.Stack:
+        """Whose states the head reads."""
+        return model.task_head(self.head).stack
+
+    def _read(self, model: Bound, batch: Batch, **options: Any) -> Output:
+        """The output of the stack that the head reads; `options` are of its `encode` or `decode`."""
         if self.h.family == "encoder":
-            return encode_batch(model, self._known_types(model, batch))
+            return encode_batch(model, self._known_types(model, batch), **options)
+        texts = {name: x for name, x in batch.items() if name != "encoder_token_types"}
+        if self._stack(model.config) == "encoder":
+            return encode_batch(model, texts, **options)
+        own = {"segment_ids": batch["decoder_segment_ids"], "positions": batch["decoder_positions"], **options}
         if self.h.family == "decoder":
-            return model.decode(
-                batch["decoder_input_tokens"],
-                segment_ids=batch["decoder_segment_ids"],
-                positions=batch["decoder_positions"],
-            )
-        encoded = encode_batch(model, {n: x for n, x in batch.items() if n != "encoder_token_types"})
-        decoded = model.decode(
-            batch["decoder_input_tokens"],
-            encoded.hidden,
-            segment_ids=batch["decoder_segment_ids"],
-            positions=batch["decoder_positions"],
-            encoder_segment_ids=batch["encoder_segment_ids"],
-        )
+            return model.decode(batch["decoder_input_tokens"], **own)
+        encoded = encode_batch(model, texts)
+        segments = batch["encoder_segment_ids"]
+        decoded = model.decode(batch["decoder_input_tokens"], encoded.hidden, encoder_segment_ids=segments, **own)
         return decoded.add_aux(encoded.aux)
 
     def outputs(self, model: Bound, hidden: jax.Array, batch: Batch) -> jax.Array:
@@ -217,13 +240,12 @@ class LabelledLoss(Loss):
         return self.outputs(model, self.output(model, batch).hidden, batch)
 
     def text_states(
-        self, model: Bound, name: HeadName, hidden_BxLxD: jax.Array, positions_BxN: jax.Array, segments_BxL: jax.Array
+        self, model: Bound, hidden_BxLxD: jax.Array, positions_BxN: jax.Array, segments_BxL: jax.Array
     ) -> jax.Array:
-        """The vector that stands for each text, as the architecture's head `name` takes it.
+        """The vector that stands for each text, as the architecture's head takes it; of a BiLSTM the maximum of all.
 
         Args:
           model: says whether it is one token's state or the mean of all.
-          name: of the head.
           hidden_BxLxD: hidden states.
           positions_BxN: the pooled token of each text.
           segments_BxL: segment ids: each text is a segment of its own.
@@ -231,10 +253,14 @@ class LabelledLoss(Loss):
         Returns:
           [B, N, D].
         """
-        if model.config.task_head(name).position != "mean":
+        is_max = self.h.features is not None and self.h.features.bilstm is not None
+        if not is_max and model.config.task_head(self.head).position != "mean":
             return jnp.take_along_axis(hidden_BxLxD, positions_BxN[..., None], axis=1)
         own_BxN = jnp.take_along_axis(segments_BxL, positions_BxN, axis=1)
-        share_BxNxL = (segments_BxL[:, None] == own_BxN[..., None]).astype(hidden_BxLxD.dtype)
+        is_own_BxNxL = segments_BxL[:, None] == own_BxN[..., None]
+        if is_max:
+            return _largest(hidden_BxLxD, is_own_BxNxL)
+        share_BxNxL = is_own_BxNxL.astype(hidden_BxLxD.dtype)
         share_BxNxL /= share_BxNxL.sum(-1, keepdims=True)
         return jnp.einsum("bnl,bld->bnd", share_BxNxL, hidden_BxLxD)
 
@@ -244,3 +270,9 @@ class LabelledLoss(Loss):
         if most is None or "encoder_token_types" not in batch:
             return batch
         return {**batch, "encoder_token_types": jnp.minimum(batch["encoder_token_types"], max(most - 1, 0))}
+
+
+@jax.checkpoint  # [B, N, L, D] is not kept for the backward pass
+def _largest(x_BxLxD: jax.Array, is_own_BxNxL: jax.Array) -> jax.Array:
+    """The maximum over each example's tokens: [B, N, D]."""
+    return jnp.where(is_own_BxNxL[..., None], x_BxLxD[:, None], -jnp.inf).max(2)

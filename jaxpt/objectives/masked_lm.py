@@ -308,13 +308,14 @@ class MaskedLMJudge(Judge):
         return batch["masked_weights"] * (at_masked == vocabulary.mask)
 
 
-def encode_batch(model: Bound, batch: Batch) -> Output:
+def encode_batch(model: Bound, batch: Batch, **options: Any) -> Output:
     """Encodes a batch.
 
     Args:
       model: a bound model of family "encoder".
       batch: features with the prefix `encoder_`.
+      **options: more arguments of `encode`.
     """
     names = ("token_types", "segment_ids", "positions", "ranks")
     features = {name: batch[f"encoder_{name}"] for name in names if f"encoder_{name}" in batch}
-    return model.encode(batch["encoder_input_tokens"], **features)
+    return model.encode(batch["encoder_input_tokens"], **features, **options)

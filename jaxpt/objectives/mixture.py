@@ -18,7 +18,8 @@ from typing import Any, ClassVar, Literal
 
 import jax
 import numpy as np
-from pydantic import ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from jaxpt.config import ModelConfig, ObjectiveConfig, Overrides, TaskConfig, resolve
 from jaxpt.config.explain import explain
@@ -40,6 +41,8 @@ class Mixture(Labelled):
     """Hyperparameters of heads of several tasks."""
 
     kind: Literal["mixture"] = "mixture"
+    features: SkipJsonSchema[None] = Field(None, exclude=True)
+    """None: all tasks read the states of one model that is trained."""
     tasks: Overrides = ()
     """Settings of a single task's head, under the task's name: `cola: {dropout: 0.05}`, `mrpc: {class_weights:
     balanced}`. They are those of the objective of the task's kind. `dropout`, `truncate` and `examples` here are of all
@@ -60,8 +63,9 @@ class Mixture(Labelled):
         except UserError as error:
             raise ValueError(str(error)) from None
         for name, part in parts.items():
-            if getattr(part, "r_drop", 0):
-                raise ValueError(f"tasks: {name}: r_drop is for single tasks")
+            for key in ("r_drop", "features", "extract", "lm_loss"):
+                if getattr(part, key, None):
+                    raise ValueError(f"tasks: {name}: {key} is for single tasks")
         return self
 
     @property

@@ -22,14 +22,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxpt.config import ModelConfig
+from jaxpt.config import HeadName, ModelConfig
 from jaxpt.data.calls import Call, Vocabulary, preprocessors
 from jaxpt.data.labelled import rows
 from jaxpt.data.labelled.choices import ChoicesEncoder, rows_of_choices
 from jaxpt.errors import UserError
 from jaxpt.heads import classes
 from jaxpt.models.base import Bound
-from jaxpt.models.network import Head
 from jaxpt.models.output import Output
 from jaxpt.objectives.base import Arrays, Batch, Features, Judge, Metrics
 from jaxpt.objectives.labelled import LabelledBatches
@@ -111,9 +110,7 @@ class MultipleChoiceLoss(TextHeadLoss):
     """Cross-entropy over the choices of each example."""
 
     h: MultipleChoice
-
-    def heads(self, model: ModelConfig) -> dict[str, Head]:
-        return classes.declare(model, "choice", dropout=self.h.dropout)
+    head: ClassVar[HeadName] = "choice"
 
     def output(self, model: Bound, batch: Batch) -> Output:
         texts = ("encoder_", "decoder_")
@@ -124,7 +121,7 @@ class MultipleChoiceLoss(TextHeadLoss):
         b, n, c = positions_BxNxC.shape
         positions_BCxN = positions_BxNxC.transpose(0, 2, 1).reshape(b * c, n)
         segments_BCxL = self.lines(batch[f"{self.h.side}_segment_ids"])
-        states_BCxNxD = self.text_states(model, "choice", hidden, positions_BCxN, segments_BCxL)
+        states_BCxNxD = self.text_states(model, hidden, positions_BCxN, segments_BCxL)
         logits_BxNxC = classes.apply(model, "choice", states_BCxNxD).reshape(b, c, n).transpose(0, 2, 1)
         return jnp.where(batch["choice_weights"] > 0, logits_BxNxC, _OUT)
 

@@ -20,14 +20,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxpt.config import ModelConfig, PositiveInt
+from jaxpt.config import HeadName, ModelConfig, PositiveInt
 from jaxpt.data.calls import Call, Vocabulary, preprocessors
 from jaxpt.data.labelled import rows
 from jaxpt.data.labelled.question_answering import QuestionAnsweringEncoder, best_spans
 from jaxpt.errors import UserError
 from jaxpt.heads import classes
 from jaxpt.models.base import Bound
-from jaxpt.models.network import Head
 from jaxpt.objectives.base import Arrays, Batch, Features, Judge, Metrics
 from jaxpt.objectives.labelled import HeadObjective, LabelledBatches, LabelledLoss
 
@@ -128,9 +127,7 @@ class QuestionAnsweringLoss(LabelledLoss):
     """Mean of the cross-entropies of start and end."""
 
     h: QuestionAnswering
-
-    def heads(self, model: ModelConfig) -> dict[str, Head]:
-        return classes.declare(model, "span", dropout=self.h.dropout, part=self.h.part)
+    head: ClassVar[HeadName] = "span"
 
     def outputs(self, model: Bound, hidden: jax.Array, batch: Batch) -> jax.Array:
         """Logits of start and end: [B, L, 2]."""

@@ -22,18 +22,15 @@ import numpy as np
 from pydantic import Field
 
 from jaxpt import class_losses
-from jaxpt.config import ModelConfig, PositiveInt
+from jaxpt.config import HeadName, ModelConfig, PositiveInt
 from jaxpt.data.calls import Call, Vocabulary, preprocessors
 from jaxpt.data.labelled import rows
 from jaxpt.data.labelled.tagging import TaggingEncoder
 from jaxpt.errors import UserError
 from jaxpt.heads import classes
 from jaxpt.models.base import Bound
-from jaxpt.models.network import Head
-from jaxpt.models.output import Output
 from jaxpt.objectives.base import Arrays, Batch, Features, Judge, Metrics
 from jaxpt.objectives.labelled import HeadObjective, LabelledBatches, LabelledLoss
-from jaxpt.objectives.masked_lm import encode_batch
 
 
 class Tagging(HeadObjective):
@@ -102,14 +99,7 @@ class TaggingLoss(LabelledLoss):
     """Cross-entropy of tags."""
 
     h: Tagging
-
-    def heads(self, model: ModelConfig) -> dict[str, Head]:
-        return classes.declare(model, "tags", self.h.task.outputs, self.h.dropout, self.h.part)
-
-    def output(self, model: Bound, batch: Batch) -> Output:
-        if self.h.family == "encoder_decoder" and model.config.task_head("tags").stack == "encoder":
-            return encode_batch(model, {name: x for name, x in batch.items() if name != "encoder_token_types"})
-        return super().output(model, batch)
+    head: ClassVar[HeadName] = "tags"
 
     def outputs(self, model: Bound, hidden: jax.Array, batch: Batch) -> jax.Array:
         states_BxNxD = jnp.take_along_axis(hidden, batch["label_positions"][..., None], axis=1)

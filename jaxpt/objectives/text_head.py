@@ -65,6 +65,8 @@ class TextHead(Labelled):
         key = "extract" if self.extract else "lm_loss"
         if self.family != "decoder" and getattr(self, key):
             raise UserError(f"objective.{key}: is for decoders; model.kind: {model.kind} is of family {self.family}")
+        if self.lm_loss and self.features is not None:
+            raise UserError("objective.lm_loss trains the model, objective.features reads a frozen one; remove one")
         super().check(model, length, vocabulary)
 
 

@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
 
 from jaxpt.config import Frozen, ModelConfig, PositiveInt
 from jaxpt.data.calls import Call, Vocabulary, preprocessors
@@ -43,6 +44,8 @@ class TextToText(Labelled):
     """Hyperparameters of text-to-text training on labelled rows."""
 
     kind: Literal["text_to_text"] = "text_to_text"
+    features: SkipJsonSchema[None] = Field(None, exclude=True)
+    """Null: it has no head."""
     targets_length: PositiveInt = 64
     """Most tokens of a target."""
     separator: str = "\n"

@@ -170,6 +170,13 @@ def _trained(
             found[f"{lora.ADAPTER}/{path}/{name}"] &= layers
     if not any(x.any() for x in found.values()):
         raise UserError(f"train.trainable: {list(wanted)} leaves nothing to train in phase {phase + 1}")
+    features = getattr(config.objective, "features", None)
+    of_model = [path for path, x in found.items() if x.any() and path.startswith(("model/", f"{lora.ADAPTER}/model/"))]
+    if features is not None and features.frozen and of_model:
+        raise UserError(
+            f"train.trainable: {list(wanted)} trains {of_model[0]}, of the model that objective.features.frozen reads; "
+            "name [heads] alone, or set objective.features.frozen=false"
+        )
     return found
 
 

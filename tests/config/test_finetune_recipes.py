@@ -116,6 +116,15 @@ def test_headers_name_source_command_and_score(name):
     assert "Published:" in header
 
 
+@pytest.mark.parametrize("name, layers", [("features", (-4, -3, -2, -1)), ("mix", "mix")])
+def test_features_are_those_of_the_papers(name, layers, load):
+    config = load(f"bert/conll2003_{name}")
+    found = config.objective.features
+    assert found.layers == layers and found.frozen and not found.norm and config.train.trainable == ("heads",)
+    assert found.bilstm.model_dump() == {"size": 768, "layers": 2, "dropout": 0.5}
+    assert (config.train.patience, config.train.eval_every) == (25, 14041 // 64)
+
+
 GLUE = {
     "cola": (None, "gj04\t0\t*\tHe run.", ("He run.",), 0),
     "sst2": ("sentence\tlabel", "a gem \t1", ("a gem ",), 1),
