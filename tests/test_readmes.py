@@ -27,6 +27,7 @@ from jaxpt import config as configs
 from jaxpt.config import Config, Frozen, kinds, resolve
 from jaxpt.config.schema import open_parts
 from jaxpt.config.studies import load_probe, load_study
+from jaxpt.harness import task as harness
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -288,7 +289,10 @@ def test_keys_exist(page):
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_recipes_inside_of_pages_are_valid(page, tmp_path):
     for text in blocks(page, "yaml"):
-        if not text.startswith("# "):  # a file of a worked example, which is trained below
+        if "\nform: " in text:  # a task of the harness
+            (tmp_path / "mine.yaml").write_text(text)
+            harness.load(str(tmp_path / "mine.yaml"))
+        elif not text.startswith("# "):  # a file of a worked example, which is trained below
             base = yaml.safe_load(SMOKE.read_text("utf-8"))
             if "task:" in text:  # the head is the task's own
                 base = {key: value for key, value in base.items() if key not in ("objective", "train")}
