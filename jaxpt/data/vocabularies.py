@@ -20,7 +20,8 @@ def to_seqio(tokenizer: Tokenizer) -> seqio.Vocabulary:
     Returns:
       seqio.SentencePieceVocabulary for a SentencePiece model as it is, an adapter for the others.
     """
-    if isinstance(tokenizer, SentencePieceTokenizer) and tokenizer.path is not None and tokenizer.style.plain:
+    is_as_read = isinstance(tokenizer, SentencePieceTokenizer) and tokenizer.style.plain and not tokenizer.added
+    if is_as_read and tokenizer.path is not None:
         return _SentencePieceVocabulary(tokenizer)
     return TokenizerVocabulary(tokenizer)
 

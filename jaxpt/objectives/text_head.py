@@ -104,4 +104,4 @@ class TextHeadLoss(LabelledLoss):
         own_BxSxL = is_target_BxL[:, None] & (segments_BxL[:, None] == numbers_S[:, None])
         sizes_BxS = own_BxSxL.sum(-1)
         weights_BxL = jnp.einsum("bsl,bs->bl", own_BxSxL.astype(jnp.float32), 1 / jnp.maximum(sizes_BxS, 1))
-        return targets_BxL, weights_BxL, (sizes_BxS > 0).sum()
+        return targets_BxL, weights_BxL, (sizes_BxS > 0).sum(dtype=jnp.float32)

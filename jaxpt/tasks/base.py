@@ -217,7 +217,8 @@ class TextsTask(Task):
     label: str = "label"
     """Column of the label."""
     is_symmetric: bool = False
-    """The order of a pair means nothing: training sees both orders (ELECTRA)."""
+    """The order of a pair means nothing: training sees both orders (ELECTRA); with `objective.extract` the head sees
+    both at once (GPT-1)."""
 
     objective: ClassVar[str] = "classification"
     head: ClassVar[str] = "classes"

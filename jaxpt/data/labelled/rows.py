@@ -115,9 +115,10 @@ def spans(
 
 def _sequences(batch: Mapping[str, Any], layout: Layout) -> Layout:
     """Where the sequences of records stand: each ends at a position."""
-    ends_N = np.repeat(np.cumsum(layout.lengths) - layout.lengths, batch["positions"].lengths)
+    positions = batch["positions"]
+    starts_P = np.repeat(np.cumsum(layout.lengths) - layout.lengths, positions.lengths)
     opens_N = np.zeros(layout.lengths.sum() + 1, bool)
-    opens_N[ends_N + batch["positions"].values + 1] = True
+    opens_N[starts_P + positions.values + 1] = True
     return layout.cut_at(opens_N[:-1])
 
 
