@@ -118,8 +118,7 @@ def fill_masks(
             )
         rows.append((wrapped, layout.token_types(len(wrapped)), [len(layout.before) + n for n in at]))
     sizes = [
-        (batching.bucket(len(tokens), config.position_limit), batching.bucket(len(at), least=1))
-        for tokens, _, at in rows
+        (batching.bucket(len(tokens), config.position_limit), batching.power_of_two(len(at))) for tokens, _, at in rows
     ]
     found: list[list[Filled]] = [[]] * len(rows)
     for (length, count), chosen, batch in batching.batches(sizes, sum, config.vocab_size, max_tokens):
