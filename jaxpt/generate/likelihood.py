@@ -57,6 +57,8 @@ class Group(NamedTuple):
     """Their numbers."""
     read: list[Sequence[int]]
     """What they read, for each array of the program but the targets."""
+    has_prompt: bool
+    """The last array is a prompt that several continuations follow; otherwise a row's targets are in it."""
 
 
 class Likelihood(NamedTuple):
@@ -261,31 +263,36 @@ def score_rows(
         return len(group.rows), *lengths, batching.power_of_two(targets, least=min(most, 8))
 
     found: list[Found] = [(np.zeros(0, np.float32), np.zeros(0, bool))] * len(distinct)
-    for (count, *lengths, targets), chosen, places in batching.batches(
-        [size(group) for group in groups], lambda size: size[0] * sum(size[1:]), config.vocab_size, max_tokens,
-        rows_of=lambda size: size[0],
-    ):  # fmt: skip
-        arrays = []
-        for column, length in enumerate(lengths):
-            read = [groups[g].read[column] for g in chosen]
-            at_end = count > 1 and column == len(lengths) - 1 and config.family != "encoder"  # a prompt
-            arrays += batching.padded_with_lengths(read, places, length, at_end)
-        of_groups = [[distinct[i].targets for i in groups[g].rows] for g in chosen]
-        filled = [row for of_group in of_groups for row in (*of_group, *[()] * (count - len(of_group)))]
-        arrays += batching.padded_with_lengths(filled, places * count, targets)
-        log_probs, is_best = batching.run(_score, (network, objective, layout), params, *arrays)
-        for b, g in enumerate(chosen):
-            for k, i in enumerate(groups[g].rows):
-                n = len(distinct[i].targets)
-                found[i] = log_probs[b * count + k, :n], is_best[b * count + k, :n]
+    for has_prompt in (True, False):
+        chosen = [group for group in groups if group.has_prompt == has_prompt]
+        made = batching.batches(
+            [size(group) for group in chosen], lambda size: size[0] * sum(size[1:]), config.vocab_size, max_tokens,
+            rows_of=lambda size: size[0],
+        )  # fmt: skip
+        for of_size, items, places in made:
+            arrays = _arrays(distinct, [chosen[i] for i in items], of_size, places)
+            log_probs, is_best = batching.run(_score, (network, objective, layout, has_prompt), params, *arrays)
+            for b, item in enumerate(items):
+                for k, i in enumerate(chosen[item].rows):
+                    at = b * of_size[0] + k, slice(len(distinct[i].targets))
+                    found[i] = log_probs[at], is_best[at]
     return [found[numbers[row]] for row in rows]
 
 
-def _groups(network: Network, layout: Format, rows: Sequence[Row]) -> list[Group]:
-    """Rows that are scored together, and what the program reads of them.
+def _arrays(rows: Sequence[Row], groups: Sequence[Group], size: batching.Size, places: int) -> list[np.ndarray]:
+    """A batch of groups: each array followed by the lengths of its rows."""
+    arrays: list[np.ndarray] = []
+    for column, length in enumerate(size[1:-1]):
+        is_prompt = groups[0].has_prompt and column == len(size) - 3
+        arrays += batching.padded_with_lengths([group.read[column] for group in groups], places, length, is_prompt)
+    targets: list[tuple[int, ...]] = []
+    for group in groups:
+        targets += [rows[i].targets for i in group.rows] + [()] * (size[0] - len(group.rows))
+    return [*arrays, *batching.padded_with_lengths(targets, places * size[0], size[-1])]
 
-    A prompt that is read for several continuations is a group's last array. A row alone is read with its targets.
-    """
+
+def _groups(network: Network, layout: Format, rows: Sequence[Row]) -> list[Group]:
+    """The groups of rows, each row in one."""
     config, of_prompt = network.config, {}
     for number, row in enumerate(rows):
         of_prompt.setdefault((row.prompt, row.encoder, row.at), []).append(number)
@@ -300,29 +307,31 @@ def _groups(network: Network, layout: Format, rows: Sequence[Row]) -> list[Group
             numbers = sorted(numbers, key=lambda number: len(rows[number].targets))
             chunks = [numbers[i : i + CONTINUATIONS] for i in range(0, len(numbers), CONTINUATIONS)]
         for chunk in chunks:
+            targets, has_prompt = rows[chunk[0]].targets, len(chunk) > 1 and not is_masked
             if is_masked:
                 read = [prompt, (at,)]
-            elif len(chunk) > 1:
+            elif has_prompt:
                 read = [*before, prompt]
             else:
-                targets = rows[chunk[0]].targets
                 read = [*before, prompt + (targets if layout.permutes else targets[:-1])]
-            groups.append(Group(chunk, read))
+            groups.append(Group(chunk, read, has_prompt))
     return groups
 
 
-def _score(network: Network, objective: Objective, layout: Format, params: Any, *arrays: jax.Array) -> scores.Scores:
-    """Scores of a batch: each array followed by the lengths of its rows."""
+def _score(
+    network: Network, objective: Objective, layout: Format, has_prompt: bool, params: Any, *arrays: jax.Array
+) -> scores.Scores:
+    """Scores of a batch of `_arrays`."""
     bound = predictor(objective, network.bind(params))
     *read, targets, _ = arrays
-    if network.config.family == "encoder":
-        if layout.permutes:
-            return scores.score_permutation(bound, *arrays)
-        tokens, lengths, at, _ = read
-        return scores.score_masked(bound, tokens, lengths, at, targets)
-    if len(targets) > len(read[0]):
+    if has_prompt:
         *encoder, prompts, lengths = read
         return scores.score_shared(bound, prompts, lengths, targets, *encoder, prefix_lm=layout.prefix_lm)
     if network.config.family == "encoder_decoder":
         return scores.score_encoder_decoder(bound, *arrays)
-    return scores.score_decoder(bound, *arrays, prefix_lm=layout.prefix_lm)
+    if network.config.family == "decoder":
+        return scores.score_decoder(bound, *arrays, prefix_lm=layout.prefix_lm)
+    if layout.permutes:
+        return scores.score_permutation(bound, *arrays)
+    tokens, lengths, at, _ = read
+    return scores.score_masked(bound, tokens, lengths, at, targets)

@@ -62,7 +62,7 @@ def test_a_bucket_is_compiled_once():
         loglikelihood(*given, contexts, continuations, max_tokens=72)
     assert batching._compiled.cache_info().misses == 1
     layout = text_format(given[2], given[0].config, given[3], mode="S2S")
-    function = batching._compiled(likelihood._score, (given[0], given[2], layout), compiler.platform())
+    function = batching._compiled(likelihood._score, (given[0], given[2], layout, False), compiler.platform())
     assert batching._compiled.cache_info().misses == 1 and function._cache_size() == 1
 
 

@@ -168,17 +168,12 @@ def choices(*lengths, seed=7):
 def test_continuations_of_one_context_share_it(name, monkeypatch):
     """The context, or the encoder's input, is read once; the scores are those of each row alone."""
     given, pairs = network(name), choices(3, 1, 5, 2, 1, 4)
-    seen, decode = [], type(given[0].model).decode
     monkeypatch.setattr(likelihood, "SHARED", 1000)
-    wanted = loglikelihood(*given, *pairs).items
+    wanted, seen, run = loglikelihood(*given, *pairs).items, [], batching.run
     monkeypatch.setattr(likelihood, "SHARED", 16)
-    monkeypatch.setattr(
-        type(given[0].model),
-        "decode",
-        lambda self, x, *a, **k: seen.append((x.shape, "cache" in k)) or decode(self, x, *a, **k),
-    )
+    monkeypatch.setattr(batching, "run", lambda *a: seen.append((a[1][-1], len(a[3]), len(a[-1]))) or run(*a))
     found = loglikelihood(*given, *pairs).items
-    assert [has for _, has in seen] == [True, True, True, True, False]  # of 3, of 2, of 1 continuation
+    assert seen == [(True, 2, 6), (False, 1, 1)]  # two contexts with up to three continuations; one alone
     for one, other in zip(found, wanted, strict=True):
         np.testing.assert_allclose(one.log_probs, other.log_probs, atol=1e-5)
         assert one.is_greedy == other.is_greedy
@@ -211,9 +206,9 @@ def test_equal_masked_texts_are_read_once(monkeypatch):
     """The texts of a minimal pair differ in one token: with it masked they are one."""
     given, (text,) = network("bert"), texts(6)
     pair, rows = [text, [*text[:2], text[2] ^ 1, *text[3:]], text], []
-    made = likelihood.batching.run
+    run = batching.run
     monkeypatch.setattr(
-        likelihood.batching, "run", lambda *a: rows.append((np.count_nonzero(a[4]), np.count_nonzero(a[8]))) or made(*a)
+        batching, "run", lambda *a: rows.append((np.count_nonzero(a[4]), np.count_nonzero(a[8]))) or run(*a)
     )
     found = loglikelihood(*given, [[]] * 3, pair).items
     assert [sum(x) for x in zip(*rows)] == [11, 12]  # texts, targets
