@@ -15,8 +15,10 @@ from jaxpt.losses import CHUNK_BYTES
 from jaxpt.parallel import compiler, rules
 from jaxpt.parallel.distributed import to_host
 
-MAX_TOKENS = 16_384
-"""Default number of tokens in a batch on each device, padding included."""
+MAX_TOKENS = {"cpu": 2048}
+"""Default number of tokens in a batch on each device, padding included; a CPU is no faster with more."""
+OTHERWISE = 16_384
+"""The same on other platforms."""
 LEAST = 16
 """Smallest bucket."""
 Size = tuple[int, ...]
@@ -41,9 +43,9 @@ def power_of_two(length: int, limit: int | None = None, least: int = 1) -> int:
     return padded if limit is None else min(padded, limit)
 
 
-def bucket(length: int, limit: int | None = None, least: int = LEAST) -> int:
-    """The length to which a row is padded: a power of two up to 16, then a multiple of 8, with four values from 64 to
-    128, four to 256, and so on, at most the limit.
+def bucket(length: int, limit: int | None = None, least: int = LEAST, step: int = 8) -> int:
+    """The length to which a row is padded: a power of two up to twice the step, then a multiple of it, with four values
+    from 64 to 128, four to 256, and so on, at most the limit.
 
     Above 32 less than a quarter of a row is padding, and up to a length of 1,024 there are 23 buckets from 16 on.
 
@@ -51,17 +53,20 @@ def bucket(length: int, limit: int | None = None, least: int = LEAST) -> int:
       length: number of tokens, at most `limit`.
       limit: maximum length (the model's positions).
       least: smallest bucket, a power of two.
+      step: smallest difference of two buckets above.
 
     Returns:
       The padded length.
 
     Example:
-      >>> bucket(3), bucket(17), bucket(65), bucket(129), bucket(65, limit=72), bucket(3, least=1)
-      (16, 24, 80, 160, 72, 4)
+      >>> bucket(3), bucket(17), bucket(65), bucket(129), bucket(65, limit=72)
+      (16, 24, 80, 160, 72)
+      >>> bucket(3, least=1), bucket(9, least=1), bucket(9, least=1, step=4)
+      (4, 16, 12)
     """
-    if length <= LEAST:
+    if length <= max(2 * step, least):
         return power_of_two(length, limit, least)
-    step = max(8, power_of_two(length) // 8)
+    step = max(step, power_of_two(length) // 8)
     padded = math.ceil(length / step) * step
     return padded if limit is None else min(padded, limit)
 
@@ -76,7 +81,7 @@ def batches(
     sizes: Sequence[Size],
     tokens: Callable[[Size], int],
     vocab_size: int,
-    max_tokens: int,
+    max_tokens: int | None,
     rows_of: Callable[[Size], int] = lambda size: 1,
 ) -> Iterator[tuple[Size, list[int], int]]:
     """Batches of items of similar size, the largest first.
@@ -89,7 +94,7 @@ def batches(
       sizes: bucket of each item, a tuple of lengths; items are sorted by the first one, then by the others.
       tokens: tokens of an item, from its size.
       vocab_size: columns of the logits.
-      max_tokens: tokens of a batch on each device; an item that is longer is a batch alone.
+      max_tokens: tokens of a batch on each device, None: `MAX_TOKENS`; an item that is longer is a batch alone.
       rows_of: rows of logits of an item, from its size.
 
     Yields:
@@ -101,6 +106,7 @@ def batches(
       [((32,), [1], 1), ((16,), [0, 2], 2), ((16,), [3], 1)]
     """
     shards = row_multiple()
+    max_tokens = max_tokens or MAX_TOKENS.get(compiler.platform(), OTHERWISE)
 
     def places(size: Size) -> int:
         most = min(max_tokens // tokens(size), CHUNK_BYTES // (4 * vocab_size * rows_of(size)))

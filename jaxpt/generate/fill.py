@@ -78,7 +78,7 @@ def fill_masks(
     texts: Sequence[Sequence[int]],
     *,
     k: int = 5,
-    max_tokens: int = batching.MAX_TOKENS,
+    max_tokens: int | None = None,
 ) -> list[list[Filled]]:
     """Candidates for all masks of texts.
 
@@ -89,7 +89,7 @@ def fill_masks(
       vocabulary: vocabulary of the run.
       texts: ids of each text with `vocabulary.mask` at the masks, without the special tokens around it.
       k: number of candidates of each mask.
-      max_tokens: tokens in a batch.
+      max_tokens: tokens in a batch on each device; by default 16,384, on a CPU 2,048.
 
     Returns:
       For each text its masks, from left to right.

@@ -32,7 +32,7 @@ from jaxpt.objectives.seq2seq import mask_id
 Ids = Sequence[int]
 Found = tuple[np.ndarray, np.ndarray]
 """log-probabilities of targets, and whether each is the most likely token."""
-SHARED = 16
+SHARED = 8
 """A prompt of so many tokens is read once for all of its continuations; of a shorter one each row has a copy."""
 CONTINUATIONS = 16
 """Continuations of a prompt that are scored together at most."""
@@ -100,7 +100,7 @@ def loglikelihood(
     unit: Literal["piece", "word"] = "piece",
     word_starts: np.ndarray | None = None,
     language: int | None = None,
-    max_tokens: int = batching.MAX_TOKENS,
+    max_tokens: int | None = None,
 ) -> Likelihoods:
     """Log-likelihoods of continuations given contexts.
 
@@ -117,7 +117,7 @@ def loglikelihood(
       unit: of a masked LM: `piece`, one token is masked at a time; `word`, the later tokens of its word too.
       word_starts: bool [vocabulary], True at ids that begin a word; for unit: word.
       language: the language's token (mBART).
-      max_tokens: tokens in a batch.
+      max_tokens: tokens in a batch on each device; by default 16,384, on a CPU 2,048.
 
     Returns:
       One item per continuation, and the number of truncated contexts.
@@ -236,7 +236,7 @@ class _Pairs:
 
 
 def score_rows(
-    network: Network, params: Any, objective: Objective, layout: Format, rows: Sequence[Row], max_tokens: int
+    network: Network, params: Any, objective: Objective, layout: Format, rows: Sequence[Row], max_tokens: int | None
 ) -> list[Found]:
     """The log-probabilities of each row's targets. Equal rows are scored once; rows that read the same share that.
 
@@ -257,10 +257,12 @@ def score_rows(
     most = batching.power_of_two(max((len(row.targets) for row in distinct), default=1))
 
     def size(group: Group) -> batching.Size:
-        """(rows, lengths of what they read, targets). Few targets are padded to few: each is projected."""
-        targets = max(len(distinct[i].targets) for i in group.rows)
+        """(rows, lengths of what they read, targets); targets first where they follow a prompt, in all rows."""
         lengths = [batching.bucket(len(x), config.position_limit, least=1) for x in group.read]
-        return len(group.rows), *lengths, batching.power_of_two(targets, least=min(most, 8))
+        targets = batching.bucket(max(len(distinct[i].targets) for i in group.rows), least=1, step=4)
+        if group.has_prompt:
+            return len(group.rows), targets, *lengths
+        return len(group.rows), *lengths, max(targets, min(most, 8))  # few are padded to few: each is projected
 
     found: list[Found] = [(np.zeros(0, np.float32), np.zeros(0, bool))] * len(distinct)
     for has_prompt in (True, False):
@@ -282,13 +284,15 @@ def score_rows(
 def _arrays(rows: Sequence[Row], groups: Sequence[Group], size: batching.Size, places: int) -> list[np.ndarray]:
     """A batch of groups: each array followed by the lengths of its rows."""
     arrays: list[np.ndarray] = []
-    for column, length in enumerate(size[1:-1]):
-        is_prompt = groups[0].has_prompt and column == len(size) - 3
+    has_prompt = groups[0].has_prompt
+    most, lengths = (size[1], size[2:]) if has_prompt else (size[-1], size[1:-1])
+    for column, length in enumerate(lengths):
+        is_prompt = has_prompt and column == len(lengths) - 1
         arrays += batching.padded_with_lengths([group.read[column] for group in groups], places, length, is_prompt)
     targets: list[tuple[int, ...]] = []
     for group in groups:
         targets += [rows[i].targets for i in group.rows] + [()] * (size[0] - len(group.rows))
-    return [*arrays, *batching.padded_with_lengths(targets, places * size[0], size[-1])]
+    return [*arrays, *batching.padded_with_lengths(targets, places * size[0], most)]
 
 
 def _groups(network: Network, layout: Format, rows: Sequence[Row]) -> list[Group]:

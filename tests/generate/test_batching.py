@@ -16,6 +16,7 @@ def test_buckets_waste_less_than_a_quarter_and_are_few():
     assert [batching.bucket(n) for n in (0, 1, 16, 17, 33, 65, 129)] == [16, 16, 16, 24, 40, 80, 160]
     assert [batching.bucket(n, least=1) for n in (0, 1, 2, 3, 5)] == [1, 1, 2, 4, 8]
     assert batching.bucket(20, limit=22) == 22 and batching.bucket(3, limit=2) == 2
+    assert [batching.bucket(n, least=1, step=4) for n in (5, 8, 9, 13, 17, 65)] == [8, 8, 12, 16, 20, 80]
     assert all(n <= batching.bucket(n) < 1.25 * n for n in range(33, 5000))
     assert len({batching.bucket(n) for n in range(1, 1025)}) == 23
 

@@ -170,7 +170,7 @@ def test_continuations_of_one_context_share_it(name, monkeypatch):
     given, pairs = network(name), choices(3, 1, 5, 2, 1, 4)
     monkeypatch.setattr(likelihood, "SHARED", 1000)
     wanted, seen, run = loglikelihood(*given, *pairs).items, [], batching.run
-    monkeypatch.setattr(likelihood, "SHARED", 16)
+    monkeypatch.setattr(likelihood, "SHARED", 8)
     monkeypatch.setattr(batching, "run", lambda *a: seen.append((a[1][-1], len(a[3]), len(a[-1]))) or run(*a))
     found = loglikelihood(*given, *pairs).items
     assert seen == [(True, 2, 6), (False, 1, 1)]  # two contexts with up to three continuations; one alone
