@@ -5,10 +5,12 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from jaxpt.config import MeshConfig
 from jaxpt.generate import batching, likelihood
 from jaxpt.generate.formats import text_format
 from jaxpt.generate.likelihood import loglikelihood
 from jaxpt.parallel import compiler
+from jaxpt.parallel import mesh as meshes
 from tests.generate.helpers import network, texts
 
 
@@ -80,4 +82,21 @@ def test_sharded_parameters_give_the_same():
     pairs = texts(3, 9, 5, seed=1), texts(2, 1, 2, seed=2)
     found = loglikelihood(made, jax.tree.map(place, params), *rest, *pairs).items
     for one, other in zip(found, loglikelihood(made, params, *rest, *pairs).items, strict=True):
+        np.testing.assert_allclose(one.log_probs, other.log_probs, atol=1e-5)
+
+
+@pytest.mark.parametrize("name, sizes", [("gpt2", {"data": 4, "fsdp": 2}), ("bert", {"data": 8})])
+def test_rows_are_sharded_over_the_mesh(name, sizes, monkeypatch):
+    """Each device has its rows, of contexts alone, of shared ones and of masked texts; the scores are the same."""
+    given = network(name, layers=1)
+    contexts, continuations = texts(9, 5, *[12] * 3, seed=1), texts(2, 1, 2, 3, 1, seed=2)
+    contexts[4] = contexts[3] = contexts[2]
+    wanted = loglikelihood(*given, contexts, continuations).items
+    seen, put = [], batching._sharded
+    monkeypatch.setattr(batching, "_sharded", lambda x: seen.append(put(x)) or seen[-1])
+    mesh = meshes.make(MeshConfig(**sizes), jax.devices()[:8])
+    with meshes.use(mesh):
+        found = loglikelihood(*given, contexts, continuations).items
+    assert seen and all(len(x.sharding.device_set) == 8 and not x.is_fully_replicated for x in seen)
+    for one, other in zip(found, wanted, strict=True):
         np.testing.assert_allclose(one.log_probs, other.log_probs, atol=1e-5)
