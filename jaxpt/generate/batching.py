@@ -1,8 +1,9 @@
-"""Batches of static shapes from lists of ids: rows of similar length together, lengths rounded up to powers of two."""
+"""Batches of static shapes from lists of ids: rows of similar length together, lengths rounded up to few values."""
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -11,72 +12,129 @@ import numpy as np
 
 from jaxpt.errors import UserError
 from jaxpt.losses import CHUNK_BYTES
-from jaxpt.parallel import compiler
+from jaxpt.parallel import compiler, rules
 from jaxpt.parallel.distributed import to_host
 
-MAX_TOKENS = 16_384
-"""Default number of tokens in a batch, padding included."""
+MAX_TOKENS = {"cpu": 2048}
+"""Default number of tokens in a batch on each device, padding included; a CPU is no faster with more."""
+OTHERWISE = 16_384
+"""The same on other platforms."""
 LEAST = 16
 """Smallest bucket."""
+Size = tuple[int, ...]
 
 
-def bucket(length: int, limit: int | None = None, least: int = LEAST) -> int:
-    """The length to which a row is padded: the next power of two, at most the limit.
+def power_of_two(length: int, limit: int | None = None, least: int = 1) -> int:
+    """The next power of two, at most the limit.
 
     Args:
-      length: number of tokens, at most `limit`.
-      limit: maximum length (the model's positions).
-      least: smallest bucket.
+      length: any number.
+      limit: maximum.
+      least: minimum, a power of two.
 
     Returns:
-      The padded length.
+      The rounded number.
 
     Example:
-      >>> bucket(3), bucket(17), bucket(17, limit=24)
-      (16, 32, 24)
+      >>> power_of_two(3), power_of_two(17), power_of_two(17, limit=24)
+      (4, 32, 24)
     """
     padded = max(least, 1 << max(length - 1, 0).bit_length())
     return padded if limit is None else min(padded, limit)
 
 
-def batches(
-    sizes: Sequence[tuple[int, ...]], tokens: Callable[[tuple[int, ...]], int], vocab_size: int, max_tokens: int
-) -> Iterator[tuple[tuple[int, ...], list[int], int]]:
-    """Groups items of equal bucket.
+def bucket(length: int, limit: int | None = None, least: int = LEAST, step: int = 8) -> int:
+    """The length to which a row is padded: a power of two up to twice the step, then a multiple of it, with four values
+    from 64 to 128, four to 256, and so on, at most the limit.
 
-    All batches of a bucket have the same number of rows, so that each bucket is compiled once. The logits of one
-    position of all rows take at most `CHUNK_BYTES`.
+    Above 32 less than a quarter of a row is padding, and up to a length of 1,024 there are 23 buckets from 16 on.
 
     Args:
-      sizes: bucket of each item, a tuple of lengths.
-      tokens: tokens of a row, from its bucket.
+      length: number of tokens, at most `limit`.
+      limit: maximum length (the model's positions).
+      least: smallest bucket, a power of two.
+      step: smallest difference of two buckets above.
+
+    Returns:
+      The padded length.
+
+    Example:
+      >>> bucket(3), bucket(17), bucket(65), bucket(129), bucket(65, limit=72)
+      (16, 24, 80, 160, 72)
+      >>> bucket(3, least=1), bucket(9, least=1), bucket(9, least=1, step=4)
+      (4, 16, 12)
+    """
+    if length <= max(2 * step, least):
+        return power_of_two(length, limit, least)
+    step = max(step, power_of_two(length) // 8)
+    padded = math.ceil(length / step) * step
+    return padded if limit is None else min(padded, limit)
+
+
+def row_multiple() -> int:
+    """Number of shards of a batch's rows on the mesh in use, 1 without a mesh."""
+    shape = jax.sharding.get_abstract_mesh().shape
+    return math.prod(shape.get(axis, 1) for axis in rules.BATCH)
+
+
+def batches(
+    sizes: Sequence[Size],
+    tokens: Callable[[Size], int],
+    vocab_size: int,
+    max_tokens: int | None,
+    rows_of: Callable[[Size], int] = lambda size: 1,
+) -> Iterator[tuple[Size, list[int], int]]:
+    """Batches of items of similar size, the largest first.
+
+    All batches but the last are full, and the number of rows depends on the size alone. So there are at most as many
+    programs as batches, and as many as distinct sizes and one. The logits of one position of all rows take at most
+    `CHUNK_BYTES` on each device.
+
+    Args:
+      sizes: bucket of each item, a tuple of lengths; items are sorted by the first one, then by the others.
+      tokens: tokens of an item, from its size.
       vocab_size: columns of the logits.
-      max_tokens: tokens of a batch; a row that is longer is a batch alone.
+      max_tokens: tokens of a batch on each device, None: `MAX_TOKENS`; an item that is longer is a batch alone.
+      rows_of: rows of logits of an item, from its size.
 
     Yields:
-      (bucket, numbers of its items, rows): at most `rows` items, in the given order; the rest are padding rows.
+      (size, numbers of the items, places for items): the size has the maximum of each length. The number of places is
+      a power of two times the shards of the mesh; those after the items are padding.
 
     Example:
       >>> list(batches([(16,), (32,), (16,), (16,)], lambda size: size[0], 100, 32))
-      [((16,), [0, 2], 2), ((16,), [3], 2), ((32,), [1], 1)]
+      [((32,), [1], 1), ((16,), [0, 2], 2), ((16,), [3], 1)]
     """
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for item, size in enumerate(sizes):
-        groups.setdefault(size, []).append(item)
-    for size, items in sorted(groups.items()):
-        most = max(1, min(max_tokens // tokens(size), CHUNK_BYTES // (4 * vocab_size)))
-        rows = min(1 << most.bit_length() - 1, bucket(len(items), least=1))
-        for first in range(0, len(items), rows):
-            yield size, items[first : first + rows], rows
+    shards = row_multiple()
+    max_tokens = max_tokens or MAX_TOKENS.get(compiler.platform(), OTHERWISE)
+
+    def places(size: Size) -> int:
+        most = min(max_tokens // tokens(size), CHUNK_BYTES // (4 * vocab_size * rows_of(size)))
+        return shards << max(most, 1).bit_length() - 1
+
+    order, first = sorted(range(len(sizes)), key=lambda item: sizes[item], reverse=True), 0
+    while first < len(order):
+        size, end = sizes[order[first]], first + 1
+        while end < len(order):
+            joined = tuple(map(max, size, sizes[order[end]]))
+            if end - first >= places(joined):
+                break
+            size, end = joined, end + 1
+        count = end - first
+        yield size, order[first:end], min(places(size), shards * power_of_two(math.ceil(count / shards)))
+        first = end
 
 
-def padded_with_lengths(rows: Sequence[Sequence[int]], batch: int, length: int) -> tuple[np.ndarray, np.ndarray]:
+def padded_with_lengths(
+    rows: Sequence[Sequence[int]], batch: int, length: int, at_end: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
     """Rows of different length as an array, filled up with zeros, and their lengths.
 
     Args:
       rows: lists of ids.
       batch: rows of the result; those after the given ones are empty.
       length: columns of the result.
+      at_end: rows are right-aligned, the zeros come first.
 
     Returns:
       (int32 [batch, length], int32 [batch]).
@@ -88,23 +146,34 @@ def padded_with_lengths(rows: Sequence[Sequence[int]], batch: int, length: int) 
     """
     out, lengths = np.zeros((batch, length), np.int32), np.zeros(batch, np.int32)
     for b, row in enumerate(rows):
-        out[b, : len(row)], lengths[b] = row, len(row)
+        first = length - len(row) if at_end else 0
+        out[b, first : first + len(row)], lengths[b] = row, len(row)
     return out, lengths
 
 
 def run(function: Callable[..., Any], static: tuple[Any, ...], params: Any, *arrays: np.ndarray) -> Any:
     """Compiles and runs `function(*static, params, *arrays)`; compiled once for each static value and shape.
 
+    On a mesh the rows are sharded over the axes of the batch.
+
     Args:
       function: a pure function, defined at the top of a module.
       static: hashable arguments.
       params: the network's parameters.
-      *arrays: the batch.
+      *arrays: the batch, the same in all processes.
 
     Returns:
-      The result with NumPy leaves.
+      The result with NumPy leaves, the same in all processes.
     """
-    return jax.tree.map(to_host, _compiled(function, static, compiler.platform())(params, *arrays))
+    return jax.tree.map(to_host, _compiled(function, static, compiler.platform())(params, *map(_sharded, arrays)))
+
+
+def _sharded(x: np.ndarray) -> np.ndarray | jax.Array:
+    """An array whose rows are on the devices of the mesh in use, if there is one with axes of the batch."""
+    if row_multiple() == 1 or len(x) % row_multiple():
+        return x
+    sharding = rules.batch_sharding(jax.sharding.get_mesh())
+    return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
 
 
 @functools.lru_cache(256)

@@ -115,7 +115,7 @@ def embed(
     layer: int = -1,
     normalize: bool = False,
     language: int | None = None,
-    max_tokens: int = batching.MAX_TOKENS,
+    max_tokens: int | None = None,
 ) -> Embeddings:
     """Embeddings of texts; a vector does not depend on the other texts.
 
@@ -129,7 +129,7 @@ def embed(
       layer: 0 for the embeddings, 1 … N for the layers; negative from the end.
       normalize: divide each vector by its L2 norm.
       language: the language's token (mBART).
-      max_tokens: tokens in a batch.
+      max_tokens: tokens in a batch on each device; by default 16,384, on a CPU 2,048.
 
     Returns:
       The vectors, and the number of truncated texts.

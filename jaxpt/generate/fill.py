@@ -78,7 +78,7 @@ def fill_masks(
     texts: Sequence[Sequence[int]],
     *,
     k: int = 5,
-    max_tokens: int = batching.MAX_TOKENS,
+    max_tokens: int | None = None,
 ) -> list[list[Filled]]:
     """Candidates for all masks of texts.
 
@@ -89,7 +89,7 @@ def fill_masks(
       vocabulary: vocabulary of the run.
       texts: ids of each text with `vocabulary.mask` at the masks, without the special tokens around it.
       k: number of candidates of each mask.
-      max_tokens: tokens in a batch.
+      max_tokens: tokens in a batch on each device; by default 16,384, on a CPU 2,048.
 
     Returns:
       For each text its masks, from left to right.
@@ -118,8 +118,7 @@ def fill_masks(
             )
         rows.append((wrapped, layout.token_types(len(wrapped)), [len(layout.before) + n for n in at]))
     sizes = [
-        (batching.bucket(len(tokens), config.position_limit), batching.bucket(len(at), least=1))
-        for tokens, _, at in rows
+        (batching.bucket(len(tokens), config.position_limit), batching.power_of_two(len(at))) for tokens, _, at in rows
     ]
     found: list[list[Filled]] = [[]] * len(rows)
     for (length, count), chosen, batch in batching.batches(sizes, sum, config.vocab_size, max_tokens):

@@ -7,6 +7,8 @@ XLNet              the same by the query stream with left-to-right ranks, exact 
 masked LM          pseudo-log-likelihood: Σ log p(token | all other tokens), each token masked in turn
                    (https://arxiv.org/abs/1910.14659); unit: word also masks the later tokens of the same word
                    (https://arxiv.org/abs/2305.10588)
+
+What several items have in common is computed once: a context, an encoder's input, a masked text.
 """
 
 from __future__ import annotations
@@ -21,14 +23,42 @@ import numpy as np
 from jaxpt.data.calls import Vocabulary
 from jaxpt.errors import UserError
 from jaxpt.generate import batching, scores
+from jaxpt.generate.decoding import has_cache
 from jaxpt.generate.formats import Format, predictor, text_format
 from jaxpt.models.network import Network
 from jaxpt.objectives.base import Objective
 from jaxpt.objectives.seq2seq import mask_id
 
 Ids = Sequence[int]
-Row = tuple[int, tuple[list[int], ...]]
-"""The item that a row of a batch belongs to, and the row of each array; the last one has an entry for each target."""
+Found = tuple[np.ndarray, np.ndarray]
+"""log-probabilities of targets, and whether each is the most likely token."""
+SHARED = 8
+"""A prompt of so many tokens is read once for all of its continuations; of a shorter one each row has a copy."""
+CONTINUATIONS = 16
+"""Continuations of a prompt that are scored together at most."""
+
+
+class Row(NamedTuple):
+    """Targets, and what the model reads before them."""
+
+    prompt: tuple[int, ...]
+    """Before the first target: of a decoder, at least one id; of an encoder the text with [MASK]."""
+    targets: tuple[int, ...]
+    encoder: tuple[int, ...] = ()
+    """The encoder's input, of an encoder-decoder."""
+    at: int = 0
+    """Position of the target, of an encoder."""
+
+
+class Group(NamedTuple):
+    """Rows that read the same."""
+
+    rows: list[int]
+    """Their numbers."""
+    read: list[Sequence[int]]
+    """What they read, for each array of the program but the targets."""
+    has_prompt: bool
+    """The last array is a prompt that several continuations follow; otherwise a row's targets are in it."""
 
 
 class Likelihood(NamedTuple):
@@ -70,7 +100,7 @@ def loglikelihood(
     unit: Literal["piece", "word"] = "piece",
     word_starts: np.ndarray | None = None,
     language: int | None = None,
-    max_tokens: int = batching.MAX_TOKENS,
+    max_tokens: int | None = None,
 ) -> Likelihoods:
     """Log-likelihoods of continuations given contexts.
 
@@ -87,7 +117,7 @@ def loglikelihood(
       unit: of a masked LM: `piece`, one token is masked at a time; `word`, the later tokens of its word too.
       word_starts: bool [vocabulary], True at ids that begin a word; for unit: word.
       language: the language's token (mBART).
-      max_tokens: tokens in a batch.
+      max_tokens: tokens in a batch on each device; by default 16,384, on a CPU 2,048.
 
     Returns:
       One item per continuation, and the number of truncated contexts.
@@ -111,13 +141,16 @@ def loglikelihood(
         rows = pairs.of_left_to_right()
     else:
         rows = pairs.of_masked(unit, word_starts)
-    static = (network, objective, layout, vocabulary.mask)
-    return Likelihoods(_scored(static, params, rows, len(contexts), max_tokens), len(pairs.truncated))
+    found = score_rows(network, params, objective, layout, [row for of_item in rows for row in of_item], max_tokens)
+    each = iter(found)
+    joined = [[np.concatenate(x) for x in zip(*(next(each) for _ in of_item))] for of_item in rows]
+    items = [Likelihood(log_probs, bool(is_best.all())) for log_probs, is_best in joined]
+    return Likelihoods(items, len(pairs.truncated))
 
 
 @dataclasses.dataclass
 class _Pairs:
-    """Contexts and continuations; its methods make the rows of a batch."""
+    """Contexts and continuations; its methods make the rows of each item."""
 
     network: Network
     vocabulary: Vocabulary
@@ -127,20 +160,21 @@ class _Pairs:
     truncated: set[int] = dataclasses.field(default_factory=set)
     """Items whose context was truncated."""
 
-    def of_left_to_right(self) -> list[Row]:
-        """(inputs, targets) of a decoder; of XLNet, which also reads the last token, (tokens, targets)."""
+    def of_left_to_right(self) -> list[list[Row]]:
+        """Of a decoder, or of XLNet, which reads the last target too."""
         v, reads_last = self.vocabulary, self.layout.permutes
         opening = next(([i] for i in (v.bos, v.eos, v.sep) if i is not None), [])
         if not opening and not all(self.contexts):
             raise UserError("an empty context needs a vocabulary with BOS or EOS, which then begins the text")
         rows = []
         for item, targets in enumerate(self.continuations):
-            read = targets if reads_last else targets[:-1]
-            rows.append((item, ([*self._fitting(item, self.contexts[item] or opening, len(read), 1), *read], targets)))
+            read = len(targets) - (not reads_last)
+            context = self._fitting(item, self.contexts[item] or opening, read, 1)
+            rows.append([Row(tuple(context), tuple(targets))])
         return rows
 
-    def of_encoder_decoder(self, objective: Objective, form: Literal["plain", "span"] | None) -> list[Row]:
-        """(encoder's inputs, decoder's inputs, targets)."""
+    def of_encoder_decoder(self, objective: Objective, form: Literal["plain", "span"] | None) -> list[list[Row]]:
+        """The prompt is what the decoder reads before the first target."""
         layout, blank = self.layout, []
         form = form or ("span" if layout.blank == "sentinels" else "plain")
         if form == "span" and layout.blank is None:
@@ -163,25 +197,26 @@ class _Pairs:
             inputs = layout.wrap([*context, *blank])
             if not inputs:
                 raise UserError(f"context {item}: has no tokens, which objective.kind: {objective.kind} needs")
-            rows.append((item, (inputs, [*start, *targets[:-1]], targets)))
+            rows.append([Row(tuple(start), tuple(targets), tuple(inputs))])
         return rows
 
-    def of_masked(self, unit: Literal["piece", "word"], word_starts: np.ndarray | None) -> list[Row]:
-        """(tokens, 1 where masked, position of the scored token): a row for each token of a continuation."""
-        layout, rows = self.layout, []
-        if self.vocabulary.mask is None:
+    def of_masked(self, unit: Literal["piece", "word"], word_starts: np.ndarray | None) -> list[list[Row]]:
+        """A row for each token of a continuation, with that token masked."""
+        layout, mask, rows = self.layout, self.vocabulary.mask, []
+        if mask is None:
             raise UserError(f"model.kind: {self.network.config.kind} needs a vocabulary with [MASK]")
         if unit == "word" and word_starts is None:
             raise UserError("unit: word needs the ids that begin a word; use unit: piece")
         for item, targets in enumerate(self.continuations):
             context = self._fitting(item, self.contexts[item], len(layout.wrap(targets)))
             tokens, first = layout.wrap([*context, *targets]), len(layout.before) + len(context)
-            for t in range(len(targets)):
+            rows.append([])
+            for t, target in enumerate(targets):
                 end = t + 1
                 while unit == "word" and end < len(targets) and not word_starts[targets[end]]:
                     end += 1
-                masked = [int(first + t <= place < first + end) for place in range(len(tokens))]
-                rows.append((item, (tokens, masked, [first + t])))
+                shown = (*tokens[: first + t], *[mask] * (end - t), *tokens[first + end :])
+                rows[-1].append(Row(shown, (target,), at=first + t))
         return rows
 
     def _fitting(self, item: int, context: list[int], others: int, least: int = 0) -> list[int]:
@@ -200,41 +235,107 @@ class _Pairs:
         return context[len(context) - room :]
 
 
-def _scored(static: tuple[Any, ...], params: Any, rows: Sequence[Row], items: int, max_tokens: int) -> list[Likelihood]:
-    """The likelihood of each item: that of its rows, in their order."""
-    config = static[0].config
-    most = batching.bucket(max(len(arrays[-1]) for _, arrays in rows), least=1) if rows else 1
-    # Few targets are padded to few: each is projected to the whole vocabulary.
-    sizes = [
-        (*(batching.bucket(len(x), config.position_limit) for x in arrays[:-1]),
-         batching.bucket(len(arrays[-1]), least=min(most, 8)))
-        for _, arrays in rows
-    ]  # fmt: skip
-    found: list[tuple[np.ndarray, np.ndarray] | None] = [None] * len(rows)
-    for size, chosen, batch in batching.batches(sizes, sum, config.vocab_size, max_tokens):
-        columns = list(zip(*(rows[i][1] for i in chosen)))
-        arrays = [f for x, length in zip(columns, size) for f in batching.padded_with_lengths(x, batch, length)]
-        log_probs, is_best = batching.run(_score, static, params, *arrays)
-        for b, i in enumerate(chosen):
-            count = len(rows[i][1][-1])
-            found[i] = log_probs[b, :count], is_best[b, :count]
-    of_items: list[list[Any]] = [[] for _ in range(items)]
-    for (item, _), one in zip(rows, found):
-        of_items[item].append(one)
-    joined = [[np.concatenate(x) for x in zip(*one)] for one in of_items]
-    return [Likelihood(log_probs, bool(is_best.all())) for log_probs, is_best in joined]
+def score_rows(
+    network: Network, params: Any, objective: Objective, layout: Format, rows: Sequence[Row], max_tokens: int | None
+) -> list[Found]:
+    """The log-probabilities of each row's targets. Equal rows are scored once; rows that read the same share that.
+
+    Args:
+      network: backbone and heads.
+      params: its parameters.
+      objective: the objective that the network was trained with.
+      layout: how its texts begin and end.
+      rows: as `_Pairs` makes them for the network's family.
+      max_tokens: tokens in a batch on each device.
+
+    Returns:
+      For each row (float32 [targets], bool [targets]).
+    """
+    config, numbers = network.config, {row: number for number, row in enumerate(dict.fromkeys(rows))}
+    distinct = list(numbers)
+    groups = _groups(network, layout, distinct)
+    most = batching.power_of_two(max((len(row.targets) for row in distinct), default=1))
+
+    def size(group: Group) -> batching.Size:
+        """(rows, lengths of what they read, targets); targets first where they follow a prompt, in all rows."""
+        lengths = [batching.bucket(len(x), config.position_limit, least=1) for x in group.read]
+        targets = batching.bucket(max(len(distinct[i].targets) for i in group.rows), least=1, step=4)
+        if group.has_prompt:
+            return len(group.rows), targets, *lengths
+        return len(group.rows), *lengths, max(targets, min(most, 8))  # few are padded to few: each is projected
+
+    found: list[Found] = [(np.zeros(0, np.float32), np.zeros(0, bool))] * len(distinct)
+    for has_prompt in (True, False):
+        chosen = [group for group in groups if group.has_prompt == has_prompt]
+        made = batching.batches(
+            [size(group) for group in chosen], lambda size: size[0] * sum(size[1:]), config.vocab_size, max_tokens,
+            rows_of=lambda size: size[0],
+        )  # fmt: skip
+        for of_size, items, places in made:
+            arrays = _arrays(distinct, [chosen[i] for i in items], of_size, places)
+            log_probs, is_best = batching.run(_score, (network, objective, layout, has_prompt), params, *arrays)
+            for b, item in enumerate(items):
+                for k, i in enumerate(chosen[item].rows):
+                    at = b * of_size[0] + k, slice(len(distinct[i].targets))
+                    found[i] = log_probs[at], is_best[at]
+    return [found[numbers[row]] for row in rows]
+
+
+def _arrays(rows: Sequence[Row], groups: Sequence[Group], size: batching.Size, places: int) -> list[np.ndarray]:
+    """A batch of groups: each array followed by the lengths of its rows."""
+    arrays: list[np.ndarray] = []
+    has_prompt = groups[0].has_prompt
+    most, lengths = (size[1], size[2:]) if has_prompt else (size[-1], size[1:-1])
+    for column, length in enumerate(lengths):
+        is_prompt = has_prompt and column == len(lengths) - 1
+        arrays += batching.padded_with_lengths([group.read[column] for group in groups], places, length, is_prompt)
+    targets: list[tuple[int, ...]] = []
+    for group in groups:
+        targets += [rows[i].targets for i in group.rows] + [()] * (size[0] - len(group.rows))
+    return [*arrays, *batching.padded_with_lengths(targets, places * size[0], most)]
+
+
+def _groups(network: Network, layout: Format, rows: Sequence[Row]) -> list[Group]:
+    """The groups of rows, each row in one."""
+    config, of_prompt = network.config, {}
+    for number, row in enumerate(rows):
+        of_prompt.setdefault((row.prompt, row.encoder, row.at), []).append(number)
+    is_masked = config.family == "encoder" and not layout.permutes
+    can_share = is_masked or (config.family != "encoder" and has_cache(network))
+    groups = []
+    for (prompt, encoder, at), numbers in of_prompt.items():
+        before = [encoder] if config.family == "encoder_decoder" else []
+        if not can_share or (not is_masked and len(prompt) + len(encoder) < SHARED):
+            chunks = [[number] for number in numbers]
+        else:  # those of similar length together
+            numbers = sorted(numbers, key=lambda number: len(rows[number].targets))
+            chunks = [numbers[i : i + CONTINUATIONS] for i in range(0, len(numbers), CONTINUATIONS)]
+        for chunk in chunks:
+            targets, has_prompt = rows[chunk[0]].targets, len(chunk) > 1 and not is_masked
+            if is_masked:
+                read = [prompt, (at,)]
+            elif has_prompt:
+                read = [*before, prompt]
+            else:
+                read = [*before, prompt + (targets if layout.permutes else targets[:-1])]
+            groups.append(Group(chunk, read, has_prompt))
+    return groups
 
 
 def _score(
-    network: Network, objective: Objective, layout: Format, mask: int | None, params: Any, *arrays: jax.Array
+    network: Network, objective: Objective, layout: Format, has_prompt: bool, params: Any, *arrays: jax.Array
 ) -> scores.Scores:
-    """Scores of a batch: each array followed by the lengths of its rows."""
+    """Scores of a batch of `_arrays`."""
     bound = predictor(objective, network.bind(params))
+    *read, targets, _ = arrays
+    if has_prompt:
+        *encoder, prompts, lengths = read
+        return scores.score_shared(bound, prompts, lengths, targets, *encoder, prefix_lm=layout.prefix_lm)
     if network.config.family == "encoder_decoder":
         return scores.score_encoder_decoder(bound, *arrays)
     if network.config.family == "decoder":
         return scores.score_decoder(bound, *arrays, prefix_lm=layout.prefix_lm)
     if layout.permutes:
         return scores.score_permutation(bound, *arrays)
-    tokens, lengths, masked, _, at, _ = arrays
-    return scores.score_masked(bound, tokens, lengths, masked > 0, at, mask)
+    tokens, lengths, at, _ = read
+    return scores.score_masked(bound, tokens, lengths, at, targets)

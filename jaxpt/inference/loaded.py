@@ -245,6 +245,8 @@ class Loaded:
     ) -> list[likelihood.Likelihood]:
         """Log-likelihoods of continuations given contexts; see `jaxpt.generate.likelihood`.
 
+        A context that several continuations follow is read once, in whatever order the pairs are given.
+
         Args:
           contexts: texts; may be empty.
           continuations: as many texts.

@@ -14,7 +14,7 @@ import numpy as np
 from jaxpt.data.calls import Vocabulary
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.errors import UserError
-from jaxpt.generate.batching import bucket
+from jaxpt.generate.batching import LEAST, power_of_two
 from jaxpt.generate.engine import Engine, Prompt
 from jaxpt.generate.options import Options
 from jaxpt.generate.programs import Place
@@ -139,7 +139,7 @@ class Predictor:
     def _chunks(self, records: Sequence[Record]) -> Iterator[tuple[int, list[int]]]:
         """(length, numbers of the records) of each batch, short ones first."""
         limit = self._batches.longest(self._setup.config.data.length)
-        lengths = [bucket(len(record["tokens"]), limit) for record in records]
+        lengths = [power_of_two(len(record["tokens"]), limit, LEAST) for record in records]
         for length in sorted(set(lengths)):
             same = [index for index, one in enumerate(lengths) if one == length]
             for first in range(0, len(same), self._size):

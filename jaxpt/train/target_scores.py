@@ -86,12 +86,12 @@ class TargetScores:
     def _chunks(self, rows: Sequence[Scored]) -> Iterator[tuple[Sizes, list[int]]]:
         """(lengths of encoder, decoder and targets, numbers of the rows) of each batch, short ones first."""
         limit = self._setup.network.config.position_limit
-        most = batching.bucket(max((len(row.targets) for row in rows), default=1), least=1)
+        most = batching.power_of_two(max((len(row.targets) for row in rows), default=1))
         sizes = [
             (
-                0 if row.encoder is None else batching.bucket(len(row.encoder), limit),
-                batching.bucket(len(row.prompt) + len(row.targets) - 1, limit),
-                batching.bucket(len(row.targets), least=min(most, _TARGETS)),
+                0 if row.encoder is None else batching.power_of_two(len(row.encoder), limit, batching.LEAST),
+                batching.power_of_two(len(row.prompt) + len(row.targets) - 1, limit, batching.LEAST),
+                batching.power_of_two(len(row.targets), least=min(most, _TARGETS)),
             )
             for row in rows
         ]

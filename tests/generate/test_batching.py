@@ -5,28 +5,56 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from jaxpt.config import MeshConfig
 from jaxpt.generate import batching, likelihood
 from jaxpt.generate.formats import text_format
 from jaxpt.generate.likelihood import loglikelihood
 from jaxpt.parallel import compiler
+from jaxpt.parallel import mesh as meshes
 from tests.generate.helpers import network, texts
 
 
-def test_buckets_are_powers_of_two_up_to_the_limit():
-    assert [batching.bucket(n) for n in (0, 1, 16, 17, 32, 33)] == [16, 16, 16, 32, 32, 64]
+def test_buckets_waste_less_than_a_quarter_and_are_few():
+    assert [batching.bucket(n) for n in (0, 1, 16, 17, 33, 65, 129)] == [16, 16, 16, 24, 40, 80, 160]
     assert [batching.bucket(n, least=1) for n in (0, 1, 2, 3, 5)] == [1, 1, 2, 4, 8]
-    assert batching.bucket(20, limit=24) == 24
+    assert batching.bucket(20, limit=22) == 22 and batching.bucket(3, limit=2) == 2
+    assert [batching.bucket(n, least=1, step=4) for n in (5, 8, 9, 13, 17, 65)] == [8, 8, 12, 16, 20, 80]
+    assert all(n <= batching.bucket(n) < 1.25 * n for n in range(33, 5000))
+    assert len({batching.bucket(n) for n in range(1, 1025)}) == 23
 
 
-@pytest.mark.parametrize("max_tokens, rows", [(64, 4), (63, 2), (16, 1), (1, 1), (10_000, 8)])
-def test_a_bucket_has_one_number_of_rows_within_the_budget(max_tokens, rows):
+def test_numbers_of_rows_are_powers_of_two():
+    assert [batching.power_of_two(n) for n in (0, 1, 2, 3, 17)] == [1, 1, 2, 4, 32]
+    assert batching.power_of_two(17, limit=24) == 24 and batching.power_of_two(3, least=16) == 16
+
+
+@pytest.mark.parametrize(
+    "max_tokens, rows", [(64, [4, 4]), (63, [2, 2, 2, 1]), (16, [1] * 7), (1, [1] * 7), (10_000, [8])]
+)
+def test_batches_are_full_within_the_budget(max_tokens, rows):
+    """All but the last, which is padded to a power of two."""
     made = list(batching.batches([(16,)] * 7, sum, 100, max_tokens))
-    assert {batch for _, _, batch in made} == {rows}
+    assert [batch for _, _, batch in made] == rows
     assert [item for _, items, _ in made for item in items] == list(range(7))
 
 
+def test_batches_are_few_and_their_rows_similar():
+    """A batch takes shorter items where those of its size do not fill it; its size covers all of them."""
+    sizes = [(batching.bucket(n), 1 + n % 3) for n in np.random.default_rng(0).integers(1, 300, 1000).tolist()]
+    made = list(batching.batches(sizes, lambda size: size[0], 100, 2048))
+    assert sorted(item for _, items, _ in made for item in items) == list(range(1000))
+    for size, items, places in made[:-1]:
+        assert len(items) == places == 1 << (2048 // size[0]).bit_length() - 1
+        assert all(a <= b for item in items for a, b in zip(sizes[item], size))
+    assert [size[0] for size, _, _ in made] == sorted((size[0] for size, _, _ in made), reverse=True)
+    padded = sum(size[0] * places for size, _, places in made)
+    assert padded < 1.1 * sum(size[0] for size in sizes)
+
+
 def test_rows_are_few_where_the_vocabulary_is_large():
-    made = list(batching.batches([(16,)] * 7, sum, batching.CHUNK_BYTES // 8, 10_000))
+    made = list(batching.batches([(16,)] * 8, sum, batching.CHUNK_BYTES // 16, 10_000))
+    assert {batch for _, _, batch in made} == {4}
+    made = list(batching.batches([(16,)] * 8, sum, batching.CHUNK_BYTES // 16, 10_000, rows_of=lambda size: 2))
     assert {batch for _, _, batch in made} == {2}
 
 
@@ -37,7 +65,7 @@ def test_a_bucket_is_compiled_once():
         loglikelihood(*given, contexts, continuations, max_tokens=72)
     assert batching._compiled.cache_info().misses == 1
     layout = text_format(given[2], given[0].config, given[3], mode="S2S")
-    function = batching._compiled(likelihood._score, (given[0], given[2], layout, None), compiler.platform())
+    function = batching._compiled(likelihood._score, (given[0], given[2], layout, False), compiler.platform())
     assert batching._compiled.cache_info().misses == 1 and function._cache_size() == 1
 
 
@@ -54,4 +82,21 @@ def test_sharded_parameters_give_the_same():
     pairs = texts(3, 9, 5, seed=1), texts(2, 1, 2, seed=2)
     found = loglikelihood(made, jax.tree.map(place, params), *rest, *pairs).items
     for one, other in zip(found, loglikelihood(made, params, *rest, *pairs).items, strict=True):
+        np.testing.assert_allclose(one.log_probs, other.log_probs, atol=1e-5)
+
+
+@pytest.mark.parametrize("name, sizes", [("gpt2", {"data": 4, "fsdp": 2}), ("bert", {"data": 8})])
+def test_rows_are_sharded_over_the_mesh(name, sizes, monkeypatch):
+    """Each device has its rows, of contexts alone, of shared ones and of masked texts; the scores are the same."""
+    given = network(name, layers=1)
+    contexts, continuations = texts(9, 5, *[12] * 3, seed=1), texts(2, 1, 2, 3, 1, seed=2)
+    contexts[4] = contexts[3] = contexts[2]
+    wanted = loglikelihood(*given, contexts, continuations).items
+    seen, put = [], batching._sharded
+    monkeypatch.setattr(batching, "_sharded", lambda x: seen.append(put(x)) or seen[-1])
+    mesh = meshes.make(MeshConfig(**sizes), jax.devices()[:8])
+    with meshes.use(mesh):
+        found = loglikelihood(*given, contexts, continuations).items
+    assert seen and all(len(x.sharding.device_set) == 8 and not x.is_fully_replicated for x in seen)
+    for one, other in zip(found, wanted, strict=True):
         np.testing.assert_allclose(one.log_probs, other.log_probs, atol=1e-5)

@@ -7,7 +7,7 @@ import pytest
 
 from jaxpt.data.calls import Vocabulary
 from jaxpt.errors import UserError
-from jaxpt.generate import batching
+from jaxpt.generate import batching, likelihood
 from jaxpt.generate.likelihood import loglikelihood
 from tests.generate.helpers import DECODERS, ENCODERS, V, jitted, log_softmax, network, texts
 
@@ -156,6 +156,64 @@ def test_xlnet_scores_from_left_to_right_in_one_pass():
     found = loglikelihood(*given, CONTEXTS, CONTINUATIONS).items
     for one, context, continuation in zip(found, CONTEXTS, CONTINUATIONS, strict=True):
         agrees(one, permutation_oracle(made, params, context or [SEP], continuation), continuation)
+
+
+def choices(*lengths, seed=7):
+    """Three prompts with 3, 2 and 1 continuations of unequal length, in a mixed order: (contexts, continuations)."""
+    first, second, third = texts(18, 23, 17, seed=seed)
+    return [first, second, first, third, first, second], texts(*lengths, seed=seed + 1)
+
+
+@pytest.mark.parametrize("name", some([*DECODERS, "t5", "umt5", "bart"], ("gpt2", "t5_lm", "t5")))
+def test_continuations_of_one_context_share_it(name, monkeypatch):
+    """The context, or the encoder's input, is read once; the scores are those of each row alone."""
+    given, pairs = network(name), choices(3, 1, 5, 2, 1, 4)
+    monkeypatch.setattr(likelihood, "SHARED", 1000)
+    wanted, seen, run = loglikelihood(*given, *pairs).items, [], batching.run
+    monkeypatch.setattr(likelihood, "SHARED", 8)
+    monkeypatch.setattr(batching, "run", lambda *a: seen.append((a[1][-1], len(a[3]), len(a[-1]))) or run(*a))
+    found = loglikelihood(*given, *pairs).items
+    assert seen == [(True, 2, 6), (False, 1, 1)]  # two contexts with up to three continuations; one alone
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one.log_probs, other.log_probs, atol=1e-5)
+        assert one.is_greedy == other.is_greedy
+
+
+def test_one_token_of_each_continuation_needs_one_pass():
+    given, pairs = network("gpt2"), choices(1, 1, 1, 1, 1, 1)
+    for one, context, continuation in zip(loglikelihood(*given, *pairs).items, *pairs, strict=True):
+        agrees(one, decoder_oracle(*given[:2], context, continuation), continuation)
+
+
+def test_a_model_without_a_cache_scores_each_row(monkeypatch):
+    given, pairs = network("gpt2"), choices(3, 1, 5, 2, 1, 4)
+    wanted = loglikelihood(*given, *pairs).items
+    monkeypatch.setattr(likelihood, "has_cache", lambda network: False)
+    for one, other in zip(loglikelihood(*given, *pairs).items, wanted, strict=True):
+        np.testing.assert_allclose(one.log_probs, other.log_probs, atol=1e-5)
+
+
+def test_many_continuations_of_one_context():
+    """More than are scored together, one of them twice."""
+    given, (context,), continuations = network("gpt2"), texts(20), texts(*[1 + n % 4 for n in range(19)], seed=2)
+    continuations.append(continuations[3])
+    found = loglikelihood(*given, [context] * 20, continuations).items
+    for one, continuation in zip(found, continuations, strict=True):
+        agrees(one, decoder_oracle(*given[:2], context, continuation), continuation)
+
+
+def test_equal_masked_texts_are_read_once(monkeypatch):
+    """The texts of a minimal pair differ in one token: with it masked they are one."""
+    given, (text,) = network("bert"), texts(6)
+    pair, rows = [text, [*text[:2], text[2] ^ 1, *text[3:]], text], []
+    run = batching.run
+    monkeypatch.setattr(
+        batching, "run", lambda *a: rows.append((np.count_nonzero(a[4]), np.count_nonzero(a[8]))) or run(*a)
+    )
+    found = loglikelihood(*given, [[]] * 3, pair).items
+    assert [sum(x) for x in zip(*rows)] == [11, 12]  # texts, targets
+    for one, continuation in zip(found, pair, strict=True):
+        agrees(one, masked_oracle(*given[:2], [], continuation), continuation)
 
 
 def test_batches_and_their_order_change_nothing():

@@ -71,6 +71,26 @@ def test_masks_and_pseudo_log_likelihoods(name, tmp_path):
             assert one.log_probs[t] == pytest.approx(row[token], abs=1e-3)
 
 
+@pytest.mark.parametrize("unit", ["piece", "word"])
+@pytest.mark.parametrize("name", ["bert, masked LM alone", "roberta", "deberta-v3", "electra generator"])
+def test_pseudo_log_likelihoods_are_those_of_a_loop_over_masks(name, unit, tmp_path):
+    """As minicons' `original` and `within_word_l2r`; of random weights as the model draws them, whole texts."""
+    model = make(name).eval()
+    model.save_pretrained(tmp_path)
+    network, params = load(tmp_path)
+    given = network.with_model(dtype="float32"), params, MaskedLM(next_sentence=False), ENCODER
+    starts = np.arange(V) % 3 != 0
+    items = loglikelihood(*given, [[], []], CONTINUATIONS[:2], unit=unit, word_starts=starts).items
+    for one, text in zip(items, CONTINUATIONS, strict=False):
+        words, wanted = np.cumsum(starts[text]), []
+        for t, token in enumerate(text):
+            hidden = [t] if unit == "piece" else [u for u in range(t, len(text)) if words[u] == words[t]]
+            shown = [MASK if u in hidden else other for u, other in enumerate(text)]
+            wanted.append(log_probs(model, [CLS, *shown, SEP])[1 + t][token])
+        np.testing.assert_allclose(one.log_probs, wanted, atol=1e-4)
+        assert one.total == pytest.approx(sum(wanted), abs=1e-4)
+
+
 @pytest.mark.parametrize("name", ["gpt2", "openai-gpt", "opt", "llama", "mistral"])
 def test_a_decoder(name, tmp_path):
     model, given = both(name, tmp_path)

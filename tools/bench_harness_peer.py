@@ -1,0 +1,85 @@
+"""The peers of tools/bench_harness.py: lm-eval's HFLM, and a loop over masks as minicons does it. Imports no jax.
+
+    python tools/bench_harness_peer.py make DIR VOCAB         # a random model and its tokenizer
+    python tools/bench_harness_peer.py run choices|pll DIR PAIRS.json BATCH
+
+`run` reads lines from stdin: each runs everything once and prints {"seconds", "scores"}. On one core the seconds are
+those of its CPU.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+
+def make(kind: str, directory: str, vocabulary: Path) -> None:
+    """GPT-2 124M or BERT-base with random weights."""
+    import torch
+    import transformers as hf
+
+    torch.manual_seed(0)
+    if kind == "choices":
+        files = {"vocab": vocabulary / "encoder.json", "merges": vocabulary / "vocab.bpe"}
+        tokenizer = hf.GPT2TokenizerFast(**{name: str(path) for name, path in files.items()})
+        model = hf.GPT2LMHeadModel(hf.GPT2Config())
+    else:
+        tokenizer = hf.BertTokenizerFast(vocab=str(vocabulary / "vocab.txt"), do_lower_case=True)
+        model = hf.BertForMaskedLM(hf.BertConfig())
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+
+
+def choices(directory: str, pairs: list[tuple[str, str]], batch: int):
+    """lm-eval's log-likelihoods."""
+    from lm_eval.api.instance import Instance
+    from lm_eval.models.huggingface import HFLM
+
+    lm = HFLM(pretrained=directory, device="cpu", dtype="float32", batch_size=batch)
+    requests = [Instance("loglikelihood", {}, tuple(pair), i) for i, pair in enumerate(pairs)]
+    return lambda: [score for score, _ in lm.loglikelihood(requests, disable_tqdm=True)]
+
+
+def pll(directory: str, pairs: list[tuple[str, str]], batch: int):
+    """minicons: a forward pass for each sentence, with a row for each of its tokens; all logits are computed."""
+    import torch
+    import transformers as hf
+
+    tokenizer = hf.AutoTokenizer.from_pretrained(directory)
+    model = hf.AutoModelForMaskedLM.from_pretrained(directory).eval()
+
+    def score(sentence: str) -> float:
+        ids = torch.tensor(tokenizer(sentence)["input_ids"])
+        at = torch.arange(1, len(ids) - 1)
+        rows = ids.repeat(len(at), 1)
+        rows[torch.arange(len(at)), at] = tokenizer.mask_token_id
+        with torch.no_grad():
+            logits = model(input_ids=rows, attention_mask=torch.ones_like(rows)).logits[torch.arange(len(at)), at]
+        return float(torch.log_softmax(logits, -1)[torch.arange(len(at)), ids[at]].sum())
+
+    return lambda: [score(sentence) for _, sentence in pairs]
+
+
+def main() -> None:
+    command, kind, directory, file, *rest = sys.argv[1:]
+    if command == "make":
+        make(kind, directory, Path(file))
+        return
+    import torch
+
+    cores = len(os.sched_getaffinity(0))
+    clock = time.process_time if cores == 1 else time.perf_counter
+    torch.set_num_threads(cores)
+    run = {"choices": choices, "pll": pll}[kind](directory, json.loads(Path(file).read_text()), int(rest[0]))
+    for _ in sys.stdin:
+        begun = clock()
+        scores = run()
+        answer = {"seconds": clock() - begun, "scores": scores}
+        print("RESULT " + json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()
