@@ -1,4 +1,4 @@
-"""The commands that use a trained model: `generate`, `predict` and `chat`. As in `cli`, each imports what it runs."""
+"""The commands that use a trained model: text, labels, dialogue and vectors. As in `cli`, each imports what it runs."""
 
 from __future__ import annotations
 
@@ -70,6 +70,30 @@ def add(commands: Any, command: Callable[..., argparse.ArgumentParser], count: C
     chat.add_argument("--system", metavar="TEXT", help="the system message")
     chat.add_argument("--template", metavar="FILE", help="a chat template (Jinja) instead of the tokenizer's")
     _options(chat, _SETTINGS)
+    _embeddings(commands, command, count)
+
+
+def _embeddings(commands: Any, command: Callable[..., argparse.ArgumentParser], count: Callable[[str], int]) -> None:
+    embed = command(commands, "embed", _embed, "write the vectors of texts, words or tokens as Parquet", (
+        "runs/bert_tiny texts.txt --out vectors.parquet                         # a vector a line: mean of its tokens",
+        "runs/bert_tiny reviews.jsonl --field review --layer mix --out reviews.parquet",
+        "runs/gpt2_tiny texts.txt.gz --pool last --normalize --out vectors.parquet",
+        "runs/bert_tiny dev.conllu --pool word --layer 0,2,4 --out words.parquet    # columns layer_0, layer_2, …",
+    ))  # fmt: skip
+    embed.add_argument("path", metavar="RUN_DIR|HF_DIR", help="a run, RUN_DIR/checkpoints/STEP, or a model")
+    embed.add_argument("file", metavar="FILE", help=".txt with a text a line, .jsonl, .tsv, .conllu, …; also .gz")
+    embed.add_argument("--out", metavar="F.parquet", required=True, help="the file to write")
+    embed.add_argument("--field", metavar="NAME", help="column of FILE with the text, or a list of words (text)")
+    _layer(embed, "0: embeddings, 1 … N: layers, -1: the last (-1); several: 0,6,12; all; mix: mean of all")
+    embed.add_argument(
+        "--pool", choices=("mean", "cls", "last", "word", "token"), default="mean",
+        help="mean, cls, last: a vector for each text; word, token: one for each of these (mean)",
+    )  # fmt: skip
+    embed.add_argument("--normalize", action="store_true", help="divide each vector by its L2 norm")
+
+
+def _layer(parser: argparse.ArgumentParser, text: str) -> None:
+    parser.add_argument("--layer", default="-1", metavar="N", help=text)
 
 
 def _options(parser: argparse.ArgumentParser, settings: dict[str, tuple[type, str, str]]) -> None:
@@ -102,3 +126,10 @@ def _chat(arguments: argparse.Namespace) -> None:
     from jaxpt.inference.chat import chat
 
     chat(arguments.path, system=arguments.system, template=arguments.template, settings=_given(arguments))
+
+
+def _embed(arguments: argparse.Namespace) -> None:
+    from jaxpt.inference.embed_file import embed_file
+
+    names = ("layer", "pool", "field", "normalize")
+    embed_file(arguments.path, arguments.file, arguments.out, **{name: getattr(arguments, name) for name in names})

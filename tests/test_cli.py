@@ -28,6 +28,7 @@ COMMANDS = [
     ["eval"],
     ["generate"],
     ["chat"],
+    ["embed"],
     ["inspect"],
     ["plan"],
     ["cache"],
