@@ -91,6 +91,24 @@ def _embeddings(commands: Any, command: Callable[..., argparse.ArgumentParser], 
     )  # fmt: skip
     embed.add_argument("--normalize", action="store_true", help="divide each vector by its L2 norm")
 
+    near = command(commands, "neighbours", _neighbours, "find the nearest uses of a word in context", (
+        "runs/bert_tiny 'the *bank* of the river' --corpus texts.txt",
+        "runs/bert_tiny 'we play in the garden' --word play --corpus wiki.jsonl.gz --layer 3 -k 20 --html play.html",
+        "runs/bert_tiny --corpus senses.jsonl --label sense --layer all    # accuracy of the senses, of each layer",
+        "glove.6B.100d.txt bank --png bank.png                             # static vectors: the nearest words",
+    ))  # fmt: skip
+    near.add_argument("path", metavar="RUN_DIR|HF_DIR|VECTORS", help="a run, a model, or word vectors in text format")
+    near.add_argument("query", metavar="TEXT", nargs="?", help="a sentence with *asterisks* around the word")
+    near.add_argument("--word", help="the word of the sentence, instead of asterisks")
+    near.add_argument("--corpus", metavar="FILE", help="texts with uses of the word; as FILE of jaxpt embed")
+    near.add_argument("--field", metavar="NAME", help="column of FILE with the text (text)")
+    near.add_argument("--label", metavar="NAME", help="column of FILE with a label of each text, such as a sense")
+    _layer(near, "0: embeddings, 1 … N: layers, -1: the last (-1); mix: mean of all; labels alone: all")
+    near.add_argument("-k", type=count, metavar="K", help="number of neighbours (10); labels alone: that vote (3)")
+    near.add_argument("--limit", type=count, default=10_000, metavar="N", help="uses that are looked at (10,000)")
+    near.add_argument("--html", metavar="F.html", help="write a page with a picture of the vectors and the uses")
+    near.add_argument("--png", metavar="F.png", help="write the picture")
+
 
 def _layer(parser: argparse.ArgumentParser, text: str) -> None:
     parser.add_argument("--layer", default="-1", metavar="N", help=text)
@@ -133,3 +151,10 @@ def _embed(arguments: argparse.Namespace) -> None:
 
     names = ("layer", "pool", "field", "normalize")
     embed_file(arguments.path, arguments.file, arguments.out, **{name: getattr(arguments, name) for name in names})
+
+
+def _neighbours(arguments: argparse.Namespace) -> None:
+    from jaxpt.inference.neighbours import neighbours
+
+    names = ("word", "corpus", "field", "label", "layer", "k", "limit", "html", "png")
+    neighbours(arguments.path, arguments.query, **{name: getattr(arguments, name) for name in names})

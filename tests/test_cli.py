@@ -29,6 +29,7 @@ COMMANDS = [
     ["generate"],
     ["chat"],
     ["embed"],
+    ["neighbours"],
     ["inspect"],
     ["plan"],
     ["cache"],

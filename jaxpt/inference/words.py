@@ -39,7 +39,7 @@ class Words(NamedTuple):
     vectors: np.ndarray
     """float32 [W, D], of several layers [K, W, D]."""
     numbers: np.ndarray
-    """Which of the text's words each is: int64 [W]; those beyond the model's positions, or without a token, are missing."""
+    """Which of the text's words each is: int64 [W]; those beyond the positions, or without a token, are missing."""
     is_cut: bool
     """The text was truncated from the right to the model's positions."""
 
