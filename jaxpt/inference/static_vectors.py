@@ -39,9 +39,11 @@ class StaticVectors:
           UserError: names the line that is not as it must be.
         """
         self.path = Path(path)
-        found = dict(reversed([*_lines(str(path))]))  # of a word that is there twice the first
-        self.words = [*found][::-1]
-        self.vectors_VxD = np.stack([*found.values()][::-1])
+        found: dict[str, np.ndarray] = {}
+        for word, vector in _lines(str(path)):
+            found.setdefault(word, vector)  # of a word that is there twice the first
+        self.words = [*found]
+        self.vectors_VxD = np.stack([*found.values()])
         self._rows = {word: row for row, word in enumerate(self.words)}
 
     def row(self, word: str) -> int | None:

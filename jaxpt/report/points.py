@@ -9,7 +9,7 @@ import io
 import itertools
 import math
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _RADII = (9, 16, 26, 38, 52, 68, 86, 106, 128, 152, 178, 206, 236, 268, 302, 338, 376, 416)
 """Pixels from a point to its label: the nearest place that is free is taken."""
-_ANGLES = (0, 180, 90, 270, 30, 150, 330, 210, 60, 120, 300, 240, 15, 165, 345, 195)
+_ANGLES = (0, 180, 90, 270, 30, 150, 330, 210, 60, 120, 300, 240, 15, 165, 345, 195, 75, 105, 255, 285)
 _MARGIN, _MARK = 2, 14  # pixels around a label; width of a named point
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884 }
@@ -104,7 +104,7 @@ def picture(title: str, note: str, marks: Sequence[Point], kind: str) -> bytes:
         axes.autoscale(False)
         _name(axes, marks)
         if any(mark.group for mark in marks):
-            axes.legend(loc="lower left", bbox_to_anchor=(0, -0.085), ncols=8, frameon=False, borderaxespad=0)
+            axes.legend(loc="upper right", bbox_to_anchor=(1, 0), ncols=8, frameon=False, handletextpad=0.1)
         file = io.BytesIO()
         figure.savefig(
             file, format=kind, dpi=200 if kind == "png" else 100, metadata={"Date": None} if kind == "svg" else None
@@ -155,8 +155,10 @@ def _scatter(axes: Axes, marks: Sequence[Point]) -> None:
             edge = "white" if has_name else "none"
             axes.scatter(
                 [m.x for m in own], [m.y for m in own], s=size, c=colour, alpha=alpha, edgecolors=edge, linewidths=0.8,
-                zorder=3 + has_name, label=group if group and has_name == any(m.name for m in own) and own else None,
+                zorder=3 + has_name,
             )  # fmt: skip
+        if group:
+            axes.scatter([], [], s=38, c=colour, label=group)
     for mark in marks:
         if mark.is_query:
             axes.scatter([mark.x], [mark.y], s=190, c=COLOURS[1], marker="*", edgecolors="white", zorder=5)
@@ -166,37 +168,48 @@ def _scatter(axes: Axes, marks: Sequence[Point]) -> None:
 
 
 def _name(axes: Axes, marks: Sequence[Point]) -> None:
-    """Writes each name at the nearest place where it covers no other name, no named point and no line, and if there is
-    such a place no point at all."""
-    from matplotlib.transforms import Bbox
-
+    """Writes each name beside its point, so that it covers no other name, no named point and no line."""
     renderer = axes.figure.canvas.get_renderer()
     at_Nx2 = axes.transData.transform([(mark.x, mark.y) for mark in marks])
-    named = [n for n, mark in enumerate(marks) if mark.name]
-    taken = {n: Bbox.from_bounds(*(at_Nx2[n] - _MARK / 2), _MARK, _MARK) for n in named}
-    dots_Nx2 = np.delete(at_Nx2, named, 0)
-    lines: list[np.ndarray] = []
-    inside = axes.get_window_extent(renderer)
-    paper = {"facecolor": "white", "alpha": 0.7, "edgecolor": "none", "pad": 1}
-    for n in named:
-        weight = "bold" if marks[n].is_query else "normal"
-        text = axes.text(0, 0, marks[n].name, weight=weight, zorder=6, va="bottom")
-        size = text.get_window_extent(renderer).size + 2 * _MARGIN
-        others = [box for other, box in taken.items() if other != n]
-        box = _free(at_Nx2[n], size, inside, others, dots_Nx2, lines) or _free(
-            at_Nx2[n], size, inside, others, dots_Nx2[:0], lines
-        )
-        if box is None:  # a name that is too long for the picture, or one of too many: the page's table has it
+    texts = {
+        n: axes.text(0, 0, mark.name, weight="bold" if mark.is_query else "normal", zorder=6, va="bottom")
+        for n, mark in enumerate(marks)
+        if mark.name
+    }
+    sizes = {n: text.get_window_extent(renderer).size + 2 * _MARGIN for n, text in texts.items()}
+    order, inside = [*sizes], axes.get_window_extent(renderer)
+    for _ in range(len(order)):  # a name for which no place was left comes first the next time
+        boxes = _places(at_Nx2, {n: sizes[n] for n in order}, inside)
+        if not (failed := [n for n in order if n not in boxes]):
+            break
+        order = [*failed, *(n for n in order if n in boxes)]
+    to_data = axes.transData.inverted().transform
+    for n, text in texts.items():
+        if n not in boxes:  # a name that is too long for the picture, or one of too many: the page's table has it
             text.remove()
             continue
-        text.set_position(axes.transData.inverted().transform(box.min + _MARGIN))
-        text.set_bbox(paper)
-        end = np.clip(at_Nx2[n], box.min, box.max)
-        if np.hypot(*(end - at_Nx2[n])) > _RADII[0]:
-            ends_2x2 = axes.transData.inverted().transform([at_Nx2[n], end])
-            axes.plot(*ends_2x2.T, color="#777777", linewidth=0.8, zorder=3)
-            lines.append(_along(at_Nx2[n], end))
-        taken[len(marks) + n] = box
+        text.set_position(to_data(boxes[n].min + _MARGIN))
+        text.set_bbox({"facecolor": "white", "alpha": 0.7, "edgecolor": "none", "pad": 1})
+        end = np.clip(at_Nx2[n], boxes[n].min, boxes[n].max)
+        if np.hypot(*(end - at_Nx2[n])) > _RADII[0] + 1:
+            axes.plot(*to_data([at_Nx2[n], end]).T, color="#777777", linewidth=0.8, zorder=3)
+
+
+def _places(at_Nx2: np.ndarray, sizes: Mapping[int, np.ndarray], inside: Bbox) -> dict[int, Bbox]:
+    """The nearest free box of each name in turn, if there is one; one that covers no point at all is preferred."""
+    from matplotlib.transforms import Bbox
+
+    marks = {n: Bbox.from_bounds(*(at_Nx2[n] - _MARK / 2), _MARK, _MARK) for n in sizes}
+    dots_Nx2 = np.delete(at_Nx2, [*sizes], 0)
+    boxes: dict[int, Bbox] = {}
+    lines: list[np.ndarray] = []
+    for n, size in sizes.items():
+        taken = [*boxes.values(), *(mark for other, mark in marks.items() if other != n)]
+        for dots in (dots_Nx2, dots_Nx2[:0]):
+            if n not in boxes and (box := _free(at_Nx2[n], size, inside, taken, dots, lines)) is not None:
+                boxes[n] = box
+                lines.append(_along(at_Nx2[n], np.clip(at_Nx2[n], box.min, box.max)))
+    return boxes
 
 
 def _free(
@@ -209,21 +222,24 @@ def _free(
         if not is_inside or _meets(dots_Nx2, box) or any(box.overlaps(other) for other in taken):
             continue
         own = _along(place, np.clip(place, box.min, box.max))
-        if not any(_meets(own, other) for other in taken) and not any(_meets(line, box) for line in lines):
+        ahead = (other for other in taken if not _meets(place[None], other))
+        if not any(_meets(own, other) for other in ahead) and not any(_meets(line, box) for line in lines):
             return box
     return None
 
 
 def _boxes(place: np.ndarray, width: float, height: float) -> Iterator[Bbox]:
-    """Boxes of a size around a point, the nearest first."""
+    """Boxes of a size that touch circles around a point, the nearest first: beside it, then above and below."""
     from matplotlib.transforms import Bbox
 
     for radius in _RADII:
         for angle in _ANGLES:
             dx, dy = math.cos(math.radians(angle)), math.sin(math.radians(angle))
-            x, y = place[0] + radius * dx, place[1] + radius * dy
-            # The box touches the circle: to the right of it, to the left, or centred above and below.
-            yield Bbox.from_bounds(x - width * (1 - dx) / 2, y - height * (1 - dy) / 2, width, height)
+            x, y = place[0] + radius * dx, place[1] + radius * dy - height * (1 - dy) / 2
+            for share in sorted(
+                {(1 - dx) / 2, 0.0, 1.0} if abs(dy) > 0.6 else {(1 - dx) / 2}, key=lambda s: abs(s - 0.5)
+            ):
+                yield Bbox.from_bounds(x - share * width, y, width, height)
 
 
 def _along(start: np.ndarray, end: np.ndarray) -> np.ndarray:
