@@ -109,6 +109,18 @@ def _embeddings(commands: Any, command: Callable[..., argparse.ArgumentParser], 
     near.add_argument("--html", metavar="F.html", help="write a page with a picture of the vectors and the uses")
     near.add_argument("--png", metavar="F.png", help="write the picture")
 
+    sts = command(commands, "sts", _sts, "correlate the cosine of sentence vectors with people's scores", (
+        "runs/bert_tiny STS-B/dev.tsv --pool mean,cls                   # each layer",
+        "runs/gpt2_tiny sick.csv --columns sentence_A,sentence_B,relatedness_score --layer -1 --pool last",
+        "glove.6B.100d.txt STS-B/dev.tsv                                # static vectors: the mean of the words",
+    ))  # fmt: skip
+    sts.add_argument("path", metavar="RUN_DIR|HF_DIR|VECTORS", help="a run, a model, or word vectors in text format")
+    sts.add_argument("file", metavar="FILE", help="pairs of sentences with a score: .tsv, .csv, .jsonl, …; also .gz")
+    sts.add_argument("--layer", default="all", metavar="N", help="as jaxpt embed (all)")
+    sts.add_argument("--pool", default="mean", metavar="NAMES", help="mean, cls or last, several with commas (mean)")
+    columns = "the columns of the sentences and the score (sentence1,sentence2,score)"
+    sts.add_argument("--columns", default="sentence1,sentence2,score", metavar="A,B,SCORE", help=columns)
+
 
 def _layer(parser: argparse.ArgumentParser, text: str) -> None:
     parser.add_argument("--layer", default="-1", metavar="N", help=text)
@@ -158,3 +170,10 @@ def _neighbours(arguments: argparse.Namespace) -> None:
 
     names = ("word", "corpus", "field", "label", "layer", "k", "limit", "html", "png")
     neighbours(arguments.path, arguments.query, **{name: getattr(arguments, name) for name in names})
+
+
+def _sts(arguments: argparse.Namespace) -> None:
+    from jaxpt.inference.sts import sts
+
+    names = ("layer", "pool", "columns")
+    sts(arguments.path, arguments.file, **{name: getattr(arguments, name) for name in names})

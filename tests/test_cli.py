@@ -30,6 +30,7 @@ COMMANDS = [
     ["chat"],
     ["embed"],
     ["neighbours"],
+    ["sts"],
     ["inspect"],
     ["plan"],
     ["cache"],
