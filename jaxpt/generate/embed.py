@@ -7,7 +7,7 @@
 
 Of one layer, of several, or of the mean of all of them ("mix"), as ELMo without its learned weights.
 
-Shapes: B rows · L length · D width of the model · N layers · K chosen layers
+Shapes: B rows · L length · D width of the model · K chosen layers · N tokens of a text · W words
 """
 
 from __future__ import annotations
@@ -105,6 +105,24 @@ def pool(
     if not normalize:
         return pooled
     return pooled * jax.lax.rsqrt(jnp.maximum(jnp.square(pooled).sum(-1, keepdims=True), 1e-24))
+
+
+def tokens_of(offsets_Nx2: np.ndarray, spans_Wx2: np.ndarray) -> np.ndarray:
+    """The tokens of each span of characters.
+
+    Args:
+      offsets_Nx2: characters of each token, ascending.
+      spans_Wx2: characters of each word.
+
+    Returns:
+      int64 [W, 2]: the first token that has a character of the word, and one behind the last; equal where none has.
+
+    Example:
+      >>> tokens_of(np.array([(0, 3), (4, 7), (7, 9), (10, 12)]), np.array([(4, 9), (9, 10)])).tolist()
+      [[1, 3], [3, 3]]
+    """
+    first = np.searchsorted(offsets_Nx2[:, 1], spans_Wx2[:, 0], "right")
+    return np.stack([first, np.maximum(first, np.searchsorted(offsets_Nx2[:, 0], spans_Wx2[:, 1]))], -1)
 
 
 class Embeddings(NamedTuple):

@@ -19,7 +19,7 @@ import numpy as np
 
 from jaxpt.errors import UserError
 from jaxpt.generate import embed as embeddings
-from jaxpt.generate.embed import Embeddings, Layer, Pooling
+from jaxpt.generate.embed import Embeddings, Layer, Pooling, tokens_of
 
 if TYPE_CHECKING:
     from jaxpt.inference.loaded import Loaded
@@ -131,24 +131,6 @@ def embed(
         wanted = words_of(text) if spans is None else spans[number]
         made.append(_averaged(text, np.reshape(wanted, (-1, 2)).astype(np.int64), offsets, states, is_cut))
     return made
-
-
-def tokens_of(offsets_Nx2: np.ndarray, spans_Wx2: np.ndarray) -> np.ndarray:
-    """The tokens of each span of characters.
-
-    Args:
-      offsets_Nx2: characters of each token, ascending.
-      spans_Wx2: characters of each word.
-
-    Returns:
-      int64 [W, 2]: the first token that has a character of the word, and one behind the last; equal where none has.
-
-    Example:
-      >>> tokens_of(np.array([(0, 3), (4, 7), (7, 9), (10, 12)]), np.array([(4, 9), (9, 10)])).tolist()
-      [[1, 3], [3, 3]]
-    """
-    first = np.searchsorted(offsets_Nx2[:, 1], spans_Wx2[:, 0], "right")
-    return np.stack([first, np.maximum(first, np.searchsorted(offsets_Nx2[:, 0], spans_Wx2[:, 1]))], -1)
 
 
 def _averaged(text: str, spans_Wx2: np.ndarray, offsets_Nx2: np.ndarray, states_NxD: np.ndarray, is_cut: bool) -> Words:
