@@ -24,7 +24,7 @@ SETTINGS = Probe(path="a", test_path="b")
 @pytest.mark.parametrize("family", families.FAMILIES)
 def test_padding_does_not_count(family):
     network = families.network(families.config(family))
-    config, params = network.config, drawn(network)
+    params = drawn(network)
     tokens = np.full((3, 12), -1, np.int32)
     tokens[0, :5], tokens[1, :12], tokens[2, :5] = [7, 8, 9, 10, 11], range(20, 32), [7, 8, 9, 10, 12]
     ranges = np.array([[[0, 5], [1, 3]], [[0, 12], [0, 0]], [[0, 5], [4, 5]]], np.int32)
