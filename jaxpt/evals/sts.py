@@ -39,6 +39,8 @@ class SentenceSimilarity(Evaluator):
     """How the states of a sentence become one vector."""
 
     def prepare(self, setup: Setup, data: Data) -> Evaluate:
+        if self.pooling == "cls" and setup.config.model.family != "encoder":
+            raise UserError(f"evals.{self.called}.pooling: cls needs an encoder with [CLS]; use mean or last")
         pairs, setup = read(self.path, self.columns), setup.for_evaluation()
         ids = data.tokenizer.encode_batch([*pairs.first, *pairs.second])
         rows = lay(ids, setup.config, data.tokenizer.vocabulary, self.pooling)
