@@ -289,11 +289,14 @@ def _parser() -> argparse.ArgumentParser:
     cache.add_argument("--beam", metavar="OPTIONS", help="prepare them with Apache Beam: '--runner=DataflowRunner …'")
     cache.add_argument("--verify", action="store_true", help="compare the checksums of all files, however large")
 
-    probe = _command(commands, "probe", _probe, "train a linear classifier of labels on a frozen model", (
+    probe = _command(commands, "probe", _probe, "train a linear classifier of texts or words on a frozen model", (
         "runs/bert_tiny path=train.csv.gz test_path=test.csv.gz text=text label=category",
+        "runs/bert_tiny path=train.conllu test_path=test.conllu unit=word label=upos layer=all",
     ))  # fmt: skip
     probe.add_argument("run_dir", metavar="RUN_DIR", help="a run, or RUN_DIR/checkpoints/STEP")
-    probe.add_argument("overrides", metavar="key=value", nargs="+", help="path, test_path, text and label (fields), l2")
+    probe.add_argument(
+        "overrides", metavar="key=value", nargs="+", help="path, test_path, unit, text and label (fields), layer, l2"
+    )
 
     study = _command(commands, "study", _study, "train several recipes on the same amount of text and compare them", (
         "configs/studies/architecture_objective.yaml",

@@ -1,7 +1,4 @@
-"""The commands that use a trained model: `generate`, `predict`, `chat`, `eval --tasks`.
-
-As in `cli`, each imports what it runs.
-"""
+"""The commands that use a trained model: text, labels, dialogue and vectors. As in `cli`, each imports what it runs."""
 
 from __future__ import annotations
 
@@ -78,6 +75,60 @@ def add(commands: Any, command: Callable[..., argparse.ArgumentParser], count: C
     chat.add_argument("--system", metavar="TEXT", help="the system message")
     chat.add_argument("--template", metavar="FILE", help="a chat template (Jinja) instead of the tokenizer's")
     _options(chat, _SETTINGS)
+    _embeddings(commands, command, count)
+
+
+def _embeddings(commands: Any, command: Callable[..., argparse.ArgumentParser], count: Callable[[str], int]) -> None:
+    embed = command(commands, "embed", _embed, "write the vectors of texts, words or tokens as Parquet", (
+        "runs/bert_tiny texts.txt --out vectors.parquet                         # a vector a line: mean of its tokens",
+        "runs/bert_tiny reviews.jsonl --field review --layer mix --out reviews.parquet",
+        "runs/gpt2_tiny texts.txt.gz --pool last --normalize --out vectors.parquet",
+        "runs/bert_tiny dev.conllu --pool word --layer 0,2,4 --out words.parquet    # columns layer_0, layer_2, …",
+    ))  # fmt: skip
+    embed.add_argument("path", metavar="RUN_DIR|HF_DIR", help="a run, RUN_DIR/checkpoints/STEP, or a model")
+    embed.add_argument("file", metavar="FILE", help=".txt with a text a line, .jsonl, .tsv, .conllu, …; also .gz")
+    embed.add_argument("--out", metavar="F.parquet", required=True, help="the file to write")
+    embed.add_argument("--field", metavar="NAME", help="column of FILE with the text, or a list of words (text)")
+    _layer(embed, "0: embeddings, 1 … N: layers, -1: the last (-1); several: 0,6,12; all; mix: mean of all")
+    embed.add_argument(
+        "--pool", choices=("mean", "cls", "last", "word", "token"), default="mean",
+        help="mean, cls, last: a vector for each text; word, token: one for each of these (mean)",
+    )  # fmt: skip
+    embed.add_argument("--normalize", action="store_true", help="divide each vector by its L2 norm")
+
+    near = command(commands, "neighbours", _neighbours, "find the nearest uses of a word in context", (
+        "runs/bert_tiny 'the *bank* of the river' --corpus texts.txt",
+        "runs/bert_tiny 'we play in the garden' --word play --corpus wiki.jsonl.gz --layer 3 -k 20 --html play.html",
+        "runs/bert_tiny --corpus senses.jsonl --label sense --layer all    # accuracy of the senses, of each layer",
+        "glove.6B.100d.txt bank --png bank.png                             # static vectors: the nearest words",
+    ))  # fmt: skip
+    near.add_argument("path", metavar="RUN_DIR|HF_DIR|VECTORS", help="a run, a model, or word vectors in text format")
+    near.add_argument("query", metavar="TEXT", nargs="?", help="a sentence with *asterisks* around the word")
+    near.add_argument("--word", help="the word of the sentence, instead of asterisks")
+    near.add_argument("--corpus", metavar="FILE", help="texts with uses of the word; as FILE of jaxpt embed")
+    near.add_argument("--field", metavar="NAME", help="column of FILE with the text (text)")
+    near.add_argument("--label", metavar="NAME", help="column of FILE with a label of each text, such as a sense")
+    _layer(near, "0: embeddings, 1 … N: layers, -1: the last (-1); mix: mean of all; labels alone: all")
+    near.add_argument("-k", type=count, metavar="K", help="number of neighbours (10); labels alone: that vote (3)")
+    near.add_argument("--limit", type=count, default=10_000, metavar="N", help="uses that are looked at (10,000)")
+    near.add_argument("--html", metavar="F.html", help="write a page with a picture of the vectors and the uses")
+    near.add_argument("--png", metavar="F.png", help="write the picture")
+
+    sts = command(commands, "sts", _sts, "correlate the cosine of sentence vectors with people's scores", (
+        "runs/bert_tiny STS-B/dev.tsv --pool mean,cls                   # each layer",
+        "runs/gpt2_tiny sick.csv --columns sentence_A,sentence_B,relatedness_score --layer -1 --pool last",
+        "glove.6B.100d.txt STS-B/dev.tsv                                # static vectors: the mean of the words",
+    ))  # fmt: skip
+    sts.add_argument("path", metavar="RUN_DIR|HF_DIR|VECTORS", help="a run, a model, or word vectors in text format")
+    sts.add_argument("file", metavar="FILE", help="pairs of sentences with a score: .tsv, .csv, .jsonl, …; also .gz")
+    sts.add_argument("--layer", default="all", metavar="N", help="as jaxpt embed (all)")
+    sts.add_argument("--pool", default="mean", metavar="NAMES", help="mean, cls or last, several with commas (mean)")
+    columns = "the columns of the sentences and the score (sentence1,sentence2,score)"
+    sts.add_argument("--columns", default="sentence1,sentence2,score", metavar="A,B,SCORE", help=columns)
+
+
+def _layer(parser: argparse.ArgumentParser, text: str) -> None:
+    parser.add_argument("--layer", default="-1", metavar="N", help=text)
 
 
 def _options(parser: argparse.ArgumentParser, settings: dict[str, tuple[type, str, str]]) -> None:
@@ -155,3 +206,24 @@ def _chat(arguments: argparse.Namespace) -> None:
     from jaxpt.inference.chat import chat
 
     chat(arguments.path, system=arguments.system, template=arguments.template, settings=_given(arguments))
+
+
+def _embed(arguments: argparse.Namespace) -> None:
+    from jaxpt.inference.embed_file import embed_file
+
+    names = ("layer", "pool", "field", "normalize")
+    embed_file(arguments.path, arguments.file, arguments.out, **{name: getattr(arguments, name) for name in names})
+
+
+def _neighbours(arguments: argparse.Namespace) -> None:
+    from jaxpt.inference.neighbours import neighbours
+
+    names = ("word", "corpus", "field", "label", "layer", "k", "limit", "html", "png")
+    neighbours(arguments.path, arguments.query, **{name: getattr(arguments, name) for name in names})
+
+
+def _sts(arguments: argparse.Namespace) -> None:
+    from jaxpt.inference.sts import sts
+
+    names = ("layer", "pool", "columns")
+    sts(arguments.path, arguments.file, **{name: getattr(arguments, name) for name in names})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, model_validator
 
@@ -29,16 +29,23 @@ Overrides = Annotated[tuple[str, ...], BeforeValidator(_overrides), WithJsonSche
 
 
 class Probe(Frozen):
-    """A linear probe on labelled texts."""
+    """A linear probe on labelled texts or words."""
 
     path: str
-    """Texts to train the classifier on: .jsonl, .csv or .tsv, each also as .gz."""
+    """Texts to train the classifier on: .jsonl, .csv, .tsv, .parquet or .conllu, each also as .gz."""
     test_path: str
     """Texts to count on."""
-    text: str = "text"
-    """The field that holds the text."""
+    unit: Literal["text", "word"] = "text"
+    """What has a label: a text, or each of its words (tagging)."""
+    text: str | None = None
+    """The field that holds the text (`text`), or the list of words (`tokens`)."""
     label: str = "label"
-    """The field that holds the label."""
+    """The field that holds the label, or the list of labels."""
+    layer: int | Literal["all"] = -1
+    """Whose states are the features: 0 for the embeddings, 1 … for the layers, negative from the end; all: a probe of
+    each."""
+    max_words: PositiveInt = 20_000
+    """Training words at most, those of the first sentences; there is no limit of texts."""
     l2: Annotated[float, Field(ge=0)] = 1e-3
     """Weight of the classifier's penalty l2/2 · |W|²."""
 

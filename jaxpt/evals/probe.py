@@ -1,18 +1,19 @@
-"""A linear probe: a linear classifier predicts the label of a text from the hidden states of a frozen model.
+"""A linear probe: a linear classifier predicts the label of a text, or of each word, from a frozen model's states.
 
-It is the same for all three families, so models with different objectives are comparable: the features are the last
-hidden states of the encoder (of the decoder in decoder-only models), averaged over the tokens. The report also has the
-accuracy of the most frequent label, and of the same probe on the untrained model.
+It is the same for all three families, so models with different objectives are comparable: the features are the hidden
+states of a layer of the encoder (of the decoder in decoder-only models), averaged over the tokens of the text, or over
+the pieces of the word. The report also has the accuracy of a baseline, and of the same probe on the untrained model.
+The baseline is the most frequent label; of words each word's most frequent one.
+
+Shapes: N texts or words · D width · K layers
 """
 
 from __future__ import annotations
 
-import csv
+import collections
 import functools
-import gzip
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
@@ -21,13 +22,14 @@ import numpy as np
 import optax
 
 from jaxpt import config as configs
+from jaxpt import tables
 from jaxpt.config import Config
 from jaxpt.config.studies import Probe
 from jaxpt.errors import UserError
 from jaxpt.evals.base import Evaluate, Evaluator, Result
-from jaxpt.models.network import Network
-from jaxpt.objectives.base import Vocabulary
-from jaxpt.parallel.distributed import to_host
+from jaxpt.evals.features import Features, Rows, lay
+from jaxpt.generate.embed import tokens_of
+from jaxpt.tables.rows import Row, column, label, where
 from jaxpt.train import checkpoint, state
 from jaxpt.train.run_dir import write_text
 from jaxpt.train.state import Setup
@@ -36,85 +38,130 @@ if TYPE_CHECKING:
     from jaxpt.data.datasets import Data
     from jaxpt.data.tokenizers import Tokenizer
 
-_BATCH = 256
 _ITERATIONS = 100
 
 
 class LinearProbe(Evaluator, Probe):
-    """Accuracy of a linear probe on labelled texts, and of the most frequent label."""
+    """Accuracy of a linear probe on labelled texts or words, and of the most frequent label."""
 
     kind: Literal["probe"] = "probe"
 
     def prepare(self, setup: Setup, data: Data) -> Evaluate:
         task = _task(self, data.tokenizer, setup.config)
-        accuracy = _accuracy(setup.for_evaluation(), task)
+        accuracies = _accuracies(setup.for_evaluation(), task, self)
 
         def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result | None:
-            found = accuracy(params, stop)
-            return None if found is None else Result({"accuracy": found, "most_frequent": task.most_frequent})
+            found = accuracies(params, stop)
+            if found is None:
+                return None
+            layers = {f"layer_{n}": one for n, one in enumerate(found)} if self.layer == "all" else {}
+            return Result({"accuracy": found[-1], "most_frequent": task.baseline} | layers)
 
         return evaluate
 
 
 class _Task(NamedTuple):
-    """Labelled texts: (training, test)."""
+    """Labelled texts or words: (training, test)."""
 
-    tokens: tuple[np.ndarray, np.ndarray]
-    """int32 [texts, length] each, −1 on padding."""
+    rows: tuple[Rows, Rows]
     labels: tuple[np.ndarray, np.ndarray]
-    """int [texts] each; −1 for labels that do not occur in the training texts."""
+    """int [N] each; −1 for labels that do not occur in training."""
     classes: int
-    l2: float
+    baseline: float
+    """Test accuracy of the most frequent training label, of words of each word's."""
 
-    @property
-    def most_frequent(self) -> float:
-        """Test accuracy of the most frequent training label."""
-        return float((self.labels[1] == np.bincount(self.labels[0]).argmax()).mean())
+
+class _Labelled(NamedTuple):
+    """A file: texts, or sentences with the characters of each word."""
+
+    texts: list[str]
+    spans: list[np.ndarray] | None
+    labels: list[list[str]]
+    """Of each text one, or one of each word."""
 
 
 def _task(settings: Probe, tokenizer: Tokenizer, config: Config) -> _Task:
-    train, test = (_read(Path(path), settings) for path in (settings.path, settings.test_path))
-    labels = {label: n for n, label in enumerate(sorted(set(train[1])))}
-    tokens = (
-        _rows(tokenizer.encode_batch(texts), tokenizer.vocabulary, config.model.family, config.data.length)
-        for texts, _ in (train, test)
-    )
-    numbers = (np.array([labels.get(label, -1) for label in names]) for _, names in (train, test))
-    return _Task(tuple(tokens), tuple(numbers), len(labels), settings.l2)
+    laid = [_laid(_read(path, settings, most), tokenizer, config) for path, most in (
+        (settings.path, settings.max_words), (settings.test_path, None)
+    )]  # fmt: skip
+    (rows, units, names), (test_rows, test_units, test_names) = laid
+    numbers = {name: n for n, name in enumerate(sorted(set(names)))}
+    labels = tuple(np.array([numbers.get(name, -1) for name in of_file]) for of_file in (names, test_names))
+    most = max(rows.ranges.shape[1], test_rows.ranges.shape[1])  # one program reads both
+    both = tuple(one._replace(ranges=_widened(one.ranges, most)) for one in (rows, test_rows))
+    baseline = _most_frequent((units, names), test_units)
+    hits = [guess == name for guess, name in zip(baseline, test_names, strict=True)]
+    return _Task(both, labels, len(numbers), float(np.mean(hits)))
 
 
-def _accuracy(setup: Setup, task: _Task) -> Callable[[Any, Callable[[], bool]], float | None]:
-    """Compiles the probe; returns a function from parameters to test accuracy (None if stopped)."""
-    network, family = setup.network, setup.config.model.family
-    batch = jax.ShapeDtypeStruct((_BATCH, setup.config.data.length), jnp.int32)
-    with setup.use():
-        lowered = _mean.lower(network, family, setup.placed_shapes().params, batch)
-        mean = lowered.compile()
-    (x_train, x_test), (y_train, y_test) = task.tokens, task.labels
-    x = jax.ShapeDtypeStruct((len(x_train), lowered.out_info.shape[-1]), jnp.float32)
-    fit = _fit.lower(x, jax.ShapeDtypeStruct(y_train.shape, jnp.int32), task.classes, task.l2).compile()
+def _laid(found: _Labelled, tokenizer: Tokenizer, config: Config) -> tuple[Rows, list[str], list[str]]:
+    """The rows, and of each range that they have what it is of and its label; texts are all of one kind."""
+    if found.spans is None:
+        rows = lay(tokenizer.encode_batch(found.texts), config, tokenizer.vocabulary)
+        has_range = rows.ranges[:, 0, 1] > 0  # an empty text of a decoder has no token: its mean is 0
+        rows.ranges[~has_range, 0] = (0, 1)
+        return rows, [""] * len(found.texts), [name for (name,) in found.labels]
+    encoded = tokenizer.encode_with_offsets(found.texts)
+    words = [tokens_of(one.offsets, spans) for one, spans in zip(encoded, found.spans)]
+    rows = lay([one.ids for one in encoded], config, tokenizer.vocabulary, words=words)
+    units, names = [], []
+    for text, spans, labels, ranges in zip(found.texts, found.spans, found.labels, rows.ranges):
+        for (start, end), name, (first, stop) in zip(spans, labels, ranges):
+            if first < stop:  # words beyond the length have no features
+                units.append(text[start:end])
+                names.append(name)
+    if not names:
+        raise UserError(f"data.length: {config.data.length} has no room for a word")
+    return rows, units, names
 
-    def accuracy(params: Any, stop: Callable[[], bool] = lambda: False) -> float | None:
-        with setup.use():
-            found = [pooled(network, params, family, tokens, mean, stop) for tokens in (x_train, x_test)]
+
+def _widened(ranges_NxWx2: np.ndarray, most: int) -> np.ndarray:
+    return np.pad(ranges_NxWx2, [(0, 0), (0, most - ranges_NxWx2.shape[1]), (0, 0)])
+
+
+def _most_frequent(train: tuple[Sequence[str], Sequence[str]], units: Sequence[str]) -> list[str]:
+    """The most frequent label of each unit in training; of one that is not there, of all.
+
+    Example:
+      >>> _most_frequent((["a", "a", "a", "b"], ["X", "Y", "Y", "Z"]), ["a", "b", "c"])
+      ['Y', 'Z', 'Y']
+    """
+    counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    for unit, name in zip(*train):
+        counts[unit][name] += 1
+    overall = collections.Counter(train[1]).most_common(1)[0][0]
+    return [counts[unit].most_common(1)[0][0] if unit in counts else overall for unit in units]
+
+
+def _accuracies(setup: Setup, task: _Task, settings: Probe) -> Callable[[Any, Callable[[], bool]], list[float] | None]:
+    """Compiles the probe; returns a function from parameters to the test accuracy of each layer (None if stopped)."""
+    features = Features(setup, settings.layer, task.rows[0].ranges.shape[1])
+    y_train, y_test = task.labels
+    x = jax.ShapeDtypeStruct((len(y_train), features.width), jnp.float32)
+    fit = _fit.lower(x, jax.ShapeDtypeStruct(y_train.shape, jnp.int32), task.classes, settings.l2).compile()
+
+    def accuracies(params: Any, stop: Callable[[], bool] = lambda: False) -> list[float] | None:
+        found = [features(params, rows, stop) for rows in task.rows]
         if any(states is None for states in found):
             return None
-        guess = classify(found[0], y_train, found[1], task.classes, task.l2, fit)
-        return float((guess == y_test).mean())
+        layers = zip(*found)
+        guesses = (classify(train, y_train, test, task.classes, settings.l2, fit) for train, test in layers)
+        return [float((guess == y_test).mean()) for guess in guesses]
 
-    return accuracy
+    return accuracies
 
 
-def probe(path: str, settings: Probe) -> dict[str, float]:
+def probe(path: str, settings: Probe) -> dict[str, Any]:
     """`jaxpt probe`: trains the classifier on one labelled file and evaluates it on another.
 
     Args:
       path: a run_dir (the newest checkpoint), or `RUN_DIR/checkpoints/STEP`.
-      settings: the files, and their text and label fields.
+      settings: the files, their text and label fields, and the layer.
 
     Returns:
-      {"accuracy", "untrained", "most_frequent"}, accuracies on the test file; also written to
-      RUN_DIR/evaluations/probe.json, with the step and the settings.
+      {"accuracy", "untrained", "most_frequent"}, accuracies on the test file, and with all layers {"layers":
+      [accuracy of each], "untrained_layers"}; also written to RUN_DIR/evaluations/probe.json, with the step and the
+      settings.
 
     Raises:
       UserError: there is no checkpoint, or a file cannot be read.
@@ -126,66 +173,31 @@ def probe(path: str, settings: Probe) -> dict[str, float]:
     config = configs.load(run_dir)
     task = _task(settings, tokenizers.load(run_dir / "tokenizer", config.data.tokenizer.kind), config)
     setup = state.setup(config)
-    accuracy = _accuracy(setup.for_evaluation(), task)
+    accuracies = _accuracies(setup.for_evaluation(), task, settings)
     reader = checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True)
-    means = {
-        "accuracy": accuracy(reader.restore_params(setup, step)),
-        "untrained": accuracy(setup.to_model(setup.init())),
-    }
+    trained, untrained = accuracies(reader.restore_params(setup, step)), accuracies(setup.to_model(setup.init()))
     reader.close()
-    means["most_frequent"] = task.most_frequent
+    means: dict[str, Any] = {"accuracy": trained[-1], "untrained": untrained[-1], "most_frequent": task.baseline}
+    if settings.layer == "all":
+        means |= {"layers": trained, "untrained_layers": untrained}
     (run_dir / "evaluations").mkdir(exist_ok=True)
     saved = {"step": step, "settings": settings.model_dump(mode="json"), **means}
     write_text(run_dir / "evaluations" / "probe.json", json.dumps(saved, indent=2) + "\n")
-    console.print(
-        f"{run_dir} at step {step}, linear probe of {task.classes} labels, {len(task.labels[1]):,} test texts: "
-        f"accuracy {means['accuracy']:.1%}, untrained model {means['untrained']:.1%}, "
-        f"most frequent label {means['most_frequent']:.1%}",
-        markup=False,
-    )
+    for line in _lines(f"{run_dir} at step {step}", settings, task, trained, untrained):
+        console.print(line, markup=False)
     return means
 
 
-def pooled(
-    network: Network,
-    params: Any,
-    family: str,
-    tokens: np.ndarray,
-    mean: Callable[..., jax.Array] | None = None,
-    stop: Callable[[], bool] = lambda: False,
-) -> np.ndarray | None:
-    """The mean of each text's last hidden states.
-
-    Args:
-      network: the backbone with its heads.
-      params: its parameters.
-      family: "encoder", "decoder" or "encoder_decoder".
-      tokens: int32 [texts, length], −1 on padding.
-      mean: `_mean` compiled for this model, of (params, tokens).
-      stop: called between batches; True stops.
-
-    Returns:
-      float32 [texts, width]; None if stopped.
-    """
-    mean = mean or functools.partial(_mean, network, family)
-    full = np.pad(tokens, ((0, -len(tokens) % _BATCH), (0, 0)), constant_values=-1)
-    parts = []
-    for first in range(0, len(full), _BATCH):
-        parts.append(to_host(mean(params, full[first : first + _BATCH])))
-        if stop():
-            return None
-    return np.concatenate(parts)[: len(tokens)]
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _mean(network: Network, family: str, params: Any, tokens: jax.Array) -> jax.Array:
-    is_real = tokens >= 0
-    ids, positions = jnp.maximum(tokens, 0), jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
-    bound = network.bind(params)
-    run = bound.decode if family == "decoder" else bound.encode
-    hidden = run(ids, segment_ids=is_real.astype(jnp.int32), positions=positions).hidden
-    weights = is_real[..., None].astype(jnp.float32)
-    return (hidden * weights).sum(1) / jnp.maximum(weights.sum(1), 1)
+def _lines(title: str, settings: Probe, task: _Task, trained: Sequence[float], untrained: Sequence[float]) -> list[str]:
+    """What the user is shown: a line, or a table of the layers."""
+    baseline = "most frequent label" if settings.unit == "text" else "most frequent label of the word"
+    units = f"{len(task.labels[1]):,} test {settings.unit}s"
+    head = f"{title}, linear probe of {task.classes} labels, {units}: "
+    if settings.layer != "all":
+        means = f"accuracy {trained[0]:.1%}, untrained model {untrained[0]:.1%}"
+        return [f"{head}{means}, {baseline} {task.baseline:.1%}"]
+    table = [f"{n:>8}{one:>12.1%}{other:>12.1%}" for n, (one, other) in enumerate(zip(trained, untrained))]
+    return [f"{head}{baseline} {task.baseline:.1%}", f"{'layer':>8}{'accuracy':>12}{'untrained':>12}", *table]
 
 
 def classify(
@@ -244,45 +256,46 @@ def _fit(x: jax.Array, y: jax.Array, classes: int, l2: float) -> dict[str, jax.A
 # ---- labelled texts -------------------------------------------------------------------------------------------------
 
 
-def _rows(texts: Sequence[list[int]], vocabulary: Vocabulary, family: str, length: int) -> np.ndarray:
-    """Token ids with the special tokens of the family: int32 [texts, length], −1 on padding."""
-    before, after = [], []
-    if vocabulary.cls is not None and vocabulary.sep is not None and family == "encoder":
-        before, after = [vocabulary.cls], [vocabulary.sep]
-    elif vocabulary.eos is not None and family == "encoder_decoder":
-        after = [vocabulary.eos]
-    rows = np.full((len(texts), length), -1, np.int32)
-    for row, ids in zip(rows, texts):
-        ids = [*before, *ids[: length - len(before) - len(after)], *after]
-        row[: len(ids)] = ids
-    return rows
+def _read(path: str, settings: Probe, most: int | None = None) -> _Labelled:
+    """Texts or words of a file, with their labels.
+
+    Args:
+      path: the file.
+      settings: its fields.
+      most: words at most; of texts there are as many as the file has.
+    """
+    is_text = settings.unit == "text"
+    field = settings.text or ("text" if is_text else "tokens")
+    found = _Labelled([], None if is_text else [], [])
+    words = 0
+    for row in tables.read(str(path)):
+        place = where(str(path), row)
+        if is_text:
+            found.texts.append(tables.text(row, field, place, as_text=True))
+            found.labels.append([_label(column(row, settings.label, place), settings, place)])
+            continue
+        texts, names = [*map(str, _words(row, field, place))], _words(row, settings.label, place)
+        labels = [_label(name, settings, place) for name in names]
+        if len(texts) != len(labels):
+            raise UserError(f"{place}: {len(texts)} words in {field!r}, {len(labels)} labels in {settings.label!r}")
+        ends = np.cumsum([len(word) + 1 for word in texts], dtype=np.int64) - 1
+        found.texts.append(" ".join(texts))
+        found.spans.append(np.stack([ends - [len(word) for word in texts], ends], -1))
+        found.labels.append(labels)
+        words += len(texts)
+        if most is not None and words >= most:
+            break
+    return found
 
 
-def _read(path: Path, settings: Probe) -> tuple[list[str], list[str]]:
-    """Texts and labels of a file."""
-    try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8", newline="") as file:
-            pairs = list(_pairs(file, path, settings))
-    except (UnicodeDecodeError, gzip.BadGzipFile) as error:
-        raise UserError(f"{path}: not valid UTF-8 or gzip: {error}") from None
-    if not pairs:
-        raise UserError(f"{path}: contains no texts")
-    texts, labels = zip(*pairs)
-    return list(texts), list(labels)
+def _label(value: Any, settings: Probe, place: str) -> str:
+    if not (found := label(value)):
+        raise UserError(f"{place}: column {settings.label!r}: empty label; give it a label or take the row out")
+    return found
 
 
-def _pairs(file: Any, path: Path, settings: Probe) -> Iterator[tuple[str, str]]:
-    kind = Path(path.name.removesuffix(".gz")).suffix
-    if kind not in (".jsonl", ".csv", ".tsv"):
-        raise UserError(f"{path}: expected a .jsonl, .csv or .tsv file, optionally with .gz")
-    records = map(json.loads, file) if kind == ".jsonl" else csv.DictReader(file, delimiter=",\t"[kind == ".tsv"])
-    try:
-        for number, record in enumerate(records, 1):
-            for field in (settings.text, settings.label):
-                if not isinstance(record, dict) or record.get(field) is None:
-                    raise UserError(
-                        f"{path}: record {number} has no field {field!r}, only {', '.join(map(str, record))}"
-                    )
-            yield str(record[settings.text]), str(record[settings.label])
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}: not valid JSON: {error}") from None
+def _words(row: Row, field: str, place: str) -> list[Any]:
+    values = column(row, field, place)
+    if not isinstance(values, list) or not values or any(isinstance(one, list | dict) for one in values):
+        raise UserError(f"{place}: column {field!r} wants a list, one for each word, got {values!r:.40}")
+    return values

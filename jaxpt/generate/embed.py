@@ -5,11 +5,14 @@
     last   the state of the last token, which in a decoder sees all others
     none   the states of all tokens
 
-Shapes: B rows · L length · D width of the model · N layers
+Of one layer, of several, or of the mean of all of them ("mix"), as ELMo without its learned weights.
+
+Shapes: B rows · L length · D width of the model · K chosen layers · N tokens of a text · W words
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -27,22 +30,26 @@ from jaxpt.objectives.base import Objective
 
 Pooling = Literal["mean", "cls", "last", "none"]
 POOLINGS = ("mean", "cls", "last", "none")
+Layer = int | tuple[int, ...] | Literal["all", "mix"]
+"""0 for the embeddings, 1 … N for the layers, negative from the end (−1 is the last one); several of these or all, each
+with its own vector; or the mean of all, the embeddings included."""
 
 
 def states(
-    bound: Bound, tokens_BxL: jax.Array, lengths_B: jax.Array, token_types_BxL: jax.Array | None = None, layer: int = -1
-) -> jax.Array:
-    """Hidden states of a layer.
+    bound: Bound, tokens_BxL: jax.Array, lengths_B: jax.Array, token_types_BxL: jax.Array | None = None,
+    layer: Layer = -1,
+) -> jax.Array:  # fmt: skip
+    """Hidden states of a layer, or of several.
 
     Args:
       bound: a bound model; of an encoder-decoder the encoder is used.
       tokens_BxL: ids.
       lengths_B: number of tokens of each row.
       token_types_BxL: of an encoder; all 0 by default.
-      layer: 0 for the embeddings, 1 … N for the layers; negative from the end: −1, the default, is the last one.
+      layer: which, see `Layer`.
 
     Returns:
-      float32 [B, L, D]; meaningless on padding.
+      float32 [B, L, D], of several layers [K, B, L, D]; meaningless on padding.
 
     Raises:
       UserError: the model has no such layer.
@@ -54,9 +61,14 @@ def states(
     if layer == -1:
         return run(tokens_BxL, **options).hidden.astype(jnp.float32)
     layers = run(tokens_BxL, **options, layers=True).layers
-    if not -len(layers) <= layer < len(layers):
-        raise UserError(f"layer: {layer} is not one of the model's; 0 (embeddings) to {len(layers) - 1} are")
-    return layers[layer].astype(jnp.float32)
+    if layer == "all":
+        return layers.astype(jnp.float32)
+    if layer == "mix":
+        return layers.astype(jnp.float32).mean(0)
+    for one in layer if isinstance(layer, tuple) else (layer,):
+        if not -len(layers) <= one < len(layers):
+            raise UserError(f"layer: {one} is not one of the model's; 0 (embeddings) to {len(layers) - 1} are")
+    return layers[jnp.array(layer)].astype(jnp.float32)
 
 
 def pool(
@@ -95,13 +107,34 @@ def pool(
     return pooled * jax.lax.rsqrt(jnp.maximum(jnp.square(pooled).sum(-1, keepdims=True), 1e-24))
 
 
+def tokens_of(offsets_Nx2: np.ndarray, spans_Wx2: np.ndarray) -> np.ndarray:
+    """The tokens of each span of characters.
+
+    Args:
+      offsets_Nx2: characters of each token, ascending.
+      spans_Wx2: characters of each word.
+
+    Returns:
+      int64 [W, 2]: the first token that has a character of the word, and one behind the last; equal where none has.
+
+    Example:
+      >>> tokens_of(np.array([(0, 3), (4, 7), (7, 9), (10, 12)]), np.array([(4, 9), (9, 10)])).tolist()
+      [[1, 3], [3, 3]]
+    """
+    first = np.searchsorted(offsets_Nx2[:, 1], spans_Wx2[:, 0], "right")
+    return np.stack([first, np.maximum(first, np.searchsorted(offsets_Nx2[:, 0], spans_Wx2[:, 1]))], -1)
+
+
 class Embeddings(NamedTuple):
     """Vectors in the given order."""
 
     vectors: list[np.ndarray]
-    """float32 [D] of each text, or [tokens, D] if pooling is none, special tokens included."""
+    """float32 [D] of each text, or [tokens, D] if pooling is none, special tokens included; of several layers
+    [K, …]."""
     truncated: int
     """Number of texts that were truncated from the right to the model's positions."""
+    special: tuple[int, int] = (0, 0)
+    """Number of special tokens before and after each text."""
 
 
 def embed(
@@ -112,7 +145,7 @@ def embed(
     texts: Sequence[Sequence[int]],
     *,
     pooling: Pooling = "mean",
-    layer: int = -1,
+    layer: Layer = -1,
     normalize: bool = False,
     language: int | None = None,
     max_tokens: int | None = None,
@@ -126,7 +159,7 @@ def embed(
       vocabulary: vocabulary of the run.
       texts: ids of each text, without special tokens that the format adds ([CLS], EOS of an encoder's input).
       pooling: see the table in the module docstring.
-      layer: 0 for the embeddings, 1 … N for the layers; negative from the end.
+      layer: see `Layer`.
       normalize: divide each vector by its L2 norm.
       language: the language's token (mBART).
       max_tokens: tokens in a batch on each device; by default 16,384, on a CPU 2,048.
@@ -158,13 +191,15 @@ def embed(
         types, _ = batching.padded_with_lengths([layout.token_types(len(rows[i])) for i in chosen], batch, length)
         pooled = batching.run(_embed, static, params, tokens, lengths, types)
         for b, i in enumerate(chosen):
-            found[i] = pooled[b, : len(rows[i])] if pooling == "none" else pooled[b]
-    return Embeddings(found, sum(room is not None and len(ids) > room for ids in texts))
+            found[i] = pooled[b, ..., : len(rows[i]), :] if pooling == "none" else pooled[b]
+    truncated = sum(room is not None and len(ids) > room for ids in texts)
+    return Embeddings(found, truncated, (len(layout.before), len(layout.after)))
 
 
 def _embed(
-    network: Network, pooling: Pooling, cls: str | None, layer: int, normalize: bool, params: Any,
+    network: Network, pooling: Pooling, cls: str | None, layer: Layer, normalize: bool, params: Any,
     tokens_BxL: jax.Array, lengths_B: jax.Array, types_BxL: jax.Array,
 ) -> jax.Array:  # fmt: skip
     found = states(network.bind(params), tokens_BxL, lengths_B, types_BxL, layer)
-    return pool(found, lengths_B, pooling, cls=cls or "first", normalize=normalize)
+    pooled = functools.partial(pool, lengths_B=lengths_B, pooling=pooling, cls=cls or "first", normalize=normalize)
+    return pooled(found) if found.ndim == 3 else jax.vmap(pooled, out_axes=1)(found)

@@ -116,7 +116,7 @@ class Answers:
             raise UserError(
                 f"has no mask, and {self.name} is an encoder, which fills masks and does not generate{wanted}"
             )
-        size = len(model.format().wrap(model.tokenizer.encode(text, special=True)))
+        size = len(model.reader.format().wrap(model.tokenizer.encode(text, special=True)))
         limit = model.network.config.position_limit
         if limit is not None and size > limit:
             raise UserError(f"it has {size} tokens, but the model has {limit} positions; shorten it")

@@ -22,16 +22,16 @@ from jaxpt.config import MeshConfig
 from jaxpt.data.calls import Vocabulary
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.errors import UserError
-from jaxpt.generate import embed as embeddings
 from jaxpt.generate import likelihood
-from jaxpt.generate.embed import Pooling
+from jaxpt.generate.embed import Layer, Pooling
 from jaxpt.generate.engine import Engine, Generated, Prompt
 from jaxpt.generate.formats import check_writes
 from jaxpt.generate.options import Options
 from jaxpt.generate.programs import Place
-from jaxpt.inference import filling, opening
+from jaxpt.inference import filling, opening, words
 from jaxpt.inference.opening import Opened
 from jaxpt.inference.text import StopStrings, TextStream
+from jaxpt.inference.words import Spans, Words
 from jaxpt.models.network import Network
 from jaxpt.parallel import mesh as meshes
 from jaxpt.reading import Reader
@@ -294,34 +294,51 @@ class Loaded:
         return filling.fill(self, texts, k, keys)
 
     def embed(
-        self, texts: Sequence[str], pooling: Pooling = "mean", layer: int = -1, normalize: bool = False
+        self, texts: Sequence[str], pooling: Pooling = "mean", layer: Layer = -1, normalize: bool = False
     ) -> np.ndarray | list[np.ndarray]:
         """Embeddings of texts; see `jaxpt.generate.embed`.
 
         Args:
           texts: any number.
           pooling: mean, cls, last, or none: the states of all tokens.
-          layer: 0 for the embeddings, 1 … for the layers; negative from the end.
+          layer: 0 for the embeddings, 1 … for the layers; negative from the end; several of these, "all" or "mix".
           normalize: divide each vector by its L2 norm.
 
         Returns:
-          float32 [texts, embed_dim]; if pooling is none, an array [tokens, embed_dim] for each text.
+          float32 [texts, embed_dim], of several layers [texts, layers, embed_dim]; if pooling is none, an array
+          [tokens, embed_dim] or [layers, tokens, embed_dim] for each text.
 
         Raises:
           UserError: no such layer or pooling.
         """
-        ids = self.tokenizer.encode_batch(list(texts))
-        if self.family == "decoder":
-            ids = [self.reader.opened(one) for one in ids]
-        with self.current():
-            found = embeddings.embed(
-                self.network, self.params, self.objective, self.vocabulary, ids, pooling=pooling, layer=layer,
-                normalize=normalize, language=self.language,
-            )  # fmt: skip
+        found = words.pooled(self, texts, pooling, layer, normalize)
         _warn_of_truncated(found.truncated, "texts were truncated")
         if pooling == "none":
             return found.vectors
         return np.stack(found.vectors) if found.vectors else np.zeros((0, self.network.config.embed_dim), np.float32)
+
+    def embed_words(
+        self,
+        texts: Sequence[str],
+        layer: Layer = -1,
+        unit: Literal["word", "token"] = "word",
+        spans: Sequence[Spans] | None = None,
+    ) -> list[Words]:
+        """Vectors of the words of texts, each the mean over the tokens that have a character of it; see `words`.
+
+        Args:
+          texts: any number.
+          layer: as in `embed`.
+          unit: words, or the vocabulary's tokens without special ones.
+          spans: (start, end) of the characters of each text's words, where they are given.
+
+        Returns:
+          For each text its words, their characters and vectors.
+
+        Raises:
+          UserError: no such layer, or a tokenizer that does not say which characters a token stands for.
+        """
+        return words.embed(self, texts, layer, unit, spans)
 
     def current(self) -> contextlib.AbstractContextManager[None]:
         """Makes the mesh current."""

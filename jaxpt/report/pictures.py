@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 # Okabe and Ito's colours, told apart under all common kinds of colour blindness; with more runs the line changes too.
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 _LINES = (("-", "o"), ("-.", "s"), (":", "^"))
 
 
@@ -63,8 +63,8 @@ def draw(title: str, lines: Sequence[Line], path: Path) -> None:
 
 
 def _curve(axes: Axes, number: int, line: Line, x: Sequence[float]) -> None:
-    colour = _COLOURS[number % len(_COLOURS)]
-    style, marker = _LINES[number // len(_COLOURS) % len(_LINES)]
+    colour = COLOURS[number % len(COLOURS)]
+    style, marker = _LINES[number // len(COLOURS) % len(_LINES)]
     axes.plot(x, line.losses, style, marker=marker, markersize=3.5, linewidth=1.8, color=colour, label=line.name)
     if line.baseline is not None:
         axes.plot([0, x[-1]], [line.baseline] * 2, "--", linewidth=0.8, color=colour, alpha=0.8)

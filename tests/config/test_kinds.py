@@ -52,7 +52,7 @@ def test_mistakes_in_ones_own_module(lab, recipe, text, answer):
 EVALS = [
     (
         "evals=[{kind: pobe}]",
-        "evals.kind: 'pobe' is none of answers, baseline, harness, heldout, probe, samples, seqio_task, task; "
+        "evals.kind: 'pobe' is none of answers, baseline, harness, heldout, probe, samples, seqio_task, sts, task; "
         "did you mean probe?",
     ),
     ("evals=[{kind: heldout, evry: 3}]", "unknown key evals.0.evry of kind heldout; did you mean every?"),

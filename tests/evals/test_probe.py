@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 
 from jaxpt.config.studies import Probe
+from jaxpt.data.tokenizers.base import Encoded
 from jaxpt.errors import UserError
-from jaxpt.evals import probe
+from jaxpt.evals import features, probe
+from jaxpt.evals.features import lay
 from jaxpt.objectives.base import Vocabulary
+from jaxpt.train import state
 from tests import families
 from tests.models.helpers import drawn
 
@@ -21,14 +24,17 @@ SETTINGS = Probe(path="a", test_path="b")
 @pytest.mark.parametrize("family", families.FAMILIES)
 def test_padding_does_not_count(family):
     network = families.network(families.config(family))
-    config, params = network.config, drawn(network)
+    params = drawn(network)
     tokens = np.full((3, 12), -1, np.int32)
     tokens[0, :5], tokens[1, :12], tokens[2, :5] = [7, 8, 9, 10, 11], range(20, 32), [7, 8, 9, 10, 12]
-    pooled = probe.pooled(network, params, config.family, tokens)
+    ranges = np.array([[[0, 5], [1, 3]], [[0, 12], [0, 0]], [[0, 5], [4, 5]]], np.int32)
     bound = network.bind(params)
-    alone = (bound.decode if family == "gpt2" else bound.encode)(tokens[:1, :5]).hidden
-    np.testing.assert_allclose(pooled[0], np.asarray(alone)[0].mean(0), atol=1e-5)
-    assert pooled.shape == (3, 32) and np.abs(pooled[0] - pooled[2]).max() > 1e-3
+    alone = (bound.decode if family == "gpt2" else bound.encode)(tokens[:1, :5], layers=True).layers
+    for layer, wanted in ((-1, alone[-1:, 0]), ("all", alone[:, 0]))[: 1 + (family == "bert")]:
+        found = np.asarray(features._features(network, layer, params, tokens, 0 * tokens, ranges))
+        wanted = np.stack([wanted.mean(1), wanted[:, 1:3].mean(1)], 1)
+        np.testing.assert_allclose(found[:, 0], wanted, atol=1e-5)
+        assert found.shape == (len(wanted), 3, 2, 32) and np.abs(found[-1, 0, 0] - found[-1, 2, 0]).max() > 1e-3
 
 
 def test_the_classifier_finds_what_is_linear_and_no_more():
@@ -45,9 +51,22 @@ def test_the_classifier_finds_what_is_linear_and_no_more():
 def test_rows_are_laid_as_in_pretraining():
     bert, t5, gpt2 = Vocabulary(50, cls=2, sep=3), Vocabulary(50, eos=1), Vocabulary(50, eos=49, bos=49)
     texts = [[5, 6, 7, 8], []]
-    assert probe._rows(texts, bert, "encoder", 5).tolist() == [[2, 5, 6, 7, 3], [2, 3, -1, -1, -1]]
-    assert probe._rows(texts, t5, "encoder_decoder", 6).tolist() == [[5, 6, 7, 8, 1, -1], [1, -1, -1, -1, -1, -1]]
-    assert probe._rows(texts, gpt2, "decoder", 3).tolist() == [[5, 6, 7], [-1, -1, -1]]
+
+    def laid(family, vocabulary, length, **options):
+        config = families.config(family)
+        return lay(texts, config.model_copy(update={"data": config.data.model_copy(update={"length": length})}),
+                   vocabulary, **options)  # fmt: skip
+
+    found = laid("bert", bert, 5)
+    assert found.tokens.tolist() == [[2, 5, 6, 7, 3], [2, 3, -1, -1, -1]] and not found.types.any()
+    assert found.ranges.tolist() == [[[0, 5]], [[0, 2]]]
+    found = laid("t5", t5, 6, pooling="last")
+    assert found.tokens.tolist() == [[5, 6, 7, 8, 1, -1], [1, -1, -1, -1, -1, -1]]
+    assert found.ranges.tolist() == [[[4, 5]], [[0, 1]]]
+    assert laid("gpt2", gpt2, 3).tokens.tolist() == [[5, 6, 7], [-1, -1, -1]]
+    words = [np.array([[0, 1], [1, 1], [1, 3], [3, 4]]), np.zeros((0, 2))]
+    found = laid("bert", bert, 5, words=words).ranges  # a word without a token, and one beyond the end
+    assert found.tolist() == [[[1, 2], [0, 0], [2, 4], [0, 0]], [[0, 0]] * 4]
 
 
 def test_files(tmp_path):
@@ -57,18 +76,27 @@ def test_files(tmp_path):
     (tmp_path / "a.tsv").write_text("label\ttext\n1\tone, two\n0\tthree\n")
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress((tmp_path / "a.csv").read_bytes()))
     for name in ("a.jsonl", "a.csv", "a.tsv", "a.csv.gz"):
-        assert probe._read(tmp_path / name, SETTINGS) == (["one, two", "three"], ["1", "0"])
+        assert probe._read(tmp_path / name, SETTINGS) == (["one, two", "three"], None, [["1"], ["0"]])
+    (tmp_path / "a.conllu").write_text("".join(f"{n}\t{word}\t_\t{tag}\t_\t_\t0\t_\t_\t_\n" for n, word, tag in (
+        (1, "The", "DET"), (2, "cat", "NOUN")
+    )) + "\n1\tGo\t_\tVERB\t_\t_\t0\t_\t_\t_\n")  # fmt: skip
+    words = SETTINGS.model_copy(update={"unit": "word", "label": "upos"})
+    found = probe._read(tmp_path / "a.conllu", words)
+    assert found.texts == ["The cat", "Go"] and found.labels == [["DET", "NOUN"], ["VERB"]]
+    assert [spans.tolist() for spans in found.spans] == [[[0, 3], [4, 7]], [[0, 2]]]
+    assert len(probe._read(tmp_path / "a.conllu", words, 2).texts) == 1
 
 
 @pytest.mark.parametrize(
     ("name", "content", "answer"),
     [
-        ("a.txt", b"x", "expected a .jsonl, .csv or .tsv file"),
-        ("a.csv", b"text,category\nx,1\n", "record 1 has no field 'label', only text, category"),
-        ("a.csv", b"text,label\n", "contains no texts"),
-        ("a.jsonl", b'{"text": "x", "label": 1}\n{', "not valid JSON"),
-        ("a.jsonl", b"\xff", "not valid UTF-8"),
-        ("a.csv.gz", b"text", "not valid UTF-8 or gzip"),
+        ("a.txt", b"x", "the suffix says nothing of the format"),
+        ("a.csv", b"text,category\nx,1\n", "line 2: no column 'label'; it has text, category"),
+        ("a.csv", b"text,label\nx,\n", "line 2: column 'label': empty label"),
+        ("a.csv", b"text,label\n", "no rows"),
+        ("a.jsonl", b'{"text": "x", "label": 1}\n{', "line 2: not JSON"),
+        ("a.jsonl", b"\xff", "not UTF-8"),
+        ("a.csv.gz", b"text", "truncated or damaged gzip file"),
     ],
 )
 def test_broken_files(tmp_path, name, content, answer):
@@ -80,3 +108,66 @@ def test_broken_files(tmp_path, name, content, answer):
 def test_examples_in_docstrings():
     failed, tried = doctest.testmod(probe)
     assert tried and not failed
+
+
+WORDS = [("the", "DET"), ("cat", "NOUN"), ("sat", "VERB"), ("a", "DET"), ("dog", "NOUN"), ("ran", "VERB")]
+
+
+class _Letters:
+    """A token for each letter."""
+
+    vocabulary = Vocabulary(200, cls=2, sep=3)
+
+    def encode_with_offsets(self, texts):
+        places = [[(n, n + 1) for n, letter in enumerate(text) if letter != " "] for text in texts]
+        return [
+            Encoded([ord(text[n]) for n, _ in of_text], np.array(of_text).reshape(-1, 2))
+            for text, of_text in zip(texts, places)
+        ]
+
+
+def _tagging(tmp_path):
+    """A probe of words, and its rows."""
+    rng = np.random.default_rng(0)
+    for name, extra in (("train", ()), ("test", (("zebra", "NOUN"),))):
+        rows = [[WORDS[n] for n in rng.permutation(6)[:4]] + list(extra) for _ in range(12)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(
+            json.dumps({"tokens": [word for word, _ in row], "tags": [tag for _, tag in row]}) + "\n" for row in rows
+        ))  # fmt: skip
+    paths = {"path": str(tmp_path / "train.jsonl"), "test_path": str(tmp_path / "test.jsonl")}
+    settings = Probe(**paths, unit="word", label="tags", layer="all")
+    config = families.config("bert")
+    return config, settings, probe._task(settings, _Letters(), config)
+
+
+def test_words_have_labels_and_a_baseline_of_their_own(tmp_path):
+    """A word that was not trained on gets the most frequent label."""
+    _, settings, task = _tagging(tmp_path)
+    assert task.classes == 3 and len(task.labels[0]) == 48 and len(task.labels[1]) == 60
+    assert task.baseline in (0.8, 1.0)  # all but the zebra, which is what is most frequent
+    lines = probe._lines("run", settings, task, [0.5, 0.6, 0.7], [0.1, 0.2, 0.3])
+    assert len(lines) == 5 and lines[1].split() == ["layer", "accuracy", "untrained"]
+    assert lines[4].split() == ["2", "70.0%", "30.0%"]
+
+
+@pytest.mark.slow
+def test_the_probe_of_each_layer_reads_tags(tmp_path):
+    """Those of all words that were trained on."""
+    config, settings, task = _tagging(tmp_path)
+    setup = state.setup(config).for_evaluation()
+    found = probe._accuracies(setup, task, settings)(setup.to_model(setup.init()))
+    assert len(found) == 3 and min(found) >= 0.8
+
+
+@pytest.mark.parametrize(
+    ("row", "answer"),
+    [
+        ({"tokens": ["a"], "tags": ["X", "Y"]}, "1 words in 'tokens', 2 labels in 'tags'"),
+        ({"tokens": "a", "tags": ["X"]}, "column 'tokens' wants a list, one for each word, got 'a'"),
+        ({"tokens": ["a"], "tags": [None]}, "column 'tags': empty label"),
+    ],
+)
+def test_broken_words(tmp_path, row, answer):
+    (tmp_path / "a.jsonl").write_text(json.dumps(row))
+    with pytest.raises(UserError, match=f"a.jsonl: line 1: {re.escape(answer)}"):
+        probe._read(tmp_path / "a.jsonl", SETTINGS.model_copy(update={"unit": "word", "label": "tags"}))

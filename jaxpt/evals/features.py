@@ -1,0 +1,145 @@
+"""Features of a frozen model: hidden states of a layer, or of several, averaged over ranges of tokens.
+
+A text's feature is the mean over all of its tokens, special ones included; a word's the mean over its pieces.
+
+Shapes: N rows · L length · W ranges of a row · D width of the model · K layers · U ranges in all
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxpt.config import Config
+from jaxpt.generate.embed import Layer, Pooling, states
+from jaxpt.generate.formats import text_format
+from jaxpt.models.network import Network
+from jaxpt.objectives.base import Vocabulary
+from jaxpt.parallel.distributed import to_host
+from jaxpt.train.state import Setup
+
+_BATCH = {True: 256, False: 32}
+"""Rows that are read together, of one layer and of several."""
+
+
+class Rows(NamedTuple):
+    """Texts as the model reads them."""
+
+    tokens: np.ndarray
+    """int32 [N, L], −1 on padding."""
+    types: np.ndarray
+    """Token types, int32 [N, L]."""
+    ranges: np.ndarray
+    """(first token, one behind the last) of what is averaged: int32 [N, W, 2], (0, 0) where a row has fewer."""
+
+
+def lay(
+    texts: Sequence[Sequence[int]],
+    config: Config,
+    vocabulary: Vocabulary,
+    pooling: Pooling = "mean",
+    words: Sequence[np.ndarray] | None = None,
+) -> Rows:
+    """Rows of texts with the special tokens of the family; a text that is too long loses its end.
+
+    Args:
+      texts: ids of each text.
+      config: the run's.
+      vocabulary: its special tokens.
+      pooling: mean, cls or last.
+      words: (first token, one behind the last) of each text's words, int [W, 2], instead of a range for the text. Words
+        beyond the end become (0, 0).
+
+    Returns:
+      The rows.
+    """
+    before, after, length = (), (), config.data.length
+    layout, v = None, vocabulary
+    if config.model.family == "encoder" and v.cls is not None and v.sep is not None:
+        layout = text_format(config.objective, config.model, v)
+        before, after = layout.before, layout.after
+    elif config.model.family == "encoder_decoder" and v.eos is not None:
+        after = (v.eos,)
+    tokens, types = np.full((len(texts), length), -1, np.int32), np.zeros((len(texts), length), np.int32)
+    most = 1 if words is None else max(map(len, words), default=1)
+    ranges = np.zeros((len(texts), most, 2), np.int32)
+    is_first = layout is None or layout.cls == "first"
+    for n, ids in enumerate(texts):
+        kept = list(ids[: length - len(before) - len(after)])
+        row = [*before, *kept, *after]
+        tokens[n, : len(row)] = row
+        if layout is not None:
+            types[n, : len(row)] = layout.token_types(len(row))
+        at = 0 if pooling == "cls" and is_first else max(len(row) - 1, 0)
+        ranges[n, 0] = (0, len(row)) if pooling == "mean" else (at, at + 1)
+        if words is not None:
+            here = np.asarray(words[n], np.int32).reshape(-1, 2)
+            is_there = (here[:, 1] <= len(kept)) & (here[:, 0] < here[:, 1])
+            ranges[n] = 0
+            ranges[n, : len(here)] = np.where(is_there[:, None], here + len(before), 0)
+    return Rows(tokens, types, ranges)
+
+
+class Features:
+    """A compiled program of features."""
+
+    def __init__(self, setup: Setup, layer: Layer, ranges: int) -> None:
+        """Compiles it.
+
+        Args:
+          setup: the run's setup for evaluation.
+          layer: which layers.
+          ranges: W, ranges of a row.
+        """
+        self._setup, self._batch = setup, _BATCH[not isinstance(layer, tuple) and layer != "all"]
+        tokens = jax.ShapeDtypeStruct((self._batch, setup.config.data.length), jnp.int32)
+        spans = jax.ShapeDtypeStruct((self._batch, ranges, 2), jnp.int32)
+        with setup.use():
+            lowered = _features.lower(setup.network, layer, setup.placed_shapes().params, tokens, tokens, spans)
+            self._program = lowered.compile()
+        self.layers, _, _, self.width = lowered.out_info.shape
+
+    def __call__(self, params: Any, rows: Rows, stop: Callable[[], bool] = lambda: False) -> np.ndarray | None:
+        """Features of the ranges of some rows, without those that are (0, 0).
+
+        Args:
+          params: the parameters.
+          rows: from `lay`.
+          stop: called between batches; True stops.
+
+        Returns:
+          float32 [K, U, D]; None if stopped.
+        """
+        parts = []
+        for first in range(0, len(rows.tokens), self._batch):
+            tokens, types, ranges = (part[first : first + self._batch] for part in rows)
+            real_NxW = ranges[..., 1] > ranges[..., 0]
+            missing = self._batch - len(tokens)
+            padded = (np.pad(part, [(0, missing)] + [(0, 0)] * (part.ndim - 1)) for part in (tokens + 1, types, ranges))
+            tokens, types, ranges = padded
+            with self._setup.use():
+                found_KxBxWxD = to_host(self._program(params, tokens - 1, types, ranges))
+            parts.append(found_KxBxWxD[:, : len(real_NxW)][:, real_NxW])
+            if stop():
+                return None
+        return np.concatenate(parts, 1)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _features(
+    network: Network, layer: Layer, params: Any, tokens_BxL: jax.Array, types_BxL: jax.Array, ranges_BxWx2: jax.Array
+) -> jax.Array:
+    lengths_B = (tokens_BxL >= 0).sum(1)
+    found = states(network.bind(params), jnp.maximum(tokens_BxL, 0), lengths_B, types_BxL, layer)
+    states_KxBxLxD = found[None] if found.ndim == 3 else found
+    at_L = jnp.arange(tokens_BxL.shape[1])
+    start_BxWx1, end_BxWx1 = ranges_BxWx2[..., :1], ranges_BxWx2[..., 1:]
+    is_in_BxWxL = (at_L >= start_BxWx1) & (at_L < end_BxWx1)
+    states_KxBxLxD = jnp.where((tokens_BxL >= 0)[..., None], states_KxBxLxD, 0)
+    sums = jnp.einsum("bwl,kbld->kbwd", is_in_BxWxL.astype(jnp.float32), states_KxBxLxD, precision="highest")
+    return sums / jnp.maximum(end_BxWx1 - start_BxWx1, 1)

@@ -1,0 +1,106 @@
+"""Files of texts, read while they are used: a text a line, or a row of a table with a column of texts or words."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from jaxpt import tables
+from jaxpt.data.progress import Progress
+from jaxpt.errors import UserError
+from jaxpt.tables.files import read_lines
+from jaxpt.tables.rows import column, where
+
+
+class Text(NamedTuple):
+    """A text of a file."""
+
+    text: str
+    """Words that the file has one by one are joined by spaces."""
+    spans: list[tuple[int, int]] | None
+    """Characters of these words; None where the file has running text."""
+    values: dict[str, Any]
+    """The columns of the row; none in a .txt."""
+    place: str
+    """The file and the line, for messages."""
+
+
+def texts(path: str, field: str | None = None) -> Iterator[Text]:
+    """Reads the texts of a file, one after another.
+
+    Args:
+      path: .txt with a text a line; JSONL, TSV, CSV, JSON, Parquet; CoNLL(-U) with its words; also as .gz. Blank lines
+        of a .txt are passed over.
+      field: the column with the text, or with a list of words ("text"; CoNLL's "tokens").
+
+    Yields:
+      The texts in their order.
+
+    Raises:
+      UserError: names the file and the line that is not as it must be.
+    """
+    if path.removesuffix(".gz").endswith(".txt"):
+        if field is not None:
+            raise UserError(f"{path}: --field is the column of a .jsonl, .tsv, … file; a .txt has a text a line")
+        found = 0
+        for number, line in read_lines(path):
+            if line.strip():
+                found += 1
+                yield Text(line.rstrip("\r\n"), None, {}, f"{path}: line {number}")
+        if not found:
+            raise UserError(f"{path}: is empty; wants a text a line")
+        return
+    kind = tables.file_format(path)
+    field = field or ("tokens" if kind.startswith("conll") else "text")
+    for row in tables.read(path):
+        place = where(path, row)
+        yield _text(column(row, field, place), field, row.values, place)
+
+
+def _text(value: Any, field: str, values: dict[str, Any], place: str) -> Text:
+    words = value if isinstance(value, list) else [value]
+    if not all(isinstance(word, str) for word in words):
+        raise UserError(f"{place}: column {field!r} wants a text, or a list of words, got {value!r:.40}")
+    text = " ".join(words)
+    if not text.strip():
+        raise UserError(f"{place}: column {field!r} is empty; wants a text")
+    if any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise UserError(f"{place}: column {field!r} holds half a surrogate pair; wants whole characters")
+    if not isinstance(value, list):
+        return Text(text, None, values, place)
+    spans, at = [], 0
+    for word in words:
+        spans.append((at, at + len(word)))
+        at += len(word) + 1
+    return Text(text, spans, values, place)
+
+
+def chunks(found: Iterable[Text], characters: int) -> Iterator[list[Text]]:
+    """Texts in groups of about as many characters, or of a longer text alone."""
+    chunk: list[Text] = []
+    size = 0
+    for text in found:
+        if chunk and size + len(text.text) > characters:
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(text)
+        size += len(text.text)
+    if chunk:
+        yield chunk
+
+
+class Pace:
+    """Shows how many texts are done."""
+
+    def __init__(self, say: Progress, total: int) -> None:
+        """Takes where to show it, and how many there are."""
+        self._say, self._total, self._begun, self._done = say, total, time.monotonic(), 0
+
+    def add(self, texts: int) -> None:
+        """Counts texts that are done."""
+        self._done += texts
+        seconds = max(time.monotonic() - self._begun, 1e-9)
+        left = round(seconds * (self._total - self._done) / self._done)
+        pace = f"{self._done / seconds:,.1f} texts/s, {left // 60}:{left % 60:02d} left"
+        self._say.update(f"embedding: {self._done:,} of {self._total:,} texts, {pace}")

@@ -1,0 +1,153 @@
+"""`jaxpt embed`: vectors of the texts of a file, of their words or of their tokens, as Parquet.
+
+text     int64   number of the text, from 0
+word     string  the word or token, and the characters of the text that it is
+start, end  int32
+vector   fixed-size list of float32; layer_N for each of several layers
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxpt import disk, signals
+from jaxpt.errors import UserError
+from jaxpt.generate.embed import Layer
+from jaxpt.inference import corpus, words
+from jaxpt.inference.corpus import Text
+from jaxpt.inference.files import shown_progress
+from jaxpt.inference.loaded import Loaded, load
+
+UNITS = ("token", "word")
+_TEXTS, _UNITS = 1 << 19, 1 << 15
+"""Characters of texts that are embedded together: their vectors are in memory, of each token where units are wanted."""
+
+
+def embed_file(
+    path: str, file: str, out: str, *, layer: str = "-1", pool: str = "mean", field: str | None = None,
+    normalize: bool = False,
+) -> None:  # fmt: skip
+    """Writes the vectors of a file's texts.
+
+    Args:
+      path: RUN_DIR or HF_DIR.
+      file: texts, as `corpus.texts` reads them.
+      out: the Parquet file; it appears when it is complete.
+      layer: as `words.parse_layer`.
+      pool: mean, cls or last, a vector for each text; word or token, one for each of these.
+      field: the column of `file` with the text.
+      normalize: divide each vector by its L2 norm.
+
+    Raises:
+      UserError: `out` exists, a text is not as it must be, or the model has no such layer.
+    """
+    chosen = words.parse_layer(layer)
+    if Path(out).suffix != ".parquet":
+        raise UserError(f"--out: wants a file F.parquet, got {out}")
+    if Path(out).exists():
+        raise UserError(f"{out}: already exists; choose a new file")
+    total = sum(1 for _ in corpus.texts(file, field))  # what is wrong in the file is said before the model is loaded
+    model = load(path)
+    written = _Writer(Path(out), chosen, pool, {"model": str(path), "layer": layer, "pool": pool})
+    with shown_progress() as say, written:
+        pace = corpus.Pace(say, total)
+        for first, chunk in _numbered(corpus.chunks(corpus.texts(file, field), _UNITS if pool in UNITS else _TEXTS)):
+            written.add(first, *_vectors(model, chunk, chosen, pool, normalize))
+            pace.add(len(chunk))
+    print(f"{out}: {written.rows:,} rows, vectors of {written.width} numbers")
+    if written.truncated:
+        print(f"{written.truncated:,} of {total:,} texts were truncated to the model's positions")
+
+
+def _numbered(chunks: Iterator[list[Text]]) -> Iterator[tuple[int, list[Text]]]:
+    first = 0
+    for chunk in chunks:
+        yield first, chunk
+        first += len(chunk)
+
+
+def _vectors(
+    model: Loaded, chunk: Sequence[Text], layer: Layer, pool: str, normalize: bool
+) -> tuple[list[words.Words] | list[np.ndarray], int]:
+    """The words of each text, or its vector; the number of texts that were truncated."""
+    texts = [one.text for one in chunk]
+    if pool not in UNITS:
+        found = words.pooled(model, texts, pool, layer, normalize)
+        return found.vectors, found.truncated
+    given = [one.spans if one.spans is not None else words.words_of(one.text) for one in chunk]
+    made = model.embed_words(texts, layer, pool, given if pool == "word" else None)
+    if normalize:
+        made = [one._replace(vectors=words.normalized(one.vectors)) for one in made]
+    return made, sum(one.is_cut for one in made)
+
+
+class _Writer:
+    """A Parquet file, written in row groups, that has its name when it is complete."""
+
+    def __init__(self, path: Path, layer: Layer, pool: str, facts: dict[str, str]) -> None:
+        """Takes the file, the layers, the pooling, and what the file says of itself."""
+        self._path, self._layer, self._pool, self._facts = path, layer, pool, facts
+        self._partial = path.with_name(f"{path.name}.partial")
+        self._writer: Any = None
+        self.rows = self.width = self.truncated = 0
+
+    def __enter__(self) -> _Writer:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._leave = signals.on_leave(lambda _: self._partial.unlink(missing_ok=True))
+        self._leave.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._leave.__exit__(*error)
+        if self._writer is not None:
+            self._writer.close()
+        if error[0] is None:
+            self._partial.rename(self._path)
+        self._partial.unlink(missing_ok=True)
+
+    def add(self, first: int, found: Sequence[Any], truncated: int) -> None:
+        """Writes a row group.
+
+        Args:
+          first: number of the first text.
+          found: the words of each text, or its vector.
+          truncated: texts that were truncated.
+        """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        columns: dict[str, Any] = {"text": np.arange(first, first + len(found))}
+        if self._pool in UNITS:
+            counts = [len(one.texts) for one in found]
+            columns["text"] = np.repeat(columns["text"], counts)
+            columns[self._pool] = pa.array([name for one in found for name in one.texts], pa.string())
+            spans_Wx2 = np.concatenate([one.spans for one in found]).astype(np.int32)
+            columns |= {"start": spans_Wx2[:, 0], "end": spans_Wx2[:, 1]}
+            vectors = np.concatenate([one.vectors for one in found], -2)
+        else:
+            vectors = np.stack(found, -2)  # [texts, D], of several layers [K, texts, D]
+        names = self._names(len(vectors)) if vectors.ndim == 3 else ["vector"]
+        for name, values_RxD in zip(names, vectors if vectors.ndim == 3 else [vectors]):
+            flat = pa.array(np.ascontiguousarray(values_RxD, np.float32).ravel())
+            columns[name] = pa.FixedSizeListArray.from_arrays(flat, values_RxD.shape[-1])
+        table = pa.table(columns)
+        try:
+            if self._writer is None:
+                schema = table.schema.with_metadata({"jaxpt": json.dumps(self._facts)})
+                self._writer = pq.ParquetWriter(self._partial, schema)
+            self._writer.write_table(table.cast(self._writer.schema))
+        except OSError as error:
+            if (full := disk.full(error)) is None:
+                raise
+            raise UserError(f"{self._path}: {full}; make room, then run the same command again") from None
+        self.rows, self.width = self.rows + len(columns["text"]), vectors.shape[-1]
+        self.truncated += truncated
+
+    def _names(self, count: int) -> list[str]:
+        layers = range(count) if self._layer == "all" else self._layer
+        return [f"layer_{layer}" for layer in layers]

@@ -1,0 +1,208 @@
+"""`jaxpt neighbours`: the nearest uses of a word in context, as text and as a picture.
+
+a query and --corpus        the uses of its word in the corpus, the nearest to the query first
+--corpus and --label alone  for each word that the corpus marks, how often the nearest uses have the use's label
+static vectors              the nearest words: such a vector knows no context
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxpt.errors import UserError
+from jaxpt.generate.embed import Layer
+from jaxpt.inference import corpus as corpora
+from jaxpt.inference import uses, words
+from jaxpt.inference.files import shown_progress
+from jaxpt.inference.loaded import Loaded, load
+from jaxpt.inference.static_vectors import StaticVectors
+from jaxpt.inference.uses import Use
+from jaxpt.report import points
+from jaxpt.report.points import Point
+
+_BATCH = 256
+_SHOWN = 400
+"""Uses in the picture beside the nearest ones."""
+
+
+class Found(NamedTuple):
+    """What is nearest to a query."""
+
+    title: str
+    query: Use
+    query_D: np.ndarray
+    others: list[Use]
+    vectors_UxD: np.ndarray
+    order: np.ndarray
+    """Indices of the nearest ones, the nearest first."""
+    cosines: np.ndarray
+
+
+def neighbours(
+    path: str, query: str | None = None, *, word: str | None = None, corpus: str | None = None,
+    field: str | None = None, label: str | None = None, layer: str = "-1", k: int | None = None, limit: int = 10_000,
+    html: str | None = None, png: str | None = None,
+) -> None:  # fmt: skip
+    """Prints the nearest uses of a word.
+
+    Args:
+      path: RUN_DIR or HF_DIR, or a file of static vectors.
+      query: a sentence, its word between asterisks.
+      word: the word of the query, instead of asterisks.
+      corpus: a file of texts (`corpus.texts`).
+      field: the column of `corpus` with the text.
+      label: its column with a label of each text.
+      layer: as `words.parse_layer`.
+      k: how many (10); of labels, how many vote (3).
+      limit: uses of the corpus that are looked at.
+      html: a page to write.
+      png: a picture to write.
+
+    Raises:
+      UserError: the arguments do not go together, the word is not there, or a file is not as it must be.
+    """
+    for name, file, suffix in (("--html", html, ".html"), ("--png", png, ".png")):
+        if file is not None and Path(file).suffix != suffix:
+            raise UserError(f"{name}: wants a file F{suffix}, got {file}")
+    chosen = words.parse_layer(layer)
+    if Path(path).is_file():
+        found = _of_static(StaticVectors(path), query, word, corpus, k or 10)
+    elif corpus is None:
+        raise UserError("--corpus FILE: give the file in which uses of the word are looked for")
+    elif query is None:
+        _senses(path, corpus, field, label, chosen, k or 3, html or png)
+        return
+    else:
+        asked = _query(query, word)
+        found = _of_corpus(path, asked, corpora.texts(corpus, field), label, chosen, k or 10, limit, corpus)
+    _print(found)
+    if html or png:
+        _draw(found, html, png)
+
+
+def _query(query: str, word: str | None) -> Use:
+    if word is None:
+        return uses.marked(query)
+    at = query.lower().find(word.lower())
+    if at < 0:
+        raise UserError(f"--word {word}: is not in the query")
+    return Use(query, at, at + len(word))
+
+
+def _of_corpus(
+    path: str, query: Use, texts: corpora.Iterator[corpora.Text], label: str | None, layer: Layer, k: int, limit: int,
+    corpus: str,
+) -> Found:  # fmt: skip
+    """The nearest uses of the query's word in a corpus."""
+    if layer == "all" or isinstance(layer, tuple):
+        raise UserError("--layer: a query wants one layer, or mix")
+    others = (use for use in uses.of_corpus(texts, query.word, label) if use[:2] != query[:2])
+    found = [*itertools.islice(others, limit + 1)]
+    if not found:
+        raise UserError(f"{corpus}: has no use of {query.word!r}")
+    is_more, found = len(found) > limit, found[:limit]
+    vectors = _vectors(load(path), [query, *found], layer)
+    order, cosines = uses.nearest(vectors[0], vectors[1:], k)
+    count = f"{'the first ' * is_more}{len(found):,} uses in {corpus}"
+    where = {"mix": "mean of all layers", -1: "last layer"}.get(layer, f"layer {layer}")
+    title = f"{query.word}: nearest of {count}, {where} of {path}"
+    return Found(title, query, vectors[0], found, vectors[1:], order, cosines)
+
+
+def _vectors(model: Loaded, found: Sequence[Use], layer: Layer) -> np.ndarray:
+    with shown_progress() as say:
+        pace = corpora.Pace(say, len(found))
+        return np.concatenate([_batch(model, found[n : n + _BATCH], layer, pace) for n in range(0, len(found), _BATCH)])
+
+
+def _batch(model: Loaded, found: Sequence[Use], layer: Layer, pace: corpora.Pace) -> np.ndarray:
+    vectors = uses.vectors(model, found, layer)
+    pace.add(len(found))
+    return vectors
+
+
+def _of_static(model: StaticVectors, query: str | None, word: str | None, corpus: str | None, k: int) -> Found:
+    """The nearest words of a file of static vectors."""
+    if corpus is not None:
+        raise UserError(f"{model.path}: a static vector is the same in every sentence; leave out --corpus")
+    if query is None and word is None:
+        raise UserError(f"{model.path}: wants a word, such as bank")
+    text = word or (uses.marked(query).word if "*" in query else query)
+    found = model.nearest(text, k)
+    names = [Use(name, 0, len(name)) for name, _, _ in found]
+    vectors, cosines = np.stack([vector for _, _, vector in found]), np.array([cosine for _, cosine, _ in found])
+    title = f"{names[0].word}: nearest of {len(model.words):,} words in {model.path}"
+    return Found(title, names[0], vectors[0], names[1:], vectors[1:], np.arange(len(names) - 1), cosines[1:])
+
+
+# ---- what is shown --------------------------------------------------------------------------------------------------
+
+
+def _print(found: Found) -> None:
+    print(found.title)
+    has_labels = any(use.label for use in found.others)
+    width = max(len(found.others[n].label) for n in found.order) if len(found.order) else 0
+    for rank, (n, cosine) in enumerate(zip(found.order, found.cosines), 1):
+        use = found.others[n]
+        label = f"  {use.label:{width}}" if has_labels else ""
+        print(f"{rank:3}  {cosine:6.3f}{label}  {use.marked if use.text != use.word else use.word}")
+
+
+def _draw(found: Found, html: str | None, png: str | None) -> None:
+    """Writes the picture, and the page."""
+    rest = np.setdiff1d(np.arange(len(found.others)), found.order)
+    rest = rest[np.linspace(0, len(rest) - 1, min(len(rest), _SHOWN)).astype(int)]
+    shown = [*found.order, *rest]
+    places, share = points.project(words.normalized(np.stack([found.query_D, *found.vectors_UxD[shown]])))
+    marks = [Point(*places[0], found.query.snippet(), "", is_query=True)]
+    for rank, (n, place) in enumerate(zip(shown, places[1:]), 1):
+        name = f"{rank}  {found.others[n].snippet()}" if rank <= len(found.order) else ""
+        marks.append(Point(*place, name, found.others[n].label))
+    note = f"the plane of the two main axes (PCA): {share:.0%} of the variance of the shown vectors"
+    if png:
+        Path(png).write_bytes(points.picture(found.title, note, marks, "png"))
+        print(f"wrote {png}")
+    if html:
+        svg = points.picture(found.title, note, marks, "svg").decode()
+        rows = [
+            (cosine, use.label, use.text[: use.start], use.word, use.text[use.end :])
+            for use, cosine in ((found.others[n], cosine) for n, cosine in zip(found.order, found.cosines))
+        ]
+        query = (found.query.text[: found.query.start], found.query.word, found.query.text[found.query.end :])
+        Path(html).write_text(points.page(found.title, svg, query, rows), encoding="utf-8")
+        print(f"wrote {html}")
+
+
+def _senses(
+    path: str, corpus: str, field: str | None, label: str | None, layer: Layer, k: int, picture: str | None
+) -> None:
+    """A line for each layer: how often the k nearest uses of each marked word have the label of a use."""
+    if label is None:
+        raise UserError("wants a query, such as 'the *bank* of the river', or --label NAME: the column with the senses")
+    if picture:
+        raise UserError("--html and --png show one query; give it")
+    found = uses.labelled(corpora.texts(corpus, field), label)
+    groups: dict[str, list[int]] = {}
+    for n, use in enumerate(found):
+        groups.setdefault(use.word.lower(), []).append(n)
+    for word, group in groups.items():
+        if len({found[n].label for n in group}) < 2:
+            raise UserError(f"{corpus}: wants two labels or more of {word!r}, and two texts or more of each")
+    model = load(path)
+    vectors = uses.vectors(model, found, layer)
+    names = [str(layer)] if vectors.ndim == 2 else [*map(str, range(len(vectors)) if layer == "all" else layer)]
+    print(f"label of a use by its {k} nearest other uses (cosine), {path}, {corpus}")
+    print("".join(f"{name:>12}" for name in ("layer", *groups, "all")))
+    majority = {w: collections.Counter(found[n].label for n in g).most_common(1)[0][1] for w, g in groups.items()}
+    rows = {"majority": [majority[word] / len(group) for word, group in groups.items()]}
+    for name, of_layer_UxD in zip(names, vectors.reshape(-1, *vectors.shape[-2:])):
+        rows[name] = [uses.leave_one_out(of_layer_UxD[g], [found[n].label for n in g], k) for g in groups.values()]
+    sizes = [len(group) for group in groups.values()]
+    for name, accuracies in rows.items():
+        print(f"{name:>12}" + "".join(f"{a:12.1%}" for a in (*accuracies, np.average(accuracies, weights=sizes))))

@@ -1,0 +1,51 @@
+"""`jaxpt sts`: the correlation of sentence vectors with people's scores, of layers and poolings."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from jaxpt.errors import UserError
+from jaxpt.evals.sts import COLUMNS, correlations, read
+from jaxpt.inference import words
+from jaxpt.inference.static_vectors import StaticVectors, open_vectors
+
+POOLINGS = ("mean", "cls", "last")
+
+
+def sts(path: str, file: str, *, layer: str = "all", pool: str = "mean", columns: str = ",".join(COLUMNS)) -> None:
+    """Prints Spearman's and Pearson's correlation, times 100, a line for each layer and pooling.
+
+    Args:
+      path: RUN_DIR or HF_DIR, or a file of static vectors.
+      file: pairs of sentences with a score (`evals.sts.read`).
+      layer: as `words.parse_layer`.
+      pool: poolings with commas.
+      columns: of the sentences and the score, with commas.
+
+    Raises:
+      UserError: a column is missing, a score is no number, or the model has no such layer or pooling.
+    """
+    chosen, names, poolings = words.parse_layer(layer), tuple(columns.split(",")), pool.split(",")
+    if len(names) != 3:
+        raise UserError(f"--columns: wants three names, as {','.join(COLUMNS)}, got {columns}")
+    if wrong := [one for one in poolings if one not in POOLINGS]:
+        raise UserError(f"--pool: {wrong[0]!r} is none of {', '.join(POOLINGS)}")
+    pairs = read(file, names)
+    model = open_vectors(path)
+    print(f"{path}, {file}: {len(pairs.scores):,} pairs, correlation × 100 of their cosine with their score")
+    print(f"{'layer':>8}{'pool':>8}{'Spearman':>10}{'Pearson':>10}")
+    sentences = [*pairs.first, *pairs.second]
+    if isinstance(model, StaticVectors):
+        _print("words", "mean", model.embed(sentences), pairs.scores)
+        return
+    for pooling in poolings:
+        found = model.embed(sentences, pooling, chosen)
+        layers = np.moveaxis(found, 1, 0) if found.ndim == 3 else [found]
+        numbers = range(len(layers)) if chosen == "all" else chosen if isinstance(chosen, tuple) else [chosen]
+        for number, vectors in zip(numbers, layers):
+            _print(number, pooling, vectors, pairs.scores)
+
+
+def _print(layer: int | str, pooling: str, vectors: np.ndarray, scores: list[float]) -> None:
+    found = correlations(*np.split(vectors, 2), scores)
+    print(f"{layer:>8}{pooling:>8}{100 * found['spearman']:10.1f}{100 * found['pearson']:10.1f}")

@@ -1,0 +1,189 @@
+"""Vectors of texts, of their words and of their tokens, from a loaded model's hidden states.
+
+    word    the white-space words of a text, punctuation at their ends being words of its own; or those that are given
+    token   the tokens of its vocabulary, without special ones
+
+A word's vector is the mean over the tokens that have a character of it.
+
+Shapes: W words · D width · K chosen layers
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+
+from jaxpt.errors import UserError
+from jaxpt.generate import embed as embeddings
+from jaxpt.generate.embed import Embeddings, Layer, Pooling, tokens_of
+
+if TYPE_CHECKING:
+    from jaxpt.inference.loaded import Loaded
+
+Spans = Sequence[tuple[int, int]]
+"""(start, end) of the characters of each word of a text."""
+_BETWEEN = re.compile(r"[—–…/]|[^\s—–…/]+")
+
+
+class Words(NamedTuple):
+    """The words (or tokens) of a text that have a vector."""
+
+    texts: list[str]
+    """Each as the text spells it; a token as its vocabulary does."""
+    spans: np.ndarray
+    """Characters of each: int64 [W, 2]."""
+    vectors: np.ndarray
+    """float32 [W, D], of several layers [K, W, D]."""
+    numbers: np.ndarray
+    """Which of the text's words each is: int64 [W]; those beyond the positions, or without a token, are missing."""
+    is_cut: bool
+    """The text was truncated from the right to the model's positions."""
+
+
+def words_of(text: str) -> list[tuple[int, int]]:
+    """The characters of each word of a text.
+
+    Example:
+      >>> text = "The bank's (old) safe—gone."
+      >>> [text[start:end] for start, end in words_of(text)]
+      ['The', "bank's", '(', 'old', ')', 'safe', '—', 'gone', '.']
+    """
+    return [span for found in _BETWEEN.finditer(text) for span in _parts(text, *found.span())]
+
+
+def _parts(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """What stands between white space: signs at the start, the word, signs at the end."""
+    first, last = start, end
+    while first < end and _is_sign(text[first]):
+        first += 1
+    while last > first and _is_sign(text[last - 1]):
+        last -= 1
+    yield from ((at, at + 1) for at in range(start, first))
+    if first < last:
+        yield first, last
+    yield from ((at, at + 1) for at in range(last, end))
+
+
+def _is_sign(character: str) -> bool:
+    return unicodedata.category(character)[0] in "PS"
+
+
+def pooled(
+    model: Loaded, texts: Sequence[str], pooling: Pooling = "mean", layer: Layer = -1, normalize: bool = False
+) -> Embeddings:
+    """Vectors of texts; see `jaxpt.generate.embed`.
+
+    Args:
+      model: the model.
+      texts: any number.
+      pooling: how the states of a text become one vector.
+      layer: which layers.
+      normalize: divide each vector by its L2 norm.
+
+    Returns:
+      The vectors, and how many texts were truncated.
+
+    Raises:
+      UserError: no such layer or pooling.
+    """
+    return _states(model, model.tokenizer.encode_batch(list(texts)), pooling, layer, normalize)
+
+
+def embed(
+    model: Loaded,
+    texts: Sequence[str],
+    layer: Layer = -1,
+    unit: Literal["word", "token"] = "word",
+    spans: Sequence[Spans] | None = None,
+) -> list[Words]:
+    """Vectors of words or tokens.
+
+    Args:
+      model: the model.
+      texts: any number.
+      layer: which layers.
+      unit: words or tokens.
+      spans: the characters of each text's words; by default those of `words_of`, or of its tokens.
+
+    Returns:
+      The words of each text.
+
+    Raises:
+      UserError: no such layer, or a tokenizer that does not say which characters a token stands for.
+    """
+    encoded = model.tokenizer.encode_with_offsets(list(texts))
+    found = _states(model, [one.ids for one in encoded], "none", layer)
+    before, after = found.special
+    made = []
+    for number, (text, (ids, offsets), states) in enumerate(zip(texts, encoded, found.vectors, strict=True)):
+        first = before + len(_opened(model, ids)) - len(ids)  # the tokens before the text
+        kept = states.shape[-2] - first - after
+        states, is_cut = states[..., first : first + kept, :], kept < len(ids)
+        if unit == "token" and spans is None:
+            vectors = np.ascontiguousarray(states)
+            names = model.tokenizer.tokens(ids[:kept])
+            made.append(Words(names, offsets[:kept], vectors, np.arange(kept), is_cut))
+            continue
+        wanted = words_of(text) if spans is None else spans[number]
+        made.append(_averaged(text, np.reshape(wanted, (-1, 2)).astype(np.int64), offsets, states, is_cut))
+    return made
+
+
+def _averaged(text: str, spans_Wx2: np.ndarray, offsets_Nx2: np.ndarray, states_NxD: np.ndarray, is_cut: bool) -> Words:
+    """Means over the tokens of each word; words that are not all there are left out."""
+    tokens_Wx2 = tokens_of(offsets_Nx2, spans_Wx2)
+    numbers = np.flatnonzero((tokens_Wx2[:, 1] <= states_NxD.shape[-2]) & (tokens_Wx2[:, 0] < tokens_Wx2[:, 1]))
+    spans_Wx2, tokens_Wx2 = spans_Wx2[numbers], tokens_Wx2[numbers]
+    # Odd bounds are between a word and the next: reduceat sums up to the next bound, and needs one behind the end.
+    ended = np.concatenate([states_NxD, np.zeros_like(states_NxD[..., :1, :])], -2)
+    sums = np.add.reduceat(ended, tokens_Wx2.ravel(), -2)[..., ::2, :] if len(numbers) else ended[..., :0, :]
+    vectors = sums / (tokens_Wx2[:, 1] - tokens_Wx2[:, 0])[:, None].astype(np.float32)
+    return Words([text[start:end] for start, end in spans_Wx2], spans_Wx2, vectors, numbers, is_cut)
+
+
+def _states(
+    model: Loaded, ids: Sequence[list[int]], pooling: Pooling, layer: Layer, normalize: bool = False
+) -> Embeddings:
+    with model.current():
+        return embeddings.embed(
+            model.network, model.params, model.objective, model.vocabulary, [_opened(model, one) for one in ids],
+            pooling=pooling, layer=layer, normalize=normalize, language=model.language,
+        )  # fmt: skip
+
+
+def _opened(model: Loaded, ids: list[int]) -> list[int]:
+    return model.reader.opened(ids) if model.family == "decoder" else ids
+
+
+def normalized(vectors: np.ndarray) -> np.ndarray:
+    """Vectors [..., D] divided by their L2 norm; 0 stays 0."""
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+
+
+def parse_layer(text: str) -> Layer:
+    """A layer from the command line.
+
+    Args:
+      text: a number, several with commas, all or mix.
+
+    Returns:
+      The layer or layers.
+
+    Raises:
+      UserError: it is none of these.
+
+    Example:
+      >>> parse_layer("-1"), parse_layer("0,6,12"), parse_layer("mix")
+      (-1, (0, 6, 12), 'mix')
+    """
+    if text in ("all", "mix"):
+        return text
+    try:
+        numbers = tuple(int(number) for number in text.split(","))
+    except ValueError:
+        raise UserError(f"--layer: wants a number, several as 0,6,12, all or mix, got {text!r}") from None
+    return numbers if len(numbers) > 1 else numbers[0]
