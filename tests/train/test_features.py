@@ -168,7 +168,7 @@ def test_packed_rows_have_the_loss_of_padded_ones(name, kind, features):
 @pytest.mark.slow
 def test_a_run_says_its_mix_predicts_resumes_and_is_not_exported(tmp_path, capsys):
     def recipe(steps, run="run", features=None, **more):
-        features = features or {"layers": "mix", "bilstm": {"size": 16}}
+        features = features or {"layers": "mix", "bilstm": {"size": 12}}
         return fine_tuning.recipe(
             tmp_path, made=list(tagged(100)), task={"kind": "tagging", "metrics": ["tag_accuracy"]},
             run_dir=str(tmp_path / run),
