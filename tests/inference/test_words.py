@@ -100,7 +100,8 @@ def test_a_file_of_vectors(directories, models, tmp_path, capsys, monkeypatch):
     assert all(
         TEXTS[n][a:b] == word for n, word, a, b in zip(found["text"], found["word"], found["start"], found["end"])
     )
-    np.testing.assert_allclose(found["vector"], np.concatenate([one.vectors for one in wanted]), atol=1e-6)
+    # Batches have other shapes: float32 adds in another order.
+    np.testing.assert_allclose(found["vector"], np.concatenate([one.vectors for one in wanted]), rtol=1e-5, atol=2e-6)
     assert pq.read_schema(tmp_path / "words.parquet").field("vector").type.list_size == 32
     assert not list(tmp_path.glob("*.partial"))
 
