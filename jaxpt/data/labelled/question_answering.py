@@ -162,7 +162,7 @@ def span_loss(logits_Lx2: np.ndarray, positions: np.ndarray) -> float:
       positions: first and last token of the span: int [2].
 
     Example:
-      >>> span_loss(np.zeros((4, 2)), np.array([1, 2])) == np.log(4)
+      >>> bool(span_loss(np.zeros((4, 2)), np.array([1, 2])) == np.log(4))
       True
     """
     top = logits_Lx2.max(0)
