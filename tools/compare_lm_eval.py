@@ -1,13 +1,14 @@
 """Per-example agreement with EleutherAI's lm-eval: its own task classes and its HFLM on the exported model.
 
-    python tools/compare_lm_eval.py RUN_DIR... --data DIR [--tasks lambada,piqa] [--limit 200] [--shots 0] [--texts]
+    python tools/compare_lm_eval.py RUN_DIR|HF_DIR... --data DIR [--tasks lambada,piqa] [--limit 200] [--texts]
 
 DIR has the files of configs/tasks: lambada_openai.jsonl, arc_easy.jsonl, piqa.jsonl, hellaswag_val*.jsonl (also .gz).
-Each run is exported and scored by lm-eval with transformers on torch; `jaxpt eval` scores the run itself, in `--form
-plain`, since lm-eval knows no spans. lm-eval's YAML files are included as they are; only where their rows come from is
-changed. An example counts where lm-eval's two best scores differ by more than 1e-4; of LAMBADA all do. With shots, all
-of them are the file's last row, since the two draw by other rules. `--texts` compares long texts and greedy answers, by
-the adapter `jaxpt.inference.lm_eval`. Needs lm_eval, torch and transformers; downloads nothing.
+Each run is exported and scored by lm-eval with transformers on torch; `jaxpt eval` scores the run itself, an
+encoder-decoder in `--form plain`, since lm-eval knows no spans. lm-eval's YAML files are included as they are; only
+where their rows come from is changed. An example counts where lm-eval's two best scores differ by more than 1e-4; of
+LAMBADA all do. With `--shots N` all of them are the file's last row, since the two draw by other rules. `--texts`
+compares long texts and greedy answers, by the adapter `jaxpt.inference.lm_eval`. Needs lm_eval, torch and transformers;
+downloads nothing.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import yaml
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
+from transformers import AutoConfig
 
 from jaxpt.convert import export
 from jaxpt.harness import examples, task
@@ -100,12 +102,21 @@ class Agreement:
         ]  # fmt: skip
 
 
-def ours(run: str, name: str, data: str, limit: int, shots: int, shown: Path, out: Path) -> list[Asked]:
+def opened(run: str, out: Path) -> HFLM:
+    """lm-eval's HFLM of a run, which is exported to `out`, or of a Hugging Face directory."""
+    if not (Path(run) / "config.json").exists():
+        export(run, out, report=lambda line: None)
+        run = str(out)
+    backend = "seq2seq" if AutoConfig.from_pretrained(run).is_encoder_decoder else "causal"
+    return HFLM(run, backend=backend, device="cpu", dtype="float32", batch_size=16)
+
+
+def ours(run: str, is_plain: bool, name: str, data: str, limit: int, shots: int, shown: Path, out: Path) -> list[Asked]:
     """`jaxpt eval` on a run."""
     overrides = [f"{name}.data.shots_path={shown}"] if shots else []
     evaluate.evaluate(
         run, [name], shots=[shots], limit=limit, data=data, out=str(out), overrides=overrides,
-        form="plain" if _is_encoder_decoder(run) else None,
+        form="plain" if is_plain else None,
     )  # fmt: skip
     of_task = task.load(name, task.own(name, [name], overrides))
     asked = examples.examples(of_task, shots, limit, data)
@@ -192,7 +203,7 @@ def compared_texts(run: str, model: HFLM, data: str) -> list[str]:
     rows = [one.row.values["context"] for one in examples.rows_of(task.load("lambada"), data)]
     adapter = JaxptLM(run)
     lines = []
-    if not _is_encoder_decoder(run):  # lm-eval gives an encoder-decoder's encoder nothing but EOS
+    if model.backend == "causal":  # lm-eval gives an encoder-decoder's encoder nothing but EOS
         asked = _requests("loglikelihood_rolling", [("\n\n".join(rows[i : i + 16]),) for i in (0, 16)])
         model.add_bos_token = False  # else the BOS that the tokenizer puts is scored after another one
         for ours_of, theirs_of in zip(adapter.loglikelihood_rolling(asked), model.loglikelihood_rolling(asked)):
@@ -216,12 +227,6 @@ def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def _is_encoder_decoder(run: str) -> bool:
-    from jaxpt import config
-
-    return config.load(run).model.family == "encoder_decoder"
-
-
 def main() -> None:
     """Prints a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -237,15 +242,11 @@ def main() -> None:
     for run in arguments.runs:
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch)
-            export(run, folder / "hf", report=lambda line: None)
-            model = HFLM(
-                str(folder / "hf"), backend="seq2seq" if _is_encoder_decoder(run) else "causal", device="cpu",
-                dtype="float32", batch_size=16,
-            )  # fmt: skip
+            model = opened(run, folder / "hf")
             for name in arguments.tasks.split(","):
                 given = (name, arguments.data, arguments.limit, arguments.shots, folder / f"{name}.shown.jsonl")
                 of_them = theirs(model, *given, folder)
-                for one in agreement(name, ours(run, *given, folder / "ours"), of_them):
+                for one in agreement(name, ours(run, model.backend == "seq2seq", *given, folder / "ours"), of_them):
                     print("|", " | ".join([Path(run).name, name, *one.row()]), "|", flush=True)
             for line in compared_texts(run, model, arguments.data) if arguments.texts else []:
                 print(line, flush=True)

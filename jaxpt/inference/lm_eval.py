@@ -12,9 +12,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from lm_eval.api.instance import Instance
-from lm_eval.api.model import LM
-from lm_eval.api.registry import model_registry
+try:
+    from lm_eval.api.instance import Instance
+    from lm_eval.api.model import LM
+    from lm_eval.api.registry import register_model
+except ModuleNotFoundError as error:
+    if __name__ != "__main__":
+        raise
+    print(f"jaxpt: the Python package {error.name!r} is not installed; pip install lm_eval", file=sys.stderr)
+    raise SystemExit(2) from None
 
 from jaxpt.errors import UserError
 from jaxpt.harness.scoring import Scored
@@ -29,6 +35,7 @@ _NEW_TOKENS = 256
 """lm-eval's default."""
 
 
+@register_model("jaxpt")
 class JaxptLM(LM):
     """A trained model for lm-eval's tasks."""
 
@@ -89,7 +96,7 @@ class JaxptLM(LM):
     @property
     def tokenizer_name(self) -> str:
         """Part of the name of lm-eval's cache of requests."""
-        return self._loaded.path.replace("/", "__")
+        return str(self._loaded.path).replace("/", "__")
 
     def _kept(self, name: str, requests: list[Instance], answers: list[Any]) -> list[Any]:
         for request, answer in zip(requests, answers, strict=True):
@@ -120,7 +127,8 @@ def _options(given: Mapping[str, Any]) -> dict[str, Any]:
     }
     for name, value in left.items():
         if name not in _OPTIONS:
-            raise UserError(f"generation_kwargs: {name}: wants {', '.join(['until', 'do_sample', *_LIMITS, *_OPTIONS])}")
+            known = ", ".join(["until", "do_sample", "temperature", *_LIMITS, *_OPTIONS])
+            raise UserError(f"generation_kwargs: {name}: wants {known}")
         found[_OPTIONS[name]] = value
     return found
 
@@ -144,9 +152,6 @@ def main() -> int:
         return 2
     return 0
 
-
-if "jaxpt" not in model_registry:
-    model_registry.register("jaxpt", target="jaxpt.inference.lm_eval:JaxptLM")
 
 if __name__ == "__main__":
     sys.exit(main())
