@@ -72,6 +72,8 @@ class Reader:
         White space at the end of the context belongs to the continuation.
         """
         encode = self.tokenizer.encode
+        kept = context.rstrip()
+        context, continuation = kept, context[len(kept) :] + continuation
         if self.model.family == "encoder_decoder":
             return encode(context, special=True), encode(continuation, special=True)
         if isinstance(self.objective, TextToText):

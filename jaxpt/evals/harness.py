@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
@@ -10,6 +10,7 @@ from pydantic import Field
 from jaxpt import reading
 from jaxpt.config import NonNegativeInt, Overrides, PositiveInt
 from jaxpt.evals.base import Evaluate, Evaluator, Result
+from jaxpt.generate.engine import Prompt
 from jaxpt.generate.options import Options
 from jaxpt.harness import baselines, measures, scoring, task
 from jaxpt.harness.examples import examples
@@ -80,17 +81,17 @@ class Harness(Evaluator):
 def _complete(texts: predictors.Generation, params: Any, reader: reading.Reader) -> Complete:
     """Writes answers by the run's own programs; what follows a stop string is cut off."""
 
-    def complete(prompts: list[str], max_new_tokens: int, stop: tuple[str, ...]) -> list[str]:
+    def complete(prompts: Sequence[Prompt], max_new_tokens: int, stop: Sequence[str]) -> list[str]:
         eos = reader.vocabulary.eos
         options = Options(max_new_tokens=max_new_tokens, eos=() if eos is None else (eos,))
-        found = texts(params, [reader.prompt(text) for text in prompts], options)
+        found = texts(params, list(prompts), options)
         written = [reader.tokenizer.decode([i for i in ids if i != eos]) for ids in found]
         return [_cut(text, stop) for text in written]
 
     return complete
 
 
-def _cut(text: str, stop: tuple[str, ...]) -> str:
+def _cut(text: str, stop: Sequence[str]) -> str:
     """The text before the first stop string."""
     ends = [at for at in (text.find(one) for one in stop) if at >= 0]
     return text[: min(ends)] if ends else text

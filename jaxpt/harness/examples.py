@@ -148,7 +148,7 @@ def _drawn(
     if not shots:
         return []
     digest = hashlib.blake2b(f"{seed} {task.name} {number}".encode(), digest_size=8).digest()
-    found = random.Random(int.from_bytes(digest, "big")).sample(range(len(pool)), shots + 1)
+    found = random.Random(int.from_bytes(digest, "big")).sample(range(len(pool)), min(shots + 1, len(pool)))
     return [pool[at] for at in found if at != own][:shots]
 
 

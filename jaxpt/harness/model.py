@@ -20,15 +20,16 @@ import numpy as np
 
 from jaxpt.errors import UserError
 from jaxpt.generate import embed, likelihood
+from jaxpt.generate.engine import Prompt
 from jaxpt.generate.formats import check_writes
 from jaxpt.generate.likelihood import Likelihood
 from jaxpt.harness.scoring import Scored
 from jaxpt.models.network import Network
 from jaxpt.reading import Reader
 
-BLOCK = {"encoder": (64, 0), "encoder_decoder": (32, 224), "decoder": (1024, 1)}
+BLOCK = {"encoder": (64, 0), "encoder_decoder": (32, 224), "decoder": (2048, 1)}
 """Family → (tokens that are scored together, tokens before them) of a long text, as far as the model's positions go."""
-Complete = Callable[[Sequence[str], int, Sequence[str]], list[str]]
+Complete = Callable[[Sequence[Prompt], int, Sequence[str]], list[str]]
 """(prompts, most new tokens, stop strings) → answers."""
 
 
@@ -101,7 +102,38 @@ class NetworkModel:
         check_writes(self._reader.objective, self._network.config.kind)
         if self._complete is None or self._network.config.family == "encoder":
             raise UserError(f"{self._network.config.kind}: writes no answers; a task of form generation wants them")
-        return self._complete(prompts, max_new_tokens, stop)
+        return self._complete(self.prompts(prompts, max_new_tokens), max_new_tokens, stop)
+
+    def prompts(self, texts: Sequence[str], max_new_tokens: int) -> list[Prompt]:
+        """Prompts, cut from the left to the positions that an answer leaves.
+
+        Args:
+          texts: prompts.
+          max_new_tokens: of an answer.
+
+        Returns:
+          A prompt for each text.
+
+        Raises:
+          UserError: an answer leaves no position, or the model is an encoder.
+        """
+        read, limit = [self._reader.prompt(text) for text in texts], self._network.config.position_limit
+        if limit is None:
+            return read
+        if max_new_tokens >= limit:
+            raise UserError(
+                f"max_new_tokens: {max_new_tokens} leaves nothing of the model's {limit} positions for a prompt; "
+                f"wants {limit - 1} or less"
+            )
+        found = []
+        for one in read:
+            if one.encoder is None:
+                cut = one._replace(tokens=one.tokens[-(limit - max_new_tokens) :])
+            else:
+                cut = one._replace(encoder=one.encoder[-limit:])
+            self.truncated += cut != one
+            found.append(cut)
+        return found
 
     def embeddings(self, texts: Sequence[str]) -> np.ndarray:
         """See `scoring.Model`: the mean of the last layer's states."""

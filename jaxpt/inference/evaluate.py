@@ -19,6 +19,7 @@ import numpy as np
 from jaxpt import tables
 from jaxpt.config import DistributedConfig, MeshConfig
 from jaxpt.errors import UserError
+from jaxpt.generate.engine import Prompt
 from jaxpt.harness import baselines, results, scoring, task
 from jaxpt.harness.examples import Example, examples
 from jaxpt.harness.model import NetworkModel
@@ -76,8 +77,8 @@ def evaluate(
       UserError: a task, its data or the model is not as it must be.
     """
     tasks = [task.load(name, task.own(name, names, overrides)) for name in names]
-    asked = [(one, n) for one in tasks for n in (shots or [one.shots])]
-    found = [(one, n, examples(one, n, limit, data, seed)) for one, n in asked]
+    wanted = [(one, n) for one in tasks for n in (shots or [one.shots])]
+    found = [(one, n, examples(one, n, limit, data, seed)) for one, n in wanted]
     for one, _, of_task in found:
         if not of_task:
             raise UserError(f"{one.source}: has no rows that count")
@@ -86,7 +87,7 @@ def evaluate(
     console.quiet = not is_primary()
     mesh = MeshConfig() if jax.device_count() > 1 else None
     model = loaded.load(path, mesh=mesh, batch_size=batch_size)
-    asks = _model(model, form, unit)
+    asks = asked(model, form, unit)
     folder = Path(out) if out else Path(path) / "harness"
     console.print(f"{path}: {model.network.config.kind}, {asks.says}", markup=False)
     settings = {"model": str(Path(path).resolve()), "seed": seed, "form": form, "unit": unit}
@@ -107,8 +108,16 @@ def evaluate(
     return made
 
 
-def _model(model: Loaded, form: Any, unit: Any) -> NetworkModel:
-    def complete(prompts: Sequence[str], max_new_tokens: int, stop: Sequence[str]) -> list[str]:
+def asked(model: Loaded, form: Literal["plain", "span"] | None, unit: Literal["piece", "word"]) -> NetworkModel:
+    """A loaded model as the harness asks it.
+
+    Args:
+      model: of any family.
+      form: of an encoder-decoder.
+      unit: of an encoder.
+    """
+
+    def complete(prompts: Sequence[Prompt], max_new_tokens: int, stop: Sequence[str]) -> list[str]:
         found = model.generate(list(prompts), max_new_tokens=max_new_tokens, stop=tuple(stop))
         return [samples[0].text if samples else "" for samples in found]
 

@@ -1,0 +1,157 @@
+"""EleutherAI's lm-eval on runs of all three families: its model `jaxpt`. Needs the package `lm_eval`.
+
+    python -m jaxpt.inference.lm_eval --model_args path=RUN_DIR --tasks arc_easy,lambada_openai --limit 100
+
+takes all options of `lm_eval`; `--model jaxpt` is added. After `import jaxpt.inference.lm_eval`, `simple_evaluate` and
+`get_model` know the model too. lm-eval refuses encoders; here they are scored by pseudo-log-likelihood.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+try:
+    from lm_eval.api.instance import Instance
+    from lm_eval.api.model import LM
+    from lm_eval.api.registry import register_model
+except ModuleNotFoundError as error:
+    if __name__ != "__main__":
+        raise
+    print(f"jaxpt: the Python package {error.name!r} is not installed; pip install lm_eval", file=sys.stderr)
+    raise SystemExit(2) from None
+
+from jaxpt.errors import UserError
+from jaxpt.harness.scoring import Scored
+from jaxpt.inference import evaluate, loaded
+
+_LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+"""Names of the limit of new tokens, the first that is given counts."""
+_OPTIONS = {"top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "repetition_penalty": "repetition_penalty",
+            "num_beams": "beams", "length_penalty": "length_penalty"}  # fmt: skip
+"""lm-eval's name of an option → that of `generate.Options`."""
+_NEW_TOKENS = 256
+"""lm-eval's default."""
+
+
+@register_model("jaxpt")
+class JaxptLM(LM):
+    """A trained model for lm-eval's tasks."""
+
+    def __init__(
+        self,
+        path: str,
+        form: Literal["plain", "span"] | None = None,
+        unit: Literal["piece", "word"] = "piece",
+        batch_size: int | str | None = None,
+        dtype: Literal["auto", "float32", "bfloat16"] | None = None,
+        **ignored: Any,
+    ) -> None:
+        """Loads the model.
+
+        Args:
+          path: RUN_DIR, RUN_DIR/checkpoints/STEP or HF_DIR.
+          form: of an encoder-decoder: the target, or a missing span; by default as it was pretrained.
+          unit: of an encoder: mask one token, or the later ones of its word too.
+          batch_size: rows that are generated at a time; batches of likelihoods have a number of tokens.
+          dtype: compute dtype.
+          **ignored: what lm-eval gives to every model: `device`, `max_batch_size`.
+
+        Raises:
+          UserError: an unknown argument, or as `jaxpt.load`.
+        """
+        super().__init__()
+        for name in ignored.keys() - {"device", "max_batch_size"}:
+            raise UserError(f"--model_args: {name}: wants path, form, unit, batch_size or dtype")
+        if form not in (None, "plain", "span") or unit not in ("piece", "word"):
+            raise UserError(f"--model_args: form={form}, unit={unit}: form is plain or span, unit piece or word")
+        rows = int(batch_size) if str(batch_size).isdecimal() else 32  # not `auto`
+        self._loaded = loaded.load(path, batch_size=rows, dtype=dtype)
+        self._asks = evaluate.asked(self._loaded, form, unit)
+
+    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        """(Σ log p, whether each token is the first choice) of each (context, continuation)."""
+        found = self._asks.likelihoods(*_columns(requests, 2))
+        return self._kept("loglikelihood", requests, [_answer(one) for one in found])
+
+    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
+        """Σ log p of each text, each token once."""
+        found = self._asks.rolling(*_columns(requests, 1))
+        return self._kept("loglikelihood_rolling", requests, [one.log_prob for one in found])
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+        """A text for each (prompt, options); requests of the same options are generated together."""
+        groups: dict[str, list[int]] = {}
+        for number, request in enumerate(requests):
+            groups.setdefault(repr(request.args[1]), []).append(number)
+        texts = [""] * len(requests)
+        for numbers in groups.values():
+            options = _options(requests[numbers[0]].args[1])
+            prompts = self._asks.prompts([requests[i].args[0] for i in numbers], options["max_new_tokens"])
+            for i, samples in zip(numbers, self._loaded.generate(prompts, **options), strict=True):
+                texts[i] = samples[0].text if samples else ""
+        return self._kept("generate_until", requests, texts)
+
+    @property
+    def tokenizer_name(self) -> str:
+        """Part of the name of lm-eval's cache of requests."""
+        return str(self._loaded.path).replace("/", "__")
+
+    def _kept(self, name: str, requests: list[Instance], answers: list[Any]) -> list[Any]:
+        for request, answer in zip(requests, answers, strict=True):
+            self.cache_hook.add_partial(name, request.args, answer)
+        return answers
+
+
+def _columns(requests: Sequence[Instance], count: int) -> list[list[str]]:
+    return [[request.args[i] for request in requests] for i in range(count)]
+
+
+def _answer(one: Scored) -> tuple[float, bool]:
+    return one.log_prob, one.is_greedy
+
+
+def _options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """lm-eval's options of generation as fields of `generate.Options`."""
+    left = dict(given)
+    until = left.pop("until", None) or []
+    limits = [int(left.pop(name)) for name in _LIMITS if left.get(name) is not None]
+    samples, temperature = left.pop("do_sample", None), left.pop("temperature", None)
+    if samples is False or (samples is None and not temperature):
+        temperature = 0.0
+    found: dict[str, Any] = {
+        "stop": tuple(one for one in ([until] if isinstance(until, str) else until) if one),
+        "max_new_tokens": limits[0] if limits else _NEW_TOKENS,
+        "temperature": 1.0 if temperature is None else float(temperature),
+    }
+    for name, value in left.items():
+        if name not in _OPTIONS:
+            known = ", ".join(["until", "do_sample", "temperature", *_LIMITS, *_OPTIONS])
+            raise UserError(f"generation_kwargs: {name}: wants {known}")
+        found[_OPTIONS[name]] = value
+    return found
+
+
+def main() -> int:
+    """Runs lm-eval's command with the model `jaxpt`.
+
+    Returns:
+      0, or 2 for a user error, which is printed in one line.
+    """
+    from lm_eval.__main__ import cli_evaluate
+
+    if len(sys.argv) == 1 or sys.argv[1].startswith("-"):
+        sys.argv.insert(1, "run")
+    if sys.argv[1] == "run" and not {"--model", "-M"} & set(sys.argv):
+        sys.argv += ["--model", "jaxpt"]
+    try:
+        cli_evaluate()
+    except UserError as error:
+        print(f"jaxpt: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
