@@ -51,7 +51,9 @@ def outcomes(path):
     return [json.loads(line)["outcome"] for line in path.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("family", families.FAMILIES)
+@pytest.mark.parametrize(
+    "family", [pytest.param("t5", marks=pytest.mark.slow), "bert", pytest.param("gpt2", marks=pytest.mark.slow)]
+)
 def test_each_family_is_scored(folder, tmp_path, family, capsys):
     found = evaluate(str(folder / family), names(folder), out=str(tmp_path), corpus=str(folder / "corpus.txt"))
     assert [one.task.name for one in found] == list(TASKS)

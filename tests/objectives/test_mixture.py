@@ -60,7 +60,11 @@ def together(batches):
 
 @pytest.mark.parametrize(
     "name, kinds",
-    [("bert", KINDS), pytest.param("gpt2", ("classification", "regression"), marks=pytest.mark.slow)],
+    [
+        pytest.param("bert", KINDS, marks=pytest.mark.slow),
+        ("bert", ("classification", "tagging")),
+        pytest.param("gpt2", ("classification", "regression"), marks=pytest.mark.slow),
+    ],
 )
 def test_the_loss_is_that_of_each_tasks_own_objective(name, kinds):
     model = model_of(name)
