@@ -298,5 +298,15 @@ def test_a_discriminator_is_refused():
         loglikelihood(type(made)(made.model), params, objective, vocabulary, [[5]], [[7]])
 
 
+def test_one_context_of_several_continuations_alone_in_its_batch():
+    """Its rows are copies of one row: a product with them was wrong on a CPU."""
+    made, params, *rest = network("t5", layers=1)
+    (context,), continuations = texts(12, seed=1), texts(2, 3, 1, seed=2)
+    together = loglikelihood(made, params, *rest, [context] * 3, continuations).items
+    for one, continuation in zip(together, continuations):
+        (alone,) = loglikelihood(made, params, *rest, [context], [continuation]).items
+        np.testing.assert_allclose(one.log_probs, alone.log_probs, atol=1e-5)
+
+
 def test_no_items_give_none():
     assert loglikelihood(*network("gpt2"), [], []) == ([], 0)
