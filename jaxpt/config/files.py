@@ -7,15 +7,20 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import yaml
+from pydantic import BaseModel, ValidationError
 
 from jaxpt.config.check import build, dump, unreached
+from jaxpt.config.explain import explain
+from jaxpt.config.kinds import strictly
 from jaxpt.config.layers import Dropped, check_phases, dropped_lines, switch
 from jaxpt.config.plain import leaves, merge, put
 from jaxpt.config.tree import Config
 from jaxpt.errors import UserError
+
+Part = TypeVar("Part", bound=BaseModel)
 
 
 def load(
@@ -177,6 +182,25 @@ def override(tree: dict[str, Any], origin: dict[str, str], item: str, where: str
             del origin[old]
         origin[leaf] = where
     return switch(under, tree, where)
+
+
+def parsed(cls: type[Part], tree: Any, origin: dict[str, str], path: str) -> Part:
+    """Validates the plain values of a file that is no recipe, such as a study or a task of the harness.
+
+    Args:
+      cls: what they are to be.
+      tree: plain values.
+      origin: where each was set, as `read` and `override` say it.
+      path: the file.
+
+    Raises:
+      UserError: names the file (or the override), the key, what was given and what is wanted.
+    """
+    try:
+        return strictly(cls, tree)
+    except ValidationError as error:
+        key, message = explain(error, tree, cls)
+        raise UserError(f"{origin_of(key, origin, path)}: {message}") from None
 
 
 def origin_of(key: str, origin: dict[str, str], default: str) -> str:

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, mo
 
 from jaxpt.config.explain import explain
 from jaxpt.config.fields import Frozen, PositiveInt
-from jaxpt.config.files import origin_of, override, read
+from jaxpt.config.files import override, parsed, read
 from jaxpt.config.kinds import strictly
 from jaxpt.errors import UserError
 
@@ -129,11 +129,7 @@ def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
     own = [item for item in overrides if item.partition("=")[0].partition(".")[0] in ("tokens", "run_dir", "evaluate")]
     for item in own:
         override(tree, origin, item)
-    try:
-        study = strictly(Study, tree)
-    except ValidationError as error:
-        key, message = explain(error, tree, Study)
-        raise UserError(f"{origin_of(key, origin, str(path))}: {message}") from None
+    study = parsed(Study, tree, origin, str(path))
     return study.model_copy(
         update={
             "name": study.name or path.stem,

@@ -20,7 +20,7 @@ from jaxpt.config import Config, affecting, at_phase
 from jaxpt.data import mixtures, tokenizers
 from jaxpt.data._tf import seqio
 from jaxpt.data.labelled import checks
-from jaxpt.data.labelled.mixed import named
+from jaxpt.data.labelled.stores import labelled_lines
 from jaxpt.data.progress import Progress, Report, progress
 from jaxpt.data.records import cache
 from jaxpt.data.records.store import FORMAT, Store
@@ -155,7 +155,7 @@ def prepare(
         for line in (*_lines(parts, streams), *warnings(objective.batches, streams["train"])):
             say.note(line)
         if config.task is not None:
-            for line in _labelled_lines(parts, stores):
+            for line in labelled_lines(parts, stores):
                 say.note(line)
 
     names = [f"{part.name}/{split}" if len(parts) > 1 else split for split in _SPLITS for part in parts]
@@ -348,35 +348,6 @@ def _store(
     examples = config.objective.batches.examples(config.data.length)
     spec = Offline(config.data, transforms, examples, split, tokenizer, config.task)
     return cache.build(spec, directory, identity, say, workers, verify, config.data.mirror, beam)
-
-
-def _labelled_lines(parts: Sequence[mixtures.Part], stores: dict[str, list[Store]]) -> Iterator[str]:
-    """What is said of labelled data; raises UserError for what cannot be learnt from."""
-    for number, part in enumerate(parts):
-        name = part.name if len(parts) > 1 else ""
-        with named(name):
-            for line in _task_lines(part.config, {split: of_split[number] for split, of_split in stores.items()}):
-                yield f"{name}: {line}" if name else line
-
-
-def _task_lines(config: Config, stores: dict[str, Store]) -> Iterator[str]:
-    """Of one task."""
-    cut: dict[str, tuple[int, int]] = {}
-    for split, store in stores.items():
-        records = store.fetch(np.arange(len(store)))
-        cut[split] = int(records["truncated"].sum()), len(store)
-        yield from _left_out_lines(split, store)
-        if split == "train" and (targets := checks.targets_of(records)) is not None:
-            checks.check_targets(config, targets)
-    yield from checks.lines(config, cut)
-
-
-def _left_out_lines(split: str, store: Store) -> Iterator[str]:
-    """How many rows gave no record."""
-    counts = store.manifest["counts"]
-    for name, why in (("too_long", "they are longer than data.length"), ("without_answer", "they have no answer")):
-        if count := counts.get(name, 0):
-            yield f"{split}: {count:,} of {counts['documents']:,} rows were left out: {why}"
 
 
 def _counts(store: Store) -> dict[str, int]:

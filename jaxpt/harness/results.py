@@ -11,8 +11,8 @@ from jaxpt.harness.measures import Value
 from jaxpt.harness.scoring import Outcome
 from jaxpt.harness.task import HarnessTask
 
-PERCENT = ("perplexity", "bits_per_byte", "spearman", "pearson")
-"""Metrics that are no fractions end in one of these."""
+NO_FRACTIONS = ("perplexity", "bits_per_byte", "spearman", "pearson")
+"""How the names of metrics end that are no fractions."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +68,7 @@ def shown(metric: str, value: Value) -> str:
       >>> shown("acc", Value(0.612, 0.021)), shown("word_perplexity", Value(31.04, 0.5))
       ('61.2 ± 2.1', '31.04 ± 0.50')
     """
-    if metric.endswith(PERCENT):
+    if metric.endswith(NO_FRACTIONS):
         return f"{value.value:.2f} ± {value.error:.2f}" if abs(value.value) < 1e4 else f"{value.value:.3g}"
     return f"{100 * value.value:.1f} ± {100 * value.error:.1f}"
 

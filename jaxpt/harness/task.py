@@ -15,13 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 import jaxpt
 from jaxpt.config import Frozen, NonNegativeInt, PositiveInt
-from jaxpt.config.explain import explain
-from jaxpt.config.files import origin_of, override, read
-from jaxpt.config.kinds import nearest, strictly
+from jaxpt.config.files import override, parsed, read
+from jaxpt.config.kinds import nearest
 from jaxpt.errors import UserError
 
 Form = Literal["choice", "pair", "likelihood", "rolling", "generation", "similarity"]
@@ -169,11 +168,7 @@ def load(name: str, overrides: Sequence[str] = ()) -> HarnessTask:
     tree: dict[str, Any] = {"name": path.stem, "source": str(path), **tree}
     for item in overrides:
         override(tree, origin, item)
-    try:
-        task = strictly(HarnessTask, tree)
-    except ValidationError as error:
-        key, message = explain(error, tree, HarnessTask)
-        raise UserError(f"{origin_of(key, origin, str(path))}: {message}") from None
+    task = parsed(HarnessTask, tree, origin, str(path))
     task.check()
     return task
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -32,6 +31,7 @@ from jaxpt.parallel import processes
 from jaxpt.tables.files import read_lines
 from jaxpt.train.checkpoint import is_primary
 from jaxpt.train.display import console
+from jaxpt.train.run_dir import write_text
 
 CHUNK = 1024
 """Examples that are scored together: what a killed process loses at most."""
@@ -103,7 +103,8 @@ def evaluate(
         console.print(f"{asks.truncated:,} contexts were cut from the left to the model's positions", markup=False)
     console.print(results.table(made))
     summary = {"model": path, "scored_by": asks.says, "results": [one.plain() for one in made]}
-    _write(folder / "results.json", json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / "results.json", json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
     console.print(f"{folder}: results.json, and each example", markup=False)
     return made
 
@@ -180,10 +181,3 @@ def _corpus(path: str) -> bytes:
             if len(text) > CORPUS_BYTES:
                 return bytes(text[:CORPUS_BYTES])
     return bytes(text)
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
