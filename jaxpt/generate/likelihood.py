@@ -32,9 +32,6 @@ from jaxpt.objectives.seq2seq import mask_id
 Ids = Sequence[int]
 Found = tuple[np.ndarray, np.ndarray]
 """log-probabilities of targets, and whether each is the most likely token."""
-LEAST = {True: 2, False: 1}
-"""With prompts or without: fewest of them in a batch. The rows of a single prompt are a broadcast, and the library that
-XLA hands products to on a CPU (jaxlib 0.10, `jaxpt.parallel.compiler.OPTIONS`) gets products with a broadcast wrong."""
 SHARED = 8
 """A prompt of so many tokens is read once for all of its continuations; of a shorter one each row has a copy."""
 CONTINUATIONS = 16
@@ -275,7 +272,7 @@ def score_rows(
             rows_of=lambda size: size[0],
         )  # fmt: skip
         for of_size, items, places in made:
-            arrays = _arrays(distinct, [chosen[i] for i in items], of_size, max(places, LEAST[has_prompt]))
+            arrays = _arrays(distinct, [chosen[i] for i in items], of_size, places)
             log_probs, is_best = batching.run(_score, (network, objective, layout, has_prompt), params, *arrays)
             for b, item in enumerate(items):
                 for k, i in enumerate(chosen[item].rows):
