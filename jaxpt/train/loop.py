@@ -39,6 +39,10 @@ Figures = dict[str, jax.Array]
 MOST_SKIPPED = 10
 """So many steps in a row without a finite loss and gradient end a run."""
 
+AHEAD = 4
+"""So many steps are queued on the device at most: a signal or a peer's end does not wait for all that the host could
+queue up to the next log line, nor do their batches fill the memory."""
+
 
 def train(config: Config) -> int:
     """Trains as the recipe says, from where the run_dir stands.
@@ -290,6 +294,7 @@ class Run:
             if done < end:  # the device works on this step while the host gets the next batch
                 batch = step.put(next(feed), self.setup)
             window.append(figures)
+            jax.block_until_ready(window[: max(len(window) - AHEAD, 0)][-1:])
             if stop() or done % train.log_every == 0 or done in (end, self.starts[self.phase] + 1):
                 self._log(window, done, display, metrics)
                 window = []

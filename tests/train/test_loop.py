@@ -8,6 +8,7 @@ import yaml
 
 from jaxpt import cli
 from jaxpt import config as configs
+from jaxpt.train import loop, programs
 from tests import families
 from tests.runs import assert_bit_equal, final
 
@@ -93,3 +94,24 @@ def test_eval_gives_what_training_measured(workplace, capsys):
         assert cli.main(["eval", str(path)]) == 0
         shown = capsys.readouterr().out
         assert f"{loss:.4f}" in shown and "baseline" in shown
+
+
+@pytest.mark.slow
+def test_the_host_is_a_few_steps_ahead_of_the_device_at_most(workplace, monkeypatch):
+    """Else a stop waits for all the steps up to the next log line."""
+    build, queued = programs.build, []
+
+    def built(*args):
+        found = build(*args)
+
+        def train(*args):
+            assert all(figures["loss"].is_ready() for figures in queued[: -loop.AHEAD])
+            state, figures = found.train(*args)
+            queued.append(figures)
+            return state, figures
+
+        return found._replace(train=train)
+
+    monkeypatch.setattr(programs, "build", built)
+    assert run(workplace, "ahead", "train.steps=40", "train.log_every=40", "train.eval_every=40") == 0
+    assert len(queued) == 40
