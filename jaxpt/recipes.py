@@ -1,10 +1,10 @@
 """Recipes of fine-tuning as files: what a recipe leaves out is taken from the model it starts from, and from its data.
 
-    model, data.tokenizer         of `init_from.path`, where the recipe names no kind
-    model.vocab_size              grows to what data.tokenizer.add_tokens need
-    task.labels                   of the training set, in a stable order; a run that exists keeps its own
-    task.most_choices             of the training set; likewise
-    objective.class_weights       `balanced`: from the counts of the training set
+model, data.tokenizer         of `init_from.path`, where the recipe names no kind
+model.vocab_size              grows to what data.tokenizer.add_tokens need
+task.labels                   of the training set, in a stable order; a run that exists keeps its own
+task.most_choices             of the training set; likewise
+objective.class_weights       `balanced`: from the counts of the training set
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ What several items have in common is computed once: a context, an encoder's inpu
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -101,6 +101,7 @@ def loglikelihood(
     word_starts: np.ndarray | None = None,
     language: int | None = None,
     max_tokens: int | None = None,
+    progress: Callable[[float], None] | None = None,
 ) -> Likelihoods:
     """Log-likelihoods of continuations given contexts.
 
@@ -118,6 +119,7 @@ def loglikelihood(
       word_starts: bool [vocabulary], True at ids that begin a word; for unit: word.
       language: the language's token (mBART).
       max_tokens: tokens in a batch on each device; by default 16,384, on a CPU 2,048.
+      progress: called after each batch with the share of the work that is done, from 0 to 1.
 
     Returns:
       One item per continuation, and the number of truncated contexts.
@@ -141,7 +143,9 @@ def loglikelihood(
         rows = pairs.of_left_to_right()
     else:
         rows = pairs.of_masked(unit, word_starts)
-    found = score_rows(network, params, objective, layout, [row for of_item in rows for row in of_item], max_tokens)
+    found = score_rows(
+        network, params, objective, layout, [row for of_item in rows for row in of_item], max_tokens, progress
+    )
     each = iter(found)
     joined = [[np.concatenate(x) for x in zip(*(next(each) for _ in of_item))] for of_item in rows]
     items = [Likelihood(log_probs, bool(is_best.all())) for log_probs, is_best in joined]
@@ -236,8 +240,9 @@ class _Pairs:
 
 
 def score_rows(
-    network: Network, params: Any, objective: Objective, layout: Format, rows: Sequence[Row], max_tokens: int | None
-) -> list[Found]:
+    network: Network, params: Any, objective: Objective, layout: Format, rows: Sequence[Row], max_tokens: int | None,
+    progress: Callable[[float], None] | None = None,
+) -> list[Found]:  # fmt: skip
     """The log-probabilities of each row's targets. Equal rows are scored once; rows that read the same share that.
 
     Args:
@@ -247,6 +252,7 @@ def score_rows(
       layout: how its texts begin and end.
       rows: as `_Pairs` makes them for the network's family.
       max_tokens: tokens in a batch on each device.
+      progress: called after each batch with the share of the rows that are scored.
 
     Returns:
       For each row (float32 [targets], bool [targets]).
@@ -265,6 +271,7 @@ def score_rows(
         return len(group.rows), *lengths, max(targets, min(most, 8))  # few are padded to few: each is projected
 
     found: list[Found] = [(np.zeros(0, np.float32), np.zeros(0, bool))] * len(distinct)
+    scored = 0
     for has_prompt in (True, False):
         chosen = [group for group in groups if group.has_prompt == has_prompt]
         made = batching.batches(
@@ -278,6 +285,9 @@ def score_rows(
                 for k, i in enumerate(chosen[item].rows):
                     at = b * of_size[0] + k, slice(len(distinct[i].targets))
                     found[i] = log_probs[at], is_best[at]
+                    scored += 1
+            if progress is not None:
+                progress(scored / len(distinct))
     return [found[numbers[row]] for row in rows]
 
 

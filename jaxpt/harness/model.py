@@ -38,6 +38,7 @@ class NetworkModel:
 
     Attributes:
       truncated: number of contexts that were cut from the left so far.
+      progress: called with the share of the present likelihoods that are scored, from 0 to 1.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class NetworkModel:
         self._network, self._params, self._reader, self._complete = network, params, reader, complete
         self._form, self._unit, self._current = form, unit, current
         self.truncated = 0
+        self.progress: Callable[[float], None] | None = None
 
     @property
     def says(self) -> str:
@@ -159,6 +161,7 @@ class NetworkModel:
             found = likelihood.loglikelihood(
                 self._network, self._params, reader.objective, reader.vocabulary, *map(list, zip(*pairs)),
                 form=self._form, unit=self._unit, word_starts=starts, language=reader.language,
+                progress=self.progress,
             )  # fmt: skip
         self.truncated += found.truncated
         return found.items

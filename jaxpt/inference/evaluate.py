@@ -7,6 +7,7 @@ OUT/results.json        metrics with standard errors, baselines, settings
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -150,13 +151,20 @@ def _outcomes(
         for first in range(0, len(of_task), CHUNK):
             if first + CHUNK <= done or done == len(of_task):
                 continue
-            found = scoring.score(one, asks, of_task[first : first + CHUNK])
+            chunk = of_task[first : first + CHUNK]
+            if kept:
+                asks.progress = functools.partial(_show, kept, first, len(chunk))
+            found = scoring.score(one, asks, chunk)
             for number, outcome in enumerate(found, first):
                 if kept and number in kept.remaining():
                     kept.write(number, {"outcome": outcome})
     if kept is None:
         return []
     return [json.loads(line)["outcome"] for line in path.read_text("utf-8").splitlines()]
+
+
+def _show(kept: files.Results, first: int, examples: int, share: float) -> None:
+    kept.show(first + int(share * examples))
 
 
 def _of_first(value: np.ndarray) -> np.ndarray:

@@ -158,7 +158,7 @@ class Results:
             raise
         self._first, self._begun = self.done, time.monotonic()
         self._synced = self._begun
-        self._show()
+        self.show()
 
     def __enter__(self) -> Self:
         return self
@@ -190,7 +190,16 @@ class Results:
         if lines:
             self._append(b"".join(lines))
             self.done += len(lines)
-            self._show()
+            self.show()
+
+    def show(self, under_way: int = 0) -> None:
+        """Shows the progress.
+
+        Args:
+          under_way: rows that are finished and not yet written.
+        """
+        done, seconds = max(self.done, under_way), time.monotonic() - self._begun
+        self._say.update(progress_line(done, len(self._prompts), self._first, seconds, self._doing, self._unit))
 
     def close(self) -> str:
         """Closes the file; a complete one loses its `.state`.
@@ -287,10 +296,6 @@ class Results:
             if (full := disk.full(error)) is None:
                 raise
             raise UserError(f"{self.path}: {full}; make room, then re-run the same command to resume") from None
-
-    def _show(self) -> None:
-        seconds = time.monotonic() - self._begun
-        self._say.update(progress_line(self.done, len(self._prompts), self._first, seconds, self._doing, self._unit))
 
 
 def check_unused(path: Path) -> bool:

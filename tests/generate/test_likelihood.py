@@ -308,5 +308,11 @@ def test_one_context_of_several_continuations_alone_in_its_batch():
         np.testing.assert_allclose(one.log_probs, alone.log_probs, atol=1e-5)
 
 
+def test_progress_is_the_share_of_the_rows():
+    shares = []
+    loglikelihood(*network("gpt2", layers=1), texts(5, 9, 30), texts(2, 3, 1), max_tokens=8, progress=shares.append)
+    assert len(shares) > 1 and shares == sorted(shares) and shares[-1] == 1
+
+
 def test_no_items_give_none():
     assert loglikelihood(*network("gpt2"), [], []) == ([], 0)

@@ -11,6 +11,7 @@ from jaxpt.inference import evaluate as command
 from jaxpt.inference.evaluate import evaluate
 from tests import families
 from tests.inference.test_loaded import made
+from tests.processes import run
 
 ROWS = [
     {"q": f"the {a} sat on the {b}", "options": ["the mat", "a dog ran"], "right": i % 2, "text": f"no one saw the {a}"}
@@ -132,3 +133,22 @@ def test_a_mistake_is_one_line(folder, tmp_path, capsys, words, message, monkeyp
         assert code == 0
         return
     assert code == 2 and message in said and "Traceback" not in said
+
+
+def process(number, folder, out):
+    """All tasks on a model of each family."""
+    for family in ("gpt2", "bert", "t5"):
+        evaluate(str(folder / family), names(folder), out=str(out / family))
+
+
+@pytest.mark.slow
+def test_one_and_two_processes_write_the_same(folder, tmp_path):
+    """On the same two devices; five rows, of one shard two, of the other three."""
+    written = []
+    for count in (1, 2):
+        out = tmp_path / str(count)
+        codes, logs = run(process, count, 2 // count, tmp_path / f"log_{count}", folder, out)
+        assert codes == [0] * count, logs
+        written.append({path.relative_to(out): path.read_bytes() for path in out.rglob("*.json*")})
+    assert written[0].keys() == written[1].keys() and len(written[0]) == 3 * (len(TASKS) + 1)
+    assert written[0] == written[1]
