@@ -27,6 +27,7 @@ from jaxpt.errors import UserError
 from jaxpt.report import curves, studies
 from jaxpt.train.display import console, number
 from jaxpt.train.lock import hold
+from jaxpt.train.run_dir import receipt
 
 
 class Child:
@@ -160,18 +161,18 @@ def finished(plan: Study, config: Config) -> int | None:
       UserError: the row was trained for more steps.
     """
     run_dir = Path(config.run_dir)
-    receipt = curves.receipt(run_dir)
-    if receipt is None or not receipt["finished"] or configs.differences(configs.load(run_dir), config):
+    found = receipt(run_dir)
+    if not found.get("finished") or configs.differences(configs.load(run_dir), config):
         return None
     steps = config.train.steps
     if plan.tokens is not None:
-        steps = steps_of(plan.tokens, receipt["text_tokens_per_step"])
-    if receipt["step"] > steps:
+        steps = steps_of(plan.tokens, found["text_tokens_per_step"])
+    if found["step"] > steps:
         raise UserError(
-            f"{run_dir}: was trained for {receipt['step']} steps, but the study requires {steps}; "
+            f"{run_dir}: was trained for {found['step']} steps, but the study requires {steps}; "
             f"delete it, or choose another run_dir=… for the study"
         )
-    return steps if receipt["step"] == steps else None
+    return steps if found["step"] == steps else None
 
 
 def budget(plan: Study, config: Config) -> int:

@@ -2,6 +2,9 @@
 
 import doctest
 import errno
+import resource
+
+import pytest
 
 from jaxpt import disk
 
@@ -23,3 +26,25 @@ def test_a_full_disk_is_told_from_other_errors():
     assert disk.full(OSError(errno.ENOSPC, "no space")) == disk.full(ValueError("[OS error 28: ENOSPC]"))
     assert disk.full(PermissionError(errno.EACCES, "no")) is None
     assert disk.full(ValueError("x")) is None and disk.error_number(OSError("timed out")) is None
+
+
+def test_a_file_that_does_not_fit_keeps_the_old_one(tmp_path):
+    """The system's message has no name: the file's is added."""
+    path = tmp_path / "run.json"
+    disk.write_text(path, "old")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(OSError) as found:
+            disk.write_text(path, "x" * 5000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert found.value.filename == str(path) and disk.full(found.value) == "File too large"
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_directory_that_cannot_be_written_is_an_error(tmp_path):
+    disk.check_writable(tmp_path / "a" / "b")
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="Not a directory"):
+        disk.check_writable(tmp_path / "file" / "c")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import BaseModel
 
+from jaxpt import disk
 from jaxpt.config import Config, affecting, at_phase
 from jaxpt.data import mixtures, tokenizers
 from jaxpt.data._tf import seqio
@@ -77,6 +78,7 @@ def check(config: Config) -> None:
     """
     data, objective, settings = config.data, config.objective, config.data.tokenizer
     objective.check_family(config.model)
+    _check_cache(cache_root(config))
     if data.packing:
         objective.batches.check_packing()
     if config.task is not None:
@@ -92,6 +94,17 @@ def check(config: Config) -> None:
     if not (own or is_task or settings.path or objective.vocabulary_path()):
         planned = tokenizers.planned(settings, trained_size(config))
         objective.check(config.model, data.length, planned)
+
+
+def _check_cache(root: Path) -> None:
+    """Raises UserError where nothing is prepared and nothing can be written; what is prepared may be read-only."""
+    try:
+        if not (root.is_dir() and any(root.iterdir())):
+            disk.check_writable(root)
+    except OSError as error:
+        raise UserError(
+            f"{root}: prepared data cannot be written there ({error.strerror}); give another data.cache_dir"
+        ) from None
 
 
 def prepare(

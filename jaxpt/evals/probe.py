@@ -25,13 +25,13 @@ from jaxpt import config as configs
 from jaxpt import tables
 from jaxpt.config import Config
 from jaxpt.config.studies import Probe
+from jaxpt.disk import write_text
 from jaxpt.errors import UserError
 from jaxpt.evals.base import Evaluate, Evaluator, Result
 from jaxpt.evals.features import Features, Rows, lay
 from jaxpt.generate.embed import tokens_of
 from jaxpt.tables.rows import Row, column, label, where
 from jaxpt.train import checkpoint, state
-from jaxpt.train.run_dir import write_text
 from jaxpt.train.state import Setup
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ import numpy as np
 
 from jaxpt import tables
 from jaxpt.config import DistributedConfig, MeshConfig
+from jaxpt.disk import write_text
 from jaxpt.errors import UserError
 from jaxpt.generate.engine import Prompt
 from jaxpt.harness import baselines, results, scoring, task
@@ -32,7 +33,6 @@ from jaxpt.parallel import processes
 from jaxpt.tables.files import read_lines
 from jaxpt.train.checkpoint import is_primary
 from jaxpt.train.display import console
-from jaxpt.train.run_dir import write_text
 
 CHUNK = 1024
 """Examples that are scored together: what a killed process loses at most."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxpt.config.studies import Probe
+from jaxpt.train.run_dir import receipt, records
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,16 +24,10 @@ class Point:
     """{"loss": …, "target_loss": …, …}; None where a figure was not finite."""
 
 
-def receipt(run_dir: Path) -> dict[str, Any] | None:
-    """The run's run.json; None if the run has neither finished nor been stopped by a signal."""
-    path = run_dir / "run.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-
-
 def probe(run_dir: Path, settings: Probe) -> dict[str, Any] | None:
     """What a linear probe under these settings found at the end of the run; None where there was none."""
     path, run = run_dir / "evaluations" / "probe.json", receipt(run_dir)
-    if run is None or not path.exists():
+    if not run or not path.exists():
         return None
     found = json.loads(path.read_text(encoding="utf-8"))
     is_it = found["settings"] == settings.model_dump(mode="json") and found["step"] == run["step"]
@@ -50,15 +45,10 @@ def points(run_dir: Path) -> list[Point]:
     Returns:
       One for each validation, by step.
     """
-    path = run_dir / "metrics.jsonl"
     found: list[Point] = []
     step, text, flops = 0, 0.0, 0.0
     text_per_step = flops_per_step = 0.0
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
+    for record in records(run_dir)[0]:
         steps, step = record["step"] - step, record["step"]
         text, flops = text + steps * text_per_step, flops + steps * flops_per_step
         text_per_step = record.get("phase/text_tokens_per_step", text_per_step)

@@ -11,11 +11,12 @@ from typing import Any
 from jaxpt import config as configs
 from jaxpt.config import Config
 from jaxpt.config.studies import Study
+from jaxpt.disk import write_text
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Objective
 from jaxpt.report import curves, pictures
+from jaxpt.train import run_dir as run_dirs
 from jaxpt.train.display import duration, number
-from jaxpt.train.run_dir import write_text
 
 NOTE = """\
 - **tokens** are tokens of text: what the windows of a row's steps hold of the documents, each once, whether the model
@@ -98,8 +99,8 @@ def _known_failures(table: Path) -> dict[str, str]:
 def _result(study: Study, row: Any, failure: str | None, tasks: dict[str, str]) -> Result:
     run_dir = Path(study.run_dir) / row.name
     known: dict[str, Any] = {"recipe": row.recipe, "run_dir": str(run_dir), "paper": row.paper}
-    receipt, started = curves.receipt(run_dir), (run_dir / "config.yaml").exists()
-    finished = receipt is not None and receipt["finished"] and not failure
+    receipt, started = run_dirs.receipt(run_dir), (run_dir / "config.yaml").exists()
+    finished = receipt.get("finished") and not failure
     if study.evaluate.probe is not None:
         known["probe"] = curves.probe(run_dir, study.evaluate.probe)
     status = "finished" if finished else f"failed: {failure}" if failure else "under way" if started else "not started"

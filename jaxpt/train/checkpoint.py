@@ -29,10 +29,11 @@ from orbax.checkpoint import checkpoint_managers as policies
 
 from jaxpt import disk
 from jaxpt.config import CheckpointConfig
+from jaxpt.disk import write_text
 from jaxpt.errors import UserError
 from jaxpt.models import parts
 from jaxpt.train import checksums, lora, stored, trainable
-from jaxpt.train.run_dir import write_text
+from jaxpt.train.run_dir import receipt
 from jaxpt.train.state import Setup, State, size
 
 
@@ -384,11 +385,16 @@ def disk_need(setup: Setup, config: CheckpointConfig) -> int:
 
 
 def check_space(setup: Setup, config: CheckpointConfig, run_dir: Path) -> None:
-    """Raises UserError where the disk cannot hold the run's checkpoints."""
-    need, free = disk_need(setup, config), shutil.disk_usage(run_dir).free
+    """Raises UserError where the disk cannot hold the run's checkpoints, besides those that are there and will go."""
+    rolling, one = config.keep_last + config.keep_best, size(setup.shapes)
+    there = [path for path in (run_dir / "checkpoints").glob("*") if path.name.isdigit()]
+    if config.keep_every:
+        there = [path for path in there if int(path.name) % config.keep_every]
+    need, free = disk_need(setup, config) - one * min(len(there), rolling), shutil.disk_usage(run_dir).free
     if need > free:
+        more = "more " if there else ""
         raise UserError(
-            f"{run_dir}: the run's checkpoints need {need / 1e9:.2f} GB, {free / 1e9:.2f} GB are free; "
+            f"{run_dir}: the run's checkpoints need {more}{need / 1e9:.2f} GB, {free / 1e9:.2f} GB are free; "
             "free some space, lower checkpoint.keep_last or keep_best, or choose another run_dir"
         )
 
@@ -426,12 +432,6 @@ def find(path: str | Path, step: int | None) -> tuple[Path, int]:
         best = receipt(run_dir).get("best_step")
         step = best if best in steps else steps[-1]
     return run_dir, step
-
-
-def receipt(run_dir: Path) -> dict[str, Any]:
-    """What run.json says; {} where there is none."""
-    file = run_dir / "run.json"
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 def is_primary() -> bool:

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 import time
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-console = Console(highlight=False, soft_wrap=True)
+
+
+class _Console(Console):
+    """A console that a run outlives: where nobody reads on, the process stops as by a signal, after a checkpoint."""
+
+    def on_broken_pipe(self) -> None:
+        """Overrides rich's, which exits at once."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print("jaxpt: standard output was closed", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+console = _Console(highlight=False, soft_wrap=True)
 
 
 def number(value: float) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ from jaxpt.config import Config, EvaluatorConfig
 from jaxpt.config.kinds import nearest, resolve
 from jaxpt.train.checkpoint import Checkpoints
 from jaxpt.train.metrics import Metrics
+from jaxpt.train.run_dir import records
 from jaxpt.train.state import Setup
 
 if TYPE_CHECKING:
@@ -146,8 +146,7 @@ def record(run_dir: Path, config: Config, step: int, measured: Mapping[str, floa
       measured: metrics by their full names.
       checkpoints: of the run, whose last one is ranked by them.
     """
-    lines = (run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    if any(found["step"] == step and not measured.keys().isdisjoint(found) for found in map(json.loads, lines)):
+    if any(one["step"] == step and not measured.keys().isdisjoint(one) for one in records(run_dir)[0]):
         return
     metrics = Metrics(run_dir, config, step)
     metrics.write(step, dict(measured))

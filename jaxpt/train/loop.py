@@ -28,7 +28,15 @@ from jaxpt.train.display import Display, console, duration
 from jaxpt.train.lock import hold
 from jaxpt.train.metrics import Metrics, environment
 from jaxpt.train.next_commands import next_commands
-from jaxpt.train.run_dir import check, check_fingerprint, claim, write_lines, write_text
+from jaxpt.train.run_dir import (
+    check,
+    check_fingerprint,
+    claim,
+    put_aside_damaged,
+    receipt,
+    write_lines,
+    write_receipt,
+)
 from jaxpt.train.state import Setup, State
 
 if TYPE_CHECKING:
@@ -92,6 +100,7 @@ def _train(config: Config) -> int:
     with contextlib.ExitStack() as stack:
         if checkpoint.is_primary():
             stack.enter_context(hold(run_dir))
+            put_aside_damaged(run_dir, say)
         checkpoints = checkpoint.Checkpoints(run_dir, config.checkpoint)
         stack.callback(checkpoints.close)
         current, meta = _start(setup, checkpoints, run_dir)
@@ -444,10 +453,9 @@ class Run:
         """Writes run.json; the wall time adds up over the run's starts."""
         if not checkpoint.is_primary():
             return
-        path = self.run_dir / "run.json"
-        before = json.loads(path.read_text())["wall_seconds"] if path.exists() else 0.0
+        before = receipt(self.run_dir).get("wall_seconds", 0.0)
         done = int(current.step)
-        receipt = {
+        found = {
             "finished": finished,
             "step": done,
             "skipped_steps": int(current.skipped_total),
@@ -462,4 +470,4 @@ class Run:
             **teachers.identities(self.setup),
             "environment": environment(),
         }
-        write_text(path, json.dumps(receipt, indent=2, default=str) + "\n")
+        write_receipt(self.run_dir, found)

@@ -15,8 +15,10 @@ import jax
 import numpy as np
 
 from jaxpt.config import Config, dump
+from jaxpt.disk import write_text, writing
 from jaxpt.errors import UserError
-from jaxpt.train.run_dir import write_text
+from jaxpt.train.display import console
+from jaxpt.train.run_dir import records
 
 
 class Metrics:
@@ -49,15 +51,10 @@ class Metrics:
     def _rewind(self, start: int) -> None:
         if not self.path.exists():
             return
-        kept = []
-        for line in self.path.read_text(encoding="utf-8").splitlines():
-            try:
-                record = json.loads(line)
-            except ValueError:
-                continue  # a line that a kill cut short
-            if record["step"] <= start:
-                kept.append(line + "\n")
-        write_text(self.path, "".join(kept))
+        kept, damaged = records(self.path.parent)
+        if damaged > 1:  # one may have been cut short by a kill
+            console.print(f"{self.path}: {damaged} lines are damaged and left out", markup=False)
+        write_text(self.path, "".join(json.dumps(one) + "\n" for one in kept if one["step"] <= start))
 
     def write(self, step: int, values: dict[str, Any]) -> None:
         """Records figures of a step; arrays (one entry for each layer) become `name/0`, `name/1`, …"""
@@ -72,8 +69,9 @@ class Metrics:
                 flat |= {f"{name}/{index}": float(x) for index, x in enumerate(array.ravel())}
         # JSON has no NaN: such a figure is written as null.
         finite = {name: round(x, 8) if np.isfinite(x) else None for name, x in flat.items()}
-        self._file.write(json.dumps({"step": step, "time": round(time.time(), 3), **finite}) + "\n")
-        self._file.flush()
+        with writing(self.path):
+            self._file.write(json.dumps({"step": step, "time": round(time.time(), 3), **finite}) + "\n")
+            self._file.flush()
         if self._board:
             for name, value in flat.items():
                 self._board.add_scalar(name, value, step)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-from collections.abc import Iterable, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from jaxpt import config as configs
 from jaxpt.config import Config, DistributedConfig
+from jaxpt.disk import check_writable, write_text
 from jaxpt.errors import UserError
 
 
@@ -42,9 +42,7 @@ def check(config: Config) -> Path:
                 f"choose another run_dir=…, or delete this one"
             )
     try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=run_dir) as probe:
-            probe.write(b"x")
+        check_writable(run_dir)
     except OSError as error:
         raise UserError(f"{run_dir}: cannot write the run_dir: {error.strerror or error}") from None
     return run_dir
@@ -56,11 +54,77 @@ def claim(config: Config) -> None:
     write_text(Path(config.run_dir) / "config.yaml", configs.to_yaml(config))
 
 
-def write_text(path: Path, text: str) -> None:
-    """Writes a file so that it is either the old or the new one, never half of it."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+def receipt(run_dir: Path) -> dict[str, Any]:
+    """What run.json says: where the run ended or was stopped; {} where it has not.
+
+    Args:
+      run_dir: of the run.
+
+    Raises:
+      UserError: the file was altered.
+    """
+    file = run_dir / "run.json"
+    if not file.is_file():
+        return {}
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        checksum = found.pop("crc32", None)
+        # Earlier versions wrote neither; of the two names one bit can spoil one.
+        if (checksum is not None or "format" in found) and checksum != _crc32(found):
+            raise ValueError(checksum)
+        found.pop("format", None)
+    except (ValueError, TypeError, AttributeError):
+        raise UserError(f"{file} is damaged; re-run the run's own command to write it anew, or delete it") from None
+    return found
+
+
+def write_receipt(run_dir: Path, found: Mapping[str, Any]) -> None:
+    """Writes run.json with a checksum.
+
+    Args:
+      run_dir: of the run.
+      found: what `receipt` will say.
+    """
+    plain = {"format": 2} | json.loads(json.dumps(found, default=str))
+    write_text(run_dir / "run.json", json.dumps(plain | {"crc32": _crc32(plain)}, indent=2) + "\n")
+
+
+def _crc32(value: Any) -> int:
+    return zlib.crc32(json.dumps(value, sort_keys=True).encode())
+
+
+def records(run_dir: Path) -> tuple[list[dict[str, Any]], int]:
+    """The lines of metrics.jsonl.
+
+    Args:
+      run_dir: of a run that has ended, is under way, or was killed.
+
+    Returns:
+      (whole lines, number of others: damaged, or cut short by a kill).
+    """
+    file, found, damaged = run_dir / "metrics.jsonl", [], 0
+    for line in file.read_bytes().splitlines() if file.exists() else ():
+        try:
+            record = json.loads(line)
+            found.append({**record, "step": int(record["step"])})
+        except (ValueError, TypeError, KeyError):
+            damaged += 1
+    return found, damaged
+
+
+def put_aside_damaged(run_dir: Path, say: Callable[[str], None]) -> None:
+    """Renames a damaged run.json, which a resume writes anew, to run.json.damaged.
+
+    Args:
+      run_dir: of a run that is about to be resumed.
+      say: called with a line about it.
+    """
+    try:
+        receipt(run_dir)
+    except UserError:
+        file = run_dir / "run.json"
+        file.replace(file.with_name("run.json.damaged"))
+        say(f"{file} is damaged; put aside as run.json.damaged: the run's seconds are counted from now")
 
 
 def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

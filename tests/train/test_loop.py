@@ -1,7 +1,11 @@
 """What a run leaves behind, and how it is extended and branched."""
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
 
 import pytest
 import yaml
@@ -115,3 +119,20 @@ def test_the_host_is_a_few_steps_ahead_of_the_device_at_most(workplace, monkeypa
     monkeypatch.setattr(programs, "build", built)
     assert run(workplace, "ahead", "train.steps=40", "train.log_every=40", "train.eval_every=40") == 0
     assert len(queued) == 40
+
+
+@pytest.mark.slow
+def test_a_run_whose_reader_is_gone_stops_after_a_checkpoint(workplace):
+    """`jaxpt train … | head -1`."""
+    command = [sys.executable, "-m", "jaxpt", "train", str(workplace / "recipe.yaml"), f"run_dir={workplace / 'piped'}"]
+    environment = {**os.environ, "PYTHONPATH": os.getcwd(), "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8"}
+    running = subprocess.Popen(
+        [*command, "train.steps=100000"], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert any(line.startswith("step 1/") for line in running.stdout)
+    running.stdout.close()
+    said = running.stderr.read()
+    assert running.wait() == 128 + signal.SIGTERM and "jaxpt: standard output was closed" in said
+    assert "Traceback" not in said
+    steps = [int(p.name) for p in (workplace / "piped" / "checkpoints").iterdir() if p.name.isdigit()]
+    assert steps and json.loads((workplace / "piped" / "run.json").read_text())["step"] == max(steps)

@@ -6,7 +6,15 @@ import pytest
 
 from jaxpt.data import datasets
 from jaxpt.errors import UserError
-from jaxpt.train.run_dir import check, check_fingerprint, claim
+from jaxpt.train.run_dir import (
+    check,
+    check_fingerprint,
+    claim,
+    put_aside_damaged,
+    receipt,
+    records,
+    write_receipt,
+)
 from tests import families
 
 LINES = "\n".join(f"number {i} says that the cat sat on the mat and the dog ran to the house" for i in range(60))
@@ -94,3 +102,51 @@ def test_the_records_do_not_depend_on_the_processes(config, saved, tmp_path):
     settings = config(data={"cache_dir": str(tmp_path)})
     again = datasets.prepare(settings, save=False, workers=1).fingerprint
     check_fingerprint(saved, json.loads(json.dumps(again)), "RUN")
+
+
+def flips(path):
+    """The file with one bit flipped, at every place in turn."""
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+        yield
+    path.write_bytes(whole)
+
+
+def test_no_flipped_bit_of_the_receipt_goes_unnoticed(tmp_path):
+    found = {"finished": True, "step": 400, "best_step": 300, "data": {"task": "wörter"}, "loss": 4.25}
+    write_receipt(tmp_path, found)
+    silent = 0
+    for _ in flips(tmp_path / "run.json"):
+        try:
+            silent += receipt(tmp_path) != found
+        except UserError as error:
+            assert "run.json is damaged" in str(error)
+    assert silent == 0 and receipt(tmp_path) == found
+
+
+def test_a_damaged_receipt_is_put_aside(tmp_path):
+    said = []
+    put_aside_damaged(tmp_path, said.append)
+    write_receipt(tmp_path, {"step": 1})
+    put_aside_damaged(tmp_path, said.append)
+    assert not said and receipt(tmp_path) == {"step": 1}
+    (tmp_path / "run.json").write_bytes(b"\xff{")
+    put_aside_damaged(tmp_path, said.append)
+    assert len(said) == 1 and receipt(tmp_path) == {} and (tmp_path / "run.json.damaged").exists()
+
+
+def test_a_receipt_without_a_checksum_is_read(tmp_path):
+    """Those of earlier versions."""
+    (tmp_path / "run.json").write_text('{"step": 3}')
+    assert receipt(tmp_path) == {"step": 3}
+
+
+def test_damaged_lines_of_metrics_are_left_out(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1, "train/loss": 2.5}\n{"step": 2, "train/loss": 2.25}\n')
+    for _ in flips(path):
+        found, damaged = records(tmp_path)
+        assert len(found) + damaged >= 1 and all(isinstance(one["step"], int) for one in found)
+    path.write_bytes(b'{"step": 1}\n\xff\n{"loss": 1}\n[]\n{"step": "x"}\n{"step": 3, "lo')
+    assert records(tmp_path) == ([{"step": 1}], 5)
