@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 
-
 class _Console(Console):
     """A console that a run outlives: where nobody reads on, the process stops as by a signal, after a checkpoint."""
 
