@@ -141,6 +141,12 @@ def _cache(arguments: argparse.Namespace) -> None:
     cache(config, arguments.workers, arguments.verify, arguments.beam)
 
 
+def _verify(arguments: argparse.Namespace) -> int:
+    from jaxpt.verify import verify
+
+    return verify(arguments.run_dir)
+
+
 def _study(arguments: argparse.Namespace) -> int:
     from jaxpt.study import study
 
@@ -288,6 +294,11 @@ def _parser() -> argparse.ArgumentParser:
     cache.add_argument("--workers", type=_count, metavar="N", help="number of processes (one per core)")
     cache.add_argument("--beam", metavar="OPTIONS", help="prepare them with Apache Beam: '--runner=DataflowRunner …'")
     cache.add_argument("--verify", action="store_true", help="compare the checksums of all files, however large")
+
+    verify = _command(
+        commands, "verify", _verify, "compare all files of a run with their checksums", ("runs/bert_tiny",)
+    )
+    verify.add_argument("run_dir", metavar="RUN_DIR", help="a run")
 
     probe = _command(commands, "probe", _probe, "train a linear classifier of texts or words on a frozen model", (
         "runs/bert_tiny path=train.csv.gz test_path=test.csv.gz text=text label=category",
