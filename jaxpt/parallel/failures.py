@@ -1,7 +1,8 @@
 """A process of a run that ends with an error, or by a signal, ends the others too: they would wait for it in vain.
 
 It leaves an exit code and its last words with JAX's coordinator. The others look there every second, whatever their
-main thread waits for; they say the words and end.
+main thread waits for; they say the words and end. Every second each also says there that it is alive: when a collective
+fails because a process was killed, which can leave no words, the others name it.
 """
 
 from __future__ import annotations
@@ -11,16 +12,22 @@ import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import jax
 
 from jaxpt import signals
+from jaxpt.errors import UserError
 
 _LOOK = 1.0  # seconds between two checks, and for a process to exit after another has failed
 _LEAVE = 10.0  # seconds for all processes to leave the coordinator together
+_LOST = 4.0  # seconds without a sign of life, after which a process counts as gone when a collective has failed
 _KEY = "jaxpt/failed"
+_ALIVE = "jaxpt/alive"
+_forgotten: list[Any] = []
+"""Their destructors would wait as well."""
 
 
 @contextlib.contextmanager
@@ -39,6 +46,14 @@ def shared() -> Iterator[None]:
         try:
             yield
         except BaseException as error:
+            if isinstance(error, jax.errors.JaxRuntimeError) and (lost := watch.lost()):
+                gone = UserError(
+                    f"process {', '.join(map(str, lost))} is gone (killed, or its machine failed); re-run the same "
+                    "command in all processes to resume"
+                )
+                watch.tell(2, str(gone))
+                watch.forget()
+                raise gone from error
             watch.tell(2, " ".join(str(error).split()) or type(error).__name__)
             raise
         finally:
@@ -52,13 +67,18 @@ class _Watch(threading.Thread):
         super().__init__(name="jaxpt-failures", daemon=True)
         from jax._src.distributed import global_state  # the coordinator's keys have no public name
 
+        self._state: Any = global_state
         self._client: Any = global_state.client
         self._stderr = os.dup(2)  # the import of TensorFlow, in the main thread, silences the other for seconds
         self._ended = threading.Event()
 
     def run(self) -> None:
-        found = None
+        found, beats = None, 0
         while found is None and not self._ended.wait(_LOOK):
+            beats += 1
+            with contextlib.suppress(jax.errors.JaxRuntimeError):  # the coordinator is gone
+                own = f"{_ALIVE}/{jax.process_index()}"
+                self._client.key_value_set(own, str(beats), allow_overwrite=True)
             with contextlib.suppress(jax.errors.JaxRuntimeError):  # nobody has failed
                 found = self._client.key_value_try_get(_KEY)
         # Where all fail alike, or all get a signal, each says so itself.
@@ -76,6 +96,22 @@ class _Watch(threading.Thread):
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # another was first
             words = f"process {jax.process_index()} failed: {words}"
             self._client.key_value_set(_KEY, json.dumps([code, words]))
+
+    def lost(self) -> list[int]:
+        """Processes that gave no sign of life for some seconds; empty where the coordinator does not answer."""
+        try:
+            before = dict(self._client.key_value_dir_get(_ALIVE))
+            time.sleep(_LOST)
+            after = dict(self._client.key_value_dir_get(_ALIVE))
+        except jax.errors.JaxRuntimeError:
+            return []
+        silent = [int(key.rpartition("/")[2]) for key, beats in after.items() if before.get(key) == beats]
+        return sorted(set(silent) - {jax.process_index()})
+
+    def forget(self) -> None:
+        """Leaves the coordinator as it is: JAX's shutdown at exit would wait for the processes that are gone, and abort."""
+        _forgotten.extend((self._state.client, self._state.service))
+        self._state.client = self._state.service = None
 
     def leave(self, number: int) -> None:
         """Tells the others of the signal that ends this process, and waits until they have left."""
