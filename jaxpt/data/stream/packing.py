@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import uuid
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+
+from jaxpt import disk
 
 _FORMAT = 1
 _MOST_OPEN = 1024  # different rooms that rows under way may have left; above it the fullest row is finished
@@ -180,11 +182,14 @@ def planned(directory: Path, sizes: Sizes, room: Room) -> Packs:
     try:
         with np.load(path) as file:
             return Packs(file["records"], file["offsets"])
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile):  # not there, or torn
+    except Exception:  # not there, or damaged, which zipfile says in many ways; its checksums leave nothing unsaid
         packs = plan(sizes, room)
     directory.mkdir(parents=True, exist_ok=True)
     temporary = directory / f".{uuid.uuid4().hex}.npz"
-    np.savez(temporary, records=packs.records, offsets=packs.offsets)
+    with disk.writing(path), temporary.open("wb") as file:
+        np.savez(file, records=packs.records, offsets=packs.offsets)
+        file.flush()
+        os.fsync(file.fileno())
     temporary.replace(path)
     return packs
 
