@@ -109,7 +109,7 @@ class _Watch(threading.Thread):
         return sorted(set(silent) - {jax.process_index()})
 
     def forget(self) -> None:
-        """Leaves the coordinator as it is: JAX's shutdown at exit would wait for the processes that are gone, and abort."""
+        """Leaves the coordinator as it is: a shutdown at exit would wait for the processes that are gone, and abort."""
         _forgotten.extend((self._state.client, self._state.service))
         self._state.client = self._state.service = None
 
