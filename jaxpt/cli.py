@@ -7,7 +7,9 @@ with code 2; `--debug` shows the traceback.
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
@@ -220,6 +222,12 @@ class _Parser(argparse.ArgumentParser):
     """Prints errors in one line, without the usage."""
 
     def error(self, message: str) -> NoReturn:
+        found = re.fullmatch(r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)", message)
+        if found is not None:
+            name, word, choices = found.groups()
+            near = difflib.get_close_matches(word, re.findall(r"[\w-]+", choices), n=1, cutoff=0.5)
+            if near:
+                message = f"{name}: {word!r} is none; did you mean {near[0]}?"
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 

@@ -123,7 +123,8 @@ def test_what_is_dropped_is_said(capsys, monkeypatch, command):
     ("argv", "answer"),
     [
         ([], "the following arguments are required: COMMAND"),
-        (["trian"], "invalid choice: 'trian'"),
+        (["trian"], "COMMAND: 'trian' is none; did you mean train?"),
+        (["zzz"], "invalid choice: 'zzz'"),
         (["train"], "the following arguments are required: CONFIG"),
         (["train", "x.yaml", "--fast"], "train: unknown argument '--fast'"),
         (["doctor", "now"], "doctor: unknown argument 'now'"),

@@ -23,7 +23,19 @@ from jaxpt.errors import UserError
 from jaxpt.models import base
 from jaxpt.objectives.base import Objective
 from jaxpt.parallel import compiler, distributed, failures, processes, rules
-from jaxpt.train import checkpoint, compiled, evaluation, flops, initial, programs, state, step, teachers, trainable
+from jaxpt.train import (
+    amounts,
+    checkpoint,
+    compiled,
+    evaluation,
+    flops,
+    initial,
+    programs,
+    state,
+    step,
+    teachers,
+    trainable,
+)
 from jaxpt.train.display import Display, console, duration
 from jaxpt.train.lock import hold
 from jaxpt.train.metrics import Metrics, environment
@@ -242,6 +254,9 @@ class Run:
                 compiled.check(self.setup.for_phase(config, phase), Path(config.train.compiled), phase)
         if not same_data:
             self.data = datasets.prepare(self.phase_config, phase=stretch.phase, report=say)
+            next_phases = [one.start for one in configs.stretches(self.config) if one.phase > stretch.phase]
+            steps = min([*next_phases, self.config.train.steps]) - stretch.phase_start
+            say(amounts.line(self.phase_config, self.data, steps))
             self.evaluators = evaluation.Evaluators(self.setup.for_evaluation(), self.data)
         teachers.check_vocabulary(self.setup, self.data.tokenizer)
         for config in later:

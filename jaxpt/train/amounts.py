@@ -1,0 +1,53 @@
+"""How much text a run has, and how often it reads it: the line at the start of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from jaxpt.config import Config
+from jaxpt.config.data import SourceConfig
+from jaxpt.train.display import number
+
+if TYPE_CHECKING:
+    from jaxpt.data.datasets import Data
+
+
+def line(config: Config, data: Data, steps: int) -> str:
+    """Documents, tokens and epochs of the training set, and where it is from.
+
+    Args:
+      config: of the phase.
+      data: what was prepared for it.
+      steps: of the phase, from its beginning.
+
+    Returns:
+      As "train: 38 documents, 315k tokens of mytexts/*.txt; 0.81 epochs in 1,000 steps".
+    """
+    counts = [found for name, found in data.summary.items() if name.rpartition("/")[2] == "train"]
+    documents, tokens = (sum(found.get(name, 0) for found in counts) for name in ("documents", "tokens"))
+    unit = "documents" if config.task is None else "rows"
+    held = f"{documents or sum(found['records'] for found in counts):,} {unit}"
+    if tokens:
+        held += f", {number(tokens)} tokens"
+    sources: Sequence[SourceConfig] = config.data.mixture or (config.data,)
+    origin = ", ".join(dict.fromkeys(of_source(one) for one in sources))
+    rows = steps * config.data.batch_size
+    read = rows * data.text_per_row / tokens if tokens else rows / max(sum(found["records"] for found in counts), 1)
+    return f"train: {held} of {origin}; {read:.2g} epochs in {steps:,} steps"
+
+
+def of_source(data: SourceConfig) -> str:
+    """Where text comes from, in words.
+
+    Args:
+      data: a source.
+
+    Returns:
+      Paths, the name of a task or set, or "CPython's documentation (no data.path)".
+    """
+    if data.source == "builtin" or (data.source == "auto" and data.path is None):
+        return "CPython's documentation" + (" (no data.path)" if data.source == "auto" else "")
+    paths = (data.path,) if isinstance(data.path, str) else data.path or ()
+    name = data.task or data.source
+    return " + ".join(paths[:3]) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "") if paths else name
