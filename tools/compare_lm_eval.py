@@ -108,7 +108,10 @@ def opened(run: str, out: Path) -> HFLM:
         export(run, out, report=lambda line: None)
         run = str(out)
     backend = "seq2seq" if AutoConfig.from_pretrained(run).is_encoder_decoder else "causal"
-    return HFLM(run, backend=backend, device="cpu", dtype="float32", batch_size=16)
+    found = HFLM(run, backend=backend, device="cpu", dtype="float32", batch_size=16)
+    # HFLM ties the embeddings of any T5, also where the file has an output projection of its own (T5 1.1).
+    found._model = type(found.model).from_pretrained(run, dtype="float32").eval()
+    return found
 
 
 def ours(run: str, is_plain: bool, name: str, data: str, limit: int, shots: int, shown: Path, out: Path) -> list[Asked]:

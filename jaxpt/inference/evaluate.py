@@ -102,7 +102,7 @@ def evaluate(
         return []
     if asks.truncated:
         console.print(f"{asks.truncated:,} contexts were cut from the left to the model's positions", markup=False)
-    console.print(results.table(made))
+    console.print(results.table(made), width=None if console.is_terminal else 140)  # a log has no width
     summary = {"model": path, "scored_by": asks.says, "results": [one.plain() for one in made]}
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "results.json", json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
