@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import math
 import os
 import re
 import sys
@@ -15,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from jaxpt import cli_inference, signals
-from jaxpt.errors import UserError
+from jaxpt.errors import UserError, printable
 
 Command = Callable[[argparse.Namespace], int | None]
 
@@ -60,8 +61,8 @@ def _line(error: Exception) -> str:
     if isinstance(error, ModuleNotFoundError):
         return f"the Python package {error.name!r} is not installed; run `jaxpt doctor` to see what is missing"
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return " ".join(str(error).split()) or type(error).__name__
+        return printable(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
+    return printable(str(error)) or type(error).__name__
 
 
 def _note(line: str) -> None:
@@ -194,7 +195,7 @@ def _export(arguments: argparse.Namespace) -> None:
             raise UserError("--adapter: --dtype, --verify, --shard-gb and --task are of whole models; leave them out")
         export_adapter(arguments.run_dir, arguments.out)
         return
-    size = None if arguments.shard_gb is None else int(arguments.shard_gb * 1e9)
+    size = None if arguments.shard_gb is None else max(1, int(arguments.shard_gb * 1e9))
     export(
         arguments.run_dir, arguments.out, check=arguments.verify, dtype=arguments.dtype, shard_bytes=size,
         task=arguments.task,
@@ -391,7 +392,7 @@ def _conversions(commands: argparse._SubParsersAction) -> None:
     give.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="dtype of the tensors (checkpoint's)")
     give.add_argument("--adapter", action="store_true", help="only the low-rank adapter, in peft's layout")
     give.add_argument("--task", metavar="NAME", help="of a run with several tasks, the one whose head is converted")
-    give.add_argument("--shard-gb", type=float, metavar="GB", help="maximum size of a file (5)")
+    give.add_argument("--shard-gb", type=_gigabytes, metavar="GB", help="maximum size of a file (5)")
     for parser in (take, give):
         parser.add_argument("--verify", action="store_true", help="compare the outputs with transformers")
 
@@ -444,6 +445,16 @@ def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a positive integer, got {text!r}")
     return int(text)
+
+
+def _gigabytes(text: str) -> float:
+    try:
+        size = float(text)
+    except ValueError:
+        size = math.nan
+    if not 0 < size < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a number above 0, got {text!r}")
+    return size
 
 
 def _index(text: str) -> int:

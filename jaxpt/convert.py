@@ -7,9 +7,11 @@ it with `init_from.path`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from jaxpt import config as configs
-from jaxpt import imported, signals
+from jaxpt import disk, imported, signals
 from jaxpt.config import Config, ObjectiveConfig
 from jaxpt.data import tokenizers
 from jaxpt.data.labelled.mixed import each_task
 from jaxpt.data.tokenizers import vocabulary_files
-from jaxpt.errors import UserError
+from jaxpt.errors import UserError, printable
 from jaxpt.heads import classes
 from jaxpt.hf import directory as hf
 from jaxpt.hf import llama2c, mapping, peft
@@ -73,9 +75,7 @@ def import_weights(
     source, low_rank = (_base_of(source, base), source) if peft.is_adapter(source) else (source, None)
     opened: Any = _opened(source, partial, ignore)
     adapter = None if low_rank is None else peft.read(low_rank, opened.network)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}.", suffix=".partial"))
-    with signals.scratch(temporary):
+    with _created(out) as temporary:
         model = opened.network.config
         extra_ids = None if model.kind == "t5" else 0  # only T5 adds sentinels to its SentencePiece model
         limits = {"extra_ids": extra_ids, "max_size": model.vocab_size}
@@ -92,8 +92,6 @@ def import_weights(
         lacking = weights.write(temporary, opened.network, opened.dtypes(), pieces, adapter=factors)
         if check and not source.is_file():
             _report_differences(verify(source, opened.network, weights.read(temporary, 0)), report)
-        temporary.chmod(0o755)
-        temporary.rename(out)
     count = opened.network.count_params()
     report(f"{out}: {opened.network.config.kind}, {count:,} parameters from {source}"
            + ("" if low_rank is None else f", low-rank adapter of {low_rank}"))  # fmt: skip
@@ -134,17 +132,13 @@ def export(
     summands = {path: tuple(renamed(p) for p in paths) for path, paths in summands.items()}
     family = hf.family_of(network.config)
     dtypes = {path: dtype or saved.dtypes[paths[0]] for path, paths in summands.items()}
-    out.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}.", suffix=".partial"))
-    with signals.scratch(temporary):
+    with _created(out) as temporary:
         shards = {} if shard_bytes is None else {"shard_bytes": shard_bytes}
         ids = _special_ids(config, run_dir)
         hf.write(temporary, network, _Sums(saved, summands), dtypes, ids, **shards, **_labels(config))
         _give_tokenizer(run_dir, temporary)
         if check:
             _report_differences(verify(temporary), report)
-        temporary.chmod(0o755)
-        temporary.rename(out)
     report(f"{out}: {family.class_of(network)}, {network.count_params():,} parameters, step {step}")
     if left_out:
         report(f"skipped, not in Hugging Face's class: {', '.join(left_out)}")
@@ -183,15 +177,11 @@ def export_adapter(run: str | Path, out: str | Path, *, report: Report = print) 
             )
     factors = {path: x for path, x in saved.factors(layout.parts).items() if path in summands}
     trained = {path: x for path, x in layout.ever_trained(shapes, axes).items() if path in summands}
-    out.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}.", suffix=".partial"))
     source = config.init_from
     base = source.path if source is not None and initial.is_hugging_face(source.path) else None
-    with signals.scratch(temporary):
+    with _created(out) as temporary:
         peft.write(temporary, network, config.train.lora, factors, trained, _Sums(saved, summands), base)
         _give_tokenizer(run_dir, temporary)
-        temporary.chmod(0o755)
-        temporary.rename(out)
     report(f"{out}: low-rank adapter of {hf.family_of(network.config).class_of(network)}, step {step}")
     if left_out:
         report(f"skipped, not in Hugging Face's class: {', '.join(left_out)}")
@@ -219,6 +209,26 @@ def exported(network: Network) -> tuple[Network, dict[str, tuple[str, ...]], lis
         prefix = f"model/{name}/"
         paths |= {path: (path, f"heads/{head}/{path}") for path in paths if path.startswith(prefix)}
     return kept, paths, [name for name in network.heads if name not in known]
+
+
+@contextlib.contextmanager
+def _created(out: Path) -> Iterator[Path]:
+    """A directory beside `out`: it becomes `out` at the end of the block, or is removed.
+
+    Raises:
+      UserError: the disk is full.
+    """
+    out.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}.", suffix=".partial"))
+    try:
+        with signals.scratch(temporary):
+            yield temporary
+            temporary.chmod(0o755)
+            temporary.rename(out)
+    except Exception as error:  # TensorStore's are ValueErrors
+        if (full := disk.full(error)) is None:
+            raise
+        raise UserError(f"{out}: {full}; nothing was written") from None
 
 
 def _check_features(config: Config) -> None:
@@ -290,7 +300,7 @@ def _base_of(adapter: Path, base: str | Path | None) -> Path:
 
 def _opened(source: Path, partial: bool, ignore: Sequence[str]) -> Any:
     """Opens the source, with the heads of the imported run's objective."""
-    if source.is_file():
+    if source.exists() and not source.is_dir():
         return llama2c.open_file(source)
     opened = hf.open_directory(source, partial=partial, ignore=ignore)
     model, heads = opened.network.config, opened.network.heads
@@ -313,6 +323,8 @@ def _take_tokenizer(source: Path, out: Path, limits: dict[str, Any], report: Rep
     if not names:
         report(f"{source}: contains no vocabulary; set --tokenizer, or data.tokenizer.path later")
         return {"kind": "sentencepiece"}
+    for name in names if source.is_dir() else ():
+        _check_copied(source, source / name)
     out.mkdir(parents=True)
     for name in names:
         (out / name).parent.mkdir(exist_ok=True)
@@ -324,13 +336,23 @@ def _take_tokenizer(source: Path, out: Path, limits: dict[str, Any], report: Rep
         found = tokenizers.load(source, **limits)
         _name_class(found, out)
     except UserError as error:
-        report(f"vocabulary: copied, but not usable for training in jaxpt: {error}")
+        report(printable(f"vocabulary: copied, but not usable for training in jaxpt: {error}"))
         return {"kind": "sentencepiece"}
     finally:
         vocabulary_files.write_checksums(out, [str(file.relative_to(out)) for file in out.rglob("*") if file.is_file()])
     if found.assumed:
         report(f"vocabulary: {found.assumed}")
     return {"kind": found.kind, "lowercase": found.lowercase, "extra_ids": limits["extra_ids"]}
+
+
+def _check_copied(directory: Path, file: Path) -> None:
+    """Refuses a link out of the directory that is imported: what it leads to would go into runs and exports."""
+    disk.check_file(file)
+    real, directory = file.resolve(), directory.resolve()
+    blobs = directory.parent.parent / "blobs"  # where the hub's cache keeps the files of a snapshot
+    inside = real.is_relative_to(directory) or (directory.parent.name == "snapshots" and real.parent == blobs)
+    if not inside:
+        raise UserError(f"{file}: a link to {real}, outside of the directory, is not followed; copy the file there")
 
 
 def _give_tokenizer(run_dir: Path, out: Path) -> None:
@@ -342,14 +364,14 @@ def _give_tokenizer(run_dir: Path, out: Path) -> None:
 
 def _tokenizer_files(directory: Path) -> list[str]:
     """Names of the files of a vocabulary and of the templates of dialogues in a directory."""
-    found = [name for name in TOKENIZER_FILES if (directory / name).is_file()]
+    found = [name for name in TOKENIZER_FILES if os.path.lexists(directory / name)]
     return found + vocabulary_files.chat_template_files(directory)
 
 
 def _name_class(tokenizer: Any, directory: Path) -> None:
     """Adds the tokenizer class, which transformers would otherwise read from the missing config.json."""
     path = directory / "tokenizer_config.json"
-    settings = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    settings = vocabulary_files.read_settings(directory)
     if "tokenizer_class" in settings:
         return
     with tempfile.TemporaryDirectory() as temporary:
@@ -388,7 +410,7 @@ def _partial_report(opened: Any, lacking: Sequence[str]) -> Iterator[str]:
         ("skipped, unknown", opened.found.unexpected),
     ):
         if names:
-            yield f"{what}: {', '.join(names)}"
+            yield printable(f"{what}: {', '.join(names)}", 10_000)
 
 
 def _report_differences(differences: Mapping[str, Difference], report: Report) -> None:

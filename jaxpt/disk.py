@@ -1,17 +1,85 @@
-"""File locks, error numbers of the operating system, and whole files."""
+"""Files of others read with care, file locks, error numbers of the operating system, and whole files."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import fcntl
+import json
 import os
 import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+from jaxpt.errors import UserError
 
 _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+_DEPTH = 100
+_LFS = b"version https://git-lfs.github.com/spec/"
+
+
+def check_file(path: Path, limit: int | None = None) -> Path:
+    """Refuses what cannot be read as a file, before it is opened: a pipe would wait forever, a device never ends.
+
+    Args:
+      path: the file.
+      limit: maximum size in bytes.
+
+    Returns:
+      The path.
+
+    Raises:
+      UserError: it is missing, no regular file, too large, or a pointer of Git LFS.
+    """
+    if path.is_symlink() and not path.exists():
+        raise UserError(f"{path}: a link to {os.readlink(path)}, which does not exist")
+    if path.is_dir():
+        raise UserError(f"{path}: is a directory, expected a file")
+    if not path.exists():
+        raise UserError(f"{path}: No such file or directory")
+    if not path.is_file():
+        raise UserError(f"{path}: not a regular file")
+    size = path.stat().st_size
+    if limit is not None and size > limit:
+        raise UserError(f"{path}: has {size:,} bytes, expected at most {limit:,}")
+    with path.open("rb") as file:
+        if file.read(len(_LFS)) == _LFS:
+            raise UserError(f"{path}: a Git LFS pointer, not the file itself; run `git lfs pull` where it came from")
+    return path
+
+
+def read_json(path: Path, limit: int = 1 << 27) -> Any:
+    """The value of a JSON file.
+
+    Args:
+      path: the file.
+      limit: maximum size in bytes.
+
+    Raises:
+      UserError: see `check_file`; or it is not JSON, or nested too deeply.
+    """
+    try:
+        value = json.loads(check_file(path, limit).read_text("utf-8"))
+    except RecursionError:
+        raise UserError(f"{path}: nested too deeply") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON: {error}") from None
+    if depth(value) > _DEPTH:
+        raise UserError(f"{path}: nested too deeply")
+    return value
+
+
+def depth(value: Any) -> int:
+    """How deeply lists and mappings are nested; counted up to a bit more than what `read_json` allows."""
+    level, count = [value], 0
+    while level and count <= _DEPTH:
+        level = [
+            x for one in level if isinstance(one, dict | list) for x in (one.values() if isinstance(one, dict) else one)
+        ]
+        count += 1
+    return count
 
 
 def lock(file: int) -> bool:

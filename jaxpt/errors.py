@@ -1,5 +1,35 @@
-"""The exception for user errors: the command line prints its message as one line and exits with code 2."""
+"""The exception for user errors, and values of others in messages: short, on one line, without control characters."""
+
+from __future__ import annotations
+
+import reprlib
+from typing import Any
 
 
 class UserError(Exception):
-    """An error that the user can fix. The message names, in one line, the key or file, the problem and the solution."""
+    """An error that the user can fix. The message names, in one line, the key or file, the problem and the solution.
+
+    The command line prints it as one line and exits with code 2.
+    """
+
+
+def printable(text: str, limit: int = 1200) -> str:
+    """One line of a text for a terminal: control characters are escaped, the middle of a long text is left out.
+
+    Example:
+      >>> printable("red: \\x1b[31m\\nnext")
+      'red: \\\\x1b[31m next'
+    """
+    if len(text) > limit:
+        text = f"{text[: limit // 2]} … {text[-limit // 2 :]}"
+    return " ".join("".join(c if c.isprintable() or c.isspace() else repr(c)[1:-1] for c in text).split())
+
+
+def shown(value: Any) -> str:
+    """A value of JSON in a message, at most about 80 characters long; null stays null."""
+    if value is None:
+        return "null"
+    short = reprlib.Repr()
+    short.maxstring = short.maxother = short.maxlong = 80
+    text = short.repr(value)
+    return text if len(text) <= 160 else f"{text[:160]}…"

@@ -256,4 +256,8 @@ def scratch(directory: Path) -> Iterator[Path]:
         with on_leave(lambda number: shutil.rmtree(directory, ignore_errors=True)):
             yield directory
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        for _ in range(50):  # threads of a save that failed may still be writing
+            shutil.rmtree(directory, ignore_errors=True)
+            if not directory.exists():
+                break
+            time.sleep(0.1)

@@ -9,8 +9,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 
 from jaxpt.config.plain import leaves
 
-PositiveInt = Annotated[int, Field(gt=0)]
-NonNegativeInt = Annotated[int, Field(ge=0)]
+PositiveInt = Annotated[int, Field(gt=0, lt=2**63)]
+NonNegativeInt = Annotated[int, Field(ge=0, lt=2**63)]
+Size = Annotated[int, Field(gt=0, lt=2**31)]
+"""Of an axis of an array: ids and indices are int32."""
+Layers = Annotated[int, Field(gt=0, le=10_000)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Kept = Literal["records", "program"]

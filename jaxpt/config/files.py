@@ -18,7 +18,8 @@ from jaxpt.config.kinds import strictly
 from jaxpt.config.layers import Dropped, check_phases, dropped_lines, switch
 from jaxpt.config.plain import leaves, merge, put
 from jaxpt.config.tree import Config
-from jaxpt.errors import UserError
+from jaxpt.disk import check_file
+from jaxpt.errors import UserError, shown
 
 Part = TypeVar("Part", bound=BaseModel)
 
@@ -85,6 +86,11 @@ def to_yaml(config: Config) -> str:
 
 # ---- YAML -----------------------------------------------------------------------------------------------------------
 
+_BYTES, _FILES = 1 << 18, 100
+"""Most bytes of a recipe's file, and files of a recipe with its bases."""
+_VALUES, _CHARACTERS, _DEPTH = 100_000, 10_000_000, 50
+"""Most values, characters and levels of a file."""
+
 # YAML 1.2's scalars and `1_000`: 1e-4 is a number; `no`, 010, 1:30 and 2020-01-01 are words.
 _NUMBER, _POWER = r"(?:0|[1-9][0-9_]*)", r"[eE][-+]?[0-9]+"
 _SCALARS = (
@@ -126,37 +132,87 @@ for _tag, _pattern, _first in _SCALARS:
 def parse(text: str, where: str) -> Any:
     """The value of a YAML text, made of mappings, lists, strings, numbers, booleans and null alone."""
     try:
-        return json.loads(json.dumps(yaml.load(text, _Loader), allow_nan=False))
+        loader = _Loader(text)
+        try:
+            node = loader.get_single_node()
+            _check_size(node, where)
+            value = None if node is None else loader.construct_document(node)
+        finally:
+            loader.dispose()
+        return json.loads(json.dumps(value, allow_nan=False))
+    except RecursionError:
+        raise UserError(f"{where}: nested too deeply") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         at = f" line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise UserError(f"{where}{at}: not valid YAML: {problem}") from None
-    except (TypeError, ValueError, RecursionError) as error:
+    except (TypeError, ValueError) as error:
         raise UserError(f"{where}: a value that a recipe cannot hold: {error}") from None
+
+
+def _check_size(node: yaml.Node | None, where: str) -> None:
+    """Refuses a document that is small in the file and large in memory: aliases and merges of aliases and merges.
+
+    Raises:
+      UserError: written out, it has too many values, too much text or too deep lists and mappings; or it has no end.
+    """
+    sizes: dict[int, tuple[int, int, int]] = {}
+
+    def measure(node: yaml.Node) -> tuple[int, int, int]:
+        """(values, characters, depth), of each node once."""
+        if isinstance(node, yaml.ScalarNode):
+            return 1, len(node.value), 0
+        if id(node) not in sizes:
+            sizes[id(node)] = (0, 0, -1)  # as long as its parts are measured
+            parts = node.value if isinstance(node, yaml.SequenceNode) else [x for pair in node.value for x in pair]
+            values, characters, depths = zip(*map(measure, parts)) if parts else ((), (), ())
+            sizes[id(node)] = 1 + sum(values), sum(characters), 1 + max(depths, default=0)
+        elif sizes[id(node)][2] < 0:
+            raise UserError(f"{where}: a value that contains itself")
+        return sizes[id(node)]
+
+    values, characters, depth = (0, 0, 0) if node is None else measure(node)
+    if values > _VALUES:
+        raise UserError(f"{where}: has more than {_VALUES:,} values with its aliases written out")
+    if characters > _CHARACTERS:
+        raise UserError(f"{where}: has more than {_CHARACTERS:,} characters of text with its aliases written out")
+    if depth > _DEPTH:
+        raise UserError(f"{where}: nested too deeply")
 
 
 # ---- files ----------------------------------------------------------------------------------------------------------
 
 
-def read(path: Path, below: tuple[Path, ...] = ()) -> tuple[dict[str, Any], dict[str, str], list[Dropped]]:
+def read(
+    path: Path, below: tuple[Path, ...] = (), opened: list[Path] | None = None
+) -> tuple[dict[str, Any], dict[str, str], list[Dropped]]:
     """A recipe with its `base:` merged in; for each dotted key, the last set last, its file; what was dropped."""
     asked = f"{below[-1]}: base: " if below else ""
+    opened = [] if opened is None else opened
+    opened.append(path)
+    if len(opened) > _FILES:
+        raise UserError(f"{opened[0]}: base: leads to more than {_FILES} files")
     if path.resolve() in [recipe.resolve() for recipe in below]:
         raise UserError(f"{below[0]}: base: goes round in a circle: {' → '.join(map(str, (*below, path)))}")
     try:
-        own = parse(path.read_text(encoding="utf-8-sig"), str(path))
+        text = check_file(path, _BYTES).read_text(encoding="utf-8-sig")
+    except UserError as error:
+        raise UserError(f"{asked}{error}") from None
     except UnicodeDecodeError:
         raise UserError(f"{asked}{path}: not UTF-8 text; a recipe is a YAML file") from None
     except OSError as error:
         raise UserError(f"{asked}{path}: {error.strerror or error}") from None
+    except ValueError as error:  # a zero byte in its name
+        raise UserError(f"{asked}{path}: {error}") from None
+    own = parse(text, str(path))
     if not isinstance(own, dict):
         raise UserError(f"{path}: wants a mapping of keys to values" + (", it is empty" if own is None else ""))
     bases = own.pop("base", None) or []
     bases = [bases] if isinstance(bases, str) else bases
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
         raise UserError(f"{path}: base: wants a path relative to this file, or a list of them, got {json.dumps(bases)}")
-    layers = [read(path.parent / base, (*below, path)) for base in bases]
+    layers = [read(path.parent / base, (*below, path), opened) for base in bases]
     layers.append((own, {key: str(path) for key, _ in leaves(own)}, []))
     tree: dict[str, Any] = {}
     origin: dict[str, str] = {}
@@ -171,8 +227,8 @@ def read(path: Path, below: tuple[Path, ...] = ()) -> tuple[dict[str, Any], dict
 def override(tree: dict[str, Any], origin: dict[str, str], item: str, where: str = "command line") -> list[Dropped]:
     """Sets one `key=value` in the tree; returns what was dropped by it."""
     key, equals, text = item.partition("=")
-    if not equals or not key:
-        raise UserError(f"{where}: {item!r}: wants key=value, such as train.steps=100")
+    if not equals or not key or key.count(".") > _DEPTH:
+        raise UserError(f"{where}: {shown(item)}: wants key=value, such as train.steps=100")
     # A glob or an address is no YAML alias, tag or comment: on a command line these have no use.
     value = text if text[:1] in tuple("*&!%@`#") else parse(text, f"{where}: {item}")
     under = copy.deepcopy(tree)

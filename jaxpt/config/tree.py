@@ -18,6 +18,7 @@ from jaxpt.config.fields import (
     Overrides,
     PositiveFloat,
     PositiveInt,
+    Size,
     execution,
     extensible,
     unaffected,
@@ -60,7 +61,7 @@ class ModelConfig(Frozen):
 
     kind: str
     """Module of `jaxpt.models`, or a dotted path to one's own."""
-    vocab_size: PositiveInt
+    vocab_size: Size
     """Number of token ids, special ones included. Storage is padded to a multiple of 128; that never shows."""
     dtype: Literal["auto", "float32", "bfloat16"] = execution("auto")
     """Type of the computation: `auto` is bfloat16 on TPU and GPU, float32 on CPU. Parameters stay float32."""

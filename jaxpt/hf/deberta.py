@@ -72,15 +72,15 @@ def _read(keys: dict[str, Any]) -> dict[str, Any]:
     limit = keys.get("max_position_embeddings", 512)
     if keys.pop("max_relative_positions", -1) not in (-1, 0, limit):
         keys["max_relative_positions"] = "another number than max_position_embeddings"
-    width, heads = keys.get("hidden_size", 1536), keys.get("num_attention_heads", 24)
-    if keys.pop("attention_head_size", width // heads) != width // heads:
+    width, heads = keys.get("hidden_size") or 1536, keys.get("num_attention_heads") or 24
+    if (size := keys.pop("attention_head_size", None)) is not None and size * heads != width:
         raise UserError("config.json: attention_head_size: only hidden_size / num_attention_heads is supported")
     return keys | {
         "pos_att_type.c2p": relative and "c2p" in kinds,
         "pos_att_type.p2c": relative and "p2c" in kinds,
-        "position_buckets": buckets if (buckets := keys.get("position_buckets", -1)) > 0 else None,
-        "conv_kernel_size": keys.get("conv_kernel_size", 0) or None,
-        "norm_rel_ebd": "layer_norm" in keys.get("norm_rel_ebd", "none"),
+        "position_buckets": buckets if (buckets := keys.get("position_buckets") or -1) > 0 else None,
+        "conv_kernel_size": keys.get("conv_kernel_size") or None,
+        "norm_rel_ebd": "layer_norm" in (keys.get("norm_rel_ebd") or "none"),
     }
 
 

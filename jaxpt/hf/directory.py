@@ -15,7 +15,8 @@ import numpy as np
 from flax import traverse_util
 
 from jaxpt.config import ModelConfig
-from jaxpt.errors import UserError
+from jaxpt.disk import read_json
+from jaxpt.errors import UserError, shown
 from jaxpt.hf import files, mapping, tasks
 from jaxpt.hf.options import Family, from_json, to_json
 from jaxpt.models.network import Head, Network
@@ -83,9 +84,9 @@ def open_directory(
     given = _read_json(path / "config.json")
     model_type = given.get("model_type")
     known = families()
-    if model_type not in known:
+    if not isinstance(model_type, str) or model_type not in known:
         raise UserError(
-            f"{path / 'config.json'}: model_type {model_type!r} is not supported, only {', '.join(sorted(known))}"
+            f"{path / 'config.json'}: model_type {shown(model_type)} is not supported, only {', '.join(sorted(known))}"
         )
     family, tensors = known[model_type], files.Tensors(path)
     try:
@@ -126,7 +127,7 @@ def _fine_tuned(
         raise UserError(f"weights: {weight} is missing")
     for key, value in family.tasks[name].fixed.items():
         if given.get(key, value) != value:
-            raise UserError(f"config.json: {key}: {given[key]!r} is not supported, only {json.dumps(value)}")
+            raise UserError(f"config.json: {key}: {shown(given[key])} is not supported, only {json.dumps(value)}")
     return name, shapes[weight][0]
 
 
@@ -313,12 +314,12 @@ def _of_layer(pattern: str, name: str) -> bool:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise UserError(f"{path.parent}: no config.json; expected a Hugging Face directory")
-    try:
-        given = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON: {error}") from None
+    directory = path.parent
+    if not directory.exists():
+        raise UserError(f"{directory}: no such directory; a model of the hub: hf download NAME --local-dir DIR")
+    if not path.exists() and not path.is_symlink():
+        raise UserError(f"{directory}: no config.json; expected a Hugging Face directory")
+    given = read_json(path)
     if not isinstance(given, dict):
         raise UserError(f"{path}: expected a JSON object")
     return given

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import pickle
+import os
+import re
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -13,11 +14,24 @@ import ml_dtypes
 import numpy as np
 
 from jaxpt import safetensors
-from jaxpt.errors import UserError
+from jaxpt.disk import check_file, read_json
+from jaxpt.errors import UserError, shown
 
 SHARD_BYTES = 5 * 10**9
 TYPES = {name: safetensors.TYPES[name] for name in ("F64", "F32", "F16", "BF16")}
 """Supported types of weights."""
+_OTHERS = {
+    ".h5": "TensorFlow",
+    ".msgpack": "Flax",
+    ".gguf": "GGUF",
+    ".onnx": "ONNX",
+    ".index": "TensorFlow",
+    ".pt": "PyTorch in .pt files",
+    ".pth": "PyTorch in .pth files",
+}
+"""{suffix: what wrote it} of weights that are not read."""
+_WRAPPERS = ("state_dict", "model_state_dict", "model")
+"""Keys under which training programs put the state_dict."""
 
 
 class Tensors(Mapping[str, np.ndarray]):
@@ -44,14 +58,14 @@ class Tensors(Mapping[str, np.ndarray]):
         self.dtypes: dict[str, np.dtype] = {}
         self.others: dict[str, str] = {}
         self._open: dict[str, Any] = {}
-        paths = _weight_files(directory, stems)
-        for path in paths:
+        for path in _weight_files(directory, stems):
+            check_file(path)
             (self._add_bin if path.suffix == ".bin" else self._add_safetensors)(path)
 
     def _add_safetensors(self, path: Path) -> None:
         try:
             _, entries = safetensors.read(path)
-        except (OSError, ValueError) as error:
+        except ValueError as error:
             raise UserError(f"{path}: not a valid safetensors file: {error}") from None
         for name, entry in sorted(entries.items()):
             self._add(path, name, entry.shape, TYPES.get(entry.kind), entry.kind, (path, entry))
@@ -76,14 +90,27 @@ class Tensors(Mapping[str, np.ndarray]):
         archive = zipfile.is_zipfile(path)
         try:
             tensors = torch.load(path, map_location="cpu", mmap=archive, weights_only=True)
-        except (RuntimeError, pickle.UnpicklingError, EOFError, OSError):
+        except OSError:
+            raise
+        except Exception as error:  # of any class: the file is a program for the unpickler
+            if found := re.search(r"GLOBAL (\S+)", str(error)):
+                raise UserError(
+                    f"{path}: refused: besides tensors it contains {found[1]}, and reading that could run code; save "
+                    "the state_dict alone, as .safetensors"
+                ) from None
             raise UserError(f"{path}: not a valid file of torch weights") from None
-        if not isinstance(tensors, Mapping) or not all(isinstance(x, torch.Tensor) for x in tensors.values()):
+        if isinstance(tensors, Mapping):
+            tensors = next((x for key in _WRAPPERS if isinstance(x := tensors.get(key), Mapping)), tensors)
+        if not isinstance(tensors, Mapping) or not all(
+            isinstance(name, str) and isinstance(x, torch.Tensor) for name, x in tensors.items()
+        ):
             raise UserError(f"{path}: does not contain tensors by name; expected a state_dict")
         known = {str(np.dtype(dtype)): dtype for dtype in TYPES.values()}
         for name, tensor in tensors.items():
             kind = str(tensor.dtype).removeprefix("torch.")
-            self._add(path, name, tensor.shape, known.get(kind), kind, tensor)
+            if tensor.is_meta or tensor.layout is not torch.strided:
+                kind = f"{'meta' if tensor.is_meta else str(tensor.layout).removeprefix('torch.')} {kind}"
+            self._add(path, name, tensor.shape, known.get(kind), kind, tensor.detach())
 
     def __getitem__(self, name: str) -> np.ndarray:
         source = self._open[name]
@@ -113,19 +140,30 @@ def finite(name: str, x: np.ndarray) -> np.ndarray:
 def _weight_files(directory: Path, stems: tuple[str, ...]) -> list[Path]:
     """All weight files of a directory."""
     for stem in stems:
-        if (directory / stem).is_file():
+        if os.path.lexists(directory / stem):
             return [directory / stem]
         index = directory / f"{stem}.index.json"
-        if index.is_file():
-            try:
-                names = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
-            except (ValueError, KeyError, AttributeError):
-                raise UserError(f"{index}: not a weight index") from None
-            missing = [name for name in names if not (directory / name).is_file()]
-            if missing:
-                raise UserError(f"{directory}: {missing[0]} is missing, but {index.name} lists it")
-            return [directory / name for name in names]
+        if os.path.lexists(index):
+            return [directory / name for name in _shards(index, Path(stem).suffix)]
+    for file in sorted(directory.iterdir()):
+        if kind := _OTHERS.get(file.suffix):
+            raise UserError(f"{file}: weights of {kind} are not supported; expected {', '.join(stems)} or an index")
     raise UserError(f"{directory}: contains no weights; expected {', '.join(stems)} or an index")
+
+
+def _shards(index: Path, suffix: str) -> list[str]:
+    """Names of the files that an index lists; all are in its directory."""
+    given = read_json(index)
+    places = given.get("weight_map") if isinstance(given, dict) else None
+    if not isinstance(places, dict) or not places or not all(isinstance(name, str) for name in places.values()):
+        raise UserError(f"{index}: not a weight index; expected {{weight_map: {{tensor: file}}}}")
+    names = sorted(set(places.values()))
+    for name in names:
+        if Path(name).name != name or Path(name).suffix != suffix or not name.isprintable() or len(name) > 255:
+            raise UserError(f"{index}: {shown(name)} is no name of a {suffix} file in this directory")
+        if not os.path.lexists(index.parent / name):
+            raise UserError(f"{index.parent}: {name} is missing, but {index.name} lists it")
+    return names
 
 
 def write(

@@ -6,11 +6,13 @@ Format: https://github.com/karpathy/llama2.c (export.py, version 0)
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
+from jaxpt.disk import check_file
 from jaxpt.errors import UserError
 from jaxpt.hf import files, mapping
 from jaxpt.models.llama import LlamaConfig
@@ -63,7 +65,7 @@ def open_file(path: str | Path) -> Checkpoint:
       UserError: the file has another format.
     """
     path = Path(path)
-    header = np.fromfile(path, np.int32, 7)
+    header = np.fromfile(check_file(path), np.int32, 7)
     wrong = UserError(f"{path}: not a checkpoint of llama2.c, version 0 (a header of 7 integers, then float32 weights)")
     if len(header) < 7:
         raise wrong
@@ -71,10 +73,6 @@ def open_file(path: str | Path) -> Checkpoint:
     if min(dim, mlp_dim, layers, heads, kv_heads, abs(vocab), length) < 1 or dim % heads or heads % kv_heads:
         raise wrong
     tied, vocab, width = vocab > 0, abs(vocab), dim // heads
-    config = LlamaConfig(
-        vocab_size=vocab, layers=layers, embed_dim=dim, heads=heads, kv_heads=kv_heads, mlp_dim=mlp_dim,
-        max_positions=length, tie_embeddings=tied,
-    )  # fmt: skip
     shapes = {
         "token_embed/table": (vocab, dim),
         f"{BLOCK}/attention_norm/scale": (layers, dim),
@@ -89,9 +87,13 @@ def open_file(path: str | Path) -> Checkpoint:
         "final_norm/scale": (dim,),
         "rotation": (2, length, width // 2),  # cosines and sines, which jaxpt computes
     } | ({} if tied else {"head/kernel": (vocab, dim)})
-    total = sum(int(np.prod(shape)) for shape in shapes.values())
+    total = sum(math.prod(shape) for shape in shapes.values())
     if path.stat().st_size != 4 * (7 + total):
         raise wrong
+    config = LlamaConfig(
+        vocab_size=vocab, layers=layers, embed_dim=dim, heads=heads, kv_heads=kv_heads, mlp_dim=mlp_dim,
+        max_positions=length, tie_embeddings=tied,
+    )  # fmt: skip
     tensors, offset = {}, 4 * 7
     for name, shape in shapes.items():
         tensors[name] = np.memmap(path, np.float32, "r", offset, shape)

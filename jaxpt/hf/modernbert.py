@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxpt.errors import UserError
+from jaxpt.errors import UserError, shown
 from jaxpt.hf.mapping import HeadTable, Row, Table, dense, layer_norm
 from jaxpt.hf.options import ACTIVATIONS, Family, Option
 from jaxpt.hf.tasks import tasks
@@ -78,9 +78,11 @@ def _read(keys: dict[str, Any]) -> dict[str, Any]:
         keys["global_attn_every_n_layers"] = every
     for kind, flat in (("full_attention", "global_rope_theta"), ("sliding_attention", "local_rope_theta")):
         rope = (keys.get("rope_parameters") or {}).get(kind) or {}
+        if not isinstance(rope, dict):
+            raise UserError(f"config.json: rope_parameters.{kind}: wants a mapping, got {shown(rope)}")
         if rope.get("rope_type", "default") != "default":
             raise UserError(
-                f"config.json: rope_parameters.{kind}.rope_type: {rope['rope_type']!r} is not supported, only default"
+                f"config.json: rope_parameters.{kind}.rope_type: {shown(rope['rope_type'])} is not supported, only default"
             )
         if "rope_theta" in rope:
             keys[flat] = rope["rope_theta"]

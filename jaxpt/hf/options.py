@@ -10,14 +10,17 @@ import dataclasses
 import difflib
 import importlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
 
 from jaxpt.config import ModelConfig, resolve
+from jaxpt.config.explain import explain
+from jaxpt.config.kinds import strictly
 from jaxpt.config.plain import leaves, put
-from jaxpt.errors import UserError
+from jaxpt.errors import UserError, printable, shown
 from jaxpt.heads import classes
 from jaxpt.hf.mapping import HeadTable, Table, with_heads
 from jaxpt.hf.tasks import WORDS, Problem, Task, labels_to_json
@@ -56,9 +59,18 @@ FIXED: Mapping[str, Any] = {
     "is_encoder_decoder": False,
     "add_cross_attention": False,
     "cross_attention_hidden_size": None,
-    "quantization_config": None,
     "pruned_heads": ({},),
 }
+_NUMBER = (int, float)
+TYPES: Mapping[str, type | tuple[type, ...]] = {
+    "architectures": list, "id2label": dict, "label2id": dict, "problem_type": str, "layer_types": list,
+    "rope_scaling": dict, "rope_parameters": dict, "rope_theta": _NUMBER, "sliding_window": int,
+    "pos_att_type": (str, list), "norm_rel_ebd": str, "relative_attention": bool, "attention_head_size": int,
+    "max_relative_positions": int, "position_buckets": int, "conv_kernel_size": int, "hidden_size": int,
+    "num_attention_heads": int, "max_position_embeddings": int, "tie_word_embeddings": bool,
+    "scale_decoder_outputs": bool,
+}  # fmt: skip
+"""Types of the keys that are read before the others; the types of those are our fields'."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,7 +154,12 @@ class Family:
         head = classes.name_of(known)
         if head is not None:
             return self.tasks[head].table(head, self.table(config), config)
-        return with_heads(self.table(config), {name: self.heads[name](config) for name in known})
+        table = with_heads(self.table(config), {name: self.heads[name](config) for name in known})
+        if "pooler" in known or "pooler" not in self.heads:
+            return table
+        # Some files have the pooler of the pretraining, and not the head that reads it.
+        pooler = tuple(re.escape(row.theirs) for row in self.heads["pooler"](config).rows)
+        return dataclasses.replace(table, ignored=(*table.ignored, *pooler))
 
     def class_of(self, network: Network) -> str:
         """Name of their class for a network.
@@ -179,6 +196,7 @@ def from_json(
     Raises:
       UserError: an unknown key, an unsupported value, or an invalid configuration.
     """
+    _check_types(given)
     keys = family.read(dict(given))
     inferred = family.infer(keys, tensors)
     keys = dict(leaves(keys))
@@ -186,25 +204,61 @@ def from_json(
     options = {option.theirs: option for option in family.options}
     harmless = {*HARMLESS, *family.harmless, *ignore}
     for key, value in keys.items():
-        if key in options or value is None or key.split(".")[0] in harmless:
+        if key in options or value is None or any(above in harmless for above in _and_above(key)):
             continue
         if key not in fixed:
+            key = printable(key, 160)
             near = difflib.get_close_matches(key, [*options, *fixed], n=1, cutoff=0.7)
             hint = f" (did you mean {near[0]}?)" if near else ""
             raise UserError(
-                f"config.json: {key}: {value!r} is unknown for model_type {family.model_type}{hint}; "
+                f"config.json: {key}: {shown(value)} is unknown for model_type {family.model_type}{hint}; "
                 f"if it does not change the output, pass --ignore {key}"
             )
         allowed = fixed[key] if isinstance(fixed[key], tuple) else (fixed[key],)
         if value not in allowed:
-            raise UserError(f"config.json: {key}: {value!r} is not supported, only {_or(allowed)}")
+            raise UserError(f"config.json: {key}: {shown(value)} is not supported, only {_or(allowed)}")
     fields = {option.ours: _ours(option, keys.get(option.theirs, option.default)) for option in family.options}
+    fields |= inferred
+    cls = resolve(family.kind, "jaxpt.models", ModelConfig)
     try:
-        return resolve(family.kind, "jaxpt.models", ModelConfig)(**{**fields, **inferred})
+        return strictly(cls, fields)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or family.kind
-        raise UserError(f"config.json: {where}: {first['msg'].removeprefix('Value error, ')}") from None
+        raise UserError(f"config.json: {_in_their_words(explain(error, fields, cls)[1], family)}") from None
+
+
+def _check_types(given: Mapping[str, Any]) -> None:
+    """Raises UserError if a key that is read before the others has another type, or the weights are quantized."""
+    if given.get("quantization_config") is not None:
+        raise UserError(
+            "config.json: quantization_config: quantized weights are not supported; import the unquantized model"
+        )
+    for key, wanted in TYPES.items():
+        value = given.get(key)
+        if value is not None and (not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool)):
+            names = wanted if isinstance(wanted, tuple) else (wanted,)
+            wants = " or ".join(_WORDS[name] for name in names if name is not int or float not in names)
+            raise UserError(f"config.json: {key}: wants {wants}, got {shown(value)}")
+    if not all(isinstance(name, str) for name in given.get("architectures") or ()):
+        raise UserError(f"config.json: architectures: wants names of classes, got {shown(given['architectures'])}")
+
+
+_WORDS = {
+    list: "a list", dict: "a mapping", str: "a string", float: "a number", int: "a whole number", bool: "true or false"
+}  # fmt: skip
+
+
+def _and_above(key: str) -> Iterator[str]:
+    """A dotted key and those above it: a.b.c, a.b and a."""
+    while key:
+        yield key
+        key = key.rpartition(".")[0]
+
+
+def _in_their_words(message: str, family: Family) -> str:
+    """A message about our fields with the keys of config.json in their place."""
+    theirs = {option.ours: option.theirs for option in family.options}
+    # A field without an underscore may be a common word: it is a key only in front of a colon.
+    return re.sub(r"[a-z]\w*_\w+|[a-z]\w*(?=:)", lambda found: theirs.get(found[0], found[0]), message)
 
 
 def to_json(
@@ -238,8 +292,8 @@ def to_json(
 def _ours(option: Option, value: Any) -> Any:
     if option.values is None:
         return tuple(value) if isinstance(value, list) else value
-    if value not in option.values:
-        raise UserError(f"config.json: {option.theirs}: {value!r} is not supported, only {_or(option.values)}")
+    if not isinstance(value, (str, bool)) or value not in option.values:
+        raise UserError(f"config.json: {option.theirs}: {shown(value)} is not supported, only {_or(option.values)}")
     return option.values[value]
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,7 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxpt.config import LoraConfig
-from jaxpt.errors import UserError
+from jaxpt.disk import read_json
+from jaxpt.errors import UserError, shown
 from jaxpt.hf import directory as hf
 from jaxpt.hf import files, mapping
 from jaxpt.models.network import Network
@@ -205,16 +207,39 @@ def settings_of(source: Path) -> dict[str, Any]:
       UserError: it is of another kind than W + s · A · B.
     """
     file = source / CONFIG
-    try:
-        given = json.loads(file.read_text("utf-8"))
-    except ValueError as error:
-        raise UserError(f"{file}: not JSON: {error}") from None
+    given = read_json(file)
+    if not isinstance(given, dict):
+        raise UserError(f"{file}: expected a JSON object")
     if given.get("peft_type") != "LORA":
-        raise UserError(f"{file}: peft_type: {given.get('peft_type')!r} is not supported, only 'LORA'")
+        raise UserError(f"{file}: peft_type: {shown(given.get('peft_type'))} is not supported, only 'LORA'")
+    _check_numbers(file, given)
     for key, harmless in _REFUSED.items():
         if given.get(key, harmless[0]) not in harmless:
             raise UserError(f"{file}: {key}: {json.dumps(given[key])} is not supported, only {json.dumps(harmless[0])}")
     return given
+
+
+def _check_numbers(file: Path, given: Mapping[str, Any]) -> None:
+    """Raises UserError if a key that a weight is computed with has another type."""
+
+    def is_number(x: Any) -> bool:
+        return isinstance(x, int | float) and not isinstance(x, bool) and abs(x) < math.inf
+
+    base, patterns = given.get("base_model_name_or_path"), given.get("alpha_pattern") or {}
+    for key, wanted, is_right in (
+        ("base_model_name_or_path", "a string", base is None or isinstance(base, str)),
+        ("lora_alpha", "a number", is_number(given.get("lora_alpha", 8))),
+        ("lora_dropout", "a number from 0 to 1", is_number(x := given.get("lora_dropout") or 0.0) and 0 <= x <= 1),
+        ("alpha_pattern", "a mapping of modules to numbers",
+         isinstance(patterns, dict) and all(map(is_number, patterns.values()))),
+    ):  # fmt: skip
+        if not is_right:
+            raise UserError(f"{file}: {key}: wants {wanted}, got {shown(given[key])}")
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error:
+            raise UserError(f"{file}: alpha_pattern: {shown(pattern)} is no regular expression") from None
 
 
 def read(source: str | Path, network: Network) -> Adapter:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from jaxpt.config import ModelConfig
-from jaxpt.errors import UserError
+from jaxpt.errors import UserError, shown
 from jaxpt.hf.mapping import HeadTable, Row, Table, dense, layer_norm, with_heads
 
 Problem = Literal["single_label_classification", "multi_label_classification", "regression"]
@@ -170,8 +170,9 @@ def labels_from_json(head: str | None, outputs: int, given: Mapping[str, Any]) -
     if head not in ("classes", "tags") or not names:
         return None
     if sorted(map(str, names)) != sorted(map(str, range(outputs))):
-        ids = ", ".join(map(str, names))
-        raise UserError(f"config.json: id2label: has the ids {ids}, but the weights are of {outputs} labels")
+        raise UserError(
+            f"config.json: id2label: has the ids {shown([*names])}, but the weights are of {outputs} labels"
+        )
     return tuple(str(names[str(i)] if str(i) in names else names[i]) for i in range(outputs))
 
 
@@ -179,4 +180,9 @@ def problem_from_json(head: str | None, outputs: int, given: Mapping[str, Any]) 
     """Their `problem_type`, or what their class takes without it; None for other heads than "classes"."""
     if head != "classes":
         return None
-    return given.get("problem_type") or ("regression" if outputs == 1 else "single_label_classification")
+    problem = given.get("problem_type") or ("regression" if outputs == 1 else "single_label_classification")
+    if problem not in get_args(Problem):
+        raise UserError(
+            f"config.json: problem_type: {shown(problem)} is not supported, only {', '.join(get_args(Problem))}"
+        )
+    return problem

@@ -10,7 +10,7 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
-from jaxpt.config import PositiveInt
+from jaxpt.config import Layers, Size
 from jaxpt.models.bert import Bert, BertConfig, Block
 from jaxpt.models.layers import Activation
 from jaxpt.models.stack import Segment
@@ -20,11 +20,11 @@ class AlbertConfig(BertConfig):
     """Configuration of ALBERT."""
 
     kind: Literal["albert"] = "albert"
-    embedding_dim: PositiveInt = 128
+    embedding_dim: Size = 128
     """Width of the token, position and type embeddings."""
-    groups: PositiveInt = 1
+    groups: Size = 1
     """Number of layer groups; the layers of a group share their parameters."""
-    inner_layers: PositiveInt = 1
+    inner_layers: Layers = 1
     """Number of distinct blocks in a group; each of `layers` runs all of them."""
     activation: Activation = "gelu_tanh"
 

@@ -15,7 +15,7 @@ import flax.linen as nn
 import jax
 from pydantic import model_validator
 
-from jaxpt.config import Fraction, ModelConfig, PositiveInt
+from jaxpt.config import Fraction, Layers, ModelConfig, Size
 from jaxpt.models import adapters
 from jaxpt.models.attention import Attention
 from jaxpt.models.base import check_heads, compute_dtype
@@ -40,17 +40,17 @@ class BartConfig(ModelConfig):
     text_layout: ClassVar[str] = "bart"
 
     kind: Literal["bart"] = "bart"
-    layers: PositiveInt
+    layers: Layers
     """Layers of the encoder, and of the decoder unless `decoder_layers` is set."""
-    decoder_layers: PositiveInt | None = None
-    embed_dim: PositiveInt
-    heads: PositiveInt
+    decoder_layers: Layers | None = None
+    embed_dim: Size
+    heads: Size
     """Attention heads of the encoder; embed_dim must be a multiple."""
-    decoder_heads: PositiveInt | None = None
-    mlp_dim: PositiveInt
+    decoder_heads: Size | None = None
+    mlp_dim: Size
     """Hidden width of the encoder's feed-forward blocks."""
-    decoder_mlp_dim: PositiveInt | None = None
-    max_positions: PositiveInt = 1024
+    decoder_mlp_dim: Size | None = None
+    max_positions: Size = 1024
     pre_norm: bool = False
     """LayerNorm before each block and at the end of both stacks (mBART); false: after each residual sum (BART)."""
     scale_embeddings: bool = False

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from pydantic import model_validator
 
-from jaxpt.config import Fraction, ModelConfig, NonNegativeInt, PositiveFloat, PositiveInt
+from jaxpt.config import Fraction, Layers, ModelConfig, NonNegativeInt, PositiveFloat, Size
 from jaxpt.models import adapters
 from jaxpt.models.attention import Attention
 from jaxpt.models.base import check_heads, compute_dtype
@@ -46,13 +46,13 @@ class BertConfig(ModelConfig):
     text_layout: ClassVar[str] = "bert"
 
     kind: Literal["bert"] = "bert"
-    layers: PositiveInt
-    embed_dim: PositiveInt
+    layers: Layers
+    embed_dim: Size
     """Width of the hidden states; a multiple of `heads`."""
-    heads: PositiveInt
-    mlp_dim: PositiveInt
+    heads: Size
+    mlp_dim: Size
     """Hidden width of the feed-forward blocks."""
-    max_positions: PositiveInt = 512
+    max_positions: Size = 512
     token_types: NonNegativeInt = 2
     """Number of token types; 0: no token-type embedding."""
     activation: Activation = "gelu"

@@ -22,11 +22,12 @@ from pydantic import model_validator
 from jaxpt.config import (
     Fraction,
     HeadName,
+    Layers,
     ModelConfig,
     NonNegativeInt,
     PoolerOptions,
     PositiveFloat,
-    PositiveInt,
+    Size,
     TaskHead,
 )
 from jaxpt.models import adapters
@@ -60,15 +61,15 @@ class DebertaConfig(ModelConfig):
     text_layout: ClassVar[str] = "bert"
 
     kind: Literal["deberta"] = "deberta"
-    layers: PositiveInt
-    embed_dim: PositiveInt
+    layers: Layers
+    embed_dim: Size
     """Width of the hidden states; a multiple of `heads`."""
-    heads: PositiveInt
-    mlp_dim: PositiveInt
+    heads: Size
+    mlp_dim: Size
     """Hidden width of the feed-forward blocks."""
-    max_positions: PositiveInt = 512
+    max_positions: Size = 512
     """Maximum sequence length, and the maximum distance of relative positions."""
-    buckets: PositiveInt | None = 256
+    buckets: Size | None = 256
     """k: distances up to k/2 are exact, longer ones share logarithmic buckets; None: all are exact."""
     content_to_position: bool = True
     """Add Qc·Kr to the scores."""
@@ -81,7 +82,7 @@ class DebertaConfig(ModelConfig):
     absolute_positions: bool = False
     """Add a table of absolute positions to the embeddings."""
     token_types: NonNegativeInt = 0
-    convolution: PositiveInt | None = None
+    convolution: Size | None = None
     """Kernel width of the convolution parallel to the first layer (v2: 3); None: no convolution."""
     convolution_activation: Activation = "tanh"
     mask_decoder: bool = False

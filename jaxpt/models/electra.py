@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Literal
 
-from jaxpt.config import HeadName, PoolerOptions, PositiveInt, TaskHead
+from jaxpt.config import HeadName, PoolerOptions, Size, TaskHead
 from jaxpt.models.bert import Bert, BertConfig
 
 
@@ -17,7 +17,7 @@ class ElectraConfig(BertConfig):
     """Configuration of ELECTRA."""
 
     kind: Literal["electra"] = "electra"
-    embedding_dim: PositiveInt | None = None
+    embedding_dim: Size | None = None
     """Width of the token, position and type embeddings; embed_dim by default."""
 
     @property

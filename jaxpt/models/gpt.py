@@ -13,7 +13,7 @@ from typing import Literal
 import flax.linen as nn
 import jax
 
-from jaxpt.config import PositiveInt
+from jaxpt.config import Size
 from jaxpt.models import adapters
 from jaxpt.models.attention import Attention
 from jaxpt.models.base import compute_dtype
@@ -29,7 +29,7 @@ class GPTConfig(GPT2Config):
     """Configuration of GPT."""
 
     kind: Literal["gpt"] = "gpt"
-    max_positions: PositiveInt = 512
+    max_positions: Size = 512
     tie_embeddings: Literal[True] = True
 
     def build(self) -> GPT:

@@ -13,7 +13,7 @@ import flax.linen as nn
 import jax
 from pydantic import model_validator
 
-from jaxpt.config import Fraction, ModelConfig, PositiveFloat, PositiveInt
+from jaxpt.config import Fraction, Layers, ModelConfig, PositiveFloat, Size
 from jaxpt.models import adapters
 from jaxpt.models.attention import Attention
 from jaxpt.models.base import check_heads, compute_dtype
@@ -35,12 +35,12 @@ class GPT2Config(ModelConfig):
     text_layout: ClassVar[str] = "decoder"
 
     kind: Literal["gpt2"] = "gpt2"
-    layers: PositiveInt
-    embed_dim: PositiveInt
+    layers: Layers
+    embed_dim: Size
     """Width of the hidden states; a multiple of `heads`. `mlp_dim` is 4 · embed_dim by default."""
-    heads: PositiveInt
-    mlp_dim: PositiveInt | None = None
-    max_positions: PositiveInt = 1024
+    heads: Size
+    mlp_dim: Size | None = None
+    max_positions: Size = 1024
     activation: Activation = "gelu_tanh"
     tie_embeddings: bool = True
     """Use the token embeddings as the output projection."""

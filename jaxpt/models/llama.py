@@ -16,7 +16,7 @@ import flax.linen as nn
 import jax
 from pydantic import model_validator
 
-from jaxpt.config import Fraction, ModelConfig, PositiveFloat, PositiveInt
+from jaxpt.config import Fraction, Layers, ModelConfig, PositiveFloat, Size
 from jaxpt.models import adapters
 from jaxpt.models.attention import Attention
 from jaxpt.models.base import check_heads, compute_dtype
@@ -37,19 +37,19 @@ class LlamaConfig(ModelConfig):
     text_layout: ClassVar[str] = "decoder"
 
     kind: Literal["llama"] = "llama"
-    layers: PositiveInt
-    embed_dim: PositiveInt
-    heads: PositiveInt
+    layers: Layers
+    embed_dim: Size
+    heads: Size
     """Number of query heads."""
-    kv_heads: PositiveInt | None = None
+    kv_heads: Size | None = None
     """Number of key and value heads, a divisor of `heads`; default `heads`, 1 is multi-query attention."""
-    head_dim: PositiveInt | None = None
+    head_dim: Size | None = None
     """Width of a head; embed_dim / heads by default."""
-    mlp_dim: PositiveInt
+    mlp_dim: Size
     """Hidden width of the gated feed-forward blocks."""
-    max_positions: PositiveInt = 2048
+    max_positions: Size = 2048
     """Maximum sequence length."""
-    window: PositiveInt | None = None
+    window: Size | None = None
     """Sliding window: each token attends to itself and window − 1 earlier tokens; None: to all earlier tokens."""
     rope_theta: PositiveFloat = 10_000.0
     """θ: pair i of a head's coordinates is rotated by θ^(−2i/K) per position."""
@@ -60,7 +60,7 @@ class LlamaConfig(ModelConfig):
     """llama3: pairs with fewer rotations over `rope_original_positions` are scaled by the full factor."""
     rope_high_frequency: PositiveFloat = 4.0
     """llama3: pairs with more rotations are not scaled."""
-    rope_original_positions: PositiveInt = 8192
+    rope_original_positions: Size = 8192
     activation: Activation = "silu"
     attention_bias: bool = False
     mlp_bias: bool = False

@@ -16,7 +16,7 @@ import flax.linen as nn
 import jax
 from pydantic import model_validator
 
-from jaxpt.config import Fraction, HeadName, ModelConfig, PoolerOptions, PositiveFloat, PositiveInt, TaskHead
+from jaxpt.config import Fraction, HeadName, Layers, ModelConfig, PoolerOptions, PositiveFloat, Size, TaskHead
 from jaxpt.models import adapters
 from jaxpt.models.attention import Attention
 from jaxpt.models.base import compute_dtype
@@ -37,17 +37,17 @@ class ModernBertConfig(ModelConfig):
     text_layout: ClassVar[str] = "bert"
 
     kind: Literal["modernbert"] = "modernbert"
-    layers: PositiveInt
-    embed_dim: PositiveInt
+    layers: Layers
+    embed_dim: Size
     """Width of the hidden states; a multiple of `heads`."""
-    heads: PositiveInt
-    mlp_dim: PositiveInt
+    heads: Size
+    mlp_dim: Size
     """Hidden width of the gated feed-forward blocks."""
-    max_positions: PositiveInt = 8192
+    max_positions: Size = 8192
     """Maximum sequence length."""
-    global_every: PositiveInt = 3
+    global_every: Size = 3
     """Layers 0, n, 2n … have global attention."""
-    window: PositiveInt = 128
+    window: Size = 128
     """The other layers attend to window / 2 tokens on each side."""
     global_theta: PositiveFloat = 160_000.0
     """Base of the rotary positions in global layers."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from typing import Literal
 
-from jaxpt.config import PositiveInt
+from jaxpt.config import Size
 from jaxpt.models.base import compute_dtype
 from jaxpt.models.gpt2 import GPT2, INIT, POSITION_INIT, Block, GPT2Config
 from jaxpt.models.layers import Activation, Dropout, Embed, LayerNorm
@@ -23,7 +23,7 @@ class OPTConfig(GPT2Config):
     """Configuration of OPT."""
 
     kind: Literal["opt"] = "opt"
-    max_positions: PositiveInt = 2048
+    max_positions: Size = 2048
     activation: Activation = "relu"
 
     def build(self) -> OPT:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar, Literal
 
-from jaxpt.config import HeadName, NonNegativeInt, PoolerOptions, PositiveFloat, PositiveInt, TaskHead
+from jaxpt.config import HeadName, NonNegativeInt, PoolerOptions, PositiveFloat, Size, TaskHead
 from jaxpt.models.bert import Bert, BertConfig
 
 
@@ -18,7 +18,7 @@ class RobertaConfig(BertConfig):
     text_layout: ClassVar[str] = "roberta"
 
     kind: Literal["roberta"] = "roberta"
-    max_positions: PositiveInt = 514
+    max_positions: Size = 514
     """Rows of the position table; the first padding_id + 1 rows are unused."""
     padding_id: NonNegativeInt = 1
     """Padding id of the vocabulary."""

@@ -16,7 +16,7 @@ import flax.linen as nn
 import jax
 from pydantic import model_validator
 
-from jaxpt.config import Fraction, HeadName, ModelConfig, PositiveFloat, PositiveInt, TaskHead
+from jaxpt.config import Fraction, HeadName, Layers, ModelConfig, PositiveFloat, Size, TaskHead
 from jaxpt.models import adapters
 from jaxpt.models.attention import Attention
 from jaxpt.models.base import compute_dtype
@@ -41,14 +41,14 @@ class T5Config(ModelConfig):
     text_layout: ClassVar[str] = "t5"
 
     kind: Literal["t5"] = "t5"
-    layers: PositiveInt
+    layers: Layers
     """Layers of the encoder, and of the decoder unless `decoder_layers` is set."""
-    decoder_layers: PositiveInt | None = None
-    embed_dim: PositiveInt
-    heads: PositiveInt
-    head_dim: PositiveInt = 64
+    decoder_layers: Layers | None = None
+    embed_dim: Size
+    heads: Size
+    head_dim: Size = 64
     """Width of a head; heads · head_dim may differ from embed_dim."""
-    mlp_dim: PositiveInt
+    mlp_dim: Size
     """Hidden width of the feed-forward blocks."""
     feed_forward: Literal["relu", "gated_gelu", "gated_silu"] = "gated_gelu"
     """`relu` is version 1.0, `gated_gelu` version 1.1, `gated_silu` UL2."""
@@ -62,9 +62,9 @@ class T5Config(ModelConfig):
     """Each layer has a separate position bias (UMT5); false: all layers of a stack share one."""
     epsilon: PositiveFloat = 1e-6
     """ε of the norms."""
-    buckets: PositiveInt = 32
+    buckets: Size = 32
     """Number of buckets of the position bias."""
-    max_distance: PositiveInt = 128
+    max_distance: Size = 128
     """Distance in tokens; larger distances share the last bucket."""
     dropout: Fraction = 0.0
     """Dropout rate on embeddings, attention weights, hidden activations of the feed-forward and block outputs."""

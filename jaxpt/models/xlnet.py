@@ -20,7 +20,7 @@ import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 from pydantic import model_validator
 
-from jaxpt.config import Fraction, HeadName, ModelConfig, PoolerOptions, PositiveFloat, PositiveInt, TaskHead
+from jaxpt.config import Fraction, HeadName, Layers, ModelConfig, PoolerOptions, PositiveFloat, Size, TaskHead
 from jaxpt.models import adapters
 from jaxpt.models.attention import attend
 from jaxpt.models.base import check_heads, compute_dtype
@@ -40,18 +40,18 @@ class XLNetConfig(ModelConfig):
     text_layout: ClassVar[str] = "xlnet"
 
     kind: Literal["xlnet"] = "xlnet"
-    layers: PositiveInt
-    embed_dim: PositiveInt
-    heads: PositiveInt
-    head_dim: PositiveInt | None = None
+    layers: Layers
+    embed_dim: Size
+    heads: Size
+    head_dim: Size | None = None
     """Width of a head; embed_dim / heads by default."""
-    mlp_dim: PositiveInt
+    mlp_dim: Size
     """Hidden width of the feed-forward blocks."""
-    clamp: PositiveInt | None = None
+    clamp: Size | None = None
     """Maximum distance in tokens; larger distances are clamped."""
-    memory_length: PositiveInt | None = None
+    memory_length: Size | None = None
     """Number of tokens whose hidden states are cached for the next sequence; all by default."""
-    reuse_length: PositiveInt | None = None
+    reuse_length: Size | None = None
     """Cache only the first `reuse_length` tokens of a sequence."""
     activation: Activation = "gelu"
     epsilon: PositiveFloat = 1e-12

@@ -7,6 +7,8 @@ import dataclasses
 import functools
 import itertools
 import logging
+import math
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,7 @@ def write(
     adapter = adapter or {}
     shapes: Mapping[str, Any] = model | adapter
     state = run_dir / "checkpoints" / str(STEP) / "state"
+    _check_space(run_dir, shapes, dtypes)
     _skeleton(run_dir, {path: np.zeros((1,), dtypes.get(path, np.float32)) for path in shapes})
 
     @functools.cache
@@ -82,6 +85,19 @@ def write(
     for part in ("state", "meta"):
         checksums.write(state.parent / part, of)
     return lacking
+
+
+def _check_space(run_dir: Path, shapes: Mapping[str, Any], dtypes: Mapping[str, Any]) -> None:
+    """Raises UserError if the disk has not the space: where it is full in the middle, threads of Orbax fail loudly."""
+    file_system = os.statvfs(run_dir)
+    block, needed = file_system.f_frsize, 1 << 16
+    for path, shape in shapes.items():
+        files = shape.shape[0] if "/segment_" in path else 1
+        size = math.prod(shape.shape) // files * np.dtype(dtypes.get(path, np.float32)).itemsize
+        needed += files * -(-size // block) * block + 2 * block
+    free = file_system.f_bavail * block
+    if needed > free:
+        raise UserError(f"{run_dir.parent}: the weights take {needed:,} bytes, the disk has {free:,} left")
 
 
 def _skeleton(run_dir: Path, flat: Mapping[str, np.ndarray]) -> None:

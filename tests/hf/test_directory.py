@@ -140,7 +140,7 @@ def test_options_that_are_not_had_are_named(bert, tmp_path):
         ({"hiden_act": "relu"}, r"hiden_act: 'relu' is unknown for model_type bert \(did you mean hidden_act\?\)"),
         ({"is_encoder_decoder": True}, r"is_encoder_decoder: True is not supported, only false"),
         ({"pruned_heads": {"0": [1]}}, r"pruned_heads\.0: \[1\] is unknown for model_type bert"),
-        ({"num_attention_heads": 5}, r"heads: 5 does not divide embed_dim 24"),
+        ({"num_attention_heads": 5}, r"num_attention_heads: 5 does not divide hidden_size 24"),
     ):
         hf.save(tmp_path, *bert)
         edit(tmp_path, **change)

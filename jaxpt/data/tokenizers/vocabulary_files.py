@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from jaxpt.disk import read_json
 from jaxpt.errors import UserError
 
 SETTINGS = "tokenizer_config.json"
@@ -88,10 +89,7 @@ def read_settings(directory: Path, name: str = SETTINGS) -> dict[str, Any]:
     path = directory / name
     if not path.is_file():
         return {}
-    try:
-        settings = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON ({error})") from None
+    settings = read_json(path)
     return settings if isinstance(settings, dict) else {}
 
 
