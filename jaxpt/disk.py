@@ -33,6 +33,8 @@ def check_file(path: Path, limit: int | None = None) -> Path:
     Raises:
       UserError: it is missing, no regular file, too large, or a pointer of Git LFS.
     """
+    if "\0" in str(path):
+        raise UserError(f"{path}: no name of a file")
     if path.is_symlink() and not path.exists():
         raise UserError(f"{path}: a link to {os.readlink(path)}, which does not exist")
     if path.is_dir():

@@ -193,7 +193,7 @@ def read(
     opened.append(path)
     if len(opened) > _FILES:
         raise UserError(f"{opened[0]}: base: leads to more than {_FILES} files")
-    if path.resolve() in [recipe.resolve() for recipe in below]:
+    if "\0" not in str(path) and path.resolve() in [recipe.resolve() for recipe in below]:
         raise UserError(f"{below[0]}: base: goes round in a circle: {' → '.join(map(str, (*below, path)))}")
     try:
         text = check_file(path, _BYTES).read_text(encoding="utf-8-sig")
@@ -203,8 +203,6 @@ def read(
         raise UserError(f"{asked}{path}: not UTF-8 text; a recipe is a YAML file") from None
     except OSError as error:
         raise UserError(f"{asked}{path}: {error.strerror or error}") from None
-    except ValueError as error:  # a zero byte in its name
-        raise UserError(f"{asked}{path}: {error}") from None
     own = parse(text, str(path))
     if not isinstance(own, dict):
         raise UserError(f"{path}: wants a mapping of keys to values" + (", it is empty" if own is None else ""))
