@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from jaxpt import cli_inference, signals
+from jaxpt import cli_inference, own_modules, signals
 from jaxpt.errors import UserError, printable
 
 Command = Callable[[argparse.Namespace], int | None]
@@ -39,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parse(sys.argv[1:] if argv is None else argv)
     if not sys.flags.safe_path and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # recipes may name modules in the current directory
+    own_modules.announce = _note
     try:
         with signals.watch():
             return arguments.run(arguments) or 0
@@ -66,8 +67,8 @@ def _line(error: Exception) -> str:
 
 
 def _note(line: str) -> None:
-    """Reports ignored keys of a recipe."""
-    print(f"jaxpt: note: {line}", file=sys.stderr)
+    """Reports ignored keys of a recipe, and modules that it imports."""
+    print(f"jaxpt: note: {printable(line)}", file=sys.stderr)
 
 
 # ---- commands -------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
+from jaxpt import own_modules
 from jaxpt.errors import UserError
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def resolve(kind: str, package: str, base: type[T], part: str | None = None) -> 
     short = "." not in kind
     module = f"{package}.{kind}" if short else kind
     try:
-        classes = _defined(module, base) if not short or kind in _modules(package) else []
+        classes = _defined(module, base, key) if not short or kind in _modules(package) else []
     except Exception as error:
         if short:
             raise
@@ -144,11 +145,11 @@ def _modules(package: str) -> list[str]:
     return [module.name for module in pkgutil.iter_modules(importlib.import_module(package).__path__)]
 
 
-def _defined(module: str, base: type[T]) -> list[type[T]]:
+def _defined(module: str, base: type[T], key: str = "kind") -> list[type[T]]:
     """Classes under `base` that `module` itself defines, abstract ones (without a `kind`) left out."""
     return [
         cls
-        for cls in vars(importlib.import_module(module)).values()
+        for cls in vars(own_modules.import_module(module, key)).values()
         if isinstance(cls, type) and issubclass(cls, base) and cls.__module__ == module and _has_kind(cls)
     ]
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from jaxpt import own_modules
 from jaxpt.config import DataConfig, TaskConfig
 from jaxpt.data._tf import seqio, tf
 from jaxpt.data.calls import Call, Transforms
@@ -49,7 +50,7 @@ def resolve(name: str) -> Callable[..., Any]:
         raise UserError(f"preprocessor {name!r}: no module {module_name!r}; did you mean {near[0]}.{function}?")
     path = f"{_PACKAGE}.{module_name}" if module_name in ours else module_name
     try:
-        module = importlib.import_module(path)
+        module = own_modules.import_module(path, "preprocessor")
     except ModuleNotFoundError as error:
         raise UserError(f"preprocessor {name!r}: {error}") from None
     if not callable(getattr(module, function, None)):

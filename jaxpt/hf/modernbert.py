@@ -82,7 +82,8 @@ def _read(keys: dict[str, Any]) -> dict[str, Any]:
             raise UserError(f"config.json: rope_parameters.{kind}: wants a mapping, got {shown(rope)}")
         if rope.get("rope_type", "default") != "default":
             raise UserError(
-                f"config.json: rope_parameters.{kind}.rope_type: {shown(rope['rope_type'])} is not supported, only default"
+                f"config.json: rope_parameters.{kind}.rope_type: {shown(rope['rope_type'])} is not supported, "
+                "only default"
             )
         if "rope_theta" in rope:
             keys[flat] = rope["rope_theta"]

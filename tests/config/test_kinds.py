@@ -5,6 +5,7 @@ import importlib
 
 import pytest
 
+from jaxpt import own_modules
 from jaxpt.config import build, differences, dump, load
 from tests.config.helpers import ROOT, mistake, write
 
@@ -33,6 +34,16 @@ def test_a_dotted_kind_names_ones_own(lab, recipe):
     assert build(dump(config)) == config
     answer = mistake(recipe, "model=null", f"model={{kind: {kind}, vocab_size: 9, widht: 3}}")
     assert answer == f"command line: unknown key model.widht of kind {kind}; did you mean width?"
+
+
+def test_ones_own_module_is_named_before_it_is_imported(lab, recipe, monkeypatch):
+    said = []
+    monkeypatch.setattr(own_modules, "announce", said.append)
+    write(lab / "mine.py", OWN + "from jaxpt import own_modules\nown_modules.announce('imported')")
+    kind = f"{lab.name}.mine"
+    for _ in range(2):
+        load(recipe, ["model=null", f"model={{kind: {kind}, vocab_size: 9, width: 3}}"])
+    assert said == [f"model.kind: importing {kind} from {lab}, whose code then runs", "imported"]
 
 
 @pytest.mark.parametrize(

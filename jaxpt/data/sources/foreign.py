@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import importlib
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxpt import own_modules
 from jaxpt.config import DataConfig
 from jaxpt.data._tf import seqio, tf
 from jaxpt.data.records.store import MOST_SHARDS
@@ -169,7 +169,7 @@ def subtasks(data: DataConfig) -> list[tuple[str, float]]:
     """
     for module in data.modules:
         try:
-            importlib.import_module(module)
+            own_modules.import_module(module, "data.modules")
         except ImportError as error:
             raise UserError(f"data.modules: {module}: {first_line(error)}") from None
     if data.task not in seqio.MixtureRegistry.names():

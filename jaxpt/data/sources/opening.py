@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable
 
-from jaxpt import builtin
+from jaxpt import builtin, own_modules
 from jaxpt.config import DataConfig, TaskConfig
 from jaxpt.data.sources import foreign, readers
 from jaxpt.data.sources.base import Source
@@ -77,7 +76,7 @@ def _own(data: DataConfig) -> Source:
     """What the module of anyone's own that `data.source` names opens; its code is part of what determines the data."""
     name = data.source
     try:
-        module = importlib.import_module(name)
+        module = own_modules.import_module(name, "data.source")
     except Exception as error:
         raise UserError(f"data.source: importing {name} failed: {type(error).__name__}: {error}") from error
     source = module.open_source(data) if callable(getattr(module, "open_source", None)) else None
