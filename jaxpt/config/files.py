@@ -169,7 +169,7 @@ def _check_size(node: yaml.Node | None, where: str) -> None:
             values, characters, depths = zip(*map(measure, parts)) if parts else ((), (), ())
             sizes[id(node)] = 1 + sum(values), sum(characters), 1 + max(depths, default=0)
         elif sizes[id(node)][2] < 0:
-            raise UserError(f"{where}: a value that contains itself")
+            raise UserError(f"{where}: a value that a recipe cannot hold: it contains itself")
         return sizes[id(node)]
 
     values, characters, depth = (0, 0, 0) if node is None else measure(node)
