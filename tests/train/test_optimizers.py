@@ -10,6 +10,7 @@ import optax
 import pytest
 
 from jaxpt.config import OptimizerConfig, resolve
+from jaxpt.errors import UserError
 from jaxpt.train import optimizers
 from jaxpt.train.optimizers import base, groups, logical
 
@@ -184,6 +185,48 @@ def test_adam_without_bias_correction_is_berts():
             m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
             x = x - 0.1 * (1 - step / 10) * (m / (np.sqrt(v) + 1e-6) + decay * x)
         np.testing.assert_allclose(moved[name], x, rtol=1e-5)
+
+
+def test_decay_of_all_parameters_is_fairseqs():
+    for kind in KINDS:
+        params, zeros = _random(0), jax.tree.map(np.zeros_like, _random(0))
+        config = _config(kind=kind, weight_decay=0.1, decay_all=True)
+        tx = optimizers.make(config, optax.constant_schedule(0.5), AXES)
+        updates = tx.update(zeros, tx.init(params), params)[0]
+        share = 0.5 if kind == "lamb" else 0.05  # LAMB gives the decay the length of the parameter
+        for update, param in zip(jax.tree.leaves(updates), jax.tree.leaves(params), strict=True):
+            np.testing.assert_allclose(update, -share * param, rtol=1e-5, err_msg=kind)
+
+
+def test_lamb_without_correction_and_with_exclusions_is_alberts():
+    """As google-research/albert's lamb_optimizer.py; a bias that begins at 0 grows as Adam's would."""
+    config = _config("lamb", bias_correction=False, exclude=("*/bias", "scale"), weight_decay=0.01, learning_rate=0.1)
+    axes = {"a": {"kernel": ("layers", "embed", "mlp"), "bias": ("layers", "mlp")}, "scale": ("norm",)}
+    params = {"a": {"kernel": jnp.arange(12.0).reshape(2, 2, 3) / 7, "bias": jnp.zeros((2, 3))}, "scale": jnp.ones(4)}
+    gradients = [jax.tree.map(lambda x: jnp.cos(jnp.arange(x.size) + i).reshape(x.shape), params) for i in range(3)]
+    moved, _ = _steps(config, axes, params, gradients)
+
+    def by_hand(x, grads, plain):
+        m = v = 0.0
+        for step, g in enumerate(grads):
+            m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+            update = m / (np.sqrt(v) + 1e-6) + (0 if plain else 0.01 * x)
+            norms = np.linalg.norm(x), np.linalg.norm(update)
+            ratio = 1.0 if plain or 0 in norms else norms[0] / norms[1]
+            x = x - ratio * 0.1 * (1 - step / 10) * update
+        return x
+
+    params, gradients = jax.tree.map(np.asarray, (params, gradients))
+    for layer in range(2):
+        for name, plain in (("kernel", False), ("bias", True)):
+            grads = [g["a"][name][layer] for g in gradients]
+            expected = by_hand(params["a"][name][layer], grads, plain)
+            np.testing.assert_allclose(moved["a"][name][layer], expected, rtol=1e-5)
+    np.testing.assert_allclose(
+        moved["scale"], by_hand(params["scale"], [g["scale"] for g in gradients], True), rtol=1e-5
+    )
+    with pytest.raises(UserError, match=r"optimizer.exclude: '\*/bais' matches no parameter"):
+        optimizers.make(_config("lamb", exclude=("*/bais",)), optax.constant_schedule(1.0), axes)
 
 
 def test_adafactor_by_hand():

@@ -40,6 +40,7 @@ def make(
       >>> print(tx.update(params, tx.init(params), params)[0]["w"][0, 0])
       [-0.5 -0.5 -0.5]
     """
+    config.check(logical_axes)
     clip = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
 
     def of_group(group: Group, logical_axes: Any) -> optax.GradientTransformation:
@@ -51,18 +52,18 @@ def make(
 
 
 def decayed(
-    scale: optax.GradientTransformation, weight_decay: float, schedule: optax.Schedule, logical_axes: Any
+    scale: optax.GradientTransformation, config: OptimizerConfig, schedule: optax.Schedule, logical_axes: Any
 ) -> optax.GradientTransformation:
-    """`scale`, then decoupled weight decay on matrices, then the learning rate.
+    """`scale`, then decoupled weight decay, then the learning rate.
 
     Args:
       scale: the update rule, which treats each element by itself.
-      weight_decay: λ, times the learning rate.
+      config: its `weight_decay` is λ; `decay_all` says what has it.
       schedule: from the step to the learning rate.
       logical_axes: a tree like the parameters, a tuple of names for each.
 
     Returns:
       The transformation −η·(scale(g) + λ·p).
     """
-    decay = optax.add_decayed_weights(weight_decay, decay_mask(logical_axes))
+    decay = optax.add_decayed_weights(config.weight_decay, decay_mask(logical_axes, config.decay_all))
     return optax.chain(scale, decay, optax.scale_by_learning_rate(schedule))
