@@ -80,6 +80,9 @@ class OptimizerConfig(Frozen):
     """Decay biases and norms too, as fairseq's Adam does (RoBERTa, BART, SpanBERT)."""
     clip_norm: Annotated[float, Field(gt=0)] | None = None
     """Clip gradients to this global norm, before the optimizer sees them."""
+    clip_separately: tuple[str, ...] = ()
+    """Patterns, as in `train.trainable` without ranges of layers: the parameters of each are clipped by a norm of their
+    own, and those of none together. ['heads/generator']: each network of replaced-token detection (DeBERTa-v3)."""
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Keep an exponential moving average of the trained parameters; evaluation uses it."""
     layer_decay: Annotated[float, Field(gt=0, le=1)] | None = None

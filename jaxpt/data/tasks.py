@@ -125,15 +125,16 @@ def arguments(
     shard: int = 0,
     source: Source | None = None,
     split: str = "train",
+    token_counts: Callable[[], Any] | None = None,
 ) -> dict[str, Any]:
-    """The arguments of a call, as `bind` gives them."""
+    """The arguments of a call, as `bind` gives them; `token_counts` to a parameter of this name."""
     parameters = inspect.signature(function).parameters
     unknown = [k for k in call.kwargs if k not in parameters]
     if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         raise UserError(
             f"preprocessor {call.name!r} takes no argument {unknown[0]!r}; it takes {', '.join(parameters)}"
         )
-    offered = {"vocabulary": vocabulary, "shard": shard, "split_name": split}
+    offered = {"vocabulary": vocabulary, "shard": shard, "split_name": split, "token_counts": token_counts}
     if source is not None:
         offered |= {"source": source, "language": source.language, "fields": source.fields}
     return {name: value for name, value in offered.items() if name in parameters} | call.kwargs

@@ -30,7 +30,7 @@ from jaxpt.models.network import Head, Network
 from jaxpt.models.output import Output
 from jaxpt.objectives.base import Arrays, Batch, Batches, Features, Judge, Loss, Metrics, Objective
 
-Unit = Literal["piece", "word", "ngram", "span"]
+Unit = Literal["piece", "draw", "window", "word", "ngram", "span"]
 
 
 class MaskedLM(Objective):
@@ -48,9 +48,13 @@ class MaskedLM(Objective):
     """Rounding of mask_rate · length: `nearest`, at least 1 (BERT, ALBERT); `random`, up with the probability of the
     fractional part (RoBERTa); `up`, with a length without special tokens (SpanBERT)."""
     unit: Unit = "piece"
-    """Unit of selection: a `piece`; a `word` (whole-word masking; a word that would exceed the number is skipped); an
-    `ngram` of words, n with probability ∝ 1/n (ALBERT); or a `span` of words of geometric length (SpanBERT: selects
-    exactly the number; a span is masked or replaced as a whole)."""
+    """Unit of selection: a `piece`; a `draw` of a piece with replacement (ELECTRA: a piece drawn twice counts twice); one
+    piece of each `window` of int(1/mask_rate), none after the number (DeBERTa); a `word` (whole-word masking; a word that
+    would exceed the number is skipped); an `ngram` of words, n with probability ∝ 1/n (ALBERT); or a `span` of words of
+    geometric length (SpanBERT: selects exactly the number; a span is masked or replaced as a whole)."""
+    frequency_exponent: float = 0.0
+    """With `unit: piece`: a piece is selected with a weight of max(count, 1)^this, its count in the training set; -0.7 in
+    DistilBERT's released code, where rare pieces are selected more often; 0: all alike."""
     max_words: PositiveInt | None = None
     """Maximum number of words of an n-gram (default 3, ALBERT) or span (default 10, SpanBERT)."""
     span_end: Annotated[float, Field(gt=0, lt=1)] = 0.2
@@ -61,6 +65,9 @@ class MaskedLM(Objective):
     """Fraction of the selected tokens that become a random token; the rest stay unchanged."""
     random_specials: bool = True
     """Random tokens include special tokens (BERT); false: they do not (RoBERTa)."""
+    random_tokens: Literal["uniform", "corpus"] = "uniform"
+    """Random tokens are uniform over the vocabulary (BERT), or over the tokens of the training set: frequent ones are
+    frequent (SpanBERT)."""
     inputs: Literal["segment_pairs", "sentence_pairs", "sentences", "windows"] | None = None
     """`segment_pairs`: [CLS] a [SEP] b [SEP] with several sentences each (BERT); `sentence_pairs`: with one each;
     `sentences`: [CLS] … [SEP] with as many full sentences as fit, [SEP] between documents (RoBERTa's FULL-SENTENCES);
@@ -131,8 +138,10 @@ class MaskedLM(Objective):
             raise UserError(
                 "objective.mask_probability + objective.random_probability is 0: the inputs would contain every target"
             )
-        if self.max_words and self.unit in ("piece", "word"):
+        if self.max_words and self.unit in ("piece", "draw", "window", "word"):
             raise UserError(f"objective.max_words requires objective.unit: ngram or span, not {self.unit}")
+        if self.frequency_exponent and self.unit != "piece":
+            raise UserError(f"objective.frequency_exponent requires objective.unit: piece, not {self.unit}")
 
     def _check_inputs(self) -> None:
         """Raises UserError if `inputs` and the pair loss are inconsistent."""
@@ -206,6 +215,9 @@ class MaskedLMBatches(Batches):
             "shares": self.h.word_shares(),
             "rounding": self.h.rounding,
             "never": [] if self.h.random_specials else sorted(special),
+            "random_ids": self.h.random_tokens,
+            "frequency_exponent": self.h.frequency_exponent,
+            "skip": sorted(special - {v.cls, v.sep}) if self.h.frequency_exponent or self.h.unit == "window" else [],
             "cls": v.cls,
             "sep": v.sep,
         }

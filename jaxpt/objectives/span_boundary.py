@@ -32,6 +32,7 @@ class SpanBoundary(MaskedLM):
     kind: Literal["span_boundary"] = "span_boundary"
     unit: Unit = "span"
     rounding: Literal["nearest", "random", "up"] = "up"
+    random_tokens: Literal["uniform", "corpus"] = "corpus"
     next_sentence: bool = False
     max_span: PositiveInt = 20
     """Number of offsets in a span that have a position embedding."""

@@ -126,6 +126,30 @@ def select(pattern: str, tree: Mapping[str, Leaf], key: str) -> dict[str, np.nda
     return found
 
 
+def held(patterns: Iterable[str], paths: Iterable[str], key: str | None = None) -> dict[str, bool]:
+    """Of each path, whether one of some patterns without ranges of layers holds for it.
+
+    Args:
+      patterns: see above.
+      paths: of parameters.
+      key: of the recipe, for messages; None: no pattern is refused.
+
+    Raises:
+      UserError: a pattern holds for nothing.
+
+    Example:
+      >>> held(["*/bias"], ["head/bias", "head/kernel"])
+      {'head/bias': True, 'head/kernel': False}
+    """
+    found = dict.fromkeys(paths, False)
+    for pattern in patterns:
+        matches = [path for path in found if glob(pattern).fullmatch(path)]
+        if key and not matches:
+            raise UserError(f"{key}: {pattern!r} matches no trained parameter; '*/bias' are all biases")
+        found |= dict.fromkeys(matches, True)
+    return found
+
+
 def union(patterns: Iterable[str], tree: Mapping[str, Leaf], key: str) -> dict[str, np.ndarray]:
     """Of each parameter, for which of its layers one pattern holds and none that begins with `!` does.
 

@@ -203,7 +203,8 @@ def test_lamb_without_correction_and_with_exclusions_is_alberts():
     config = _config("lamb", bias_correction=False, exclude=("*/bias", "scale"), weight_decay=0.01, learning_rate=0.1)
     axes = {"a": {"kernel": ("layers", "embed", "mlp"), "bias": ("layers", "mlp")}, "scale": ("norm",)}
     params = {"a": {"kernel": jnp.arange(12.0).reshape(2, 2, 3) / 7, "bias": jnp.zeros((2, 3))}, "scale": jnp.ones(4)}
-    gradients = [jax.tree.map(lambda x: jnp.cos(jnp.arange(x.size) + i).reshape(x.shape), params) for i in range(3)]
+    waves = [lambda x, i=i: jnp.cos(jnp.arange(x.size) + i).reshape(x.shape) for i in range(3)]
+    gradients = [jax.tree.map(wave, params) for wave in waves]
     moved, _ = _steps(config, axes, params, gradients)
 
     def by_hand(x, grads, plain):
@@ -225,7 +226,7 @@ def test_lamb_without_correction_and_with_exclusions_is_alberts():
     np.testing.assert_allclose(
         moved["scale"], by_hand(params["scale"], [g["scale"] for g in gradients], True), rtol=1e-5
     )
-    with pytest.raises(UserError, match=r"optimizer.exclude: '\*/bais' matches no parameter"):
+    with pytest.raises(UserError, match=r"optimizer.exclude: '\*/bais' matches no trained parameter"):
         optimizers.make(_config("lamb", exclude=("*/bais",)), optax.constant_schedule(1.0), axes)
 
 
@@ -270,6 +271,20 @@ def test_the_gradient_is_clipped_by_its_norm_over_everything(kind):
     b, _ = _steps(_config(**config), AXES, _random(0), clipped)
     for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b)):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6)
+
+
+def test_parts_are_clipped_by_norms_of_their_own():
+    config = _config("sgd", clip_norm=0.5, clip_separately=("encoder", "*/table"))
+    params, gradient = _random(0), _random(1)
+    tx = optimizers.make(config, optax.constant_schedule(1.0), AXES)
+    updates = tx.update(gradient, tx.init(params), params)[0]
+    for parts in (["encoder"], ["embedding"], ["decoder", "final"]):
+        norm = np.sqrt(sum((x**2).sum() for part in parts for x in jax.tree.leaves(gradient[part])))
+        for part in parts:
+            for update, x in zip(jax.tree.leaves(updates[part]), jax.tree.leaves(gradient[part]), strict=True):
+                np.testing.assert_allclose(update, -x * 0.5 / norm, rtol=1e-5)
+    axes = optimizers.state_axes(tx, jax.eval_shape(lambda: params), AXES)
+    assert axes == jax.tree.map(lambda _: (), tx.init(params))
 
 
 @pytest.mark.parametrize("kind", KINDS)

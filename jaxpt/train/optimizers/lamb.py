@@ -9,7 +9,6 @@ import optax
 from flax import traverse_util
 
 from jaxpt.config import Fraction, OptimizerConfig, PositiveFloat
-from jaxpt.errors import UserError
 from jaxpt.train import patterns
 from jaxpt.train.optimizers.adamw import scale_by_adam
 from jaxpt.train.optimizers.logical import decay_mask, per_layer
@@ -32,13 +31,10 @@ class Lamb(OptimizerConfig):
     nor weight decay: ['*/bias', '*/scale'] in ALBERT's released code."""
 
     def check(self, logical_axes: Any) -> None:
-        for pattern in self.exclude:
-            if not any(map(patterns.glob(pattern).fullmatch, _flat(logical_axes))):
-                raise UserError(f"optimizer.exclude: {pattern!r} matches no parameter; '*/bias' are all biases")
+        patterns.held(self.exclude, _flat(logical_axes), "optimizer.exclude")
 
     def build(self, schedule: optax.Schedule, logical_axes: Any) -> optax.GradientTransformation:
-        globs = [patterns.glob(pattern) for pattern in self.exclude]
-        has_ratio = {path: not any(glob.fullmatch(path) for glob in globs) for path in _flat(logical_axes)}
+        has_ratio = {path: not holds for path, holds in patterns.held(self.exclude, _flat(logical_axes)).items()}
         decayed = _flat(decay_mask(logical_axes, self.decay_all))
 
         def of(mask: Mapping[str, bool]) -> Callable[[Any], Any]:  # `per_layer` gives a part of the tree at a time
