@@ -108,7 +108,7 @@ def bind(
       call: name and arguments.
       vocabulary: given to a parameter named `vocabulary`.
       shard: number of the run of documents, given to a parameter named `shard`: one more key of frozen random draws.
-      source: of the documents; it, its `language` and its `fields` are given to parameters of these names.
+      source: of the documents; it, its `language`, `fields` and `sentences` are given to parameters of these names.
       split: name of the split, given to a parameter named `split_name`.
 
     Returns:
@@ -136,7 +136,8 @@ def arguments(
         )
     offered = {"vocabulary": vocabulary, "shard": shard, "split_name": split, "token_counts": token_counts}
     if source is not None:
-        offered |= {"source": source, "language": source.language, "fields": source.fields}
+        known = {name: getattr(source, name) for name in ("language", "fields", "sentences")}
+        offered |= {"source": source, **known}
     return {name: value for name, value in offered.items() if name in parameters} | call.kwargs
 
 

@@ -48,13 +48,17 @@ class MaskedLM(Objective):
     """Rounding of mask_rate · length: `nearest`, at least 1 (BERT, ALBERT); `random`, up with the probability of the
     fractional part (RoBERTa); `up`, with a length without special tokens (SpanBERT)."""
     unit: Unit = "piece"
-    """Unit of selection: a `piece`; a `draw` of a piece with replacement (ELECTRA: a piece drawn twice counts twice); one
-    piece of each `window` of int(1/mask_rate), none after the number (DeBERTa); a `word` (whole-word masking; a word that
-    would exceed the number is skipped); an `ngram` of words, n with probability ∝ 1/n (ALBERT); or a `span` of words of
+    """Unit of selection: a `piece`; a `draw` of a piece with replacement (ELECTRA: a piece drawn twice counts twice);
+    one piece of each `window` of int(1/mask_rate), none after the number (DeBERTa); a `word` (whole-word masking; one
+    over the number is skipped); an `ngram` of words, n with probability ∝ 1/n (ALBERT); or a `span` of words of
     geometric length (SpanBERT: selects exactly the number; a span is masked or replaced as a whole)."""
+    word_starts: Literal["spaces", "albert"] = "spaces"
+    """Pieces that start a word: those after a space (all vocabularies), or with SentencePiece also as in ALBERT's code:
+    a punctuation mark alone, and pieces with other characters than English letters and punctuation, such as digits."""
     frequency_exponent: float = 0.0
-    """With `unit: piece`: a piece is selected with a weight of max(count, 1)^this, its count in the training set; -0.7 in
-    DistilBERT's released code, where rare pieces are selected more often; 0: all alike."""
+    """With `unit: piece`: a piece is selected with a weight of max(count, 1)^this, of its count in training data; 0: all
+    equally. -0.7 in DistilBERT's released code, where rare pieces are selected more often; there among the tokens of 5
+    examples together, here of each."""
     max_words: PositiveInt | None = None
     """Maximum number of words of an n-gram (default 3, ALBERT) or span (default 10, SpanBERT)."""
     span_end: Annotated[float, Field(gt=0, lt=1)] = 0.2
@@ -212,6 +216,7 @@ class MaskedLMBatches(Batches):
             "random_probability": self.h.random_probability,
             "vocab_size": v.size,
             "unit": self.h.unit,
+            "word_rule": self.h.word_starts,
             "shares": self.h.word_shares(),
             "rounding": self.h.rounding,
             "never": [] if self.h.random_specials else sorted(special),

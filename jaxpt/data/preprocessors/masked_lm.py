@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from jaxpt.data.preprocessors import units
 from jaxpt.data.preprocessors.batched import Batch, bits, choose, fold_in, one_to_one, places, randint, uniform
-from jaxpt.data.preprocessors.words import word_starts
+from jaxpt.data.preprocessors.words import WordRule, word_starts
 
 Rounding = Literal["nearest", "random", "up"]
 Counts = Callable[[], np.ndarray]
@@ -35,6 +35,7 @@ def mask(
     cls: int,
     sep: int,
     unit: units.Unit = "piece",
+    word_rule: WordRule = "spaces",
     shares: Sequence[float] = (),
     rounding: Rounding = "nearest",
     never: Sequence[int] = (),
@@ -72,6 +73,7 @@ def mask(
       cls: id of [CLS], never chosen.
       sep: id of [SEP], never chosen.
       unit: what is chosen as a whole, and how.
+      word_rule: what starts a word (`word_starts`).
       shares: of units of 1, 2, … words (of a run: pieces); sums to 1. Not for pieces.
       rounding: of the number chosen.
       never: ids that are no random ids, ascending.
@@ -107,7 +109,7 @@ def mask(
     elif unit in _PIECES:
         place_RxP, real_RxP = _PIECES[unit](fold_in(keys, 1), sizes_R, n_R, int(1 / rate))
     else:
-        starts_V = np.ones(vocab_size, bool) if unit == "run" else word_starts(vocabulary)
+        starts_V = np.ones(vocab_size, bool) if unit == "run" else word_starts(vocabulary, word_rule)
         place_RxP = _choose_units(fold_in(keys, 1), tokens_N, candidates, first_R1, n_R, starts_V, unit, shares)
         real_RxP = place_RxP < tf.int32.max
     place_M = tf.boolean_mask(first_R1[:-1, None] + tf.where(real_RxP, place_RxP, 0), real_RxP)

@@ -80,15 +80,9 @@ def test_draws_with_replacement_are_electras():
 
 
 def test_one_in_each_window_and_none_after_the_number_is_debertas():
-    """As NGramMaskGenerator: windows of int(1/.15) = 6 pieces; round(.15 · 512) = 77 of 85 windows; [UNK] is no piece."""
-    settings = {
-        "unit": "window",
-        "max_predictions": 80,
-        "mask_probability": 1.0,
-        "random_probability": 0.0,
-        "skip": [1],
-    }
-    out = masked([[CLS, *range(10, 520), SEP], [CLS, 1, 10, 11, SEP], [CLS, 1, SEP]] * 200, **settings)
+    """As NGramMaskGenerator: int(1/.15) = 6 pieces a window, round(.15 · 512) = 77 of 85 windows; never [UNK]."""
+    settings = {"unit": "window", "max_predictions": 80, "mask_probability": 1.0, "random_probability": 0.0}
+    out = masked([[CLS, *range(10, 520), SEP], [CLS, 1, 10, 11, SEP], [CLS, 1, SEP]] * 200, **settings, skip=[1])
     for ex in out[::3]:
         np.testing.assert_array_equal((ex["masked_positions"] - 1) // 6, np.arange(77))
     places = np.concatenate([(ex["masked_positions"] - 1) % 6 for ex in out[::3]])
@@ -109,7 +103,7 @@ def test_random_ids_of_the_corpus_have_its_shares():
 
 
 def test_pieces_by_frequency_are_distilberts():
-    """One piece of two is drawn with weights count^-.7; one that is in no training record counts as 1; [UNK] is none."""
+    """One piece of two is drawn with weights count^-.7; one that is in no record counts as 1; [UNK] is none."""
     counts = np.zeros(SIZE, np.int64)
     counts[[10, 11]] = 1000, 10
     settings = {"frequency_exponent": -0.7, "token_counts": lambda: counts, "skip": [1]}
