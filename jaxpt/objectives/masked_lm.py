@@ -56,7 +56,7 @@ class MaskedLM(Objective):
     """Pieces that start a word: those after a space (all vocabularies), or with SentencePiece also as in ALBERT's code:
     a punctuation mark alone, and pieces with other characters than English letters and punctuation, such as digits."""
     frequency_exponent: float = 0.0
-    """With `unit: piece`: a piece is selected with a weight of max(count, 1)^this, of its count in training data; 0: all
+    """With `unit: piece`: a piece is selected with a weight of max(count, 1)^this, of its count in the data; 0: all
     equally. -0.7 in DistilBERT's released code, where rare pieces are selected more often; there among the tokens of 5
     examples together, here of each."""
     max_words: PositiveInt | None = None
@@ -76,6 +76,11 @@ class MaskedLM(Objective):
     """`segment_pairs`: [CLS] a [SEP] b [SEP] with several sentences each (BERT); `sentence_pairs`: with one each;
     `sentences`: [CLS] … [SEP] with as many full sentences as fit, [SEP] between documents (RoBERTa's FULL-SENTENCES);
     `windows`: text cut at any token. Default: segment_pairs if there is a pair loss, else windows."""
+    line_ends: bool = False
+    """With `inputs: sentences`: every sentence ends with [SEP], and every document with one more, as in fairseq's data
+    for RoBERTa, where a sentence is a line (`data.sentences: lines`)."""
+    mask_specials: bool = False
+    """[CLS] and [SEP] may be selected like any other token (fairseq's masking for RoBERTa)."""
     next_sentence: bool = True
     """Next-sentence loss: label 1 if b was drawn from another document, 0 if b follows a."""
     sentence_order: bool = False
@@ -158,6 +163,8 @@ class MaskedLM(Objective):
                 else f"requires objective.{self.pair_loss}=false"
             )
             raise UserError(f"objective.inputs: {self.inputs} {wanted}")
+        if self.line_ends and self.inputs != "sentences":
+            raise UserError("objective.line_ends requires objective.inputs: sentences")
 
 
 class MaskedLMBatches(Batches):
@@ -200,6 +207,10 @@ class MaskedLMBatches(Batches):
             return sentences, Call(preprocessors.sentence_pairs.make, {**pairs, **special})
         cut = {"length": length - 2, "join": self.h.join_documents}
         enclose = Call(preprocessors.windows.enclose, special)
+        if self.h.line_ends:
+            end = Call(preprocessors.windows.end_lines, {"sep": special["sep"], "end_documents": self.h.join_documents})
+            fill = Call(preprocessors.windows.fill, cut | {"length": length - 1})
+            return sentences, end, fill, Call(preprocessors.windows.enclose, special | {"sep": None})
         if self.h.inputs == "sentences":
             return sentences, Call(preprocessors.windows.fill, {**cut, "separator": special["sep"]}), enclose
         return Call(preprocessors.documents.tokenize), Call(preprocessors.windows.cut, cut), enclose
@@ -222,6 +233,7 @@ class MaskedLMBatches(Batches):
             "never": [] if self.h.random_specials else sorted(special),
             "random_ids": self.h.random_tokens,
             "frequency_exponent": self.h.frequency_exponent,
+            "mask_specials": self.h.mask_specials,
             "skip": sorted(special - {v.cls, v.sep}) if self.h.frequency_exponent or self.h.unit == "window" else [],
             "cls": v.cls,
             "sep": v.sep,
@@ -234,11 +246,11 @@ class MaskedLMBatches(Batches):
             "random": lambda: np.floor(self.h.mask_rate * tokens) + 1,
             "up": lambda: np.ceil(self.h.mask_rate * (tokens - 2)),
         }[self.h.rounding]()
-        masked = np.minimum(most, np.maximum(tokens - 2, 0))
+        masked = np.minimum(most, tokens if self.h.mask_specials else np.maximum(tokens - 2, 0))
         return {"encoder_input_tokens": tokens, "masked_positions": masked.astype(np.int64)}
 
     def text_tokens(self, records: int, tokens: int) -> int:
-        return tokens - records * (3 if self.h.pair_loss else 2)  # [CLS] and [SEP]
+        return tokens - records * (3 if self.h.pair_loss else 1 if self.h.line_ends else 2)  # [CLS] and [SEP]
 
     def check_packing(self) -> None:
         if self.h.pair_loss:

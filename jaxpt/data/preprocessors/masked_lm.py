@@ -42,6 +42,7 @@ def mask(
     random_ids: Literal["uniform", "corpus"] = "uniform",
     frequency_exponent: float = 0.0,
     skip: Sequence[int] = (),
+    mask_specials: bool = False,
     token_counts: Counts | None = None,
     vocabulary: seqio.Vocabulary | None = None,
 ) -> Batch:
@@ -70,8 +71,8 @@ def mask(
       mask_probability: share of the chosen tokens that become [MASK].
       random_probability: share that become a random id; the rest stay.
       vocab_size: random ids are below it.
-      cls: id of [CLS], never chosen.
-      sep: id of [SEP], never chosen.
+      cls: id of [CLS], not chosen.
+      sep: id of [SEP], not chosen.
       unit: what is chosen as a whole, and how.
       word_rule: what starts a word (`word_starts`).
       shares: of units of 1, 2, … words (of a run: pieces); sums to 1. Not for pieces.
@@ -80,6 +81,7 @@ def mask(
       random_ids: random ids are uniform, or those of random tokens of the training records, [CLS] and [SEP] left out.
       frequency_exponent: e, of single pieces.
       skip: more ids that are never chosen.
+      mask_specials: [CLS] and [SEP] are chosen like any other token.
       token_counts: how often ids are in the training records, where `random_ids` or e want it.
       vocabulary: says where words start (`word_starts`). Not for pieces.
 
@@ -98,7 +100,7 @@ def mask(
     """
     tokens = batch["tokens"]
     tokens_N, start_R = tokens.values, tokens.row_starts()
-    candidates = tf.where(_is_text(batch, cls, sep, skip))[:, 0]
+    candidates = tf.where(_is_text(batch, () if mask_specials else (cls, sep, *skip)))[:, 0]
     first_R1 = tf.searchsorted(candidates, tokens.row_splits)
     sizes_R = first_R1[1:] - first_R1[:-1]
     n_R = _count(rounding, rate, tokens.row_lengths(), sizes_R, keys)
@@ -140,11 +142,11 @@ def mask(
     }
 
 
-def _is_text(batch: Batch, cls: int, sep: int, skip: Sequence[int]) -> tf.Tensor:
+def _is_text(batch: Batch, never: Sequence[int]) -> tf.Tensor:
     """Which tokens may be chosen: bool [N]."""
     tokens = batch["tokens"]
-    is_text_N = (tokens.values != cls) & (tokens.values != sep)
-    for i in skip:
+    is_text_N = tf.ones_like(tokens.values, tf.bool)
+    for i in never:
         is_text_N &= tokens.values != i
     if "end_is_text" in batch:
         last_R = tf.where(batch["end_is_text"] > 0, tf.cast(tokens.row_lengths(), tf.int32) - 1, -1)

@@ -92,6 +92,13 @@ def test_one_in_each_window_and_none_after_the_number_is_debertas():
     assert not any(len(ex["masked_positions"]) for ex in out[2::3])
 
 
+def test_special_tokens_may_be_masked_as_in_fairseq():
+    out = masked([pair(4, 3)] * 3000, mask_specials=True, rounding="random")
+    counts = np.bincount(np.concatenate([ex["masked_positions"] for ex in out]), minlength=10)
+    expected = 0.15 * len(out)
+    assert len(counts) == 10 and ((counts - expected) ** 2 / expected).sum() < 27.9  # 9 degrees of freedom, 1 in 1,000
+
+
 def test_random_ids_of_the_corpus_have_its_shares():
     counts = np.zeros(SIZE, np.int64)
     counts[[CLS, SEP, 7, 8, 999]] = 10**6, 10**6, 100, 300, 600
