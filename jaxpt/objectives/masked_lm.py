@@ -219,6 +219,14 @@ class MaskedLMBatches(Batches):
         """Arguments of the masking preprocessor."""
         v = vocabulary
         special = {i for i in (v.pad, v.unk, v.bos, v.eos, v.cls, v.sep, v.mask) if i is not None}
+        skip = sorted(special - {v.cls, v.sep}) if self.h.frequency_exponent or self.h.unit == "window" else []
+        more = {  # those that are set: a run from before they were there resumes
+            "word_rule": self.h.word_starts if self.h.word_starts != "spaces" else None,
+            "random_ids": self.h.random_tokens if self.h.random_tokens != "uniform" else None,
+            "frequency_exponent": self.h.frequency_exponent,
+            "mask_specials": self.h.mask_specials,
+            "skip": skip,
+        }
         return {
             "rate": self.h.mask_rate,
             "max_predictions": self.h.predictions(length),
@@ -227,16 +235,12 @@ class MaskedLMBatches(Batches):
             "random_probability": self.h.random_probability,
             "vocab_size": v.size,
             "unit": self.h.unit,
-            "word_rule": self.h.word_starts,
             "shares": self.h.word_shares(),
             "rounding": self.h.rounding,
             "never": [] if self.h.random_specials else sorted(special),
-            "random_ids": self.h.random_tokens,
-            "frequency_exponent": self.h.frequency_exponent,
-            "mask_specials": self.h.mask_specials,
-            "skip": sorted(special - {v.cls, v.sep}) if self.h.frequency_exponent or self.h.unit == "window" else [],
             "cls": v.cls,
             "sep": v.sep,
+            **{name: value for name, value in more.items() if value},
         }
 
     def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
