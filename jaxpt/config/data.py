@@ -87,6 +87,9 @@ class SourceConfig(Frozen):
     """Of a task: files on which the best checkpoint is scored once, at the end."""
     documents: Literal["line", "blank_line"] = "line"
     """Text files: one document per line, or documents parted by blank lines."""
+    sentences: Literal["rule", "lines"] = "rule"
+    """Where objectives of sentences cut a document: at line ends and by a rule of . ! ? and the like, or at line ends
+    alone: text with a sentence a line, as BERT's and ALBERT's data creation takes it."""
     field: str = "text"
     """JSONL, Parquet and TFDS: the field that holds the text."""
     fields: tuple[str, str] | None = None

@@ -64,7 +64,7 @@ Multipliers = Annotated[
 class OptimizerConfig(Frozen):
     """What every optimizer shares. Subclassed once in each module of `jaxpt.train.optimizers`.
 
-    In their formulas g is the gradient, p the parameter, η the learning rate and λ the weight decay (of matrices only);
+    In their formulas g is the gradient, p the parameter, η the learning rate and λ the weight decay;
     m and v are moving averages of g and g², and a hat is the correction of their bias to zero.
     """
 
@@ -75,9 +75,14 @@ class OptimizerConfig(Frozen):
     schedule: AnySchedule = Field({"kind": "constant"}, validate_default=True)
     """How the learning rate changes over the steps."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    """Decoupled weight decay on matrices; never on biases and norms."""
+    """Decoupled weight decay on matrices."""
+    decay_all: bool = False
+    """Decay biases and norms too, as fairseq's Adam does (RoBERTa, BART, SpanBERT)."""
     clip_norm: Annotated[float, Field(gt=0)] | None = None
     """Clip gradients to this global norm, before the optimizer sees them."""
+    clip_separately: tuple[str, ...] = ()
+    """Patterns, as in `train.trainable` without ranges of layers: the parameters of each are clipped by a norm of their
+    own, and those of none together. ['heads/generator']: each network of replaced-token detection (DeBERTa-v3)."""
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Keep an exponential moving average of the trained parameters; evaluation uses it."""
     layer_decay: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -90,6 +95,9 @@ class OptimizerConfig(Frozen):
     """{pattern: factor} of the learning rate, of paths as in `train.trainable`; several that match multiply."""
     decay_multipliers: Multipliers = ()
     """{pattern: factor} of `weight_decay`, likewise; 0 switches it off."""
+
+    def check(self, logical_axes: Any) -> None:
+        """Raises UserError for settings that do not fit the trained parameters, whose logical axes these are."""
 
     def build(self, schedule: Schedule, logical_axes: Any) -> GradientTransformation:
         """The update rule, weight decay and learning rate included, clipping left out.

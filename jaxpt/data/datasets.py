@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -384,12 +385,13 @@ def _streams(
     data, objective = config.data, config.objective
     features = objective.batches.features(data.length)
     graphs: dict[str, Online] = {}
+    counts = functools.cache(lambda: sum(store.token_counts(vocabulary.vocab_size) for store in stores["train"]))
 
     def online(part: mixtures.Part, of_part: Transforms, store: Store) -> Online:
         """Tasks of equal records and transforms go through one graph."""
         name, own = repr((store.spec, of_part.online)), part.config.objective.batches.features(data.length)
         if name not in graphs:
-            graphs[name] = compile_online(of_part.online, vocabulary, store.spec, own, data.packing)
+            graphs[name] = compile_online(of_part.online, vocabulary, store.spec, own, data.packing, counts)
         return objective.batches.placed(part.name, graphs[name], data.length)
 
     streams: dict[str, Stream] = {}

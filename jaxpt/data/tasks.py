@@ -109,7 +109,7 @@ def bind(
       call: name and arguments.
       vocabulary: given to a parameter named `vocabulary`.
       shard: number of the run of documents, given to a parameter named `shard`: one more key of frozen random draws.
-      source: of the documents; it, its `language` and its `fields` are given to parameters of these names.
+      source: of the documents; it, its `language`, `fields` and `sentences` are given to parameters of these names.
       split: name of the split, given to a parameter named `split_name`.
 
     Returns:
@@ -126,17 +126,19 @@ def arguments(
     shard: int = 0,
     source: Source | None = None,
     split: str = "train",
+    token_counts: Callable[[], Any] | None = None,
 ) -> dict[str, Any]:
-    """The arguments of a call, as `bind` gives them."""
+    """The arguments of a call, as `bind` gives them; `token_counts` to a parameter of this name."""
     parameters = inspect.signature(function).parameters
     unknown = [k for k in call.kwargs if k not in parameters]
     if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         raise UserError(
             f"preprocessor {call.name!r} takes no argument {unknown[0]!r}; it takes {', '.join(parameters)}"
         )
-    offered = {"vocabulary": vocabulary, "shard": shard, "split_name": split}
+    offered = {"vocabulary": vocabulary, "shard": shard, "split_name": split, "token_counts": token_counts}
     if source is not None:
-        offered |= {"source": source, "language": source.language, "fields": source.fields}
+        known = {name: getattr(source, name) for name in ("language", "fields", "sentences")}
+        offered |= {"source": source, **known}
     return {name: value for name, value in offered.items() if name in parameters} | call.kwargs
 
 

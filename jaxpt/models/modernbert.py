@@ -68,7 +68,9 @@ class ModernBertConfig(ModelConfig):
     epsilon: PositiveFloat = 1e-5
     """ε of the norms."""
     dropout: Fraction = 0.0
-    """Dropout rate on embeddings, attention weights and the hidden activations of the feed-forward."""
+    """Dropout rate on embeddings, attention weights and outputs, and the hidden activations of the feed-forward."""
+    attention_output_dropout: Fraction | None = None
+    """Dropout rate on the attention's outputs; that of `dropout` by default."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -128,6 +130,7 @@ class Block(nn.Module):
         c, dtype = self.config, compute_dtype(self.config)
         local = bool(self.number % c.global_every)
         residual = nn.initializers.truncated_normal(0.02 / math.sqrt(2 * c.layers))
+        output_dropout = c.dropout if c.attention_output_dropout is None else c.attention_output_dropout
         norm = functools.partial(LayerNorm, c.epsilon, dtype, c.norm_bias)
         attention = Attention(
             c.heads, c.embed_dim // c.heads, dtype, INIT, residual, use_bias=c.attention_bias, dropout=c.dropout,
@@ -141,7 +144,7 @@ class Block(nn.Module):
         mask = shared.mask.replace(window=c.window // 2 + 1) if local else shared.mask
         y = x_BxLxD if self.number == 0 else norm(name="attention_norm")(x_BxLxD)
         y, _ = attention(y, mask, rotation=shared.positional["local" if local else "global"])
-        x_BxLxD += adapters.after(c, "attention")(Dropout(c.dropout)(y))
+        x_BxLxD += adapters.after(c, "attention")(Dropout(output_dropout)(y))
         y = feed_forward(norm(name="feed_forward_norm")(x_BxLxD))
         x_BxLxD += adapters.after(c, "feed_forward")(y)
         return Output(constrain(x_BxLxD, "act_embed"))

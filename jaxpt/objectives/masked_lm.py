@@ -30,7 +30,7 @@ from jaxpt.models.network import Head, Network
 from jaxpt.models.output import Output
 from jaxpt.objectives.base import Arrays, Batch, Batches, Features, Judge, Loss, Metrics, Objective
 
-Unit = Literal["piece", "word", "ngram", "span"]
+Unit = Literal["piece", "draw", "window", "word", "ngram", "span"]
 
 
 class MaskedLM(Objective):
@@ -48,9 +48,17 @@ class MaskedLM(Objective):
     """Rounding of mask_rate · length: `nearest`, at least 1 (BERT, ALBERT); `random`, up with the probability of the
     fractional part (RoBERTa); `up`, with a length without special tokens (SpanBERT)."""
     unit: Unit = "piece"
-    """Unit of selection: a `piece`; a `word` (whole-word masking; a word that would exceed the number is skipped); an
-    `ngram` of words, n with probability ∝ 1/n (ALBERT); or a `span` of words of geometric length (SpanBERT: selects
-    exactly the number; a span is masked or replaced as a whole)."""
+    """Unit of selection: a `piece`; a `draw` of a piece with replacement (ELECTRA: a piece drawn twice counts twice);
+    one piece of each `window` of int(1/mask_rate), none after the number (DeBERTa); a `word` (whole-word masking; one
+    over the number is skipped); an `ngram` of words, n with probability ∝ 1/n (ALBERT); or a `span` of words of
+    geometric length (SpanBERT: selects exactly the number; a span is masked or replaced as a whole)."""
+    word_starts: Literal["spaces", "albert"] = "spaces"
+    """Pieces that start a word: those after a space (all vocabularies), or with SentencePiece also as in ALBERT's code:
+    a punctuation mark alone, and pieces with other characters than English letters and punctuation, such as digits."""
+    frequency_exponent: float = 0.0
+    """With `unit: piece`: a piece is selected with a weight of max(count, 1)^this, of its count in the data; 0: all
+    equally. -0.7 in DistilBERT's released code, where rare pieces are selected more often; there among the tokens of 5
+    examples together, here of each."""
     max_words: PositiveInt | None = None
     """Maximum number of words of an n-gram (default 3, ALBERT) or span (default 10, SpanBERT)."""
     span_end: Annotated[float, Field(gt=0, lt=1)] = 0.2
@@ -61,10 +69,18 @@ class MaskedLM(Objective):
     """Fraction of the selected tokens that become a random token; the rest stay unchanged."""
     random_specials: bool = True
     """Random tokens include special tokens (BERT); false: they do not (RoBERTa)."""
+    random_tokens: Literal["uniform", "corpus"] = "uniform"
+    """Random tokens are uniform over the vocabulary (BERT), or over the tokens of the training set: frequent ones are
+    frequent (SpanBERT)."""
     inputs: Literal["segment_pairs", "sentence_pairs", "sentences", "windows"] | None = None
     """`segment_pairs`: [CLS] a [SEP] b [SEP] with several sentences each (BERT); `sentence_pairs`: with one each;
     `sentences`: [CLS] … [SEP] with as many full sentences as fit, [SEP] between documents (RoBERTa's FULL-SENTENCES);
     `windows`: text cut at any token. Default: segment_pairs if there is a pair loss, else windows."""
+    line_ends: bool = False
+    """With `inputs: sentences`: every sentence ends with [SEP], and every document with one more, as in fairseq's data
+    for RoBERTa, where a sentence is a line (`data.sentences: lines`)."""
+    mask_specials: bool = False
+    """[CLS] and [SEP] may be selected like any other token (fairseq's masking for RoBERTa)."""
     next_sentence: bool = True
     """Next-sentence loss: label 1 if b was drawn from another document, 0 if b follows a."""
     sentence_order: bool = False
@@ -131,8 +147,10 @@ class MaskedLM(Objective):
             raise UserError(
                 "objective.mask_probability + objective.random_probability is 0: the inputs would contain every target"
             )
-        if self.max_words and self.unit in ("piece", "word"):
+        if self.max_words and self.unit in ("piece", "draw", "window", "word"):
             raise UserError(f"objective.max_words requires objective.unit: ngram or span, not {self.unit}")
+        if self.frequency_exponent and self.unit != "piece":
+            raise UserError(f"objective.frequency_exponent requires objective.unit: piece, not {self.unit}")
 
     def _check_inputs(self) -> None:
         """Raises UserError if `inputs` and the pair loss are inconsistent."""
@@ -145,6 +163,8 @@ class MaskedLM(Objective):
                 else f"requires objective.{self.pair_loss}=false"
             )
             raise UserError(f"objective.inputs: {self.inputs} {wanted}")
+        if self.line_ends and self.inputs != "sentences":
+            raise UserError("objective.line_ends requires objective.inputs: sentences")
 
 
 class MaskedLMBatches(Batches):
@@ -187,6 +207,10 @@ class MaskedLMBatches(Batches):
             return sentences, Call(preprocessors.sentence_pairs.make, {**pairs, **special})
         cut = {"length": length - 2, "join": self.h.join_documents}
         enclose = Call(preprocessors.windows.enclose, special)
+        if self.h.line_ends:
+            end = Call(preprocessors.windows.end_lines, {"sep": special["sep"], "end_documents": self.h.join_documents})
+            fill = Call(preprocessors.windows.fill, cut | {"length": length - 1})
+            return sentences, end, fill, Call(preprocessors.windows.enclose, special | {"sep": None})
         if self.h.inputs == "sentences":
             return sentences, Call(preprocessors.windows.fill, {**cut, "separator": special["sep"]}), enclose
         return Call(preprocessors.documents.tokenize), Call(preprocessors.windows.cut, cut), enclose
@@ -195,6 +219,14 @@ class MaskedLMBatches(Batches):
         """Arguments of the masking preprocessor."""
         v = vocabulary
         special = {i for i in (v.pad, v.unk, v.bos, v.eos, v.cls, v.sep, v.mask) if i is not None}
+        skip = sorted(special - {v.cls, v.sep}) if self.h.frequency_exponent or self.h.unit == "window" else []
+        more = {  # those that are set: a run from before they were there resumes
+            "word_rule": self.h.word_starts if self.h.word_starts != "spaces" else None,
+            "random_ids": self.h.random_tokens if self.h.random_tokens != "uniform" else None,
+            "frequency_exponent": self.h.frequency_exponent,
+            "mask_specials": self.h.mask_specials,
+            "skip": skip,
+        }
         return {
             "rate": self.h.mask_rate,
             "max_predictions": self.h.predictions(length),
@@ -208,6 +240,7 @@ class MaskedLMBatches(Batches):
             "never": [] if self.h.random_specials else sorted(special),
             "cls": v.cls,
             "sep": v.sep,
+            **{name: value for name, value in more.items() if value},
         }
 
     def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
@@ -217,11 +250,11 @@ class MaskedLMBatches(Batches):
             "random": lambda: np.floor(self.h.mask_rate * tokens) + 1,
             "up": lambda: np.ceil(self.h.mask_rate * (tokens - 2)),
         }[self.h.rounding]()
-        masked = np.minimum(most, np.maximum(tokens - 2, 0))
+        masked = np.minimum(most, tokens if self.h.mask_specials else np.maximum(tokens - 2, 0))
         return {"encoder_input_tokens": tokens, "masked_positions": masked.astype(np.int64)}
 
     def text_tokens(self, records: int, tokens: int) -> int:
-        return tokens - records * (3 if self.h.pair_loss else 2)  # [CLS] and [SEP]
+        return tokens - records * (3 if self.h.pair_loss else 1 if self.h.line_ends else 2)  # [CLS] and [SEP]
 
     def check_packing(self) -> None:
         if self.h.pair_loss:

@@ -36,7 +36,7 @@ from jaxpt.models import base
 from jaxpt.models.base import Bound
 from jaxpt.models.network import Head, Network
 from jaxpt.objectives.base import Batch, Metrics
-from jaxpt.objectives.masked_lm import MaskedLM, MaskedLMJudge, MaskedLMLoss, encode_batch
+from jaxpt.objectives.masked_lm import MaskedLM, MaskedLMJudge, MaskedLMLoss, Unit, encode_batch
 
 TABLES = ("token_embed", "position_embed", "type_embed")
 
@@ -45,6 +45,7 @@ class ReplacedToken(MaskedLM):
     """Hyperparameters of replaced-token detection; the defaults are ELECTRA's (its large model masks 0.25)."""
 
     kind: Literal["replaced_token"] = "replaced_token"
+    unit: Unit = "draw"
     mask_probability: Fraction = 0.85
     """Fraction of the selected tokens that become [MASK] in the generator's input."""
     random_probability: Fraction = 0.0
@@ -181,6 +182,9 @@ def _width(model: ModelConfig) -> int:
 def replaced(batch: Batch, sampled: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The discriminator's input: the text with the samples at the selected positions.
 
+    As in ELECTRA's released code, a position that was drawn several times gets the mean of its samples' ids, rounded
+    down.
+
     Args:
       batch: encoder_input_tokens [batch, length], masked_{positions,targets,weights} [batch, max_predictions].
       sampled: int32 [batch, max_predictions].
@@ -200,8 +204,12 @@ def replaced(batch: Batch, sampled: jax.Array) -> tuple[jax.Array, jax.Array]:
     tokens, weights = batch["encoder_input_tokens"], batch["masked_weights"]
     positions = jnp.where(weights > 0, batch["masked_positions"], tokens.shape[-1])  # out of range: dropped
     put = jax.vmap(lambda row, at, new: row.at[at].set(new, mode="drop"))
-    differs = (sampled != batch["masked_targets"]).astype(jnp.float32)
-    return put(tokens, positions, sampled), put(jnp.zeros_like(tokens, jnp.float32), positions, differs)
+    add = jax.vmap(lambda row, at, new: row.at[at].add(new, mode="drop"))
+    draws, zeros = jnp.ones_like(positions), jnp.zeros_like(tokens)
+    mean = add(zeros, positions, sampled) // jnp.maximum(add(zeros, positions, draws), 1)
+    new = jnp.take_along_axis(mean, jnp.minimum(positions, tokens.shape[-1] - 1), axis=1)
+    differs = (new != batch["masked_targets"]).astype(jnp.float32)
+    return put(tokens, positions, new), put(jnp.zeros_like(tokens, jnp.float32), positions, differs)
 
 
 def _token_mask(batch: Batch) -> jax.Array:

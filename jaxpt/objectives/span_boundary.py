@@ -5,7 +5,7 @@
     targets  an, american, football: each from its own state, and from the states of "was" and "game" and its offset
 
 The total is the masked-LM cross-entropy plus the span-boundary cross-entropy of the same targets. The latter excludes
-tokens with an offset in their span of `max_span` or more. Paper: https://arxiv.org/abs/1907.10529
+tokens with an offset in their span of `max_span` or more, and spans at the ends of a text. Paper: https://arxiv.org/abs/1907.10529
 """
 
 from __future__ import annotations
@@ -32,9 +32,13 @@ class SpanBoundary(MaskedLM):
     kind: Literal["span_boundary"] = "span_boundary"
     unit: Unit = "span"
     rounding: Literal["nearest", "random", "up"] = "up"
+    random_tokens: Literal["uniform", "corpus"] = "corpus"
     next_sentence: bool = False
     max_span: PositiveInt = 20
     """Number of offsets in a span that have a position embedding."""
+    edge_spans: bool = False
+    """The span-boundary loss includes spans at the ends of a text, whose boundary is [CLS] or [SEP]; they have none in
+    the released code."""
     position_dim: PositiveInt = 200
     """Width of the position embeddings."""
 
@@ -84,7 +88,33 @@ class SpanBoundaryLoss(MaskedLMLoss):
     def _boundary_targets(self, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
         """`boundaries`, and the weights of the span-boundary loss: all [batch, max_predictions]."""
         left, right, offsets = boundaries(batch["masked_positions"], batch["masked_weights"])
-        return left, right, offsets, batch["masked_weights"] * (offsets < self.h.max_span)
+        weights = batch["masked_weights"] * (offsets < self.h.max_span)
+        if not self.h.edge_spans:
+            weights *= ~at_edge(left, right, batch["encoder_segment_ids"])
+        return left, right, offsets, weights
+
+
+def at_edge(left: jax.Array, right: jax.Array, segment_ids: jax.Array) -> jax.Array:
+    """Whether the boundary before a span is the first token of its text, or the one after it the last.
+
+    Args:
+      left: positions before the spans, int [B, N].
+      right: positions after them.
+      segment_ids: [B, L], 0 on padding.
+
+    Returns:
+      bool [B, N].
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> text = jnp.array([[1, 1, 1, 1, 1, 1, 0]])  # [CLS], four tokens, [SEP], padding
+      >>> at_edge(jnp.array([[0, 1, 1]]), jnp.array([[3, 4, 5]]), text).tolist()
+      [[True, False, True]]
+    """
+    changes = segment_ids[:, 1:] != segment_ids[:, :-1]
+    edge = jnp.ones_like(changes[:, :1])
+    is_first, is_last = (jnp.concatenate(x, axis=1) for x in ((edge, changes), (changes, edge)))
+    return jnp.take_along_axis(is_first, left, axis=1) | jnp.take_along_axis(is_last, right, axis=1)
 
 
 def boundaries(positions: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:

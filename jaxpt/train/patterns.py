@@ -119,10 +119,34 @@ def select(pattern: str, tree: Mapping[str, Leaf], key: str) -> dict[str, np.nda
     if "[" in pattern or "]" in pattern:
         found = _of_layers(pattern, tree, key)
     else:
-        glob = _glob(pattern)
-        found = {path: leaf.none | bool(glob.fullmatch(path)) for path, leaf in tree.items()}
+        matches = glob(pattern).fullmatch
+        found = {path: leaf.none | bool(matches(path)) for path, leaf in tree.items()}
     if not any(held.any() for held in found.values()):
         raise UserError(f"{key}: {pattern!r} matches no parameter{_near(pattern, tree)}")
+    return found
+
+
+def held(patterns: Iterable[str], paths: Iterable[str], key: str | None = None) -> dict[str, bool]:
+    """Of each path, whether one of some patterns without ranges of layers holds for it.
+
+    Args:
+      patterns: see above.
+      paths: of parameters.
+      key: of the recipe, for messages; None: no pattern is refused.
+
+    Raises:
+      UserError: a pattern holds for nothing.
+
+    Example:
+      >>> held(["*/bias"], ["head/bias", "head/kernel"])
+      {'head/bias': True, 'head/kernel': False}
+    """
+    found = dict.fromkeys(paths, False)
+    for pattern in patterns:
+        matches = [path for path in found if glob(pattern).fullmatch(path)]
+        if key and not matches:
+            raise UserError(f"{key}: {pattern!r} matches no trained parameter; '*/bias' are all biases")
+        found |= dict.fromkeys(matches, True)
     return found
 
 
@@ -233,7 +257,7 @@ def _of_layers(pattern: str, tree: Mapping[str, Leaf], key: str) -> dict[str, np
     match = _RANGED.fullmatch(pattern)
     if match is None or (match["first"], match["colon"]) == (None, None):
         raise UserError(f"{key}: {pattern!r} is no pattern; a range of layers is written as in encoder[8:]/*/kernel")
-    stack, inner = _glob(match["stack"], below=False), _glob(match["inner"] or "*")
+    stack, inner = glob(match["stack"], below=False), glob(match["inner"] or "*")
     first, last = (None if match[name] is None else int(match[name]) for name in ("first", "last"))
     found = {path: leaf.none for path, leaf in tree.items()}
     for path, leaf in tree.items():
@@ -248,7 +272,8 @@ def _of_layers(pattern: str, tree: Mapping[str, Leaf], key: str) -> dict[str, np
     return found
 
 
-def _glob(pattern: str, below: bool = True) -> re.Pattern[str]:
+def glob(pattern: str, below: bool = True) -> re.Pattern[str]:
+    """A pattern without a range as an expression that a whole path has to match; `below`: or the paths below it."""
     text = ".*".join(map(re.escape, pattern.split("*")))
     return re.compile(f"{text}(/.*)?" if below else text)
 

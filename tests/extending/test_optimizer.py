@@ -27,7 +27,7 @@ class Signum(OptimizerConfig):
 
     def build(self, schedule, logical_axes):
         scale = optax.chain(optax.trace(self.b1), optax.scale_by_sign())
-        return decayed(scale, self.weight_decay, schedule, logical_axes)
+        return decayed(scale, self, schedule, logical_axes)
 '''
 
 

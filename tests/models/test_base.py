@@ -187,6 +187,20 @@ def test_every_parameter_has_a_gradient(name):
         assert name.endswith("key/bias") or float(jnp.abs(g).max()) > 0, name
 
 
+def test_modernberts_attention_outputs_have_a_dropout_of_their_own():
+    """All of them dropped: what is left does not see the other tokens."""
+    model, variables = made("modernbert", attention_output_dropout=1.0)
+    ids = jnp.arange(8)[None]
+
+    def hidden(ids, keys):
+        return model.apply(variables, ids, method="encode", rngs=keys).hidden
+
+    keys = {"dropout": jax.random.key(0)}
+    dropped, other = hidden(ids, keys), hidden(ids.at[0, 1:].add(3), keys)
+    np.testing.assert_array_equal(dropped[0, 0], other[0, 0])
+    assert (hidden(ids, {}) != hidden(ids.at[0, 1:].add(3), {}))[0, 0].any()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_dropout_is_off_without_keys_and_on_with_them(name):

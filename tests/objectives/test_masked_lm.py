@@ -42,6 +42,8 @@ def test_check():
         ("windows requires objective.next_sentence=false", MaskedLM(inputs="windows"), 128, VOCABULARY),
         ("pairs requires objective", MaskedLM(inputs="sentence_pairs", next_sentence=False), 128, VOCABULARY),
         ("max_words requires objective.unit", MaskedLM(unit="word", max_words=3), 128, VOCABULARY),
+        ("frequency_exponent requires", MaskedLM(unit="draw", frequency_exponent=-0.7), 128, VOCABULARY),
+        ("line_ends requires objective.inputs", MaskedLM(next_sentence=False, line_ends=True), 128, VOCABULARY),
     ):
         with pytest.raises(UserError, match=message):
             objective.check(model, length, vocabulary)
@@ -62,6 +64,7 @@ class Bytes(seqio.ByteVocabulary):
         {"next_sentence": False},
         {"next_sentence": False, "sentence_order": True, "unit": "ngram"},
         {"next_sentence": False, "inputs": "sentences", "unit": "span", "rounding": "up", "random_specials": False},
+        {"next_sentence": False, "inputs": "sentences", "line_ends": True, "unit": "window"},
     ],
 )
 def test_the_transforms_give_the_declared_features(options):
@@ -129,7 +132,8 @@ HIDDEN = {
     "n-grams": {"unit": "ngram"},
     "spans": {"unit": "span", "rounding": "up"},
     "RoBERTa": {"rounding": "random", "random_specials": False},
-    "ELECTRA": {"mask_probability": 0.85, "random_probability": 0.0},
+    "ELECTRA": {"unit": "draw", "mask_probability": 0.85, "random_probability": 0.0},
+    "DeBERTa": {"unit": "window", "mask_probability": 1.0, "random_probability": 0.0},
 }
 
 

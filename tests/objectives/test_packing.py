@@ -126,7 +126,7 @@ def presented(family, objective):
     *drawn_, last = objective.batches.transforms(LENGTH, VOCABULARY, 0).online
     keys = tf.constant(fold_in(np.arange(RECORDS, dtype=np.uint64), 3))
     for call in drawn_:
-        batch = _step(call, vocabulary)(batch, keys)
+        batch = _step(call, vocabulary, lambda: np.arange(VOCABULARY.size))(batch, keys)
     made = {
         name: Ragged(x.values.numpy(), x.row_lengths().numpy()) if isinstance(x, tf.RaggedTensor) else x.numpy()
         for name, x in batch.items()

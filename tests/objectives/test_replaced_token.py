@@ -72,6 +72,15 @@ def reached(tree):
     return found
 
 
+def test_a_position_drawn_twice_is_read_as_the_mean_of_its_samples():
+    """As scatter_update of google-research/electra: (10 + 13) // 2 = 11; it is replaced unless that is the original."""
+    masked = {"positions": [[1, 3, 3, 4, 4, 0]], "targets": [[9, 7, 7, 11, 11, 0]], "weights": [[1.0] * 5 + [0.0]]}
+    batch = {f"masked_{name}": jnp.array(x) for name, x in masked.items()}
+    batch["encoder_input_tokens"] = jnp.array([[2, 4, 12, 4, 4, 3]])
+    tokens, labels = replaced_token.replaced(batch, jnp.array([[9, 10, 13, 10, 13, 55]]))
+    assert tokens.tolist() == [[2, 9, 12, 11, 11, 3]] and labels.tolist() == [[0, 0, 0, 1, 0, 0]]
+
+
 @pytest.mark.slow
 def test_shared_embeddings_get_both_gradients_and_the_generator_only_its_own(shared):
     *_, gradients = shared

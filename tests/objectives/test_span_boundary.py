@@ -77,6 +77,19 @@ def test_the_losses_and_what_they_see(case):
     assert other["span_boundary"] == moved["span_boundary"] and other["masked_lm"] != moved["masked_lm"]
 
 
+def test_spans_at_the_ends_have_no_boundary_loss(case):
+    """As span_masking of facebookresearch/SpanBERT: it wants a token of the text on both sides."""
+    batch, _, _ = case
+    segments = np.repeat([[1] * 10 + [2] * 12 + [0] * 10], 2, 0)
+    positions = np.array([[1, 2, 5, 8, 11, 20, 0, 0], [3, 7, 8, 12, 13, 19, 0, 0]], np.int32)
+    batch = batch | {"encoder_segment_ids": segments, "masked_positions": positions}
+    batch["masked_weights"] = np.float32(positions > 0)
+    expected = [[0, 0, 1, 0, 0, 0, 0, 0], [1, 0, 0, 1, 1, 1, 0, 0]]  # texts 0–9 and 10–21 between [CLS] and [SEP]
+    assert CONFIG.objective.loss._boundary_targets(batch)[3].tolist() == expected
+    everywhere = CONFIG.objective.model_copy(update={"edge_spans": True})
+    assert everywhere.loss._boundary_targets(batch)[3].tolist() == batch["masked_weights"].tolist()
+
+
 def test_every_parameter_has_a_gradient_and_export_leaves_the_head_out(case):
     batch, network, params = case
     gradient = jax.jit(jax.grad(lambda p: sum(CONFIG.objective.loss(network.bind(p), batch)[0].values())))(params)

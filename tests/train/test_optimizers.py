@@ -10,6 +10,7 @@ import optax
 import pytest
 
 from jaxpt.config import OptimizerConfig, resolve
+from jaxpt.errors import UserError
 from jaxpt.train import optimizers
 from jaxpt.train.optimizers import base, groups, logical
 
@@ -186,6 +187,49 @@ def test_adam_without_bias_correction_is_berts():
         np.testing.assert_allclose(moved[name], x, rtol=1e-5)
 
 
+def test_decay_of_all_parameters_is_fairseqs():
+    for kind in KINDS:
+        params, zeros = _random(0), jax.tree.map(np.zeros_like, _random(0))
+        config = _config(kind=kind, weight_decay=0.1, decay_all=True)
+        tx = optimizers.make(config, optax.constant_schedule(0.5), AXES)
+        updates = tx.update(zeros, tx.init(params), params)[0]
+        share = 0.5 if kind == "lamb" else 0.05  # LAMB gives the decay the length of the parameter
+        for update, param in zip(jax.tree.leaves(updates), jax.tree.leaves(params), strict=True):
+            np.testing.assert_allclose(update, -share * param, rtol=1e-5, err_msg=kind)
+
+
+def test_lamb_without_correction_and_with_exclusions_is_alberts():
+    """As google-research/albert's lamb_optimizer.py; a bias that begins at 0 grows as Adam's would."""
+    config = _config("lamb", bias_correction=False, exclude=("*/bias", "scale"), weight_decay=0.01, learning_rate=0.1)
+    axes = {"a": {"kernel": ("layers", "embed", "mlp"), "bias": ("layers", "mlp")}, "scale": ("norm",)}
+    params = {"a": {"kernel": jnp.arange(12.0).reshape(2, 2, 3) / 7, "bias": jnp.zeros((2, 3))}, "scale": jnp.ones(4)}
+    waves = [lambda x, i=i: jnp.cos(jnp.arange(x.size) + i).reshape(x.shape) for i in range(3)]
+    gradients = [jax.tree.map(wave, params) for wave in waves]
+    moved, _ = _steps(config, axes, params, gradients)
+
+    def by_hand(x, grads, plain):
+        m = v = 0.0
+        for step, g in enumerate(grads):
+            m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+            update = m / (np.sqrt(v) + 1e-6) + (0 if plain else 0.01 * x)
+            norms = np.linalg.norm(x), np.linalg.norm(update)
+            ratio = 1.0 if plain or 0 in norms else norms[0] / norms[1]
+            x = x - ratio * 0.1 * (1 - step / 10) * update
+        return x
+
+    params, gradients = jax.tree.map(np.asarray, (params, gradients))
+    for layer in range(2):
+        for name, plain in (("kernel", False), ("bias", True)):
+            grads = [g["a"][name][layer] for g in gradients]
+            expected = by_hand(params["a"][name][layer], grads, plain)
+            np.testing.assert_allclose(moved["a"][name][layer], expected, rtol=1e-5)
+    np.testing.assert_allclose(
+        moved["scale"], by_hand(params["scale"], [g["scale"] for g in gradients], True), rtol=1e-5
+    )
+    with pytest.raises(UserError, match=r"optimizer.exclude: '\*/bais' matches no trained parameter"):
+        optimizers.make(_config("lamb", exclude=("*/bais",)), optax.constant_schedule(1.0), axes)
+
+
 def test_adafactor_by_hand():
     config = _config(kind="adafactor", learning_rate=1.0)
     param, gradient = (jax.random.normal(jax.random.key(i), (2, 128, 160)) for i in range(2))
@@ -227,6 +271,20 @@ def test_the_gradient_is_clipped_by_its_norm_over_everything(kind):
     b, _ = _steps(_config(**config), AXES, _random(0), clipped)
     for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b)):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6)
+
+
+def test_parts_are_clipped_by_norms_of_their_own():
+    config = _config("sgd", clip_norm=0.5, clip_separately=("encoder", "*/table"))
+    params, gradient = _random(0), _random(1)
+    tx = optimizers.make(config, optax.constant_schedule(1.0), AXES)
+    updates = tx.update(gradient, tx.init(params), params)[0]
+    for parts in (["encoder"], ["embedding"], ["decoder", "final"]):
+        norm = np.sqrt(sum((x**2).sum() for part in parts for x in jax.tree.leaves(gradient[part])))
+        for part in parts:
+            for update, x in zip(jax.tree.leaves(updates[part]), jax.tree.leaves(gradient[part]), strict=True):
+                np.testing.assert_allclose(update, -x * 0.5 / norm, rtol=1e-5)
+    axes = optimizers.state_axes(tx, jax.eval_shape(lambda: params), AXES)
+    assert axes == jax.tree.map(lambda _: (), tx.init(params))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 import seqio
@@ -76,12 +77,27 @@ def split_sentences(text: tf.Tensor) -> tf.Tensor:
     """
     for end in _SENTENCE_ENDS:
         text = tf.strings.regex_replace(text, end, "\\1\n\\2")
-    sentences = tf.strings.strip(tf.strings.split(text, "\n"))
-    return tf.boolean_mask(sentences, sentences != "")
+    return split_lines(text)
+
+
+def split_lines(text: tf.Tensor) -> tf.Tensor:
+    """Cuts a text at line ends.
+
+    Args:
+      text: scalar string.
+
+    Returns:
+      Strings [lines], white space stripped, none empty.
+    """
+    lines = tf.strings.strip(tf.strings.split(text, "\n"))
+    return tf.boolean_mask(lines, lines != "")
 
 
 def tokenize_sentences(
-    ds: tf.data.Dataset, vocabulary: seqio.Vocabulary, split: Callable[[tf.Tensor], tf.Tensor] = split_sentences
+    ds: tf.data.Dataset,
+    vocabulary: seqio.Vocabulary,
+    split: Callable[[tf.Tensor], tf.Tensor] = split_sentences,
+    sentences: Literal["rule", "lines"] = "rule",
 ) -> tf.data.Dataset:
     """Texts to the ids of their sentences; sentences and documents without a token are dropped.
 
@@ -89,6 +105,7 @@ def tokenize_sentences(
       ds: documents.
       vocabulary: gives the ids of each sentence by itself.
       split: graph code from a scalar string to the strings of its sentences.
+      sentences: "lines": each line is a sentence, whatever `split` says.
 
     Returns:
       {"tokens": int32 [any], "sentence_lengths": int32 [sentences] of sum `any`, "origin": int64 [2]}.
@@ -100,8 +117,10 @@ def tokenize_sentences(
       ([100, 49, 69, 102], [2, 2])
     """
 
-    def encode_all(sentences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        ids = [vocabulary.encode(s.decode()) for s in sentences]
+    split = split_lines if sentences == "lines" else split
+
+    def encode_all(texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        ids = [vocabulary.encode(s.decode()) for s in texts]
         sizes = np.array([len(x) for x in ids if x], np.int32)
         return np.array([i for x in ids for i in x], np.int32), sizes
 

@@ -1,11 +1,12 @@
 """BERT's masking and its kin, one record to one example. Paper: https://arxiv.org/abs/1810.04805.
 
-Shapes: R records · N tokens of all records end to end · M chosen tokens of all records · P most that one record has
+Shapes: R records · N tokens of all records end to end · M chosen tokens of all records · P most that one record has ·
+C most tokens of a record that may be chosen · V ids
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -13,10 +14,12 @@ import seqio
 import tensorflow as tf
 
 from jaxpt.data.preprocessors import units
-from jaxpt.data.preprocessors.batched import Batch, bits, choose, fold_in, one_to_one, places, uniform
-from jaxpt.data.preprocessors.words import word_starts
+from jaxpt.data.preprocessors.batched import Batch, bits, choose, fold_in, one_to_one, places, randint, uniform
+from jaxpt.data.preprocessors.words import WordRule, word_starts
 
 Rounding = Literal["nearest", "random", "up"]
+Counts = Callable[[], np.ndarray]
+"""How often each id is in the training records: [V], computed when it is called."""
 
 
 @one_to_one
@@ -32,9 +35,15 @@ def mask(
     cls: int,
     sep: int,
     unit: units.Unit = "piece",
+    word_rule: WordRule = "spaces",
     shares: Sequence[float] = (),
     rounding: Rounding = "nearest",
     never: Sequence[int] = (),
+    random_ids: Literal["uniform", "corpus"] = "uniform",
+    frequency_exponent: float = 0.0,
+    skip: Sequence[int] = (),
+    mask_specials: bool = False,
+    token_counts: Counts | None = None,
     vocabulary: seqio.Vocabulary | None = None,
 ) -> Batch:
     """Chooses tokens to predict; most of them become [MASK].
@@ -45,8 +54,12 @@ def mask(
         random   floor(rate · length + u), u uniform on [0, 1) (RoBERTa)
         up       ceil(rate · length), the special tokens not counted (SpanBERT)
 
-    Single pieces are exactly n and uniform; `units.choose` says how words, n-grams, spans and runs are chosen. Each
-    piece, or of spans each unbroken run of chosen pieces as one, becomes [MASK], random ids, or stays.
+    Single pieces are exactly n; `units.choose` says how words, n-grams, spans and runs are chosen. Each piece, or of
+    spans each unbroken run of chosen pieces as one, becomes [MASK], random ids, or stays.
+
+        piece    every set of n is equally likely; with an exponent e, drawn one by one with weights max(count, 1)^e
+        draw     n draws with replacement: a position may be there several times, and is masked if one draw says so
+        window   one of every int(1 / rate) pieces, and of the rest; after n of them nothing is chosen
 
     Args:
       batch: records with "tokens" int32 [length], and possibly "end_is_text", an int32 scalar: where it is 1, the last
@@ -58,12 +71,18 @@ def mask(
       mask_probability: share of the chosen tokens that become [MASK].
       random_probability: share that become a random id; the rest stay.
       vocab_size: random ids are below it.
-      cls: id of [CLS], never chosen.
-      sep: id of [SEP], never chosen.
-      unit: what is chosen as a whole.
+      cls: id of [CLS], not chosen.
+      sep: id of [SEP], not chosen.
+      unit: what is chosen as a whole, and how.
+      word_rule: what starts a word (`word_starts`).
       shares: of units of 1, 2, … words (of a run: pieces); sums to 1. Not for pieces.
       rounding: of the number chosen.
       never: ids that are no random ids, ascending.
+      random_ids: random ids are uniform, or those of random tokens of the training records, [CLS] and [SEP] left out.
+      frequency_exponent: e, of single pieces.
+      skip: more ids that are never chosen.
+      mask_specials: [CLS] and [SEP] are chosen like any other token.
+      token_counts: how often ids are in the training records, where `random_ids` or e want it.
       vocabulary: says where words start (`word_starts`). Not for pieces.
 
     Returns:
@@ -81,15 +100,18 @@ def mask(
     """
     tokens = batch["tokens"]
     tokens_N, start_R = tokens.values, tokens.row_starts()
-    candidates = tf.where(_is_text(batch, cls, sep))[:, 0]
+    candidates = tf.where(_is_text(batch, () if mask_specials else (cls, sep, *skip)))[:, 0]
     first_R1 = tf.searchsorted(candidates, tokens.row_splits)
     sizes_R = first_R1[1:] - first_R1[:-1]
     n_R = _count(rounding, rate, tokens.row_lengths(), sizes_R, keys)
     n_R = tf.minimum(tf.minimum(n_R, max_predictions), sizes_R)
-    if unit == "piece":
-        place_RxP, real_RxP = choose(fold_in(keys, 1), sizes_R, n_R)
+    if unit == "piece" and frequency_exponent:
+        weight_V = np.maximum(token_counts(), 1.0) ** frequency_exponent
+        place_RxP, real_RxP = _choose_by_weight(fold_in(keys, 1), tokens_N, candidates, first_R1, n_R, weight_V)
+    elif unit in _PIECES:
+        place_RxP, real_RxP = _PIECES[unit](fold_in(keys, 1), sizes_R, n_R, int(1 / rate))
     else:
-        starts_V = np.ones(vocab_size, bool) if unit == "run" else word_starts(vocabulary)
+        starts_V = np.ones(vocab_size, bool) if unit == "run" else word_starts(vocabulary, word_rule)
         place_RxP = _choose_units(fold_in(keys, 1), tokens_N, candidates, first_R1, n_R, starts_V, unit, shares)
         real_RxP = place_RxP < tf.int32.max
     place_M = tf.boolean_mask(first_R1[:-1, None] + tf.where(real_RxP, place_RxP, 0), real_RxP)
@@ -102,7 +124,13 @@ def mask(
     draw_M = tf.boolean_mask(uniform(fold_in(keys, 2), number), real_RxP)
     if unit == "span":
         draw_M = _one_for_each_run(draw_M, at_M, record_M)
-    random_M = _random_ids(vocab_size, never, tf.boolean_mask(bits(fold_in(keys, 3), number), real_RxP))
+    random_M = tf.boolean_mask(bits(fold_in(keys, 3), number), real_RxP)
+    if random_ids == "corpus":
+        random_M = _corpus_ids(token_counts(), {cls, sep, *never}, random_M)
+    else:
+        random_M = _random_ids(vocab_size, never, random_M)
+    if unit == "draw":
+        draw_M, random_M = _one_for_each_position(draw_M, random_M, at_M)
     shown_M = tf.where(draw_M < mask_probability + random_probability, random_M, targets_M)
     shown_M = tf.where(draw_M < mask_probability, mask, shown_M)
     chosen_R = tf.reduce_sum(tf.cast(real_RxP, tf.int64), axis=1)
@@ -114,10 +142,12 @@ def mask(
     }
 
 
-def _is_text(batch: Batch, cls: int, sep: int) -> tf.Tensor:
+def _is_text(batch: Batch, never: Sequence[int]) -> tf.Tensor:
     """Which tokens may be chosen: bool [N]."""
     tokens = batch["tokens"]
-    is_text_N = (tokens.values != cls) & (tokens.values != sep)
+    is_text_N = tf.ones_like(tokens.values, tf.bool)
+    for i in never:
+        is_text_N &= tokens.values != i
     if "end_is_text" in batch:
         last_R = tf.where(batch["end_is_text"] > 0, tf.cast(tokens.row_lengths(), tf.int32) - 1, -1)
         is_text_N |= places(tokens) == tf.repeat(last_R, tokens.row_lengths())
@@ -132,6 +162,45 @@ def _count(rounding: Rounding, rate: float, lengths_R: tf.Tensor, sizes_R: tf.Te
     if rounding == "nearest":
         return tf.maximum(tf.cast(tf.round(exact_R), tf.int32), 1)
     return tf.cast(tf.floor(exact_R + tf.cast(uniform(fold_in(keys, 4), [[0]])[:, 0], tf.float64)), tf.int32)
+
+
+def _with_replacement(keys: tf.Tensor, sizes_R: tf.Tensor, n_R: tf.Tensor, _: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """As `choose`, drawn with replacement (ELECTRA): places ascending, some of them several times."""
+    number = tf.range(tf.reduce_max(tf.concat([n_R, [0]], 0)))[None]
+    is_real = number < n_R[:, None]
+    drawn = randint(sizes_R[:, None], bits(keys, number))
+    return tf.sort(tf.where(is_real, drawn, tf.int32.max)), is_real
+
+
+def _one_a_window(keys: tf.Tensor, sizes_R: tf.Tensor, n_R: tf.Tensor, window: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """As `choose`, one place of each window, up to the n-th window (DeBERTa)."""
+    n_R = tf.minimum(n_R, (sizes_R + window - 1) // window)
+    number = tf.range(tf.reduce_max(tf.concat([n_R, [0]], 0)))[None]
+    is_real = number < n_R[:, None]
+    first = number * window
+    drawn = first + randint(tf.minimum(window, sizes_R[:, None] - first), bits(keys, number))
+    return tf.where(is_real, drawn, tf.int32.max), is_real
+
+
+_PIECES = {"piece": lambda keys, sizes_R, n_R, _: choose(keys, sizes_R, n_R), "draw": _with_replacement,
+           "window": _one_a_window}  # fmt: skip
+
+
+def _choose_by_weight(
+    keys: tf.Tensor, tokens_N: tf.Tensor, candidates: tf.Tensor, first_R1: tf.Tensor, n_R: tf.Tensor,
+    weight_V: np.ndarray,
+) -> tuple[tf.Tensor, tf.Tensor]:  # fmt: skip
+    """As `choose`, without replacement, by the weights of the ids: the first n by -ln(1 - u) / weight."""
+    sizes_R = first_R1[1:] - first_R1[:-1]
+    place_C = tf.range(tf.reduce_max(tf.concat([sizes_R, [0]], 0)), dtype=tf.int64)[None]
+    is_place_RxC = place_C < tf.cast(sizes_R, tf.int64)[:, None]
+    at_RxC = tf.where(is_place_RxC, tf.cast(first_R1[:-1, None], tf.int64) + place_C, 0)
+    ids_RxC = tf.gather(tokens_N, tf.gather(tf.concat([candidates, [0]], 0), at_RxC))
+    clock_RxC = -tf.math.log1p(-uniform(keys, place_C)) / tf.gather(tf.constant(weight_V, tf.float32), ids_RxC)
+    most = tf.reduce_max(tf.concat([n_R, [0]], 0))
+    best = tf.math.top_k(tf.where(is_place_RxC, -clock_RxC, -np.inf), most).indices
+    is_real = tf.range(most)[None] < n_R[:, None]
+    return tf.sort(tf.where(is_real, best, tf.int32.max)), is_real
 
 
 def _choose_units(
@@ -153,6 +222,22 @@ def _one_for_each_run(draw_M: tf.Tensor, at_M: tf.Tensor, record_M: tf.Tensor) -
     goes_on_M = (at_M[1:] == at_M[:-1] + 1) & (record_M[1:] == record_M[:-1])
     first_M = tf.concat([[True], ~goes_on_M], 0)[: tf.size(at_M)]
     return tf.gather(tf.boolean_mask(draw_M, first_M), tf.cumsum(tf.cast(first_M, tf.int32)) - 1)
+
+
+def _one_for_each_position(draw_M: tf.Tensor, random_M: tf.Tensor, at_M: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Each position has the least of its draws, and the random id of the first."""
+    first_M = tf.concat([[True], at_M[1:] != at_M[:-1]], 0)[: tf.size(at_M)]
+    position_M = tf.cumsum(tf.cast(first_M, tf.int32)) - 1
+    least = tf.math.segment_min(draw_M, position_M)
+    return tf.gather(least, position_M), tf.gather(tf.boolean_mask(random_M, first_M), position_M)
+
+
+def _corpus_ids(counts_V: np.ndarray, never: set[int], x: tf.Tensor) -> tf.Tensor:
+    """Bits (0 … 2^31 - 1) → ids in the shares of their counts."""
+    counts_V = np.where(np.isin(np.arange(len(counts_V)), list(never)), 0, counts_V)
+    ends_V = np.cumsum(counts_V if counts_V.any() else np.ones_like(counts_V)).astype(np.float64)
+    drawn = tf.cast(x, tf.float64) * (ends_V[-1] / 2.0**31)
+    return tf.cast(tf.searchsorted(tf.constant(ends_V), drawn, side="right"), tf.int32)
 
 
 def _random_ids(vocab_size: int, never: Sequence[int], x: tf.Tensor) -> tf.Tensor:

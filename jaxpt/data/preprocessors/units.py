@@ -22,7 +22,7 @@ import numpy as np
 
 from jaxpt.data.preprocessors.batched import fold_in, uniform
 
-Unit = Literal["piece", "word", "ngram", "span", "run"]
+Unit = Literal["piece", "draw", "window", "word", "ngram", "span", "run"]
 
 
 class Words(NamedTuple):

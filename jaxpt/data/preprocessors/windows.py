@@ -236,13 +236,41 @@ def _shift(origin: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
     return origin + tokens[:, None] * tf.constant([0, 0, 1], tf.int64)
 
 
-def enclose(ds: tf.data.Dataset, cls: int, sep: int) -> tf.data.Dataset:
+def end_lines(ds: tf.data.Dataset, sep: int, end_documents: bool) -> tf.data.Dataset:
+    """Puts [SEP] after each sentence, and one more after each document, as a sentence of its own (fairseq's data).
+
+    Args:
+      ds: {"tokens": int32 [any], "sentence_lengths": int32 [sentences], …}.
+      sep: id of [SEP].
+      end_documents: put one after documents.
+
+    Returns:
+      The records with more tokens and sentences.
+
+    Example:
+      >>> ds = end_lines(tf.data.Dataset.from_tensors({"tokens": [5, 6, 7], "sentence_lengths": [1, 2]}), 3, True)
+      >>> {name: x.tolist() for name, x in next(ds.as_numpy_iterator()).items()}
+      {'tokens': [5, 3, 6, 7, 3, 3], 'sentence_lengths': [2, 3, 1]}
+    """
+
+    def ended(ex: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        sentences = tf.RaggedTensor.from_row_lengths(ex["tokens"], ex["sentence_lengths"])
+        sentences = tf.concat([sentences, tf.fill([sentences.nrows(), 1], sep)], axis=1)
+        if end_documents:
+            sentences = tf.concat([sentences, [[sep]]], axis=0)
+        lengths = tf.cast(sentences.row_lengths(), tf.int32)
+        return {**ex, "tokens": sentences.values, "sentence_lengths": lengths}
+
+    return ds.map(ended, num_parallel_calls=tf.data.AUTOTUNE)
+
+
+def enclose(ds: tf.data.Dataset, cls: int, sep: int | None) -> tf.data.Dataset:
     """Puts [CLS] before and [SEP] after the tokens, all of type 0.
 
     Args:
       ds: {"tokens": int32 [any], …}.
       cls: id of [CLS].
-      sep: id of [SEP].
+      sep: id of [SEP]; None puts none.
 
     Returns:
       The records with "tokens" and "token_types" int32 [any + 2].
@@ -254,7 +282,7 @@ def enclose(ds: tf.data.Dataset, cls: int, sep: int) -> tf.data.Dataset:
     """
 
     def enclosed(ex: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        tokens = tf.concat([[cls], ex["tokens"], [sep]], 0)
+        tokens = tf.concat([[cls], ex["tokens"], [] if sep is None else [sep]], 0)
         return {**ex, "tokens": tokens, "token_types": tf.zeros_like(tokens)}
 
     return ds.map(enclosed, num_parallel_calls=tf.data.AUTOTUNE)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import string
+from typing import Literal
+
 import numpy as np
 import seqio
 
@@ -12,12 +15,17 @@ from jaxpt.data.vocabularies import pieces
 _SPACES = (" ", "▁", "Ġ")
 
 
-def word_starts(vocabulary: seqio.Vocabulary) -> np.ndarray:
+WordRule = Literal["spaces", "albert"]
+
+
+def word_starts(vocabulary: seqio.Vocabulary, rule: WordRule = "spaces") -> np.ndarray:
     """Pieces that begin a word.
 
     Args:
       vocabulary: of the tokens; one without `word_starts` of its own has a word begin at each piece with a space, and
         at each of a script without spaces.
+      rule: `albert`: in SentencePiece vocabularies a punctuation mark alone begins a word too, and so does a piece with
+        a character that is neither an English letter nor punctuation (google-research/albert).
 
     Returns:
       bool [ids].
@@ -26,9 +34,16 @@ def word_starts(vocabulary: seqio.Vocabulary) -> np.ndarray:
       >>> [chr(i - 3) for i in np.flatnonzero(word_starts(seqio.ByteVocabulary()))]
       [' ']
     """
+    if rule == "albert" and any(name.startswith("▁") for name in pieces(vocabulary)):
+        return np.array([_starts_in_albert(name) for name in pieces(vocabulary)])
     if hasattr(vocabulary, "word_starts"):
         return vocabulary.word_starts()
     return np.array([name.startswith(_SPACES) or scripts.is_unspaced(name) for name in pieces(vocabulary)])
+
+
+def _starts_in_albert(name: str) -> bool:
+    is_english = all(c in string.punctuation or c.lower() in string.ascii_lowercase for c in name)
+    return name.startswith(("▁", "<")) or name in set(string.punctuation) or not is_english
 
 
 def sentence_ends(vocabulary: seqio.Vocabulary) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -28,6 +28,7 @@ from jaxpt.errors import UserError
 FORMAT = 2
 CHECKED_BYTES = 256 << 20
 """Larger stores are opened by their sizes alone; `jaxpt cache --verify` reads them through."""
+_COUNTED = 2**27
 MOST_SHARDS = 512
 """Larger corpora have larger shards: each is one open file."""
 
@@ -90,6 +91,21 @@ class Store:
         """
         sizes = [np.diff(shard[f"{name}.offsets"].astype(np.int64)).astype(np.int32) for shard in self._shards]
         return np.concatenate([np.zeros(0, np.int32), *sizes])
+
+    def token_counts(self, size: int) -> np.ndarray:
+        """How often each id is in "tokens", by up to 2^27 of them, which are spread evenly over the shards.
+
+        Args:
+          size: ids.
+
+        Returns:
+          int64 [size].
+        """
+        counts = np.zeros(size, np.int64)
+        for shard in self._shards:
+            values = shard["tokens"]
+            counts += np.bincount(values[: max(1, _COUNTED // len(self._shards))], minlength=size)[:size]
+        return counts
 
     def fetch(self, indices: np.ndarray) -> dict[str, Ragged | np.ndarray]:
         """Reads records.

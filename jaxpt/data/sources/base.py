@@ -55,6 +55,7 @@ class Source:
 
     Attributes:
       language: of its text, where the configuration says it.
+      sentences: how objectives cut its documents, as `data.sentences` has it.
       fields: of two texts that make a document, joined by `readers.PAIR_SEPARATOR`.
       failure: the mistake that ended a reading inside tf.data, which would hide it.
       counts: {split: {"documents": n, "empty": n, "files": {file: documents before any is held out}}} of the last
@@ -79,7 +80,7 @@ class Source:
         """
         self._identity = dict(identity or {})
         self._files, self._read, self._fraction, self._cut, self._size = files, read, fraction, cut, size
-        self.tokenized, self.language, self.fields = tokenized, None, None
+        self.tokenized, self.language, self.fields, self.sentences = tokenized, None, None, "rule"
         self.failure: UserError | None = None
         self.counts: dict[str, dict[str, Any]] = {}
         self.consumed = 0

@@ -31,7 +31,7 @@ def open_source(data: DataConfig, examples: int | None = None, task: TaskConfig 
     if task is not None:
         return Rows(data, task)
     source = _open(data, examples)
-    source.language, source.fields = data.language, data.fields
+    source.language, source.fields, source.sentences = data.language, data.fields, data.sentences
     return source
 
 

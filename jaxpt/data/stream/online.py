@@ -17,6 +17,7 @@ from jaxpt.data.tasks import Features, arguments, resolve
 from jaxpt.errors import UserError
 
 Step = Callable[[Batch, tf.Tensor], Batch]
+Counts = Callable[[], np.ndarray]
 Online = Callable[[Records, np.ndarray, np.ndarray | None], dict[str, np.ndarray]]
 
 
@@ -26,6 +27,7 @@ def compile_online(
     spec: Mapping[str, tf.TensorSpec],
     features: Features,
     packed: bool = False,
+    token_counts: Counts | None = None,
 ) -> Online:
     """Compiles the calls: those that draw as one graph, the last one, where it lays out rows, as NumPy.
 
@@ -36,6 +38,7 @@ def compile_online(
       spec: shape and type of a record's features.
       features: {name: (shape, dtype)}: what has to come out.
       packed: rows are made of several records.
+      token_counts: given to a parameter of this name: how often ids are in the training records.
 
     Returns:
       (records as a store gives them, keys uint64 [records], where rows begin among the records int64 [rows + 1] or
@@ -52,7 +55,7 @@ def compile_online(
     if rows is not None:
         rows = functools.partial(rows, **arguments(last, calls[-1], vocabulary))
         calls = calls[:-1]
-    drawn = _graph(calls, vocabulary, spec) if calls else lambda records, keys: records
+    drawn = _graph(calls, vocabulary, spec, token_counts) if calls else lambda records, keys: records
 
     def online(records: Records, keys: np.ndarray, packs: np.ndarray | None) -> dict[str, np.ndarray]:
         batch = drawn(records, keys)
@@ -76,10 +79,13 @@ def _is_ragged(spec: tf.TensorSpec) -> bool:
 
 
 def _graph(
-    calls: tuple[Call, ...], vocabulary: seqio.Vocabulary, spec: Mapping[str, tf.TensorSpec]
+    calls: tuple[Call, ...],
+    vocabulary: seqio.Vocabulary,
+    spec: Mapping[str, tf.TensorSpec],
+    token_counts: Counts | None,
 ) -> Callable[[Records, np.ndarray], Records]:
     """Calls as one graph: (records, keys) → records."""
-    steps = [_step(call, vocabulary) for call in calls]
+    steps = [_step(call, vocabulary, token_counts) for call in calls]
 
     def make(records: dict[str, Any], keys: tf.Tensor) -> dict[str, Any]:
         batch = {
@@ -107,11 +113,11 @@ def _graph(
     return run
 
 
-def _step(call: Call, vocabulary: seqio.Vocabulary) -> Step:
+def _step(call: Call, vocabulary: seqio.Vocabulary, token_counts: Counts | None = None) -> Step:
     """A call as a function of a batch."""
     outer = resolve(call.name)
     function = getattr(outer, "batched", None)
-    bound = arguments(outer, call, vocabulary)
+    bound = arguments(outer, call, vocabulary, token_counts=token_counts)
     if function is not None:
         keyed = "keys" in inspect.signature(function).parameters
         return lambda batch, keys: function(batch, **bound, **({"keys": keys} if keyed else {}))

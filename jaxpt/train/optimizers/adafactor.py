@@ -34,5 +34,6 @@ class Adafactor(OptimizerConfig):
         )
         if not self.weight_decay:
             return per_layer(transform, logical_axes)
-        decay = optax.add_decayed_weights(lambda step: -schedule(step) * self.weight_decay, decay_mask(logical_axes))
+        mask = decay_mask(logical_axes, self.decay_all)
+        decay = optax.add_decayed_weights(lambda step: -schedule(step) * self.weight_decay, mask)
         return optax.chain(per_layer(transform, logical_axes), decay)

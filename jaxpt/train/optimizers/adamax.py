@@ -23,4 +23,4 @@ class Adamax(OptimizerConfig):
 
     def build(self, schedule: optax.Schedule, logical_axes: Any) -> optax.GradientTransformation:
         scale = optax.scale_by_adamax(self.b1, self.b2, self.eps)
-        return decayed(scale, self.weight_decay, schedule, logical_axes)
+        return decayed(scale, self, schedule, logical_axes)

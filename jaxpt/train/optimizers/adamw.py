@@ -27,15 +27,15 @@ class AdamW(OptimizerConfig):
     """False is BERT's Adam."""
 
     def build(self, schedule: optax.Schedule, logical_axes: Any) -> optax.GradientTransformation:
-        if self.bias_correction:
-            scale = optax.scale_by_adam(self.b1, self.b2, self.eps or 1e-8)
-        else:
-            scale = _scale_by_uncorrected_adam(self.b1, self.b2, self.eps or 1e-6)
-        return decayed(scale, self.weight_decay, schedule, logical_axes)
+        eps = self.eps or (1e-8 if self.bias_correction else 1e-6)
+        return decayed(scale_by_adam(self.b1, self.b2, eps, self.bias_correction), self, schedule, logical_axes)
 
 
-def _scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
-    """m/(√v + ε): BERT's Adam, whose first steps are up to (1 − b1)/√(1 − b2) times as large as Adam's."""
+def scale_by_adam(b1: float, b2: float, eps: float, bias_correction: bool) -> optax.GradientTransformation:
+    """Adam's m̂/(√v̂ + ε), or BERT's m/(√v + ε), whose first steps are up to (1 − b1)/√(1 − b2) times as large."""
+    adam = optax.scale_by_adam(b1, b2, eps)
+    if bias_correction:
+        return adam
 
     def update(updates: Any, state: optax.ScaleByAdamState, params: Any = None) -> tuple[Any, optax.ScaleByAdamState]:
         mu = optax.tree.update_moment(updates, state.mu, b1, 1)
@@ -43,4 +43,4 @@ def _scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.Gradie
         updates = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), mu, nu)
         return updates, optax.ScaleByAdamState(optax.safe_increment(state.count), mu, nu)
 
-    return optax.GradientTransformation(optax.scale_by_adam(b1, b2).init, update)
+    return optax.GradientTransformation(adam.init, update)

@@ -20,4 +20,4 @@ class Lion(OptimizerConfig):
     """Decay of the momentum."""
 
     def build(self, schedule: optax.Schedule, logical_axes: Any) -> optax.GradientTransformation:
-        return decayed(optax.scale_by_lion(self.b1, self.b2), self.weight_decay, schedule, logical_axes)
+        return decayed(optax.scale_by_lion(self.b1, self.b2), self, schedule, logical_axes)

@@ -46,11 +46,12 @@ def rank(axes: Axes) -> int:
     return len(axes) - len(stack_axes(axes))
 
 
-def decay_mask(logical_axes: Any) -> Any:
+def decay_mask(logical_axes: Any, decay_all: bool = False) -> Any:
     """Which parameters are decayed: those with two or more axes, stacks not counted.
 
     Args:
       logical_axes: a tree of tuples of names.
+      decay_all: the others too.
 
     Returns:
       A tree of bools.
@@ -59,7 +60,7 @@ def decay_mask(logical_axes: Any) -> Any:
       >>> decay_mask({"kernel": ("layers", "embed", "mlp"), "bias": ("layers", "mlp")})
       {'bias': False, 'kernel': True}
     """
-    return jax.tree.map(lambda axes: rank(axes) >= 2, logical_axes, is_leaf=is_axes)
+    return jax.tree.map(lambda axes: decay_all or rank(axes) >= 2, logical_axes, is_leaf=is_axes)
 
 
 def per_layer(transform: optax.GradientTransformation, logical_axes: Any) -> optax.GradientTransformation:

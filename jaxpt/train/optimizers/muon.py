@@ -31,12 +31,13 @@ class Muon(OptimizerConfig):
 
     def build(self, schedule: optax.Schedule, logical_axes: Any) -> optax.GradientTransformation:
         ratio = (self.adam_learning_rate or self.learning_rate) / self.learning_rate
+        not_matrices = _map(lambda axes: optax.MaskedNode() if is_matrix(axes) else axes, logical_axes)
         adam = optax.adamw(
             lambda step: ratio * schedule(step),
             b2=self.b2,
             eps=self.eps,
             weight_decay=self.weight_decay,
-            mask=lambda _: decay_mask(_map(lambda axes: optax.MaskedNode() if is_matrix(axes) else axes, logical_axes)),
+            mask=lambda _: decay_mask(not_matrices, self.decay_all),
         )
         labels = _map(lambda axes: "muon" if is_matrix(axes) else "adam", logical_axes)
         return optax.partition({"muon": self._matrices(schedule, logical_axes), "adam": adam}, labels)

@@ -19,4 +19,4 @@ class SGD(OptimizerConfig):
 
     def build(self, schedule: optax.Schedule, logical_axes: Any) -> optax.GradientTransformation:
         scale = optax.trace(self.b1) if self.b1 else optax.identity()
-        return decayed(scale, self.weight_decay, schedule, logical_axes)
+        return decayed(scale, self, schedule, logical_axes)

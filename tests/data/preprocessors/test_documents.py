@@ -33,6 +33,11 @@ def test_tokenize_sentences_gives_each_sentences_ids():
     assert out[1]["sentence_lengths"].tolist() == [4]
 
 
+def test_sentences_one_a_line_are_berts():
+    ds = documents.tokenize_sentences(dataset("One. Two!\n three. Four \n\n"), BYTES, sentences="lines")
+    assert next(ds.as_numpy_iterator())["sentence_lengths"].tolist() == [9, 11]
+
+
 def test_the_splitter_is_replaceable():
     ds = documents.tokenize_sentences(dataset("a|b. C"), BYTES, split=lambda text: tf.strings.split(text, "|"))
     assert next(ds.as_numpy_iterator())["sentence_lengths"].tolist() == [1, 4]

@@ -57,6 +57,71 @@ def test_random_ids_without_the_special_ones():
     assert shown.tolist() == [1, 5, 6, 7, 8, 9, 10] and counts.min() > 0.7 * counts.mean()
 
 
+def test_draws_with_replacement_are_electras():
+    """77 draws of 509 pieces are 71.5 distinct ones in the mean; one that is drawn twice is there twice."""
+    settings = {"unit": "draw", "max_predictions": 79, "mask_probability": 0.85, "random_probability": 0.0}
+    out = masked([pair(300, 209)] * 400, **settings)
+    assert {len(ex["masked_positions"]) for ex in out} == {77}
+    distinct = [len(set(ex["masked_positions"].tolist())) for ex in out]
+    assert abs(np.mean(distinct) - 509 * (1 - (1 - 1 / 509) ** 77)) < 0.4
+    kept = []
+    for ex in out:
+        assert (np.diff(ex["masked_positions"]) >= 0).all()
+        original = np.array(pair(300, 209))
+        np.testing.assert_array_equal(ex["masked_targets"], original[ex["masked_positions"]])
+        positions, times = np.unique(ex["masked_positions"], return_counts=True)
+        kept += [(times[i], ex["tokens"][at] == original[at]) for i, at in enumerate(positions)]
+        shown = ex["tokens"][positions]
+        assert np.isin(shown, [MASK]).mean() > 0.6 and ((shown == MASK) | (shown == original[positions])).all()
+    for times in (1, 2):  # masked if one of its draws says so
+        found = [is_kept for n, is_kept in kept if n == times]
+        assert abs(np.mean(found) - 0.15**times) < 4 * np.sqrt(0.15**times / len(found))
+    assert not len(masked([[CLS, SEP]], **settings)[0]["masked_positions"])
+
+
+def test_one_in_each_window_and_none_after_the_number_is_debertas():
+    """As NGramMaskGenerator: int(1/.15) = 6 pieces a window, round(.15 · 512) = 77 of 85 windows; never [UNK]."""
+    settings = {"unit": "window", "max_predictions": 80, "mask_probability": 1.0, "random_probability": 0.0}
+    out = masked([[CLS, *range(10, 520), SEP], [CLS, 1, 10, 11, SEP], [CLS, 1, SEP]] * 200, **settings, skip=[1])
+    for ex in out[::3]:
+        np.testing.assert_array_equal((ex["masked_positions"] - 1) // 6, np.arange(77))
+    places = np.concatenate([(ex["masked_positions"] - 1) % 6 for ex in out[::3]])
+    counts = np.bincount(places, minlength=6)
+    assert ((counts - counts.mean()) ** 2 / counts.mean()).sum() < 20.5  # 5 degrees of freedom, 1 in 1,000
+    assert {tuple(ex["masked_positions"]) for ex in out[1::3]} == {(2,), (3,)}
+    assert not any(len(ex["masked_positions"]) for ex in out[2::3])
+
+
+def test_special_tokens_may_be_masked_as_in_fairseq():
+    out = masked([pair(4, 3)] * 3000, mask_specials=True, rounding="random")
+    counts = np.bincount(np.concatenate([ex["masked_positions"] for ex in out]), minlength=10)
+    expected = 0.15 * len(out)
+    assert len(counts) == 10 and ((counts - expected) ** 2 / expected).sum() < 27.9  # 9 degrees of freedom, 1 in 1,000
+
+
+def test_random_ids_of_the_corpus_have_its_shares():
+    counts = np.zeros(SIZE, np.int64)
+    counts[[CLS, SEP, 7, 8, 999]] = 10**6, 10**6, 100, 300, 600
+    settings = {"mask_probability": 0.0, "random_probability": 1.0, "random_ids": "corpus", "unit": "piece"}
+    out = masked([pair(60, 60)] * 400, **settings, token_counts=lambda: counts)
+    ids, found = np.unique(np.concatenate([ex["tokens"][ex["masked_positions"]] for ex in out]), return_counts=True)
+    assert ids.tolist() == [7, 8, 999]
+    np.testing.assert_allclose(found / found.sum(), [0.1, 0.3, 0.6], atol=0.02)
+
+
+def test_pieces_by_frequency_are_distilberts():
+    """One piece of two is drawn with weights count^-.7; one that is in no record counts as 1; [UNK] is none."""
+    counts = np.zeros(SIZE, np.int64)
+    counts[[10, 11]] = 1000, 10
+    settings = {"frequency_exponent": -0.7, "token_counts": lambda: counts, "skip": [1]}
+    out = masked([[CLS, 10, 11, 1, SEP], [CLS, 10, 12, SEP], [CLS, *range(10, 60), SEP]] * 3000, rate=0.1, **settings)
+    for record, weights in ((0, (1000**-0.7, 10**-0.7)), (1, (1000**-0.7, 1.0))):
+        first = np.mean([ex["masked_positions"].tolist() == [1] for ex in out[record::3]])
+        expected = weights[0] / sum(weights)
+        assert abs(first - expected) < 4 * np.sqrt(expected / 3000)
+    assert {len(set(ex["masked_positions"].tolist())) for ex in out[2::3]} == {5}, "without replacement"
+
+
 def test_never_more_than_there_are():
     [one, none] = masked([[CLS, 10, SEP], [CLS, SEP]], rate=0.99)
     assert (one["masked_positions"].tolist(), one["masked_targets"].tolist()) == ([1], [10])

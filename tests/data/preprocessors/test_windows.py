@@ -138,6 +138,24 @@ def filled(docs, length, join, separator):
     return [(ex["tokens"].tolist(), ex["origin"].tolist()) for ex in made]
 
 
+def test_lines_and_documents_end_as_in_fairseq():
+    """As break_mode `complete` of TokenBlockDataset: a blank line is a line of its own, where it does not fit any more
+    it begins the next block; without documents joined there is none (`complete_doc`)."""
+    docs = [[[5, 6], [7]], [[8, 9]], [[10]]]
+
+    def blocks(join):
+        ds = tf.data.Dataset.from_tensor_slices({
+            "tokens": corpus.ragged([list(itertools.chain(*doc)) for doc in docs]),
+            "sentence_lengths": corpus.ragged([[len(line) for line in doc] for doc in docs]),
+            "origin": tf.constant([[0, n] for n in range(3)], tf.int64),
+        })  # fmt: skip
+        made = windows.fill(windows.end_lines(ds, 3, join), 5, join)
+        return [ex["tokens"].tolist() for ex in windows.enclose(made, 2, None).as_numpy_iterator()]
+
+    assert blocks(True) == [[2, 5, 6, 3, 7, 3], [2, 3, 8, 9, 3, 3], [2, 10, 3, 3]]
+    assert blocks(False) == [[2, 5, 6, 3, 7, 3], [2, 8, 9, 3], [2, 10, 3]]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("join", "separator"), [(True, SEPARATOR), (True, None), (False, SEPARATOR)])
 def test_windows_of_whole_sentences(join, separator):

@@ -134,3 +134,16 @@ def test_masking_units_fill_their_count(texts, unit):
     counts, shares = np.full(len(rows), 5), MaskedLM(unit=unit).word_shares()
     places = units.choose(np.arange(len(rows), dtype=np.uint64), found, counts, unit, shares)
     assert ((places < tf.int32.max).sum(1) >= 4).mean() > 0.98
+
+
+def test_word_starts_of_alberts_code(monkeypatch):
+    """As _is_start_piece_sp of google-research/albert; a vocabulary without "▁" keeps its own rule."""
+    starts = ["▁the", "▁", ".", "(", "'", "19", "3d", "é", "naïve", "日本", "<unk>", "€", "İ"]
+    parts = ["ing", "S", "'s", "--", "e.g"]
+    monkeypatch.setattr(words, "pieces", lambda vocabulary: [*starts, *parts])
+    found = words.word_starts(None, "albert")
+    assert found.tolist() == [True] * len(starts) + [False] * len(parts)
+    of_spaces = [name.startswith("▁") or name == "日本" for name in (*starts, *parts)]
+    assert words.word_starts(None).tolist() == of_spaces
+    monkeypatch.setattr(words, "pieces", lambda vocabulary: [" the", "ing", "19"])
+    assert words.word_starts(None, "albert").tolist() == [True, False, False]
