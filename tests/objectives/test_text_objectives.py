@@ -51,6 +51,7 @@ ENCODER_DECODERS = {
     "token_deletion": Bart(mask_rate=0.3, mask_length="subword", replace="nothing"),
     "mbart": MBart(),
     "mass": Mass(),
+    "mass_without_eos": Mass(eos=False),
     "ul2": UL2(),
     "salient_spans": SalientSpans(targets_length=16),
 }
@@ -280,6 +281,8 @@ def test_settings_that_cannot_be_right_are_refused():
         ("has no noise", Bart(mask_rate=0.0, permute_sentences=0.0), 64, VOCABULARY),
         ("mask token or sentinels", Mass(), 64, Vocabulary(size=9, eos=1)),
         ("too short", Mass(), 3, VOCABULARY),
+        ("set objective.eos=false", Mass(), 64, Vocabulary(size=9, mask=4)),
+        ("set objective.eos=true", MBart(eos=False), 64, Vocabulary(size=9, eos=1, mask=4)),
         ("mask_probability .* more than 1", Mass(mask_probability=0.95), 64, VOCABULARY),
         ("three of them for the modes", UL2(), 64, Vocabulary(size=9, eos=1, sentinels=3)),
         ("besides the 3 mode tokens", UL2(), 512, VOCABULARY),
