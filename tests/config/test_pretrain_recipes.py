@@ -39,3 +39,13 @@ def test_values_are_those_of_the_table(name):
     found = dict(leaves(load(RECIPES[name]).model_dump(mode="json"))) | own(name)
     assert own(name).keys() <= given.keys()
     assert {key: found[key] for key in given} == given
+
+
+def test_settings_of_unilms_own_model_are_those_of_its_paper():
+    """The header's Paper line is a run: one phase of its steps, at its length."""
+    header = RECIPES["unilm_base"].read_text("utf-8").partition("# Code:")[0]
+    overrides = [word.strip("),") for word in header.partition("# Paper:")[2].split() if "=" in word]
+    config = load(RECIPES["unilm_base"], overrides)
+    assert (config.train.steps, config.train.phases) == (770_000, ())
+    assert (config.data.length, config.data.batch_size, config.model.layers) == (512, 330, 24)
+    assert config.optimizer.learning_rate == 3e-5 and config.optimizer.schedule.warmup_steps == 40_000
