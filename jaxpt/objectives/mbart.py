@@ -71,7 +71,7 @@ class MBartBatches(BartBatches):
         noise, features = bart.online
         return Transforms(
             offline=(*bart.offline, Call(preprocessors.documents.mark_language)),
-            online=(noise, Call(preprocessors.mbart.add_language, {"eos": self.h.eos}), features),
+            online=(noise, Call(preprocessors.mbart.add_language, {"keep_eos": self.h.eos}), features),
         )
 
 
