@@ -46,7 +46,7 @@ def test_inputs_of_a_batch_have_the_format(name):
     start = formats[0].decoder_start
     real = batch["decoder_segment_ids"][:, 0] > 0
     read = batch["decoder_input_tokens"][real]
-    if name in ("mass", "mass_without_eos"):  # its fragments begin after the token before them, the first one of a text after EOS
+    if name in ("mass", "mass_without_eos"):  # a fragment is read from the token before it on, a text's first from EOS
         read = read[batch["decoder_positions"][real][:, 0] == 0]
     np.testing.assert_array_equal(read[:, : len(start)], [start] * len(read))
     assert len(start) == 1
