@@ -5,7 +5,6 @@ Parts of `configs/README.md` are made from the code and the recipes: `python -m 
 
 from __future__ import annotations
 
-import csv
 import functools
 import gzip
 import inspect
@@ -28,6 +27,7 @@ from jaxpt.config import Config, Frozen, kinds, resolve
 from jaxpt.config.schema import open_parts
 from jaxpt.config.studies import load_probe, load_study
 from jaxpt.harness import task as harness
+from tests.config import settings
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -67,8 +67,7 @@ def _recipes() -> str:
 def _fine_tuning() -> str:
     """A row for each folder of recipes in the table of settings."""
     lines = ["| `configs/finetune` | recipes |", "|---|---|"]
-    with open(ROOT / "configs/finetune/settings.csv", newline="", encoding="utf-8") as file:
-        names = [row["recipe"].split("/") for row in csv.DictReader(file)]
+    names = [row["recipe"].split("/") for row in settings.read(ROOT / "configs/finetune/settings.csv")]
     for folder, group in itertools.groupby(names, key=lambda name: name[0]):
         lines.append(f"| `{folder}` | {' '.join(f'`{stem}`' for _, stem in group)} |")
     return "\n".join(lines)

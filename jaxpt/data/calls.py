@@ -15,6 +15,8 @@ class Vocabulary:
     unk: int | None = None
     bos: int | None = None
     eos: int | None = None
+    eod: int | None = None
+    """The end of a document, where that is another token than the end of a text (XLNet)."""
     cls: int | None = None
     sep: int | None = None
     mask: int | None = None

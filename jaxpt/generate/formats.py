@@ -13,6 +13,8 @@ from jaxpt.models.base import Bound
 from jaxpt.objectives.bart import BartBatches
 from jaxpt.objectives.base import Objective
 from jaxpt.objectives.labelled import LabelledLoss
+from jaxpt.objectives.mass import MassBatches
+from jaxpt.objectives.mbart import MBartBatches
 from jaxpt.objectives.text_to_text import TextToText
 from jaxpt.objectives.translation_lm import TranslationLMBatches
 from jaxpt.objectives.ul2 import UL2Batches, mode_ids
@@ -147,10 +149,12 @@ def _of_encoder_decoder(objective: Objective, vocabulary: Vocabulary, mode: str 
     decoder_start = [*start, *before]
     if isinstance(batches, UL2Batches) and mode is not None:
         before = [mode_ids(vocabulary)[mode]]
-    if any(call.name == "mbart.add_language" for call in calls):
+    if isinstance(batches, MassBatches):
+        before = after  # EOS at both ends
+    if isinstance(batches, MBartBatches):
         if language not in vocabulary.languages:
             raise UserError(f"language: {language} is not the token of a language; ids of them: {vocabulary.languages}")
-        after, decoder_start = [*after, language], [language]
+        after, decoder_start = [*(after if batches.h.eos else ()), language], [language, *before]
     has_sentinels = vocabulary.sentinels > 0 and any("first_sentinel" in call.kwargs for call in calls)
     blank = "sentinels" if has_sentinels else "mask" if isinstance(batches, BartBatches) else None
     return Format(tuple(before), tuple(after), tuple(decoder_start), blank)

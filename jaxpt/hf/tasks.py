@@ -170,9 +170,8 @@ def labels_from_json(head: str | None, outputs: int, given: Mapping[str, Any]) -
     if head not in ("classes", "tags") or not names:
         return None
     if sorted(map(str, names)) != sorted(map(str, range(outputs))):
-        raise UserError(
-            f"config.json: id2label: has the ids {shown([*names])}, but the weights are of {outputs} labels"
-        )
+        ids = ", ".join(shown(str(name)) for name in names).replace("'", "")
+        raise UserError(f"config.json: id2label: has the ids {ids}, but the weights are of {outputs} labels")
     return tuple(str(names[str(i)] if str(i) in names else names[i]) for i in range(outputs))
 
 

@@ -9,18 +9,22 @@
     prefix_lm      a b                      → c d e f
 
 Inputs and targets end with EOS. <M> is the vocabulary's mask token, or its first sentinel if it has no mask token, as
-in T5. For spans with a mean length use `span_corruption`. Paper: https://arxiv.org/abs/1910.10683 (table 3)
+in T5. For spans with a mean length use `span_corruption`.
+
+As in the published code, deshuffle and prefix_lm read each document by itself, the other noises documents in groups of
+128, laid end to end. Of a document of more than 65,536 tokens the published code takes one piece in each epoch, jaxpt
+all of it. Paper: https://arxiv.org/abs/1910.10683 (table 3)
 """
 
 from __future__ import annotations
 
 import math
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from jaxpt.config import Fraction, ModelConfig
+from jaxpt.config import Fraction, ModelConfig, NonNegativeInt, PositiveInt
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Arrays, Features
@@ -39,6 +43,22 @@ class Denoising(TextDenoising):
     """Probability that a token is noise; not used by deshuffle and prefix_lm."""
     random_probability: Fraction = 0.1
     """Fraction of bert_style's noise tokens that become a random token; the rest become masks."""
+    reserved_ids: NonNegativeInt = 3
+    """Random tokens are none of the first ids (T5: padding, EOS and the unknown piece)."""
+    targets_length: PositiveInt | None = None
+    """Maximum number of target tokens of replace_spans and drop, at which noise ends (T5, at `data.length` 512: 192
+    and 104); by default what one text in a million exceeds."""
+    join_documents: bool = True
+    """Cut windows from the concatenated documents; false, the default of deshuffle and prefix_lm: no window crosses a
+    document boundary."""
+    documents_per_group: PositiveInt | None = 128
+    """With join_documents, concatenate so many documents at a time, so that the last window of each group is short;
+    null: all documents."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _unjoined(cls, values: dict[str, Any]) -> dict[str, Any]:
+        return {"join_documents": False, **values} if values.get("noise") in ("deshuffle", "prefix_lm") else values
 
     @property
     def batches(self) -> DenoisingBatches:
@@ -49,8 +69,15 @@ class Denoising(TextDenoising):
             raise UserError("denoising needs a vocabulary with EOS; data.tokenizer.kind: sentencepiece has it")
         if length < 4:
             raise UserError(f"data.length: {length} is too short for denoising, at least 4 is needed")
+        if self.targets_length is not None and self.targets_length < 4:
+            raise UserError(f"objective.targets_length: {self.targets_length} is too short, at least 4 is needed")
         if self.noise in ("bert_style", "mass_style"):
             mask_id(vocabulary, self.kind)
+            if self.reserved_ids >= vocabulary.size:
+                raise UserError(
+                    f"objective.reserved_ids: {self.reserved_ids} leaves no random token, the vocabulary has "
+                    f"{vocabulary.size} ids; T5's is 3"
+                )
         if self.noise == "replace_spans":
             spans = self.most_spans(length)
             if spans > vocabulary.sentinels:
@@ -60,23 +87,16 @@ class Denoising(TextDenoising):
                     "data.tokenizer.extra_ids"
                 )
 
-    def text_length(self, length: int) -> int:
-        """Tokens of a window, so that inputs and targets fit with EOS."""
-        return length if self.noise == "prefix_lm" else length - 1
-
-    def targets_length(self, length: int) -> int:
-        """Maximum number of target tokens."""
-        return length if self.noise == "prefix_lm" else self.most_targets(self.text_length(length))
-
     def most_targets(self, text: int) -> int:
         """Maximum number of target tokens of a text, including EOS."""
+        if self.noise not in ("drop", "replace_spans"):
+            return text if self.noise == "prefix_lm" else text + 1
         mean, deviation = text * self.density, math.sqrt(text * self.density * (1 - self.density))
         if self.noise == "drop":
-            return min(text, math.ceil(mean + _DEVIATIONS * deviation)) + 1
-        if self.noise == "replace_spans":
-            most = mean * (2 - self.density) + _DEVIATIONS * 2 * deviation  # a sentinel for each span
-            return min(text + 1, math.ceil(most)) + 2
-        return text + 1
+            most = min(text, math.ceil(mean + _DEVIATIONS * deviation)) + 1
+        else:  # a sentinel for each span
+            most = min(text + 1, math.ceil(mean * (2 - self.density) + _DEVIATIONS * 2 * deviation)) + 2
+        return min(most, self.targets_length or most)
 
     def most_spans(self, length: int) -> int:
         """Maximum number of sentinels: adjacent noise tokens form one span, so they are at most half of the tokens."""
@@ -92,19 +112,19 @@ class DenoisingBatches(TextDenoisingBatches):
     copy_advice: ClassVar[str] = "raise objective.density, or data.length"
 
     def features(self, length: int) -> Features:
-        return encoder_decoder_features(length, self.h.targets_length(length))
+        return encoder_decoder_features(length, self.h.most_targets(length - 1))
 
     def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
         shortest = 2 if self.h.noise == "prefix_lm" else 1
-        sizes = {"inputs_length": length, "targets_length": self.h.targets_length(length), "start": vocabulary.pad}
+        sizes = {"inputs_length": length, "targets_length": self.h.most_targets(length - 1), "start": vocabulary.pad}
         return Transforms(
-            offline=self.windows(self.h.text_length(length), vocabulary, shortest),
+            offline=self.windows(length - 1, vocabulary, shortest),
             online=(self._noise(length, vocabulary), Call(preprocessors.features.encoder_decoder, sizes)),
         )
 
     def _noise(self, length: int, vocabulary: Vocabulary) -> Call:
         eos, density = {"eos": vocabulary.eos}, {"density": self.h.density}
-        room = {"targets_length": self.h.targets_length(length)}
+        room = {"targets_length": self.h.most_targets(length - 1)}
         if self.h.noise == "replace_spans":
             sentinels = {"first_sentinel": vocabulary.first_sentinel, "sentinels": vocabulary.sentinels}
             return Call(preprocessors.denoising.replace_spans, {**density, **sentinels, **room, **eos})
@@ -115,8 +135,9 @@ class DenoisingBatches(TextDenoisingBatches):
         if self.h.noise == "prefix_lm":
             return Call(preprocessors.denoising.split, eos)
         random = self.h.random_probability if self.h.noise == "bert_style" else 0.0
-        masks = {"mask": mask_id(vocabulary, self.h.kind), "random_probability": random, "vocab_size": vocabulary.size}
-        return Call(preprocessors.denoising.mask, {**density, **masks, **eos})
+        masks = {"mask": mask_id(vocabulary, self.h.kind), "random_probability": random}
+        ids = {"reserved_ids": self.h.reserved_ids, "vocab_size": vocabulary.size}
+        return Call(preprocessors.denoising.mask, {**density, **masks, **ids, **eos})
 
     def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
         tokens = lengths["tokens"]

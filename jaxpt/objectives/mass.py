@@ -1,13 +1,14 @@
 """MASS: the decoder predicts the fragment of a text that is masked in the encoder.
 
-    text             a b c d e f g h
-    encoder          a b <M> <M> <M> <M> g h
-    decoder inputs       b c d e              at the positions 2, 3, 4, 5
-    targets              c d e f
+    text             a b c d e f g
+    encoder          </s> a b <M> <M> <M> <M> g </s>
+    decoder inputs          b c d e              at the positions 2, 3, 4, 5
+    targets                 c d e f
 
 Of the tokens outside the fragment, the decoder sees only the one before it. 80 % of the fragment's tokens become <M>
 (the vocabulary's mask token, or its first sentinel if it has no mask token), 10 % a random token, and 10 % stay
-unchanged, as in the released code. There is no EOS. Paper: https://arxiv.org/abs/1905.02450
+unchanged, as in the released code. So are the two EOS, of which the last may be in the fragment (MASS-unsupNMT;
+MASS-summarization has neither, and a fragment in every 64 tokens). Paper: https://arxiv.org/abs/1905.02450
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ class Mass(TextDenoising):
     """Fraction of the fragment's tokens that become masks in the encoder."""
     random_probability: Fraction = 0.1
     """Fraction that become a random token; the rest stay unchanged."""
+    eos: bool = True
+    """Texts begin and end with EOS; false: there is no EOS."""
 
     @property
     def batches(self) -> MassBatches:
@@ -45,6 +48,8 @@ class Mass(TextDenoising):
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         mask_id(vocabulary, self.kind)
+        if self.eos and vocabulary.eos is None:
+            raise UserError("objective.eos: true requires a vocabulary with EOS; set objective.eos=false")
         if length < 4:
             raise UserError(f"data.length: {length} is too short for mass, at least 4 is needed")
         for one, other in (("start_probability", "end_probability"), ("mask_probability", "random_probability")):
@@ -72,9 +77,10 @@ class MassBatches(TextDenoisingBatches):
         names = ("share", "start_probability", "end_probability", "mask_probability", "random_probability")
         start = vocabulary.pad if vocabulary.eos is None else vocabulary.eos
         ids = {"mask": mask_id(vocabulary, self.h.kind), "vocab_size": vocabulary.size, "start": start}
+        ids |= {"eos": vocabulary.eos if self.h.eos else None}
         sizes = {"inputs_length": length, "targets_length": self.h.fragment_length(length), "start": start}
         return Transforms(
-            offline=self.windows(length, vocabulary),
+            offline=self.windows(length - 2 if self.h.eos else length, vocabulary),
             online=(
                 Call(preprocessors.mass.fragment, {name: getattr(self.h, name) for name in names} | ids),
                 Call(preprocessors.features.encoder_decoder, sizes),
@@ -82,6 +88,6 @@ class MassBatches(TextDenoisingBatches):
         )
 
     def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
-        tokens = lengths["tokens"]
+        tokens = lengths["tokens"] + (2 if self.h.eos else 0)
         fragments = np.maximum(np.round(self.h.share * tokens).astype(np.int64), 1)
         return {"encoder_input_tokens": tokens, "decoder_input_tokens": fragments}

@@ -20,7 +20,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from jaxpt.config import SourceConfig
+from jaxpt.config import ModelConfig, SourceConfig
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.errors import UserError
 from jaxpt.objectives.bart import Bart, BartBatches, Share
@@ -36,6 +36,14 @@ class MBart(Bart):
     """Fraction of the words that are masked; words in overlapping spans count twice. 0 disables masking."""
     poisson_lambda: Annotated[float, Field(ge=1, le=32)] = 3.5
     """Mean span length in words; a span of length 0 inserts a mask."""
+    eos: bool = True
+    """Texts end with EOS and the language's token (paper, and the released models); false: they begin with BOS and end
+    with the language's token alone (fairseq's multilingual_denoising.py)."""
+
+    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
+        super().check(model, length, vocabulary)
+        if not self.eos and vocabulary.bos is None:
+            raise UserError("objective.eos: false requires a vocabulary with BOS; set objective.eos=true")
 
     @property
     def batches(self) -> MBartBatches:
@@ -49,6 +57,8 @@ class MBart(Bart):
 class MBartBatches(BartBatches):
     """BART's batches; inputs and targets end with the language's token."""
 
+    h: MBart
+
     def check_source(self, source: SourceConfig) -> None:
         super().check_source(source)
         if source.language is None:
@@ -57,12 +67,11 @@ class MBartBatches(BartBatches):
             )
 
     def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
-        # The language's token replaces BOS.
-        bart = super().transforms(length, dataclasses.replace(vocabulary, bos=None), seed)
+        bart = super().transforms(length, dataclasses.replace(vocabulary, bos=None) if self.h.eos else vocabulary, seed)
         noise, features = bart.online
         return Transforms(
             offline=(*bart.offline, Call(preprocessors.documents.mark_language)),
-            online=(noise, Call(preprocessors.mbart.add_language), features),
+            online=(noise, Call(preprocessors.mbart.add_language, {"keep_eos": self.h.eos}), features),
         )
 
 

@@ -6,7 +6,8 @@
 About one token in six is a target; the others are context for all targets. The query stream contains a target's
 position but not its token, and predicts it from content states of lower rank. With memory, a row also attends to cached
 states: row b of a batch continues the text of row b of the previous batch, `reuse_length` tokens later.
-`jaxpt.data.preprocessors.permutation_lm` has the details. XLNet's code reverses half of the rows (`bi_data`); jaxpt
+`jaxpt.data.preprocessors.permutation_lm` has the details. Each document ends with the vocabulary's <eod>, or with its
+EOS if it has no <eod>. XLNet's code reverses half of the rows (`bi_data`); jaxpt
 does not. Paper: https://arxiv.org/abs/1906.08237
 """
 
@@ -133,6 +134,7 @@ class PermutationLMBatches(Batches):
 
     def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
         special = {"cls": vocabulary.cls, "sep": vocabulary.sep}
+        separator = vocabulary.eos if vocabulary.eod is None else vocabulary.eod
         reuse = self.h.reused(length)
         permute = {
             "reuse": reuse,
@@ -142,7 +144,7 @@ class PermutationLMBatches(Batches):
             "context": self.h.context,
         }
         return Transforms(
-            offline=self._offline(length, vocabulary.eos, special, seed),
+            offline=self._offline(length, separator, special, seed),
             online=(
                 Call(preprocessors.permutation_lm.permute, permute | special),
                 Call(preprocessors.features.encoder, {"length": length, "max_predictions": self.h.predictions(length)}),

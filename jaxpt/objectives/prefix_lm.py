@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from jaxpt.config import ModelConfig
+from jaxpt.config import ModelConfig, PositiveInt
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Arrays, Features
@@ -29,6 +29,9 @@ class PrefixLM(DecoderLM):
     """Cut windows from the concatenated documents; false: no window crosses a document boundary."""
     separator: bool = True
     """Append EOS to every document."""
+    documents_per_group: PositiveInt | None = 128
+    """With join_documents, concatenate so many documents at a time, so that the last window of each group is short;
+    null: all documents."""
 
     @property
     def batches(self) -> PrefixLMBatches:
@@ -59,6 +62,7 @@ class PrefixLMBatches(DecoderLMBatches):
     def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
         separator = vocabulary.eos if self.h.separator else None
         cut = {"length": length + 1, "join": self.h.join_documents, "separator": separator, "shortest": 2}
+        cut |= {"group": self.h.documents_per_group}
         return Transforms(
             offline=(Call(preprocessors.documents.tokenize), Call(preprocessors.windows.cut, cut)),
             online=(

@@ -88,6 +88,9 @@ class TextDenoising(EncoderDecoder):
 
     join_documents: bool = True
     """Cut windows from the concatenated documents (T5); false: no window crosses a document boundary."""
+    documents_per_group: PositiveInt | None = None
+    """With join_documents, concatenate so many documents at a time, so that the last window of each group is short;
+    null: all documents. T5: 128."""
     separator: bool = False
     """With join_documents, insert EOS between documents."""
 
@@ -105,6 +108,7 @@ class TextDenoisingBatches(EncoderDecoderBatches):
         """Preprocessors from documents to windows of at most `length` tokens."""
         separator = vocabulary.eos if self.h.separator else None
         cut = {"length": length, "join": self.h.join_documents, "separator": separator, "shortest": shortest}
+        cut |= {"group": self.h.documents_per_group}
         return (Call(preprocessors.documents.tokenize), Call(preprocessors.windows.cut, cut))
 
 

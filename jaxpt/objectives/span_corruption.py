@@ -4,7 +4,8 @@
     inputs   a b <X> e f <Y> </s>
     targets  <X> c d <Y> g h </s>
 
-Sentinel ids count down from the vocabulary's last id, in inputs and targets. Paper: https://arxiv.org/abs/1910.10683
+Sentinel ids count down from the vocabulary's last id, in inputs and targets. Of a document of more than 65,536 tokens
+the published code takes one piece in each epoch, jaxpt all of it. Paper: https://arxiv.org/abs/1910.10683
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from jaxpt.config import ModelConfig
+from jaxpt.config import ModelConfig, PositiveInt
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Arrays, Features
@@ -83,6 +84,9 @@ class SpanCorruption(TextDenoising):
     """Fraction of tokens that are corrupted."""
     mean_span: Annotated[float, Field(ge=1)] = 3.0
     """Mean length of a corrupted span, in tokens."""
+    documents_per_group: PositiveInt | None = 128
+    """With join_documents, concatenate so many documents at a time, so that the last window of each group is short;
+    null: all documents."""
 
     @property
     def batches(self) -> SpanCorruptionBatches:

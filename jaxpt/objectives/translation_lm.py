@@ -8,16 +8,16 @@
 `data.fields` names the two texts of a document, such as `[en, de]` of {"en": "the cat sat", "de": "die Katze saß"}. 15
 % of the tokens of both are selected, with all options of masked LM. The model's token types are XLM's language
 embeddings, in the order of `objective.languages`; `language_types: false` disables them, as in XLM-R. Differences from
-XLM: it uses </s> for [SEP], may select inner separators, selects frequent tokens less often (jaxpt: uniformly), and
-alternates with masked LM of monolingual text (jaxpt: a separate run, started from the other's checkpoint). Paper:
-https://arxiv.org/abs/1901.07291
+XLM: it uses </s> for [SEP], selects each token by itself, may select inner separators, selects frequent tokens less
+often (jaxpt: uniformly), and alternates with masked LM of monolingual text (jaxpt: a separate run, started from the
+other's checkpoint). Paper: https://arxiv.org/abs/1901.07291
 """
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
-from jaxpt.config import ModelConfig, SourceConfig
+from jaxpt.config import ModelConfig, PositiveInt, SourceConfig
 from jaxpt.data.calls import Call, Vocabulary, preprocessors
 from jaxpt.errors import UserError
 from jaxpt.objectives.masked_lm import MaskedLM, MaskedLMBatches
@@ -30,6 +30,8 @@ class TranslationLM(MaskedLM):
     languages: tuple[str, ...] = ()
     """Fields of all sources in the order of their token types; by default type 0 for the first text, 1 for the
     second."""
+    max_text_length: PositiveInt | None = 100
+    """Leave out pairs with a text of more tokens (XLM's `max_len`); null: those that exceed data.length."""
     language_types: bool = True
     """Token types encode the language; false: all are 0."""
     next_sentence: Literal[False] = False
@@ -68,7 +70,8 @@ class TranslationLMBatches(MaskedLMBatches):
 
     def _offline(self, length: int, special: dict[str, Any], seed: int) -> tuple[Call, ...]:
         languages = {"languages": list(self.h.languages), "types": self.h.language_types}
-        return (Call(preprocessors.translations.join, {"length": length, "sep": special["sep"], **languages}),)
+        lengths = {"length": length, "text_length": self.h.max_text_length}
+        return (Call(preprocessors.translations.join, {**lengths, "sep": special["sep"], **languages}),)
 
     def text_tokens(self, records: int, tokens: int) -> int:
         return tokens - 4 * records  # [SEP] before and after each text

@@ -5,15 +5,16 @@
     left_to_right         [CLS] a b [SEP] c d [SEP]   each token and those before it
     right_to_left         [CLS] a b [SEP] c d [SEP]   each token and those after it
 
-15 % of the tokens of both texts are selected as in BERT, but one draw of five selects two or three adjacent tokens.
-With sequence_to_sequence the last [SEP] may be masked too, so the model learns to stop. The masks are encoded as ranks
-(`encoder_ranks`): a token attends to tokens of equal or lower rank.
+15 % of the tokens of both texts are selected as in BERT, but one draw of five selects two or three adjacent tokens;
+what is over the number then is given up at random. With sequence_to_sequence the last [SEP] may be masked too, so the
+model learns to stop. The masks are encoded as ranks (`encoder_ranks`): a token attends to tokens of equal or lower
+rank.
 
-The released code contains only the fine-tuning. The adjacent tokens, the masked [SEP] and the token types are from it:
-0 and 1 bidirectional, 2 left to right, 4 and 5 sequence to sequence (3 is unused there; jaxpt uses it for right to
-left). Pairs whose second text was drawn from another document are always bidirectional, because they exist only for
-next-sentence prediction. This includes the pair of a document's last sentence.
-Paper: https://arxiv.org/abs/1905.03197
+The released code contains only the fine-tuning. The adjacent tokens, what is given up, the masked [SEP] and the token
+types are from it: 0 and 1 bidirectional, 2 left to right, 4 and 5 sequence to sequence (3 is unused there; jaxpt uses
+it for right to left). Pairs whose second text was drawn from another document are always bidirectional, because they
+exist only for next-sentence prediction. This includes the pair of a document's last sentence. Paper:
+https://arxiv.org/abs/1905.03197
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """The recipes of configs/finetune: they load over any model of their family, with the settings of the table."""
 
-import csv
 import re
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from jaxpt.config import build
 from jaxpt.data.labelled.files import RowFile
 from jaxpt.objectives.text_head import GPT1_TOKENS
 from jaxpt.scores.text_tasks import TASKS
+from tests.config import settings
 
 ROOT = Path(__file__).parents[2] / "configs/finetune"
 SHARED = ("smoke", "glue", "super_glue", "squad", "conll2003", "defaults.yaml", "small_batch.yaml")
@@ -20,8 +20,7 @@ RECIPES = {
     for path in sorted(ROOT.glob("*/*.yaml"))
     if path.parent.name not in SHARED and path.name not in SHARED
 }
-with open(ROOT / "settings.csv", newline="", encoding="utf-8") as file:
-    SETTINGS = {row["recipe"]: row for row in csv.DictReader(file)}
+SETTINGS = {row["recipe"]: row for row in settings.read(ROOT / "settings.csv")}
 
 SMALL = {"vocab_size": 128, "layers": 2, "embed_dim": 16, "heads": 2, "mlp_dim": 32, "max_positions": 1024}
 FAMILIES = {
@@ -66,7 +65,7 @@ def test_every_recipe_is_in_the_table_and_the_other_way_round():
     assert sorted(RECIPES) == sorted(SETTINGS)
 
 
-def settings(config):
+def published(config):
     """What the table has of a recipe, as its cells are read."""
     optimizer, data = config.optimizer, config.data
     return {
@@ -84,12 +83,10 @@ def settings(config):
 @pytest.mark.parametrize("name", RECIPES)
 def test_settings_are_those_of_the_table(name, load):
     config, row = load(name), SETTINGS[name]
-    given = {key: None if text == "" else yaml.safe_load(text) for key, text in row.items() if key != "source"}
-    given = {key: float(value) if key in ("learning_rate", "eps") else value for key, value in given.items()}
-    own = settings(config)
+    own = published(config)
     if row["dropout"] == "":  # the released model's
         own["dropout"] = None
-    assert own == {key: given[key] for key in own}
+    assert own == {key: settings.value(row[key]) for key in own}
     assert config.run_dir == f"runs/{name.replace('/', '_')}"
     config.optimizer.schedule.build(config.optimizer.learning_rate, config.train.steps)  # the warm-up fits into the run
     config.task.check_metrics()

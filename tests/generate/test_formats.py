@@ -8,6 +8,7 @@ from jaxpt.errors import UserError
 from jaxpt.generate.formats import Format, text_format
 from jaxpt.objectives.bart import Bart
 from jaxpt.objectives.distillation import Distillation
+from jaxpt.objectives.mass import Mass
 from jaxpt.objectives.mbart import MBart
 from jaxpt.objectives.prefix_lm import PrefixLM
 from jaxpt.objectives.seq2seq import Seq2Seq
@@ -45,7 +46,7 @@ def test_inputs_of_a_batch_have_the_format(name):
     start = formats[0].decoder_start
     real = batch["decoder_segment_ids"][:, 0] > 0
     read = batch["decoder_input_tokens"][real]
-    if name == "mass":  # its fragments begin after the token before them, the first one of a text after EOS
+    if name in ("mass", "mass_without_eos"):  # a fragment is read from the token before it on, a text's first from EOS
         read = read[batch["decoder_positions"][real][:, 0] == 0]
     np.testing.assert_array_equal(read[:, : len(start)], [start] * len(read))
     assert len(start) == 1
@@ -60,6 +61,7 @@ def test_inputs_of_a_batch_have_the_format(name):
         ("xlnet", MLM, Format(after=(3, 2), permutes=True)),
         ("gpt2", Distillation(of=PrefixLM(), teacher="x"), Format(prefix_lm=True)),
         ("bart", Bart(), Format((3,), (1,), (1, 3), "mask")),
+        ("bart", Mass(), Format((1,), (1,), (1,))),
         ("t5", Seq2Seq(), Format(after=(1,), decoder_start=(0,))),
         ("t5", UL2(), Format(after=(1,), decoder_start=(0,), blank="sentinels")),
     ],
@@ -67,6 +69,13 @@ def test_inputs_of_a_batch_have_the_format(name):
 def test_formats_by_objective(model, objective, wanted):
     config = EVERY[model]()
     assert text_format(objective, config, VOCABULARIES[config.family]) == wanted
+
+
+@pytest.mark.parametrize("eos, wanted", [(True, Format((), (1, 7), (7,))), (False, Format((3,), (7,), (7, 3)))])
+def test_mbarts_language_stands_after_eos_or_in_its_place(eos, wanted):
+    vocabulary = Vocabulary(203, bos=3, eos=1, mask=4, languages=(7, 9))
+    found = text_format(MBart(eos=eos), EVERY["bart"](), vocabulary, language=7)
+    assert (found.before, found.after, found.decoder_start) == (wanted.before, wanted.after, wanted.decoder_start)
 
 
 def test_bos_that_is_also_eos_is_not_put_before():

@@ -136,7 +136,7 @@ def test_options_of_a_pooler_that_is_not_had(tmp_path):
     ):
         hf.save(tmp_path / name, *tuned(name, "choice"))
         edit(tmp_path / name, **{key: value})
-        with pytest.raises(UserError, match=rf"config\.json: {key}: {value!r} is not supported, only \""):
+        with pytest.raises(UserError, match=rf"config\.json: {key}: {json.dumps(value)} is not supported, only \""):
             directory.open_directory(tmp_path / name)
 
 

@@ -30,10 +30,10 @@ def made():
     """(texts, their languages, the batch) of real texts."""
     texts, languages = corpus.texts(COUNT), np.resize(LANGUAGES, COUNT).astype(np.int32)
     vocabulary = Vocabulary(size=SIZE, eos=EOS, mask=MASK, bos=5, languages=LANGUAGES)
-    noise, _, last = MBart().batches.transforms(66, vocabulary, seed=0).online
+    noise, language, last = MBart().batches.transforms(66, vocabulary, seed=0).online
     batch = {"tokens": corpus.ragged(texts), "language": tf.constant(languages)}
     batch = bart.noise.batched(batch, corpus.keys(COUNT), seqio.ByteVocabulary(SIZE - 259), **noise.kwargs)
-    batch = mbart.add_language.batched(batch)
+    batch = mbart.add_language.batched(batch, **language.kwargs)
     rows = {name: x for name, x in batch.items() if name != "language"}
     rows = {name: Ragged(x.values.numpy(), x.row_lengths().numpy()) for name, x in rows.items()}
     return texts, languages, features.encoder_decoder.rows(rows, **last.kwargs)
@@ -54,6 +54,21 @@ def test_every_side_ends_with_its_language_and_the_decoder_starts_with_it(made):
     for text, target in zip(texts, targets):
         np.testing.assert_array_equal(target[: len(text)], text)
     assert set(np.unique(batch["decoder_loss_weights"][real])) == {1.0}
+
+
+def test_fairseqs_sides_begin_with_bos_and_have_no_eos():
+    """fairseq/tasks/multilingual_denoising.py with `--add-lang-token`."""
+    texts = [np.arange(70, 79, dtype=np.int32), np.arange(80, 84, dtype=np.int32)]
+    vocabulary = Vocabulary(size=SIZE, eos=EOS, mask=MASK, bos=5, languages=LANGUAGES)
+    objective = MBart(eos=False, mask_rate=0.0)
+    noise, language, _ = objective.batches.transforms(12, vocabulary, seed=0).online
+    batch = {"tokens": corpus.ragged(texts), "language": tf.constant(LANGUAGES[:2])}
+    batch = bart.noise.batched(batch, corpus.keys(2), seqio.ByteVocabulary(SIZE - 259), **noise.kwargs)
+    batch = mbart.add_language.batched(batch, **language.kwargs)
+    for text, tag, target, read in zip(
+        texts, LANGUAGES, *map(corpus.rows, (batch["targets"], batch["decoder_inputs"]))
+    ):
+        assert target.tolist() == [5, *text, tag] and read.tolist() == [tag, 5, *text]
 
 
 def test_thirty_five_percent_of_the_words(made):

@@ -22,6 +22,15 @@ LENGTH, REUSE, MEMORY, ROWS, SIZE = 16, 8, 6, 4, 50
 VOCABULARY = Vocabulary(size=SIZE, cls=1, sep=2)
 
 
+@pytest.mark.parametrize("inputs", ["pairs", "windows"])
+def test_documents_end_with_eod_or_else_with_eos(inputs):
+    """XLNet's data_utils.py, `use_eod`."""
+    for ids, separator in (({"eos": 3, "eod": 7}, 7), ({"eos": 3}, 3), ({}, None)):
+        vocabulary = Vocabulary(size=SIZE, cls=1, sep=2, **ids)
+        _, call, *_ = PermutationLM(inputs=inputs).batches.transforms(64, vocabulary, seed=0).offline
+        assert call.kwargs["separator"] == separator
+
+
 def recipe(objective=None, **model):
     sizes = {
         "kind": "xlnet", "vocab_size": SIZE, "layers": 2, "embed_dim": 16, "heads": 2, "mlp_dim": 32,

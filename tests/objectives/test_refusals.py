@@ -46,7 +46,9 @@ NUMBERS = {
     },
     ("fill_in_the_middle",): {"rate": (-1.0, 1.1), "spm_rate": (-1.0, 1.1)},
     ("span_corruption",): {"density": (0.0, 1.0, -1.0), "mean_span": (0.0, 0.5, -1.0)},
-    ("denoising",): {"density": (0.0, 1.0, -1.0), "random_probability": (-1.0, 1.1)},
+    ("denoising",): {
+        "density": (0.0, 1.0, -1.0), "random_probability": (-1.0, 1.1), "reserved_ids": (-1,), "targets_length": (0, 3),
+    },
     ("bart", "mbart"): {
         "mask_rate": (1.0, -1.0), "poisson_lambda": (0.0, 33.0), "permute_sentences": (-1.0, 1.1),
         "insert_rate": (1.0, -1.0), "rotate": (-1.0, 1.1), "random_probability": (-1.0, 1.1),

@@ -51,6 +51,7 @@ ENCODER_DECODERS = {
     "token_deletion": Bart(mask_rate=0.3, mask_length="subword", replace="nothing"),
     "mbart": MBart(),
     "mass": Mass(),
+    "mass_without_eos": Mass(eos=False),
     "ul2": UL2(),
     "salient_spans": SalientSpans(targets_length=16),
 }
@@ -252,11 +253,27 @@ def fitted(x, places, feature):
     return np.pad(x, [(0, 0), (0, places - x.shape[1])]) if feature.startswith("decoder") else x
 
 
+def test_windows_and_targets_are_those_of_t5():
+    """t5/data/preprocessors.py and t5/models/gin/objectives: what is joined, in which groups, and lengths at 512."""
+    for noise in ("replace_spans", "drop", "bert_style", "mass_style", "deshuffle", "prefix_lm"):
+        batches = Denoising(noise=noise).batches
+        cut = dict(batches.transforms(512, VOCABULARY, seed=0).offline[-1].kwargs)
+        assert (cut["length"], cut["join"], cut["group"]) == (511, noise not in ("deshuffle", "prefix_lm"), 128)
+    assert Denoising(noise="deshuffle", join_documents=True).join_documents
+    for noise, targets in (("replace_spans", 192), ("drop", 104)):
+        features = Denoising(noise=noise, targets_length=targets).batches.features(512)
+        assert features["decoder_target_tokens"][0] == (targets,)
+    for objective, group in ((SpanCorruption(), 128), (PrefixLM(), 128), (Bart(), None), (UL2(), None)):
+        assert dict(objective.batches.transforms(64, VOCABULARY, seed=0).offline[-1].kwargs)["group"] == group
+
+
 def test_settings_that_cannot_be_right_are_refused():
     for message, objective, length, vocabulary in (
         ("need up to .* sentinels", Denoising(), 1024, VOCABULARY),
         ("mask token or sentinels", Denoising(noise="bert_style"), 64, Vocabulary(size=9, eos=1)),
         ("too short", Denoising(), 3, VOCABULARY),
+        ("targets_length: 3 is too short", Denoising(targets_length=3), 16, VOCABULARY),
+        ("leaves no random token", Denoising(noise="bert_style", reserved_ids=SIZE), 16, VOCABULARY),
         ("EOS", Denoising(), 64, Vocabulary(size=9, sentinels=4)),
         ("EOS", Bart(), 64, Vocabulary(size=9, mask=4)),
         ("mask token or sentinels", Bart(), 64, Vocabulary(size=9, eos=1)),
@@ -264,6 +281,8 @@ def test_settings_that_cannot_be_right_are_refused():
         ("has no noise", Bart(mask_rate=0.0, permute_sentences=0.0), 64, VOCABULARY),
         ("mask token or sentinels", Mass(), 64, Vocabulary(size=9, eos=1)),
         ("too short", Mass(), 3, VOCABULARY),
+        ("set objective.eos=false", Mass(), 64, Vocabulary(size=9, mask=4)),
+        ("set objective.eos=true", MBart(eos=False), 64, Vocabulary(size=9, eos=1, mask=4)),
         ("mask_probability .* more than 1", Mass(mask_probability=0.95), 64, VOCABULARY),
         ("three of them for the modes", UL2(), 64, Vocabulary(size=9, eos=1, sentinels=3)),
         ("besides the 3 mode tokens", UL2(), 512, VOCABULARY),

@@ -94,8 +94,9 @@ def drop(batch: Batch, keys: tf.Tensor, density: float, targets_length: int, eos
 
 @one_to_one
 def mask(
-    batch: Batch, keys: tf.Tensor, density: float, mask: int, random_probability: float, vocab_size: int, eos: int
-) -> Batch:
+    batch: Batch, keys: tf.Tensor, density: float, mask: int, random_probability: float, reserved_ids: int,
+    vocab_size: int, eos: int,
+) -> Batch:  # fmt: skip
     """Replaces each noise token by a mask or a random token; the targets are the whole text.
 
     Args:
@@ -104,6 +105,7 @@ def mask(
       density: probability of noise.
       mask: id of the mask.
       random_probability: share of the noise that becomes a random id instead.
+      reserved_ids: random ids are none of the first ones.
       vocab_size: random ids are below it.
       eos: id put after the inputs and after the targets.
 
@@ -111,7 +113,7 @@ def mask(
       {"inputs": int32 [length + 1], "targets": int32 [length + 1], "origin"}.
 
     Example:
-      >>> settings = {"mask": 99, "random_probability": 0.0, "vocab_size": 100, "eos": 1}
+      >>> settings = {"mask": 99, "random_probability": 0.0, "reserved_ids": 3, "vocab_size": 100, "eos": 1}
       >>> ex = mask.__wrapped__({"tokens": tf.range(11, 19)}, (0, 4), density=0.4, **settings)
       >>> {name: x.numpy().tolist() for name, x in ex.items()}
       {'inputs': [99, 12, 99, 99, 15, 99, 99, 18, 1], 'targets': [11, 12, 13, 14, 15, 16, 17, 18, 1]}
@@ -119,7 +121,7 @@ def mask(
     tokens = batch["tokens"]
     is_noise_N = token_uniform(fold_in(keys, 1), tokens) < density
     is_random_N = token_uniform(fold_in(keys, 2), tokens) < random_probability
-    random_N = randint(vocab_size, token_bits(fold_in(keys, 3), tokens))
+    random_N = reserved_ids + randint(vocab_size - reserved_ids, token_bits(fold_in(keys, 3), tokens))
     noise_N = tf.where(is_random_N, random_N, mask)
     return _sides(batch, tokens.with_values(tf.where(is_noise_N, noise_N, tokens.values)), tokens, eos)
 

@@ -18,10 +18,12 @@ def join(
     sep: int,
     languages: Sequence[str],
     types: bool,
+    text_length: int | None = None,
 ) -> tf.data.Dataset:
     """[SEP] x [SEP] [SEP] y [SEP], positions of the second text from 0 again.
 
-    A pair that is longer is left out, as in XLM's code: what is cut off a text is missing in its translation.
+    A pair is left out whole, as in XLM's code, if it or one of its texts is too long: what is cut off a text is missing
+    in its translation. So is a pair of which one text is empty.
 
     Args:
       ds: documents of two texts, parted by `readers.PAIR_SEPARATOR`.
@@ -31,6 +33,7 @@ def join(
       sep: id of [SEP].
       languages: of all sources, in the order of their token types; `fields` where there are none.
       types: token types say the language; false: all are 0.
+      text_length: most tokens in a text, without [SEP]; by default what fits.
 
     Returns:
       {"tokens", "token_types", "positions": int32 [at most length], "origin": int64 [3]}.
@@ -50,7 +53,10 @@ def join(
         texts = tf.strings.split(ex["text"], PAIR_SEPARATOR)
         ids = [tf.ensure_shape(tf.cast(vocabulary.encode_tf(texts[n]), tf.int32), [None]) for n in (0, 1)]
         sides = [tf.concat([[sep], side, [sep]], 0) for side in ids]
+        sizes = tf.stack([tf.size(side) for side in ids])
         return {
+            "fits": tf.reduce_all((sizes > 0) & (sizes <= (text_length or length)))
+            & (sum(map(tf.size, sides)) <= length),
             "tokens": tf.concat(sides, 0),
             "token_types": tf.concat([tf.fill(tf.shape(side), number) for side, number in zip(sides, numbers)], 0),
             "positions": tf.concat([tf.range(tf.size(side)) for side in sides], 0),
@@ -58,4 +64,5 @@ def join(
         }
 
     ds = ds.map(joined, num_parallel_calls=tf.data.AUTOTUNE)
-    return ds.filter(lambda ex: tf.size(ex["tokens"]) <= length)
+    ds = ds.filter(lambda ex: ex["fits"])
+    return ds.map(lambda ex: {name: x for name, x in ex.items() if name != "fits"})

@@ -83,7 +83,8 @@ def choose(keys_R: np.ndarray, words: Words, counts_R: np.ndarray, unit: Unit, s
         span         A place that is not chosen yet is drawn. Its word and those after it are taken, also where some
                      have been before, up to exactly the count, which may split the last word (SpanBERT). Spans that
                      touch become one.
-        run          A span of pieces instead of words (UniLM).
+        run          A span of pieces instead of words, taken whole; of all that are chosen then, pieces drawn uniformly
+                     are given up again, down to exactly the count (UniLM).
 
     Args:
       keys_R: uint64.
@@ -119,15 +120,29 @@ def choose(keys_R: np.ndarray, words: Words, counts_R: np.ndarray, unit: Unit, s
         if unit in ("span", "run"):
             is_new_OxK = of_unit_OxK & ~was_OxK & ~was_OxK[:, :1]
             size_OxK = np.where(is_new_OxK, size_A[at_OxK], 0)
-            room_OxK = left_O - np.cumsum(size_OxK, axis=1) + size_OxK
-            size_OxK = np.clip(room_OxK, 0, size_OxK)
+            if unit == "span":
+                room_OxK = left_O - np.cumsum(size_OxK, axis=1) + size_OxK
+                size_OxK = np.clip(room_OxK, 0, size_OxK)
         else:
             fits_OxK = of_unit_OxK & (np.cumsum(size_A[at_OxK], axis=1) <= left_O)
             is_new_OxK = fits_OxK & ~(fits_OxK & was_OxK).any(axis=1, keepdims=True)
             size_OxK = np.where(is_new_OxK, size_A[at_OxK], 0)
         taken_A[at_OxK[is_new_OxK]] = size_OxK[is_new_OxK]
         left_R[open_O] -= size_OxK.sum(axis=1)
-    return _places(words, taken_A[: len(words.size_A)])
+    taken_A = taken_A[: len(words.size_A)]
+    if unit == "run":
+        _give_up(keys_R, words, taken_A, np.maximum(-left_R, 0))
+    return _places(words, taken_A)
+
+
+def _give_up(keys_R: np.ndarray, words: Words, taken_A: np.ndarray, excess_R: np.ndarray) -> None:
+    """Gives up so many of each record's pieces, drawn uniformly, in place."""
+    at = np.flatnonzero(taken_A)
+    record = np.searchsorted(words.splits_R1, at, side="right") - 1
+    draw_RxW = uniform(fold_in(keys_R, 3), np.arange(np.diff(words.splits_R1).max(initial=0))[None])
+    order = np.lexsort((draw_RxW[record, at - words.splits_R1[record]], record))
+    nth = np.arange(len(at)) - np.searchsorted(record, record)  # in the order of the draws; records ascend in both
+    taken_A[at[order][nth < excess_R[record]]] = 0
 
 
 def _draws(keys_R: np.ndarray, words: Words, unit: Unit, shares: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:

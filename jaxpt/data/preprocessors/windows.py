@@ -6,6 +6,8 @@ held in memory is one group and the rest of the one before it.
 
 from __future__ import annotations
 
+import functools
+
 import tensorflow as tf
 
 from jaxpt.data.preprocessors.documents import ragged
@@ -24,6 +26,7 @@ def cut(
     separator: int | None = None,
     overlap: int = 0,
     shortest: int = 1,
+    group: int | None = None,
 ) -> tf.data.Dataset:
     """Cuts documents into windows, each `overlap` tokens into the one before it.
 
@@ -38,6 +41,8 @@ def cut(
       separator: id put after every document.
       overlap: tokens that a window shares with the one before it, fewer than `length`.
       shortest: fewest tokens in a window.
+      group: with `join`, so many documents are laid end to end at a time, and each group has a rest of its own (T5's
+        `reduce_concat_tokens`); by default all.
 
     Returns:
       {"tokens": int32 [at most length], "origin": int64 [3] = (file, document, offset in it) of the first token}.
@@ -46,18 +51,22 @@ def cut(
       >>> ds = tf.data.Dataset.from_tensor_slices({"tokens": [[5, 6], [7, 8]], "origin": tf.constant([[0, 0], [0, 1]])})
       >>> [ex["tokens"].tolist() for ex in cut(ds, length=4, join=True, separator=1, overlap=1).as_numpy_iterator()]
       [[5, 6, 1, 7], [7, 8, 1]]
+      >>> [ex["tokens"].tolist() for ex in cut(ds, length=3, join=True, group=1).as_numpy_iterator()]
+      [[5, 6], [7, 8]]
       >>> [ex["tokens"].tolist() for ex in cut(ds, length=4, join=False).as_numpy_iterator()]
       [[5, 6], [7, 8]]
     """
     if not 0 <= overlap < length:
         raise ValueError(f"overlap {overlap} must be at least 0 and less than length {length}")
-    groups = ds.ragged_batch(_GROUP).map(lambda docs: _lay(docs, separator), num_parallel_calls=tf.data.AUTOTUNE)
-    if join:
+    groups = ds.ragged_batch(group or _GROUP)
+    groups = groups.map(lambda docs: _lay(docs, separator), num_parallel_calls=tf.data.AUTOTUNE)
+    if join and not group:
         nothing, groups = _ended(groups)
         state = {"rest": nothing, "seen": tf.constant(0, tf.int64)}
         cuts = groups.scan(state, lambda state, docs: _cut_joined(state, *docs, length, overlap, shortest))
     else:
-        cuts = groups.map(lambda docs: _cut_each(docs, length, overlap, shortest), num_parallel_calls=tf.data.AUTOTUNE)
+        windows = functools.partial(_cut_each, length=length, overlap=overlap, shortest=shortest, join=join)
+        cuts = groups.map(windows, num_parallel_calls=tf.data.AUTOTUNE)
     return cuts.flat_map(_unpack)
 
 
@@ -164,15 +173,16 @@ def _lay(docs: dict[str, tf.Tensor], separator: int | None) -> _Buffer:
     return {"tokens": tokens.values, "starts": tokens.row_starts(), "origin": origin}
 
 
-def _cut_each(docs: _Buffer, length: int, overlap: int, shortest: int) -> dict[str, tf.Tensor]:
-    """Windows of each document by itself."""
+def _cut_each(docs: _Buffer, length: int, overlap: int, shortest: int, join: bool) -> dict[str, tf.Tensor]:
+    """Windows of each document by itself, or with `join` of all as one text."""
     stride = length - overlap
-    ends = _ends(docs)
-    counts = tf.maximum((ends - docs["starts"] - overlap + stride - 1) // stride, 1)
-    doc = tf.repeat(tf.range(tf.size(counts)), counts)
-    nth = tf.range(tf.size(doc, tf.int64)) - tf.gather(tf.cumsum(counts, exclusive=True), doc)
-    first = tf.gather(docs["starts"], doc) + nth * stride
-    return _windows(docs, first, tf.minimum(first + length, tf.gather(ends, doc)), shortest)
+    starts = docs["starts"][:1] if join else docs["starts"]
+    ends = tf.concat([starts, [tf.size(docs["tokens"], tf.int64)]], 0)[1:]
+    counts = tf.maximum((ends - starts - overlap + stride - 1) // stride, 1)
+    text = tf.repeat(tf.range(tf.size(counts)), counts)
+    nth = tf.range(tf.size(text, tf.int64)) - tf.gather(tf.cumsum(counts, exclusive=True), text)
+    first = tf.gather(starts, text) + nth * stride
+    return _windows(docs, first, tf.minimum(first + length, tf.gather(ends, text)), shortest)
 
 
 def _cut_joined(

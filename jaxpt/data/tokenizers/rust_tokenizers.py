@@ -40,7 +40,7 @@ class RustTokenizer(Tokenizer):
         own = {token: tokenizer.token_to_id(token) for token in self.added}
         self.vocabulary = Vocabulary(
             size=size, sentinels=sentinels, added=tuple(own.items()), behind=behind(size, own),
-            **(ids | {"pad": ids["pad"] or 0}),
+            **(ids | {"pad": ids["pad"] or 0, "eod": tokenizer.token_to_id("<eod>")}),
         )  # fmt: skip
 
     def with_tokens(self, tokens: Sequence[str]) -> Tokenizer:

@@ -211,7 +211,7 @@ class SentencePieceTokenizer(Tokenizer):
         self.vocabulary = Vocabulary(
             size=size, added=tuple(self._added.items()), behind=behind(size, self._added),
             pad=self._pad or 0, unk=valid(self._sp.unk_id()),
-            bos=valid(self._sp.bos_id()), eos=valid(self._sp.eos_id()),
+            bos=valid(self._sp.bos_id()), eos=valid(self._sp.eos_id()), eod=named("<eod>"),
             cls=named(*["<s>"] * fairseq, "[CLS]", "<cls>"), sep=named(*["</s>"] * fairseq, "[SEP]", "<sep>"),
             mask=named(*self.style.last[-1:], "[MASK]", "<mask>"), sentinels=extra_ids,
         )  # fmt: skip

@@ -78,7 +78,7 @@ def test_dropped_tokens_are_the_targets():
 
 @pytest.mark.parametrize("random", [0.0, 0.1])
 def test_masks_stand_where_noise_is_and_targets_are_whole(random):
-    settings = {"density": 0.15, "mask": 900, "random_probability": random, "vocab_size": 600}
+    settings = {"density": 0.15, "mask": 900, "random_probability": random, "reserved_ids": 3, "vocab_size": 600}
     made = noised("mask", [text + 600 for text in TEXTS], **settings)
     inputs, targets = (np.concatenate(side) for side in zip(*made))
     np.testing.assert_array_equal(targets, np.concatenate(TEXTS) + 600)
@@ -89,7 +89,7 @@ def test_masks_stand_where_noise_is_and_targets_are_whole(random):
     assert (masks + randoms) / len(targets) == pytest.approx(0.15, abs=0.003)
     assert randoms / (masks + randoms) == pytest.approx(random, abs=0.005)
     if random:
-        assert inputs.min() < 10 and inputs[inputs < 600].max() > 590
+        assert 3 <= inputs.min() < 10 and inputs[inputs < 600].max() > 590
 
 
 def test_shuffled_tokens_are_those_of_the_text_in_every_order():

@@ -52,6 +52,21 @@ def test_places_of_fragments():
         assert n / 10_000 == pytest.approx(0.3 if place in (0, 5) else 0.1, abs=0.015)
 
 
+def test_fragments_between_two_eos():
+    """MASS-unsupNMT's trainer.py: eight tokens and two EOS have fragments of five, from after the first EOS on."""
+    rows = corpus.numbered([8] * 10_000)
+    places = collections.Counter()
+    for text, inputs, targets, read, first in made(rows, eos=START)[1]:
+        enclosed = [START, *text, START]
+        assert len(inputs) == 10 and inputs[0] == START
+        np.testing.assert_array_equal(targets, enclosed[1 + first : 6 + first])
+        np.testing.assert_array_equal(read, enclosed[first : 5 + first])
+        places[first] += 1
+    assert sorted(places) == [0, 1, 2, 3, 4]
+    for place, n in places.items():
+        assert n / 10_000 == pytest.approx(0.32 if place in (0, 4) else 0.12, abs=0.015)
+
+
 def test_masked_tokens_are_nowhere_in_the_encoder():
     settings = {"mask_probability": 1.0, "random_probability": 0.0}
     for _, inputs, targets, _, _ in made(corpus.numbered(corpus.lengths()), **settings)[1]:

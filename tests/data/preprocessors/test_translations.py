@@ -31,3 +31,12 @@ def test_each_side_is_enclosed_and_long_pairs_are_left_out():
         assert ex["positions"].tolist() == [*range(a), *range(b)]
     assert kept == {i for i, (a, b) in enumerate(pairs) if len(a) + len(b) + 4 <= LENGTH}
     assert 0.5 * COUNT < len(kept) < COUNT
+
+
+def test_pairs_with_a_long_or_an_empty_text_are_left_out():
+    """XLM's `remove_long_sentences` and `remove_empty_sentences`."""
+    pairs = [("ab", "cd"), ("abc", "d"), ("abcd", "e"), ("e", "abcd"), ("", "a"), ("a", "")]
+    texts = [a + PAIR_SEPARATOR + b for a, b in pairs]
+    ds = tf.data.Dataset.from_tensor_slices({"text": texts, "origin": [[0, i] for i in range(len(texts))]})
+    made = translations.join(ds, seqio.ByteVocabulary(), ["de", "en"], 20, SEP, [], types=True, text_length=3)
+    assert [int(ex["origin"][1]) for ex in made.as_numpy_iterator()] == [0, 1]

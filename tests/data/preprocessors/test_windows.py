@@ -25,10 +25,11 @@ def cut(docs, **kwargs):
     return [(ex["tokens"].tolist(), ex["origin"].tolist()) for ex in windows.cut(ds, **kwargs).as_numpy_iterator()]
 
 
-def reference(docs, length, join, separator=None, overlap=0, shortest=1):
+def reference(docs, length, join, separator=None, overlap=0, shortest=1, group=None):
     end = [] if separator is None else [separator]
     docs = [[(token, [n % 3, n, i]) for i, token in enumerate([*doc, *end])] for n, doc in enumerate(docs)]
-    for text in [list(itertools.chain(*docs))] if join else docs:
+    size = (group or len(docs)) if join else 1
+    for text in (list(itertools.chain(*docs[n : n + size])) for n in range(0, len(docs), size)):
         for start in range(0, max(len(text) - overlap, 1), length - overlap):
             window = text[start : start + length]
             if len(window) >= shortest:
@@ -104,6 +105,13 @@ def test_nothing_is_lost():
         assert [t for window, _ in cut(docs, length=8, join=join) for t in window] == tokens
     overlapped = cut(docs, length=8, join=True, overlap=1, shortest=2)
     assert tokens[:1] + [t for window, _ in overlapped for t in window[1:]] == tokens
+
+
+@pytest.mark.parametrize("group", [1, 3, 128])
+def test_windows_start_anew_after_each_group_of_documents(group):
+    docs = documents([9, 1, 30, 2, 5, 6, 7])
+    kwargs = {"length": 7, "join": True, "separator": SEPARATOR, "overlap": 1, "shortest": 2, "group": group}
+    assert cut(docs, **kwargs) == list(reference(docs, **kwargs))
 
 
 def test_an_overlap_as_long_as_the_window_is_refused():
