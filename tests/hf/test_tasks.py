@@ -129,14 +129,14 @@ def test_two_heads_are_an_error_and_other_heads_are_left_out(tmp_path):
 
 
 def test_options_of_a_pooler_that_is_not_had(tmp_path):
-    for name, key, value in (
-        ("xlnet", "summary_type", "mean"),
-        ("electra", "summary_activation", None),
-        ("deberta", "pooler_hidden_act", "tanh"),
+    for name, key, value, words in (
+        ("xlnet", "summary_type", "mean", "'mean'"),
+        ("electra", "summary_activation", None, "null"),
+        ("deberta", "pooler_hidden_act", "tanh", "'tanh'"),
     ):
         hf.save(tmp_path / name, *tuned(name, "choice"))
         edit(tmp_path / name, **{key: value})
-        with pytest.raises(UserError, match=rf"config\.json: {key}: {json.dumps(value)} is not supported, only \""):
+        with pytest.raises(UserError, match=rf"config\.json: {key}: {words} is not supported, only \""):
             directory.open_directory(tmp_path / name)
 
 
