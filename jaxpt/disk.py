@@ -8,7 +8,6 @@ import fcntl
 import json
 import os
 import re
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -145,14 +144,16 @@ def write_text(path: Path, text: str) -> None:
 
 
 def check_writable(directory: Path) -> None:
-    """Makes a directory where there is none.
+    """Finds out whether a directory can be written, or made; nothing is written.
 
     Raises:
-      OSError: it cannot be written.
+      OSError: it cannot.
     """
-    directory.mkdir(parents=True, exist_ok=True)
-    with writing(directory), tempfile.TemporaryFile(dir=directory) as probe:
-        probe.write(b"x")
+    existing = next(path for path in (directory, *directory.parents) if path.exists() or path.is_symlink())
+    if not existing.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(existing))
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(existing))
 
 
 def full(error: BaseException) -> str | None:

@@ -20,7 +20,7 @@ from jaxpt.config.files import read
 from jaxpt.config.plain import merge
 from jaxpt.data.labelled.files import RowFile, files
 from jaxpt.data.labelled.mixed import each_task, named
-from jaxpt.errors import UserError
+from jaxpt.errors import UserError, shown
 from jaxpt.tasks.base import Task
 
 Tree = dict[str, Any]
@@ -62,8 +62,8 @@ def inherit(tree: Tree) -> Tree:
     Returns:
       A changed copy; the tree itself where it has no task, names its model, or starts from nothing.
     """
-    source = (tree.get("init_from") or {}).get("path")
-    model = tree.get("model") or {}
+    _check_mappings(tree)
+    source, model = (tree.get("init_from") or {}).get("path"), tree.get("model") or {}
     if tree.get("task") is None or "kind" in model:
         return tree
     if source is None:
@@ -71,14 +71,23 @@ def inherit(tree: Tree) -> Tree:
             "init_from.path: key init_from.path is missing: a run or a directory of Hugging Face that the model is "
             "taken from; or name a model: model.kind"
         )
+    if not isinstance(source, str):
+        raise UserError(f"init_from.path: wants a path, got {shown(source)}")
     found, tokenizer = _origin(Path(source))
     own = tree.get("data") or {}
-    tokenizer = tokenizer if "kind" not in (own.get("tokenizer") or {}) else {}
-    return {
-        **tree,
-        "model": merge(found, model),
-        "data": {**own, "tokenizer": merge(tokenizer, own.get("tokenizer") or {})},
-    }
+    settings = own.get("tokenizer") or {}
+    tokenizer = tokenizer if "kind" not in settings else {}
+    return {**tree, "model": merge(found, model), "data": {**own, "tokenizer": merge(tokenizer, settings)}}
+
+
+def _check_mappings(tree: Tree) -> None:
+    """Raises UserError where a section that is read before the validation is no mapping."""
+    sections = {key: tree.get(key) for key in ("init_from", "model", "data")}
+    if isinstance(sections["data"], dict):
+        sections["data.tokenizer"] = sections["data"].get("tokenizer")
+    for key, found in sections.items():
+        if found is not None and not isinstance(found, dict):
+            raise UserError(f"{key}: wants a mapping of keys to values, got {shown(found)}")
 
 
 def _origin(path: Path) -> tuple[Tree, Tree]:
@@ -116,12 +125,13 @@ def with_room(tree: Tree) -> Tree:
     Returns:
       A changed copy; the tree itself where there is nothing to grow.
     """
+    _check_mappings(tree)
     settings, model = (tree.get("data") or {}).get("tokenizer") or {}, tree.get("model") or {}
     tokens, size, path = settings.get("add_tokens"), model.get("vocab_size"), settings.get("path")
     is_list = isinstance(tokens, list) and all(isinstance(token, str) and token for token in tokens)
     if not tokens or not is_list or not isinstance(size, int) or not isinstance(path, str):
         return tree  # nothing to do, or its validation says what is wrong
-    if tree.get("run_dir") and (Path(tree["run_dir"]) / "tokenizer").is_dir():
+    if isinstance(tree.get("run_dir"), str) and (Path(tree["run_dir"]) / "tokenizer").is_dir():
         path = str(Path(tree["run_dir"]) / "tokenizer")
     from jaxpt.data import tokenizers
 

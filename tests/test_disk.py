@@ -2,6 +2,7 @@
 
 import doctest
 import errno
+import os
 import resource
 
 import pytest
@@ -46,5 +47,14 @@ def test_a_file_that_does_not_fit_keeps_the_old_one(tmp_path):
 def test_a_directory_that_cannot_be_written_is_an_error(tmp_path):
     disk.check_writable(tmp_path / "a" / "b")
     (tmp_path / "file").touch()
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
     with pytest.raises(OSError, match="Not a directory"):
         disk.check_writable(tmp_path / "file" / "c")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_directory_of_someone_else_is_an_error(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(PermissionError, match="Permission denied"):
+        disk.check_writable(tmp_path / "a")
+    assert not list(tmp_path.iterdir())

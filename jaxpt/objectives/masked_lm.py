@@ -55,7 +55,7 @@ class MaskedLM(Objective):
     word_starts: Literal["spaces", "albert"] = "spaces"
     """Pieces that start a word: those after a space (all vocabularies), or with SentencePiece also as in ALBERT's code:
     a punctuation mark alone, and pieces with other characters than English letters and punctuation, such as digits."""
-    frequency_exponent: float = 0.0
+    frequency_exponent: Annotated[float, Field(ge=-2.0, le=2.0)] = 0.0
     """With `unit: piece`: a piece is selected with a weight of max(count, 1)^this, of its count in the data; 0: all
     equally. -0.7 in DistilBERT's released code, where rare pieces are selected more often; there among the tokens of 5
     examples together, here of each."""

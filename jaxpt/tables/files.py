@@ -50,6 +50,8 @@ def expand(paths: str | Sequence[str], key: str) -> list[str]:
                 raise UserError(f"{key}: {file} is a directory; name its files, such as {file.rstrip('/')}/*.jsonl")
             if not exists(file):
                 raise UserError(f"{key}: {file}: no such file")
+            if not system and not os.path.isfile(file):
+                raise UserError(f"{key}: {file}: is a pipe or a device, expected a file")
         files += [member for file in found for member in (_members(file, key) if file.endswith(".zip") else [file])]
     return files
 

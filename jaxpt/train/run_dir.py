@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 from jaxpt import config as configs
 from jaxpt.config import Config, DistributedConfig
-from jaxpt.disk import check_writable, write_text
+from jaxpt.disk import write_text
 from jaxpt.errors import UserError
 
 
@@ -42,7 +43,9 @@ def check(config: Config) -> Path:
                 f"choose another run_dir=…, or delete this one"
             )
     try:
-        check_writable(run_dir)
+        run_dir.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=run_dir) as probe:
+            probe.write(b"x")
     except OSError as error:
         raise UserError(f"{run_dir}: cannot write the run_dir: {error.strerror or error}") from None
     return run_dir

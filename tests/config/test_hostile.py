@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from jaxpt import recipes
 from jaxpt.config import load
 from jaxpt.config.files import parse
 from jaxpt.errors import UserError
@@ -126,3 +127,12 @@ def test_a_hostile_override(item, tmp_path):
 def test_aliases_and_merges_of_people():
     text = "a: &a {x: 1, y: [1, 2]}\nb: {<<: *a, x: 2}\nc: [*a, *a]"
     assert parse(text, "r")["b"] == {"x": 2, "y": [1, 2]} and parse(text, "r")["c"][1]["x"] == 1
+
+
+@pytest.mark.parametrize("key", ["init_from", "data", "model", "data.tokenizer"])
+def test_a_section_of_a_fine_tuning_recipe_that_is_no_mapping(key):
+    """They are read before the validation: model and tokenizer come from what a run starts from."""
+    with pytest.raises(UserError, match=rf"{key}: wants a mapping of keys to values, got 'x'"):
+        recipes.load("configs/finetune/glue/sst2.yaml", [f"{key}=x"])
+    with pytest.raises(UserError, match=r"init_from\.path: wants a path, got 5"):
+        recipes.load("configs/finetune/glue/sst2.yaml", ["init_from.path=5"])

@@ -36,6 +36,9 @@ NUMBERS = {
         "max_predictions": (0, -1, 31), "span_end": (0.0, 1.0), "max_words": (0,), "dupe_factor": (0,),
         "short_probability": (-0.1, 1.1),
     },
+    ("masked_lm", "span_boundary", "replaced_token", "unilm", "translation_lm", "distillation"): {
+        "frequency_exponent": (-2.1, 2.1),
+    },
     ("unilm",): {"bidirectional": (-1.0,), "left_to_right": (-1.0,), "run_probability": (-1.0, 1.1)},
     ("span_boundary",): {"max_span": (0,), "position_dim": (0, -1)},
     ("replaced_token",): {"discriminator_weight": (0.0, -1.0)},

@@ -76,7 +76,7 @@ def made(name):
     vocabulary = seqio.ByteVocabulary(SENTINELS)
     ds = documents()
     for call in transforms.offline:
-        ds = bind(call, vocabulary, source=SimpleNamespace(language="A", fields=None))(ds)
+        ds = bind(call, vocabulary, source=SimpleNamespace(language="A", fields=None, sentences="rule"))(ds)
     records = list(ds.as_numpy_iterator())
     batch = {
         feature: tf.ragged.constant([list(r[feature]) for r in records], tf.int32, row_splits_dtype=tf.int64)

@@ -1,4 +1,5 @@
 import gzip
+import os
 
 import pytest
 
@@ -55,3 +56,10 @@ def test_remote_files_are_opened_by_tensorflow(tmp_path):
         next(read(f"{url}/none.tsv"))
     with pytest.raises(UserError, match=r"data\.path: .*none\.tsv: no such file"):
         expand(f"{url}/none.tsv", "data.path")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.txt")
+    for path in (str(tmp_path / "pipe.txt"), "/dev/zero"):
+        with pytest.raises(UserError, match=r"data\.path: .* is a pipe or a device, expected a file"):
+            expand(path, "data.path")
