@@ -6,7 +6,7 @@ Each case takes a small file or directory of one kind (recipe, override, Hugging
 records, vocabulary, data file), changes it at random, and runs a command on it in a process forked from one that has
 imported everything. Right is: exit code 0, or 2 with one plain line on stderr; nothing half written; less than 10
 seconds of CPU and 2 GB of memory. Cases depend on seed and number alone: `--seed N --case K` repeats one and prints
-what it said. Exits with 1 where a case is wrong.
+what it said. `train` ends before it would compile. Exits with 1 where a case is wrong.
 """
 
 import argparse
