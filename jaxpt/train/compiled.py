@@ -7,8 +7,8 @@ serve is refused, with what differs.
 
     DIR/phase_1/  step (machine code, in JAX's own pickle)  made_for.json  checksums.json
 
-A pickle can run any code when it is read: name only directories that you or yours have written. The checksums find
-damage; they are no signature.
+Machine code runs as you, whatever file it is in: files that another user (but root) owns or may write are refused, a
+line says whose they are, and `run.json` keeps their digest. The checksums find damage; they are no signature.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ import hashlib
 import importlib.metadata
 import inspect
 import json
+import os
 import platform
+import pwd
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -61,6 +64,8 @@ def save(compiled: jax.stages.Compiled, setup: Setup, directory: Path, phase: in
     text = json.dumps({**made_for(setup), "metrics": sorted(metrics)}, indent=1)
     (partial / "made_for.json").write_text(text, encoding="utf-8")
     checksums.write(partial)
+    for path in (partial, *partial.iterdir()):  # `check` refuses what others may write
+        path.chmod(path.stat().st_mode & ~0o022)
     shutil.rmtree(place, ignore_errors=True)
     return partial.rename(place)
 
@@ -82,6 +87,7 @@ def check(setup: Setup, directory: Path, phase: int) -> Path:
     place = directory / f"phase_{phase + 1}"
     if not place.is_dir():
         raise UserError(f"train.compiled: {directory} holds no step of phase {phase + 1}; jaxpt plan --save writes it")
+    _check_trusted(place)
     if damage := checksums.damage(place):
         raise UserError(f"train.compiled: {damage}")
     wanted = json.loads((place / "made_for.json").read_text(encoding="utf-8"))
@@ -95,12 +101,49 @@ def check(setup: Setup, directory: Path, phase: int) -> Path:
     return place
 
 
+def _check_trusted(place: Path) -> None:
+    """Raises UserError where someone else owns a file of a step, or may write it."""
+    for path in (place, *sorted(place.iterdir())):
+        found = path.lstat()
+        if found.st_uid not in (os.geteuid(), 0):
+            raise UserError(
+                f"train.compiled: {path} belongs to {_user(found.st_uid)}, and its code would run as you; copy the "
+                "directory if you trust it"
+            )
+        if found.st_mode & 0o022 and not stat.S_ISLNK(found.st_mode):
+            raise UserError(
+                f"train.compiled: others may write {path}, and its code runs as you; chmod -R go-w {place}"
+            )
+
+
+def _user(number: int) -> str:
+    try:
+        return f"user {pwd.getpwuid(number).pw_name}"
+    except KeyError:
+        return f"user {number}"
+
+
+def origin(directory: Path, phase: int) -> tuple[str, str]:
+    """Whose code a saved step is.
+
+    Args:
+      directory: what `train.compiled` names.
+      phase: which one, from 0.
+
+    Returns:
+      (digest of the code, a line for the user).
+    """
+    file = directory / f"phase_{phase + 1}" / "step"
+    digest = _digest(file.read_bytes())
+    return digest, f"train.compiled: machine code {digest} of {_user(file.stat().st_uid)} in {file.parent} is trusted"
+
+
 def load(setup: Setup, directory: Path, phase: int) -> jax.stages.Compiled:
     """The step of a phase, ready to run; nothing is traced or compiled.
 
     Args:
       setup: of the phase, on this run's devices.
-      directory: what `train.compiled` names. Its files can run any code, see above.
+      directory: what `train.compiled` names.
       phase: which one, from 0.
 
     Returns:

@@ -216,6 +216,7 @@ class Run:
     """The step that saw the first batch of `data`."""
     evaluators: evaluation.Evaluators = dataclasses.field(init=False)
     flops: float = dataclasses.field(init=False, default=0.0)
+    digest: str | None = dataclasses.field(init=False, default=None)
 
     def run(self, current: State, meta: dict[str, Any] | None) -> int:
         """Trains from `current` to the end, phase by phase."""
@@ -339,7 +340,7 @@ class Run:
         phase = f"phase {self.phase + 1} of {len(self.starts)}: " if len(self.starts) > 1 else ""
         found = programs.build(self.setup, self.phase, lambda line: say(phase + line))
         self.evaluators.compile()
-        self.flops = found.flops
+        self.flops, self.digest = found.flops, found.digest
         return found
 
     def _log(self, window: list[Figures], done: int, display: Display, metrics: Metrics) -> None:
@@ -480,6 +481,7 @@ class Run:
             "flops_per_step": self.flops,
             "wall_seconds": round(before + time.time() - self.begun, 1),
             "train_loss": self.last_loss,
+            **({"compiled": self.digest} if self.digest else {}),
             **results,
             "data": {"summary": self.data.summary, "fingerprint": self.data.fingerprint},
             **teachers.identities(self.setup),

@@ -24,6 +24,8 @@ class Programs(NamedTuple):
     """state → whether each of its arrays is finite"""
     flops: float
     """Floating-point operations of a step."""
+    digest: str | None
+    """Of the machine code of `train.compiled`."""
 
 
 def build(setup: Setup, phase: int, say: Callable[[str], None]) -> Programs:
@@ -41,11 +43,13 @@ def build(setup: Setup, phase: int, say: Callable[[str], None]) -> Programs:
       The programs.
     """
     config, objective = setup.config, setup.config.objective
-    begun, saved = time.perf_counter(), config.train.compiled
+    begun, saved, digest = time.perf_counter(), config.train.compiled, None
     if saved is None:
         train_step = step.traced(setup, objective).lower().compile()
     else:
         train_step = compiled.load(setup, Path(saved), phase)
+        digest, line = compiled.origin(Path(saved), phase)
+        say(line)
     seconds = time.perf_counter() - begun
     placed = setup.placed_shapes()
     with setup.use():
@@ -62,4 +66,4 @@ def build(setup: Setup, phase: int, say: Callable[[str], None]) -> Programs:
     with setup.use():
         check = step.make_finite_check(setup).lower(placed)
     _ = setup.to_model  # compiled now: evaluations need it
-    return Programs(train_step, check.compile(), of_step)
+    return Programs(train_step, check.compile(), of_step, digest)

@@ -1,5 +1,6 @@
 """A compiled step that was saved runs as the one it was, without compiling, and serves no other run."""
 
+import os
 import shutil
 
 import jax
@@ -109,3 +110,23 @@ def test_a_damaged_file_and_a_missing_phase_are_named(saved, tmp_path):
     file.write_bytes(content)
     with pytest.raises(UserError, match=r"train\.compiled: .*/phase_1/step is altered"):
         compiled.load(here, tmp_path / "steps", 0)
+
+
+def test_code_that_others_may_have_written_is_refused(saved, tmp_path):
+    here, folder = saved
+    place = shutil.copytree(folder, tmp_path / "steps") / "phase_1"
+    digest, line = compiled.origin(tmp_path / "steps", 0)
+    assert digest in line and str(place) in line and line.endswith("is trusted")
+    for path in (place, place / "step", place / "made_for.json"):
+        mode = path.stat().st_mode
+        path.chmod(mode | 0o020)
+        with pytest.raises(
+            UserError, match=rf"train\.compiled: others may write {path}, .*chmod -R go-w"
+        ):
+            compiled.check(here, tmp_path / "steps", 0)
+        path.chmod(mode)
+    compiled.check(here, tmp_path / "steps", 0)
+    if os.geteuid() == 0:
+        os.chown(place / "step", 12345, -1)
+        with pytest.raises(UserError, match=r"phase_1/step belongs to user 12345, and its code would run as you"):
+            compiled.check(here, tmp_path / "steps", 0)
