@@ -7,7 +7,6 @@ with code 2; `--debug` shows the traceback.
 from __future__ import annotations
 
 import argparse
-import difflib
 import math
 import os
 import re
@@ -227,9 +226,10 @@ class _Parser(argparse.ArgumentParser):
         found = re.fullmatch(r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)", message)
         if found is not None:
             name, word, choices = found.groups()
-            near = difflib.get_close_matches(word, re.findall(r"[\w-]+", choices), n=1, cutoff=0.5)
-            if near:
-                message = f"{name}: {word!r} is none; did you mean {near[0]}?"
+            from jaxpt.config.kinds import nearest
+
+            if near := nearest(word, re.findall(r"[\w-]+", choices), ""):
+                message = f"{name}: {word!r} is none{near}"
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 

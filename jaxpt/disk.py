@@ -143,13 +143,18 @@ def write_text(path: Path, text: str) -> None:
         raise
 
 
+def nearest_existing(path: Path) -> Path:
+    """A path, or the nearest one above it that exists."""
+    return next(one for one in (path, *path.parents) if one.exists() or one.is_symlink())
+
+
 def check_writable(directory: Path) -> None:
     """Finds out whether a directory can be written, or made; nothing is written.
 
     Raises:
       OSError: it cannot.
     """
-    existing = next(path for path in (directory, *directory.parents) if path.exists() or path.is_symlink())
+    existing = nearest_existing(directory)
     if not existing.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(existing))
     if not os.access(existing, os.W_OK | os.X_OK):

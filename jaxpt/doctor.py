@@ -18,6 +18,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from jaxpt import disk
+
 # Each probe is a subprocess, so a library that crashes, hangs or prints does not affect the others.
 _DEVICES = """
 import json, jax, jax.numpy as jnp
@@ -136,7 +138,7 @@ def _memory() -> str:
 
 def _disk(what: str, path: Path) -> Check:
     """Free space at a path, or at its nearest existing parent, which must be writable."""
-    existing = next(parent for parent in (path, *path.parents) if parent.exists())
+    existing = disk.nearest_existing(path)
     writable = os.access(existing, os.W_OK)
     found = f"{_gigabytes(shutil.disk_usage(existing).free)} free at {path}"
     return Check(what, found, writable, "" if writable else f"{existing} is not writable")

@@ -111,9 +111,7 @@ def _check_trusted(place: Path) -> None:
                 "directory if you trust it"
             )
         if found.st_mode & 0o022 and not stat.S_ISLNK(found.st_mode):
-            raise UserError(
-                f"train.compiled: others may write {path}, and its code runs as you; chmod -R go-w {place}"
-            )
+            raise UserError(f"train.compiled: others may write {path}, and its code runs as you; chmod -R go-w {place}")
 
 
 def _user(number: int) -> str:

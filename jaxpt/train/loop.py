@@ -319,7 +319,8 @@ class Run:
             if done < end:  # the device works on this step while the host gets the next batch
                 batch = step.put(next(feed), self.setup)
             window.append(figures)
-            jax.block_until_ready(window[: max(len(window) - AHEAD, 0)][-1:])
+            if len(window) > AHEAD:
+                jax.block_until_ready(window[-1 - AHEAD])
             if stop() or done % train.log_every == 0 or done in (end, self.starts[self.phase] + 1):
                 self._log(window, done, display, metrics)
                 window = []
