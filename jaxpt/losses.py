@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import flax.linen as nn
 import jax
@@ -234,11 +234,19 @@ def token_log_probs(
       >>> print(log_probs, is_best)
       [[-1.3862944 -1.3862944]] [[ True False]]
     """
+    axis = 0 if projection.tied else -1  # no table is transposed, which a CPU would do for each chunk
 
-    def scores(logits_BxCxV: jax.Array, targets_BxC: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return -cross_entropy(logits_BxCxV, targets_BxC), logits_BxCxV.argmax(-1) == targets_BxC
+    def scores(logits: jax.Array, targets_BxC: jax.Array) -> tuple[jax.Array, jax.Array]:
+        index = jnp.arange(logits.shape[axis])[(...,) + (None,) * (targets_BxC.ndim if axis == 0 else 0)]
+        targets = jnp.expand_dims(targets_BxC, axis)
+        highest_BxC = logits.max(axis)
+        highest = jnp.expand_dims(highest_BxC, axis)
+        log_z_BxC = highest_BxC + jnp.log(jnp.exp(logits - highest).sum(axis))
+        gold_BxC = jnp.where(index == targets, logits, 0.0).sum(axis)
+        is_later_BxC = ((logits == highest) & (index < targets)).any(axis)  # faster than argmax
+        return gold_BxC - log_z_BxC, (gold_BxC == highest_BxC) & ~is_later_BxC
 
-    return map_logits(scores, hidden_BxTxD, projection, targets_BxT, chunk=chunk)
+    return map_logits(scores, hidden_BxTxD, projection, targets_BxT, chunk=chunk, vocab_axis=axis)
 
 
 def map_logits(
@@ -247,6 +255,7 @@ def map_logits(
     projection: Projection,
     *arrays_BxT: jax.Array,
     chunk: int = 0,
+    vocab_axis: Literal[0, -1] = -1,
 ) -> Any:
     """`function` of the logits of each position, projected in chunks of the length.
 
@@ -256,6 +265,7 @@ def map_logits(
       projection: as in `token_loss`.
       *arrays_BxT: further arguments, [B or 1, T, ...].
       chunk: positions per chunk; 0 selects logits of about 64 MiB per device.
+      vocab_axis: where the vocabulary stands in the logits.
 
     Returns:
       A tree of arrays [B, T, ...].
@@ -268,9 +278,9 @@ def map_logits(
     length = hidden_BxTxD.shape[1]
     chunks = math.ceil(length / (chunk or _chunk(hidden_BxTxD, projection)))
     if chunks <= 1:
-        return function(projection(hidden_BxTxD), *arrays_BxT)
+        return function(projection(hidden_BxTxD, vocab_axis=vocab_axis), *arrays_BxT)
     arrays_NxBxC = tuple(_cut(x, chunks) for x in (hidden_BxTxD, *arrays_BxT))
-    mapped_NxBxC = jax.lax.map(lambda xs: function(projection(xs[0]), *xs[1:]), arrays_NxBxC)
+    mapped_NxBxC = jax.lax.map(lambda xs: function(projection(xs[0], vocab_axis=vocab_axis), *xs[1:]), arrays_NxBxC)
 
     def joined(x_NxBxC: jax.Array) -> jax.Array:
         x_BxNxC = jnp.moveaxis(x_NxBxC, 0, 1)

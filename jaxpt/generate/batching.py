@@ -22,6 +22,9 @@ OTHERWISE = 16_384
 LEAST = 16
 """Smallest bucket."""
 Size = tuple[int, ...]
+ROW = 192
+OPEN = 4096
+"""Rows that `pack` tries to fill."""
 
 
 def power_of_two(length: int, limit: int | None = None, least: int = 1) -> int:
@@ -82,7 +85,6 @@ def batches(
     tokens: Callable[[Size], int],
     vocab_size: int,
     max_tokens: int | None,
-    rows_of: Callable[[Size], int] = lambda size: 1,
 ) -> Iterator[tuple[Size, list[int], int]]:
     """Batches of items of similar size, the largest first.
 
@@ -95,7 +97,6 @@ def batches(
       tokens: tokens of an item, from its size.
       vocab_size: columns of the logits.
       max_tokens: tokens of a batch on each device, None: `MAX_TOKENS`; an item that is longer is a batch alone.
-      rows_of: rows of logits of an item, from its size.
 
     Yields:
       (size, numbers of the items, places for items): the size has the maximum of each length. The number of places is
@@ -109,7 +110,7 @@ def batches(
     max_tokens = max_tokens or MAX_TOKENS.get(compiler.platform(), OTHERWISE)
 
     def places(size: Size) -> int:
-        most = min(max_tokens // tokens(size), CHUNK_BYTES // (4 * vocab_size * rows_of(size)))
+        most = min(max_tokens // tokens(size), CHUNK_BYTES // (4 * vocab_size))
         return shards << max(most, 1).bit_length() - 1
 
     order, first = sorted(range(len(sizes)), key=lambda item: sizes[item], reverse=True), 0
@@ -125,16 +126,46 @@ def batches(
         first = end
 
 
-def padded_with_lengths(
-    rows: Sequence[Sequence[int]], batch: int, length: int, at_end: bool = False
-) -> tuple[np.ndarray, np.ndarray]:
+def pack(sizes: Sequence[Size], length: int = ROW) -> list[list[int]]:
+    """Items side by side in rows: first-fit, the longest first.
+
+    The length of a row is a multiple of its longest item, so that items of similar length fill it.
+
+    Args:
+      sizes: lengths of each item, one for each sequence (a decoder's, an encoder's).
+      length: of a row; one with a longer item is as long as that.
+
+    Returns:
+      Numbers of the items in each row.
+
+    Example:
+      >>> pack([(100,), (30,), (200,), (60,), (20,)], 192)
+      [[2, 4], [0], [3, 1]]
+      >>> pack([(96, 4), (20, 60), (20, 50), (20, 50)], 192)  # encoder and decoder: both fit
+      [[0, 1, 2, 3]]
+    """
+    rows: list[list[int]] = []
+    room = np.zeros((len(sizes), len(sizes[0]) if sizes else 1), np.int64)
+    for item in sorted(range(len(sizes)), key=lambda item: (max(sizes[item]), sizes[item]), reverse=True):
+        newest = max(len(rows) - OPEN, 0)
+        fits = (room[newest : len(rows)] >= sizes[item]).all(1)
+        row = newest + int(fits.argmax()) if fits.any() else len(rows)
+        if row == len(rows):
+            rows.append([])
+            longest = max(sizes[item])
+            room[row] = bucket(longest * max(length // longest, 1))
+        rows[row].append(item)
+        room[row] -= sizes[item]
+    return rows
+
+
+def padded_with_lengths(rows: Sequence[Sequence[int]], batch: int, length: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows of different length as an array, filled up with zeros, and their lengths.
 
     Args:
       rows: lists of ids.
       batch: rows of the result; those after the given ones are empty.
       length: columns of the result.
-      at_end: rows are right-aligned, the zeros come first.
 
     Returns:
       (int32 [batch, length], int32 [batch]).
@@ -146,8 +177,7 @@ def padded_with_lengths(
     """
     out, lengths = np.zeros((batch, length), np.int32), np.zeros(batch, np.int32)
     for b, row in enumerate(rows):
-        first = length - len(row) if at_end else 0
-        out[b, first : first + len(row)], lengths[b] = row, len(row)
+        out[b, : len(row)], lengths[b] = row, len(row)
     return out, lengths
 
 

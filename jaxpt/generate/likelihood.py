@@ -8,57 +8,27 @@ masked LM          pseudo-log-likelihood: Σ log p(token | all other tokens), ea
                    (https://arxiv.org/abs/1910.14659); unit: word also masks the later tokens of the same word
                    (https://arxiv.org/abs/2305.10588)
 
-What several items have in common is computed once: a context, an encoder's input, a masked text.
+Items are packed in rows, and what several have in common is computed once (`jaxpt.generate.packed`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-import jax
 import numpy as np
 
 from jaxpt.data.calls import Vocabulary
 from jaxpt.errors import UserError
-from jaxpt.generate import batching, scores
-from jaxpt.generate.decoding import has_cache
-from jaxpt.generate.formats import Format, predictor, text_format
+from jaxpt.generate import batching
+from jaxpt.generate.formats import Format, text_format
+from jaxpt.generate.packed import Row, score_rows
 from jaxpt.models.network import Network
 from jaxpt.objectives.base import Objective
 from jaxpt.objectives.seq2seq import mask_id
 
 Ids = Sequence[int]
-Found = tuple[np.ndarray, np.ndarray]
-"""log-probabilities of targets, and whether each is the most likely token."""
-SHARED = 8
-"""A prompt of so many tokens is read once for all of its continuations; of a shorter one each row has a copy."""
-CONTINUATIONS = 16
-"""Continuations of a prompt that are scored together at most."""
-
-
-class Row(NamedTuple):
-    """Targets, and what the model reads before them."""
-
-    prompt: tuple[int, ...]
-    """Before the first target: of a decoder, at least one id; of an encoder the text with [MASK]."""
-    targets: tuple[int, ...]
-    encoder: tuple[int, ...] = ()
-    """The encoder's input, of an encoder-decoder."""
-    at: int = 0
-    """Position of the target, of an encoder."""
-
-
-class Group(NamedTuple):
-    """Rows that read the same."""
-
-    rows: list[int]
-    """Their numbers."""
-    read: list[Sequence[int]]
-    """What they read, for each array of the program but the targets."""
-    has_prompt: bool
-    """The last array is a prompt that several continuations follow; otherwise a row's targets are in it."""
 
 
 class Likelihood(NamedTuple):
@@ -237,115 +207,3 @@ class _Pairs:
             return context
         self.truncated.add(item)
         return context[len(context) - room :]
-
-
-def score_rows(
-    network: Network, params: Any, objective: Objective, layout: Format, rows: Sequence[Row], max_tokens: int | None,
-    progress: Callable[[float], None] | None = None,
-) -> list[Found]:  # fmt: skip
-    """The log-probabilities of each row's targets. Equal rows are scored once; rows that read the same share that.
-
-    Args:
-      network: backbone and heads.
-      params: its parameters.
-      objective: the objective that the network was trained with.
-      layout: how its texts begin and end.
-      rows: as `_Pairs` makes them for the network's family.
-      max_tokens: tokens in a batch on each device.
-      progress: called after each batch with the share of the rows that are scored.
-
-    Returns:
-      For each row (float32 [targets], bool [targets]).
-    """
-    config, numbers = network.config, {row: number for number, row in enumerate(dict.fromkeys(rows))}
-    distinct = list(numbers)
-    groups = _groups(network, layout, distinct)
-    most = batching.power_of_two(max((len(row.targets) for row in distinct), default=1))
-
-    def size(group: Group) -> batching.Size:
-        """(rows, lengths of what they read, targets); targets first where they follow a prompt, in all rows."""
-        lengths = [batching.bucket(len(x), config.position_limit, least=1) for x in group.read]
-        targets = batching.bucket(max(len(distinct[i].targets) for i in group.rows), least=1, step=4)
-        if group.has_prompt:
-            return len(group.rows), targets, *lengths
-        return len(group.rows), *lengths, max(targets, min(most, 8))  # few are padded to few: each is projected
-
-    found: list[Found] = [(np.zeros(0, np.float32), np.zeros(0, bool))] * len(distinct)
-    scored = 0
-    for has_prompt in (True, False):
-        chosen = [group for group in groups if group.has_prompt == has_prompt]
-        made = batching.batches(
-            [size(group) for group in chosen], lambda size: size[0] * sum(size[1:]), config.vocab_size, max_tokens,
-            rows_of=lambda size: size[0],
-        )  # fmt: skip
-        for of_size, items, places in made:
-            arrays = _arrays(distinct, [chosen[i] for i in items], of_size, places)
-            log_probs, is_best = batching.run(_score, (network, objective, layout, has_prompt), params, *arrays)
-            for b, item in enumerate(items):
-                for k, i in enumerate(chosen[item].rows):
-                    at = b * of_size[0] + k, slice(len(distinct[i].targets))
-                    found[i] = log_probs[at], is_best[at]
-                    scored += 1
-            if progress is not None:
-                progress(scored / len(distinct))
-    return [found[numbers[row]] for row in rows]
-
-
-def _arrays(rows: Sequence[Row], groups: Sequence[Group], size: batching.Size, places: int) -> list[np.ndarray]:
-    """A batch of groups: each array followed by the lengths of its rows."""
-    arrays: list[np.ndarray] = []
-    has_prompt = groups[0].has_prompt
-    most, lengths = (size[1], size[2:]) if has_prompt else (size[-1], size[1:-1])
-    for column, length in enumerate(lengths):
-        is_prompt = has_prompt and column == len(lengths) - 1
-        arrays += batching.padded_with_lengths([group.read[column] for group in groups], places, length, is_prompt)
-    targets: list[tuple[int, ...]] = []
-    for group in groups:
-        targets += [rows[i].targets for i in group.rows] + [()] * (size[0] - len(group.rows))
-    return [*arrays, *batching.padded_with_lengths(targets, places * size[0], most)]
-
-
-def _groups(network: Network, layout: Format, rows: Sequence[Row]) -> list[Group]:
-    """The groups of rows, each row in one."""
-    config, of_prompt = network.config, {}
-    for number, row in enumerate(rows):
-        of_prompt.setdefault((row.prompt, row.encoder, row.at), []).append(number)
-    is_masked = config.family == "encoder" and not layout.permutes
-    can_share = is_masked or (config.family != "encoder" and has_cache(network))
-    groups = []
-    for (prompt, encoder, at), numbers in of_prompt.items():
-        before = [encoder] if config.family == "encoder_decoder" else []
-        if not can_share or (not is_masked and len(prompt) + len(encoder) < SHARED):
-            chunks = [[number] for number in numbers]
-        else:  # those of similar length together
-            numbers = sorted(numbers, key=lambda number: len(rows[number].targets))
-            chunks = [numbers[i : i + CONTINUATIONS] for i in range(0, len(numbers), CONTINUATIONS)]
-        for chunk in chunks:
-            targets, has_prompt = rows[chunk[0]].targets, len(chunk) > 1 and not is_masked
-            if is_masked:
-                read = [prompt, (at,)]
-            elif has_prompt:
-                read = [*before, prompt]
-            else:
-                read = [*before, prompt + (targets if layout.permutes else targets[:-1])]
-            groups.append(Group(chunk, read, has_prompt))
-    return groups
-
-
-def _score(
-    network: Network, objective: Objective, layout: Format, has_prompt: bool, params: Any, *arrays: jax.Array
-) -> scores.Scores:
-    """Scores of a batch of `_arrays`."""
-    bound = predictor(objective, network.bind(params))
-    *read, targets, _ = arrays
-    if has_prompt:
-        *encoder, prompts, lengths = read
-        return scores.score_shared(bound, prompts, lengths, targets, *encoder, prefix_lm=layout.prefix_lm)
-    if network.config.family == "encoder_decoder":
-        return scores.score_encoder_decoder(bound, *arrays)
-    if network.config.family == "decoder":
-        return scores.score_decoder(bound, *arrays, prefix_lm=layout.prefix_lm)
-    if layout.permutes:
-        return scores.score_permutation(bound, *arrays)
-    tokens, lengths, at, _ = read
-    return scores.score_masked(bound, tokens, lengths, at, targets)

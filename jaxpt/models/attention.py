@@ -102,7 +102,7 @@ def choose(
             "a TPU": device == "tpu",
             "no bias": not bias,
             "no dropout": not dropping,
-            "no ranks or prefix": mask.query_ranks_BxL is None and mask.prefix_BxS is None,
+            "no ranks, branches or prefix": mask.has_segments_only,
             "self-attention": L == S and bool(mask.same_segments),
             "lengths that are multiples of 128": L % 128 == 0,
             "mesh.context=1": not mesh_axes("length"),

@@ -170,6 +170,7 @@ class Bart(LanguageModel):
         segment_ids: jax.Array | None = None,
         positions: jax.Array | None = None,
         encoder_segment_ids: jax.Array | None = None,
+        branches: jax.Array | None = None,
         layers: bool = False,
         cache: Cache | NewCache | None = None,
     ) -> Output:
@@ -181,6 +182,8 @@ class Bart(LanguageModel):
           segment_ids: [B, T], 0 on padding, packed sequences numbered from 1; one segment by default.
           positions: [B, T], 0 … T-1 by default.
           encoder_segment_ids: [B, S], the encoder's; cross-attention stays within a segment.
+          branches: [B, T], branch of each token in its segment: tokens of branch 0 are visible to the whole segment,
+            those of another branch only to itself (several targets of one input); not with a cache.
           layers: also return the hidden states of all layers.
           cache: of earlier tokens, or `NewCache`: then the output has the cache for the next call. Positions continue,
             the tokens may be padded on the left (segment 0).
@@ -188,7 +191,7 @@ class Bart(LanguageModel):
         Returns:
           Hidden states [B, T, D] in the compute dtype.
         """
-        step = Step(cache, tokens_BxT, segment_ids, positions, encoder_segment_ids)
+        step = Step(cache, tokens_BxT, segment_ids, positions, encoder_segment_ids, branches)
         x_BxTxD = self._embed(tokens_BxT, step.positions, self.decoder_positions, self.decoder_embed_norm)
         shared = Shared(step.mask(), memory_BxSxD=encoded_BxSxD, memory_mask=step.memory_mask())
         output = step.finish(self.decoder(x_BxTxD, shared, step.past, layers=layers))

@@ -207,9 +207,10 @@ class Step:
         segment_ids: jax.Array | None,
         positions: jax.Array | None,
         memory_segments: jax.Array | None = None,
+        branches: jax.Array | None = None,
     ) -> None:
         """Takes the arguments of `decode`; `memory_segments` are the encoder's segment ids."""
-        self._cache, self._shape = cache, tokens_BxL.shape
+        self._cache, self._shape, self._branches = cache, tokens_BxL.shape, branches
         self.segment_ids, self.positions = segment_ids, positions
         self.memory_segments = memory_segments
         self.past = Past()
@@ -232,7 +233,10 @@ class Step:
     def mask(self, prefix: jax.Array | None = None, window: int | None = None) -> Mask:
         """The causal mask of self-attention, over the slots of the cache if there are any."""
         if not isinstance(self._cache, Cache):
-            return Mask(self.segment_ids, self.segment_ids, prefix_BxS=prefix, causal=True, window=window)
+            return Mask(
+                self.segment_ids, self.segment_ids, prefix_BxS=prefix, query_branches_BxL=self._branches,
+                key_branches_BxS=self._branches, causal=True, window=window,
+            )  # fmt: skip
         slots, length = self._cache.slots, self._shape[1]
         order_S = (jnp.arange(slots) - self._cache.written - length) % slots  # the newest token is the last one
         return Mask(

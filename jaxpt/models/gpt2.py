@@ -111,6 +111,7 @@ class GPT2(LanguageModel):
         segment_ids: jax.Array | None = None,
         positions: jax.Array | None = None,
         prefix: jax.Array | None = None,
+        branches: jax.Array | None = None,
         layers: bool = False,
         cache: Cache | NewCache | None = None,
     ) -> Output:
@@ -121,6 +122,8 @@ class GPT2(LanguageModel):
           segment_ids: [B, L], 0 on padding, packed sequences numbered from 1; one segment by default.
           positions: [B, L], 0 … L-1 by default.
           prefix: bool [B, L], True at tokens visible to their whole segment; none by default.
+          branches: [B, L], branch of each token in its segment: tokens of branch 0 are visible to the whole segment,
+            those of another branch only to itself (continuations of one context); not with a cache.
           layers: also return the hidden states of all layers.
           cache: of earlier tokens, or `NewCache`: then the output has the cache for the next call. Positions continue,
             the prompt may be padded on the left (segment 0).
@@ -128,7 +131,7 @@ class GPT2(LanguageModel):
         Returns:
           Hidden states [B, L, D] in the compute dtype.
         """
-        step = Step(cache, tokens_BxL, segment_ids, positions)
+        step = Step(cache, tokens_BxL, segment_ids, positions, branches=branches)
         x_BxLxD = self.token_embed(tokens_BxL) + self.position_embed(tokens_BxL.shape[1], step.positions)
         x_BxLxD = constrain(self.embed_dropout(x_BxLxD), "act_embed")
         output = step.finish(self.decoder(x_BxLxD, Shared(step.mask(prefix)), step.past, layers=layers))

@@ -118,8 +118,8 @@ def _by_length(
         bias_spec = PartitionSpec(*[None] * (bias_HxLxS.ndim - 2), axes)
     mask = mask.replace(offset=jnp.arange(L))
     mask_spec = mask.replace(
-        query_segments_BxL=queries, query_ranks_BxL=queries, offset=rows,
-        key_segments_BxS=whole, key_ranks_BxS=whole, prefix_BxS=whole,
+        query_segments_BxL=queries, query_ranks_BxL=queries, query_branches_BxL=queries, offset=rows,
+        key_segments_BxS=whole, key_ranks_BxS=whole, key_branches_BxS=whole, prefix_BxS=whole,
     )  # fmt: skip
 
     def part(q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask, *rest: jax.Array | None) -> jax.Array:
@@ -153,9 +153,8 @@ def _chunked(
     def padded(x: jax.Array | None, axis: int) -> jax.Array | None:
         return x if x is None or not padding else jnp.pad(x, [(0, padding if i == axis else 0) for i in range(x.ndim)])
 
-    mask = mask.replace(
-        query_segments_BxL=padded(mask.query_segments_BxL, 1), query_ranks_BxL=padded(mask.query_ranks_BxL, 1)
-    )
+    of_queries = ("query_segments_BxL", "query_ranks_BxL", "query_branches_BxL")
+    mask = mask.replace(**{name: padded(getattr(mask, name), 1) for name in of_queries})
     q, bias = padded(q_BxLxHxK, 1), bias_HxLxS
     bias = (
         None if bias is None else padded(jnp.broadcast_to(bias, (*bias.shape[:-2], L, bias.shape[-1])), bias.ndim - 2)

@@ -30,6 +30,9 @@ class Mask:
     query_ranks_BxL: jax.Array | None = None
     key_ranks_BxS: jax.Array | None = None
     """With ranks, a query attends only to keys of lower rank (XLNet, UniLM)."""
+    query_branches_BxL: jax.Array | None = None
+    key_branches_BxS: jax.Array | None = None
+    """Keys of branch 0 are visible to their whole segment, those of another branch only to queries of that branch."""
     offset: jax.Array | None = None
     """Index of the first query if the queries are a slice of the row; `query_…` cover only the slice."""
     key_index_S: jax.Array | None = None
@@ -44,6 +47,11 @@ class Mask:
     def __post_init__(self) -> None:
         if self.same_segments is None:
             object.__setattr__(self, "same_segments", self.query_segments_BxL is self.key_segments_BxS)
+
+    @property
+    def has_segments_only(self) -> bool:
+        """True if segments, causality and a window say all."""
+        return self.query_ranks_BxL is None and self.query_branches_BxL is None and self.prefix_BxS is None
 
     @classmethod
     def self_attention(cls, segments_BxL: jax.Array | None, ranks_BxL: jax.Array | None = None) -> Mask:
@@ -78,6 +86,12 @@ class Mask:
                   [0, 1, 0, 0],
                   [0, 1, 1, 0],
                   [0, 0, 0, 0]]], dtype=int32)
+          >>> branches = jnp.array([[0, 1, 1, 2]])  # a context and two continuations
+          >>> Mask(query_branches_BxL=branches, key_branches_BxS=branches, causal=True).materialise(4, 4).astype(int)
+          Array([[[1, 0, 0, 0],
+                  [1, 1, 0, 0],
+                  [1, 1, 1, 0],
+                  [1, 0, 0, 1]]], dtype=int32)
         """
         parts = []
 
@@ -99,6 +113,9 @@ class Mask:
         q_BxL, k_BxS = self.query_segments_BxL, self.key_segments_BxS
         if self.query_ranks_BxL is not None:
             parts.append(self.key_ranks_BxS[:, None, :] < rows(self.query_ranks_BxL)[:, :, None])
+        if self.query_branches_BxL is not None:
+            branches_Bx1xS = self.key_branches_BxS[:, None, :]
+            parts.append((rows(self.query_branches_BxL)[:, :, None] == branches_Bx1xS) | (branches_Bx1xS == 0))
         if q_BxL is not None or k_BxS is not None:
             q_BxL = jnp.ones((1, queries), jnp.int32) if q_BxL is None else rows(q_BxL)
             k_BxS = jnp.ones((1, keys), jnp.int32) if k_BxS is None else k_BxS

@@ -6,7 +6,7 @@ Shapes: B batch · L length · D embedding width · V vocabulary (Vp: its rows i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import flax
 import jax
@@ -123,26 +123,33 @@ class Projection:
         """Vp."""
         return self.kernel.shape[0 if self.tied else 1]
 
-    def __call__(self, x: jax.Array, padded: bool = True) -> jax.Array:
+    def __call__(self, x: jax.Array, padded: bool = True, vocab_axis: Literal[0, -1] = -1) -> jax.Array:
         """Logits of hidden states.
 
         Args:
           x: [..., D].
           padded: keep the padding columns, with a large negative logit, so that a sharded axis stays divisible.
+          vocab_axis: where the vocabulary stands.
 
         Returns:
-          float32 [..., Vp] if `padded`, else [..., V].
+          float32 [..., Vp] if `padded`, else [..., V]; [Vp, ...] or [V, ...] with `vocab_axis` 0.
         """
         dtype = self.kernel.dtype if self.dtype is None else self.dtype
-        x = x if self.scale is None else x * self.scale
-        axes = "...D,VD->...V" if self.tied else "...D,DV->...V"
-        kernel = self.kernel.astype(dtype)
-        logits = jnp.einsum(axes, x.astype(dtype), kernel, preferred_element_type=jnp.float32)
-        logits = logits if self.bias is None else logits + self.bias
+        x = (x if self.scale is None else x * self.scale).astype(dtype)
+        kernel, axes = self.kernel.astype(dtype), "VD" if self.tied else "DV"
+        if vocab_axis == 0:
+            logits = jnp.einsum(f"{axes},...D->V...", kernel, x, preferred_element_type=jnp.float32)
+        else:
+            logits = jnp.einsum(f"...D,{axes}->...V", x, kernel, preferred_element_type=jnp.float32)
+
+        def columns(v: jax.Array) -> jax.Array:
+            return v[(...,) + (None,) * (x.ndim - 1)] if vocab_axis == 0 else v
+
+        logits = logits if self.bias is None else logits + columns(self.bias)
         logits = logits if self.soft_cap is None else self.soft_cap * jnp.tanh(logits / self.soft_cap)
-        logits = constrain(logits, "act_vocab")
+        logits = jnp.moveaxis(constrain(jnp.moveaxis(logits, vocab_axis, -1), "act_vocab"), -1, vocab_axis)
         if self.vocab_size in (None, self.columns):
             return logits
         if not padded:
-            return logits[..., : self.vocab_size]
-        return jnp.where(jnp.arange(self.columns) < self.vocab_size, logits, PADDED)
+            return jax.lax.slice_in_dim(logits, 0, self.vocab_size, axis=vocab_axis)
+        return jnp.where(columns(jnp.arange(self.columns) < self.vocab_size), logits, PADDED)

@@ -220,6 +220,7 @@ class T5(T5Scores):
         segment_ids: jax.Array | None = None,
         positions: jax.Array | None = None,
         encoder_segment_ids: jax.Array | None = None,
+        branches: jax.Array | None = None,
         layers: bool = False,
         cache: Cache | NewCache | None = None,
     ) -> Output:
@@ -231,6 +232,8 @@ class T5(T5Scores):
           segment_ids: [B, T], 0 on padding, packed sequences numbered from 1; one segment by default.
           positions: ignored: relative positions are the same in a packed row.
           encoder_segment_ids: [B, S], the encoder's; cross-attention stays within a segment.
+          branches: [B, T], branch of each token in its segment: tokens of branch 0 are visible to the whole segment,
+            those of another branch only to itself (several targets of one input); not with a cache.
           layers: also return the hidden states of all layers.
           cache: of earlier tokens, or `NewCache`: then the output has the cache for the next call. Positions continue,
             the tokens may be padded on the left (segment 0).
@@ -238,7 +241,7 @@ class T5(T5Scores):
         Returns:
           Hidden states [B, T, D] in the compute dtype.
         """
-        step = Step(cache, tokens_BxT, segment_ids, positions, encoder_segment_ids)
+        step = Step(cache, tokens_BxT, segment_ids, positions, encoder_segment_ids, branches)
         mask, length = step.mask(), tokens_BxT.shape[1]
         bias_HxTxS = bias_of(self.decoder_bias, mask, length) if self.decoder_bias else None
         shared = Shared(mask, bias_HxTxS, memory_BxSxD=encoded_BxSxD, memory_mask=step.memory_mask())

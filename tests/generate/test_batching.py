@@ -6,7 +6,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxpt.config import MeshConfig
-from jaxpt.generate import batching, likelihood
+from jaxpt.generate import batching, packed
 from jaxpt.generate.formats import text_format
 from jaxpt.generate.likelihood import loglikelihood
 from jaxpt.parallel import compiler
@@ -54,19 +54,34 @@ def test_batches_are_few_and_their_rows_similar():
 def test_rows_are_few_where_the_vocabulary_is_large():
     made = list(batching.batches([(16,)] * 8, sum, batching.CHUNK_BYTES // 16, 10_000))
     assert {batch for _, _, batch in made} == {4}
-    made = list(batching.batches([(16,)] * 8, sum, batching.CHUNK_BYTES // 16, 10_000, rows_of=lambda size: 2))
-    assert {batch for _, _, batch in made} == {2}
 
 
 def test_a_bucket_is_compiled_once():
     given = network("gpt2", layers=1)
     batching._compiled.cache_clear()
-    for contexts, continuations in [(texts(3, 9, 5, 7), texts(2, 1, 2, 1)), (texts(8, 6, 4), texts(2, 2, 2))]:
+    for contexts, continuations in [(texts(3, 9, 5, 7), texts(2, 1, 2, 1)), (texts(10, 8, 6), texts(2, 2, 2))]:
         loglikelihood(*given, contexts, continuations, max_tokens=72)
     assert batching._compiled.cache_info().misses == 1
     layout = text_format(given[2], given[0].config, given[3], mode="S2S")
-    function = batching._compiled(likelihood._score, (given[0], given[2], layout, False), compiler.platform())
+    names = ("tokens", "positions", "branches", "segment_ids", "at", "targets")
+    function = batching._compiled(packed._score, (given[0], given[2], layout, names), compiler.platform())
     assert batching._compiled.cache_info().misses == 1 and function._cache_size() == 1
+
+
+def test_items_fill_rows():
+    """Each item once, no row too long, little padding; the same with two lengths."""
+    rng = np.random.default_rng(0)
+    for width in (1, 2):
+        sizes = [tuple(row) for row in rng.geometric(1 / 40, (2000, width)).tolist()]
+        rows = batching.pack(sizes)
+        assert sorted(item for row in rows for item in row) == list(range(2000))
+        longest = [max(max(sizes[item]) for item in row) for row in rows]
+        used = np.array([np.sum([sizes[item] for item in row], 0) for row in rows])
+        assert all(
+            most <= max(batching.bucket(batching.ROW), batching.bucket(n)) for most, n in zip(used.max(1), longest)
+        )
+        padded = sum(batching.bucket(most) for most in used.max(1).tolist())
+        assert used[:, 0].sum() > (0.95 if width == 1 else 0.75) * padded  # two lengths differ in a row
 
 
 def test_sharded_parameters_give_the_same():

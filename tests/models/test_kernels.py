@@ -29,6 +29,13 @@ MASKS = {
     "prefix": Mask(prefix_BxS=jnp.arange(L)[None] < jnp.array([[20], [3]]), causal=True),
     "sliding": Mask(causal=True, window=7),
     "window": Mask(SEGMENTS, SEGMENTS, window=9),
+    "branches": Mask(
+        SEGMENTS,
+        SEGMENTS,
+        query_branches_BxL=jnp.arange(L)[None] // 20 % 3,
+        key_branches_BxS=jnp.arange(L)[None] // 20 % 3,
+        causal=True,
+    ),
     "ranks": Mask(query_ranks_BxL=(jnp.arange(L) * 37 % L)[None] + 1, key_ranks_BxS=(jnp.arange(L) * 37 % L)[None]),
 }
 SHARED_HEADS = {"causal", "packed", "window"}
@@ -51,7 +58,7 @@ def inputs(name, mask):
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("name", RUNS)
 def test_equals_plain(name, mask):
-    if name == "splash" and mask in ("prefix", "ranks"):
+    if name == "splash" and mask in ("prefix", "branches", "ranks"):
         pytest.skip("the kernel does not have these, and `choose` knows")
     qkv, bias = inputs(name, mask)
     real = jnp.ones((B, L)) if MASKS[mask].query_segments_BxL is None else MASKS[mask].query_segments_BxL > 0

@@ -31,6 +31,17 @@ def test_columns_that_exist_in_storage_alone():
     np.testing.assert_array_equal(jax.nn.softmax(projection(x))[..., 101:], 0)
 
 
+def test_the_vocabulary_may_be_the_first_axis():
+    x, kernel, bias = (
+        jax.random.normal(jax.random.key(i), shape) for i, shape in enumerate([(2, 3, 8), (8, 128), (128,)])
+    )
+    for table in ({"kernel": kernel}, {"kernel": kernel.T, "tied": True}):
+        projection = Projection(**table, bias=bias, vocab_size=101, soft_cap=3.0)
+        for padded in (True, False):
+            first = projection(x, padded, vocab_axis=0)
+            np.testing.assert_allclose(jnp.moveaxis(first, 0, -1), projection(x, padded), rtol=1e-6, atol=1e-6)
+
+
 def test_outputs_follow_one_another():
     first = Output(jnp.ones(2), layers=jnp.array([[0.0, 0], [1, 1]]), aux={"a": 1})
     second = Output(jnp.ones(2) * 3, layers=jnp.array([[2.0, 2], [3, 3]]), aux={"a": 2, "b": 3})
