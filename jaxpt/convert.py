@@ -178,7 +178,8 @@ def export_adapter(run: str | Path, out: str | Path, *, report: Report = print) 
     factors = {path: x for path, x in saved.factors(layout.parts).items() if path in summands}
     trained = {path: x for path, x in layout.ever_trained(shapes, axes).items() if path in summands}
     source = config.init_from
-    base = source.path if source is not None and initial.is_hugging_face(source.path) else None
+    is_base = source is not None and not source.random and initial.is_hugging_face(source.path)
+    base = source.path if is_base else None
     with _created(out) as temporary:
         peft.write(temporary, network, config.train.lora, factors, trained, _Sums(saved, summands), base)
         _give_tokenizer(run_dir, temporary)

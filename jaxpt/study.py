@@ -7,6 +7,7 @@ the same command to resume.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import multiprocessing
 import os
@@ -20,7 +21,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from jaxpt import config as configs
-from jaxpt import disk, signals
+from jaxpt import disk, finetunings, signals
 from jaxpt.config import Config
 from jaxpt.config.studies import Study, StudyRow, load_study
 from jaxpt.errors import UserError
@@ -88,6 +89,8 @@ def study(path: str, overrides: Sequence[str] = (), table: bool = False, stop: b
     with hold(directory), signals.deferred(child.notify):
         try:
             failures = _rows(plan, path, child, stop)
+            if plan.evaluate.finetune is not None and not (failures and stop):
+                failures |= _fine_tune(plan, failures, child, stop)
         except Stopped:
             studies.write(plan)
             number = signals.received()
@@ -107,10 +110,11 @@ def say(text: str) -> None:
 def _rows(plan: Study, path: str, child: Child, stop: bool) -> dict[str, str]:
     """Trains each unfinished row; returns {row: reason of failure}."""
     failures: dict[str, str] = {}
-    for place, row in enumerate(plan.rows, 1):
+    rows = [row for row in plan.rows if row.model is None]
+    for place, row in enumerate(rows, 1):
         if signals.received() is not None:
             raise Stopped
-        say(f"row {place} of {len(plan.rows)}: {row.name}")
+        say(f"row {place} of {len(rows)}: {row.name}")
         try:
             failure = _train(plan, row, f"{path}: row {row.name}", child) or _probe(plan, row, child)
         except UserError as error:
@@ -122,6 +126,15 @@ def _rows(plan: Study, path: str, child: Child, stop: bool) -> dict[str, str]:
         if failure and stop:
             break
     return failures
+
+
+def _fine_tune(plan: Study, failures: dict[str, str], child: Child, stop: bool) -> dict[str, str]:
+    """Runs the unfinished fine-tunings; returns {run: reason of failure}."""
+    found = finetunings.run(plan, say, child.set, functools.partial(studies.write, plan, failures), failures, stop)
+    if signals.received() is not None:
+        raise Stopped
+    studies.write(plan, failures)
+    return found
 
 
 def _train(plan: Study, row: StudyRow, where: str, child: Child) -> str:

@@ -15,8 +15,8 @@ TENSORFLOW = {"tensorflow", "tensorflow_datasets", "seqio"}
 ORDER = (
     "__version__", "errors", "own_modules", "builtin", "scores", "disk", "signals", "safetensors", "config", "tables",
     "tasks", "data", "parallel", "losses", "class_losses", "models", "heads", "hf", "objectives", "generate",
-    "reading", "recipes", "train", "harness", "evals", "plan", "report", "imported", "convert", "inference", "study",
-    "verify", "doctor", "cli_inference", "cli", "__main__",
+    "reading", "recipes", "train", "harness", "evals", "plan", "finetunings", "report", "imported", "convert",
+    "inference", "study", "verify", "doctor", "cli_inference", "cli", "study_worker", "__main__",
 )  # fmt: skip
 """The parts of jaxpt: each imports those before it alone, inside of functions as well."""
 LAZY = {

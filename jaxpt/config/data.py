@@ -83,6 +83,8 @@ class SourceConfig(Frozen):
     """Files of the validation split; without them a fraction of the documents is held out, chosen by hash."""
     validation_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.02
     """Fraction of documents held out when there is no `validation_path`; of a task's rows, of each label."""
+    train_rows: PositiveInt | None = None
+    """Of a task: train on about so many rows, of each label its share, chosen by a hash; all by default."""
     test_path: Annotated[str | tuple[str, ...] | None, unaffected("records", "program")] = execution(None)
     """Of a task: files on which the best checkpoint is scored once, at the end."""
     documents: Literal["line", "blank_line"] = "line"

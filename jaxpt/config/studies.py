@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, model_validator
 
 from jaxpt.config.explain import explain
-from jaxpt.config.fields import Frozen, PositiveInt
+from jaxpt.config.fields import Frozen, NonNegativeInt, PositiveInt
 from jaxpt.config.files import override, parsed, read
 from jaxpt.config.kinds import strictly
 from jaxpt.errors import UserError
@@ -25,7 +26,21 @@ def _overrides(value: Any) -> Any:
     return value
 
 
+def _grid(value: Any) -> Any:
+    """A mapping of keys to lists as pairs of a key and its values as JSON."""
+    if not isinstance(value, dict):
+        return value
+    for key, values in value.items():
+        if not isinstance(values, list) or not values:
+            raise ValueError(f"{key} wants a list of values, got {json.dumps(values)}")
+    return tuple((key, tuple(json.dumps(one, ensure_ascii=False) for one in values)) for key, values in value.items())
+
+
+NAME = r"^[A-Za-z0-9_-]+$"
 Overrides = Annotated[tuple[str, ...], BeforeValidator(_overrides), WithJsonSchema({"type": "object"})]
+_LISTS = {"type": "object", "additionalProperties": {"type": "array", "minItems": 1}}
+Grid = Annotated[tuple[tuple[str, tuple[str, ...]], ...], BeforeValidator(_grid), WithJsonSchema(_LISTS)]
+Start = Literal["pretrained", "random"]
 
 
 class Probe(Frozen):
@@ -50,22 +65,84 @@ class Probe(Frozen):
     """Weight of the classifier's penalty l2/2 · |W|²."""
 
 
+class StudyTask(Frozen):
+    """A task on which the models of all rows are fine-tuned."""
+
+    name: Annotated[str, Field(pattern=NAME)]
+    """How the table calls it."""
+    recipe: str
+    """A fine-tuning recipe without a model, relative to the study's file."""
+    set: Overrides = ()
+    """Keys of the recipe with their values."""
+    metric: str | None = None
+    """What is compared on the test set; the task's first metric by default."""
+
+
+class Strategy(Frozen):
+    """A way of fine-tuning."""
+
+    name: Annotated[str, Field(pattern=NAME)]
+    set: Overrides = ()
+    """Keys with their values, over the task's."""
+
+
+class Finetuning(Frozen):
+    """Each row's model is fine-tuned on each task, from its weights and from random ones, by the same search."""
+
+    tasks: Annotated[tuple[StudyTask, ...], Field(min_length=1)]
+    starts: Annotated[tuple[Start, ...], Field(min_length=1)] = ("pretrained", "random")
+    """Which weights: the row's, or random ones in the same network with the same vocabulary."""
+    strategies: Annotated[tuple[Strategy, ...], Field(min_length=1)] = (Strategy(name="all"),)
+    """Ways of fine-tuning; the others are compared with the first."""
+    grid: Grid = ()
+    """Keys with lists of values: every combination is tried with the first seed, and the one with the best validation
+    metric is taken for all seeds."""
+    seeds: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] = (0, 1, 2)
+    """Seeds of head, random weights, order and dropout. The rows of a task are the same for all."""
+    set: Overrides = ()
+    """Keys with their values, in the recipes of all tasks, under a task's own."""
+
+    @model_validator(mode="after")
+    def _differ(self) -> Self:
+        of = {"tasks": [x.name for x in self.tasks], "strategies": [x.name for x in self.strategies]}
+        for key, names in (of | {"starts": list(self.starts), "seeds": list(self.seeds)}).items():
+            if len(set(names)) < len(names):
+                raise ValueError(f"{key}: {max(names, key=names.count)!r} stands there twice")
+        return self
+
+    @property
+    def points(self) -> list[tuple[str, ...]]:
+        """The overrides of each combination of the grid.
+
+        Example:
+          >>> tasks = [StudyTask(name="sst2", recipe="sst2.yaml")]
+          >>> Finetuning(tasks=tasks, grid={"optimizer.learning_rate": [1e-3, 3e-4], "train.steps": [100]}).points
+          [('optimizer.learning_rate=0.001', 'train.steps=100'), ('optimizer.learning_rate=0.0003', 'train.steps=100')]
+        """
+        return [tuple(point) for point in itertools.product(*([f"{k}={v}" for v in values] for k, values in self.grid))]
+
+
 class Evaluations(Frozen):
     """What is measured of each row alike."""
 
     probe: Probe | None = None
+    finetune: Finetuning | None = None
 
 
 class StudyRow(Frozen):
     """One run of a study."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
+    name: Annotated[str, Field(pattern=NAME)]
     """How the table calls it; its run_dir is that name in the study's."""
     recipe: str | None = None
     """A recipe, relative to the study's file; the study's `recipe` by default."""
     set: Overrides = ()
     """Keys of the recipe with their values, over the study's `set`; `{study}` in them is the study's run_dir, so that a
     row may begin from one before it."""
+    model: str | None = None
+    """A run or a directory in Hugging Face's form, which is there already: nothing is trained, it is fine-tuned."""
+    finetune: Overrides = ()
+    """Keys with their values in the fine-tuning recipes of this row's model."""
     paper: str | float | None = None
     """What was published for it, shown beside what was measured."""
 
@@ -130,8 +207,13 @@ def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
     for item in own:
         override(tree, origin, item)
     study = parsed(Study, tree, origin, str(path))
+    tuned = study.evaluate.finetune
+    if tuned is not None:
+        tasks = (task.model_copy(update={"recipe": str(path.parent / task.recipe)}) for task in tuned.tasks)
+        tuned = tuned.model_copy(update={"tasks": tuple(tasks)})
     return study.model_copy(
         update={
+            "evaluate": study.evaluate.model_copy(update={"finetune": tuned}),
             "name": study.name or path.stem,
             "run_dir": study.run_dir or f"runs/studies/{path.stem}",
             "set": (*study.set, *(item for item in overrides if item not in own)),
@@ -160,6 +242,11 @@ def _rows(study: Study, path: Path) -> tuple[StudyRow, ...]:
     """All rows, each with a recipe."""
     rows = []
     for row in study.rows:
+        if row.model is not None and (row.recipe is not None or row.set):
+            raise UserError(f"{path}: rows: {row.name}: a model that is there takes neither recipe nor set")
+        if row.model is not None:
+            rows.append(row)
+            continue
         recipe = row.recipe or study.recipe
         if recipe is None:
             raise UserError(f"{path}: rows: {row.name} has no recipe, and there is no recipe of all rows")

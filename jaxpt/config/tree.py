@@ -258,6 +258,8 @@ class InitConfig(Frozen):
     """A run_dir, one of its `checkpoints/STEP`, or a directory in Hugging Face's form."""
     step: NonNegativeInt | None = None
     """Which checkpoint; the newest by default."""
+    random: bool = False
+    """Take its model and vocabulary, but draw all weights: what pretraining is compared with."""
     state: bool = False
     """Go on from the whole state (optimizer, step and with it the place in the data), not from the weights alone."""
     partial: bool = False
@@ -267,6 +269,12 @@ class InitConfig(Frozen):
     default."""
     vocabulary: Literal["same", "first", "new"] = "same"
     """Another vocabulary: `first` takes the rows of the ids that both have, `new` draws all rows."""
+
+    @model_validator(mode="after")
+    def _random_takes_nothing(self) -> Self:
+        if self.random and (self.state or self.layers is not None):
+            raise ValueError("with random: true no weights are taken; leave out state and layers")
+        return self
 
 
 class LogConfig(Frozen):
@@ -316,6 +324,8 @@ class Config(Frozen):
                 raise UserError(f"evals: the name {name!r} is taken: metrics of the training begin so")
             if names.count(name) > 1:
                 raise UserError(f"evals: two have the name {name!r}; rename one of them")
+        if self.data.train_rows is not None and self.task is None:
+            raise UserError("data.train_rows: is for recipes with a task; without one data.path names less text")
         metric = self.checkpoint.best_metric
         during = [evaluator.called for evaluator in self.evals if evaluator.every != "end"]
         if metric.partition("/")[0] not in during and metric != CheckpointConfig().best_metric:

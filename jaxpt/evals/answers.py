@@ -57,7 +57,7 @@ def base_loss(setup: Setup, data: Data) -> Callable[[Callable[[], bool]], float 
     """
     config = setup.config
     source = config.init_from
-    if source is None or not Path(source.path).exists():
+    if source is None or source.random or not Path(source.path).exists():
         return None
     if config.train.lora is not None:  # the base has no adapter
         setup = state.setup(config.model_copy(update={"train": config.train.model_copy(update={"lora": None})}))

@@ -14,7 +14,7 @@ from jaxpt.config.studies import Study
 from jaxpt.disk import write_text
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Objective
-from jaxpt.report import curves, pictures
+from jaxpt.report import curves, finetuned, pictures
 from jaxpt.train import run_dir as run_dirs
 from jaxpt.train.display import duration, number
 
@@ -77,10 +77,12 @@ def write(study: Study, failures: Mapping[str, str] | None = None) -> list[Resul
     directory = Path(study.run_dir)
     known = _known_failures(directory / "table.json") | dict(failures or {})
     tasks: dict[str, str] = {}
-    results = [_result(study, row, known.get(row.name), tasks) for row in study.rows]
+    results = [_result(study, row, known.get(row.name), tasks) for row in study.rows if row.model is None]
     directory.mkdir(parents=True, exist_ok=True)
     table = {"name": study.name, "question": study.question, "tokens": study.tokens, "notes": NOTE}
     table["rows"] = [dataclasses.asdict(result) for result in results]
+    if study.evaluate.finetune is not None:
+        table["finetuned"] = finetuned.as_json(study)
     write_text(directory / "table.json", json.dumps(table, indent=2, ensure_ascii=False) + "\n")
     write_text(directory / "table.md", markdown(study, results))
     lines = [line for result in results if (line := _line(result))]
@@ -181,14 +183,20 @@ def markdown(study: Study, results: Sequence[Result]) -> str:
     with_probe = study.evaluate.probe is not None
     heads += ["probe", "untrained"] * with_probe + ["paper"] * with_paper + ["status"]
     lines = [
-        _cells(heads),
-        _cells(["---"] * 3 + ["---:"] * 5 + ["---"] + ["---:"] * 3 + ["---"] * (2 + 2 * with_probe + with_paper)),
+        finetuned.cells_line(heads),
+        finetuned.cells_line(
+            ["---"] * 3 + ["---:"] * 5 + ["---"] + ["---:"] * 3 + ["---"] * (2 + 2 * with_probe + with_paper)
+        ),
     ]
-    lines += [_cells(_row(result, with_probe, with_paper)) for result in results]
+    lines += [finetuned.cells_line(_row(result, with_probe, with_paper)) for result in results]
     budget = f"{study.tokens:,} tokens of text in each row." if study.tokens else "Each recipe has its own steps."
     targets = {f"- targets of {r.objective}: {r.targets}; baseline: {r.baseline_kind}" for r in results if r.targets}
     table, below = "\n".join(lines), "\n".join([NOTE, *sorted(targets)])
-    return f"# {study.name}\n\n{study.question}\n\n{budget}\n\n{table}\n\n![loss curves](picture.png)\n\n{below}\n"
+    tuned = "" if study.evaluate.finetune is None else finetuned.markdown(study) + "\n"
+    head = f"# {study.name}\n\n{study.question}\n\n"
+    if not results:
+        return head + tuned
+    return f"{head}{tuned}## Pretrained\n\n{budget}\n\n{table}\n\n![loss curves](picture.png)\n\n{below}\n"
 
 
 def _row(r: Result, with_probe: bool, with_paper: bool) -> list[str]:
@@ -203,7 +211,3 @@ def _row(r: Result, with_probe: bool, with_paper: bool) -> list[str]:
     cells += [nats(r.validation.get("target_loss")), nats(r.baseline), nats(r.margin), r.task or ""]
     cells += [f"{r.probe[name]:.1%}" if r.probe else "" for name in ("accuracy", "untrained") if with_probe]
     return cells + [str(r.paper if r.paper is not None else "")] * with_paper + [r.status]
-
-
-def _cells(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"

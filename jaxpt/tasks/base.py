@@ -124,6 +124,14 @@ class Task(TaskConfig):
         """A target or a prediction of a row as people read it, ready for JSON."""
         return value
 
+    def parsed(self, value: Any) -> Any:
+        """The inverse of `named`, from JSON: what `score` takes.
+
+        Raises:
+          NotImplementedError: the task needs more than what is named.
+        """
+        return value
+
     def text_of(self, row: Row, where: str) -> str:
         """What a row is recognised by in a list."""
         return " | ".join(self.content(row, where))

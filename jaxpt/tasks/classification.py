@@ -124,6 +124,11 @@ class ClassificationTask(TextsTask):
         """The name of a label; None of text that is no label's word."""
         return None if value < 0 else self.shown[value]
 
+    def parsed(self, value: str | None) -> int:
+        if self.group is not None:
+            raise NotImplementedError("the group of a row is not named")
+        return -1 if value is None else self.shown.index(value)
+
     def confusions(self, predictions: Sequence[int], targets: Sequence[int]) -> list[str]:
         return scores.confusions(predictions, targets, self.shown)
 

@@ -65,6 +65,9 @@ class MultiLabelTask(TextsTask):
         """The labels."""
         return [label for label, one in zip(self.labels, value) if one]
 
+    def parsed(self, value: list[str]) -> tuple[int, ...]:
+        return tuple(int(label in value) for label in self.labels)
+
     def confusions(self, predictions: Sequence[tuple[int, ...]], targets: Sequence[tuple[int, ...]]) -> list[str]:
         return scores.label_errors(predictions, targets, self.labels)
 

@@ -237,6 +237,9 @@ class MultipleChoiceTask(Task):
         """The text of a choice."""
         return self.choices_in(row, where).texts[value]
 
+    def parsed(self, value: Any) -> Any:
+        raise NotImplementedError("what is named of an answer cannot be scored")
+
     def text_of(self, row: Row, where: str) -> str:
         return " | ".join(self._context(row, where))
 

@@ -175,6 +175,9 @@ class QuestionAnsweringTask(Task):
         """The text, "" for no answer; of a target all texts."""
         return self._with_threshold(value).text if isinstance(value, Found) else value
 
+    def parsed(self, value: Any) -> Any:
+        raise NotImplementedError("what is named of an answer cannot be scored")
+
     def text_of(self, row: Row, where: str) -> str:
         return self.texts(row, where)[0]
 

@@ -139,6 +139,9 @@ def _start(setup: Setup, checkpoints: checkpoint.Checkpoints, run_dir: Path) -> 
     source = setup.config.init_from
     if source is None:
         return setup.init(), None
+    if source.random:
+        say(f"all weights are random: of {source.path} only model and vocabulary are taken")
+        return setup.init(), None
     if source.state and source.layers:
         raise UserError("init_from.layers: with state=true the whole state goes on; leave one of them out")
     other = initial.is_hugging_face(source.path) or source.partial or source.layers or source.vocabulary != "same"
@@ -464,7 +467,8 @@ class Run:
             say(line)
         if checkpoint.is_primary():
             write_lines(self.run_dir / "evaluations" / f"predictions_{split}.jsonl", details.rows)
-        return {"best_step": best} | ({"test": result.metrics} if split == "test" else {})
+        known = {"best_step": best, "best_value": measured.get(metric), "best_mode": self.config.checkpoint.best_mode}
+        return known | ({"test": result.metrics} if split == "test" else {})
 
     def _receipt(self, current: State, finished: bool, **results: Any) -> None:
         """Writes run.json; the wall time adds up over the run's starts."""

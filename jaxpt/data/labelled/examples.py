@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from jaxpt import tables
-from jaxpt.config import Config
+from jaxpt.config import Config, DataConfig
 from jaxpt.data.labelled.files import RowFile, files
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.tables import HeldOut
@@ -68,14 +68,45 @@ def split_rows(config: Config, split: str) -> list[LocatedRow]:
     if own := files(data, split) if split != "train" else []:
         return read(task, own)
     rows = read(task, files(data, "train"))
-    if files(data, "validation"):
-        return rows
-    held = held_out(task, rows, data.validation_fraction)
-    return [row for row in rows if is_held_out(held, task, row) == (split == "validation")]
+    chosen = choose(config.data, task, rows)
+    return [row for row in rows if chosen.split(task, row) == split]
 
 
-def held_out(task: Task, rows: Iterable[LocatedRow], fraction: float) -> HeldOut:
-    """The split of a training set that has no validation set beside it."""
+class Chosen(NamedTuple):
+    """Whose the rows of the training files are. It is small, and its `repr` says all of it."""
+
+    held: HeldOut | None
+    """The validation set, where it has no files."""
+    trained: HeldOut | None
+    """What is trained on of the others (`data.train_rows`); None: all."""
+
+    def split(self, task: Task, row: LocatedRow) -> str | None:
+        """The row's split; None: it is left out."""
+        if self.held is not None and _is_in(self.held, task, row):
+            return "validation"
+        return "train" if self.trained is None or _is_in(self.trained, task, row) else None
+
+
+def choose(data: DataConfig, task: Task, rows: Sequence[LocatedRow]) -> Chosen:
+    """The splits of the training files.
+
+    Args:
+      data: of the recipe.
+      task: its task.
+      rows: all rows of the files.
+
+    Returns:
+      By the hashes of texts, in each stratum of the task alike: a validation set where none has files of its own, and
+      of the others about `data.train_rows` rows.
+    """
+    held = None if files(data, "validation") else _part(task, rows, data.validation_fraction)
+    others = [row for row in rows if held is None or not _is_in(held, task, row)]
+    share = 1.0 if data.train_rows is None else data.train_rows / max(len(others), 1)
+    return Chosen(held, _part(task, others, share) if share < 1 else None)
+
+
+def _part(task: Task, rows: Iterable[LocatedRow], fraction: float) -> HeldOut:
+    """A part of rows, of each stratum the same fraction."""
     return tables.held_out(
         rows,
         lambda row: task.content(row.row, row.where),
@@ -85,6 +116,5 @@ def held_out(task: Task, rows: Iterable[LocatedRow], fraction: float) -> HeldOut
     )
 
 
-def is_held_out(held: HeldOut, task: Task, row: LocatedRow) -> bool:
-    """Whether a row of the training set belongs to the validation split."""
-    return held.is_held_out(task.content(row.row, row.where), task.stratum(row.row, row.where))
+def _is_in(part: HeldOut, task: Task, row: LocatedRow) -> bool:
+    return part.is_held_out(task.content(row.row, row.where), task.stratum(row.row, row.where))

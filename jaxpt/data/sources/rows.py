@@ -1,6 +1,7 @@
 """Rows of labelled files, for a recipe with a task. A row is a document whose text is JSON: {column: value}.
 
-Without a `validation_path` a fraction of each label's rows is held out, by a hash of their texts.
+Without a `validation_path` a fraction of each label's rows is held out, by a hash of their texts. With
+`data.train_rows` so many of the others are trained on.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import platform
 from collections.abc import Iterator
 
 from jaxpt.config import DataConfig
-from jaxpt.data.labelled.examples import held_out, is_held_out, read
+from jaxpt.data.labelled.examples import choose, read
 from jaxpt.data.labelled.files import files
 from jaxpt.data.sources.base import Source
 from jaxpt.data.sources.foreign import module_digest
@@ -23,17 +24,17 @@ class Rows(Source):
     """The rows of a task's files."""
 
     def __init__(self, data: DataConfig, task: Task) -> None:
-        """Finds the files; without a validation file it reads those of the training set for the split."""
+        """Finds the files, and reads those of the training set where a part of it is chosen."""
         train = files(data, "train")
         held = files(data, "validation")
-        self._task, self._split = task, None
+        self._task, self._chosen = task, None
         self._of = {"train": train, "validation": held or train}
         self._by_name = {file.name: file for of_split in self._of.values() for file in of_split}
         paths = {split: [file.name for file in of_split] for split, of_split in self._of.items()}
         super().__init__(paths, self._documents, None)
-        if not held:
-            self._split = held_out(task, read(task, train), data.validation_fraction)
-            self._identity["split"] = repr(self._split)
+        if not held or data.train_rows is not None:
+            self._chosen = choose(data, task, read(task, train))
+            self._identity["split"] = repr(self._chosen)
         if data.source == "builtin":
             self._identity["builtin"] = {"python": platform.python_version(), "code": module_digest(built_in.__name__)}
 
@@ -43,10 +44,9 @@ class Rows(Source):
         return LocatedRow(row, self._of[split][file].where(row), (file, number))
 
     def is_of(self, split: str, text: str) -> bool:
-        if self._split is None:
+        if self._chosen is None or (split == "validation" and self._chosen.held is None):
             return True
-        row = LocatedRow(Row(0, json.loads(text)), "", (0, 0))
-        return is_held_out(self._split, self._task, row) == (split == "validation")
+        return self._chosen.split(self._task, LocatedRow(Row(0, json.loads(text)), "", (0, 0))) == split
 
     def _documents(self, path: str, mark: Offset) -> Iterator[tuple[int, str]]:
         for row in self._by_name[path].rows(self._task):

@@ -1,0 +1,87 @@
+"""The fine-tunings of a study: which there are, where they go, and what is set in each."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+from jaxpt.config.studies import Finetuning, Start, Strategy, Study, StudyRow, StudyTask
+
+
+class Cell(NamedTuple):
+    """What one figure of the table is of: the runs of all seeds, and before them those of the search."""
+
+    row: StudyRow
+    task: StudyTask
+    start: Start
+    strategy: Strategy
+
+    @property
+    def name(self) -> str:
+        """For people.
+
+        Example:
+          >>> Cell(StudyRow(name="bert"), StudyTask(name="sst2", recipe=""), "random", Strategy(name="all")).name
+          'bert/sst2/random/all'
+        """
+        return "/".join((self.row.name, self.task.name, self.start, self.strategy.name))
+
+
+class FineTuning(NamedTuple):
+    """One run."""
+
+    cell: Cell
+    point: int
+    """Which combination of the grid."""
+    seed: int
+    run_dir: Path
+    recipe: str
+    overrides: list[str]
+    """Over the recipe."""
+    origin: str
+    """The model that is fine-tuned."""
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.cell.name}/{self.run_dir.parent.name}/seed {self.seed}"
+
+
+def cells(study: Study) -> list[Cell]:
+    """The cells of a study, those of a row together.
+
+    Args:
+      study: with `evaluate.finetune`.
+    """
+    tuned = study.evaluate.finetune
+    return [
+        Cell(row, task, start, strategy)
+        for row in study.rows
+        for task in tuned.tasks
+        for strategy in tuned.strategies
+        for start in tuned.starts
+    ]
+
+
+def fine_tuning(study: Study, cell: Cell, point: int, seed: int) -> FineTuning:
+    """One run of a cell.
+
+    Args:
+      study: with `evaluate.finetune`.
+      cell: which.
+      point: number of the combination of the grid.
+      seed: the run's.
+    """
+    tuned: Finetuning = study.evaluate.finetune
+    row, task, start, strategy = cell
+    chosen = tuned.points[point]
+    short = [item.rpartition("=")[0].rpartition(".")[2] + "=" + item.rpartition("=")[2] for item in chosen]
+    folder = ",".join(item.replace("/", "_").replace('"', "") for item in short) or "as_it_is"
+    run_dir = Path(study.run_dir, "finetune", *cell.name.split("/"), folder, f"seed_{seed}")
+    origin = row.model or str(Path(study.run_dir) / row.name)
+    settings = [f"init_from.path={json.dumps(origin)}", "log.tensorboard=false", "init_from.partial=true"]
+    settings += ["init_from.random=true"] * (start == "random")
+    settings += [*tuned.set, *task.set, *strategy.set, *row.finetune, *chosen]
+    settings += [f"seed={seed}", f"run_dir={json.dumps(str(run_dir))}"]
+    return FineTuning(cell, point, seed, run_dir, task.recipe, settings, origin)

@@ -1,0 +1,184 @@
+"""Runs the fine-tunings of a study: in each cell the grid with the first seed, then the other seeds at its best point.
+
+All run in one process besides the study's (`jaxpt.study_worker`). Of each run one line is shown, all go to LOG. A run
+that is finished leaves DONE beside its receipt, so that a study that goes on asks for it no more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from jaxpt import disk, signals
+from jaxpt.config.finetunings import Cell, FineTuning, cells, fine_tuning
+from jaxpt.config.studies import Study
+from jaxpt.train.run_dir import receipt
+
+END = "\x1e"
+"""Begins the line after a run's own lines."""
+LOG = "log.txt"
+"""In a run's directory: what it said."""
+DONE = "study.json"
+"""In a run's directory: recipe and overrides of a finished fine-tuning."""
+MOST = 60
+"""Runs of one process: then it is started anew, since compiled functions stay in its memory."""
+
+
+class Worker:
+    """A process that trains one run after another; it is started when the first one is asked for."""
+
+    def __init__(self, notify: Callable[[int | None], None]) -> None:
+        """`notify` gets its pid, and None when it has ended."""
+        self._notify, self._process, self._done = notify, None, 0
+
+    def run(self, words: list[str]) -> tuple[list[str], str]:
+        """Runs a command line of jaxpt.
+
+        Args:
+          words: after `jaxpt`.
+
+        Returns:
+          (its lines, the reason of failure or "").
+        """
+        if self._process is None:
+            # In a new session, so that it receives Ctrl-C once, through the study.
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "jaxpt.study_worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
+            )  # fmt: skip
+            self._done = 0
+            self._notify(self._process.pid)
+        with contextlib.suppress(BrokenPipeError):  # it died: said below
+            self._process.stdin.write(json.dumps(words) + "\n")
+            self._process.stdin.flush()
+        lines = []
+        for line in self._process.stdout:
+            if line.startswith(END):
+                self._done += 1
+                if self._done >= MOST:
+                    self.stop()
+                return lines, "" if int(line[1:]) == 0 else _last(lines) or f"exit code {int(line[1:])}"
+            lines.append(line.rstrip())
+        code = self.stop()
+        killed = f"killed by {signal.Signals(-code).name}; its last line: " if code < 0 else ""
+        return lines, killed + _last(lines) or f"exit code {code}"
+
+    def stop(self) -> int:
+        """Ends the process; returns its exit code."""
+        if self._process is None:
+            return 0
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.stdout.close()
+        code, self._process = self._process.wait(), None
+        self._notify(None)
+        return code
+
+
+def run(
+    study: Study, say: Callable[[str], None], notify: Callable[[int | None], None], write: Callable[[], None],
+    failed: Mapping[str, str], stop: bool = False,
+) -> dict[str, str]:  # fmt: skip
+    """Runs what is not finished.
+
+    Args:
+      study: with `evaluate.finetune`.
+      say: gets lines for people.
+      notify: gets the pid of the process that trains, and None when there is none.
+      write: writes the tables; called after each cell.
+      failed: {row: why}; their models are not fine-tuned.
+      stop: end at the first failure.
+
+    Returns:
+      {name of a run: why it failed}.
+    """
+    failures: dict[str, str] = {}
+    every, worker = cells(study), Worker(notify)
+    try:
+        for place, cell in enumerate(every, 1):
+            if cell.row.name in failed:
+                continue
+            say(f"fine-tuning {place} of {len(every)}: {cell.name}")
+            for one in _runs(study, cell):
+                if is_finished(one):
+                    continue
+                lines, failure = worker.run(["train", one.recipe, *one.overrides])
+                if one.run_dir.exists():
+                    disk.write_text(one.run_dir / LOG, "\n".join(lines) + "\n")
+                if signals.received() is not None:
+                    return failures
+                if not failure:
+                    disk.write_text(one.run_dir / DONE, _identity(one))
+                    scored = [line for line in lines if " task: " in line or line.startswith("test: ")]
+                    say(f"[{one.name}] {scored[-1] if scored else 'finished'}")
+                    continue
+                failures[one.name] = failure
+                say(f"[{one.name}] failed: {failure}")
+                if stop:
+                    return failures
+            write()
+    finally:
+        worker.stop()
+    return failures
+
+
+def _runs(study: Study, cell: Cell) -> Iterator[FineTuning]:
+    """The runs of a cell; the best point is asked for when the search is over."""
+    tuned = study.evaluate.finetune
+    for point in range(len(tuned.points)):
+        yield fine_tuning(study, cell, point, tuned.seeds[0])
+    best = best_point(study, cell)
+    for seed in tuned.seeds[1:] if best is not None else ():
+        yield fine_tuning(study, cell, best, seed)
+
+
+def best_point(study: Study, cell: Cell) -> int | None:
+    """The point of the grid with the best validation metric of the first seed; the first of a tie.
+
+    Args:
+      study: with `evaluate.finetune`.
+      cell: which.
+
+    Returns:
+      None if no run of the search is finished.
+    """
+    tuned = study.evaluate.finetune
+    searched = [fine_tuning(study, cell, point, tuned.seeds[0]) for point in range(len(tuned.points))]
+    known = {one.point: receipt(one.run_dir) for one in searched if is_finished(one)}
+    values = {point: found["best_value"] * (-1 if found["best_mode"] == "min" else 1) for point, found in known.items()}
+    return max(values, key=values.get) if values else None
+
+
+def is_finished(one: FineTuning) -> bool:
+    """True if this run was finished with these settings."""
+    path = one.run_dir / DONE
+    return path.exists() and path.read_text(encoding="utf-8") == _identity(one)
+
+
+def _last(lines: list[str]) -> str:
+    """The last line that says something."""
+    return next((line.strip() for line in reversed(lines) if line.strip()), "").removeprefix("jaxpt: ")
+
+
+def _identity(one: FineTuning) -> str:
+    trained = receipt(Path(one.origin)).get("step")  # a row that was trained further is another model
+    return json.dumps({"recipe": one.recipe, "overrides": one.overrides, "from_step": trained}, indent=1) + "\n"
+
+
+def run_dirs(study: Study, cell: Cell) -> dict[int, Path]:
+    """{seed: run_dir} of the finished runs at the best point of a cell.
+
+    Args:
+      study: with `evaluate.finetune`.
+      cell: which.
+    """
+    best = best_point(study, cell)
+    if best is None:
+        return {}
+    runs = [fine_tuning(study, cell, best, seed) for seed in study.evaluate.finetune.seeds]
+    return {one.seed: one.run_dir for one in runs if is_finished(one)}

@@ -1,0 +1,256 @@
+"""The tables of a study's fine-tunings: test metrics over seeds, and what pretraining or a strategy changes.
+
+    difference    mean over the seeds of (one run − the other run of the same seed)
+    s.e.          √(s.e. over seeds² + s.e. over test examples²)
+
+The first is the standard deviation of the differences by √seeds; the second a jackknife over groups of test examples of
+the difference of the means over seeds, which holds for any metric.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxpt import config as configs
+from jaxpt import finetunings
+from jaxpt.config.finetunings import Cell, cells
+from jaxpt.config.studies import Study
+from jaxpt.scores import in_percent
+from jaxpt.tasks.base import Task
+from jaxpt.train.run_dir import receipt
+
+GROUPS = 50
+"""Groups of test examples of the jackknife."""
+NOTE = """\
+- Each cell: the mean of the test metric over the seeds ± its standard deviation, in percent; in brackets the median and
+  the best seed, and the number of seeds. The best checkpoint of each run and the point of the grid are chosen on the
+  validation set, the point with the first seed alone.
+- **difference**: between runs of the same seed, with its standard error over seeds and test examples together; **t** is
+  their ratio. Above 2 it is hardly chance.
+- **average**: the mean over the tasks, as in GLUE's table: of a task with several metrics the mean of them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Scores:
+    """The finished runs of a cell."""
+
+    row: str
+    task: str
+    start: str
+    strategy: str
+    metric: str
+    point: tuple[str, ...] | None
+    """What of the grid was best on the validation set."""
+    by_seed: Mapping[int, float]
+    """Test metric of each seed."""
+    others: Mapping[str, float]
+    """Means of the other test metrics."""
+    in_percent: bool
+    """The values are percentages already."""
+
+    def percent(self, value: float) -> float:
+        """A value of the metric as a percentage."""
+        return value if self.in_percent else 100 * value
+
+    @property
+    def average(self) -> float | None:
+        """The mean over seeds and metrics in percent, as GLUE counts a task."""
+        if not self.by_seed:
+            return None
+        return statistics.fmean(map(self.percent, (statistics.fmean(self.by_seed.values()), *self.others.values())))
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """A cell's runs minus those of another one, of the same seeds."""
+
+    mean: float
+    over_seeds: float
+    """Standard error; 0 with one seed."""
+    over_examples: float | None
+    """Standard error; None where predictions cannot be scored again."""
+
+    @property
+    def error(self) -> float:
+        """Of both."""
+        return math.hypot(self.over_seeds, self.over_examples or 0.0)
+
+
+def scores(study: Study, cell: Cell) -> Scores:
+    """What the finished runs of a cell reached on the test set; on the validation set where there is none.
+
+    Args:
+      study: with `evaluate.finetune`.
+      cell: which.
+    """
+    runs, best = finetunings.run_dirs(study, cell), finetunings.best_point(study, cell)
+    found = {seed: _metrics(run_dir) for seed, run_dir in runs.items()}
+    metric = cell.task.metric or next((next(iter(metrics)) for metrics in found.values()), "")
+    task = configs.load(next(iter(runs.values()))).task if runs else None
+    return Scores(
+        *cell.name.split("/"),
+        metric=metric,
+        point=None if best is None else study.evaluate.finetune.points[best],
+        by_seed={seed: metrics[metric] for seed, metrics in found.items() if metric in metrics},
+        others={
+            name: statistics.fmean(metrics[name] for metrics in found.values())
+            for name in next(iter(found.values()), {})
+            if name != metric
+        },
+        in_percent=task is not None and any(map(in_percent, task.scored)),
+    )
+
+
+def _metrics(run_dir: Path) -> dict[str, float]:
+    known = receipt(run_dir)
+    return known.get("test") or known.get("task") or {}
+
+
+def difference(study: Study, cell: Cell, other: Cell) -> Difference | None:
+    """What a cell's runs have more than those of another one.
+
+    Args:
+      study: with `evaluate.finetune`.
+      cell: which.
+      other: of the same task.
+
+    Returns:
+      None while no seed of both is finished.
+    """
+    first, second = scores(study, cell), scores(study, other)
+    seeds = sorted(first.by_seed.keys() & second.by_seed.keys())
+    if not seeds:
+        return None
+    by_seed = [first.by_seed[seed] - second.by_seed[seed] for seed in seeds]
+    error = statistics.stdev(by_seed) / math.sqrt(len(seeds)) if len(seeds) > 1 else 0.0
+    of = [[str(finetunings.run_dirs(study, one)[seed]) for seed in seeds] for one in (cell, other)]
+    return Difference(statistics.fmean(by_seed), error, _over_examples(*map(tuple, of), first.metric))
+
+
+@functools.lru_cache(1024)
+def _over_examples(first: tuple[str, ...], second: tuple[str, ...], metric: str) -> float | None:
+    """Standard error of the difference of two groups of runs over their test examples: a jackknife over groups."""
+    task = configs.load(Path(first[0])).task
+    try:
+        runs = [[_predictions(Path(run_dir), task) for run_dir in of] for of in (first, second)]
+    except (NotImplementedError, OSError):
+        return None
+    count = len(runs[0][0][0])
+    groups = min(GROUPS, count)
+    left: list[float] = []
+    for group in range(groups):
+        kept = [i for i in range(count) if i % groups != group]
+        means = [
+            statistics.fmean(_value(task, [p[i] for i in kept], [t[i] for i in kept], metric) for t, p in of)
+            for of in runs
+        ]
+        left.append(means[0] - means[1])
+    middle = statistics.fmean(left)
+    return math.sqrt((groups - 1) / groups * sum((value - middle) ** 2 for value in left))
+
+
+def _predictions(run_dir: Path, task: Task) -> tuple[list[Any], list[Any]]:
+    """(targets, predictions) of the test set."""
+    text = (run_dir / "evaluations" / "predictions_test.jsonl").read_text(encoding="utf-8")
+    rows = [json.loads(line) for line in text.splitlines()]
+    return [task.parsed(row["target"]) for row in rows], [task.parsed(row["prediction"]) for row in rows]
+
+
+def _value(task: Task, predictions: Sequence[Any], targets: Sequence[Any], metric: str) -> float:
+    """One metric, which may be one of several that a scorer gives."""
+    for name in task.scored:
+        found = task.score(predictions, targets, name)
+        if metric in found:
+            return found[metric]
+    raise NotImplementedError(metric)
+
+
+# ---- Markdown -------------------------------------------------------------------------------------------------------
+
+
+def as_json(study: Study) -> list[dict[str, Any]]:
+    """The cells with their scores, for table.json.
+
+    Args:
+      study: with `evaluate.finetune`.
+    """
+    return [dataclasses.asdict(scores(study, cell)) for cell in cells(study)]
+
+
+def markdown(study: Study) -> str:
+    """Both tables, and below them what they mean.
+
+    Args:
+      study: with `evaluate.finetune`.
+    """
+    tuned = study.evaluate.finetune
+    found = {cell.name: scores(study, cell) for cell in cells(study)}
+    metrics = {one.task: one.metric for one in found.values() if one.metric}
+    many = len(tuned.strategies) > 1
+    heads = ["model", "weights", *["strategy"] * many]
+    heads += [f"{task.name}, {metrics.get(task.name, '')}".removesuffix(", ") for task in tuned.tasks] + ["average"]
+    lines = [cells_line(heads), cells_line(["---"] * (2 + many) + ["---:"] * (len(tuned.tasks) + 1))]
+    for row in study.rows:
+        for strategy in tuned.strategies:
+            for start in tuned.starts:
+                of = [found[Cell(row, task, start, strategy).name] for task in tuned.tasks]
+                averages = [one.average for one in of]
+                known = None not in averages and len(of) > 1
+                shown = [row.name, start, *[strategy.name] * many, *map(_scored, of)]
+                lines.append(cells_line([*shown, f"{statistics.fmean(averages):.1f}" if known else ""]))
+    pairs = _pairs(study)
+    text = "## Fine-tuned\n\n" + "\n".join(lines)
+    if pairs:
+        below = [cells_line(["model", "task", "difference", "by", "± s.e.", "seeds", "examples", "t"])]
+        below += [
+            cells_line(["---"] * 3 + ["---:"] * 5),
+            *(line for pair in pairs if (line := _compared(study, *pair))),
+        ]
+        text += "\n\n" + "\n".join(below)
+    return f"{text}\n\n{NOTE}\n"
+
+
+def _scored(one: Scores) -> str:
+    values = [one.percent(value) for value in one.by_seed.values()]
+    if not values:
+        return ""
+    spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.1f}{spread} ({statistics.median(values):.1f}, {max(values):.1f}; {len(values)})"
+
+
+def _pairs(study: Study) -> list[tuple[Cell, Cell, str]]:
+    """What is compared: pretrained with random weights, and each strategy with the first."""
+    tuned, found = study.evaluate.finetune, []
+    first = tuned.strategies[0]
+    for cell in cells(study):
+        if cell.start == "pretrained" and "random" in tuned.starts:
+            found.append((cell, cell._replace(start="random"), "pretrained − random"))
+        if cell.strategy != first and cell.start == tuned.starts[0]:
+            found.append((cell, cell._replace(strategy=first), f"{cell.strategy.name} − {first.name}"))
+    return found
+
+
+def _compared(study: Study, cell: Cell, other: Cell, what: str) -> str | None:
+    found = difference(study, cell, other)
+    if found is None:
+        return None
+    percent = scores(study, cell).percent
+    if what.startswith("pretrained") and len(study.evaluate.finetune.strategies) > 1:
+        what = f"{what} ({cell.strategy.name})"
+    numbers = [found.mean, found.error, found.over_seeds, found.over_examples]
+    shown = ["" if value is None else f"{percent(value):.1f}" for value in numbers]
+    shown[0] = f"{percent(found.mean):+.1f}"
+    t = f"{found.mean / found.error:.1f}" if found.error else ""
+    return cells_line([cell.row.name, cell.task.name, what, *shown, t])
+
+
+def cells_line(parts: Sequence[str]) -> str:
+    """A line of a Markdown table."""
+    return f"| {' | '.join(part.replace('|', '/') for part in parts)} |"

@@ -1,0 +1,54 @@
+"""The splits of a training file: stratified, disjoint, and as many rows as asked for."""
+
+import collections
+
+import pytest
+
+from jaxpt import config as configs
+from jaxpt.data.labelled.examples import split_rows
+from jaxpt.data.sources.rows import Rows
+from jaxpt.errors import UserError
+from tests import families
+
+
+def config(tmp_path, validation=False, **data):
+    """A recipe for 400 rows, a quarter of which are spam."""
+    lines = [f"text number {n}\t{'spam' if n % 4 == 0 else 'ham'}" for n in range(400)]
+    for name, rows in (("train", lines), ("valid", lines[:50])):
+        (tmp_path / f"{name}.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
+    tree = families.tree("bert", task={"kind": "classification", "labels": ["ham", "spam"]})
+    tree.pop("objective")
+    tree["data"] |= {"path": str(tmp_path / "train.tsv"), "validation_fraction": 0.1, **data}
+    if validation:
+        tree["data"]["validation_path"] = str(tmp_path / "valid.tsv")
+    return configs.build(tree)
+
+
+def texts(config, split):
+    return [row.row.values["text"] for row in split_rows(config, split)]
+
+
+@pytest.mark.parametrize("validation", [False, True])
+def test_train_rows_are_a_stratified_part_of_the_training_rows(tmp_path, validation):
+    every = config(tmp_path, validation)
+    few = config(tmp_path, validation, train_rows=100)
+    chosen = split_rows(few, "train")
+    assert texts(few, "validation") == texts(every, "validation")
+    assert set(texts(few, "train")) < set(texts(every, "train")) - (
+        set() if validation else set(texts(every, "validation"))
+    )
+    assert collections.Counter(row.row.values["label"] for row in chosen) == {"ham": 75, "spam": 25}
+    source = Rows(few.data, few.task)
+    assert len(list(source.documents("train"))) == 100
+    assert len(list(source.documents("validation"))) == len(texts(every, "validation"))
+    assert texts(config(tmp_path, validation, train_rows=1000), "train") == texts(every, "train")
+
+
+def test_train_rows_are_for_tasks():
+    with pytest.raises(UserError, match=r"data\.train_rows: is for recipes with a task"):
+        families.config("bert", data={"train_rows": 5})
+
+
+def test_random_weights_take_nothing():
+    with pytest.raises(UserError, match=r"random: true no weights are taken; leave out state and layers"):
+        families.config("bert", init_from={"path": "there", "random": True, "state": True})

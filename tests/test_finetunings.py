@@ -1,0 +1,137 @@
+"""A study's fine-tunings: the same search for all, paired differences, and nothing lost by a kill."""
+
+import json
+import math
+import os
+import signal
+import statistics
+
+import numpy as np
+import pytest
+import yaml
+
+from jaxpt import finetunings
+from jaxpt.config.finetunings import cells, fine_tuning
+from jaxpt.config.studies import load_study
+from jaxpt.errors import UserError
+from jaxpt.report import finetuned
+from tests.test_study import read_until, start, write_study
+
+SEEDS = (0, 1)
+
+
+def write(tmp_path, folder="study", **finetune):
+    """A study of one tiny encoder and a task of two labels."""
+    path = write_study(tmp_path, ["bert"], run_dir=str(tmp_path / folder))
+    words = {"good": "fine great nice", "bad": "awful poor sad"}
+    rows = [
+        f"the cat is {word} and house {n}\t{label}"
+        for n in range(30)
+        for label, of in words.items()
+        for word in of.split()
+    ]
+    for name, chosen in (("train", rows[:120]), ("test", rows[120:])):
+        (tmp_path / f"{name}.tsv").write_text("\n".join(["text\tlabel", *chosen]) + "\n")
+    task = {
+        "task": {"kind": "classification"},
+        "data": {
+            "path": str(tmp_path / "train.tsv"), "test_path": str(tmp_path / "test.tsv"), "length": 16, "batch_size": 8,
+            "validation_fraction": 0.2, "cache_dir": str(tmp_path / "cache"), "train_rows": 60,
+        },
+        "optimizer": {"kind": "adamw", "learning_rate": 1e-3},
+        "train": {"steps": 2, "eval_every": 2},
+    }  # fmt: skip
+    (tmp_path / "task.yaml").write_text(yaml.safe_dump(task))
+    tree = yaml.safe_load(path.read_text())
+    tree["set"] = {"train": {"steps": 2, "eval_every": 2}}
+    of_study = {"tasks": [{"name": "mood", "recipe": "task.yaml"}], "seeds": list(SEEDS)}
+    of_study["grid"] = {"optimizer.learning_rate": [1e-3, 1e-2]}
+    tree["evaluate"] = {"finetune": of_study | finetune}
+    path.write_text(yaml.safe_dump(tree))
+    return path
+
+
+def found(tmp_path, folder="study"):
+    return json.loads((tmp_path / folder / "table.json").read_text())["finetuned"]
+
+
+@pytest.mark.slow
+def test_killed_and_continued_gives_the_same_table(tmp_path):
+    path = write(tmp_path)
+    first = start(path)
+    read_until(first, r"^\[bert/mood/pretrained/all/learning_rate=0.01/seed 0\] test: accuracy")
+    os.kill(first.pid, signal.SIGKILL)
+    first.communicate()
+    second = start(path)
+    output = second.communicate()[0]
+    assert second.returncode == 0, output
+    assert (
+        "[bert] is finished at step 2" in output and "learning_rate=0.001/seed 0] test" not in output.split("random")[0]
+    )
+    for start_from in ("pretrained", "random"):
+        run = tmp_path / "study" / "finetune" / "bert" / "mood" / start_from / "all" / "learning_rate=0.01" / "seed_0"
+        said = (run / "log.txt").read_text()
+        assert ("all weights are random" in said) == (start_from == "random") and "60 rows" in said
+    whole = start(write(tmp_path, "whole"))
+    assert whole.communicate() and whole.returncode == 0
+    assert found(tmp_path) == found(tmp_path, "whole")
+    assert {(one["start"], *one["by_seed"]) for one in found(tmp_path)} == {
+        ("pretrained", "0", "1"),
+        ("random", "0", "1"),
+    }
+    table = (tmp_path / "study" / "table.md").read_text()
+    assert "| bert | mood | pretrained − random |" in table and "mood, accuracy" in table
+
+
+def test_each_run_has_its_own_place_and_settings(tmp_path):
+    strategies = [{"name": "all"}, {"name": "low_rank", "set": {"train.lora.rank": 2}}]
+    plan = load_study(write(tmp_path, strategies=strategies))
+    runs = [fine_tuning(plan, cell, point, seed) for cell in cells(plan) for point in (0, 1) for seed in SEEDS]
+    assert len({one.run_dir for one in runs}) == len(runs) == 2 * 2 * 2 * 2
+    assert {"train.lora.rank=2" in one.overrides for one in runs if "low_rank" in one.name} == {True}
+    assert all(("init_from.random=true" in one.overrides) == ("random" in one.name) for one in runs)
+    assert {one.recipe for one in runs} == {str(tmp_path / "task.yaml")}
+
+
+@pytest.mark.parametrize(
+    "finetune, message",
+    [
+        ({"grid": {"optimizer.learning_rate": 0.1}}, "optimizer.learning_rate wants a list of values, got 0.1"),
+        ({"tasks": []}, "evaluate.finetune.tasks"),
+        ({"seeds": [1, 1]}, "seeds: 1 stands there twice"),
+        ({"starts": ["pretraned"]}, "pretrained"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path, finetune, message):
+    with pytest.raises(UserError, match=message):
+        load_study(write(tmp_path, **finetune))
+
+
+def test_differences_of_given_predictions(tmp_path):
+    """Beside the formulas for accuracy, where the jackknife over single examples is exact."""
+    plan = load_study(write(tmp_path, grid={}))
+    rng, count, right = np.random.default_rng(0), 40, {}
+    for cell in cells(plan):
+        for seed in SEEDS:
+            one = fine_tuning(plan, cell, 0, seed)
+            (one.run_dir / "evaluations").mkdir(parents=True)
+            correct = rng.random(count) < (0.9 if cell.start == "pretrained" else 0.6)
+            right[cell.start, seed] = correct
+            rows = [{"id": i, "target": "good", "prediction": "good" if c else "bad"} for i, c in enumerate(correct)]
+            (one.run_dir / "evaluations" / "predictions_test.jsonl").write_text("\n".join(map(json.dumps, rows)))
+            receipt = {"finished": True, "best_value": 1.0, "best_mode": "max", "test": {"accuracy": correct.mean()}}
+            (one.run_dir / "run.json").write_text(json.dumps(receipt))
+            tree = yaml.safe_load((tmp_path / "task.yaml").read_text())
+            tree["task"]["labels"] = ["bad", "good"]
+            tree["model"] = {"kind": "bert", "layers": 1, "embed_dim": 8, "heads": 2, "mlp_dim": 8, "vocab_size": 99}
+            tree["data"]["tokenizer"] = {"kind": "wordpiece"}
+            (one.run_dir / "config.yaml").write_text(yaml.safe_dump(tree))
+            (one.run_dir / finetunings.DONE).write_text(finetunings._identity(one))
+    pretrained, random = cells(plan)
+    difference = finetuned.difference(plan, pretrained, random)
+    of_seeds = [right["pretrained", seed].mean() - right["random", seed].mean() for seed in SEEDS]
+    assert difference.mean == pytest.approx(statistics.fmean(of_seeds))
+    assert difference.over_seeds == pytest.approx(statistics.stdev(of_seeds) / math.sqrt(2))
+    of_examples = np.mean([right["pretrained", seed].astype(float) - right["random", seed] for seed in SEEDS], 0)
+    assert difference.over_examples == pytest.approx(of_examples.std(ddof=1) / math.sqrt(count))
+    assert difference.error == pytest.approx(math.hypot(difference.over_seeds, difference.over_examples))
