@@ -291,6 +291,9 @@ def test_recipes_inside_of_pages_are_valid(page, tmp_path):
         if "\nform: " in text:  # a task of the harness
             (tmp_path / "mine.yaml").write_text(text)
             harness.load(str(tmp_path / "mine.yaml"))
+        elif text.startswith("evaluate:"):  # a part of a study
+            (tmp_path / "study.yaml").write_text(f"question: why?\nrows: [{{name: one, model: runs/one}}]\n{text}")
+            load_study(tmp_path / "study.yaml")
         elif not text.startswith("# "):  # a file of a worked example, which is trained below
             base = yaml.safe_load(SMOKE.read_text("utf-8"))
             if "task:" in text:  # the head is the task's own
