@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from jaxpt import cli_inference, own_modules, signals
+from jaxpt import cli_inference, cli_reports, own_modules, signals
 from jaxpt.errors import UserError, printable
 
 Command = Callable[[argparse.Namespace], int | None]
@@ -332,6 +332,7 @@ def _parser() -> argparse.ArgumentParser:
     own = "overrides a key in the recipes of all rows; tokens, run_dir and evaluate.… are keys of the study"
     study.add_argument("overrides", metavar="key=value", nargs="*", help=own)
 
+    cli_reports.add(commands, _command)
     _conversions(commands)
     _tokenizer(commands)
     _command(commands, "doctor", _doctor, "check versions, devices and memory, and list what is missing", ("",))

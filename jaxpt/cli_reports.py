@@ -1,0 +1,106 @@
+"""The commands that show what is there: runs, their differences, recipes. As in `cli`, each imports what it runs."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jaxpt.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def add(commands: Any, command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Adds the commands.
+
+    Args:
+      commands: the subparsers.
+      command: adds a command with its help (`cli`).
+    """
+    runs = command(commands, "runs", _runs, "list runs with step, loss, best metric and age", ("", "runs/studies"))
+    runs.add_argument("directory", metavar="DIR", nargs="?", default="runs", help="where they are (runs)")
+    runs.add_argument("--json", action="store_true", help="print JSON")
+    compare = command(commands, "compare", _compare, "print how configurations and results of runs differ", (
+        "runs/bert_tiny runs/mine",
+    ))  # fmt: skip
+    compare.add_argument("runs", metavar="RUN_DIR", nargs="+", help="two runs or more")
+    compare.add_argument("--json", action="store_true", help="print JSON")
+    recipes = command(commands, "recipes", _recipes, "list the files of configs with a line each", ("", "squad"))
+    recipes.add_argument("word", metavar="WORD", nargs="?", default="", help="only those that have this word")
+
+
+def _runs(arguments: argparse.Namespace) -> None:
+    from jaxpt.report.runs import runs
+    from jaxpt.train.display import duration
+
+    found = runs(Path(arguments.directory))
+    if arguments.json:
+        print(json.dumps([dataclasses.asdict(run) for run in found], indent=2))
+        return
+    table = _table("run", "model · objective", "state", "step", "loss", "best", "age")
+    for run in found:
+        step = f"{run.step:,}" + (f" of {run.steps:,}" if run.steps not in (None, run.step) else "")
+        best = "" if run.value is None else f"{run.metric} {run.value:.4g}"
+        age = "" if run.seconds_ago is None else duration(run.seconds_ago)
+        loss = "" if run.loss is None else f"{run.loss:.4g}"
+        table.add_row(run.path, run.what, run.status, step, loss, best, age)
+    _print(table)
+
+
+def _compare(arguments: argparse.Namespace) -> None:
+    from jaxpt.report.runs import compare
+
+    if len(arguments.runs) < 2:
+        raise UserError("compare wants two runs or more")
+    settings, metrics = compare(arguments.runs)
+    if arguments.json:
+        print(json.dumps({"configuration": settings, "metrics": metrics}, indent=2))
+        return
+    names = [Path(path).name for path in arguments.runs]
+    names = names if len(set(names)) == len(names) else list(arguments.runs)
+    two = len(names) == 2
+    table = _table("key", *names)
+    for key, values in settings.items():
+        table.add_row(key, *values)
+    _print(table) if settings else print("the configurations are equal, but for run_dir")
+    table = _table("metric", *names, *["difference"] * two)
+    for name, values in metrics.items():
+        difference = f"{values[1] - values[0]:+.4g}" if two and None not in values else ""
+        table.add_row(name, *("" if v is None else f"{v:.6g}" for v in values), *[difference] * two)
+    _print(table)
+
+
+def _recipes(arguments: argparse.Namespace) -> None:
+    from jaxpt.config.kinds import nearest
+    from jaxpt.report.recipes import recipes
+
+    found = recipes(arguments.word)
+    if not found:
+        names = [Path(one.path).stem for one in recipes()]
+        raise UserError(f"no recipe has the word {arguments.word!r}{nearest(arguments.word, names, '')}")
+    table = _table("recipe", "what it is")
+    for one in found:
+        table.add_row(one.path, one.line)
+    _print(table)
+
+
+def _table(*columns: str) -> Table:
+    from rich.table import Table
+
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    table.columns[0].overflow = "fold"  # a path stays whole
+    return table
+
+
+def _print(table: Table) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:  # a file has no width
+        console.width = 200
+    console.print(table)

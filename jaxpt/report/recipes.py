@@ -1,0 +1,58 @@
+"""`jaxpt recipes`: the recipes of a directory, each in the words of its header's first line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import jaxpt
+from jaxpt.errors import UserError
+
+KINDS = ("smoke", "pretrain", "finetune", "studies", "tasks", "models")
+"""Directories of `configs`, in the order in which they are shown."""
+
+
+class Recipe(NamedTuple):
+    """A file."""
+
+    path: str
+    line: str
+    """What it is."""
+
+
+def directory() -> Path:
+    """`configs` here, or that of the checkout from which jaxpt is installed.
+
+    Raises:
+      UserError: there is neither.
+    """
+    for path in (Path("configs"), Path(jaxpt.__file__).parents[1] / "configs"):
+        if (path / "smoke").is_dir():
+            return path
+    raise UserError("configs: no such directory here, and jaxpt is not installed from its checkout (pip install -e .)")
+
+
+def recipes(word: str = "", root: Path | None = None) -> list[Recipe]:
+    """The recipes whose path or first line has a word.
+
+    Args:
+      word: in any case; "" for all.
+      root: of the recipes, `directory()` by default.
+
+    Returns:
+      By kind, then by path.
+    """
+    root = root or directory()
+    files = [path for kind in KINDS for path in sorted((root / kind).rglob("*.yaml"))]
+    found = [Recipe(str(path), _first_line(path)) for path in files]
+    return [one for one in found if word.lower() in f"{one.path.removeprefix(str(root))} {one.line}".lower()]
+
+
+def _first_line(path: Path) -> str:
+    """The first comment that is for people."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        if "yaml-language-server" not in line:
+            return line.lstrip("# ").rstrip()
+    return ""

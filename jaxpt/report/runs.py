@@ -1,0 +1,151 @@
+"""`jaxpt runs` and `jaxpt compare`: what run directories say of their runs, without the checkpoints."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxpt import config as configs
+from jaxpt import disk
+from jaxpt.config.plain import leaves
+from jaxpt.errors import UserError
+from jaxpt.train.run_dir import receipt, records
+
+SKIPPED = ("checkpoints", "tensorboard", "tokenizer", "evaluations", "wandb")
+"""Directories of a run in which no run is looked for."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run as its directory tells it; None where nothing is known yet."""
+
+    path: str
+    what: str
+    """Model, and objective or task."""
+    status: str
+    """ "finished", "running", "stopped" or "damaged: why"."""
+    step: int
+    steps: int | None
+    loss: float | None
+    """The last one, on validation where there was one."""
+    metric: str | None
+    """Name of what chooses the best checkpoint, or of the first test metric."""
+    value: float | None
+    seconds_ago: float | None
+    """Since the last line of its metrics."""
+
+
+def runs(directory: Path) -> list[Run]:
+    """All runs in a directory, at any depth, the newest first.
+
+    Args:
+      directory: such as `runs`.
+
+    Raises:
+      UserError: the directory does not exist, or has no runs.
+    """
+    if not directory.is_dir():
+        raise UserError(f"{directory}: no such directory; a recipe's run is in runs/NAME where it was started")
+    found = [_run(path) for path in _run_dirs(directory)]
+    if not found:
+        raise UserError(f"{directory}: no runs in it: a run's directory has a config.yaml")
+    return sorted(found, key=lambda run: (run.seconds_ago is None, run.seconds_ago, run.path))
+
+
+def _run_dirs(directory: Path) -> Iterator[Path]:
+    if (directory / "config.yaml").is_file():
+        yield directory
+    for path in sorted(directory.iterdir()):
+        if path.is_dir() and not path.is_symlink() and path.name not in SKIPPED:
+            yield from _run_dirs(path)
+
+
+def _run(path: Path) -> Run:
+    lines, _ = records(path)
+    ended, status = {}, "stopped"
+    try:
+        ended = receipt(path)
+        config = configs.load(path)
+    except UserError as error:
+        return Run(str(path), "", f"damaged: {error}", 0, None, None, None, None, None)
+    if _is_held(path):
+        status = "running"
+    elif ended.get("finished"):
+        status = "finished"
+    known = {key: value for line in lines for key, value in line.items() if value is not None}
+    test = ended.get("test") or {}
+    metric = next((f"test {name}" for name in test), config.checkpoint.best_metric)
+    values = [line[metric] for line in lines if line.get(metric) is not None]
+    best = (min if config.checkpoint.best_mode == "min" else max)(values, default=None)
+    return Run(
+        str(path),
+        f"{config.model.kind} · {config.objective.kind}",
+        status,
+        max((line["step"] for line in lines), default=0),
+        config.train.steps,
+        known.get("validation/loss", known.get("train/loss")),
+        metric if test or values else None,
+        next(iter(test.values()), best),
+        max(time.time() - known["time"], 0.0) if "time" in known else None,
+    )
+
+
+def _is_held(path: Path) -> bool:
+    """True if a process runs there."""
+    lock = path / ".lock"
+    if not lock.exists():
+        return False
+    try:
+        with lock.open("a+", encoding="utf-8") as file:
+            return not disk.lock(file.fileno())
+    except OSError:  # not ours to write
+        return False
+
+
+# ---- comparison -----------------------------------------------------------------------------------------------------
+
+
+def compare(paths: Sequence[str]) -> tuple[dict[str, list[str]], dict[str, list[float | None]]]:
+    """What differs between runs.
+
+    Args:
+      paths: run directories.
+
+    Returns:
+      ({key: its value in each run, as YAML has it}, {metric: its value in each run}): the keys whose values differ, and
+      all metrics at the end.
+
+    Raises:
+      UserError: one is no run.
+    """
+    for path in paths:
+        if not (Path(path) / "config.yaml").is_file():
+            raise UserError(f"{path}: is no run: it has no config.yaml")
+    trees = [dict(leaves(configs.dump(configs.load(Path(path))))) for path in paths]
+    keys = list(dict.fromkeys(key for tree in trees for key in tree))
+    absent = object()
+    values = {key: [tree.get(key, absent) for tree in trees] for key in keys if key != "run_dir"}
+    differing = {
+        key: ["—" if value is absent else json.dumps(value, ensure_ascii=False) for value in of]
+        for key, of in values.items()
+        if any(value != of[0] for value in of)
+    }
+    ends = [_end(Path(path)) for path in paths]
+    names = list(dict.fromkeys(name for end in ends for name in end))
+    return differing, {name: [end.get(name) for end in ends] for name in names}
+
+
+def _end(path: Path) -> Mapping[str, float | None]:
+    """The last figures of a run."""
+    ended, lines = receipt(path), records(path)[0]
+    last: dict[str, Any] = {}
+    for line in lines:
+        last |= {key: value for key, value in line.items() if key.startswith(("train/loss", "validation/", "task/"))}
+    found = {"step": ended.get("step", max((line["step"] for line in lines), default=0))} | last
+    found |= {f"test/{name}": value for name, value in (ended.get("test") or {}).items()}
+    names = {"baseline": "baseline", "parameters": "parameters", "wall_seconds": "seconds"}
+    return found | {name: ended[key] for key, name in names.items() if isinstance(ended.get(key), int | float)}
