@@ -19,9 +19,11 @@ from typing import Any
 import jax
 
 from jaxpt import signals
-from jaxpt.errors import UserError
+from jaxpt.errors import AlreadySaid, UserError
+from jaxpt.stamp import stamped
 
-_LOOK = 1.0  # seconds between two checks, and for a process to exit after another has failed
+_LOOK = 1.0  # seconds between two checks
+_ALIKE = 5.0  # seconds for a process to fail like another one, before it is ended
 _LEAVE = 10.0  # seconds for all processes to leave the coordinator together
 _LOST = 4.0  # seconds without a sign of life, after which a process counts as gone when a collective has failed
 _KEY = "jaxpt/failed"
@@ -54,7 +56,8 @@ def shared() -> Iterator[None]:
                 watch.tell(2, str(gone))
                 watch.forget()
                 raise gone from error
-            watch.tell(2, " ".join(str(error).split()) or type(error).__name__)
+            if watch.tell(2, " ".join(str(error).split()) or type(error).__name__) and isinstance(error, UserError):
+                raise AlreadySaid from error
             raise
         finally:
             watch.end()
@@ -81,21 +84,26 @@ class _Watch(threading.Thread):
                 self._client.key_value_set(own, str(beats), allow_overwrite=True)
             with contextlib.suppress(jax.errors.JaxRuntimeError):  # nobody has failed
                 found = self._client.key_value_try_get(_KEY)
-        # Where all fail alike, or all get a signal, each says so itself.
-        if found is None or self._ended.wait(_LOOK):
+        # Where all fail alike the first one says so; where all get a signal, each does.
+        if found is None or self._ended.wait(_ALIKE):
             return
         code, words = json.loads(found)
-        os.write(self._stderr, f"jaxpt: {words}\n".encode())
+        os.write(self._stderr, stamped(f"jaxpt: {words}\n").encode())
         # The one that failed waits for the others before it leaves the coordinator, or is it.
         threading.Timer(_LEAVE, os._exit, [code]).start()
         jax.distributed.shutdown()
         os._exit(code)
 
-    def tell(self, code: int, words: str) -> None:
-        """Leaves an exit code for the others and last words, where no other process has."""
-        with contextlib.suppress(jax.errors.JaxRuntimeError):  # another was first
-            words = f"process {jax.process_index()} failed: {words}"
-            self._client.key_value_set(_KEY, json.dumps([code, words]))
+    def tell(self, code: int, words: str) -> bool:
+        """Leaves an exit code for the others and last words, where no other process has; True if one has the same."""
+        own = f"process {jax.process_index()} failed: {words}"
+        with contextlib.suppress(jax.errors.JaxRuntimeError):  # the coordinator is gone
+            try:
+                self._client.key_value_set(_KEY, json.dumps([code, own]))
+            except jax.errors.JaxRuntimeError:  # another was first
+                _, others = json.loads(self._client.key_value_try_get(_KEY))
+                return others.partition(" failed: ")[2] == words
+        return False
 
     def lost(self) -> list[int]:
         """Processes that gave no sign of life for some seconds; empty where the coordinator does not answer."""

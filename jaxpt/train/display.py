@@ -10,6 +10,8 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from jaxpt.stamp import stamped
+
 
 class _Console(Console):
     """A console that a run outlives: where nobody reads on, the process stops as by a signal, after a checkpoint."""
@@ -23,6 +25,20 @@ class _Console(Console):
 
 
 console = _Console(highlight=False, soft_wrap=True)
+"""Quiet in all processes of a run but the first."""
+
+
+def say(text: str) -> None:
+    """A line of the run, by the first process; square brackets are not markup."""
+    console.print(stamped(text), markup=False)
+
+
+def warn(text: str) -> None:
+    """A line about this process, whichever it is."""
+    if console.quiet:
+        print(stamped(text), file=sys.stderr, flush=True)
+    else:
+        say(text)
 
 
 def number(value: float) -> str:
@@ -91,8 +107,4 @@ class Display:
         if self._progress:
             self._progress.update(self._task, completed=step, line=line)
         else:
-            self.say(line)
-
-    def say(self, text: str) -> None:
-        """A line above the bar, as it is: square brackets are not markup."""
-        console.print(text, markup=False)
+            say(line)

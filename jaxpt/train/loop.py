@@ -36,7 +36,7 @@ from jaxpt.train import (
     teachers,
     trainable,
 )
-from jaxpt.train.display import Display, console, duration
+from jaxpt.train.display import Display, console, duration, say, warn
 from jaxpt.train.lock import hold
 from jaxpt.train.metrics import Metrics, environment
 from jaxpt.train.next_commands import next_commands
@@ -84,11 +84,6 @@ def train(config: Config) -> int:
     with failures.shared():
         processes.assert_same_config(config)
         return _train(config)
-
-
-def say(text: str) -> None:
-    """A line for the person at the first process; square brackets are not markup."""
-    console.print(text, markup=False)
 
 
 def _train(config: Config) -> int:
@@ -279,7 +274,7 @@ class Run:
         tokens = self.phase_config.data.batch_size * step.tokens_per_example(self.setup, self.objective)
         peak = flops.peak(jax.devices()[0])
         metrics.write(done, {"phase/text_tokens_per_step": self._text(), "phase/flops_per_step": self.flops})
-        processes.barrier(f"phase {self.phase + 1}", self.config.distributed.timeout, say)
+        processes.barrier(f"phase {self.phase + 1}", self.config.distributed.timeout, warn)
         # From the first step on there is something to save.
         with signals.deferred():
             with (
@@ -372,7 +367,7 @@ class Run:
                 raise UserError(self._ruined(f"loss or gradient was not finite in {MOST_SKIPPED} steps in a row"))
         if any(value["skipped"] for value in values):
             count = int(sum(value["skipped"] for value in values))
-            display.say(f"step {done}: {count} update(s) skipped, the loss or its gradient was not finite")
+            say(f"step {done}: {count} update(s) skipped, the loss or its gradient was not finite")
 
     def _ruined(self, what: str) -> str:
         """The last words of a run whose numbers are not finite any more."""
@@ -392,10 +387,10 @@ class Run:
             if figures := evaluation.figures({name: result}):
                 metrics.write(done, figures)
             for n, line in enumerate(evaluation.lines(name, result)):
-                display.say(line if n else f"step {done}/{self.config.train.steps}  {line}")
+                say(line if n else f"step {done}/{self.config.train.steps}  {line}")
         for line in (self.evaluators.without_best(), self.patience.see(evaluation.figures(self.evaluators.found))):
             if line:
-                display.say(line)
+                say(line)
         display.paused(time.perf_counter() - begun)
 
     def _save(self, current: State, check: Any) -> bool:

@@ -1,5 +1,6 @@
 """An error in one process ends the others, who wait for it in a collective. Real processes on loopback."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import jax
 jax.config.update("jax_platforms", "cpu")
 from jaxpt.config import DistributedConfig
 from jaxpt import signals
-from jaxpt.errors import UserError
+from jaxpt.errors import AlreadySaid, UserError
 from jaxpt.parallel import failures, processes
 
 port, own, failing = map(int, sys.argv[1:])
@@ -26,14 +27,19 @@ def work():
         assert multihost_utils.process_allgather(np.array([own])).ravel().tolist() == [0, 1]
         if own == failing:
             raise OSError("no\\nfile")
+        if failing == 4:  # all alike, one later than the other
+            time.sleep(2 * own)
+            raise UserError("data.path: no such file")
         if own + 2 == failing:  # after a few signs of life
             time.sleep(3)
             os.kill(os.getpid(), signal.SIGKILL)
         multihost_utils.process_allgather(np.array([own]))
 
-if failing == 3:  # as the command line ends
+if failing > 2:  # as the command line ends
     try:
         work()
+    except AlreadySaid:
+        signals.finish(2)
     except UserError as error:
         print(f"jaxpt: {error}", file=sys.stderr)
         signals.finish(2)
@@ -53,7 +59,19 @@ def test_the_others_end_with_the_words_of_the_one_that_failed(failing):
     assert workers[failing].returncode == 1 and "OSError: no\nfile" in errors[failing]
     waiting = 1 - failing
     assert workers[waiting].returncode == 2, errors[waiting]
-    assert f"jaxpt: process {failing} failed: no file" in errors[waiting].splitlines()
+    stamp = r"\d\d-\d\d \d\d:\d\d:\d\d "
+    assert re.search(rf"(?m)^{stamp}\[{waiting}\] jaxpt: process {failing} failed: no file$", errors[waiting])
+
+
+@pytest.mark.slow
+def test_what_all_fail_with_is_said_once():
+    port = free_port()
+    arguments = [[sys.executable, "-c", PROGRAM, str(port), str(own), "4"] for own in (0, 1)]
+    workers = [subprocess.Popen(a, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) for a in arguments]
+    errors = [worker.communicate(timeout=120)[1] for worker in workers]
+    assert [worker.returncode for worker in workers] == [2, 2], errors
+    said = [line for each in errors for line in each.splitlines() if "jaxpt:" in line]
+    assert len(said) == 1 and said[0].endswith("jaxpt: data.path: no such file")
 
 
 @pytest.mark.slow
