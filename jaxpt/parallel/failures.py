@@ -27,6 +27,7 @@ _ALIKE = 5.0  # seconds for a process to fail like another one, before it is end
 _LEAVE = 10.0  # seconds for all processes to leave the coordinator together
 _LOST = 4.0  # seconds without a sign of life, after which a process counts as gone when a collective has failed
 _KEY = "jaxpt/failed"
+_FIRST = "jaxpt/failed_first_process"
 _ALIVE = "jaxpt/alive"
 _forgotten: list[Any] = []
 """Their destructors would wait as well."""
@@ -56,7 +57,9 @@ def shared() -> Iterator[None]:
                 watch.tell(2, str(gone))
                 watch.forget()
                 raise gone from error
-            if watch.tell(2, " ".join(str(error).split()) or type(error).__name__) and isinstance(error, UserError):
+            words = " ".join(str(error).split()) or type(error).__name__
+            watch.tell(2, words)
+            if isinstance(error, UserError | OSError) and watch.first_says(words):
                 raise AlreadySaid from error
             raise
         finally:
@@ -84,7 +87,7 @@ class _Watch(threading.Thread):
                 self._client.key_value_set(own, str(beats), allow_overwrite=True)
             with contextlib.suppress(jax.errors.JaxRuntimeError):  # nobody has failed
                 found = self._client.key_value_try_get(_KEY)
-        # Where all fail alike the first one says so; where all get a signal, each does.
+        # Where all fail alike process 0 says so; where all get a signal, each does.
         if found is None or self._ended.wait(_ALIKE):
             return
         code, words = json.loads(found)
@@ -94,15 +97,18 @@ class _Watch(threading.Thread):
         jax.distributed.shutdown()
         os._exit(code)
 
-    def tell(self, code: int, words: str) -> bool:
-        """Leaves an exit code for the others and last words, where no other process has; True if one has the same."""
-        own = f"process {jax.process_index()} failed: {words}"
-        with contextlib.suppress(jax.errors.JaxRuntimeError):  # the coordinator is gone
-            try:
-                self._client.key_value_set(_KEY, json.dumps([code, own]))
-            except jax.errors.JaxRuntimeError:  # another was first
-                _, others = json.loads(self._client.key_value_try_get(_KEY))
-                return others.partition(" failed: ")[2] == words
+    def tell(self, code: int, words: str) -> None:
+        """Leaves an exit code for the others and last words, where no other process has."""
+        with contextlib.suppress(jax.errors.JaxRuntimeError):  # another was first
+            told = f"process {jax.process_index()} failed: {words}"
+            self._client.key_value_set(_KEY, json.dumps([code, told]))
+
+    def first_says(self, words: str) -> bool:
+        """True in another process than the first, if that fails with the same words: it prints them for all."""
+        with contextlib.suppress(jax.errors.JaxRuntimeError):  # it has not failed, or the coordinator is gone
+            if jax.process_index() > 0:
+                return bool(self._client.blocking_key_value_get(_FIRST, int(1000 * _ALIKE)) == words)
+            self._client.key_value_set(_FIRST, words)
         return False
 
     def lost(self) -> list[int]:

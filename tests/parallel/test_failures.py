@@ -28,7 +28,7 @@ def work():
         if own == failing:
             raise OSError("no\\nfile")
         if failing == 4:  # all alike, one later than the other
-            time.sleep(2 * own)
+            time.sleep(2 * (1 - own))
             raise UserError("data.path: no such file")
         if own + 2 == failing:  # after a few signs of life
             time.sleep(3)
@@ -71,7 +71,7 @@ def test_what_all_fail_with_is_said_once():
     errors = [worker.communicate(timeout=120)[1] for worker in workers]
     assert [worker.returncode for worker in workers] == [2, 2], errors
     said = [line for each in errors for line in each.splitlines() if "jaxpt:" in line]
-    assert len(said) == 1 and said[0].endswith("jaxpt: data.path: no such file")
+    assert len(said) == 1 and said[0].endswith("jaxpt: data.path: no such file") and said[0] in errors[0]
 
 
 @pytest.mark.slow
