@@ -30,6 +30,7 @@ from jaxpt.train import (
     evaluation,
     flops,
     initial,
+    out_of_memory,
     programs,
     state,
     step,
@@ -83,7 +84,8 @@ def train(config: Config) -> int:
     console.quiet = not checkpoint.is_primary()
     with failures.shared():
         processes.assert_same_config(config)
-        return _train(config)
+        with out_of_memory.explained(config):
+            return _train(config)
 
 
 def _train(config: Config) -> int:
@@ -230,7 +232,8 @@ class Run:
                 self.enter_phase(index, meta if done == first else None)
                 if done == self.starts[index]:
                     current = self.setup.begin_phase(current, new_data=done == self.data_start)
-                current = self._phase(current, end, metrics)
+                with out_of_memory.explained(self.phase_config):
+                    current = self._phase(current, end, metrics)
                 done = int(current.step)
         finally:
             metrics.close()
