@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from jaxpt.stamp import stamped
+from jaxpt.train.resources import NOTABLE
 
 
 class _Console(Console):
@@ -100,9 +101,11 @@ class Display:
     def step(self, step: int, loss: float, learning_rate: float, rates: dict[str, float]) -> None:
         """Shows where the run is."""
         mfu = f"  MFU {rates['mfu']:.1%}" if "mfu" in rates else ""
+        wait = rates.get("input_wait", 0.0)
+        waits = f"  input {wait:.0%}" if wait > NOTABLE else ""
         line = (
             f"step {step}/{self._total}  loss {loss:.4f}  lr {learning_rate:.2e}  "
-            f"{number(rates['tokens_per_second'])} tokens/s{mfu}  {duration(rates['seconds_left'])} left"
+            f"{number(rates['tokens_per_second'])} tokens/s{mfu}{waits}  {duration(rates['seconds_left'])} left"
         )
         if self._progress:
             self._progress.update(self._task, completed=step, line=line)

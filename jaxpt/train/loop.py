@@ -7,7 +7,7 @@ import dataclasses
 import json
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ from jaxpt.train import (
     initial,
     out_of_memory,
     programs,
+    resources,
     state,
     step,
     teachers,
@@ -273,7 +274,9 @@ class Run:
         ready = self._compile()
         done = int(current.step)
         rows = distributed.rows(self.setup.mesh, self.phase_config.data.batch_size)
-        feed = self.data.train.batches(done - self.data_start, rows=rows)
+        feed = resources.InputWait(
+            self.data.train.batches(done - self.data_start, rows=rows), self.phase_config.data.readers
+        )
         tokens = self.phase_config.data.batch_size * step.tokens_per_example(self.setup, self.objective)
         peak = flops.peak(jax.devices()[0])
         metrics.write(done, {"phase/text_tokens_per_step": self._text(), "phase/flops_per_step": self.flops})
@@ -295,7 +298,7 @@ class Run:
         self,
         current: State,
         end: int,
-        feed: Iterator[Any],
+        feed: resources.InputWait,
         ready: programs.Programs,
         metrics: Metrics,
         display: Display,
@@ -313,17 +316,17 @@ class Run:
             self._evaluate(current, done, display, metrics, stop)
             self.checkpoints.add_figures(done, evaluation.figures(self.evaluators.found))
             self.missed = ()
-        batch = step.put(next(feed), self.setup)
+        batch = step.put(feed.next(), self.setup)
         while done < end and not self.stopped and not self.patience.is_over:
             current, figures = ready.train(current, batch, *self.setup.teacher_params())
             done += 1
             if done < end:  # the device works on this step while the host gets the next batch
-                batch = step.put(next(feed), self.setup)
+                batch = step.put(feed.next(figures), self.setup)
             window.append(figures)
             if len(window) > AHEAD:
                 jax.block_until_ready(window[-1 - AHEAD])
             if stop() or done % train.log_every == 0 or done in (end, self.starts[self.phase] + 1):
-                self._log(window, done, display, metrics)
+                self._log(window, done, display, metrics, feed)
                 window = []
             self.evaluators.forget()
             if not self.stopped:
@@ -345,7 +348,9 @@ class Run:
         self.flops, self.digest = found.flops, found.digest
         return found
 
-    def _log(self, window: list[Figures], done: int, display: Display, metrics: Metrics) -> None:
+    def _log(
+        self, window: list[Figures], done: int, display: Display, metrics: Metrics, feed: resources.InputWait
+    ) -> None:
         values = jax.device_get(window)
         means = {name: np.mean([v[name] for v in values], axis=0) for name in values[0]}
         own = tuple(f"{name}/" for name in getattr(self.config.task, "task_names", ()))  # NaN in steps without the task
@@ -353,6 +358,7 @@ class Run:
             found = [v[name] for v in values if np.isfinite(v[name])]
             means[name] = np.mean(found) if found else np.nan
         rates = display.rates(done)
+        rates["input_wait"], hint = feed.share(len(window) / rates["steps_per_second"])
         rate = float(self.setup.schedule(done - 1))
         self.last_loss = float(values[-1]["loss"])
         display.step(done, float(means["loss"]), rate, rates)
@@ -362,8 +368,11 @@ class Run:
                 **{f"train/{name}": value for name, value in means.items()},
                 "learning_rate": rate,
                 **{f"speed/{name}": value for name, value in rates.items()},
+                **{f"memory/{name}": value for name, value in resources.device_memory().items()},
             },
         )
+        if hint:
+            warn(f"step {done}: {hint}")
         for value in values:
             self.skipped = self.skipped + 1 if value["skipped"] else 0
             if self.skipped == MOST_SKIPPED:
