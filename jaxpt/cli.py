@@ -224,11 +224,16 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 
 def _schema(arguments: argparse.Namespace) -> None:
-    import json
+    from pathlib import Path
 
-    from jaxpt.config import json_schema
+    from jaxpt.config import schema_text, write_schemas
 
-    print(json.dumps(json_schema(), indent=2, ensure_ascii=False))
+    if arguments.write is None:
+        print(schema_text(arguments.kind or "recipe"), end="")
+        return
+    if arguments.kind is not None:
+        raise UserError(f"--write writes the schemas of all kinds; leave {arguments.kind} out")
+    print(*write_schemas(Path(arguments.write)), sep="\n")
 
 
 # ---- parsing --------------------------------------------------------------------------------------------------------
@@ -350,7 +355,13 @@ def _parser() -> argparse.ArgumentParser:
     _conversions(commands)
     _tokenizer(commands)
     _command(commands, "doctor", _doctor, "check versions, devices and memory, and list what is missing", ("",))
-    _command(commands, "schema", _schema, "print the JSON Schema of recipes, for editors", ("> configs/schema.json",))
+    schema = _command(commands, "schema", _schema, "print or write the JSON Schemas of YAML files, for editors", (
+        "> schema.json                 # of recipes",
+        "study > study.schema.json",
+        "--write configs               # of recipes, studies and models",
+    ))  # fmt: skip
+    schema.add_argument("kind", nargs="?", choices=("recipe", "study", "model"), help="kind of file (recipe)")
+    schema.add_argument("--write", metavar="DIR", help="write the schemas of all kinds into a directory")
     return parser
 
 
