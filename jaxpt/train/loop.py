@@ -22,7 +22,7 @@ from jaxpt.data.labelled.mixed import each_task
 from jaxpt.errors import UserError
 from jaxpt.models import base
 from jaxpt.objectives.base import Objective
-from jaxpt.parallel import compiler, distributed, failures, processes, rules
+from jaxpt.parallel import compiler, distributed, failures, processes, rules, shared_directory
 from jaxpt.train import (
     amounts,
     checkpoint,
@@ -60,6 +60,9 @@ Figures = dict[str, jax.Array]
 
 MOST_SKIPPED = 10
 """So many steps in a row without a finite loss and gradient end a run."""
+
+SLOW = 60.0
+"""From so many seconds on, what hosts prepare each for itself is said."""
 
 AHEAD = 4
 """So many steps are queued on the device at most: a signal or a peer's end does not wait for all that the host could
@@ -256,7 +259,13 @@ class Run:
             if config.train.compiled is not None:
                 compiled.check(self.setup.for_phase(config, phase), Path(config.train.compiled), phase)
         if not same_data:
-            self.data = datasets.prepare(self.phase_config, phase=stretch.phase, report=say)
+            begun, root = time.perf_counter(), datasets.cache_root(self.phase_config)
+            point, patience = f"data of phase {index + 1}", self.config.distributed.timeout
+            with shared_directory.first_host_first(root, point, patience, warn) as apart:
+                self.data = datasets.prepare(self.phase_config, phase=stretch.phase, report=say)
+            if apart and (seconds := time.perf_counter() - begun) > SLOW:
+                say(f"{len(apart) + 1} hosts prepared the data, each for itself, in {duration(seconds)}: {root} is not "
+                    "shared; with data.cache_dir on a disk that all of them have it is done once")  # fmt: skip
             next_phases = [one.start for one in configs.stretches(self.config) if one.phase > stretch.phase]
             steps = min([*next_phases, self.config.train.steps]) - stretch.phase_start
             say(amounts.line(self.phase_config, self.data, steps))
@@ -285,6 +294,7 @@ class Run:
         with signals.deferred():
             with (
                 self.setup.use(),
+                failures.stepping(),
                 Display(done, self.config.train.steps, tokens, self.flops, peak and peak * jax.device_count()) as show,
             ):
                 current = self._steps(current, end, feed, ready, metrics, show)
