@@ -4,7 +4,8 @@
 #   tools/tpu.sh COMMAND [options] [-- jaxpt train CONFIG KEY=VALUE …]
 #
 #   create    ask for the TPU
-#   setup     wait until it is there, bring the commit to all its workers and install it there
+#   setup     wait until it is there, bring the commit to all its workers and install it there; names the files that are
+#             not committed, which stay behind
 #   run       start what stands after -- on all workers; it outlives the connection; refused while a run goes on
 #   follow    show the first worker's log, until Ctrl-C
 #   status    the state of the TPU, and of the run on each worker: running, lost, none, or its exit code
@@ -28,7 +29,10 @@
 #   --dry-run          print the commands instead, as they would run; resume and babysit as after a preemption
 #
 # All workers need the same run_dir and the same data, and a preempted TPU's own disks are gone: with --bucket or --nfs,
-# run_dir=/mnt/jaxpt/… is shared and lasts. A bucket has to have a hierarchical namespace, without which a directory is
+# run_dir=/mnt/jaxpt/… is shared and lasts. So is then the cache of prepared data and compiled programs,
+# /mnt/jaxpt/cache (XDG_CACHE_HOME): the first host prepares the data, once, the others wait for it; without a mount each
+# host prepares them by itself, again after each preemption. How long it takes the run says; `jaxpt cache RECIPE
+# data.cache_dir=…` does it before, on any machine with more cores. A bucket has to have a hierarchical namespace, without which a directory is
 # not renamed at once: gcloud storage buckets create gs://BUCKET --uniform-bucket-level-access
 # --enable-hierarchical-namespace. How the processes find each other, the TPU tells them.
 
@@ -233,6 +237,17 @@ create() {
   tpu_would=READY
 }
 
+# Names what differs from the commit; babysit does so once.
+say_left_behind() {
+  local files count shown=12
+  [[ $commit == HEAD ]] || return 0
+  files=$(git -c core.quotePath=false status --porcelain --untracked-files=all | cut -c4-)
+  [[ -n $files ]] || return 0
+  count=$(wc -l <<<"$files")
+  say "not committed, stays here: $(head -n "$shown" <<<"$files" | paste -sd, | sed 's/,/, /g')\
+$( ((count <= shown)) || echo " and $((count - shown)) more")"
+}
+
 # `git archive` brings the commit as it is; a repository on the workers would want a key of theirs.
 setup() {
   local state which=(--worker=all) mount='' archive=dist/jaxpt.tar.gz
@@ -242,9 +257,7 @@ setup() {
   state=$(settled) || return
   [[ $state == READY ]] || fail "$name is $state; create makes it, resume makes it again"
   refuse_running || return
-  if [[ $commit == HEAD && -n $(git status --porcelain --untracked-files=no) ]]; then
-    say "what is not committed stays here"
-  fi
+  say_left_behind
   act mkdir -p dist &&
     act git archive --format=tar.gz "--output=$archive" "$commit" &&
     act gcloud compute tpus "$kind" scp "$archive" "$name:" "${place[@]}" "${which[@]}" &&
@@ -253,7 +266,9 @@ setup() {
 }
 
 run() {
-  refuse_running && at_worker all "bash jaxpt/tools/tpu_worker.sh start $command" || return
+  refuse_running || return
+  [[ -n $bucket$nfs ]] || say "no --bucket or --nfs: each host prepares the data by itself, again after a preemption"
+  at_worker all "bash jaxpt/tools/tpu_worker.sh start $command" || return
   run_would=0
 }
 
@@ -306,6 +321,7 @@ resume() {
 # A TPU that is being preempted may still answer, with a failed run: one counts when the TPU is there a look later.
 babysit() {
   local tpu run failure=''
+  say_left_behind
   commit=$(git rev-parse "$commit") # what is committed meanwhile stays out
   resume || return                  # a mistake shows here; later ones may pass
   while act sleep "$every"; do
