@@ -76,11 +76,14 @@ def advice(config: Config, words: str, devices: int, of_host: bool = False) -> s
         lower.append(f"raise mesh.fsdp={mesh['fsdp']} (of {devices} devices)")
     lower.append(f"lower data.batch_size={batch} or data.length={config.data.length}")
     first = words.strip().splitlines()[0][:200].rstrip(".") if words.strip() else "MemoryError"
-    plan = "" if of_host else f"; `{_plan_command()}` looks for settings that fit"
+    plan = "" if of_host else f"; {_plan(config)}"
     return f"out of memory{' on the host' if of_host else ''} ({first}): {', '.join(lower)}{plan}"
 
 
-def _plan_command() -> str:
-    """`jaxpt plan` for what was started from the command line."""
+def _plan(config: Config) -> str:
+    """The command that helps: a search needs the name of a TPU slice."""
     recipe = shlex.join(sys.argv[2:]) if sys.argv[1:2] == ["train"] else "RECIPE"
-    return f"jaxpt plan {recipe} --search"
+    if config.plan.topology is None and jax.default_backend() != "tpu":
+        return f"`jaxpt plan {recipe}` shows what takes the memory"
+    slices = "" if config.plan.topology else " --topology SLICE"
+    return f"`jaxpt plan {recipe}{slices} --search` looks for settings that fit"
