@@ -122,7 +122,7 @@ class _Watch(threading.Thread):
         # Where all fail alike process 0 says so; where all get a signal, each does.
         if not is_gone and self._ended.wait(_ALIKE):
             return
-        os.write(self._stderr, stamped(f"jaxpt: {words}\n").encode())
+        os.write(self._stderr, (stamped(f"jaxpt: {words}") + "\n").encode())
         if is_gone:  # the others cannot leave together
             self._rest()
             os._exit(code)
