@@ -85,8 +85,8 @@ def _train(arguments: argparse.Namespace) -> int:
 
     try:
         config = load(arguments.config, arguments.overrides, report=_note)  # before slow imports
-    except UserError as error:
-        if arguments.debug:
+    except (UserError, OSError, ModuleNotFoundError) as error:
+        if arguments.debug or _internal(error):
             raise
         from jaxpt.parallel import roll_call
 

@@ -194,10 +194,8 @@ def _listen(info: ProcessInfo, end: float, failure: str) -> str:
                 number, processes, host, failed = json.loads(caller.makefile().readline())
             except TimeoutError:
                 missing = ", ".join(str(n) for n in range(info.processes) if n not in hosts)
-                words = (
-                    words
-                    or f"{place} of {info.processes} processes {missing} did not come in time (distributed.timeout)"
-                )
+                late = f"{place} of {info.processes} processes {missing} did not come in time (distributed.timeout)"
+                words = words or late
                 break
             except (OSError, ValueError, TypeError):  # not one of ours
                 continue
