@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxpt.train import resources
+from jaxpt.train import display, resources
 
 
 def feed(seconds):
@@ -67,3 +67,13 @@ def test_the_fullest_device_counts(monkeypatch):
     assert resources.device_memory() == {"bytes_in_use": 7.0, "peak_bytes_in_use": 14.0}
     monkeypatch.setattr(jax, "local_devices", lambda: [Device(None), Device({})])
     assert resources.device_memory() == {"bytes_in_use": None, "peak_bytes_in_use": None}
+
+
+def test_the_log_line_shows_it_where_it_matters(capsys):
+    shown = display.Display(0, 10, tokens_per_step=64, flops_per_step=1.0, peak=None)
+    rates = {"steps_per_second": 1.0, "tokens_per_second": 64.0, "seconds_left": 5.0}
+    for wait in (0.62, 0.1):
+        shown.step(5, 2.0, 1e-3, rates | {"input_wait": wait})
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "step 5/10  loss 2.0000  lr 1.00e-03  64 tokens/s  input 62%  5s left"
+    assert second == "step 5/10  loss 2.0000  lr 1.00e-03  64 tokens/s  5s left"
