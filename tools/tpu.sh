@@ -63,7 +63,7 @@ defaults() {
   version=${JAXPT_TPU_VERSION-} network=${JAXPT_TPU_NETWORK-} slices=${JAXPT_TPU_SLICES-1}
   spot=${JAXPT_TPU_SPOT-} reserved=${JAXPT_TPU_RESERVED-} queued=${JAXPT_TPU_QUEUED-}
   bucket=${JAXPT_TPU_BUCKET-} nfs=${JAXPT_TPU_NFS-} commit=${JAXPT_TPU_COMMIT-HEAD} every=${JAXPT_TPU_EVERY-30}
-  verb='' yes='' dry_run='' command=''
+  verb='' yes='' dry_run='' command='' words=()
   # What --dry-run takes for gcloud's answers.
   tpu_would=READY run_would=none
 }
@@ -78,7 +78,7 @@ parse() {
         assign "$1" "$2" && shift
         ;;
       --?*=*) set -- '' "${1%%=*}" "${1#*=}" "${@:2}" ;;
-      --) command=$(quoted "${@:2}") && return ;;
+      --) words=("${@:2}") command=$(quoted "${@:2}") && return ;;
       -*) mistake "no option $1; see --help" ;;
       *)
         [[ -z $verb ]] || mistake "$1: the command to run stands after --"
@@ -248,6 +248,18 @@ say_left_behind() {
 $( ((count <= shown)) || echo " and $((count - shown)) more")"
 }
 
+# Names the files that the command takes from here and that are not in the commit: its relative paths.
+say_local_files() {
+  local word value
+  for word in "${words[@]}"; do
+    value=${word#*=}
+    if [[ $word == *=?* && $value != /* ]] && compgen -G "$value" >/dev/null &&
+      ! git cat-file -e "$commit:$value" 2>/dev/null; then
+      say "$word: is here, not in the commit; the workers want a path of theirs, such as /mnt/jaxpt/$value"
+    fi
+  done
+}
+
 # `git archive` brings the commit as it is; a repository on the workers would want a key of theirs.
 setup() {
   local state which=(--worker=all) mount='' archive=dist/jaxpt.tar.gz
@@ -267,6 +279,7 @@ setup() {
 
 run() {
   refuse_running || return
+  say_local_files
   [[ -n $bucket$nfs ]] || say "no --bucket or --nfs: each host prepares the data by itself, again after a preemption"
   at_worker all "bash jaxpt/tools/tpu_worker.sh start $command" || return
   run_would=0

@@ -29,6 +29,8 @@ case "${0##*/} $*" in
   "gcloud "*" create "*) exit "$(next creates)" ;;
   "gcloud "*"worker.sh state") for answer in $(next runs); do echo "host: $answer"; done ;;
   "git rev-parse "*) echo 0123abc ;;
+  "git cat-file -e HEAD:tracked"*) ;;
+  "git cat-file "*) exit 1 ;;
   "git "*" status "*) printf "${CHANGED- M changed.py\\n}" ;;
   srun*) [[ -z ${SCANCEL-} ]] || kill -TERM $PPID; exit "$SRUN" ;;
   mountpoint*) exit "${MOUNTED-1}" ;;
@@ -242,6 +244,15 @@ def test_what_preparing_costs_without_a_mount_is_said(play):
     line = "tools/tpu.sh: no --bucket or --nfs: each host prepares the data by itself, again after a preemption\n"
     assert play.tpu("run", *TPU, *TRAIN)[2] == line
     assert play.tpu("run", *TPU, "--bucket=b", *TRAIN)[2] == ""
+
+
+def test_files_of_the_command_that_workers_lack_are_named(play):
+    for name in ("tracked.model", "own.model", "text_1.gz"):
+        (play.folder / name).touch()
+    paths = ["a=tracked.model", "b=own.model", "c=text_*.gz", "d=/own.model", "e=none.model", "f=", "own.model"]
+    error = play.tpu("run", *TPU, "--bucket=b", "--", "jaxpt", "train", *paths)[2].splitlines()
+    words = "is here, not in the commit; the workers want a path of theirs, such as /mnt/jaxpt/"
+    assert error == [f"tools/tpu.sh: b=own.model: {words}own.model", f"tools/tpu.sh: c=text_*.gz: {words}text_*.gz"]
 
 
 def test_delete_asks(play):
