@@ -7,6 +7,7 @@ with code 2; `--debug` shows the traceback.
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 import os
 import re
@@ -15,7 +16,8 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from jaxpt import cli_inference, cli_reports, own_modules, signals
-from jaxpt.errors import UserError, printable
+from jaxpt.errors import AlreadySaid, UserError, printable
+from jaxpt.stamp import stamped
 
 Command = Callable[[argparse.Namespace], int | None]
 
@@ -48,8 +50,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, BrokenPipeError):  # `jaxpt schema | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
-        print(f"jaxpt: {_line(error)}", file=sys.stderr)
+        if not isinstance(error, AlreadySaid):
+            _print_error(error)
         return 2
+
+
+def _print_error(error: Exception) -> None:
+    print(stamped(f"jaxpt: {_line(error)}"), file=sys.stderr, flush=True)
 
 
 def _internal(error: Exception) -> bool:
@@ -67,7 +74,7 @@ def _line(error: Exception) -> str:
 
 def _note(line: str) -> None:
     """Reports ignored keys of a recipe, and modules that it imports."""
-    print(f"jaxpt: note: {printable(line)}", file=sys.stderr)
+    print(stamped(f"jaxpt: note: {printable(line)}"), file=sys.stderr)
 
 
 # ---- commands -------------------------------------------------------------------------------------------------------
@@ -76,7 +83,15 @@ def _note(line: str) -> None:
 def _train(arguments: argparse.Namespace) -> int:
     from jaxpt.recipes import load
 
-    config = load(arguments.config, arguments.overrides, report=_note)  # before slow imports
+    try:
+        config = load(arguments.config, arguments.overrides, report=_note)  # before slow imports
+    except (UserError, OSError, ModuleNotFoundError) as error:
+        if arguments.debug or _internal(error):
+            raise
+        from jaxpt.parallel import roll_call
+
+        roll_call.fail(_line(error), arguments.overrides, functools.partial(_print_error, error))
+        raise AlreadySaid from error
     from jaxpt.train.loop import train
 
     return train(config)
@@ -209,11 +224,16 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 
 def _schema(arguments: argparse.Namespace) -> None:
-    import json
+    from pathlib import Path
 
-    from jaxpt.config import json_schema
+    from jaxpt.config import schema_text, write_schemas
 
-    print(json.dumps(json_schema(), indent=2, ensure_ascii=False))
+    if arguments.write is None:
+        print(schema_text(arguments.kind or "recipe"), end="")
+        return
+    if arguments.kind is not None:
+        raise UserError(f"--write writes the schemas of all kinds; leave {arguments.kind} out")
+    print(*write_schemas(Path(arguments.write)), sep="\n")
 
 
 # ---- parsing --------------------------------------------------------------------------------------------------------
@@ -336,7 +356,13 @@ def _parser() -> argparse.ArgumentParser:
     _conversions(commands)
     _tokenizer(commands)
     _command(commands, "doctor", _doctor, "check versions, devices and memory, and list what is missing", ("",))
-    _command(commands, "schema", _schema, "print the JSON Schema of recipes, for editors", ("> configs/schema.json",))
+    schema = _command(commands, "schema", _schema, "print or write the JSON Schemas of YAML files, for editors", (
+        "> schema.json                 # of recipes",
+        "study > study.schema.json",
+        "--write configs               # of recipes, studies and models",
+    ))  # fmt: skip
+    schema.add_argument("kind", nargs="?", choices=("recipe", "study", "model"), help="kind of file (recipe)")
+    schema.add_argument("--write", metavar="DIR", help="write the schemas of all kinds into a directory")
     return parser
 
 

@@ -13,6 +13,10 @@ class UserError(Exception):
     """
 
 
+class AlreadySaid(UserError):
+    """A user error whose line is printed already, by this process or by another one of the run: the exit code alone."""
+
+
 def printable(text: str, limit: int = 1200) -> str:
     """One line of a text for a terminal: control characters are escaped, the middle of a long text is left out.
 

@@ -25,6 +25,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
+from jaxpt.stamp import stamped
+
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
 _SECOND = 1.0  # seconds between two distinct signals: launchers often send a signal twice
 _PATIENCE = 10.0  # timeout of exit callbacks, in seconds
@@ -98,7 +100,7 @@ class _Watcher(threading.Thread):
             threading.Timer(_PATIENCE, os._exit, [128 + number]).start()
             cursor = "\x1b[?25h" if os.isatty(self._stderr) else ""  # a progress bar may have hidden it
             if words is None:
-                words = f"jaxpt: stopped by {signal.Signals(number).name}; re-run the same command to resume"
+                words = stamped(f"jaxpt: stopped by {signal.Signals(number).name}; re-run the same command to resume")
             os.write(self._stderr, f"{cursor}{words}\n".encode() if words else cursor.encode())
             for callback in reversed(self.leaving):
                 with contextlib.suppress(Exception):  # exit in any case

@@ -26,7 +26,7 @@ from jaxpt.config import Config
 from jaxpt.config.studies import Study, StudyRow, load_study
 from jaxpt.errors import UserError
 from jaxpt.report import curves, studies
-from jaxpt.train.display import console, number
+from jaxpt.train.display import number, say
 from jaxpt.train.lock import hold
 from jaxpt.train.run_dir import receipt
 
@@ -100,11 +100,6 @@ def study(path: str, overrides: Sequence[str] = (), table: bool = False, stop: b
     for name, why in failures.items():
         say(f"{name} failed: {why}")
     return 1 if failures else 0
-
-
-def say(text: str) -> None:
-    """Prints a line; square brackets are not markup."""
-    console.print(text, markup=False)
 
 
 def _rows(plan: Study, path: str, child: Child, stop: bool) -> dict[str, str]:

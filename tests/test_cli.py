@@ -296,6 +296,18 @@ def test_schema_is_json(capsys):
     code, out, _ = run(capsys, "schema")
     assert code == 0
     assert "model" in json.loads(out)["properties"]
+    assert "rows" in json.loads(run(capsys, "schema", "study")[1])["properties"]
+
+
+def test_schemas_are_written(capsys, tmp_path):
+    code, out, _ = run(capsys, "schema", "--write", str(tmp_path))
+    assert code == 0
+    assert {Path(line).name for line in out.splitlines()} == {path.name for path in tmp_path.iterdir()}
+    assert {"schema.json", "study.schema.json", "model.schema.json"} == {path.name for path in tmp_path.iterdir()}
+    code, _, error = run(capsys, "schema", "model", "--write", str(tmp_path))
+    assert (code, error) == (2, "jaxpt: --write writes the schemas of all kinds; leave model out\n")
+    code, _, error = run(capsys, "schema", "--write", str(tmp_path / "none"))
+    assert code == 2 and error.count("\n") == 1 and "none" in error
 
 
 def test_version(capsys):

@@ -4,7 +4,8 @@
 #   tools/tpu.sh COMMAND [options] [-- jaxpt train CONFIG KEY=VALUE …]
 #
 #   create    ask for the TPU
-#   setup     wait until it is there, bring the commit to all its workers and install it there
+#   setup     wait until it is there, bring the commit to all its workers and install it there; names the files that are
+#             not committed, which stay behind
 #   run       start what stands after -- on all workers; it outlives the connection; refused while a run goes on
 #   follow    show the first worker's log, until Ctrl-C
 #   status    the state of the TPU, and of the run on each worker: running, lost, none, or its exit code
@@ -28,7 +29,10 @@
 #   --dry-run          print the commands instead, as they would run; resume and babysit as after a preemption
 #
 # All workers need the same run_dir and the same data, and a preempted TPU's own disks are gone: with --bucket or --nfs,
-# run_dir=/mnt/jaxpt/… is shared and lasts. A bucket has to have a hierarchical namespace, without which a directory is
+# run_dir=/mnt/jaxpt/… is shared and lasts. So is then the cache of prepared data and compiled programs,
+# /mnt/jaxpt/cache (XDG_CACHE_HOME): the first host prepares the data, once, the others wait for it; without a mount each
+# host prepares them by itself, again after each preemption. How long it takes the run says; `jaxpt cache RECIPE
+# data.cache_dir=…` does it before, on any machine with more cores. A bucket has to have a hierarchical namespace, without which a directory is
 # not renamed at once: gcloud storage buckets create gs://BUCKET --uniform-bucket-level-access
 # --enable-hierarchical-namespace. How the processes find each other, the TPU tells them.
 
@@ -59,7 +63,7 @@ defaults() {
   version=${JAXPT_TPU_VERSION-} network=${JAXPT_TPU_NETWORK-} slices=${JAXPT_TPU_SLICES-1}
   spot=${JAXPT_TPU_SPOT-} reserved=${JAXPT_TPU_RESERVED-} queued=${JAXPT_TPU_QUEUED-}
   bucket=${JAXPT_TPU_BUCKET-} nfs=${JAXPT_TPU_NFS-} commit=${JAXPT_TPU_COMMIT-HEAD} every=${JAXPT_TPU_EVERY-30}
-  verb='' yes='' dry_run='' command=''
+  verb='' yes='' dry_run='' command='' words=()
   # What --dry-run takes for gcloud's answers.
   tpu_would=READY run_would=none
 }
@@ -74,7 +78,7 @@ parse() {
         assign "$1" "$2" && shift
         ;;
       --?*=*) set -- '' "${1%%=*}" "${1#*=}" "${@:2}" ;;
-      --) command=$(quoted "${@:2}") && return ;;
+      --) words=("${@:2}") command=$(quoted "${@:2}") && return ;;
       -*) mistake "no option $1; see --help" ;;
       *)
         [[ -z $verb ]] || mistake "$1: the command to run stands after --"
@@ -233,6 +237,29 @@ create() {
   tpu_would=READY
 }
 
+# Names what differs from the commit; babysit does so once.
+say_left_behind() {
+  local files count shown=12
+  [[ $commit == HEAD ]] || return 0
+  files=$(git -c core.quotePath=false status --porcelain --untracked-files=all | cut -c4-)
+  [[ -n $files ]] || return 0
+  count=$(wc -l <<<"$files")
+  say "not committed, stays here: $(head -n "$shown" <<<"$files" | paste -sd, | sed 's/,/, /g')\
+$( ((count <= shown)) || echo " and $((count - shown)) more")"
+}
+
+# Names the files that the command takes from here and that are not in the commit: its relative paths.
+say_local_files() {
+  local word value
+  for word in "${words[@]}"; do
+    value=${word#*=}
+    if [[ $word == *=?* && $value != /* ]] && compgen -G "$value" >/dev/null &&
+      ! git cat-file -e "$commit:$value" 2>/dev/null; then
+      say "$word: is here, not in the commit; the workers want a path of theirs, such as /mnt/jaxpt/$value"
+    fi
+  done
+}
+
 # `git archive` brings the commit as it is; a repository on the workers would want a key of theirs.
 setup() {
   local state which=(--worker=all) mount='' archive=dist/jaxpt.tar.gz
@@ -242,9 +269,7 @@ setup() {
   state=$(settled) || return
   [[ $state == READY ]] || fail "$name is $state; create makes it, resume makes it again"
   refuse_running || return
-  if [[ $commit == HEAD && -n $(git status --porcelain --untracked-files=no) ]]; then
-    say "what is not committed stays here"
-  fi
+  say_left_behind
   act mkdir -p dist &&
     act git archive --format=tar.gz "--output=$archive" "$commit" &&
     act gcloud compute tpus "$kind" scp "$archive" "$name:" "${place[@]}" "${which[@]}" &&
@@ -253,7 +278,10 @@ setup() {
 }
 
 run() {
-  refuse_running && at_worker all "bash jaxpt/tools/tpu_worker.sh start $command" || return
+  refuse_running || return
+  say_local_files
+  [[ -n $bucket$nfs ]] || say "no --bucket or --nfs: each host prepares the data by itself, again after a preemption"
+  at_worker all "bash jaxpt/tools/tpu_worker.sh start $command" || return
   run_would=0
 }
 
@@ -306,6 +334,7 @@ resume() {
 # A TPU that is being preempted may still answer, with a failed run: one counts when the TPU is there a look later.
 babysit() {
   local tpu run failure=''
+  say_left_behind
   commit=$(git rev-parse "$commit") # what is committed meanwhile stays out
   resume || return                  # a mistake shows here; later ones may pass
   while act sleep "$every"; do

@@ -29,13 +29,15 @@ setup() {
   echo "$HOSTNAME: ready"
 }
 
-# Nothing about the files is remembered: what one worker writes, the others see at once.
+# Nothing about the files is remembered: what one worker writes, the others see at once. Their contents are kept on the
+# worker's disk while they stay the same: records are read at random.
 mount_bucket() {
   mountpoint -q "$shared" && return
   command -v gcsfuse >/dev/null || install_gcsfuse
   sudo mkdir -p "$shared"
   sudo chown "$(id -u):$(id -g)" "$shared"
-  gcsfuse --implicit-dirs --metadata-cache-ttl-secs=0 --metadata-cache-negative-ttl-secs=0 "$1" "$shared"
+  gcsfuse --implicit-dirs --metadata-cache-ttl-secs=0 --metadata-cache-negative-ttl-secs=0 \
+    --cache-dir="$HOME/jaxpt-files" --file-cache-max-size-mb=40000 --file-cache-cache-file-for-range-read "$1" "$shared"
 }
 
 mount_nfs() {
@@ -84,6 +86,7 @@ hold() {
   flock -w 2 9
   trap : TERM # which a shutdown sends to all: stay, to write the code
   echo $$ >"$runs/pid"
+  ! mountpoint -q "$shared" || export XDG_CACHE_HOME=${XDG_CACHE_HOME-$shared/cache}
   env --default-signal=INT "$@" || code=$? # nohup's children ignore it
   echo "$code" >"$runs/exit"
 }

@@ -45,7 +45,7 @@ from jaxpt.config.heads import HEAD_NAMES, HeadName, PoolerOptions, TaskHead
 from jaxpt.config.kinds import kinds, resolve
 from jaxpt.config.optimizer import AnyOptimizer, AnySchedule, OptimizerConfig, ScheduleConfig
 from jaxpt.config.roles import affecting, differences
-from jaxpt.config.schema import json_schema
+from jaxpt.config.schema import SCHEMAS, json_schema, schema_text, write_schemas
 from jaxpt.config.stretches import stretches
 from jaxpt.config.tree import (
     AdapterConfig,
@@ -70,6 +70,7 @@ from jaxpt.config.tree import (
 __all__ = [
     "AXES",
     "HEAD_NAMES",
+    "SCHEMAS",
     "AdapterConfig",
     "AnyAdapter",
     "AnyEvaluator",
@@ -125,8 +126,10 @@ __all__ = [
     "phase_of",
     "phase_starts",
     "resolve",
+    "schema_text",
     "stretches",
     "to_yaml",
     "unaffected",
     "without_unfreezing",
+    "write_schemas",
 ]

@@ -1,14 +1,26 @@
-"""The JSON Schema of recipes, made from the tree."""
+"""JSON Schemas of recipes, studies and models, made from the classes that read them."""
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
 from jaxpt.config.data import tokenizer_kinds
 from jaxpt.config.kinds import Kind, kind_of, kinds, resolve
+from jaxpt.config.studies import Study
 from jaxpt.config.tree import Config
+from jaxpt.disk import write_text
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_BASE = {
+    "description": "File(s) that this one starts from, relative to it.",
+    "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+}
 
 
 def json_schema() -> dict[str, Any]:
@@ -20,7 +32,7 @@ def json_schema() -> dict[str, Any]:
       The schema, with a choice for each kind that the package has of a part, and one for anyone's own.
     """
     schema = Config.model_json_schema()
-    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["$schema"] = _DIALECT
     definitions = schema["$defs"]
     for kind in open_parts(Config):
         own = {"type": "object", "properties": {"kind": {"type": "string", "pattern": r"\."}}, "required": ["kind"]}
@@ -37,11 +49,75 @@ def json_schema() -> dict[str, Any]:
     kind["anyOf"] = [{"enum": tokenizer_kinds()}, {"type": kind.pop("type"), "pattern": r"\."}]
     for optional in (schema, *definitions.values()):
         optional.pop("required", None)
-    schema["properties"]["base"] = {
-        "description": "Recipe(s) that this one starts from, relative to this file.",
-        "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
-    }
+    schema["properties"]["base"] = _BASE
     return schema
+
+
+def study_schema() -> dict[str, Any]:
+    """A JSON Schema of the files of studies; a `base` may hold what one leaves out."""
+    schema = Study.model_json_schema()
+    schema["$schema"] = _DIALECT
+    schema.pop("required")
+    schema["properties"]["base"] = _BASE
+    return schema
+
+
+def model_schema() -> dict[str, Any]:
+    """A JSON Schema of the files of models: recipes with nothing but `model`."""
+    schema = json_schema()
+    schema["title"], schema["description"] = "Model", "Sizes of a model, for the `base` of recipes."
+    schema["properties"] = {name: schema["properties"][name] for name in ("base", "model")}
+    schema["$defs"] = _used(schema["$defs"], schema["properties"])
+    return schema
+
+
+SCHEMAS: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
+    "recipe": ("schema.json", json_schema),
+    "study": ("study.schema.json", study_schema),
+    "model": ("model.schema.json", model_schema),
+}
+"""Of each kind of file: where its schema lies in `configs`, and what makes it."""
+
+
+def schema_text(kind: str) -> str:
+    """A schema as it is written.
+
+    Args:
+      kind: one of `SCHEMAS`.
+
+    Returns:
+      JSON.
+    """
+    return json.dumps(SCHEMAS[kind][1](), indent=2, ensure_ascii=False) + "\n"
+
+
+def write_schemas(directory: Path) -> list[Path]:
+    """Writes all schemas into a directory.
+
+    Args:
+      directory: `configs` of the repository, or one of recipes of your own.
+
+    Returns:
+      The files.
+
+    Raises:
+      OSError: one cannot be written.
+    """
+    files = [directory / name for name, _ in SCHEMAS.values()]
+    for file, kind in zip(files, SCHEMAS):
+        write_text(file, schema_text(kind))
+    return files
+
+
+def _used(definitions: dict[str, Any], part: Any) -> dict[str, Any]:
+    """The definitions that a part of a schema refers to, also by way of others, in their order."""
+    found: set[str] = set()
+    waiting = [part]
+    while waiting:
+        names = set(re.findall(r'"#/\$defs/(\w+)"', json.dumps(waiting.pop()))) - found
+        found |= names
+        waiting += [definitions[name] for name in names]
+    return {name: value for name, value in definitions.items() if name in found}
 
 
 def open_parts(cls: type[BaseModel]) -> dict[Kind, None]:

@@ -32,7 +32,7 @@ from jaxpt.inference.loaded import Loaded
 from jaxpt.parallel import processes
 from jaxpt.tables.files import read_lines
 from jaxpt.train.checkpoint import is_primary
-from jaxpt.train.display import console
+from jaxpt.train.display import console, say
 
 CHUNK = 1024
 """Examples that are scored together: what a killed process loses at most."""
@@ -90,7 +90,7 @@ def evaluate(
     model = loaded.load(path, mesh=mesh, batch_size=batch_size)
     asks = asked(model, form, unit)
     folder = Path(out) if out else Path(path) / "harness"
-    console.print(f"{path}: {model.network.config.kind}, {asks.says}", markup=False)
+    say(f"{path}: {model.network.config.kind}, {asks.says}")
     settings = {"model": str(Path(path).resolve()), "seed": seed, "form": form, "unit": unit}
     made = []
     for one, n, of_task in found:
@@ -101,12 +101,12 @@ def evaluate(
     if not is_primary():
         return []
     if asks.truncated:
-        console.print(f"{asks.truncated:,} contexts were cut from the left to the model's positions", markup=False)
+        say(f"{asks.truncated:,} contexts were cut from the left to the model's positions")
     console.print(results.table(made), width=None if console.is_terminal else 140)  # a log has no width
     summary = {"model": path, "scored_by": asks.says, "results": [one.plain() for one in made]}
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "results.json", json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
-    console.print(f"{folder}: results.json, and each example", markup=False)
+    say(f"{folder}: results.json, and each example")
     return made
 
 

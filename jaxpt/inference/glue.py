@@ -10,7 +10,7 @@ from jaxpt.config import Config
 from jaxpt.errors import UserError
 from jaxpt.scores.glue import GLUE, glue_labels, glue_submission, glue_test
 from jaxpt.tasks.base import LocatedRow, Task
-from jaxpt.train.display import console
+from jaxpt.train.display import say
 
 
 class Submission:
@@ -44,7 +44,7 @@ class Submission:
         found = list(predictions)
         if self._labels is not None:
             if none := sum(one < 0 for one in found):
-                console.print(f"texts that are no label: {none:,}, written as {self._labels[0]}", markup=False)
+                say(f"texts that are no label: {none:,}, written as {self._labels[0]}")
             found = [self._labels[max(one, 0)] for one in found]
         names = ("id", "idx", "index") if self.task.id is None else (self.task.id,)
         has_ids = any(name in rows[0].row.values for name in names)

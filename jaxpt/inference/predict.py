@@ -21,7 +21,7 @@ from jaxpt.inference.glue import Submission
 from jaxpt.parallel import processes
 from jaxpt.tasks.base import Answer, LocatedRow, Task
 from jaxpt.train import checkpoint, predictors, state
-from jaxpt.train.display import console
+from jaxpt.train.display import console, say
 
 CHUNK = 4096
 """Rows whose tokens are in memory together."""
@@ -67,7 +67,7 @@ def predict(path: str, file: str, out: str, overrides: Sequence[str] = (), glue:
     else:
         for _ in lines:
             pass
-    console.print(f"{to}: {len(rows):,} rows, by {run_dir} at step {step}", markup=False)
+    say(f"{to}: {len(rows):,} rows, by {run_dir} at step {step}")
 
 
 def _lines(task: Task, rows: Sequence[LocatedRow], answers: Iterable[Answer]) -> Iterator[str]:

@@ -10,6 +10,9 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from jaxpt.stamp import stamped
+from jaxpt.train.resources import NOTABLE
+
 
 class _Console(Console):
     """A console that a run outlives: where nobody reads on, the process stops as by a signal, after a checkpoint."""
@@ -23,6 +26,20 @@ class _Console(Console):
 
 
 console = _Console(highlight=False, soft_wrap=True)
+"""Quiet in all processes of a run but the first."""
+
+
+def say(text: str) -> None:
+    """A line of the run, by the first process; square brackets are not markup."""
+    console.print(stamped(text), markup=False)
+
+
+def warn(text: str) -> None:
+    """A line about this process, whichever it is."""
+    if console.quiet:
+        print(stamped(text), file=sys.stderr, flush=True)
+    else:
+        say(text)
 
 
 def number(value: float) -> str:
@@ -84,15 +101,13 @@ class Display:
     def step(self, step: int, loss: float, learning_rate: float, rates: dict[str, float]) -> None:
         """Shows where the run is."""
         mfu = f"  MFU {rates['mfu']:.1%}" if "mfu" in rates else ""
+        wait = rates.get("input_wait", 0.0)
+        waits = f"  input {wait:.0%}" if wait > NOTABLE else ""
         line = (
             f"step {step}/{self._total}  loss {loss:.4f}  lr {learning_rate:.2e}  "
-            f"{number(rates['tokens_per_second'])} tokens/s{mfu}  {duration(rates['seconds_left'])} left"
+            f"{number(rates['tokens_per_second'])} tokens/s{mfu}{waits}  {duration(rates['seconds_left'])} left"
         )
         if self._progress:
             self._progress.update(self._task, completed=step, line=line)
         else:
-            self.say(line)
-
-    def say(self, text: str) -> None:
-        """A line above the bar, as it is: square brackets are not markup."""
-        console.print(text, markup=False)
+            say(line)

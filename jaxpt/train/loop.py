@@ -7,7 +7,7 @@ import dataclasses
 import json
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from jaxpt.data.labelled.mixed import each_task
 from jaxpt.errors import UserError
 from jaxpt.models import base
 from jaxpt.objectives.base import Objective
-from jaxpt.parallel import compiler, distributed, failures, processes, rules
+from jaxpt.parallel import compiler, distributed, failures, processes, rules, shared_directory
 from jaxpt.train import (
     amounts,
     checkpoint,
@@ -30,13 +30,15 @@ from jaxpt.train import (
     evaluation,
     flops,
     initial,
+    out_of_memory,
     programs,
+    resources,
     state,
     step,
     teachers,
     trainable,
 )
-from jaxpt.train.display import Display, console, duration
+from jaxpt.train.display import Display, console, duration, say, warn
 from jaxpt.train.lock import hold
 from jaxpt.train.metrics import Metrics, environment
 from jaxpt.train.next_commands import next_commands
@@ -58,6 +60,9 @@ Figures = dict[str, jax.Array]
 
 MOST_SKIPPED = 10
 """So many steps in a row without a finite loss and gradient end a run."""
+
+SLOW = 60.0
+"""From so many seconds on, what hosts prepare each for itself is said."""
 
 AHEAD = 4
 """So many steps are queued on the device at most: a signal or a peer's end does not wait for all that the host could
@@ -83,12 +88,8 @@ def train(config: Config) -> int:
     console.quiet = not checkpoint.is_primary()
     with failures.shared():
         processes.assert_same_config(config)
-        return _train(config)
-
-
-def say(text: str) -> None:
-    """A line for the person at the first process; square brackets are not markup."""
-    console.print(text, markup=False)
+        with out_of_memory.explained(config):
+            return _train(config)
 
 
 def _train(config: Config) -> int:
@@ -235,7 +236,8 @@ class Run:
                 self.enter_phase(index, meta if done == first else None)
                 if done == self.starts[index]:
                     current = self.setup.begin_phase(current, new_data=done == self.data_start)
-                current = self._phase(current, end, metrics)
+                with out_of_memory.explained(self.phase_config):
+                    current = self._phase(current, end, metrics)
                 done = int(current.step)
         finally:
             metrics.close()
@@ -257,7 +259,13 @@ class Run:
             if config.train.compiled is not None:
                 compiled.check(self.setup.for_phase(config, phase), Path(config.train.compiled), phase)
         if not same_data:
-            self.data = datasets.prepare(self.phase_config, phase=stretch.phase, report=say)
+            begun, root = time.perf_counter(), datasets.cache_root(self.phase_config)
+            point, patience = f"data of phase {index + 1}", self.config.distributed.timeout
+            with shared_directory.first_host_first(root, point, patience, warn) as apart:
+                self.data = datasets.prepare(self.phase_config, phase=stretch.phase, report=say)
+            if apart and (seconds := time.perf_counter() - begun) > SLOW:
+                say(f"{len(apart) + 1} hosts prepared the data, each for itself, in {duration(seconds)}: {root} is not "
+                    "shared; with data.cache_dir on a disk that all of them have it is done once")  # fmt: skip
             next_phases = [one.start for one in configs.stretches(self.config) if one.phase > stretch.phase]
             steps = min([*next_phases, self.config.train.steps]) - stretch.phase_start
             say(amounts.line(self.phase_config, self.data, steps))
@@ -275,15 +283,18 @@ class Run:
         ready = self._compile()
         done = int(current.step)
         rows = distributed.rows(self.setup.mesh, self.phase_config.data.batch_size)
-        feed = self.data.train.batches(done - self.data_start, rows=rows)
+        feed = resources.InputWait(
+            self.data.train.batches(done - self.data_start, rows=rows), self.phase_config.data.readers
+        )
         tokens = self.phase_config.data.batch_size * step.tokens_per_example(self.setup, self.objective)
         peak = flops.peak(jax.devices()[0])
         metrics.write(done, {"phase/text_tokens_per_step": self._text(), "phase/flops_per_step": self.flops})
-        processes.barrier(f"phase {self.phase + 1}", self.config.distributed.timeout, say)
+        processes.barrier(f"phase {self.phase + 1}", self.config.distributed.timeout, warn)
         # From the first step on there is something to save.
         with signals.deferred():
             with (
                 self.setup.use(),
+                failures.stepping(),
                 Display(done, self.config.train.steps, tokens, self.flops, peak and peak * jax.device_count()) as show,
             ):
                 current = self._steps(current, end, feed, ready, metrics, show)
@@ -297,7 +308,7 @@ class Run:
         self,
         current: State,
         end: int,
-        feed: Iterator[Any],
+        feed: resources.InputWait,
         ready: programs.Programs,
         metrics: Metrics,
         display: Display,
@@ -315,17 +326,17 @@ class Run:
             self._evaluate(current, done, display, metrics, stop)
             self.checkpoints.add_figures(done, evaluation.figures(self.evaluators.found))
             self.missed = ()
-        batch = step.put(next(feed), self.setup)
+        batch = step.put(feed.next(), self.setup)
         while done < end and not self.stopped and not self.patience.is_over:
             current, figures = ready.train(current, batch, *self.setup.teacher_params())
             done += 1
             if done < end:  # the device works on this step while the host gets the next batch
-                batch = step.put(next(feed), self.setup)
+                batch = step.put(feed.next(figures), self.setup)
             window.append(figures)
             if len(window) > AHEAD:
                 jax.block_until_ready(window[-1 - AHEAD])
             if stop() or done % train.log_every == 0 or done in (end, self.starts[self.phase] + 1):
-                self._log(window, done, display, metrics)
+                self._log(window, done, display, metrics, feed)
                 window = []
             self.evaluators.forget()
             if not self.stopped:
@@ -347,7 +358,9 @@ class Run:
         self.flops, self.digest = found.flops, found.digest
         return found
 
-    def _log(self, window: list[Figures], done: int, display: Display, metrics: Metrics) -> None:
+    def _log(
+        self, window: list[Figures], done: int, display: Display, metrics: Metrics, feed: resources.InputWait
+    ) -> None:
         values = jax.device_get(window)
         means = {name: np.mean([v[name] for v in values], axis=0) for name in values[0]}
         own = tuple(f"{name}/" for name in getattr(self.config.task, "task_names", ()))  # NaN in steps without the task
@@ -355,6 +368,7 @@ class Run:
             found = [v[name] for v in values if np.isfinite(v[name])]
             means[name] = np.mean(found) if found else np.nan
         rates = display.rates(done)
+        rates["input_wait"], hint = feed.share(len(window) / rates["steps_per_second"])
         rate = float(self.setup.schedule(done - 1))
         self.last_loss = float(values[-1]["loss"])
         display.step(done, float(means["loss"]), rate, rates)
@@ -364,15 +378,18 @@ class Run:
                 **{f"train/{name}": value for name, value in means.items()},
                 "learning_rate": rate,
                 **{f"speed/{name}": value for name, value in rates.items()},
+                **{f"memory/{name}": value for name, value in resources.device_memory().items()},
             },
         )
+        if hint:
+            warn(f"step {done}: {hint}")
         for value in values:
             self.skipped = self.skipped + 1 if value["skipped"] else 0
             if self.skipped == MOST_SKIPPED:
                 raise UserError(self._ruined(f"loss or gradient was not finite in {MOST_SKIPPED} steps in a row"))
         if any(value["skipped"] for value in values):
             count = int(sum(value["skipped"] for value in values))
-            display.say(f"step {done}: {count} update(s) skipped, the loss or its gradient was not finite")
+            say(f"step {done}: {count} update(s) skipped, the loss or its gradient was not finite")
 
     def _ruined(self, what: str) -> str:
         """The last words of a run whose numbers are not finite any more."""
@@ -392,10 +409,10 @@ class Run:
             if figures := evaluation.figures({name: result}):
                 metrics.write(done, figures)
             for n, line in enumerate(evaluation.lines(name, result)):
-                display.say(line if n else f"step {done}/{self.config.train.steps}  {line}")
+                say(line if n else f"step {done}/{self.config.train.steps}  {line}")
         for line in (self.evaluators.without_best(), self.patience.see(evaluation.figures(self.evaluators.found))):
             if line:
-                display.say(line)
+                say(line)
         display.paused(time.perf_counter() - begun)
 
     def _save(self, current: State, check: Any) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 from jaxpt.config import Config, dump
 from jaxpt.disk import write_text, writing
 from jaxpt.errors import UserError
-from jaxpt.train.display import console
+from jaxpt.train.display import say
 from jaxpt.train.run_dir import records
 
 
@@ -53,15 +53,18 @@ class Metrics:
             return
         kept, damaged = records(self.path.parent)
         if damaged > 1:  # one may have been cut short by a kill
-            console.print(f"{self.path}: {damaged} lines are damaged and left out", markup=False)
+            say(f"{self.path}: {damaged} lines are damaged and left out")
         write_text(self.path, "".join(json.dumps(one) + "\n" for one in kept if one["step"] <= start))
 
     def write(self, step: int, values: dict[str, Any]) -> None:
-        """Records figures of a step; arrays (one entry for each layer) become `name/0`, `name/1`, …"""
+        """Records figures of a step; arrays (one entry for each layer) become `name/0`, `name/1`, …; None is not known:
+        null in the file, and left out elsewhere."""
         if self._file is None:
             return
         flat: dict[str, float] = {}
         for name, value in values.items():
+            if value is None:
+                continue
             array = np.asarray(value, np.float64)
             if array.ndim == 0:
                 flat[name] = float(array)
@@ -69,6 +72,7 @@ class Metrics:
                 flat |= {f"{name}/{index}": float(x) for index, x in enumerate(array.ravel())}
         # JSON has no NaN: such a figure is written as null.
         finite = {name: round(x, 8) if np.isfinite(x) else None for name, x in flat.items()}
+        finite |= {name: None for name, value in values.items() if value is None}
         with writing(self.path):
             self._file.write(json.dumps({"step": step, "time": round(time.time(), 3), **finite}) + "\n")
             self._file.flush()

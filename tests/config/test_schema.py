@@ -1,6 +1,6 @@
 """The JSON Schema takes what the package takes."""
 
-import json
+import os
 
 import pytest
 
@@ -10,21 +10,56 @@ from jaxpt.config.files import parse
 from jaxpt.config.schema import open_parts
 from tests.config.helpers import ROOT
 
-
-def test_the_schema_in_the_repository_is_current():
-    saved = json.loads((ROOT / "configs" / "schema.json").read_text("utf-8"))
-    assert saved == configs.json_schema(), "run: jaxpt schema > configs/schema.json"
+CONFIGS = ROOT / "configs"
+FILES = {"pretrain": "recipe", "finetune": "recipe", "smoke": "recipe", "studies": "study", "models": "model"}
 
 
-def test_the_schema_takes_every_recipe_and_refuses_mistakes():
+def shipped():
+    """(kind of file, path) of each."""
+    return [(kind, path) for folder, kind in FILES.items() for path in sorted((CONFIGS / folder).rglob("*.yaml"))]
+
+
+@pytest.fixture(scope="module")
+def validators():
     jsonschema = pytest.importorskip("jsonschema")
-    schema = jsonschema.Draft202012Validator(configs.json_schema())
-    recipes = [
-        parse(path.read_text("utf-8"), str(path)) for path in sorted((ROOT / "configs").glob("[mps][orm]*/*.yaml"))
-    ]
-    assert recipes
-    for tree in recipes:
-        schema.validate(tree)
+    return {kind: jsonschema.Draft202012Validator(make()) for kind, (_, make) in configs.SCHEMAS.items()}
+
+
+@pytest.mark.parametrize("kind", configs.SCHEMAS)
+def test_the_schemas_in_the_repository_are_current(kind):
+    saved = (CONFIGS / configs.SCHEMAS[kind][0]).read_text("utf-8")
+    assert saved == configs.schema_text(kind), "run: jaxpt schema --write configs"
+
+
+def test_every_file_names_its_schema():
+    """In the first line, where editors look for it."""
+    found = shipped()
+    assert {kind for kind, _ in found} == set(configs.SCHEMAS)
+    for kind, path in found:
+        schema = os.path.relpath(CONFIGS / configs.SCHEMAS[kind][0], path.parent)
+        assert path.read_text("utf-8").startswith(f"# yaml-language-server: $schema={schema}\n"), path
+
+
+def test_every_file_is_valid(validators):
+    for kind, path in shipped():
+        tree = parse(path.read_text("utf-8"), str(path))
+        assert not list(validators[kind].iter_errors(tree)), path
+
+
+def test_mistakes_in_studies_and_models_are_pointed_at(validators):
+    study = {"question": "q", "rows": [{"name": "a", "recipe": "a.yaml", "set": {"data.length": 64}, "paper": 83.2}]}
+    assert validators["study"].is_valid({"base": "x.yaml", **study, "tokens": 1000})
+    row = study["rows"][0]
+    for mistake in ({"token": 1}, {"tokens": 1.5}, {"rows": [{**row, "st": {}}]}, {"rows": [{"recipe": "a.yaml"}]},
+                    {"set": ["a"]}, {"evaluate": {"probe": {"path": "a"}}}):  # fmt: skip
+        assert not validators["study"].is_valid({**study, **mistake}), mistake
+    assert validators["model"].is_valid({"base": "bert_base.yaml", "model": {"layers": 3}})
+    for mistake in ({"modle": {}}, {"train": {"steps": 1}}, {"model": {"kind": "bert", "widht": 1}}):
+        assert not validators["model"].is_valid(mistake), mistake
+
+
+def test_the_schema_takes_recipes_and_refuses_mistakes(validators):
+    schema = validators["recipe"]
     good = dump(load(next((ROOT / "configs" / "smoke").glob("*.yaml"))))
     schema.validate(good)
     schema.validate(

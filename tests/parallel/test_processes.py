@@ -1,8 +1,5 @@
 """How the processes of a run find each other, and what is said when they do not. Real ones on loopback."""
 
-import concurrent.futures
-import doctest
-import socket
 import subprocess
 import sys
 
@@ -73,75 +70,6 @@ def test_one_process_is_alone(monkeypatch, others):
     assert not jax.distributed.is_initialized()
 
 
-def test_examples_in_the_docstrings():
-    assert doctest.testmod(processes).failed == 0
-
-
-def test_slurm_is_asked_under_srun_alone():
-    step = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}
-    assert processes._slurm(step | {"SLURM_STEP_NODELIST": "a1,b[2-3]"}) is None
-    assert processes._slurm(step | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_NODELIST": "a1"}) is None
-    place = processes._slurm(step | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "a1,b[2-3]"})
-    assert place == processes.ProcessInfo("a1:61447", 2, 0, None)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        ({"SLURM_STEP_NUM_TASKS": "x"}, "SLURM_STEP_NUM_TASKS is 'x', in a Slurm step; give distributed"),
-        ({"SLURM_STEP_NODELIST": None}, "SLURM_STEP_NODELIST is missing"),
-        ({"SLURM_JOB_ID": "7_1"}, "SLURM_JOB_ID is '7_1'"),
-        ({"SLURM_PROCID": None}, "SLURM_PROCID is missing"),
-        ({"SLURM_PROCID": "2"}, "SLURM_PROCID: 2 is none of 0 … 1"),
-        ({"SLURM_LOCALID": ""}, "SLURM_LOCALID is missing"),
-        ({"SLURM_STEP_TASKS_PER_NODE": None}, "SLURM_STEP_TASKS_PER_NODE is missing"),
-    ],
-)
-def test_what_slurm_says_wrong_is_named(wrong, words):
-    step = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "a1", "SLURM_JOB_ID": "7", "SLURM_PROCID": "0"}
-    step |= {"SLURM_LOCALID": "0", "SLURM_STEP_TASKS_PER_NODE": "2"} | wrong
-    with pytest.raises(UserError, match=words):
-        processes._slurm({name: value for name, value in step.items() if value is not None})
-
-
-def rolls(numbers, count, timeout=1.0, counts=None):
-    """What each of these processes hears, "" when all are there."""
-    coordinator = f"localhost:{free_port()}"
-
-    def one(index):
-        try:
-            processes.call_roll(
-                processes.ProcessInfo(coordinator, (counts or {}).get(index, count), numbers[index]), timeout
-            )
-        except UserError as error:
-            return str(error).removeprefix(f"distributed.coordinator: {coordinator}: ")
-        return ""
-
-    with concurrent.futures.ThreadPoolExecutor(len(numbers)) as pool:
-        return list(pool.map(one, range(len(numbers))))
-
-
-@pytest.mark.slow
-def test_the_roll_is_called():
-    assert rolls([0, 1, 2, 3], 4, timeout=20) == [""] * 4
-    assert rolls([0, 2], 4) == ["of 4 processes 1, 3 did not come in time (distributed.timeout)"] * 2
-    assert rolls([1], 2) == ["process 1 did not find process 0 there in time (distributed.timeout)"]
-
-
-def test_numbers_that_cannot_be_are_named():
-    host = socket.gethostname()
-    assert f"two processes have the number 1, on {host} and {host}" in rolls([0, 1, 1], 3)
-    heard = rolls([0, 1], 2, counts={1: 3})
-    assert heard == [f"process 1 on {host} counts 3 processes, process 0 2"] * 2
-
-
-def test_a_place_that_is_taken_is_said():
-    with socket.create_server(("", 0)) as server:
-        place = processes.ProcessInfo(f"localhost:{server.getsockname()[1]}", 2, 0)
-        with pytest.raises(UserError, match="process 0 cannot listen there: Address already in use"):
-            processes.call_roll(place, 1.0)
-
-
 def test_who_is_missing_at_a_point_of_the_run_is_named(monkeypatch):
     from jax._src.distributed import global_state
 
@@ -168,6 +96,31 @@ def test_who_is_missing_at_a_point_of_the_run_is_named(monkeypatch):
 
     processes.barrier("phase 2", 0.3, come)
     assert said == ["waiting for process 1, 2 at phase 2, for 0 s now"]
+
+
+def test_one_process_alone_says_who_is_missing(monkeypatch):
+    """The first of those that are there."""
+    from jax._src.distributed import global_state
+
+    class Coordinator:
+        calls = 0
+
+        def key_value_set(self, *_, **__):
+            pass
+
+        def key_value_dir_get(self, place):
+            self.calls += 1
+            there = (1, 2) if self.calls < 4 else (0, 1, 2)
+            return [(f"{place}{number}", "here") for number in there]
+
+    jax.devices()
+    monkeypatch.setattr(jax, "process_count", lambda: 3)
+    for own, lines in ((1, ["waiting for process 0 at x, for 0 s now"]), (2, [])):
+        said = []
+        monkeypatch.setattr(global_state, "client", Coordinator())
+        monkeypatch.setattr(jax, "process_index", lambda own=own: own)
+        processes.barrier("x", 0.3, said.append)
+        assert said == lines
 
 
 PROGRAM = """

@@ -29,9 +29,11 @@ case "${0##*/} $*" in
   "gcloud "*" create "*) exit "$(next creates)" ;;
   "gcloud "*"worker.sh state") for answer in $(next runs); do echo "host: $answer"; done ;;
   "git rev-parse "*) echo 0123abc ;;
-  "git status "*) echo " M changed.py" ;;
+  "git cat-file -e HEAD:tracked"*) ;;
+  "git cat-file "*) exit 1 ;;
+  "git "*" status "*) printf "${CHANGED- M changed.py\\n}" ;;
   srun*) [[ -z ${SCANCEL-} ]] || kill -TERM $PPID; exit "$SRUN" ;;
-  mountpoint*) exit 1 ;;
+  mountpoint*) exit "${MOUNTED-1}" ;;
 esac
 """
 
@@ -92,7 +94,7 @@ def test_a_dry_run_prints_what_is_done(play, arguments, states, runs):
     code, printed, _, calls = play.tpu(*arguments, "--dry-run", *TPU, *TRAIN)
     assert code == 0 and not [call for call in calls if not call.startswith("git ")]
     answers = {"states": states, "runs": runs}
-    reads = ("git rev-parse", "git status")  # of the checkout, and harmless
+    reads = ("git rev-parse", "git -c")  # of the checkout, and harmless
     _, _, _, again = play.run("bash", "-e", "-c", printed, **answers)
     code, _, _, really = play.tpu(*arguments, *TPU, *TRAIN, **answers)
     assert code == 0
@@ -222,6 +224,37 @@ def test_babysit_tries_again_where_there_is_no_capacity(play):
     assert (code, verbs(calls)) == (1, "delete create")  # at the start it ends: it may be a mistake
 
 
+@pytest.mark.parametrize("verb", ["setup", "resume", "babysit"])
+def test_files_that_stay_behind_are_named_once(play, verb):
+    def said(changed, *options):
+        given = {"runs": "none, none, none, running, 0", "CHANGED": changed}
+        error = play.tpu(verb, *TPU, *options, *TRAIN, **given)[2].splitlines()
+        return [line for line in error if "not committed" in line]
+
+    begin = "tools/tpu.sh: not committed, stays here: "
+    assert said(r" M jaxpt/cli.py\n?? data/my text.txt\n") == [f"{begin}jaxpt/cli.py, data/my text.txt"]
+    names = [f"{n}.py" for n in range(14)]
+    many = said("".join(rf"?? {name}\n" for name in names))
+    assert many == [f"{begin}{', '.join(names[:12])} and 2 more"]
+    assert said("") == []
+    assert said(r"?? new.py\n", "--commit=0123abc") == []
+
+
+def test_what_preparing_costs_without_a_mount_is_said(play):
+    line = "tools/tpu.sh: no --bucket or --nfs: each host prepares the data by itself, again after a preemption\n"
+    assert play.tpu("run", *TPU, *TRAIN)[2] == line
+    assert play.tpu("run", *TPU, "--bucket=b", *TRAIN)[2] == ""
+
+
+def test_files_of_the_command_that_workers_lack_are_named(play):
+    for name in ("tracked.model", "own.model", "text_1.gz"):
+        (play.folder / name).touch()
+    paths = ["a=tracked.model", "b=own.model", "c=text_*.gz", "d=/own.model", "e=none.model", "f=", "own.model"]
+    error = play.tpu("run", *TPU, "--bucket=b", "--", "jaxpt", "train", *paths)[2].splitlines()
+    words = "is here, not in the commit; the workers want a path of theirs, such as /mnt/jaxpt/"
+    assert error == [f"tools/tpu.sh: b=own.model: {words}own.model", f"tools/tpu.sh: c=text_*.gz: {words}text_*.gz"]
+
+
 def test_delete_asks(play):
     code, _, error, calls = play.tpu("delete", *TPU)
     assert (code, calls) == (1, [])
@@ -276,6 +309,22 @@ def test_a_worker_keeps_one_run_and_its_exit_code(play, worker):
     until(worker, 143)
     (play.folder / "jaxpt-run/exit").unlink()  # as where the machine went down
     assert worker("state")[1] == "host: lost\n"
+
+
+@linux
+@pytest.mark.parametrize(
+    ("variables", "cache"),
+    [
+        ({"MOUNTED": "0"}, "/mnt/jaxpt/cache"),
+        ({"MOUNTED": "0", "XDG_CACHE_HOME": "/own"}, "/own"),
+        ({"MOUNTED": "1"}, "none"),
+    ],
+)
+def test_the_cache_is_on_what_all_workers_mount(play, worker, variables, cache):
+    command = ("bash", str(play.tools / "tpu_worker.sh"), "start", "bash", "-c", 'printf %s "${XDG_CACHE_HOME-none}"')
+    assert play.run(*command, **variables)[0] == 0
+    until(worker, 0)
+    assert (play.folder / "jaxpt-run/log").read_text() == cache
 
 
 @linux

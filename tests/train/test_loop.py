@@ -57,6 +57,9 @@ def test_a_run_leaves_all_that_it_needs(workplace):
     run_dir = workplace / "first"
     steps = [r["step"] for r in records(workplace, "first") if "train/loss" in r]
     assert steps == [1, 2, 3, 4]
+    for record in (r for r in records(workplace, "first") if "train/loss" in r):
+        assert 0 <= record["speed/input_wait"] <= 1
+        assert record["memory/bytes_in_use"] is record["memory/peak_bytes_in_use"] is None  # CPUs do not say
     losses = [r["validation/loss"] for r in records(workplace, "first") if "validation/loss" in r]
     assert len(losses) == 2 and losses[1] < losses[0]
     receipt = json.loads((run_dir / "run.json").read_text())

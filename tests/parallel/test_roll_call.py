@@ -1,0 +1,139 @@
+"""Who the processes are, and what is said when they are not all there or one has failed. Real ones on loopback."""
+
+import concurrent.futures
+import doctest
+import os
+import re
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from jaxpt.errors import UserError
+from jaxpt.parallel import roll_call
+from tests.config.helpers import ROOT
+from tests.processes import free_port
+
+
+def test_examples_in_the_docstrings():
+    assert doctest.testmod(roll_call).failed == 0
+
+
+def test_slurm_is_asked_under_srun_alone():
+    step = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}
+    assert roll_call._slurm(step | {"SLURM_STEP_NODELIST": "a1,b[2-3]"}) is None
+    assert roll_call._slurm(step | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_NODELIST": "a1"}) is None
+    place = roll_call._slurm(step | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "a1,b[2-3]"})
+    assert place == roll_call.ProcessInfo("a1:61447", 2, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"SLURM_STEP_NUM_TASKS": "x"}, "SLURM_STEP_NUM_TASKS is 'x', in a Slurm step; give distributed"),
+        ({"SLURM_STEP_NODELIST": None}, "SLURM_STEP_NODELIST is missing"),
+        ({"SLURM_JOB_ID": "7_1"}, "SLURM_JOB_ID is '7_1'"),
+        ({"SLURM_PROCID": None}, "SLURM_PROCID is missing"),
+        ({"SLURM_PROCID": "2"}, "SLURM_PROCID: 2 is none of 0 … 1"),
+        ({"SLURM_LOCALID": ""}, "SLURM_LOCALID is missing"),
+        ({"SLURM_STEP_TASKS_PER_NODE": None}, "SLURM_STEP_TASKS_PER_NODE is missing"),
+    ],
+)
+def test_what_slurm_says_wrong_is_named(wrong, words):
+    step = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "a1", "SLURM_JOB_ID": "7", "SLURM_PROCID": "0"}
+    step |= {"SLURM_LOCALID": "0", "SLURM_STEP_TASKS_PER_NODE": "2"} | wrong
+    with pytest.raises(UserError, match=words):
+        roll_call._slurm({name: value for name, value in step.items() if value is not None})
+
+
+def rolls(numbers, count, timeout=1.0, counts=None, failed=None):
+    """What each of these processes hears, "" when all are there."""
+    coordinator = f"localhost:{free_port()}"
+
+    def one(index):
+        try:
+            roll_call.call_roll(
+                roll_call.ProcessInfo(coordinator, (counts or {}).get(index, count), numbers[index]),
+                timeout,
+                (failed or {}).get(numbers[index], ""),
+            )
+        except UserError as error:
+            return str(error).removeprefix(f"distributed.coordinator: {coordinator}: ")
+        return ""
+
+    with concurrent.futures.ThreadPoolExecutor(len(numbers)) as pool:
+        return list(pool.map(one, range(len(numbers))))
+
+
+@pytest.mark.slow
+def test_the_roll_is_called():
+    assert rolls([0, 1, 2, 3], 4, timeout=20) == [""] * 4
+    assert rolls([0, 2], 4) == ["of 4 processes 1, 3 did not come in time (distributed.timeout)"] * 2
+    assert rolls([1], 2) == ["process 1 did not find process 0 there in time (distributed.timeout)"]
+
+
+def test_numbers_that_cannot_be_are_named():
+    host = socket.gethostname()
+    assert f"two processes have the number 1, on {host} and {host}" in rolls([0, 1, 1], 3)
+    heard = rolls([0, 1], 2, counts={1: 3})
+    assert heard == [f"process 1 on {host} counts 3 processes, process 0 2"] * 2
+
+
+def test_a_place_that_is_taken_is_said():
+    with socket.create_server(("", 0)) as server:
+        place = roll_call.ProcessInfo(f"localhost:{server.getsockname()[1]}", 2, 0)
+        with pytest.raises(UserError, match="process 0 cannot listen there: Address already in use"):
+            roll_call.call_roll(place, 1.0)
+
+
+def test_who_has_failed_is_said_to_all():
+    assert rolls([0, 1, 2], 3, failed={0: "no file"}) == ["process 0 failed: no file"] * 3
+    assert rolls([0, 1, 2], 3, failed={2: "no file"}) == ["process 2 failed: no file"] * 3
+
+
+def commands(own, **variables):
+    """`jaxpt train` with these words in each process: (exit codes, stderr) of each."""
+    shared = {**os.environ, **variables, "JAXPT_COORDINATOR": f"localhost:{free_port()}", "PYTHONPATH": str(ROOT)}
+    shared |= {"JAXPT_PROCESSES": str(len(own)), "JAX_PLATFORMS": "cpu"}
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-m", "jaxpt", "train", "configs/smoke/gpt2_tiny.yaml", *words], cwd=ROOT, text=True,
+            env={**shared, "JAXPT_PROCESS": str(number)}, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL,
+        )
+        for number, words in enumerate(own)
+    ]  # fmt: skip
+    errors = [worker.communicate(timeout=120)[1].splitlines() for worker in workers]
+    return [worker.returncode for worker in workers], errors
+
+
+STAMP = r"\d\d-\d\d \d\d:\d\d:\d\d "
+
+
+@pytest.mark.slow
+def test_a_recipe_that_does_not_load_is_said_once():
+    codes, (first, second) = commands([["train.stepz=30"], ["train.stepz=30"]])
+    assert codes == [2, 2] and second == []
+    (line,) = first
+    assert re.fullmatch(STAMP + r"\[0\] jaxpt: command line: unknown key train\.stepz; did you mean steps\?", line)
+
+
+@pytest.mark.slow
+def test_two_that_fail_otherwise_both_say_so():
+    codes, (first, second) = commands([["train.stepz=30"], ["seed=x"]])
+    assert codes == [2, 2] and "train.stepz" in first[0] and len(first) == len(second) == 1
+    assert re.fullmatch(STAMP + r"\[1\] jaxpt: command line: seed: .*", second[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("failing", [0, 1])
+def test_one_that_fails_before_the_roll_ends_the_others(failing, tmp_path):
+    own = [[f"run_dir={tmp_path / 'run'}"], [f"run_dir={tmp_path / 'run'}"]]
+    own[failing].append("train.stepz=30")
+    codes, errors = commands(own)
+    assert codes == [2, 2], errors
+    assert re.fullmatch(STAMP + rf"\[{failing}\] jaxpt: command line: unknown key.*", errors[failing][-1])
+    waiting = 1 - failing
+    words = rf"\[{waiting}\] jaxpt: process {failing} failed: command line: unknown key.*"
+    assert re.fullmatch(STAMP + words, errors[waiting][-1])
+    assert not (tmp_path / "run").exists()
