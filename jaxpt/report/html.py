@@ -23,11 +23,12 @@ p { margin: .3rem 0; white-space: pre-wrap; overflow-wrap: anywhere }
 """
 
 
-def page(title: str, examples: Sequence[Shown]) -> str:
+def page(title: str, line: str, examples: Sequence[Shown]) -> str:
     """A whole HTML page.
 
     Args:
       title: what they are examples of.
+      line: how much text there is, and where it is from.
       examples: from `jaxpt.report.batches`.
 
     Returns:
@@ -43,7 +44,7 @@ def page(title: str, examples: Sequence[Shown]) -> str:
     return (
         f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
         '<meta name="viewport" content="width=device-width">\n'
-        f"<style>{_STYLE}</style>\n<h1>{escape(title)}</h1>\n<dl>{''.join(legend)}</dl>\n{body}\n</html>\n"
+        f"<style>{_STYLE}</style>\n<h1>{escape(title)}</h1>\n<p>{escape(line)}</p>\n<dl>{''.join(legend)}</dl>\n{body}\n</html>\n"
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from jaxpt.objectives.base import Vocabulary
-from jaxpt.report import alignment, html, text
+from jaxpt.report import alignment, html, inspect, text
 from jaxpt.report.batches import LEGEND, Shown, Span, segments
 from jaxpt.report.facts import facts
 from jaxpt.report.html import page
@@ -223,9 +223,9 @@ NASTY = [Span(" [bold]"), Span(" [/red]", "mask", "[MASK] & <b>"), Span(" :smile
 
 def test_tokens_are_never_markup():
     console = Console(file=io.StringIO(), width=200, force_terminal=True, color_system="standard")
-    text.show("title [x]", [Shown(0, {"origin": "[a] <b>"}, {"inputs": NASTY})], console)
+    text.show("title [x]", "of [y]", [Shown(0, {"origin": "[a] <b>"}, {"inputs": NASTY})], console)
     plain = Console(file=io.StringIO(), width=200)
-    text.show("title [x]", [Shown(0, {"origin": "[a] <b>"}, {"inputs": NASTY})], plain)
+    text.show("title [x]", "of [y]", [Shown(0, {"origin": "[a] <b>"}, {"inputs": NASTY})], plain)
     out = plain.file.getvalue()
     for word in ("[bold]", "[/red]⟨[MASK] & <b>⟩", ":smile:", "<script>", "[a] <b>", "title [x]"):
         assert word in out
@@ -260,19 +260,19 @@ class Tags(HTMLParser):
 
 def test_page_is_well_formed_escaped_and_self_contained():
     styles = [Span(f" {style}", style, "note") for style in LEGEND]
-    source = page("a < b", [Shown(7, {"origin": "x & y"}, {"inputs": NASTY, "targets": styles})])
+    source = page("a < b", "of c < d", [Shown(7, {"origin": "x & y"}, {"inputs": NASTY, "targets": styles})])
     tags = Tags()
     tags.feed(source)
     tags.close()
     assert not tags.open
-    for word in ("a < b", "x & y", "[/red]⟨[MASK] & <b>⟩", "<script>", *LEGEND):
+    for word in ("a < b", "of c < d", "x & y", "[/red]⟨[MASK] & <b>⟩", "<script>", *LEGEND):
         assert word in tags.words
     assert "http" not in source and "prefers" not in source
     assert "color-scheme: light dark" in source
 
 
 def test_examples_in_docstrings():
-    for module in (html, alignment):
+    for module in (html, alignment, inspect):
         failed, tried = doctest.testmod(module)
         assert tried and not failed
 
@@ -299,7 +299,9 @@ def test_recipes_are_shown(name, tmp_path, capsys, monkeypatch):
     ]
     assert main(["inspect", *common]) == 0
     out = capsys.readouterr().out
-    assert "text.txt, document" in out and "targets" in out
+    assert "text.txt, document" in out and "targets" in out and "examples 0–1 of train\n" in out
+    assert re.search(r"^train: \d+ documents, [\d.]+k tokens of text.txt; [\d.]+ epochs in [\d,]+ steps$", out, re.M)
+    assert re.search(r"\n\n─* example 1 ─*\n", out), "examples are set apart"
     assert main(["inspect", *common, "--split", "validation", "--html", "page.html"]) == 0
     assert (tmp_path / "page.html").stat().st_size > 1000
     assert not (tmp_path / "runs").exists(), "looking leaves no run behind"
