@@ -147,6 +147,8 @@ def prepare(
     with progress(report) as say:
         examples = objective.batches.examples(data.length)
         sources = [open_source(part.config.data, examples, part.config.task) for part in parts]
+        for line in dict.fromkeys(line for source in sources for line in source.found):
+            say.note(line)
         known = [source.fingerprint() for source in sources]  # reads files: once
         tokenizer = _tokenizer(config, parts, sources, known, say, save)
         vocabulary = tokenizer.vocabulary
