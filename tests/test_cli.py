@@ -32,6 +32,7 @@ COMMANDS = [
     ["neighbours"],
     ["sts"],
     ["inspect"],
+    ["data"],
     ["plan"],
     ["cache"],
     ["study"],

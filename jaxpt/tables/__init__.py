@@ -10,7 +10,7 @@ A mistake in a file ends in one line: the file, the line or row, what is wrong, 
 
 from jaxpt.tables.files import expand
 from jaxpt.tables.json_files import answers
-from jaxpt.tables.overlap import overlap
+from jaxpt.tables.overlap import Text, digest, overlap
 from jaxpt.tables.reading import FORMATS, SUFFIXES, file_format, read
 from jaxpt.tables.rows import Row, column, in_order, label, labels, text, where
 from jaxpt.tables.splits import HeldOut, held_out
@@ -20,8 +20,10 @@ __all__ = [
     "SUFFIXES",
     "HeldOut",
     "Row",
+    "Text",
     "answers",
     "column",
+    "digest",
     "expand",
     "file_format",
     "held_out",

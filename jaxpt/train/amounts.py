@@ -34,7 +34,12 @@ def line(config: Config, data: Data, steps: int) -> str:
     origin = ", ".join(dict.fromkeys(of_source(one) for one in sources))
     rows = steps * config.data.batch_size
     read = rows * data.text_per_row / tokens if tokens else rows / max(sum(found["records"] for found in counts), 1)
-    return f"train: {held} of {origin}; {read:.2g} epochs in {steps:,} steps"
+    return f"train: {held} of {origin}; {few(read)} epochs in {steps:,} steps"
+
+
+def few(value: float) -> str:
+    """A number of epochs: 0.81, 2.3, 233."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
 
 
 def of_source(data: SourceConfig) -> str:
