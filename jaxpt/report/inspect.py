@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from jaxpt.config import Config, at_phase, phase_starts, without_unfreezing
+import numpy as np
+
+from jaxpt.config import Config, at_phase, phase_starts, to_yaml, without_unfreezing
 from jaxpt.errors import UserError
 from jaxpt.report import text
 from jaxpt.report.batches import Shown, segments
-from jaxpt.report.facts import facts
+from jaxpt.report.facts import facts, of_vocabulary, statistics
 from jaxpt.report.html import page
 from jaxpt.train import amounts
 
+if TYPE_CHECKING:
+    from jaxpt.data.stream.loader import Stream
+    from jaxpt.objectives.base import Vocabulary
+
+_LOOKED_AT = 256  # rows in the statistics of a page
 _NAMES = {"lm": "LM", "bart": "BART", "mbart": "mBART", "mass": "MASS", "ul2": "UL2", "unilm": "UniLM"}
 _HYPHENATED = ("fill_in_the_middle", "text_to_text")
 
@@ -59,8 +67,16 @@ def inspect(
     if html is None:
         text.show(title, line, shown)
     else:
-        Path(html).write_text(page(title, line, shown), encoding="utf-8")
+        about = {"vocabulary": of_vocabulary(data.tokenizer), **_statistics(stream, data.vocabulary)}
+        Path(html).write_text(page(title, line, shown, about, to_yaml(config)), encoding="utf-8")
         print(f"wrote {html}")
+
+
+def _statistics(stream: Stream, vocabulary: Vocabulary) -> dict[str, dict[str, str]]:
+    """Figures of rows from all over a split, under a heading that says of how many."""
+    rows = np.unique(np.linspace(0, len(stream) - 1, _LOOKED_AT).astype(np.int64))
+    heading = f"statistics of {'all' if len(rows) == len(stream) else f'{len(rows)} of'} {len(stream):,} rows"
+    return {heading: statistics(stream.rows(rows), vocabulary)}
 
 
 def display_name(kind: str) -> str:

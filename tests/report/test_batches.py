@@ -13,7 +13,7 @@ from rich.console import Console
 from jaxpt.objectives.base import Vocabulary
 from jaxpt.report import alignment, html, inspect, text
 from jaxpt.report.batches import LEGEND, Shown, Span, segments
-from jaxpt.report.facts import facts
+from jaxpt.report.facts import facts, of_vocabulary, statistics
 from jaxpt.report.html import page
 
 
@@ -271,6 +271,41 @@ def test_page_is_well_formed_escaped_and_self_contained():
     assert "color-scheme: light dark" in source
 
 
+def test_page_has_ids_recipe_and_navigation():
+    shown = [Shown(n, {}, segments(pair(), WORDPIECE)) for n in (3, 4, 5)]
+    source = page("t", "l", shown, {"vocab & more": {"size": "<10>"}}, "path: <b>\n")
+    tags = Tags()
+    tags.feed(source)
+    assert not tags.open and "vocab & more" in tags.words and "<10>" in tags.words and "path: <b>" in tags.words
+    for hover in ("5 the", "4 [MASK]; target 6 cat", "7 ##s; target 7 ##s", "9 dog; target 8 sat"):
+        assert f'data-id="{hover}"' in source
+    assert re.findall(r'<section id="(\d)"><h2>example \d(.*?)</h2>', source) == [
+        ("3", '<a href="#4">next</a>'),
+        ("4", '<a href="#3">previous</a><a href="#5">next</a>'),
+        ("5", '<a href="#4">previous</a>'),
+    ]
+    assert "'" not in html.spans_html([Span("x", hover="'\"><b>")]) and "<b>" not in html.spans_html(
+        [Span("x", "mask", "<b>", "<b>")]
+    )
+
+
+def test_statistics_of_rows():
+    batch = {name: np.stack([value, value]) for name, value in pair().items()}
+    batch["encoder_segment_ids"][1, 6] = 0
+    found = statistics(batch, WORDPIECE.vocabulary)
+    assert found == {
+        "encoder tokens": "6.5 in a row, from 6 to 7, median 6; 27.8% padding",
+        "targets": "3.0 in a row, 46.2% of the encoder tokens",
+        "of the targets": "33.3% masked, 33.3% left as they were, 33.3% random",
+    }
+    rows = {name: value[None] for name, value in running().items()}
+    assert list(statistics(rows, BPE.vocabulary)) == ["decoder tokens", "targets"]
+    BPE.lowercase = False
+    assert of_vocabulary(BPE) == {
+        "kind": "bpe", "size": "5 ids", "special tokens": "pad a 0, bos <|endoftext|> 4, eos <|endoftext|> 4"
+    }  # fmt: skip
+
+
 def test_examples_in_docstrings():
     for module in (html, alignment, inspect):
         failed, tried = doctest.testmod(module)
@@ -301,9 +336,15 @@ def test_recipes_are_shown(name, tmp_path, capsys, monkeypatch):
     out = capsys.readouterr().out
     assert "text.txt, document" in out and "targets" in out and "examples 0–1 of train\n" in out
     assert re.search(r"^train: \d+ documents, [\d.]+k tokens of text.txt; [\d.]+ epochs in [\d,]+ steps$", out, re.M)
-    assert re.search(r"\n\n─* example 1 ─*\n", out), "examples are set apart"
+    assert re.search(r"\n\nexample 1 ─+\n", out), "examples are set apart"
     assert main(["inspect", *common, "--split", "validation", "--html", "page.html"]) == 0
-    assert (tmp_path / "page.html").stat().st_size > 1000
+    source = (tmp_path / "page.html").read_text()
+    assert (
+        "of validation</h1>" in source
+        and "text.txt; " in source
+        and "vocab_size: " in source
+        and "statistics of " in source
+    )
     assert not (tmp_path / "runs").exists(), "looking leaves no run behind"
     capsys.readouterr()
     assert main(["inspect", *common, "--split", "validation", "--at", "99999"]) == 2
