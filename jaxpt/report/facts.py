@@ -5,7 +5,7 @@ And of many examples together, and of the vocabulary, for the head of a page.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,16 +14,18 @@ if TYPE_CHECKING:
     from jaxpt.data.tokenizers.base import Tokenizer
     from jaxpt.objectives.base import Vocabulary
 
+_KNOWN = ("encoder_", "decoder_", "masked_", "next_sentence_", "sentence_order_", "is_random")
 _SPECIALS = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")
 
 
-def facts(example: Mapping[str, np.ndarray], files: Sequence[str] = ()) -> dict[str, str]:
+def facts(example: Mapping[str, np.ndarray], files: Sequence[str] = (), features: Iterable[str] = ()) -> dict[str, str]:
     """The figures of an example.
 
     Args:
       example: features of one example; "origin" says where it begins: file, document, and offset in tokens; a packed
         row has one line of them for each segment. "task" is the name of its task in a mixture.
       files: names of the files that "origin" counts.
+      features: all that the objective declares; of those that jaxpt does not know it says how many values are not 0.
 
     Returns:
       {name: value in words}.
@@ -51,6 +53,10 @@ def facts(example: Mapping[str, np.ndarray], files: Sequence[str] = ()) -> dict[
         said["sentence order"] = "swapped (label 1)" if example["sentence_order_labels"] else "A, then B (label 0)"
     if "is_random" in example:
         said["B"] = "drawn from the corpus" if example["is_random"] else "continues A"
+    for name in features:
+        if not name.startswith(_KNOWN):
+            value = np.asarray(example[name])
+            said[name] = f"{np.count_nonzero(value)} of {value.size} not 0" if value.ndim else f"{value:g}"
     return said
 
 

@@ -57,7 +57,7 @@ def inspect(
         for task in stream.tasks
     }
     shown = [
-        Shown(index, facts(example, files[example["task"]]), segments(example, data.tokenizer))
+        Shown(index, facts(example, files[example["task"]], stream.features), segments(example, data.tokenizer))
         for index, example in ((i, stream.example(i, shuffled=split == "train")) for i in range(at, stop))
     ]
     title = f"{display_name(config.objective.kind)}, {_range(at, stop)} of {split}"
