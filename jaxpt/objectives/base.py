@@ -187,6 +187,10 @@ class Batches:
         """
         return tokens
 
+    def passes(self) -> int:
+        """How often the records hold each document."""
+        return 1
+
     def static_mask_copies(self) -> int | None:
         """Number n of static mask copies: epoch e uses the noise of copy e mod n. None: new noise in every epoch."""
         return None

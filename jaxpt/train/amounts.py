@@ -26,6 +26,7 @@ def line(config: Config, data: Data, steps: int) -> str:
     """
     counts = [found for name, found in data.summary.items() if name.rpartition("/")[2] == "train"]
     documents, tokens = (sum(found.get(name, 0) for found in counts) for name in ("documents", "tokens"))
+    tokens //= config.objective.batches.passes()
     unit = "documents" if config.task is None else "rows"
     held = f"{documents or sum(found['records'] for found in counts):,} {unit}"
     if tokens:
