@@ -93,7 +93,7 @@ def _eval(arguments: argparse.Namespace) -> None:
 
 
 def _inspect(arguments: argparse.Namespace) -> None:
-    from jaxpt.config import load
+    from jaxpt.recipes import load
     from jaxpt.report.inspect import inspect
 
     config = load(arguments.config, arguments.overrides, report=_note)
@@ -146,7 +146,7 @@ def _plan(arguments: argparse.Namespace) -> None:
 
 
 def _cache(arguments: argparse.Namespace) -> None:
-    from jaxpt.config import load
+    from jaxpt.recipes import load
     from jaxpt.report.caches import cache
 
     config = load(arguments.config, arguments.overrides, report=_note)

@@ -14,11 +14,17 @@ if TYPE_CHECKING:
     from jaxpt.data.tokenizers.base import Tokenizer
     from jaxpt.objectives.base import Vocabulary
 
-_KNOWN = ("encoder_", "decoder_", "masked_", "next_sentence_", "sentence_order_", "is_random")
+_KNOWN = ("encoder_", "decoder_", "masked_", "next_sentence_", "sentence_order_", "is_random", "label")
+_MOST_LABELS = 16  # of a row, that are shown
 _SPECIALS = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")
 
 
-def facts(example: Mapping[str, np.ndarray], files: Sequence[str] = (), features: Iterable[str] = ()) -> dict[str, str]:
+def facts(
+    example: Mapping[str, np.ndarray],
+    files: Sequence[str] = (),
+    features: Iterable[str] = (),
+    labels: Sequence[str] | None = None,
+) -> dict[str, str]:
     """The figures of an example.
 
     Args:
@@ -26,6 +32,7 @@ def facts(example: Mapping[str, np.ndarray], files: Sequence[str] = (), features
         row has one line of them for each segment. "task" is the name of its task in a mixture.
       files: names of the files that "origin" counts.
       features: all that the objective declares; of those that jaxpt does not know it says how many values are not 0.
+      labels: of the task, by their numbers; None: numbers are shown.
 
     Returns:
       {name: value in words}.
@@ -53,6 +60,10 @@ def facts(example: Mapping[str, np.ndarray], files: Sequence[str] = (), features
         said["sentence order"] = "swapped (label 1)" if example["sentence_order_labels"] else "A, then B (label 0)"
     if "is_random" in example:
         said["B"] = "drawn from the corpus" if example["is_random"] else "continues A"
+    if "label_weights" in example:
+        of_row = example["labels"][example["label_weights"] > 0]
+        named = [labels[i] if labels and of_row.ndim == 1 else str(i) for i in of_row.tolist()]
+        said["labels"] = ", ".join(named[:_MOST_LABELS]) + (" …" if len(named) > _MOST_LABELS else "")
     for name in features:
         if not name.startswith(_KNOWN):
             value = np.asarray(example[name])

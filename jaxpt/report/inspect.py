@@ -56,8 +56,9 @@ def inspect(
         task.name: [file["name"] for file in source.get(task.name, source).get("files", {}).get(split, ())]
         for task in stream.tasks
     }
+    labels = getattr(config.task, "labels", None)
     shown = [
-        Shown(index, facts(example, files[example["task"]], stream.features), segments(example, data.tokenizer))
+        Shown(index, facts(example, files[example["task"]], stream.features, labels), segments(example, data.tokenizer))
         for index, example in ((i, stream.example(i, shuffled=split == "train")) for i in range(at, stop))
     ]
     title = f"{display_name(config.objective.kind)}, {_range(at, stop)} of {split}"

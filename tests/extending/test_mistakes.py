@@ -81,6 +81,6 @@ def test_a_part_that_the_loss_does_not_return_is_refused():
 
 
 def test_features_of_ones_own_are_shown():
-    example = {"swapped": np.array([0.0, 1.0, 1.0]), "label": np.int32(3)}
-    said = facts(example, features=("swapped", "label", "masked_weights"))
-    assert said == {"swapped": "2 of 3 not 0", "label": "3"}
+    example = {"swapped": np.array([0.0, 1.0, 1.0]), "kind_of_row": np.int32(3)}
+    said = facts(example, features=("swapped", "kind_of_row", "masked_weights"))
+    assert said == {"swapped": "2 of 3 not 0", "kind_of_row": "3"}

@@ -271,6 +271,14 @@ def test_page_is_well_formed_escaped_and_self_contained():
     assert "color-scheme: light dark" in source
 
 
+def test_labels_of_a_row():
+    row = example(labels=[1, 0, 1], label_weights=[1.0, 1.0, 0.0], label_positions=[0, 4, 0])
+    assert facts(row, features=row, labels=("bad", "good")) == {"labels": "good, bad"}
+    assert facts(row, features=row) == {"labels": "1, 0"}
+    several = example(labels=[[1.0, 0.0]], label_weights=[1.0])
+    assert facts(several, labels=("a", "b")) == {"labels": "[1.0, 0.0]"}
+
+
 def test_page_has_ids_recipe_and_navigation():
     shown = [Shown(n, {}, segments(pair(), WORDPIECE)) for n in (3, 4, 5)]
     source = page("t", "l", shown, {"vocab & more": {"size": "<10>"}}, "path: <b>\n")
