@@ -108,7 +108,7 @@ def _eval(arguments: argparse.Namespace) -> None:
 
 
 def _inspect(arguments: argparse.Namespace) -> None:
-    from jaxpt.config import load
+    from jaxpt.recipes import load
     from jaxpt.report.inspect import inspect
 
     config = load(arguments.config, arguments.overrides, report=_note)
@@ -120,6 +120,15 @@ def _inspect(arguments: argparse.Namespace) -> None:
         phase=arguments.phase,
         html=arguments.html,
     )
+
+
+def _data(arguments: argparse.Namespace) -> None:
+    from jaxpt.recipes import load_data
+
+    config, has_tokenizer = load_data(arguments.config, arguments.overrides, report=_note)
+    from jaxpt.report.data import data
+
+    data(config, has_tokenizer, most=arguments.n, as_json=arguments.json)
 
 
 def _plan(arguments: argparse.Namespace) -> None:
@@ -152,7 +161,7 @@ def _plan(arguments: argparse.Namespace) -> None:
 
 
 def _cache(arguments: argparse.Namespace) -> None:
-    from jaxpt.config import load
+    from jaxpt.recipes import load
     from jaxpt.report.caches import cache
 
     config = load(arguments.config, arguments.overrides, report=_note)
@@ -311,6 +320,15 @@ def _parser() -> argparse.ArgumentParser:
     inspect.add_argument("--split", choices=("train", "validation"), default="train", help="split (train)")
     inspect.add_argument("--phase", type=_count, default=1, metavar="N", help="phase of the recipe, from 1 (1)")
     inspect.add_argument("--html", metavar="FILE", help="write an HTML page instead of printing")
+
+    data = _command(commands, "data", _data, "show what a recipe's data is: lengths, languages, duplicates, labels", (
+        "configs/smoke/bert_tiny.yaml",
+        "configs/pretrain/gpt2_124m.yaml data.path=mytexts data.documents=file -n 10000",
+        "configs/finetune/roberta/sst2.yaml data.path=train.tsv data.validation_path=dev.tsv --json",
+    ))  # fmt: skip
+    _recipe(data)
+    data.add_argument("-n", type=_count, metavar="N", help="read only the first N documents or rows of each split")
+    data.add_argument("--json", action="store_true", help="print one JSON object")
 
     cli_inference.add(commands, _command, _count)
     _planning(commands)

@@ -53,6 +53,41 @@ def load(
     return config if config.task is None else with_labels(with_choices(config))
 
 
+def load_data(
+    path: str | Path, overrides: Sequence[str] = (), report: Callable[[str], None] = lambda line: None
+) -> tuple[Config, bool]:
+    """`load` for what only reads the data: a recipe of fine-tuning need not say which model it starts from.
+
+    Args:
+      path: a YAML file, or the directory of a run.
+      overrides: `key=value`.
+      report: is given lines for the user.
+
+    Returns:
+      (the configuration, whether the recipe says which model and tokenizer it has; else others stand in their place).
+
+    Raises:
+      UserError: as `load`.
+    """
+    is_named = True
+
+    def complete(tree: Tree) -> Tree:
+        nonlocal is_named
+        _check_mappings(tree)
+        no_model = "kind" not in (tree.get("model") or {}) and (tree.get("init_from") or {}).get("path") is None
+        is_named = tree.get("task") is None or not no_model
+        if is_named:
+            return with_room(inherit(tree))
+        tokenizer = merge({"kind": "wordpiece"}, (tree.get("data") or {}).get("tokenizer") or {})
+        return {**tree, "model": dict(_STAND_IN), "data": {**(tree.get("data") or {}), "tokenizer": tokenizer}}
+
+    config = configs.load(path, overrides, report=report, complete=complete)
+    return (config if config.task is None else with_labels(with_choices(config))), is_named
+
+
+_STAND_IN = {"kind": "bert", "vocab_size": 30522, "layers": 12, "embed_dim": 768, "heads": 12, "mlp_dim": 3072}
+
+
 def inherit(tree: Tree) -> Tree:
     """Model and tokenizer of `init_from.path`, under what the recipe says of them.
 

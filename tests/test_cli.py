@@ -32,6 +32,7 @@ COMMANDS = [
     ["neighbours"],
     ["sts"],
     ["inspect"],
+    ["data"],
     ["plan"],
     ["cache"],
     ["study"],
@@ -235,8 +236,9 @@ def test_inspect_takes_overrides_before_and_after_options(capsys, lab):
     options = "-n 2 --at 1 --split train"
     code, out, _ = run(capsys, "inspect", recipe, "data.batch_size=16", *options.split(), "train.steps=9")
     assert code == 0
-    assert re.findall(r"causal_lm, train (\d)", out) == ["1", "2"]
-    assert first[0] == 0 and first[1].partition("train 2")[2] == out.partition("train 2")[2] != ""
+    assert "causal LM, examples 1–2 of train\n" in out and re.findall(r"\n\n.*example (\d) ", out) == ["1", "2"]
+    assert "causal LM, example 2 of train\n" in first[1]
+    assert first[0] == 0 and first[1].partition("example 2 ─")[2] == out.partition("example 2 ─")[2] != ""
     assert run(capsys, "inspect", recipe, "--split", "validation", "--phase", "1", "--html", str(page))[0] == 0
     assert "validation" in page.read_text()
     code, _, err = run(capsys, "inspect", recipe, "--phase", "2", "seed=1")

@@ -78,7 +78,8 @@ class SourceConfig(Frozen):
     `path`, without a path it is `builtin`. A dotted path names a module of one's own, whose `open_source(data)` returns
     a `jaxpt.data.sources.base.Source`."""
     path: Annotated[str | tuple[str, ...] | None, unaffected("records")] = None  # they depend on the files' content
-    """Files, directories excluded; globs, `gs://` and `.gz` are fine. For `tfds` the data set's name."""
+    """Files; globs, `gs://` and `.gz` are fine. A directory stands for all files in it and below whose suffix says how
+    to read them (all that are not hidden, where `source` says it). For `tfds` the data set's name."""
     validation_path: Annotated[str | tuple[str, ...] | None, unaffected("records")] = None
     """Files of the validation split; without them a fraction of the documents is held out, chosen by hash."""
     validation_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.02
@@ -87,8 +88,8 @@ class SourceConfig(Frozen):
     """Of a task: train on about so many rows, of each label its share, chosen by a hash; all by default."""
     test_path: Annotated[str | tuple[str, ...] | None, unaffected("records", "program")] = execution(None)
     """Of a task: files on which the best checkpoint is scored once, at the end."""
-    documents: Literal["line", "blank_line"] = "line"
-    """Text files: one document per line, or documents parted by blank lines."""
+    documents: Literal["line", "blank_line", "file"] = "line"
+    """Text files: one document per line, documents parted by blank lines, or one document per file."""
     sentences: Literal["rule", "lines"] = "rule"
     """Where objectives of sentences cut a document: at line ends and by a rule of . ! ? and the like, or at line ends
     alone: text with a sentence a line, as BERT's and ALBERT's data creation takes it."""

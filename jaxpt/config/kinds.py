@@ -114,13 +114,24 @@ def resolve(kind: str, package: str, base: type[T], part: str | None = None) -> 
     except Exception as error:
         if short:
             raise
-        raise UserError(f"{key}: importing {kind} failed: {type(error).__name__}: {error}") from error
+        hint = _missing(kind, error.name or "") if isinstance(error, ModuleNotFoundError) else ""
+        raise UserError(f"{key}: importing {kind} failed: {type(error).__name__}: {error}{hint}") from error
     if short and not classes:
         known = kinds(package, base)
         raise UserError(f"{key}: {kind!r} is none of {', '.join(known)}{nearest(kind, known, '')}")
     if len(classes) != 1:
         raise UserError(f"{key}: module {module} must define one subclass of {base.__name__}, it has {len(classes)}")
     return classes[0]
+
+
+def _missing(kind: str, missing: str) -> str:
+    """What to do where a part of a dotted kind is not there; nothing where its code imports what is not there."""
+    package = missing.rpartition(".")[0]
+    if missing != kind and not kind.startswith(f"{missing}."):
+        return ""
+    if not package:
+        return f"; start jaxpt in the directory that {missing} is in, or put that directory on PYTHONPATH"
+    return nearest(missing, [f"{package}.{name}" for name in _modules(package)], "")
 
 
 def nearest(word: str, known: list[str], otherwise: str | None = None) -> str:

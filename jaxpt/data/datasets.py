@@ -147,6 +147,8 @@ def prepare(
     with progress(report) as say:
         examples = objective.batches.examples(data.length)
         sources = [open_source(part.config.data, examples, part.config.task) for part in parts]
+        for line in dict.fromkeys(line for source in sources for line in source.found):
+            say.note(line)
         known = [source.fingerprint() for source in sources]  # reads files: once
         tokenizer = _tokenizer(config, parts, sources, known, say, save)
         vocabulary = tokenizer.vocabulary
@@ -228,11 +230,8 @@ def _tokenizer(
     config: Config, parts: Sequence[mixtures.Part], sources: list[Source], known: list[Any], say: Progress, save: bool
 ) -> Tokenizer:
     """Loaded from the run, `data.tokenizer.path` or the objective's; found in the cache or trained; kept in the run."""
-    settings, size = config.data.tokenizer, config.model.vocab_size
+    settings, checks = config.data.tokenizer, _checks(config, sources)
     own = Path(config.run_dir) / "tokenizer" if config.run_dir else None
-    languages = mixtures.languages(sources)
-    checks = {"lowercase": settings.lowercase, "extra_ids": settings.extra_ids, "max_size": size}
-    checks |= {"languages": languages}
     if own is not None and own.is_dir():
         tokenizer = tokenizers.load(own, settings.kind, **checks)
         if missing := [token for token in settings.add_tokens if token not in tokenizer.added]:
@@ -241,14 +240,8 @@ def _tokenizer(
                 "another run_dir"
             )
         return tokenizer
-    if settings.path is not None:
-        tokenizer = tokenizers.load(settings.path, settings.kind, **checks)
-    elif (path := config.objective.vocabulary_path()) is not None:
-        tokenizer = tokenizers.load(path, settings.kind, **checks)
-    elif isinstance(sources[0], Examples) and sources[0].sentencepiece is not None:
-        path, sentinels = sources[0].sentencepiece
-        tokenizer = tokenizers.load(path, settings.kind, **checks | {"extra_ids": sentinels})
-    else:
+    tokenizer = _named(config, sources)
+    if tokenizer is None:
         tokenizer = _trained(config, parts, sources, known, say)
     if settings.add_tokens:
         tokenizer = _grown(tokenizer, config, say)
@@ -259,6 +252,44 @@ def _tokenizer(
         _publish(tokenizer, own)
         tokenizer = tokenizers.load(own, settings.kind, **checks)
     return tokenizer
+
+
+def existing_tokenizer(config: Config, parts: Sequence[mixtures.Part], sources: list[Source]) -> Tokenizer | None:
+    """A run's vocabulary where it need not be trained: the run's own, the one that is named, or the cache's.
+
+    Args:
+      config: the run's configuration.
+      parts: its tasks.
+      sources: of each.
+
+    Returns:
+      The tokenizer; None where a vocabulary is still to be trained.
+    """
+    settings, own = config.data.tokenizer, Path(config.run_dir) / "tokenizer"
+    if own.is_dir():
+        return tokenizers.load(own, settings.kind, **_checks(config, sources))
+    tokenizer = _named(config, sources)
+    if tokenizer is None and not any(source.tokenized for source in sources):
+        directory = _trained_at(config, parts, sources, [source.fingerprint() for source in sources])
+        if directory.is_dir() and vocabulary_files.damage(directory) is None:
+            tokenizer = tokenizers.load(directory, settings.kind, languages=mixtures.languages(sources))
+    return tokenizers.add(tokenizer, settings.add_tokens) if tokenizer and settings.add_tokens else tokenizer
+
+
+def _checks(config: Config, sources: Sequence[Source]) -> dict[str, Any]:
+    """What a vocabulary must be, for `tokenizers.load`."""
+    settings = config.data.tokenizer
+    of_settings = {"lowercase": settings.lowercase, "extra_ids": settings.extra_ids}
+    return of_settings | {"max_size": config.model.vocab_size, "languages": mixtures.languages(sources)}
+
+
+def _named(config: Config, sources: Sequence[Source]) -> Tokenizer | None:
+    """The vocabulary that the recipe, its objective or its SeqIO Task names; None where it is to be trained."""
+    settings, checks = config.data.tokenizer, _checks(config, sources)
+    path = settings.path or config.objective.vocabulary_path()
+    if path is None and isinstance(sources[0], Examples) and sources[0].sentencepiece is not None:
+        path, checks["extra_ids"] = sources[0].sentencepiece
+    return None if path is None else tokenizers.load(path, settings.kind, **checks)
 
 
 def _grown(tokenizer: Tokenizer, config: Config, say: Progress) -> Tokenizer:
@@ -311,14 +342,7 @@ def _trained(
     settings = config.data.tokenizer.model_copy(update={"add_tokens": ()})  # they are added to what is trained
     if any(source.tokenized for source in sources):
         raise UserError("data.tokenizer.path is missing: data.task gives token ids, so its vocabulary has to be named")
-    identity = settings.model_dump(exclude={"add_tokens"}) | {"size": size, "format": FORMAT}
-    identity["sources"] = [
-        {"files": of_source, "data": affecting(part.config.data, "records")} for part, of_source in zip(parts, known)
-    ]
-    languages = mixtures.languages(sources)
-    if languages:
-        identity["languages"] = languages
-    directory = cache_root(config) / "tokenizers" / _hash(identity)
+    languages, directory = mixtures.languages(sources), _trained_at(config, parts, sources, known)
     if directory.is_dir():
         damage = vocabulary_files.damage(directory)
         if damage is None:
@@ -329,6 +353,20 @@ def _trained(
     shutil.rmtree(directory, ignore_errors=True)
     _publish(tokenizers.train(texts, settings, size, languages=languages), directory)
     return tokenizers.load(directory, settings.kind, languages=languages)
+
+
+def _trained_at(config: Config, parts: Sequence[mixtures.Part], sources: list[Source], known: list[Any]) -> Path:
+    """Where the cache keeps a vocabulary that is trained."""
+    identity = config.data.tokenizer.model_dump(exclude={"add_tokens"}) | {
+        "size": trained_size(config),
+        "format": FORMAT,
+    }
+    identity["sources"] = [
+        {"files": of_source, "data": affecting(part.config.data, "records")} for part, of_source in zip(parts, known)
+    ]
+    if languages := mixtures.languages(sources):
+        identity["languages"] = languages
+    return cache_root(config) / "tokenizers" / _hash(identity)
 
 
 # ---- records --------------------------------------------------------------------------------------------------------

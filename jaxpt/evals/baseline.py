@@ -37,7 +37,8 @@ class Baseline(Evaluator):
             prefix = f"{self.of}/"
             means = {name.removeprefix(prefix): x for name, x in earlier.items() if name.startswith(prefix)}
             if "target_loss" not in means:
-                return Result(trivial)
+                lacking = f"no {prefix}target_loss to compare: the loss returns this metric where a batch has eval_mask"
+                return Result(trivial, (f"{judge.baseline} baseline {trivial:.3f} nats; {lacking}",) if means else ())
             return Result(trivial, (verdict(judge, means["target_loss"], trivial), *judge.report_lines(means)))
 
         return evaluate

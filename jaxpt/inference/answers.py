@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from jaxpt.errors import UserError
 from jaxpt.generate.engine import Prompt
-from jaxpt.inference import loaded
+from jaxpt.inference import filling, loaded
 from jaxpt.inference.filling import Candidates
 from jaxpt.inference.loaded import Completion, OnText
 from jaxpt.train import weights
@@ -110,6 +110,7 @@ class Answers:
         model = self._model
         if self._options is not None:
             return model.check([model.prompt_ids(text)], self._options)
+        filling.check(model)  # which says why a model predicts no tokens
         if not model.fills(text):
             mask = model.vocabulary.mask
             wanted = "" if mask is None else f": write {model.tokenizer.tokens([mask])[0]} where a word is missing"

@@ -54,6 +54,15 @@ Metrics = dict[str, tuple[jax.Array, jax.Array]]
 """{metric: (Σ weighted value, Σ weight)}."""
 
 
+def undefined(part: Any, name: str) -> UserError:
+    """What is said where someone's own subclass lacks something."""
+    base = next(cls.__name__ for cls in type(part).__mro__ if cls.__module__ == __name__)
+    return UserError(
+        f"class {type(part).__name__} of {type(part).__module__} must define `{name}`; the docstring of "
+        f"{base}{'' if name == 'family' else f'.{name}'} in jaxpt/objectives/base.py says what it is"
+    )
+
+
 class Objective(ObjectiveConfig):
     """Base of all objectives: the hyperparameters and the three components. A module defines exactly one subclass."""
 
@@ -63,24 +72,26 @@ class Objective(ObjectiveConfig):
     @property
     def batches(self) -> Batches:
         """Preprocessors and features."""
-        raise NotImplementedError
+        raise undefined(self, "batches")
 
     @property
     def loss(self) -> Loss:
         """Loss and metrics of a batch."""
-        raise NotImplementedError
+        raise undefined(self, "loss")
 
     @property
     def judge(self) -> Judge:
         """Baseline and evaluated positions."""
-        raise NotImplementedError
+        raise undefined(self, "judge")
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         """Raises UserError for invalid settings; called before training starts."""
-        raise NotImplementedError
+        raise undefined(self, "check")
 
     def check_family(self, model: ModelConfig) -> None:
         """Raises UserError if the model belongs to another family; called before any data is read."""
+        if not hasattr(self, "family"):
+            raise undefined(self, "family")
         if model.family != self.family:
             raise UserError(
                 f"objective.kind: {self.kind} requires a model of family {self.family}, "
@@ -108,11 +119,11 @@ class Batches:
         Returns:
           {name: (shape, "int32" or "float32")}.
         """
-        raise NotImplementedError
+        raise undefined(self, "features")
 
     def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
         """The preprocessors that make the features, with all their arguments."""
-        raise NotImplementedError
+        raise undefined(self, "transforms")
 
     uses_chat_template: ClassVar[bool] = False
     """True if records depend on the tokenizer's chat template."""
@@ -176,6 +187,10 @@ class Batches:
         """
         return tokens
 
+    def passes(self) -> int:
+        """How often the records hold each document."""
+        return 1
+
     def static_mask_copies(self) -> int | None:
         """Number n of static mask copies: epoch e uses the noise of copy e mod n. None: new noise in every epoch."""
         return None
@@ -218,11 +233,11 @@ class Loss:
 
     def coefficients(self) -> dict[str, float]:
         """{loss part: its coefficient in the total loss}."""
-        raise NotImplementedError
+        raise undefined(self, "coefficients")
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         """Σ of the weights of each loss part; depends only on the batch, so it is known before any microbatch runs."""
-        raise NotImplementedError
+        raise undefined(self, "weights")
 
     def __call__(self, model: Bound, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
         """Σ over the (micro)batch of each loss part and of each metric.
@@ -246,11 +261,11 @@ class Loss:
 
     def output(self, model: Bound, batch: Batch) -> Output:
         """The model's output for a batch; its hidden states are the input of `loss_from_hidden`."""
-        raise NotImplementedError
+        raise undefined(self, "output")
 
     def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
         """Loss parts and metrics from the hidden states that `output` returned."""
-        raise NotImplementedError
+        raise undefined(self, "loss_from_hidden")
 
     @property
     def carries(self) -> bool:
@@ -300,7 +315,7 @@ class Judge:
 
         Evaluation adds them to the batch as `eval_mask`; the loss then returns the metric `target_loss`.
         """
-        raise NotImplementedError
+        raise undefined(self, "eval_mask")
 
     def baseline_loss(self, validation: Iterable[Arrays]) -> float:
         """The loss of a trivial predictor that `jaxpt.evals.baseline` does not have.
@@ -311,7 +326,7 @@ class Judge:
         Returns:
           Nats per target.
         """
-        raise NotImplementedError
+        raise undefined(self, "baseline_loss")
 
     def report_lines(self, means: Mapping[str, float]) -> list[str]:
         """Report lines for loss parts that have another trivial predictor.
@@ -356,6 +371,17 @@ def carried_loss(
     if carry is None:
         return *objective.loss(model, batch, **options), None
     return objective.loss(model, batch, carry=carry, **options)  # type: ignore[call-arg, return-value]
+
+
+def check_parts(objective: Objective, sums: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
+    """Raises UserError where a part of `coefficients` is not in the loss, or has no weight that it is divided by."""
+    for part in objective.loss.coefficients():
+        for name, found in (("the loss", sums), ("Loss.weights", weights)):
+            if part not in found:
+                raise UserError(
+                    f"objective.kind: {objective.kind}: Loss.coefficients has the part {part!r}, but {name} returns "
+                    f"{', '.join(map(repr, found)) or 'none'}"
+                )
 
 
 def tokens(batch: Batch) -> jax.Array | int:

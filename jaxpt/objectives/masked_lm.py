@@ -263,6 +263,9 @@ class MaskedLMBatches(Batches):
                 f"data.packing: a packed row would need several {label} labels; set objective.{self.h.pair_loss}: false"
             )
 
+    def passes(self) -> int:
+        return self.h.dupe_factor if self.h.pair_loss else 1
+
     def static_mask_copies(self) -> int | None:
         if not self.h.static_masking:
             return None

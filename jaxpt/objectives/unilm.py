@@ -139,6 +139,9 @@ class UniLMBatches(MaskedLMBatches):
     def text_tokens(self, records: int, tokens: int) -> int:
         return tokens - 3 * records  # [CLS] and two [SEP], also without next_sentence
 
+    def passes(self) -> int:
+        return self.h.dupe_factor  # of pairs, also without next_sentence
+
     def static_mask_copies(self) -> int | None:
         return 1 if self.h.static_masking else None  # each pass has different pairs
 

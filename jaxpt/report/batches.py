@@ -57,6 +57,8 @@ class Span:
     style: Style = "text"
     note: str = ""
     """What the text stands for: printed after it."""
+    hover: str = ""
+    """Of a token: its id and piece, and those of its target. A page shows them under the pointer."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,8 +119,7 @@ def _masked(example: Example, tokenizer: Pieces) -> list[Span]:
         else:
             spans += _document_end(example, "encoder", position)
         token, target = int(tokens[position]), chosen.get(position)
-        plain = Span(_word(token, tokenizer), _style(token, tokenizer.vocabulary))
-        spans.append(plain if target is None else _chosen(token, target, tokenizer))
+        spans.append(_token(token, tokenizer) if target is None else _chosen(token, target, tokenizer))
     return spans + _padding(example, "encoder")
 
 
@@ -137,11 +138,11 @@ def _permuted(example: Example, tokenizer: Pieces) -> list[Span]:
     for position in _real(example, "encoder"):
         if types[position] == 1 and types[position - 1] == 0:
             spans += [Span("\n"), Span("B:", "label")]
-        text = _word(token := int(tokens[position]), tokenizer)
+        token = int(tokens[position])
         if position in place:
-            spans.append(Span(text, "target", str(place[position])))
+            spans.append(_token(token, tokenizer, "target", str(place[position])))
         else:
-            spans.append(Span(text, _style(token, tokenizer.vocabulary)))
+            spans.append(_token(token, tokenizer))
     return spans + _padding(example, "encoder")
 
 
@@ -156,12 +157,12 @@ def _corrupted(example: Example, tokenizer: Pieces) -> list[Span]:
         segment = int(example["encoder_segment_ids"][position])
         if restored is not None:
             spans += [Span(" ↩", "seam")] if position in restored.seams else []
-            spans.append(restored.spans.get(position) or Span(_word(token, tokenizer), _style(token, vocabulary)))
+            spans.append(restored.spans.get(position) or _token(token, tokenizer))
         elif _is_sentinel(token, vocabulary):
             note = stands_for.get((segment, token), "nothing in the targets")
-            spans.append(Span(_word(token, tokenizer), "sentinel", note))
+            spans.append(_token(token, tokenizer, note=note))
         else:
-            spans.append(Span(_word(token, tokenizer), _style(token, vocabulary)))
+            spans.append(_token(token, tokenizer))
     return spans + _padding(example, "encoder")
 
 
@@ -220,20 +221,22 @@ def _restored(example: Example, tokenizer: Pieces) -> _Restored:
                     first, end = found.filled.get(place, (0, 0))
                     was = "".join(_word(x, tokenizer) for x in whole[first:end]).strip()
                     nothing = "inserted" if place in found.filled and first == end else ""
-                    all_.spans[int(encoder[place])] = Span(_word(token, tokenizer), "mask", was or nothing)
+                    all_.spans[int(encoder[place])] = _token(token, tokenizer, "mask", was or nothing)
     return all_
 
 
 def _chosen(token: int, target: int, tokenizer: Pieces) -> Span:
     """A token of the inputs that noise has chosen, with what stood there."""
-    text, was = _word(token, tokenizer), _word(target, tokenizer).strip() or "␣"
-    text = text if text.strip() else " ␣"  # a space by itself, chosen, would not be seen
-    if token == target:
-        return Span(text, "kept", "kept")
+    was = _word(target, tokenizer).strip() or "␣"
     vocabulary = tokenizer.vocabulary
-    if token == vocabulary.mask or (vocabulary.mask is None and token == vocabulary.first_sentinel):
-        return Span(text, "mask", was)
-    return Span(text, "random", f"random, was {was}")
+    if token == target:
+        span = _token(token, tokenizer, "kept", "kept")
+    elif token == vocabulary.mask or (vocabulary.mask is None and token == vocabulary.first_sentinel):
+        span = _token(token, tokenizer, "mask", was)
+    else:
+        span = _token(token, tokenizer, "random", f"random, was {was}")
+    text = span.text if span.text.strip() else " ␣"  # a space by itself, chosen, would not be seen
+    return dataclasses.replace(span, text=text, hover=f"{span.hover}; target {_named(target, tokenizer)}")
 
 
 def _targets(example: Example, tokenizer: Pieces) -> list[Span]:
@@ -254,7 +257,7 @@ def _running(example: Example, tokenizer: Pieces) -> list[Span]:
     for position in _real(example, "decoder"):
         if position == 0 or segment_ids[position] != segment_ids[position - 1]:
             spans += _document_end(example, "decoder", position)
-            spans.append(Span(_word(int(example["decoder_input_tokens"][position]), tokenizer), "context"))
+            spans.append(_token(int(example["decoder_input_tokens"][position]), tokenizer, "context"))
         elif int(example["decoder_target_tokens"][position - 1]) == tokenizer.vocabulary.eos:
             spans.append(Span("\n"))
         spans.append(_target(example, position, tokenizer))
@@ -263,8 +266,18 @@ def _running(example: Example, tokenizer: Pieces) -> list[Span]:
 
 def _target(example: Example, position: int, tokenizer: Pieces) -> Span:
     token = int(example["decoder_target_tokens"][position])
-    style = _style(token, tokenizer.vocabulary) if example["decoder_loss_weights"][position] > 0 else "context"
-    return Span(_word(token, tokenizer), style)
+    return _token(token, tokenizer, None if example["decoder_loss_weights"][position] > 0 else "context")
+
+
+def _token(token: int, tokenizer: Pieces, style: Style | None = None, note: str = "") -> Span:
+    """A token, by default in the style of its kind."""
+    style = style or _style(token, tokenizer.vocabulary)
+    return Span(_word(token, tokenizer), style, note, _named(token, tokenizer))
+
+
+def _named(token: int, tokenizer: Pieces) -> str:
+    """A token's id and piece."""
+    return f"{token} {_visible(tokenizer.tokens([token])[0])}".replace("\n", "")
 
 
 def _real(example: Example, side: str) -> list[int]:
@@ -302,7 +315,9 @@ def _word(token: int, tokenizer: Pieces) -> str:
     piece = tokenizer.tokens([token])[0]
     apart = tokenizer.kind == "wordpiece" or _is_sentinel(token, tokenizer.vocabulary)
     text = f" {piece}" if apart else piece.replace("▁", " ")
+    return _visible(text)
+
+
+def _visible(text: str) -> str:
+    """A text without control characters."""
     return "".join(c if c.isprintable() else _VISIBLE.get(c) or f"\\x{ord(c):02x}" for c in text)
-
-
-# ---- the command ----------------------------------------------------------------------------------------------------

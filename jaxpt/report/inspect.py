@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from jaxpt.config import Config, phase_starts, without_unfreezing
+import numpy as np
+
+from jaxpt.config import Config, at_phase, phase_starts, to_yaml, without_unfreezing
 from jaxpt.errors import UserError
 from jaxpt.report import text
 from jaxpt.report.batches import Shown, segments
-from jaxpt.report.facts import facts
+from jaxpt.report.facts import facts, of_vocabulary, statistics
 from jaxpt.report.html import page
+from jaxpt.train import amounts
+
+if TYPE_CHECKING:
+    from jaxpt.data.stream.loader import Stream
+    from jaxpt.objectives.base import Vocabulary
+
+_LOOKED_AT = 256  # rows in the statistics of a page
+_NAMES = {"lm": "LM", "bart": "BART", "mbart": "mBART", "mass": "MASS", "ul2": "UL2", "unilm": "UniLM"}
+_HYPHENATED = ("fill_in_the_middle", "text_to_text")
 
 
 def inspect(
@@ -44,13 +56,42 @@ def inspect(
         task.name: [file["name"] for file in source.get(task.name, source).get("files", {}).get(split, ())]
         for task in stream.tasks
     }
+    labels = getattr(config.task, "labels", None)
     shown = [
-        Shown(index, facts(example, files[example["task"]]), segments(example, data.tokenizer))
+        Shown(index, facts(example, files[example["task"]], stream.features, labels), segments(example, data.tokenizer))
         for index, example in ((i, stream.example(i, shuffled=split == "train")) for i in range(at, stop))
     ]
-    title = f"{config.objective.kind}, {split}" + (f", phase {phase} of {phases}" if phases > 1 else "")
+    title = f"{display_name(config.objective.kind)}, {_range(at, stop)} of {split}"
+    title += f", phase {phase} of {phases}" if phases > 1 else ""
+    starts = (*phase_starts(config), config.train.steps)
+    line = amounts.line(at_phase(config, phase - 1), data, starts[phase] - starts[phase - 1])
     if html is None:
-        text.show(title, shown)
+        text.show(title, line, shown)
     else:
-        Path(html).write_text(page(title, shown), encoding="utf-8")
+        about = {"vocabulary": of_vocabulary(data.tokenizer), **_statistics(stream, data.vocabulary)}
+        Path(html).write_text(page(title, line, shown, about, to_yaml(config)), encoding="utf-8")
         print(f"wrote {html}")
+
+
+def _statistics(stream: Stream, vocabulary: Vocabulary) -> dict[str, dict[str, str]]:
+    """Figures of rows from all over a split, under a heading that says of how many."""
+    rows = np.unique(np.linspace(0, len(stream) - 1, _LOOKED_AT).astype(np.int64))
+    heading = f"statistics of {'all' if len(rows) == len(stream) else f'{len(rows)} of'} {len(stream):,} rows"
+    return {heading: statistics(stream.rows(rows), vocabulary)}
+
+
+def display_name(kind: str) -> str:
+    """An objective's name as papers write it.
+
+    Example:
+      >>> display_name("masked_lm"), display_name("my_lab.reverse_lm"), display_name("text_to_text")
+      ('masked LM', 'reverse LM', 'text-to-text')
+    """
+    name = kind.rpartition(".")[2]
+    if name in _HYPHENATED:
+        return name.replace("_", "-")
+    return " ".join(_NAMES.get(word, word) for word in name.split("_"))
+
+
+def _range(at: int, stop: int) -> str:
+    return f"example {at}" if stop - at == 1 else f"examples {at}–{stop - 1}"

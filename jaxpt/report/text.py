@@ -26,25 +26,30 @@ _COLOURS: dict[Style, str] = {
 _MARKS: dict[Style, tuple[str, str]] = {"context": ("~", "~"), "gone": ("«", "»")}
 
 
-def show(title: str, examples: Sequence[Shown], console: Console | None = None) -> None:
-    """Prints examples, then a legend of the styles that occur.
+def show(title: str, line: str, examples: Sequence[Shown], console: Console | None = None) -> None:
+    """Prints a header, examples under a rule each, then a legend of the styles that occur.
 
     Args:
       title: what they are examples of.
+      line: how much text there is, and where it is from.
       examples: from `jaxpt.report.batches`.
       console: where to; standard output by default.
     """
     console = console or Console(highlight=False, emoji=False)
     plain = console.color_system is None or console.no_color
+    console.print(Text(title, "bold"))
+    console.print(Text(line), soft_wrap=True)
     for example in examples:
-        console.print(Rule(Text(f"{title} {example.index}"), align="left"))
+        console.print()
+        console.print(Rule(Text(f"example {example.index}"), align="left"))
         console.print(Text("; ".join(f"{name}: {value}" for name, value in example.facts.items()), "dim"))
         for heading, spans in example.sections.items():
             if len(example.sections) > 1:
                 console.print(Text(f"{heading}:", "bold"))
             console.print(as_text(spans, plain))
     used = {span.style for example in examples for spans in example.sections.values() for span in spans}
-    console.print(Rule())
+    console.print()
+    console.print(Rule(Text("legend"), align="left"))
     for style, meaning in LEGEND.items():
         if style in used:
             console.print(as_text([Span(style, style), Span(f": {meaning}")], plain))

@@ -10,17 +10,20 @@ A mistake in a file ends in one line: the file, the line or row, what is wrong, 
 
 from jaxpt.tables.files import expand
 from jaxpt.tables.json_files import answers
-from jaxpt.tables.overlap import overlap
-from jaxpt.tables.reading import FORMATS, file_format, read
+from jaxpt.tables.overlap import Text, digest, overlap
+from jaxpt.tables.reading import FORMATS, SUFFIXES, file_format, read
 from jaxpt.tables.rows import Row, column, in_order, label, labels, text, where
 from jaxpt.tables.splits import HeldOut, held_out
 
 __all__ = [
     "FORMATS",
+    "SUFFIXES",
     "HeldOut",
     "Row",
+    "Text",
     "answers",
     "column",
+    "digest",
     "expand",
     "file_format",
     "held_out",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import glob
@@ -11,7 +12,7 @@ import os
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import IO, Any
 
@@ -20,18 +21,26 @@ from jaxpt.errors import UserError
 _HIDDEN = re.compile(r"(^|/)(\.|__MACOSX/)")  # what the systems that pack files add
 
 
-def expand(paths: str | Sequence[str], key: str) -> list[str]:
+def expand(
+    paths: str | Sequence[str],
+    key: str,
+    suffixes: Sequence[str] | None = None,
+    report: Callable[[str], None] = lambda line: None,
+) -> list[str]:
     """Finds the files that paths and globs name.
 
     Args:
       paths: one or more paths, local or remote; `*`, `?` and `[…]` match names. A .zip stands for the files in it.
       key: the setting that holds them, for messages.
+      suffixes: of the files that a directory stands for, also as `.gz`; "" is that of any file. None: directories are
+        refused.
+      report: is given a line for each directory: how many files of which suffix, and what was left out.
 
     Returns:
-      Files in the order given, those of a glob in alphabetical order.
+      Files in the order given, those of a glob or a directory in alphabetical order.
 
     Raises:
-      UserError: a file is missing or a directory, or a glob matches nothing.
+      UserError: a file is missing or a directory, a glob matches nothing, or a directory has no file to read.
 
     Example:
       >>> expand("no/such/file.tsv", "data.path")
@@ -46,14 +55,67 @@ def expand(paths: str | Sequence[str], key: str) -> list[str]:
         if not found:
             raise UserError(f"{key}: no file matches {path}")
         for file in found:
+            if isdir(file) and suffixes is not None:
+                files += _listed(file, key, suffixes, report)
+                continue
             if isdir(file):
                 raise UserError(f"{key}: {file} is a directory; name its files, such as {file.rstrip('/')}/*.jsonl")
             if not exists(file):
                 raise UserError(f"{key}: {file}: no such file")
             if not system and not os.path.isfile(file):
                 raise UserError(f"{key}: {file}: is a pipe or a device, expected a file")
-        files += [member for file in found for member in (_members(file, key) if file.endswith(".zip") else [file])]
+            files += _members(file, key) if file.endswith(".zip") else [file]
     return files
+
+
+def _listed(root: str, key: str, suffixes: Sequence[str], report: Callable[[str], None]) -> list[str]:
+    """The files to read in a directory and below it; hidden and empty ones are left out."""
+    taken: list[str] = []
+    counts: dict[bool, collections.Counter[str]] = {True: collections.Counter(), False: collections.Counter()}
+    for path in sorted(_below(root, key)):
+        for file in _members(path, key) if path.endswith(".zip") else [path]:
+            is_wanted = file.removesuffix(".gz").endswith(tuple(suffixes))
+            is_empty = is_wanted and "://" not in file and ".zip!" not in file and not os.path.getsize(file)
+            taken += [file] if is_wanted and not is_empty else []
+            counts[is_wanted and not is_empty]["empty" if is_empty else _suffix(file)] += 1
+    said, left_out = (", ".join(f"{n:,} {suffix}" for suffix, n in of.most_common(8)) for of in counts.values())
+    if not taken:
+        wanted = f"; wants files that end in {', '.join(suffixes)}" if any(suffixes) else ""
+        raise UserError(f"{key}: {root}: a directory without a file to read ({left_out or 'no files'}){wanted}")
+    total = f"{len(taken):,} file{'s' if len(taken) > 1 else ''}"
+    report(f"{key}: {root}: {total} ({said})" + (f"; left out: {left_out}" if left_out else ""))
+    return taken
+
+
+def _below(root: str, key: str) -> Iterator[str]:
+    """All files in a directory and below it that are not hidden; links are followed, once to each directory."""
+
+    def refuse(error: OSError) -> None:
+        raise UserError(f"{key}: {error.filename}: cannot be listed ({error.strerror})")
+
+    is_remote = "://" in root
+    seen: set[str] = set()
+    for folder, folders, names in _gfile().walk(root) if is_remote else os.walk(root, onerror=refuse, followlinks=True):
+        if not is_remote:
+            real = os.path.realpath(folder)
+            folders[:] = [] if real in seen else [name for name in folders if not _HIDDEN.search(f"{name}/")]
+            names = [] if real in seen else names
+            seen.add(real)
+        for name in names:
+            path = os.path.join(folder, name)
+            if not _HIDDEN.search(os.path.relpath(path, root)) and (is_remote or os.path.isfile(path)):
+                yield path
+
+
+def _suffix(path: str) -> str:
+    """How a name ends, `.gz` included.
+
+    Example:
+      >>> _suffix("texts/a.b.txt.gz"), _suffix("LICENSE")
+      ('.txt.gz', 'without a suffix')
+    """
+    name = path.removesuffix(".gz")
+    return os.path.splitext(name)[1] + path[len(name) :] or "without a suffix"
 
 
 def _members(path: str, key: str) -> list[str]:

@@ -21,10 +21,11 @@ FORMATS: dict[str, Callable[..., Iterator[Row]]] = {
     "conll": conll, "tfds": tfds, "builtin": builtin,
 }  # fmt: skip
 """Format → its reader; the arguments after the path are the format's options."""
-_SUFFIXES = {
+SUFFIXES = {
     ".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet",
     ".conllu": "conllu", ".conll": "conll", ".iob": "conll", ".iob2": "conll", ".bio": "conll",
 }  # fmt: skip
+"""Suffix → format; each also as `.gz`."""
 
 
 def read(path: str, format: str = "auto", **options: Any) -> Iterator[Row]:
@@ -82,10 +83,10 @@ def file_format(path: str, format: str = "auto") -> str:
             raise UserError(f"{path}: no format {format!r}{nearest(format, [*FORMATS])}")
         return format
     name = path.removesuffix(".gz")
-    for suffix, found in _SUFFIXES.items():
+    for suffix, found in SUFFIXES.items():
         if name.endswith(suffix):
             return found
-    suffixes = ", ".join(suffix for suffix in _SUFFIXES)
+    suffixes = ", ".join(suffix for suffix in SUFFIXES)
     raise UserError(
         f"{path}: the suffix says nothing of the format; wants {suffixes}, or a format: {', '.join(FORMATS)}"
     )

@@ -26,6 +26,7 @@ def line(config: Config, data: Data, steps: int) -> str:
     """
     counts = [found for name, found in data.summary.items() if name.rpartition("/")[2] == "train"]
     documents, tokens = (sum(found.get(name, 0) for found in counts) for name in ("documents", "tokens"))
+    tokens //= config.objective.batches.passes()
     unit = "documents" if config.task is None else "rows"
     held = f"{documents or sum(found['records'] for found in counts):,} {unit}"
     if tokens:
@@ -34,7 +35,12 @@ def line(config: Config, data: Data, steps: int) -> str:
     origin = ", ".join(dict.fromkeys(of_source(one) for one in sources))
     rows = steps * config.data.batch_size
     read = rows * data.text_per_row / tokens if tokens else rows / max(sum(found["records"] for found in counts), 1)
-    return f"train: {held} of {origin}; {read:.2g} epochs in {steps:,} steps"
+    return f"train: {held} of {origin}; {few(read)} epochs in {steps:,} steps"
+
+
+def few(value: float) -> str:
+    """A number of epochs: 0.81, 2.3, 233."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
 
 
 def of_source(data: SourceConfig) -> str:

@@ -71,7 +71,8 @@ from tests.config.helpers import RECIPE, mistake, write
         ("objective.kind=maskedlm", "objective.kind: 'maskedlm' is none of *; did you mean masked_lm*"),
         (
             "model.kind=no_such_lab.mine",
-            "model.kind: importing no_such_lab.mine failed: *No module named 'no_such_lab'",
+            "model.kind: importing no_such_lab.mine failed: *No module named 'no_such_lab'; start jaxpt in the "
+            "directory that no_such_lab is in, or put that directory on PYTHONPATH",
         ),
         ("model.kind=3", "model: wants a mapping with a `kind`, one of: *bert*"),
         ("model=null", "model: wants a mapping with a `kind`, one of: *bert*"),

@@ -46,6 +46,14 @@ def test_ones_own_module_is_named_before_it_is_imported(lab, recipe, monkeypatch
     assert said == [f"model.kind: importing {kind} from {lab}, whose code then runs", "imported"]
 
 
+def test_a_module_that_is_not_there(lab, recipe):
+    """A slip in its name, or a start in another directory."""
+    write(lab / "mine.py", OWN)
+    assert mistake(recipe, f"model.kind={lab.name}.mime").endswith(f"'{lab.name}.mime'; did you mean {lab.name}.mine?")
+    answer = mistake(recipe, "model.kind=no_such_lab.mine")
+    assert answer.endswith("; start jaxpt in the directory that no_such_lab is in, or put that directory on PYTHONPATH")
+
+
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
@@ -68,7 +76,11 @@ EVALS = [
     ),
     ("evals=[{kind: heldout, evry: 3}]", "unknown key evals.0.evry of kind heldout; did you mean every?"),
     ("evals=[{kind: samples, count: x}]", 'evals.0.count: wants a whole number, got "x"'),
-    ("evals=[{kind: no.such}]", "evals.kind: importing no.such failed: ModuleNotFoundError: No module named 'no'"),
+    (
+        "evals=[{kind: no.such}]",
+        "evals.kind: importing no.such failed: ModuleNotFoundError: No module named 'no'; start jaxpt in the directory "
+        "that no is in, or put that directory on PYTHONPATH",
+    ),
     ("evals={kind: heldout}", 'evals: wants a list, got {"kind": "heldout"}'),
     ("evals=[{kind: heldout}, {kind: heldout}]", "evals: two have the name 'validation'; rename one of them"),
     ("evals=[{kind: samples, name: train}]", "evals: the name 'train' is taken: metrics of the training begin so"),

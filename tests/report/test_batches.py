@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 from jaxpt.objectives.base import Vocabulary
-from jaxpt.report import alignment, html, text
+from jaxpt.report import alignment, html, inspect, text
 from jaxpt.report.batches import LEGEND, Shown, Span, segments
-from jaxpt.report.facts import facts
+from jaxpt.report.facts import facts, of_vocabulary, statistics
 from jaxpt.report.html import page
 
 
@@ -223,9 +223,9 @@ NASTY = [Span(" [bold]"), Span(" [/red]", "mask", "[MASK] & <b>"), Span(" :smile
 
 def test_tokens_are_never_markup():
     console = Console(file=io.StringIO(), width=200, force_terminal=True, color_system="standard")
-    text.show("title [x]", [Shown(0, {"origin": "[a] <b>"}, {"inputs": NASTY})], console)
+    text.show("title [x]", "of [y]", [Shown(0, {"origin": "[a] <b>"}, {"inputs": NASTY})], console)
     plain = Console(file=io.StringIO(), width=200)
-    text.show("title [x]", [Shown(0, {"origin": "[a] <b>"}, {"inputs": NASTY})], plain)
+    text.show("title [x]", "of [y]", [Shown(0, {"origin": "[a] <b>"}, {"inputs": NASTY})], plain)
     out = plain.file.getvalue()
     for word in ("[bold]", "[/red]⟨[MASK] & <b>⟩", ":smile:", "<script>", "[a] <b>", "title [x]"):
         assert word in out
@@ -260,19 +260,62 @@ class Tags(HTMLParser):
 
 def test_page_is_well_formed_escaped_and_self_contained():
     styles = [Span(f" {style}", style, "note") for style in LEGEND]
-    source = page("a < b", [Shown(7, {"origin": "x & y"}, {"inputs": NASTY, "targets": styles})])
+    source = page("a < b", "of c < d", [Shown(7, {"origin": "x & y"}, {"inputs": NASTY, "targets": styles})])
     tags = Tags()
     tags.feed(source)
     tags.close()
     assert not tags.open
-    for word in ("a < b", "x & y", "[/red]⟨[MASK] & <b>⟩", "<script>", *LEGEND):
+    for word in ("a < b", "of c < d", "x & y", "[/red]⟨[MASK] & <b>⟩", "<script>", *LEGEND):
         assert word in tags.words
     assert "http" not in source and "prefers" not in source
     assert "color-scheme: light dark" in source
 
 
+def test_labels_of_a_row():
+    row = example(labels=[1, 0, 1], label_weights=[1.0, 1.0, 0.0], label_positions=[0, 4, 0])
+    assert facts(row, features=row, labels=("bad", "good")) == {"labels": "good, bad"}
+    assert facts(row, features=row) == {"labels": "1, 0"}
+    several = example(labels=[[1.0, 0.0]], label_weights=[1.0])
+    assert facts(several, labels=("a", "b")) == {"labels": "[1.0, 0.0]"}
+
+
+def test_page_has_ids_recipe_and_navigation():
+    shown = [Shown(n, {}, segments(pair(), WORDPIECE)) for n in (3, 4, 5)]
+    source = page("t", "l", shown, {"vocab & more": {"size": "<10>"}}, "path: <b>\n")
+    tags = Tags()
+    tags.feed(source)
+    assert not tags.open and "vocab & more" in tags.words and "<10>" in tags.words and "path: <b>" in tags.words
+    for hover in ("5 the", "4 [MASK]; target 6 cat", "7 ##s; target 7 ##s", "9 dog; target 8 sat"):
+        assert f'data-id="{hover}"' in source
+    assert re.findall(r'<section id="(\d)"><h2>example \d(.*?)</h2>', source) == [
+        ("3", '<a href="#4">next</a>'),
+        ("4", '<a href="#3">previous</a><a href="#5">next</a>'),
+        ("5", '<a href="#4">previous</a>'),
+    ]
+    assert "'" not in html.spans_html([Span("x", hover="'\"><b>")]) and "<b>" not in html.spans_html(
+        [Span("x", "mask", "<b>", "<b>")]
+    )
+
+
+def test_statistics_of_rows():
+    batch = {name: np.stack([value, value]) for name, value in pair().items()}
+    batch["encoder_segment_ids"][1, 6] = 0
+    found = statistics(batch, WORDPIECE.vocabulary)
+    assert found == {
+        "encoder tokens": "6.5 in a row, from 6 to 7, median 6; 27.8% padding",
+        "targets": "3.0 in a row, 46.2% of the encoder tokens",
+        "of the targets": "33.3% masked, 33.3% left as they were, 33.3% random",
+    }
+    rows = {name: value[None] for name, value in running().items()}
+    assert list(statistics(rows, BPE.vocabulary)) == ["decoder tokens", "targets"]
+    BPE.lowercase = False
+    assert of_vocabulary(BPE) == {
+        "kind": "bpe", "size": "5 ids", "special tokens": "pad a 0, bos <|endoftext|> 4, eos <|endoftext|> 4"
+    }  # fmt: skip
+
+
 def test_examples_in_docstrings():
-    for module in (html, alignment):
+    for module in (html, alignment, inspect):
         failed, tried = doctest.testmod(module)
         assert tried and not failed
 
@@ -299,9 +342,17 @@ def test_recipes_are_shown(name, tmp_path, capsys, monkeypatch):
     ]
     assert main(["inspect", *common]) == 0
     out = capsys.readouterr().out
-    assert "text.txt, document" in out and "targets" in out
+    assert "text.txt, document" in out and "targets" in out and "examples 0–1 of train\n" in out
+    assert re.search(r"^train: \d+ documents, [\d.]+k tokens of text.txt; [\d.]+ epochs in [\d,]+ steps$", out, re.M)
+    assert re.search(r"\n\nexample 1 ─+\n", out), "examples are set apart"
     assert main(["inspect", *common, "--split", "validation", "--html", "page.html"]) == 0
-    assert (tmp_path / "page.html").stat().st_size > 1000
+    source = (tmp_path / "page.html").read_text()
+    assert (
+        "of validation</h1>" in source
+        and "text.txt; " in source
+        and "vocab_size: " in source
+        and "statistics of " in source
+    )
     assert not (tmp_path / "runs").exists(), "looking leaves no run behind"
     capsys.readouterr()
     assert main(["inspect", *common, "--split", "validation", "--at", "99999"]) == 2

@@ -1,5 +1,6 @@
 import gzip
 import os
+import zipfile
 
 import pytest
 
@@ -21,6 +22,31 @@ def test_expand(tmp_path):
     ):
         with pytest.raises(UserError, match=message):
             expand(f"{root}/{path}", "data.path")
+
+
+def test_a_directory_stands_for_its_files(tmp_path):
+    names = ("b/x.txt", "b.txt", "a/y.txt.gz", "z.jsonl", "a/n.pdf", "m.pdf", "LICENSE")
+    names += (".git/x.txt", "a/.x.txt", "e.txt")
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("" if name == "e.txt" else "x")
+    os.mkfifo(tmp_path / "pipe.txt")
+    (tmp_path / "a" / "loop").symlink_to(tmp_path)
+    with zipfile.ZipFile(tmp_path / "y.zip", "w") as packed:
+        packed.writestr("in/c.txt", "x")
+        packed.writestr("in/c.pdf", "x")
+    lines = []
+    found = expand((str(tmp_path), f"{tmp_path}/b.txt"), "data.path", [".txt", ".jsonl"], lines.append)
+    wanted = ["a/y.txt.gz", "b.txt", "b/x.txt", "y.zip!in/c.txt", "z.jsonl", "b.txt"]
+    assert found == [f"{tmp_path}/{name}" for name in wanted]
+    left_out = "3 .pdf, 1 without a suffix, 1 empty"
+    assert lines == [f"data.path: {tmp_path}: 5 files (3 .txt, 1 .txt.gz, 1 .jsonl); left out: {left_out}"]
+    assert f"{tmp_path}/a/n.pdf" in expand(str(tmp_path), "k", [""])
+    with pytest.raises(UserError) as error:
+        expand(f"{tmp_path}/b", "data.path", [".parquet", ".csv"])
+    assert str(error.value) == (
+        f"data.path: {tmp_path}/b: a directory without a file to read (1 .txt); wants files that end in .parquet, .csv"
+    )
 
 
 @pytest.mark.parametrize(

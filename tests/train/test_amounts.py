@@ -22,6 +22,12 @@ def test_documents_tokens_and_epochs():
     assert said == "train: 38 documents, 3.2k tokens of mytexts/*.txt; 0.5 epochs in 25 steps"
 
 
+def test_records_of_several_passes_hold_a_text_several_times():
+    found = data({"train": {"documents": 38, "records": 50, "tokens": 3200}}, 16.0)
+    pairs = families.config("bert", objective={"dupe_factor": 4}, data={"length": 16, "batch_size": 4, "path": "a.txt"})
+    assert line(pairs, found, 25) == "train: 38 documents, 800 tokens of a.txt; 2 epochs in 25 steps"
+
+
 def test_tasks_of_a_mixture_add_up():
     mixture = [{"name": "a", "path": "a.txt"}, {"name": "b", "path": "b.txt"}]
     found = data({f"{name}/train": {"documents": 5, "records": 5, "tokens": 80} for name in "ab"}, 16.0)

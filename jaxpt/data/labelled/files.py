@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from jaxpt import tables
@@ -39,12 +39,13 @@ class RowFile(NamedTuple):
         return tables.where(self.name, row, self.format)
 
 
-def files(data: DataConfig, split: str) -> list[RowFile]:
+def files(data: DataConfig, split: str, report: Callable[[str], None] = lambda line: None) -> list[RowFile]:
     """The files of a split.
 
     Args:
       data: of the recipe.
       split: "train", "validation" or "test".
+      report: is given a line for each directory.
 
     Returns:
       Its files; [] where the recipe names none: then a part of the training set is the validation set.
@@ -61,4 +62,4 @@ def files(data: DataConfig, split: str) -> list[RowFile]:
         return [] if wanted is None else [RowFile(str(data.path), data.source, wanted)]
     if given is None:
         return []
-    return [RowFile(path) for path in tables.expand(given, f"data.{key}")]
+    return [RowFile(path) for path in tables.expand(given, f"data.{key}", list(tables.SUFFIXES), report)]

@@ -56,6 +56,8 @@ class Source:
     Attributes:
       language: of its text, where the configuration says it.
       sentences: how objectives cut its documents, as `data.sentences` has it.
+      found: what is in each directory that stands for files, in words.
+      has_whole_files: a file is one document; one without text is a document without text, and is skipped.
       fields: of two texts that make a document, joined by `readers.PAIR_SEPARATOR`.
       failure: the mistake that ended a reading inside tf.data, which would hide it.
       counts: {split: {"documents": n, "empty": n, "files": {file: documents before any is held out}}} of the last
@@ -81,6 +83,8 @@ class Source:
         self._identity = dict(identity or {})
         self._files, self._read, self._fraction, self._cut, self._size = files, read, fraction, cut, size
         self.tokenized, self.language, self.fields, self.sentences = tokenized, None, None, "rule"
+        self.found: tuple[str, ...] = ()
+        self.has_whole_files = False
         self.failure: UserError | None = None
         self.counts: dict[str, dict[str, Any]] = {}
         self.consumed = 0
@@ -155,7 +159,7 @@ class Source:
           counts: of all its pieces together, as in `counts`.
         """
         for number, seen in counts["files"].items():
-            if not seen:
+            if not seen and not (self.has_whole_files and any(counts["files"].values())):
                 raise UserError(f"{self._files[split][int(number)]}: no documents in it")
         if not counts["documents"]:
             raise UserError(

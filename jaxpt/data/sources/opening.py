@@ -26,7 +26,7 @@ def open_source(data: DataConfig, examples: int | None = None, task: TaskConfig 
       A source with a "train" and a "validation" split; nothing but the files' existence is checked yet.
 
     Raises:
-      UserError: a file is missing or a directory, a glob matches nothing, a suffix is unknown.
+      UserError: a file is missing, a directory or a glob has none, a suffix is unknown.
     """
     if task is not None:
         return Rows(data, task)
@@ -59,17 +59,23 @@ def _open(data: DataConfig, examples: int | None) -> Source:
         raise UserError(f"data.path is missing: data.source: {data.source} needs one")
     if data.source == "tfds":
         return Source(**foreign.tfds_documents(data))
-    train = expand(data.path, "data.path")
-    held = expand(data.validation_path, "data.validation_path") if data.validation_path else None
+    found: list[str] = []
+    suffixes = list(readers.SUFFIXES) if data.source == "auto" else [""]
+    train = expand(data.path, "data.path", suffixes, found.append)
+    held = None
+    if data.validation_path:
+        held = expand(data.validation_path, "data.validation_path", suffixes, found.append)
     for path in [*train, *(held or [])]:
         readers.file_format(path, data)
-    return Source(
+    source = Source(
         {"train": train, "validation": held or train},
         lambda path, mark: readers.read(path, data, mark),
         None if held else data.validation_fraction,
         cut=lambda path, every: readers.marks(path, data, every),
         size=readers.size,
     )
+    source.found, source.has_whole_files = tuple(found), data.documents == "file"
+    return source
 
 
 def _own(data: DataConfig) -> Source:

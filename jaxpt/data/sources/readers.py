@@ -11,8 +11,9 @@ from jaxpt.data._tf import tf
 from jaxpt.errors import UserError
 from jaxpt.tables.files import open_file, raw_lines, read_lines
 
-_SUFFIXES = {".txt": "text", ".text": "text", ".md": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
-             ".parquet": "parquet"}  # fmt: skip
+SUFFIXES = {".txt": "text", ".text": "text", ".md": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
+            ".parquet": "parquet"}  # fmt: skip
+"""Suffix → format; each also as `.gz`."""
 _GZIP_RATIO = 3  # text to its .gz
 _GZIP_PIECES = 16  # a piece of a .gz is reached by unpacking all before it
 
@@ -48,7 +49,7 @@ def file_format(path: str, data: DataConfig) -> str:
     if data.source != "auto":
         return data.source
     name = path.removesuffix(".gz")
-    for suffix, kind in _SUFFIXES.items():
+    for suffix, kind in SUFFIXES.items():
         if name.endswith(suffix):
             return kind
     raise UserError(f"{path}: the suffix says nothing of the format; set data.source to text, jsonl or parquet")
@@ -75,6 +76,8 @@ def read(path: str, data: DataConfig, mark: Offset) -> Iterator[tuple[int, str]]
         return _jsonl(path, fields, mark)
     if data.fields is not None:
         raise UserError(f"{path}: a text file has no fields (data.fields); wants JSONL or Parquet")
+    if data.documents == "file":
+        return _whole(path)
     return _blocks(path, mark) if data.documents == "blank_line" else _lines(path, mark)
 
 
@@ -99,7 +102,7 @@ def marks(path: str, data: DataConfig, every: int) -> Iterator[tuple[Offset, int
     kind = file_format(path, data)
     if kind == "parquet":
         yield from _row_groups(path, data.fields or (data.field,), every)
-    elif total <= every:
+    elif total <= every or (kind == "text" and data.documents == "file"):
         yield Offset(), total
     else:
         if path.endswith(".gz"):
@@ -142,6 +145,11 @@ def _blocks(path: str, mark: Offset) -> Iterator[tuple[int, str]]:
             block, number = [], number + 1
     if block:
         yield number, "\n".join(block)
+
+
+def _whole(path: str) -> Iterator[tuple[int, str]]:
+    """All lines of a file."""
+    yield 0, "\n".join(line for _, line in _lines(path, Offset()))
 
 
 def document(texts: Sequence[str]) -> str:

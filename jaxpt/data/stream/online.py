@@ -45,8 +45,8 @@ def compile_online(
       None) → {feature: array [rows, ...]}. What becomes of a record depends on it and its key alone.
 
     Raises:
-      UserError: a preprocessor that does not map one to one, or cannot pack.
-      ValueError: other features than declared.
+      UserError: a preprocessor that does not map one to one, or cannot pack; other features than declared; or
+        one that draws numbers that a resume would not draw again.
     """
     last = resolve(calls[-1].name)
     rows = getattr(last, "rows", None)
@@ -106,11 +106,31 @@ def _graph(
 
     signature = [{name: given(s) for name, s in spec.items()}, tf.TensorSpec([None], tf.uint64)]
     graph = tf.function(make, input_signature=signature, autograph=False)
+    _check_draws(graph.get_concrete_function().graph.as_graph_def(), calls)
 
     def run(records: Records, keys: np.ndarray) -> Records:
         return tf.nest.map_structure(lambda x: x.numpy(), graph(records, keys))
 
     return run
+
+
+def _check_draws(graph: Any, calls: tuple[Call, ...]) -> None:
+    """Raises UserError for a random number that is not a function of the example's seed."""
+    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+    drawn = next((node.op for node in nodes if node.op in _UNSEEDED), None)
+    if drawn is not None:
+        names = ", ".join(call.name for call in calls)
+        raise UserError(
+            f"preprocessor {names}: {drawn} draws other numbers in every run; take a `seed` (@one_record(seeds=1)) and "
+            "draw with tf.random.stateless_uniform or the like"
+        )
+
+
+_UNSEEDED = {
+    "RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal", "ParameterizedTruncatedNormal",
+    "RandomShuffle", "Multinomial", "RandomGamma", "RandomPoissonV2", "StatefulStandardNormalV2", "StatefulUniform",
+}  # fmt: skip
+"""TensorFlow's operations whose numbers depend on what was drawn before."""
 
 
 def _step(call: Call, vocabulary: seqio.Vocabulary, token_counts: Counts | None = None) -> Step:
@@ -125,7 +145,8 @@ def _step(call: Call, vocabulary: seqio.Vocabulary, token_counts: Counts | None 
     if function is None:
         raise UserError(
             f"preprocessor {call.name!r} has to map records one to one, and to say so: decorate it with "
-            "jaxpt.data.preprocessors.batched.one_record"
+            "@one_record(), or with @one_record(seeds=1) where it takes a `seed`, of jaxpt.data.preprocessors.batched, "
+            "in the place of seqio.map_over_dataset"
         )
     return _lifted(functools.partial(function, **bound), outer.seeds)
 
@@ -160,13 +181,13 @@ def _check(made: Records, features: Features) -> None:
     """Compares what the preprocessors give with what the objective declares; names the first feature that differs."""
     for name, (shape, dtype) in features.items():
         if name not in made:
-            raise ValueError(
+            raise UserError(
                 f"objective.batches.features declares {name}, its preprocessors give {', '.join(sorted(made))}"
             )
         x = made[name]
         got = ((None,), x.values.dtype.name) if isinstance(x, Ragged) else (x.shape[1:], x.dtype.name)
         if got != (tuple(shape), dtype):
-            raise ValueError(
+            raise UserError(
                 f"objective.batches.features declares {name} as {dtype}{list(shape)}, "
                 f"its preprocessors give {got[1]}{list(got[0])}"
             )

@@ -11,6 +11,7 @@ from jaxpt.data.sources import readers
 from jaxpt.data.sources.base import held_out
 from jaxpt.data.sources.opening import open_source
 from jaxpt.errors import UserError
+from jaxpt.tasks import classification
 
 LINES = [f"document number {i}" for i in range(200)]
 
@@ -49,6 +50,42 @@ def test_lines_jsonl_parquet_and_gzip_give_the_same_documents(tmp_path, text):
     expected = sorted((0, i, line) for i, line in enumerate(LINES))
     for path in (text, jsonl, zipped, parquet, f"file://{text}", f"file://{zipped}", f"file://{parquet}"):
         assert sorted(both(path)) == expected, path
+
+
+def test_a_file_is_a_document(tmp_path):
+    folder = tmp_path / "texts"
+    (folder / "below").mkdir(parents=True)
+    texts = {f"{i:02}.txt": f"Title {i}\n\nbody {i}\n" for i in range(40)}
+    for name, content in texts.items():
+        (folder / name).write_text(content)
+    (folder / "below" / "00.md.gz").write_bytes(gzip.compress(b"packed\n"))
+    (folder / "blank.txt").write_text(" \n\n")
+    (folder / "notes.pdf").write_bytes(b"%PDF")
+    data = config(folder, documents="file", validation_fraction=0.2)
+    source = open_source(data)
+    found = [document for split in ("train", "validation") for document in source.documents(split)]
+    assert sorted(text for _, _, text in found) == sorted(["packed", *(t.rstrip("\n") for t in texts.values())])
+    assert {number for _, number, _ in found} == {0} and len({file for file, _, _ in found}) == 41
+    assert source.counts["train"]["empty"] == 1, "a blank file is a document without text"
+    assert source.found == (f"data.path: {folder}: 42 files (41 .txt, 1 .md.gz); left out: 1 .pdf",)
+    assert len(list(readers.marks(str(folder / "00.txt"), data, 4))) == 1, "a file is not cut"
+    with pytest.raises(UserError, match=r"blank\.txt: no documents in it"):
+        list(open_source(config(folder / "blank.txt", documents="file")).documents("train"))
+
+
+def test_a_directory_of_labelled_files(tmp_path):
+    for folder, rows in (("train", 40), ("test", 3)):
+        (tmp_path / folder).mkdir()
+        lines = "".join(f"word {i},{'ab'[i % 2]}\n" for i in range(rows))
+        (tmp_path / folder / "part.csv").write_text(f"text,label\n{lines}")
+    (tmp_path / "train" / "README.md").write_text("about")
+    task = classification.ClassificationTask(kind="classification", labels=("a", "b"))
+    source = open_source(config(tmp_path / "train", test_path=str(tmp_path / "test")), task=task)
+    assert len([*source.documents("train"), *source.documents("validation")]) == 40
+    assert source.found == (
+        f"data.path: {tmp_path}/train: 1 file (1 .csv); left out: 1 .md",
+        f"data.test_path: {tmp_path}/test: 1 file (1 .csv)",
+    )
 
 
 def test_two_fields_make_one_document(tmp_path):
@@ -160,7 +197,7 @@ def mistakes(tmp_path):
     return {
         "missing": (config(tmp_path / "nowhere.txt"), "nowhere.txt: no such file"),
         "glob": (config(tmp_path / "*.csv"), "no file matches"),
-        "directory": (config(tmp_path / "dir"), "is a directory"),
+        "directory": (config(tmp_path / "dir"), "dir: a directory without a file to read (no files); wants files that"),
         "suffix": (config(write(tmp_path / "a.xyz")), "set data.source"),
         "no path": (config(source="jsonl"), "data.path is missing"),
         "empty": (config(tmp_path / "empty.txt"), "empty.txt: no documents"),

@@ -45,6 +45,11 @@ def scaled(example, seed, by):
     return example | {"noise": by * tf.random.stateless_uniform([], seed)}
 
 
+@one_record()
+def unseeded(example):
+    return example | {"noise": tf.random.uniform([])}
+
+
 def plain(ds):
     return ds
 
@@ -265,13 +270,18 @@ def test_an_undeclared_shape_is_named(store):
         ({"x": ((5,), "int32")}, r"declares x as int32\[5\], its preprocessors give int32\[4\]"),
         ({"x": ((4,), "float32")}, r"declares x as float32\[4\], its preprocessors give int32\[4\]"),
     ):
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises(UserError, match=words):
             make(store, features=features)
 
 
 def test_only_one_to_one_functions_present(store):
-    with pytest.raises(UserError, match=r"decorate it with jaxpt\.data\.preprocessors\.batched\.one_record"):
+    with pytest.raises(UserError, match=r"decorate it with @one_record\(\), or with @one_record\(seeds=1\)"):
         make(store, calls=(Call(f"{__name__}.plain"),))
+
+
+def test_a_draw_that_does_not_come_from_the_seed_is_refused(store):
+    with pytest.raises(UserError, match=r"unseeded: RandomUniform draws other numbers in every run; take a `seed`"):
+        make(store, calls=(*CALLS, Call(f"{__name__}.unseeded")))
 
 
 @pytest.mark.slow

@@ -1,0 +1,99 @@
+"""`jaxpt data`: what a recipe's texts or labelled rows are, before anything is trained on them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from jaxpt.config import Config, at_phase, phase_starts, without_unfreezing
+from jaxpt.errors import UserError
+from jaxpt.report.data_text import lines
+from jaxpt.train import amounts
+
+if TYPE_CHECKING:
+    from jaxpt.data.mixtures import Part
+
+Result = dict[str, Any]
+
+
+def data(config: Config, has_tokenizer: bool = True, most: int | None = None, as_json: bool = False) -> None:
+    """Prints statistics of a recipe's data: documents, lengths, languages, equal texts, labels, epochs.
+
+    Args:
+      config: the recipe.
+      has_tokenizer: False: it says nothing of a vocabulary; lengths are in words.
+      most: only the first so many documents of a split are read.
+      as_json: print one JSON object.
+
+    Raises:
+      UserError: the data cannot be read.
+    """
+    found = measure(config, has_tokenizer, most)
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    for line in lines(found):  # which has texts and labels in it: no control character reaches the terminal
+        print("".join(c if c.isprintable() else repr(c)[1:-1] for c in line))
+
+
+def measure(config: Config, has_tokenizer: bool = True, most: int | None = None) -> Result:
+    """The statistics, ready for JSON; the arguments are those of `data`."""
+    from jaxpt.data import datasets, mixtures, part_statistics
+    from jaxpt.data.progress import progress
+    from jaxpt.data.sources.opening import open_source
+
+    config = without_unfreezing(config)
+    first = at_phase(config, 0)
+    if first.objective.batches.examples(first.data.length) is not None:
+        raise UserError(
+            f"objective.kind: {first.objective.kind}: jaxpt data reads documents and rows, not the inputs and targets "
+            "of a SeqIO Task; jaxpt inspect shows its examples"
+        )
+    parts = mixtures.parts(first)
+    with progress(None) as say:
+        sources = [open_source(part.config.data, None, part.config.task) for part in parts]
+        tokenizer = datasets.existing_tokenizer(first, parts, sources) if has_tokenizer else None
+        lengths = list(dict.fromkeys(at_phase(config, phase).data.length for phase in range(len(phase_starts(config)))))
+        measured = {
+            part.name: {"source": amounts.of_source(part.config.data)}
+            | part_statistics.measure(part.config, source, tokenizer, lengths, most, say.update)
+            for part, source in zip(parts, sources)
+        }
+    unit = "tokens" if tokenizer is not None or any(source.tokenized for source in sources) else "words"
+    trains = [part["splits"]["train"] for part in measured.values()]
+    is_whole = most is None or all(train["documents"] < most for train in trains)
+    is_known = is_whole and (config.task is not None or unit == "tokens")
+    sizes = {name: _size(part) for name, part in measured.items()}
+    return {
+        "vocabulary": None if tokenizer is None else {"kind": tokenizer.kind, "size": tokenizer.vocabulary.size},
+        "unit": unit,
+        "first": None if is_whole else most,
+        "parts": measured,
+        "phases": [phase | ({} if is_known else {"epochs": None}) for phase in _phases(config, parts, sizes)],
+    }
+
+
+def _size(part: Result) -> int:
+    """Of the training set: rows, or tokens."""
+    train = part["splits"]["train"]
+    return train["documents"] if part["unit"] == "rows" else train["total"]
+
+
+def _phases(config: Config, parts: Sequence[Part], sizes: dict[str, int]) -> Iterator[Result]:
+    """Steps of each phase, and epochs of each task: of rows exactly, of text as if each row were full of it."""
+    from jaxpt.data.stream.order import proportional
+
+    starts = (*phase_starts(config), config.train.steps)
+    for phase, (start, end) in enumerate(itertools.pairwise(starts)):
+        data = at_phase(config, phase).data
+        rates = [part.rate for part in parts]
+        if None in rates:
+            rates = proportional(list(sizes.values()), data.mixture_temperature, data.mixture_cap)
+        examples = (end - start) * (data.batch_examples or data.batch_size)
+        read = examples * (data.length if config.task is None else 1) / sum(rates)
+        yield {
+            "steps": end - start, "batch_size": data.batch_size, "length": data.length,
+            "epochs": {name: read * rate / max(sizes[name], 1) for name, rate in zip(sizes, rates)},
+        }  # fmt: skip

@@ -1,0 +1,152 @@
+"""The statistics of `jaxpt data` as lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from jaxpt.train.amounts import few
+from jaxpt.train.display import number
+
+Result = Mapping[str, Any]
+_BAR = 32  # characters
+_MOST_LANGUAGES, _MOST_LABELS = 8, 20
+
+
+def lines(found: Result) -> Iterator[str]:
+    """All of `jaxpt.report.data.measure`, for people.
+
+    Args:
+      found: what it gave.
+
+    Yields:
+      Lines.
+    """
+    vocabulary, unit = found["vocabulary"], found["unit"]
+    if vocabulary is not None:
+        yield f"vocabulary: {vocabulary['kind']}, {vocabulary['size']:,} ids"
+    elif unit == "words":
+        yield "vocabulary: none yet (a run trains it, or init_from.path has it); lengths are in words"
+    if found["first"] is not None:
+        yield f"only the first {found['first']:,} of each split were read"
+    for name, part in found["parts"].items():
+        yield ""
+        yield (f"{name}: " if len(found["parts"]) > 1 else "") + f"{part['source']}"
+        yield from part["found"]
+        yield from _aligned(_rows(part, unit))
+        yield from _notes(part)
+        yield ""
+        yield f"length of the training set's {part['unit']} in {unit}"
+        yield from _histogram(part["splits"]["train"])
+    yield ""
+    yield from _epochs(found)
+
+
+def _rows(part: Result, unit: str) -> Iterator[tuple[str, list[str]]]:
+    """(what, its value in each split)."""
+    splits: dict[str, Result] = part["splits"]
+    each = list(splits.values())
+    yield "", list(splits)
+    yield part["unit"], [f"{of['documents']:,}" for of in each]
+    if any(of["empty"] for of in each):
+        yield "  empty, left out", ["" if of["empty"] is None else f"{of['empty']:,}" for of in each]
+    if any(of["characters"] for of in each):
+        yield "bytes of text", [number(of["bytes"]) for of in each]
+        yield "words", [number(of["words"]) for of in each]
+    if unit == "tokens":
+        yield "tokens", [number(of["total"]) for of in each]
+    for name in each[0]["lengths"]:
+        yield (
+            f"{unit} in a {part['unit'][:-1]}: {name}" if name == "mean" else f"  {name}",
+            [f"{of['lengths'][name]:,.0f}" for of in each],
+        )
+    for column in each[0]["columns"] if len(each[0]["columns"]) > 1 else ():
+        picked = [of["columns"].get(column, each[0]["columns"][column]) for of in each]
+        yield f"{unit} in {column}: 5, 50, 95 %", [f"{of['5%']:,}, {of['50%']:,}, {of['95%']:,}" for of in picked]
+    for length in each[0].get("longer") or ():
+        yield f"longer than {int(length):,} tokens", [_part_of(of["longer"][length], of["documents"]) for of in each]
+    if any(of["cut"] for of in each):
+        yield (
+            "cut to data.length",
+            [_part_of(of["cut"]["cut"], of["cut"]["examples"]) if of["cut"] else "" for of in each],
+        )
+    if any(of["cut"] and of["cut"]["left_out"] for of in each):
+        yield "left out", [f"{of['cut']['left_out']:,}" if of["cut"] else "" for of in each]
+    yield "copies of another one", [_share(of["duplicates"]) for of in each]
+    yield "also in train", ["", *(_share(of["in_train"]) for of in each[1:])]
+    yield from _labels(each)
+    yield from _languages(each)
+
+
+def _labels(each: list[Result]) -> Iterator[tuple[str, list[str]]]:
+    """The balance of labels, or the numbers to predict."""
+    labels: dict[str, None] = dict.fromkeys(label for of in each for label in of.get("labels", {}))
+    totals = [sum(of.get("labels", {}).values()) for of in each]
+    for label in list(labels)[:_MOST_LABELS]:
+        yield f"label {label}", [_part_of(of.get("labels", {}).get(label, 0), n) for of, n in zip(each, totals)]
+    if len(labels) > _MOST_LABELS:
+        yield f"and {len(labels) - _MOST_LABELS:,} more labels", ["" for _ in each]
+    for name in ("mean", "5%", "50%", "95%") if "values" in each[0] else ():
+        yield f"number to predict: {name}", [f"{of['values'][name]:.4g}" if "values" in of else "" for of in each]
+
+
+def _languages(each: list[Result]) -> Iterator[tuple[str, list[str]]]:
+    shares = [of["languages"]["shares"] for of in each]
+    names = list(dict.fromkeys(name for of in shares for name in of))
+    for name in names[:_MOST_LANGUAGES]:
+        yield f"language {name}", [f"{of[name]:.1%}" if name in of else "" for of in shares]
+
+
+def _notes(part: Result) -> Iterator[str]:
+    """Examples of equal texts, and how languages were told."""
+    for split, of in part["splits"].items():
+        if example := of["duplicates"]["example"]:
+            yield f"{split}: {example['copies']:,} times: {example['text']}"
+        if (of.get("in_train") or {}).get("example"):
+            yield f"{split}, also in train: {of['in_train']['example']}"
+    train = part["splits"]["train"]
+    if (sampled := train["duplicates"]["sampled"]) > 1:
+        yield f"copies are an estimate from one text in {sampled:,}"
+    if looked := train["languages"]["documents"]:
+        was = "all" if looked == train["documents"] else f"{looked:,} drawn at random"
+        yield f"languages: by py3langid, of {was}; und: short or not clear, zxx: no language"
+    if any(of.get("longer") and any(of["longer"].values()) for of in part["splits"].values()):
+        yield "longer documents are not lost: they make several windows"
+
+
+def _histogram(of: Result) -> Iterator[str]:
+    most = max((count for _, _, count in of["histogram"]), default=1)
+    for first, last, count in of["histogram"]:
+        bounds = f"{first:,}" if first == last else f"{first:,}–{last:,}"
+        yield f"{bounds:>19}  {'█' * round(_BAR * count / most):{_BAR}}  {_part_of(count, of['documents'])}"
+
+
+def _epochs(found: Result) -> Iterator[str]:
+    is_text = any(part["unit"] == "documents" for part in found["parts"].values())
+    for index, phase in enumerate(found["phases"], 1):
+        of = f"phase {index}: " if len(found["phases"]) > 1 else ""
+        size = f"{phase['steps']:,} steps of {phase['batch_size']:,} × {phase['length']:,} tokens"
+        if phase["epochs"] is None:
+            why = "all is read" if found["first"] is not None else "there is a vocabulary"
+            yield f"{of}{size}: epochs are known once {why}"
+            continue
+        many = len(phase["epochs"]) > 1
+        epochs = ", ".join(f"{few(n)}{f' of {name}' if many else ''}" for name, n in phase["epochs"].items())
+        yield f"{of}{size}: {epochs} epochs" + (", if rows are full of text" if is_text else "")
+
+
+def _part_of(count: int, total: int) -> str:
+    return f"{count:,} ({count / total:.1%})" if total else f"{count:,}"
+
+
+def _share(of: Result) -> str:
+    return f"{'about ' if of['sampled'] > 1 and of['count'] else ''}{of['count']:,} ({of['share']:.1%})"
+
+
+def _aligned(rows: Iterator[tuple[str, list[str]]]) -> Iterator[str]:
+    """Names to the left, values to the right of their columns."""
+    table = list(rows)
+    wide = max(len(name) for name, _ in table)
+    widths = [max(len(cells[n]) for _, cells in table) for n in range(len(table[0][1]))]
+    for name, cells in table:
+        yield f"  {name:{wide}}  " + "  ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths))
