@@ -83,7 +83,7 @@ def import_weights(
         low_rank_config = None if adapter is None else adapter.config
         task = None if source.is_file() else imported.task_of(opened)
         config = imported.recipe(opened.network, tokens, str(out), low_rank_config, task, overrides)
-        (temporary / "config.yaml").write_text(configs.to_yaml(config), encoding="utf-8")
+        disk.write_text(temporary / "config.yaml", configs.with_checksum(configs.to_yaml(config)))
         pieces, factors = opened.pieces(), {}
         if adapter is not None:
             pieces = itertools.chain(pieces, adapter.saved)

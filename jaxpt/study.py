@@ -175,7 +175,9 @@ def finished(plan: Study, config: Config) -> int | None:
     """
     run_dir = Path(config.run_dir)
     found = receipt(run_dir)
-    if not found.get("finished") or configs.differences(configs.load(run_dir), config):
+    if not found.get("finished"):
+        return None
+    if any(configs.differences(configs.load(run_dir), config, role) for role in ("identity", "content")):
         return None
     steps = config.train.steps
     if plan.tokens is not None:

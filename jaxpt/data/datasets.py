@@ -261,6 +261,27 @@ def _tokenizer(
     return tokenizer
 
 
+def check_vocabulary(config: Config, own: Tokenizer) -> None:
+    """Raises UserError where the vocabulary of `data.tokenizer.path` is not the one that the run has.
+
+    Args:
+      config: the run's configuration in one phase.
+      own: the run's vocabulary.
+    """
+    settings = config.data.tokenizer
+    if settings.path is None:
+        return
+    there = tokenizers.load(settings.path, settings.kind, lowercase=settings.lowercase, extra_ids=settings.extra_ids)
+    if settings.add_tokens:
+        there = tokenizers.add(there, settings.add_tokens)
+    ids = range(own.vocabulary.size)
+    if there.vocabulary.size != own.vocabulary.size or there.tokens(ids) != own.tokens(ids):
+        raise UserError(
+            f"data.tokenizer.path: {settings.path}: is not the vocabulary that the run was trained with, which is kept "
+            "in its directory: leave the path as it was, or choose another run_dir"
+        )
+
+
 def _grown(tokenizer: Tokenizer, config: Config, say: Progress) -> Tokenizer:
     """The tokenizer with `data.tokenizer.add_tokens`; says what ids they have."""
     size, most = tokenizer.vocabulary.size, config.model.vocab_size

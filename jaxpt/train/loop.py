@@ -44,8 +44,11 @@ from jaxpt.train.run_dir import (
     check,
     check_fingerprint,
     claim,
+    edited,
+    moved,
     put_aside_damaged,
     receipt,
+    settings,
     write_lines,
     write_receipt,
 )
@@ -103,6 +106,8 @@ def _train(config: Config) -> int:
     for index in range(len(starts)):
         datasets.check(configs.at_phase(config, index))
     run_dir = check(config)
+    for key, was, now in moved(config):
+        say(f"{key} was {was}, is {now}: the run resumes if the files there are the same")
     setup = teachers.attach(state.setup(config), say)
     for line in trainable.lines(config, setup.network):
         say(line)
@@ -135,6 +140,8 @@ def _start(setup: Setup, checkpoints: checkpoint.Checkpoints, run_dir: Path) -> 
         say(f"resuming from step {latest} in {run_dir}")
         meta = checkpoints.meta(latest)
         teachers.check_same(setup, meta, f"{run_dir} at step {latest}")
+        for line in edited(setup.config, meta):
+            say(f"{run_dir / 'config.yaml'}: was changed since step {latest}: {line}")
         return checkpoints.restore(_setup_of(setup, latest), latest), meta
     source = setup.config.init_from
     if source is None:
@@ -267,6 +274,8 @@ class Run:
             config.objective.check(config.model, config.data.length, self.data.vocabulary)
         if meta is not None and meta["phase"] == index:
             check_fingerprint(meta["data"], json.loads(json.dumps(self.data.fingerprint)), str(self.run_dir))
+            if "data.tokenizer.path" in [key for key, _, _ in moved(self.config)]:
+                datasets.check_vocabulary(self.phase_config, self.data.tokenizer)
         if checkpoint.is_primary():
             claim(self.config)
 
@@ -412,7 +421,8 @@ class Run:
         if found := step.not_finite(current, check(current)):
             more = f" and {len(found) - 1} more" if len(found) > 1 else ""
             raise UserError(self._ruined(f"{found[0]}{more} are not finite at step {done}, which is not saved"))
-        meta = {"phase": self.phase, "data": self.data.fingerprint, **teachers.identities(self.setup)}
+        meta = {"phase": self.phase, "data": self.data.fingerprint, "config": settings(self.config)}
+        meta |= teachers.identities(self.setup)
         meta |= self.patience.saved()
         due = self.evaluators.due(done) if self.stopped else ()
         meta["missed"] = [evaluator.called for evaluator in due if evaluator.called not in self.evaluators.found]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import json
 import platform
 import sys
 import time
@@ -18,7 +17,7 @@ from jaxpt.config import Config, dump
 from jaxpt.disk import write_text, writing
 from jaxpt.errors import UserError
 from jaxpt.train.display import console
-from jaxpt.train.run_dir import records
+from jaxpt.train.run_dir import metrics_line, records
 
 
 class Metrics:
@@ -52,9 +51,9 @@ class Metrics:
         if not self.path.exists():
             return
         kept, damaged = records(self.path.parent)
-        if damaged > 1:  # one may have been cut short by a kill
-            console.print(f"{self.path}: {damaged} lines are damaged and left out", markup=False)
-        write_text(self.path, "".join(json.dumps(one) + "\n" for one in kept if one["step"] <= start))
+        if damaged > (not self.path.read_bytes().endswith(b"\n")):  # the last one may have been cut short by a kill
+            console.print(f"{self.path}: lines that are damaged and left out: {damaged}", markup=False)
+        write_text(self.path, "".join(metrics_line(one) for one in kept if one["step"] <= start))
 
     def write(self, step: int, values: dict[str, Any]) -> None:
         """Records figures of a step; arrays (one entry for each layer) become `name/0`, `name/1`, …"""
@@ -70,7 +69,7 @@ class Metrics:
         # JSON has no NaN: such a figure is written as null.
         finite = {name: round(x, 8) if np.isfinite(x) else None for name, x in flat.items()}
         with writing(self.path):
-            self._file.write(json.dumps({"step": step, "time": round(time.time(), 3), **finite}) + "\n")
+            self._file.write(metrics_line({"step": step, "time": round(time.time(), 3), **finite}))
             self._file.flush()
         if self._board:
             for name, value in flat.items():
