@@ -27,6 +27,7 @@ from jaxpt.data.tokenizers import vocabulary_files
 from jaxpt.errors import UserError, printable
 from jaxpt.heads import classes
 from jaxpt.hf import directory as hf
+from jaxpt.hf import files as hf_files
 from jaxpt.hf import llama2c, mapping, peft
 from jaxpt.hf.verify import Difference, verify
 from jaxpt.models.network import Network
@@ -137,6 +138,7 @@ def export(
         ids = _special_ids(config, run_dir)
         hf.write(temporary, network, _Sums(saved, summands), dtypes, ids, **shards, **_labels(config))
         _give_tokenizer(run_dir, temporary)
+        hf_files.write_checksums(temporary)
         if check:
             _report_differences(verify(temporary), report)
     report(f"{out}: {family.class_of(network)}, {network.count_params():,} parameters, step {step}")

@@ -46,7 +46,7 @@ def shared() -> Iterator[None]:
         try:
             yield
         except BaseException as error:
-            if isinstance(error, jax.errors.JaxRuntimeError) and (lost := watch.lost()):
+            if _is_of_a_collective(error) and (lost := watch.lost()):
                 gone = UserError(
                     f"process {', '.join(map(str, lost))} is gone (killed, or its machine failed); re-run the same "
                     "command in all processes to resume"
@@ -58,6 +58,11 @@ def shared() -> Iterator[None]:
             raise
         finally:
             watch.end()
+
+
+def _is_of_a_collective(error: BaseException) -> bool:
+    """True if it may come of another process's end."""
+    return isinstance(error, jax.errors.JaxRuntimeError) or (isinstance(error, ValueError) and "Gloo" in str(error))
 
 
 class _Watch(threading.Thread):

@@ -26,6 +26,7 @@ from jaxpt import config as configs
 from jaxpt.config import Config, DistributedConfig
 from jaxpt.config.plain import leaves
 from jaxpt.errors import UserError
+from jaxpt.parallel import coordinator
 
 _VARIABLES = {"coordinator": "JAXPT_COORDINATOR", "processes": "JAXPT_PROCESSES", "process": "JAXPT_PROCESS"}
 _ALONE = "set distributed.processes=1 to run alone"
@@ -62,12 +63,13 @@ def start(config: DistributedConfig) -> None:
     jax.config.update("jax_enable_preemption_service", False)
     atexit.register(jax.distributed.shutdown)  # process 0, whom the others ask, waits for them
     if info is None:
-        with contextlib.suppress(ValueError):  # a TPU without metadata: one host
+        with contextlib.suppress(ValueError), coordinator.outliving():  # a TPU without metadata: one host
             jax.distributed.initialize(initialization_timeout=config.timeout)
         return
     call_roll(info, config.timeout)
     try:
-        jax.distributed.initialize(*info, initialization_timeout=config.timeout)
+        with coordinator.outliving():
+            jax.distributed.initialize(*info, initialization_timeout=config.timeout)
     except (RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"distributed.coordinator: {info.coordinator}: {reason}") from None

@@ -124,6 +124,8 @@ def _sweep(directory: Path, say: Progress) -> None:
             state = "is damaged (its checksum differs)" if (directory / name).exists() else "is gone"
             say.note(f"{directory / name} {state}; it is made again")
             (directory / name).unlink(missing_ok=True)
+    elif (directory / "manifest.json").exists():
+        say.note(f"{directory / 'manifest.json'} is damaged; it is made again, and shards that are damaged")
     for path in [*directory.glob(".*.partial"), directory / "manifest.json"]:
         path.unlink(missing_ok=True)
 
