@@ -26,6 +26,7 @@ from jaxpt.config import Config
 from jaxpt.config.studies import Study, StudyRow, load_study
 from jaxpt.errors import UserError
 from jaxpt.report import curves, studies
+from jaxpt.spawning import without_script
 from jaxpt.train.display import console, number
 from jaxpt.train.lock import hold
 from jaxpt.train.run_dir import receipt
@@ -217,7 +218,8 @@ def _counted(plan: Study, config: Config, child: Child) -> int:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_count, args=(theirs, plan, config))
-    process.start()
+    with without_script():
+        process.start()
     theirs.close()
     child.set(process.pid)
     try:

@@ -57,7 +57,7 @@ COMMANDS = {  # kind of file: (pattern below the directory of a case, commands t
 }  # fmt: skip
 
 
-# ---- commands: argv, and what of the files belongs to the result ------------------------------------------------------
+# ---- commands: argv, and what of the files belongs to the result ----------------------------------------------------
 
 ARGUMENTS = {
     "train": ["train", "run", "train.steps=8"],
@@ -181,8 +181,8 @@ def damage(path: Path, rng: random.Random) -> str:
     return f"{how} at {at} of {len(whole)}" + ("" if changed != whole else ", as it was")
 
 
-def judge(code: str | int, said: str, found: str, whole: tuple[str | int, str, str]) -> str:
-    """How a command ended; what begins with a capital letter is wrong."""
+def judge(code: str | int, said: str, found: str, whole: tuple[str | int, str, str], is_written: bool) -> str:
+    """How a command ended; what begins with a capital letter is wrong. `is_written`: what it prints is no result."""
     if isinstance(code, str) or "Traceback (most recent" in said:
         return "TRACEBACK"
     lines = [line for line in said.splitlines() if line.startswith("jaxpt: ") and not line.startswith("jaxpt: note")]
@@ -192,10 +192,9 @@ def judge(code: str | int, said: str, found: str, whole: tuple[str | int, str, s
         return f"EXIT CODE {code}, {len(lines)} lines"
     new = [line for line in said.splitlines() if line not in whole[1].splitlines()]
     told = any(SAID.search(line) for line in new)
-    if plain(said) == plain(whole[1]) and found == whole[2]:
-        return "the same"
-    if found == whole[2] and told:
-        return "the same, and said"
+    is_same = found == whole[2] and (is_written or plain(said) == plain(whole[1]))
+    if is_same:
+        return "the same, and said" if told else "the same"
     return "said" if told else "SILENT"
 
 
@@ -278,7 +277,7 @@ def serve(numbers: range, seed: int, only: str | None, samples: Path, work: Path
             assert whole[command][0] == 0, whole[command]
         begin = time.monotonic()
         code, said, found = read(command, work / str(number))
-        verdict = judge(code, said, found, whole[command])
+        verdict = judge(code, said, found, whole[command], command in WRITTEN or command == "train")
         shutil.rmtree(work / str(number))
         told = (code if isinstance(code, str) else said) if verdict[0].isupper() or verbose else said[-300:]
         with (work / "results").open("a") as file_of_results:
@@ -314,7 +313,7 @@ def main(flips: int, seed: int | None, jobs: int, only: str | None = None, one: 
             crashed.append(last)
             print(f"case {last}: ENDED THE PROCESS: {(work / f'server-{numbers.start}.err').read_text()[-1500:]}")
             todo.insert(0, range(last + 1, numbers.stop)) if last + 1 < numbers.stop else None
-        for number, kind, file, command, how, verdict, told, _ in rows[shown:]:
+        for number, _, file, command, how, verdict, told, _ in rows[shown:]:
             if verdict[0].isupper() or one is not None:
                 print(f"case {number}: {verdict}: {command} with {file}: {how}\n  " + told.replace("\n", "\n  "))
         shown = len(rows)
@@ -322,7 +321,8 @@ def main(flips: int, seed: int | None, jobs: int, only: str | None = None, one: 
     for kind in COMMANDS:
         verdicts = collections.Counter(row[5].split(",")[0] if row[5][0].isupper() else row[5]
                                        for row in rows if row[1] == kind)  # fmt: skip
-        print(f"{kind:18} {sum(verdicts.values()):5}: " + ", ".join(f"{n} {what}" for what, n in verdicts.most_common()))
+        told = ", ".join(f"{n} {what}" for what, n in verdicts.most_common())
+        print(f"{kind:18} {sum(verdicts.values()):5}: {told}")
     wrong = sum(row[5][0].isupper() for row in rows) + len(crashed)
     print(f"{wrong} of {len(rows) + len(crashed)} wrong; {time.monotonic() - begin:.0f} s; seed {seed}")
     shutil.rmtree(work, ignore_errors=True)

@@ -29,8 +29,9 @@ import fuzz
 TASK = """
 model: {kind: gpt2, vocab_size: 300, layers: 1, embed_dim: 16, heads: 2, max_positions: 32}
 task: {kind: classification}
-data: {path: rows.jsonl, validation_fraction: 0.3, tokenizer: {kind: bpe, path: run/tokenizer}, length: 32, batch_size: 8,
-       cache_dir: cache}
+data:
+  {path: rows.jsonl, validation_fraction: 0.3, tokenizer: {kind: bpe, path: run/tokenizer}, length: 32, batch_size: 8,
+   cache_dir: cache}
 train: {steps: 2}
 log: {tensorboard: false}
 """
@@ -71,13 +72,15 @@ def prepare() -> None:
     Path("lines.txt").write_text("\n".join(texts))
     Path("prompts.jsonl").write_text("".join(json.dumps({"prompt": text[:9]}) + "\n" for text in texts))
     rows = [
-        {"question": f"{text[:9]}{n}", "text": f"{text[:9]}{n}", "options": ["cat", "dog"], "answer": n % 2, "label": "ab"[n % 2]}
+        dict.fromkeys(("question", "text"), f"{text[:9]}{n}")
+        | {"options": ["cat", "dog"], "answer": n % 2, "label": "ab"[n % 2]}
         for n, text in enumerate(texts)
-    ]  # fmt: skip
+    ]
     Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for name, text in (("recipe", flips.RECIPE), ("task", TASK), ("study", STUDY), ("task_of_harness", flips.TASK)):
         Path(f"{name}.yaml").write_text(text)
-    for argv in (["train", "recipe.yaml", "run_dir=run"], ["train", "task.yaml", "run_dir=tuned"], ["export", "run", "hf"]):
+    train = [["train", f"{name}.yaml", f"run_dir={run}"] for name, run in (("recipe", "run"), ("task", "tuned"))]
+    for argv in (*train, ["export", "run", "hf"]):
         assert cli.main(argv) == 0, argv
     Path("new").mkdir()
 
@@ -115,7 +118,11 @@ def sizes(need: int, largest: int, count: int, mounts: bool) -> list[tuple[str, 
     return [("disk", int(1.2 * need * n / (disks - 1))) for n in range(disks)] + [("file", size) for size in steps]
 
 
-def run(writer: str, folder: Path, what: str, size: int | None, taken: int = 0) -> tuple[str | int, str, str]:
+Ended = tuple[str | int, str, str]
+"""(exit code or traceback, what was said, digest of the result)"""
+
+
+def run(writer: str, folder: Path, what: str, size: int | None, taken: int = 0) -> Ended:
     """The command under a limit: (exit code or traceback, what it said, result)."""
     argv, files = WRITERS[writer]
     if size is not None and what == "disk":
@@ -127,7 +134,7 @@ def run(writer: str, folder: Path, what: str, size: int | None, taken: int = 0) 
     return code, said, result(folder, files)
 
 
-def judge(first: tuple[str | int, str, str], then: tuple[str | int, str, str], whole: tuple[str | int, str, str]) -> str:
+def judge(first: Ended, then: Ended, whole: Ended) -> str:
     """How a case ended; what begins with a capital letter is wrong."""
     code, said, found = first
     if isinstance(code, str) or "Traceback (most recent" in said:
@@ -135,11 +142,13 @@ def judge(first: tuple[str | int, str, str], then: tuple[str | int, str, str], w
     lines = [line for line in said.splitlines() if line.startswith("jaxpt: ") and not line.startswith("jaxpt: note")]
     if code == 0:
         return "done" if found == whole[2] else "DONE, BUT OTHERWISE"
+    if code == 1 and "one failed: " in said:  # a study tells of its rows
+        lines, code = [line for line in said.splitlines() if "one failed: " in line], 2
     if code != 2:
         return f"EXIT CODE {code}"
     if len(lines) != 1:
         return f"{len(lines)} LINES"
-    if "/" not in lines[0]:
+    if ": " not in lines[0].removeprefix("jaxpt: "):
         return "NO FILE NAMED"
     if then[0] != 0:
         return "NOT MENDED BY ROOM"
@@ -160,14 +169,14 @@ def serve(writer: str, samples: Path, work: Path, count: int) -> None:
         return folder, used(folder)
 
     folder, taken = fresh("whole")
-    before = {path for path in folder.rglob("*")}
+    before = set(folder.rglob("*"))
     whole = run(writer, folder, "", None)
     assert whole[0] == 0, whole
-    largest = max((p.stat().st_size for p in folder.rglob("*") if p.is_file() and p not in before), default=4096)
-    for what, size in sizes(used(folder) - taken if mounts else 0, largest, count, mounts):
+    new = [path.stat().st_size for path in folder.rglob("*") if path.is_file() and path not in before] or [4096]
+    for what, size in sizes(sum(-(-size // 4096) * 4096 for size in new), max(new), count, mounts):
         folder, taken = fresh(f"{what}-{size}")
         first = run(writer, folder, what, size, taken)
-        then = run(writer, folder, "", None) if first[0] == 2 else whole
+        then = run(writer, folder, "", None) if first[0] != 0 else whole
         verdict = judge(first, then, whole)
         told = first[1] if verdict != "NOT MENDED BY ROOM" else f"{first[1]}\nthen {then[0]}: {then[1]}"
         told = f"{first[0]}\n{told}" if isinstance(first[0], str) else told
@@ -194,8 +203,8 @@ def main(count: int, jobs: int, only: str | None) -> int:
     while todo or running:
         while todo and len(running) < jobs:
             writer = todo.pop(0)
-            serving = fuzz.forked(lambda writer=writer: serve(writer, samples, work, count), work, work / f"{writer}.log")
-            running[serving] = writer
+            log, serving = work / f"{writer}.log", lambda writer=writer: serve(writer, samples, work, count)
+            running[fuzz.forked(serving, work, log)] = writer
         pid, status = os.wait()
         writer = running.pop(pid)
         rows = [row for row in map(json.loads, (work / "results").read_text().splitlines()) if row[0] == writer]
@@ -207,7 +216,8 @@ def main(count: int, jobs: int, only: str | None) -> int:
             if verdict[0].isupper() or verdict[0].isdigit():
                 print(f"{writer}, {what} of {size:,} bytes: {verdict}\n  " + told.replace("\n", "\n  "))
         verdicts = collections.Counter(row[3] for row in rows)
-        print(f"{writer:14} {len(rows):3}: " + ", ".join(f"{n} {what}" for what, n in verdicts.most_common()), flush=True)
+        told = ", ".join(f"{n} {what}" for what, n in verdicts.most_common())
+        print(f"{writer:14} {len(rows):3}: {told}", flush=True)
     rows = [json.loads(line) for line in (work / "results").read_text().splitlines()]
     wrong = sum(row[3][0].isupper() or row[3][0].isdigit() for row in rows) + len(broken)
     disks = sum(row[1] == "disk" for row in rows)

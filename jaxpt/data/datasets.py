@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -317,10 +318,11 @@ def _publish(tokenizer: Tokenizer, directory: Path) -> None:
         if time.time() - old.stat().st_mtime > _ABANDONED:
             shutil.rmtree(old, ignore_errors=True)
     temporary = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}.partial")
-    tokenizer.save(temporary)
     try:
-        temporary.rename(directory)
-    except OSError:
+        tokenizer.save(temporary)
+        with contextlib.suppress(OSError):
+            temporary.rename(directory)
+    finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 

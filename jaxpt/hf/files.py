@@ -60,9 +60,9 @@ def note_changes(directory: Path, weights: bool) -> None:
         errors.note(f"{path}: is damaged; the files beside it are read as they are")
         return
     for name, checksum in written.items():
-        if name.endswith(".safetensors") == weights and (directory / name).is_file():
-            if _crc32(directory / name) != checksum:
-                errors.note(f"{directory / name}: was changed since it was exported; it is read as it is")
+        file = directory / name
+        if name.endswith(".safetensors") == weights and file.is_file() and _crc32(file) != checksum:
+            errors.note(f"{file}: was changed since it was exported; it is read as it is")
 
 
 def _crc32(path: Path) -> str:

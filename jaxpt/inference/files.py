@@ -239,12 +239,7 @@ class Results:
         return file
 
     def _write_state(self, identity: Row) -> None:
-        temporary = self._state.with_name(f".{self._state.name}.{os.getpid()}")
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(json.dumps(identity) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self._state)
+        disk.write_text(self._state, json.dumps(identity) + "\n")
         _sync_directory(self.path.parent)
 
     def _check(self, identity: Row) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxpt import config as configs
-from jaxpt import signals, tables
+from jaxpt import disk, signals, tables
 from jaxpt.config import Config
 from jaxpt.data import tokenizers
 from jaxpt.data.labelled import examples
@@ -82,7 +82,11 @@ def _write(out: Path, lines: Iterable[str]) -> None:
     partial.parent.mkdir(parents=True, exist_ok=True)
     try:
         with signals.on_leave(lambda _: partial.unlink(missing_ok=True)), open(partial, "w", encoding="utf-8") as to:
-            to.writelines(f"{line}\n" for line in lines)
+            for line in lines:
+                with disk.writing(out):
+                    to.write(f"{line}\n")
+            with disk.writing(out):
+                to.flush()
         partial.rename(out)
     finally:
         partial.unlink(missing_ok=True)

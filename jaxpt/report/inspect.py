@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from jaxpt.config import Config, phase_starts, without_unfreezing
+from jaxpt.disk import write_text
 from jaxpt.errors import UserError
 from jaxpt.report import text
 from jaxpt.report.batches import Shown, segments
@@ -52,5 +53,5 @@ def inspect(
     if html is None:
         text.show(title, shown)
     else:
-        Path(html).write_text(page(title, shown), encoding="utf-8")
+        write_text(Path(html), page(title, shown))
         print(f"wrote {html}")

@@ -17,6 +17,7 @@ import math
 import os
 import secrets
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -43,10 +44,17 @@ def _is_news(record: logging.LogRecord) -> bool:
     return not (said_twice and "orbax" in record.pathname)
 
 
+def _ignore_late_writes(found: Any, others: Callable[[Any], Any] = sys.unraisablehook) -> None:
+    """What writes of a save that failed say when they end after it: the failure itself has been told."""
+    if not (isinstance(found.exc_value, RuntimeError) and str(found.exc_value) == "Event loop is closed"):
+        others(found)
+
+
 RUN_ID = "run_id"
 """The file with the run's id, beside its checkpoints."""
 
 logging.getLogger("absl").addFilter(_is_news)
+sys.unraisablehook = _ignore_late_writes
 
 
 class _Hashed:
@@ -193,7 +201,7 @@ class Checkpoints:
     def _misplaced(self, part: Path, step: int) -> str | None:
         """What a part of a checkpoint belongs to, where that is not this step of this run."""
         of, file = checksums.owner(part), self.directory / RUN_ID
-        if of is None:
+        if not (isinstance(of, dict) and of.keys() == {"run", "step"}):
             return f"{part / checksums.NAME} is altered: it names no step and no run"
         if of["step"] != step:
             return f"{part} is of step {of['step']}, not {step}: it was renamed, or put in another's place"
@@ -240,7 +248,7 @@ class Checkpoints:
         file = self.directory / str(step) / "metrics" / "metrics"
         if self._best_metric in finite and is_primary() and not file.exists():
             file.parent.mkdir(exist_ok=True)
-            file.write_text(json.dumps(finite), encoding="utf-8")
+            write_text(file, json.dumps(finite))
         self._manager.reload()
 
     @contextlib.contextmanager

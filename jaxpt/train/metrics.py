@@ -34,10 +34,7 @@ class Metrics:
         self._rewind(start)
         self._file = self.path.open("a", encoding="utf-8")
         if config.log.tensorboard:
-            from tensorboardX import SummaryWriter
-
-            purge = start + 1 if start else None
-            self._board = SummaryWriter(str(run_dir / "tensorboard"), purge_step=purge, write_to_disk=True)
+            self._board = _Board(run_dir / "tensorboard", start)
         if config.log.wandb:
             if importlib.util.find_spec("wandb") is None:
                 raise UserError("log.wandb: the package is not installed; pip install wandb, or leave log.wandb out")
@@ -72,19 +69,54 @@ class Metrics:
             self._file.write(metrics_line({"step": step, "time": round(time.time(), 3), **finite}))
             self._file.flush()
         if self._board:
-            for name, value in flat.items():
-                self._board.add_scalar(name, value, step)
+            self._board.write(step, flat)
         if self._wandb:
             self._wandb.log(flat, step=step)
 
     def close(self) -> None:
         """Flushes and closes all writers."""
         if self._file:
-            self._file.close()
+            with writing(self.path):
+                self._file.close()
         if self._board:
             self._board.close()
         if self._wandb:
             self._wandb.finish()
+
+
+class _Board:
+    """TensorBoard's file. tensorboardX's own writer is a thread with a queue: on a full disk the run would hang."""
+
+    _FLUSH = 30.0  # seconds; a flush waits for the disk
+
+    def __init__(self, directory: Path, start: int) -> None:
+        """Begins a file; figures of earlier files from the step `start` on are no longer shown."""
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+        directory.mkdir(exist_ok=True)
+        self._directory, self._event, self._flushed = directory, Event, time.monotonic()
+        with writing(directory):
+            self._file = EventsWriter(str(directory / "events"))
+            if start:
+                self._file.write_event(Event(step=start + 1, session_log=SessionLog(status=SessionLog.START)))
+
+    def write(self, step: int, values: dict[str, float]) -> None:
+        """Adds figures of a step."""
+        from tensorboardX.summary import scalar
+
+        with writing(self._directory):
+            for name, value in values.items():
+                event = self._event(step=step, summary=scalar(name, value), wall_time=time.time())
+                self._file.write_event(event)
+            if time.monotonic() - self._flushed > self._FLUSH:
+                self._file.flush()
+                self._flushed = time.monotonic()
+
+    def close(self) -> None:
+        """Writes what is left."""
+        with writing(self._directory):
+            self._file.close()
 
 
 def environment() -> dict[str, Any]:

@@ -10,8 +10,6 @@ shards there are, and makes them in parallel.
 from __future__ import annotations
 
 import json
-import os
-import uuid
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +21,7 @@ import numpy as np
 from jaxpt import safetensors
 from jaxpt.data._tf import tf
 from jaxpt.data.records.shard import Ragged, is_intact, read_meta
+from jaxpt.disk import write_text
 from jaxpt.errors import UserError
 
 FORMAT = 2
@@ -197,9 +196,7 @@ def publish(
 
 def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
     """Writes the manifest of a directory that holds all its shards: from now on it is a store."""
-    partial = directory / f".manifest.{uuid.uuid4().hex}.partial"
-    partial.write_text(json.dumps(manifest, indent=1), "utf-8")
-    os.replace(partial, directory / "manifest.json")
+    write_text(directory / "manifest.json", json.dumps(manifest, indent=1))
 
 
 def _total(counts: list[dict[str, Any]]) -> dict[str, Any]:

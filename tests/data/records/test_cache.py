@@ -2,8 +2,11 @@
 
 import dataclasses
 import multiprocessing
+import os
 import random
 import resource
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -227,3 +230,21 @@ def test_processes_stop_at_the_first_mistake_and_make_the_same_bytes(tmp_path, w
     make(tmp_path / "numbers", Numbers(pause=0.3), Progress(said.append), workers=2)
     assert content(tmp_path / "numbers") == content(whole)
     assert any("left" in line and "█" in line for line in said)
+
+
+@pytest.mark.slow
+def test_a_script_without_a_main_guard_is_not_run_again_by_its_processes(tmp_path, whole):
+    """They would import it, and wait in it for the work that they were started for."""
+    script = tmp_path / "script.py"
+    script.write_text(f"""
+from pathlib import Path
+print("once", flush=True)
+from tests.data.records.test_cache import Numbers, make
+make(Path({str(tmp_path / "numbers")!r}), Numbers(pause=0.3), workers=2)
+""")
+    environment = os.environ | {"PYTHONPATH": os.getcwd()}
+    ended = subprocess.run(
+        [sys.executable, script], env=environment, capture_output=True, text=True, check=False, timeout=240
+    )
+    assert ended.returncode == 0 and ended.stdout == "once\n", ended.stderr
+    assert content(tmp_path / "numbers") == content(whole)
