@@ -265,6 +265,8 @@ class Run:
                 compiled.check(self.setup.for_phase(config, phase), Path(config.train.compiled), phase)
         if not same_data:
             self.data = datasets.prepare(self.phase_config, phase=stretch.phase, report=say)
+            for store in self.data.stores.values():
+                store.check_in_background(jax.process_index(), jax.process_count())
             next_phases = [one.start for one in configs.stretches(self.config) if one.phase > stretch.phase]
             steps = min([*next_phases, self.config.train.steps]) - stretch.phase_start
             say(amounts.line(self.phase_config, self.data, steps))

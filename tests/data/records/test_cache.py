@@ -7,6 +7,7 @@ import random
 import resource
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -132,6 +133,26 @@ def test_a_flipped_byte_is_named_and_its_shard_alone_made_again(copy, whole, ver
     assert [line for line in said if path.name in line and "damaged" in line]
     assert log.read_text().split() == ["3"]
     assert content(copy) == content(whole) and len(again) == SHARDS * EACH
+
+
+def test_a_large_store_is_read_through_in_the_background(copy, monkeypatch):
+    """A shard that is damaged ends the run that reads it."""
+    path = copy / shard_name(3, SHARDS)
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 4
+    path.write_bytes(data)
+    monkeypatch.setattr(store, "CHECKED_BYTES", 0)
+    for part, is_found in ((0, False), (1, True)):  # of two processes the second has shard 3
+        found = Store.open(copy)
+        found.check_in_background(part, 2)
+        for thread in threading.enumerate():
+            if thread.name == "jaxpt-store":
+                thread.join()
+        if is_found:
+            with pytest.raises(UserError, match=f"{path.name}: is damaged: .* --verify. makes it again"):
+                found.fetch(np.arange(3))
+        else:
+            assert len(found.fetch(np.arange(3))["label"]) == 3
 
 
 def test_what_a_killed_process_left_is_used_or_removed(copy, whole):
