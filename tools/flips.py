@@ -75,6 +75,8 @@ WRITTEN = {
     "export": "out/**/*", "import": "out/checkpoints/0/state/**/*", "generate --out": "answers.jsonl",
     "eval": "harness/*",
 }  # fmt: skip
+EACH = 250
+"""Cases in a process: what JAX and TensorFlow keep of them grows."""
 trained: list[str] = []
 """What a training that ended before its first step would have begun with."""
 
@@ -297,7 +299,7 @@ def main(flips: int, seed: int | None, jobs: int, only: str | None = None, one: 
         print((work / "samples.err").read_text(), (work / "samples.out").read_text())
         return 1
     print(f"seed {seed}: {flips} flips; prepared in {time.monotonic() - begin:.0f} s", flush=True)
-    todo = [range(at, min(at + 25, flips)) for at in range(0, flips, 25)] if one is None else [range(one, one + 1)]
+    todo = [range(at, min(at + EACH, flips)) for at in range(0, flips, EACH)] if one is None else [range(one, one + 1)]
     running: dict[int, range] = {}
     shown, rows, crashed = 0, [], []
     while todo or running:
