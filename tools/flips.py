@@ -72,9 +72,11 @@ ARGUMENTS = {
     "eval": ["eval", "run", "--tasks", "task.yaml", "--out", "harness"],
 }  # fmt: skip
 WRITTEN = {
-    "export": "out/**/*", "import": "out/checkpoints/0/state/**/*", "generate --out": "answers.jsonl",
+    "export": "out/**/*", "import": "out/**/*", "generate --out": "answers.jsonl",
     "eval": "harness/*",
 }  # fmt: skip
+VARY = ("checksums.json", "_METADATA", "_CHECKPOINT_METADATA", "_sharding", "commit_success.txt", "run_id")
+"""Files that differ from run to run: times, random ids, and checksums of such files."""
 EACH = 250
 """Cases in a process: what JAX and TensorFlow keep of them grows."""
 trained: list[str] = []
@@ -152,7 +154,7 @@ def result(command: str) -> str:
     """A digest of what a command made, in the current directory."""
     found = hashlib.blake2b(repr(trained).encode())
     for path in sorted(Path().glob(WRITTEN[command])) if command in WRITTEN else ():
-        if path.is_file() and path.name not in ("checksums.json", "_METADATA", "_sharding"):
+        if path.is_file() and path.name not in VARY:
             found.update(path.name.encode() + path.read_bytes())
     return found.hexdigest()
 

@@ -93,7 +93,7 @@ def result(folder: Path, files: str) -> str:
         return str([[one[key] for key in ("step", "finished", "train_loss")] for one in found])
     hashed = hashlib.blake2b()
     for path in sorted(folder.glob(files)) if files else ():
-        if path.is_file() and path.suffix not in (".html", ".md") and path.name not in ("checksums.json", "_METADATA"):
+        if path.is_file() and path.suffix not in (".html", ".md") and path.name not in flips.VARY:
             hashed.update(path.name.encode() + path.read_bytes())
         hashed.update(str(path.relative_to(folder)).encode())
     return hashed.hexdigest()

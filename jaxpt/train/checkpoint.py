@@ -207,7 +207,7 @@ class Checkpoints:
             return f"{part} is of step {of['step']}, not {step}: it was renamed, or put in another's place"
         if not file.is_file():
             return f"{file} is missing: it holds the run's id, which is {of['run']} by {part / checksums.NAME}"
-        run = file.read_text(encoding="utf-8").strip()
+        run = _id_in(file)
         return None if of["run"] == run else f"{part} is of another run: {of['run']}, the id in {file} is {run}"
 
     def check(self, step: int) -> None:
@@ -350,7 +350,11 @@ def run_id(directory: Path) -> str:
     file = directory / RUN_ID
     if not file.is_file():
         write_text(file, secrets.token_hex(8) + "\n")
-    return file.read_text(encoding="utf-8").strip()
+    return _id_in(file)
+
+
+def _id_in(file: Path) -> str:
+    return file.read_text(encoding="utf-8", errors="replace").strip()
 
 
 def compare_model(directory: Path, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
