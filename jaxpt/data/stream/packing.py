@@ -186,11 +186,14 @@ def planned(directory: Path, sizes: Sizes, room: Room) -> Packs:
         packs = plan(sizes, room)
     directory.mkdir(parents=True, exist_ok=True)
     temporary = directory / f".{uuid.uuid4().hex}.npz"
-    with disk.writing(path), temporary.open("wb") as file:
-        np.savez(file, records=packs.records, offsets=packs.offsets)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with disk.writing(path), temporary.open("wb") as file:
+            np.savez(file, records=packs.records, offsets=packs.offsets)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
     return packs
 
 
