@@ -11,7 +11,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,6 +117,7 @@ def prepare(
     workers: int | None = None,
     verify: bool = False,
     beam: Sequence[str] | None = None,
+    check_source: Callable[[Any], None] = lambda source: None,
 ) -> Data:
     """Makes the data of one phase ready: what was prepared before is found again in the cache.
 
@@ -128,6 +129,7 @@ def prepare(
       workers: processes that make records; by default one for each core.
       verify: compare the checksums of records found in the cache, however many they are.
       beam: options of an Apache Beam pipeline that makes records instead.
+      check_source: called with the "source" of the fingerprint, before anything is made of the files; may raise.
 
     Returns:
       Tokenizer, streams, and what determines them.
@@ -149,6 +151,8 @@ def prepare(
         examples = objective.batches.examples(data.length)
         sources = [open_source(part.config.data, examples, part.config.task) for part in parts]
         known = [source.fingerprint() for source in sources]  # reads files: once
+        given = {part.name: of_source for part, of_source in zip(parts, known)}
+        check_source(given if len(given) > 1 else known[0])
         tokenizer = _tokenizer(config, parts, sources, known, say, save)
         vocabulary = tokenizer.vocabulary
         for source in sources:
@@ -175,7 +179,6 @@ def prepare(
 
     names = [f"{part.name}/{split}" if len(parts) > 1 else split for split in _SPLITS for part in parts]
     named = dict(zip(names, (store for split in _SPLITS for store in stores[split])))
-    given = {part.name: of_source for part, of_source in zip(parts, known)}
     return Data(
         tokenizer=tokenizer,
         vocabulary=vocabulary,

@@ -175,6 +175,11 @@ def _setup_of(setup: Setup, step: int) -> Setup:
     return setup.for_phase(configs.at_phase(setup.config, phase), phase)
 
 
+def _plain(value: Any) -> Any:
+    """As a checkpoint gives it back."""
+    return json.loads(json.dumps(value))
+
+
 def _describe(setup: Setup, disk: int) -> str:
     config, device = setup.config, jax.devices()[0]
     mesh = " × ".join(f"{axis} {size}" for axis, size in setup.mesh.shape.items() if size > 1) or "of one device"
@@ -264,7 +269,13 @@ class Run:
             if config.train.compiled is not None:
                 compiled.check(self.setup.for_phase(config, phase), Path(config.train.compiled), phase)
         if not same_data:
-            self.data = datasets.prepare(self.phase_config, phase=stretch.phase, report=say)
+            saved = meta["data"] if meta is not None and meta["phase"] == index else None
+
+            def check_source(found: Any) -> None:
+                if saved is not None:  # before records are made of other files
+                    check_fingerprint({"source": saved["source"]}, {"source": _plain(found)}, str(self.run_dir))
+
+            self.data = datasets.prepare(self.phase_config, stretch.phase, say, check_source=check_source)
             for store in self.data.stores.values():
                 store.check_in_background(jax.process_index(), jax.process_count())
             next_phases = [one.start for one in configs.stretches(self.config) if one.phase > stretch.phase]
@@ -275,7 +286,7 @@ class Run:
         for config in later:
             config.objective.check(config.model, config.data.length, self.data.vocabulary)
         if meta is not None and meta["phase"] == index:
-            check_fingerprint(meta["data"], json.loads(json.dumps(self.data.fingerprint)), str(self.run_dir))
+            check_fingerprint(meta["data"], _plain(self.data.fingerprint), str(self.run_dir))
             if "data.tokenizer.path" in [key for key, _, _ in moved(self.config)]:
                 datasets.check_vocabulary(self.phase_config, self.data.tokenizer)
         if checkpoint.is_primary():

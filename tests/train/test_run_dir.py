@@ -9,6 +9,7 @@ from jaxpt import config as configs
 from jaxpt import errors
 from jaxpt.data import datasets, tokenizers
 from jaxpt.errors import UserError
+from jaxpt.train.loop import train
 from jaxpt.train.run_dir import (
     check,
     check_fingerprint,
@@ -117,6 +118,26 @@ def test_the_same_files_elsewhere_are_the_same_run(config, saved, tmp_path):
     assert moved(there) == [("data.path", config().data.path, there.data.path)]
     check_fingerprint(saved, fingerprint(there), "RUN")
     shutil.rmtree(step.parent)
+
+
+@pytest.mark.slow
+def test_a_moved_file_resumes_another_one_is_refused_before_records_are_made(config, tmp_path, capsys):
+    for name, text in (("a", LINES), ("same", LINES), ("other", LINES.replace("cat", "cow"))):
+        (tmp_path / f"{name}.txt").write_text(text)
+
+    def run(name, steps):
+        paths = {"path": str(tmp_path / f"{name}.txt"), "cache_dir": str(tmp_path / "cache")}
+        settings = {"steps": steps, "eval_every": 99, "eval_examples": 8}
+        return train(config(run_dir=str(tmp_path / "run"), data=paths, train=settings, evals=[]))
+
+    assert run("a", 2) == 0
+    records = list((tmp_path / "cache" / "records").iterdir())
+    with pytest.raises(UserError, match=r"was trained on other data: .*blake2b"):
+        run("other", 3)
+    assert list((tmp_path / "cache" / "records").iterdir()) == records
+    (tmp_path / "a.txt").unlink()
+    assert run("same", 3) == 0 and receipt(tmp_path / "run")["step"] == 3
+    assert "same.txt: the run resumes if the files there are the same" in capsys.readouterr().out.replace("\n", " ")
 
 
 def test_a_vocabulary_elsewhere_must_be_the_same(config, saved, tmp_path):
