@@ -81,12 +81,9 @@ def _write(out: Path, lines: Iterable[str]) -> None:
     partial = Path(f"{out}.partial")
     partial.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with signals.on_leave(lambda _: partial.unlink(missing_ok=True)), open(partial, "w", encoding="utf-8") as to:
-            for line in lines:
-                with disk.writing(out):
-                    to.write(f"{line}\n")
-            with disk.writing(out):
-                to.flush()
+        leave = signals.on_leave(lambda _: partial.unlink(missing_ok=True))
+        with leave, disk.writing(out), open(partial, "w", encoding="utf-8") as to:
+            to.writelines(f"{line}\n" for line in lines)
         partial.rename(out)
     finally:
         partial.unlink(missing_ok=True)

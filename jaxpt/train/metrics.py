@@ -97,7 +97,7 @@ class _Board:
         directory.mkdir(exist_ok=True)
         self._directory, self._event, self._flushed = directory, Event, time.monotonic()
         with writing(directory):
-            self._file = EventsWriter(str(directory / "events"))
+            self._file: Any = EventsWriter(str(directory / "events"))
             if start:
                 self._file.write_event(Event(step=start + 1, session_log=SessionLog(status=SessionLog.START)))
 
@@ -114,9 +114,11 @@ class _Board:
                 self._flushed = time.monotonic()
 
     def close(self) -> None:
-        """Writes what is left."""
-        with writing(self._directory):
-            self._file.close()
+        """Writes what is left; a second time there is nothing."""
+        file, self._file = self._file, None
+        if file is not None:
+            with writing(self._directory):
+                file.close()
 
 
 def environment() -> dict[str, Any]:
