@@ -90,7 +90,7 @@ def result(folder: Path, files: str) -> str:
     if files == "train":
         found = [json.loads(path.read_text()) for path in sorted(folder.glob("*/run.json"))]
         found += [json.loads(path.read_text()) for path in sorted(folder.glob("new/*/run.json"))]
-        return str([[one[key] for key in ("step", "finished", "train_loss")] for one in found])
+        return str([[one["step"], one["finished"], round(one["train_loss"] or -1, 5)] for one in found])
     hashed = hashlib.blake2b()
     for path in sorted(folder.glob(files)) if files else ():
         if path.is_file() and path.suffix not in (".html", ".md") and path.name not in flips.VARY:

@@ -48,6 +48,7 @@ from jaxpt.train.run_dir import (
     moved,
     put_aside_damaged,
     receipt,
+    records,
     settings,
     write_lines,
     write_receipt,
@@ -497,8 +498,8 @@ class Run:
         """Writes run.json; the wall time adds up over the run's starts."""
         if not checkpoint.is_primary():
             return
-        before = receipt(self.run_dir).get("wall_seconds", 0.0)
-        done = int(current.step)
+        before, done = receipt(self.run_dir), int(current.step)
+        last = {one["step"]: one["train/loss"] for one in records(self.run_dir)[0] if "train/loss" in one}.get(done)
         found = {
             "finished": finished,
             "step": done,
@@ -507,8 +508,9 @@ class Run:
             "tokens_per_step": self.phase_config.data.batch_size * step.tokens_per_example(self.setup, self.objective),
             "text_tokens_per_step": self._text(),
             "flops_per_step": self.flops,
-            "wall_seconds": round(before + time.time() - self.begun, 1),
-            "train_loss": self.last_loss,
+            "wall_seconds": round(before.get("wall_seconds", 0.0) + time.time() - self.begun, 1),
+            # Without a step in this process: what was logged of the last one.
+            "train_loss": before.get("train_loss", last) if self.last_loss is None else self.last_loss,
             **({"compiled": self.digest} if self.digest else {}),
             **results,
             "data": {"summary": self.data.summary, "fingerprint": self.data.fingerprint},
