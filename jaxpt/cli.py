@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from jaxpt import cli_inference, cli_reports, own_modules, signals
+from jaxpt import cli_inference, cli_reports, errors, signals
 from jaxpt.errors import AlreadySaid, UserError, printable
 from jaxpt.stamp import stamped
 
@@ -40,7 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parse(sys.argv[1:] if argv is None else argv)
     if not sys.flags.safe_path and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # recipes may name modules in the current directory
-    own_modules.announce = _note
+    said: set[str] = set()  # a run's config.yaml is read several times
+    errors.note = lambda line: line in said or said.add(line) or _note(line)
     try:
         with signals.watch():
             return arguments.run(arguments) or 0

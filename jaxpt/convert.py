@@ -27,6 +27,7 @@ from jaxpt.data.tokenizers import vocabulary_files
 from jaxpt.errors import UserError, printable
 from jaxpt.heads import classes
 from jaxpt.hf import directory as hf
+from jaxpt.hf import files as hf_files
 from jaxpt.hf import llama2c, mapping, peft
 from jaxpt.hf.verify import Difference, verify
 from jaxpt.models.network import Network
@@ -83,7 +84,7 @@ def import_weights(
         low_rank_config = None if adapter is None else adapter.config
         task = None if source.is_file() else imported.task_of(opened)
         config = imported.recipe(opened.network, tokens, str(out), low_rank_config, task, overrides)
-        (temporary / "config.yaml").write_text(configs.to_yaml(config), encoding="utf-8")
+        disk.write_text(temporary / "config.yaml", configs.with_checksum(configs.to_yaml(config)))
         pieces, factors = opened.pieces(), {}
         if adapter is not None:
             pieces = itertools.chain(pieces, adapter.saved)
@@ -137,6 +138,7 @@ def export(
         ids = _special_ids(config, run_dir)
         hf.write(temporary, network, _Sums(saved, summands), dtypes, ids, **shards, **_labels(config))
         _give_tokenizer(run_dir, temporary)
+        hf_files.write_checksums(temporary)
         if check:
             _report_differences(verify(temporary), report)
     report(f"{out}: {family.class_of(network)}, {network.count_params():,} parameters, step {step}")

@@ -130,11 +130,16 @@ def writing(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def write_text(path: Path, text: str) -> None:
+    """`write_bytes` of a text in UTF-8."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
     """Writes a file so that it is either the old or the new one, never half of it, also after a loss of power."""
     temporary = path.with_name(f"{path.name}.tmp")
     try:
-        with writing(path), temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with writing(path), temporary.open("wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

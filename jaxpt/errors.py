@@ -1,9 +1,18 @@
-"""The exception for user errors, and values of others in messages: short, on one line, without control characters."""
+"""The exception for user errors, notes, and values of others in messages: short, on one line, printable."""
 
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Callable
 from typing import Any
+
+
+def _say_nothing(line: str) -> None:
+    pass
+
+
+note: Callable[[str], None] = _say_nothing
+"""Is given a line that a user should see, though nothing failed; the command line prints it."""
 
 
 class UserError(Exception):

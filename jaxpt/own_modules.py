@@ -5,16 +5,9 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable
 from types import ModuleType
 
-
-def _say_nothing(line: str) -> None:
-    pass
-
-
-announce: Callable[[str], None] = _say_nothing
-"""Is given a line before a module is imported; the command line prints it."""
+from jaxpt import errors
 
 
 def import_module(name: str, key: str) -> ModuleType:
@@ -28,7 +21,7 @@ def import_module(name: str, key: str) -> ModuleType:
       The module; one of jaxpt's, or one that is imported already, without a line.
     """
     if name not in sys.modules and name.partition(".")[0] != "jaxpt":
-        announce(f"{key}: importing {name} from {_place(name.partition('.')[0])}, whose code then runs")
+        errors.note(f"{key}: importing {name} from {_place(name.partition('.')[0])}, whose code then runs")
     return importlib.import_module(name)
 
 

@@ -26,6 +26,7 @@ from jaxpt.config import Config
 from jaxpt.config.studies import Study, StudyRow, load_study
 from jaxpt.errors import UserError
 from jaxpt.report import curves, studies
+from jaxpt.spawning import without_script
 from jaxpt.train.display import number, say
 from jaxpt.train.lock import hold
 from jaxpt.train.run_dir import receipt
@@ -170,7 +171,9 @@ def finished(plan: Study, config: Config) -> int | None:
     """
     run_dir = Path(config.run_dir)
     found = receipt(run_dir)
-    if not found.get("finished") or configs.differences(configs.load(run_dir), config):
+    if not found.get("finished"):
+        return None
+    if any(configs.differences(configs.load(run_dir), config, role) for role in ("identity", "content")):
         return None
     steps = config.train.steps
     if plan.tokens is not None:
@@ -210,7 +213,8 @@ def _counted(plan: Study, config: Config, child: Child) -> int:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_count, args=(theirs, plan, config))
-    process.start()
+    with without_script():
+        process.start()
     theirs.close()
     child.set(process.pid)
     try:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from jaxpt import config as configs
 from jaxpt.config import CheckpointConfig
 from jaxpt.data import tokenizers
+from jaxpt.disk import read_json
 from jaxpt.errors import UserError
 from jaxpt.train import run_dir as run_dirs
 from jaxpt.train.checkpoint import Checkpoints
@@ -50,7 +52,8 @@ def _checked(run_dir: Path) -> Iterator[tuple[str, str | None]]:
     checkpoints = Checkpoints(run_dir, CheckpointConfig(), read_only=True)
     try:
         for step in checkpoints.steps():
-            yield f"checkpoint {step}", checkpoints.damage(step)
+            facts = run_dir / "checkpoints" / str(step) / "_CHECKPOINT_METADATA"  # Orbax's own, without a checksum
+            yield f"checkpoint {step}", checkpoints.damage(step) or _fault(functools.partial(read_json, facts))
     finally:
         checkpoints.close()
 

@@ -13,7 +13,8 @@ ROOT = Path(__file__).parents[1]
 TENSORFLOW = {"tensorflow", "tensorflow_datasets", "seqio"}
 
 ORDER = (
-    "__version__", "errors", "stamp", "own_modules", "builtin", "scores", "disk", "signals", "safetensors", "config",
+    "__version__", "errors", "stamp", "own_modules", "builtin", "scores", "disk", "signals", "spawning", "safetensors",
+    "config",
     "tables", "tasks", "data", "parallel", "losses", "class_losses", "models", "heads", "hf", "objectives", "generate",
     "reading", "recipes", "train", "harness", "evals", "plan", "finetunings", "report", "imported", "convert",
     "inference", "study", "verify", "doctor", "cli_inference", "cli_reports", "cli", "study_worker", "__main__",

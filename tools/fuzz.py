@@ -335,8 +335,8 @@ def prepare() -> None:
     assert jax.devices()
 
 
-def import_all() -> None:
-    """All that the commands import, so that a forked process starts at once."""
+def import_all(standing_in: bool = True) -> None:
+    """All that the commands import, so that a forked process starts at once; `train` stands for `checked_run` then."""
     os.environ |= {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "COLUMNS": "100"}
     sys.path.insert(0, str(ROOT))
     import warnings
@@ -351,7 +351,8 @@ def import_all() -> None:
     import jaxpt.report.tokenizers
     import jaxpt.train.loop
 
-    jaxpt.train.loop.train = checked_run
+    if standing_in:
+        jaxpt.train.loop.train = checked_run
 
 
 def main() -> int:

@@ -4,8 +4,9 @@ Nothing here imports jax or tensorflow. The hyperparameters of a model, an objec
 beside their code: `kind: t5` names the module `jaxpt.models.t5`, a dotted `kind` names anyone's own, and the one class
 under `ModelConfig` (`ObjectiveConfig`, `OptimizerConfig`, `ScheduleConfig`) in that module says which keys there are.
 
-Every field is one of three: *identity* (the default: a resume under another value is refused), *execution* (free to
-change: mesh, accumulation, readers) or *extensible* (the end of the run). What is kept on disk (prepared records, a
+Every field is one of four: *identity* (the default: a resume under another value is refused), *content* (a path: a
+resume is refused where the files there are others), *execution* (free to change: mesh, accumulation, readers) or
+*extensible* (the end of the run). What is kept on disk (prepared records, a
 compiled step) depends on every field that does not say `unaffected`.
 
   files    YAML, `base:`, overrides         tree     the settings (`data`, `optimizer`, `devices`: parts; `fields`)
@@ -40,7 +41,7 @@ from jaxpt.config.fields import (
     extensible,
     unaffected,
 )
-from jaxpt.config.files import load, to_yaml
+from jaxpt.config.files import load, to_yaml, with_checksum
 from jaxpt.config.heads import HEAD_NAMES, HeadName, PoolerOptions, TaskHead
 from jaxpt.config.kinds import kinds, resolve
 from jaxpt.config.optimizer import AnyOptimizer, AnySchedule, OptimizerConfig, ScheduleConfig
@@ -130,6 +131,7 @@ __all__ = [
     "stretches",
     "to_yaml",
     "unaffected",
+    "with_checksum",
     "without_unfreezing",
     "write_schemas",
 ]

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
-from jaxpt.config.fields import Frozen, NonNegativeInt, PositiveInt, execution, unaffected
+from jaxpt.config.fields import Frozen, NonNegativeInt, PositiveInt, content, execution, unaffected
 from jaxpt.config.kinds import kinds, nearest, resolve
 
 _TOKENIZERS = "jaxpt.data.tokenizers"
@@ -40,7 +40,7 @@ class TokenizerConfig(Frozen):
     kind: Annotated[str, AfterValidator(_tokenizer)]
     """`sentencepiece` (unigram: T5), `wordpiece` (BERT) or `bpe` (byte-level: GPT-2). A dotted path names a module of
     one's own with a subclass of `jaxpt.data.tokenizers.base.Tokenizer`."""
-    path: str | None = None
+    path: str | None = content(None)
     """A `.model`, `vocab.txt`, `tokenizer.json`, or a directory with one of these or `vocab.json` + `merges.txt`."""
     vocab_size: PositiveInt | None = None
     """Ids to train, special ones included, `add_tokens` aside; `model.vocab_size` without these by default."""
@@ -77,10 +77,11 @@ class SourceConfig(Frozen):
     """`builtin` (text that CPython ships), `text`, `jsonl`, `parquet`, `tfds` or `task`; `auto` goes by the suffix of
     `path`, without a path it is `builtin`. A dotted path names a module of one's own, whose `open_source(data)` returns
     a `jaxpt.data.sources.base.Source`."""
-    path: Annotated[str | tuple[str, ...] | None, unaffected("records")] = None  # they depend on the files' content
+    # Records depend on the files' content.
+    path: Annotated[str | tuple[str, ...] | None, unaffected("records")] = content(None)
     """Files; globs, `gs://` and `.gz` are fine. A directory stands for all files in it and below whose suffix says how
     to read them (all that are not hidden, where `source` says it). For `tfds` the data set's name."""
-    validation_path: Annotated[str | tuple[str, ...] | None, unaffected("records")] = None
+    validation_path: Annotated[str | tuple[str, ...] | None, unaffected("records")] = content(None)
     """Files of the validation split; without them a fraction of the documents is held out, chosen by hash."""
     validation_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.02
     """Fraction of documents held out when there is no `validation_path`; of a task's rows, of each label."""
@@ -104,7 +105,7 @@ class SourceConfig(Frozen):
     """Name of a registered SeqIO Task (`source: task`)."""
     modules: tuple[str, ...] = ()
     """Python modules to import first: they may register SeqIO Tasks."""
-    task_cache: Annotated[str | None, unaffected("records")] = None  # likewise
+    task_cache: Annotated[str | None, unaffected("records")] = content(None)
     """Directory in which `seqio_cache_tasks` cached the task: it is read from there."""
     passes: PositiveInt = 1
     """Passes over a Task that concatenates, filters or draws, each run once, with a seed of its own (`seq2seq`)."""

@@ -63,6 +63,11 @@ def execution(default: Any, **kwargs: Any) -> Any:
     return Field(default, json_schema_extra={"role": "execution"}, **kwargs)
 
 
+def content(default: Any, **kwargs: Any) -> Any:
+    """A field that names files: another path is fine on a resume if the files there have the same digests."""
+    return Field(default, json_schema_extra={"role": "content"}, **kwargs)
+
+
 def extensible(default: Any, **kwargs: Any) -> Any:
     """A field that says when a run ends: a finished run may be continued under a larger value."""
     return Field(default, json_schema_extra={"role": "extensible"}, **kwargs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -12,6 +13,7 @@ from typing import Any, ClassVar, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from jaxpt import errors
 from jaxpt.config.check import build, dump, unreached
 from jaxpt.config.explain import explain
 from jaxpt.config.kinds import strictly
@@ -82,6 +84,21 @@ def load(
 def to_yaml(config: Config) -> str:
     """The resolved configuration as YAML, every default written out; `load` reads it back to an equal tree."""
     return yaml.dump(dump(config), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+
+
+_CHECKSUM = "# crc32 of what follows: "
+
+
+def with_checksum(text: str) -> str:
+    """The text of a `config.yaml`, after a line with its checksum: `read` says it where the file was changed."""
+    return f"{_CHECKSUM}{zlib.crc32(text.encode()):08x}\n{text}"
+
+
+def _note_change(path: Path, text: str) -> None:
+    """Says that a file is not as `with_checksum` made it."""
+    head, _, rest = text.partition("\n")
+    if head.startswith(_CHECKSUM) and text != with_checksum(rest):
+        errors.note(f"{path}: was changed since the run wrote it (its checksum differs); what it says now is used")
 
 
 # ---- YAML -----------------------------------------------------------------------------------------------------------
@@ -197,6 +214,7 @@ def read(
         raise UserError(f"{below[0]}: base: goes round in a circle: {' → '.join(map(str, (*below, path)))}")
     try:
         text = check_file(path, _BYTES).read_text(encoding="utf-8-sig")
+        _note_change(path, text)
     except UserError as error:
         raise UserError(f"{asked}{error}") from None
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""What a resume may change: every field is identity, execution or extensible. What is kept on disk, and its fields."""
+"""What a resume may change: the role of every field. What is kept on disk, and its fields."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from jaxpt.config.check import dump
+from jaxpt.config.data import DataConfig
 from jaxpt.config.fields import Frozen, Kept, Unaffected
 from jaxpt.config.plain import leaves
 from jaxpt.config.tree import Config
@@ -18,8 +19,8 @@ def differences(old: Config, new: Config, role: str = "identity") -> list[tuple[
     Args:
       old: a saved configuration.
       new: the one asked for.
-      role: identity (the default of a field: a resume under another value is refused), execution (free to change) or
-        extensible (the end of the run).
+      role: identity (the default of a field: a resume under another value is refused), content (a path, whose files'
+        digests decide), execution (free to change) or extensible (the end of the run).
 
     Returns:
       (dotted key, old value, new value) for each, in the tree's order; None where a side has no such key.
@@ -64,6 +65,8 @@ def _values(config: Config) -> dict[str, Any]:
     tree = dump(config)
     if phases := tree["train"]["phases"]:
         phases[-1]["steps"] = None  # train.steps says where the last phase ends
+    # Tasks by name and place, so that each of their fields has its own role.
+    tree["data"]["mixture"] = {f"{n}.{task['name']}": task for n, task in enumerate(tree["data"]["mixture"])}
     return dict(leaves(tree))
 
 
@@ -73,8 +76,11 @@ def _roles(part: Frozen, prefix: str = "") -> dict[str, str]:
         value = getattr(part, name)
         if isinstance(value, Frozen):
             roles |= _roles(value, f"{prefix}{name}.")
-        else:
-            roles[prefix + name] = _role(field)
+            continue
+        if isinstance(part, DataConfig) and name == "mixture":
+            for n, task in enumerate(part.mixture):
+                roles |= _roles(task, f"{prefix}{name}.{n}.{task.name}.")
+        roles[prefix + name] = _role(field)
     return roles
 
 

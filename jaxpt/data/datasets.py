@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -10,7 +11,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,6 +117,7 @@ def prepare(
     workers: int | None = None,
     verify: bool = False,
     beam: Sequence[str] | None = None,
+    check_source: Callable[[Any], None] = lambda source: None,
 ) -> Data:
     """Makes the data of one phase ready: what was prepared before is found again in the cache.
 
@@ -127,6 +129,7 @@ def prepare(
       workers: processes that make records; by default one for each core.
       verify: compare the checksums of records found in the cache, however many they are.
       beam: options of an Apache Beam pipeline that makes records instead.
+      check_source: called with the "source" of the fingerprint, before anything is made of the files; may raise.
 
     Returns:
       Tokenizer, streams, and what determines them.
@@ -150,6 +153,8 @@ def prepare(
         for line in dict.fromkeys(line for source in sources for line in source.found):
             say.note(line)
         known = [source.fingerprint() for source in sources]  # reads files: once
+        given = {part.name: of_source for part, of_source in zip(parts, known)}
+        check_source(given if len(given) > 1 else known[0])
         tokenizer = _tokenizer(config, parts, sources, known, say, save)
         vocabulary = tokenizer.vocabulary
         for source in sources:
@@ -176,7 +181,6 @@ def prepare(
 
     names = [f"{part.name}/{split}" if len(parts) > 1 else split for split in _SPLITS for part in parts]
     named = dict(zip(names, (store for split in _SPLITS for store in stores[split])))
-    given = {part.name: of_source for part, of_source in zip(parts, known)}
     return Data(
         tokenizer=tokenizer,
         vocabulary=vocabulary,
@@ -292,6 +296,27 @@ def _named(config: Config, sources: Sequence[Source]) -> Tokenizer | None:
     return None if path is None else tokenizers.load(path, settings.kind, **checks)
 
 
+def check_vocabulary(config: Config, own: Tokenizer) -> None:
+    """Raises UserError where the vocabulary of `data.tokenizer.path` is not the one that the run has.
+
+    Args:
+      config: the run's configuration in one phase.
+      own: the run's vocabulary.
+    """
+    settings = config.data.tokenizer
+    if settings.path is None:
+        return
+    there = tokenizers.load(settings.path, settings.kind, lowercase=settings.lowercase, extra_ids=settings.extra_ids)
+    if settings.add_tokens:
+        there = tokenizers.add(there, settings.add_tokens)
+    ids = range(own.vocabulary.size)
+    if there.vocabulary.size != own.vocabulary.size or there.tokens(ids) != own.tokens(ids):
+        raise UserError(
+            f"data.tokenizer.path: {settings.path}: is not the vocabulary that the run was trained with, which is kept "
+            "in its directory: leave the path as it was, or choose another run_dir"
+        )
+
+
 def _grown(tokenizer: Tokenizer, config: Config, say: Progress) -> Tokenizer:
     """The tokenizer with `data.tokenizer.add_tokens`; says what ids they have."""
     size, most = tokenizer.vocabulary.size, config.model.vocab_size
@@ -327,10 +352,11 @@ def _publish(tokenizer: Tokenizer, directory: Path) -> None:
         if time.time() - old.stat().st_mtime > _ABANDONED:
             shutil.rmtree(old, ignore_errors=True)
     temporary = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}.partial")
-    tokenizer.save(temporary)
     try:
-        temporary.rename(directory)
-    except OSError:
+        tokenizer.save(temporary)
+        with contextlib.suppress(OSError):
+            temporary.rename(directory)
+    finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 

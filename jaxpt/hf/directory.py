@@ -39,6 +39,7 @@ class Source:
 
     def pieces(self) -> Iterator[tuple[str, int | None, np.ndarray]]:
         """(jaxpt path, layer or None, array), one tensor at a time; see `mapping.pieces`."""
+        files.note_changes(self.directory, weights=True)
         try:
             yield from mapping.pieces(self.tensors, self.found, self.table, self.network)
         except UserError as error:
@@ -82,6 +83,7 @@ def open_directory(
     """
     path = Path(directory)
     given = _read_json(path / "config.json")
+    files.note_changes(path, weights=False)
     model_type = given.get("model_type")
     known = families()
     if not isinstance(model_type, str) or model_type not in known:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,14 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from jaxpt import safetensors
-from jaxpt.disk import check_file, read_json
+from jaxpt import errors, safetensors
+from jaxpt.disk import check_file, read_json, write_text
 from jaxpt.errors import UserError, shown
 
 SHARD_BYTES = 5 * 10**9
+CHECKSUMS = "jaxpt_checksums.json"
+"""{file: crc32} of the files of a directory that `jaxpt export` wrote."""
+_READ_AT_ONCE = 1 << 22  # bytes
 TYPES = {name: safetensors.TYPES[name] for name in ("F64", "F32", "F16", "BF16")}
 """Supported types of weights."""
 _OTHERS = {
@@ -32,6 +36,41 @@ _OTHERS = {
 """{suffix: what wrote it} of weights that are not read."""
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
 """Keys under which training programs put the state_dict."""
+
+
+def write_checksums(directory: Path) -> None:
+    """Writes the checksums of all files of a directory, the last one of them."""
+    names = sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
+    write_text(directory / CHECKSUMS, json.dumps({name: _crc32(directory / name) for name in names}, indent=1) + "\n")
+
+
+def note_changes(directory: Path, weights: bool) -> None:
+    """Names files that are not as `jaxpt export` wrote them: someone edited them, or the disk did.
+
+    Args:
+      directory: of a model; one without checksums passes.
+      weights: look at the files of tensors; else at all others.
+    """
+    path = directory / CHECKSUMS
+    if not path.is_file():
+        return
+    try:
+        written = dict(read_json(path))
+    except (UserError, TypeError, ValueError):
+        errors.note(f"{path}: is damaged; the files beside it are read as they are")
+        return
+    for name, checksum in written.items():
+        file = directory / name
+        if name.endswith(".safetensors") == weights and file.is_file() and _crc32(file) != checksum:
+            errors.note(f"{file}: was changed since it was exported; it is read as it is")
+
+
+def _crc32(path: Path) -> str:
+    found = 0
+    with path.open("rb") as file:
+        while piece := file.read(_READ_AT_ONCE):
+            found = zlib.crc32(piece, found)
+    return f"{found:08x}"
 
 
 class Tensors(Mapping[str, np.ndarray]):

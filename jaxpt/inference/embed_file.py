@@ -139,7 +139,7 @@ class _Writer:
         try:
             if self._writer is None:
                 schema = table.schema.with_metadata({"jaxpt": json.dumps(self._facts)})
-                self._writer = pq.ParquetWriter(self._partial, schema)
+                self._writer = pq.ParquetWriter(self._partial, schema, write_page_checksum=True)
             self._writer.write_table(table.cast(self._writer.schema))
         except OSError as error:
             if (full := disk.full(error)) is None:

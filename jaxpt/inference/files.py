@@ -2,9 +2,11 @@
 
     prompts.jsonl   {"prompt": …, …} a line, also as .gz; or a .txt with a prompt a line
     G.jsonl         the same rows in the same order, each with what was generated
-    G.jsonl.state   what G.jsonl belongs to: prompts and settings; there until G.jsonl is complete
+    G.jsonl.state   what G.jsonl belongs to: prompts and settings; then a checksum for each row of G.jsonl, one a line;
+                    there until G.jsonl is complete
 
-Each row is one write, so a kill leaves whole rows and at most one torn line, which a resume cuts off.
+Each row is one write, so a kill leaves whole rows and at most one torn line. A resume cuts off that line, and rows that
+have no checksum yet; a row with another one was altered, and is named.
 """
 
 from __future__ import annotations
@@ -237,19 +239,14 @@ class Results:
         return file
 
     def _write_state(self, identity: Row) -> None:
-        temporary = self._state.with_name(f".{self._state.name}.{os.getpid()}")
-        with temporary.open("w", encoding="utf-8") as file:
-            json.dump(identity, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self._state)
+        disk.write_text(self._state, json.dumps(identity) + "\n")
         _sync_directory(self.path.parent)
 
     def _check(self, identity: Row) -> None:
         """Refuses to resume results of other prompts or settings."""
         resolve = "resume with the same, delete both files, or choose another --out"
         try:
-            before = json.loads(self._state.read_text("utf-8"))
+            before = json.loads(self._state.read_text("utf-8").partition("\n")[0])
             old, new = before["settings"], identity["settings"]
             count, digest = before["prompts"], before["digest"]
             names = sorted(old.keys() | new.keys())
@@ -263,10 +260,11 @@ class Results:
             raise UserError(f"{self.path}: was begun with other prompts ({counts}); {resolve}")
 
     def _recover(self) -> int:
-        """Cuts off a torn last line; the number of whole rows, which are those of the prompts."""
+        """Cuts off a torn last line, and what has no checksum; the number of whole rows, which are the prompts'."""
         self._file.seek(0)
-        size = number = 0
-        for line in self._file:
+        identity, *checksums = self._state.read_bytes().split(b"\n")
+        size = done = 0
+        for number, line in enumerate(self._file):
             if not line.endswith(b"\n"):
                 break
             where = f"{self.path}: line {number + 1}"
@@ -276,19 +274,25 @@ class Results:
                 row = json.loads(line)
             except ValueError:
                 row = None
-            wanted = self._prompts[number]
-            if not isinstance(row, dict) or _line({key: row.get(key) for key in wanted}) != _line(wanted):
+            wanted, checksum = self._prompts[number], checksums[number] if number + 1 < len(checksums) else None
+            is_row = isinstance(row, dict) and _line({key: row.get(key) for key in wanted}) == _line(wanted)
+            if not is_row or checksum not in (None, _checksum(line)):
                 raise UserError(
                     f"{where}: is not the row of this prompt; delete it and the lines after it to generate them again"
                 )
-            size, number = size + len(line), number + 1
+            if checksum is not None:
+                size, done = size + len(line), number + 1
         self._file.truncate(size)
-        return number
+        os.truncate(self._state, len(identity) + 1 + done * (len(_checksum(b"")) + 1))
+        return done
 
     def _append(self, lines: bytes) -> None:
         try:
+            checksums = b"".join(_checksum(line) + b"\n" for line in lines.splitlines(keepends=True))
             while lines:
                 lines = lines[self._file.write(lines) :]
+            with self._state.open("ab") as file:
+                file.write(checksums)
             if time.monotonic() - self._synced > _SYNC_SECONDS:
                 os.fsync(self._file.fileno())
                 self._synced = time.monotonic()
@@ -365,6 +369,10 @@ def _line(row: Row) -> bytes:
         return json.dumps(row, ensure_ascii=False).encode() + b"\n"
     except UnicodeEncodeError:  # JSON can spell half a surrogate pair
         return json.dumps(row).encode() + b"\n"
+
+
+def _checksum(line: bytes) -> bytes:
+    return b"%08x" % zlib.crc32(line)
 
 
 def _digest(rows: Sequence[Row]) -> str:

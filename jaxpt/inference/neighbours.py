@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxpt.disk import write_bytes, write_text
 from jaxpt.errors import UserError
 from jaxpt.generate.embed import Layer
 from jaxpt.inference import corpus as corpora
@@ -166,7 +167,7 @@ def _draw(found: Found, html: str | None, png: str | None) -> None:
         marks.append(Point(*place, name, found.others[n].label))
     note = f"the plane of the two main axes (PCA): {share:.0%} of the variance of the shown vectors"
     if png:
-        Path(png).write_bytes(points.picture(found.title, note, marks, "png"))
+        write_bytes(Path(png), points.picture(found.title, note, marks, "png"))
         print(f"wrote {png}")
     if html:
         svg = points.picture(found.title, note, marks, "svg").decode()
@@ -175,7 +176,7 @@ def _draw(found: Found, html: str | None, png: str | None) -> None:
             for use, cosine in ((found.others[n], cosine) for n, cosine in zip(found.order, found.cosines))
         ]
         query = (found.query.text[: found.query.start], found.query.word, found.query.text[found.query.end :])
-        Path(html).write_text(points.page(found.title, svg, query, rows), encoding="utf-8")
+        write_text(Path(html), points.page(found.title, svg, query, rows))
         print(f"wrote {html}")
 
 

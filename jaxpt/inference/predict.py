@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxpt import config as configs
-from jaxpt import signals, tables
+from jaxpt import disk, signals, tables
 from jaxpt.config import Config
 from jaxpt.data import tokenizers
 from jaxpt.data.labelled import examples
@@ -81,7 +81,8 @@ def _write(out: Path, lines: Iterable[str]) -> None:
     partial = Path(f"{out}.partial")
     partial.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with signals.on_leave(lambda _: partial.unlink(missing_ok=True)), open(partial, "w", encoding="utf-8") as to:
+        leave = signals.on_leave(lambda _: partial.unlink(missing_ok=True))
+        with leave, disk.writing(out), open(partial, "w", encoding="utf-8") as to:
             to.writelines(f"{line}\n" for line in lines)
         partial.rename(out)
     finally:

@@ -3,7 +3,7 @@
 It leaves an exit code and its last words with JAX's coordinator. The others look there every second, whatever their
 main thread waits for; they say the words and end. Every second each also says there that it is alive: where a process
 was killed, which can leave no words, the others name it, when a collective fails or after half a minute without a sign
-(JAX itself would abort all of them some time later). If process 0 is killed JAX aborts the others at once.
+(JAX itself would abort all of them some time later). The coordinator outlives process 0 (`coordinator`).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def shared() -> Iterator[None]:
         try:
             yield
         except BaseException as error:
-            if isinstance(error, jax.errors.JaxRuntimeError) and (lost := watch.lost()):
+            if _is_of_a_collective(error) and (lost := watch.lost()):
                 watch.give_up(lost)
                 raise UserError(_gone(lost)) from error
             words = " ".join(str(error).split()) or type(error).__name__
@@ -91,6 +91,11 @@ def _gone(lost: list[int]) -> str:
     return (
         f"process {names} is gone (killed, or its machine failed); re-run the same command in all processes to resume"
     )
+
+
+def _is_of_a_collective(error: BaseException) -> bool:
+    """True if it may come of another process's end."""
+    return isinstance(error, jax.errors.JaxRuntimeError) or (isinstance(error, ValueError) and "Gloo" in str(error))
 
 
 class _Watch(threading.Thread):

@@ -21,7 +21,7 @@ from jaxpt import stamp
 from jaxpt.config import Config, DistributedConfig
 from jaxpt.config.plain import leaves
 from jaxpt.errors import UserError
-from jaxpt.parallel import roll_call
+from jaxpt.parallel import coordinator, roll_call
 
 _RETRY = 0.2  # seconds until the others are looked for again
 
@@ -47,14 +47,15 @@ def start(config: DistributedConfig) -> None:
     jax.config.update("jax_enable_preemption_service", False)
     atexit.register(jax.distributed.shutdown)  # process 0, whom the others ask, waits for them
     if info is None:
-        with contextlib.suppress(ValueError):  # a TPU without metadata: one host
+        with contextlib.suppress(ValueError), coordinator.outliving():  # a TPU without metadata: one host
             jax.distributed.initialize(initialization_timeout=config.timeout)
         if jax.process_count() > 1:
             stamp.set_process(jax.process_index())
         return
     roll_call.call_roll(info, config.timeout)
     try:
-        jax.distributed.initialize(*info, initialization_timeout=config.timeout)
+        with coordinator.outliving():
+            jax.distributed.initialize(*info, initialization_timeout=config.timeout)
     except (RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"distributed.coordinator: {info.coordinator}: {reason}") from None

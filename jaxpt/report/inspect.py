@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jaxpt.config import Config, at_phase, phase_starts, to_yaml, without_unfreezing
+from jaxpt.disk import write_text
 from jaxpt.errors import UserError
 from jaxpt.report import text
 from jaxpt.report.batches import Shown, segments
@@ -69,7 +70,7 @@ def inspect(
         text.show(title, line, shown)
     else:
         about = {"vocabulary": of_vocabulary(data.tokenizer), **_statistics(stream, data.vocabulary)}
-        Path(html).write_text(page(title, line, shown, about, to_yaml(config)), encoding="utf-8")
+        write_text(Path(html), page(title, line, shown, about, to_yaml(config)))
         print(f"wrote {html}")
 
 

@@ -29,7 +29,7 @@ def parquet(path: str) -> Iterator[Row]:
     rows = 0
     try:
         with open_file(path) as file:
-            table = pq.ParquetFile(file)
+            table = pq.ParquetFile(file, page_checksum_verification=True)
             names = table.schema_arrow.names
             if twice := [name for name in names if names.count(name) > 1]:
                 raise UserError(f"{path}: two columns are named {twice[0]!r}; each wants a name of its own")

@@ -17,6 +17,7 @@ import math
 import os
 import secrets
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -38,15 +39,24 @@ from jaxpt.train.state import Setup, State, size
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Not what Orbax logs with a traceback and then raises (we say it, in a line), nor that a reader only reads."""
-    said_twice = record.exc_info or "read only" in record.msg or "read_only" in record.msg
+    """Not what Orbax logs with a traceback and then raises (we say it, in a line), nor that a reader only reads, nor
+    the bytes of a damaged file of its own that nothing depends on (`jaxpt verify` names it)."""
+    left_out = ("read only", "read_only", "Failed to json parse")
+    said_twice = record.exc_info or any(words in str(record.msg) for words in left_out)
     return not (said_twice and "orbax" in record.pathname)
+
+
+def _ignore_late_writes(found: Any, others: Callable[[Any], Any] = sys.unraisablehook) -> None:
+    """What writes of a save that failed say when they end after it: the failure itself has been told."""
+    if not (isinstance(found.exc_value, RuntimeError) and str(found.exc_value) == "Event loop is closed"):
+        others(found)
 
 
 RUN_ID = "run_id"
 """The file with the run's id, beside its checkpoints."""
 
 logging.getLogger("absl").addFilter(_is_news)
+sys.unraisablehook = _ignore_late_writes
 
 
 class _Hashed:
@@ -193,13 +203,13 @@ class Checkpoints:
     def _misplaced(self, part: Path, step: int) -> str | None:
         """What a part of a checkpoint belongs to, where that is not this step of this run."""
         of, file = checksums.owner(part), self.directory / RUN_ID
-        if of is None:
+        if not (isinstance(of, dict) and of.keys() == {"run", "step"}):
             return f"{part / checksums.NAME} is altered: it names no step and no run"
         if of["step"] != step:
             return f"{part} is of step {of['step']}, not {step}: it was renamed, or put in another's place"
         if not file.is_file():
             return f"{file} is missing: it holds the run's id, which is {of['run']} by {part / checksums.NAME}"
-        run = file.read_text(encoding="utf-8").strip()
+        run = _id_in(file)
         return None if of["run"] == run else f"{part} is of another run: {of['run']}, the id in {file} is {run}"
 
     def check(self, step: int) -> None:
@@ -240,7 +250,7 @@ class Checkpoints:
         file = self.directory / str(step) / "metrics" / "metrics"
         if self._best_metric in finite and is_primary() and not file.exists():
             file.parent.mkdir(exist_ok=True)
-            file.write_text(json.dumps(finite), encoding="utf-8")
+            write_text(file, json.dumps(finite))
         self._manager.reload()
 
     @contextlib.contextmanager
@@ -342,7 +352,11 @@ def run_id(directory: Path) -> str:
     file = directory / RUN_ID
     if not file.is_file():
         write_text(file, secrets.token_hex(8) + "\n")
-    return file.read_text(encoding="utf-8").strip()
+    return _id_in(file)
+
+
+def _id_in(file: Path) -> str:
+    return file.read_text(encoding="utf-8", errors="replace").strip()
 
 
 def compare_model(directory: Path, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:

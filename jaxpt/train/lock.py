@@ -28,7 +28,7 @@ def hold(run_dir: Path) -> Iterator[None]:
             holder = file.read().strip() or "another process"
             raise UserError(f"{run_dir}: {holder} is running there; stop it, or choose another run_dir=…")
         file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-        file.flush()
+        with contextlib.suppress(OSError):  # a full disk, of which what matters more will tell
+            os.write(file.fileno(), f"process {os.getpid()} on {socket.gethostname()}\n".encode())
         yield
         file.truncate(0)

@@ -46,8 +46,12 @@ from jaxpt.train.run_dir import (
     check,
     check_fingerprint,
     claim,
+    edited,
+    moved,
     put_aside_damaged,
     receipt,
+    records,
+    settings,
     write_lines,
     write_receipt,
 )
@@ -104,6 +108,8 @@ def _train(config: Config) -> int:
     for index in range(len(starts)):
         datasets.check(configs.at_phase(config, index))
     run_dir = check(config)
+    for key, was, now in moved(config):
+        say(f"{key} was {was}, is {now}: the run resumes if the files there are the same")
     setup = teachers.attach(state.setup(config), say)
     for line in trainable.lines(config, setup.network):
         say(line)
@@ -136,6 +142,8 @@ def _start(setup: Setup, checkpoints: checkpoint.Checkpoints, run_dir: Path) -> 
         say(f"resuming from step {latest} in {run_dir}")
         meta = checkpoints.meta(latest)
         teachers.check_same(setup, meta, f"{run_dir} at step {latest}")
+        for line in edited(setup.config, meta):
+            say(f"{run_dir / 'config.yaml'}: was changed since step {latest}: {line}")
         return checkpoints.restore(_setup_of(setup, latest), latest), meta
     source = setup.config.init_from
     if source is None:
@@ -167,6 +175,11 @@ def _setup_of(setup: Setup, step: int) -> Setup:
     """The setup of the phase in which the state of a step was saved."""
     phase = configs.phase_of(setup.config, step)
     return setup.for_phase(configs.at_phase(setup.config, phase), phase)
+
+
+def _plain(value: Any) -> Any:
+    """As a checkpoint gives it back."""
+    return json.loads(json.dumps(value))
 
 
 def _describe(setup: Setup, disk: int) -> str:
@@ -259,13 +272,21 @@ class Run:
             if config.train.compiled is not None:
                 compiled.check(self.setup.for_phase(config, phase), Path(config.train.compiled), phase)
         if not same_data:
+            saved = meta["data"] if meta is not None and meta["phase"] == index else None
+
+            def check_source(found: Any) -> None:
+                if saved is not None:  # before records are made of other files
+                    check_fingerprint({"source": saved["source"]}, {"source": _plain(found)}, str(self.run_dir))
+
             begun, root = time.perf_counter(), datasets.cache_root(self.phase_config)
             point, patience = f"data of phase {index + 1}", self.config.distributed.timeout
             with shared_directory.first_host_first(root, point, patience, warn) as apart:
-                self.data = datasets.prepare(self.phase_config, phase=stretch.phase, report=say)
+                self.data = datasets.prepare(self.phase_config, stretch.phase, say, check_source=check_source)
             if apart and (seconds := time.perf_counter() - begun) > SLOW:
                 say(f"{len(apart) + 1} hosts prepared the data, each for itself, in {duration(seconds)}: {root} is not "
                     "shared; with data.cache_dir on a disk that all of them have it is done once")  # fmt: skip
+            for store in self.data.stores.values():
+                store.check_in_background(jax.process_index(), jax.process_count())
             next_phases = [one.start for one in configs.stretches(self.config) if one.phase > stretch.phase]
             steps = min([*next_phases, self.config.train.steps]) - stretch.phase_start
             say(amounts.line(self.phase_config, self.data, steps))
@@ -274,7 +295,9 @@ class Run:
         for config in later:
             config.objective.check(config.model, config.data.length, self.data.vocabulary)
         if meta is not None and meta["phase"] == index:
-            check_fingerprint(meta["data"], json.loads(json.dumps(self.data.fingerprint)), str(self.run_dir))
+            check_fingerprint(meta["data"], _plain(self.data.fingerprint), str(self.run_dir))
+            if "data.tokenizer.path" in [key for key, _, _ in moved(self.config)]:
+                datasets.check_vocabulary(self.phase_config, self.data.tokenizer)
         if checkpoint.is_primary():
             claim(self.config)
 
@@ -429,7 +452,8 @@ class Run:
         if found := step.not_finite(current, check(current)):
             more = f" and {len(found) - 1} more" if len(found) > 1 else ""
             raise UserError(self._ruined(f"{found[0]}{more} are not finite at step {done}, which is not saved"))
-        meta = {"phase": self.phase, "data": self.data.fingerprint, **teachers.identities(self.setup)}
+        meta = {"phase": self.phase, "data": self.data.fingerprint, "config": settings(self.config)}
+        meta |= teachers.identities(self.setup)
         meta |= self.patience.saved()
         due = self.evaluators.due(done) if self.stopped else ()
         meta["missed"] = [evaluator.called for evaluator in due if evaluator.called not in self.evaluators.found]
@@ -491,8 +515,8 @@ class Run:
         """Writes run.json; the wall time adds up over the run's starts."""
         if not checkpoint.is_primary():
             return
-        before = receipt(self.run_dir).get("wall_seconds", 0.0)
-        done = int(current.step)
+        before, done = receipt(self.run_dir), int(current.step)
+        last = {one["step"]: one["train/loss"] for one in records(self.run_dir)[0] if "train/loss" in one}.get(done)
         found = {
             "finished": finished,
             "step": done,
@@ -501,8 +525,9 @@ class Run:
             "tokens_per_step": self.phase_config.data.batch_size * step.tokens_per_example(self.setup, self.objective),
             "text_tokens_per_step": self._text(),
             "flops_per_step": self.flops,
-            "wall_seconds": round(before + time.time() - self.begun, 1),
-            "train_loss": self.last_loss,
+            "wall_seconds": round(before.get("wall_seconds", 0.0) + time.time() - self.begun, 1),
+            # Without a step in this process: what was logged of the last one.
+            "train_loss": before.get("train_loss", last) if self.last_loss is None else self.last_loss,
             **({"compiled": self.digest} if self.digest else {}),
             **results,
             "data": {"summary": self.data.summary, "fingerprint": self.data.fingerprint},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import json
 import platform
 import sys
 import time
@@ -18,7 +17,7 @@ from jaxpt.config import Config, dump
 from jaxpt.disk import write_text, writing
 from jaxpt.errors import UserError
 from jaxpt.train.display import say
-from jaxpt.train.run_dir import records
+from jaxpt.train.run_dir import metrics_line, records
 
 
 class Metrics:
@@ -35,10 +34,7 @@ class Metrics:
         self._rewind(start)
         self._file = self.path.open("a", encoding="utf-8")
         if config.log.tensorboard:
-            from tensorboardX import SummaryWriter
-
-            purge = start + 1 if start else None
-            self._board = SummaryWriter(str(run_dir / "tensorboard"), purge_step=purge, write_to_disk=True)
+            self._board = _Board(run_dir / "tensorboard", start)
         if config.log.wandb:
             if importlib.util.find_spec("wandb") is None:
                 raise UserError("log.wandb: the package is not installed; pip install wandb, or leave log.wandb out")
@@ -52,9 +48,9 @@ class Metrics:
         if not self.path.exists():
             return
         kept, damaged = records(self.path.parent)
-        if damaged > 1:  # one may have been cut short by a kill
-            say(f"{self.path}: {damaged} lines are damaged and left out")
-        write_text(self.path, "".join(json.dumps(one) + "\n" for one in kept if one["step"] <= start))
+        if damaged > (not self.path.read_bytes().endswith(b"\n")):  # the last one may have been cut short by a kill
+            say(f"{self.path}: lines that are damaged and left out: {damaged}")
+        write_text(self.path, "".join(metrics_line(one) for one in kept if one["step"] <= start))
 
     def write(self, step: int, values: dict[str, Any]) -> None:
         """Records figures of a step; arrays (one entry for each layer) become `name/0`, `name/1`, …; None is not known:
@@ -74,22 +70,59 @@ class Metrics:
         finite = {name: round(x, 8) if np.isfinite(x) else None for name, x in flat.items()}
         finite |= {name: None for name, value in values.items() if value is None}
         with writing(self.path):
-            self._file.write(json.dumps({"step": step, "time": round(time.time(), 3), **finite}) + "\n")
+            self._file.write(metrics_line({"step": step, "time": round(time.time(), 3), **finite}))
             self._file.flush()
         if self._board:
-            for name, value in flat.items():
-                self._board.add_scalar(name, value, step)
+            self._board.write(step, flat)
         if self._wandb:
             self._wandb.log(flat, step=step)
 
     def close(self) -> None:
         """Flushes and closes all writers."""
         if self._file:
-            self._file.close()
+            with writing(self.path):
+                self._file.close()
         if self._board:
             self._board.close()
         if self._wandb:
             self._wandb.finish()
+
+
+class _Board:
+    """TensorBoard's file. tensorboardX's own writer is a thread with a queue: on a full disk the run would hang."""
+
+    _FLUSH = 30.0  # seconds; a flush waits for the disk
+
+    def __init__(self, directory: Path, start: int) -> None:
+        """Begins a file; figures of earlier files from the step `start` on are no longer shown."""
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+        directory.mkdir(exist_ok=True)
+        self._directory, self._event, self._flushed = directory, Event, time.monotonic()
+        with writing(directory):
+            self._file: Any = EventsWriter(str(directory / "events"))
+            if start:
+                self._file.write_event(Event(step=start + 1, session_log=SessionLog(status=SessionLog.START)))
+
+    def write(self, step: int, values: dict[str, float]) -> None:
+        """Adds figures of a step."""
+        from tensorboardX.summary import scalar
+
+        with writing(self._directory):
+            for name, value in values.items():
+                event = self._event(step=step, summary=scalar(name, value), wall_time=time.time())
+                self._file.write_event(event)
+            if time.monotonic() - self._flushed > self._FLUSH:
+                self._file.flush()
+                self._flushed = time.monotonic()
+
+    def close(self) -> None:
+        """Writes what is left; a second time there is nothing."""
+        file, self._file = self._file, None
+        if file is not None:
+            with writing(self._directory):
+                file.close()
 
 
 def environment() -> dict[str, Any]:

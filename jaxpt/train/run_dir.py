@@ -12,7 +12,7 @@ from typing import Any
 from jaxpt import config as configs
 from jaxpt.config import Config, DistributedConfig
 from jaxpt.disk import write_text
-from jaxpt.errors import UserError
+from jaxpt.errors import UserError, shown
 
 
 def check(config: Config) -> Path:
@@ -34,7 +34,10 @@ def check(config: Config) -> Path:
     run_dir = Path(config.run_dir)
     saved = run_dir / "config.yaml"
     if saved.exists():
-        changed = configs.differences(configs.load(saved), config)
+        old = configs.load(saved)
+        changed = configs.differences(old, config)
+        if not _has_checkpoint(run_dir):  # whose digests would say whether the files are the same
+            changed += configs.differences(old, config, "content")
         if changed:
             key, was, now = changed[0]
             more = f" (and {', '.join(k for k, _, _ in changed[1:6])})" if len(changed) > 1 else ""
@@ -51,10 +54,56 @@ def check(config: Config) -> Path:
     return run_dir
 
 
+def moved(config: Config) -> list[tuple[str, Any, Any]]:
+    """Paths that are others than config.yaml says, in a run with a checkpoint: its digests decide about the files.
+
+    Args:
+      config: what was asked for, which has passed `check`.
+
+    Returns:
+      (key, path there, path now) for each.
+    """
+    saved = Path(config.run_dir) / "config.yaml"
+    if not saved.exists() or not _has_checkpoint(saved.parent):
+        return []
+    return configs.differences(configs.load(saved), config, "content")
+
+
+def _has_checkpoint(run_dir: Path) -> bool:
+    return any(path.name.isdigit() for path in (run_dir / "checkpoints").glob("*"))
+
+
+def edited(config: Config, meta: Mapping[str, Any]) -> list[str]:
+    """Identity keys that are others than when a checkpoint was saved: config.yaml was changed by hand.
+
+    Args:
+      config: what was asked for.
+      meta: what was saved beside the checkpoint.
+
+    Returns:
+      "key was …, is …" for each; none for checkpoints of earlier versions.
+    """
+    try:
+        old = configs.build(meta["config"])
+    except (KeyError, UserError):
+        return []
+    return [f"{key} was {shown(was)}, is {shown(now)}" for key, was, now in configs.differences(old, config)]
+
+
 def claim(config: Config) -> None:
     """Writes `config.yaml`: from now on the run_dir belongs to this configuration, whichever process asks."""
-    config = config.model_copy(update={"distributed": DistributedConfig()})
-    write_text(Path(config.run_dir) / "config.yaml", configs.to_yaml(config))
+    text = configs.to_yaml(_of_run(config))
+    write_text(Path(config.run_dir) / "config.yaml", configs.with_checksum(text))
+
+
+def settings(config: Config) -> dict[str, Any]:
+    """The configuration as a checkpoint keeps it, for `edited`."""
+    return configs.dump(_of_run(config))
+
+
+def _of_run(config: Config) -> Config:
+    """Whichever process asks."""
+    return config.model_copy(update={"distributed": DistributedConfig()})
 
 
 def receipt(run_dir: Path) -> dict[str, Any]:
@@ -109,10 +158,19 @@ def records(run_dir: Path) -> tuple[list[dict[str, Any]], int]:
     for line in file.read_bytes().splitlines() if file.exists() else ():
         try:
             record = json.loads(line)
+            # Earlier versions wrote no checksum, and figures alone: a word at the end is one whose name was spoiled.
+            checksum = record.pop("crc32", None)
+            if checksum not in (None, f"{_crc32(record):08x}") or isinstance([*record.values()][-1], str):
+                raise ValueError(checksum)
             found.append({**record, "step": int(record["step"])})
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, AttributeError, IndexError):
             damaged += 1
     return found, damaged
+
+
+def metrics_line(record: Mapping[str, Any]) -> str:
+    """A line of metrics.jsonl, with a checksum that `records` compares."""
+    return json.dumps({**record, "crc32": f"{_crc32(record):08x}"}) + "\n"
 
 
 def put_aside_damaged(run_dir: Path, say: Callable[[str], None]) -> None:
@@ -146,6 +204,9 @@ def check_fingerprint(saved: dict[str, Any], current: dict[str, Any], where: str
     """
     was, now = _leaves(saved), _leaves(current)
     changed = [key for key in was | now if was.get(key) != now.get(key)]
+    # A file that was renamed is known by its content.
+    contents = {key: f"{key.removesuffix('name')}blake2b" for key in changed if key.endswith(".name")}
+    changed = [key for key in changed if key not in contents or was.get(contents[key], 0) != now.get(contents[key], 1)]
     if changed:
         # Settings of the run first; records differ because something else does.
         changed.sort(key=lambda key: (key.startswith("records"), "." in key))

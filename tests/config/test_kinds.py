@@ -5,7 +5,7 @@ import importlib
 
 import pytest
 
-from jaxpt import own_modules
+from jaxpt import errors
 from jaxpt.config import build, differences, dump, load
 from tests.config.helpers import ROOT, mistake, write
 
@@ -38,8 +38,8 @@ def test_a_dotted_kind_names_ones_own(lab, recipe):
 
 def test_ones_own_module_is_named_before_it_is_imported(lab, recipe, monkeypatch):
     said = []
-    monkeypatch.setattr(own_modules, "announce", said.append)
-    write(lab / "mine.py", OWN + "from jaxpt import own_modules\nown_modules.announce('imported')")
+    monkeypatch.setattr(errors, "note", said.append)
+    write(lab / "mine.py", OWN + "from jaxpt import errors\nerrors.note('imported')")
     kind = f"{lab.name}.mine"
     for _ in range(2):
         load(recipe, ["model=null", f"model={{kind: {kind}, vocab_size: 9, width: 3}}"])

@@ -39,14 +39,22 @@ def test_no_phases_is_one_phase(recipe):
         ("model.dtype=float32", "execution"), ("objective.loss_chunk=8", "execution"), ("mesh.fsdp=2", "execution"),
         ("plan.topology=v5e:4x4", "execution"),
         ("train.grad_accum_steps=2", "execution"), ("run_dir=x", "execution"), ("data.readers=2", "execution"),
-        ("train.steps=2000", "extensible"),
+        ("train.steps=2000", "extensible"), ("data.path=x.txt", "content"), ("data.tokenizer.path=x", "content"),
     ],
 )  # fmt: skip
 def test_roles(recipe, override, role):
     key = override.partition("=")[0]
     a, b = load(recipe), load(recipe, [override])
-    for each in ("identity", "execution", "extensible"):
+    for each in ("identity", "content", "execution", "extensible"):
         assert [k for k, _, _ in differences(a, b, each)] == ([key] if each == role else [])
+
+
+def test_files_of_a_mixture_are_content_its_tasks_identity(recipe):
+    tasks = "data.mixture=[{name: a, path: %s, rate: 1}, {name: b, path: y, rate: %d}]"
+    old, moved, other = (load(recipe, [tasks % of]) for of in (("x", 1), ("z", 1), ("x", 2)))
+    assert differences(old, moved) == [] and differences(old, other, "content") == []
+    assert differences(old, moved, "content") == [("data.mixture.0.a.path", "x", "z")]
+    assert [key for key, _, _ in differences(old, other)] == ["data.mixture.1.b.rate"]
 
 
 def test_another_objective_differs_in_its_kind_and_keys(recipe):

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,7 @@ def test_a_file_that_ends_at_any_byte_is_resumed(whole, tmp_path):
     whole = b"".join(whole.splitlines(keepends=True)[:3])
     opened(tmp_path, prompts).close()
     state = (tmp_path / "G.jsonl.state").read_bytes()
+    state += b"".join(b"%08x\n" % zlib.crc32(line) for line in whole.splitlines(keepends=True))
     for size in range(len(whole) + 1):
         (tmp_path / "G.jsonl.state").write_bytes(state)
         (tmp_path / "G.jsonl").write_bytes(whole[:size])
@@ -204,6 +206,21 @@ def test_results_of_other_settings_or_prompts_are_refused(prompts, settings, wor
         opened(tmp_path, prompts, settings)
     assert "\n" not in str(error.value)
     assert (tmp_path / "G.jsonl").read_bytes() == before and complete(tmp_path).startswith(before)
+
+
+def test_a_row_that_was_altered_is_named_one_without_checksum_is_made_again(whole, tmp_path):
+    begun(tmp_path)
+    path, state = tmp_path / "G.jsonl", tmp_path / "G.jsonl.state"
+    good, checksums = path.read_bytes(), state.read_bytes()
+    digit = next(n for n in range(len(good) - 1, 0, -1) if good[n : n + 1].isdigit())
+    path.write_bytes(good[:digit] + bytes([good[digit] ^ 1]) + good[digit + 1 :])
+    with pytest.raises(UserError, match="line 3: is not the row of this prompt"):
+        opened(tmp_path)
+    path.write_bytes(good)
+    state.write_bytes(checksums[:-4])  # the disk was full
+    with opened(tmp_path) as results:
+        assert results.done == 2
+    assert complete(tmp_path) == whole
 
 
 def test_files_that_are_not_ours_are_refused(whole, tmp_path):

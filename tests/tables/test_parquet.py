@@ -56,3 +56,19 @@ def test_bad_files(tmp_path):
     pq.write_table(pa.table([pa.array([1]), pa.array([2])], names=["a", "a"]), tmp_path / "d.parquet")
     with pytest.raises(UserError, match=r"d\.parquet: two columns are named 'a'"):
         list(read(tmp_path / "d.parquet"))
+
+
+def test_a_flipped_byte_of_a_file_with_checksums_is_named(tmp_path):
+    """A format's own checksums are compared where a file has them."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = tmp_path / "a.parquet"
+    rows = [{"text": f"text {i}"} for i in range(100)]
+    pq.write_table(pa.Table.from_pylist(rows), path, compression="none", use_dictionary=False, write_page_checksum=True)
+    content = path.read_bytes()
+    at = content.index(b"text 57")
+    assert len(list(read(path))) == 100
+    path.write_bytes(content[:at] + b"texT" + content[at + 4 :])
+    with pytest.raises(UserError, match=r"a\.parquet: not a readable Parquet file \(.*CRC"):
+        list(read(path))

@@ -179,6 +179,20 @@ def test_a_lost_id_and_an_older_layout_are_one_line(run_dir):
             checkpoints.newest_whole(print)
 
 
+def test_flips_in_an_id_and_in_an_owner_are_one_line(run_dir):
+    file, owner = run_dir / "checkpoints" / "run_id", run_dir / "checkpoints" / "3" / "state" / "checksums.json"
+    whole, text = file.read_bytes(), owner.read_text()
+    for path, content, words in (
+        (file, whole[:5] + b"\xe6" + whole[6:], "is of another run"),
+        (owner, text.replace('"step"', '"stgp"').encode(), "is altered: it names no step and no run"),
+    ):
+        before = path.read_bytes()
+        path.write_bytes(content)
+        with opened(run_dir) as checkpoints, pytest.raises(UserError, match=words):
+            checkpoints.restore(SETUP, 3)
+        path.write_bytes(before)
+
+
 def test_another_model_is_named(run_dir):
     def smaller():
         shapes = SETUP.placed_shapes()

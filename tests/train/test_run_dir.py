@@ -1,18 +1,26 @@
 """What a resume may change, and what it may not: the difference is named."""
 
 import json
+import shutil
 
 import pytest
 
-from jaxpt.data import datasets
+from jaxpt import config as configs
+from jaxpt import errors
+from jaxpt.data import datasets, tokenizers
 from jaxpt.errors import UserError
+from jaxpt.train.loop import train
 from jaxpt.train.run_dir import (
     check,
     check_fingerprint,
     claim,
+    edited,
+    metrics_line,
+    moved,
     put_aside_damaged,
     receipt,
     records,
+    settings,
     write_receipt,
 )
 from tests import families
@@ -97,6 +105,73 @@ def test_how_a_run_is_carried_out_may_change(config, saved, changed):
     check_fingerprint(saved, fingerprint(config(**changed)), "RUN")
 
 
+def test_the_same_files_elsewhere_are_the_same_run(config, saved, tmp_path):
+    """Once a checkpoint has their digests; before, a path is all that says whose run it is."""
+    (tmp_path / "renamed.txt").write_text(LINES)
+    there = config(data={"path": str(tmp_path / "renamed.txt")})
+    with pytest.raises(UserError, match=r"belongs to another run: data\.path is"):
+        check(there)
+    assert moved(there) == []
+    step = check(config()) / "checkpoints" / "3"
+    step.mkdir(parents=True)
+    assert check(there) == check(config()) and moved(config()) == []
+    assert moved(there) == [("data.path", config().data.path, there.data.path)]
+    check_fingerprint(saved, fingerprint(there), "RUN")
+    shutil.rmtree(step.parent)
+
+
+@pytest.mark.slow
+def test_a_moved_file_resumes_another_one_is_refused_before_records_are_made(config, tmp_path, capsys):
+    for name, text in (("a", LINES), ("same", LINES), ("other", LINES.replace("cat", "cow"))):
+        (tmp_path / f"{name}.txt").write_text(text)
+
+    def run(name, steps):
+        paths = {"path": str(tmp_path / f"{name}.txt"), "cache_dir": str(tmp_path / "cache")}
+        settings = {"steps": steps, "eval_every": 99, "eval_examples": 8}
+        return train(config(run_dir=str(tmp_path / "run"), data=paths, train=settings, evals=[]))
+
+    assert run("a", 2) == 0
+    records = list((tmp_path / "cache" / "records").iterdir())
+    with pytest.raises(UserError, match=r"was trained on other data: .*blake2b"):
+        run("other", 3)
+    assert list((tmp_path / "cache" / "records").iterdir()) == records
+    (tmp_path / "a.txt").unlink()
+    assert run("same", 3) == 0 and receipt(tmp_path / "run")["step"] == 3
+    assert "same.txt: the run resumes if the files there are the same" in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_a_vocabulary_elsewhere_must_be_the_same(config, saved, tmp_path):
+    own = tokenizers.load(check(config()) / "tokenizer") if (check(config()) / "tokenizer").is_dir() else None
+    own = own or datasets.prepare(config(), save=False).tokenizer
+    own.save(tmp_path / "same")
+    other = tokenizers.train([LINES], config().data.tokenizer, 150)
+    other.save(tmp_path / "other")
+    tokenizer = {"kind": "sentencepiece", "extra_ids": 20}
+    datasets.check_vocabulary(config(data={"tokenizer": tokenizer | {"path": str(tmp_path / "same")}}), own)
+    with pytest.raises(UserError, match="is not the vocabulary that the run was trained with"):
+        datasets.check_vocabulary(config(data={"tokenizer": tokenizer | {"path": str(tmp_path / "other")}}), own)
+
+
+def test_a_key_that_was_edited_by_hand_is_named(config):
+    meta = json.loads(json.dumps({"config": settings(config())}))
+    assert edited(config(train={"steps": 99}, mesh={"fsdp": 2}), meta) == edited(config(), {}) == []
+    assert edited(config(objective={"density": 0.5}), meta) == ["objective.density was 0.15, is 0.5"]
+
+
+def test_a_changed_config_is_noted(config, saved, monkeypatch):
+    said = []
+    monkeypatch.setattr(errors, "note", said.append)
+    file = check(config()) / "config.yaml"
+    whole = file.read_text()
+    assert configs.load(file.parent).seed == 0 and not said
+    shorter = whole[: whole.rindex("\nlog:") + 1]
+    for changed in (whole.replace("seed: 0", "seed: 4"), shorter, whole.partition("\n")[2]):
+        file.write_text(changed)
+        configs.load(file.parent)
+    assert len(said) == 2 and all("was changed since the run wrote it" in line for line in said)
+    file.write_text(whole)
+
+
 @pytest.mark.slow
 def test_the_records_do_not_depend_on_the_processes(config, saved, tmp_path):
     settings = config(data={"cache_dir": str(tmp_path)})
@@ -144,9 +219,11 @@ def test_a_receipt_without_a_checksum_is_read(tmp_path):
 
 def test_damaged_lines_of_metrics_are_left_out(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 1, "train/loss": 2.5}\n{"step": 2, "train/loss": 2.25}\n')
+    written = [{"step": 1, "train/loss": 2.5}, {"step": 2, "train/loss": 2.25}]
+    path.write_text("".join(map(metrics_line, written)))
+    assert records(tmp_path) == (written, 0)
     for _ in flips(path):
         found, damaged = records(tmp_path)
-        assert len(found) + damaged >= 1 and all(isinstance(one["step"], int) for one in found)
+        assert 1 <= len(found) + damaged <= 3 and damaged and all(one in written for one in found)
     path.write_bytes(b'{"step": 1}\n\xff\n{"loss": 1}\n[]\n{"step": "x"}\n{"step": 3, "lo')
     assert records(tmp_path) == ([{"step": 1}], 5)

@@ -29,6 +29,7 @@ from jaxpt.data.records.shard import is_intact
 from jaxpt.data.records.store import Store, damaged, made, publish, read_manifest, shard_name
 from jaxpt.data.records.work import Work, WorkSpec, make_shard
 from jaxpt.errors import UserError
+from jaxpt.spawning import without_script
 
 _POLL = 0.3  # seconds
 _SMALL = 1 << 20  # bytes of text in a shard, or of unknown size
@@ -124,7 +125,9 @@ def _sweep(directory: Path, say: Progress) -> None:
             state = "is damaged (its checksum differs)" if (directory / name).exists() else "is gone"
             say.note(f"{directory / name} {state}; it is made again")
             (directory / name).unlink(missing_ok=True)
-    for path in [*directory.glob(".*.partial"), directory / "manifest.json"]:
+    elif (directory / "manifest.json").exists():
+        say.note(f"{directory / 'manifest.json'} is damaged; it is made again, and shards that are damaged")
+    for path in [*directory.glob(".*.partial"), *directory.glob("manifest.json*")]:
         path.unlink(missing_ok=True)
 
 
@@ -170,7 +173,8 @@ def _in_parallel(spec: WorkSpec, jobs: list[tuple[int, Any, Path]], say: Progres
     begun, total = time.monotonic(), sum(shard.size for _, shard, _ in jobs)
     pool = ProcessPoolExecutor(workers, context, _start_worker, (spec, cells))
     try:
-        futures: set[Future[None]] = {pool.submit(_work_on, slot, *job) for slot, job in enumerate(jobs)}
+        with without_script():
+            futures: set[Future[None]] = {pool.submit(_work_on, slot, *job) for slot, job in enumerate(jobs)}
         while futures:
             done, futures = wait(futures, _POLL, FIRST_EXCEPTION)
             for future in done:

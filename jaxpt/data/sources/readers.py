@@ -199,7 +199,7 @@ def _parquet(path: str, fields: Sequence[str], mark: Offset) -> Iterator[tuple[i
 
     try:
         with open_file(path) as file:
-            table = pq.ParquetFile(file)
+            table = pq.ParquetFile(file, page_checksum_verification=True)
             names = table.schema_arrow.names
             for field in fields:
                 if field not in names:

@@ -181,16 +181,22 @@ def planned(directory: Path, sizes: Sizes, room: Room) -> Packs:
     path = directory / f"{name.hexdigest()}.npz"
     try:
         with np.load(path) as file:
-            return Packs(file["records"], file["offsets"])
-    except Exception:  # not there, or damaged, which zipfile says in many ways; its checksums leave nothing unsaid
-        packs = plan(sizes, room)
+            packs = Packs(file["records"], file["offsets"])
+        if len(packs.records) == packs.offsets[-1] == len(sizes[next(iter(room))]):  # zipfile takes 0 bytes for whole
+            return packs
+    except Exception:  # not there, or damaged, which zipfile says in many ways
+        pass
+    packs = plan(sizes, room)
     directory.mkdir(parents=True, exist_ok=True)
     temporary = directory / f".{uuid.uuid4().hex}.npz"
-    with disk.writing(path), temporary.open("wb") as file:
-        np.savez(file, records=packs.records, offsets=packs.offsets)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with disk.writing(path), temporary.open("wb") as file:
+            np.savez(file, records=packs.records, offsets=packs.offsets)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
     return packs
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxpt.disk import read_json
+from jaxpt.disk import read_json, write_bytes, write_text
 from jaxpt.errors import UserError
 
 SETTINGS = "tokenizer_config.json"
@@ -138,16 +137,14 @@ def write(directory: str | Path, files: dict[str, str | bytes]) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / CHECKSUMS).unlink(missing_ok=True)  # those of files that are replaced
     for name, content in files.items():
-        temporary = directory / f".{name}.{os.getpid()}"
-        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
-        temporary.replace(directory / name)
+        write_bytes(directory / name, content.encode() if isinstance(content, str) else content)
     write_checksums(directory, list(files))
 
 
 def write_checksums(directory: Path, names: list[str]) -> None:
     """Hashes these files of a directory into its `checksums.json`."""
     hashed = {name: _digest(directory / name) for name in sorted(names)}
-    (directory / CHECKSUMS).write_text(json.dumps(hashed, indent=1) + "\n", "utf-8")
+    write_text(directory / CHECKSUMS, json.dumps(hashed, indent=1) + "\n")
 
 
 def verify(directory: Path) -> None:

@@ -2,8 +2,12 @@
 
 import dataclasses
 import multiprocessing
+import os
 import random
 import resource
+import subprocess
+import sys
+import threading
 import time
 
 import numpy as np
@@ -131,6 +135,26 @@ def test_a_flipped_byte_is_named_and_its_shard_alone_made_again(copy, whole, ver
     assert content(copy) == content(whole) and len(again) == SHARDS * EACH
 
 
+def test_a_large_store_is_read_through_in_the_background(copy, monkeypatch):
+    """A shard that is damaged ends the run that reads it."""
+    path = copy / shard_name(3, SHARDS)
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 4
+    path.write_bytes(data)
+    monkeypatch.setattr(store, "CHECKED_BYTES", 0)
+    for part, is_found in ((0, False), (1, True)):  # of two processes the second has shard 3
+        found = Store.open(copy)
+        found.check_in_background(part, 2)
+        for thread in threading.enumerate():
+            if thread.name == "jaxpt-store":
+                thread.join()
+        if is_found:
+            with pytest.raises(UserError, match=f"{path.name}: is damaged: .* --verify. makes it again"):
+                found.fetch(np.arange(3))
+        else:
+            assert len(found.fetch(np.arange(3))["label"]) == 3
+
+
 def test_what_a_killed_process_left_is_used_or_removed(copy, whole):
     (copy / "manifest.json").unlink()
     (copy / shard_name(0, SHARDS)).unlink()
@@ -227,3 +251,21 @@ def test_processes_stop_at_the_first_mistake_and_make_the_same_bytes(tmp_path, w
     make(tmp_path / "numbers", Numbers(pause=0.3), Progress(said.append), workers=2)
     assert content(tmp_path / "numbers") == content(whole)
     assert any("left" in line and "█" in line for line in said)
+
+
+@pytest.mark.slow
+def test_a_script_without_a_main_guard_is_not_run_again_by_its_processes(tmp_path, whole):
+    """They would import it, and wait in it for the work that they were started for."""
+    script = tmp_path / "script.py"
+    script.write_text(f"""
+from pathlib import Path
+print("once", flush=True)
+from tests.data.records.test_cache import Numbers, make
+make(Path({str(tmp_path / "numbers")!r}), Numbers(pause=0.3), workers=2)
+""")
+    environment = os.environ | {"PYTHONPATH": os.getcwd()}
+    ended = subprocess.run(
+        [sys.executable, script], env=environment, capture_output=True, text=True, check=False, timeout=240
+    )
+    assert ended.returncode == 0 and ended.stdout == "once\n", ended.stderr
+    assert content(tmp_path / "numbers") == content(whole)
