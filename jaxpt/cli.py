@@ -76,7 +76,10 @@ def _note(line: str) -> None:
 def _train(arguments: argparse.Namespace) -> int:
     from jaxpt.recipes import load
 
-    config = load(arguments.config, arguments.overrides, report=_note)  # before slow imports
+    config = load(arguments.config, arguments.overrides, report=_note)
+    from jaxpt.train import preflight
+
+    preflight.check(config)  # before slow imports
     from jaxpt.train.loop import train
 
     return train(config)
@@ -94,9 +97,12 @@ def _eval(arguments: argparse.Namespace) -> None:
 
 def _inspect(arguments: argparse.Namespace) -> None:
     from jaxpt.config import load
-    from jaxpt.report.inspect import inspect
+    from jaxpt.train import preflight
 
     config = load(arguments.config, arguments.overrides, report=_note)
+    preflight.check_recipe(config)
+    from jaxpt.report.inspect import inspect
+
     inspect(
         config,
         count=arguments.n,

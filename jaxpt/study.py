@@ -26,6 +26,7 @@ from jaxpt.config import Config
 from jaxpt.config.studies import Study, StudyRow, load_study
 from jaxpt.errors import UserError
 from jaxpt.report import curves, studies
+from jaxpt.train import preflight
 from jaxpt.train.display import console, number
 from jaxpt.train.lock import hold
 from jaxpt.train.run_dir import receipt
@@ -83,6 +84,8 @@ def study(path: str, overrides: Sequence[str] = (), table: bool = False, stop: b
         studies.write(plan)
         say(f"written: {directory}/table.md, table.json, picture.png, picture.svg")
         return 0
+    for row in plan.rows:
+        _check(plan, row, f"{path}: row {row.name}")
     say(f"jaxpt study: {plan.name}, {len(plan.rows)} rows → {directory}\n{plan.question}")
     directory.mkdir(parents=True, exist_ok=True)
     child = Child()
@@ -105,6 +108,22 @@ def study(path: str, overrides: Sequence[str] = (), table: bool = False, stop: b
 def say(text: str) -> None:
     """Prints a line; square brackets are not markup."""
     console.print(text, markup=False)
+
+
+def _check(plan: Study, row: StudyRow, where: str) -> None:
+    """Finds what is wrong with a row before the first one starts; what begins from another row has to wait for it.
+
+    Raises:
+      UserError: names the row.
+    """
+    if any("{study}" in item for item in row.set):
+        return
+    config = configs.load(row.recipe, plan.overrides(row), where)
+    try:
+        if finished(plan, config) is None:
+            preflight.check(config)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
 
 
 def _rows(plan: Study, path: str, child: Child, stop: bool) -> dict[str, str]:

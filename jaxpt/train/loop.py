@@ -30,6 +30,7 @@ from jaxpt.train import (
     evaluation,
     flops,
     initial,
+    preflight,
     programs,
     state,
     step,
@@ -41,11 +42,12 @@ from jaxpt.train.lock import hold
 from jaxpt.train.metrics import Metrics, environment
 from jaxpt.train.next_commands import next_commands
 from jaxpt.train.run_dir import (
-    check,
     check_fingerprint,
     claim,
+    make,
     put_aside_damaged,
     receipt,
+    removed_on_failure,
     write_lines,
     write_receipt,
 )
@@ -92,17 +94,14 @@ def say(text: str) -> None:
 
 
 def _train(config: Config) -> int:
-    from jaxpt.data import datasets
-
     begun = time.time()
     say(f"jaxpt train: {config.model.kind} · {config.objective.kind} · {config.train.steps} steps → {config.run_dir}")
     starts = configs.phase_starts(config)
     say("\n".join(configs.phase_lines(config)))
     compiler.enable_compilation_cache()
     teachers.find_all(config)
-    for index in range(len(starts)):
-        datasets.check(configs.at_phase(config, index))
-    run_dir = check(config)
+    preflight.check(config)
+    run_dir = Path(config.run_dir)
     setup = teachers.attach(state.setup(config), say)
     for line in trainable.lines(config, setup.network):
         say(line)
@@ -110,9 +109,11 @@ def _train(config: Config) -> int:
     largest = max(phases, key=lambda phase: state.size(phase.shapes))  # one that trains more has a larger state
     checkpoint.check_space(largest, config.checkpoint, run_dir)
     with contextlib.ExitStack() as stack:
+        made = make(run_dir)
         if checkpoint.is_primary():
             stack.enter_context(hold(run_dir))
             put_aside_damaged(run_dir, say)
+            stack.enter_context(removed_on_failure(run_dir, made))
         checkpoints = checkpoint.Checkpoints(run_dir, config.checkpoint)
         stack.callback(checkpoints.close)
         current, meta = _start(setup, checkpoints, run_dir)

@@ -8,11 +8,10 @@ from typing import NamedTuple
 
 from jaxpt.config import DataConfig
 from jaxpt.data._tf import tf
+from jaxpt.data.formats import file_format
 from jaxpt.errors import UserError
 from jaxpt.tables.files import open_file, raw_lines, read_lines
 
-_SUFFIXES = {".txt": "text", ".text": "text", ".md": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
-             ".parquet": "parquet"}  # fmt: skip
 _GZIP_RATIO = 3  # text to its .gz
 _GZIP_PIECES = 16  # a piece of a .gz is reached by unpacking all before it
 
@@ -30,28 +29,6 @@ class Offset(NamedTuple):
     """Lines before it."""
     number: int = 0
     """Documents before it."""
-
-
-def file_format(path: str, data: DataConfig) -> str:
-    """How a file is read.
-
-    Args:
-      path: its name.
-      data: `source` says it, or leaves it to the suffix.
-
-    Returns:
-      "text", "jsonl" or "parquet".
-
-    Raises:
-      UserError: the suffix says nothing.
-    """
-    if data.source != "auto":
-        return data.source
-    name = path.removesuffix(".gz")
-    for suffix, kind in _SUFFIXES.items():
-        if name.endswith(suffix):
-            return kind
-    raise UserError(f"{path}: the suffix says nothing of the format; set data.source to text, jsonl or parquet")
 
 
 def read(path: str, data: DataConfig, mark: Offset) -> Iterator[tuple[int, str]]:
