@@ -27,7 +27,7 @@ from jaxpt.config.studies import Study, StudyRow, load_study
 from jaxpt.errors import UserError
 from jaxpt.report import curves, studies
 from jaxpt.train import preflight
-from jaxpt.train.display import console, number
+from jaxpt.train.display import number, say
 from jaxpt.train.lock import hold
 from jaxpt.train.run_dir import receipt
 
@@ -103,11 +103,6 @@ def study(path: str, overrides: Sequence[str] = (), table: bool = False, stop: b
     for name, why in failures.items():
         say(f"{name} failed: {why}")
     return 1 if failures else 0
-
-
-def say(text: str) -> None:
-    """Prints a line; square brackets are not markup."""
-    console.print(text, markup=False)
 
 
 def _check(plan: Study, row: StudyRow, where: str) -> None:

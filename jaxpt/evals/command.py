@@ -7,7 +7,7 @@ from jaxpt import recipes
 from jaxpt.parallel import processes
 from jaxpt.train import checkpoint, evaluation, state, teachers
 from jaxpt.train import step as steps
-from jaxpt.train.display import console
+from jaxpt.train.display import console, say
 
 
 def evaluate(path: str, overrides: tuple[str, ...] | list[str] = ()) -> dict[str, float]:
@@ -24,9 +24,6 @@ def evaluate(path: str, overrides: tuple[str, ...] | list[str] = ()) -> dict[str
       UserError: there is no checkpoint, or the data cannot be read.
     """
     from jaxpt.data import datasets
-
-    def say(line: str) -> None:
-        console.print(line, markup=False)
 
     named = checkpoint.named_step(path)
     config = recipes.load(named[0] if named else path, overrides)

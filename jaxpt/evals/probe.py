@@ -32,6 +32,7 @@ from jaxpt.evals.features import Features, Rows, lay
 from jaxpt.generate.embed import tokens_of
 from jaxpt.tables.rows import Row, column, label, where
 from jaxpt.train import checkpoint, state
+from jaxpt.train.display import say
 from jaxpt.train.state import Setup
 
 if TYPE_CHECKING:
@@ -167,7 +168,6 @@ def probe(path: str, settings: Probe) -> dict[str, Any]:
       UserError: there is no checkpoint, or a file cannot be read.
     """
     from jaxpt.data import tokenizers
-    from jaxpt.train.display import console
 
     run_dir, step = checkpoint.find(path, None)
     config = configs.load(run_dir)
@@ -184,7 +184,7 @@ def probe(path: str, settings: Probe) -> dict[str, Any]:
     saved = {"step": step, "settings": settings.model_dump(mode="json"), **means}
     write_text(run_dir / "evaluations" / "probe.json", json.dumps(saved, indent=2) + "\n")
     for line in _lines(f"{run_dir} at step {step}", settings, task, trained, untrained):
-        console.print(line, markup=False)
+        say(line)
     return means
 
 

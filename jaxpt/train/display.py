@@ -10,6 +10,8 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from jaxpt.errors import fitted
+
 
 class _Console(Console):
     """A console that a run outlives: where nobody reads on, the process stops as by a signal, after a checkpoint."""
@@ -23,6 +25,11 @@ class _Console(Console):
 
 
 console = _Console(highlight=False, soft_wrap=True)
+
+
+def say(text: str) -> None:
+    """Prints lines, above a bar where there is one; square brackets are not markup."""
+    console.print(fitted(text), markup=False)
 
 
 def number(value: float) -> str:
@@ -90,9 +97,5 @@ class Display:
         )
         if self._progress:
             self._progress.update(self._task, completed=step, line=line)
-        else:
-            self.say(line)
-
-    def say(self, text: str) -> None:
-        """A line above the bar, as it is: square brackets are not markup."""
-        console.print(text, markup=False)
+        if not self._progress or step == self._total:  # the bar goes, what it ended with stays
+            say(line)

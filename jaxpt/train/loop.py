@@ -37,11 +37,12 @@ from jaxpt.train import (
     teachers,
     trainable,
 )
-from jaxpt.train.display import Display, console, duration
+from jaxpt.train.display import Display, console, duration, say
 from jaxpt.train.lock import hold
 from jaxpt.train.metrics import Metrics, environment
 from jaxpt.train.next_commands import next_commands
 from jaxpt.train.run_dir import (
+    changes,
     check_fingerprint,
     claim,
     make,
@@ -88,11 +89,6 @@ def train(config: Config) -> int:
         return _train(config)
 
 
-def say(text: str) -> None:
-    """A line for the person at the first process; square brackets are not markup."""
-    console.print(text, markup=False)
-
-
 def _train(config: Config) -> int:
     begun = time.time()
     say(f"jaxpt train: {config.model.kind} · {config.objective.kind} · {config.train.steps} steps → {config.run_dir}")
@@ -133,7 +129,9 @@ def _start(setup: Setup, checkpoints: checkpoint.Checkpoints, run_dir: Path) -> 
     """The state to go on from, and what was saved beside it (None for a fresh one)."""
     latest = checkpoints.newest_whole(report=say)
     if latest is not None:
-        say(f"resuming from step {latest} in {run_dir}")
+        say(f"resuming from step {latest} of {setup.config.train.steps}: {run_dir / 'checkpoints' / str(latest)}")
+        if changed := changes(setup.config):
+            say(f"changed since the last start: {changed}")
         meta = checkpoints.meta(latest)
         teachers.check_same(setup, meta, f"{run_dir} at step {latest}")
         return checkpoints.restore(_setup_of(setup, latest), latest), meta
@@ -373,7 +371,7 @@ class Run:
                 raise UserError(self._ruined(f"loss or gradient was not finite in {MOST_SKIPPED} steps in a row"))
         if any(value["skipped"] for value in values):
             count = int(sum(value["skipped"] for value in values))
-            display.say(f"step {done}: {count} update(s) skipped, the loss or its gradient was not finite")
+            say(f"step {done}: {count} update(s) skipped, the loss or its gradient was not finite")
 
     def _ruined(self, what: str) -> str:
         """The last words of a run whose numbers are not finite any more."""
@@ -393,10 +391,10 @@ class Run:
             if figures := evaluation.figures({name: result}):
                 metrics.write(done, figures)
             for n, line in enumerate(evaluation.lines(name, result)):
-                display.say(line if n else f"step {done}/{self.config.train.steps}  {line}")
+                say(line if n else f"step {done}/{self.config.train.steps}  {line}")
         for line in (self.evaluators.without_best(), self.patience.see(evaluation.figures(self.evaluators.found))):
             if line:
-                display.say(line)
+                say(line)
         display.paused(time.perf_counter() - begun)
 
     def _save(self, current: State, check: Any) -> bool:

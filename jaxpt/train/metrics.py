@@ -17,7 +17,7 @@ import numpy as np
 from jaxpt.config import Config, dump
 from jaxpt.disk import write_text, writing
 from jaxpt.errors import UserError
-from jaxpt.train.display import console
+from jaxpt.train.display import say
 from jaxpt.train.run_dir import records
 
 
@@ -53,7 +53,7 @@ class Metrics:
             return
         kept, damaged = records(self.path.parent)
         if damaged > 1:  # one may have been cut short by a kill
-            console.print(f"{self.path}: {damaged} lines are damaged and left out", markup=False)
+            say(f"{self.path}: {damaged} lines are damaged and left out")
         write_text(self.path, "".join(json.dumps(one) + "\n" for one in kept if one["step"] <= start))
 
     def write(self, step: int, values: dict[str, Any]) -> None:

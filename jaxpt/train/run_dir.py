@@ -15,7 +15,7 @@ from jaxpt import config as configs
 from jaxpt import signals
 from jaxpt.config import Config, DistributedConfig
 from jaxpt.disk import check_writable, write_text
-from jaxpt.errors import UserError
+from jaxpt.errors import UserError, shown
 
 
 def check(config: Config) -> Path:
@@ -42,7 +42,7 @@ def check(config: Config) -> Path:
             key, was, now = changed[0]
             more = f" (and {', '.join(k for k, _, _ in changed[1:6])})" if len(changed) > 1 else ""
             raise UserError(
-                f"{run_dir}: belongs to another run: {key} is {was!r} there, {now!r} was asked for{more}; "
+                f"{run_dir}: belongs to another run: {key} is {shown(was)} there, {shown(now)} was asked for{more}; "
                 f"choose another run_dir=…, or delete this one"
             )
     with _writing(run_dir):
@@ -56,6 +56,24 @@ def _writing(run_dir: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(f"{run_dir}: cannot write the run_dir: {error.strerror or error}") from None
+
+
+def changes(config: Config) -> str:
+    """What a resume changes of its run, in words.
+
+    Args:
+      config: of the resume, before `claim`.
+
+    Returns:
+      As "train.steps 50 → 100, data.readers 0 → 4"; "" where nothing changed.
+    """
+    saved = Path(config.run_dir) / "config.yaml"
+    if not saved.exists():
+        return ""
+    old = configs.load(saved)
+    found = [one for role in ("extensible", "execution") for one in configs.differences(old, config, role)]
+    words = [f"{key} {shown(was)} → {shown(now)}" for key, was, now in found if key != "run_dir"]
+    return ", ".join(words[:6]) + (f" and {len(words) - 6} more" if len(words) > 6 else "")
 
 
 def make(run_dir: Path) -> list[Path]:
@@ -209,7 +227,7 @@ def check_fingerprint(saved: dict[str, Any], current: dict[str, Any], where: str
     if changed:
         # Settings of the run first; records differ because something else does.
         changed.sort(key=lambda key: (key.startswith("records"), "." in key))
-        told = ", ".join(f"{key} was {was.get(key)!r}, is {now.get(key)!r}" for key in changed[:3])
+        told = ", ".join(f"{key} was {shown(was.get(key))}, is {shown(now.get(key))}" for key in changed[:3])
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         raise UserError(
             f"{where}: was trained on other data: {told}{more}; "
