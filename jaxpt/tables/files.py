@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import IO, Any
 
 from jaxpt.errors import UserError
+from jaxpt.tables import remote
 
 _HIDDEN = re.compile(r"(^|/)(\.|__MACOSX/)")  # what the systems that pack files add
 
@@ -40,20 +41,30 @@ def expand(paths: str | Sequence[str], key: str) -> list[str]:
     """
     files: list[str] = []
     for path in [paths] if isinstance(paths, str) else paths:
-        system = _gfile() if "://" in path else None
-        exists, isdir = (system.exists, system.isdir) if system else (os.path.exists, os.path.isdir)
-        found = sorted((system or glob).glob(path)) if any(c in path for c in "*?[") and not exists(path) else [path]
-        if not found:
-            raise UserError(f"{key}: no file matches {path}")
-        for file in found:
-            if isdir(file):
-                raise UserError(f"{key}: {file} is a directory; name its files, such as {file.rstrip('/')}/*.jsonl")
-            if not exists(file):
-                raise UserError(f"{key}: {file}: no such file")
-            if not system and not os.path.isfile(file):
-                raise UserError(f"{key}: {file}: is a pipe or a device, expected a file")
+        with remote.errors(path, key):
+            found = _found(path, key)
         files += [member for file in found for member in (_members(file, key) if file.endswith(".zip") else [file])]
     return files
+
+
+def _found(path: str, key: str) -> list[str]:
+    """The files that a path or glob names, checked."""
+    system = None
+    if "://" in path:
+        remote.check(path, key)
+        system = _gfile()
+    exists, isdir = (system.exists, system.isdir) if system else (os.path.exists, os.path.isdir)
+    found = sorted((system or glob).glob(path)) if any(c in path for c in "*?[") and not exists(path) else [path]
+    if not found:
+        raise UserError(f"{key}: no file matches {path}")
+    for file in found:
+        if isdir(file):
+            raise UserError(f"{key}: {file} is a directory; name its files, such as {file.rstrip('/')}/*.jsonl")
+        if not exists(file):
+            raise UserError(f"{key}: {file}: no such file")
+        if not system and not os.path.isfile(file):
+            raise UserError(f"{key}: {file}: is a pipe or a device, expected a file")
+    return found
 
 
 def _members(path: str, key: str) -> list[str]:
