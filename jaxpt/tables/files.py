@@ -80,11 +80,17 @@ def _members(path: str, key: str) -> list[str]:
 
 
 def open_file(path: str, unpack: bool = True) -> IO[bytes]:
-    """Opens a local or remote file, `.gz` unpacked, `X.zip!name` a file in a .zip; the caller closes it."""
+    """Opens a local or remote file, `.gz` unpacked, `X.zip!name` a file in a .zip; the caller closes it.
+
+    Raises:
+      UserError: it is a pipe or a device, which would wait or never end.
+    """
     packed, is_member, name = path.partition(".zip!")
     if is_member:
         with zipfile.ZipFile(f"{packed}.zip") as folder:
             return io.BytesIO(folder.read(name))
+    if "://" not in path and os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+        raise UserError(f"{path}: is a pipe or a device, expected a file")
     file = io.BufferedReader(_Remote(path), 1 << 20) if "://" in path else open(path, "rb")  # noqa: SIM115
     return gzip.GzipFile(fileobj=file) if unpack and path.endswith(".gz") else file
 
@@ -113,14 +119,18 @@ def read_lines(path: str, offset: int = 0, line: int = 0) -> Iterator[tuple[int,
 
 def raw_lines(path: str, offset: int = 0) -> Iterator[bytes]:
     """Lines of an (unpacked) file from a byte on, their ends included."""
+    count = 0
     try:
         with open_file(path) as file:
             file.seek(offset)
-            yield from file
+            for line in file:
+                yield line
+                count += 1
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise UserError(f"{path}: truncated or damaged gzip file ({error}); fetch or pack it again") from None
+        place = "" if offset else f" after line {count:,}"
+        raise UserError(f"{path}: truncated or damaged gzip file{place} ({error}); fetch or pack it again") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
 
