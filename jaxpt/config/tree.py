@@ -281,7 +281,8 @@ class LogConfig(Frozen):
     """Where the curves go, besides the run's metrics.jsonl."""
 
     tensorboard: bool = execution(True)
-    """Write TensorBoard event files to `run_dir/tensorboard`."""
+    """Write TensorBoard event files to `run_dir/tensorboard`. To see them: `pip install tensorboard`, then
+    `tensorboard --logdir RUN_DIR/tensorboard`."""
     wandb: str | None = execution(None)
     """Name of a Weights & Biases project; needs `pip install wandb`."""
 
