@@ -489,7 +489,7 @@ def test_the_commands_of_the_front_page(workplace):
 
 FEW = [
     "train.steps=2", "train.phases=[]", "train.eval_every=2", "train.eval_examples=8", "optimizer={kind: adamw}",
-    "data.batch_size=8", "log.tensorboard=false",
+    "optimizer.schedule={kind: constant}", "data.batch_size=8", "log.tensorboard=false",
 ]  # fmt: skip
 
 
