@@ -32,11 +32,14 @@ def check_recipe(config: Config) -> None:
       config: the run's configuration.
 
     Raises:
-      UserError: in a phase, a file that is missing or data that the objective cannot take; `init_from.path` or
-        `train.compiled` is not there, or is another model's.
+      UserError: a warm-up that is longer than the run; in a phase, a file that is missing or data that the objective or
+        the model cannot take; `init_from.path` or `train.compiled` is not there, or is another model's.
     """
+    config.optimizer.schedule.build(config.optimizer.learning_rate, config.train.steps)
     for index in range(len(configs.phase_starts(config))):
-        checks.check(configs.at_phase(config, index))
+        phase = configs.at_phase(config, index)
+        phase.model.check_length(phase.data.length)
+        checks.check(phase)
     if config.train.compiled is not None and not Path(config.train.compiled).is_dir():
         raise UserError(
             f"train.compiled: {config.train.compiled}: no such directory; `jaxpt plan RECIPE --save DIR` writes one"
