@@ -111,7 +111,7 @@ def _check(plan: Study, row: StudyRow, where: str) -> None:
     Raises:
       UserError: names the row.
     """
-    if any("{study}" in item for item in row.set):
+    if row.model is not None or any("{study}" in item for item in row.set):
         return
     config = configs.load(row.recipe, plan.overrides(row), where)
     try:

@@ -14,7 +14,7 @@ import yaml
 
 from jaxpt import config as configs
 from jaxpt import study
-from jaxpt.config.studies import load_study
+from jaxpt.config.studies import StudyRow, load_study
 from jaxpt.errors import UserError
 from jaxpt.train.lock import hold
 from tests import families
@@ -227,6 +227,11 @@ def test_all_rows_are_checked_before_the_first_starts(tmp_path, fake, key):
     path.write_text(yaml.safe_dump(tree))
     study.study(str(path))
     assert ran[0] == "gpt2"
+
+
+def test_a_model_that_is_there_has_no_recipe_to_check(tmp_path):
+    plan = load_study(write_study(tmp_path, ["gpt2"]))
+    study._check(plan, StudyRow(name="ready", model="hf/bert"), "row ready")
 
 
 def test_one_study_at_a_time(tmp_path, fake):
