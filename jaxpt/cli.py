@@ -85,7 +85,10 @@ def _train(arguments: argparse.Namespace) -> int:
     from jaxpt.recipes import load
 
     try:
-        config = load(arguments.config, arguments.overrides, report=_note)  # before slow imports
+        config = load(arguments.config, arguments.overrides, report=_note)
+        from jaxpt.train import preflight
+
+        preflight.check(config)  # before slow imports
     except (UserError, OSError, ModuleNotFoundError) as error:
         if arguments.debug or _internal(error):
             raise
@@ -110,9 +113,12 @@ def _eval(arguments: argparse.Namespace) -> None:
 
 def _inspect(arguments: argparse.Namespace) -> None:
     from jaxpt.recipes import load
-    from jaxpt.report.inspect import inspect
+    from jaxpt.train import preflight
 
     config = load(arguments.config, arguments.overrides, report=_note)
+    preflight.check_recipe(config)
+    from jaxpt.report.inspect import inspect
+
     inspect(
         config,
         count=arguments.n,
@@ -269,10 +275,20 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     arguments, rest = parser.parse_known_args(argv)
     for word in rest:
         if word.startswith("-") or "overrides" not in arguments:
-            parser.error(f"{arguments.command}: unknown argument {word!r}")
+            near = _near_option(parser, arguments.command, word)
+            parser.error(f"{arguments.command}: unknown argument {word!r}{near}")
     if rest:
         arguments.overrides += rest
     return arguments
+
+
+def _near_option(parser: argparse.ArgumentParser, command: str, word: str) -> str:
+    """The end of a message about an unknown option."""
+    from jaxpt.config.kinds import nearest
+
+    commands = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    options = [option for option in commands.choices[command]._option_string_actions if option.startswith("--")]
+    return nearest(word.partition("=")[0], options, "")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -293,10 +309,11 @@ def _parser() -> argparse.ArgumentParser:
 
     train = _command(commands, "train", _train, "pretrain; resumes an interrupted run", (
         "configs/smoke/bert_tiny.yaml",
-        "configs/smoke/gpt2_tiny.yaml train.steps=200 optimizer.learning_rate=0.01 run_dir=runs/try",
-        "runs/try train.steps=400                # a run directory is a recipe too",
+        "configs/smoke/gpt2_tiny.yaml train.steps=200 optimizer.learning_rate=0.01 run_dir=try",
+        "try train.steps=400                     # a run directory is a recipe too",
         "configs/smoke/bert_tiny.yaml 'train.phases=[]' data.length=48 data.batch_size=8",
-    ))  # fmt: skip
+    ), writes="RUN_DIR (runs/NAME OF THE RECIPE): config.yaml, checkpoints/, tokenizer/, metrics.jsonl,\n"
+       "tensorboard/, evaluations/, run.json; and prepared text into ~/.cache/jaxpt (data.cache_dir)")  # fmt: skip
     _recipe(train)
 
     evaluate = _command(commands, "eval", _eval, "run the evaluators of a recipe, or tasks, on a trained model", (
@@ -305,7 +322,7 @@ def _parser() -> argparse.ArgumentParser:
         "runs/gpt2 --tasks lambada,piqa --shots 0,5 --limit 500 --data sets",
         "hf/bert-base-uncased --tasks blimp --unit word --data sets --corpus text.jsonl.gz",
         "runs/gpt2 --tasks my_task.yaml my_task.data.path=rows.jsonl",
-    ))  # fmt: skip
+    ), writes="nothing; with --tasks RUN_DIR/harness (--out)")  # fmt: skip
     evaluate.add_argument("path", metavar="CONFIG|RUN_DIR|HF_DIR", help="a recipe, or a run; with --tasks any model")
     cli_inference.add_task_options(evaluate, _count)
     _overrides(evaluate)
@@ -314,7 +331,7 @@ def _parser() -> argparse.ArgumentParser:
         "configs/smoke/bert_tiny.yaml",
         "configs/smoke/t5_tiny.yaml -n 3 --at 1000 --html batches.html",
         "configs/smoke/gpt2_tiny.yaml --split validation data.length=64",
-    ))  # fmt: skip
+    ), writes="prepared text into ~/.cache/jaxpt (data.cache_dir); with --html a page")  # fmt: skip
     _recipe(inspect)
     inspect.add_argument("-n", type=_count, default=8, metavar="N", help="number of examples (8)")
     inspect.add_argument("--at", type=_index, default=0, metavar="INDEX", help="index of the first example (0)")
@@ -337,8 +354,8 @@ def _parser() -> argparse.ArgumentParser:
     cache = _command(commands, "cache", _cache, "prepare a recipe's records in parallel before training", (
         "configs/smoke/bert_tiny.yaml --workers 8",
         "configs/smoke/bert_tiny.yaml --verify     # read every file; rewrite damaged ones",
-        "configs/smoke/bert_tiny.yaml --beam='--runner=FlinkRunner --flink_master=…' data.cache_dir=/mnt/shared",
-    ))  # fmt: skip
+        "configs/smoke/bert_tiny.yaml --beam='--runner=FlinkRunner' data.cache_dir=/mnt/shared",
+    ), writes="prepared text into ~/.cache/jaxpt (data.cache_dir)")  # fmt: skip
     _recipe(cache)
     cache.add_argument("--workers", type=_count, metavar="N", help="number of processes (one per core)")
     cache.add_argument("--beam", metavar="OPTIONS", help="prepare them with Apache Beam: '--runner=DataflowRunner …'")
@@ -352,7 +369,7 @@ def _parser() -> argparse.ArgumentParser:
     probe = _command(commands, "probe", _probe, "train a linear classifier of texts or words on a frozen model", (
         "runs/bert_tiny path=train.csv.gz test_path=test.csv.gz text=text label=category",
         "runs/bert_tiny path=train.conllu test_path=test.conllu unit=word label=upos layer=all",
-    ))  # fmt: skip
+    ), writes="RUN_DIR/evaluations/probe.json")  # fmt: skip
     probe.add_argument("run_dir", metavar="RUN_DIR", help="a run, or RUN_DIR/checkpoints/STEP")
     probe.add_argument(
         "overrides", metavar="key=value", nargs="+", help="path, test_path, unit, text and label (fields), layer, l2"
@@ -360,11 +377,11 @@ def _parser() -> argparse.ArgumentParser:
 
     study = _command(commands, "study", _study, "train several recipes on the same amount of text and compare them", (
         "configs/studies/architecture_objective.yaml",
-        "configs/studies/bart_noise.yaml data.path=train.jsonl.gz data.validation_path=valid.jsonl.gz",
+        "configs/studies/bart_noise.yaml data.path=a.jsonl.gz data.validation_path=b.jsonl.gz",
         "configs/studies/bart_noise.yaml tokens=200000 run_dir=runs/studies/short",
-        "configs/studies/bart_noise.yaml evaluate.probe='{path: train.csv.gz, test_path: test.csv.gz}'",
+        "configs/studies/bart_noise.yaml evaluate.probe='{path: a.csv, test_path: b.csv}'",
         "configs/studies/bart_noise.yaml --table     # only write the table of existing runs",
-    ))  # fmt: skip
+    ), writes="STUDY (runs/studies/NAME OF THE FILE): a run of each row, table.md, picture.png")  # fmt: skip
     study.add_argument("study", metavar="STUDY", help="a study file (YAML): rows, shared settings, tokens per row")
     study.add_argument("--table", action="store_true", help="only write table and picture, from the run directories")
     study.add_argument("--stop", action="store_true", help="stop after the first row that fails")
@@ -387,12 +404,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def _planning(commands: argparse._SubParsersAction) -> None:
     plan = _command(commands, "plan", _plan, "estimate memory, step time, bottlenecks and cost, without running", (
-        "configs/smoke/bert_tiny.yaml                          # for this machine's devices",
-        "configs/pretrain/bert_base.yaml                       # for the recipe's TPU slice, without a TPU",
+        "configs/smoke/bert_tiny.yaml                     # for this machine's devices",
+        "configs/pretrain/bert_base.yaml             # for the recipe's TPU slice, without a TPU",
         "configs/pretrain/bert_base.yaml plan.topology=null    # for this machine's devices",
-        "configs/pretrain/t5_1_1_base.yaml --topology v5p:4x4x4 --slices 2 mesh.fsdp=64 --shardings",
+        "configs/pretrain/t5_1_1_base.yaml --topology v5p:4x4x4 --slices 2 mesh.fsdp=64",
         "configs/pretrain/gpt2_124m.yaml --topology v6e:4x4 --search 12",
-        "configs/pretrain/gpt2_124m.yaml --topology v6e:4x4 --save steps    # jaxpt train … train.compiled=steps",
+        "configs/pretrain/gpt2_124m.yaml --topology v6e:4x4 --save DIR  # train.compiled=DIR",
         "configs/pretrain/llama3_8b.yaml --topology v5e:2x4 --decode 32x4096",
     ))  # fmt: skip
     _recipe(plan)
@@ -420,7 +437,7 @@ def _conversions(commands: argparse._SubParsersAction) -> None:
         "downloads/finbert runs/finbert task.text=sentence",
         "stories260K.bin runs/stories260K --tokenizer tok512.model",
         "downloads/adapter runs/adapted --base downloads/gpt2",
-    ))  # fmt: skip
+    ), writes="OUT: config.yaml, checkpoints/0, tokenizer/")  # fmt: skip
     take.add_argument("source", metavar="HF_DIR", help="config.json with safetensors or .bin files; or a llama2.c .bin")
     take.add_argument("out", metavar="OUT", help="the run directory to create")
     take.add_argument("--partial", action="store_true", help="load matching tensors, initialise missing ones")
@@ -433,7 +450,7 @@ def _conversions(commands: argparse._SubParsersAction) -> None:
     give = _command(commands, "export", _export, "convert a run to a Hugging Face directory", (
         "runs/bert_tiny out/bert_tiny",
         "runs/bert_tiny/checkpoints/500 out/bert_tiny_500 --dtype bfloat16 --verify",
-    ))  # fmt: skip
+    ), writes="OUT: config.json, model.safetensors, and the tokenizer's files")  # fmt: skip
     give.add_argument("run_dir", metavar="RUN_DIR", help="a run, or RUN_DIR/checkpoints/STEP")
     give.add_argument("out", metavar="OUT", help="the directory to create")
     give.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="dtype of the tensors (checkpoint's)")
@@ -449,8 +466,8 @@ def _tokenizer(commands: argparse._SubParsersAction) -> None:
     actions = parser.add_subparsers(dest="action", metavar="train|inspect", required=True)
     train = _command(actions, "train", _tokenizer_train, "train a vocabulary on a recipe's training split", (
         "configs/smoke/bert_tiny.yaml --out vocabularies/tiny",
-        "configs/smoke/bert_tiny.yaml data.tokenizer.vocab_size=8000 --out vocabularies/8k",
-    ))  # fmt: skip
+        "configs/smoke/bert_tiny.yaml data.tokenizer.vocab_size=8000 --out words/8k",
+    ), writes="DIR: the vocabulary's files, for data.tokenizer.path")  # fmt: skip
     _recipe(train)
     train.add_argument("--out", metavar="DIR", required=True, help="directory to write the vocabulary to")
     inspect = _command(actions, "inspect", _tokenizer_inspect, "show a vocabulary, and the tokens of a text", (
@@ -462,13 +479,18 @@ def _tokenizer(commands: argparse._SubParsersAction) -> None:
 
 
 def _command(
-    commands: argparse._SubParsersAction, name: str, run: Command, summary: str, examples: Sequence[str]
+    commands: argparse._SubParsersAction,
+    name: str,
+    run: Command,
+    summary: str,
+    examples: Sequence[str],
+    writes: str = "",
 ) -> argparse.ArgumentParser:
-    """Adds a command with one line of help and examples."""
+    """Adds a command with one line of help, examples, and what it writes."""
+    description = f"{summary[0].upper()}{summary[1:]}." + (f"\nWrites {writes}." if writes else "")
     parser: argparse.ArgumentParser = commands.add_parser(
-        name, help=summary, description=summary[0].upper() + summary[1:] + ".",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+        name, help=summary, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.epilog = "examples:\n" + "\n".join(f"  {parser.prog} {example}".rstrip() for example in examples)
     parser.set_defaults(run=run)
     _debug(parser, argparse.SUPPRESS)

@@ -36,10 +36,10 @@ def add(commands: Any, command: Callable[..., argparse.ArgumentParser], count: C
     """
     generate = command(commands, "generate", _generate, "generate text; fill masks and spans", (
         "runs/gpt2_tiny --prompt 'Once upon a time' --stream",
-        "runs/gpt2_tiny --prompt 'The cat' --temperature 0.8 --top-p 0.95 --samples 3 --seed 1",
+        "runs/gpt2_tiny --prompt 'The cat' --temperature 0.8 --top-p 0.95 --samples 3",
         "runs/bert_tiny --prompt 'The [MASK] sat on the mat.'",
         "runs/t5_tiny --prompt 'The <extra_id_0> sat on the <extra_id_1>.'",
-        "runs/t5_tiny --file prompts.jsonl --out answers.jsonl --beams 4    # re-run to resume",
+        "runs/t5_tiny --file prompts.jsonl --out answers.jsonl --beams 4  # re-run to resume",
         "runs/gpt2_tiny --compare runs/other --prompt 'The cat'",
     ))  # fmt: skip
     generate.add_argument("path", metavar="RUN_DIR|HF_DIR", help="a run, RUN_DIR/checkpoints/STEP, or a model")
@@ -80,10 +80,10 @@ def add(commands: Any, command: Callable[..., argparse.ArgumentParser], count: C
 
 def _embeddings(commands: Any, command: Callable[..., argparse.ArgumentParser], count: Callable[[str], int]) -> None:
     embed = command(commands, "embed", _embed, "write the vectors of texts, words or tokens as Parquet", (
-        "runs/bert_tiny texts.txt --out vectors.parquet                         # a vector a line: mean of its tokens",
+        "runs/bert_tiny texts.txt --out vectors.parquet    # of each line: mean of its tokens",
         "runs/bert_tiny reviews.jsonl --field review --layer mix --out reviews.parquet",
         "runs/gpt2_tiny texts.txt.gz --pool last --normalize --out vectors.parquet",
-        "runs/bert_tiny dev.conllu --pool word --layer 0,2,4 --out words.parquet    # columns layer_0, layer_2, …",
+        "runs/bert_tiny dev.conllu --pool word --layer 0,2 --out w.parquet  # layer_0, layer_2",
     ))  # fmt: skip
     embed.add_argument("path", metavar="RUN_DIR|HF_DIR", help="a run, RUN_DIR/checkpoints/STEP, or a model")
     embed.add_argument("file", metavar="FILE", help=".txt with a text a line, .jsonl, .tsv, .conllu, …; also .gz")
@@ -98,9 +98,9 @@ def _embeddings(commands: Any, command: Callable[..., argparse.ArgumentParser], 
 
     near = command(commands, "neighbours", _neighbours, "find the nearest uses of a word in context", (
         "runs/bert_tiny 'the *bank* of the river' --corpus texts.txt",
-        "runs/bert_tiny 'we play in the garden' --word play --corpus wiki.jsonl.gz --layer 3 -k 20 --html play.html",
-        "runs/bert_tiny --corpus senses.jsonl --label sense --layer all    # accuracy of the senses, of each layer",
-        "glove.6B.100d.txt bank --png bank.png                             # static vectors: the nearest words",
+        "runs/bert_tiny 'we play here' --word play --corpus wiki.jsonl.gz --html play.html",
+        "runs/bert_tiny --corpus senses.jsonl --label sense --layer all  # its accuracy",
+        "glove.6B.100d.txt bank --png bank.png        # static vectors: the nearest words",
     ))  # fmt: skip
     near.add_argument("path", metavar="RUN_DIR|HF_DIR|VECTORS", help="a run, a model, or word vectors in text format")
     near.add_argument("query", metavar="TEXT", nargs="?", help="a sentence with *asterisks* around the word")
@@ -116,8 +116,8 @@ def _embeddings(commands: Any, command: Callable[..., argparse.ArgumentParser], 
 
     sts = command(commands, "sts", _sts, "correlate the cosine of sentence vectors with people's scores", (
         "runs/bert_tiny STS-B/dev.tsv --pool mean,cls                   # each layer",
-        "runs/gpt2_tiny sick.csv --columns sentence_A,sentence_B,relatedness_score --layer -1 --pool last",
-        "glove.6B.100d.txt STS-B/dev.tsv                                # static vectors: the mean of the words",
+        "runs/gpt2_tiny sick.csv --columns sentence_A,sentence_B,score --layer -1 --pool last",
+        "glove.6B.100d.txt STS-B/dev.tsv                # static vectors: the mean of the words",
     ))  # fmt: skip
     sts.add_argument("path", metavar="RUN_DIR|HF_DIR|VECTORS", help="a run, a model, or word vectors in text format")
     sts.add_argument("file", metavar="FILE", help="pairs of sentences with a score: .tsv, .csv, .jsonl, …; also .gz")

@@ -12,6 +12,7 @@ import dataclasses
 import itertools
 import json
 import os
+import shlex
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -98,8 +99,12 @@ def import_weights(
            + ("" if low_rank is None else f", low-rank adapter of {low_rank}"))  # fmt: skip
     for line in _partial_report(opened, lacking):
         report(line)
-    first = "" if config.task is None else f"jaxpt predict {out} FILE · "
-    report(f"next: {first}jaxpt eval {out} data.path=… · init_from.path={out} in a recipe · jaxpt export {out} DIR")
+    run = shlex.quote(str(out))
+    if config.task is not None:
+        report(f"to try it: jaxpt predict {run} FILE --out predictions.jsonl")
+    report(f"to evaluate it: jaxpt eval {run} data.path=FILE")
+    report(f"to train from it: jaxpt train RECIPE init_from.path={run}")
+    report(f"to convert it back: jaxpt export {run} DIR")
 
 
 def export(

@@ -1,10 +1,15 @@
-"""The exception for user errors, notes, and values of others in messages: short, on one line, printable."""
+"""The exception for user errors, notes, values of others in messages (short, printable), and lines that fit."""
 
 from __future__ import annotations
 
+import json
 import reprlib
+import textwrap
 from collections.abc import Callable
 from typing import Any
+
+COLUMNS = 100
+"""Width of what is printed."""
 
 
 def _say_nothing(line: str) -> None:
@@ -38,10 +43,31 @@ def printable(text: str, limit: int = 1200) -> str:
     return " ".join("".join(c if c.isprintable() or c.isspace() else repr(c)[1:-1] for c in text).split())
 
 
+def fitted(text: str) -> str:
+    """A text for the terminal with lines of at most `COLUMNS` columns: longer ones are broken between words, and go on
+    further right. Commands stay whole, to be pasted, as do words that are longer.
+
+    Example:
+      >>> [len(line) for line in fitted("  text " + 40 * "word ").split("\\n")]
+      [96, 100, 20]
+      >>> fitted("to try it: jaxpt generate runs/" + 100 * "x" + " --prompt Hello").count("\\n")
+      0
+    """
+    return "\n".join(map(_fitted, text.split("\n")))
+
+
+def _fitted(line: str) -> str:
+    if len(line) <= COLUMNS or ": jaxpt " in line:
+        return line
+    indent = " " * (len(line) - len(line.lstrip()) + 4)
+    whole = {"break_long_words": False, "break_on_hyphens": False, "replace_whitespace": False, "expand_tabs": False}
+    return textwrap.fill(line, COLUMNS, subsequent_indent=indent, **whole)
+
+
 def shown(value: Any) -> str:
-    """A value of JSON in a message, at most about 80 characters long; null stays null."""
-    if value is None:
-        return "null"
+    """A value of JSON or YAML in a message, at most about 80 characters long; null, true and false as they have it."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
     short = reprlib.Repr()
     short.maxstring = short.maxother = short.maxlong = 80
     text = short.repr(value)

@@ -27,6 +27,7 @@ from jaxpt.config.studies import Study, StudyRow, load_study
 from jaxpt.errors import UserError
 from jaxpt.report import curves, studies
 from jaxpt.spawning import without_script
+from jaxpt.train import preflight
 from jaxpt.train.display import number, say
 from jaxpt.train.lock import hold
 from jaxpt.train.run_dir import receipt
@@ -84,6 +85,8 @@ def study(path: str, overrides: Sequence[str] = (), table: bool = False, stop: b
         studies.write(plan)
         say(f"written: {directory}/table.md, table.json, picture.png, picture.svg")
         return 0
+    for row in plan.rows:
+        _check(plan, row, f"{path}: row {row.name}")
     say(f"jaxpt study: {plan.name}, {len(plan.rows)} rows → {directory}\n{plan.question}")
     directory.mkdir(parents=True, exist_ok=True)
     child = Child()
@@ -101,6 +104,22 @@ def study(path: str, overrides: Sequence[str] = (), table: bool = False, stop: b
     for name, why in failures.items():
         say(f"{name} failed: {why}")
     return 1 if failures else 0
+
+
+def _check(plan: Study, row: StudyRow, where: str) -> None:
+    """Finds what is wrong with a row before the first one starts; what begins from another row has to wait for it.
+
+    Raises:
+      UserError: names the row.
+    """
+    if row.model is not None or any("{study}" in item for item in row.set):
+        return
+    config = configs.load(row.recipe, plan.overrides(row), where)
+    try:
+        if finished(plan, config) is None:
+            preflight.check(config)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
 
 
 def _rows(plan: Study, path: str, child: Child, stop: bool) -> dict[str, str]:

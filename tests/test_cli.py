@@ -40,6 +40,10 @@ COMMANDS = [
     ["tokenizer"],
     ["tokenizer", "train"],
     ["tokenizer", "inspect"],
+    ["verify"],
+    ["predict"],
+    ["import"],
+    ["export"],
     ["doctor"],
     ["schema"],
 ]
@@ -83,9 +87,11 @@ def test_help_loads_nothing_heavy():
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_each_command_has_help_with_examples(capsys, command):
+def test_each_command_has_help_with_examples(capsys, command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
     code, out, _ = run(capsys, *command, "--help")
     assert code == 0
+    assert not [line for line in out.splitlines() if len(line) > 100]
     assert "--debug" in out or command == ["tokenizer"]
     assert f"jaxpt {' '.join(command)}" in out.partition("examples:" if command != ["tokenizer"] else "usage:")[2]
 
@@ -128,6 +134,7 @@ def test_what_is_dropped_is_said(capsys, monkeypatch, command):
         (["zzz"], "invalid choice: 'zzz'"),
         (["train"], "the following arguments are required: CONFIG"),
         (["train", "x.yaml", "--fast"], "train: unknown argument '--fast'"),
+        (["plan", "x.yaml", "--shrdings"], "plan: unknown argument '--shrdings'; did you mean --shardings"),
         (["doctor", "now"], "doctor: unknown argument 'now'"),
         (["inspect", RECIPE, "-n", "0"], "argument -n: expected a positive integer, got '0'"),
         (["inspect", RECIPE, "--at", "-1"], "argument --at: expected an index ≥ 0, got '-1'"),

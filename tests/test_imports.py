@@ -25,6 +25,7 @@ LAZY = {
     "jaxpt/cli": "`jaxpt --help` starts in a tenth of a second: each command imports what it runs",
     "jaxpt/plan/program.py": "JAX takes a second; `jaxpt plan` leaves it to the processes that compile",
     "jaxpt/recipes.py": "JAX takes a second: recipes are checked before it",
+    "jaxpt/data/parts.py": "recipes are checked before TensorFlow is imported",
     "jaxpt/evals/": "an evaluation of a run_dir alone needs the checkpoints",
 }
 """Files whose functions import other files of jaxpt. All functions may import data: TensorFlow takes seconds."""

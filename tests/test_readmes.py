@@ -26,7 +26,9 @@ from jaxpt import config as configs
 from jaxpt.config import Config, Frozen, kinds, resolve
 from jaxpt.config.schema import open_parts
 from jaxpt.config.studies import load_probe, load_study
+from jaxpt.errors import UserError
 from jaxpt.harness import task as harness
+from jaxpt.train import preflight
 from tests.config import settings
 
 ROOT = Path(__file__).parents[1]
@@ -231,7 +233,8 @@ def commands(page: Path) -> list[str]:
 
 def words_of(page: Path) -> list[str]:
     """The words of all code of a page but of its programs."""
-    return [word for code in spans(page) + commands(page) for word in code.split()]
+    found = [code for code in spans(page) + commands(page) if not code.startswith("tensorboard ")]
+    return [word for code in found for word in code.split()]
 
 
 @functools.cache
@@ -343,6 +346,95 @@ def accepted(argv: list[str]) -> None:
             configs.load(path, given.overrides)
 
 
+# ---- what the headers of recipes say -------------------------------------------------------------------------------
+
+HEADERS = sorted(path for path in (ROOT / "configs").rglob("*.yaml") if "# Command:" in path.read_text("utf-8"))
+NOT_HERE = {
+    "HF_DIR": "a model in Hugging Face's form",
+    "RUN_DIR": "a run",
+    "runs/": "the run of another command",
+}
+"""Words of commands that stand for what is not here, and what that is."""
+
+
+def header(path: Path) -> dict[str, str]:
+    """The fields of a recipe's header: {"Command": "jaxpt train …", …}; lines of a field are kept."""
+    fields: dict[str, str] = {}
+    name = ""
+    for line in itertools.takewhile(lambda line: line.startswith("#"), path.read_text("utf-8").splitlines()):
+        if found := re.match(r"# ([A-Z]\w*): +(.*)", line):
+            name, line = found[1], f"#{found[2]}"
+        fields[name] = f"{fields[name]}\n{line[1:].strip()}" if name in fields else line[1:].strip()
+    return fields
+
+
+def header_commands(path: Path) -> list[list[str]]:
+    """The words of each command in a recipe's header: it begins a line, and goes on in the next ones."""
+    lines = re.split(r"\n(?=jaxpt )", header(path)["Command"])
+    return [shlex.split(line.replace("\\\n", " ").replace("\n", " "), comments=True) for line in lines]
+
+
+def missing(argv: list[str], fields: dict[str, str]) -> str | None:
+    """Why a command cannot run here; None if nothing is missing.
+
+    Raises:
+      UserError: the recipe is wrong in another way.
+    """
+    if word := next((word for word in NOT_HERE if any(word in given for given in argv[2:])), None):
+        return NOT_HERE[word]
+    given = cli._parse(argv)
+    study = load_study(given.study, given.overrides) if given.command == "study" else None
+    rows = [(r.recipe, study.overrides(r)) for r in study.rows if "{study}" not in str(r.set)] if study else []
+    try:
+        for recipe, overrides in rows or [(given.config, given.overrides)]:
+            preflight.check_recipe(configs.load(recipe, overrides))
+    except UserError as error:
+        named = [word.partition("=")[2] for word in argv if "path=" in word]
+        if any(path and path in str(error) for path in named):
+            return f"a file that the command names: {error}"
+        if word := next((word for word in NOT_HERE if word in str(error)), None):
+            return NOT_HERE[word]
+        if "Needs" in fields:
+            return fields["Needs"]
+        raise
+    return fields.get("Needs")
+
+
+def checked_headers(folder: str) -> dict[str, list[str | None]]:
+    """{recipe: what each of its commands needs that is not here}, after all were parsed and their overrides checked."""
+    found: dict[str, list[str | None]] = {}
+    for path in [path for path in HEADERS if path.relative_to(ROOT / "configs").parts[0] == folder]:
+        given = header_commands(path)
+        assert name(path) in given[-1], f"{name(path)}: its last command is another recipe's"
+        for program, *argv in given:
+            assert program == "jaxpt"
+            accepted(argv)
+            found.setdefault(name(path), []).append(missing(argv, header(path)))
+    return found
+
+
+def test_commands_of_pretraining_headers_need_what_they_say(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    needs = checked_headers("pretrain")
+    assert len(needs) == len(list((ROOT / "configs/pretrain").glob("*.yaml")))
+    for path in (ROOT / "configs/pretrain").glob("*.yaml"):
+        assert configs.load(path).data.source != "tfds" or "pip install -e '.[beam]'" in header(path)["Needs"]
+
+
+@pytest.mark.parametrize("folder", ["smoke", "studies"])
+def test_commands_of_other_headers_need_what_they_say(monkeypatch, folder):
+    monkeypatch.chdir(ROOT)
+    for recipe, needs in checked_headers(folder).items():
+        assert folder == "studies" or needs[-1] in (None, *NOT_HERE.values()), f"{recipe}: data that are not here"
+
+
+@pytest.mark.slow
+def test_commands_of_fine_tuning_headers_are_accepted(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    for recipe, needs in checked_headers("finetune").items():
+        assert needs[-1] in NOT_HERE.values(), recipe
+
+
 # ---- what runs -----------------------------------------------------------------------------------------------------
 
 SMALL = [
@@ -393,6 +485,21 @@ def test_the_commands_of_the_front_page(workplace):
     assert len((workplace / "labels.jsonl").read_text().splitlines()) == 2
     assert (workplace / "out/mine/model.safetensors").exists()
     assert configs.load("runs/branch").init_from.step == 2 and configs.load("runs/imported").model.kind == "bert"
+
+
+FEW = [
+    "train.steps=2", "train.phases=[]", "train.eval_every=2", "train.eval_examples=8", "optimizer={kind: adamw}",
+    "optimizer.schedule={kind: constant}", "data.batch_size=8", "log.tensorboard=false",
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", [path for path in HEADERS if path.parent.name == "smoke"], ids=name)
+def test_the_commands_of_smoke_recipes(workplace, path):
+    """Two steps of each; those of other recipes need what is not here."""
+    for words in header_commands(path):
+        ran(shlex.join(words), *FEW)
+    assert (workplace / f"runs/{path.stem}/checkpoints/2").is_dir()
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ import yaml
 
 from jaxpt import config as configs
 from jaxpt import study
-from jaxpt.config.studies import load_study
+from jaxpt.config.studies import StudyRow, load_study
 from jaxpt.errors import UserError
 from jaxpt.train.lock import hold
 from tests import families
@@ -194,19 +194,44 @@ def fake(monkeypatch):
 
 def test_a_row_that_fails_does_not_stop_the_others(tmp_path, fake):
     path = write_study(tmp_path, ["gpt2", "t5", "bert"])
-    tree = yaml.safe_load(path.read_text())
-    tree["rows"][0]["set"] = {"train.stepz": 3}
-    path.write_text(yaml.safe_dump(tree))
-    ran = fake(t5="out of memory")
+    ran = fake(gpt2="the disk is full", t5="out of memory")
     assert study.study(str(path)) == 1
-    assert ran == ["t5", "bert"]
+    assert ran == ["gpt2", "t5", "bert"]
     status = {name: row["status"] for name, row in table(tmp_path).items()}
-    unknown = f"failed: {path}: row gpt2: unknown key train.stepz; did you mean steps?"
-    assert status == {"gpt2": unknown, "t5": "failed: out of memory", "bert": "not started"}
+    assert status == {"gpt2": "failed: the disk is full", "t5": "failed: out of memory", "bert": "not started"}
     assert study.study(str(path), table=True) == 0
     assert {name: row["status"] for name, row in table(tmp_path).items()} == status, "what was known is kept"
+    ran = fake(gpt2="the disk is full")
+    assert study.study(str(path), stop=True) == 1 and ran == ["gpt2"]
+
+
+MISTAKES = {
+    "train.stepz": (3, "unknown key train.stepz; did you mean steps?"),
+    "data.path": ("gone.txt", "data.path: gone.txt: no such file"),
+    "data.tokenizer.path": ("gone.json", "gone.json: no such vocabulary file"),
+}
+
+
+@pytest.mark.parametrize("key", MISTAKES)
+def test_all_rows_are_checked_before_the_first_starts(tmp_path, fake, key):
+    path = write_study(tmp_path, ["gpt2", "t5"])
+    tree = yaml.safe_load(path.read_text())
+    value, words = MISTAKES[key]
+    tree["rows"][1]["set"] = {key: value}
+    path.write_text(yaml.safe_dump(tree))
     ran = fake()
-    assert study.study(str(path), stop=True) == 1 and ran == []
+    with pytest.raises(UserError, match=re.escape(f"{path}: row t5: {words}")):
+        study.study(str(path))
+    assert ran == [] and not (tmp_path / "study").exists()
+    tree["rows"][1]["set"]["init_from.path"] = "{study}/gpt2"  # which is there later
+    path.write_text(yaml.safe_dump(tree))
+    study.study(str(path))
+    assert ran[0] == "gpt2"
+
+
+def test_a_model_that_is_there_has_no_recipe_to_check(tmp_path):
+    plan = load_study(write_study(tmp_path, ["gpt2"]))
+    study._check(plan, StudyRow(name="ready", model="hf/bert"), "row ready")
 
 
 def test_one_study_at_a_time(tmp_path, fake):

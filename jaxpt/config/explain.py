@@ -29,7 +29,7 @@ _WANTED = {
     "float_type": "a number",
     "finite_number": "a finite number",
     "bool_type": "true or false",
-    "none_required": "nothing",
+    "none_required": "null",
     "string_type": "a string",
     "tuple_type": "a list",
     "list_type": "a list",
@@ -109,7 +109,7 @@ def _is_number(text: str) -> bool:
 
 
 def _show(value: Any) -> str:
-    text = "nothing" if value is None else json.dumps(value, ensure_ascii=False)
+    text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 

@@ -17,7 +17,7 @@ from jaxpt import errors
 from jaxpt.config.check import build, dump, unreached
 from jaxpt.config.explain import explain
 from jaxpt.config.kinds import strictly
-from jaxpt.config.layers import Dropped, check_phases, dropped_lines, switch
+from jaxpt.config.layers import Dropped, check_phases, dropped_lines, switch, switch_advice
 from jaxpt.config.plain import leaves, merge, put
 from jaxpt.config.tree import Config
 from jaxpt.disk import check_file
@@ -72,7 +72,10 @@ def load(
         tree = complete(tree)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
-    config = build(tree, lambda key: origin_of(key, origin, str(path)))
+    try:
+        config = build(tree, lambda key: origin_of(key, origin, str(path)))
+    except UserError as error:
+        raise UserError(f"{error}{switch_advice(str(error), dropped, origin)}") from error
     check_phases(config, origin, where)
     for line in dropped_lines(dropped, config):
         report(line)

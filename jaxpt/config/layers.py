@@ -7,6 +7,7 @@ that a phase of a lower layer sets again would have no effect there, and is refu
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -69,6 +70,36 @@ def dropped_lines(dropped: list[Dropped], config: Config) -> list[str]:
         f"{where}: {part}.kind: {new} drops {old}'s {', '.join(values)}"
         for (where, part, old, new), values in lines.items()
     ]
+
+
+def switch_advice(message: str, dropped: list[Dropped], origin: Mapping[str, str]) -> str:
+    """What to do about a mistake that came of another `kind` over a layer below.
+
+    Args:
+      message: of the mistake.
+      dropped: what `switch` found.
+      origin: for each dotted key who set it.
+
+    Returns:
+      The end of the message; "" for other mistakes.
+    """
+    if found := re.search(r": key (.+)\.\w+ is missing$", message):
+        lost = [one for one in dropped if one.key.rpartition(".")[0] == found[1]]
+        if not lost:
+            return ""
+        where, (old, new), names = lost[0].where, lost[0].kinds, ", ".join(one.key.rpartition(".")[2] for one in lost)
+        return (
+            f"; {where} sets {found[1]}.kind: {new}, so {old}'s own {names} below it are dropped; "
+            f"write the keys of {new} beside its kind"
+            + (", or name one of configs/models in base:" if found[1] == "model" else "")
+        )
+    if found := re.search(r": unknown key ((.+)\.\w+) of kind (\w+)", message):
+        key, part, kind = found.groups()
+        order = [name for name in origin if name in (key, f"{part}.kind")]
+        where = origin.get(f"{part}.kind")
+        if order == [key, f"{part}.kind"] and where != origin[key]:
+            return f"; {where} sets {part}.kind: {part}='{{kind: {kind}}}' there drops keys of other kinds"
+    return ""
 
 
 def check_phases(config: Config, origin: Mapping[str, str], overrides: str) -> None:

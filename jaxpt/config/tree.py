@@ -81,6 +81,14 @@ class ModelConfig(Frozen):
         """Longest sequence; None: any length."""
         return None
 
+    def check_length(self, length: int) -> None:
+        """Raises UserError if sequences of this length have no place in the position table."""
+        if self.position_limit is not None and length > self.position_limit:
+            raise UserError(
+                f"data.length: {length} is beyond the position table of model.kind: {self.kind}, "
+                f"which has {self.position_limit} rows; shorten data.length or raise model.max_positions"
+            )
+
     @property
     def masked_lm_options(self) -> dict[str, Any] | None:
         """Options of the masked-LM head of this backbone (`jaxpt.heads.masked_lm`); None: it has no such head."""
@@ -281,7 +289,8 @@ class LogConfig(Frozen):
     """Where the curves go, besides the run's metrics.jsonl."""
 
     tensorboard: bool = execution(True)
-    """Write TensorBoard event files to `run_dir/tensorboard`."""
+    """Write TensorBoard event files to `run_dir/tensorboard`. To see them: `pip install tensorboard`, then
+    `tensorboard --logdir RUN_DIR/tensorboard`."""
     wandb: str | None = execution(None)
     """Name of a Weights & Biases project; needs `pip install wandb`."""
 

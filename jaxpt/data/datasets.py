@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import hashlib
 import json
-import os
 import shutil
 import time
 import uuid
@@ -18,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import BaseModel
 
-from jaxpt import disk
 from jaxpt.config import Config, affecting, at_phase
 from jaxpt.data import mixtures, tokenizers
 from jaxpt.data._tf import seqio
-from jaxpt.data.labelled import checks
+from jaxpt.data.checks import cache_root, check, trained_size
 from jaxpt.data.labelled.stores import labelled_lines
+from jaxpt.data.parts import Part
+from jaxpt.data.parts import parts as parts_of
 from jaxpt.data.progress import Progress, Report, progress
 from jaxpt.data.records import cache
 from jaxpt.data.records.store import FORMAT, Store
@@ -68,47 +68,6 @@ class Data:
     """Mean tokens of text in a row of a training batch, by `Batches.text_tokens`."""
 
 
-def check(config: Config) -> None:
-    """Finds what is wrong before a text is read, a vocabulary trained or a model made.
-
-    Args:
-      config: the run's configuration in one phase.
-
-    Raises:
-      UserError: a model of another family, a source or rows that the objective cannot take, or settings that cannot be
-        right; where a vocabulary is still to be trained, by what is known of it.
-    """
-    data, objective, settings = config.data, config.objective, config.data.tokenizer
-    objective.check_family(config.model)
-    _check_cache(cache_root(config))
-    if data.packing:
-        objective.batches.check_packing()
-    if config.task is not None:
-        checks.check_files(config)
-    parts = mixtures.parts(config)
-    mixtures.check(objective, parts)
-    if data.batch_examples and objective.loss.carries:
-        raise UserError("data.batch_examples: rows that continue from batch to batch hold no separate examples")
-    if data.batch_examples and len(parts) > 1:
-        raise UserError("data.batch_examples is for one task; remove it, or data.mixture")
-    own = config.run_dir is not None and (Path(config.run_dir) / "tokenizer").is_dir()
-    is_task = any(part.config.data.source == "task" for part in parts)
-    if not (own or is_task or settings.path or objective.vocabulary_path()):
-        planned = tokenizers.planned(settings, trained_size(config))
-        objective.check(config.model, data.length, planned)
-
-
-def _check_cache(root: Path) -> None:
-    """Raises UserError where nothing is prepared and nothing can be written; what is prepared may be read-only."""
-    try:
-        if not (root.is_dir() and any(root.iterdir())):
-            disk.check_writable(root)
-    except OSError as error:
-        raise UserError(
-            f"{root}: prepared data cannot be written there ({error.strerror}); give another data.cache_dir"
-        ) from None
-
-
 def prepare(
     config: Config,
     phase: int = 0,
@@ -146,7 +105,7 @@ def prepare(
     config = at_phase(config, phase)
     data, objective = config.data, config.objective
     check(config)
-    parts = mixtures.parts(config)
+    parts = parts_of(config)
     with progress(report) as say:
         examples = objective.batches.examples(data.length)
         sources = [open_source(part.config.data, examples, part.config.task) for part in parts]
@@ -220,18 +179,11 @@ def _fingerprint(
     } | ({"batch_examples": data.batch_examples} if data.batch_examples else {})
 
 
-def cache_root(config: Config) -> Path:
-    """Where prepared data is kept: `data.cache_dir`, else `$XDG_CACHE_HOME/jaxpt`, else `~/.cache/jaxpt`."""
-    if config.data.cache_dir:
-        return Path(config.data.cache_dir).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxpt"
-
-
 # ---- vocabulary -----------------------------------------------------------------------------------------------------
 
 
 def _tokenizer(
-    config: Config, parts: Sequence[mixtures.Part], sources: list[Source], known: list[Any], say: Progress, save: bool
+    config: Config, parts: Sequence[Part], sources: list[Source], known: list[Any], say: Progress, save: bool
 ) -> Tokenizer:
     """Loaded from the run, `data.tokenizer.path` or the objective's; found in the cache or trained; kept in the run."""
     settings, checks = config.data.tokenizer, _checks(config, sources)
@@ -332,20 +284,6 @@ def _grown(tokenizer: Tokenizer, config: Config, say: Progress) -> Tokenizer:
     return tokenizer
 
 
-def trained_size(config: Config) -> int:
-    """Ids of a vocabulary that is trained for a run, `data.tokenizer.add_tokens` aside.
-
-    Raises:
-      UserError: the model has no room for them.
-    """
-    settings, most = config.data.tokenizer, config.model.vocab_size
-    size = settings.vocab_size or most - len(settings.add_tokens)
-    if size + len(settings.add_tokens) > most:
-        more = f" and {len(settings.add_tokens)} add_tokens" if settings.add_tokens else ""
-        raise UserError(f"data.tokenizer.vocab_size: {size}{more} is more than model.vocab_size, {most}")
-    return size
-
-
 def _publish(tokenizer: Tokenizer, directory: Path) -> None:
     """The directory appears whole or not at all; another process's is kept."""
     for old in directory.parent.glob(f".{directory.name}.*.partial"):  # of processes that were killed
@@ -361,7 +299,7 @@ def _publish(tokenizer: Tokenizer, directory: Path) -> None:
 
 
 def _trained(
-    config: Config, parts: Sequence[mixtures.Part], sources: list[Source], known: list[Any], say: Progress
+    config: Config, parts: Sequence[Part], sources: list[Source], known: list[Any], say: Progress
 ) -> Tokenizer:
     """From the cache, or trained on the training split into it."""
     size = trained_size(config)
@@ -440,7 +378,7 @@ def _counts(store: Store) -> dict[str, int]:
 def _streams(
     config: Config,
     phase: int,
-    parts: Sequence[mixtures.Part],
+    parts: Sequence[Part],
     stores: dict[str, list[Store]],
     transforms: Sequence[Transforms],
     vocabulary: seqio.Vocabulary,
@@ -451,7 +389,7 @@ def _streams(
     graphs: dict[str, Online] = {}
     counts = functools.cache(lambda: sum(store.token_counts(vocabulary.vocab_size) for store in stores["train"]))
 
-    def online(part: mixtures.Part, of_part: Transforms, store: Store) -> Online:
+    def online(part: Part, of_part: Transforms, store: Store) -> Online:
         """Tasks of equal records and transforms go through one graph."""
         name, own = repr((store.spec, of_part.online)), part.config.objective.batches.features(data.length)
         if name not in graphs:
@@ -499,7 +437,7 @@ def _footprint(batches: Batches, store: Store, features: Features) -> tuple[dict
     return sizes, {name: features[name][0][0] for name in sizes}
 
 
-def _lines(parts: Sequence[mixtures.Part], streams: dict[str, Stream]) -> Iterator[str]:
+def _lines(parts: Sequence[Part], streams: dict[str, Stream]) -> Iterator[str]:
     """What packing and mixing come to, in words."""
     for split, stream in streams.items():
         for part, task in zip(parts, stream.tasks):

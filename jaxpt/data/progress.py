@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from jaxpt.errors import fitted
+
 Report = Callable[[str], None]
 
 _SECONDS = 5.0
@@ -46,11 +48,12 @@ def progress(report: Report | None) -> Iterator[Progress]:
 
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield Progress(note=lambda line: print(line, file=sys.stderr))
+        yield Progress(note=lambda line: print(fitted(line), file=sys.stderr))
         return
     with console.status("preparing data") as status:
         yield Progress(
-            lambda line: status.update(line.replace("[", r"\[")), lambda line: console.print(line, markup=False)
+            lambda line: status.update(line.replace("[", r"\[")),
+            lambda line: console.print(fitted(line), markup=False, soft_wrap=True),
         )
 
 

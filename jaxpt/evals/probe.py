@@ -32,6 +32,7 @@ from jaxpt.evals.features import Features, Rows, lay
 from jaxpt.generate.embed import tokens_of
 from jaxpt.tables.rows import Row, column, label, where
 from jaxpt.train import checkpoint, state
+from jaxpt.train.display import say
 from jaxpt.train.state import Setup
 
 if TYPE_CHECKING:
@@ -167,7 +168,6 @@ def probe(path: str, settings: Probe) -> dict[str, Any]:
       UserError: there is no checkpoint, or a file cannot be read.
     """
     from jaxpt.data import tokenizers
-    from jaxpt.train.display import say
 
     run_dir, step = checkpoint.find(path, None)
     config = configs.load(run_dir)

@@ -32,15 +32,15 @@ class SeqioTask(Evaluator):
     """How answers are generated; at most `objective.targets_length` tokens by default."""
 
     def prepare(self, setup: Setup, data: Data) -> Evaluate:
-        from jaxpt.data import mixtures
+        from jaxpt.data import parts
         from jaxpt.data.task_metrics import TaskMetrics
 
         config, objective = setup.config, setup.config.objective
-        parts = mixtures.parts(config)
-        if not isinstance(objective, Seq2Seq) or any(part.config.data.source != "task" for part in parts):
+        mixed = parts.parts(config)
+        if not isinstance(objective, Seq2Seq) or any(part.config.data.source != "task" for part in mixed):
             raise UserError("evals: seqio_task needs data.source: task and objective.kind: seq2seq; remove it")
         most = objective.targets_length or config.data.length
-        tasks = {part.name: TaskMetrics(part.config.data, most, self.split, self.examples) for part in parts}
+        tasks = {part.name: TaskMetrics(part.config.data, most, self.split, self.examples) for part in mixed}
         vocabulary = data.vocabulary
         options = predictors.search_options(self.decoding, self.decoding.max_new_tokens or most, vocabulary.eos)
         texts, targets = predictors.Generation(setup), TargetScores(setup)

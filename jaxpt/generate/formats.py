@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Sequence
 from typing import Literal
 
@@ -97,7 +98,7 @@ def check_writes(objective: Objective, path: object) -> None:
     if isinstance(objective.loss, LabelledLoss):
         raise UserError(
             f"{path}: was fine-tuned with objective.kind: {objective.kind}, so it answers by its head and writes no "
-            f"text; use jaxpt predict {path} FILE --out P.jsonl"
+            f"text; use jaxpt predict {shlex.quote(str(path))} FILE --out P.jsonl"
         )
 
 

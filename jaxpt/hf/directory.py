@@ -82,15 +82,9 @@ def open_directory(
         `Source.pieces` raises it for NaN or infinity.
     """
     path = Path(directory)
-    given = _read_json(path / "config.json")
+    given, family = read_config(path)
     files.note_changes(path, weights=False)
-    model_type = given.get("model_type")
-    known = families()
-    if not isinstance(model_type, str) or model_type not in known:
-        raise UserError(
-            f"{path / 'config.json'}: model_type {shown(model_type)} is not supported, only {', '.join(sorted(known))}"
-        )
-    family, tensors = known[model_type], files.Tensors(path)
+    tensors = files.Tensors(path)
     try:
         config = from_json(family, given, tensors, tuple(ignore))
         config = type(config)(**{**dict(config), **(change or {})})
@@ -114,6 +108,28 @@ def open_directory(
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     return Source(path, family, network, tensors, table, found, labels, problem)
+
+
+def read_config(directory: Path) -> tuple[dict[str, Any], Family]:
+    """Reads config.json alone.
+
+    Args:
+      directory: contains config.json.
+
+    Returns:
+      (its keys, the family of its `model_type`).
+
+    Raises:
+      UserError: no such directory, or unknown model_type.
+    """
+    given, known = _read_json(directory / "config.json"), families()
+    model_type = given.get("model_type")
+    if not isinstance(model_type, str) or model_type not in known:
+        raise UserError(
+            f"{directory / 'config.json'}: model_type {shown(model_type)} is not supported, "
+            f"only {', '.join(sorted(known))}"
+        )
+    return given, known[model_type]
 
 
 def _fine_tuned(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,9 @@ def predict(path: str, file: str, out: str, overrides: Sequence[str] = (), glue:
     if config.task is None:
         raise UserError(f"{run_dir}: was not fine-tuned on a task; `jaxpt generate` completes and fills texts")
     if config.task.kind == "dialogue":
-        raise UserError(f"{run_dir}: was fine-tuned on dialogues; `jaxpt chat {run_dir}` talks with it")
+        raise UserError(
+            f"{run_dir}: was fine-tuned on dialogues; `jaxpt chat {shlex.quote(str(run_dir))}` talks with it"
+        )
     task = chosen_task(config).task
     submission = Submission(chosen_task(config), file) if glue else None
     to = submission.file(out) if submission else Path(out)

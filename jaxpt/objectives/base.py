@@ -38,7 +38,7 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 
-from jaxpt.config import ModelConfig, ObjectiveConfig, SourceConfig
+from jaxpt.config import ModelConfig, ObjectiveConfig, SourceConfig, kinds, resolve
 from jaxpt.data.calls import Transforms, Vocabulary
 from jaxpt.errors import UserError
 from jaxpt.losses import token_loss
@@ -95,12 +95,20 @@ class Objective(ObjectiveConfig):
         if model.family != self.family:
             raise UserError(
                 f"objective.kind: {self.kind} requires a model of family {self.family}, "
-                f"but model.kind: {model.kind} is of family {model.family}"
+                f"but model.kind: {model.kind} is of family {model.family}; "
+                f"for it: objective.kind: {', '.join(_kinds_of(model.family))}"
             )
 
     def vocabulary_path(self) -> Path | None:
         """Default vocabulary path if the recipe names none; None if the objective has no default."""
         return None
+
+
+def _kinds_of(family: str) -> list[str]:
+    """The objectives that train models of a family, for messages."""
+    package = "jaxpt.objectives"
+    classes = {kind: resolve(kind, package, Objective) for kind in kinds(package, Objective)}
+    return [kind for kind, cls in classes.items() if getattr(cls, "family", None) == family]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import IO, Any
 
 from jaxpt.errors import UserError
+from jaxpt.tables import remote
 
 _HIDDEN = re.compile(r"(^|/)(\.|__MACOSX/)")  # what the systems that pack files add
 
@@ -49,23 +50,39 @@ def expand(
     """
     files: list[str] = []
     for path in [paths] if isinstance(paths, str) else paths:
-        system = _gfile() if "://" in path else None
-        exists, isdir = (system.exists, system.isdir) if system else (os.path.exists, os.path.isdir)
-        found = sorted((system or glob).glob(path)) if any(c in path for c in "*?[") and not exists(path) else [path]
-        if not found:
-            raise UserError(f"{key}: no file matches {path}")
-        for file in found:
-            if isdir(file) and suffixes is not None:
-                files += _listed(file, key, suffixes, report)
-                continue
-            if isdir(file):
-                raise UserError(f"{key}: {file} is a directory; name its files, such as {file.rstrip('/')}/*.jsonl")
-            if not exists(file):
-                raise UserError(f"{key}: {file}: no such file")
-            if not system and not os.path.isfile(file):
-                raise UserError(f"{key}: {file}: is a pipe or a device, expected a file")
-            files += _members(file, key) if file.endswith(".zip") else [file]
+        with remote.errors(path, key):
+            for file in _found(path, key, suffixes is not None):
+                if suffixes is not None and _isdir(file):
+                    files += _listed(file, key, suffixes, report)
+                else:
+                    files += _members(file, key) if file.endswith(".zip") else [file]
     return files
+
+
+def _isdir(path: str) -> bool:
+    return _gfile().isdir(path) if "://" in path else os.path.isdir(path)
+
+
+def _found(path: str, key: str, directories: bool) -> list[str]:
+    """The files, and where they are allowed the directories, that a path or glob names, checked."""
+    system = None
+    if "://" in path:
+        remote.check(path, key)
+        system = _gfile()
+    exists = system.exists if system else os.path.exists
+    found = sorted((system or glob).glob(path)) if any(c in path for c in "*?[") and not exists(path) else [path]
+    if not found:
+        raise UserError(f"{key}: no file matches {path}")
+    for file in found:
+        if _isdir(file):
+            if directories:
+                continue
+            raise UserError(f"{key}: {file} is a directory; name its files, such as {file.rstrip('/')}/*.jsonl")
+        if not exists(file):
+            raise UserError(f"{key}: {file}: no such file")
+        if not system and not os.path.isfile(file):
+            raise UserError(f"{key}: {file}: is a pipe or a device, expected a file")
+    return found
 
 
 def _listed(root: str, key: str, suffixes: Sequence[str], report: Callable[[str], None]) -> list[str]:
@@ -131,11 +148,17 @@ def _members(path: str, key: str) -> list[str]:
 
 
 def open_file(path: str, unpack: bool = True) -> IO[bytes]:
-    """Opens a local or remote file, `.gz` unpacked, `X.zip!name` a file in a .zip; the caller closes it."""
+    """Opens a local or remote file, `.gz` unpacked, `X.zip!name` a file in a .zip; the caller closes it.
+
+    Raises:
+      UserError: it is a pipe or a device, which would wait or never end.
+    """
     packed, is_member, name = path.partition(".zip!")
     if is_member:
         with zipfile.ZipFile(f"{packed}.zip") as folder:
             return io.BytesIO(folder.read(name))
+    if "://" not in path and os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+        raise UserError(f"{path}: is a pipe or a device, expected a file")
     file = io.BufferedReader(_Remote(path), 1 << 20) if "://" in path else open(path, "rb")  # noqa: SIM115
     return gzip.GzipFile(fileobj=file) if unpack and path.endswith(".gz") else file
 
@@ -164,14 +187,18 @@ def read_lines(path: str, offset: int = 0, line: int = 0) -> Iterator[tuple[int,
 
 def raw_lines(path: str, offset: int = 0) -> Iterator[bytes]:
     """Lines of an (unpacked) file from a byte on, their ends included."""
+    count = 0
     try:
         with open_file(path) as file:
             file.seek(offset)
-            yield from file
+            for line in file:
+                yield line
+                count += 1
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise UserError(f"{path}: truncated or damaged gzip file ({error}); fetch or pack it again") from None
+        place = "" if offset else f" after line {count:,}"
+        raise UserError(f"{path}: truncated or damaged gzip file{place} ({error}); fetch or pack it again") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
 

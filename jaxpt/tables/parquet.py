@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
-from jaxpt.errors import UserError
+from jaxpt.errors import UserError, printable
 from jaxpt.tables.files import open_file
 from jaxpt.tables.rows import Row
 
@@ -23,7 +24,6 @@ def parquet(path: str) -> Iterator[Row]:
     Raises:
       UserError: no such file, none of Parquet, or a file without rows.
     """
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     rows = 0
@@ -40,10 +40,24 @@ def parquet(path: str) -> Iterator[Row]:
                 rows += batch.num_rows
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except (pa.ArrowException, UnicodeDecodeError, OSError, EOFError) as error:
-        raise UserError(f"{path}: not a readable Parquet file ({str(error).splitlines()[0]})") from None
+    except errors() as error:
+        raise unreadable(path, rows, error) from None
     if not rows:
         raise UserError(f"{path}: no rows in it")
+
+
+def errors() -> tuple[type[Exception], ...]:
+    """What reading a damaged file raises."""
+    import pyarrow as pa
+
+    return pa.ArrowException, UnicodeDecodeError, OSError, EOFError, zlib.error
+
+
+def unreadable(path: str, rows: int, error: Exception) -> UserError:
+    """The error of a damaged file, of which so many rows were read."""
+    place = f" after row {rows:,}" if rows else ""
+    why = printable(str(error) or type(error).__name__, 200)
+    return UserError(f"{path}: not a readable Parquet file{place} ({why}); fetch or write it again")
 
 
 def _is_plain(kind: Any) -> bool:

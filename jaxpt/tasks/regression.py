@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from jaxpt import tables
-from jaxpt.errors import UserError
+from jaxpt.errors import UserError, shown
 from jaxpt.scores.text_tasks import parse_number
 from jaxpt.tables import Row
 from jaxpt.tasks.base import Answer, TextsTask
@@ -43,7 +43,7 @@ class RegressionTask(TextsTask):
         except (TypeError, ValueError):
             number = float("nan")
         if not np.isfinite(number):
-            raise UserError(f"{where}: column {self.label!r} (task.label) wants a number, got {value!r}")
+            raise UserError(f"{where}: column {self.label!r} (task.label) wants a number, got {shown(value)}")
         return number
 
     def loss(self, outputs: Sequence[np.ndarray], target: float) -> float:

@@ -404,7 +404,8 @@ def check_space(setup: Setup, config: CheckpointConfig, run_dir: Path) -> None:
     there = [path for path in (run_dir / "checkpoints").glob("*") if path.name.isdigit()]
     if config.keep_every:
         there = [path for path in there if int(path.name) % config.keep_every]
-    need, free = disk_need(setup, config) - one * min(len(there), rolling), shutil.disk_usage(run_dir).free
+    need = disk_need(setup, config) - one * min(len(there), rolling)
+    free = shutil.disk_usage(disk.nearest_existing(run_dir)).free
     if need > free:
         more = "more " if there else ""
         raise UserError(

@@ -30,7 +30,7 @@ import jax
 
 import jaxpt
 from jaxpt.config import Config, Frozen, affecting
-from jaxpt.errors import UserError
+from jaxpt.errors import UserError, shown
 from jaxpt.train import checksums, step
 from jaxpt.train.state import Setup
 
@@ -95,8 +95,8 @@ def check(setup: Setup, directory: Path, phase: int) -> Path:
     for key in here | wanted:
         if key != "metrics" and wanted.get(key) != here.get(key):
             raise UserError(
-                f"train.compiled: {place} was compiled for another run: {key} is {wanted.get(key)!r} there, "
-                f"{here.get(key)!r} here; compile it again (jaxpt plan --save), or leave train.compiled out"
+                f"train.compiled: {place} was compiled for another run: {key} is {shown(wanted.get(key))} there, "
+                f"{shown(here.get(key))} here; compile it again (jaxpt plan --save), or leave train.compiled out"
             )
     return place
 

@@ -10,6 +10,7 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from jaxpt.errors import fitted
 from jaxpt.stamp import stamped
 from jaxpt.train.resources import NOTABLE
 
@@ -30,8 +31,8 @@ console = _Console(highlight=False, soft_wrap=True)
 
 
 def say(text: str) -> None:
-    """A line of the run, by the first process; square brackets are not markup."""
-    console.print(stamped(text), markup=False)
+    """Lines of the run, by the first process, above a bar where there is one; square brackets are not markup."""
+    console.print(stamped(fitted(text)), markup=False)
 
 
 def warn(text: str) -> None:
@@ -109,5 +110,5 @@ class Display:
         )
         if self._progress:
             self._progress.update(self._task, completed=step, line=line)
-        else:
+        if not self._progress or step == self._total:  # the bar goes, what it ended with stays
             say(line)

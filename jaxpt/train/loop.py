@@ -31,6 +31,7 @@ from jaxpt.train import (
     flops,
     initial,
     out_of_memory,
+    preflight,
     programs,
     resources,
     state,
@@ -43,14 +44,16 @@ from jaxpt.train.lock import hold
 from jaxpt.train.metrics import Metrics, environment
 from jaxpt.train.next_commands import next_commands
 from jaxpt.train.run_dir import (
-    check,
+    changes,
     check_fingerprint,
     claim,
     edited,
+    make,
     moved,
     put_aside_damaged,
     receipt,
     records,
+    removed_on_failure,
     settings,
     write_lines,
     write_receipt,
@@ -97,17 +100,14 @@ def train(config: Config) -> int:
 
 
 def _train(config: Config) -> int:
-    from jaxpt.data import datasets
-
     begun = time.time()
     say(f"jaxpt train: {config.model.kind} · {config.objective.kind} · {config.train.steps} steps → {config.run_dir}")
     starts = configs.phase_starts(config)
     say("\n".join(configs.phase_lines(config)))
     compiler.enable_compilation_cache()
     teachers.find_all(config)
-    for index in range(len(starts)):
-        datasets.check(configs.at_phase(config, index))
-    run_dir = check(config)
+    preflight.check(config)
+    run_dir = Path(config.run_dir)
     for key, was, now in moved(config):
         say(f"{key} was {was}, is {now}: the run resumes if the files there are the same")
     setup = teachers.attach(state.setup(config), say)
@@ -117,9 +117,11 @@ def _train(config: Config) -> int:
     largest = max(phases, key=lambda phase: state.size(phase.shapes))  # one that trains more has a larger state
     checkpoint.check_space(largest, config.checkpoint, run_dir)
     with contextlib.ExitStack() as stack:
+        made = make(run_dir)
         if checkpoint.is_primary():
             stack.enter_context(hold(run_dir))
             put_aside_damaged(run_dir, say)
+            stack.enter_context(removed_on_failure(run_dir, made))
         checkpoints = checkpoint.Checkpoints(run_dir, config.checkpoint)
         stack.callback(checkpoints.close)
         current, meta = _start(setup, checkpoints, run_dir)
@@ -139,7 +141,9 @@ def _start(setup: Setup, checkpoints: checkpoint.Checkpoints, run_dir: Path) -> 
     """The state to go on from, and what was saved beside it (None for a fresh one)."""
     latest = checkpoints.newest_whole(report=say)
     if latest is not None:
-        say(f"resuming from step {latest} in {run_dir}")
+        say(f"resuming from step {latest} of {setup.config.train.steps}: {run_dir / 'checkpoints' / str(latest)}")
+        if changed := changes(setup.config):
+            say(f"changed since the last start: {changed}")
         meta = checkpoints.meta(latest)
         teachers.check_same(setup, meta, f"{run_dir} at step {latest}")
         for line in edited(setup.config, meta):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def next_commands(config: Config, data: Data, run_dir: Path) -> str:
-    """Lines with the commands; the last one generates text, if the model does.
+    """Lines with a command each; the last one generates text, if the model does.
 
     Args:
       config: the run's configuration, of its last phase.
@@ -30,8 +30,9 @@ def next_commands(config: Config, data: Data, run_dir: Path) -> str:
     """
     run, prompt = shlex.quote(str(run_dir)), shlex.quote(example_prompt(config, data))
     lines = [
-        f"next: jaxpt eval {run} · jaxpt inspect {run} · to extend the run: "
-        f"jaxpt train {run} train.steps={2 * config.train.steps}"
+        f"to evaluate it: jaxpt eval {run}",
+        f"to see its data: jaxpt inspect {run}",
+        f"to extend it: jaxpt train {run} train.steps={2 * config.train.steps}",
     ]
     if config.task is not None and config.task.kind == "dialogue":
         lines.append(f"to try it: jaxpt chat {run}")

@@ -1,28 +1,31 @@
-"""A run's directory: which configuration it belongs to, and whether a run may go on in it."""
+"""A run's directory: which configuration it belongs to, whether a run may go on in it, what a failed start leaves."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shutil
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxpt import config as configs
+from jaxpt import signals
 from jaxpt.config import Config, DistributedConfig
-from jaxpt.disk import write_text
+from jaxpt.disk import check_writable, write_text
 from jaxpt.errors import UserError, shown
 
 
 def check(config: Config) -> Path:
-    """Finds out whether a run may start or go on in its run_dir; nothing is written there yet.
+    """Finds out whether a run may start or go on in its run_dir; nothing is written.
 
     Args:
       config: what was asked for.
 
     Returns:
-      The directory; it exists and can be written.
+      The directory, which need not exist yet.
 
     Raises:
       UserError: it cannot be written, or it belongs to a run of another identity (the differing keys are named).
@@ -36,22 +39,97 @@ def check(config: Config) -> Path:
     if saved.exists():
         old = configs.load(saved)
         changed = configs.differences(old, config)
-        if not _has_checkpoint(run_dir):  # whose digests would say whether the files are the same
+        if not has_checkpoint(run_dir):  # whose digests would say whether the files are the same
             changed += configs.differences(old, config, "content")
         if changed:
             key, was, now = changed[0]
             more = f" (and {', '.join(k for k, _, _ in changed[1:6])})" if len(changed) > 1 else ""
             raise UserError(
-                f"{run_dir}: belongs to another run: {key} is {was!r} there, {now!r} was asked for{more}; "
+                f"{run_dir}: belongs to another run: {key} is {shown(was)} there, {shown(now)} was asked for{more}; "
                 f"choose another run_dir=…, or delete this one"
             )
+    with _writing(run_dir):
+        check_writable(run_dir)
+    return run_dir
+
+
+@contextlib.contextmanager
+def _writing(run_dir: Path) -> Iterator[None]:
     try:
+        yield
+    except OSError as error:
+        raise UserError(f"{run_dir}: cannot write the run_dir: {error.strerror or error}") from None
+
+
+def changes(config: Config) -> str:
+    """What a resume changes of its run, in words.
+
+    Args:
+      config: of the resume, before `claim`.
+
+    Returns:
+      As "train.steps 50 → 100, data.readers 0 → 4"; "" where nothing changed.
+    """
+    saved = Path(config.run_dir) / "config.yaml"
+    if not saved.exists():
+        return ""
+    old = configs.load(saved)
+    found = [one for role in ("extensible", "execution") for one in configs.differences(old, config, role)]
+    words = [f"{key} {shown(was)} → {shown(now)}" for key, was, now in found if key != "run_dir"]
+    return ", ".join(words[:6]) + (f" and {len(words) - 6} more" if len(words) > 6 else "")
+
+
+def make(run_dir: Path) -> list[Path]:
+    """Makes a run_dir that a file can be written to.
+
+    Args:
+      run_dir: of a run.
+
+    Returns:
+      The directories that were not there before, the run_dir first.
+
+    Raises:
+      UserError: it cannot be written.
+    """
+    missing = [path for path in (run_dir, *run_dir.parents) if not path.exists()]
+    with _writing(run_dir):
         run_dir.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=run_dir) as probe:
             probe.write(b"x")
-    except OSError as error:
-        raise UserError(f"{run_dir}: cannot write the run_dir: {error.strerror or error}") from None
-    return run_dir
+    return missing
+
+
+@contextlib.contextmanager
+def removed_on_failure(run_dir: Path, made: Sequence[Path]) -> Iterator[None]:
+    """Removes what a run wrote if it fails, or is stopped, before its first step: the run_dir would belong to settings
+    that the next try changes.
+
+    Args:
+      run_dir: it exists, and this process holds its lock.
+      made: directories to remove with it, as `make` gave them.
+    """
+    before = {path.name for path in run_dir.iterdir()} - ({".lock"} if made else set())
+
+    def remove() -> None:
+        if has_checkpoint(run_dir) or any("train/loss" in record for record in records(run_dir)[0]):
+            return
+        for path in [path for path in run_dir.iterdir() if path.name not in before]:
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # not empty
+            for path in made:
+                path.rmdir()
+
+    with signals.on_leave(lambda number: remove()):
+        try:
+            yield
+        except BaseException:
+            remove()
+            raise
+
+
+def has_checkpoint(run_dir: Path) -> bool:
+    """Whether a run was saved, after a step or when it was imported."""
+    return any(path.name.isdigit() for path in (run_dir / "checkpoints").glob("*"))
 
 
 def moved(config: Config) -> list[tuple[str, Any, Any]]:
@@ -64,13 +142,9 @@ def moved(config: Config) -> list[tuple[str, Any, Any]]:
       (key, path there, path now) for each.
     """
     saved = Path(config.run_dir) / "config.yaml"
-    if not saved.exists() or not _has_checkpoint(saved.parent):
+    if not saved.exists() or not has_checkpoint(saved.parent):
         return []
     return configs.differences(configs.load(saved), config, "content")
-
-
-def _has_checkpoint(run_dir: Path) -> bool:
-    return any(path.name.isdigit() for path in (run_dir / "checkpoints").glob("*"))
 
 
 def edited(config: Config, meta: Mapping[str, Any]) -> list[str]:
@@ -210,7 +284,7 @@ def check_fingerprint(saved: dict[str, Any], current: dict[str, Any], where: str
     if changed:
         # Settings of the run first; records differ because something else does.
         changed.sort(key=lambda key: (key.startswith("records"), "." in key))
-        told = ", ".join(f"{key} was {was.get(key)!r}, is {now.get(key)!r}" for key in changed[:3])
+        told = ", ".join(f"{key} was {shown(was.get(key))}, is {shown(now.get(key))}" for key in changed[:3])
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         raise UserError(
             f"{where}: was trained on other data: {told}{more}; "

@@ -287,13 +287,8 @@ def check(config: Config, setup: Setup) -> None:
       UserError: a model of another family than the objective needs, a length beyond the position table, or a batch that
         does not divide over accumulation and devices.
     """
-    model, objective, length = config.model, config.objective, config.data.length
-    objective.check_family(model)
-    if model.position_limit is not None and length > model.position_limit:
-        raise UserError(
-            f"data.length: {length} is beyond the position table of model.kind: {model.kind}, "
-            f"which has {model.position_limit} rows; shorten data.length or raise model.max_positions"
-        )
+    config.objective.check_family(config.model)
+    config.model.check_length(config.data.length)
     _check_stages(config, setup)
     rows = setup.mesh.shape["data"] * setup.mesh.shape["fsdp"]
     if config.data.batch_size % (rows * config.train.grad_accum_steps):

@@ -38,7 +38,7 @@ from tests.config.helpers import RECIPE, mistake, write
         ("train.steps=1.5", "train.steps: wants a whole number, got 1.5"),
         ("train.steps=many", 'train.steps: wants a whole number, got "many"'),
         ("train.grad_accum_steps=true", "train.grad_accum_steps: wants a whole number, got true"),
-        ("seed=null", "seed: wants a whole number, got nothing"),
+        ("seed=null", "seed: wants a whole number, got null"),
         ("log.tensorboard=1", "log.tensorboard: wants true or false, got 1"),
         ("optimizer.learning_rate='1e-4'", 'optimizer.learning_rate: wants a number, got "1e-4"; write 1e-4 *'),
         ("data.path=3", "data.path: wants a string or a list, got 3"),

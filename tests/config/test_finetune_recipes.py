@@ -106,7 +106,7 @@ def test_headers_name_source_command_and_score(name):
     header = "".join(
         line[2:].strip() + " " for line in RECIPES[name].read_text("utf-8").splitlines() if line[:1] == "#"
     )
-    path = r"\(files in" if is_mixture(name) else r"data\.path="
+    path = r"Needs: +files in" if is_mixture(name) else r"data\.path="
     assert re.search(rf"Command: +jaxpt train configs/finetune/{name}\.yaml init_from\.path=HF_DIR {path}", header)
     source = re.search(r"Source: +(.+?) Command:", header)[1]
     assert source == SETTINGS[name]["source"]

@@ -149,3 +149,27 @@ def test_phases_are_listed(phased):
         "phase 2 of 2: steps 91–100, batches of 32 × 64 tokens; objective.mask_rate: 0.2",
     ]
     assert phase_lines(load(phased, ["train.phases=[]"])) == ["phase 1 of 1: steps 1–100, batches of 32 × 128 tokens"]
+
+
+# ---- mistakes that come of another kind ------------------------------------------------------------------------------
+
+
+def test_a_model_of_another_kind_says_what_was_dropped(tmp_path):
+    write(tmp_path / "base.yaml", RECIPE)
+    path = write(tmp_path / "r.yaml", "base: base.yaml\nmodel: {kind: gpt2}")
+    assert mistake(path) == (
+        f"{path}: key model.layers is missing; {path} sets model.kind: gpt2, so bert's own layers, embed_dim, heads, "
+        "mlp_dim below it are dropped; write the keys of gpt2 beside its kind, or name one of configs/models in base:"
+    )
+    path = write(tmp_path / "s.yaml", "model: {kind: gpt2, vocab_size: 8}\n")
+    assert mistake(path).endswith("key model.layers is missing")
+
+
+def test_a_kind_alone_says_how_to_drop_the_keys_of_the_other(tmp_path):
+    path = write(tmp_path / "r.yaml", RECIPE.replace("{kind: masked_lm}", "{kind: masked_lm, mask_rate: 0.3}"))
+    message = mistake(path, "objective.kind=causal_lm")
+    assert message.startswith(f"{path}: unknown key objective.mask_rate of kind causal_lm, only of ")
+    assert message.endswith(
+        "; command line sets objective.kind: objective='{kind: causal_lm}' there drops keys of other kinds"
+    )
+    load(path, ["objective={kind: causal_lm}"])

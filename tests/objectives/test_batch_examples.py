@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxpt import config as configs
-from jaxpt.data import datasets
+from jaxpt.data import checks, datasets
 from jaxpt.errors import UserError
 from jaxpt.train import step
 from tests import families
@@ -121,4 +121,4 @@ def test_what_cannot_be_is_said(files):
     with pytest.raises(UserError, match="batch_examples is for one task"):
         tree = families.tree("bert", objective={"next_sentence": False})
         tree["data"] |= {"packing": True, "batch_examples": 4, "mixture": mixture}
-        datasets.check(configs.build(tree))
+        checks.check(configs.build(tree))

@@ -89,3 +89,6 @@ def test_a_pipe_is_not_waited_for(tmp_path):
     for path in (str(tmp_path / "pipe.txt"), "/dev/zero"):
         with pytest.raises(UserError, match=r"data\.path: .* is a pipe or a device, expected a file"):
             expand(path, "data.path")
+    os.mkfifo(tmp_path / "pipe.tsv")
+    with pytest.raises(UserError, match=r"pipe\.tsv: is a pipe or a device, expected a file"):
+        next(read(str(tmp_path / "pipe.tsv")))

@@ -120,9 +120,7 @@ def test_code_that_others_may_have_written_is_refused(saved, tmp_path):
     for path in (place, place / "step", place / "made_for.json"):
         mode = path.stat().st_mode
         path.chmod(mode | 0o020)
-        with pytest.raises(
-            UserError, match=rf"train\.compiled: others may write {path}, .*chmod -R go-w"
-        ):
+        with pytest.raises(UserError, match=rf"train\.compiled: others may write {path}, .*chmod -R go-w"):
             compiled.check(here, tmp_path / "steps", 0)
         path.chmod(mode)
     compiled.check(here, tmp_path / "steps", 0)

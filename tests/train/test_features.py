@@ -103,7 +103,7 @@ def test_a_task_without_head_has_no_features():
     tree = families.tree("t5", task={"kind": "generation", "inputs": "{a}"}, objective={"kind": "text_to_text"})
     configs.build(tree)
     tree["objective"]["features"] = {"layers": "mix"}
-    with pytest.raises(UserError, match=r"objective\.features: wants nothing"):
+    with pytest.raises(UserError, match=r"objective\.features: wants null, got"):
         configs.build(tree)
 
 

@@ -10,7 +10,7 @@ import yaml
 
 from jaxpt import convert, recipes
 from jaxpt.cli import main
-from jaxpt.data import datasets
+from jaxpt.data import checks, datasets
 from jaxpt.data.labelled import examples
 from jaxpt.data.labelled.mixed import each_task
 from jaxpt.errors import UserError
@@ -200,5 +200,5 @@ def test_balanced_weights_and_labels_are_of_each_tasks_rows(tmp_path):
 )  # fmt: skip
 def test_what_is_refused_in_one_line(overrides, words, tmp_path):
     with pytest.raises(UserError) as caught:
-        datasets.check(fine_tuning.mixture(tmp_path, *overrides))
+        checks.check(fine_tuning.mixture(tmp_path, *overrides))
     assert words in str(caught.value) and "\n" not in str(caught.value)

@@ -15,11 +15,13 @@ from jaxpt.train.run_dir import (
     check_fingerprint,
     claim,
     edited,
+    make,
     metrics_line,
     moved,
     put_aside_damaged,
     receipt,
     records,
+    removed_on_failure,
     settings,
     write_receipt,
 )
@@ -54,7 +56,7 @@ def fingerprint(config):
 
 @pytest.fixture(scope="module")
 def saved(config):
-    check(config())
+    make(check(config()))
     claim(config())
     return fingerprint(config())
 
@@ -209,6 +211,33 @@ def test_a_damaged_receipt_is_put_aside(tmp_path):
     (tmp_path / "run.json").write_bytes(b"\xff{")
     put_aside_damaged(tmp_path, said.append)
     assert len(said) == 1 and receipt(tmp_path) == {} and (tmp_path / "run.json.damaged").exists()
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_failed_start_leaves_what_was_there(tmp_path, exists):
+    run_dir = tmp_path / "runs" / "a"
+    if exists:
+        run_dir.mkdir(parents=True)
+        (run_dir / "notes.txt").write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UserError), removed_on_failure(run_dir, make(run_dir)):
+        for name in ("tokenizer", "checkpoints"):
+            (run_dir / name).mkdir()
+        for name in ("tokenizer/vocab.txt", "config.yaml", "metrics.jsonl", ".lock"):
+            (run_dir / name).write_text('{"step": 0, "phase/flops_per_step": 1}')
+        raise UserError("out of memory")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("kept", ["checkpoints/4/state", "metrics.jsonl"])
+def test_a_run_that_has_stepped_stays(tmp_path, kept):
+    run_dir = tmp_path / "a"
+    with pytest.raises(UserError), removed_on_failure(run_dir, make(run_dir)):
+        (run_dir / kept).parent.mkdir(parents=True, exist_ok=True)
+        (run_dir / kept).write_text('{"step": 1, "train/loss": 4.5}')
+        (run_dir / "config.yaml").write_text("seed: 0")
+        raise UserError("the loss was not finite")
+    assert (run_dir / "config.yaml").exists() and (run_dir / kept).exists()
 
 
 def test_a_receipt_without_a_checksum_is_read(tmp_path):

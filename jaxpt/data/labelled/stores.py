@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from jaxpt.config import Config
-from jaxpt.data import mixtures
 from jaxpt.data.labelled import checks
 from jaxpt.data.labelled.mixed import named
+from jaxpt.data.parts import Part
 from jaxpt.data.records.store import Store
 
 
-def labelled_lines(parts: Sequence[mixtures.Part], stores: dict[str, list[Store]]) -> Iterator[str]:
+def labelled_lines(parts: Sequence[Part], stores: dict[str, list[Store]]) -> Iterator[str]:
     """What is said of the records of labelled data.
 
     Args:

@@ -90,7 +90,7 @@ def _build(
     workers: int | None,
     beam: Sequence[str] | None,
 ) -> Store:
-    work = spec.open()
+    work, begun = spec.open(), time.monotonic()
     say.update(f"preparing {spec.name}: cutting the corpus into shards")
     shards = work.shards()
     names = [shard_name(n, len(shards)) for n in range(len(shards))]
@@ -109,7 +109,10 @@ def _build(
         jobs = _one_by_one(spec.name, work, jobs, say, float("inf") if workers == 1 else _STARTUP)
     if jobs:
         _in_parallel(spec, jobs, say, min(workers, len(jobs)))
-    return publish(directory, len(shards), identity, work.check)
+    store = publish(directory, len(shards), identity, work.check)
+    if missing:
+        say.note(f"prepared {spec.name}: {len(store):,} records in {time.monotonic() - begun:.1f} s")
+    return store
 
 
 def _cores() -> int:

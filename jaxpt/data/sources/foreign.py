@@ -42,6 +42,11 @@ def tfds_documents(data: DataConfig) -> dict[str, Any]:
         if not builder.is_prepared():
             builder.download_and_prepare()
     except Exception as error:  # tfds has many, with messages of many lines
+        if "apache_beam" in str(error) or "Apache Beam" in str(error):
+            raise UserError(
+                f"data.path: TFDS prepares {name} with Apache Beam, which is not installed: pip install 'jaxpt[beam]'; "
+                "or name its files (data.source=jsonl data.path=…)"
+            ) from None
         raise UserError(f"data.path: TFDS data set {name}: {first_line(error)}") from None
     held, splits = data.validation_path, builder.info.splits
     for key, split in (("data.path", "train"), ("data.validation_path", held)):

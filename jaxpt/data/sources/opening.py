@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 from jaxpt import builtin, own_modules
 from jaxpt.config import DataConfig, TaskConfig
+from jaxpt.data.formats import check_path, is_builtin, text_files
 from jaxpt.data.sources import foreign, readers
 from jaxpt.data.sources.base import Source
 from jaxpt.data.sources.examples import Examples
 from jaxpt.data.sources.rows import Rows
 from jaxpt.errors import UserError
-from jaxpt.tables.files import expand
 
 
 def open_source(data: DataConfig, examples: int | None = None, task: TaskConfig | None = None) -> Source:
@@ -36,9 +36,8 @@ def open_source(data: DataConfig, examples: int | None = None, task: TaskConfig 
 
 
 def _open(data: DataConfig, examples: int | None) -> Source:
-    is_builtin = data.source == "builtin" or (data.source == "auto" and data.path is None)
     if data.fields is not None:
-        _check_fields(data.fields, data, is_builtin)
+        _check_fields(data.fields, data)
     if examples is not None:
         if data.source != "task":
             raise UserError(
@@ -49,26 +48,20 @@ def _open(data: DataConfig, examples: int | None) -> Source:
         return _own(data)
     if data.source == "task":
         return Source(**foreign.task_documents(data))
-    if is_builtin:
+    if is_builtin(data):
         return Source(
             {"train": ["builtin"], "validation": ["builtin"]},
             lambda path, mark: enumerate(_builtin(data.fields)),
             data.validation_fraction,
         )
-    if data.path is None:
-        raise UserError(f"data.path is missing: data.source: {data.source} needs one")
     if data.source == "tfds":
+        check_path(data)
         return Source(**foreign.tfds_documents(data))
     found: list[str] = []
-    suffixes = list(readers.SUFFIXES) if data.source == "auto" else [""]
-    train = expand(data.path, "data.path", suffixes, found.append)
-    held = None
-    if data.validation_path:
-        held = expand(data.validation_path, "data.validation_path", suffixes, found.append)
-    for path in [*train, *(held or [])]:
-        readers.file_format(path, data)
+    files = text_files(data, found.append)
+    held = bool(files["validation"])
     source = Source(
-        {"train": train, "validation": held or train},
+        files if held else files | {"validation": files["train"]},
         lambda path, mark: readers.read(path, data, mark),
         None if held else data.validation_fraction,
         cut=lambda path, every: readers.marks(path, data, every),
@@ -93,13 +86,13 @@ def _own(data: DataConfig) -> Source:
     return source
 
 
-def _check_fields(fields: tuple[str, str], data: DataConfig, is_builtin: bool) -> None:
-    if is_builtin and set(fields) != set(builtin.PAIR):
+def _check_fields(fields: tuple[str, str], data: DataConfig) -> None:
+    if is_builtin(data) and set(fields) != set(builtin.PAIR):
         raise UserError(
             f"data.fields: the built-in corpus has {' and '.join(builtin.PAIR)}, not {' and '.join(fields)}; "
             "other fields are those of JSONL and Parquet files, which data.path names"
         )
-    if not is_builtin and (data.path is None or data.source in ("text", "tfds", "task") or "." in data.source):
+    if not is_builtin(data) and (data.path is None or data.source in ("text", "tfds", "task") or "." in data.source):
         raise UserError("data.fields: JSONL and Parquet files have fields; name such files with data.path")
 
 

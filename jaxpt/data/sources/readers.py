@@ -8,12 +8,11 @@ from typing import NamedTuple
 
 from jaxpt.config import DataConfig
 from jaxpt.data._tf import tf
+from jaxpt.data.formats import file_format
 from jaxpt.errors import UserError
 from jaxpt.tables.files import open_file, raw_lines, read_lines
+from jaxpt.tables.parquet import errors, unreadable
 
-SUFFIXES = {".txt": "text", ".text": "text", ".md": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
-            ".parquet": "parquet"}  # fmt: skip
-"""Suffix → format; each also as `.gz`."""
 _GZIP_RATIO = 3  # text to its .gz
 _GZIP_PIECES = 16  # a piece of a .gz is reached by unpacking all before it
 
@@ -31,28 +30,6 @@ class Offset(NamedTuple):
     """Lines before it."""
     number: int = 0
     """Documents before it."""
-
-
-def file_format(path: str, data: DataConfig) -> str:
-    """How a file is read.
-
-    Args:
-      path: its name.
-      data: `source` says it, or leaves it to the suffix.
-
-    Returns:
-      "text", "jsonl" or "parquet".
-
-    Raises:
-      UserError: the suffix says nothing.
-    """
-    if data.source != "auto":
-        return data.source
-    name = path.removesuffix(".gz")
-    for suffix, kind in SUFFIXES.items():
-        if name.endswith(suffix):
-            return kind
-    raise UserError(f"{path}: the suffix says nothing of the format; set data.source to text, jsonl or parquet")
 
 
 def read(path: str, data: DataConfig, mark: Offset) -> Iterator[tuple[int, str]]:
@@ -173,7 +150,7 @@ def _jsonl(path: str, fields: Sequence[str], mark: Offset) -> Iterator[tuple[int
         where = f"{path}: line {number + 1}"
         try:
             record = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{where}: not JSON ({error}); wants one object a line") from None
         if not isinstance(record, dict):
             raise UserError(f"{where}: wants a JSON object, got {type(record).__name__}")
@@ -197,6 +174,7 @@ def _parquet(path: str, fields: Sequence[str], mark: Offset) -> Iterator[tuple[i
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    number = mark.number
     try:
         with open_file(path) as file:
             table = pq.ParquetFile(file, page_checksum_verification=True)
@@ -210,23 +188,22 @@ def _parquet(path: str, fields: Sequence[str], mark: Offset) -> Iterator[tuple[i
                     kind = kind.value_type
                 if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
                     raise UserError(f"{path}: column {field!r} wants strings, it holds {kind}")
-            number, groups = mark.number, range(mark.offset, table.num_row_groups)
+            groups = range(mark.offset, table.num_row_groups)
             for batch in table.iter_batches(batch_size=1024, columns=list(fields), row_groups=groups):
                 for values in zip(*(batch.column(field).to_pylist() for field in fields)):
                     yield number, document([value or "" for value in values])
                     number += 1
-    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
-        raise UserError(f"{path}: not a readable Parquet file ({str(error).splitlines()[0]})") from None
+    except errors() as error:
+        raise unreadable(path, number, error) from None
 
 
 def _row_groups(path: str, fields: Sequence[str], every: int) -> Iterator[tuple[Offset, int]]:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         with open_file(path) as file:
             meta = pq.ParquetFile(file).metadata
-    except (pa.ArrowException, OSError):
+    except errors():
         yield Offset(), 0  # reading says what is wrong with it
         return
     start, rows, collected = Offset(), 0, 0

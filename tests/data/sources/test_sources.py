@@ -88,6 +88,41 @@ def test_a_directory_of_labelled_files(tmp_path):
     )
 
 
+def test_a_document_ends_at_a_newline_alone(tmp_path):
+    """Unicode counts other characters as line ends."""
+    text = "one\u2028two\u2029three\x85four\x0bfive\x0csix\x1cseven"
+    lines = [f"{n} {text}" for n in range(50)]
+    jsonl = write(tmp_path / "a.jsonl", [json.dumps({"text": line}, ensure_ascii=False) for line in lines])
+    for path in (write(tmp_path / "a.txt", lines), jsonl):
+        assert sorted(document for _, _, document in both(path)) == sorted(lines)
+
+
+def test_json_nested_too_deeply_is_named(tmp_path):
+    path = write(tmp_path / "a.jsonl", ['{"text": "one"}', '{"text": ' + "[" * 10_000 + "]" * 10_000 + "}"])
+    with pytest.raises(UserError, match=r"a\.jsonl: line 2: (not JSON|field 'text' wants a string)") as error:
+        read(path)
+    assert len(str(error.value)) < 300
+
+
+def test_a_damaged_file_says_where(tmp_path):
+    lines = [f"document {n}" for n in range(3300)]
+    pq.write_table(pa.table({"text": lines}), tmp_path / "a.parquet", row_group_size=1100)
+    whole = (tmp_path / "a.parquet").read_bytes()
+    damaged = tmp_path / "damaged.parquet"
+    start = pq.ParquetFile(tmp_path / "a.parquet").metadata.row_group(2).column(0).data_page_offset
+    damaged.write_bytes(whole[:start] + b"\xff" * 200 + whole[start + 200 :])
+    with pytest.raises(UserError, match=r"damaged\.parquet: not a readable Parquet file after row 2,048 \(") as error:
+        both(damaged)
+    damaged.write_bytes(whole[:500])
+    with pytest.raises(UserError, match=r"damaged\.parquet: not a readable Parquet file \("):
+        both(damaged)
+    assert "\n" not in str(error.value)
+    torn = tmp_path / "torn.txt.gz"
+    torn.write_bytes(gzip.compress("".join(f"{hash(n)} {n}\n" for n in range(5000)).encode())[:-2000])
+    with pytest.raises(UserError, match=r"torn\.txt\.gz: truncated or damaged gzip file after line [1-4],\d{3} \("):
+        both(torn)
+
+
 def test_two_fields_make_one_document(tmp_path):
     pairs = [{"en": f"a cat {i}", "de": f"eine Katze {i}"} for i in range(50)]
     odd = [{"en": "parted\x1fhere", "de": "x"}, {"en": "untranslated", "de": " "}]

@@ -1,0 +1,89 @@
+"""What is wrong with a recipe's data, found before a text is read. No TensorFlow."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from jaxpt import disk
+from jaxpt.config import Config
+from jaxpt.data import parts, tokenizers
+from jaxpt.data.formats import check_path, is_builtin, text_files
+from jaxpt.data.labelled import checks as labelled
+from jaxpt.data.tokenizers import vocabulary_files
+from jaxpt.errors import UserError
+
+
+def check(config: Config) -> None:
+    """Finds what is wrong before a text is read, a vocabulary trained or a model made.
+
+    Args:
+      config: the run's configuration in one phase.
+
+    Raises:
+      UserError: a model of another family, a missing file, a source or rows that the objective cannot take, or settings
+        that cannot be right; where a vocabulary is still to be trained, by what is known of it.
+    """
+    data, objective, settings = config.data, config.objective, config.data.tokenizer
+    objective.check_family(config.model)
+    _check_cache(cache_root(config))
+    if data.packing:
+        objective.batches.check_packing()
+    if config.task is not None:
+        labelled.check_files(config)
+    tasks = parts.parts(config)
+    parts.check(objective, tasks)
+    if data.batch_examples and objective.loss.carries:
+        raise UserError("data.batch_examples: rows that continue from batch to batch hold no separate examples")
+    if data.batch_examples and len(tasks) > 1:
+        raise UserError("data.batch_examples is for one task; remove it, or data.mixture")
+    if config.task is None:
+        _check_texts(tasks)
+    own = config.run_dir is not None and (Path(config.run_dir) / "tokenizer").is_dir()
+    if own:
+        return
+    if settings.path is not None:
+        vocabulary_files.find(Path(settings.path), settings.kind)
+    elif not any(task.config.data.source == "task" for task in tasks) and not objective.vocabulary_path():
+        objective.check(config.model, data.length, tokenizers.planned(settings, trained_size(config)))
+
+
+def _check_texts(tasks: tuple[parts.Part, ...]) -> None:
+    """Raises UserError where a path or a file of texts is missing."""
+    for data in (task.config.data for task in tasks):
+        if data.source == "tfds":
+            check_path(data)
+        elif data.source in ("auto", "text", "jsonl", "parquet") and not is_builtin(data):
+            text_files(data)
+
+
+def _check_cache(root: Path) -> None:
+    """Raises UserError where nothing is prepared and nothing can be written; what is prepared may be read-only."""
+    try:
+        if not (root.is_dir() and any(root.iterdir())):
+            disk.check_writable(root)
+    except OSError as error:
+        raise UserError(
+            f"{root}: prepared data cannot be written there ({error.strerror}); give another data.cache_dir"
+        ) from None
+
+
+def cache_root(config: Config) -> Path:
+    """Where prepared data is kept: `data.cache_dir`, else `$XDG_CACHE_HOME/jaxpt`, else `~/.cache/jaxpt`."""
+    if config.data.cache_dir:
+        return Path(config.data.cache_dir).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxpt"
+
+
+def trained_size(config: Config) -> int:
+    """Ids of a vocabulary that is trained for a run, `data.tokenizer.add_tokens` aside.
+
+    Raises:
+      UserError: the model has no room for them.
+    """
+    settings, most = config.data.tokenizer, config.model.vocab_size
+    size = settings.vocab_size or most - len(settings.add_tokens)
+    if size + len(settings.add_tokens) > most:
+        more = f" and {len(settings.add_tokens)} add_tokens" if settings.add_tokens else ""
+        raise UserError(f"data.tokenizer.vocab_size: {size}{more} is more than model.vocab_size, {most}")
+    return size

@@ -1,0 +1,65 @@
+"""What is wrong with a run, found before TensorFlow and Orbax are imported or a device is started: in a second."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jaxpt import config as configs
+from jaxpt.config import Config, ModelConfig
+from jaxpt.data import checks
+from jaxpt.errors import UserError
+from jaxpt.hf.directory import read_config
+from jaxpt.train import run_dir
+
+
+def check(config: Config) -> None:
+    """Finds what a recipe alone shows to be wrong with a run; nothing is written.
+
+    Args:
+      config: the run's configuration.
+
+    Raises:
+      UserError: the run_dir cannot be written or belongs to another run, or as `check_recipe`.
+    """
+    run_dir.check(config)
+    check_recipe(config)
+
+
+def check_recipe(config: Config) -> None:
+    """Finds what is wrong with a recipe, whichever run_dir it is for.
+
+    Args:
+      config: the run's configuration.
+
+    Raises:
+      UserError: a warm-up that is longer than the run; in a phase, a file that is missing or data that the objective or
+        the model cannot take; `init_from.path` or `train.compiled` is not there, or is another model's.
+    """
+    config.optimizer.schedule.build(config.optimizer.learning_rate, config.train.steps)
+    for index in range(len(configs.phase_starts(config))):
+        phase = configs.at_phase(config, index)
+        phase.model.check_length(phase.data.length)
+        checks.check(phase)
+    if config.train.compiled is not None and not Path(config.train.compiled).is_dir():
+        raise UserError(
+            f"train.compiled: {config.train.compiled}: no such directory; `jaxpt plan RECIPE --save DIR` writes one"
+        )
+    if config.init_from is not None and not run_dir.has_checkpoint(Path(config.run_dir)):
+        _check_origin(config, Path(config.init_from.path))
+
+
+def _check_origin(config: Config, path: Path) -> None:
+    """Raises UserError where the weights to start from are not there, or of a model of another family."""
+    origin = path.parent.parent if path.parent.name == "checkpoints" else path
+    if (origin / "config.yaml").is_file():
+        kind = configs.load(origin).model.kind
+    elif (path / "config.json").is_file():
+        kind = read_config(path)[1].kind
+    else:
+        raise UserError(f"init_from.path: {path}: has neither a run's config.yaml nor Hugging Face's config.json")
+    family = configs.resolve(kind, "jaxpt.models", ModelConfig).family
+    if family != config.model.family and not config.init_from.partial:
+        raise UserError(
+            f"init_from.path: {path}: its model ({kind}) is of family {family}, "
+            f"model.kind: {config.model.kind} of family {config.model.family}"
+        )

@@ -1,0 +1,87 @@
+"""What a recipe alone shows to be wrong is said before anything slow is imported or written."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jaxpt import cli
+from jaxpt import config as configs
+from jaxpt.errors import UserError
+from jaxpt.train import preflight
+from tests import families
+
+ROOT = Path(__file__).parents[2]
+RECIPE = str(ROOT / "configs/smoke/gpt2_tiny.yaml")
+
+
+def test_nothing_slow_is_imported():
+    code = (
+        "import sys\nfrom jaxpt.cli import main\n"
+        f"assert main(['train', {RECIPE!r}, 'data.path=missing.txt']) == 2\n"
+        "slow = {'tensorflow', 'seqio', 'orbax', 'torch', 'pyarrow'} & set(sys.modules)\n"
+        "assert not slow, slow"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert done.stderr == "jaxpt: data.path: missing.txt: no such file\n"
+
+
+CASES = {
+    "file": (["data.path=gone.txt"], "data.path: gone.txt: no such file"),
+    "validation file": (["data.path=a.txt", "data.validation_path=gone.txt"], "data.validation_path: gone.txt"),
+    "glob": (["data.path=gone/*.txt"], "data.path: no file matches gone/*.txt"),
+    "one of several": (["data.path=[a.txt, gone.txt]"], "data.path: gone.txt: no such file"),
+    "task of a mixture": (["data.mixture=[{name: a, path: a.txt}, {name: b, path: gone.txt}]"], "gone.txt"),
+    "suffix": (["data.path=a.doc"], "a.doc: the suffix says nothing of the format"),
+    "no path": (["data.source=jsonl"], "data.path is missing: data.source: jsonl needs one"),
+    "vocabulary": (["data.tokenizer.path=gone.json"], "gone.json: no such vocabulary file"),
+    "family": (["objective={kind: masked_lm}"], "requires a model of family encoder, but model.kind: gpt2"),
+    "a later phase": (["train.phases=[{steps: 1}, {set: {data.path: gone.txt}}]"], "data.path: gone.txt"),
+    "origin": (["init_from.path=gone"], "init_from.path: gone: has neither a run's config.yaml nor Hugging Face's"),
+    "origin's family": (["init_from.path=hf"], "its model (bert) is of family encoder, model.kind: gpt2 of family dec"),
+    "positions": (["data.length=4096", "train.phases=[]"], "data.length: 4096 is beyond the position table"),
+    "warm-up": (["train.steps=20"], "is 20; such a short run takes optimizer.schedule.warmup_steps=2"),
+    "compiled": (["train.compiled=gone"], "train.compiled: gone: no such directory"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def workplace(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.txt", "a.doc"):
+        Path(name).write_text("the cat sat\n")
+    Path("hf").mkdir()
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    Path("hf/config.json").write_text(json.dumps({"model_type": "bert", "vocab_size": 64, **sizes}))
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", ["train", "inspect"])
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_wrong_is_said_in_a_line(workplace, capsys, case, command):
+    overrides, words = CASES[case]
+    assert cli.main([command, RECIPE, "run_dir=runs/x", *overrides]) == 2
+    out, err = capsys.readouterr()
+    assert words in err and err.count("\n") == 1 and not out
+    assert not Path("runs").exists()
+
+
+def test_a_sound_recipe_writes_nothing(workplace):
+    preflight.check(configs.load(RECIPE, ["run_dir=runs/x", "data.path=a.txt"]))
+    assert not Path("runs").exists()
+
+
+def test_weights_of_another_family_may_fit_in_part(workplace):
+    tree = families.tree("gpt2", init_from={"path": "hf", "partial": True}, run_dir="runs/x")
+    preflight.check(configs.build(tree))
+    tree["init_from"]["partial"] = False
+    with pytest.raises(UserError, match="is of family encoder"):
+        preflight.check(configs.build(tree))
+
+
+def test_a_resume_needs_no_origin(workplace):
+    Path("runs/x/checkpoints/2").mkdir(parents=True)
+    preflight.check(configs.load(RECIPE, ["run_dir=runs/x", "init_from.path=gone"]))
