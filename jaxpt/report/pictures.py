@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import os
+import io
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from jaxpt.disk import write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,10 +58,10 @@ def draw(title: str, lines: Sequence[Line], path: Path) -> None:
         names = panels[0].get_legend_handles_labels()
         figure.legend(*names, loc="outside right center", frameon=False, title="dashed: trivial baseline")
         figure.suptitle(textwrap.fill(title, 110), x=0.01, ha="left")
-        temporary = path.with_name(f".{path.name}.tmp")
         metadata = {"Date": None} if path.suffix == ".svg" else None
-        figure.savefig(temporary, format=path.suffix[1:], dpi=150, metadata=metadata)
-    os.replace(temporary, path)
+        file = io.BytesIO()
+        figure.savefig(file, format=path.suffix[1:], dpi=150, metadata=metadata)
+    write_bytes(path, file.getvalue())
 
 
 def _curve(axes: Axes, number: int, line: Line, x: Sequence[float]) -> None:

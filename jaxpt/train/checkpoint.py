@@ -46,6 +46,11 @@ def _is_news(record: logging.LogRecord) -> bool:
     return not (said_twice and "orbax" in record.pathname)
 
 
+def _is_not_of_the_disk(record: logging.LogRecord) -> bool:
+    """Not what asyncio logs of writes of a save that failed, when it finds that nobody asked how they ended."""
+    return not (record.exc_info and disk.error_number(record.exc_info[1] or Exception()) is not None)
+
+
 def _ignore_late_writes(found: Any, others: Callable[[Any], Any] = sys.unraisablehook) -> None:
     """What writes of a save that failed say when they end after it: the failure itself has been told."""
     if not (isinstance(found.exc_value, RuntimeError) and str(found.exc_value) == "Event loop is closed"):
@@ -56,6 +61,7 @@ RUN_ID = "run_id"
 """The file with the run's id, beside its checkpoints."""
 
 logging.getLogger("absl").addFilter(_is_news)
+logging.getLogger("asyncio").addFilter(_is_not_of_the_disk)
 sys.unraisablehook = _ignore_late_writes
 
 
