@@ -342,7 +342,7 @@ def _parser() -> argparse.ArgumentParser:
     data = _command(commands, "data", _data, "show what a recipe's data is: lengths, languages, duplicates, labels", (
         "configs/smoke/bert_tiny.yaml",
         "configs/pretrain/gpt2_124m.yaml data.path=mytexts data.documents=file -n 10000",
-        "configs/finetune/roberta/sst2.yaml data.path=train.tsv data.validation_path=dev.tsv --json",
+        "configs/finetune/roberta/sst2.yaml data.path=sst2/train.tsv --json",
     ))  # fmt: skip
     _recipe(data)
     data.add_argument("-n", type=_count, metavar="N", help="read only the first N documents or rows of each split")

@@ -210,7 +210,7 @@ def _tokenizer(
     return tokenizer
 
 
-def existing_tokenizer(config: Config, parts: Sequence[mixtures.Part], sources: list[Source]) -> Tokenizer | None:
+def existing_tokenizer(config: Config, parts: Sequence[Part], sources: list[Source]) -> Tokenizer | None:
     """A run's vocabulary where it need not be trained: the run's own, the one that is named, or the cache's.
 
     Args:
@@ -319,7 +319,7 @@ def _trained(
     return tokenizers.load(directory, settings.kind, languages=languages)
 
 
-def _trained_at(config: Config, parts: Sequence[mixtures.Part], sources: list[Source], known: list[Any]) -> Path:
+def _trained_at(config: Config, parts: Sequence[Part], sources: list[Source], known: list[Any]) -> Path:
     """Where the cache keeps a vocabulary that is trained."""
     identity = config.data.tokenizer.model_dump(exclude={"add_tokens"}) | {
         "size": trained_size(config),

@@ -13,7 +13,7 @@ from jaxpt.report.data_text import lines
 from jaxpt.train import amounts
 
 if TYPE_CHECKING:
-    from jaxpt.data.mixtures import Part
+    from jaxpt.data.parts import Part
 
 Result = dict[str, Any]
 
@@ -40,7 +40,8 @@ def data(config: Config, has_tokenizer: bool = True, most: int | None = None, as
 
 def measure(config: Config, has_tokenizer: bool = True, most: int | None = None) -> Result:
     """The statistics, ready for JSON; the arguments are those of `data`."""
-    from jaxpt.data import datasets, mixtures, part_statistics
+    from jaxpt.data import datasets, part_statistics
+    from jaxpt.data.parts import parts as parts_of
     from jaxpt.data.progress import progress
     from jaxpt.data.sources.opening import open_source
 
@@ -51,7 +52,7 @@ def measure(config: Config, has_tokenizer: bool = True, most: int | None = None)
             f"objective.kind: {first.objective.kind}: jaxpt data reads documents and rows, not the inputs and targets "
             "of a SeqIO Task; jaxpt inspect shows its examples"
         )
-    parts = mixtures.parts(first)
+    parts = parts_of(first)
     with progress(None) as say:
         sources = [open_source(part.config.data, None, part.config.task) for part in parts]
         tokenizer = datasets.existing_tokenizer(first, parts, sources) if has_tokenizer else None

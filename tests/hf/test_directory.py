@@ -135,10 +135,10 @@ def test_options_that_are_not_had_are_named(bert, tmp_path):
             {"position_embedding_type": "relative_key"},
             r"position_embedding_type: 'relative_key' is not supported, only ",
         ),
-        ({"is_decoder": True}, r"is_decoder: True is not supported, only false"),
+        ({"is_decoder": True}, r"is_decoder: true is not supported, only false"),
         ({"hidden_act": "mish"}, r"hidden_act: 'mish' is not supported, only \"gelu\" or "),
         ({"hiden_act": "relu"}, r"hiden_act: 'relu' is unknown for model_type bert \(did you mean hidden_act\?\)"),
-        ({"is_encoder_decoder": True}, r"is_encoder_decoder: True is not supported, only false"),
+        ({"is_encoder_decoder": True}, r"is_encoder_decoder: true is not supported, only false"),
         ({"pruned_heads": {"0": [1]}}, r"pruned_heads\.0: \[1\] is unknown for model_type bert"),
         ({"num_attention_heads": 5}, r"num_attention_heads: 5 does not divide hidden_size 24"),
     ):
