@@ -21,7 +21,6 @@ _BETWEEN_SLICES = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
 _TARGET = re.compile(r'_xla_megascale_target="?(\{.*?)(?:"|,_xla)')
 _SLICE = 100_000
 """libtpu numbers the devices of the first slice from here, of the second from twice this on."""
-_START = re.compile(r'custom_call_target="Async\w*Start"')
 _PAIRS = re.compile(r"source_target_pairs=(\{\{.*?\}\}|\{\})")
 
 
@@ -90,12 +89,11 @@ def _each(program: hlo.Program) -> list[tuple[str, str, int, int]]:
             if place.startswith("all-reduce-scatter"):
                 kind = "reduce-scatter"
             here = program.computations[place]
-            channel = re.search(r"channel_id=(\d+)", one.attributes)
             given = one.operands[:1] if one.opcode == "send" else one.operands  # its second is a token
             operand = sum(hlo.size(here[name].shape) for name in given if name in here)
-            key = channel[1] if channel else one.name
+            key = hlo.channel(one) or one.name
             found.setdefault((outer, key), (kind, one.attributes, operand, times))
-            if any(_START.search(inner.attributes) for inner in here.values()):
+            if any(hlo.STARTS.search(inner.attributes) for inner in here.values()):
                 begun[key] = outer
     return [value for (outer, key), value in found.items() if begun.get(key, outer) == outer]
 

@@ -16,6 +16,9 @@ _HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*-> .*\{$")
 _OPCODE = re.compile(r"([a-z][\w\-]*)\(")
 _CALLED = re.compile(r"\b(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.\-]+)")
 _ALIAS = re.compile(r"\{(\d*)\}: \((\d+), \{\}, (?:may|must)-alias\)")
+STARTS = re.compile(r'custom_call_target="Async\w*Start"')
+"""Of the fusion that starts a collective."""
+_ENDS = re.compile(r'custom_call_target="Async\w*Done"')
 _BRANCHES = re.compile(r"\b(?:branch_computations|called_computations)=\{([^}]*)\}")
 
 # Take no time of their own: names for what is there, or what their own instructions say.
@@ -99,6 +102,12 @@ def elements(shape: str) -> list[int]:
       [1024, 4]
     """
     return [math.prod(int(n) for n in dims.split(",") if n) for _, dims, _ in _LEAF.findall(shape)]
+
+
+def channel(instruction: Instruction) -> str | None:
+    """What the parts of one exchange between devices share; None of other instructions."""
+    found = re.search(r"channel_id=(\d+)", instruction.attributes)
+    return found[1] if found else None
 
 
 class Program:
@@ -238,12 +247,39 @@ class Program:
         called = fusion.called[0]
         body = self.computations[called]
         given = {str(number): shape for number, shape in enumerate(shapes)}  # a SparseCore is given its operands later
+        elsewhere = self._counted_at_start(called)
         read = sum(
             min(self._size(given.get(inner.operands[0], inner.shape), 0), self._read(called, inner.name))
             for inner in body.values()
-            if inner.opcode == "parameter"
+            if inner.opcode == "parameter" and inner.name not in elsewhere
         )
         return read + self.written(fusion)
+
+    def _counted_at_start(self, computation: str) -> set[str]:
+        """Values of a fused computation that a collective takes and gives which another one has started.
+
+        A TPU spreads a collective over several fusions, which hand its arrays on, also in every turn of a loop: they
+        are read and written once, and count where it starts.
+        """
+        body = self.computations[computation]
+        if not self._started or any(STARTS.search(i.attributes) for i in body.values()):
+            return set()
+        found = {i.name for i in body.values() if channel(i) in self._started}
+        if not found:
+            return set()
+        found |= {i.name for i in body.values() if _ENDS.search(i.attributes)}
+        root = next(i for i in body.values() if i.root)
+        handed_on = found | ({root.name} if root.opcode == "tuple" else set())
+        users = self._users(computation)
+        return found | {
+            i.name for i in body.values() if i.opcode == "parameter" and {u.name for u in users[i.name]} <= handed_on
+        }
+
+    @functools.cached_property
+    def _started(self) -> set[str]:
+        """Channels of collectives that one fusion starts and others end."""
+        bodies = [b for b in self.computations.values() if any(STARTS.search(i.attributes) for i in b.values())]
+        return {found for body in bodies for i in body.values() if (found := channel(i))}
 
     def written(self, instruction: Instruction) -> int:
         """Bytes of main memory that an instruction writes; in place, of what it only changes a part of."""
@@ -255,9 +291,15 @@ class Program:
         root = next(inner for inner in self.computations[called].values() if inner.root)
         if instruction.opcode == "async-start":
             return self._size(root.shape, 0)
+        if STARTS.search(root.attributes):  # it gives the collective's operand as well, which is there already
+            return sum(self._size(self.computations[called][name].shape, 0) for name in root.operands)
         results = root.operands if root.opcode == "tuple" else (root.name,)
-        leaves = [match[0] for match in _LEAF.finditer(instruction.shape)]
-        return sum(min(self._size(leaf, 0), self._written(called, name)) for name, leaf in zip(results, leaves))
+        leaves, elsewhere = [match[0] for match in _LEAF.finditer(instruction.shape)], self._counted_at_start(called)
+        return sum(
+            min(self._size(leaf, 0), self._written(called, name))
+            for name, leaf in zip(results, leaves)
+            if name not in elsewhere
+        )
 
     def _read(self, computation: str, name: str) -> int:
         """Bytes that a fused computation takes of one of its values; slices are followed into it."""
