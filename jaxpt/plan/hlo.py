@@ -219,13 +219,15 @@ class Program:
         Every fused operation reads its operands and writes its results once, as often as it runs; of an array that it
         takes a slice of, or writes one into, that slice counts. What stays in a TPU's VMEM does not count.
         """
+        return sum(times * moved for _, _, times, moved in self.moves())
+
+    def moves(self) -> Iterator[tuple[str, Instruction, int, int]]:
+        """(its computation, instruction, how often it runs, bytes of main memory that it moves) of each operation."""
         starts = [i for body in self.computations.values() for i in body.values() if i.opcode == "async-start"]
         inside = {name for start in starts for name in start.called}  # they count with it
-        return sum(
-            times * self._moved(name, i)
-            for name, i, times in self.runs()
-            if name not in inside and i.opcode not in FREE
-        )
+        for name, instruction, times in self.runs():
+            if name not in inside and instruction.opcode not in FREE:
+                yield name, instruction, times, self._moved(name, instruction)
 
     def _size(self, shape: str, memory: int | None = None) -> int:
         return size(shape, memory, self._padding)
