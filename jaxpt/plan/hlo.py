@@ -27,6 +27,8 @@ FREE = {
     "partition-id", "replica-id", "iota", "opt-barrier", "async-update", "async-done", "copy-done",
 }  # fmt: skip
 _SLICES = {"dynamic-slice", "slice", "gather"}
+GRANULE = 64
+"""Bytes that main memory gives or takes at the least: of a gathered element of four as well."""
 _SAME = {"bitcast", "copy", "reshape", "transpose"}
 """Give what they take in another order."""
 
@@ -240,7 +242,9 @@ class Program:
         if instruction.opcode == "dynamic-update-slice":
             return 2 * self._size(shapes[1], 0)
         if instruction.opcode in _SLICES:
-            return 2 * self._size(instruction.shape, 0)
+            return self._taken(instruction) + self._size(instruction.shape, 0)
+        if instruction.opcode == "scatter":
+            return sum(self._size(shape, 0) for shape in shapes[1:]) + 2 * self._changed(computation, instruction)
         if "AllocateBuffer" in instruction.attributes:
             return 0
         return self._size(instruction.shape, 0) + sum(self._size(shape, 0) for shape in shapes)
@@ -312,7 +316,9 @@ class Program:
         for user in self._users(computation)[name]:
             first = user.operands[0] == name
             if user.opcode in _SLICES and first:
-                total += self._size(user.shape)
+                total += self._taken(user)
+            elif user.opcode == "scatter" and first:
+                total += self._changed(computation, user)
             elif user.opcode in _SAME or self.only_copies(user):
                 total += self._read(computation, user.name)
             elif user.opcode == "fusion":
@@ -330,12 +336,30 @@ class Program:
         one = body[name]
         if one.opcode == "dynamic-update-slice":
             return self._size(body[one.operands[1]].shape)
+        if one.opcode == "scatter" and all(name in body for name in one.operands):
+            return self._changed(computation, one)
         if one.opcode in _SAME and one.operands[0] in body:
             return self._written(computation, one.operands[0])
         if one.opcode == "fusion" and not one.shape.startswith("("):
             inner = self.computations[one.called[0]]
             return self._written(one.called[0], next(i.name for i in inner.values() if i.root))
         return self._size(one.shape)
+
+    def _taken(self, instruction: Instruction) -> int:
+        """Bytes of memory that a slice or a gather reads: of a gather's rows whole granules."""
+        size = self._size(instruction.shape)
+        sizes = re.search(r"\bslice_sizes=\{([\d,]*)\}", instruction.attributes)
+        if instruction.opcode != "gather" or not sizes:
+            return size
+        return _in_granules(size, elements(instruction.shape)[0], [int(n) for n in sizes[1].split(",") if n])
+
+    def _changed(self, computation: str, scatter: Instruction) -> int:
+        """Bytes of memory that a scatter reads, and writes again: whole granules of the rows that it adds to."""
+        updates = self.computations[computation][scatter.operands[-1]].shape
+        window = re.search(r"\bupdate_window_dims=\{([\d,]*)\}", scatter.attributes)
+        dims = [int(n) for n in _LEAF.search(updates)[2].split(",") if n]
+        row = [dims[int(n)] for n in window[1].split(",") if n] if window else dims
+        return _in_granules(self._size(updates), math.prod(dims), row)
 
     def _users(self, computation: str) -> dict[str, list[Instruction]]:
         """{value: the instructions that take it}."""
@@ -371,6 +395,12 @@ def _closing(text: str, start: int) -> int:
         if depth == 0:
             return match.end()
     return len(text)
+
+
+def _in_granules(size: int, count: int, row: list[int]) -> int:
+    """Bytes of `count` elements in rows, each of which takes a granule at the least."""
+    rows = max(count // max(math.prod(row), 1), 1)
+    return rows * max(size // rows, GRANULE)
 
 
 def _constant(instruction: Instruction) -> int | None:
