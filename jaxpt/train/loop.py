@@ -485,6 +485,9 @@ class Run:
             found = {name: self.evaluators.found[name] for name in self.missed}
             evaluation.record(self.run_dir, self.config, int(current.step), evaluation.figures(found), self.checkpoints)
         measured = {name: result.metrics for name, result in self.evaluators.found.items() if result.metrics != {}}
+        if checkpoint.is_primary():
+            said = ({"evaluator": name, "lines": result.lines} for name, result in self.evaluators.found.items())
+            write_lines(self.run_dir / "evaluations" / "lines.jsonl", (one for one in said if one["lines"]))
         if self.config.task is not None:
             measured |= self._best(current)
         self._receipt(current, finished=True, **measured)
@@ -512,7 +515,9 @@ class Run:
             say(line)
         if checkpoint.is_primary():
             write_lines(self.run_dir / "evaluations" / f"predictions_{split}.jsonl", details.rows)
+            write_lines(self.run_dir / "evaluations" / f"mistakes_{split}.jsonl", details.parts)
         known = {"best_step": best, "best_value": measured.get(metric), "best_mode": self.config.checkpoint.best_mode}
+        known |= {"constant": result.constant} if result.constant else {}
         return known | ({"test": result.metrics} if split == "test" else {})
 
     def _receipt(self, current: State, finished: bool, **results: Any) -> None:
