@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
-import math
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,7 +44,12 @@ def add(commands: Any, command: Callable[..., argparse.ArgumentParser]) -> None:
     report.add_argument("--watts", type=_positive, metavar="W", help="power of a chip, or of a machine with CPUs alone")
     report.add_argument("--price", type=_positive, metavar="DOLLARS", help="price of an hour of the same")
     report.add_argument("--carbon", type=_positive, metavar="KG", help="CO₂ per kilowatt-hour (0.4)")
-    report.add_argument("--load", type=_share, metavar="SHARE", help="share of the power that is drawn (1)")
+    report.add_argument(
+        "--load",
+        type=functools.partial(_positive, most=1.0),
+        metavar="SHARE",
+        help="share of the power that is drawn (1)",
+    )
     recipes = command(commands, "recipes", _recipes, "list the files of configs with a line each", ("", "squad"))
     recipes.add_argument("word", metavar="WORD", nargs="?", default="", help="only those that have this word")
 
@@ -112,17 +118,14 @@ def _recipes(arguments: argparse.Namespace) -> None:
     _print(table)
 
 
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"wants a number from 0 on, got {text}")
-    return value
-
-
-def _share(text: str) -> float:
-    value = float(text)
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"wants a share from 0 to 1, got {text}")
+def _positive(text: str, most: float = sys.float_info.max) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= most:
+        wanted = "number from 0 on" if most > 1 else "share from 0 to 1"
+        raise argparse.ArgumentTypeError(f"expected a {wanted}, got {text!r}")
     return value
 
 

@@ -68,12 +68,14 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], numeric: Iterable
       >>> table(["run", "loss"], [["a", "2.1"]], [1]).count("number")
       2
     """
-    marks = [' class="number"' if column in set(numeric) else "" for column in range(len(heads))]
+    numbers = set(numeric)
+
+    def cell(column: int, content: str) -> str:
+        if column == 0:
+            return f'<th scope="row"><div>{content}</div></th>'
+        return f'<td class="number">{content}</td>' if column in numbers else f"<td><div>{content}</div></td>"
+
+    marks = [' class="number"' if column in numbers else "" for column in range(len(heads))]
     head = "".join(f'<th scope="col"{mark}>{one}</th>' for one, mark in zip(heads, marks))
-    lines = "".join(
-        f'<tr><th scope="row">{cells[0]}</th>'
-        + "".join(f"<td{mark}>{cell}</td>" for cell, mark in zip(cells[1:], marks[1:]))
-        + "</tr>\n"
-        for cells in rows
-    )
+    lines = "".join(f"<tr>{''.join(cell(n, one) for n, one in enumerate(cells))}</tr>\n" for cells in rows)
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>\n{lines}</tbody></table></div>'

@@ -195,7 +195,7 @@ def apart(places: Sequence[float], gap: float, low: float, high: float) -> list[
 
     Example:
       >>> apart([10, 11, 50], 12, 0, 100)
-      [4.5, 16.5, 50]
+      [4.5, 16.5, 50.0]
     """
     order = sorted(range(len(places)), key=lambda n: places[n])
     groups: list[list[int]] = []

@@ -12,6 +12,7 @@ from jaxpt.disk import check_writable, write_text
 from jaxpt.errors import UserError
 from jaxpt.report.document import document
 from jaxpt.report.page import mistakes, pictures, run_charts, studies, svg, times
+from jaxpt.report.page.charts import Chart, Dots
 from jaxpt.report.page.readings import Reading, read
 from jaxpt.report.page.receipts import DEFAULTS, Assumptions
 from jaxpt.report.page.sections import Group, sections
@@ -27,13 +28,15 @@ nav { position: sticky; top: 0; z-index: 1; background: Canvas; border-bottom: 1
 .scroll { overflow-x: auto; margin: .3rem 0 } table { font-size: .85rem; line-height: 1.4; width: auto }
 .cards { display: flex; flex-wrap: wrap; gap: .6rem 2rem; font-size: 1.15rem }
 .cards div { max-width: 24rem } .cards small { display: block; font-size: .75rem; opacity: .75 }
-td, th { padding: .25rem .6rem } tbody th { font-weight: 400 } thead th { border-top: 0; vertical-align: bottom }
-tbody tr:hover { background: #8881 } td small { opacity: .75; display: inline-block; min-width: 16rem }
-tbody th { vertical-align: top; overflow-wrap: anywhere; min-width: 6rem } .number { white-space: nowrap }
+td, th { padding: .25rem .6rem } tbody th { font-weight: 400 } thead th { border-top: 0; white-space: nowrap }
+tbody tr:hover { background: #8881 } td small { opacity: .75 } tbody th { vertical-align: top }
+.number { white-space: nowrap } .scroll td > div, tbody th > div { width: max-content; max-width: 19rem }
+.scroll td > div, tbody th > div { overflow-wrap: anywhere } .long div { max-width: 32rem }
 p { margin: .3rem 0; max-width: 48rem } .lead { opacity: .75; font-size: .9rem } .notes { font-size: .85rem }
 dl { font-size: .85rem } dl div { display: flex; gap: .4rem } dt::after { content: ":" } dd { margin: 0 }
 dd, .wrap { overflow-wrap: anywhere } .wrap { white-space: pre-wrap } .dot { font-size: .8em }
-@media (max-width: 40rem) { body { margin-top: 1rem; padding: 0 .7rem } td, th { padding: .25rem .4rem } }
+@media (max-width: 40rem) { body { margin-top: 1rem; padding: 0 .7rem } td, th { padding: .25rem .4rem }
+  .scroll td > div, tbody th > div { max-width: 13rem } }
 @media print { nav { position: static } body { max-width: none; margin: 0; font-size: 11pt }
   .scroll { overflow: visible } table { font-size: 8pt } tr { break-inside: avoid } h2, h3, h4 { break-after: avoid } }
 """
@@ -58,6 +61,12 @@ def report(
     for path, kinds in ((page, (".html", ".htm")), (picture and Path(picture), (".png", ".svg"))):
         if path is not None:
             _check_name(path, kinds)
+    charts: list[Chart | Dots] = []
+    if picture is not None:
+        charts = [chart for study in found for chart in studies.charts(study)]
+        charts += run_charts.charts(runs) if runs else []
+        if not charts:
+            raise UserError(f"--picture {picture}: nothing to draw: no metrics were logged yet")
     groups = [studies.group(study, assumed) for study in found]
     if runs:
         groups.append(_of_runs(runs, assumed))
@@ -65,10 +74,6 @@ def report(
     write_text(page, html(title, groups, _command(paths, out, picture, assumed)))
     print(f"wrote {page}")
     if picture is not None:
-        charts = [chart for study in found for chart in studies.charts(study)]
-        charts += run_charts.charts(runs) if runs else []
-        if not charts:
-            raise UserError(f"--picture {picture}: nothing to draw: no metrics were logged yet")
         pictures.draw(title, charts, Path(picture))
         print(f"wrote {picture}")
 
@@ -141,7 +146,7 @@ def html(title: str, groups: Sequence[Group], command: str) -> str:
             parts.append(f'<section id="{anchor}"><h3>{escape(heading)}</h3>{content}</section>')
     made = time.strftime("%Y-%m-%d %H:%M")
     foot = f'<p class="lead">Made on {made} by <code>{escape(command)}</code></p>'
-    body = f"<h1>{escape(title)}</h1>\n{foot}<nav>{''.join(links)}</nav>\n{chr(10).join(parts)}"
+    body = f"<h1>{escape(title)}</h1>\n{foot}<nav>{' '.join(links)}</nav>\n{chr(10).join(parts)}"
     return document(f"{title} · jaxpt report", body, STYLE + svg.STYLE + times.STYLE + mistakes.STYLE)
 
 

@@ -12,14 +12,13 @@ from jaxpt.report.page.readings import Reading
 
 MOST_LABELS = 24
 """Rows of a matrix; of more labels those that are confused most."""
-MOST_WORST = 20
-_MOST_LETTERS = 600
+MOST_WORST = 10
+_MOST_LETTERS = 320
 STYLE = """
 table.matrix { width: auto } .matrix td { text-align: right; font-variant-numeric: tabular-nums; min-width: 2.2rem }
 .matrix td.right { outline: 1px solid var(--line); outline-offset: -1px }
 .matrix thead th { vertical-align: bottom; text-align: right; font-weight: 400 } .matrix tbody th { font-weight: 400 }
 .bar { display: inline-block; height: .7em; background: var(--c0); vertical-align: baseline; border-radius: 1px }
-.text { overflow-wrap: anywhere; min-width: 14rem; white-space: pre-wrap }
 """
 
 
@@ -99,8 +98,8 @@ def worst(rows: Sequence[Mapping[str, Any]], texts: Sequence[Mapping[str, Any]])
     has_text = any(row.get("text") for row in known)
     heads = ["id", "loss", "target", "prediction", *["text"] * has_text]
     lines = [
-        [_said(row["id"]), f"{row['loss']:.3f}", *(f'<div dir="auto">{_said(row[x])}</div>' for x in heads[2:4])]
-        + ([f'<div class="text" dir="auto">{_said(row.get("text"))}</div>'] if has_text else [])
+        [_said(row["id"]), f"{row['loss']:.3f}", *(f'<span dir="auto">{_said(row[x])}</span>' for x in heads[2:4])]
+        + ([f'<span dir="auto">{_said(row.get("text"))}</span>'] if has_text else [])
         for row in known
     ]
     return table(heads, lines, [1])

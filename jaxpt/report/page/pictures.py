@@ -66,7 +66,7 @@ def _chart(axes: Axes, chart: Chart | Dots) -> list[tuple[str, str, float, float
         else:
             dash = DASHES[one.colour // len(COLOURS) % len(DASHES)]
             style = (0, tuple(map(float, dash.split()))) if dash else "-"
-            marker = "o" if len(one.x) <= FEW_POINTS else None
+            marker = "o" if len(one.x) <= FEW_POINTS and not one.is_faint else None
             axes.plot(one.x, one.y, color=colour, markersize=3, linewidth=0.8 if one.is_faint else 1.7, linestyle=style,
                       marker=marker, alpha=0.45 if one.is_faint else 1.0)  # fmt: skip
         if not one.is_faint and one.name:

@@ -39,10 +39,9 @@ class Reading:
     @property
     def kind(self) -> str:
         """What is trained on, in words: losses of one kind can be compared."""
-        task = self.config.task
-        if task is None:
-            return display_name(self.config.objective.kind)
-        return f"{task.name or display_name(task.kind)} ({display_name(self.config.objective.kind)})"
+        task, objective = self.config.task, display_name(self.config.objective.kind)
+        name = None if task is None else task.name or display_name(task.kind)
+        return objective if name in (None, objective) else f"{name} ({objective})"
 
     @property
     def loss_parts(self) -> list[str]:

@@ -31,7 +31,8 @@ def charts(runs: Sequence[Reading]) -> list[Chart]:
     for one in runs:
         of_kind.setdefault(one.kind, []).append(one)
     found = [chart for kind, group in of_kind.items() for chart in _losses(group, kind if len(of_kind) > 1 else "")]
-    found += list(itertools.islice(_metrics(runs), MOST_METRICS))
+    metrics = [chart for kind, group in of_kind.items() for chart in _metrics(group, kind, len(runs))]
+    found += metrics[:MOST_METRICS]
     found.append(_each(runs, "learning_rate", "learning rate", may_be_log=True))
     found.append(_each(runs, "train/gradient_norm", "norm of the gradient", may_be_log=True))
     return [chart for chart in found if any(one.x for one in chart.series)]
@@ -58,8 +59,9 @@ def _losses(runs: Sequence[Reading], kind: str) -> Iterator[Chart]:
     if alone:
         own = [*held, dataclasses.replace(train[0], colour=1), *(levels if is_same else [])]
         yield Chart("loss, nats", x, own, may_be_log=True)
+    elif not all(len(one.x) > 1 for one in held):  # what was measured once is no curve
+        yield Chart(f"{of}training loss, nats", x, train, may_be_log=True)
     elif len(runs) <= MOST_WITH_TRAINING:
-        held = [one if one.x else thin for one, thin in zip(held, train)]  # without validation training is all
         own = [*(dataclasses.replace(one, is_faint=True) for one in train), *held, *(levels if is_same else [])]
         note = "thin: training" + (f", {below}" if is_same and below else "")
         yield Chart(f"{of}loss, nats", x, own, note, may_be_log=True)
@@ -67,7 +69,7 @@ def _losses(runs: Sequence[Reading], kind: str) -> Iterator[Chart]:
         own = [*held, *(levels if is_same else [])]
         yield Chart(f"{of}held-out loss, nats", x, own, below * is_same, may_be_log=True)
         yield Chart(f"{of}training loss, nats", x, train, may_be_log=True)
-    if levels and not is_same:
+    if levels and not is_same and any(len(one.curve("validation/target_loss")[0]) > 1 for one in runs):
         own = [Series("model" if alone else one.name, *one.curve("validation/target_loss", over_tokens), one.colour)
                for one in runs]  # fmt: skip
         where = runs[0].config.objective.judge.target_name
@@ -147,13 +149,15 @@ def _is_of_task(name: str, names: set[str], runs: Sequence[Reading]) -> bool:
     return all(one.curve(name) == one.curve(other) for one in runs)
 
 
-def _metrics(runs: Sequence[Reading]) -> Iterator[Chart]:
-    """A chart for each metric; of one run those of an evaluator in one, if they are of one size."""
+def _metrics(runs: Sequence[Reading], kind: str, count: int) -> Iterator[Chart]:
+    """A chart for each metric; of a page's only run those of an evaluator in one, if they are of one size."""
     over_tokens, x = _over(runs)
     names = [name for name in metric_names(runs) if any(len(one.curve(name)[0]) > 1 for one in runs)]
-    if len(runs) > 1:
+    if count > 1:
+        of = f"{kind}: " if len(runs) < count else ""
         for name in names:
-            yield Chart(shown(name), x, [Series(one.name, *one.curve(name, over_tokens), one.colour) for one in runs])
+            own = [Series(one.name, *one.curve(name, over_tokens), one.colour) for one in runs]
+            yield Chart(of + shown(name), x, own)
         return
     for evaluator, group in itertools.groupby(names, lambda name: name.rpartition("/")[0]):
         own = [Series(name.rpartition("/")[2], *runs[0].curve(name)) for name in group]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -82,7 +83,7 @@ def overview(runs: Sequence[Reading]) -> str:
         parameters = one.receipt.get("parameters")
         rows.append([
             name, escape(f"{one.config.model.kind} · {one.kind}"), escape(_state(one)), steps,
-            "" if parameters is None else f"{parameters:,}", number(one.text_tokens) if one.text_tokens else "",
+            "" if parameters is None else number(parameters), number(one.text_tokens) if one.text_tokens else "",
             "" if one.run.loss is None else f"{one.run.loss:.4g}", margin, escape(best),
             "" if seconds is None else duration(seconds),
         ])  # fmt: skip
@@ -91,7 +92,7 @@ def overview(runs: Sequence[Reading]) -> str:
     if len(rows) == 1:
         cards = ((head, cell) for head, cell in zip(heads[1:], rows[0][1:]) if cell)
         return f'<div class="cards">{"".join(f"<div><small>{head}</small>{cell}</div>" for head, cell in cards)}</div>'
-    return _without_empty(heads, rows, (3, 4, 5, 6, 7, 9))
+    return without_empty(heads, rows, (3, 4, 5, 6, 7, 9))
 
 
 def _state(one: Reading) -> str:
@@ -105,7 +106,7 @@ def _state(one: Reading) -> str:
     return said
 
 
-def _without_empty(heads: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[int]) -> str:
+def without_empty(heads: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[int]) -> str:
     """A table without the columns that say nothing."""
     kept = [n for n in range(len(heads)) if n == 0 or any(row[n] for row in rows)]
     lines = [[row[n] for n in kept] for row in rows]
@@ -119,7 +120,10 @@ def differences(runs: Sequence[Reading]) -> str:
     settings = reports.compare([str(one.path) for one in runs])[0]
     if not settings:
         return "<p>The configurations are equal, but for run_dir.</p>"
-    rows = [[escape(key), *(escape(_short(value)) for value in values)] for key, values in settings.items()]
+    rows = [
+        [_breakable(key), *(_breakable(value if len(value) <= 200 else f"{value[:199]}…") for value in values)]
+        for key, values in settings.items()
+    ]
     absent = escape(reports.ABSENT)
     of_all = [row for row in rows if absent not in row]
     of_some = [row for row in rows if absent in row]
@@ -128,8 +132,9 @@ def differences(runs: Sequence[Reading]) -> str:
     return (table(heads, of_all) if of_all else "") + apart
 
 
-def _short(value: str) -> str:
-    return value if len(value) <= 200 else f"{value[:199]}…"
+def _breakable(text: str) -> str:
+    """A key or path as HTML that may break after its signs."""
+    return re.sub(r"([/._])(?=\w)", r"\1<wbr>", escape(text))
 
 
 def final_figures(runs: Sequence[Reading]) -> str:
@@ -183,8 +188,10 @@ def samples(runs: Sequence[Reading]) -> str:
     return "".join(parts)
 
 
-def _of_predictions(runs: Sequence[Reading], make: Callable[[Reading, str, list[dict[str, Any]]], str]) -> str:
-    """What is made of the predictions that each run has left."""
+def _of_predictions(
+    runs: Sequence[Reading], make: Callable[[Reading, str, list[dict[str, Any]]], str], is_long: bool = False
+) -> str:
+    """What is made of the predictions that each run has left; what is long is folded where there are several."""
     parts = []
     for one, name in zip(runs, named(runs)):
         for split in mistakes.splits(one)[:1]:
@@ -193,7 +200,10 @@ def _of_predictions(runs: Sequence[Reading], make: Callable[[Reading, str, list[
                 what = f"{len(rows):,} rows of the {split} set"
                 best = one.receipt.get("best_step")
                 at = "" if best is None else f", checkpoint of step {best:,}"
-                parts.append(f"<h4>{name} <small>{what}{at}</small></h4>{html}")
+                if is_long and len(runs) > 1:
+                    parts.append(folded(f"{one.name}: {what}{at}", html, is_open=not parts))
+                else:
+                    parts.append(f"<h4>{name} <small>{what}{at}</small></h4>{html}")
     return "".join(parts)
 
 
@@ -214,7 +224,7 @@ def worst(runs: Sequence[Reading]) -> str:
         kept = [row for part in one.rows(f"mistakes_{split}.jsonl") for row in part["worst"]]
         return mistakes.worst(rows, kept)
 
-    return _of_predictions(runs, make)
+    return _of_predictions(runs, make, is_long=True)
 
 
 def data(runs: Sequence[Reading]) -> str:
@@ -226,14 +236,14 @@ def data(runs: Sequence[Reading]) -> str:
     rows = [["<br>".join(names), *cells] for cells, names in lines.items()]
     heads = ["run", "from", "split", "documents or rows", "records", "tokens", "epochs", "vocabulary"]
     heads.append("length × batch")
-    return _without_empty(heads, rows, (3, 4, 5, 6)) if rows else ""
+    return without_empty(heads, rows, (3, 4, 5, 6)) if rows else ""
 
 
 def _splits(one: Reading) -> Iterator[list[str]]:
     config, summary = at_phase(one.config, 0), (one.receipt.get("data") or {}).get("summary") or {}
     sources = config.data.mixture or (config.data,)
     origin = ", ".join(dict.fromkeys(map(of_source, sources)))
-    where = escape(origin).replace("/", "/<wbr>")
+    where = _breakable(origin)
     tokenizer = config.data.tokenizer
     vocabulary = f"{tokenizer.kind}, {config.model.vocab_size:,}" if config.model.vocab_size else tokenizer.kind
     size = f"{config.data.length:,} × {config.data.batch_size:,}" + (", packed" if config.data.packing else "")
@@ -269,7 +279,7 @@ def time(runs: Sequence[Reading]) -> str:
             rows.append([name, times.bar(parts), *cells, number(sorted(speed)[len(speed) // 2]), _memory(one)])
     heads = ["run", "", *(f"{times.swatch(part)} {part}" for part in times.PARTS)]
     heads += ["tokens/s, median", "device memory"]
-    spent = _without_empty(heads, rows, range(2, len(heads))) if rows else ""
+    spent = without_empty(heads, rows, range(2, len(heads))) if rows else ""
     return spent + figures(run_charts.speeds(runs))
 
 
@@ -280,7 +290,7 @@ def _memory(one: Reading) -> str:
 
 _QUANTITIES: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "tokens": ("tokens", number), "flops": ("FLOPs", number), "seconds": ("time", duration),
-    "kwh": ("energy, kWh", "{:.3g}".format), "dollars": ("money, US dollars", "{:,.2f}".format),
+    "kwh": ("energy, kWh", "{:.3g}".format), "dollars": ("money, US dollars", "{:,.3g}".format),
     "kg_co2": ("CO₂, kg", "{:.3g}".format),
 }  # fmt: skip
 

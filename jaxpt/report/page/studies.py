@@ -12,12 +12,11 @@ from jaxpt.config.studies import load_study
 from jaxpt.disk import read_json
 from jaxpt.errors import UserError
 from jaxpt.report import curves, finetuned, runs
-from jaxpt.report.document import table
 from jaxpt.report.page import readings as run_readings
 from jaxpt.report.page import receipts, run_charts
 from jaxpt.report.page.charts import Chart, Dots, Row
 from jaxpt.report.page.readings import Reading
-from jaxpt.report.page.sections import Group, Section, figures, receipt, sections
+from jaxpt.report.page.sections import Group, Section, figures, receipt, sections, without_empty
 from jaxpt.train import run_dir as run_dirs
 
 TABLE = "table.json"
@@ -89,12 +88,11 @@ def _sections(study: StudyReading, assumed: receipts.Assumptions) -> Iterator[Se
             continue
         notes = study.table.get(_NOTES.get(one["title"], ""), "")
         above = f"<p>{escape(study.table['budget'])}</p>" if one["title"] == "Pretrained" else ""
-        content = table([escape(head) for head in one["heads"]], rows, one["numeric"])
+        content = without_empty([escape(head) for head in one["heads"]], rows, one["numeric"])
         yield one["title"], above + content + (dots if one["title"] == "Fine-tuned" else "") + _notes(notes)
     for heading, content in sections(study.rows, assumed) if study.rows else ():
-        if heading not in ("Overview", "Runs", "Final figures", "Baselines", "Receipt"):
-            yield heading, content
-    yield "Receipt", _receipt(study, assumed)
+        if heading not in ("Overview", "Runs", "Final figures", "Baselines"):
+            yield heading, _receipt(study, assumed) if heading == "Receipt" else content
 
 
 def _notes(markdown: str) -> str:

@@ -12,7 +12,7 @@ from jaxpt.report.pictures import COLOURS, DASHES
 
 WIDTH, HEIGHT = 460, 250
 _LEFT, _TOP, _BOTTOM = 46, 10, 36
-_LETTER, _LINE = 6.1, 13  # width of a letter, height of a line, at 11 px
+_LETTER, _LINE = 6.7, 13  # width of a letter, height of a line, at 11 px
 _ROW = 22
 _MOST_LETTERS = 22
 _MOST_MARKS = 400  # of a chart, that answer to the pointer
@@ -114,7 +114,7 @@ def _line(one: Series, frame: _Frame) -> str:
     dashed = f' stroke-dasharray="{dash}"' if dash else ""
     hidden = f'<path class="curve" d="{path}" style="stroke-width:12;opacity:0"/>' if not one.is_faint else ""
     dots = ""
-    if len(one.x) <= FEW_POINTS and not one.is_reference:  # a line of one point would not be seen
+    if len(one.x) <= FEW_POINTS and not one.is_reference and not one.is_faint:  # a line of one point would not be seen
         dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>' for x, y in map(frame.place, one.x, one.y))
     path = f'<path class="{kind}" d="{path}"{dashed}/>{hidden}{dots}'
     return f'<g class="run k{one.colour % len(COLOURS)}">{path}</g>'
