@@ -44,12 +44,8 @@ def add(commands: Any, command: Callable[..., argparse.ArgumentParser]) -> None:
     report.add_argument("--watts", type=_positive, metavar="W", help="power of a chip, or of a machine with CPUs alone")
     report.add_argument("--price", type=_positive, metavar="DOLLARS", help="price of an hour of the same")
     report.add_argument("--carbon", type=_positive, metavar="KG", help="CO₂ per kilowatt-hour (0.4)")
-    report.add_argument(
-        "--load",
-        type=functools.partial(_positive, most=1.0),
-        metavar="SHARE",
-        help="share of the power that is drawn (1)",
-    )
+    share = functools.partial(_positive, most=1.0)
+    report.add_argument("--load", type=share, metavar="SHARE", help="share of the power that is drawn (1)")
     recipes = command(commands, "recipes", _recipes, "list the files of configs with a line each", ("", "squad"))
     recipes.add_argument("word", metavar="WORD", nargs="?", default="", help="only those that have this word")
 

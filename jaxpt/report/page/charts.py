@@ -120,7 +120,7 @@ def axis(values: Sequence[float], count: int = 5, is_log: bool = False) -> Axis:
     if is_log:
         return _log_axis(low, high)
     if low == high:
-        low, high = low - (abs(low) / 2 or 1), high + (abs(high) / 2 or 1)
+        low, high = (0.0, 2 * high or 1.0) if low >= 0 else (1.5 * low, 0.5 * high)
     if 0 < low < 0.25 * high:
         low = 0.0
     step = _nice((high - low) / count)

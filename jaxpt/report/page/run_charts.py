@@ -113,7 +113,7 @@ def _parts(runs: Sequence[Reading], of: str, over_tokens: bool, x: str) -> Itera
     """The parts of a loss of several: of one run in one chart."""
     parts = list(dict.fromkeys(part for one in runs for part in one.loss_parts))
     if len(runs) == 1 and parts:
-        own = [Series(part, *_first(runs[0], part, False), colour=n) for n, part in enumerate(parts)]
+        own = [Series(shown(part), *_first(runs[0], part, False), colour=n) for n, part in enumerate(parts)]
         yield Chart("parts of the loss, nats", x, own, _where(runs[0], parts), may_be_log=True)
     for part in parts if len(runs) > 1 else ():
         own = [Series(one.name, *_first(one, part, over_tokens), one.colour) for one in runs]
@@ -160,12 +160,12 @@ def _metrics(runs: Sequence[Reading], kind: str, count: int) -> Iterator[Chart]:
             yield Chart(of + shown(name), x, own)
         return
     for evaluator, group in itertools.groupby(names, lambda name: name.rpartition("/")[0]):
-        own = [Series(name.rpartition("/")[2], *runs[0].curve(name)) for name in group]
+        own = [Series(shown(name.rpartition("/")[2]), *runs[0].curve(name)) for name in group]
         own.sort(key=lambda one: -max(map(abs, one.y)))
         while own:
             top = max(map(abs, own[0].y))
-            together = [one for one in own if max(map(abs, one.y)) >= top / 20]
-            own = own[len(together) :]
+            together = [one for one in own if not any(one.y) or max(map(abs, one.y)) >= top / 20]
+            own = [one for one in own if one not in together]
             title = shown(f"{evaluator}/{together[0].name}") if len(together) == 1 else shown(f"{evaluator}/metrics")
             named = len(together) > 1
             yield Chart(title, x, [Series(one.name * named, one.x, one.y, n) for n, one in enumerate(together)])
