@@ -31,12 +31,12 @@ nav { position: sticky; top: 0; z-index: 1; background: Canvas; border-bottom: 1
 td, th { padding: .25rem .6rem } tbody th { font-weight: 400 } thead th { border-top: 0; white-space: nowrap }
 tbody tr:hover { background: #8881 } td small { opacity: .75 } tbody th { vertical-align: top }
 .number { white-space: nowrap } .scroll td > div, tbody th > div { width: max-content; max-width: 19rem }
-.scroll td > div, tbody th > div { overflow-wrap: anywhere } .long div { max-width: 32rem }
+.scroll td > div, tbody th > div { overflow-wrap: anywhere } .scroll td:last-child > div { max-width: 34rem }
 p { margin: .3rem 0; max-width: 48rem } .lead { opacity: .75; font-size: .9rem } .notes { font-size: .85rem }
 dl { font-size: .85rem } dl div { display: flex; gap: .4rem } dt::after { content: ":" } dd { margin: 0 }
 dd, .wrap { overflow-wrap: anywhere } .wrap { white-space: pre-wrap } .dot { font-size: .8em }
 @media (max-width: 40rem) { body { margin-top: 1rem; padding: 0 .7rem } td, th { padding: .25rem .4rem }
-  .scroll td > div, tbody th > div { max-width: 13rem } }
+  .scroll td > div, tbody th > div, .scroll td:last-child > div { max-width: 13rem } }
 @media print { nav { position: static } body { max-width: none; margin: 0; font-size: 11pt }
   .scroll { overflow: visible } table { font-size: 8pt } tr { break-inside: avoid } h2, h3, h4 { break-after: avoid } }
 """

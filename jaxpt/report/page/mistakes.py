@@ -129,12 +129,13 @@ def balance(labels: Mapping[str, Mapping[str, int]]) -> str:
     if not every:
         return ""
     totals = {split: sum(of.values()) for split, of in labels.items()}
+    most = max(count / totals[split] for split, of in labels.items() for count in of.values())
     rows = []
     for label, _ in every.most_common(MOST_LABELS):
         cells = [escape(label)]
         for split, of in labels.items():
             share = of.get(label, 0) / max(totals[split], 1)
-            bar = f'<span class="bar" style="width: {5 * share:.2f}rem"></span>'
+            bar = f'<span class="bar" style="width: {5 * share / most:.2f}rem"></span>'
             cells += [f"{of.get(label, 0):,}", f"{share:.1%}", bar]
         rows.append(cells)
     heads = ["label"] + [part for split in labels for part in (escape(split), "", "")]

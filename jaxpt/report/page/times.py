@@ -6,7 +6,7 @@ import itertools
 
 from jaxpt.report.page.readings import Reading
 
-PARTS = ("training steps", "waiting for data", "evaluating and saving", "starting and ending")
+PARTS = ("training", "waiting for data", "evaluating, saving", "starting, ending")
 STYLE = """
 .times { display: flex; height: 1.1rem; border-radius: .25rem; overflow: hidden; min-width: 12rem }
 .times span { print-color-adjust: exact }

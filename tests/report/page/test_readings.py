@@ -13,7 +13,7 @@ from tests.report.page import canned
 def test_where_the_time_went(tmp_path):
     """40 steps of two seconds, a quarter of them waiting; four validations of five; 130 seconds in all."""
     (one,) = read([canned.pretrained(tmp_path / "run")])
-    wanted = {"training steps": 60, "waiting for data": 20, "evaluating and saving": 20, "starting and ending": 30}
+    wanted = {"training": 60, "waiting for data": 20, "evaluating, saving": 20, "starting, ending": 30}
     assert times.seconds(one) == pytest.approx(wanted)
     assert times.bar(times.seconds(one)).count("<span") == 4
 
