@@ -80,6 +80,7 @@ def test_killed_and_continued_gives_the_same_table(tmp_path):
         ("random", "0", "1"),
     }
     table = (tmp_path / "study" / "table.md").read_text()
+    assert "\n| constant |  | 50.0 |  |\n" in table
     assert "| bert | mood | pretrained − random |" in table and "mood, accuracy" in table
 
 
@@ -120,6 +121,7 @@ def test_differences_of_given_predictions(tmp_path):
             rows = [{"id": i, "target": "good", "prediction": "good" if c else "bad"} for i, c in enumerate(correct)]
             (one.run_dir / "evaluations" / "predictions_test.jsonl").write_text("\n".join(map(json.dumps, rows)))
             receipt = {"finished": True, "best_value": 1.0, "best_mode": "max", "test": {"accuracy": correct.mean()}}
+            receipt["test_constant"] = {"accuracy": 0.5}
             (one.run_dir / "run.json").write_text(json.dumps(receipt))
             tree = yaml.safe_load((tmp_path / "task.yaml").read_text())
             tree["task"]["labels"] = ["bad", "good"]
@@ -135,3 +137,4 @@ def test_differences_of_given_predictions(tmp_path):
     of_examples = np.mean([right["pretrained", seed].astype(float) - right["random", seed] for seed in SEEDS], 0)
     assert difference.over_examples == pytest.approx(of_examples.std(ddof=1) / math.sqrt(count))
     assert difference.error == pytest.approx(math.hypot(difference.over_seeds, difference.over_examples))
+    assert "\n| constant |  | 50.0 |  |\n" in finetuned.markdown(plan)
