@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import signal
 import statistics
 
@@ -10,11 +11,12 @@ import numpy as np
 import pytest
 import yaml
 
-from jaxpt import finetunings
+from jaxpt import finetunings, study
 from jaxpt.config.finetunings import cells, fine_tuning
 from jaxpt.config.studies import load_study
 from jaxpt.errors import UserError
 from jaxpt.report import finetuned
+from tests.config.helpers import ROOT
 from tests.test_study import read_until, start, write_study
 
 SEEDS = (0, 1)
@@ -106,6 +108,29 @@ def test_each_run_has_its_own_place_and_settings(tmp_path):
 def test_what_is_wrong_is_named(tmp_path, finetune, message):
     with pytest.raises(UserError, match=message):
         load_study(write(tmp_path, **finetune))
+
+
+@pytest.mark.parametrize(
+    "finetune, message",
+    [
+        ({"set": {"train.stepz": 3}}, "unknown key train.stepz; did you mean steps?"),
+        ({"set": {"data.test_path": "none.tsv"}}, "data.test_path: none.tsv: no such file"),
+        ({"grid": {"model.pooler": [1]}}, "model.pooler"),
+    ],
+)
+def test_fine_tunings_are_checked_before_a_row_is_trained(tmp_path, finetune, message):
+    path = write(tmp_path, **finetune)
+    with pytest.raises(UserError, match=rf"study.yaml: fine-tuning bert/mood/pretrained/all: .*{re.escape(message)}"):
+        study.study(str(path))
+    assert not (tmp_path / "study").exists()
+
+
+@pytest.mark.parametrize("recipe", ["classify_tiny", "match_tiny"])
+def test_the_model_of_every_smoke_recipe_can_be_fine_tuned(monkeypatch, recipe):
+    monkeypatch.chdir(ROOT)
+    tasks = f"[{{name: task, recipe: ../finetune/smoke/{recipe}.yaml}}]"
+    overrides = [f"evaluate.finetune.tasks={tasks}", "evaluate.finetune.set={data.length: 32}"]
+    study._check_finetunings(load_study("configs/studies/smoke.yaml", overrides), "smoke")
 
 
 def test_differences_of_given_predictions(tmp_path):
