@@ -332,7 +332,7 @@ def accepted(argv: list[str]) -> None:
     given = cli._parse(argv)
     if given.command == "study":
         study = load_study(ROOT / given.study, given.overrides)
-        for row in study.rows:
+        for row in (row for row in study.rows if row.model is None):
             configs.load(row.recipe, study.overrides(row))
     elif given.command == "probe":
         load_probe(given.overrides)
