@@ -37,8 +37,8 @@ class Result(NamedTuple):
     details: Callable[[Any, Mapping[str, float]], Details] | None = None
     """(parameters, metrics of the validation set) → more about the same rows, where there is more; to be called in all
     processes, with the same parameters."""
-    constant: Mapping[str, float] = {}
-    """{metric: value} of the best constant prediction, where there is one."""
+    constants: Mapping[str, float] = {}
+    """Metrics of a constant prediction on the same rows, where there is one."""
 
 
 Evaluate = Callable[[Any, Mapping[str, float], Callable[[], bool]], Result | None]

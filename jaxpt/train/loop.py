@@ -517,8 +517,9 @@ class Run:
             write_lines(self.run_dir / "evaluations" / f"predictions_{split}.jsonl", details.rows)
             write_lines(self.run_dir / "evaluations" / f"mistakes_{split}.jsonl", details.parts)
         known = {"best_step": best, "best_value": measured.get(metric), "best_mode": self.config.checkpoint.best_mode}
-        known |= {"constant": result.constant} if result.constant else {}
-        return known | ({"test": result.metrics} if split == "test" else {})
+        if split == "test":
+            return known | {"test": result.metrics, "test_constant": result.constants}
+        return known | {"task_constant": result.constants}
 
     def _receipt(self, current: State, finished: bool, **results: Any) -> None:
         """Writes run.json; the wall time adds up over the run's starts."""

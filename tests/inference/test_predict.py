@@ -83,7 +83,7 @@ def test_what_a_report_shows_is_kept(run):
     assert part["worst"] == [one | {"text": texts[one["id"]]} for one in worst]
     said = {one["evaluator"]: one["lines"] for one in lines(directory / "lines.jsonl")}
     assert any("(constant " in line for line in said["task"])
-    constant = json.loads((run / "run" / "run.json").read_text())["constant"]["accuracy"]
+    constant = json.loads((run / "run" / "run.json").read_text())["test_constant"]["accuracy"]
     assert constant == pytest.approx(max(part["labels"]["test"].values()) / 21, abs=0.2)
 
 

@@ -162,7 +162,7 @@ def baselines(runs: Sequence[Reading]) -> str:
             rows.append([name, escape(of), "" if reached is None else f"{reached:.4f}", f"{level:.4f}", margin])
         split = "test" if one.receipt.get("test") else "task"
         measured: Mapping[str, float] = one.receipt.get(split) or {}
-        for metric, value in (one.receipt.get("constant") or {}).items():
+        for metric, value in (one.receipt.get(f"{split}_constant") or {}).items():
             if metric in measured:
                 of = f"{split if split == 'test' else 'held-out'} {metric}; best constant prediction"
                 margin = f"{measured[metric] - value:+.4f}"

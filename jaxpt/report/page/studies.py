@@ -123,7 +123,10 @@ def _scores(study: StudyReading) -> list[Dots]:
                 starts.index(one.start))
             for one, part in own
         ]  # fmt: skip
-        made.append(Dots(f"{task}: a dot for each seed, a line at the mean", f"{own[0][0].metric}, %", rows))
+        first = own[0][0]
+        if first.metric in first.constant:
+            rows.insert(0, Row("constant", [first.percent(first.constant[first.metric])], len(starts)))
+        made.append(Dots(f"{task}: a dot for each seed, a line at the mean", f"{first.metric}, %", rows))
     return made
 
 

@@ -68,7 +68,7 @@ def tuned(path, **more):
     }  # fmt: skip
     receipt = {
         "finished": True, "step": 40, "parameters": 12345, "wall_seconds": 140.0, "test": {"accuracy": 0.7},
-        "constant": {"accuracy": 0.4}, "best_step": 30, "task": {"accuracy": 0.75},
+        "test_constant": {"accuracy": 0.4}, "best_step": 30, "task": {"accuracy": 0.75},
         "environment": {"devices": CPU, "processes": 1},
     }  # fmt: skip
     task = {"kind": "classification", "labels": LABELS}
