@@ -86,9 +86,10 @@ class Reading:
         """The lines of a file of `evaluations`, likewise []."""
         try:
             text = (self.path / "evaluations" / name).read_text(encoding="utf-8")
-            return [json.loads(line) for line in text.splitlines()]
+            rows = [json.loads(line) for line in text.splitlines()]
         except (OSError, ValueError):
             return []
+        return [row for row in rows if isinstance(row, dict)]
 
 
 def read(paths: Sequence[Path]) -> list[Reading]:

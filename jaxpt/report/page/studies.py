@@ -17,6 +17,7 @@ from jaxpt.report.page import receipts, run_charts
 from jaxpt.report.page.charts import Chart, Dots, Row
 from jaxpt.report.page.readings import Reading
 from jaxpt.report.page.sections import Group, Section, figures, receipt, sections, without_empty
+from jaxpt.report.tables import Table
 from jaxpt.train import run_dir as run_dirs
 
 TABLE = "table.json"
@@ -29,9 +30,11 @@ class StudyReading(NamedTuple):
 
     directory: Path
     table: dict[str, Any]
-    """Its table.json."""
+    """Its table.json, `tables` as `Table`."""
     rows: list[Reading]
     """The runs of its rows that were started."""
+    scores: list[finetuned.Scores]
+    """Of its fine-tunings that have any."""
 
 
 def directory_of(path: Path) -> Path | None:
@@ -58,11 +61,16 @@ def read(directory: Path) -> StudyReading:
       UserError: the table is of an earlier version, or one of the runs is damaged.
     """
     found = read_json(directory / TABLE)
-    if not isinstance(found, dict) or "tables" not in found:
-        raise UserError(f"{directory / TABLE}: of an earlier version; jaxpt study FILE --table writes it anew")
-    paths = [directory / row["name"] for row in found["rows"]]
+    try:
+        tables = [Table(**one) for one in found["tables"]]
+        scores = [finetuned.Scores(**one) for one in found.get("finetuned", ())]
+        paths = [directory / row["name"] for row in found["rows"]]
+    except (KeyError, TypeError, AttributeError):
+        earlier = f"{directory / TABLE}: of an earlier version; jaxpt study FILE --table writes it anew"
+        raise UserError(earlier) from None
     rows = run_readings.read([path for path in paths if (path / "config.yaml").is_file()])
-    return StudyReading(directory, found, [dataclasses.replace(one, name=one.path.name) for one in rows])
+    named = [dataclasses.replace(one, name=one.path.name) for one in rows]
+    return StudyReading(directory, found | {"tables": tables}, named, [one for one in scores if one.by_seed])
 
 
 def group(study: StudyReading, assumed: receipts.Assumptions) -> Group:
@@ -83,13 +91,13 @@ def charts(study: StudyReading) -> list[Chart | Dots]:
 def _sections(study: StudyReading, assumed: receipts.Assumptions) -> Iterator[Section]:
     dots = figures(_scores(study))
     for one in study.table["tables"]:
-        rows = [[escape(cell) for cell in row] for row in one["rows"]]
+        rows = [[escape(cell) for cell in row] for row in one.rows]
         if not rows:
             continue
-        notes = study.table.get(_NOTES.get(one["title"], ""), "")
-        above = f"<p>{escape(study.table['budget'])}</p>" if one["title"] == "Pretrained" else ""
-        content = without_empty([escape(head) for head in one["heads"]], rows, one["numeric"])
-        yield one["title"], above + content + (dots if one["title"] == "Fine-tuned" else "") + _notes(notes)
+        notes = study.table.get(_NOTES.get(one.title, ""), "")
+        above = f"<p>{escape(study.table['budget'])}</p>" if one.title == "Pretrained" else ""
+        content = without_empty([escape(head) for head in one.heads], rows, one.numeric)
+        yield one.title, above + content + (dots if one.title == "Fine-tuned" else "") + _notes(notes)
     for heading, content in sections(study.rows, assumed) if study.rows else ():
         if heading not in ("Overview", "Runs", "Final figures", "Baselines"):
             yield heading, _receipt(study, assumed) if heading == "Receipt" else content
@@ -110,8 +118,7 @@ def _bold(text: str) -> str:
 
 def _scores(study: StudyReading) -> list[Dots]:
     """The test metric of each seed, a chart for each task."""
-    found = [finetuned.Scores(**one) for one in study.table.get("finetuned", ())]
-    found = [one for one in found if one.by_seed]
+    found = study.scores
     starts = list(dict.fromkeys(one.start for one in found))
     parts = [(one.row, one.strategy, one.start) for one in found]
     varying = [n for n in range(3) if len({part[n] for part in parts}) > 1] or [0]
