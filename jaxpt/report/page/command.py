@@ -30,6 +30,7 @@ nav { position: sticky; top: 0; z-index: 1; background: Canvas; border-bottom: 1
 .cards div { max-width: 24rem } .cards small { display: block; font-size: .75rem; opacity: .75 }
 td, th { padding: .25rem .6rem } tbody th { font-weight: 400 } thead th { border-top: 0; white-space: nowrap }
 tbody tr:hover { background: #8881 } td small { opacity: .75 } tbody th { vertical-align: top }
+.scroll th:first-child { position: sticky; left: 0; background: Canvas }
 .number { white-space: nowrap } .scroll td > div, tbody th > div { width: max-content; max-width: 19rem }
 .scroll td > div, tbody th > div { overflow-wrap: anywhere } .scroll td:last-child > div { max-width: 34rem }
 p { margin: .3rem 0; max-width: 48rem } .lead { opacity: .75; font-size: .9rem } .notes { font-size: .85rem }
