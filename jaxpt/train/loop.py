@@ -32,6 +32,7 @@ from jaxpt.train import (
     initial,
     out_of_memory,
     preflight,
+    profile,
     programs,
     resources,
     state,
@@ -353,10 +354,15 @@ class Run:
             self._evaluate(current, done, display, metrics, stop)
             self.checkpoints.add_figures(done, evaluation.figures(self.evaluators.found))
             self.missed = ()
-        batch = step.put(feed.next(), self.setup)
+        batch, tracing = (
+            step.put(feed.next(), self.setup),
+            profile.Profile(self.config.profile, self.run_dir, ready.train),
+        )
         while done < end and not self.stopped and not self.patience.is_over:
+            tracing.before(done + 1)
             current, figures = ready.train(current, batch, *self.setup.teacher_params())
             done += 1
+            tracing.after(done, figures)
             if done < end:  # the device works on this step while the host gets the next batch
                 batch = step.put(feed.next(figures), self.setup)
             window.append(figures)
@@ -371,6 +377,7 @@ class Run:
             to_save = to_save or done % save_every == 0
             if to_save or self.stopped or self.patience.is_over or done == end:
                 to_save = not self._save(current, ready.check)
+        tracing.stop()
         return current
 
     def _text(self) -> float:
