@@ -104,13 +104,14 @@ def is_drawable(chart: Chart | Dots) -> bool:
     return isinstance(chart, Dots) or any(math.isfinite(y) for one in chart.series for y in one.y)
 
 
-def axis(values: Sequence[float], count: int = 5, is_log: bool = False) -> Axis:
+def axis(values: Sequence[float], count: int = 5, is_log: bool = False, is_whole: bool = False) -> Axis:
     """An axis that holds some values.
 
     Args:
       values: at least one; all above 0 where the axis is logarithmic.
       count: about how many ticks.
       is_log: logarithmic.
+      is_whole: ticks are whole numbers, as steps are.
 
     Example:
       >>> axis([0.13, 4.2]).ticks, axis([1e-5, 3e-3], is_log=True).ticks
@@ -124,6 +125,7 @@ def axis(values: Sequence[float], count: int = 5, is_log: bool = False) -> Axis:
     if 0 < low < 0.25 * high:
         low = 0.0
     step = _nice((high - low) / count)
+    step = max(math.ceil(step), 1) if is_whole else step
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     margin = 0.03 * (high - low)
     ticks = tuple(round(n * step, 12) for n in range(first, last + 1))
@@ -161,7 +163,7 @@ def drawn(chart: Chart) -> tuple[list[Series], Axis, Axis]:
             found.append(dataclasses.replace(one, x=x, y=y))
     own = [one for one in found if not one.is_reference] or found
     xs = [x for one in own for x in one.x]
-    x_axis = axis([0.0, *xs] if max(xs) > 0 else xs)
+    x_axis = axis([0.0, *xs] if max(xs) > 0 else xs, is_whole=True)
     return found, x_axis, axis([y for one in found for y in one.y], is_log=chart.is_log)
 
 

@@ -114,7 +114,7 @@ def _parts(runs: Sequence[Reading], of: str, over_tokens: bool, x: str) -> Itera
     parts = list(dict.fromkeys(part for one in runs for part in one.loss_parts))
     if len(runs) == 1 and parts:
         own = [Series(shown(part), *_first(runs[0], part, False), colour=n) for n, part in enumerate(parts)]
-        yield Chart("parts of the loss, nats", x, own, _where(runs[0], parts), may_be_log=True)
+        yield Chart(f"{of}parts of the loss, nats", x, own, _where(runs[0], parts), may_be_log=True)
     for part in parts if len(runs) > 1 else ():
         own = [Series(one.name, *_first(one, part, over_tokens), one.colour) for one in runs]
         yield Chart(f"{of}{part} loss, nats", x, own, _where(runs[0], parts), may_be_log=True)

@@ -32,6 +32,12 @@ def test_axes_hold_their_values(values):
     assert len({found.named(tick) for tick in found.ticks}) == len(found.ticks) or max(values) < 1.001 * min(values)
 
 
+@pytest.mark.parametrize("last", [1, 2, 3, 11, 22, 1200, 8e6])
+def test_ticks_of_steps_are_whole_numbers(last):
+    ticks = drawn(Chart("loss", "step", [Series("a", [1, last], [1.0, 2.0])]))[1].ticks
+    assert all(tick == int(tick) for tick in ticks) and len(ticks) >= 2
+
+
 @pytest.mark.parametrize("values", [[1e-6, 1e-2], [0.5, 30], [3, 70]])
 def test_logarithmic_axes(values):
     found = axis(values, is_log=True)
