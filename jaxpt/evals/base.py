@@ -23,6 +23,8 @@ class Details(NamedTuple):
     """Report lines."""
     rows: tuple[dict[str, Any], ...]
     """What was found of each row, ready for JSON."""
+    parts: tuple[dict[str, Any], ...] = ()
+    """Of each task how often its labels occur, and its rows with the largest loss, with their texts; ready for JSON."""
 
 
 class Result(NamedTuple):
@@ -35,6 +37,8 @@ class Result(NamedTuple):
     details: Callable[[Any, Mapping[str, float]], Details] | None = None
     """(parameters, metrics of the validation set) → more about the same rows, where there is more; to be called in all
     processes, with the same parameters."""
+    constants: Mapping[str, float] = {}
+    """Metrics of a constant prediction on the same rows, where there is one."""
 
 
 Evaluate = Callable[[Any, Mapping[str, float], Callable[[], bool]], Result | None]

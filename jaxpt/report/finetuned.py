@@ -22,6 +22,8 @@ from jaxpt import config as configs
 from jaxpt import finetunings
 from jaxpt.config.finetunings import Cell, cells
 from jaxpt.config.studies import Study
+from jaxpt.report.tables import Table
+from jaxpt.report.tables import markdown as as_markdown
 from jaxpt.scores import in_percent
 from jaxpt.tasks.base import Task
 from jaxpt.train.run_dir import receipt
@@ -32,6 +34,7 @@ NOTE = """\
 - Each cell: the mean of the test metric over the seeds ± its standard deviation, in percent; in brackets the median and
   the best seed, and the number of seeds. The best checkpoint of each run and the point of the grid are chosen on the
   validation set, the point with the first seed alone.
+- **constant**: one prediction for all, the best of the training set: the most frequent label, of tags each word's.
 - **difference**: between runs of the same seed, with its standard error over seeds and test examples together; **t** is
   their ratio. Above 2 it is hardly chance.
 - **average**: the mean over the tasks, as in GLUE's table: of a task with several metrics the mean of them."""
@@ -54,6 +57,8 @@ class Scores:
     """Means of the other test metrics."""
     in_percent: bool
     """The values are percentages already."""
+    constant: Mapping[str, float]
+    """Test metrics of a constant prediction, chosen on the training set."""
 
     def percent(self, value: float) -> float:
         """A value of the metric as a percentage."""
@@ -92,6 +97,7 @@ def scores(study: Study, cell: Cell) -> Scores:
     """
     runs, best = finetunings.run_dirs(study, cell), finetunings.best_point(study, cell)
     found = {seed: _metrics(run_dir) for seed, run_dir in runs.items()}
+    constant = next((receipt(run_dir).get("test_constant") for run_dir in runs.values()), None)
     metric = cell.task.metric or next((next(iter(metrics)) for metrics in found.values()), "")
     task = configs.load(next(iter(runs.values()))).task if runs else None
     return Scores(
@@ -105,6 +111,7 @@ def scores(study: Study, cell: Cell) -> Scores:
             if name != metric
         },
         in_percent=task is not None and any(map(in_percent, task.scored)),
+        constant=constant or {},
     )
 
 
@@ -172,7 +179,7 @@ def _value(task: Task, predictions: Sequence[Any], targets: Sequence[Any], metri
     raise NotImplementedError(metric)
 
 
-# ---- Markdown -------------------------------------------------------------------------------------------------------
+# ---- tables ---------------------------------------------------------------------------------------------------------
 
 
 def as_json(study: Study) -> list[dict[str, Any]]:
@@ -184,8 +191,8 @@ def as_json(study: Study) -> list[dict[str, Any]]:
     return [dataclasses.asdict(scores(study, cell)) for cell in cells(study)]
 
 
-def markdown(study: Study) -> str:
-    """Both tables, and below them what they mean.
+def tables(study: Study) -> list[Table]:
+    """The scores of all cells, and below them what pretraining or a strategy changes, where something is compared.
 
     Args:
       study: with `evaluate.finetune`.
@@ -194,27 +201,39 @@ def markdown(study: Study) -> str:
     found = {cell.name: scores(study, cell) for cell in cells(study)}
     metrics = {one.task: one.metric for one in found.values() if one.metric}
     many = len(tuned.strategies) > 1
+    constants = [_constant([one for one in found.values() if one.task == task.name]) for task in tuned.tasks]
     heads = ["model", "weights", *["strategy"] * many]
+    numeric = range(len(heads), len(heads) + len(tuned.tasks) + 1)
     heads += [f"{task.name}, {metrics.get(task.name, '')}".removesuffix(", ") for task in tuned.tasks] + ["average"]
-    lines = [cells_line(heads), cells_line(["---"] * (2 + many) + ["---:"] * (len(tuned.tasks) + 1))]
+    rows = [("constant", *[""] * (1 + many), *constants, "")] if any(constants) else []
     for row in study.rows:
         for strategy in tuned.strategies:
             for start in tuned.starts:
                 of = [found[Cell(row, task, start, strategy).name] for task in tuned.tasks]
                 averages = [one.average for one in of]
                 known = None not in averages and len(of) > 1
-                shown = [row.name, start, *[strategy.name] * many, *map(_scored, of)]
-                lines.append(cells_line([*shown, f"{statistics.fmean(averages):.1f}" if known else ""]))
-    pairs = _pairs(study)
-    text = "## Fine-tuned\n\n" + "\n".join(lines)
-    if pairs:
-        below = [cells_line(["model", "task", "difference", "by", "± s.e.", "seeds", "examples", "t"])]
-        below += [
-            cells_line(["---"] * 3 + ["---:"] * 5),
-            *(line for pair in pairs if (line := _compared(study, *pair))),
-        ]
-        text += "\n\n" + "\n".join(below)
-    return f"{text}\n\n{NOTE}\n"
+                average = f"{statistics.fmean(averages):.1f}" if known else ""
+                rows.append((row.name, start, *[strategy.name] * many, *map(_scored, of), average))
+    made = [Table("Fine-tuned", tuple(heads), tuple(numeric), tuple(rows))]
+    if pairs := _pairs(study):
+        below = ("model", "task", "difference", "by", "± s.e.", "seeds", "examples", "t")
+        compared = tuple(line for pair in pairs if (line := _compared(study, *pair)))
+        made.append(Table("Differences", below, (3, 4, 5, 6, 7), compared))
+    return made
+
+
+def markdown(study: Study) -> str:
+    """Both tables, and below them what they mean.
+
+    Args:
+      study: with `evaluate.finetune`.
+    """
+    return "## Fine-tuned\n\n" + "\n\n".join(map(as_markdown, tables(study))) + f"\n\n{NOTE}\n"
+
+
+def _constant(of_task: Sequence[Scores]) -> str:
+    known = (one.percent(one.constant[one.metric]) for one in of_task if one.metric in one.constant)
+    return next((f"{value:.1f}" for value in known), "")
 
 
 def _scored(one: Scores) -> str:
@@ -237,7 +256,7 @@ def _pairs(study: Study) -> list[tuple[Cell, Cell, str]]:
     return found
 
 
-def _compared(study: Study, cell: Cell, other: Cell, what: str) -> str | None:
+def _compared(study: Study, cell: Cell, other: Cell, what: str) -> tuple[str, ...] | None:
     found = difference(study, cell, other)
     if found is None:
         return None
@@ -248,9 +267,4 @@ def _compared(study: Study, cell: Cell, other: Cell, what: str) -> str | None:
     shown = ["" if value is None else f"{percent(value):.1f}" for value in numbers]
     shown[0] = f"{percent(found.mean):+.1f}"
     t = f"{found.mean / found.error:.1f}" if found.error else ""
-    return cells_line([cell.row.name, cell.task.name, what, *shown, t])
-
-
-def cells_line(parts: Sequence[str]) -> str:
-    """A line of a Markdown table."""
-    return f"| {' | '.join(part.replace('|', '/') for part in parts)} |"
+    return (cell.row.name, cell.task.name, what, *shown, t)
