@@ -1,13 +1,23 @@
-"""Imports of modules that a recipe names. Importing one runs its code, so it is said before."""
+"""Modules that a recipe names. Importing one runs its code, so it is said before; what it raises is told in a line."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
+import traceback
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from types import ModuleType
 
 from jaxpt import errors
+from jaxpt.errors import UserError
+
+_packages: set[str] = set()
+"""First parts of the names of modules that were imported here and are not jaxpt's."""
 
 
 def import_module(name: str, key: str) -> ModuleType:
@@ -20,9 +30,12 @@ def import_module(name: str, key: str) -> ModuleType:
     Returns:
       The module; one of jaxpt's, or one that is imported already, without a line.
     """
-    if name not in sys.modules and name.partition(".")[0] != "jaxpt":
-        errors.note(f"{key}: importing {name} from {_place(name.partition('.')[0])}, whose code then runs")
-    return importlib.import_module(name)
+    package = name.partition(".")[0]
+    if name not in sys.modules and package != "jaxpt":
+        errors.note(f"{key}: importing {name} from {_place(package)}, whose code then runs")
+    module = importlib.import_module(name)
+    _packages.update({package} - {"jaxpt"})
+    return module
 
 
 def _place(package: str) -> str:
@@ -34,3 +47,78 @@ def _place(package: str) -> str:
     if spec is None:
         return "nowhere"
     return next(iter(spec.submodule_search_locations or ()), None) or spec.origin or "nowhere"
+
+
+def is_own(module: str) -> bool:
+    """Whether a module is none of jaxpt's."""
+    return module.partition(".")[0] != "jaxpt"
+
+
+def with_neighbours(modules: Iterable[str]) -> dict[str, Path]:
+    """Modules and what they use of their own directory: their code makes what they make, too.
+
+    Args:
+      modules: names of modules that are imported.
+
+    Returns:
+      {module: its file}, sorted by name; those without a file are left out.
+    """
+    found: dict[str, Path | None] = {}
+    waiting = list(modules)
+    while waiting:
+        name = waiting.pop()
+        if name in found:
+            continue
+        found[name] = _file(name)
+        used = vars(sys.modules[name]).values()
+        owners = {x.__name__ if inspect.ismodule(x) else getattr(x, "__module__", "") for x in used}
+        waiting += [x for x in owners & set(sys.modules) if _directory(x) == _directory(name) is not None]
+    return {name: file for name, file in sorted(found.items()) if file is not None}
+
+
+def _file(module: str) -> Path | None:
+    path = getattr(sys.modules[module], "__file__", None)
+    return Path(path).resolve() if path else None
+
+
+def _directory(module: str) -> Path | None:
+    file = _file(module)
+    return file.parent if file else None
+
+
+def digests(modules: Iterable[str]) -> dict[str, str]:
+    """The code of modules and of what they use of their own directory.
+
+    Args:
+      modules: names of modules that are imported.
+
+    Returns:
+      {module: digest of its source}.
+    """
+    return {name: digest(file) for name, file in with_neighbours(modules).items()}
+
+
+def digest(file: Path) -> str:
+    """Hash of a module's source: 20 hexadecimal digits."""
+    return hashlib.blake2b(file.read_bytes() if file.is_file() else b"", digest_size=10).hexdigest()
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Within it an exception from a module of one's own is a `UserError` that names its line; `--debug` shows the
+    traceback."""
+    try:
+        yield
+    except (UserError, OSError, ModuleNotFoundError):
+        raise
+    except Exception as error:
+        frames = traceback.walk_tb(error.__traceback__)
+        own = [(f, line) for f, line in frames if f.f_globals.get("__name__", "").partition(".")[0] in _packages]
+        if not own:
+            raise
+        frame, line = own[-1]
+        said = str(error).strip().splitlines()
+        raise UserError(
+            f"{frame.f_code.co_filename}:{line}: in {frame.f_code.co_qualname}: {type(error).__name__}"
+            f"{f': {said[0]}' if said else ''}; --debug shows the traceback"
+        ) from error

@@ -164,6 +164,20 @@ def edited(config: Config, meta: Mapping[str, Any]) -> list[str]:
     return [f"{key} was {shown(was)}, is {shown(now)}" for key, was, now in configs.differences(old, config)]
 
 
+def edited_modules(code: Mapping[str, str], meta: Mapping[str, Any]) -> str:
+    """Modules of one's own whose code is another than when a checkpoint was saved.
+
+    Args:
+      code: {module: digest of its source}, now.
+      meta: what was saved beside the checkpoint.
+
+    Returns:
+      Their names; "" where there are none, or an earlier version saved the checkpoint.
+    """
+    was = meta.get("code", {})
+    return ", ".join(name for name, digest in code.items() if was.get(name, digest) != digest)
+
+
 def claim(config: Config) -> None:
     """Writes `config.yaml`: from now on the run_dir belongs to this configuration, whichever process asks."""
     text = configs.to_yaml(_of_run(config))
