@@ -7,6 +7,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 import traceback
 from collections.abc import Iterable, Iterator
@@ -16,8 +17,8 @@ from types import ModuleType
 from jaxpt import errors
 from jaxpt.errors import UserError
 
-_packages: set[str] = set()
-"""First parts of the names of modules that were imported here and are not jaxpt's."""
+_imported: dict[str, None] = {}
+"""Names of modules that were imported here and are not jaxpt's."""
 
 
 def import_module(name: str, key: str) -> ModuleType:
@@ -30,11 +31,11 @@ def import_module(name: str, key: str) -> ModuleType:
     Returns:
       The module; one of jaxpt's, or one that is imported already, without a line.
     """
-    package = name.partition(".")[0]
-    if name not in sys.modules and package != "jaxpt":
-        errors.note(f"{key}: importing {name} from {_place(package)}, whose code then runs")
+    if name not in sys.modules and is_own(name):
+        errors.note(f"{key}: importing {name} from {_place(name.partition('.')[0])}, whose code then runs")
     module = importlib.import_module(name)
-    _packages.update({package} - {"jaxpt"})
+    if is_own(name):
+        _imported[name] = None
     return module
 
 
@@ -105,20 +106,34 @@ def digest(file: Path) -> str:
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """Within it an exception from a module of one's own is a `UserError` that names its line; `--debug` shows the
-    traceback."""
+    """Within it an exception from a module of one's own is a `UserError` that names its line; so is one of jaxpt's own
+    where it works with what such a module gave it. `--debug` shows the traceback."""
     try:
         yield
     except (UserError, OSError, ModuleNotFoundError):
         raise
     except Exception as error:
-        frames = traceback.walk_tb(error.__traceback__)
-        own = [(f, line) for f, line in frames if f.f_globals.get("__name__", "").partition(".")[0] in _packages]
-        if not own:
+        if not _imported:
             raise
-        frame, line = own[-1]
-        said = str(error).strip().splitlines()
-        raise UserError(
-            f"{frame.f_code.co_filename}:{line}: in {frame.f_code.co_qualname}: {type(error).__name__}"
-            f"{f': {said[0]}' if said else ''}; --debug shows the traceback"
-        ) from error
+        raise UserError(f"{_said(error)}; --debug shows the traceback") from error
+
+
+def _said(error: Exception) -> str:
+    """Place and words of an exception: the innermost place in a module of one's own, else in jaxpt."""
+    packages = {name.partition(".")[0] for name in _imported}
+    frames = [(frame.f_globals.get("__name__", "").partition(".")[0], frame.f_code, line)
+              for frame, line in traceback.walk_tb(error.__traceback__)]  # fmt: skip
+    own = [(code, line) for package, code, line in frames if package in packages]
+    code, line = (own or [(code, line) for package, code, line in frames if package == "jaxpt"])[-1]
+    place = f"{code.co_filename}:{line}: in {code.co_qualname}"
+    text = str(error).strip()
+    if text.startswith("in user code:"):  # TensorFlow runs a translation of a preprocessor, and gives its places
+        file, line, function = _PLACE.findall(text)[-1]
+        place, text = f"{file}:{line}: in {function}", text.splitlines()[-1].strip()
+    kind = type(error).__name__
+    what = f"{kind}: {text.removeprefix(f'{kind}: ').splitlines()[0]}" if text else kind
+    given = "" if own else f", with what {', '.join(list(_imported)[:3])} gave"
+    return f"{place}: {what}{given}"
+
+
+_PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)  \*')

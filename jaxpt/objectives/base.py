@@ -234,7 +234,9 @@ class Loss:
 
     def network(self, model: ModelConfig) -> Network:
         """The backbone with its heads, which is trained, saved and exported."""
-        return Network(model.build(), self.heads(model))
+        heads = self.heads(model)
+        checks.check_heads(self.h.kind, heads)
+        return Network(model.build(), heads)
 
     def scorer(self, model: Bound) -> Bound:
         """The bound network that predicts vocabulary tokens: the whole network, or its generator (ELECTRA)."""
@@ -265,6 +267,7 @@ class Loss:
           and are divided by `tokens`.
         """
         output = self.output(model, batch)
+        checks.check_output(self.h.kind, output)
         found = self.loss_from_hidden(model, output.hidden, batch)
         checks.check_sums(self.h.kind, "loss_from_hidden", found)
         return {**found[0], **output.aux}, found[1]

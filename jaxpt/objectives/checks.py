@@ -9,6 +9,8 @@ import jax
 import numpy as np
 
 from jaxpt.errors import UserError
+from jaxpt.models.network import Head, Network
+from jaxpt.models.output import Output
 
 
 def check_sums(kind: str, method: str, found: Any, count: int = 2) -> None:
@@ -22,13 +24,14 @@ def check_sums(kind: str, method: str, found: Any, count: int = 2) -> None:
     """
     where = f"objective.kind: {kind}: Loss.{method}"
     if not isinstance(found, tuple) or len(found) != count or not all(isinstance(x, Mapping) for x in found[:2]):
-        got = f"({', '.join(type(x).__name__ for x in found)})" if isinstance(found, tuple) else type(found).__name__
+        got = f"({', '.join(map(_form, found))})" if isinstance(found, tuple) else _form(found)
         wanted = "({part: Σ loss}, {metric: (Σ value, Σ weight)}" + (", next carry)" if count == 3 else ")")
         raise UserError(f"{where} must return {wanted}, it returns {got}")
     _check_numbers(where, found[0])
     for name, pair in found[1].items():
-        if not isinstance(pair, tuple) or len(pair) != 2:
-            raise UserError(f"{where}: the metric {name!r} must be (Σ value, Σ weight), it is {type(pair).__name__}")
+        if not isinstance(pair, tuple) or len(pair) != 2 or not all(map(_is_number, pair)):
+            got = f"({', '.join(map(_form, pair))})" if isinstance(pair, tuple) else _form(pair)
+            raise UserError(f"{where}: the metric {name!r} must be (Σ value, Σ weight), two numbers; it is {got}")
 
 
 def check_parts(kind: str, coefficients: Any, sums: Mapping[str, Any], weights: Any) -> None:
@@ -51,10 +54,43 @@ def check_parts(kind: str, coefficients: Any, sums: Mapping[str, Any], weights: 
                 )
 
 
+def check_output(kind: str, found: Any) -> None:
+    """Raises UserError where `Loss.output` returns something else than an `Output`.
+
+    Args:
+      kind: of the objective.
+      found: what it returned.
+    """
+    if not isinstance(found, Output):
+        raise UserError(f"objective.kind: {kind}: Loss.output must return a model's Output, it returns {_form(found)}")
+
+
+def check_heads(kind: str, found: Any) -> None:
+    """Raises UserError where `Loss.heads` returns something else than heads by name.
+
+    Args:
+      kind: of the objective.
+      found: what it returned.
+    """
+    where = f"objective.kind: {kind}: Loss.heads"
+    if not isinstance(found, Mapping):
+        raise UserError(f"{where} must return {{name: Head}}, it returns {_form(found)}")
+    for name, head in found.items():
+        if not isinstance(head, Head | Network):
+            raise UserError(f"{where}: {name!r} must be a jaxpt.models.network.Head, it is {_form(head)}")
+
+
 def _check_numbers(where: str, found: Any) -> None:
     if not isinstance(found, Mapping):
-        raise UserError(f"{where} must return {{part: number}}, it returns {type(found).__name__}")
+        raise UserError(f"{where} must return {{part: number}}, it returns {_form(found)}")
     for part, x in found.items():
-        if not isinstance(x, jax.Array | np.ndarray | np.generic | int | float) or np.ndim(x) > 0:
-            form = f"an array {list(np.shape(x))}" if hasattr(x, "shape") else type(x).__name__
-            raise UserError(f"{where}: {part!r} must be one number, summed over the batch; it is {form}")
+        if not _is_number(x):
+            raise UserError(f"{where}: {part!r} must be one number, summed over the batch; it is {_form(x)}")
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, jax.Array | np.ndarray | np.generic | int | float) and np.ndim(x) == 0
+
+
+def _form(x: Any) -> str:
+    return f"an array {list(np.shape(x))}" if hasattr(x, "shape") else type(x).__name__

@@ -85,12 +85,15 @@ PAIR = "({part: Σ loss}, {metric: (Σ value, Σ weight)})"
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        (np.float32(2), f"must return {PAIR}, it returns float32"),
+        (np.float32(2), f"must return {PAIR}, it returns an array []"),
         ((1.0, {}), f"must return {PAIR}, it returns (float, dict)"),
         (({}, {}, {}), f"must return {PAIR}, it returns (dict, dict, dict)"),
         (({"a": np.ones(8)}, {}), "'a' must be one number, summed over the batch; it is an array [8]"),
         (({"a": (1.0, 2.0)}, {}), "'a' must be one number, summed over the batch; it is tuple"),
-        (({"a": 1.0}, {"accuracy": 0.5}), "the metric 'accuracy' must be (Σ value, Σ weight), it is float"),
+        (
+            ({"a": 1.0}, {"accuracy": 0.5}),
+            "the metric 'accuracy' must be (Σ value, Σ weight), two numbers; it is float",
+        ),
     ],
 )
 def test_what_a_loss_returns_is_looked_at(found, said):
