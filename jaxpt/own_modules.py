@@ -127,13 +127,16 @@ def _said(error: Exception) -> str:
     code, line = (own or [(code, line) for package, code, line in frames if package == "jaxpt"])[-1]
     place = f"{code.co_filename}:{line}: in {code.co_qualname}"
     text = str(error).strip()
-    if text.startswith("in user code:"):  # TensorFlow runs a translation of a preprocessor, and gives its places
-        file, line, function = _PLACE.findall(text)[-1]
+    if text.startswith("in user code:") and (places := _PLACE.findall(text)):  # TensorFlow runs a translation
+        file, line, function = places[-1]
         place, text = f"{file}:{line}: in {function}", text.splitlines()[-1].strip()
     kind = type(error).__name__
-    what = f"{kind}: {text.removeprefix(f'{kind}: ').splitlines()[0]}" if text else kind
+    lines = [line for line in text.removeprefix(f"{kind}: ").splitlines() if line and not _OF_GRAPHS.match(line)]
+    what = f"{kind}: {lines[0]}" if lines else kind
     given = "" if own else f", with what {', '.join(list(_imported)[:3])} gave"
     return f"{place}: {what}{given}"
 
 
+_OF_GRAPHS = re.compile(r"Graph execution error|Detected at node|<stack traces|\s*\[\[|\s*File ")
+"""Lines of TensorFlow before the one that says what was wrong."""
 _PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)  \*')

@@ -135,7 +135,7 @@ def prepare(
         for part, source in zip(parts, sources):
             say.note(f"{part.name}: {source.tier}")
         streams = _streams(config, phase, parts, stores, transforms, ours)
-        for line in (*_lines(parts, streams), *warnings(objective.batches, streams["train"])):
+        for line in (*_lines(parts, streams), *warnings(objective.batches, streams["train"], vocabulary.size)):
             say.note(line)
         if config.task is not None:
             for line in labelled_lines(parts, stores):
