@@ -31,23 +31,21 @@ def import_module(name: str, key: str) -> ModuleType:
     Returns:
       The module; one of jaxpt's, or one that is imported already, without a line.
     """
-    if name not in sys.modules and is_own(name):
-        errors.note(f"{key}: importing {name} from {_place(name.partition('.')[0])}, whose code then runs")
+    if name not in sys.modules and is_own(name) and (place := _place(name.partition(".")[0])):
+        errors.note(f"{key}: importing {name} from {place}, whose code then runs")
     module = importlib.import_module(name)
     if is_own(name):
         _imported[name] = None
     return module
 
 
-def _place(package: str) -> str:
-    """Where a package or module without dots in its name lies; nothing is imported."""
+def _place(package: str) -> str | None:
+    """Where a package or module without dots in its name lies; None: there is none. Nothing is imported."""
     try:
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):
         spec = None
-    if spec is None:
-        return "nowhere"
-    return next(iter(spec.submodule_search_locations or ()), None) or spec.origin or "nowhere"
+    return next(iter((spec and spec.submodule_search_locations) or ()), None) or (spec and spec.origin)
 
 
 def is_own(module: str) -> bool:
