@@ -21,8 +21,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from jaxpt import config as configs
-from jaxpt import disk, finetunings, signals
+from jaxpt import disk, finetunings, recipes, signals
 from jaxpt.config import Config
+from jaxpt.config.finetunings import FineTuning, cells, fine_tuning
 from jaxpt.config.studies import Study, StudyRow, load_study
 from jaxpt.errors import UserError
 from jaxpt.report import curves, studies
@@ -87,6 +88,8 @@ def study(path: str, overrides: Sequence[str] = (), table: bool = False, stop: b
         return 0
     for row in plan.rows:
         _check(plan, row, f"{path}: row {row.name}")
+    if plan.evaluate.finetune is not None:
+        _check_finetunings(plan, path)
     say(f"jaxpt study: {plan.name}, {len(plan.rows)} rows → {directory}\n{plan.question}")
     directory.mkdir(parents=True, exist_ok=True)
     child = Child()
@@ -120,6 +123,34 @@ def _check(plan: Study, row: StudyRow, where: str) -> None:
             preflight.check(config)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
+
+
+def _check_finetunings(plan: Study, path: str) -> None:
+    """Finds what is wrong with the fine-tunings of the rows before hours of pretraining.
+
+    Raises:
+      UserError: names the fine-tuning.
+    """
+    tuned = plan.evaluate.finetune
+    for cell in (cell for cell in cells(plan) if cell.start == tuned.starts[0]):
+        for point in range(len(tuned.points)):
+            one = fine_tuning(plan, cell, point, tuned.seeds[0])
+            overrides = one.overrides if cell.row.model is not None else _as_if_trained(plan, one)
+            try:
+                preflight.check(recipes.load(one.recipe, overrides, "its settings"))
+            except UserError as error:
+                raise UserError(f"{path}: fine-tuning {cell.name}: {error}") from None
+
+
+def _as_if_trained(plan: Study, one: FineTuning) -> list[str]:
+    """The overrides of a fine-tuning with its model and vocabulary as the row's recipe says them."""
+    row = configs.load(one.cell.row.recipe, plan.overrides(one.cell.row))
+    tokenizer = row.data.tokenizer.model_dump(mode="json", exclude_none=True)
+    given = {"model": configs.dump(row)["model"], "data.tokenizer": tokenizer}
+    return [
+        *(f"{key}={json.dumps(value)}" for key, value in given.items()),
+        *(item for item in one.overrides if not item.startswith("init_from.")),
+    ]
 
 
 def _rows(plan: Study, path: str, child: Child, stop: bool) -> dict[str, str]:

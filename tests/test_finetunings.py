@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import signal
 import statistics
 
@@ -10,11 +11,12 @@ import numpy as np
 import pytest
 import yaml
 
-from jaxpt import finetunings
+from jaxpt import finetunings, study
 from jaxpt.config.finetunings import cells, fine_tuning
 from jaxpt.config.studies import load_study
 from jaxpt.errors import UserError
 from jaxpt.report import finetuned
+from tests.config.helpers import ROOT
 from tests.test_study import read_until, start, write_study
 
 SEEDS = (0, 1)
@@ -80,6 +82,7 @@ def test_killed_and_continued_gives_the_same_table(tmp_path):
         ("random", "0", "1"),
     }
     table = (tmp_path / "study" / "table.md").read_text()
+    assert "\n| constant |  | 50.0 |  |\n" in table
     assert "| bert | mood | pretrained − random |" in table and "mood, accuracy" in table
 
 
@@ -107,6 +110,29 @@ def test_what_is_wrong_is_named(tmp_path, finetune, message):
         load_study(write(tmp_path, **finetune))
 
 
+@pytest.mark.parametrize(
+    "finetune, message",
+    [
+        ({"set": {"train.stepz": 3}}, "unknown key train.stepz; did you mean steps?"),
+        ({"set": {"data.test_path": "none.tsv"}}, "data.test_path: none.tsv: no such file"),
+        ({"grid": {"model.pooler": [1]}}, "model.pooler"),
+    ],
+)
+def test_fine_tunings_are_checked_before_a_row_is_trained(tmp_path, finetune, message):
+    path = write(tmp_path, **finetune)
+    with pytest.raises(UserError, match=rf"study.yaml: fine-tuning bert/mood/pretrained/all: .*{re.escape(message)}"):
+        study.study(str(path))
+    assert not (tmp_path / "study").exists()
+
+
+@pytest.mark.parametrize("recipe", ["classify_tiny", "match_tiny"])
+def test_the_model_of_every_smoke_recipe_can_be_fine_tuned(monkeypatch, recipe):
+    monkeypatch.chdir(ROOT)
+    tasks = f"[{{name: task, recipe: ../finetune/smoke/{recipe}.yaml}}]"
+    overrides = [f"evaluate.finetune.tasks={tasks}", "evaluate.finetune.set={data.length: 32}"]
+    study._check_finetunings(load_study("configs/studies/smoke.yaml", overrides), "smoke")
+
+
 def test_differences_of_given_predictions(tmp_path):
     """Beside the formulas for accuracy, where the jackknife over single examples is exact."""
     plan = load_study(write(tmp_path, grid={}))
@@ -120,6 +146,7 @@ def test_differences_of_given_predictions(tmp_path):
             rows = [{"id": i, "target": "good", "prediction": "good" if c else "bad"} for i, c in enumerate(correct)]
             (one.run_dir / "evaluations" / "predictions_test.jsonl").write_text("\n".join(map(json.dumps, rows)))
             receipt = {"finished": True, "best_value": 1.0, "best_mode": "max", "test": {"accuracy": correct.mean()}}
+            receipt["test_constant"] = {"accuracy": 0.5}
             (one.run_dir / "run.json").write_text(json.dumps(receipt))
             tree = yaml.safe_load((tmp_path / "task.yaml").read_text())
             tree["task"]["labels"] = ["bad", "good"]
@@ -135,3 +162,4 @@ def test_differences_of_given_predictions(tmp_path):
     of_examples = np.mean([right["pretrained", seed].astype(float) - right["random", seed] for seed in SEEDS], 0)
     assert difference.over_examples == pytest.approx(of_examples.std(ddof=1) / math.sqrt(count))
     assert difference.error == pytest.approx(math.hypot(difference.over_seeds, difference.over_examples))
+    assert "\n| constant |  | 50.0 |  |\n" in finetuned.markdown(plan)

@@ -332,7 +332,7 @@ def accepted(argv: list[str]) -> None:
     given = cli._parse(argv)
     if given.command == "study":
         study = load_study(ROOT / given.study, given.overrides)
-        for row in study.rows:
+        for row in (row for row in study.rows if row.model is None):
             configs.load(row.recipe, study.overrides(row))
     elif given.command == "probe":
         load_probe(given.overrides)
@@ -384,7 +384,10 @@ def missing(argv: list[str], fields: dict[str, str]) -> str | None:
         return NOT_HERE[word]
     given = cli._parse(argv)
     study = load_study(given.study, given.overrides) if given.command == "study" else None
-    rows = [(r.recipe, study.overrides(r)) for r in study.rows if "{study}" not in str(r.set)] if study else []
+    of_study = [r for r in study.rows if r.model is None and "{study}" not in str(r.set)] if study else []
+    if study and not of_study:
+        return fields["Needs"]
+    rows = [(r.recipe, study.overrides(r)) for r in of_study]
     try:
         for recipe, overrides in rows or [(given.config, given.overrides)]:
             preflight.check_recipe(configs.load(recipe, overrides))

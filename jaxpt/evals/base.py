@@ -35,6 +35,8 @@ class Result(NamedTuple):
     details: Callable[[Any, Mapping[str, float]], Details] | None = None
     """(parameters, metrics of the validation set) → more about the same rows, where there is more; to be called in all
     processes, with the same parameters."""
+    constants: Mapping[str, float] = {}
+    """Metrics of a constant prediction on the same rows, where there is one."""
 
 
 Evaluate = Callable[[Any, Mapping[str, float], Callable[[], bool]], Result | None]

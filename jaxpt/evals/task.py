@@ -46,19 +46,21 @@ class TaskMetrics(Evaluator):
             metrics: dict[str, float] = {}
             said: list[str] = []
             told: dict[str, Tell] = {}
+            constants: dict[str, float] = {}
             for name, task in tasks.items():
                 found = task.measure(params, earlier if not name else of_part(earlier, name), stop)
                 if found is None:
                     return None
                 own, told[name] = found
                 said += lines(f"{self.called}/{name}" if name else self.called, own, task.majority)
-                metrics |= {f"{name}/{metric}" if name else metric: value for metric, value in own.items()}
+                metrics |= _prefixed(name, own)
+                constants |= _prefixed(name, task.majority)
             if "" not in tasks and len(tasks) == len(setup.config.task.tasks):
                 average = setup.config.task.average(metrics)
                 said += lines(self.called, average, {}) if average else []
                 metrics = {**average, **metrics}
             said += features.report_lines(params)
-            return Result(metrics, tuple(said), functools.partial(_details, told))
+            return Result(metrics, tuple(said), functools.partial(_details, told), constants)
 
         return evaluate
 
@@ -95,6 +97,11 @@ class _OneTask:
             )
 
         return measured(config, predictions, self._targets), details
+
+
+def _prefixed(name: str, metrics: Mapping[str, float]) -> dict[str, float]:
+    """Metrics under the name of their task, if it has one."""
+    return {f"{name}/{metric}" if name else metric: value for metric, value in metrics.items()}
 
 
 def _details(told: Mapping[str, Tell], params: Any, measured: Mapping[str, float]) -> Details:

@@ -80,6 +80,9 @@ class HeadObjective(Objective):
                     raise UserError(f"objective.kind: {self.kind}: the model wants a vocabulary with {name.upper()}")
             return tuple(getattr(v, name) for name in names)
 
+        # What a vocabulary that was trained here has not was not in the model's pretraining either.
+        begin = () if v.bos in (None, v.eos) else (v.bos,)
+        end = "sep" if v.eos is None and v.sep is not None else "eos"
         match self.text_layout:
             case "bert":
                 return TextLayout(ids("cls"), ids("sep"), ids("sep"), second_type=1)
@@ -88,12 +91,11 @@ class HeadObjective(Objective):
             case "xlnet":
                 return TextLayout((), ids("sep"), ids("sep", "cls"), second_type=1, last_type=2, pooled="last")
             case "bart":
-                return TextLayout(ids("bos"), ids("eos", "eos"), ids("eos"), pooled="last")
+                return TextLayout(begin, ids("eos", "eos"), ids("eos"), pooled="last")
             case "t5":
                 return TextLayout((), ids("eos"), ids("eos"), pooled="last")
             case "decoder":
-                before = () if v.bos in (None, v.eos) else (v.bos,)
-                return TextLayout(before, ids("eos"), (), pooled="last")
+                return TextLayout(begin, ids(end), (), pooled="last")
         raise UserError(f"model.kind: its text_layout {self.text_layout!r} is none of {', '.join(FAMILIES)}")
 
     def cut_to(self, length: int) -> str:

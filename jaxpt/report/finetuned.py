@@ -32,6 +32,7 @@ NOTE = """\
 - Each cell: the mean of the test metric over the seeds ± its standard deviation, in percent; in brackets the median and
   the best seed, and the number of seeds. The best checkpoint of each run and the point of the grid are chosen on the
   validation set, the point with the first seed alone.
+- **constant**: one prediction for all, the best of the training set: the most frequent label, of tags each word's.
 - **difference**: between runs of the same seed, with its standard error over seeds and test examples together; **t** is
   their ratio. Above 2 it is hardly chance.
 - **average**: the mean over the tasks, as in GLUE's table: of a task with several metrics the mean of them."""
@@ -54,6 +55,8 @@ class Scores:
     """Means of the other test metrics."""
     in_percent: bool
     """The values are percentages already."""
+    constant: Mapping[str, float]
+    """Test metrics of a constant prediction, chosen on the training set."""
 
     def percent(self, value: float) -> float:
         """A value of the metric as a percentage."""
@@ -92,6 +95,7 @@ def scores(study: Study, cell: Cell) -> Scores:
     """
     runs, best = finetunings.run_dirs(study, cell), finetunings.best_point(study, cell)
     found = {seed: _metrics(run_dir) for seed, run_dir in runs.items()}
+    constant = next((receipt(run_dir).get("test_constant") for run_dir in runs.values()), None)
     metric = cell.task.metric or next((next(iter(metrics)) for metrics in found.values()), "")
     task = configs.load(next(iter(runs.values()))).task if runs else None
     return Scores(
@@ -105,6 +109,7 @@ def scores(study: Study, cell: Cell) -> Scores:
             if name != metric
         },
         in_percent=task is not None and any(map(in_percent, task.scored)),
+        constant=constant or {},
     )
 
 
@@ -194,9 +199,12 @@ def markdown(study: Study) -> str:
     found = {cell.name: scores(study, cell) for cell in cells(study)}
     metrics = {one.task: one.metric for one in found.values() if one.metric}
     many = len(tuned.strategies) > 1
+    constants = [_constant([one for one in found.values() if one.task == task.name]) for task in tuned.tasks]
     heads = ["model", "weights", *["strategy"] * many]
     heads += [f"{task.name}, {metrics.get(task.name, '')}".removesuffix(", ") for task in tuned.tasks] + ["average"]
     lines = [cells_line(heads), cells_line(["---"] * (2 + many) + ["---:"] * (len(tuned.tasks) + 1))]
+    if any(constants):
+        lines.append(cells_line(["constant", *[""] * (1 + many), *constants, ""]))
     for row in study.rows:
         for strategy in tuned.strategies:
             for start in tuned.starts:
@@ -215,6 +223,11 @@ def markdown(study: Study) -> str:
         ]
         text += "\n\n" + "\n".join(below)
     return f"{text}\n\n{NOTE}\n"
+
+
+def _constant(of_task: Sequence[Scores]) -> str:
+    known = (one.percent(one.constant[one.metric]) for one in of_task if one.metric in one.constant)
+    return next((f"{value:.1f}" for value in known), "")
 
 
 def _scored(one: Scores) -> str:

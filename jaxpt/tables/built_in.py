@@ -3,6 +3,7 @@
   modules    a docstring → the module of the standard library that it stands in (classification)
   kinds      words of a signature and of its docstring → which kind of name each is (tagging)
   summaries  a signature → the first sentence of its docstring (text to text)
+  matches    a signature and the first sentence of a docstring → whether it is its own (pairs)
 
 A table depends on the version of Python alone, and so does the split of each row: on the hash of its text.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import ast
 import collections
 import functools
+import itertools
 import re
 import sys
 from collections.abc import Iterator
@@ -42,7 +44,8 @@ def rows(name: str, split: str = "train") -> Iterator[Row]:
     """Reads a table.
 
     Args:
-      name: "modules" (columns `text`, `module`), "kinds" (`tokens`, `tags`) or "summaries" (`signature`, `summary`).
+      name: "modules" (columns `text`, `module`), "kinds" (`tokens`, `tags`), "summaries" (`signature`, `summary`) or
+        "matches" (`signature`, `summary`, `match`: "yes" or "no").
       split: "train", "validation" or "test".
 
     Yields:
@@ -93,6 +96,19 @@ def _summaries() -> tuple[tuple[str, dict[str, Any]], ...]:
     """(signature, row) for each documented function; the first of those with one signature."""
     first = dict(reversed(pairs()))
     return tuple((code, {"signature": code, "summary": first[code]}) for code in sorted(first, key=digest))
+
+
+@functools.cache
+def _matches() -> tuple[tuple[str, dict[str, Any]], ...]:
+    """(signature, row): of half of the functions with their own summary, of the others with the next one's."""
+    rows = [row for _, row in _summaries()]
+    found = []
+    for one, following in itertools.pairwise(rows):
+        is_own = digest(one["signature"] + one["summary"]) % 2 == 0
+        summary = (one if is_own else following)["summary"]
+        if is_own or summary != one["summary"]:
+            found.append((one["signature"], one | {"summary": summary, "match": "yes" if is_own else "no"}))
+    return tuple(found)
 
 
 @functools.cache
@@ -148,4 +164,4 @@ def _kind(word: str, names: dict[str, str], following: list[str]) -> str:
     return "function" if re.fullmatch(r"[a-z]+(_[a-z]+)+", word) else "other"
 
 
-_TABLES = {"modules": _modules, "kinds": _kinds, "summaries": _summaries}
+_TABLES = {"modules": _modules, "kinds": _kinds, "summaries": _summaries, "matches": _matches}

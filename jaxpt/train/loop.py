@@ -519,7 +519,7 @@ class Run:
         if checkpoint.is_primary():
             write_lines(self.run_dir / "evaluations" / f"predictions_{split}.jsonl", details.rows)
         known = {"best_step": best, "best_value": measured.get(metric), "best_mode": self.config.checkpoint.best_mode}
-        return known | ({"test": result.metrics} if split == "test" else {})
+        return known | ({"test": result.metrics, "test_constant": result.constants} if split == "test" else {})
 
     def _receipt(self, current: State, finished: bool, **results: Any) -> None:
         """Writes run.json; the wall time adds up over the run's starts."""

@@ -26,6 +26,8 @@ def test_every_row_of_ours_loads(path):
     study = load_study(path, ["seed=3"])
     assert study.question
     for row in study.rows:
+        if row.model is not None:
+            continue
         config = load(row.recipe, study.overrides(row))
         assert config.seed == 3 and config.run_dir == f"runs/studies/{path.stem}/{row.name}"
         assert study.tokens is None or not config.train.phases

@@ -58,9 +58,20 @@ def test_summaries():
     assert all(row.values["summary"] for row in splits["train"])
 
 
+@pytest.mark.slow
+def test_matches():
+    splits = table("matches")
+    assert shares(splits) == [0.8, 0.1, 0.1]
+    own = {row.values["signature"]: row.values["summary"] for rows in table("summaries").values() for row in rows}
+    rows = [row.values for of in splits.values() for row in of]
+    assert all((own[row["signature"]] == row["summary"]) == (row["match"] == "yes") for row in rows)
+    counts = collections.Counter(row["match"] for row in rows)
+    assert set(counts) == {"yes", "no"} and min(counts.values()) > 0.45 * len(rows)
+
+
 def test_unknown_names():
     with pytest.raises(
-        UserError, match=r"no table 'module'; there are modules, kinds, summaries; did you mean modules\?"
+        UserError, match=r"no table 'module'; there are modules, kinds, summaries, matches; did you mean modules\?"
     ):
         next(built_in.rows("module"))
     with pytest.raises(UserError, match=r"no split 'dev'; kinds has train, validation, test"):
