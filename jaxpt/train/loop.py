@@ -299,15 +299,16 @@ class Run:
             say(amounts.line(self.phase_config, self.data, steps))
             self.evaluators = evaluation.Evaluators(self.setup.for_evaluation(), self.data)
         self.code = own_modules.digests(configs.own_modules(self.phase_config)) | self.data.code
-        if names := edited_modules(self.code, meta or {}):
-            say(f"edited since the checkpoint: {names}; the steps from here on use the code as it is now")
+        names = edited_modules(self.code, meta or {})
         teachers.check_vocabulary(self.setup, self.data.tokenizer)
         for config in later:
             config.objective.check(config.model, config.data.length, self.data.vocabulary)
         if meta is not None and meta["phase"] == index:
-            check_fingerprint(meta["data"], _plain(self.data.fingerprint), str(self.run_dir))
+            check_fingerprint(meta["data"], _plain(self.data.fingerprint), str(self.run_dir), names)
             if "data.tokenizer.path" in [key for key, _, _ in moved(self.config)]:
                 datasets.check_vocabulary(self.phase_config, self.data.tokenizer)
+        if names:
+            say(f"edited since the checkpoint: {names}; the steps from here on use the code as it is now")
         if checkpoint.is_primary():
             claim(self.config)
 
