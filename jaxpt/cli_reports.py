@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +32,20 @@ def add(commands: Any, command: Callable[..., argparse.ArgumentParser]) -> None:
     ))  # fmt: skip
     compare.add_argument("runs", metavar="RUN_DIR", nargs="+", help="two runs or more")
     compare.add_argument("--json", action="store_true", help="print JSON")
+    report = command(commands, "report", _report, "write an HTML page about runs and studies", (
+        "runs/bert_tiny                                  # runs/bert_tiny/report.html",
+        "runs/bert_tiny runs/mine --out both.html --picture both.png",
+        "runs/studies/smoke --watts 120 --price 0.40     # of this machine, dollars an hour",
+        "configs/studies/bert_ablation.yaml --out page.html",
+    ), writes="a page (--out), and with --picture a picture")  # fmt: skip
+    report.add_argument("paths", metavar="RUN_DIR|STUDY", nargs="+", help="runs; studies' directories or files")
+    report.add_argument("--out", metavar="FILE", help="the page (report.html in the first directory)")
+    report.add_argument("--picture", metavar="FILE", help="also draw the curves into this .png or .svg")
+    report.add_argument("--watts", type=_positive, metavar="W", help="power of a chip, or of a machine with CPUs alone")
+    report.add_argument("--price", type=_positive, metavar="DOLLARS", help="price of an hour of the same")
+    report.add_argument("--carbon", type=_positive, metavar="KG", help="CO₂ per kilowatt-hour (0.4)")
+    share = functools.partial(_positive, most=1.0)
+    report.add_argument("--load", type=share, metavar="SHARE", help="share of the power that is drawn (1)")
     recipes = command(commands, "recipes", _recipes, "list the files of configs with a line each", ("", "squad"))
     recipes.add_argument("word", metavar="WORD", nargs="?", default="", help="only those that have this word")
 
@@ -75,6 +91,15 @@ def _compare(arguments: argparse.Namespace) -> None:
     _print(table)
 
 
+def _report(arguments: argparse.Namespace) -> None:
+    from jaxpt.report.page.command import report
+    from jaxpt.report.page.receipts import Assumptions
+
+    given = {name: getattr(arguments, name) for name in ("watts", "price", "carbon", "load")}
+    assumed = Assumptions(**{name: value for name, value in given.items() if value is not None})
+    report(arguments.paths, arguments.out, arguments.picture, assumed)
+
+
 def _recipes(arguments: argparse.Namespace) -> None:
     from jaxpt.config.kinds import nearest
     from jaxpt.report.recipes import recipes
@@ -87,6 +112,17 @@ def _recipes(arguments: argparse.Namespace) -> None:
     for one in found:
         table.add_row(one.path, one.line)
     _print(table)
+
+
+def _positive(text: str, most: float = sys.float_info.max) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= most:
+        wanted = "number from 0 on" if most > 1 else "share from 0 to 1"
+        raise argparse.ArgumentTypeError(f"expected a {wanted}, got {text!r}")
+    return value
 
 
 def _table(*columns: str) -> Table:

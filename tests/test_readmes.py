@@ -318,7 +318,8 @@ def test_commands_are_accepted(page):
             assert set(extras) <= set(known), command
         elif words[0] in ("python", "bash"):
             path = f"{words[2].replace('.', '/')}.py" if words[1] == "-m" else words[1]
-            source = (ROOT / path).read_text("utf-8")
+            file = ROOT / path / "__main__.py" if (ROOT / path).is_dir() else ROOT / path
+            source = file.read_text("utf-8")
             assert all(word in source for word in words[2:] if word.startswith("--")), command
 
 

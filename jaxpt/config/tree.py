@@ -295,6 +295,15 @@ class LogConfig(Frozen):
     """Name of a Weights & Biases project; needs `pip install wandb`."""
 
 
+class ProfileConfig(Frozen):
+    """A trace of some steps, with a table of where their time went."""
+
+    first: PositiveInt = execution(10)
+    """The first step that is traced; those before it are slower."""
+    steps: PositiveInt = execution(3)
+    """How many; a trace of many is too large to be looked at."""
+
+
 _EVALUATORS: Any = ({"kind": "heldout"}, {"kind": "baseline"}, {"kind": "samples"})
 _TAKEN = ("train", "speed", "phase", "learning_rate", "step", "time")
 """What else metrics.jsonl has."""
@@ -324,6 +333,8 @@ class Config(Frozen):
     plan: Annotated[PlanConfig, unaffected("program")] = PlanConfig()
     distributed: Annotated[DistributedConfig, unaffected("program")] = DistributedConfig()
     log: Annotated[LogConfig, unaffected("program")] = LogConfig()
+    profile: Annotated[ProfileConfig | None, unaffected("program")] = execution(None)
+    """Trace some steps into `run_dir/profile`, for xprof and Perfetto; `{}` takes the defaults."""
 
     @model_validator(mode="after")
     def _evaluators(self) -> Self:

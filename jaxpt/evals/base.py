@@ -23,6 +23,8 @@ class Details(NamedTuple):
     """Report lines."""
     rows: tuple[dict[str, Any], ...]
     """What was found of each row, ready for JSON."""
+    parts: tuple[dict[str, Any], ...] = ()
+    """Of each task how often its labels occur, and its rows with the largest loss, with their texts; ready for JSON."""
 
 
 class Result(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,12 @@ from jaxpt.tasks.base import LocatedRow, Task
 
 WORST = 5
 """Rows that are shown."""
+KEPT = 20
+"""Rows that are kept with their texts, for `jaxpt report`."""
+_MOST_LETTERS = 1000
+"""Of a text that is kept."""
+MOST_LABELS = 500
+"""More are no classes."""
 _WIDTH = 160  # characters of a line
 
 
@@ -39,12 +46,25 @@ def details(
     )
     lines = task.confusions(predictions, targets)
     lines.append(f"largest losses of {len(rows):,} rows:")
-    for number in sorted(range(len(rows)), key=lambda number: -losses[number])[:WORST]:
+    worst = sorted(range(len(rows)), key=lambda number: -losses[number])
+    for number in worst[:WORST]:
         row, where = rows[number].row, rows[number].where
         said = task.difference(targets[number], predictions[number], row, where)
         text = cut(f"{losses[number]:8.4f}  {found[number]['id']}: {said}", _WIDTH // 2)
         lines.append(f"{text}  {cut(task.text_of(row, where), _WIDTH - len(text))}")
-    return Details(tuple(lines), found)
+    texts = (task.text_of(rows[number].row, rows[number].where)[:_MOST_LETTERS] for number in worst[:KEPT])
+    return Details(tuple(lines), found, ({"worst": [found[n] | {"text": text} for n, text in zip(worst, texts)]},))
+
+
+def label_counts(task: Task, rows: Sequence[LocatedRow]) -> dict[str, int]:
+    """How often each label occurs, the most frequent first; {} of a task without labels, or with very many.
+
+    Args:
+      task: says which labels a row has.
+      rows: all of them have labels.
+    """
+    counts = Counter(label for row in rows for label in task.labels_in(row.row, row.where))
+    return dict(counts.most_common()) if len(counts) <= MOST_LABELS else {}
 
 
 def cut(text: str, width: int) -> str:

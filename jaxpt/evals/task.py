@@ -75,7 +75,11 @@ class _OneTask:
         config = self._config = setup.config
         rows, self._targets = config.task.grouped(examples.split_rows(config, split))
         self._found, self._by_row = examples.examples(config, data.tokenizer, rows), examples.by_row
-        self.majority = constant(config, examples.split_rows(config, "train"), rows, self._targets)
+        trained = examples.split_rows(config, "train")
+        self.majority = constant(config, trained, rows, self._targets)
+        self._labels = {
+            name: mistakes.label_counts(config.task, of) for name, of in (("train", trained), (split, rows))
+        }
         self.predictor = predictors.build(setup, data.tokenizer, others)
         self.predictor.compile(self._found.records)
 
@@ -92,9 +96,9 @@ class _OneTask:
 
         def details(params: Any, measured: Mapping[str, float]) -> Details:
             losses = self.predictor.losses(params, self._found.records, of_rows, self._targets)
-            return mistakes.details(
-                with_measured(self._config, measured).task, rows, self._targets, predictions, losses
-            )
+            task = with_measured(self._config, measured).task
+            found = mistakes.details(task, rows, self._targets, predictions, losses)
+            return found._replace(parts=tuple({"labels": self._labels, **part} for part in found.parts))
 
         return measured(config, predictions, self._targets), details
 
@@ -108,11 +112,13 @@ def _details(told: Mapping[str, Tell], params: Any, measured: Mapping[str, float
     """What is told of each task; the rows of a mixture name theirs."""
     lines: list[str] = []
     rows: list[dict[str, Any]] = []
+    parts: list[dict[str, Any]] = []
     for name, tell in told.items():
         found = tell(params, of_part(measured, name) if name else measured)
         lines += ([f"{name}:"] if name else []) + list(found.lines)
         rows += [{"task": name, **row} for row in found.rows] if name else found.rows
-    return Details(tuple(lines), tuple(rows))
+        parts += [{"task": name, **part} for part in found.parts]
+    return Details(tuple(lines), tuple(rows), tuple(parts))
 
 
 def of_part(metrics: Mapping[str, float], name: str) -> dict[str, float]:

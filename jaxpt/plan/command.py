@@ -12,6 +12,7 @@ from rich.console import Console
 from jaxpt import config as configs
 from jaxpt.config import Config
 from jaxpt.errors import UserError
+from jaxpt.parallel.chips import CARBON, PUE
 from jaxpt.plan import decode, program, roofline, search, show, topologies
 from jaxpt.plan.decode import DecodeResult, Shape
 from jaxpt.plan.program import PlanResult, Target
@@ -26,7 +27,7 @@ class Assumptions:
     """US dollars for a chip-hour."""
     watts: float | None = None
     """Of a chip with its share of the host."""
-    carbon: float = roofline.CARBON
+    carbon: float = CARBON
     """Kilograms of CO₂ for a kilowatt-hour."""
 
 
@@ -192,7 +193,7 @@ def report(
     figures["tokens"] = sum(measured.tokens * measured.steps for measured in phases)
     figures["cost"] = dataclasses.asdict(cost)
     figures["assumptions"] = {
-        "dollars_per_chip_hour": price, "watts_per_chip": watts, "pue": roofline.PUE,
+        "dollars_per_chip_hour": price, "watts_per_chip": watts, "pue": PUE,
         "kg_co2_per_kwh": assumptions.carbon, "chip": dataclasses.asdict(chips.chip),
     }  # fmt: skip
     return figures

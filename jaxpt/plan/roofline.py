@@ -5,14 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from jaxpt.parallel.chips import CARBON, PUE
 from jaxpt.plan.decode import DecodeResult
 from jaxpt.plan.program import PlanResult
 from jaxpt.plan.topologies import Topology
-
-PUE = 1.1
-"""Energy of a data centre for each unit that its machines take (Google's mean: 1.09, environmental report of 2024)."""
-CARBON = 0.4
-"""Kilograms of CO₂ for a kilowatt-hour; about the mean of the United States' grid."""
 
 
 @dataclasses.dataclass(frozen=True)

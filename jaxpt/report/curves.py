@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +35,34 @@ def probe(run_dir: Path, settings: Probe) -> dict[str, Any] | None:
     return found if is_it else None
 
 
-def points(run_dir: Path) -> list[Point]:
-    """The validations of a run, from its metrics.jsonl.
+def cumulated(records: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], float, float]]:
+    """What a run has seen and spent up to each line of its metrics.
 
     Text and FLOPs add up over the phases: a line of metrics at the start of each stretch says what a step takes.
+
+    Args:
+      records: the lines of metrics.jsonl.
+
+    Yields:
+      (line, tokens of text, FLOPs)
+
+    Example:
+      >>> lines = [{"step": 0, "phase/text_tokens_per_step": 10.0}, {"step": 3}]
+      >>> [(text, flops) for _, text, flops in cumulated(lines)]
+      [(0.0, 0.0), (30.0, 0.0)]
+    """
+    step, text, flops = 0, 0.0, 0.0
+    text_per_step = flops_per_step = 0.0
+    for record in records:
+        steps, step = record["step"] - step, record["step"]
+        text, flops = text + steps * text_per_step, flops + steps * flops_per_step
+        text_per_step = record.get("phase/text_tokens_per_step", text_per_step)
+        flops_per_step = record.get("phase/flops_per_step", flops_per_step)
+        yield record, text, flops
+
+
+def points(run_dir: Path) -> list[Point]:
+    """The validations of a run, from its metrics.jsonl.
 
     Args:
       run_dir: of a run that has ended, is under way, or was killed; its last line may be cut short.
@@ -46,14 +71,8 @@ def points(run_dir: Path) -> list[Point]:
       One for each validation, by step.
     """
     found: list[Point] = []
-    step, text, flops = 0, 0.0, 0.0
-    text_per_step = flops_per_step = 0.0
-    for record in records(run_dir)[0]:
-        steps, step = record["step"] - step, record["step"]
-        text, flops = text + steps * text_per_step, flops + steps * flops_per_step
-        text_per_step = record.get("phase/text_tokens_per_step", text_per_step)
-        flops_per_step = record.get("phase/flops_per_step", flops_per_step)
+    for record, text, flops in cumulated(records(run_dir)[0]):
         means = {name.removeprefix("validation/"): x for name, x in record.items() if name.startswith("validation/")}
         if means:
-            found.append(Point(step, text, flops, means))
+            found.append(Point(record["step"], text, flops, means))
     return found

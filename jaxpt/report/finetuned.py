@@ -22,6 +22,8 @@ from jaxpt import config as configs
 from jaxpt import finetunings
 from jaxpt.config.finetunings import Cell, cells
 from jaxpt.config.studies import Study
+from jaxpt.report.tables import Table
+from jaxpt.report.tables import markdown as as_markdown
 from jaxpt.scores import in_percent
 from jaxpt.tasks.base import Task
 from jaxpt.train.run_dir import receipt
@@ -177,7 +179,7 @@ def _value(task: Task, predictions: Sequence[Any], targets: Sequence[Any], metri
     raise NotImplementedError(metric)
 
 
-# ---- Markdown -------------------------------------------------------------------------------------------------------
+# ---- tables ---------------------------------------------------------------------------------------------------------
 
 
 def as_json(study: Study) -> list[dict[str, Any]]:
@@ -189,8 +191,8 @@ def as_json(study: Study) -> list[dict[str, Any]]:
     return [dataclasses.asdict(scores(study, cell)) for cell in cells(study)]
 
 
-def markdown(study: Study) -> str:
-    """Both tables, and below them what they mean.
+def tables(study: Study) -> list[Table]:
+    """The scores of all cells, and below them what pretraining or a strategy changes, where something is compared.
 
     Args:
       study: with `evaluate.finetune`.
@@ -201,28 +203,32 @@ def markdown(study: Study) -> str:
     many = len(tuned.strategies) > 1
     constants = [_constant([one for one in found.values() if one.task == task.name]) for task in tuned.tasks]
     heads = ["model", "weights", *["strategy"] * many]
+    numeric = range(len(heads), len(heads) + len(tuned.tasks) + 1)
     heads += [f"{task.name}, {metrics.get(task.name, '')}".removesuffix(", ") for task in tuned.tasks] + ["average"]
-    lines = [cells_line(heads), cells_line(["---"] * (2 + many) + ["---:"] * (len(tuned.tasks) + 1))]
-    if any(constants):
-        lines.append(cells_line(["constant", *[""] * (1 + many), *constants, ""]))
+    rows = [("constant", *[""] * (1 + many), *constants, "")] if any(constants) else []
     for row in study.rows:
         for strategy in tuned.strategies:
             for start in tuned.starts:
                 of = [found[Cell(row, task, start, strategy).name] for task in tuned.tasks]
                 averages = [one.average for one in of]
                 known = None not in averages and len(of) > 1
-                shown = [row.name, start, *[strategy.name] * many, *map(_scored, of)]
-                lines.append(cells_line([*shown, f"{statistics.fmean(averages):.1f}" if known else ""]))
-    pairs = _pairs(study)
-    text = "## Fine-tuned\n\n" + "\n".join(lines)
-    if pairs:
-        below = [cells_line(["model", "task", "difference", "by", "± s.e.", "seeds", "examples", "t"])]
-        below += [
-            cells_line(["---"] * 3 + ["---:"] * 5),
-            *(line for pair in pairs if (line := _compared(study, *pair))),
-        ]
-        text += "\n\n" + "\n".join(below)
-    return f"{text}\n\n{NOTE}\n"
+                average = f"{statistics.fmean(averages):.1f}" if known else ""
+                rows.append((row.name, start, *[strategy.name] * many, *map(_scored, of), average))
+    made = [Table("Fine-tuned", tuple(heads), tuple(numeric), tuple(rows))]
+    if pairs := _pairs(study):
+        below = ("model", "task", "difference", "by", "± s.e.", "seeds", "examples", "t")
+        compared = tuple(line for pair in pairs if (line := _compared(study, *pair)))
+        made.append(Table("Differences", below, (3, 4, 5, 6, 7), compared))
+    return made
+
+
+def markdown(study: Study) -> str:
+    """Both tables, and below them what they mean.
+
+    Args:
+      study: with `evaluate.finetune`.
+    """
+    return "## Fine-tuned\n\n" + "\n\n".join(map(as_markdown, tables(study))) + f"\n\n{NOTE}\n"
 
 
 def _constant(of_task: Sequence[Scores]) -> str:
@@ -250,7 +256,7 @@ def _pairs(study: Study) -> list[tuple[Cell, Cell, str]]:
     return found
 
 
-def _compared(study: Study, cell: Cell, other: Cell, what: str) -> str | None:
+def _compared(study: Study, cell: Cell, other: Cell, what: str) -> tuple[str, ...] | None:
     found = difference(study, cell, other)
     if found is None:
         return None
@@ -261,9 +267,4 @@ def _compared(study: Study, cell: Cell, other: Cell, what: str) -> str | None:
     shown = ["" if value is None else f"{percent(value):.1f}" for value in numbers]
     shown[0] = f"{percent(found.mean):+.1f}"
     t = f"{found.mean / found.error:.1f}" if found.error else ""
-    return cells_line([cell.row.name, cell.task.name, what, *shown, t])
-
-
-def cells_line(parts: Sequence[str]) -> str:
-    """A line of a Markdown table."""
-    return f"| {' | '.join(part.replace('|', '/') for part in parts)} |"
+    return (cell.row.name, cell.task.name, what, *shown, t)

@@ -6,26 +6,23 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from jaxpt.report.batches import LEGEND, Shown, Span
+from jaxpt.report.document import document, facts, folded
 
 _STYLE = """
-:root { color-scheme: light dark; --line: #8884 }
-html { scroll-padding-top: 4rem }
-body { font: 16px/1.7 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto 5rem; padding: 0 1rem }
-h1 { font-size: 1.3rem } h2 { font-size: 1rem; margin: 0 } h3 { font-size: .85rem; margin: .8rem 0 0 }
+html { scroll-padding-top: 4rem } body { line-height: 1.7 }
+h2 { font-size: 1rem; margin: 0 } h3 { font-size: .85rem; margin: .8rem 0 0 }
 section { border-top: 1px solid var(--line); padding: 1rem 0 } section:target h2 { text-decoration: underline }
 nav { position: sticky; top: 0; z-index: 1; background: Canvas; border-bottom: 1px solid var(--line); padding: .3rem 0;
   font-size: .85rem; max-height: 5.5rem; overflow-y: auto }
 nav a { margin-right: .6rem } h2 a { font-weight: 400; margin-left: .6rem }
-a { color: light-dark(#2b5fc0, #7fa8f0); text-decoration: none }
 dl { display: flex; flex-wrap: wrap; gap: 0 1.5rem; margin: .2rem 0; font-size: .85rem; opacity: .75 }
 dl div { display: flex; gap: .4rem } dt::after { content: ":" } dt { white-space: nowrap } dd { margin: 0 }
-details { margin: .4rem 0 } summary { cursor: pointer; font-weight: 600; font-size: .9rem }
-details dl { display: block; opacity: 1 } pre { font-size: .8rem; line-height: 1.4; overflow-x: auto }
+details dl { display: block; opacity: 1 }
 p { margin: .3rem 0; white-space: pre-wrap; overflow-wrap: anywhere }
 .mask, .random, .kept, .gone, .target, .sentinel { border-radius: .25rem; padding: 0 .2rem; color: #111 }
 .mask, .gone { background: #f5d547 } .random { background: #ff9b8a } .kept { background: #8fd694 }
 .target, .sentinel { background: #7fd3e6 } .special { color: light-dark(#8a3bab, #d08be8) }
-.label, .seam { color: light-dark(#2b5fc0, #7fa8f0); font-weight: 600 }
+.label, .seam { color: var(--link); font-weight: 600 }
 .context, .padding { opacity: .5 } i { font-size: .85em; opacity: .85 }
 p:hover [data-id] { box-shadow: inset 1px 0 #8889 } [data-id]:hover { outline: 2px solid #4a7dd6; opacity: 1 }
 [data-id]:hover::after { content: attr(data-id); position: fixed; bottom: 1rem; left: 50%; translate: -50%; z-index: 2;
@@ -60,24 +57,13 @@ def page(
         for style, meaning in LEGEND.items()
         if style in used
     ]
-    above = [_folded(heading, _list(facts), True) for heading, facts in (about or {}).items()]
-    above += [_folded("recipe", f"<pre>{escape(recipe)}</pre>", False)] if recipe else []
+    above = [folded(heading, facts(found), is_open=True) for heading, found in (about or {}).items()]
+    above += [folded("recipe", f"<pre>{escape(recipe)}</pre>")] if recipe else []
     links = "".join(f'<a href="#{example.index}">{example.index}</a>' for example in examples)
     body = "\n".join(_example(example, examples, place) for place, example in enumerate(examples))
-    return (
-        f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
-        '<meta name="viewport" content="width=device-width">\n'
-        f"<style>{_STYLE}</style>\n<h1>{escape(title)}</h1>\n<p>{escape(line)}</p>\n{''.join(above)}\n"
-        f"<nav>examples: {links}<dl>{''.join(legend)}</dl></nav>\n{body}\n</html>\n"
-    )
-
-
-def _folded(heading: str, content: str, is_open: bool) -> str:
-    return f"<details{' open' if is_open else ''}><summary>{escape(heading)}</summary>{content}</details>"
-
-
-def _list(facts: Mapping[str, str]) -> str:
-    return f"<dl>{''.join(f'<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>' for k, v in facts.items())}</dl>"
+    head = f"<h1>{escape(title)}</h1>\n<p>{escape(line)}</p>\n{''.join(above)}\n"
+    nav = f"<nav>examples: {links}<dl>{''.join(legend)}</dl></nav>"
+    return document(title, f"{head}{nav}\n{body}", _STYLE)
 
 
 def _example(example: Shown, examples: Sequence[Shown], place: int) -> str:
@@ -88,7 +74,7 @@ def _example(example: Shown, examples: Sequence[Shown], place: int) -> str:
         for heading, spans in example.sections.items()
     )
     heading = f"<h2>example {example.index}{links}</h2>"
-    return f'<section id="{example.index}">{heading}{_list(example.facts)}{parts}</section>'
+    return f'<section id="{example.index}">{heading}{facts(example.facts)}{parts}</section>'
 
 
 def spans_html(spans: Sequence[Span]) -> str:

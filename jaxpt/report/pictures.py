@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 # Okabe and Ito's colours, told apart under all common kinds of colour blindness; with more runs the line changes too.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 _LINES = (("-", "o"), ("-.", "s"), (":", "^"))
+DASHES = ("", "8 3 2 3", "2 3")
+"""The same lines in SVG."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from jaxpt.report.document import document
 from jaxpt.report.pictures import COLOURS
 
 if TYPE_CHECKING:
@@ -26,13 +27,8 @@ _RADII = (9, 16, 26, 38, 52, 68, 86, 106, 128, 152, 178, 206, 236, 268, 302, 338
 _ANGLES = (0, 180, 90, 270, 30, 150, 330, 210, 60, 120, 300, 240, 15, 165, 345, 195, 75, 105, 255, 285)
 _MARGIN, _MARK = 2, 14  # pixels around a label; width of a named point
 _STYLE = """
-:root { color-scheme: light dark; --line: #8884 }
-body { font: 16px/1.6 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem }
-h1 { font-size: 1.2rem } figure { margin: 1rem 0; background: #fff; border-radius: .4rem }
+body { max-width: 62rem } h1 { font-size: 1.2rem } figure { margin: 1rem 0; background: #fff; border-radius: .4rem }
 svg { width: 100%; height: auto } mark { border-radius: .25rem; padding: 0 .2rem; background: #f5d547; color: #111 }
-table { border-collapse: collapse; width: 100% } td, th { border-top: 1px solid var(--line); padding: .35rem .6rem }
-th { text-align: left; font-weight: 600 } td.number { text-align: right; font-variant-numeric: tabular-nums }
-td { vertical-align: top }
 """
 
 
@@ -131,13 +127,9 @@ def page(title: str, svg: str, query: tuple[str, str, str], rows: Sequence[tuple
         + f"<td>{_marked(*parts)}</td></tr>"
         for rank, (cosine, label, *parts) in enumerate(rows, 1)
     ]
-    head = "<tr><th></th><th>cosine</th>" + "<th>label</th>" * has_labels + "<th>use</th></tr>"
-    return (
-        f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
-        '<meta name="viewport" content="width=device-width">\n'
-        f"<style>{_STYLE}</style>\n<h1>{escape(title)}</h1>\n<p>{_marked(*query)}</p>\n"
-        f"<figure>{svg[svg.index('<svg') :]}</figure>\n<table>\n{head}\n{chr(10).join(lines)}\n</table>\n</html>\n"
-    )
+    heads = "<tr><th></th><th>cosine</th>" + "<th>label</th>" * has_labels + "<th>use</th></tr>"
+    head = f"<h1>{escape(title)}</h1>\n<p>{_marked(*query)}</p>\n<figure>{svg[svg.index('<svg') :]}</figure>"
+    return document(title, f"{head}\n<table>\n{heads}\n{chr(10).join(lines)}\n</table>", _STYLE)
 
 
 def _marked(before: str, word: str, after: str) -> str:

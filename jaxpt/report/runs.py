@@ -17,6 +17,8 @@ from jaxpt.train.run_dir import receipt, records
 
 SKIPPED = ("checkpoints", "tensorboard", "tokenizer", "evaluations", "wandb")
 """Directories of a run in which no run is looked for."""
+ABSENT = "—"
+"""The value of a key that a run does not have."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,21 +52,27 @@ def runs(directory: Path) -> list[Run]:
     """
     if not directory.is_dir():
         raise UserError(f"{directory}: no such directory; a recipe's run is in runs/NAME where it was started")
-    found = [_run(path) for path in _run_dirs(directory)]
+    found = [run(path) for path in run_dirs(directory)]
     if not found:
         raise UserError(f"{directory}: no runs in it: a run's directory has a config.yaml")
-    return sorted(found, key=lambda run: (run.seconds_ago is None, run.seconds_ago, run.path))
+    return sorted(found, key=lambda one: (one.seconds_ago is None, one.seconds_ago, one.path))
 
 
-def _run_dirs(directory: Path) -> Iterator[Path]:
+def run_dirs(directory: Path) -> Iterator[Path]:
+    """The directories of runs in a directory, itself among them."""
     if (directory / "config.yaml").is_file():
         yield directory
     for path in sorted(directory.iterdir()):
         if path.is_dir() and not path.is_symlink() and path.name not in SKIPPED:
-            yield from _run_dirs(path)
+            yield from run_dirs(path)
 
 
-def _run(path: Path) -> Run:
+def run(path: Path) -> Run:
+    """What a run's directory says.
+
+    Args:
+      path: has a config.yaml.
+    """
     lines, _ = records(path)
     ended, status = {}, "stopped"
     try:
@@ -130,7 +138,7 @@ def compare(paths: Sequence[str]) -> tuple[dict[str, list[str]], dict[str, list[
     absent = object()
     values = {key: [tree.get(key, absent) for tree in trees] for key in keys if key != "run_dir"}
     differing = {
-        key: ["—" if value is absent else json.dumps(value, ensure_ascii=False) for value in of]
+        key: [ABSENT if value is absent else json.dumps(value, ensure_ascii=False) for value in of]
         for key, of in values.items()
         if any(value != of[0] for value in of)
     }

@@ -15,6 +15,8 @@ from jaxpt.disk import write_text
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Objective
 from jaxpt.report import curves, finetuned, pictures
+from jaxpt.report.tables import Table
+from jaxpt.report.tables import markdown as as_markdown
 from jaxpt.train import run_dir as run_dirs
 from jaxpt.train.display import duration, number
 
@@ -75,15 +77,18 @@ def write(study: Study, failures: Mapping[str, str] | None = None) -> list[Resul
       The rows of the table.
     """
     directory = Path(study.run_dir)
-    known = _known_failures(directory / "table.json") | dict(failures or {})
+    failed = _known_failures(directory / "table.json") | dict(failures or {})
     tasks: dict[str, str] = {}
-    results = [_result(study, row, known.get(row.name), tasks) for row in study.rows if row.model is None]
+    results = [_result(study, row, failed.get(row.name), tasks) for row in study.rows if row.model is None]
     directory.mkdir(parents=True, exist_ok=True)
-    table = {"name": study.name, "question": study.question, "tokens": study.tokens, "notes": NOTE}
-    table["rows"] = [dataclasses.asdict(result) for result in results]
+    known = {"name": study.name, "question": study.question, "tokens": study.tokens, "notes": notes(results)}
+    known["rows"] = [dataclasses.asdict(result) for result in results]
+    tables = [table(study, results)] if results else []
     if study.evaluate.finetune is not None:
-        table["finetuned"] = finetuned.as_json(study)
-    write_text(directory / "table.json", json.dumps(table, indent=2, ensure_ascii=False) + "\n")
+        known |= {"finetuned": finetuned.as_json(study), "notes_finetuned": finetuned.NOTE}
+        tables = [*finetuned.tables(study), *tables]
+    known |= {"budget": budget(study), "tables": [one._asdict() for one in tables]}
+    write_text(directory / "table.json", json.dumps(known, indent=2, ensure_ascii=False) + "\n")
     write_text(directory / "table.md", markdown(study, results))
     lines = [line for result in results if (line := _line(result))]
     if lines:
@@ -172,31 +177,40 @@ def _line(result: Result) -> pictures.Line | None:
     )
 
 
-# ---- Markdown -------------------------------------------------------------------------------------------------------
+# ---- tables ---------------------------------------------------------------------------------------------------------
 
 
-def markdown(study: Study, results: Sequence[Result]) -> str:
-    """The table as Markdown, and below it what its columns mean and which can be compared."""
+def table(study: Study, results: Sequence[Result]) -> Table:
+    """The rows as cells."""
     heads = ["row", "architecture", "objective", "parameters", "tokens", "steps", "FLOPs", "time", "losses"]
     heads += ["target loss", "baseline", "margin", "task"]
     with_paper = any(result.paper is not None for result in results)
     with_probe = study.evaluate.probe is not None
     heads += ["probe", "untrained"] * with_probe + ["paper"] * with_paper + ["status"]
-    lines = [
-        finetuned.cells_line(heads),
-        finetuned.cells_line(
-            ["---"] * 3 + ["---:"] * 5 + ["---"] + ["---:"] * 3 + ["---"] * (2 + 2 * with_probe + with_paper)
-        ),
-    ]
-    lines += [finetuned.cells_line(_row(result, with_probe, with_paper)) for result in results]
-    budget = f"{study.tokens:,} tokens of text in each row." if study.tokens else "Each recipe has its own steps."
+    rows = tuple(tuple(_row(result, with_probe, with_paper)) for result in results)
+    return Table("Pretrained", tuple(heads), (3, 4, 5, 6, 7, 9, 10, 11), rows)
+
+
+def budget(study: Study) -> str:
+    """How much text each row sees, in words."""
+    return f"{study.tokens:,} tokens of text in each row." if study.tokens else "Each recipe has its own steps."
+
+
+def notes(results: Sequence[Result]) -> str:
+    """What the columns mean and which rows can be compared, as a list in Markdown."""
     targets = {f"- targets of {r.objective}: {r.targets}; baseline: {r.baseline_kind}" for r in results if r.targets}
-    table, below = "\n".join(lines), "\n".join([NOTE, *sorted(targets)])
+    return "\n".join([NOTE, *sorted(targets)])
+
+
+def markdown(study: Study, results: Sequence[Result]) -> str:
+    """The table as Markdown, and below it what its columns mean and which can be compared."""
     tuned = "" if study.evaluate.finetune is None else finetuned.markdown(study) + "\n"
     head = f"# {study.name}\n\n{study.question}\n\n"
     if not results:
         return head + tuned
-    return f"{head}{tuned}## Pretrained\n\n{budget}\n\n{table}\n\n![loss curves](picture.png)\n\n{below}\n"
+    rows = as_markdown(table(study, results))
+    parts = ("## Pretrained", budget(study), rows, "![loss curves](picture.png)", notes(results))
+    return head + tuned + "\n\n".join(parts) + "\n"
 
 
 def _row(r: Result, with_probe: bool, with_paper: bool) -> list[str]:

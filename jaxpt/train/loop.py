@@ -32,6 +32,7 @@ from jaxpt.train import (
     initial,
     out_of_memory,
     preflight,
+    profile,
     programs,
     resources,
     state,
@@ -360,10 +361,15 @@ class Run:
             self._evaluate(current, done, display, metrics, stop)
             self.checkpoints.add_figures(done, evaluation.figures(self.evaluators.found))
             self.missed = ()
-        batch = step.put(feed.next(), self.setup)
+        batch, tracing = (
+            step.put(feed.next(), self.setup),
+            profile.Profile(self.config.profile, self.run_dir, ready.train),
+        )
         while done < end and not self.stopped and not self.patience.is_over:
+            tracing.before(done + 1)
             current, figures = ready.train(current, batch, *self.setup.teacher_params())
             done += 1
+            tracing.after(done, figures)
             if done < end:  # the device works on this step while the host gets the next batch
                 batch = step.put(feed.next(figures), self.setup)
             window.append(figures)
@@ -378,6 +384,7 @@ class Run:
             to_save = to_save or done % save_every == 0
             if to_save or self.stopped or self.patience.is_over or done == end:
                 to_save = not self._save(current, ready.check)
+        tracing.stop()
         return current
 
     def _text(self) -> float:
@@ -492,6 +499,9 @@ class Run:
             found = {name: self.evaluators.found[name] for name in self.missed}
             evaluation.record(self.run_dir, self.config, int(current.step), evaluation.figures(found), self.checkpoints)
         measured = {name: result.metrics for name, result in self.evaluators.found.items() if result.metrics != {}}
+        if checkpoint.is_primary():
+            said = ({"evaluator": name, "lines": result.lines} for name, result in self.evaluators.found.items())
+            write_lines(self.run_dir / "evaluations" / "lines.jsonl", (one for one in said if one["lines"]))
         if self.config.task is not None:
             measured |= self._best(current)
         self._receipt(current, finished=True, **measured)
@@ -519,8 +529,11 @@ class Run:
             say(line)
         if checkpoint.is_primary():
             write_lines(self.run_dir / "evaluations" / f"predictions_{split}.jsonl", details.rows)
+            write_lines(self.run_dir / "evaluations" / f"mistakes_{split}.jsonl", details.parts)
         known = {"best_step": best, "best_value": measured.get(metric), "best_mode": self.config.checkpoint.best_mode}
-        return known | ({"test": result.metrics, "test_constant": result.constants} if split == "test" else {})
+        if split == "test":
+            return known | {"test": result.metrics, "test_constant": result.constants}
+        return known | {"task_constant": result.constants}
 
     def _receipt(self, current: State, finished: bool, **results: Any) -> None:
         """Writes run.json; the wall time adds up over the run's starts."""

@@ -153,8 +153,9 @@ def make_train_step(setup: Setup, objective: Objective) -> Callable[[State, Batc
         # values are then wanted later, and it is copied.
         placed = trainable.take(setup.shardings.params, setup.trained)
         grads = jax.lax.optimization_barrier(jax.lax.with_sharding_constraint(grads, placed))
-        updates, opt_state = setup.optimizer.update(grads, state.opt_state, trained)
-        params = optax.apply_updates(trained, updates)
+        with jax.named_scope("optimizer"):
+            updates, opt_state = setup.optimizer.update(grads, state.opt_state, trained)
+            params = optax.apply_updates(trained, updates)
         ema = state.ema
         if ema is not None:
             ema = optax.incremental_update(params, ema, 1.0 - config.optimizer.ema_decay)

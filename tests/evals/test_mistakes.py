@@ -32,6 +32,16 @@ def test_every_row_and_the_worst_first():
     assert worst[:3] == ("largest losses of 7 rows:", "2.5000 r1: yes → no  b", "0.7000 r5: yes → yes  f")
     assert len(worst) == 1 + mistakes.WORST and worst[5].startswith("0.2000 r3: yes → yes  a film a film")
     assert all("\n" not in line and len(line) <= 162 for line in worst)
+    (part,) = found.parts
+    assert [one["loss"] for one in part["worst"]] == sorted(losses, reverse=True)
+    assert part["worst"][0] == found.rows[1] | {"text": "b"}, "with their texts"
+
+
+def test_labels_are_counted_where_they_are_classes():
+    located = [LocatedRow(Row(n, {"label": label}), "", (0, n)) for n, label in enumerate(("no", "yes", "no"))]
+    assert mistakes.label_counts(TASK, located) == {"no": 2, "yes": 1}
+    many = [LocatedRow(Row(n, {"label": str(n)}), "", (0, n)) for n in range(mistakes.MOST_LABELS + 1)]
+    assert mistakes.label_counts(TASK, many) == {} == mistakes.label_counts(GenerationTask(), located)
 
 
 def test_texts_have_no_matrix():

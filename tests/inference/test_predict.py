@@ -1,6 +1,7 @@
 """Fine-tuning from rows to predictions: train, best checkpoint, test set, predict, export."""
 
 import json
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -59,13 +60,31 @@ def test_the_predictions_of_the_test_set_are_kept(run, tmp_path, capsys):
     before = file.read_bytes()
     file.unlink()
     assert main(["train", str(run / "run")]) == 0
-    assert file.read_bytes() == before and [path.name for path in file.parent.iterdir()] == [file.name]
+    names = {"lines.jsonl", "mistakes_test.jsonl", file.name}
+    assert file.read_bytes() == before and {path.name for path in file.parent.iterdir()} == names
+
     said = capsys.readouterr().out
     assert "target ↓  bad  good ← predicted" in said and "largest losses of 21 rows:" in said
     worst = max(found, key=lambda one: one["loss"])
     assert f"\n{worst['loss']:.4f} {worst['id']}: {worst['target']} → {worst['prediction']}  " in said
     assert main(["eval", str(run / "run")]) == 0
     assert "target ↓  bad  good ← predicted" in capsys.readouterr().out and file.read_bytes() == before
+
+
+@pytest.mark.slow
+def test_what_a_report_shows_is_kept(run):
+    """How often the labels occur, the rows with the largest loss with their texts, the best constant prediction."""
+    directory, rows = run / "run" / "evaluations", fine_tuning.rows(21, seed=1)
+    (part,) = lines(directory / "mistakes_test.jsonl")
+    assert part["task"] == "" and part["labels"]["test"] == dict(Counter(row["label"] for row in rows).most_common())
+    assert part["labels"]["train"].keys() == part["labels"]["test"].keys()
+    worst = sorted(lines(directory / "predictions_test.jsonl"), key=lambda one: -one["loss"])[:20]
+    texts = {row["id"]: row["text"] for row in rows}
+    assert part["worst"] == [one | {"text": texts[one["id"]]} for one in worst]
+    said = {one["evaluator"]: one["lines"] for one in lines(directory / "lines.jsonl")}
+    assert any("(constant " in line for line in said["task"])
+    constant = json.loads((run / "run" / "run.json").read_text())["test_constant"]["accuracy"]
+    assert constant == pytest.approx(max(part["labels"]["test"].values()) / 21, abs=0.2)
 
 
 @pytest.mark.slow

@@ -1,0 +1,143 @@
+"""What a run took: tokens, FLOPs, seconds, energy, money and CO₂, each with the assumption it rests on."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxpt.parallel import chips
+from jaxpt.report.page.readings import Reading
+
+CPU_WATTS = 65.0
+"""Assumed for a machine without an accelerator: the nominal power of a desktop processor."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Assumptions:
+    """What the figures rest on; None: of the chip's table."""
+
+    watts: float | None = None
+    """Of a chip with its share of the host; of a machine, where it has only CPUs."""
+    price: float | None = None
+    """US dollars for an hour of the same."""
+    carbon: float = chips.CARBON
+    """Kilograms of CO₂ for a kilowatt-hour."""
+    load: float = 1.0
+    """Share of the watts that is drawn, from start to end."""
+
+
+DEFAULTS = Assumptions()
+
+
+@dataclasses.dataclass(frozen=True)
+class Receipt:
+    """What is known of a run; None is not known."""
+
+    tokens: float | None
+    flops: float | None
+    seconds: float | None
+    is_whole: bool
+    """True if the seconds are those of the whole run, not from the first to the last line of its metrics."""
+    device: str
+    """In words; "" where it is not known."""
+    watts: float | None
+    kwh: float | None
+    dollars: float | None
+    kg_co2: float | None
+
+
+def of_run(one: Reading, assumed: Assumptions) -> Receipt:
+    """The receipt of a run.
+
+    Args:
+      one: the run.
+      assumed: watts, price and carbon.
+    """
+    return of(one.receipt, one.text_tokens, one.flops, elapsed([line for line, _, _ in one.lines]), assumed)
+
+
+def of(receipt: Mapping[str, Any], tokens: float, flops: float, passed: float | None, assumed: Assumptions) -> Receipt:
+    """The same of a run.json.
+
+    Args:
+      receipt: {} where there is none.
+      tokens: of text; 0 is not known.
+      flops: likewise.
+      passed: seconds between the first and the last line of its metrics.
+      assumed: watts, price and carbon.
+    """
+    environment = receipt.get("environment") or {}
+    devices = environment.get("devices") or {}
+    kind, count = devices.get("kind", ""), devices.get("count", 1)
+    chip, is_cpu = chips.chip(kind), devices.get("platform") == "cpu"
+    units = count / chip.devices if chip else float(environment.get("processes", 1) if is_cpu else count)
+    watts, price = assumed.watts, assumed.price
+    if watts is None:
+        watts = chip.watts if chip else CPU_WATTS if is_cpu else None
+    if price is None and chip:
+        price = chip.price
+    seconds = receipt.get("wall_seconds", passed)
+    hours = None if seconds is None or not (devices or assumed.watts) else seconds / 3600 * units
+    overhead = chips.PUE if chip else 1.0
+    kwh = None if hours is None or watts is None else hours * watts * assumed.load * overhead / 1000
+    return Receipt(
+        tokens=tokens or None, flops=flops or None, seconds=seconds, is_whole="wall_seconds" in receipt,
+        device=(f"{units:g} × {'CPU machine' if is_cpu else kind}" if devices else ""), watts=watts,
+        kwh=kwh, dollars=None if hours is None or price is None else hours * price,
+        kg_co2=None if kwh is None else kwh * assumed.carbon,
+    )  # fmt: skip
+
+
+def elapsed(lines: Sequence[Mapping[str, Any]]) -> float | None:
+    """Seconds between the first and the last line of metrics; None where there are not two."""
+    times = [line["time"] for line in lines if "time" in line]
+    return times[-1] - times[0] if len(times) > 1 else None
+
+
+def total(receipts: Sequence[Receipt], name: str) -> float | None:
+    """The sum of a figure over runs; None where it is not known of one."""
+    found = [getattr(one, name) for one in receipts]
+    return None if None in found else sum(found)
+
+
+def grounds(receipts: Sequence[Receipt], assumed: Assumptions) -> dict[str, str]:
+    """What each figure rests on, in words.
+
+    Args:
+      receipts: of the runs.
+      assumed: watts, price and carbon.
+
+    Returns:
+      {"tokens", "flops", "seconds", "kwh", "dollars", "kg_co2": a sentence}
+    """
+    are_known = [one.watts is not None and one.device for one in receipts]
+    tables = [one for one in receipts if one.device and "CPU machine" not in one.device]
+    cpus = any("CPU machine" in one.device for one in receipts)
+    if assumed.watts is not None:
+        power = f"{assumed.watts:g} W for each chip, or machine with CPUs alone, as given by --watts"
+    else:
+        each = [f"{watts:g} W for a chip with its share of the host, a rough figure of jaxpt's table"
+                for watts in sorted({one.watts for one in tables if one.watts})]  # fmt: skip
+        each += [f"{CPU_WATTS:g} W assumed for a machine with CPUs alone"] * cpus
+        power = "; ".join(each) + (" (--watts changes it)" if each else "")
+    if not all(are_known):
+        power += ("; " if power else "") + "of a run whose device or its power is not known nothing is said; --watts"
+    overhead = f", × {chips.PUE:g} for the data centre" if tables else ""
+    if assumed.price is not None:
+        price = f"${assumed.price:g} for an hour of a chip, or of a machine with CPUs alone, as given by --price"
+    else:
+        each = ["on-demand list prices of about 2025, rough (--price changes them)"] * bool(tables)
+        each += ["no price of a machine with CPUs is known: --price DOLLARS gives that of an hour"] * cpus
+        price = "; ".join(each) or "the device is not known: --price and --watts tell of it"
+    seconds = "from start to end, over all starts: preparing data, compiling and evaluating included"
+    if not all(one.is_whole for one in receipts):
+        seconds += "; of a run without run.json from the first to the last line of its metrics"
+    return {
+        "tokens": "tokens of text that the training steps read, repetitions included, padding and special tokens not",
+        "flops": "matrix products of the training steps, forward × 3, attention in full; evaluation not included",
+        "seconds": seconds,
+        "kwh": f"{power}{overhead}, drawn at {assumed.load:.0%} from start to end (--load)",
+        "dollars": price,
+        "kg_co2": f"{assumed.carbon:g} kg of CO₂ for a kWh (--carbon); the making of the hardware not included",
+    }

@@ -1,0 +1,189 @@
+"""Which charts a page has of its runs: losses beside their baselines, metrics, learning rate, gradients, speed.
+
+Losses of one objective share a chart, since others predict other tokens. What is measured once is no curve.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+
+from jaxpt.objectives.base import Objective
+from jaxpt.report.page.charts import Chart, Series
+from jaxpt.report.page.readings import Reading
+
+MOST_WITH_TRAINING = 4
+"""Up to so many runs, training and held-out losses share a chart."""
+MOST_METRICS = 12
+"""Charts of metrics; the table of final figures has all."""
+_NO_METRIC = ("train/", "speed/", "phase/", "memory/", "validation/loss", "validation/target_loss")
+_SAME_AS_LOSS = ("validation/token_loss",)
+
+
+def charts(runs: Sequence[Reading]) -> list[Chart]:
+    """All charts of some runs.
+
+    Args:
+      runs: what is drawn together.
+    """
+    of_kind: dict[str, list[Reading]] = {}
+    for one in runs:
+        of_kind.setdefault(one.kind, []).append(one)
+    found = [chart for kind, group in of_kind.items() for chart in _losses(group, kind if len(of_kind) > 1 else "")]
+    metrics = [chart for kind, group in of_kind.items() for chart in _metrics(group, kind, len(runs))]
+    found += metrics[:MOST_METRICS]
+    found.append(_each(runs, "learning_rate", "learning rate", may_be_log=True))
+    found.append(_each(runs, "train/gradient_norm", "norm of the gradient", may_be_log=True))
+    return [chart for chart in found if any(one.x for one in chart.series)]
+
+
+def speeds(runs: Sequence[Reading]) -> list[Chart]:
+    """Charts of the speed of some runs."""
+    found = [_each(runs, "speed/tokens_per_second", "tokens per second, padding included", may_be_log=True)]
+    found.append(_each(runs, "speed/mfu", "MFU: share of the devices' peak that the model's own FLOPs take"))
+    return [chart for chart in found if any(one.x for one in chart.series)]
+
+
+def _losses(runs: Sequence[Reading], kind: str) -> Iterator[Chart]:
+    """Losses of runs of one kind, which is named where a page has several."""
+    of, alone = f"{kind}: " if kind else "", len(runs) == 1 and not kind
+    over_tokens, x = _over(runs)
+    levels = [level for one in runs for level in _levels(one, over_tokens, alone)]
+    is_same = all(_is_target_loss(one) for one in runs)
+    held = [Series("held-out" if alone else one.name, *one.curve("validation/loss", over_tokens), one.colour)
+            for one in runs]  # fmt: skip
+    train = [Series("training" if alone else one.name, *one.curve("train/loss", over_tokens), one.colour)
+             for one in runs]  # fmt: skip
+    below = f"dashed: {_baseline_name(runs[0])} baseline" if levels and not alone else ""
+    if alone:
+        own = [*held, dataclasses.replace(train[0], colour=1), *(levels if is_same else [])]
+        yield Chart("loss, nats", x, own, may_be_log=True)
+    elif not all(len(one.x) > 1 for one in held):  # what was measured once is no curve
+        yield Chart(f"{of}training loss, nats", x, train, may_be_log=True)
+    elif len(runs) <= MOST_WITH_TRAINING:
+        own = [*(dataclasses.replace(one, is_faint=True) for one in train), *held, *(levels if is_same else [])]
+        note = "thin: training" + (f", {below}" if is_same and below else "")
+        yield Chart(f"{of}loss, nats", x, own, note, may_be_log=True)
+    else:
+        own = [*held, *(levels if is_same else [])]
+        yield Chart(f"{of}held-out loss, nats", x, own, below * is_same, may_be_log=True)
+        yield Chart(f"{of}training loss, nats", x, train, may_be_log=True)
+    if levels and not is_same and any(len(one.curve("validation/target_loss")[0]) > 1 for one in runs):
+        own = [Series("model" if alone else one.name, *one.curve("validation/target_loss", over_tokens), one.colour)
+               for one in runs]  # fmt: skip
+        where = runs[0].config.objective.judge.target_name
+        yield Chart(f"{of}held-out loss at {where}, nats", x, [*own, *levels], below)
+    yield from _parts(runs, of, over_tokens, x)
+
+
+def _over(runs: Sequence[Reading]) -> tuple[bool, str]:
+    """Whether runs are drawn over tokens of text, and what the axis says."""
+    pretrained = all(one.config.task is None and one.text_tokens for one in runs)
+    return (True, "tokens of text") if pretrained and len(runs) > 1 else (False, "step")
+
+
+def _is_target_loss(one: Reading) -> bool:
+    """True if the baseline is of the same positions as the loss."""
+    loss, target = one.last.get("validation/loss"), one.last.get("validation/target_loss")
+    return loss is not None and target is not None and abs(loss - target) < 1e-6 * max(abs(loss), 1)
+
+
+def _baseline_name(one: Reading) -> str:
+    objective = one.config.objective
+    return objective.judge.baseline if isinstance(objective, Objective) else ""
+
+
+def baseline(one: Reading) -> float | None:
+    """The loss of the trivial predictor, where the run has measured it."""
+    found = one.receipt.get("baseline", one.last.get("baseline"))
+    return found if isinstance(found, float | int) else None
+
+
+def _levels(one: Reading, over_tokens: bool, alone: bool) -> list[Series]:
+    level = baseline(one)
+    xs = one.curve("train/loss", over_tokens)[0]
+    if level is None or not xs:
+        return []
+    name = f"{_baseline_name(one)} {level:.2f}" if alone else ""
+    return [Series(name, [xs[-1]], [level], 2 if alone else one.colour, is_reference=True)]
+
+
+def _parts(runs: Sequence[Reading], of: str, over_tokens: bool, x: str) -> Iterator[Chart]:
+    """The parts of a loss of several: of one run in one chart."""
+    parts = list(dict.fromkeys(part for one in runs for part in one.loss_parts))
+    if len(runs) == 1 and parts:
+        own = [Series(shown(part), *_first(runs[0], part, False), colour=n) for n, part in enumerate(parts)]
+        yield Chart(f"{of}parts of the loss, nats", x, own, _where(runs[0], parts), may_be_log=True)
+    for part in parts if len(runs) > 1 else ():
+        own = [Series(one.name, *_first(one, part, over_tokens), one.colour) for one in runs]
+        yield Chart(f"{of}{part} loss, nats", x, own, _where(runs[0], parts), may_be_log=True)
+
+
+def _first(one: Reading, part: str, over_tokens: bool) -> tuple[list[float], list[float]]:
+    """A part on held-out text, else in training."""
+    found = one.curve(f"validation/{part}", over_tokens)
+    return found if len(found[0]) > 1 else one.curve(f"train/{part}", over_tokens)
+
+
+def _where(one: Reading, parts: Sequence[str]) -> str:
+    held = all(len(one.curve(f"validation/{part}")[0]) > 1 for part in parts)
+    return "each before its coefficient, " + ("held-out" if held else "training")
+
+
+def metric_names(runs: Sequence[Reading]) -> list[str]:
+    """What evaluators have measured besides the loss and its parts: of a task first."""
+    parts = {f"validation/{part}" for one in runs for part in one.config.objective.loss.coefficients()}
+    known = {name for one in runs for line, _, _ in one.lines for name in line}
+    known = {name for name in known if "/" in name and not name.startswith(_NO_METRIC)}
+    names = known - parts - set(_SAME_AS_LOSS)
+    names -= {name for name in names if _is_of_task(name, names, runs)}
+    return sorted(names, key=lambda name: (name.startswith("validation/"), name.count("/"), name))
+
+
+def _is_of_task(name: str, names: set[str], runs: Sequence[Reading]) -> bool:
+    """True if the loss's metric is that of the task."""
+    other = name.replace("validation/", "task/", 1)
+    if not name.startswith("validation/") or other not in names:
+        return False
+    return all(one.curve(name) == one.curve(other) for one in runs)
+
+
+def _metrics(runs: Sequence[Reading], kind: str, count: int) -> Iterator[Chart]:
+    """A chart for each metric; of a page's only run those of an evaluator in one, if they are of one size."""
+    over_tokens, x = _over(runs)
+    names = [name for name in metric_names(runs) if any(len(one.curve(name)[0]) > 1 for one in runs)]
+    if count > 1:
+        of = f"{kind}: " if len(runs) < count else ""
+        for name in names:
+            own = [Series(one.name, *one.curve(name, over_tokens), one.colour) for one in runs]
+            yield Chart(of + shown(name), x, own)
+        return
+    for evaluator, group in itertools.groupby(names, lambda name: name.rpartition("/")[0]):
+        own = [Series(shown(name.rpartition("/")[2]), *runs[0].curve(name)) for name in group]
+        own.sort(key=lambda one: -max(map(abs, one.y)))
+        while own:
+            top = max(map(abs, own[0].y))
+            together = [one for one in own if not any(one.y) or max(map(abs, one.y)) >= top / 20]
+            own = [one for one in own if one not in together]
+            title = shown(f"{evaluator}/{together[0].name}") if len(together) == 1 else shown(f"{evaluator}/metrics")
+            named = len(together) > 1
+            yield Chart(title, x, [Series(one.name * named, one.x, one.y, n) for n, one in enumerate(together)])
+
+
+def shown(name: str) -> str:
+    """The name of a figure as people read it.
+
+    Example:
+      >>> shown("validation/next_sentence_accuracy"), shown("task/boolq/accuracy"), shown("learning_rate")
+      ('held-out next sentence accuracy', 'task boolq accuracy', 'learning rate')
+    """
+    name = "held-out/" + name.removeprefix("validation/") if name.startswith("validation/") else name
+    return name.replace("/", " ").replace("_", " ")
+
+
+def _each(runs: Sequence[Reading], name: str, title: str, may_be_log: bool = False) -> Chart:
+    """A curve for each run."""
+    over_tokens, x = _over(runs)
+    own = [Series(one.name if len(runs) > 1 else "", *one.curve(name, over_tokens), one.colour) for one in runs]
+    return Chart(title, x, own, may_be_log=may_be_log)

@@ -1,0 +1,332 @@
+"""The sections of a page about some runs; what there is nothing to say about is left out."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxpt.config import at_phase, phase_starts, to_yaml
+from jaxpt.report import runs as reports
+from jaxpt.report.document import folded, table
+from jaxpt.report.page import mistakes, receipts, run_charts, svg, times
+from jaxpt.report.page.charts import Chart, Dots
+from jaxpt.report.page.readings import Reading
+from jaxpt.train.amounts import few, of_source
+from jaxpt.train.display import duration, number
+
+Section = tuple[str, str]
+"""Heading and HTML."""
+
+
+class Group(NamedTuple):
+    """What a part of a page is about."""
+
+    title: str
+    lead: str
+    sections: list[Section]
+
+
+def sections(runs: Sequence[Reading], assumed: receipts.Assumptions) -> Iterator[Section]:
+    """All sections that have content.
+
+    Args:
+      runs: in the order of their colours.
+      assumed: for the receipt.
+
+    Yields:
+      (heading, HTML)
+    """
+    found: dict[str, Callable[[Sequence[Reading]], str]] = {
+        "Overview" if len(runs) == 1 else "Runs": overview,
+        "What differs": differences,
+        "Curves": lambda of: figures(run_charts.charts(of)),
+        "Final figures": final_figures,
+        "Baselines": baselines,
+        "Samples": samples,
+        "Confusion matrix": confusions,
+        "Worst examples": worst,
+        "Data": data,
+        "Labels": labels,
+        "Throughput and time": time,
+        "Receipt": lambda of: receipt([receipts.of_run(one, assumed) for one in of], named(of), assumed),
+        "Configuration": configuration,
+    }
+    for heading, make in found.items():
+        if html := make(runs):
+            yield heading, html
+
+
+def figures(charts: Sequence[Chart | Dots]) -> str:
+    """Charts beside and below each other: HTML."""
+    drawn = "".join(map(svg.figure, charts))
+    return f'<div class="charts">{drawn}</div>' if drawn else ""
+
+
+def named(runs: Sequence[Reading]) -> list[str]:
+    """The names of runs with their colours: HTML."""
+    return [f'<span class="k{one.colour % 7} dot">●</span> {escape(one.name)}' for one in runs]
+
+
+def overview(runs: Sequence[Reading]) -> str:
+    """A line for each run."""
+    rows = []
+    for one, name in zip(runs, named(runs)):
+        level, reached = run_charts.baseline(one), one.last.get("validation/target_loss")
+        steps = f"{one.run.step:,}" + (f" of {one.run.steps:,}" if one.run.steps not in (None, one.run.step) else "")
+        seconds = one.receipt.get("wall_seconds")
+        margin = "" if level is None or reached is None else f"{level - reached:+.3f}"
+        best = "" if one.run.value is None else f"{run_charts.shown(one.run.metric or '')} {one.run.value:.4g}"
+        parameters = one.receipt.get("parameters")
+        rows.append([
+            name, escape(f"{one.config.model.kind} · {one.kind}"), escape(_state(one)), steps,
+            "" if parameters is None else number(parameters), number(one.text_tokens) if one.text_tokens else "",
+            "" if one.run.loss is None else f"{one.run.loss:.4g}", margin, escape(best),
+            "" if seconds is None else duration(seconds),
+        ])  # fmt: skip
+    heads = ["run", "model · trained on", "state", "step", "parameters", "tokens of text", "loss", "below baseline"]
+    heads += ["best", "time"]
+    if len(rows) == 1:
+        cards = ((head, cell) for head, cell in zip(heads[1:], rows[0][1:]) if cell)
+        return f'<div class="cards">{"".join(f"<div><small>{head}</small>{cell}</div>" for head, cell in cards)}</div>'
+    return without_empty(heads, rows, (3, 4, 5, 6, 7, 9))
+
+
+def _state(one: Reading) -> str:
+    said = one.run.status
+    if said == "stopped" and not one.receipt:
+        said = "not finished: it runs elsewhere, was killed or has failed"
+    if skipped := one.receipt.get("skipped_steps"):
+        said += f", {skipped:,} updates skipped"
+    if one.damaged_lines:
+        said += f", {one.damaged_lines:,} lines of its metrics are damaged"
+    return said
+
+
+def without_empty(heads: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[int]) -> str:
+    """A table without the columns that say nothing."""
+    kept = [n for n in range(len(heads)) if n == 0 or any(row[n] for row in rows)]
+    lines = [[row[n] for n in kept] for row in rows]
+    return table([heads[n] for n in kept], lines, [kept.index(n) for n in numeric if n in kept])
+
+
+def differences(runs: Sequence[Reading]) -> str:
+    """The keys of the configuration whose values differ; apart those that only some of them have."""
+    if len(runs) < 2:
+        return ""
+    settings = reports.compare([str(one.path) for one in runs])[0]
+    if not settings:
+        return "<p>The configurations are equal, but for run_dir.</p>"
+    rows = [
+        [_breakable(key), *(_breakable(value if len(value) <= 200 else f"{value[:199]}…") for value in values)]
+        for key, values in settings.items()
+    ]
+    absent = escape(reports.ABSENT)
+    of_all = [row for row in rows if absent not in row]
+    of_some = [row for row in rows if absent in row]
+    heads = ["key", *named(runs)]
+    apart = folded(f"{len(of_some)} keys that only some have", table(heads, of_some)) if of_some else ""
+    return (table(heads, of_all) if of_all else "") + apart
+
+
+def _breakable(text: str) -> str:
+    """A key or path as HTML that may break after its signs."""
+    return re.sub(r"([/._])(?=\w)", r"\1<wbr>", escape(text))
+
+
+def final_figures(runs: Sequence[Reading]) -> str:
+    """All figures at the end."""
+    found = reports.compare([str(one.path) for one in runs])[1]
+    rows = [[escape(run_charts.shown(name)), *map(_figure, values)] for name, values in found.items()]
+    return table(["", *named(runs)], rows, range(1, len(runs) + 1))
+
+
+def _figure(value: Any) -> str:
+    if not isinstance(value, int | float):
+        return ""
+    return f"{value:,}" if isinstance(value, int) else f"{value:.5g}" if abs(value) < 1e5 else f"{value:,.0f}"
+
+
+def baselines(runs: Sequence[Reading]) -> str:
+    """What the runs are compared with: the trivial predictor's loss, the best constant prediction, a linear probe."""
+    rows = []
+    for one, name in zip(runs, named(runs)):
+        level, reached = run_charts.baseline(one), one.last.get("validation/target_loss")
+        if level is not None:
+            judge = one.config.objective.judge
+            margin = "" if reached is None else f"{level - reached:+.4f}"
+            of = f"loss at {judge.target_name}, nats; {judge.baseline} baseline"
+            rows.append([name, escape(of), "" if reached is None else f"{reached:.4f}", f"{level:.4f}", margin])
+        split = "test" if one.receipt.get("test") else "task"
+        measured: Mapping[str, float] = one.receipt.get(split) or {}
+        for metric, value in (one.receipt.get(f"{split}_constant") or {}).items():
+            if metric in measured:
+                of = f"{split if split == 'test' else 'held-out'} {metric}; best constant prediction"
+                margin = f"{measured[metric] - value:+.4f}"
+                rows.append([name, escape(of), f"{measured[metric]:.4f}", f"{value:.4f}", margin])
+        probe = one.json("probe.json")
+        if probe:
+            cells = [f"{probe[key]:.4f}" for key in ("accuracy", "untrained")]
+            margin = f"{probe['accuracy'] - probe['untrained']:+.4f}"
+            rows.append([name, "accuracy of a linear probe; the same of the untrained model", *cells, margin])
+    return table(["run", "what", "model", "baseline", "difference"], rows, (2, 3, 4)) if rows else ""
+
+
+def samples(runs: Sequence[Reading]) -> str:
+    """What the models say of a few validation examples, as the runs have printed it at their ends."""
+    parts = []
+    for one in runs:
+        kept = {row["evaluator"]: row["lines"] for row in one.rows("lines.jsonl")}
+        for name in [e.called for e in one.config.evals if e.kind == "samples"]:
+            if lines := kept.get(name):
+                text = "\n".join(map(str, lines))
+                heading = f"{one.name}: {name}"
+                parts.append(folded(heading, f'<pre class="wrap">{escape(text)}</pre>', is_open=len(runs) <= 4))
+    return "".join(parts)
+
+
+def _of_predictions(
+    runs: Sequence[Reading], make: Callable[[Reading, str, list[dict[str, Any]]], str], is_long: bool = False
+) -> str:
+    """What is made of the predictions that each run has left; what is long is folded where there are several."""
+    parts = []
+    for one, name in zip(runs, named(runs)):
+        for split in mistakes.splits(one)[:1]:
+            rows = one.rows(f"predictions_{split}.jsonl")
+            if html := make(one, split, rows):
+                what = f"{len(rows):,} rows of the {split} set"
+                best = one.receipt.get("best_step")
+                at = "" if best is None else f", checkpoint of step {best:,}"
+                if is_long and len(runs) > 1:
+                    parts.append(folded(f"{one.name}: {what}{at}", html, is_open=not parts))
+                else:
+                    parts.append(f"<h4>{name} <small>{what}{at}</small></h4>{html}")
+    return "".join(parts)
+
+
+def confusions(runs: Sequence[Reading]) -> str:
+    """The confusion matrix of each run with labels."""
+
+    def make(one: Reading, split: str, rows: list[dict[str, Any]]) -> str:
+        task = one.config.task
+        return mistakes.confusion(rows, getattr(task, "shown", None) or getattr(task, "labels", None) or ())
+
+    return _of_predictions(runs, make)
+
+
+def worst(runs: Sequence[Reading]) -> str:
+    """The rows with the largest loss of each run."""
+
+    def make(one: Reading, split: str, rows: list[dict[str, Any]]) -> str:
+        kept = [row for part in one.rows(f"mistakes_{split}.jsonl") for row in part["worst"]]
+        return mistakes.worst(rows, kept)
+
+    return _of_predictions(runs, make, is_long=True)
+
+
+def data(runs: Sequence[Reading]) -> str:
+    """Documents, tokens and epochs; runs with the same data in one line."""
+    lines: dict[tuple[str, ...], list[str]] = {}
+    for one, name in zip(runs, named(runs)):
+        for cells in _splits(one):
+            lines.setdefault(tuple(cells), []).append(name)
+    rows = [["<br>".join(names), *cells] for cells, names in lines.items()]
+    heads = ["run", "from", "split", "documents or rows", "records", "tokens", "epochs", "vocabulary"]
+    heads.append("length × batch")
+    return without_empty(heads, rows, (3, 4, 5, 6)) if rows else ""
+
+
+def _splits(one: Reading) -> Iterator[list[str]]:
+    config, summary = at_phase(one.config, 0), (one.receipt.get("data") or {}).get("summary") or {}
+    sources = config.data.mixture or (config.data,)
+    origin = ", ".join(dict.fromkeys(map(of_source, sources)))
+    where = _breakable(origin)
+    tokenizer = config.data.tokenizer
+    vocabulary = f"{tokenizer.kind}, {config.model.vocab_size:,}" if config.model.vocab_size else tokenizer.kind
+    size = f"{config.data.length:,} × {config.data.batch_size:,}" + (", packed" if config.data.packing else "")
+    size += " (first phase)" if len(phase_starts(one.config)) > 1 else ""
+    trains = [found for name, found in summary.items() if name.rpartition("/")[2] == "train"]
+    tokens = sum(found.get("tokens", 0) for found in trains) / one.config.objective.batches.passes()
+    for name, found in summary.items():
+        epochs = few(one.text_tokens / tokens) if name == "train" and tokens and one.text_tokens else ""
+        if name.rpartition("/")[2] == "train" and len(trains) > 1 and found is trains[0] and tokens:
+            epochs = f"{few(one.text_tokens / tokens)} of all"
+        counts = [f"{found[key]:,}" if found.get(key) else "" for key in ("documents", "records", "tokens")]
+        yield [where, escape(name), *counts, epochs, escape(vocabulary), size]
+    if not summary:
+        yield [where, "", "", "", "", "", escape(vocabulary), size]
+
+
+def labels(runs: Sequence[Reading]) -> str:
+    """How often each label occurs; runs with the same labels together."""
+    tables: dict[str, list[str]] = {}
+    for one, name in zip(runs, named(runs)):
+        if html := mistakes.balance(mistakes.label_counts(one)):
+            tables.setdefault(html, []).append(name)
+    return "".join(f"<h4>{', '.join(names)}</h4>{html}" for html, names in tables.items())
+
+
+def time(runs: Sequence[Reading]) -> str:
+    """Speed, and where the time went."""
+    rows = []
+    for one, name in zip(runs, named(runs)):
+        if parts := times.seconds(one):
+            cells = [duration(parts[part]) if part in parts else "" for part in times.PARTS]
+            speed = one.curve("speed/tokens_per_second")[1]
+            rows.append([name, times.bar(parts), *cells, number(sorted(speed)[len(speed) // 2]), _memory(one)])
+    heads = ["run", "", *(f"{times.swatch(part)} {part}" for part in times.PARTS)]
+    heads += ["tokens/s, median", "device memory"]
+    spent = without_empty(heads, rows, range(2, len(heads))) if rows else ""
+    return spent + figures(run_charts.speeds(runs))
+
+
+def _memory(one: Reading) -> str:
+    most = one.last.get("memory/peak_bytes_in_use")
+    return "" if most is None else f"{most / 1e9:.2f} GB"
+
+
+_QUANTITIES: Mapping[str, tuple[str, Callable[[float], str]]] = {
+    "tokens": ("tokens", number), "flops": ("FLOPs", number), "seconds": ("time", duration),
+    "kwh": ("energy, kWh", "{:.3g}".format), "dollars": ("money, US dollars", "{:,.3g}".format),
+    "kg_co2": ("CO₂, kg", "{:.3g}".format),
+}  # fmt: skip
+
+
+def receipt(found: Sequence[receipts.Receipt], heads: Sequence[str], assumed: receipts.Assumptions) -> str:
+    """What was taken, a column for each run, and the assumption beside it.
+
+    Args:
+      found: of the runs.
+      heads: their names: HTML.
+      assumed: for the last column.
+    """
+    grounds = receipts.grounds(found, assumed)
+    rows = [["device", *(escape(one.device or "not known") for one in found), *[""] * (len(found) > 1), ""]]
+    for name, (title, shown) in _QUANTITIES.items():
+        values = [getattr(one, name) for one in found]
+        values += [receipts.total(found, name)] * (len(found) > 1)
+        cells = ["not known" if value is None else shown(value) for value in values]
+        rows.append([escape(title), *cells, f"<small>{escape(grounds[name])}</small>"])
+    total = ["total"] * (len(found) > 1)
+    return table(["", *heads, *total, "assumption"], rows, range(1, len(heads) + len(total) + 1))
+
+
+def configuration(runs: Sequence[Reading]) -> str:
+    """Versions, command and recipe of each run."""
+    parts = []
+    for one in runs:
+        environment = one.receipt.get("environment") or {}
+        packages = [f"{name} {version}" for name, version in (environment.get("packages") or {}).items() if version]
+        said = {
+            "directory": str(one.path), "command": " ".join(map(str, environment.get("command") or ())),
+            "Python": environment.get("python", ""), "packages": ", ".join(packages),
+            "system": environment.get("platform", ""), "devices": json.dumps(environment.get("devices") or ""),
+        }  # fmt: skip
+        known = "".join(f"<div><dt>{k}</dt><dd>{escape(v)}</dd></div>" for k, v in said.items() if v and v != '""')
+        recipe = f"<pre>{escape(to_yaml(one.config))}</pre>"
+        name = Path(one.name).name if len(runs) == 1 else one.name
+        parts.append(folded(name, f"<dl>{known}</dl>{recipe}"))
+    return "".join(parts)

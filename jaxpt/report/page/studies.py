@@ -1,0 +1,161 @@
+"""A study as part of a page: its tables, the scores of its fine-tunings as dots, and the curves of its rows."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxpt.config.studies import load_study
+from jaxpt.disk import read_json
+from jaxpt.errors import UserError
+from jaxpt.report import curves, finetuned, runs
+from jaxpt.report.page import readings as run_readings
+from jaxpt.report.page import receipts, run_charts
+from jaxpt.report.page.charts import Chart, Dots, Row
+from jaxpt.report.page.readings import Reading
+from jaxpt.report.page.sections import Group, Section, figures, receipt, sections, without_empty
+from jaxpt.report.tables import Table
+from jaxpt.train import run_dir as run_dirs
+
+TABLE = "table.json"
+_NOTES = {"Differences": "notes_finetuned", "Fine-tuned": "", "Pretrained": "notes"}
+"""Which notes stand below which table."""
+
+
+class StudyReading(NamedTuple):
+    """A study."""
+
+    directory: Path
+    table: dict[str, Any]
+    """Its table.json, `tables` as `Table`."""
+    rows: list[Reading]
+    """The runs of its rows that were started."""
+    scores: list[finetuned.Scores]
+    """Of its fine-tunings that have any."""
+
+
+def directory_of(path: Path) -> Path | None:
+    """The directory of a study, from itself or from the study's file; None: it is no study.
+
+    Raises:
+      UserError: the file is no study, or the study was not run yet.
+    """
+    if path.is_file() and path.suffix in (".yaml", ".yml"):
+        directory = Path(load_study(path).run_dir)
+        if not (directory / TABLE).is_file():
+            raise UserError(f"{path}: no {directory / TABLE} yet; jaxpt study {path} writes it")
+        return directory
+    return path if (path / TABLE).is_file() else None
+
+
+def read(directory: Path) -> StudyReading:
+    """Reads a study and the runs of its rows.
+
+    Args:
+      directory: has a table.json.
+
+    Raises:
+      UserError: the table is of an earlier version, or one of the runs is damaged.
+    """
+    found = read_json(directory / TABLE)
+    try:
+        tables = [Table(**one) for one in found["tables"]]
+        scores = [finetuned.Scores(**one) for one in found.get("finetuned", ())]
+        paths = [directory / row["name"] for row in found["rows"]]
+    except (KeyError, TypeError, AttributeError):
+        earlier = f"{directory / TABLE}: of an earlier version; jaxpt study FILE --table writes it anew"
+        raise UserError(earlier) from None
+    rows = run_readings.read([path for path in paths if (path / "config.yaml").is_file()])
+    named = [dataclasses.replace(one, name=one.path.name) for one in rows]
+    return StudyReading(directory, found | {"tables": tables}, named, [one for one in scores if one.by_seed])
+
+
+def group(study: StudyReading, assumed: receipts.Assumptions) -> Group:
+    """The part of a page about a study.
+
+    Args:
+      study: as `read` gives it.
+      assumed: for the receipt.
+    """
+    return Group(study.table["name"], study.table["question"], list(_sections(study, assumed)))
+
+
+def charts(study: StudyReading) -> list[Chart | Dots]:
+    """All charts of a study."""
+    return [*_scores(study), *(run_charts.charts(study.rows) if study.rows else [])]
+
+
+def _sections(study: StudyReading, assumed: receipts.Assumptions) -> Iterator[Section]:
+    dots = figures(_scores(study))
+    for one in study.table["tables"]:
+        rows = [[escape(cell) for cell in row] for row in one.rows]
+        if not rows:
+            continue
+        notes = study.table.get(_NOTES.get(one.title, ""), "")
+        above = f"<p>{escape(study.table['budget'])}</p>" if one.title == "Pretrained" else ""
+        content = without_empty([escape(head) for head in one.heads], rows, one.numeric)
+        yield one.title, above + content + (dots if one.title == "Fine-tuned" else "") + _notes(notes)
+    for heading, content in sections(study.rows, assumed) if study.rows else ():
+        if heading not in ("Overview", "Runs", "Final figures", "Baselines"):
+            yield heading, _receipt(study, assumed) if heading == "Receipt" else content
+
+
+def _notes(markdown: str) -> str:
+    """The notes of a table, a list in Markdown, as HTML."""
+    items = " ".join(line.strip() for line in f"\n{markdown}".replace("\n- ", "\n\0").splitlines()).split("\0")
+    shown = "".join(f"<li>{_bold(item.strip())}</li>" for item in items if item.strip())
+    return f'<ul class="notes">{shown}</ul>' if shown else ""
+
+
+def _bold(text: str) -> str:
+    """Markdown's **bold** as HTML, the rest escaped."""
+    parts = escape(text).split("**")
+    return "".join(f"<b>{part}</b>" if n % 2 else part for n, part in enumerate(parts))
+
+
+def _scores(study: StudyReading) -> list[Dots]:
+    """The test metric of each seed, a chart for each task."""
+    found = study.scores
+    starts = list(dict.fromkeys(one.start for one in found))
+    parts = [(one.row, one.strategy, one.start) for one in found]
+    varying = [n for n in range(3) if len({part[n] for part in parts}) > 1] or [0]
+    made = []
+    for task in dict.fromkeys(one.task for one in found):
+        own = [(one, part) for one, part in zip(found, parts) if one.task == task]
+        rows = [
+            Row(" · ".join(part[n] for n in varying), [one.percent(value) for value in one.by_seed.values()],
+                starts.index(one.start))
+            for one, part in own
+        ]  # fmt: skip
+        first = own[0][0]
+        if first.metric in first.constant:
+            rows.insert(0, Row("constant", [first.percent(first.constant[first.metric])], len(starts)))
+        made.append(Dots(f"{task}: a dot for each seed, a line at the mean", f"{first.metric}, %", rows))
+    return made
+
+
+def _receipt(study: StudyReading, assumed: receipts.Assumptions) -> str:
+    """What rows and fine-tunings took together, searches and discarded runs included."""
+    own = {one.path.resolve() for one in study.rows}
+    rows = [receipts.of_run(one, assumed) for one in study.rows]
+    tuned = [_of_directory(path, assumed) for path in runs.run_dirs(study.directory) if path.resolve() not in own]
+    groups = {f"{len(rows)} pretrained": rows, f"{len(tuned)} fine-tuned": tuned}
+    found = {name: of for name, of in groups.items() if of}
+    return receipt([_sum(of) for of in found.values()], [escape(name) for name in found], assumed)
+
+
+def _of_directory(path: Path, assumed: receipts.Assumptions) -> receipts.Receipt:
+    lines = list(curves.cumulated(run_dirs.records(path)[0]))
+    tokens, flops = lines[-1][1:] if lines else (0.0, 0.0)
+    return receipts.of(run_dirs.receipt(path), tokens, flops, receipts.elapsed([line for line, _, _ in lines]), assumed)
+
+
+def _sum(of: Sequence[receipts.Receipt]) -> receipts.Receipt:
+    """The receipts of several runs as one."""
+    sums = {name: receipts.total(of, name) for name in ("tokens", "flops", "seconds", "kwh", "dollars", "kg_co2")}
+    devices = ", ".join(dict.fromkeys(one.device for one in of))
+    watts = None if None in (one.watts for one in of) else max(one.watts for one in of)
+    return receipts.Receipt(is_whole=all(one.is_whole for one in of), device=devices, watts=watts, **sums)

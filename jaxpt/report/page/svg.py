@@ -1,0 +1,173 @@
+"""Charts as SVG that takes its colours from the page: a curve comes forward, and a point says its value, under the
+pointer. There is no script."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from html import escape
+
+from jaxpt.report.page.charts import FEW_POINTS, Axis, Chart, Dots, Series, apart, axis, drawn, is_drawable, thinned
+from jaxpt.report.pictures import COLOURS, DASHES
+
+WIDTH, HEIGHT = 460, 250
+_LEFT, _TOP, _BOTTOM = 46, 10, 36
+_LETTER, _LINE = 6.7, 13  # width of a letter, height of a line, at 11 px
+_ROW = 22
+_MOST_LETTERS = 22
+_MOST_MARKS = 400  # of a chart, that answer to the pointer
+_ON_DARK = ("#5fb0e8", "#ff9a57", "#2fcf9f", "#e59ac4", "#f0b73a", "#8fd0f5", "#e6e6e6")
+_VARIABLES = (f"--c{n}: light-dark({one}, {other});" for n, (one, other) in enumerate(zip(COLOURS, _ON_DARK)))
+STYLE = (
+    f":root {{ {' '.join(_VARIABLES)} }}"
+    + """
+.charts { display: grid; gap: 1rem 1.5rem; grid-template-columns: repeat(auto-fill, minmax(min(100%, 26rem), 1fr)) }
+figure { margin: 0; break-inside: avoid } figcaption { font-size: .9rem; line-height: 1.35 }
+figcaption small { opacity: .75 } figure svg { width: 100%; height: auto; display: block; overflow: visible }
+svg text { font: 11px system-ui, sans-serif; fill: currentColor } svg .tick { opacity: .75 }
+.grid { stroke: var(--line); stroke-width: 1 } .curve { fill: none; stroke-width: 2; stroke-linejoin: round }
+.faint { stroke-width: 1; opacity: .45 } .reference { stroke-width: 1.2; stroke-dasharray: 5 4; opacity: .9 }
+.run circle { fill: currentColor }
+.leader { stroke-width: 1; stroke-dasharray: 1 3; opacity: .6 } svg .name { font-weight: 600 }
+.curves:hover .run:not(:hover) { opacity: .25 } .mark circle { fill: transparent } .mark text { display: none }
+.mark:hover circle { fill: currentColor; r: 3.5px } .mark:hover text { display: block }
+.mark text, svg .name { paint-order: stroke; stroke: Canvas; stroke-width: 4px; stroke-linejoin: round }
+"""
+    + "".join(f".k{n} {{ color: var(--c{n}) }} " for n in range(len(COLOURS)))
+    + ".curve, .leader { stroke: currentColor }"
+)
+
+
+def figure(chart: Chart | Dots) -> str:
+    """A chart with its title.
+
+    Args:
+      chart: what to draw.
+
+    Returns:
+      HTML; "" where there is no finite point.
+    """
+    if isinstance(chart, Dots):
+        return f"<figure><figcaption>{escape(chart.title)}</figcaption>{_dots(chart)}</figure>"
+    if not is_drawable(chart):
+        return ""
+    note = f"<br><small>{escape(chart.note)}</small>" if chart.note else ""
+    scale = ", logarithmic" if chart.is_log else ""
+    return f"<figure><figcaption>{escape(chart.title)}{scale}{note}</figcaption>{_svg(chart)}</figure>"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Frame:
+    """Where values are on the picture."""
+
+    x: Axis
+    y: Axis
+    right: float
+    bottom: float
+
+    def place(self, x: float, y: float) -> tuple[float, float]:
+        return _LEFT + self.x.at(x) * (self.right - _LEFT), self.bottom - self.y.at(y) * (self.bottom - _TOP)
+
+
+def _svg(chart: Chart) -> str:
+    series, x, y = drawn(chart)
+    named = [one for one in series if one.name and not one.is_faint]
+    letters = max((min(len(one.name), _MOST_LETTERS) for one in named), default=0)
+    height = max(HEIGHT, _LINE * len(named) + _TOP + _BOTTOM)
+    frame = _Frame(x, y, WIDTH - 12 - letters * _LETTER, height - _BOTTOM)
+    lines = "".join(_line(one, frame) for one in series)
+    answering = [one for one in series if not one.is_reference and not one.is_faint]
+    marks = "".join(_marks(one, frame, len(answering)) for one in answering)
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(chart.title)}">{_grid(chart, frame)}'
+        f'<g class="curves">{lines}{_names(named, frame)}</g>{marks}</svg>'
+    )
+
+
+def _grid(chart: Chart, frame: _Frame) -> str:
+    """Horizontal lines, and the numbers of both axes."""
+    parts = []
+    for tick in frame.y.ticks:
+        _, at = frame.place(frame.x.low, tick)
+        parts.append(f'<path class="grid" d="M{_LEFT} {at:.1f}H{frame.right:.1f}"/>')
+        parts.append(_text(_LEFT - 6, at + 4, frame.y.named(tick), "tick", "end"))
+    for tick in frame.x.ticks:
+        at, _ = frame.place(tick, frame.y.low) if not frame.y.is_log else frame.place(tick, frame.y.high)
+        parts.append(_text(at, frame.bottom + 15, frame.x.named(tick), "tick", "middle"))
+    parts.append(_text((_LEFT + frame.right) / 2, frame.bottom + 31, chart.x, "tick", "middle"))
+    return "".join(parts)
+
+
+def _text(x: float, y: float, words: str, kind: str, anchor: str = "start") -> str:
+    end = f' text-anchor="{anchor}"' if anchor != "start" else ""
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}"{end}>{escape(words)}</text>'
+
+
+def _line(one: Series, frame: _Frame) -> str:
+    kind = "curve" + " faint" * one.is_faint + " reference" * one.is_reference
+    if one.is_reference:
+        x, at = frame.place(frame.x.low, one.y[0])[0], frame.place(one.x[-1], one.y[-1])
+        path = f"M{x:.1f} {at[1]:.1f}H{frame.right:.1f}"
+    else:
+        path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in map(frame.place, one.x, one.y))
+    dash = "" if one.is_reference else DASHES[one.colour // len(COLOURS) % len(DASHES)]
+    dashed = f' stroke-dasharray="{dash}"' if dash else ""
+    hidden = f'<path class="curve" d="{path}" style="stroke-width:12;opacity:0"/>' if not one.is_faint else ""
+    dots = ""
+    if len(one.x) <= FEW_POINTS and not one.is_reference and not one.is_faint:  # a line of one point would not be seen
+        dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>' for x, y in map(frame.place, one.x, one.y))
+    path = f'<path class="{kind}" d="{path}"{dashed}/>{hidden}{dots}'
+    return f'<g class="run k{one.colour % len(COLOURS)}">{path}</g>'
+
+
+def _names(named: Sequence[Series], frame: _Frame) -> str:
+    """The names at the ends of the curves, and a dotted line to those that had to move."""
+    ends = [frame.place(one.x[-1], one.y[-1]) for one in named]
+    ends = [(frame.right if one.is_reference else x, y) for one, (x, y) in zip(named, ends)]
+    parts = []
+    for one, (x, y), at in zip(named, ends, apart([y for _, y in ends], _LINE, _TOP, frame.bottom)):
+        shown = one.name if len(one.name) <= _MOST_LETTERS else f"{one.name[: _MOST_LETTERS - 1]}…"
+        path = ""
+        if abs(at - y) > 3 or frame.right - x > 8:
+            path = f'<path class="leader" d="M{x + 2:.1f} {y:.1f}L{frame.right + 4:.1f} {at:.1f}"/>'
+        full = f"<title>{escape(one.name)}</title>" if shown != one.name else ""
+        label = _text(frame.right + 6, at + 4, shown, "name")
+        parts.append(f'<g class="run k{one.colour % len(COLOURS)}">{path}{label}{full}</g>')
+    return "".join(parts)
+
+
+def _marks(one: Series, frame: _Frame, count: int) -> str:
+    """Points that say their values under the pointer."""
+    shown = []
+    for x, y in thinned(list(zip(one.x, one.y)), max(8, min(40, _MOST_MARKS // count))):
+        left, top = frame.place(x, y)
+        anchor = "end" if left > (_LEFT + frame.right) / 2 else "start"
+        words = f"{one.name}: {y:.5g} at {x:,.0f}".removeprefix(": ")
+        tip = _text(left + (-8 if anchor == "end" else 8), max(top - 8, 12), words, "tip", anchor)
+        shown.append(f'<g class="mark"><circle cx="{left:.1f}" cy="{top:.1f}" r="7"/>{tip}</g>')
+    return f'<g class="k{one.colour % len(COLOURS)}">{"".join(shown)}</g>'
+
+
+def _dots(chart: Dots) -> str:
+    """A line for each row: its name, its values as dots, and a tick at their mean."""
+    right, bottom = WIDTH - 8, _TOP + _ROW * len(chart.rows)
+    left = 8 + _LETTER * min(max(len(row.name) for row in chart.rows), 2 * _MOST_LETTERS)
+    across = axis([value for row in chart.rows for value in row.values], 4)
+    parts = []
+    for tick in across.ticks:
+        at = left + across.at(tick) * (right - left)
+        parts.append(f'<path class="grid" d="M{at:.1f} {_TOP}V{bottom}"/>')
+        parts.append(_text(at, bottom + 15, across.named(tick), "tick", "middle"))
+    parts.append(_text((left + right) / 2, bottom + 31, chart.x, "tick", "middle"))
+    for number, row in enumerate(chart.rows):
+        y = _TOP + _ROW * (number + 0.5)
+        places = [left + across.at(value) * (right - left) for value in row.values]
+        middle = sum(places) / len(places)
+        words = f"{sum(row.values) / len(row.values):.4g}: " + ", ".join(f"{value:.4g}" for value in row.values)
+        dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" style="opacity:.55"/>' for x in places)
+        tick = f'<path class="curve" d="M{middle:.1f} {y - 8:.1f}v16"/>'
+        name = _text(left - 8, y + 4, row.name, "tick", "end")
+        colour = f"run k{row.colour % len(COLOURS)}"
+        parts.append(f'<g class="{colour}"><title>{escape(words)}</title>{tick}{dots}</g>{name}')
+    svg = f'<svg viewBox="0 0 {WIDTH} {bottom + _BOTTOM}" role="img" aria-label="{escape(chart.title)}">'
+    return f"{svg}{''.join(parts)}</svg>"

@@ -1,0 +1,192 @@
+"""A trace of chosen steps, for xprof and Perfetto, and a short table of where their time went.
+
+    profile: {first: 10, steps: 3}        →  run_dir/profile
+
+An operation's part of the model is read off its name in the compiled program: the modules on the way to it. Its time is
+its own, without that of the operations inside of it (a loop has its body in it).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from jaxpt.config.tree import ProfileConfig
+from jaxpt.train.display import say
+
+MOST = 12
+"""Lines of the table."""
+_STEPS = {"while", "body", "cond", "closed_call", "checkpoint", "remat", "branch_0_fun", "branch_1_fun", ""}
+_NUMBERED = re.compile(r"^(segment|block)_\d+$")
+
+
+class Event(NamedTuple):
+    """One execution of an operation."""
+
+    name: str
+    start: float
+    """In nanoseconds."""
+    end: float
+
+
+class Profile:
+    """Traces the chosen steps of a run."""
+
+    def __init__(self, config: ProfileConfig | None, run_dir: Path, step: Any) -> None:
+        """`step`: the compiled step, whose text names the operations."""
+        self._config, self._folder, self._step, self._is_on = config, run_dir / "profile", step, False
+
+    def before(self, step: int) -> None:
+        """Called before a step is started; `step` is its number, from 1."""
+        if self._config is not None and step == self._config.first:
+            jax.profiler.start_trace(str(self._folder), create_perfetto_trace=True)
+            self._is_on = True
+
+    def after(self, step: int, figures: Any) -> None:
+        """Called when a step is started; `figures` are made at its end."""
+        if self._is_on and step == self._config.first + self._config.steps - 1:
+            jax.block_until_ready(figures)
+            self.stop(f"steps {self._config.first}–{step}")
+
+    def stop(self, steps: str = "") -> None:
+        """Ends a trace that is under way, and shows its table unless the run is over before its last step."""
+        if not self._is_on:
+            return
+        jax.profiler.stop_trace()
+        self._is_on = False
+        if steps and jax.process_index() == 0:
+            for line in report(self._folder, self._step, steps):
+                say(line)
+
+
+def report(folder: Path, step: Any, steps: str) -> list[str]:
+    """The table of the newest trace.
+
+    Args:
+      folder: where the traces are.
+      step: the compiled step.
+      steps: which they are, for people.
+
+    Returns:
+      Lines: part of the model, share of the forward and of the backward pass.
+    """
+    newest = max(folder.rglob("*.xplane.pb"), key=lambda path: path.stat().st_mtime)
+    lines = device_lines(jax.profiler.ProfileData.from_file(str(newest)))
+    try:
+        names = op_names(step.as_text())
+    except Exception:  # a step that was loaded has no text
+        names = {}
+    seconds: dict[tuple[str, str], float] = defaultdict(float)
+    for line in lines:
+        for name, own in self_times(line):
+            seconds[place(names.get(name, ""))] += own
+    total = sum(seconds.values())
+    where = f"trace of {steps}, for xprof and ui.perfetto.dev: {newest.parent.relative_to(folder.parent)}"
+    return [where, *table(seconds)] if total else [where, "  it has no operations of a device"]
+
+
+def table(seconds: Mapping[tuple[str, str], float]) -> list[str]:
+    """Lines of parts with their shares, the largest first.
+
+    Args:
+      seconds: {(part, "forward" or "backward"): seconds}.
+
+    Example:
+      >>> table({("encoder/attention", "forward"): 1.0, ("encoder/attention", "backward"): 2.0, ("", "forward"): 1.0})
+      ['  forward backward', '    25.0%    50.0%  encoder/attention', '    25.0%           other']
+    """
+    total, parts = sum(seconds.values()), {part for part, _ in seconds}
+    of_part = {part: [seconds.get((part, way), 0.0) for way in ("forward", "backward")] for part in parts}
+    largest = sorted(of_part, key=lambda part: -sum(of_part[part]))
+    kept = [part for part in largest if part][:MOST]
+    rest = [sum(of_part[part][way] for part in parts if part not in kept) for way in (0, 1)]
+    shown = [(part, of_part[part]) for part in kept] + [("other", rest)] * (sum(rest) > 0)
+    return ["  forward backward"] + [
+        f"  {_share(forward, total):>7} {_share(backward, total):>8}  {part}" for part, (forward, backward) in shown
+    ]
+
+
+def _share(part: float, total: float) -> str:
+    return f"{100 * part / total:.1f}%" if part else ""
+
+
+def place(op_name: str) -> tuple[str, str]:
+    """The part of the model and the pass that an operation belongs to.
+
+    Args:
+      op_name: path of calls in the compiled program.
+
+    Returns:
+      (modules by name, without numbers of layers; "" where there are none, "forward" or "backward").
+
+    Example:
+      >>> place("jit(step)/transpose(jvp(T5.decode))/decoder/while/body/block_1/feed_forward/dot_general")
+      ('decoder/feed_forward', 'backward')
+      >>> place("jit(step)/optimizer/mul")
+      ('optimizer', 'forward')
+    """
+    modules = [
+        part
+        for part in op_name.split("/")[:-1]
+        if part not in _STEPS and not set("()") & set(part) and not _NUMBERED.match(part)
+    ]
+    return "/".join(modules[:2]), "backward" if "transpose(" in op_name else "forward"
+
+
+def op_names(text: str) -> dict[str, str]:
+    """{instruction: path of calls} of a compiled program.
+
+    Args:
+      text: its HLO.
+
+    Example:
+      >>> op_names('  %dot.3 = f32[2]{0} dot(%a, %b), metadata={op_name="jit(step)/head/dot_general"}')
+      {'dot.3': 'jit(step)/head/dot_general'}
+    """
+    found = re.findall(r'^\s*(?:ROOT )?%?([\w.-]+) = .*?op_name="([^"]*)"', text, re.MULTILINE)
+    return dict(found)
+
+
+def device_lines(data: Any) -> list[list[Event]]:
+    """The operations of each queue or thread of the devices of a trace.
+
+    Args:
+      data: `jax.profiler.ProfileData`.
+    """
+    planes = list(data.planes)
+    devices = [plane for plane in planes if plane.name.startswith("/device:")] or planes
+    found = []
+    for plane in devices:
+        lines = list(plane.lines)
+        lines = [line for line in lines if line.name == "XLA Ops"] or lines  # TPUs have lines of modules and steps too
+        for line in lines:
+            named = ((dict(event.stats).get("hlo_op"), event) for event in line.events)
+            events = [Event(str(name), e.start_ns, e.start_ns + e.duration_ns) for name, e in named if name]
+            if events:
+                found.append(events)
+    return found
+
+
+def self_times(events: Iterable[Event]) -> list[tuple[str, float]]:
+    """(operation, time that it took itself) of a line on which operations lie in one another.
+
+    Example:
+      >>> self_times([Event("while", 0, 10), Event("dot", 1, 4), Event("add", 5, 6)])
+      [('while', 6), ('dot', 3), ('add', 1)]
+    """
+    found: list[list[Any]] = []
+    open_: list[int] = []
+    ordered = sorted(events, key=lambda event: (event.start, -event.end))
+    for index, event in enumerate(ordered):
+        while open_ and ordered[open_[-1]].end <= event.start:
+            open_.pop()
+        if open_:
+            found[open_[-1]][1] -= event.end - event.start
+        found.append([event.name, event.end - event.start])
+        open_.append(index)
+    return [(name, own) for name, own in found]

@@ -1,0 +1,187 @@
+"""`jaxpt report`: one file that loads nothing, with every text escaped and every run's figures."""
+
+import json
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from jaxpt import cli
+from jaxpt.config.studies import load_study
+from jaxpt.report import studies
+from tests.report.page import canned
+from tests.report.test_studies import plan  # noqa: F401  (a fixture)
+
+VOID = ("meta", "br", "wbr", "path", "circle")
+
+
+class Page(HTMLParser):
+    """What a browser would see."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.tags, self.attributes, self.open, self.texts = set(), [], [], []
+        self.feed(path.read_text(encoding="utf-8"))
+        assert self.open == [], "tags that are not closed"
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.add(tag)
+        self.attributes += attributes
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.tags.add(tag)
+        self.attributes += attributes
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] != "style":
+            self.texts.append(data)
+
+    @property
+    def text(self):
+        return "".join(self.texts)
+
+
+def make(tmp_path, *paths, words=()):
+    assert cli.main(["report", *map(str, paths), "--out", str(tmp_path / "page.html"), *words]) == 0
+    return Page(tmp_path / "page.html")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A pretraining run, one under way whose last line is cut, one without validation, and a fine-tuned one."""
+    root = tmp_path_factory.mktemp("runs")
+    canned.pretrained(root / "bert")
+    going = canned.write(root / "going", "gpt2", canned.lines()[:5])
+    with (going / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 30, "train/lo')
+    trained = [line for line in canned.lines(loss=5.0) if "validation/loss" not in line]
+    canned.write(root / "no_validation", "bert", trained, {"finished": False, "step": 40, "wall_seconds": 90.0})
+    canned.tuned(root / "tuned")
+    canned.write(root / "empty", "t5")
+    return root
+
+
+NAMES = ("bert", "going", "no_validation", "tuned", "empty")
+
+
+@pytest.mark.parametrize("names", [*((name,) for name in NAMES), NAMES], ids=" ".join)
+def test_a_page_loads_nothing_and_escapes_all(runs, tmp_path, names):
+    page = make(tmp_path, *(runs / name for name in names))
+    assert page.tags.isdisjoint({"script", "link", "img", "iframe", "object", "base", "b" * ("tuned" not in names)})
+    assert all(not name.startswith("on") and name not in ("src", "srcset", "xlink:href") for name, _ in page.attributes)
+    assert all(value.startswith("#") for name, value in page.attributes if name == "href")
+    raw = (tmp_path / "page.html").read_text(encoding="utf-8")
+    style = raw.partition("<style>")[2].partition("</style>")[0]
+    assert "url(" not in style and "@import" not in style and "\x1b" not in raw
+    targets = {value for name, value in page.attributes if name == "href"}
+    assert targets <= {f"#{value}" for name, value in page.attributes if name == "id"}
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_the_figures_of_all_runs_stand_in_the_page(runs, tmp_path):
+    page = make(tmp_path, *(runs / name for name in ("bert", "going", "no_validation", "tuned")))
+    for figure in ("4.4", "4.6667", "5.25", "12,345", "5.2", "5.3333", "0.7", "40.5", "0.4000", "+0.3000", "2m10s"):
+        assert figure in page.texts or f" {figure}" in page.text, figure
+    assert {"finished", "stopped"} <= set(page.texts) and "not finished" in page.text
+    assert "1 lines of its metrics are damaged" in page.text
+    assert 'alert("1")' in page.text and "<b>odd</b>" in page.text, "texts as they are"
+    assert "row 29: <script>" in page.text, "the worst rows with their texts"
+    headings = {"Runs", "What differs", "Curves", "Final figures", "Baselines", "Samples", "Confusion matrix", "Data"}
+    assert headings | {"Labels", "Worst examples", "Throughput and time", "Receipt", "Configuration"} <= set(page.texts)
+
+
+def test_sections_without_content_are_left_out(runs, tmp_path):
+    page = make(tmp_path, runs / "empty")
+    assert {"Curves", "Samples", "Baselines", "Worst examples", "What differs"}.isdisjoint(page.texts)
+    assert "Configuration" in page.texts
+
+
+def test_receipts_say_what_they_rest_on(runs, tmp_path):
+    page = make(tmp_path, runs / "bert")
+    hours = 130 / 3600 * 8
+    kwh = hours * 1.275 * 1.1
+    assert {f"{kwh:.3g}", f"{hours * 6:.3g}", f"{kwh * 0.4:.3g}"} <= set(page.texts)
+    assert "1275 W for a chip with its share of the host" in page.text and "8 × NVIDIA H100" in page.text
+    page = make(
+        tmp_path, runs / "tuned", words=["--watts", "100", "--price", "0.5", "--carbon", "0.1", "--load", "0.5"]
+    )
+    kwh = 140 / 3600 * 0.1 * 0.5
+    assert {f"{kwh:.3g}", f"{140 / 3600 * 0.5:.3g}", f"{kwh * 0.1:.3g}"} <= set(page.texts), "a machine, not 8 devices"
+    assert "--watts 100 --price 0.5 --carbon 0.1 --load 0.5" in page.text, "the command makes the same page again"
+    page = make(tmp_path, runs / "tuned")
+    assert "65 W assumed for a machine with CPUs alone" in page.text and "not known" in page.texts
+    page = make(tmp_path, runs / "going")
+    assert page.texts.count("not known") >= 4, "without run.json the device is not known"
+
+
+def test_a_study_and_a_run(plan, runs, tmp_path):  # noqa: F811
+    studies.write(plan)
+    page = make(tmp_path, plan.run_dir, runs / "bert", words=["--picture", str(tmp_path / "page.png")])
+    table = json.loads((Path(plan.run_dir) / "table.json").read_text())["tables"][0]
+    cells = {cell for row in table["rows"] for cell in row if cell}
+    assert cells <= set(page.texts) and "GLUE 79.6" in page.texts and "which is best?" in page.text
+    assert {"Pretrained", "Curves", "Receipt", "4 pretrained"} <= set(page.texts)
+    assert (tmp_path / "page.png").read_bytes().startswith(b"\x89PNG")
+    make(tmp_path, tmp_path / "which.yaml", words=["--picture", str(tmp_path / "page.svg")])
+    assert b"<svg" in (tmp_path / "page.svg").read_bytes()
+
+
+def test_what_cannot_be_shown_is_refused_in_one_line(runs, tmp_path, capsys):
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf" / "config.json").write_text('{"model_type": "bert"}')
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "table.json").write_text('{"rows": []}')
+    (tmp_path / "new.yaml").write_text(
+        f"question: which?\nrun_dir: {tmp_path}/new\nrows: [{{name: a, recipe: a.yaml}}]"
+    )
+    assert load_study(tmp_path / "new.yaml")
+    run, out = str(runs / "bert"), str(tmp_path / "page.html")
+    for words, said in (
+        ([str(tmp_path / "hf")], "Hugging Face's form"),
+        ([str(tmp_path / "none")], "no such directory"),
+        ([str(tmp_path)], "is no run (no config.yaml) and no study (no table.json)"),
+        ([str(runs)], "is no run, but holds some"),
+        ([str(tmp_path / "old")], "of an earlier version; jaxpt study FILE --table writes it anew"),
+        ([str(tmp_path / "new.yaml")], "writes it"),
+        ([run, "--out", str(tmp_path / "page.pdf")], "wants a name that ends in .html or .htm"),
+        ([run, "--out", str(tmp_path / "no" / "page.html")], "is no directory"),
+        ([run, "--out", out, "--picture", "page.jpg"], "wants a name that ends in .png or .svg"),
+        ([str(runs / "empty"), "--out", out, "--picture", str(tmp_path / "a.png")], "nothing to draw"),
+    ):
+        assert cli.main(["report", *words]) == 2
+        error = capsys.readouterr().err
+        assert said in error and error.count("\n") == 1, error
+    for words in (["--load", "2"], ["--watts", "-1"], ["--price", "much"]):
+        with pytest.raises(SystemExit) as left:
+            cli.main(["report", run, *words])
+        assert left.value.code == 2
+    assert not (tmp_path / "page.html").exists() and not list(tmp_path.glob("*.png"))
+
+
+def test_the_page_is_in_the_run_by_default(tmp_path, capsys):
+    run = canned.pretrained(tmp_path / "bert")
+    assert cli.main(["report", str(run), str(run)]) == 0
+    assert capsys.readouterr().out == f"wrote {run}/report.html\n"
+    assert "Overview" in Page(run / "report.html").texts, "the same run twice is one run"
+
+
+def test_help(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    with pytest.raises(SystemExit):
+        cli.main(["report", "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert "examples:" in lines
+
+
+@pytest.mark.slow
+def test_what_is_slow_to_import_is_not_imported():
+    code = "import sys, jaxpt.report.page.command; print(*{'tensorflow', 'seqio', 'matplotlib'} & {*sys.modules})"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "\n"

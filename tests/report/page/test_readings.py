@@ -1,0 +1,56 @@
+"""What sections say of a run: where its time went, which labels it takes for which."""
+
+import pytest
+
+from jaxpt.report.page import mistakes, times
+from jaxpt.report.page.readings import read
+from jaxpt.report.page.receipts import DEFAULTS
+from jaxpt.report.page.run_charts import shown
+from jaxpt.report.page.sections import sections
+from tests.report.page import canned
+
+
+def test_where_the_time_went(tmp_path):
+    """40 steps of two seconds, a quarter of them waiting; four validations of five; 130 seconds in all."""
+    (one,) = read([canned.pretrained(tmp_path / "run")])
+    wanted = {"training": 60, "waiting for data": 20, "evaluating, saving": 20, "starting, ending": 30}
+    assert times.seconds(one) == pytest.approx(wanted)
+    assert times.bar(times.seconds(one)).count("<span") == 4
+
+
+def test_a_pause_between_two_starts_is_not_counted(tmp_path):
+    first = canned.lines(20)
+    later = [{**line, "step": line["step"] + 20, "time": line["time"] + 1e6} for line in canned.lines(20)]
+    (one,) = read([canned.write(tmp_path / "run", "bert", first + later)])
+    assert sum(times.seconds(one).values()) == pytest.approx(2 * (20 * 2 + 2 * 5))
+    assert one.text_tokens == 40 * 100
+
+
+def test_confusions_count_every_prediction(tmp_path):
+    (one,) = read([canned.tuned(tmp_path / "run")])
+    rows = one.rows("predictions_test.jsonl")
+    html = mistakes.confusion(rows, canned.LABELS)
+    shown = [int(cell.rpartition(">")[2]) for cell in html.split("</td>")[:-1]]
+    assert sum(shown) == len(rows) == 30 and "(none)" in html and "&lt;b&gt;odd" in html
+    assert mistakes.confusion([{"target": 0.5, "prediction": 0.7}], canned.LABELS) == ""
+    tags = [{"target": ["good", "bad"], "prediction": ["bad", "bad"]}]
+    assert mistakes.confusion(tags, canned.LABELS).count("</td>") == 4, "words are counted, labels of none left out"
+
+
+def test_labels_of_an_earlier_run_are_those_of_its_predictions(tmp_path):
+    (one,) = read([canned.tuned(tmp_path / "run")])
+    assert mistakes.label_counts(one)["train"] == {"good": 300, "bad": 100}
+    (tmp_path / "run" / "evaluations" / "mistakes_test.jsonl").unlink()
+    assert mistakes.label_counts(one) == {"test": dict.fromkeys(canned.LABELS, 10)}
+    assert "row 29" not in mistakes.worst(one.rows("predictions_test.jsonl"), [])
+
+
+def test_losses_of_several_parts(tmp_path):
+    """A generator and a discriminator, each with its curve."""
+    parts = {"validation/masked_lm": 1.0, "validation/replaced_token": 0.5}
+    objective = {"kind": "replaced_token"}
+    path = canned.write(tmp_path / "run", "bert", canned.lines(**parts), objective=objective,
+                        model={"kind": "electra"})  # fmt: skip
+    (one,) = read([path])
+    html = dict(sections([one], DEFAULTS))["Curves"]
+    assert len(one.loss_parts) == 2 and all(f">{shown(part)}<" in html for part in one.loss_parts)
