@@ -1,24 +1,21 @@
 """Cross-entropy over a vocabulary, without materialising the logits of a whole batch.
 
-B batch, T target positions, C positions of a chunk, N chunks, D width of the model, V vocabulary.
+B batch, T target positions, C positions of a chunk, D width of the model, V vocabulary.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+import functools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec
+
+from jaxpt.logits import map_logits, sum_logits, vocab_axis
 
 if TYPE_CHECKING:
     from jaxpt.models.output import Projection
-
-CHUNK_BYTES = 64 * 2**20
-"""Approximate size of a chunk's float32 logits per device."""
 
 Metrics = dict[str, tuple[jax.Array, jax.Array]]
 
@@ -42,7 +39,9 @@ def cross_entropy(logits: jax.Array, targets: jax.Array, *, z_loss: float = 0.0)
 
     Paper (z-loss): https://arxiv.org/abs/2204.02311
     """
-    log_z, gold = _log_z_and_gold(logits, targets)
+    logits = logits.astype(jnp.float32)
+    # Not `_softmax`: its derivative at a logit of −∞ is none.
+    log_z, gold = jax.nn.logsumexp(logits, axis=-1), _gold(logits, targets, -1)
     return log_z - gold + z_loss * jnp.square(log_z)
 
 
@@ -65,10 +64,9 @@ def token_loss(
     With label smoothing ε the distribution of a target is (1 − ε) · one-hot + ε / V, as in torch; the padding columns
     of the stored vocabulary have no part in it.
 
-    Chunks split the length, so batch and vocabulary keep their sharding. The backward pass recomputes the logits of
-    each chunk, so neither pass materialises [B, T, V]; the value does not depend on `chunk`. On a mesh (with the
-    logical axes "batch" and "length" mapped to it) a sharded kernel is gathered once, and its gradient is summed once,
-    not per chunk.
+    Chunks split the length, so batch and vocabulary keep their sharding; the value does not depend on `chunk`. Neither
+    pass materialises [B, T, V], and none computes logits twice (see `jaxpt.logits.sum_logits`). No gradient flows to
+    the weights.
 
     Args:
       hidden_BxTxD: hidden states, the input of the projection.
@@ -79,7 +77,7 @@ def token_loss(
       metric_weights: {name: [B, T] weights} of additional cross-entropy metrics.
       z_loss: see `cross_entropy`.
       label_smoothing: ε.
-      chunk: positions per chunk; 0 selects logits of about 64 MiB per device.
+      chunk: positions per chunk; 0: see `jaxpt.logits.chunk_length`.
 
     Returns:
       (Σ weighted loss, {metric: (Σ weighted value, Σ weights)}), float32 scalars. Metrics: `accuracy` (a tie for the
@@ -95,14 +93,12 @@ def token_loss(
     """
     parts = dict(metric_weights or {}) | ({} if eval_mask is None else {"target_loss": eval_mask})
     weights_BxTxP = jnp.stack([weights_BxT, *parts.values()], -1)
-
-    def sums(projection: Projection, hidden_BxCxD: jax.Array, *arrays: jax.Array) -> jax.Array:
-        size = projection.vocab_size or projection.columns
-        return _sums(projection(hidden_BxCxD), size, z_loss, label_smoothing, *arrays)
-
-    chunk = chunk or _chunk(hidden_BxTxD, projection)
-    totals = _in_chunks(sums, 3 + len(parts), projection, (hidden_BxTxD, targets_BxT, weights_BxTxP), chunk)
-    loss, correct, entropy, *of_parts = totals
+    size, axis = projection.vocab_size or projection.columns, vocab_axis(projection)
+    options = {"axis": axis, "vocab_size": size, "z_loss": z_loss, "label_smoothing": label_smoothing}
+    score = functools.partial(_token_score, **options)
+    loss, correct, entropy, *of_parts = sum_logits(
+        score, hidden_BxTxD, projection, targets_BxT, weights_BxTxP, chunk=chunk
+    )
     total_weight = weights_BxT.sum(dtype=jnp.float32)
     metrics = {"accuracy": (correct, total_weight), "token_loss": (entropy, total_weight)}
     for (name, weights), of_part in zip(parts.items(), of_parts):
@@ -133,7 +129,7 @@ def distillation_kl(
       teacher: the teacher's projection.
       weights_BxT: float weights; 0 excludes a position.
       temperature: τ.
-      chunk: positions per chunk; 0 selects logits of about 64 MiB per device.
+      chunk: positions per chunk; 0: see `jaxpt.logits.chunk_length`.
 
     Returns:
       (Σ weighted divergence in nats, {"agreement": (Σ weighted, Σ weights)}): agreement on the most likely token.
@@ -148,16 +144,10 @@ def distillation_kl(
     Paper: https://arxiv.org/abs/1503.02531
     """
 
-    def sums(both: tuple[Projection, Projection], student: jax.Array, teacher: jax.Array, weights: jax.Array) -> Any:
-        student_BxCxV, teacher_BxCxV = both[0](student), jax.lax.stop_gradient(both[1](teacher))
-        log_s, log_t = (jax.nn.log_softmax(x / temperature) for x in (student_BxCxV, teacher_BxCxV))
-        kl_BxC = temperature**2 * (jnp.exp(log_t) * (log_t - log_s)).sum(-1)
-        likeliest = [x >= x.max(-1, keepdims=True) for x in (student_BxCxV, teacher_BxCxV)]
-        agree_BxC = (likeliest[0] & likeliest[1]).any(-1)
-        return jnp.stack([(x * weights).sum(dtype=jnp.float32) for x in (kl_BxC, agree_BxC)])
-
-    chunk = chunk or _chunk(student_BxTxD, student, teacher)
-    total, agreement = _in_chunks(sums, 2, (student, teacher), (student_BxTxD, teacher_BxTxE, weights_BxT), chunk)
+    score = functools.partial(_kl_score, axis=vocab_axis(student), temperature=temperature)
+    total, agreement = sum_logits(
+        score, student_BxTxD, student, teacher_BxTxE, weights_BxT, constants=teacher, chunk=chunk
+    )
     return total, {"agreement": (jax.lax.stop_gradient(agreement), weights_BxT.sum(dtype=jnp.float32))}
 
 
@@ -191,7 +181,7 @@ def sample(hidden_BxTxD: jax.Array, projection: Projection, key: jax.Array, *, c
       hidden_BxTxD: hidden states.
       projection: as in `token_loss`.
       key: random key.
-      chunk: positions per chunk; 0 selects logits of about 64 MiB per device.
+      chunk: positions per chunk; 0: see `jaxpt.logits.chunk_length`.
 
     Returns:
       int32 [B, T].
@@ -223,7 +213,7 @@ def token_log_probs(
       hidden_BxTxD: hidden states.
       projection: as in `token_loss`.
       targets_BxT: int ids below V.
-      chunk: positions per chunk; 0 selects logits of about 64 MiB per device.
+      chunk: positions per chunk; 0: see `jaxpt.logits.chunk_length`.
 
     Returns:
       (float32 [B, T] in nats, bool [B, T]); the most likely token is what argmax gives, the first one of a tie.
@@ -234,148 +224,84 @@ def token_log_probs(
       >>> print(log_probs, is_best)
       [[-1.3862944 -1.3862944]] [[ True False]]
     """
-    axis = 0 if projection.tied else -1  # no table is transposed, which a CPU would do for each chunk
+    axis = vocab_axis(projection)
 
     def scores(logits: jax.Array, targets_BxC: jax.Array) -> tuple[jax.Array, jax.Array]:
-        index = jnp.arange(logits.shape[axis])[(...,) + (None,) * (targets_BxC.ndim if axis == 0 else 0)]
-        targets = jnp.expand_dims(targets_BxC, axis)
-        highest_BxC = logits.max(axis)
-        highest = jnp.expand_dims(highest_BxC, axis)
-        log_z_BxC = highest_BxC + jnp.log(jnp.exp(logits - highest).sum(axis))
-        gold_BxC = jnp.where(index == targets, logits, 0.0).sum(axis)
-        is_later_BxC = ((logits == highest) & (index < targets)).any(axis)  # faster than argmax
-        return gold_BxC - log_z_BxC, (gold_BxC == highest_BxC) & ~is_later_BxC
+        highest_BxC, _, sum_BxC = _softmax(logits, axis)
+        gold_BxC = _gold(logits, targets_BxC, axis)
+        is_highest, targets = logits == jnp.expand_dims(highest_BxC, axis), jnp.expand_dims(targets_BxC, axis)
+        is_later_BxC = (is_highest & (_index(logits, axis) < targets)).any(axis)  # faster than argmax
+        return gold_BxC - (highest_BxC + jnp.log(sum_BxC)), (gold_BxC == highest_BxC) & ~is_later_BxC
 
     return map_logits(scores, hidden_BxTxD, projection, targets_BxT, chunk=chunk, vocab_axis=axis)
 
 
-def map_logits(
-    function: Callable[..., Any],
-    hidden_BxTxD: jax.Array,
-    projection: Projection,
-    *arrays_BxT: jax.Array,
-    chunk: int = 0,
-    vocab_axis: Literal[0, -1] = -1,
-) -> Any:
-    """`function` of the logits of each position, projected in chunks of the length.
-
-    Args:
-      function: (logits [B, C, Vp], chunks of the arrays) → a tree of arrays [B, C, ...], each position by itself.
-      hidden_BxTxD: hidden states.
-      projection: as in `token_loss`.
-      *arrays_BxT: further arguments, [B or 1, T, ...].
-      chunk: positions per chunk; 0 selects logits of about 64 MiB per device.
-      vocab_axis: where the vocabulary stands in the logits.
-
-    Returns:
-      A tree of arrays [B, T, ...].
-
-    Example:
-      >>> from jaxpt.models.output import Projection
-      >>> map_logits(lambda logits: logits.max(-1), jnp.array([[[1.0, 2.0]] * 3]), Projection(jnp.eye(2)), chunk=2)
-      Array([[2., 2., 2.]], dtype=float32)
-    """
-    length = hidden_BxTxD.shape[1]
-    chunks = math.ceil(length / (chunk or _chunk(hidden_BxTxD, projection)))
-    if chunks <= 1:
-        return function(projection(hidden_BxTxD, vocab_axis=vocab_axis), *arrays_BxT)
-    arrays_NxBxC = tuple(_cut(x, chunks) for x in (hidden_BxTxD, *arrays_BxT))
-    mapped_NxBxC = jax.lax.map(lambda xs: function(projection(xs[0], vocab_axis=vocab_axis), *xs[1:]), arrays_NxBxC)
-
-    def joined(x_NxBxC: jax.Array) -> jax.Array:
-        x_BxNxC = jnp.moveaxis(x_NxBxC, 0, 1)
-        return x_BxNxC.reshape(x_BxNxC.shape[0], -1, *x_BxNxC.shape[3:])[:, :length]
-
-    return jax.tree.map(joined, mapped_NxBxC)
-
-
-def _in_chunks(
-    sums: Callable[..., jax.Array], count: int, projections: Any, arrays_BxT: tuple[jax.Array, ...], chunk: int
-) -> jax.Array:
-    """Σ of `sums(projections, *arrays)`, float32 [count], over chunks of the length."""
-    chunks = math.ceil(arrays_BxT[0].shape[1] / chunk)
-    if chunks <= 1:
-        return sums(projections, *arrays_BxT)
-
-    def scan(projections: Any, *arrays_BxT: jax.Array) -> jax.Array:
-        step = jax.checkpoint(lambda totals, xs: (totals + sums(projections, *xs), None))
-        return jax.lax.scan(step, jnp.zeros(count, jnp.float32), tuple(_cut(x, chunks) for x in arrays_BxT))[0]
-
-    return _over_shards(scan, projections, *arrays_BxT)
-
-
-def _sums(
-    logits_BxCxV: jax.Array,
+def _token_score(
+    logits: jax.Array,
+    constants: None,
+    targets_BxC: jax.Array,
+    weights_BxCxP: jax.Array,
+    *,
+    axis: int,
     vocab_size: int,
     z_loss: float,
     label_smoothing: float,
-    targets_BxC: jax.Array,
-    weights_BxCxP: jax.Array,
-) -> jax.Array:
-    """[Σ loss, Σ correct, Σ cross-entropy] of a chunk with the first weights, Σ cross-entropy with the others."""
-    log_z_BxC, gold_BxC = _log_z_and_gold(logits_BxCxV, targets_BxC)
+) -> tuple[jax.Array, jax.Array]:
+    """[Σ loss, Σ correct, Σ cross-entropy] of a chunk with the first weights, Σ cross-entropy with the others; and the
+    gradient of the first one."""
+    highest_BxC, exps, sum_BxC = _softmax(logits, axis)
+    log_z_BxC, gold_BxC = highest_BxC + jnp.log(sum_BxC), _gold(logits, targets_BxC, axis)
     entropy_BxC = log_z_BxC - gold_BxC
     # A sum over the vocabulary instead of argmax: it can be fused and sharded, and counts ties as wrong.
-    correct_BxC = (logits_BxCxV >= gold_BxC[..., None]).sum(-1) == 1
+    correct_BxC = (logits >= jnp.expand_dims(gold_BxC, axis)).sum(axis) == 1
     loss_BxC = entropy_BxC + z_loss * jnp.square(log_z_BxC)
+    weights_BxC = weights_BxCxP[..., 0].astype(jnp.float32)
+    # (1 + 2 · z_loss · log Z) · softmax − the target's distribution, each times the weight
+    slope = exps * jnp.expand_dims((1 + 2 * z_loss * log_z_BxC) / sum_BxC * weights_BxC, axis)
+    is_target = _index(logits, axis) == jnp.expand_dims(targets_BxC, axis)
+    slope -= jnp.where(is_target, jnp.expand_dims((1 - label_smoothing) * weights_BxC, axis), 0.0)
     if label_smoothing:
         # The cross-entropy with uniform targets is log Z − the mean logit: one more sum over the logits at hand.
-        is_real = jnp.arange(logits_BxCxV.shape[-1]) < vocab_size
-        mean_BxC = jnp.where(is_real, logits_BxCxV, 0.0).sum(-1, dtype=jnp.float32) / vocab_size
+        is_real = _index(logits, axis) < vocab_size
+        mean_BxC = jnp.where(is_real, logits, 0.0).sum(axis) / vocab_size
         loss_BxC += label_smoothing * (gold_BxC - mean_BxC)
-    weights_BxC = weights_BxCxP[..., 0]
+        slope -= jnp.where(is_real, jnp.expand_dims(label_smoothing / vocab_size * weights_BxC, axis), 0.0)
     weighted = [x * weights_BxC for x in (loss_BxC, correct_BxC, entropy_BxC)]
     weighted += [entropy_BxC * weights_BxCxP[..., p] for p in range(1, weights_BxCxP.shape[-1])]
-    return jnp.stack([x.sum(dtype=jnp.float32) for x in weighted])
+    return jnp.stack([x.sum(dtype=jnp.float32) for x in weighted]), slope
 
 
-def _log_z_and_gold(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """log Z and the target's logit; the latter by comparison instead of a gather, as the vocabulary may be sharded."""
-    logits = logits.astype(jnp.float32)
-    at_target = jnp.arange(logits.shape[-1]) == targets[..., None]
-    return jax.nn.logsumexp(logits, axis=-1), jnp.where(at_target, logits, 0.0).sum(-1)
+def _kl_score(
+    student: jax.Array,
+    projection: Projection,
+    teacher_BxCxE: jax.Array,
+    weights_BxC: jax.Array,
+    *,
+    axis: int,
+    temperature: float,
+) -> tuple[jax.Array, jax.Array]:
+    """[Σ divergence, Σ agreement] of a chunk, and the gradient of the first one."""
+    teacher = projection(teacher_BxCxE, vocab_axis=axis)
+    log_s, log_t = (jax.nn.log_softmax(x / temperature, axis) for x in (student, teacher))
+    kl_BxC = temperature**2 * (jnp.exp(log_t) * (log_t - log_s)).sum(axis)
+    likeliest = [x >= x.max(axis, keepdims=True) for x in (student, teacher)]
+    agree_BxC = (likeliest[0] & likeliest[1]).any(axis)
+    sums = jnp.stack([(x * weights_BxC).sum(dtype=jnp.float32) for x in (kl_BxC, agree_BxC)])
+    return sums, temperature * (jnp.exp(log_s) - jnp.exp(log_t)) * jnp.expand_dims(weights_BxC, axis)
 
 
-def _chunk(hidden_BxTxD: jax.Array, *projections: Projection) -> int:
-    """Positions whose float32 logits take `CHUNK_BYTES` on each device of the mesh."""
-    logits = hidden_BxTxD.shape[0] * sum(projection.columns for projection in projections)
-    return max(1, CHUNK_BYTES * max(1, jax.sharding.get_abstract_mesh().size) // (4 * logits))
+def _softmax(logits: jax.Array, axis: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """(highest logit, exp(logits − highest), its sum): softmax = exp / sum, log Z = highest + log sum."""
+    highest_BxC = logits.max(axis)
+    exps = jnp.exp(logits - jnp.expand_dims(highest_BxC, axis))
+    return highest_BxC, exps, exps.sum(axis)
 
 
-def _cut(x_BxT: jax.Array, chunks: int) -> jax.Array:
-    """[B, T, ...] → [N, B, C, ...], padded with zeros (zero weight) at the end."""
-    size = math.ceil(x_BxT.shape[1] / chunks)
-    padding = [(0, 0), (0, chunks * size - x_BxT.shape[1])] + [(0, 0)] * (x_BxT.ndim - 2)
-    x_BxT = jnp.pad(x_BxT, padding)
-    return jnp.moveaxis(x_BxT.reshape(x_BxT.shape[0], chunks, size, *x_BxT.shape[2:]), 1, 0)
+def _gold(logits: jax.Array, targets: jax.Array, axis: int) -> jax.Array:
+    """The target's logit; by comparison instead of a gather, as the vocabulary may be sharded."""
+    return jnp.where(_index(logits, axis) == jnp.expand_dims(targets, axis), logits, 0.0).sum(axis)
 
 
-def _over_shards(function: Callable[..., jax.Array], projections: Any, *arrays_BxT: jax.Array) -> jax.Array:
-    """Σ of `function(projections, *arrays)` over the shards of the batch and of the length.
-
-    Kernels enter the manual region replicated, so they are gathered, and their gradients summed, once at its boundary.
-    Otherwise the compiler does this in every iteration of the inner loop.
-    """
-    mesh, rules = jax.sharding.get_abstract_mesh(), dict(nn.get_logical_axis_rules())
-
-    def dividing(name: str, size: int) -> tuple[str, ...]:
-        axes = tuple(axis for axis in _names(rules.get(name)) if mesh.shape.get(axis, 1) > 1)
-        return () if size % math.prod(mesh.shape[a] for a in axes) else axes
-
-    rows, places = (dividing(name, size) for name, size in zip(("batch", "length"), arrays_BxT[0].shape))
-    if not (axes := rows + places):
-        return function(projections, *arrays_BxT)
-
-    inside = tuple((name, None if set(axes) & set(_names(to)) else to) for name, to in rules.items())
-
-    def shard(projections: Any, *arrays_BxT: jax.Array) -> jax.Array:
-        with nn.logical_axis_rules(inside):  # constraints must not use the mesh axes of the batch
-            return function(projections, *arrays_BxT)[None]
-
-    specs = (PartitionSpec(), *[PartitionSpec(rows or None, places or None)] * len(arrays_BxT))
-    mapped = jax.shard_map(shard, in_specs=specs, out_specs=PartitionSpec(axes), axis_names=set(axes), check_vma=False)
-    return mapped(projections, *arrays_BxT).sum(0)
-
-
-def _names(mesh_axes: str | tuple[str, ...] | None) -> tuple[str, ...]:
-    return (mesh_axes,) if isinstance(mesh_axes, str) else tuple(mesh_axes or ())
+def _index(logits: jax.Array, axis: int) -> jax.Array:
+    """0 … V − 1 along the vocabulary's axis."""
+    return jax.lax.broadcasted_iota(jnp.int32, logits.shape, axis % logits.ndim)

@@ -15,7 +15,8 @@ TENSORFLOW = {"tensorflow", "tensorflow_datasets", "seqio"}
 ORDER = (
     "__version__", "errors", "stamp", "own_modules", "builtin", "scores", "disk", "signals", "spawning", "safetensors",
     "config",
-    "tables", "tasks", "data", "parallel", "losses", "class_losses", "models", "heads", "hf", "objectives", "generate",
+    "tables", "tasks", "data", "parallel", "logits", "losses", "class_losses", "models", "heads", "hf", "objectives",
+    "generate",
     "reading", "recipes", "train", "harness", "evals", "plan", "finetunings", "report", "imported", "convert",
     "inference", "study", "verify", "doctor", "cli_inference", "cli_reports", "cli", "study_worker", "__main__",
 )  # fmt: skip
@@ -37,7 +38,9 @@ LIGHT = {"jaxpt.data.calls", "jaxpt.data.chat_template"} | {
     )
 }  # fmt: skip
 """All of data that files may import that run where TensorFlow is not installed."""
-WITHOUT_DATA = ("parallel", "losses", "class_losses", "models", "heads", "objectives", "hf", "plan", "generate")
+WITHOUT_DATA = (
+    "parallel", "logits", "losses", "class_losses", "models", "heads", "objectives", "hf", "plan", "generate",
+)  # fmt: skip
 
 
 class Import(NamedTuple):

@@ -111,8 +111,8 @@ def rows(name: str, report: dict[str, Any]) -> list[list[str]]:
             phase["bound"]["by"],
             show.duration(phase["bound"]["seconds"]),
             f"{phase['bound']['mfu']:.0%}",
-            show.rounded(report["cost"]["days"]) if first else "",
-            f"{report['cost']['dollars']:,.0f}" if first else "",
+            show.rounded(report["cost"]["days"]) if first and report["cost"] else "",
+            f"{report['cost']['dollars']:,.0f}" if first and report["cost"] else "",
             ", ".join(phase["large_replicated_params"]) or "none",
             ", ".join(copies(phase)) or "yes",
         ])  # fmt: skip
@@ -125,8 +125,9 @@ def line(report: dict[str, Any]) -> str:
     peak, limit = max(phase["total"] for phase in phases) / 2**30, phases[0]["limit"] / 2**30
     bounds = [phase["bound"] for phase in phases]
     steps = " and ".join(f"{show.duration(b['seconds'])} ({b['by']}, MFU {b['mfu']:.0%})" for b in bounds)
-    run = f"{show.rounded(cost['days'])} days, ${cost['dollars']:,.0f}"
-    return f"# Plan:     {report['where']}, {peak:.1f} of {limit:.1f} GiB: a step {steps} at best; {run}"
+    run = f"; {show.rounded(cost['days'])} days, ${cost['dollars']:,.0f}" if cost else ": does not fit"
+    made = f" ({phases[0]['compiler']})" if phases[0]["compiler"] else ""
+    return f"# Plan:     {report['where']}, {peak:.1f} of {limit:.1f} GiB: a step {steps} at best{run}{made}"
 
 
 def with_line(text: str, plan: str) -> str:

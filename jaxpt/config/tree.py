@@ -120,7 +120,7 @@ class ObjectiveConfig(Frozen):
     z_loss: Annotated[float, Field(ge=0)] = 0.0
     """Coefficient of log(Z)^2, added to every token's cross-entropy (T5X: 1e-4)."""
     loss_chunk: NonNegativeInt = execution(0)
-    """Target positions in a chunk of logits; 0 chooses a chunk of about 64 MiB a device."""
+    """Target positions in a chunk of logits; 0 chooses a chunk of 1,024 tokens a device, of small vocabularies more."""
 
 
 class TaskConfig(Frozen):
@@ -234,6 +234,9 @@ class TrainConfig(Frozen):
     patience: Annotated[PositiveInt | None, unaffected("program")] = execution(None)
     """End the run after so many evaluations in a row in which `checkpoint.best_metric` did not improve."""
     log_every: Annotated[PositiveInt, unaffected("program")] = execution(10)
+    compiler_options: tuple[Annotated[str, Field(pattern=r"^(![a-z0-9_]+|[a-z0-9_]+=.*)$")], ...] = execution(())
+    """Options of XLA for the training and evaluation steps, besides those of `jaxpt.parallel.compiler_options`:
+    `name=value` adds one, `!name` leaves one out. They are part of what a compiled step was made for."""
     layer_norms: bool = execution(False)
     """Write each layer's gradient, update and parameter norm to the metrics."""
     compiled: Annotated[str | None, unaffected("program")] = execution(None)

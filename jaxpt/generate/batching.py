@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from jaxpt.errors import UserError
-from jaxpt.losses import CHUNK_BYTES
+from jaxpt.logits import CHUNK_BYTES
 from jaxpt.parallel import compiler, rules
 from jaxpt.parallel.distributed import to_host
 

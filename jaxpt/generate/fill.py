@@ -23,7 +23,7 @@ from jaxpt.data.calls import Vocabulary
 from jaxpt.errors import UserError
 from jaxpt.generate import batching
 from jaxpt.generate.formats import Format, predictor, text_format
-from jaxpt.losses import map_logits
+from jaxpt.logits import map_logits
 from jaxpt.models.base import Bound
 from jaxpt.models.network import Network
 from jaxpt.objectives.base import Objective

@@ -134,18 +134,27 @@ class Projection:
         Returns:
           float32 [..., Vp] if `padded`, else [..., V]; [Vp, ...] or [V, ...] with `vocab_axis` 0.
         """
-        dtype = self.kernel.dtype if self.dtype is None else self.dtype
-        x = (x if self.scale is None else x * self.scale).astype(dtype)
-        kernel, axes = self.kernel.astype(dtype), "VD" if self.tied else "DV"
-        if vocab_axis == 0:
-            logits = jnp.einsum(f"{axes},...D->V...", kernel, x, preferred_element_type=jnp.float32)
-        else:
-            logits = jnp.einsum(f"...D,{axes}->...V", x, kernel, preferred_element_type=jnp.float32)
+        return self.logits(self.products(x, vocab_axis), self.bias, vocab_axis, padded)
+
+    @property
+    def cast_kernel(self) -> jax.Array:
+        """W in the dtype of the product."""
+        return self.kernel.astype(self.kernel.dtype if self.dtype is None else self.dtype)
+
+    def products(self, x: jax.Array, vocab_axis: Literal[0, -1] = -1) -> jax.Array:
+        """scale · x · W, float32 [..., Vp], or [Vp, ...]: the first half of a call."""
+        to = "V..." if vocab_axis == 0 else "...V"
+        return jnp.einsum(f"...D,{self._axes}->{to}", *self._factors(x), preferred_element_type=jnp.float32)
+
+    def logits(
+        self, products: jax.Array, bias: jax.Array | None, vocab_axis: Literal[0, -1] = -1, padded: bool = True
+    ) -> jax.Array:
+        """Logits from `products`: the bias, the cap, the padding."""
 
         def columns(v: jax.Array) -> jax.Array:
-            return v[(...,) + (None,) * (x.ndim - 1)] if vocab_axis == 0 else v
+            return v[(...,) + (None,) * (products.ndim - 1)] if vocab_axis == 0 else v
 
-        logits = logits if self.bias is None else logits + columns(self.bias)
+        logits = products if bias is None else products + columns(bias)
         logits = logits if self.soft_cap is None else self.soft_cap * jnp.tanh(logits / self.soft_cap)
         logits = jnp.moveaxis(constrain(jnp.moveaxis(logits, vocab_axis, -1), "act_vocab"), -1, vocab_axis)
         if self.vocab_size in (None, self.columns):
@@ -153,3 +162,31 @@ class Projection:
         if not padded:
             return jax.lax.slice_in_dim(logits, 0, self.vocab_size, axis=vocab_axis)
         return jnp.where(columns(jnp.arange(self.columns) < self.vocab_size), logits, PADDED)
+
+    def transposed(
+        self, slope: jax.Array, x: jax.Array, vocab_axis: Literal[0, -1] = -1
+    ) -> tuple[jax.Array, jax.Array]:
+        """Gradients through `products`, both in float32.
+
+        Args:
+          slope: to the products, like them.
+          x: what these were made of.
+          vocab_axis: where the vocabulary stands in `slope`.
+
+        Returns:
+          (to the kernel, to x).
+        """
+        x, kernel = self._factors(x)
+        leading = "BCEFG"[: x.ndim - 1]
+        logits = f"V{leading}" if vocab_axis == 0 else f"{leading}V"
+        to_kernel = jnp.einsum(f"{logits},{leading}D->{self._axes}", slope, x, preferred_element_type=jnp.float32)
+        to_x = jnp.einsum(f"{logits},{self._axes}->{leading}D", slope, kernel, preferred_element_type=jnp.float32)
+        return to_kernel, to_x if self.scale is None else to_x * self.scale
+
+    @property
+    def _axes(self) -> str:
+        return "VD" if self.tied else "DV"
+
+    def _factors(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        kernel = self.cast_kernel
+        return (x if self.scale is None else x * self.scale).astype(kernel.dtype), kernel

@@ -1,22 +1,16 @@
-"""Compiler options of each device, with their reasons and measurements, and the compilation cache."""
+"""Compilation with the options of the device in use, and the compilation cache."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
-OPTIONS: dict[str, dict[str, str | bool | int]] = {
-    # jaxlib 0.10 hands parts of a program to a library (YNN) whose results can be wrong: sums, and what is fused with
-    # them (of a vmap over gradients of a cross-entropy after a norm: off by half,
-    # tests/parallel/test_compiler.py), and products with a broadcast operand (tests/generate/test_likelihood.py). It
-    # is slow too (2 cores, with and without it): [32, 4, 128, 128] → [4, 128, 128], the gradient of T5's position bias,
-    # 10 against 0.3 ms; attention over 16 × 128 tokens with 12 heads, 53 against 16 ms.
-    "cpu": {"xla_cpu_experimental_ynn_fusion_type": ""},
-}
+from jaxpt.parallel import compiler_options
 
 
 def platform() -> str:
@@ -29,29 +23,51 @@ def platform() -> str:
     return jax.default_backend() if device is None else device.platform
 
 
-def options(platform: str) -> dict[str, str | bool | int]:
-    """Compiler options for a platform: all versions of XLA that jaxpt supports know them; another one refuses them.
+def options(changes: Sequence[str] = ()) -> dict[str, str | bool | int]:
+    """Compiler options for the devices in use: all versions of XLA that jaxpt supports know them, another refuses them.
+
+    Training, plans and saved steps take them from here alike.
 
     Args:
-      platform: "cpu", "gpu" or "tpu".
+      changes: `train.compiler_options`: "name=value" adds one or replaces its value, "!name" leaves it to XLA.
 
     Returns:
       What `jax.jit(compiler_options=…)` takes.
+
+    Example:
+      >>> options(["!xla_cpu_experimental_ynn_fusion_type", "xla_embed_ir_in_executable=true"])
+      {'xla_embed_ir_in_executable': True}
     """
-    return OPTIONS.get(platform, {})
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    kind = jax.devices()[0].device_kind if device is None else device.device_kind
+    found = dict(compiler_options.of_device(platform(), kind))
+    for change in changes:
+        name, equals, value = change.removeprefix("!").partition("=")
+        if equals:
+            found[name] = _value(value)
+        else:
+            found.pop(name, None)
+    return found
 
 
-def jit(fun: Callable[..., Any], **kwargs: Any) -> Any:
-    """`jax.jit` with the options of the platform in use; the result cannot be called inside another `jax.jit`.
+def _value(text: str) -> str | bool | int:
+    if text in ("true", "false"):
+        return text == "true"
+    return int(text) if re.fullmatch(r"-?\d+", text) else text
+
+
+def jit(fun: Callable[..., Any], *, changes: Sequence[str] = (), **kwargs: Any) -> Any:
+    """`jax.jit` with the options of the devices in use; the result cannot be called inside another `jax.jit`.
 
     Args:
       fun: the function.
+      changes: as for `options`.
       **kwargs: as for `jax.jit`.
 
     Returns:
       The jitted function.
     """
-    return jax.jit(fun, compiler_options=options(platform()), **kwargs)
+    return jax.jit(fun, compiler_options=options(changes), **kwargs)
 
 
 CACHE_BYTES = 4 << 30

@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -21,7 +21,6 @@ _BETWEEN_SLICES = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
 _TARGET = re.compile(r'_xla_megascale_target="?(\{.*?)(?:"|,_xla)')
 _SLICE = 100_000
 """libtpu numbers the devices of the first slice from here, of the second from twice this on."""
-_START = re.compile(r'custom_call_target="Async\w*Start"')
 _PAIRS = re.compile(r"source_target_pairs=(\{\{.*?\}\}|\{\})")
 
 
@@ -54,22 +53,30 @@ def find(program: hlo.Program, mesh: Mapping[str, int], between: Mapping[str, in
       One entry for each kind and set of axes, those that send most first.
     """
     totals: dict[tuple[str, tuple[str, ...], str], np.ndarray] = collections.defaultdict(lambda: np.zeros(3, np.int64))
-    for kind, attributes, operand, times in _each(program):
-        if target := _TARGET.search(attributes):
-            groups = _slices(target[1])
-            n = max(len(set(group)) for group in groups)
-            totals[kind, _axes(groups, between or {}), "DCN"] += times * np.array([1, *_bytes(kind, operand, n)])
-            continue
-        groups = _groups(attributes, math.prod(mesh.values()))
-        n = max(map(len, groups), default=1)
-        if n > 1:
-            totals[kind, _axes(groups, mesh), "ICI"] += times * np.array([1, *_bytes(kind, operand, n)])
+    for _, times, one in each(program, mesh, between):
+        totals[one.kind, one.axes, one.network] += times * np.array([1, one.bytes, one.sent])
     found = [Collective(kind, axes, *map(int, total), network) for (kind, axes, network), total in totals.items()]
     return sorted(found, key=lambda c: -c.sent)
 
 
-def _each(program: hlo.Program) -> list[tuple[str, str, int, int]]:
-    """(kind, attributes, bytes of the operands, how often it runs) of every collective.
+def each(
+    program: hlo.Program, mesh: Mapping[str, int], between: Mapping[str, int] | None = None
+) -> Iterator[tuple[str, int, Collective]]:
+    """(computation that it is in, how often it runs, one run of it) of every collective; arguments as for `find`."""
+    for outer, kind, attributes, operand, times in _each(program):
+        if target := _TARGET.search(attributes):
+            groups = _slices(target[1])
+            n = max(len(set(group)) for group in groups)
+            yield outer, times, Collective(kind, _axes(groups, between or {}), 1, *_bytes(kind, operand, n), "DCN")
+            continue
+        groups = _groups(attributes, math.prod(mesh.values()))
+        n = max(map(len, groups), default=1)
+        if n > 1:
+            yield outer, times, Collective(kind, _axes(groups, mesh), 1, *_bytes(kind, operand, n))
+
+
+def _each(program: hlo.Program) -> list[tuple[str, str, str, int, int]]:
+    """(computation, kind, attributes, bytes of the operands, how often it runs) of every collective.
 
     On TPUs a collective may be spread over several fusions that overlap with computing, also over those inside of a
     loop: they share its channel, and the one that starts it says how often it runs. A reduce-scatter is a fusion of
@@ -90,14 +97,13 @@ def _each(program: hlo.Program) -> list[tuple[str, str, int, int]]:
             if place.startswith("all-reduce-scatter"):
                 kind = "reduce-scatter"
             here = program.computations[place]
-            channel = re.search(r"channel_id=(\d+)", one.attributes)
             given = one.operands[:1] if one.opcode == "send" else one.operands  # its second is a token
             operand = sum(hlo.size(here[name].shape) for name in given if name in here)
-            key = channel[1] if channel else one.name
+            key = hlo.channel(one) or one.name
             found.setdefault((outer, key), (kind, one.attributes, operand, times))
-            if any(_START.search(inner.attributes) for inner in here.values()):
+            if any(hlo.STARTS.search(inner.attributes) for inner in here.values()):
                 begun[key] = outer
-    return [value for (outer, key), value in found.items() if begun.get(key, outer) == outer]
+    return [(outer, *value) for (outer, key), value in found.items() if begun.get(key, outer) == outer]
 
 
 def _bytes(kind: str, operand: int, n: int) -> tuple[int, int]:

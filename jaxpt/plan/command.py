@@ -178,25 +178,32 @@ def report(
     """
     figures: dict[str, Any] = {"model": config.model.kind, "objective": config.objective.kind, "where": str(where)}
     figures |= {"remat": config.model.remat, "grad_accum_steps": config.train.grad_accum_steps}
-    figures["phases"] = [dataclasses.asdict(measured) for measured in phases]
+    figures["phases"] = [_plain(measured) for measured in phases]
     chips = _chips(phases[0], where)
     if chips is None:
         return figures
     bounds = [roofline.bound(measured, chips) for measured in phases]
     for phase, bound in zip(figures["phases"], bounds):
         phase["bound"] = {"seconds": bound.seconds, "by": bound.by, "mfu": bound.mfu, "times": bound.times}
+        phase["bound"]["shares"] = bound.shares
     times = [(bound.seconds, measured.steps) for bound, measured in zip(bounds, phases)]
     cost = roofline.cost(times, chips, assumptions.price, assumptions.watts, assumptions.carbon)
     price = chips.chip.price if assumptions.price is None else assumptions.price
     watts = chips.chip.watts if assumptions.watts is None else assumptions.watts
     figures["chips"] = chips.chips
     figures["tokens"] = sum(measured.tokens * measured.steps for measured in phases)
-    figures["cost"] = dataclasses.asdict(cost)
+    # A program that does not fit never runs: its days and dollars would be figures of nothing.
+    figures["cost"] = dataclasses.asdict(cost) if all(measured.fits for measured in phases) else None
     figures["assumptions"] = {
         "dollars_per_chip_hour": price, "watts_per_chip": watts, "pue": PUE,
         "kg_co2_per_kwh": assumptions.carbon, "chip": dataclasses.asdict(chips.chip),
     }  # fmt: skip
     return figures
+
+
+def _plain(measured: PlanResult) -> dict[str, Any]:
+    """All but what only the roofline reads."""
+    return {name: value for name, value in dataclasses.asdict(measured).items() if name != "regions"}
 
 
 def _advice(config: Config, where: Target, measured: PlanResult, notes: Console) -> str:
@@ -209,11 +216,10 @@ def _advice(config: Config, where: Target, measured: PlanResult, notes: Console)
         f"{(measured.total - measured.limit) / gib:.2f} GiB too much; the largest buffer is {largest['name']} "
         f"{largest['shape']} of {largest['bytes'] / gib:.2f} GiB"
     )
-    found = search.nearest(config, where, measured)
+    found, tried = search.nearest(config, where, measured)
     if found is None:
-        return f"{text}; more accumulation, rematerialisation or fsdp did not help: it needs more devices"
-    settings = " ".join(f"{key}={value}" for key, value in found.settings.items())
-    return f"{text}; {settings} fits, with {found.reason}"
+        return f"{text}; {search.more_devices(tried)}"
+    return f"{text}; {search.words(found.settings)} fits, with {found.reason}"
 
 
 def _search(
@@ -229,4 +235,4 @@ def _search(
     else:
         show.ranked(config, found, console)
     if not any(t.measured is not None and t.measured.fits for t in found):
-        raise UserError(f"nothing that was tried fits {where}; it needs more devices")
+        raise UserError(f"nothing fits {where}: {search.more_devices(found)}")

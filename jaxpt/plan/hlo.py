@@ -16,6 +16,9 @@ _HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*-> .*\{$")
 _OPCODE = re.compile(r"([a-z][\w\-]*)\(")
 _CALLED = re.compile(r"\b(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.\-]+)")
 _ALIAS = re.compile(r"\{(\d*)\}: \((\d+), \{\}, (?:may|must)-alias\)")
+STARTS = re.compile(r'custom_call_target="Async\w*Start"')
+"""Of the fusion that starts a collective."""
+_ENDS = re.compile(r'custom_call_target="Async\w*Done"')
 _BRANCHES = re.compile(r"\b(?:branch_computations|called_computations)=\{([^}]*)\}")
 
 # Take no time of their own: names for what is there, or what their own instructions say.
@@ -24,6 +27,8 @@ FREE = {
     "partition-id", "replica-id", "iota", "opt-barrier", "async-update", "async-done", "copy-done",
 }  # fmt: skip
 _SLICES = {"dynamic-slice", "slice", "gather"}
+GRANULE = 64
+"""Bytes that main memory gives or takes at the least: of a gathered element of four as well."""
 _SAME = {"bitcast", "copy", "reshape", "transpose"}
 """Give what they take in another order."""
 
@@ -99,6 +104,12 @@ def elements(shape: str) -> list[int]:
       [1024, 4]
     """
     return [math.prod(int(n) for n in dims.split(",") if n) for _, dims, _ in _LEAF.findall(shape)]
+
+
+def channel(instruction: Instruction) -> str | None:
+    """What the parts of one exchange between devices share; None of other instructions."""
+    found = re.search(r"channel_id=(\d+)", instruction.attributes)
+    return found[1] if found else None
 
 
 class Program:
@@ -210,13 +221,15 @@ class Program:
         Every fused operation reads its operands and writes its results once, as often as it runs; of an array that it
         takes a slice of, or writes one into, that slice counts. What stays in a TPU's VMEM does not count.
         """
+        return sum(times * moved for _, _, times, moved in self.moves())
+
+    def moves(self) -> Iterator[tuple[str, Instruction, int, int]]:
+        """(its computation, instruction, how often it runs, bytes of main memory that it moves) of each operation."""
         starts = [i for body in self.computations.values() for i in body.values() if i.opcode == "async-start"]
         inside = {name for start in starts for name in start.called}  # they count with it
-        return sum(
-            times * self._moved(name, i)
-            for name, i, times in self.runs()
-            if name not in inside and i.opcode not in FREE
-        )
+        for name, instruction, times in self.runs():
+            if name not in inside and instruction.opcode not in FREE:
+                yield name, instruction, times, self._moved(name, instruction)
 
     def _size(self, shape: str, memory: int | None = None) -> int:
         return size(shape, memory, self._padding)
@@ -229,7 +242,9 @@ class Program:
         if instruction.opcode == "dynamic-update-slice":
             return 2 * self._size(shapes[1], 0)
         if instruction.opcode in _SLICES:
-            return 2 * self._size(instruction.shape, 0)
+            return self._taken(instruction) + self._size(instruction.shape, 0)
+        if instruction.opcode == "scatter":
+            return sum(self._size(shape, 0) for shape in shapes[1:]) + 2 * self._changed(computation, instruction)
         if "AllocateBuffer" in instruction.attributes:
             return 0
         return self._size(instruction.shape, 0) + sum(self._size(shape, 0) for shape in shapes)
@@ -238,12 +253,39 @@ class Program:
         called = fusion.called[0]
         body = self.computations[called]
         given = {str(number): shape for number, shape in enumerate(shapes)}  # a SparseCore is given its operands later
+        elsewhere = self._counted_at_start(called)
         read = sum(
             min(self._size(given.get(inner.operands[0], inner.shape), 0), self._read(called, inner.name))
             for inner in body.values()
-            if inner.opcode == "parameter"
+            if inner.opcode == "parameter" and inner.name not in elsewhere
         )
         return read + self.written(fusion)
+
+    def _counted_at_start(self, computation: str) -> set[str]:
+        """Values of a fused computation that a collective takes and gives which another one has started.
+
+        A TPU spreads a collective over several fusions, which hand its arrays on, also in every turn of a loop: they
+        are read and written once, and count where it starts.
+        """
+        body = self.computations[computation]
+        if not self._started or any(STARTS.search(i.attributes) for i in body.values()):
+            return set()
+        found = {i.name for i in body.values() if channel(i) in self._started}
+        if not found:
+            return set()
+        found |= {i.name for i in body.values() if _ENDS.search(i.attributes)}
+        root = next(i for i in body.values() if i.root)
+        handed_on = found | ({root.name} if root.opcode == "tuple" else set())
+        users = self._users(computation)
+        return found | {
+            i.name for i in body.values() if i.opcode == "parameter" and {u.name for u in users[i.name]} <= handed_on
+        }
+
+    @functools.cached_property
+    def _started(self) -> set[str]:
+        """Channels of collectives that one fusion starts and others end."""
+        bodies = [b for b in self.computations.values() if any(STARTS.search(i.attributes) for i in b.values())]
+        return {found for body in bodies for i in body.values() if (found := channel(i))}
 
     def written(self, instruction: Instruction) -> int:
         """Bytes of main memory that an instruction writes; in place, of what it only changes a part of."""
@@ -255,9 +297,15 @@ class Program:
         root = next(inner for inner in self.computations[called].values() if inner.root)
         if instruction.opcode == "async-start":
             return self._size(root.shape, 0)
+        if STARTS.search(root.attributes):  # it gives the collective's operand as well, which is there already
+            return sum(self._size(self.computations[called][name].shape, 0) for name in root.operands)
         results = root.operands if root.opcode == "tuple" else (root.name,)
-        leaves = [match[0] for match in _LEAF.finditer(instruction.shape)]
-        return sum(min(self._size(leaf, 0), self._written(called, name)) for name, leaf in zip(results, leaves))
+        leaves, elsewhere = [match[0] for match in _LEAF.finditer(instruction.shape)], self._counted_at_start(called)
+        return sum(
+            min(self._size(leaf, 0), self._written(called, name))
+            for name, leaf in zip(results, leaves)
+            if name not in elsewhere
+        )
 
     def _read(self, computation: str, name: str) -> int:
         """Bytes that a fused computation takes of one of its values; slices are followed into it."""
@@ -268,7 +316,9 @@ class Program:
         for user in self._users(computation)[name]:
             first = user.operands[0] == name
             if user.opcode in _SLICES and first:
-                total += self._size(user.shape)
+                total += self._taken(user)
+            elif user.opcode == "scatter" and first:
+                total += self._changed(computation, user)
             elif user.opcode in _SAME or self.only_copies(user):
                 total += self._read(computation, user.name)
             elif user.opcode == "fusion":
@@ -286,12 +336,30 @@ class Program:
         one = body[name]
         if one.opcode == "dynamic-update-slice":
             return self._size(body[one.operands[1]].shape)
+        if one.opcode == "scatter" and all(name in body for name in one.operands):
+            return self._changed(computation, one)
         if one.opcode in _SAME and one.operands[0] in body:
             return self._written(computation, one.operands[0])
         if one.opcode == "fusion" and not one.shape.startswith("("):
             inner = self.computations[one.called[0]]
             return self._written(one.called[0], next(i.name for i in inner.values() if i.root))
         return self._size(one.shape)
+
+    def _taken(self, instruction: Instruction) -> int:
+        """Bytes of memory that a slice or a gather reads: of a gather's rows whole granules."""
+        size = self._size(instruction.shape)
+        sizes = re.search(r"\bslice_sizes=\{([\d,]*)\}", instruction.attributes)
+        if instruction.opcode != "gather" or not sizes:
+            return size
+        return _in_granules(size, elements(instruction.shape)[0], [int(n) for n in sizes[1].split(",") if n])
+
+    def _changed(self, computation: str, scatter: Instruction) -> int:
+        """Bytes of memory that a scatter reads, and writes again: whole granules of the rows that it adds to."""
+        updates = self.computations[computation][scatter.operands[-1]].shape
+        window = re.search(r"\bupdate_window_dims=\{([\d,]*)\}", scatter.attributes)
+        dims = [int(n) for n in _LEAF.search(updates)[2].split(",") if n]
+        row = [dims[int(n)] for n in window[1].split(",") if n] if window else dims
+        return _in_granules(self._size(updates), math.prod(dims), row)
 
     def _users(self, computation: str) -> dict[str, list[Instruction]]:
         """{value: the instructions that take it}."""
@@ -327,6 +395,12 @@ def _closing(text: str, start: int) -> int:
         if depth == 0:
             return match.end()
     return len(text)
+
+
+def _in_granules(size: int, count: int, row: list[int]) -> int:
+    """Bytes of `count` elements in rows, each of which takes a granule at the least."""
+    rows = max(count // max(math.prod(row), 1), 1)
+    return rows * max(size // rows, GRANULE)
 
 
 def _constant(instruction: Instruction) -> int | None:

@@ -74,6 +74,10 @@ class PlanResult:
     """Large parameters that are fully replicated, though the mesh could shard them."""
     copied_donated_buffers: list[dict[str, Any]]
     """Arrays of the state that the step does not update where they lie (`jaxpt.plan.donation`)."""
+    compiler: str = ""
+    """With its version, such as "libtpu 0.0.52"."""
+    regions: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    """What its loops and the rest of it do (`jaxpt.plan.operations`): the roofline adds up their times."""
 
     @property
     def fits(self) -> bool:
@@ -186,6 +190,7 @@ def _measure(job: dict[str, Any], directory: Path, begun: float) -> dict[str, An
         "dtype": dtype,
         "platform": device.platform,
         "device_kind": device.device_kind,
+        "compiler": _compiler(device.platform),
         "devices": setup.mesh.size,
         "mesh": dict(setup.mesh.shape),
         "seconds": round(time.perf_counter() - begun, 1),
@@ -196,13 +201,20 @@ def _measure(job: dict[str, Any], directory: Path, begun: float) -> dict[str, An
     }
 
 
+def _compiler(platform: str) -> str:
+    import importlib.metadata
+
+    name = "libtpu" if platform == "tpu" else "jaxlib"
+    return f"{name} {importlib.metadata.version(name)}"
+
+
 def _read(texts: dict[str, str], setup: Any, batch: Any) -> dict[str, Any]:
     """Memory, buffers, collectives, traffic and placements."""
     import jax
 
     from jaxpt.parallel import mesh as meshes
     from jaxpt.parallel import rules
-    from jaxpt.plan import collectives, donation, hlo, memory
+    from jaxpt.plan import collectives, donation, hlo, memory, operations
     from jaxpt.train import state
 
     shapes, places = setup.shapes, setup.shardings
@@ -225,6 +237,7 @@ def _read(texts: dict[str, str], setup: Any, batch: Any) -> dict[str, Any]:
         "buffers": [dataclasses.asdict(buffer) for buffer in largest],
         "collectives": [dataclasses.asdict(c) for c in collectives.find(program, setup.mesh.shape, between)],
         "traffic": program.traffic(),
+        "regions": [dataclasses.asdict(one) for one in operations.regions(program, setup.mesh.shape, between)],
         "placements": _placements(setup),
         "large_replicated_params": rules.large_replicated_params(shapes.params, places.params),
         "copied_donated_buffers": [dataclasses.asdict(fault) for fault in donation.faults(program, _state(setup))],

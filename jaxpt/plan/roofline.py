@@ -10,10 +10,13 @@ from jaxpt.plan.decode import DecodeResult
 from jaxpt.plan.program import PlanResult
 from jaxpt.plan.topologies import Topology
 
+LATENCY = 1e-6
+"""Seconds that a collective takes at the least, whatever its size; about that of one hop between chips."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Bound:
-    """A step's least times, in seconds, if each part of the chip did nothing else, and nothing waited for another."""
+    """A step's least times, in seconds: of each part of the chip for all that it has to do, and of the step."""
 
     flops: float
     memory: float
@@ -21,16 +24,18 @@ class Bound:
     dcn: float
     mfu: float
     """Highest possible share of the chips' peak that goes into the model's own FLOPs."""
+    shares: dict[str, float]
+    """{part: time in which the step waits for it}."""
 
     @property
     def seconds(self) -> float:
-        """Of a step: that of the slowest part."""
-        return max(self.times.values())
+        """Of a step."""
+        return sum(self.shares.values())
 
     @property
     def by(self) -> str:
-        """The slowest part."""
-        return max(self.times, key=self.times.__getitem__)
+        """The part that the step waits for most."""
+        return max(self.shares, key=self.shares.__getitem__)
 
     @property
     def times(self) -> dict[str, float]:
@@ -54,10 +59,12 @@ def bound(measured: PlanResult | DecodeResult, topology: Topology) -> Bound:
         FLOPs: program FLOPs / devices / peak    HBM: bytes to and from memory / bandwidth
         ICI, DCN: bytes that a device sends inside of its slice, and to other slices / bandwidth
 
-    Real steps take longer: parts wait for each other, and small products miss the peak.
+    An operation takes the longer one of its FLOPs' and its bytes' time, and operations follow each other; collectives
+    overlap with those of the same loop (or of the program outside of loops). The times of the regions add up: a phase
+    bound by memory does not hide behind another one's FLOPs. Real steps take longer: small products miss the peak.
 
     Args:
-      measured: the program.
+      measured: the program; where it has no regions (decoding) each part of the chip is busy by itself.
       topology: the chips.
 
     Returns:
@@ -67,17 +74,44 @@ def bound(measured: PlanResult | DecodeResult, topology: Topology) -> Bound:
     """
     chip = topology.chip
     share = chip.devices  # a device is 1/share of a chip
+    peak, bandwidth = chip.flops / share, chip.memory_bandwidth / share
+    links = {"ICI": topology.ici / share, "DCN": chip.dcn / share}
     sent = {"ICI": 0, "DCN": 0}
     for collective in measured.collectives:
         sent[collective["network"]] += collective["sent"]
     times = {
-        "flops": measured.program_flops / measured.devices / (chip.flops / share),
-        "memory": measured.traffic / (chip.memory_bandwidth / share),
-        "ici": sent["ICI"] / (chip.ici / share),
-        "dcn": sent["DCN"] / (chip.dcn / share),
+        "FLOPs": measured.program_flops / measured.devices / peak,
+        "HBM": measured.traffic / bandwidth,
+        **{name: sent[name] / links[name] for name in sent},
     }
-    peak = measured.devices * chip.flops / share
-    return Bound(**times, mfu=measured.model_flops / peak / max(times.values()))
+    slowest = max(times, key=times.__getitem__)
+    shares = dict.fromkeys(times, 0.0)
+    kernels = _kernel_intensity(measured)
+    for region in getattr(measured, "regions", ()):
+        ours = dict.fromkeys(times, 0.0)
+        for flops, moved in region["work"]:
+            flops = moved * kernels if flops < 0 else flops
+            part = "FLOPs" if flops / peak > moved / bandwidth else "HBM"
+            ours[part] += max(flops / peak, moved / bandwidth)
+        network = {name: size / links[name] for name, size in region["sent"].items()}
+        waiting = sum(network.values()) + LATENCY * region["messages"]
+        busy = ours["FLOPs"] + ours["HBM"]
+        if waiting > busy:  # all that is computed hides behind what is sent
+            ours = {**dict.fromkeys(times, 0.0), max(network, key=network.__getitem__): waiting}
+        for name in shares:
+            shares[name] += region["times"] * ours[name]
+    if sum(shares.values()) < times[slowest]:  # as where a program's FLOPs are not all found in it
+        shares = {**dict.fromkeys(times, 0.0), slowest: times[slowest]}
+    mfu = measured.model_flops / measured.devices / peak / sum(shares.values())
+    return Bound(times["FLOPs"], times["HBM"], times["ICI"], times["DCN"], mfu, shares)
+
+
+def _kernel_intensity(measured: PlanResult | DecodeResult) -> float:
+    """FLOPs for a byte of kernels: what is counted in the traced program and not found in the products of the other."""
+    work = [(r["times"], *one) for r in getattr(measured, "regions", ()) for one in r["work"]]
+    moved = sum(times * size for times, flops, size in work if flops < 0)
+    found = sum(times * flops for times, flops, _ in work if flops > 0)
+    return max(0.0, measured.program_flops / measured.devices - found) / moved if moved else 0.0
 
 
 def cost(

@@ -7,8 +7,9 @@ The rows of a step are part of the recipe: what is tried is how many of them a d
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from jaxpt import config as configs
 from jaxpt.config import AXES, Config
@@ -45,7 +46,7 @@ def apply(config: Config, settings: Settings) -> Config:
     return configs.build(tree)
 
 
-def nearest(config: Config, where: Target, measured: PlanResult) -> Trial | None:
+def nearest(config: Config, where: Target, measured: PlanResult) -> tuple[Trial | None, list[Trial]]:
     """The first settings that fit, when the recipe's own do not: fewer rows at a time, then less kept, then a mesh.
 
     Args:
@@ -54,15 +55,30 @@ def nearest(config: Config, where: Target, measured: PlanResult) -> Trial | None
       measured: its program, which does not fit.
 
     Returns:
-      The settings, None if none was found among a few.
+      (the settings, None if none was found among a few; all that was tried).
     """
-    for index, settings in enumerate(_steps_down(config, measured)):
-        if index == NEAREST:
-            break
-        tried = attempt(config, where, settings, measured.phase)
-        if tried.measured is not None and tried.measured.fits:
-            return tried
-    return None
+    tried: list[Trial] = []
+    for settings in itertools.islice(_steps_down(config, measured), NEAREST):
+        tried.append(attempt(config, where, settings, measured.phase))
+        if tried[-1].measured is not None and tried[-1].measured.fits:
+            return tried[-1], tried
+    return None, tried
+
+
+def more_devices(tried: Sequence[Trial]) -> str:
+    """Words on what did not help: each setting that was tried, and the one that came nearest."""
+    names = "; ".join(words(one.settings) for one in tried if one.settings)
+    misses = [one for one in tried if one.measured is not None]
+    text = f"tried without help: {names}; " if names else ""
+    if misses:
+        best = min(misses, key=lambda one: one.measured.total - one.measured.limit)
+        text += f"the nearest miss is {words(best.settings) or 'its own settings'}, {best.reason}; "
+    return f"{text}it needs more devices"
+
+
+def words(settings: Settings) -> str:
+    """Settings as on a command line."""
+    return " ".join(f"{key}={value}" for key, value in settings.items())
 
 
 def _steps_down(config: Config, measured: PlanResult) -> Iterator[Settings]:
@@ -126,7 +142,12 @@ def search(
 
 
 def _meshes(config: Config, topology: Topology) -> Iterator[Settings]:
-    """The recipe's own mesh, then others: all data, all fsdp, and both beside a little tensor."""
+    """The recipe's own mesh, then others: all data, all fsdp, and both beside a little tensor.
+
+    fsdp over half of a slice as well: libtpu 0.0.52 has no reduce-scatter over all of its devices, and sums up whole
+    gradients on each where two halves would send about half as much (Llama 8B, v5e:16x16: all-reduces of 35.7 GiB, or
+    reduce-scatters of 12.9 and all-reduces of 7.9 GiB).
+    """
     own = {f"mesh.{axis}": getattr(config.mesh, axis) for axis in AXES}
     rest = topology.size // math.prod(size for size in own.values() if size != -1)
     own = {axis: rest if size == -1 else size for axis, size in own.items()}
@@ -134,7 +155,7 @@ def _meshes(config: Config, topology: Topology) -> Iterator[Settings]:
     yield own
     per_slice = topology.size // topology.slices
     for tensor in (1, 2, 4):
-        for fsdp in (per_slice // tensor, 1, min(8, per_slice // tensor)):
+        for fsdp in (per_slice // tensor, 1, per_slice // tensor // 2, min(8, per_slice // tensor)):
             data, rest = divmod(topology.size, tensor * max(fsdp, 1))
             mesh: Settings = {f"mesh.{axis}": 1 for axis in AXES}
             mesh |= {"mesh.data": data, "mesh.fsdp": fsdp, "mesh.tensor": tensor}

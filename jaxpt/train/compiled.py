@@ -32,6 +32,7 @@ from jaxpt import config as configs
 from jaxpt import own_modules
 from jaxpt.config import Config, affecting
 from jaxpt.errors import UserError, shown
+from jaxpt.parallel import compiler
 from jaxpt.train import checksums, step
 from jaxpt.train.state import Setup
 
@@ -178,12 +179,15 @@ def made_for(setup: Setup) -> dict[str, Any]:
     batch = step.batch_shapes(setup, config.objective)
     first = devices[0]
     packages = (*_PACKAGES, *_COMPILERS.get(first.platform, ()))
+    with setup.use():
+        options = compiler.options(config.train.compiler_options)
     return {
         **_settings(config),
         **{f"batch.{name}": f"{x.dtype}{list(x.shape)}" for name, x in batch.items()},
         **{f"mesh.{axis}": size for axis, size in setup.mesh.shape.items()},  # -1 has become a number
         **{f"teacher {name}": _digest(str(teacher.network).encode()) for name, teacher in setup.teachers.items()},
         "state": _digest(str(jax.tree.structure(setup.shapes)).encode()),  # later phases have a say in how it is split
+        **{f"compiler option {name}": value for name, value in options.items()},
         "platform": first.platform,
         "device_kind": first.device_kind,
         "devices": len(devices),

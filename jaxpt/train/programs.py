@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 
 from jaxpt.config import batch_text
+from jaxpt.errors import UserError
 from jaxpt.train import compiled, flops, step
 from jaxpt.train.display import number
 from jaxpt.train.state import Setup
@@ -45,7 +47,7 @@ def build(setup: Setup, phase: int, say: Callable[[str], None]) -> Programs:
     config, objective = setup.config, setup.config.objective
     begun, saved, digest = time.perf_counter(), config.train.compiled, None
     if saved is None:
-        train_step = step.traced(setup, objective).lower().compile()
+        train_step = _compiled(step.traced(setup, objective).lower())
     else:
         train_step = compiled.load(setup, Path(saved), phase)
         digest, line = compiled.origin(Path(saved), phase)
@@ -67,3 +69,14 @@ def build(setup: Setup, phase: int, say: Callable[[str], None]) -> Programs:
         check = step.make_finite_check(setup).lower(placed)
     _ = setup.to_model  # compiled now: evaluations need it
     return Programs(train_step, check.compile(), of_step, digest)
+
+
+def _compiled(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+    try:
+        return lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        if found := re.search(r"No such compile option: '(\w+)'", str(error)):
+            raise UserError(
+                f"train.compiler_options: {found[1]} is no option of the compiler that is installed"
+            ) from None
+        raise

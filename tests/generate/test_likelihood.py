@@ -224,7 +224,7 @@ def test_logits_of_a_batch_are_bounded(monkeypatch):
     wanted = loglikelihood(*given, CONTEXTS, CONTINUATIONS).items
     batching._compiled.cache_clear()
     monkeypatch.setattr(batching, "CHUNK_BYTES", 2 * 4 * V)
-    monkeypatch.setattr("jaxpt.losses.CHUNK_BYTES", 2 * 4 * V)
+    monkeypatch.setattr("jaxpt.logits.LARGEST_CHUNK", 2 * 4 * V)
     shapes = []
     projection = type(given[0].bind(given[1]).output_projection())
     call = projection.__call__

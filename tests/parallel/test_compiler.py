@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxpt.parallel import compiler
+from jaxpt.parallel import compiler, compiler_options
 
 
 def test_options_are_accepted_and_change_no_result():
     x = jax.random.normal(jax.random.key(0), (8, 16, 16))
     lowered = jax.jit(lambda x: (x @ x).sum(0)).lower(x)
-    with_options = lowered.compile(compiler_options=compiler.options("cpu"))(x)
+    with_options = lowered.compile(compiler_options=compiler.options())(x)
     assert jnp.allclose(with_options, lowered.compile()(x), rtol=1e-5, atol=1e-5)
 
 
@@ -41,9 +41,23 @@ def test_a_vmap_of_gradients_equals_the_gradients_one_by_one():
 
 def test_an_option_that_is_not_known_is_an_error_not_left_out(monkeypatch):
     """Leaving out the option that guards the numbers would train other weights without a word."""
-    monkeypatch.setitem(compiler.OPTIONS, "cpu", {"xla_no_such_option": True})
+    monkeypatch.setitem(compiler_options.CPU, "xla_no_such_option", True)
     with pytest.raises(jax.errors.JaxRuntimeError, match="xla_no_such_option"):
         compiler.jit(lambda x: x + 1)(jnp.zeros(3))
+
+
+def test_each_generation_has_its_options_and_a_recipe_changes_them():
+    kinds = {"v4": "TPU v4", "v5e": "TPU v5 lite", "v5p": "TPU v5", "v6e": "TPU v6 lite", "tpu7x": "TPU7x"}
+    assert kinds.keys() == compiler_options.GENERATIONS.keys()
+    for name, kind in kinds.items():
+        assert compiler_options.of_device("tpu", kind) is compiler_options.GENERATIONS[name]
+    assert compiler_options.of_device("tpu", "TPU of tomorrow") == compiler_options.TPU
+    assert compiler_options.of_device("gpu", "NVIDIA H100") == {}
+    ours = compiler.options()
+    assert compiler.options(["xla_dump_max_hlo_modules=3", "xla_embed_ir_in_executable=false"]) == {
+        **ours, "xla_dump_max_hlo_modules": 3, "xla_embed_ir_in_executable": False,
+    }  # fmt: skip
+    assert compiler.options([f"!{name}" for name in ours]) == {}
 
 
 PROGRAM = """

@@ -117,6 +117,58 @@ def test_what_overlaps_with_a_loop_runs_as_often_as_it_is_started():
     assert (gather.count, gather.sent) == (1, 128 * 64 * 2)
 
 
+def test_an_all_gather_that_fusions_of_a_loop_hand_on_is_written_once():
+    """A product in the loop overlaps with it: each turn reads and writes its own arrays alone."""
+    text = """HloModule jit_step, is_scheduled=true
+
+%start (param_0: bf16[128,64]) -> (bf16[128,64], bf16[256,64]) {
+  %param_0 = bf16[128,64]{1,0} parameter(0)
+  %all-gather.1 = bf16[256,64]{1,0} all-gather(%param_0), channel_id=5, replica_groups={{0,1}}, dimensions={0}
+  ROOT %custom-call.1 = (bf16[128,64]{1,0}, bf16[256,64]{1,0}) custom-call(%all-gather.1), custom_call_target="AsyncCollectiveStart"
+}
+
+%between (param_1: bf16[128,64], param_2: bf16[256,64], param_3: f32[8,128]) -> (f32[8,128], bf16[128,64], bf16[256,64]) {
+  %param_1 = bf16[128,64]{1,0} parameter(0)
+  %param_2 = bf16[256,64]{1,0} parameter(1)
+  %param_3 = f32[8,128]{1,0} parameter(2)
+  %all-gather.2 = bf16[256,64]{1,0} all-gather(%param_1), channel_id=5, replica_groups={{0,1}}, dimensions={0}
+  %add.1 = f32[8,128]{1,0} add(%param_3, %param_3)
+  ROOT %tuple.1 = (f32[8,128]{1,0}, bf16[128,64]{1,0}, bf16[256,64]{1,0}) tuple(%add.1, %param_1, %param_2)
+}
+
+%end (param_4: bf16[128,64], param_5: bf16[256,64]) -> bf16[256,64] {
+  %param_4 = bf16[128,64]{1,0} parameter(0)
+  %param_5 = bf16[256,64]{1,0} parameter(1)
+  %all-gather.3 = bf16[256,64]{1,0} all-gather(%param_4), channel_id=5, replica_groups={{0,1}}, dimensions={0}
+  ROOT %custom-call.2 = bf16[256,64]{1,0} custom-call(%param_4, %param_5, %all-gather.3), custom_call_target="AsyncCollectiveDone"
+}
+
+%condition (carried.1: (s32[], bf16[128,64])) -> pred[] {
+  %carried.1 = (s32[], bf16[128,64]{1,0}) parameter(0)
+  ROOT %lt = pred[] constant(true)
+}
+
+%body (carried.2: (s32[], bf16[128,64])) -> (s32[], bf16[128,64]) {
+  %carried.2 = (s32[], bf16[128,64]{1,0}, bf16[256,64]{1,0}, f32[8,128]{1,0}) parameter(0)
+  %shard = bf16[128,64]{1,0} get-tuple-element(%carried.2), index=1
+  %whole = bf16[256,64]{1,0} get-tuple-element(%carried.2), index=2
+  %sum = f32[8,128]{1,0} get-tuple-element(%carried.2), index=3
+  ROOT %fusion.2 = (f32[8,128]{1,0}, bf16[128,64]{1,0}, bf16[256,64]{1,0}) fusion(%shard, %whole, %sum), kind=kOutput, calls=%between
+}
+
+ENTRY %main (param.1: bf16[128,64]) -> bf16[256,64] {
+  %param.1 = bf16[128,64]{1,0} parameter(0)
+  %fusion.1 = (bf16[128,64]{1,0}, bf16[256,64]{1,0}) fusion(%param.1), kind=kCustom, calls=%start
+  %while.1 = (s32[], bf16[128,64]{1,0}) while(%fusion.1), condition=%condition, body=%body, backend_config={"known_trip_count":{"n":"12"}}
+  %shard.1 = bf16[128,64]{1,0} get-tuple-element(%while.1), index=1
+  %whole.1 = bf16[256,64]{1,0} get-tuple-element(%while.1), index=2
+  ROOT %fusion.3 = bf16[256,64]{1,0} fusion(%shard.1, %whole.1), kind=kCustom, calls=%end
+}
+"""  # noqa: E501
+    shard, whole, turn = 128 * 64 * 2, 256 * 64 * 2, 2 * 8 * 128 * 4
+    assert hlo.Program(text).traffic() == shard + whole + 12 * turn
+
+
 # As libtpu writes a sum over slices: each device hands its part to the host.
 SLICES = """HloModule jit_step, is_scheduled=true
 

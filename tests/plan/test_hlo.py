@@ -113,6 +113,24 @@ def test_sizes(shape, size):
     assert hlo.size(shape) == size
 
 
+def test_gathers_and_scatters_count_their_rows_in_whole_granules():
+    """Of a table in main memory: rows of 128 numbers as they are, single ones as 64 bytes each."""
+    text = """HloModule jit_step, is_scheduled=true
+
+ENTRY %main (param.1: f32[1000,128], param.2: s32[50,1], param.3: f32[50,128]) -> f32[1000,128] {
+  %param.1 = f32[1000,128]{1,0} parameter(0)
+  %param.2 = s32[50,1]{1,0} parameter(1)
+  %param.3 = f32[50,128]{1,0} parameter(2)
+  %rows = f32[50,128]{1,0} gather(%param.1, %param.2), offset_dims={1}, slice_sizes={1,128}
+  %single = f32[50]{0} gather(%param.1, %param.2), offset_dims={}, slice_sizes={1,1}
+  ROOT %scatter.1 = f32[1000,128]{1,0} scatter(%param.1, %param.2, %param.3), update_window_dims={1}, to_apply=%add
+}
+"""
+    moved = {i.name: moved for _, i, _, moved in hlo.Program(text).moves()}
+    row = 50 * 128 * 4
+    assert moved == {"rows": 2 * row, "single": 50 * 64 + 50 * 4, "scatter.1": 50 * 4 + row + 2 * row}
+
+
 def test_nested_loops_of_a_program_that_was_compiled_here():
     def f(w, x):
         def outer(x, w):

@@ -12,7 +12,7 @@ MEASURED = PlanResult(
     model_flops=32 * 197 * 10**9, program_flops=32 * 394 * 10**9, traffic=819 * 10**6,
     memory={"parameters": 2**30, "optimizer": 2**31, "average": 0, "batch": 0, "temporaries": 2**32},
     total=7 * 2**30, limit=int(15.75 * 2**30), buffers=[], placements=[],
-    large_replicated_params=[], copied_donated_buffers=[],
+    large_replicated_params=[], copied_donated_buffers=[], compiler="libtpu 0.0.52",
     collectives=[
         {"kind": "all-reduce", "axes": ["data"], "count": 1, "bytes": 10**9, "sent": 100 * 10**6, "network": "DCN"},
         {"kind": "all-gather", "axes": ["fsdp"], "count": 1, "bytes": 10**9, "sent": 400 * 10**6, "network": "ICI"},
@@ -23,9 +23,26 @@ MEASURED = PlanResult(
 
 def test_each_part_of_a_chip_has_its_time():
     bound = roofline.bound(MEASURED, topologies.parse("v5e:4x4", slices=2))
-    assert bound.times == pytest.approx({"FLOPs": 2e-3, "HBM": 1e-3, "ICI": 5.5e-3, "DCN": 32e-3})
+    assert bound.times == pytest.approx({"FLOPs": 2e-3, "HBM": 1e-3, "ICI": 11e-3, "DCN": 32e-3})
     assert bound.by == "DCN" and bound.seconds == bound.dcn
     assert bound.mfu == pytest.approx(1e-3 / 32e-3)
+
+
+def test_the_least_time_is_the_sum_over_loops_and_operations():
+    """1e9 FLOPs and 819e3 bytes take 5.1 and 1 µs on a v5e: what is bound by memory does not hide behind products."""
+    flops, size = 197 * 10**6, 819 * 10**3  # a microsecond each
+    regions = [
+        {"times": 10, "work": [[5 * flops, size], [0, 3 * size]], "sent": {"ICI": 10**5 * 2}, "messages": 1},  # 8 µs
+        {"times": 1, "work": [[flops, 2 * size]], "sent": {"ICI": 10**5}, "messages": 40},  # 1 + 40 µs
+        {"times": 2, "work": [[-1, size]], "sent": {}, "messages": 0},  # a kernel: the FLOPs that are left
+    ]
+    measured = dataclasses.replace(
+        MEASURED, devices=1, regions=regions, collectives=[], traffic=0, program_flops=(51 + 2 * 7) * flops
+    )
+    bound = roofline.bound(measured, topologies.parse("v5e:4x4"))
+    assert bound.shares == pytest.approx({"FLOPs": 50e-6 + 14e-6, "HBM": 30e-6, "ICI": 41e-6, "DCN": 0})
+    assert bound.by == "FLOPs" and bound.seconds == pytest.approx(135e-6)
+    assert bound.mfu == pytest.approx(MEASURED.model_flops / 197e12 / 135e-6)
 
 
 def test_a_device_of_a_tpu7x_is_half_a_chip():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import pytest
 from rich.console import Console
@@ -71,8 +72,12 @@ def test_a_state_that_is_too_large_is_cut_over_the_devices(compiler):
 
 def test_where_nothing_helps_it_says_so(compiler):
     seen = compiler(state=900, temporaries=16)
-    with pytest.raises(UserError, match="it needs more devices"):
+    with pytest.raises(UserError) as error:
         command.plan(config(), "v5e:4x4")
+    assert "tried without help: mesh.data=1 mesh.fsdp=16; " in str(error.value)
+    assert re.search(
+        r"the nearest miss is mesh.data=1 mesh.fsdp=16 .*, 40\.\d+ GiB too much; it needs", str(error.value)
+    )
     assert len(seen) <= 1 + search.NEAREST
 
 
@@ -83,6 +88,14 @@ def test_json_has_all_figures_and_the_advice(compiler, capsys):
     assert report["fits"] and report["advice"] is None and len(report["phases"]) == 2
     assert report["phases"][1]["bound"]["by"] == "FLOPs"
     assert report["cost"]["dollars"] == pytest.approx(report["cost"]["chip_hours"] * 1.2)
+
+
+def test_what_does_not_fit_costs_nothing(compiler, capsys):
+    compiler(state=900, temporaries=16)
+    with pytest.raises(UserError):
+        command.plan(config(), "v5e:4x4")
+    out = capsys.readouterr().out
+    assert "DOES NOT FIT" in out and "chip-hours" not in out and "libtpu 0.0.52" in out
 
 
 def test_tables_name_what_was_assumed(compiler, capsys):
@@ -108,6 +121,15 @@ def test_a_large_parameter_left_whole_is_a_warning_that_says_what_to_change(caps
     out = capsys.readouterr().out
     assert "warning: embed/table is fully replicated" in out
     assert "mesh.rules.vocab=[fsdp] would shard it" in out and "512×64" in out
+
+
+@pytest.mark.parametrize("sizes, wanted", [((1, 32), "mesh.data=2 mesh.fsdp=16"), ((2, 16), None), ((32, 1), None)])
+def test_sums_of_whole_gradients_over_a_slice_are_named(sizes, wanted):
+    mesh = {"data": sizes[0], "fsdp": sizes[1], "tensor": 1}
+    phase = dataclasses.asdict(dataclasses.replace(MEASURED, mesh=mesh))
+    advice = show.scatter_advice(phase)
+    assert advice is None if wanted is None else wanted in advice
+    assert show.scatter_advice({**phase, "collectives": []}) is None
 
 
 def test_a_recipe_names_its_slice(compiler, capsys):

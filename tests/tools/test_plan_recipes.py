@@ -64,9 +64,10 @@ def test_a_table_and_the_heads_of_the_recipes(recipe, monkeypatch, capsys):
     assert run(monkeypatch, path, "--out", out, "--check") == 1  # its head says nothing yet
     assert run(monkeypatch, path, "--out", out, "--write") == 0
     assert (
-        "# Plan:     v5e:4x8, 7.0 of 15.8 GiB: a step 5.5 ms (ICI, MFU 18%) and 5.5 ms (ICI, MFU 18%) at best"
+        "# Plan:     v5e:4x8, 7.0 of 15.8 GiB: a step 11 ms (ICI, MFU 9%) and 11 ms (ICI, MFU 9%) at best; "
         in path.read_text()
     )
+    assert re.search(r"^# Plan: .* days, \$\d+ \(libtpu 0\.0\.52\)$", path.read_text(), re.M)
     assert run(monkeypatch, path, "--out", out, "--check") == 0
     assert seen == [0, 1]  # what is the same is not compiled again
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| recipe")]
