@@ -46,7 +46,7 @@ class Topology:
           [200.0, 150.0, 100.0, 600.0]
         """
         sizes = [int(n) for n in re.findall(r"\d+", self.name.partition(":")[2])]
-        if not sizes or self.chips == self.slices:
+        if self.chip not in CHIPS.values() or not sizes or self.chips == self.slices:
             return self.chip.ici
         wraps = (lambda n: n == 16) if self.chip.dimensions == 2 else (lambda n: n % 4 == 0)
         return self.chip.ici * sum(0.0 if n == 1 else 1.0 if wraps(n) else 0.5 for n in sizes) / len(sizes)
