@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from jaxpt import cli_inference, cli_reports, errors, signals
+from jaxpt import cli_inference, cli_reports, errors, own_modules, signals
 from jaxpt.errors import AlreadySaid, UserError, printable
 from jaxpt.stamp import stamped
 
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     said: set[str] = set()  # a run's config.yaml is read several times
     errors.note = lambda line: line in said or said.add(line) or _note(line)
     try:
-        with signals.watch():
+        with signals.watch(), own_modules.explained():
             return arguments.run(arguments) or 0
     except (UserError, OSError, ModuleNotFoundError) as error:
         if arguments.debug or _internal(error):

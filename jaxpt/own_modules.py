@@ -1,13 +1,24 @@
-"""Imports of modules that a recipe names. Importing one runs its code, so it is said before."""
+"""Modules that a recipe names. Importing one runs its code, so it is said before; what it raises is told in a line."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import importlib
 import importlib.util
+import inspect
+import re
 import sys
+import traceback
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from types import ModuleType
 
 from jaxpt import errors
+from jaxpt.errors import UserError
+
+_imported: dict[str, None] = {}
+"""Names of modules that were imported here and are not jaxpt's."""
 
 
 def import_module(name: str, key: str) -> ModuleType:
@@ -20,17 +31,110 @@ def import_module(name: str, key: str) -> ModuleType:
     Returns:
       The module; one of jaxpt's, or one that is imported already, without a line.
     """
-    if name not in sys.modules and name.partition(".")[0] != "jaxpt":
-        errors.note(f"{key}: importing {name} from {_place(name.partition('.')[0])}, whose code then runs")
-    return importlib.import_module(name)
+    if name not in sys.modules and is_own(name) and (place := _place(name.partition(".")[0])):
+        errors.note(f"{key}: importing {name} from {place}, whose code then runs")
+    module = importlib.import_module(name)
+    if is_own(name):
+        _imported[name] = None
+    return module
 
 
-def _place(package: str) -> str:
-    """Where a package or module without dots in its name lies; nothing is imported."""
+def _place(package: str) -> str | None:
+    """Where a package or module without dots in its name lies; None: there is none. Nothing is imported."""
     try:
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):
         spec = None
-    if spec is None:
-        return "nowhere"
-    return next(iter(spec.submodule_search_locations or ()), None) or spec.origin or "nowhere"
+    return next(iter((spec and spec.submodule_search_locations) or ()), None) or (spec and spec.origin)
+
+
+def is_own(module: str) -> bool:
+    """Whether a module is none of jaxpt's."""
+    return module.partition(".")[0] != "jaxpt"
+
+
+def with_neighbours(modules: Iterable[str]) -> dict[str, Path]:
+    """Modules and what they use of their own directory: their code makes what they make, too.
+
+    Args:
+      modules: names of modules that are imported.
+
+    Returns:
+      {module: its file}, sorted by name; those without a file are left out.
+    """
+    found: dict[str, Path | None] = {}
+    waiting = list(modules)
+    while waiting:
+        name = waiting.pop()
+        if name in found:
+            continue
+        found[name] = _file(name)
+        used = vars(sys.modules[name]).values()
+        owners = {x.__name__ if inspect.ismodule(x) else getattr(x, "__module__", "") for x in used}
+        waiting += [x for x in owners & set(sys.modules) if _directory(x) == _directory(name) is not None]
+    return {name: file for name, file in sorted(found.items()) if file is not None}
+
+
+def _file(module: str) -> Path | None:
+    path = getattr(sys.modules[module], "__file__", None)
+    return Path(path).resolve() if path else None
+
+
+def _directory(module: str) -> Path | None:
+    file = _file(module)
+    return file.parent if file else None
+
+
+def digests(modules: Iterable[str]) -> dict[str, str]:
+    """The code of modules and of what they use of their own directory.
+
+    Args:
+      modules: names of modules that are imported.
+
+    Returns:
+      {module: digest of its source}.
+    """
+    return {name: digest(file) for name, file in with_neighbours(modules).items()}
+
+
+def digest(file: Path) -> str:
+    """Hash of a module's source: 20 hexadecimal digits."""
+    return hashlib.blake2b(file.read_bytes() if file.is_file() else b"", digest_size=10).hexdigest()
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Within it an exception from a module of one's own is a `UserError` that names its line; so is one of jaxpt's own
+    where it works with what such a module gave it. `--debug` shows the traceback."""
+    try:
+        yield
+    except (UserError, OSError, ModuleNotFoundError):
+        raise
+    except Exception as error:
+        if not _imported:
+            raise
+        raise UserError(f"{_said(error)}; --debug shows the traceback") from error
+
+
+def _said(error: Exception) -> str:
+    """Place and words of an exception: the innermost place in a module of one's own, else in jaxpt."""
+    packages = {name.partition(".")[0] for name in _imported}
+    frames = [(frame.f_globals.get("__name__", "").partition(".")[0], frame.f_code, line)
+              for frame, line in traceback.walk_tb(error.__traceback__)]  # fmt: skip
+    own = [(code, line) for package, code, line in frames if package in packages]
+    code, line = (own or [(code, line) for package, code, line in frames if package == "jaxpt"])[-1]
+    place = f"{code.co_filename}:{line}: in {code.co_qualname}"
+    text = str(error).strip()
+    if text.startswith("in user code:") and (places := _PLACE.findall(text)):  # TensorFlow runs a translation
+        file, line, function = places[-1]
+        place, text = f"{file}:{line}: in {function}", text.splitlines()[-1].strip()
+    kind = type(error).__name__
+    lines = [line for line in text.removeprefix(f"{kind}: ").splitlines() if line and not _OF_GRAPHS.match(line)]
+    what = f"{kind}: {lines[0]}" if lines else kind
+    given = "" if own else f", with what {', '.join(list(_imported)[:3])} gave"
+    return f"{place}: {what}{given}"
+
+
+_OF_GRAPHS = re.compile(r"Graph execution error|Detected at node|<stack traces|\s*\[\[|\s*File ")
+"""Lines of TensorFlow before the one that says what was wrong."""
+_PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)  \*')

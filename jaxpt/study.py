@@ -137,7 +137,7 @@ def _check_finetunings(plan: Study, path: str) -> None:
             one = fine_tuning(plan, cell, point, tuned.seeds[0])
             overrides = one.overrides if cell.row.model is not None else _as_if_trained(plan, one)
             try:
-                preflight.check(recipes.load(one.recipe, overrides, "its settings"))
+                preflight.check_recipe(recipes.load(one.recipe, overrides, "its settings"))
             except UserError as error:
                 raise UserError(f"{path}: fine-tuning {cell.name}: {error}") from None
 

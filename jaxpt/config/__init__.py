@@ -39,6 +39,7 @@ from jaxpt.config.fields import (
     Size,
     execution,
     extensible,
+    own_modules,
     unaffected,
 )
 from jaxpt.config.files import load, to_yaml, with_checksum
@@ -123,6 +124,7 @@ __all__ = [
     "json_schema",
     "kinds",
     "load",
+    "own_modules",
     "phase_lines",
     "phase_of",
     "phase_starts",

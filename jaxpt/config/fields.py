@@ -79,3 +79,13 @@ class Frozen(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True, protected_namespaces=()
     )
+
+
+def own_modules(part: Any) -> set[str]:
+    """Names of the modules, other than jaxpt's, that define parts of a recipe, at any depth."""
+    if isinstance(part, tuple):
+        return set().union(*map(own_modules, part))
+    if not isinstance(part, Frozen):
+        return set()
+    found = set().union(*(own_modules(getattr(part, name)) for name in type(part).model_fields))
+    return found | {name for name in [type(part).__module__] if name.partition(".")[0] != "jaxpt"}

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import BaseModel
 
+from jaxpt import own_modules
 from jaxpt.config import Config, affecting, at_phase
 from jaxpt.data import mixtures, tokenizers
 from jaxpt.data._tf import seqio
@@ -66,6 +67,8 @@ class Data:
     """As `stores`: {"documents", "empty" (skipped), "records", "tokens"}."""
     text_per_row: float
     """Mean tokens of text in a row of a training batch, by `Batches.text_tokens`."""
+    code: dict[str, str]
+    """{module of one's own: digest of its source}: the preprocessors of records and of examples."""
 
 
 def prepare(
@@ -132,7 +135,7 @@ def prepare(
         for part, source in zip(parts, sources):
             say.note(f"{part.name}: {source.tier}")
         streams = _streams(config, phase, parts, stores, transforms, ours)
-        for line in (*_lines(parts, streams), *warnings(objective.batches, streams["train"])):
+        for line in (*_lines(parts, streams), *warnings(objective.batches, streams["train"], vocabulary.size)):
             say.note(line)
         if config.task is not None:
             for line in labelled_lines(parts, stores):
@@ -149,6 +152,7 @@ def prepare(
         fingerprint=_fingerprint(config, phase, given, tokenizer, named, transforms, streams["train"]),
         summary={name: _counts(store) for name, store in named.items()},
         text_per_row=_text_per_row(objective.batches, streams["train"]),
+        code=_own_code(transforms),
     )
 
 
@@ -177,6 +181,11 @@ def _fingerprint(
         "seed": config.seed,
         "phase": phase,
     } | ({"batch_examples": data.batch_examples} if data.batch_examples else {})
+
+
+def _own_code(transforms: Sequence[Transforms]) -> dict[str, str]:
+    found = code(call for of_part in transforms for call in (*of_part.offline, *of_part.online))
+    return {module: digest for module, digest in found.items() if own_modules.is_own(module)}
 
 
 # ---- vocabulary -----------------------------------------------------------------------------------------------------

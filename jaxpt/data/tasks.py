@@ -9,9 +9,7 @@ import hashlib
 import importlib.util
 import inspect
 import pkgutil
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from jaxpt import own_modules
@@ -19,7 +17,6 @@ from jaxpt.config import DataConfig, TaskConfig
 from jaxpt.data._tf import seqio, tf
 from jaxpt.data.calls import Call, Transforms
 from jaxpt.data.sources.base import Piece, Source
-from jaxpt.data.sources.foreign import module_digest
 from jaxpt.data.sources.opening import open_source
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.data.vocabularies import to_seqio
@@ -72,18 +69,10 @@ def code(calls: Iterable[Call]) -> dict[str, str]:
       {module: digest of its source}: the modules of the functions and of arguments that are dataclasses, and what these
       import of their own directory.
     """
-    found: dict[str, str] = {}
     calls = tuple(calls)
-    waiting = [resolve(name).__module__ for call in calls for name in (call.name, *call.uses)]
-    waiting += [type(x).__module__ for call in calls for value in call.kwargs.values() for x in _objects(value)]
-    while waiting:
-        module = sys.modules[waiting.pop()]
-        if module.__name__ in found:
-            continue
-        found[module.__name__] = module_digest(module.__name__)
-        owners = {x.__name__ if inspect.ismodule(x) else getattr(x, "__module__", "") for x in vars(module).values()}
-        waiting += [name for name in owners & set(sys.modules) if _directory(name) == _directory(module.__name__)]
-    return dict(sorted(found.items()))
+    modules = [resolve(name).__module__ for call in calls for name in (call.name, *call.uses)]
+    modules += [type(x).__module__ for call in calls for value in call.kwargs.values() for x in _objects(value)]
+    return own_modules.digests(modules)
 
 
 def _objects(value: Any) -> Iterator[Any]:
@@ -92,12 +81,6 @@ def _objects(value: Any) -> Iterator[Any]:
         yield value
         for field in dataclasses.fields(value):
             yield from (x for x in [getattr(value, field.name)] if type(x).__module__.partition(".")[0] != "builtins")
-
-
-def _directory(module: str) -> Path | None:
-    """Where a module's file lies; None: it has none."""
-    path = getattr(sys.modules[module], "__file__", None)
-    return Path(path).resolve().parent if path else None
 
 
 def bind(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jaxpt.data.stream.loader import Stream
+from jaxpt.errors import UserError
 
 if TYPE_CHECKING:
     from jaxpt.objectives.base import Batches
@@ -19,25 +20,37 @@ _ONE_CLASS = 0.9  # share of labels
 _ALONE = 0.99  # rows per record
 
 
-def warnings(batches: Batches, stream: Stream) -> list[str]:
+def warnings(batches: Batches, stream: Stream, size: int) -> list[str]:
     """Looks at some rows of each task.
 
     Args:
       batches: of the run's objective.
       stream: of the training split.
+      size: of the vocabulary.
 
     Returns:
       Lines: what is wrong, and what to do about it.
+
+    Raises:
+      UserError: tokens that the vocabulary does not have, which a model would take for others in silence.
     """
     found: list[str] = []
     for task in stream.tasks:
         rows = np.unique(np.linspace(0, len(task) - 1, _LOOKED_AT).astype(np.int64))
         batch = Stream([task], stream.features, len(rows)).rows(rows)
+        check_ids(batch, size)
         of_task = of_batch(batches, batch)
         if task.packs is not None:
             of_task += of_packing(batches, len(task.store), len(task))
         found += [f"warning: {task.name}: {line}" if len(stream.tasks) > 1 else f"warning: {line}" for line in of_task]
     return found
+
+
+def check_ids(batch: Mapping[str, np.ndarray], size: int) -> None:
+    """Raises UserError where a feature `…_tokens` has an id that is none of a vocabulary of `size`."""
+    for name, ids in batch.items():
+        if name.endswith("_tokens") and (wrong := ids[(ids < 0) | (ids >= size)]).size:
+            raise UserError(f"{name}: the preprocessors give the id {wrong[0]}, the vocabulary has {size}")
 
 
 def of_batch(batches: Batches, batch: Mapping[str, np.ndarray]) -> list[str]:

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from jaxpt.config import Config
+from jaxpt.errors import UserError
 from jaxpt.evals.base import Evaluate, Evaluator, Result
 from jaxpt.objectives.base import Objective
 from jaxpt.parallel import distributed
@@ -70,7 +71,11 @@ def feeds(config: Config, data: Data, rows: np.ndarray | None = None) -> dict[st
 
     def batches(stream: Stream) -> Iterator[dict[str, np.ndarray]]:
         for batch in stream.epoch(config.data.batch_size, limit=config.train.eval_examples, rows=rows):
-            yield batch | {"eval_mask": config.objective.judge.eval_mask(batch, data.vocabulary).astype(np.float32)}
+            mask = config.objective.judge.eval_mask(batch, data.vocabulary).astype(np.float32)
+            if mask.shape[:1] != (count := next(iter(batch.values())).shape[:1]):
+                given = f"an array {list(mask.shape)} for {count[0]} rows"
+                raise UserError(f"objective.kind: {config.objective.kind}: Judge.eval_mask returns {given}")
+            yield batch | {"eval_mask": mask}
 
     return {name: batches(stream) for name, stream in data.validation.each().items()}
 

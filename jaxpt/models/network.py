@@ -19,6 +19,7 @@ from flax.core.frozen_dict import FrozenDict
 from flax.core.scope import LazyRng
 
 from jaxpt.config import ModelConfig
+from jaxpt.errors import UserError
 from jaxpt.models import base
 from jaxpt.models.base import Bound
 
@@ -117,11 +118,19 @@ class Network:
 
     def _bound(self, params: Any, rngs: Mapping[str, jax.Array], path: Path, outer: Any) -> Bound:
         own = {**params["model"], **{name: outer[name] for name in self.shared}}
-        heads = {
-            name: head._bound(params["heads"][name], rngs, (*path, name), own) for name, head in self.heads.items()
-        }
+        heads = _Heads(
+            (name, head._bound(params["heads"][name], rngs, (*path, name), own)) for name, head in self.heads.items()
+        )
         added = next((heads[name] for name in self.deltas.values()), None)
         return Bound(self.model, own, _folded(rngs, path), heads, added)
+
+
+class _Heads(dict[str, Bound]):
+    """Bound heads by name."""
+
+    def __missing__(self, name: str) -> Bound:
+        raise UserError(f"model.heads: the network has no head {name!r}, only {', '.join(map(repr, self)) or 'none'}; "
+                        "Loss.heads declares them")  # fmt: skip
 
 
 @functools.lru_cache(64)  # called several times at the start of a run; each tracing takes a few tenths of a second

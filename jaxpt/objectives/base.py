@@ -45,6 +45,7 @@ from jaxpt.losses import token_loss
 from jaxpt.models.base import Bound
 from jaxpt.models.network import Head, Network
 from jaxpt.models.output import Output
+from jaxpt.objectives import checks
 
 Batch = dict[str, jax.Array]
 Arrays = Mapping[str, np.ndarray]
@@ -233,7 +234,9 @@ class Loss:
 
     def network(self, model: ModelConfig) -> Network:
         """The backbone with its heads, which is trained, saved and exported."""
-        return Network(model.build(), self.heads(model))
+        heads = self.heads(model)
+        checks.check_heads(self.h.kind, heads)
+        return Network(model.build(), heads)
 
     def scorer(self, model: Bound) -> Bound:
         """The bound network that predicts vocabulary tokens: the whole network, or its generator (ELECTRA)."""
@@ -264,8 +267,10 @@ class Loss:
           and are divided by `tokens`.
         """
         output = self.output(model, batch)
-        sums, metrics = self.loss_from_hidden(model, output.hidden, batch)
-        return {**sums, **output.aux}, metrics
+        checks.check_output(self.h.kind, output)
+        found = self.loss_from_hidden(model, output.hidden, batch)
+        checks.check_sums(self.h.kind, "loss_from_hidden", found)
+        return {**found[0], **output.aux}, found[1]
 
     def output(self, model: Bound, batch: Batch) -> Output:
         """The model's output for a batch; its hidden states are the input of `loss_from_hidden`."""
@@ -375,21 +380,15 @@ def carried_loss(
 
     Returns:
       (sums, metrics, the next carry).
+
+    Raises:
+      UserError: the loss returns something else.
     """
-    if carry is None:
-        return *objective.loss(model, batch, **options), None
-    return objective.loss(model, batch, carry=carry, **options)  # type: ignore[call-arg, return-value]
-
-
-def check_parts(objective: Objective, sums: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
-    """Raises UserError where a part of `coefficients` is not in the loss, or has no weight that it is divided by."""
-    for part in objective.loss.coefficients():
-        for name, found in (("the loss", sums), ("Loss.weights", weights)):
-            if part not in found:
-                raise UserError(
-                    f"objective.kind: {objective.kind}: Loss.coefficients has the part {part!r}, but {name} returns "
-                    f"{', '.join(map(repr, found)) or 'none'}"
-                )
+    if carry is not None:
+        options["carry"] = carry
+    found = objective.loss(model, batch, **options)
+    checks.check_sums(objective.kind, "__call__", found, 2 if carry is None else 3)
+    return (*found, None)[:3]  # type: ignore[return-value]
 
 
 def tokens(batch: Batch) -> jax.Array | int:

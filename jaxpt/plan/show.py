@@ -226,7 +226,7 @@ def _cost(report: dict[str, Any], console: Console) -> None:
     cost, given = report["cost"], report["assumptions"]
     _print(
         console,
-        f"\n{_number(report['tokens'])} tokens: at least {rounded(cost['days'])} days, "
+        f"\n{_number(report['tokens'])} tokens: at least {_span(cost['days'])}, "
         f"{rounded(cost['chip_hours'])} chip-hours, ${rounded(cost['dollars'])}, {rounded(cost['kg_co2'])} kg CO₂\n"
         f"at ${given['dollars_per_chip_hour']:.2f} a chip-hour (--price), {given['watts_per_chip']:.0f} W a chip "
         f"(--watts), PUE {given['pue']}, {given['kg_co2_per_kwh']} kg CO₂ a kWh (--carbon)",
@@ -280,6 +280,12 @@ def _share(phase: dict[str, Any]) -> str:
 def duration(seconds: float) -> str:
     """In seconds, or in milliseconds what takes less than one."""
     return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
+
+
+def _span(days: float) -> str:
+    units = ((1.0, "days"), (1 / 24, "hours"), (1 / 1440, "minutes"))
+    size, unit = next((one for one in units if days >= one[0]), (1 / 86400, "seconds"))
+    return f"{rounded(days / size)} {unit}"
 
 
 def rounded(value: float) -> str:

@@ -49,10 +49,10 @@ def damage(directory: Path, contents: bool = True) -> str | None:
     Returns:
       The first file that is missing or altered, and how; None where all is as it was.
     """
+    if not (directory / NAME).is_file():  # a pipe or a device would never end
+        return f"{directory / NAME} is {'no regular file' if (directory / NAME).exists() else 'missing'}"
     try:
         wanted = json.loads((directory / NAME).read_text(encoding="utf-8"))["files"]
-    except FileNotFoundError:
-        return f"{directory / NAME} is missing"
     except ValueError:
         return f"{directory / NAME} is altered: it is no JSON"
     except (KeyError, TypeError):

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import inspect
 import json
 import os
 import platform
@@ -29,7 +28,9 @@ from typing import Any
 import jax
 
 import jaxpt
-from jaxpt.config import Config, Frozen, affecting
+from jaxpt import config as configs
+from jaxpt import own_modules
+from jaxpt.config import Config, affecting
 from jaxpt.errors import UserError, shown
 from jaxpt.parallel import compiler
 from jaxpt.train import checksums, step
@@ -208,19 +209,10 @@ def _settings(config: Config) -> dict[str, Any]:
 
 
 def _sources(config: Config) -> Iterator[bytes]:
-    """All of jaxpt, and the modules of the recipe's own that `kind` names."""
-    package = Path(jaxpt.__file__).parent
-    own = {Path(inspect.getfile(type(part))) for part in _parts(config)}
-    for path in (*sorted(package.rglob("*.py")), *sorted(path for path in own if package not in path.parents)):
+    """All of jaxpt, and the modules of the recipe's own that `kind` names, with those that they use."""
+    own = own_modules.with_neighbours(configs.own_modules(config)).values()
+    for path in (*sorted(Path(jaxpt.__file__).parent.rglob("*.py")), *sorted(own)):
         yield path.read_bytes()
-
-
-def _parts(part: Frozen) -> Iterator[Frozen]:
-    """All parts of a recipe, at any depth."""
-    for name in type(part).model_fields:
-        if isinstance(value := getattr(part, name), Frozen):
-            yield value
-            yield from _parts(value)
 
 
 def _digest(*parts: bytes) -> str:

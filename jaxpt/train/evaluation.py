@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxpt.config import Config, EvaluatorConfig
 from jaxpt.config.kinds import nearest, resolve
+from jaxpt.errors import UserError, shown
 from jaxpt.train.checkpoint import Checkpoints
 from jaxpt.train.metrics import Metrics
 from jaxpt.train.run_dir import records
@@ -75,9 +76,9 @@ class Evaluators:
         """
         for evaluator in evaluators:
             result = self._prepared(evaluator)(params, figures(self.found), stop)
-            if result is None:
+            if result is None and stop():
                 return
-            self.found[evaluator.called] = result
+            self.found[evaluator.called] = result = checked(evaluator, result)
             yield evaluator.called, result
 
     def of_task(self, split: str) -> Evaluate | None:
@@ -134,6 +135,36 @@ class Patience:
     def saved(self) -> dict[str, Any]:
         """What is kept beside a checkpoint."""
         return {"patience": [self._best, self._evaluations]} if self._config.train.patience else {}
+
+
+def checked(evaluator: EvaluatorConfig, result: Any) -> Result:
+    """What an evaluator found, its metrics as Python's numbers.
+
+    Args:
+      evaluator: for messages.
+      result: what its function returned.
+
+    Raises:
+      UserError: it is no `Result` of numbers.
+    """
+    where = f"evals: {evaluator.called} (kind: {evaluator.kind})"
+    if not hasattr(result, "metrics") or not hasattr(result, "lines"):
+        form = type(result).__name__
+        raise UserError(f"{where}: must return a jaxpt.evals.base.Result, or None if `stop` said so; it returns {form}")
+    if result.lines is not None and not (isinstance(result.lines, tuple | list) and all(map(_is_text, result.lines))):
+        raise UserError(f"{where}: Result.lines must be lines of text, they are {shown(result.lines)}")
+    found = result.metrics if isinstance(result.metrics, Mapping) else {"metrics": result.metrics}
+    numbers = {}
+    for name, x in found.items():
+        try:
+            numbers[name] = float("" if isinstance(x, str) or not isinstance(name, str) else x)
+        except (TypeError, ValueError):
+            raise UserError(f"{where}: Result.metrics: {name!r} must be a number, it is {shown(x)}") from None
+    return result._replace(metrics=numbers if isinstance(result.metrics, Mapping) else numbers["metrics"])
+
+
+def _is_text(x: Any) -> bool:
+    return isinstance(x, str)
 
 
 def record(run_dir: Path, config: Config, step: int, measured: Mapping[str, float], checkpoints: Checkpoints) -> None:

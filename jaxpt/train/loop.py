@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxpt import config as configs
-from jaxpt import signals
+from jaxpt import own_modules, signals
 from jaxpt.config import Config
 from jaxpt.data.labelled.mixed import each_task
 from jaxpt.errors import UserError
@@ -49,6 +49,7 @@ from jaxpt.train.run_dir import (
     check_fingerprint,
     claim,
     edited,
+    edited_modules,
     make,
     moved,
     put_aside_damaged,
@@ -94,7 +95,7 @@ def train(config: Config) -> int:
     """
     processes.start(config.distributed)
     console.quiet = not checkpoint.is_primary()
-    with failures.shared():
+    with failures.shared(), own_modules.explained():
         processes.assert_same_config(config)
         with out_of_memory.explained(config):
             return _train(config)
@@ -239,6 +240,8 @@ class Run:
     evaluators: evaluation.Evaluators = dataclasses.field(init=False)
     flops: float = dataclasses.field(init=False, default=0.0)
     digest: str | None = dataclasses.field(init=False, default=None)
+    code: dict[str, str] = dataclasses.field(init=False)
+    """{module of one's own: digest of its source}, as it was imported."""
 
     def run(self, current: State, meta: dict[str, Any] | None) -> int:
         """Trains from `current` to the end, phase by phase."""
@@ -296,13 +299,17 @@ class Run:
             steps = min([*next_phases, self.config.train.steps]) - stretch.phase_start
             say(amounts.line(self.phase_config, self.data, steps))
             self.evaluators = evaluation.Evaluators(self.setup.for_evaluation(), self.data)
+        self.code = own_modules.digests(configs.own_modules(self.phase_config)) | self.data.code
+        names = edited_modules(self.code, meta or {})
         teachers.check_vocabulary(self.setup, self.data.tokenizer)
         for config in later:
             config.objective.check(config.model, config.data.length, self.data.vocabulary)
         if meta is not None and meta["phase"] == index:
-            check_fingerprint(meta["data"], _plain(self.data.fingerprint), str(self.run_dir))
+            check_fingerprint(meta["data"], _plain(self.data.fingerprint), str(self.run_dir), names)
             if "data.tokenizer.path" in [key for key, _, _ in moved(self.config)]:
                 datasets.check_vocabulary(self.phase_config, self.data.tokenizer)
+        if names:
+            say(f"edited since the checkpoint: {names}; the steps from here on use the code as it is now")
         if checkpoint.is_primary():
             claim(self.config)
 
@@ -465,7 +472,7 @@ class Run:
             raise UserError(self._ruined(f"{found[0]}{more} are not finite at step {done}, which is not saved"))
         meta = {"phase": self.phase, "data": self.data.fingerprint, "config": settings(self.config)}
         meta |= teachers.identities(self.setup)
-        meta |= self.patience.saved()
+        meta |= self.patience.saved() | {"code": self.code}
         due = self.evaluators.due(done) if self.stopped else ()
         meta["missed"] = [evaluator.called for evaluator in due if evaluator.called not in self.evaluators.found]
         self.checkpoints.save(current, meta, evaluation.figures(self.evaluators.found))
@@ -546,6 +553,7 @@ class Run:
             # Without a step in this process: what was logged of the last one.
             "train_loss": before.get("train_loss", last) if self.last_loss is None else self.last_loss,
             **({"compiled": self.digest} if self.digest else {}),
+            **({"code": self.code} if self.code else {}),
             **results,
             "data": {"summary": self.data.summary, "fingerprint": self.data.fingerprint},
             **teachers.identities(self.setup),

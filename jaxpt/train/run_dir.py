@@ -164,6 +164,20 @@ def edited(config: Config, meta: Mapping[str, Any]) -> list[str]:
     return [f"{key} was {shown(was)}, is {shown(now)}" for key, was, now in configs.differences(old, config)]
 
 
+def edited_modules(code: Mapping[str, str], meta: Mapping[str, Any]) -> str:
+    """Modules of one's own whose code is another than when a checkpoint was saved.
+
+    Args:
+      code: {module: digest of its source}, now.
+      meta: what was saved beside the checkpoint.
+
+    Returns:
+      Their names; "" where there are none, or an earlier version saved the checkpoint.
+    """
+    was = meta.get("code", {})
+    return ", ".join(name for name, digest in code.items() if was.get(name, digest) != digest)
+
+
 def claim(config: Config) -> None:
     """Writes `config.yaml`: from now on the run_dir belongs to this configuration, whichever process asks."""
     text = configs.to_yaml(_of_run(config))
@@ -268,13 +282,14 @@ def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
-def check_fingerprint(saved: dict[str, Any], current: dict[str, Any], where: str) -> None:
+def check_fingerprint(saved: dict[str, Any], current: dict[str, Any], where: str, edited: str = "") -> None:
     """Raises UserError, naming the differences, where the data are not those of the checkpoint.
 
     Args:
       saved: the data's fingerprint in the checkpoint.
       current: the data's fingerprint now.
       where: the checkpoint, for the message.
+      edited: names of modules of one's own that may have made them others.
     """
     was, now = _leaves(saved), _leaves(current)
     changed = [key for key in was | now if was.get(key) != now.get(key)]
@@ -288,7 +303,8 @@ def check_fingerprint(saved: dict[str, Any], current: dict[str, Any], where: str
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         raise UserError(
             f"{where}: was trained on other data: {told}{more}; "
-            "restore the data, or branch into a new run_dir with init_from"
+            f"restore the data{f' ({edited} was edited since then)' * bool(edited)}, or branch into a new run_dir with "
+            "init_from"
         )
 
 

@@ -20,7 +20,8 @@ from jaxpt.config import Config
 from jaxpt.errors import UserError
 from jaxpt.models import pipeline
 from jaxpt.models.network import Network
-from jaxpt.objectives.base import Objective, carried_loss, check_parts, tokens
+from jaxpt.objectives.base import Objective, carried_loss, tokens
+from jaxpt.objectives.checks import check_parts
 from jaxpt.parallel import compiler, distributed, rules
 from jaxpt.train import trainable
 from jaxpt.train.state import Setup, State, purpose_key
@@ -63,7 +64,7 @@ def gradients(
         rngs = None if key is None else {"dropout": key, "sample": purpose_key(key, "sample")}
         bound = network.bind(assemble(params, key), rngs)
         sums, metrics, carry = carried_loss(objective, bound, micro, carry, **options)
-        check_parts(objective, sums, weights)
+        check_parts(objective.kind, coefficients, sums, weights)
         means = {part: total / jnp.maximum(weights.get(part, own), 1.0) for part, total in sums.items()}
         loss = sum(coefficients.get(part, 1.0) * mean for part, mean in means.items())
         return loss, ((means, metrics), carry)

@@ -12,7 +12,7 @@ from tests.config.helpers import RECIPE, mistake, write
     ("override", "answer"),
     [
         # unknown keys
-        ("modle.x=1", "unknown key modle; did you mean model?"),
+        ("modle.x=1", "unknown key modle; did you mean model or profile?"),
         ("train.stepz=3", "unknown key train.stepz; did you mean steps?"),
         ("train.learning_rate=3", "unknown key train.learning_rate; did you mean optimizer.learning_rate?"),
         ("zzz=3", "unknown key zzz; known here: run_dir, seed, model, *"),

@@ -14,7 +14,7 @@ from jaxpt.scores.text_tasks import TASKS
 from tests.config import settings
 
 ROOT = Path(__file__).parents[2] / "configs/finetune"
-SHARED = ("smoke", "glue", "super_glue", "squad", "conll2003", "defaults.yaml", "small_batch.yaml")
+SHARED = ("smoke", "glue", "super_glue", "squad", "conll2003", "tagging", "defaults.yaml", "small_batch.yaml")
 RECIPES = {
     f"{path.parent.name}/{path.stem}": path
     for path in sorted(ROOT.glob("*/*.yaml"))

@@ -6,7 +6,8 @@ import yaml
 
 from jaxpt import cli
 from jaxpt.data import datasets
-from jaxpt.data.warnings import of_batch, of_packing
+from jaxpt.data.warnings import check_ids, of_batch, of_packing
+from jaxpt.errors import UserError
 from jaxpt.objectives.bart import Bart
 from jaxpt.objectives.causal_lm import CausalLM
 from jaxpt.objectives.masked_lm import MaskedLM
@@ -136,3 +137,11 @@ def test_training_says_it_before_the_first_step(folder, tmp_path, capsys):
     assert cli.main(["train", recipe(folder, tmp_path), f"run_dir={tmp_path}/run", "train.steps=1"]) == 0
     said = capsys.readouterr().out
     assert 0 < said.index("warning: data.packing has no effect") < said.index("step 1/1")
+
+
+@pytest.mark.parametrize("wrong", [300, -1])
+def test_ids_that_the_vocabulary_does_not_have_are_refused(wrong):
+    ids = np.array([[0, 299], [7, 8]])
+    check_ids({"decoder_input_tokens": ids, "masked_positions": ids + 300}, 300)
+    with pytest.raises(UserError, match=f"decoder_input_tokens: .* give the id {wrong}, the vocabulary has 300"):
+        check_ids({"decoder_input_tokens": np.where(ids == 7, wrong, ids)}, 300)

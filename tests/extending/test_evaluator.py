@@ -1,13 +1,20 @@
 """An evaluator of anyone's own: a module outside jaxpt, named in a recipe by its dotted path."""
 
 import json
+import re
 import shutil
 import sys
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 import yaml
 
 from jaxpt import cli
+from jaxpt.errors import UserError
+from jaxpt.evals.base import Result
+from jaxpt.evals.heldout import HeldOut
+from jaxpt.train.evaluation import checked
 from tests import families
 from tests.runs import assert_bit_equal, final
 
@@ -156,3 +163,27 @@ def test_a_metric_that_is_not_measured_is_said(folder, capsys):
     train(folder, "other", "checkpoint.best_metric=validation/lss", "train.steps=3")
     said = capsys.readouterr().out
     assert "checkpoint.best_metric: validation/lss was not measured; did you mean validation/loss" in said
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        (None, "must return a jaxpt.evals.base.Result, or None if `stop` said so; it returns NoneType"),
+        ({"f1": 1.0}, "must return a jaxpt.evals.base.Result, or None if `stop` said so; it returns dict"),
+        (Result({"f1": "good"}), "Result.metrics: 'f1' must be a number, it is 'good'"),
+        (Result({"f1": None}), "Result.metrics: 'f1' must be a number, it is null"),
+        (Result({"f1": np.ones(3)}), "Result.metrics: 'f1' must be a number, it is array([1., 1., 1.])"),
+        (Result({"f1": {"a": 1.0}}), "Result.metrics: 'f1' must be a number, it is {'a': 1.0}"),
+        (Result({1: 1.0}), "Result.metrics: 1 must be a number, it is 1.0"),
+        (Result(lines=3), "Result.lines must be lines of text, they are 3"),
+    ],
+)
+def test_what_an_evaluator_returns_is_looked_at(result, said):
+    with pytest.raises(UserError, match=re.escape(f"evals: mine (kind: heldout): {said}")):
+        checked(HeldOut(name="mine"), result)
+
+
+def test_metrics_become_numbers_of_python():
+    found = checked(HeldOut(), Result({"a": np.float32(0.5), "b": jnp.ones(()), "c": 2}, ("one",)))
+    assert json.dumps(found.metrics) == '{"a": 0.5, "b": 1.0, "c": 2.0}' and found.lines == ("one",)
+    assert checked(HeldOut(), Result(np.int32(3))).metrics == 3.0

@@ -1,6 +1,6 @@
 """What someone's own objective lacks is said in a line."""
 
-import types
+import re
 from typing import ClassVar, Literal
 
 import jax
@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Batches, Judge, Loss, Objective, check_parts
+from jaxpt.objectives.base import Batches, Judge, Loss, Objective
+from jaxpt.objectives.checks import check_parts, check_sums
 from jaxpt.objectives.masked_lm import MaskedLM, MaskedLMLoss
 from jaxpt.report.facts import facts
 from jaxpt.train import step
@@ -73,11 +74,46 @@ def test_a_part_without_its_weight_is_refused():
 
 
 def test_a_part_that_the_loss_does_not_return_is_refused():
-    loss = types.SimpleNamespace(coefficients=lambda: {"order": 1.0})
-    objective = types.SimpleNamespace(kind="mine", loss=loss)
-    check_parts(objective, {"order": jnp.ones(()), "aux": 0.0}, {"order": 1.0})
+    check_parts("mine", {"order": 1.0}, {"order": jnp.ones(()), "aux": 0.0}, {"order": 1.0})
     with pytest.raises(UserError, match="the part 'order', but the loss returns 'ordr'"):
-        check_parts(objective, {"ordr": 1.0}, {"order": 1.0})
+        check_parts("mine", {"order": 1.0}, {"ordr": 1.0}, {"order": 1.0})
+
+
+PAIR = "({part: Σ loss}, {metric: (Σ value, Σ weight)})"
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (np.float32(2), f"must return {PAIR}, it returns an array []"),
+        ((1.0, {}), f"must return {PAIR}, it returns (float, dict)"),
+        (({}, {}, {}), f"must return {PAIR}, it returns (dict, dict, dict)"),
+        (({"a": np.ones(8)}, {}), "'a' must be one number, summed over the batch; it is an array [8]"),
+        (({"a": (1.0, 2.0)}, {}), "'a' must be one number, summed over the batch; it is tuple"),
+        (
+            ({"a": 1.0}, {"accuracy": 0.5}),
+            "the metric 'accuracy' must be (Σ value, Σ weight), two numbers; it is float",
+        ),
+    ],
+)
+def test_what_a_loss_returns_is_looked_at(found, said):
+    with pytest.raises(UserError, match=re.escape(said)):
+        check_sums("mine", "__call__", found)
+
+
+def test_coefficients_and_weights_are_looked_at():
+    with pytest.raises(UserError, match=r"Loss\.coefficients must return {part: number}, it returns float"):
+        check_parts("mine", 1.0, {"a": 1.0}, {"a": 1.0})
+    with pytest.raises(UserError, match=r"Loss\.weights: 'a' must be one number"):
+        check_parts("mine", {"a": 1.0}, {"a": 1.0}, {"a": jnp.ones(8)})
+
+
+def test_a_head_that_is_not_there_is_named():
+    config = families.config("bert", objective={"next_sentence": False})
+    network = config.objective.loss.network(config.model)
+    bound = network.bind(network.shapes())
+    with pytest.raises(UserError, match=r"the network has no head 'bag', only 'masked_lm'; Loss\.heads declares them"):
+        bound.heads["bag"]
 
 
 def test_features_of_ones_own_are_shown():

@@ -1,5 +1,7 @@
 """An optimizer from outside: one file, named by its dotted path."""
 
+import json
+
 import jax
 import pytest
 
@@ -37,6 +39,20 @@ def test_it_trains_and_resumes(lab):
     end = lab.assert_resumes(optimizer=optimizer)
     moments = [x for x in jax.tree.leaves(end.opt_state) if x.ndim]
     assert sum(x.size for x in moments) == sum(x.size for x in jax.tree.leaves(end.params)), "one moment each"
+
+
+@pytest.mark.slow
+def test_an_edit_before_a_resume_is_said(lab, capsys):
+    optimizer = {"kind": lab.module("signum", SIGN), "learning_rate": 1e-3}
+    assert lab.train("run", "train.steps=1", optimizer=optimizer) == 0
+    assert lab.train("run", "train.steps=2", optimizer=optimizer) == 0
+    assert "edited since" not in capsys.readouterr().out
+    lab.module("signum", SIGN + "\n# now otherwise")
+    assert lab.train("run", "train.steps=3", optimizer=optimizer) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"edited since the checkpoint: {optimizer['kind']}; the steps from here on use the code as it is now" in said
+    receipt = json.loads((lab.folder / "run" / "run.json").read_text())
+    assert list(receipt["code"]) == [optimizer["kind"]]
 
 
 def test_a_key_that_it_does_not_have_is_refused(lab, capsys):

@@ -66,4 +66,4 @@ def test_a_step_that_does_not_fit(tmp_path):
     assert len(said) == 1 and "Traceback" not in done.stderr
     plan = r"`jaxpt plan configs/smoke/gpt2_tiny\.yaml .*data\.batch_size=20000.*` shows what takes the memory"
     assert re.fullmatch(r"jaxpt: out of memory \(.*a device has 20000 of 20000 rows.*" + plan, said[0])
-    assert not list((tmp_path / "run" / "checkpoints").iterdir())
+    assert not (tmp_path / "run").exists()  # the next try may have other settings

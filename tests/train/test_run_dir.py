@@ -86,6 +86,11 @@ def test_another_stream_is_refused_and_the_difference_named(config, saved, case)
     assert in_data in str(error.value) and "\n" not in str(error.value)
 
 
+def test_edited_modules_are_named_where_they_made_other_records():
+    with pytest.raises(UserError, match=r"records was 1, is 2; restore the data \(lab\.x was edited since then\), or"):
+        check_fingerprint({"records": 1}, {"records": 2}, "RUN", "lab.x")
+
+
 def test_another_text_is_refused(config, saved, tmp_path):
     (tmp_path / "a.txt").write_text(LINES.replace("cat", "cow"))
     with pytest.raises(UserError, match=r"source\.files\.train\.0\.blake2b was '[0-9a-f]+', is '[0-9a-f]+'"):
@@ -139,7 +144,8 @@ def test_a_moved_file_resumes_another_one_is_refused_before_records_are_made(con
     assert list((tmp_path / "cache" / "records").iterdir()) == records
     (tmp_path / "a.txt").unlink()
     assert run("same", 3) == 0 and receipt(tmp_path / "run")["step"] == 3
-    assert "same.txt: the run resumes if the files there are the same" in capsys.readouterr().out.replace("\n", " ")
+    said = " ".join(capsys.readouterr().out.split())  # its lines are wrapped
+    assert "same.txt: the run resumes if the files there are the same" in said
 
 
 def test_a_vocabulary_elsewhere_must_be_the_same(config, saved, tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
@@ -210,6 +209,4 @@ def module_digest(module: str) -> str:
       20 hexadecimal digits.
     """
     found = importlib.util.find_spec(module)
-    origin = Path(found.origin) if found is not None and found.origin else None
-    code = origin.read_bytes() if origin is not None and origin.is_file() else b""
-    return hashlib.blake2b(code, digest_size=10).hexdigest()
+    return own_modules.digest(Path(found.origin if found is not None and found.origin else "-"))

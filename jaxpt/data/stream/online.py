@@ -48,7 +48,7 @@ def compile_online(
       UserError: a preprocessor that does not map one to one, or cannot pack; other features than declared; or
         one that draws numbers that a resume would not draw again.
     """
-    last = resolve(calls[-1].name)
+    last, all_calls = resolve(calls[-1].name), calls
     rows = getattr(last, "rows", None)
     if rows is None and packed:
         raise UserError(f"data.packing: {calls[-1].name} makes a row of one record; it takes no parameter `packs`")
@@ -60,6 +60,11 @@ def compile_online(
     def online(records: Records, keys: np.ndarray, packs: np.ndarray | None) -> dict[str, np.ndarray]:
         batch = drawn(records, keys)
         made = batch if rows is None else rows(batch, packs=packs if packed else None)
+        wanted = len(keys) if packs is None or not packed else len(packs) - 1
+        for name in features:
+            if len(made[name]) != wanted:
+                names = ", ".join(call.name for call in all_calls)
+                raise UserError(f"preprocessor {names}: gives {len(made[name])} rows of {name} for {wanted}")
         return {name: made[name] for name in features}
 
     # A mistake in a preprocessor shows here, not at the first step.

@@ -160,10 +160,10 @@ def damage(directory: Path) -> str | None:
       The first file that is missing, altered, or was not written with the others; None where all is as it was.
     """
     path = directory / CHECKSUMS
+    if not path.is_file():  # a pipe or a device would never end
+        return f"{path}: {'is no regular file' if path.exists() else 'is missing'}"
     try:
         wanted = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        return f"{path}: is missing"
     except ValueError:
         wanted = None
     if not isinstance(wanted, dict):
