@@ -23,7 +23,7 @@ TPU: Options = {
     # A product with a gathered operand becomes a ring: a permute and a product for each device's piece, of 64 columns
     # where 1,024 are sharded 16 ways; every turn reads and writes the sum of all of them. Above this size of an operand
     # (MiB) alone; here never. T5 1.1 large on v5e:4x4, fsdp 16, 8 rows a chip: 19,176 permutes, 57 GiB of traffic,
-    # a least time of 157 ms with rings; without them 50 GiB, 126 ms. The all-gathers that are left overlap with products.
+    # a least time of 157 ms with rings; without them 50 GiB, 126 ms. The all-gathers left overlap with products.
     "xla_jf_spmd_threshold_for_windowed_einsum_mib": 100_000,
 }
 
