@@ -27,7 +27,7 @@ TPU: Options = {
     "xla_jf_spmd_threshold_for_windowed_einsum_mib": 100_000,
 }
 
-# libtpu 0.0.52 takes the options of every generation, so each has its own entry to change alone.
+# Compiled with them by libtpu 0.0.52: v5e and v5p; not yet tried: v4, v6e, tpu7x.
 GENERATIONS: dict[str, Options] = {name: dict(TPU) for name in CHIPS}
 
 
