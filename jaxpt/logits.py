@@ -108,7 +108,9 @@ def sum_logits(
       [[1.0, 1.0], [2.0, 2.0]]
     """
     inputs = projection, hidden_BxTxD
-    return _sums(score, chunk, tuple(x.dtype for x in jax.tree.leaves(inputs)), inputs, (constants, arrays_BxT))
+    dtypes = tuple(x.dtype for x in jax.tree.leaves(inputs))
+    with jax.named_scope("loss"):  # for profiles
+        return _sums(score, chunk, dtypes, inputs, (constants, arrays_BxT))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))

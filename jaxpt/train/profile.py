@@ -22,6 +22,7 @@ from jaxpt.train.display import say
 MOST = 12
 """Lines of the table."""
 _STEPS = {"while", "body", "cond", "closed_call", "checkpoint", "remat", "branch_0_fun", "branch_1_fun", ""}
+_DERIVED = re.compile(r"^(?:transpose\()?jvp\((\w+)\)+$")
 _NUMBERED = re.compile(r"^(segment|block)_\d+$")
 
 
@@ -127,12 +128,12 @@ def place(op_name: str) -> tuple[str, str]:
     Example:
       >>> place("jit(step)/transpose(jvp(T5.decode))/decoder/while/body/block_1/feed_forward/dot_general")
       ('decoder/feed_forward', 'backward')
-      >>> place("jit(step)/optimizer/mul")
-      ('optimizer', 'forward')
+      >>> place("jit(step)/optimizer/mul"), place("jit(step)/jvp(loss)/dot_general")
+      (('optimizer', 'forward'), ('loss', 'forward'))
     """
     modules = [
         part
-        for part in op_name.split("/")[:-1]
+        for part in (_DERIVED.sub(r"\1", part) for part in op_name.split("/")[:-1])
         if part not in _STEPS and not set("()") & set(part) and not _NUMBERED.match(part)
     ]
     return "/".join(modules[:2]), "backward" if "transpose(" in op_name else "forward"
