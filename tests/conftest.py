@@ -2,7 +2,10 @@
 
 import importlib.metadata
 import os
+import sys
 import tempfile
+
+import pytest
 
 # The time of these tests is that of compiling small programs: without optimizations it is a sixth (a step of a toy
 # GPT-2: 7.2 → 1.2 s). With XLA_FLAGS=--xla_force_host_platform_device_count=8 JAX_DISABLE_MOST_OPTIMIZATIONS=0 in the
@@ -37,3 +40,17 @@ def pytest_collection_modifyitems(items):
 
 def pytest_collection_finish():
     from tests import garbage  # noqa: F401
+
+
+MOST_MEMORY = 3 * 2**30
+"""Bytes of a worker from which on what JAX compiled for earlier files is dropped: slow tests made 9 GB of it."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _programs_do_not_pile_up():
+    yield
+    if "jax" in sys.modules and sys.platform == "linux":
+        with open("/proc/self/statm") as file:
+            pages = int(file.read().split()[1])
+        if pages * os.sysconf("SC_PAGE_SIZE") > MOST_MEMORY:
+            sys.modules["jax"].clear_caches()
