@@ -115,8 +115,10 @@ def compile_(lowered: Any, dump: Path, module: str) -> dict[str, str]:
 
     while thread.is_alive() and not all(map(find, _WRITTEN_LAST)):
         thread.join(0.2)
-    if not all(map(find, (f"{name}.txt" for name in _NEEDED))):
-        thread.join()
+    if is_refused := not all(map(find, (f"{name}.txt" for name in _NEEDED))):
+        thread.join()  # on a busy machine the last file may be there before another one
+        is_refused = not all(map(find, (f"{name}.txt" for name in _NEEDED)))
+    if is_refused:
         raise UserError(f"the compiler refused the step: {' '.join(str(failed[0]).split()) if failed else 'no word'}")
     thread.join(0.5)  # the last file may be half written
     return {name: find(f"{name}.txt").read_text("utf-8") for name in _NEEDED}
