@@ -1,6 +1,8 @@
 """Programs that are really compiled: on this machine's eight CPU devices, and for a v5e where libtpu is installed."""
 
+import time
 import types
+from pathlib import Path
 
 import pytest
 
@@ -89,3 +91,17 @@ def test_a_process_that_ends_says_why():
     assert isolated._reason(trace) == "ValueError: 2 does not divide 25"
     assert isolated._reason(f"F1122 x.cc:3] Check failed: a == b\n{trace}") == "F1122 x.cc:3] Check failed: a == b"
     assert isolated._reason("\nkilled\n") == "killed" and isolated._reason("") == "no word"
+
+
+def test_a_file_that_comes_after_the_last_one_is_waited_for(tmp_path):
+    """As on a busy machine, where the compiler's threads write in another order."""
+
+    class Lowered:
+        def compile(self, compiler_options):
+            names = [*isolated._WRITTEN_LAST, *(f"{name}.txt" for name in isolated._NEEDED)]
+            for name in dict.fromkeys(names):
+                Path(compiler_options["xla_dump_to"], f"module_1.jit_step.{name}").write_text(name)
+                time.sleep(0.3)
+
+    found = isolated.compile_(Lowered(), tmp_path, "jit_step")
+    assert found == {name: f"{name}.txt" for name in isolated._NEEDED}
