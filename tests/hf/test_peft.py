@@ -306,7 +306,7 @@ def test_theirs_is_read_with_equal_outputs(family, targets, tmp_path):
 
 
 OPTIMIZERS = {
-    "sgd": {"kind": "sgd", "learning_rate": 0.1},
+    "sgd": {"kind": "sgd", "learning_rate": 10.0},  # moves that are far above the rounding of the weights
     "adamw": {"kind": "adamw", "learning_rate": 0.01, "weight_decay": 0.1, "b1": 0.9, "b2": 0.99, "eps": 1e-8},
 }
 
