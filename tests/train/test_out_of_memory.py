@@ -35,7 +35,7 @@ def test_examples_in_the_docstrings():
 
 def test_the_line_has_the_values_of_the_run():
     with pytest.raises(UserError, match=f"^{LINE}$"), out_of_memory.explained(config(data=2, fsdp=2, tensor=2)):
-        jax.block_until_ready(jax.jit(lambda: jnp.arange(TOO_LARGE // 4, dtype=jnp.int32))())
+        jax.block_until_ready(jax.jit(lambda: jnp.zeros(TOO_LARGE, jnp.int8))())
     with pytest.raises(UserError) as caught, out_of_memory.explained(config(data=-1)):
         np.zeros(TOO_LARGE, np.uint8)
     assert re.fullmatch(
