@@ -21,7 +21,11 @@ from jaxpt.train.display import say
 
 MOST = 12
 """Lines of the table."""
-_STEPS = {"while", "body", "cond", "closed_call", "checkpoint", "remat", "branch_0_fun", "branch_1_fun", ""}
+_STEPS = {
+    "while", "body", "cond", "closed_call", "eval_jaxpr", "shard_map", "checkpoint", "remat", "branch_0_fun",
+    "branch_1_fun", "",
+}  # fmt: skip
+"""What calls are named where they are no modules, by jax 0.10 and 0.11."""
 _DERIVED = re.compile(r"^(?:transpose\()?jvp\((\w+)\)+$")
 _NUMBERED = re.compile(r"^(segment|block)_\d+$")
 
