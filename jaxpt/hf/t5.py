@@ -128,7 +128,7 @@ def _family(model_type: str, name: str, feed_forward: str, **more: Any) -> Famil
 FAMILIES = (
     _family(
         "t5", "T5", "relu", infer=_infer_t5, write=_write,
-        supports=lambda config: not (config.bias_per_layer or config.share_layers),
+        supports=lambda config: not (config.bias_per_layer or config.share_layers) and config.pooling == "last",
     ),
     # mT5's class never scales, UMT5's always.
     _family(
@@ -137,6 +137,6 @@ FAMILIES = (
     ),
     _family(
         "umt5", "UMT5", "gated-gelu", infer=lambda keys, tensors: _infer(keys, tensors, True, bias_per_layer=True),
-        write=_write, supports=lambda config: config.bias_per_layer and config.scaled,
+        write=_write, supports=lambda config: config.bias_per_layer and config.scaled and config.pooling == "last",
     ),
 )  # fmt: skip

@@ -68,6 +68,9 @@ class T5Config(ModelConfig):
     """Distance in tokens; larger distances share the last bucket."""
     dropout: Fraction = 0.0
     """Dropout rate on embeddings, attention weights, hidden activations of the feed-forward and block outputs."""
+    pooling: Literal["last", "mean"] = "last"
+    """The vector of a whole text: the decoder's state at its last token, which reads the text a second time, or the
+    mean of the encoder's states (Sentence-T5, https://arxiv.org/abs/2108.08877)."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -81,9 +84,13 @@ class T5Config(ModelConfig):
         return self.tie_embeddings if self.scale_logits is None else self.scale_logits
 
     def task_head(self, name: HeadName) -> TaskHead:
-        """As BART; tags from the encoder's states."""
+        """As BART; tags from the encoder's states, and with `pooling: mean` whole texts too."""
         head = super().task_head(name)
-        return dataclasses.replace(head, stack="encoder") if name == "tags" and self.family != "decoder" else head
+        if self.family == "decoder":
+            return head
+        if name in ("classes", "choice") and self.pooling == "mean":
+            return dataclasses.replace(head, stack="encoder", position="mean")
+        return dataclasses.replace(head, stack="encoder") if name == "tags" else head
 
     def build(self) -> T5:
         """Builds the model."""

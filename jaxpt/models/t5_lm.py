@@ -32,6 +32,7 @@ class T5LMConfig(T5Config):
     decoder_layers: None = None
     bias_per_layer: Literal[False] = False
     share_layers: Literal[False] = False
+    pooling: Literal["last"] = "last"
 
     def build(self) -> T5LM:
         """Builds the model."""

@@ -56,6 +56,14 @@ def test_modernbert_may_take_the_mean():
     assert config.task_head("classes").position == "mean" and config.task_head("tags").position == "each"
 
 
+def test_t5_may_take_the_mean_of_the_encoder():
+    config = EVERY["t5"](pooling="mean")
+    assert {head: config.task_head(head).position for head in HEAD_NAMES} == {
+        "classes": "mean", "tags": "each", "span": "each", "choice": "mean",
+    }  # fmt: skip
+    assert [config.task_head(head).stack for head in ("classes", "choice", "tags")] == ["encoder"] * 3
+
+
 @pytest.mark.parametrize(
     "name, head, rates",
     [

@@ -319,3 +319,5 @@ def test_an_architecture_that_is_not_theirs_is_named(tmp_path):
     for name in ("t5_lm", "t5_shared"):
         with pytest.raises(UserError, match=r"model\.kind: t5(_lm)? of this configuration has no counterpart"):
             hf.save(tmp_path, *fresh(EVERY[name]()))
+    with pytest.raises(UserError, match=r"model\.kind: t5 of this configuration has no counterpart"):
+        hf.save(tmp_path, *fresh(EVERY["t5"](pooling="mean")))

@@ -15,7 +15,9 @@ from jaxpt.data.stream import packing
 from jaxpt.errors import UserError
 from tests import fine_tuning
 
-FAMILIES = ("bert", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gpt2", "t5", "bart")))
+FAMILIES = (("bert", {}), *(pytest.param(*one, marks=pytest.mark.slow) for one in (
+    ("gpt2", {}), ("t5", {}), ("t5", {"pooling": "mean"}), ("bart", {})
+)))  # fmt: skip
 PAIR = {"kind": "classification", "pair": "other"}
 SPECIAL = {"sep": 3, "cls": 2, "eos": 3, "bos": 2}
 
@@ -42,10 +44,10 @@ def loss_of(config, network, params, batch):
     return {name: total / objective.loss.weights(batch)[name] for name, total in sums.items()}["classification"]
 
 
-@pytest.mark.parametrize("model", FAMILIES)
-def test_packed_rows_give_the_loss_and_gradient_of_padded_ones(model, tmp_path):
+@pytest.mark.parametrize("model, settings", FAMILIES)
+def test_packed_rows_give_the_loss_and_gradient_of_padded_ones(model, settings, tmp_path):
     """Each text is a segment: it sees no other one."""
-    config = fine_tuning.recipe(tmp_path, of=model, task=PAIR, data={"length": 96})
+    config = fine_tuning.recipe(tmp_path, of=model, task=PAIR, data={"length": 96}, model=settings)
     network, params, records, vocabulary = prepared(config)
     rows = config.objective.batches.rows_of(vocabulary)
     batches = config.objective.batches
@@ -58,6 +60,8 @@ def test_packed_rows_give_the_loss_and_gradient_of_padded_ones(model, tmp_path):
     np.testing.assert_allclose(one, two, rtol=1e-5)
     for a, b in zip(jax.tree.leaves(g_one), jax.tree.leaves(g_two)):
         np.testing.assert_allclose(a, b, atol=1e-5)
+    if settings:  # the mean of the encoder: the decoder has no part in it
+        assert not any(jax.tree.leaves(jax.tree.map(jnp.any, g_two["model"]["decoder"])))
 
 
 @pytest.mark.slow
