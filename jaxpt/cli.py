@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from jaxpt import cli_inference, cli_reports, errors, own_modules, signals
+from jaxpt import allocator, cli_inference, cli_reports, errors, own_modules, signals
 from jaxpt.errors import AlreadySaid, UserError, printable
 from jaxpt.stamp import stamped
 
@@ -25,6 +25,7 @@ Command = Callable[[argparse.Namespace], int | None]
 def start() -> NoReturn:
     """Entry point: runs the command in `sys.argv` and exits."""
     signals.start()
+    allocator.keep_freed_memory()
     signals.finish(main())
 
 

@@ -9,13 +9,14 @@ import gc
 import json
 import sys
 
-from jaxpt import cli, signals
+from jaxpt import allocator, cli, signals
 from jaxpt.finetunings import END
 
 
 def main() -> None:
     """Runs commands from stdin until it ends."""
     signals.start()
+    allocator.keep_freed_memory()
     for line in sys.stdin:
         try:
             code = cli.main(json.loads(line))

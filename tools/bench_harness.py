@@ -31,6 +31,7 @@ from pathlib import Path
 import numpy as np
 
 import jaxpt
+from jaxpt import allocator
 
 PEER = Path(__file__).with_name("bench_harness_peer.py")
 Pair = tuple[str, str]
@@ -116,6 +117,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16, help="lm-eval's batch size")
     parser.add_argument("--one-core", action="store_true")
     a = parser.parse_args()
+    allocator.keep_freed_memory()  # as the command line does
     if a.one_core:
         os.sched_setaffinity(0, [max(os.sched_getaffinity(0))])
     for kind, vocabulary, files, pairs in (("choices", a.gpt2, a.data, choices), ("pll", a.bert, a.pairs, sentences)):

@@ -11,6 +11,8 @@ import numpy as np
 import worker
 from cases import CLIP_NORM, CONFIGS, LEARNING_RATE, WEIGHT_DECAY, Case, random_batch
 
+from jaxpt import allocator
+
 clock = time.perf_counter
 
 
@@ -95,4 +97,5 @@ def _config(case: Case, dtype: str) -> Any:
 
 
 if __name__ == "__main__":
+    allocator.keep_freed_memory()  # as the command line does
     worker.serve(Ours())
