@@ -19,10 +19,11 @@ from jaxpt.models import cache, kernels
 from jaxpt.models.layers import Dense, Initializer, constrain, mesh_axes
 from jaxpt.models.mask import Mask
 from jaxpt.models.output import NOTHING, Past
-from jaxpt.models.positions import Rotation, rotate
+from jaxpt.models.positions import LearnedBias, Rotation, rotate
 from jaxpt.parallel import compiler
 
-Implementation = Literal["auto", "xla", "chunked", "cudnn", "splash"]
+Implementation = Literal["auto", "xla", "chunked", "cudnn", "fused", "splash"]
+Bias = Literal["learned", "array"]
 
 
 def attend(
@@ -30,7 +31,7 @@ def attend(
     k_BxSxGxK: jax.Array,
     v_BxSxGxK: jax.Array,
     mask: Mask,
-    bias_HxLxS: jax.Array | None = None,
+    bias_HxLxS: jax.Array | LearnedBias | None = None,
     *,
     scale: float | None = None,
     dropout: float = 0.0,
@@ -44,7 +45,8 @@ def attend(
       k_BxSxGxK: keys; H/G adjacent query heads share one key head (grouped-query attention).
       v_BxSxGxK: values.
       mask: which keys each query attends to.
-      bias_HxLxS: added to the scores, or None; with a leading batch axis if it differs between rows.
+      bias_HxLxS: added to the scores, or None; with a leading batch axis if it differs between rows. A `LearnedBias`
+        becomes an array only where the implementation wants one.
       scale: factor of the scores, 1/√K by default.
       dropout: rate on the attention weights.
       dropout_key: random key; None for no dropout.
@@ -57,8 +59,14 @@ def attend(
     """
     dropping = dropout_key is not None and dropout > 0
     shapes = q_BxLxHxK.shape, k_BxSxGxK.shape
-    name = choose(*shapes, q_BxLxHxK.dtype, mask, bias_HxLxS is not None, dropping, implementation)
+    bias = None if bias_HxLxS is None else "learned" if isinstance(bias_HxLxS, LearnedBias) else "array"
+    name = choose(*shapes, q_BxLxHxK.dtype, mask, bias, dropping, implementation)
     scale = 1 / math.sqrt(q_BxLxHxK.shape[-1]) if scale is None else scale
+    rate = dropout if dropping else 0.0
+    if name == "fused":
+        return kernels.fused(q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS, scale, rate, dropout_key)
+    if isinstance(bias_HxLxS, LearnedBias):
+        bias_HxLxS = bias_HxLxS.materialise(q_BxLxHxK.shape[1], k_BxSxGxK.shape[1])
     if name == "splash":
         return kernels.splash(q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, scale)
     if name == "cudnn":
@@ -67,7 +75,7 @@ def attend(
         whole = ("batch", None, "act_heads", None)
         k_BxSxGxK, v_BxSxGxK = (nn.with_logical_constraint(x, whole) for x in (k_BxSxGxK, v_BxSxGxK))
     run = kernels.chunked if name == "chunked" else kernels.plain
-    return run(q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS, scale, dropout if dropping else 0.0, dropout_key)
+    return run(q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS, scale, rate, dropout_key)
 
 
 LONG = 2048 * 2048
@@ -75,8 +83,8 @@ LONG = 2048 * 2048
 
 
 def choose(
-    q_shape: tuple[int, ...], k_shape: tuple[int, ...], dtype: DTypeLike, mask: Mask, bias: bool, dropping: bool,
-    implementation: Implementation = "auto",
+    q_shape: tuple[int, ...], k_shape: tuple[int, ...], dtype: DTypeLike, mask: Mask, bias: Bias | None,
+    dropping: bool, implementation: Implementation = "auto",
 ) -> Implementation:  # fmt: skip
     """Selects an implementation: a fused kernel if the device has one that supports the arguments, else XLA.
 
@@ -85,18 +93,19 @@ def choose(
       k_shape: [B, S, G, K].
       dtype: of queries and keys.
       mask: which keys each query attends to.
-      bias: True if there is a bias.
+      bias: what kind of bias there is: a `LearnedBias`, or an array.
       dropping: True if attention dropout is on.
       implementation: the requested implementation, or `auto`.
 
     Returns:
-      "xla", "chunked", "cudnn" or "splash".
+      "xla", "chunked", "cudnn", "fused" or "splash".
 
     Raises:
       UserError: the requested implementation does not support the arguments or the device.
     """
     L, S, device = q_shape[1], k_shape[1], compiler.platform()
     divide = not any(shape[2] % math.prod(mesh_axes("act_heads").values()) for shape in (q_shape, k_shape))
+    heads = q_shape[2] // math.prod(mesh_axes("act_heads").values())
     lacks = {
         "splash": {
             "a TPU": device == "tpu",
@@ -105,6 +114,17 @@ def choose(
             "no ranks, branches or prefix": mask.has_segments_only,
             "self-attention": L == S and bool(mask.same_segments),
             "lengths that are multiples of 128": L % 128 == 0,
+            "mesh.context=1": not mesh_axes("length"),
+            "heads that mesh.tensor divides": divide,
+        },
+        "fused": {
+            "a TPU": device == "tpu",
+            "no bias but a learned one of distances": bias != "array",
+            "no ranks, branches or prefix": mask.has_segments_only,
+            "queries and keys in order": mask.offset is None and mask.key_index_S is None,
+            "as many key heads as heads": q_shape[2] == k_shape[2],
+            f"at most {kernels.FUSED_KEYS} keys": S <= kernels.FUSED_KEYS,
+            "heads that fill registers of 128 lanes": kernels.fill_registers(heads, q_shape[3]),
             "mesh.context=1": not mesh_axes("length"),
             "heads that mesh.tensor divides": divide,
         },
@@ -122,6 +142,7 @@ def choose(
     if implementation == "auto":
         # cuDNN supports a bias, but materialises its gradient as an array of all scores.
         fitting = [name for name, what in lacking.items() if not what and not (bias and name == "cudnn")]
+        fitting.sort(key=lambda name: name == "splash" and not mask.causal)  # it skips what a causal mask hides
         return fitting[0] if fitting else ("chunked" if L * S > LONG else "xla")
     if lacking.get(implementation):
         raise UserError(
@@ -155,7 +176,7 @@ class Attention(nn.Module):
         mask: Mask,
         *,
         memory_BxSxD: jax.Array | None = None,
-        bias_HxLxS: jax.Array | None = None,
+        bias_HxLxS: jax.Array | LearnedBias | None = None,
         rotation: Rotation | None = None,
         past: Past = NOTHING,
     ) -> tuple[jax.Array, cache.KeyValues | None]:

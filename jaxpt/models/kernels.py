@@ -1,4 +1,4 @@
-"""Implementations of attention: plain XLA, XLA in chunks of queries, cuDNN on GPUs, splash attention on TPUs.
+"""Implementations of attention: plain XLA, XLA in chunks of queries, cuDNN on GPUs, a fused and splash kernel on TPUs.
 
 All take queries [B, L, H, K], keys and values [B, S, G, K] where G divides H, a `Mask` and the scale of the scores.
 `attention.choose` has the conditions of each.
@@ -19,10 +19,15 @@ from jax.sharding import PartitionSpec
 
 from jaxpt.models.layers import mesh_axes
 from jaxpt.models.mask import MASKED, Mask
+from jaxpt.models.positions import LearnedBias
+from jaxpt.parallel import compiler
 
 CHUNK_SCORES = 2048 * 512
 """Maximum number of scores of one head in memory at a time."""
 LANES = 128
+NO_STRIDED_ROLL = ("TPU v2", "TPU v3", "TPU v4")
+FUSED_KEYS = 2048
+"""Most keys of the fused kernel, which holds a row of scores whole."""
 
 
 def plain(
@@ -192,6 +197,51 @@ def cudnn(
         q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, bias, None if allowed is None else allowed[:, None], scale=scale,
         is_causal=mask.causal and static, local_window_size=window, implementation=implementation,
     )  # fmt: skip
+
+
+def fill_registers(heads: int, head_dim: int) -> bool:
+    """True if heads of this width, side by side, fill registers of 128 lanes without a cut.
+
+    Example:
+      >>> fill_registers(12, 64), fill_registers(3, 64), fill_registers(3, 256), fill_registers(4, 96)
+      (True, False, True, False)
+    """
+    return head_dim % LANES == 0 or (LANES % head_dim == 0 and heads % (LANES // head_dim) == 0)
+
+
+def fused(
+    q_BxLxHxK: jax.Array,
+    k_BxSxHxK: jax.Array,
+    v_BxSxHxK: jax.Array,
+    mask: Mask,
+    bias: LearnedBias | None,
+    scale: float,
+    dropout: float = 0.0,
+    dropout_key: jax.Array | None = None,
+    interpret: bool = False,
+) -> jax.Array:
+    """The TPU kernel of `jaxpt.models.fused`: each device runs its own rows and heads."""
+    from jaxpt.models import fused as kernel  # Pallas, on TPUs alone
+
+    (B, L, H, K), S = q_BxLxHxK.shape, k_BxSxHxK.shape[1]
+    ids = [
+        jnp.ones((B, size), jnp.int32) if x is None else jnp.broadcast_to(x, (B, size))
+        for x, size in ((mask.query_segments_BxL, L), (mask.key_segments_BxS, S))
+    ]
+    bias_HxN = None if bias is None else bias.by_distance(L, S).astype(jnp.float32)
+    seeds = jax.random.bits(dropout_key, (B, H), jnp.uint32).astype(jnp.int32) if dropout else None
+    q, k, v = (x.reshape(*x.shape[:2], H * K) for x in (q_BxLxHxK * scale, k_BxSxHxK, v_BxSxHxK))
+    rows, heads = (tuple(mesh_axes(name)) or None for name in ("batch", "act_heads"))
+    own_heads = H // math.prod(mesh_axes("act_heads").values())
+    strided = compiler.device_kind() not in NO_STRIDED_ROLL
+    form = kernel.Form(own_heads, mask.causal, mask.window, dropout, strided, interpret)
+    run = functools.partial(kernel.attend, form)
+    mesh = jax.sharding.get_abstract_mesh()
+    if not mesh.empty and mesh.size > 1:
+        of_texts, of_rows = PartitionSpec(rows, None, heads), PartitionSpec(rows)
+        specs = (of_texts, of_texts, of_texts, of_rows, of_rows, PartitionSpec(heads), PartitionSpec(rows, heads))
+        run = jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=of_texts, check_vma=False)
+    return run(q, k, v, *ids, bias_HxN, seeds).reshape(B, L, H, K)
 
 
 def splash(

@@ -24,6 +24,7 @@ from jaxpt.models import parts, pipeline
 from jaxpt.models.cache import NewCache
 from jaxpt.models.mask import Mask
 from jaxpt.models.output import NOTHING, Output, Past, sum_by_name
+from jaxpt.models.positions import LearnedBias
 
 # Saves memory: projections of attention are kept, attention scores and the wide feed-forward are recomputed.
 SAVED_NAMES = ("query", "key", "value", "context")
@@ -34,7 +35,7 @@ class Shared:
     """Inputs common to all layers of a stack."""
 
     mask: Mask | None = None
-    bias_HxLxS: jax.Array | None = None
+    bias_HxLxS: jax.Array | LearnedBias | None = None
     memory_BxSxD: jax.Array | None = None
     """Keys and values source of cross-attention."""
     memory_mask: Mask | None = None

@@ -25,7 +25,7 @@ from jaxpt.models.layers import Activation, Dropout, Embed, FeedForward, RMSNorm
 from jaxpt.models.lm import LanguageModel, UntiedHead
 from jaxpt.models.mask import Mask
 from jaxpt.models.output import Output, Past, Projection
-from jaxpt.models.positions import RelativeBias
+from jaxpt.models.positions import LearnedBias, RelativeBias
 from jaxpt.models.stack import Segment, Shared, Stack
 
 INIT = nn.initializers.variance_scaling(1.0, "fan_in", "normal")
@@ -157,11 +157,11 @@ def position_bias(config: T5Config, bidirectional: bool, name: str | None = None
     )
 
 
-def bias_of(bias: RelativeBias, mask: Mask, length: int) -> jax.Array:
-    """The position bias [H, L, S] of `length` queries, whose keys are those of `mask`."""
+def bias_of(bias: RelativeBias, mask: Mask, length: int) -> LearnedBias | jax.Array:
+    """The position bias of `length` queries, whose keys are those of `mask`; as an array [H, L, S] with a cache."""
     if mask.key_index_S is None:
-        return bias(length, length)
-    return bias(length, len(mask.key_index_S), mask.offset, mask.key_index_S)
+        return bias()
+    return bias().materialise(length, len(mask.key_index_S), mask.offset, mask.key_index_S)
 
 
 class T5Scores(LanguageModel):
@@ -212,10 +212,8 @@ class T5(T5Scores):
         Returns:
           Hidden states [B, S, D] in the compute dtype.
         """
-        length = tokens_BxS.shape[1]
-        bias_HxSxS = self.encoder_bias(length, length) if self.encoder_bias else None
         x_BxSxD = self.drop(self.token_embed(tokens_BxS))
-        shared = Shared(Mask(segment_ids, segment_ids), bias_HxSxS)
+        shared = Shared(Mask(segment_ids, segment_ids), self.encoder_bias() if self.encoder_bias else None)
         output = self.encoder(x_BxSxD, shared, layers=layers)
         return output.with_hidden(self.drop(self.encoder_norm(output.hidden)))
 

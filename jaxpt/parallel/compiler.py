@@ -23,6 +23,12 @@ def platform() -> str:
     return jax.default_backend() if device is None else device.platform
 
 
+def device_kind() -> str:
+    """What kind of device that is, as JAX names it, such as "TPU v5 lite"."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return jax.devices()[0].device_kind if device is None else device.device_kind
+
+
 def options(changes: Sequence[str] = ()) -> dict[str, str | bool | int]:
     """Compiler options for the devices in use: all versions of XLA that jaxpt supports know them, another refuses them.
 
@@ -38,9 +44,7 @@ def options(changes: Sequence[str] = ()) -> dict[str, str | bool | int]:
       >>> options(["!xla_cpu_experimental_ynn_fusion_type", "xla_embed_ir_in_executable=true"])
       {'xla_embed_ir_in_executable': True}
     """
-    device = jax.sharding.get_abstract_mesh().abstract_device
-    kind = jax.devices()[0].device_kind if device is None else device.device_kind
-    found = dict(compiler_options.of_device(platform(), kind))
+    found = dict(compiler_options.of_device(platform(), device_kind()))
     for change in changes:
         name, equals, value = change.removeprefix("!").partition("=")
         if equals:

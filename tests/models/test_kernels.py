@@ -159,7 +159,7 @@ def test_the_kernel_compiles_for_a_tpu(mask):
 
 
 def test_the_choice_goes_by_need(monkeypatch):
-    def choose(length=256, dtype=jnp.bfloat16, mask=None, bias=False, dropping=False, heads=4, **asked):
+    def choose(length=256, dtype=jnp.bfloat16, mask=None, bias=None, dropping=False, heads=4, **asked):
         shape = (1, length, heads, 64)
         return attention.choose(shape, shape, dtype, mask or Mask(causal=True), bias, dropping, **asked)
 
@@ -167,8 +167,10 @@ def test_the_choice_goes_by_need(monkeypatch):
     with pytest.raises(UserError, match=r"model\.attention: splash requires a TPU; set model\.attention=auto"):
         choose(implementation="splash")
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
-    assert choose() == "splash" and choose(length=100) == "xla" and choose(bias=True) == "xla"
-    assert choose(mask=MASKS["prefix"]) == "xla" and choose(dropping=True) == "xla"
+    assert choose() == "splash" and choose(mask=Mask()) == "fused", "splash skips what a causal mask hides"
+    assert choose(length=100) == choose(bias="learned") == choose(dropping=True) == "fused"
+    assert choose(mask=MASKS["prefix"]) == choose(bias="array") == choose(length=100, heads=3) == "xla"
+    assert choose(length=2049, dropping=True) == "chunked"
     assert choose(implementation="chunked") == "chunked"
 
     @jax.jit
@@ -180,10 +182,13 @@ def test_the_choice_goes_by_need(monkeypatch):
     chosen = []
     inside(jnp.ones((1, 256), jnp.int32))
     assert set(chosen) == {"splash"}
-    assert choose(mask=Mask(jnp.ones((1, 256)), jnp.zeros((1, 256)))) == "xla", "of other tokens"
+    assert choose(mask=Mask(jnp.ones((1, 256)), jnp.zeros((1, 256)))) == "fused", "of other tokens"
     monkeypatch.setattr(attention.compiler, "platform", lambda: "tpu")  # that of the mesh, where there is one
     with meshes.use(meshes.make(MeshConfig(data=2, tensor=4), jax.devices()[:8])):
-        assert choose() == "splash" and choose(heads=6) == "xla", "heads are whole on a device"
+        assert choose(length=4096, heads=8) == "splash" and choose(heads=6) == "xla", "heads are whole on a device"
+        assert choose(heads=4, mask=Mask()) == "splash" and choose(heads=8, mask=Mask()) == "fused", (
+            "and so are registers"
+        )
         with pytest.raises(
             UserError, match=r"splash requires heads that mesh\.tensor divides; set model\.attention=auto"
         ):

@@ -48,7 +48,7 @@ def test_bias_is_the_table_entry_of_each_pair(queries, keys, bidirectional):
     bucket = relative_bucket(distance, bidirectional=bidirectional)
 
     def both(table):
-        return module.apply({"params": {"table": table}}, queries, keys), table[bucket].transpose(2, 0, 1)
+        return module.apply({"params": {"table": table}}).materialise(queries, keys), table[bucket].transpose(2, 0, 1)
 
     got, want = both(table)
     np.testing.assert_array_equal(got, want)
@@ -80,7 +80,11 @@ def test_the_terms_of_queries_at_an_offset_are_a_slice_of_the_whole(traced):
     def terms(queries, offset):
         positions = positions_from(queries, offset)
         for bidirectional in (True, False):
-            yield RelativeBias(3, bidirectional, init).apply({"params": {"table": table}}, queries, 10, offset)
+            yield (
+                RelativeBias(3, bidirectional, init)
+                .apply({"params": {"table": table}})
+                .materialise(queries, 10, offset)
+            )
         yield alibi(3, queries, 10, offset)
         own = q if queries == 10 else q[:, of_all]
         yield ShawPositions(2, init).apply({"params": {"table": shaw}}, own, 10, offset)[0]
@@ -100,7 +104,7 @@ def test_keys_in_the_order_of_a_ring():
 
     def terms(index):
         for bidirectional in (True, False):
-            yield RelativeBias(3, bidirectional, init).apply({"params": {"table": table}}, 1, 8, 7, index)
+            yield RelativeBias(3, bidirectional, init).apply({"params": {"table": table}}).materialise(1, 8, 7, index)
         yield alibi(3, 1, 8, 7, index)
         yield ShawPositions(2, init).apply({"params": {"table": shaw}}, q, 8, 7, index)
 
