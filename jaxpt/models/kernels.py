@@ -248,12 +248,8 @@ def splash(
     q_BxLxHxK: jax.Array, k_BxSxGxK: jax.Array, v_BxSxGxK: jax.Array, mask: Mask, scale: float, interpret: bool = False
 ) -> jax.Array:
     """The TPU kernel: causal masks, windows and segments without a mask array; padding is a segment."""
-    B, L, _, K = q_BxLxHxK.shape
-    wide = math.ceil(K / LANES) * LANES  # zero columns do not change the scores; they are cut off the values
-    q, k, v = (
-        jnp.pad(x.transpose(0, 2, 1, 3), [(0, 0)] * 3 + [(0, wide - K)])
-        for x in (q_BxLxHxK * scale, k_BxSxGxK, v_BxSxGxK)
-    )
+    B, L = q_BxLxHxK.shape[:2]
+    q, k, v = (x.transpose(0, 2, 1, 3) for x in (q_BxLxHxK * scale, k_BxSxGxK, v_BxSxGxK))
     segments_BxL = mask.query_segments_BxL
     segments_BxL = jnp.ones((B, L), jnp.int32) if segments_BxL is None else segments_BxL.astype(jnp.int32)
     mesh = jax.sharding.get_abstract_mesh()
@@ -264,7 +260,7 @@ def splash(
         run = jax.shard_map(
             run, mesh=mesh, in_specs=(spec, spec, spec, PartitionSpec(rows)), out_specs=spec, check_vma=False
         )
-    return run(q, k, v, segments_BxL)[..., :K].transpose(0, 2, 1, 3)
+    return run(q, k, v, segments_BxL).transpose(0, 2, 1, 3)
 
 
 def _splash(
