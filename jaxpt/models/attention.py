@@ -5,6 +5,7 @@ Shapes: B batch · L query length · S key length · D embedding width · H head
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Literal
 
@@ -24,6 +25,8 @@ from jaxpt.parallel import compiler
 
 Implementation = Literal["auto", "xla", "chunked", "cudnn", "fused", "splash"]
 Bias = Literal["learned", "array"]
+CAUSAL = "causal_attention"
+"""Scope of the names of operations whose mask hides half of what they compute (`jaxpt.train.flops`)."""
 
 
 def attend(
@@ -75,7 +78,9 @@ def attend(
         whole = ("batch", None, "act_heads", None)
         k_BxSxGxK, v_BxSxGxK = (nn.with_logical_constraint(x, whole) for x in (k_BxSxGxK, v_BxSxGxK))
     run = kernels.chunked if name == "chunked" else kernels.plain
-    return run(q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS, scale, rate, dropout_key)
+    is_half = mask.causal and mask.prefix_BxS is None and mask.offset is None
+    with jax.named_scope(CAUSAL) if is_half else contextlib.nullcontext():
+        return run(q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS, scale, rate, dropout_key)
 
 
 LONG = 2048 * 2048

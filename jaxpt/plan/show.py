@@ -153,7 +153,7 @@ def _step(phases: Sequence[dict[str, Any]]) -> Table:
             "bold",
         )
         row("  of it waiting for", lambda p: _shares(p["bound"]["shares"]))
-        row("highest possible MFU, attention in full", lambda p: f"{p['bound']['mfu']:.1%}")
+        row("highest possible MFU", lambda p: f"{p['bound']['mfu']:.1%}")
         row("tokens/s at the most", lambda p: f"{p['tokens'] / p['bound']['seconds']:,.0f}")
     row("compiled in", lambda p: f"{p['seconds']:.0f} s")
     return table

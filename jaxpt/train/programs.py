@@ -63,7 +63,7 @@ def build(setup: Setup, phase: int, say: Callable[[str], None]) -> Programs:
     say(
         f"step of {batch_text(config)} "
         f"{'compiled' if saved is None else f'loaded from {saved}'} in {seconds:.1f} s: "
-        f"{number(of_step)}FLOP ({passes}, attention in full), {used / 1e6:.0f} MB a device"
+        f"{number(of_step)}FLOP ({passes}, causal attention by half), {used / 1e6:.0f} MB a device"
     )
     with setup.use():
         check = step.make_finite_check(setup).lower(placed)

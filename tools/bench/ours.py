@@ -41,7 +41,7 @@ class Ours(worker.Side):
         return {
             "loss": float(total / weight),
             "compile_seconds": compiled,
-            "flops": flops.step_flops(setup, self._batch) - _masked_attention(config),
+            "flops": flops.step_flops(setup, self._batch),
             "parameters": setup.network.count_params(),
             "tokens": config.data.batch_size * step.tokens_per_example(setup, objective),
             "peak_flops": flops.peak(jax.devices()[0]),
@@ -60,15 +60,6 @@ class Ours(worker.Side):
 
         found = jax.devices()[0].memory_stats()
         return worker.resident_peak() if found is None else found["peak_bytes_in_use"]
-
-
-def _masked_attention(config: Any) -> int:
-    """FLOPs of the half of causal attention that its mask hides, which `step_flops` counts too."""
-    if config.objective.kind != "causal_lm":
-        return 0
-    m, length = config.model, config.data.length
-    width = m.embed_dim  # heads × their size in all models here
-    return 6 * m.layers * config.data.batch_size * length * length * width
 
 
 def _config(case: Case, dtype: str) -> Any:
