@@ -20,11 +20,12 @@ from jaxpt.models import cache, kernels
 from jaxpt.models.layers import Dense, Initializer, constrain, mesh_axes
 from jaxpt.models.mask import Mask
 from jaxpt.models.output import NOTHING, Past
+from jaxpt.models.position_terms import PositionTerms
 from jaxpt.models.positions import LearnedBias, Rotation, rotate
 from jaxpt.parallel import compiler
 
 Implementation = Literal["auto", "xla", "chunked", "cudnn", "fused", "splash"]
-Bias = Literal["learned", "array"]
+Bias = Literal["learned", "terms", "array"]
 CAUSAL = "causal_attention"
 """Scope of the names of operations whose mask hides half of what they compute (`jaxpt.train.flops`)."""
 
@@ -34,7 +35,7 @@ def attend(
     k_BxSxGxK: jax.Array,
     v_BxSxGxK: jax.Array,
     mask: Mask,
-    bias_HxLxS: jax.Array | LearnedBias | None = None,
+    bias_HxLxS: jax.Array | LearnedBias | PositionTerms | None = None,
     *,
     scale: float | None = None,
     dropout: float = 0.0,
@@ -49,7 +50,7 @@ def attend(
       v_BxSxGxK: values.
       mask: which keys each query attends to.
       bias_HxLxS: added to the scores, or None; with a leading batch axis if it differs between rows. A `LearnedBias`
-        becomes an array only where the implementation wants one.
+        or `PositionTerms` becomes an array only where the implementation wants one.
       scale: factor of the scores, 1/√K by default.
       dropout: rate on the attention weights.
       dropout_key: random key; None for no dropout.
@@ -62,7 +63,10 @@ def attend(
     """
     dropping = dropout_key is not None and dropout > 0
     shapes = q_BxLxHxK.shape, k_BxSxGxK.shape
-    bias = None if bias_HxLxS is None else "learned" if isinstance(bias_HxLxS, LearnedBias) else "array"
+    kinds: dict[type, Bias | None] = {type(None): None, LearnedBias: "learned", PositionTerms: "terms"}
+    bias = kinds.get(type(bias_HxLxS), "array")
+    if isinstance(bias_HxLxS, PositionTerms) and not bias_HxLxS.is_whole:
+        bias = "array"
     name = choose(*shapes, q_BxLxHxK.dtype, mask, bias, dropping, implementation)
     scale = 1 / math.sqrt(q_BxLxHxK.shape[-1]) if scale is None else scale
     rate = dropout if dropping else 0.0
@@ -70,6 +74,8 @@ def attend(
         return kernels.fused(q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS, scale, rate, dropout_key)
     if isinstance(bias_HxLxS, LearnedBias):
         bias_HxLxS = bias_HxLxS.materialise(q_BxLxHxK.shape[1], k_BxSxGxK.shape[1])
+    if isinstance(bias_HxLxS, PositionTerms):
+        bias_HxLxS = scale * bias_HxLxS.materialise(q_BxLxHxK, k_BxSxGxK, mask.offset)
     if name == "splash":
         return kernels.splash(q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, scale)
     if name == "cudnn":
@@ -98,7 +104,7 @@ def choose(
       k_shape: [B, S, G, K].
       dtype: of queries and keys.
       mask: which keys each query attends to.
-      bias: what kind of bias there is: a `LearnedBias`, or an array.
+      bias: what kind of bias there is: a `LearnedBias`, `PositionTerms` (both of them), or an array.
       dropping: True if attention dropout is on.
       implementation: the requested implementation, or `auto`.
 
@@ -124,11 +130,11 @@ def choose(
         },
         "fused": {
             "a TPU": device == "tpu",
-            "no bias but a learned one of distances": bias != "array",
+            "no bias but T5's or DeBERTa's": bias != "array",
             "no ranks, branches or prefix": mask.has_segments_only,
             "queries and keys in order": mask.offset is None and mask.key_index_S is None,
             "as many key heads as heads": q_shape[2] == k_shape[2],
-            f"at most {kernels.FUSED_KEYS} keys": S <= kernels.FUSED_KEYS,
+            f"at most {(most := kernels.FUSED_KEYS[bias == 'terms'])} keys": most >= S,
             "heads that fill registers of 128 lanes": kernels.fill_registers(heads, q_shape[3]),
             "mesh.context=1": not mesh_axes("length"),
             "heads that mesh.tensor divides": divide,

@@ -48,6 +48,7 @@ from jaxpt.models.layers import (
 from jaxpt.models.lm import LanguageModel
 from jaxpt.models.mask import Mask
 from jaxpt.models.output import Output, Past
+from jaxpt.models.position_terms import PositionTerms, relative_rows
 from jaxpt.models.positions import LearnedPositions
 from jaxpt.models.stack import Segment, Shared, Stack
 
@@ -137,35 +138,6 @@ class DebertaConfig(ModelConfig):
         return Deberta(self)
 
 
-def relative_rows(length: int, span: int, buckets: int | None, max_positions: int) -> np.ndarray:
-    """δ(i, j) = clamp(bucket(i − j) + k, 0, 2k − 1): index of the relative embedding of each query and key.
-
-    Args:
-      length: L.
-      span: k.
-      buckets: k if distances beyond k/2 share logarithmic buckets, None if all are exact.
-      max_positions: larger distances share the last bucket.
-
-    Returns:
-      int32 [L, L].
-
-    Example:
-      >>> relative_rows(4, 2, None, 4)
-      array([[2, 1, 0, 0],
-             [3, 2, 1, 0],
-             [3, 3, 2, 1],
-             [3, 3, 3, 2]], dtype=int32)
-    """
-    distance = np.arange(length)[:, None] - np.arange(length)
-    if buckets is not None:
-        middle = buckets // 2
-        far = np.maximum(np.abs(distance), middle).astype(np.float32)
-        ratio = np.log(far / np.float32(middle)) / np.log(np.float32((max_positions - 1) / middle))
-        bucket = np.ceil(ratio * np.float32(middle - 1)) + middle
-        distance = np.where(np.abs(distance) <= middle, distance, np.sign(distance) * bucket)
-    return np.clip(distance.astype(np.int32) + span, 0, 2 * span - 1)
-
-
 class DisentangledAttention(nn.Module):
     """(Qc·Kc + Qc·Kr[δ] + Kc·Qr[δ]) / √(3K), with the configured terms."""
 
@@ -175,7 +147,7 @@ class DisentangledAttention(nn.Module):
     def __call__(self, x_BxLxD: jax.Array, memory_BxSxD: jax.Array, shared: Shared) -> jax.Array:
         c, dtype = self.config, compute_dtype(self.config)
         heads, width = c.heads, c.embed_dim // c.heads
-        queries, keys = x_BxLxD.shape[1], memory_BxSxD.shape[1]
+        keys = memory_BxSxD.shape[1]
 
         def projection(name: str) -> Dense:
             return Dense(c.embed_dim, ("embed", "heads"), INIT, dtype, name=name)
@@ -187,28 +159,21 @@ class DisentangledAttention(nn.Module):
         q_BxLxHxK, k_BxSxHxK = split(query(x_BxLxD), "query"), split(key(memory_BxSxD), "key")
         v_BxSxHxK = split(projection("value")(memory_BxSxD), "value")
         scale = 1 / math.sqrt(width * (1 + c.content_to_position + c.position_to_content))
-        bias_BxHxLxS = None
+        terms = None
         if c.relative:
             # Only the relative embeddings that occur at this length, to save work on short sequences.
-            rows_SxS = relative_rows(keys, c.span, c.buckets, c.max_positions)
-            low, high = int(rows_SxS.min()), int(rows_SxS.max())
+            ends = relative_rows(np.array([1 - keys, keys - 1]), c.span, c.buckets, c.max_positions)
+            low, high = int(ends[0]), int(ends[1])
             relative_RxD = Dropout(c.dropout)(shared.positional[low : high + 1])
-            at_LxS = jnp.asarray(rows_SxS - low)[None, None]
-            if shared.mask.offset is not None:  # the queries are a slice of the row
-                at_LxS = jax.lax.dynamic_slice_in_dim(at_LxS, shared.mask.offset, queries, axis=2)
-            bias_BxHxLxS = jnp.zeros((), jnp.float32)
+            kr = qr = None
             if c.content_to_position:
                 kr = split((key if c.share_projections else projection("position_key"))(relative_RxD), "key")
-                by_row = jnp.einsum("BLHK,RHK->BHLR", q_BxLxHxK, kr, preferred_element_type=jnp.float32)
-                bias_BxHxLxS += jnp.take_along_axis(by_row, at_LxS, axis=-1)
             if c.position_to_content:
                 qr = split((query if c.share_projections else projection("position_query"))(relative_RxD), "query")
-                by_row = jnp.einsum("BSHK,RHK->BHRS", k_BxSxHxK, qr, preferred_element_type=jnp.float32)
-                bias_BxHxLxS += jnp.take_along_axis(by_row, at_LxS, axis=-2)
-            bias_BxHxLxS *= scale
+            terms = PositionTerms(kr, qr, low, c.span, c.buckets, c.max_positions)
         dropping = c.dropout > 0 and self.has_rng("dropout")
         y_BxLxHxK = attend(
-            q_BxLxHxK, k_BxSxHxK, v_BxSxHxK, shared.mask, bias_BxHxLxS, scale=scale, dropout=c.dropout,
+            q_BxLxHxK, k_BxSxHxK, v_BxSxHxK, shared.mask, terms, scale=scale, dropout=c.dropout,
             dropout_key=self.make_rng("dropout") if dropping else None, implementation=c.attention,
         )  # fmt: skip
         y_BxLxD = checkpoint_name(constrain(y_BxLxHxK.reshape(*x_BxLxD.shape), "act_heads"), "context")

@@ -19,6 +19,7 @@ from jax.sharding import PartitionSpec
 
 from jaxpt.models.layers import mesh_axes
 from jaxpt.models.mask import MASKED, Mask
+from jaxpt.models.position_terms import PositionTerms
 from jaxpt.models.positions import LearnedBias
 from jaxpt.parallel import compiler
 
@@ -26,8 +27,8 @@ CHUNK_SCORES = 2048 * 512
 """Maximum number of scores of one head in memory at a time."""
 LANES = 128
 NO_STRIDED_ROLL = ("TPU v2", "TPU v3", "TPU v4")
-FUSED_KEYS = 2048
-"""Most keys of the fused kernel, which holds a row of scores whole."""
+FUSED_KEYS = 2048, 512
+"""Most keys of the fused kernel, which holds a row of scores whole; with `PositionTerms` scores by distance as well."""
 
 
 def plain(
@@ -214,7 +215,7 @@ def fused(
     k_BxSxHxK: jax.Array,
     v_BxSxHxK: jax.Array,
     mask: Mask,
-    bias: LearnedBias | None,
+    bias: LearnedBias | PositionTerms | None,
     scale: float,
     dropout: float = 0.0,
     dropout_key: jax.Array | None = None,
@@ -228,20 +229,29 @@ def fused(
         jnp.ones((B, size), jnp.int32) if x is None else jnp.broadcast_to(x, (B, size))
         for x, size in ((mask.query_segments_BxL, L), (mask.key_segments_BxS, S))
     ]
-    bias_HxN = None if bias is None else bias.by_distance(L, S).astype(jnp.float32)
+    bias_HxN = bias.by_distance(L, S).astype(jnp.float32) if isinstance(bias, LearnedBias) else None
+    rows_NxD = None
+    if isinstance(bias, PositionTerms):
+        of_queries, of_keys = bias.by_distance(L, S)
+        rows_NxD = of_queries, of_keys * scale
     seeds = jax.random.bits(dropout_key, (B, H), jnp.uint32).astype(jnp.int32) if dropout else None
     q, k, v = (x.reshape(*x.shape[:2], H * K) for x in (q_BxLxHxK * scale, k_BxSxHxK, v_BxSxHxK))
     rows, heads = (tuple(mesh_axes(name)) or None for name in ("batch", "act_heads"))
     own_heads = H // math.prod(mesh_axes("act_heads").values())
-    strided = compiler.device_kind() not in NO_STRIDED_ROLL
+    strided = not interpret and compiler.device_kind() not in NO_STRIDED_ROLL  # interpreted, a roll for each row
     form = kernel.Form(own_heads, mask.causal, mask.window, dropout, strided, interpret)
     run = functools.partial(kernel.attend, form)
     mesh = jax.sharding.get_abstract_mesh()
     if not mesh.empty and mesh.size > 1:
-        of_texts, of_rows = PartitionSpec(rows, None, heads), PartitionSpec(rows)
-        specs = (of_texts, of_texts, of_texts, of_rows, of_rows, PartitionSpec(heads), PartitionSpec(rows, heads))
+        of_texts, of_rows, of_heads = (
+            PartitionSpec(rows, None, heads),
+            PartitionSpec(rows),
+            PartitionSpec(None, heads),
+        )
+        extra = PartitionSpec(heads), of_heads, PartitionSpec(rows, heads)
+        specs = (of_texts, of_texts, of_texts, of_rows, of_rows, *extra)
         run = jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=of_texts, check_vma=False)
-    return run(q, k, v, *ids, bias_HxN, seeds).reshape(B, L, H, K)
+    return run(q, k, v, *ids, bias_HxN, rows_NxD, seeds).reshape(B, L, H, K)
 
 
 def splash(

@@ -10,11 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import pallas as pl
 from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxpt.models import fused, kernels
 from jaxpt.models.mask import Mask
+from jaxpt.models.position_terms import PositionTerms
 from jaxpt.models.positions import LearnedBias
 
 H, K = 2, 64
@@ -55,7 +57,11 @@ def both(q, k, v, mask, bias, **more):
         if is_fused:
             y = kernels.fused(q, k, v, mask, bias, 0.2, interpret=True, **more)
         else:
-            whole = None if bias is None else bias.materialise(length, k.shape[1])
+            whole = bias
+            if isinstance(bias, LearnedBias):
+                whole = bias.materialise(length, k.shape[1])
+            elif bias is not None:
+                whole = 0.2 * bias.materialise(q, k, None)
             y = kernels.plain(q, k, v, mask, whole, 0.2, **more)
         return (jnp.tanh(y) * real).sum(), y * real
 
@@ -70,6 +76,12 @@ def learned(bidirectional=True, heads=H):
     return LearnedBias(table, bidirectional, max_distance=128)
 
 
+def terms(heads=H):
+    """DeBERTa's, with logarithmic buckets."""
+    rows = jax.random.normal(jax.random.key(4), (2, 64, heads, K)) / 8
+    return PositionTerms(*rows, first=0, span=32, buckets=32, max_positions=128)
+
+
 CASES = {
     "one token": ((2, 1, 1), {}, True),
     "short": ((2, 29, 29), {"causal": True}, True),
@@ -80,6 +92,9 @@ CASES = {
     "window": ((2, 150, 150), {"window": 9}, True),
     "several blocks": ((1, 700, 700), {"packed": True}, True),
     "larger blocks": ((1, 512, 512), {}, True),
+    "positions, one token": ((2, 1, 1), {"terms": True}, True),
+    "positions, packed": ((2, 200, 200), {"terms": True, "packed": True}, True),
+    "positions, several blocks": ((1, 500, 500), {"terms": True}, True),
 }
 
 
@@ -90,13 +105,30 @@ def test_values_and_gradients(name):
     options = dict(options)
     own = segments(rows, length, 1)
     ids = (own, own if is_self else segments(rows, keys, 2)) if options.pop("packed", False) else (None, None)
+    bias = terms() if options.pop("terms", False) else learned() if is_self else None
     mask = Mask(*ids, **options)
-    bias = learned() if is_self else None
     (y, got), (wanted_y, wanted) = both(*arrays(rows, length, keys), mask, bias)
     sees = jnp.ones((1, length)) if ids[0] is None else mask.materialise(length, keys).any(-1)
     np.testing.assert_allclose(y * sees[..., None, None], wanted_y * sees[..., None, None], atol=1e-5)
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5 * float(jnp.abs(b).max()))
+
+
+def test_rows_by_distance_become_rows_by_key_and_back():
+    x = jnp.arange(8 * 24.0).reshape(8, 24)
+
+    def kernel(x_ref, *found):
+        strided, plain, back = found
+        strided[...], plain[...] = fused.sheared(x_ref[...], 16), fused.sheared(x_ref[...], 16, strided=False)
+        back[...] = fused.unsheared(plain[...])
+
+    shapes = [jax.ShapeDtypeStruct((8, size), jnp.float32) for size in (16, 16, 24)]
+    strided, plain, back = pl.pallas_call(kernel, out_shape=shapes, interpret=True)(x)
+    wanted = np.stack([x[row, 8 - row : 24 - row] for row in range(8)])
+    np.testing.assert_array_equal(strided, wanted)
+    np.testing.assert_array_equal(plain, wanted)
+    for row in range(8):
+        np.testing.assert_array_equal(back[row], np.r_[np.zeros(8 - row), wanted[row], np.zeros(row)])
 
 
 def kept(seeds_BxH, length, keys, rate):
@@ -158,21 +190,23 @@ def test_dropout_goes_by_row_head_and_place_on_any_mesh():
         np.testing.assert_allclose(a, b, atol=1e-5 * float(jnp.abs(b).max()))
 
 
-def for_a_tpu(length, keys, causal, is_learned, dropout, sharding=None):
+def for_a_tpu(length, keys, causal, bias, dropout, sharding=None):
     """The gradient with packed rows in bfloat16, lowered for a TPU."""
     q, k = (jax.ShapeDtypeStruct((2, size, 4, K), jnp.bfloat16, sharding=sharding) for size in (length, keys))
     ids = [jax.ShapeDtypeStruct((2, size), jnp.int32, sharding=sharding) for size in (length, keys)]
 
     def loss(q, k, v, ids):
-        bias = learned(heads=4) if is_learned else None
         key = jax.random.key(0) if dropout else None
-        y = kernels.fused(q, k, v, Mask(*ids, causal=causal), bias, 0.3, dropout, key)
+        y = kernels.fused(q, k, v, Mask(*ids, causal=causal), bias and bias(heads=4), 0.3, dropout, key)
         return jnp.tanh(y.astype(jnp.float32)).sum()
 
     return jax.jit(jax.grad(loss, argnums=(0, 1, 2))).trace(q, k, k, ids).lower(lowering_platforms=("tpu",))
 
 
-FORMS = [(512, 512, False, True, 0.1), (114, 512, False, False, 0.1), (700, 700, True, True, 0.0)]
+FORMS = [
+    (512, 512, False, learned, 0.1), (114, 512, False, None, 0.1), (700, 700, True, learned, 0.0),
+    (512, 512, False, terms, 0.1),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("form", FORMS)

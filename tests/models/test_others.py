@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from jaxpt.models import base
-from jaxpt.models.deberta import DisentangledAttention, relative_rows
+from jaxpt.models.deberta import DisentangledAttention
 from jaxpt.models.layers import PARAMETER_AXES
 from jaxpt.models.mask import Mask
+from jaxpt.models.position_terms import relative_rows
 from jaxpt.models.stack import Shared
 from tests.models.helpers import EVERY, OTHERS, V, apply, made, output, packed, tokens
 
@@ -208,7 +209,8 @@ def test_disentangled_attention_of_a_few_queries_is_a_slice_of_the_whole(terms):
 
 
 def test_relative_rows():
-    rows = relative_rows(300, 256, 256, 512)
+    at = np.arange(300)
+    rows = relative_rows(at[:, None] - at, 256, 256, 512)
     assert rows[5, 5] == 256 and rows[0, 100] == 156 and rows[100, 0] == 356  # up to k/2 exact
     assert rows[299, 0] == 256 + 127 + np.ceil(np.log(299 / 128) / np.log(511 / 128) * 127) + 1
     np.testing.assert_array_equal(rows - 256, -(rows.T - 256))

@@ -1,0 +1,83 @@
+"""DeBERTa's disentangled attention: what positions add to the scores.
+
+Paper: https://arxiv.org/abs/2006.03654
+
+Shapes: B batch · L query length · S key length · H heads · K head width · R relative embeddings · N = L + S distances
+"""
+
+from __future__ import annotations
+
+import flax
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def relative_rows(distance: np.ndarray, span: int, buckets: int | None, max_positions: int) -> np.ndarray:
+    """δ(i, j) = clamp(bucket(i − j) + k, 0, 2k − 1): index of the relative embedding of a query and a key.
+
+    Args:
+      distance: i − j, of any shape.
+      span: k.
+      buckets: k if distances beyond k/2 share logarithmic buckets, None if all are exact.
+      max_positions: larger distances share the last bucket.
+
+    Returns:
+      int32 of the same shape.
+
+    Example:
+      >>> relative_rows(np.array([-3, -2, -1, 0, 1, 2]), 2, None, 4)
+      array([0, 0, 1, 2, 3, 3], dtype=int32)
+    """
+    if buckets is not None:
+        middle = buckets // 2
+        far = np.maximum(np.abs(distance), middle).astype(np.float32)
+        ratio = np.log(far / np.float32(middle)) / np.log(np.float32((max_positions - 1) / middle))
+        bucket = np.ceil(ratio * np.float32(middle - 1)) + middle
+        distance = np.where(np.abs(distance) <= middle, distance, np.sign(distance) * bucket)
+    return np.clip(distance.astype(np.int32) + span, 0, 2 * span - 1)
+
+
+@flax.struct.dataclass
+class PositionTerms:
+    """Terms of the scores, Qc·Kr[δ] + Kc·Qr[δ]: products of queries and keys with relative embeddings."""
+
+    kr_RxHxK: jax.Array | None
+    """What queries meet."""
+    qr_RxHxK: jax.Array | None
+    """What keys meet."""
+    first: int = flax.struct.field(pytree_node=False)
+    """δ of the first row: rows that no distance has are left out."""
+    span: int = flax.struct.field(pytree_node=False)
+    buckets: int | None = flax.struct.field(pytree_node=False)
+    max_positions: int = flax.struct.field(pytree_node=False)
+
+    @property
+    def is_whole(self) -> bool:
+        """True if there are both terms."""
+        return self.kr_RxHxK is not None and self.qr_RxHxK is not None
+
+    def by_distance(self, queries: int, keys: int) -> tuple[jax.Array, jax.Array]:
+        """([N, H·K] of j − i = −L … S − 1 for queries, [N, H·K] of i − j = −S … L − 1 for keys), N = L + S."""
+        of_queries, of_keys = np.arange(queries, -keys, -1), np.arange(-keys, queries)
+        found = self.kr_RxHxK[self._rows(of_queries)], self.qr_RxHxK[self._rows(of_keys)]
+        return found[0].reshape(queries + keys, -1), found[1].reshape(queries + keys, -1)
+
+    def _rows(self, distance: np.ndarray) -> np.ndarray:
+        last = len(self.kr_RxHxK if self.qr_RxHxK is None else self.qr_RxHxK) - 1
+        return np.clip(relative_rows(distance, self.span, self.buckets, self.max_positions) - self.first, 0, last)
+
+    def materialise(self, q_BxLxHxK: jax.Array, k_BxSxHxK: jax.Array, offset: jax.Array | None) -> jax.Array:
+        """Both terms before scaling: float32 [B, H, L, S]; `offset` is the index of the first query."""
+        queries, keys = q_BxLxHxK.shape[1], k_BxSxHxK.shape[1]
+        at_LxS = jnp.asarray(self._rows(np.arange(keys)[:, None] - np.arange(keys)))[None, None]
+        if offset is not None:  # the queries are a slice of the row
+            at_LxS = jax.lax.dynamic_slice_in_dim(at_LxS, offset, queries, axis=2)
+        total = jnp.zeros((), jnp.float32)
+        if self.kr_RxHxK is not None:
+            by_row = jnp.einsum("BLHK,RHK->BHLR", q_BxLxHxK, self.kr_RxHxK, preferred_element_type=jnp.float32)
+            total += jnp.take_along_axis(by_row, at_LxS, axis=-1)
+        if self.qr_RxHxK is not None:
+            by_row = jnp.einsum("BSHK,RHK->BHRS", k_BxSxHxK, self.qr_RxHxK, preferred_element_type=jnp.float32)
+            total += jnp.take_along_axis(by_row, at_LxS, axis=-2)
+        return total
