@@ -69,7 +69,7 @@ class ModelConfig(Frozen):
     """What the backward pass computes again: nothing, everything, all but matmuls, or all but named activations."""
     attention: Literal["auto", "xla", "chunked", "cudnn", "fused", "splash"] = execution("auto")
     """Who computes attention: XLA (`chunked`: memory linear in the length), cuDNN (GPU), a kernel with dropout, any
-    length and the biases of T5 and DeBERTa (`fused`, TPU) or one that skips what a causal mask hides (`splash`, TPU)."""
+    length and the biases of T5 and DeBERTa (`fused`, TPU), one that skips what a causal mask hides (`splash`, TPU)."""
     unroll: PositiveInt = execution(1)
     """Layers that one turn of the loop over a stack does: 2 makes a small model on a CPU a quarter faster."""
     text_layout: ClassVar[str]
