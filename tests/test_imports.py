@@ -14,7 +14,7 @@ TENSORFLOW = {"tensorflow", "tensorflow_datasets", "seqio"}
 
 ORDER = (
     "__version__", "errors", "stamp", "own_modules", "builtin", "scores", "disk", "signals", "spawning", "safetensors",
-    "config",
+    "allocator", "config",
     "tables", "tasks", "data", "parallel", "logits", "losses", "class_losses", "models", "heads", "hf", "objectives",
     "generate",
     "reading", "recipes", "train", "harness", "evals", "plan", "finetunings", "report", "imported", "convert",
@@ -26,6 +26,7 @@ LAZY = {
     "jaxpt/cli": "`jaxpt --help` starts in a tenth of a second: each command imports what it runs",
     "jaxpt/plan/program.py": "JAX takes a second; `jaxpt plan` leaves it to the processes that compile",
     "jaxpt/recipes.py": "JAX takes a second: recipes are checked before it",
+    "jaxpt/models/kernels.py": "Pallas takes a tenth of a second, and is for TPUs alone",
     "jaxpt/data/parts.py": "recipes are checked before TensorFlow is imported",
     "jaxpt/evals/": "an evaluation of a run_dir alone needs the checkpoints",
 }
