@@ -217,9 +217,7 @@ class Attention(nn.Module):
         y_BxLxHxK = attend(
             q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS,
             scale=1 / math.sqrt(self.head_dim) if self.scale is None else self.scale, dropout=self.dropout,
-            dropout_key=self.make_rng("dropout") if dropping else None,
-            # Parameters are the same with any; a plan's are made where its devices are not.
-            implementation="auto" if self.is_initializing() else self.implementation,
+            dropout_key=self.make_rng("dropout") if dropping else None, implementation=self.implementation,
         )  # fmt: skip
         y_BxLxHxK = y_BxLxHxK[..., self.head_dim :] if is_wide else y_BxLxHxK
         y = checkpoint_name(constrain(y_BxLxHxK.reshape(*x_BxLxD.shape[:2], -1), "act_heads"), "context")

@@ -73,7 +73,7 @@ class Network:
         Returns:
           A plain nested dict of float32 arrays; parameters of a stack have a leading layers axis.
         """
-        return base.unboxed(self._boxed(key))
+        return base.unboxed(self._made(key))
 
     def abstract(self) -> dict[str, Any]:
         """Shapes and logical axes of the parameters: each leaf an `nn.LogicallyPartitioned`, as `base.abstract`."""
@@ -108,6 +108,10 @@ class Network:
         heads = {n: head.with_model(**fields) if isinstance(head, Network) else head for n, head in self.heads.items()}
         return dataclasses.replace(self, model=self.config.model_copy(update=fields).build(), heads=heads)
 
+    def _made(self, key: jax.Array) -> dict[str, Any]:
+        """As of any implementation of attention: one that is asked for may not take one token, nor be here."""
+        return self.with_model(attention="auto")._boxed(key)
+
     def _boxed(self, key: jax.Array, path: Path = (), config: ModelConfig | None = None) -> dict[str, Any]:
         model = base.boxed_init(self.model, LazyRng(key, path) if path else key)
         model = {name: part for name, part in model.items() if name not in self.shared}
@@ -135,7 +139,7 @@ class _Heads(dict[str, Bound]):
 
 @functools.lru_cache(64)  # called several times at the start of a run; each tracing takes a few tenths of a second
 def _abstract(network: Network) -> dict[str, Any]:
-    return jax.eval_shape(lambda: network._boxed(jax.random.key(0)))
+    return jax.eval_shape(lambda: network._made(jax.random.key(0)))
 
 
 def _folded(rngs: Mapping[str, jax.Array], path: Path) -> Mapping[str, Any]:

@@ -5,10 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxpt.errors import UserError
 from jaxpt.heads import masked_lm, sentence_pair
 from jaxpt.models import base
 from jaxpt.models.network import Network
-from tests.models.helpers import bert, drawn, tokens
+from tests.models.helpers import EVERY, bert, drawn, tokens
 
 SMALL = bert(layers=1, mlp_dim=16)
 
@@ -96,3 +97,13 @@ def test_dropout_of_a_head_is_not_the_model_s():
 def test_a_name_that_is_not_there():
     with pytest.raises(AttributeError, match="Bert has no method 'pooled'"):
         _ = pair().bind(drawn(pair())).pooled
+
+
+def test_a_named_kernel_is_asked_of_steps_alone():
+    """Parameters are made of one token, and of a plan where its devices are not."""
+    config = EVERY["gpt2"](attention="splash")
+    network = Network(config.build())
+    assert network.shapes() == Network(EVERY["gpt2"]().build()).shapes()
+    params = jax.jit(network.init)(jax.random.key(0))
+    with pytest.raises(UserError, match="splash requires a TPU"):
+        network.bind(params).decode(jnp.ones((1, 8), int))
