@@ -21,7 +21,8 @@ class Chip:
     flops: float
     """Dense bf16 FLOP/s."""
     memory: int
-    """Bytes of HBM of one device that a program may take, as the compiler says when one needs more."""
+    """Bytes of HBM of one device: of a TPU those that a program may take, as the compiler says when one needs more; of
+    a GPU those that its driver gives, of which JAX takes a share (`jaxpt.plan.gpus.share`)."""
     memory_bandwidth: float
     """HBM, bytes/s."""
     ici: float
@@ -54,23 +55,23 @@ CHIPS = {
 }
 
 # Peaks: NVIDIA's data sheets; FLOP/s without sparsity, NVLink (L4: PCIe) one way, network cards of 200 or 400 Gbit/s to
-# a GPU. Watts: an eighth of what a DGX A100, H100 or B200 draws at the most. Prices as above. How much of its memory a
-# program may take is asked of the GPU itself.
+# a GPU. Memory: as XLA's descriptions have it (L4: data sheet), see `jaxpt.plan.gpus`. Watts: an eighth of what a DGX
+# A100, H100 or B200 draws at the most. Prices as above.
 GPUS = {
-    "A100 40GB": Chip(312e12, 40 * 10**9, 1555e9, 300e9, 25e9, 3.00, 810),
-    "A100 80GB": Chip(312e12, 80 * 10**9, 2039e9, 300e9, 25e9, 4.00, 810),
-    "H100": Chip(989e12, 80 * 10**9, 3350e9, 450e9, 50e9, 6.00, 1275),
-    "H200": Chip(989e12, 141 * 10**9, 4800e9, 450e9, 50e9, 7.00, 1275),
-    "B200": Chip(2250e12, 180 * 10**9, 7700e9, 900e9, 50e9, 10.00, 1790),
-    "L4": Chip(121e12, 24 * 10**9, 300e9, 32e9, 12.5e9, 0.70, 150),
+    "a100-40": Chip(312e12, 42_331_013_120, 1555e9, 300e9, 25e9, 3.00, 810),
+    "a100-80": Chip(312e12, 85_100_068_864, 2039e9, 300e9, 25e9, 4.00, 810),
+    "h100": Chip(989e12, 84_942_979_072, 3350e9, 450e9, 50e9, 6.00, 1275),
+    "h200": Chip(989e12, 151_397_597_184, 4800e9, 450e9, 50e9, 7.00, 1275),
+    "b200": Chip(2250e12, 191_514_411_008, 7700e9, 900e9, 50e9, 10.00, 1790),
+    "l4": Chip(121e12, 24 * 10**9, 300e9, 32e9, 12.5e9, 0.70, 150),
 }
 # By the names that JAX gives to devices, or how these begin.
 KINDS = {
     "TPU v4": CHIPS["v4"], "TPU v5 lite": CHIPS["v5e"], "TPU v5e": CHIPS["v5e"], "TPU v5": CHIPS["v5p"],
     "TPU v5p": CHIPS["v5p"], "TPU v6 lite": CHIPS["v6e"], "TPU v6e": CHIPS["v6e"], "TPU7x": CHIPS["tpu7x"],
-    "NVIDIA A100": GPUS["A100 80GB"], "NVIDIA A100-SXM4-40GB": GPUS["A100 40GB"],
-    "NVIDIA A100-PCIE-40GB": GPUS["A100 40GB"], "NVIDIA H100 80GB": GPUS["H100"], "NVIDIA H200": GPUS["H200"],
-    "NVIDIA B200": GPUS["B200"], "NVIDIA L4 ": GPUS["L4"],
+    "NVIDIA A100": GPUS["a100-80"], "NVIDIA A100-SXM4-40GB": GPUS["a100-40"],
+    "NVIDIA A100-PCIE-40GB": GPUS["a100-40"], "NVIDIA H100 80GB": GPUS["h100"], "NVIDIA H200": GPUS["h200"],
+    "NVIDIA B200": GPUS["b200"], "NVIDIA L4 ": GPUS["l4"],
 }  # fmt: skip
 
 

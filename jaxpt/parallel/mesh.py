@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -58,8 +59,15 @@ def make(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mes
 
 
 def slices(devices: Iterable[jax.Device]) -> int:
-    """Number of slices of TPUs that devices lie in; 1 for others."""
-    return len({getattr(device, "slice_index", 0) for device in devices})
+    """Number of slices of TPUs that devices lie in; 1 for others: between GPUs' machines any axis may go."""
+    return len({0 if device.platform == "gpu" else getattr(device, "slice_index", 0) for device in devices})
+
+
+def machine(devices: Sequence[jax.Device]) -> int | None:
+    """GPUs of a machine, of the devices of a mesh, where those of a machine lie side by side; None for others."""
+    if devices[0].platform != "gpu":
+        return None
+    return collections.Counter(device.process_index for device in devices)[devices[0].process_index]
 
 
 def between(sizes: Mapping[str, int], slices: int) -> dict[str, int]:

@@ -38,29 +38,38 @@ class Collective:
     sent: int
     """Bytes that each device sends when rings do it, the least that there can be."""
     network: str = "ICI"
-    """"ICI" inside of a slice (on GPUs whatever joins them), "DCN" from slice to slice."""
+    """"ICI" inside of a slice, of GPUs inside of a machine; "DCN" from slice to slice, or between machines."""
 
 
-def find(program: hlo.Program, mesh: Mapping[str, int], between: Mapping[str, int] | None = None) -> list[Collective]:
+def find(
+    program: hlo.Program,
+    mesh: Mapping[str, int],
+    between: Mapping[str, int] | None = None,
+    machine: int | None = None,
+) -> list[Collective]:
     """The collectives of a program.
 
     Args:
       program: an optimised program, for one device.
       mesh: {axis: size} of the mesh that it was compiled for.
       between: {axis: slices} of the axes that go from slice to slice (`jaxpt.parallel.mesh.between`).
+      machine: GPUs of a machine, which lie side by side in the mesh; None of TPUs.
 
     Returns:
       One entry for each kind and set of axes, those that send most first.
     """
     totals: dict[tuple[str, tuple[str, ...], str], np.ndarray] = collections.defaultdict(lambda: np.zeros(3, np.int64))
-    for _, times, one in each(program, mesh, between):
+    for _, times, one in each(program, mesh, between, machine):
         totals[one.kind, one.axes, one.network] += times * np.array([1, one.bytes, one.sent])
     found = [Collective(kind, axes, *map(int, total), network) for (kind, axes, network), total in totals.items()]
     return sorted(found, key=lambda c: -c.sent)
 
 
 def each(
-    program: hlo.Program, mesh: Mapping[str, int], between: Mapping[str, int] | None = None
+    program: hlo.Program,
+    mesh: Mapping[str, int],
+    between: Mapping[str, int] | None = None,
+    machine: int | None = None,
 ) -> Iterator[tuple[str, int, Collective]]:
     """(computation that it is in, how often it runs, one run of it) of every collective; arguments as for `find`."""
     for outer, kind, attributes, operand, times in _each(program):
@@ -72,7 +81,11 @@ def each(
         groups = _groups(attributes, math.prod(mesh.values()))
         n = max(map(len, groups), default=1)
         if n > 1:
-            yield outer, times, Collective(kind, _axes(groups, mesh), 1, *_bytes(kind, operand, n))
+            size, sent = _bytes(kind, operand, n)
+            network, inside = "ICI", _in_one_machine(groups, machine)
+            if inside < n:  # a ring enters and leaves each machine once: its GPUs share that among their network cards
+                network, sent = "DCN", sent // inside
+            yield outer, times, Collective(kind, _axes(groups, mesh), 1, size, sent, network)
 
 
 def _each(program: hlo.Program) -> list[tuple[str, str, str, int, int]]:
@@ -115,6 +128,17 @@ def _bytes(kind: str, operand: int, n: int) -> tuple[int, int]:
     if kind == "collective-permute":
         return operand, operand
     return operand, operand * (n - 1) // n
+
+
+def _in_one_machine(groups: list[list[int]], machine: int | None) -> int:
+    """Devices of a group that lie in one machine, of the group for which these are fewest.
+
+    Example:
+      >>> _in_one_machine([[0, 1, 8, 9]], 8), _in_one_machine([[0, 1, 2, 3]], 8), _in_one_machine([[0, 8]], 8)
+      (2, 4, 1)
+    """
+    machine = machine or 1 + max(place for group in groups for place in group)
+    return min(len(group) // len({place // machine for place in group}) for group in groups if len(group) > 1)
 
 
 def _slices(target: str) -> list[list[int]]:

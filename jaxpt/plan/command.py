@@ -46,7 +46,8 @@ def plan(
 
     Args:
       config: the run's configuration.
-      topology: kind and shape of a slice, such as v5e:16x16; by default that of the recipe, or this machine's devices.
+      topology: kind and shape of a slice, such as v5e:16x16, or of machines with GPUs, such as h100:2x8; by default
+        that of the recipe, or this machine's devices.
       slices: number of such slices, 1 or the recipe's by default.
       as_json: print one JSON object instead of tables.
       shardings: print where each parameter lies as well.
@@ -59,6 +60,8 @@ def plan(
         the nearest settings that fit.
     """
     where, chips = _where(config, topology, slices, searching > 0)
+    if save is not None and chips is not None and chips.machine is not None:
+        raise UserError("--save: kernels for GPUs are tuned on one; save the step there, with plan.topology=null")
     console, notes = _consoles()
     if searching:
         _search(config, where, chips, searching, console, notes, as_json)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxpt.errors import UserError
+from jaxpt.plan import gpus
 
 _NEEDED = ("memory-usage-report", "live-range", "buffer-assignment", "after_optimizations")
 _WRITTEN_LAST = ("after_optimizations-buffer-assignment-values.txt", "after_optimizations.txt")
@@ -64,6 +65,8 @@ def _environment(topology: str | None) -> dict[str, str]:
     environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
     if topology is not None:
         environment.pop("XLA_FLAGS", None)  # libtpu ends the process at a flag that it does not know
+        if gpus.is_gpu(topology):
+            environment["XLA_FLAGS"] = gpus.XLA_FLAGS
         environment["JAX_PLATFORMS"] = "cpu"
     return environment
 

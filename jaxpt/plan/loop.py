@@ -113,7 +113,8 @@ def measured(job: dict[str, Any], directory: Path) -> dict[str, Any]:
     read, cache = (given(program, name).values() for name in ("params", "state.cache.layers"))
     weights = state.bytes_on_device(shapes, jax.tree.map(lambda x: x.sharding, shapes))
     weights_read = sum(hlo.size(one.shape) for one in read)
-    step, between = turn(program), meshes.between(mesh.shape, meshes.slices(mesh.devices.flat))
+    step, devices = turn(program), mesh.devices.flat
+    links = mesh.shape, meshes.between(mesh.shape, meshes.slices(devices)), meshes.machine(devices)
     device = mesh.devices.flat[0]
     return {
         "rows": shape.rows, "length": shape.length, "encoder": shape.encoder,
@@ -126,11 +127,11 @@ def measured(job: dict[str, Any], directory: Path) -> dict[str, Any]:
         "cache_padded": sum(hlo.size(one.shape, padding=True) for one in cache),
         "program_flops": flops.count(traced.jaxpr.jaxpr), "traffic": step.traffic(),
         "traffic_padded": step.padded().traffic(),
-        "collectives": [dataclasses.asdict(c) for c in collectives.find(step, mesh.shape, between)],
+        "collectives": [dataclasses.asdict(c) for c in collectives.find(step, *links)],
         "cache_copies": cache_copies(program),
         "gathered_tables": gathered_tables(program, *_tables(network, shapes)),
         "total": memory.total(texts["memory-usage-report"]) + weights - weights_read,
-        "limit": topology.chip.memory if topology else isolated.limit(device),
+        "limit": topology.memory if topology else isolated.limit(device),
     }  # fmt: skip
 
 

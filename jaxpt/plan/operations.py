@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from jaxpt.plan import collectives, hlo
 
 _LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
+_KERNEL = re.compile(r'custom_call_target="(tpu_custom_call|__cudnn\$fmha\w*)"')
 _CONTRACTING = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
 
 
@@ -29,13 +30,16 @@ class Region:
     """Collectives."""
 
 
-def regions(program: hlo.Program, mesh: Mapping[str, int], between: Mapping[str, int]) -> list[Region]:
+def regions(
+    program: hlo.Program, mesh: Mapping[str, int], between: Mapping[str, int], machine: int | None = None
+) -> list[Region]:
     """The regions of a program.
 
     Args:
       program: an optimised program, for one device.
       mesh: as for `collectives.find`.
       between: likewise.
+      machine: likewise.
 
     Returns:
       One for each computation that does something.
@@ -49,7 +53,7 @@ def regions(program: hlo.Program, mesh: Mapping[str, int], between: Mapping[str,
         if moved or flops:
             work[name].append([flops, moved])
             times[name] = count
-    for name, count, one in collectives.each(program, mesh, between):
+    for name, count, one in collectives.each(program, mesh, between, machine):
         times[name] = count
         sent[name][one.network] += one.sent
         messages[name] += 1
@@ -65,7 +69,7 @@ def products(program: hlo.Program, computation: str, instruction: hlo.Instructio
     if instruction.opcode == "fusion":
         inner = [(name, one) for name in instruction.called for one in program.computations[name].values()]
         return sum(products(program, name, one) for name, one in inner)
-    if 'custom_call_target="tpu_custom_call"' in instruction.attributes:
+    if _KERNEL.search(instruction.attributes):
         return -1
     if instruction.opcode not in ("dot", "convolution") or any(name not in here for name in instruction.operands):
         return 0

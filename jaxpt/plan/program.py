@@ -196,7 +196,7 @@ def _measure(job: dict[str, Any], directory: Path, begun: float) -> dict[str, An
         "seconds": round(time.perf_counter() - begun, 1),
         "model_flops": needed,
         "program_flops": flops.count(traced.jaxpr.jaxpr),
-        "limit": topology.chip.memory if topology else isolated.limit(device),
+        "limit": topology.memory if topology else isolated.limit(device),
         **_read(texts, setup, batch),
     }
 
@@ -204,7 +204,7 @@ def _measure(job: dict[str, Any], directory: Path, begun: float) -> dict[str, An
 def _compiler(platform: str) -> str:
     import importlib.metadata
 
-    name = "libtpu" if platform == "tpu" else "jaxlib"
+    name = {"tpu": "libtpu", "gpu": "jax-cuda13-plugin"}.get(platform, "jaxlib")
     return f"{name} {importlib.metadata.version(name)}"
 
 
@@ -217,7 +217,7 @@ def _read(texts: dict[str, str], setup: Any, batch: Any) -> dict[str, Any]:
     from jaxpt.plan import collectives, donation, hlo, memory, operations
     from jaxpt.train import state
 
-    shapes, places = setup.shapes, setup.shardings
+    shapes, places, devices = setup.shapes, setup.shardings, setup.mesh.devices.flat
     parts = {
         "parameters": state.bytes_on_device(shapes.params, places.params),
         "optimizer": state.bytes_on_device(shapes.opt_state, places.opt_state),
@@ -226,18 +226,18 @@ def _read(texts: dict[str, str], setup: Any, batch: Any) -> dict[str, Any]:
     }
     program = hlo.Program(texts["after_optimizations"])
     total = memory.total(texts["memory-usage-report"])
-    if setup.mesh.devices.flat[0].platform == "cpu":
+    if devices[0].platform == "cpu":
         total += memory.packed(program)
-    between = meshes.between(setup.mesh.shape, meshes.slices(setup.mesh.devices.flat))
+    links = setup.mesh.shape, meshes.between(setup.mesh.shape, meshes.slices(devices)), meshes.machine(devices)
     largest = memory.largest(texts["live-range"], texts["buffer-assignment"], program)
     return {
         "parameters": setup.network.count_params(),
         "memory": {**parts, "temporaries": total - sum(parts.values())},
         "total": total,
         "buffers": [dataclasses.asdict(buffer) for buffer in largest],
-        "collectives": [dataclasses.asdict(c) for c in collectives.find(program, setup.mesh.shape, between)],
+        "collectives": [dataclasses.asdict(c) for c in collectives.find(program, *links)],
         "traffic": program.traffic(),
-        "regions": [dataclasses.asdict(one) for one in operations.regions(program, setup.mesh.shape, between)],
+        "regions": [dataclasses.asdict(one) for one in operations.regions(program, *links)],
         "placements": _placements(setup),
         "large_replicated_params": rules.large_replicated_params(shapes.params, places.params),
         "copied_donated_buffers": [dataclasses.asdict(fault) for fault in donation.faults(program, _state(setup))],

@@ -21,6 +21,9 @@ PARTS = {
     "temporaries": "activations, gradients, other temporaries",
 }
 
+GPU_NAMES = {"ICI": "NVLink", "DCN": "network"}
+"""Of what joins GPUs inside of a machine, and machines."""
+
 FAULTS = {
     "no alias": "is kept beside its successor, not updated in place",
     "copy": "is copied, not updated in place",
@@ -100,9 +103,10 @@ def decode(figures: dict[str, Any], console: Console) -> None:
     row("FLOPs of a device", lambda d: _number(d["program_flops"] / d["devices"]))
     row("sent by a device", lambda d: _bytes(sum(c["sent"] for c in d["collectives"])))
     if all("bound" in one for one in columns):
-        for part in ("FLOPs", "HBM", "ICI", "DCN"):
-            row(f"  least time, {part}", lambda d, part=part: duration(d["bound"]["times"][part]))
-        row("least time", lambda d: f"{duration(d['bound']['seconds'])}, bounded by {d['bound']['by']}", "bold")
+        called = _called(figures)
+        for part, name in called.items():
+            row(f"  least time, {name}", lambda d, part=part: duration(d["bound"]["times"][part]))
+        row("least time", lambda d: f"{duration(d['bound']['seconds'])}, bounded by {called[d['bound']['by']]}", "bold")
         row("tokens/s at the most", lambda d: f"{d['tokens_per_second']:,.0f}")
     row("compiled in", lambda d: f"{d['seconds']:.0f} s")
     console.print(table)
@@ -145,23 +149,30 @@ def _step(phases: Sequence[dict[str, Any]]) -> Table:
     row("to and from memory (estimate)", lambda p: _bytes(p["traffic"]))
     row("sent by a device", lambda p: _bytes(sum(c["sent"] for c in p["collectives"])))
     if all("bound" in phase for phase in phases):
-        for part in ("FLOPs", "HBM", "ICI", "DCN"):
-            row(f"  least time, {part}", lambda p, part=part: duration(p["bound"]["times"][part]))
+        called = _called(phases[0])
+        for part, name in called.items():
+            row(f"  least time, {name}", lambda p, part=part: duration(p["bound"]["times"][part]))
         row(
             "least time of a step",
-            lambda p: f"{duration(p['bound']['seconds'])}, bounded by {p['bound']['by']}",
+            lambda p: f"{duration(p['bound']['seconds'])}, bounded by {called[p['bound']['by']]}",
             "bold",
         )
-        row("  of it waiting for", lambda p: _shares(p["bound"]["shares"]))
+        row("  of it waiting for", lambda p: _shares(p["bound"]["shares"], called))
         row("highest possible MFU", lambda p: f"{p['bound']['mfu']:.1%}")
         row("tokens/s at the most", lambda p: f"{p['tokens'] / p['bound']['seconds']:,.0f}")
     row("compiled in", lambda p: f"{p['seconds']:.0f} s")
     return table
 
 
-def _shares(shares: dict[str, float]) -> str:
+def _called(phase: dict[str, Any]) -> dict[str, str]:
+    """{part of the roofline: its name on these devices}."""
+    names = {part: part for part in ("FLOPs", "HBM", "ICI", "DCN")}
+    return names | (GPU_NAMES if phase["platform"] == "gpu" else {})
+
+
+def _shares(shares: dict[str, float], called: dict[str, str]) -> str:
     """FLOPs 40.3 ms, HBM 37.5 ms: the parts of a step's least time, which is their sum."""
-    return ", ".join(f"{name} {duration(seconds)}" for name, seconds in shares.items() if seconds)
+    return ", ".join(f"{called[name]} {duration(seconds)}" for name, seconds in shares.items() if seconds)
 
 
 def _buffers(phase: dict[str, Any]) -> Table:
@@ -174,19 +185,11 @@ def _buffers(phase: dict[str, Any]) -> Table:
 
 
 def _collectives(phase: dict[str, Any]) -> Table:
-    table = Table(
-        "\ncollectives of a step",
-        "\naxes",
-        "\nover",
-        "\ncount",
-        "\narrays",
-        "\na device sends",
-        box=None,
-        pad_edge=False,
-    )
+    names = ("collectives of a step", "axes", "over", "count", "arrays", "a device sends")
+    table, called = Table(*(f"\n{name}" for name in names), box=None, pad_edge=False), _called(phase)
     for one in phase["collectives"]:
         axes = " × ".join(one["axes"]) or "others"
-        network = one["network"] if phase["platform"] == "tpu" else "-"
+        network = "-" if phase["platform"] == "cpu" else called[one["network"]]
         table.add_row(one["kind"], axes, network, str(one["count"]), _bytes(one["bytes"]), _bytes(one["sent"]))
     return table
 

@@ -1,4 +1,4 @@
-"""TPU slices by name, with no TPU here: their devices to compile for."""
+"""TPU slices and machines with GPUs by name, with none of them here: their devices to compile for."""
 
 from __future__ import annotations
 
@@ -16,18 +16,26 @@ import jax
 from jaxpt.errors import UserError
 from jaxpt.parallel import chips
 from jaxpt.parallel.chips import CHIPS, GPUS, Chip
+from jaxpt.plan import gpus
 
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """One or several slices of one kind of chip."""
+    """One or several slices of one kind of TPU, or machines with one kind of GPU."""
 
     name: str
-    """Of one slice, such as v5e:16x16."""
+    """Of one slice, such as v5e:16x16, or of all machines, such as h100:2x8."""
     chip: Chip
     slices: int
     chips: int
     """In all slices."""
+    machine: int | None = None
+    """GPUs of a machine; None of TPUs."""
+
+    @property
+    def memory(self) -> int:
+        """Bytes of one device that a program may take."""
+        return self.chip.memory if self.machine is None else int(self.chip.memory * gpus.share())
 
     @property
     def size(self) -> int:
@@ -55,8 +63,10 @@ class Topology:
         """The devices to compile for; nothing can run on them.
 
         Raises:
-          UserError: libtpu, the compiler, is not installed, or knows no slice of this shape.
+          UserError: the compiler is not installed, or knows no slice of this shape.
         """
+        if self.machine is not None:
+            return gpus.devices(self.name.partition(":")[0], self.chips // self.machine, self.machine)
         if importlib.util.find_spec("libtpu") is None:
             raise UserError("compiling for TPUs needs their compiler, libtpu: pip install 'jaxpt[plan]'")
         os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # other processes may compile too
@@ -89,28 +99,40 @@ def parse(name: str, slices: int = 1) -> Topology:
     """Reads a topology's name.
 
     Args:
-      name: kind of chip and shape of a slice in chips: v4:4x4x4, v5e:16x16, v5p:4x4x4, v6e:16x16, tpu7x:4x4x4.
-      slices: number of such slices, joined by the data centre's network.
+      name: kind of chip and shape of a slice in chips: v4:4x4x4, v5e:16x16, v5p:4x4x4, v6e:16x16, tpu7x:4x4x4; kind of
+        GPU and their number, or that of machines and of GPUs in each: h100:8, h200:2x8, a100-80:8, b200:9x8.
+      slices: number of such slices, joined by the data centre's network; 1 of GPUs.
 
     Returns:
-      The topology; libtpu is not asked yet.
+      The topology; no compiler is asked yet.
 
     Raises:
       UserError: an unknown chip, or a shape that is none.
 
     Example:
-      >>> parse("v5e:16x16", slices=2).size, parse("tpu7x:4x4x4").size
-      (512, 128)
+      >>> parse("v5e:16x16", slices=2).size, parse("tpu7x:4x4x4").size, parse("h100:2x8").size
+      (512, 128, 16)
     """
     kind, _, shape = name.partition(":")
-    if kind.upper() in {gpu.partition(" ")[0] for gpu in GPUS}:
-        raise UserError(f"--topology {name}: nothing compiles for GPUs without one; on one, leave --topology out")
-    if kind not in CHIPS:
-        near = difflib.get_close_matches(kind, CHIPS, n=1, cutoff=0.3)
-        hint = f", do you mean {near[0]}?" if near else ""
-        raise UserError(f"--topology {name}: {kind!r} is none of {', '.join(CHIPS)}{hint}")
+    known = [*CHIPS, *gpus.TARGETS]
+    if kind not in known:
+        begun = [name for name in known if kind and name.startswith(kind)]  # a100: of 40 or of 80 GB
+        near = begun or difflib.get_close_matches(kind, known, n=1, cutoff=0.3)
+        hint = f", do you mean {' or '.join(near)}?" if near else ""
+        raise UserError(f"--topology {name}: {kind!r} is none of {', '.join(known)}{hint}")
+    sizes = [int(n) for n in shape.split("x")] if re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", shape) else []
+    if kind in gpus.TARGETS:
+        return _gpus(name, kind, sizes, slices)
     chip = CHIPS[kind]
-    if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", shape) or shape.count("x") + 1 != chip.dimensions:
+    if len(sizes) != chip.dimensions:
         example = "x".join(["4"] * chip.dimensions)
         raise UserError(f"--topology {name}: wants {chip.dimensions} numbers of chips, such as {kind}:{example}")
-    return Topology(name, chip, slices, slices * math.prod(map(int, shape.split("x"))))
+    return Topology(name, chip, slices, slices * math.prod(sizes))
+
+
+def _gpus(name: str, kind: str, sizes: list[int], slices: int) -> Topology:
+    if len(sizes) not in (1, 2):
+        raise UserError(f"--topology {name}: wants the number of GPUs, or machines and GPUs of each: {kind}:2x8")
+    if slices != 1:
+        raise UserError(f"--slices {slices}: are of TPUs; for so many machines: --topology {kind}:{slices}x{sizes[-1]}")
+    return Topology(name, GPUS[kind], 1, math.prod(sizes), sizes[-1])

@@ -33,6 +33,7 @@ from jaxpt import own_modules
 from jaxpt.config import Config, affecting
 from jaxpt.errors import UserError, shown
 from jaxpt.parallel import compiler
+from jaxpt.parallel import mesh as meshes
 from jaxpt.train import checksums, step
 from jaxpt.train.state import Setup
 
@@ -192,7 +193,7 @@ def made_for(setup: Setup) -> dict[str, Any]:
         "device_kind": first.device_kind,
         "devices": len(devices),
         "processes": len({device.process_index for device in devices}),
-        "slices": len({getattr(device, "slice_index", 0) for device in devices}),
+        "slices": meshes.slices(devices),
         "topology": [1 + max(c) for c in zip(*[getattr(device, "coords", ()) for device in devices])],
         "processor": _processor() if first.platform == "cpu" else None,
         **{name: version for name in packages if (version := _version(name))},

@@ -145,6 +145,10 @@ def _one(eqn: core.JaxprEqn, causal: float) -> int:
         return 2 * math.prod(kernel) // outputs * math.prod(eqn.outvars[0].aval.shape)
     if name == "pallas_call" and params["cost_estimate"] is not None:
         return int(params["cost_estimate"].flops)
+    if name.startswith("dot_product_attention_"):  # cuDNN's, which skips what a causal mask hides
+        (B, L, H, K), S = eqn.invars[0].aval.shape, eqn.invars[1].aval.shape[1]
+        products = 5 if "_bwd" in name else 2
+        return round(products * 2 * B * H * L * S * K * (0.5 if "CAUSAL" in str(params["mask_type"]) else 1))
     inner = [count(sub, causal) for value in params.values() for sub in _subjaxprs(value)]
     if name == "cond":
         return max(inner, default=0)

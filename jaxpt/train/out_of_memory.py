@@ -81,9 +81,9 @@ def advice(config: Config, words: str, devices: int, of_host: bool = False) -> s
 
 
 def _plan(config: Config) -> str:
-    """The command that helps: a search needs the name of a TPU slice."""
+    """The command that helps: a search needs the name of a TPU slice, or of GPUs."""
     recipe = shlex.join(sys.argv[2:]) if sys.argv[1:2] == ["train"] else "RECIPE"
-    if config.plan.topology is None and jax.default_backend() != "tpu":
+    if config.plan.topology is None and jax.default_backend() == "cpu":
         return f"`jaxpt plan {recipe}` shows what takes the memory"
-    slices = "" if config.plan.topology else " --topology SLICE"
-    return f"`jaxpt plan {recipe}{slices} --search` looks for settings that fit"
+    devices = "" if config.plan.topology and jax.default_backend() != "gpu" else " --topology DEVICES"
+    return f"`jaxpt plan {recipe}{devices} --search` looks for settings that fit"

@@ -36,7 +36,7 @@ class Chip:
     id: int
     slice_index: int
     process_index: int = 0
-    platform: str = "gpu"
+    platform: str = "chip"
     device_kind: str = "chip"
 
 
@@ -86,3 +86,10 @@ def test_constraints_take_effect_inside_use():
     with meshes.use(mesh):
         x = jax.jit(lambda x: nn.with_logical_constraint(x, ("batch", "act_mlp")))(jnp.zeros((8, 4)))
     assert x.sharding.shard_shape(x.shape) == (2, 2)
+
+
+def test_any_axis_may_go_between_machines_with_gpus():
+    gpus = [Chip(n, n // 8, n // 8, "gpu") for n in range(16)]
+    mesh = meshes.make(MeshConfig(data=1, fsdp=-1), gpus)
+    assert mesh.shape["fsdp"] == 16 and [gpu.id for gpu in mesh.devices.flat] == list(range(16))
+    assert meshes.machine(mesh.devices.flat) == 8 and meshes.machine(jax.devices()) is None

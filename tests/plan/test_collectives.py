@@ -236,5 +236,19 @@ def test_collectives_of_a_sparse_core():
     assert (one.kind, one.axes, one.count, one.bytes) == ("all-reduce", ("data",), 1, 512 * 64 * 4)
 
 
+@pytest.mark.parametrize(
+    ("mesh", "machine", "network", "sent"),
+    [
+        ({"data": 4}, None, "ICI", 1.5),  # TPUs: 3/4 of the array twice
+        ({"data": 4}, 4, "ICI", 1.5),
+        ({"data": 4}, 2, "DCN", 0.75),  # two GPUs of each machine share what enters and leaves it
+        ({"data": 4}, 1, "DCN", 1.5),
+    ],
+)
+def test_machines_with_gpus_share_what_a_ring_sends_between_them(mesh, machine, network, sent):
+    (one,) = collectives.find(hlo.Program(SPARSE), mesh, None, machine)
+    assert (one.network, one.sent) == (network, sent * 512 * 64 * 4)
+
+
 def test_devices_alone_exchange_nothing():
     assert collectives.find(hlo.Program(TPU.replace("{{0,1}}", "{{0},{1}}")), {"data": 2})[-1].kind != "reduce-scatter"
