@@ -1,4 +1,4 @@
-"""Implementations of attention: plain XLA, XLA in chunks of queries, cuDNN on GPUs, a fused and splash kernel on TPUs.
+"""Implementations of attention: plain XLA, XLA in chunks of queries, cuDNN on GPUs, fused and splash on TPUs.
 
 All take queries [B, L, H, K], keys and values [B, S, G, K] where G divides H, a `Mask` and the scale of the scores.
 `attention.choose` has the conditions of each.

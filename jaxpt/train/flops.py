@@ -56,8 +56,8 @@ def model_flops(
 
     The forward pass takes 2 per weight and token, the backward pass twice that, so this is 6·N·D (N weights of
     matrices, each counted for the D tokens that pass it; looking up embeddings takes none), and attention: 12·L·S·H·K a
-    layer and text, half of that under a causal mask, which hides the other half. What is computed
-    again in the backward pass does not count.
+    layer and text, half of that under a causal mask, which hides the other half. What is computed again in the
+    backward pass does not count.
 
     Args:
       network: what is trained.
