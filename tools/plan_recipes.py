@@ -39,7 +39,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/plans"), help="where reports are kept (runs/plans)")
     parser.add_argument("--write", action="store_true", help="put the lines into the recipes")
     parser.add_argument("--check", action="store_true", help="say which recipes' lines are others")
-    given = parser.parse_args()
+    given = parser.parse_intermixed_args()  # key=value after options as well
     overrides = [word for word in given.recipes if "=" in word]
     print(f"| {COLUMNS} |\n{'|---' * (COLUMNS.count('|') + 1)}|", flush=True)
     sound = True
@@ -114,7 +114,7 @@ def rows(name: str, report: dict[str, Any]) -> list[list[str]]:
             show.rounded(report["cost"]["days"]) if first and report["cost"] else "",
             f"{report['cost']['dollars']:,.0f}" if first and report["cost"] else "",
             ", ".join(phase["large_replicated_params"]) or "none",
-            ", ".join(copies(phase)) or "yes",
+            f"{len(copies(phase))} arrays copied" if copies(phase) else "yes",
         ])  # fmt: skip
     return found
 

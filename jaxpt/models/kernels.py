@@ -186,17 +186,17 @@ def cudnn(
     scale: float,
     implementation: Any = "cudnn",
 ) -> jax.Array:
-    """`jax.nn.dot_product_attention`: causal masks and windows by option, everything else as a mask array."""
-    static = mask.prefix_BxS is None
-    rest = mask.replace(causal=False, window=None) if static else mask
+    """`jax.nn.dot_product_attention`: causal masks and their windows by option, everything else as a mask array."""
+    causal = mask.causal and mask.prefix_BxS is None
+    rest = mask.replace(causal=False, window=None) if causal else mask  # cuDNN has no window to both sides
     allowed = rest.materialise(q_BxLxHxK.shape[1], k_BxSxGxK.shape[1])
-    window = None if mask.window is None or not static else mask.window - 1
+    window = None if mask.window is None or not causal else mask.window - 1
     bias = None
     if bias_HxLxS is not None:
         bias = bias_HxLxS.reshape(-1, *bias_HxLxS.shape[-3:]).astype(q_BxLxHxK.dtype)
     return jax.nn.dot_product_attention(
         q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, bias, None if allowed is None else allowed[:, None], scale=scale,
-        is_causal=mask.causal and static, local_window_size=window, implementation=implementation,
+        is_causal=causal, local_window_size=window, implementation=implementation,
     )  # fmt: skip
 
 

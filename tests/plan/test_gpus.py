@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import pytest
 
 from jaxpt import config as configs
+from jaxpt.models import kernels
+from jaxpt.models.mask import Mask
 from jaxpt.parallel.chips import GPUS, KINDS
 from jaxpt.plan import gpus, program
 from jaxpt.train import flops
@@ -21,6 +23,8 @@ MESH = {"data": 2, "fsdp": 2}
 FINISHED = """
 import json, sys
 from jaxpt import config as configs
+from jaxpt.models import kernels
+from jaxpt.models.mask import Mask
 from jaxpt.plan import topologies
 from jaxpt.train import state, step
 
@@ -40,13 +44,29 @@ def test_every_target_is_a_gpu_of_the_table_by_its_own_name():
         assert f"device_memory_size: {GPUS[kind].memory}\n" in gpus.description(kind)
 
 
-@pytest.mark.parametrize(("causal", "share"), [(False, 1), (True, 0.5)])
-def test_flops_of_cudnns_attention(monkeypatch, causal, share):
+@pytest.fixture
+def cudnn(monkeypatch):
+    """cuDNN's attention can be traced, as for a plan."""
     from jax._src.cudnn import fused_attention_stablehlo as attention
 
     for name in ("check_cudnn_version", "check_compute_capability", "is_cuda_compute_capability_equal"):
         monkeypatch.setattr(attention, name, None)  # as they were, after the test
     gpus._assume_cudnn(9)
+
+
+@pytest.mark.parametrize("segments", [False, True])
+@pytest.mark.parametrize("window", [None, 16])
+@pytest.mark.parametrize("causal", [False, True])
+def test_cudnn_takes_every_mask(cudnn, causal, window, segments):
+    """A window to both sides was refused: ModernBERT could not be trained on GPUs."""
+    ids = jnp.ones((2, 64), jnp.int32) if segments else None
+    mask = Mask(ids, ids, causal=causal, window=window)
+    q = jnp.zeros((2, 64, 4, 16), jnp.bfloat16)
+    assert jax.eval_shape(lambda q: kernels.cudnn(q, q, q, mask, None, 0.25), q).shape == q.shape
+
+
+@pytest.mark.parametrize(("causal", "share"), [(False, 1), (True, 0.5)])
+def test_flops_of_cudnns_attention(cudnn, causal, share):
     q, k = jnp.zeros((2, 64, 4, 16), jnp.bfloat16), jnp.zeros((2, 128, 4, 16), jnp.bfloat16)
 
     def loss(q, k, v):
