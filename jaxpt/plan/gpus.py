@@ -17,6 +17,8 @@ from jaxpt.parallel.chips import GPUS
 
 XLA_FLAGS = "--xla_gpu_autotune_level=0"
 """What a process that compiles for GPUs has in its environment: there is nothing here to try kernels on."""
+CUBLAS = {"xla_gpu_enable_triton_gemm": False}
+"""Compiler options for programs of which a product has no default tiles: cuBLAS takes all products then."""
 CUDNN = 9, 12
 """The least version that `jax[cuda13]` installs."""
 

@@ -21,6 +21,9 @@ STARTS = re.compile(r'custom_call_target="Async\w*Start"')
 _ENDS = re.compile(r'custom_call_target="Async\w*Done"')
 _BRANCHES = re.compile(r"\b(?:branch_computations|called_computations)=\{([^}]*)\}")
 
+CUBLAS = 'custom_call_target="__cublas$'
+"""Of a product that is left to a GPU's library."""
+
 # Take no time of their own: names for what is there, or what their own instructions say.
 FREE = {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "while", "conditional", "call",
@@ -247,7 +250,8 @@ class Program:
             return sum(self._size(shape, 0) for shape in shapes[1:]) + 2 * self._changed(computation, instruction)
         if "AllocateBuffer" in instruction.attributes:
             return 0
-        return self._size(instruction.shape, 0) + sum(self._size(shape, 0) for shape in shapes)
+        written = _LEAF.search(instruction.shape)[0] if CUBLAS in instruction.attributes else instruction.shape
+        return self._size(written, 0) + sum(self._size(shape, 0) for shape in shapes)  # not cuBLAS's workspace
 
     def _fused(self, fusion: Instruction, shapes: list[str]) -> int:
         called = fusion.called[0]

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -88,13 +88,14 @@ def answer(function: Callable[[dict[str, Any], Path], dict[str, Any]]) -> None:
     os._exit(0)  # the compiler may still be at work in its thread
 
 
-def compile_(lowered: Any, dump: Path, module: str) -> dict[str, str]:
+def compile_(lowered: Any, dump: Path, module: str, options: Mapping[str, Any] | None = None) -> dict[str, str]:
     """What XLA writes about a program until all buffers have their places.
 
     Args:
       lowered: of a jitted function.
       dump: an empty directory.
       module: the program's name, such as `jit_step`.
+      options: of the compiler, over the program's own.
 
     Returns:
       {ending of the file's name: text}; also of a program that does not fit.
@@ -106,7 +107,8 @@ def compile_(lowered: Any, dump: Path, module: str) -> dict[str, str]:
 
     def run() -> None:
         try:
-            lowered.compile(compiler_options={"xla_dump_to": str(dump), "xla_dump_hlo_as_text": True})
+            dumping = {"xla_dump_to": str(dump), "xla_dump_hlo_as_text": True}
+            lowered.compile(compiler_options=dumping | dict(options or {}))
         except Exception as error:  # of any class of XLA's; memory that does not suffice is one of them
             failed.append(error)
 

@@ -13,6 +13,7 @@ from jaxpt.plan import collectives, hlo
 
 _LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 _KERNEL = re.compile(r'custom_call_target="(tpu_custom_call|__cudnn\$fmha\w*)"')
+_CUBLAS = re.compile(re.escape(hlo.CUBLAS) + r'.*"lhs_contracting_dimensions":\[([\d",]*)\]')
 _CONTRACTING = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
 
 
@@ -63,7 +64,8 @@ def regions(
 def products(program: hlo.Program, computation: str, instruction: hlo.Instruction) -> int:
     """FLOPs of the matrix products of an instruction, those inside of a fusion too; −1 of a kernel's.
 
-    TPUs write products as convolutions, and axes of a batch as positions of which a window holds one each.
+    GPUs may leave products to cuBLAS. TPUs write products as convolutions, and axes of a batch as positions of which a
+    window holds one each.
     """
     here = program.computations[computation]
     if instruction.opcode == "fusion":
@@ -71,6 +73,9 @@ def products(program: hlo.Program, computation: str, instruction: hlo.Instructio
         return sum(products(program, name, one) for name, one in inner)
     if _KERNEL.search(instruction.attributes):
         return -1
+    if cublas := _CUBLAS.search(instruction.attributes):
+        left = _dims(here[instruction.operands[0]].shape)
+        return 2 * math.prod(_dims(instruction.shape)) * math.prod(left[int(n)] for n in re.findall(r"\d+", cublas[1]))
     if instruction.opcode not in ("dot", "convolution") or any(name not in here for name in instruction.operands):
         return 0
     left, right = (_dims(here[name].shape) for name in instruction.operands[:2])

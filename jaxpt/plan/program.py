@@ -11,7 +11,7 @@ from typing import Any
 from jaxpt import config as configs
 from jaxpt.config import Config
 from jaxpt.errors import UserError
-from jaxpt.plan import isolated
+from jaxpt.plan import gpus, isolated
 
 _MODULE = "jit_step"
 
@@ -179,8 +179,8 @@ def _measure(job: dict[str, Any], directory: Path, begun: float) -> dict[str, An
         dtype = jnp.dtype(base.compute_dtype(config.model)).name
         needed = flops.step_flops(setup, batch)
     traced = step.traced(setup, objective)
-    texts = isolated.compile_(traced.lower(), directory / "dump", _MODULE)
     device = setup.mesh.devices.flat[0]
+    texts = _compiled(traced.lower(), directory, device.platform)
     return {
         "phase": job["phase"],
         "steps": ends[job["phase"] + 1] - ends[job["phase"]],
@@ -199,6 +199,15 @@ def _measure(job: dict[str, Any], directory: Path, begun: float) -> dict[str, An
         "limit": topology.memory if topology else isolated.limit(device),
         **_read(texts, setup, batch),
     }
+
+
+def _compiled(lowered: Any, directory: Path, platform: str) -> dict[str, str]:
+    try:
+        return isolated.compile_(lowered, directory / "dump", _MODULE)
+    except UserError as error:
+        if platform != "gpu" or "tile sizes" not in str(error):
+            raise
+        return isolated.compile_(lowered, directory / "cublas", _MODULE, gpus.CUBLAS)
 
 
 def _compiler(platform: str) -> str:

@@ -41,3 +41,19 @@ ENTRY %main (param.1: {left}, param.2: {right}) -> {out} {{
 """
     (region,) = operations.regions(hlo.Program(text), {"data": 1}, {})
     assert region.times == 1 and [flops for flops, _ in region.work] == [2 * expected]
+
+
+# As XLA writes a product that it leaves to cuBLAS, with a workspace of 32 MiB beside the result; shortened.
+CUBLAS = """HloModule jit_step, is_scheduled=true
+
+ENTRY %main (param.1: bf16[4096,64], param.2: bf16[64,128]) -> (bf16[4096,128], s8[33554432]) {
+  %param.1 = bf16[4096,64]{1,0} parameter(0)
+  %param.2 = bf16[64,128]{1,0} parameter(1)
+  ROOT %custom-call.1 = (bf16[4096,128]{1,0}, s8[33554432]{0}) custom-call(%param.1, %param.2), custom_call_target="__cublas$lt$matmul", backend_config={"gemm_backend_config":{"alpha_real":1,"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],"rhs_contracting_dimensions":["0"]}}}
+}
+"""  # noqa: E501
+
+
+def test_products_of_cublas():
+    (region,) = operations.regions(hlo.Program(CUBLAS), {"data": 1}, {})
+    assert region.work == [[2 * 4096 * 64 * 128, 2 * (4096 * 64 + 64 * 128 + 4096 * 128)]]
