@@ -409,7 +409,7 @@ def _planning(commands: argparse._SubParsersAction) -> None:
         "configs/pretrain/bert_base.yaml             # for the recipe's TPU slice, without a TPU",
         "configs/pretrain/bert_base.yaml plan.topology=null    # for this machine's devices",
         "configs/pretrain/t5_1_1_base.yaml --topology v5p:4x4x4 --slices 2 mesh.fsdp=64",
-        "configs/pretrain/bert_base.yaml --topology h100:8     # or 2x8: two machines of eight GPUs",
+        "configs/pretrain/bert_base.yaml --topology h100:8        # or h100:2x8: two machines",
         "configs/pretrain/gpt2_124m.yaml --topology v6e:4x4 --search 12",
         "configs/pretrain/gpt2_124m.yaml --topology v6e:4x4 --save DIR  # train.compiled=DIR",
         "configs/pretrain/llama3_8b.yaml --topology v5e:2x4 --decode 32x4096",
