@@ -57,7 +57,7 @@ def cells(study: Study) -> list[Cell]:
     tuned = study.evaluate.finetune
     return [
         Cell(row, task, start, strategy)
-        for row in study.rows
+        for row in study.tuned_rows
         for task in tuned.tasks
         for strategy in tuned.strategies
         for start in tuned.starts

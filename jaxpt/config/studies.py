@@ -141,8 +141,9 @@ class StudyRow(Frozen):
     row may begin from one before it."""
     model: str | None = None
     """A run or a directory in Hugging Face's form, which is there already: nothing is trained, it is fine-tuned."""
-    finetune: Overrides = ()
-    """Keys with their values in the fine-tuning recipes of this row's model."""
+    finetune: Overrides | None = ()
+    """Keys with their values in the fine-tuning recipes of this row's model; null: it is not fine-tuned, other rows
+    begin from it."""
     paper: str | float | None = None
     """What was published for it, shown beside what was measured."""
 
@@ -173,6 +174,11 @@ class Study(Frozen):
         if len(set(names)) < len(names):
             raise ValueError(f"rows: two have the name {max(names, key=names.count)!r}")
         return self
+
+    @property
+    def tuned_rows(self) -> tuple[StudyRow, ...]:
+        """The rows whose models are fine-tuned."""
+        return tuple(row for row in self.rows if row.finetune is not None)
 
     def overrides(self, row: StudyRow) -> list[str]:
         """What is set over a row's recipe, its run_dir included; with a budget evaluations go by its steps."""

@@ -206,7 +206,7 @@ def tables(study: Study) -> list[Table]:
     numeric = range(len(heads), len(heads) + len(tuned.tasks) + 1)
     heads += [f"{task.name}, {metrics.get(task.name, '')}".removesuffix(", ") for task in tuned.tasks] + ["average"]
     rows = [("constant", *[""] * (1 + many), *constants, "")] if any(constants) else []
-    for row in study.rows:
+    for row in study.tuned_rows:
         for strategy in tuned.strategies:
             for start in tuned.starts:
                 of = [found[Cell(row, task, start, strategy).name] for task in tuned.tasks]

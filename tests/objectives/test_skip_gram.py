@@ -1,0 +1,72 @@
+"""Skip-gram: its loss pair by pair, what it trains in models of all families, and that another run starts from it."""
+
+import doctest
+
+import jax
+import numpy as np
+import pytest
+
+from jaxpt.errors import UserError
+from jaxpt.objectives import skip_gram
+from jaxpt.objectives.base import Vocabulary
+from tests import families
+from tests.models.helpers import drawn
+
+OBJECTIVE = {"kind": "skip_gram", "window": 3, "negatives": 4, "noise": 5, "scale": 2.0}
+
+
+def case(family):
+    config = families.config(family, objective=OBJECTIVE, data={"batch_size": 3, "length": 9})
+    network, batch = families.network(config), families.batch(config)
+    return config.objective, network, drawn(network), batch
+
+
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_the_loss_is_that_of_a_loop_over_pairs(family):
+    h, network, params, batch = case(family)
+    batch["encoder_segment_ids"][0] = [1, 1, 1, 2, 2, 2, 2, 0, 0]  # two texts in a row
+    sums, metrics = h.loss(network.bind(params), batch | {"eval_mask": np.ones((3, 9), np.float32)})
+
+    v_VxD, u_VxD = params["model"]["token_embed"]["table"], params["heads"]["contexts"]["table"]
+    score_VxV = np.float64(h.scale) * np.asarray(v_VxD, np.float64) @ np.asarray(u_VxD, np.float64).T
+    total = pairs = 0.0
+    for tokens, segments, noise in zip(
+        *(batch[f"encoder_{x}"] for x in ("input_tokens", "segment_ids")), batch["noise_tokens"]
+    ):
+        for i, j in np.ndindex(9, 9):
+            if 0 < abs(i - j) <= h.window and segments[i] == segments[j] > 0:
+                weight = (h.window + 1 - abs(i - j)) / h.window
+                near = np.log1p(np.exp(-score_VxV[tokens[i], tokens[j]]))
+                total += weight * (near + h.negatives * np.log1p(np.exp(score_VxV[tokens[i], noise])).mean())
+                pairs += weight
+    np.testing.assert_allclose(sums["skip_gram"], total, rtol=1e-5)
+    np.testing.assert_allclose(h.loss.weights(batch)["skip_gram"], pairs, rtol=1e-6)
+    np.testing.assert_allclose(metrics["target_loss"], (total, pairs), rtol=1e-5)
+
+
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_two_tables_alone_are_trained(family):
+    h, network, params, batch = case(family)
+    gradients = jax.grad(lambda p: h.loss(network.bind(p), batch)[0]["skip_gram"])(params)
+    moved = {"/".join(str(k.key) for k in path) for path, x in jax.tree.leaves_with_path(gradients) if np.any(x)}
+    assert moved == {"model/token_embed/table", "heads/contexts/table"}
+    rows = np.any(gradients["model"]["token_embed"]["table"], axis=1)
+    shown = batch["encoder_input_tokens"][batch["encoder_segment_ids"] > 0]
+    assert set(np.flatnonzero(rows)) <= set(shown.tolist())  # of padding and noise no vectors, only contexts
+
+
+def test_zero_contexts_have_the_baseline():
+    h, network, params, batch = case("bert")
+    params["heads"]["contexts"]["table"] *= 0
+    total = h.loss(network.bind(params), batch)[0]["skip_gram"] / h.loss.weights(batch)["skip_gram"]
+    np.testing.assert_allclose(total, h.judge.baseline_loss(()), rtol=1e-6)
+
+
+def test_a_window_as_long_as_a_row_is_refused():
+    h, network, *_ = case("bert")
+    with pytest.raises(UserError, match=r"objective.window: 3 must be less than data.length, 3"):
+        h.check(network.config, 3, Vocabulary(size=200))
+
+
+def test_docstrings():
+    assert doctest.testmod(skip_gram).failed == 0
