@@ -57,7 +57,8 @@ def test_a_word_is_the_mean_of_its_pieces(models, family):
                 # Pieces with a character of the word; a byte-level piece may have one of two words.
                 own = [n for n, (a, b) in enumerate(offsets) if max(a, start) < min(b, end)]
                 wanted = of_text[..., [first + n for n in own], :].mean(-2)
-                np.testing.assert_allclose(vector, wanted, rtol=1e-6, atol=2e-6)
+                # Another batch sums in another order: float32 differs by tens of units in the last place.
+                np.testing.assert_allclose(vector, wanted, rtol=5e-6, atol=2e-6)
     (tokens,), ids = model.embed_words(TEXTS[:1], unit="token"), model.tokenizer.encode(TEXTS[0])
     np.testing.assert_allclose(tokens.vectors, model.embed(TEXTS[:1], "none")[0][first : first + len(ids)], atol=1e-6)
     assert tokens.texts == model.tokenizer.tokens(model.tokenizer.encode(TEXTS[0]))
