@@ -146,6 +146,8 @@ def _as_if_trained(plan: Study, one: FineTuning) -> list[str]:
     """The overrides of a fine-tuning with its model and vocabulary as the row's recipe says them."""
     row = configs.load(one.cell.row.recipe, plan.overrides(one.cell.row))
     tokenizer = row.data.tokenizer.model_dump(mode="json", exclude_none=True)
+    if Path(plan.run_dir) in Path(tokenizer.get("path", "")).parents:  # another row's, which is trained first
+        del tokenizer["path"]
     given = {"model": configs.dump(row)["model"], "data.tokenizer": tokenizer}
     return [
         *(f"{key}={json.dumps(value)}" for key, value in given.items()),

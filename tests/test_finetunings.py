@@ -96,6 +96,19 @@ def test_each_run_has_its_own_place_and_settings(tmp_path):
     assert {one.recipe for one in runs} == {str(tmp_path / "task.yaml")}
 
 
+def test_a_row_that_is_there_for_others_is_not_fine_tuned(tmp_path):
+    path = write(tmp_path)
+    tree = yaml.safe_load(path.read_text())
+    vectors = {"name": "vectors", "recipe": "bert.yaml", "set": {"objective": {"kind": "skip_gram"}}, "finetune": None}
+    begins = {"init_from": {"path": "{study}/vectors", "partial": True}}
+    tree["rows"] = [vectors, *tree["rows"]]
+    tree["rows"][1]["set"] = begins | {"data.tokenizer.path": "{study}/vectors/tokenizer"}
+    path.write_text(yaml.safe_dump(tree))
+    plan = load_study(path)
+    assert {cell.row.name for cell in cells(plan)} == {"bert"}
+    study._check_finetunings(plan, "study")  # before either of them is trained
+
+
 @pytest.mark.parametrize(
     "finetune, message",
     [

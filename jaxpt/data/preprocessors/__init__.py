@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # for editors: what `preprocessors.masked_lm` is
     from jaxpt.data.preprocessors import permutation_lm as permutation_lm
     from jaxpt.data.preprocessors import salient_spans as salient_spans
     from jaxpt.data.preprocessors import sentence_pairs as sentence_pairs
+    from jaxpt.data.preprocessors import skip_gram as skip_gram
     from jaxpt.data.preprocessors import span_corruption as span_corruption
     from jaxpt.data.preprocessors import translations as translations
     from jaxpt.data.preprocessors import ul2 as ul2
