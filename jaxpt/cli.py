@@ -98,8 +98,9 @@ def _train(arguments: argparse.Namespace) -> int:
         roll_call.fail(_line(error), arguments.overrides, functools.partial(_print_error, error))
         raise AlreadySaid from error
     from jaxpt.train.loop import train
+    from jaxpt.train.timings import Timings
 
-    return train(config)
+    return train(config, Timings(wanted=arguments.timings))
 
 
 def _eval(arguments: argparse.Namespace) -> None:
@@ -316,6 +317,7 @@ def _parser() -> argparse.ArgumentParser:
     ), writes="RUN_DIR (runs/NAME OF THE RECIPE): config.yaml, checkpoints/, tokenizer/, metrics.jsonl,\n"
        "tensorboard/, evaluations/, run.json; and prepared text into ~/.cache/jaxpt (data.cache_dir)")  # fmt: skip
     _recipe(train)
+    train.add_argument("--timings", action="store_true", help="say where the time went up to the first step")
 
     evaluate = _command(commands, "eval", _eval, "run the evaluators of a recipe, or tasks, on a trained model", (
         "runs/bert_tiny",

@@ -61,6 +61,7 @@ from jaxpt.train.run_dir import (
     write_receipt,
 )
 from jaxpt.train.state import Setup, State
+from jaxpt.train.timings import Timings
 
 if TYPE_CHECKING:
     from jaxpt.data.datasets import Data
@@ -78,11 +79,12 @@ AHEAD = 4
 queue up to the next log line, nor do their batches fill the memory."""
 
 
-def train(config: Config) -> int:
+def train(config: Config, timings: Timings | None = None) -> int:
     """Trains as the recipe says, from where the run_dir stands.
 
     Args:
       config: the run's configuration.
+      timings: the clock of the process's start, whose table is said after the first step; None for none.
 
     A signal ends the process (`jaxpt.signals`): at once while there is nothing to save, else after the step under way
     and a checkpoint.
@@ -98,11 +100,12 @@ def train(config: Config) -> int:
     with failures.shared(), own_modules.explained():
         processes.assert_same_config(config)
         with out_of_memory.explained(config):
-            return _train(config)
+            return _train(config, timings or Timings())
 
 
-def _train(config: Config) -> int:
+def _train(config: Config, timings: Timings) -> int:
     begun = time.time()
+    timings.mark("Python, the recipe, imports of JAX and Orbax")
     say(f"jaxpt train: {config.model.kind} · {config.objective.kind} · {config.train.steps} steps → {config.run_dir}")
     starts = configs.phase_starts(config)
     say("\n".join(configs.phase_lines(config)))
@@ -126,13 +129,15 @@ def _train(config: Config) -> int:
             stack.enter_context(removed_on_failure(run_dir, made))
         checkpoints = checkpoint.Checkpoints(run_dir, config.checkpoint)
         stack.callback(checkpoints.close)
+        timings.mark("model, mesh, shapes")
         current, meta = _start(setup, checkpoints, run_dir)
         done = int(current.step)
-        run = Run(config, setup, run_dir, checkpoints, starts, begun, evaluation.Patience(config, meta))
+        timings.mark("weights and optimizer state")
+        run = Run(config, setup, run_dir, checkpoints, starts, begun, evaluation.Patience(config, meta), timings)
         if done >= config.train.steps or run.patience.is_over:
             more = "train.patience=null" if run.patience.is_over else f"train.steps={2 * done}"
             say(f"{run_dir} is finished at step {done}; `{more}` continues it")
-            run.enter_phase(configs.phase_of(config, done), meta)
+            run.enter_phase(configs.phase_of(config, done), meta, trains=False)
             run.missed = tuple(meta.get("missed", ()))
             return run.finish(current)
         say(_describe(setup, checkpoint.disk_need(largest, config.checkpoint)))
@@ -222,6 +227,7 @@ class Run:
     starts: tuple[int, ...]
     begun: float
     patience: evaluation.Patience
+    timings: Timings
     phase: int = -1
     stopped: bool = False
     """By a signal, which this or another process received."""
@@ -232,6 +238,8 @@ class Run:
     """Evaluators that were due when a signal came: they run before the next step."""
 
     # Set by enter_phase.
+    programs: Callable[[], programs.Built] = dataclasses.field(init=False)
+    """Waits for the phase's programs, which another thread makes."""
     phase_config: Config = dataclasses.field(init=False)
     objective: Objective = dataclasses.field(init=False)
     data: Data = dataclasses.field(init=False)
@@ -264,10 +272,11 @@ class Run:
             metrics.close()
         return self.finish(current)
 
-    def enter_phase(self, index: int, meta: dict[str, Any] | None) -> None:
-        """Prepares the phase's data and objective; refuses other data than those of the checkpoint in `meta`."""
-        from jaxpt.data import datasets
+    def enter_phase(self, index: int, meta: dict[str, Any] | None, trains: bool = True) -> None:
+        """Prepares the phase's data and objective; refuses other data than those of the checkpoint in `meta`.
 
+        Its programs are compiled meanwhile, where it `trains`.
+        """
         stretch = configs.stretches(self.config)[index]
         same_data = self.phase >= 0 and configs.stretches(self.config)[self.phase].phase == stretch.phase
         self.phase, self.phase_config = index, configs.at_phase(self.config, index)
@@ -279,6 +288,11 @@ class Run:
             step.check(config, self.setup)
             if config.train.compiled is not None:
                 compiled.check(self.setup.for_phase(config, phase), Path(config.train.compiled), phase)
+        if trains:
+            self.programs = programs.start(self.setup, index)
+        from jaxpt.data import datasets  # takes seconds: of TensorFlow
+
+        self.timings.mark("import of the data pipeline (TensorFlow, SeqIO)")
         if not same_data:
             saved = meta["data"] if meta is not None and meta["phase"] == index else None
 
@@ -312,6 +326,7 @@ class Run:
             say(f"edited since the checkpoint: {names}; the steps from here on use the code as it is now")
         if checkpoint.is_primary():
             claim(self.config)
+        self.timings.mark("data")
 
     def _phase(self, current: State, end: int, metrics: Metrics) -> State:
         """The steps of one phase; ends the process where a signal came."""
@@ -365,11 +380,16 @@ class Run:
             step.put(feed.next(), self.setup),
             profile.Profile(self.config.profile, self.run_dir, ready.train),
         )
+        self.timings.mark("the first batch")
         while done < end and not self.stopped and not self.patience.is_over:
             tracing.before(done + 1)
             current, figures = ready.train(current, batch, *self.setup.teacher_params())
             done += 1
             tracing.after(done, figures)
+            if self.timings.wanted:
+                jax.block_until_ready(figures)
+                self.timings.mark("the first step")
+                say("\n".join(self.timings.end(ready)))
             if done < end:  # the device works on this step while the host gets the next batch
                 batch = step.put(feed.next(figures), self.setup)
             window.append(figures)
@@ -392,10 +412,14 @@ class Run:
         return round(self.phase_config.data.batch_size * self.data.text_per_row, 3)
 
     def _compile(self) -> programs.Programs:
-        """Compiles the phase's programs ahead of time, and says what a step takes."""
+        """The phase's programs, compiled before its first step; says what a step takes."""
         phase = f"phase {self.phase + 1} of {len(self.starts)}: " if len(self.starts) > 1 else ""
-        found = programs.build(self.setup, self.phase, lambda line: say(phase + line))
+        found, lines = self.programs()
+        for line in lines:
+            say(phase + line)
+        self.timings.mark("waiting for the step's program")
         self.evaluators.compile()
+        self.timings.mark("programs of the evaluators")
         self.flops, self.digest = found.flops, found.digest
         return found
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Callable
+from concurrent import futures
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +30,41 @@ class Programs(NamedTuple):
     """Floating-point operations of a step."""
     digest: str | None
     """Of the machine code of `train.compiled`."""
+    trace_seconds: float
+    """What tracing the step took."""
+    compile_seconds: float
+    """What compiling it, or loading it, took."""
+
+
+class Built(NamedTuple):
+    """What `start` hands over."""
+
+    programs: Programs
+    lines: list[str]
+    """What `build` had to say."""
+
+
+def start(setup: Setup, phase: int) -> Callable[[], Built]:
+    """Calls `build` in another thread, for XLA compiles without Python's lock: the caller prepares data meanwhile.
+
+    Args:
+      setup: of the phase.
+      phase: its number, from 0.
+
+    Returns:
+      A function that waits for the programs, and raises what `build` raised.
+    """
+    found: futures.Future[Built] = futures.Future()
+
+    def work() -> None:
+        lines: list[str] = []
+        try:
+            found.set_result(Built(build(setup, phase, lines.append), lines))
+        except BaseException as error:
+            found.set_exception(error)
+
+    threading.Thread(target=work, name="jaxpt-compile", daemon=True).start()
+    return found.result
 
 
 def build(setup: Setup, phase: int, say: Callable[[str], None]) -> Programs:
@@ -46,13 +83,16 @@ def build(setup: Setup, phase: int, say: Callable[[str], None]) -> Programs:
     """
     config, objective = setup.config, setup.config.objective
     begun, saved, digest = time.perf_counter(), config.train.compiled, None
+    traced_at = begun
     if saved is None:
-        train_step = _compiled(step.traced(setup, objective).lower())
+        lowered = step.traced(setup, objective).lower()
+        traced_at = time.perf_counter()
+        train_step = _compiled(lowered)
     else:
         train_step = compiled.load(setup, Path(saved), phase)
         digest, line = compiled.origin(Path(saved), phase)
         say(line)
-    seconds = time.perf_counter() - begun
+    compiled_at = time.perf_counter()
     placed = setup.placed_shapes()
     with setup.use():
         batch = step.batch_shapes(setup, objective)
@@ -62,13 +102,13 @@ def build(setup: Setup, phase: int, say: Callable[[str], None]) -> Programs:
     used = memory.argument_size_in_bytes + memory.temp_size_in_bytes if memory else 0
     say(
         f"step of {batch_text(config)} "
-        f"{'compiled' if saved is None else f'loaded from {saved}'} in {seconds:.1f} s: "
+        f"{'compiled' if saved is None else f'loaded from {saved}'} in {compiled_at - begun:.1f} s: "
         f"{number(of_step)}FLOP ({passes}, causal attention by half), {used / 1e6:.0f} MB a device"
     )
     with setup.use():
         check = step.make_finite_check(setup).lower(placed)
     _ = setup.to_model  # compiled now: evaluations need it
-    return Programs(train_step, check.compile(), of_step, digest)
+    return Programs(train_step, check.compile(), of_step, digest, traced_at - begun, compiled_at - traced_at)
 
 
 def _compiled(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
