@@ -165,7 +165,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(capsys, argv, answer):
     ],
 )
 def test_errors_of_a_command(capsys, fake, error, answer):
-    def train(config):
+    def train(config, timings):
         raise error
 
     fake("jaxpt.train.loop", train=train)
@@ -178,7 +178,7 @@ def test_errors_of_a_command(capsys, fake, error, answer):
 
 
 def test_a_defect_is_not_hidden(fake):
-    def train(config):
+    def train(config, timings):
         raise ModuleNotFoundError("No module named 'jaxpt.gone'", name="jaxpt.gone")
 
     fake("jaxpt.train.loop", train=train)

@@ -12,24 +12,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxpt import config as configs
 from jaxpt import own_modules, signals
 from jaxpt.config import Config
-from jaxpt.data.labelled.mixed import each_task
+from jaxpt.config.stretches import Stretch
 from jaxpt.errors import UserError
-from jaxpt.models import base
 from jaxpt.objectives.base import Objective
-from jaxpt.parallel import compiler, distributed, failures, processes, rules, shared_directory
+from jaxpt.parallel import compiler, distributed, failures, processes, shared_directory
 from jaxpt.train import (
     amounts,
+    beginning,
     checkpoint,
     compiled,
+    ending,
     evaluation,
     flops,
-    initial,
     out_of_memory,
     preflight,
     profile,
@@ -42,23 +41,16 @@ from jaxpt.train import (
 )
 from jaxpt.train.display import Display, console, duration, say, warn
 from jaxpt.train.lock import hold
-from jaxpt.train.metrics import Metrics, environment
-from jaxpt.train.next_commands import next_commands
+from jaxpt.train.metrics import Metrics
 from jaxpt.train.run_dir import (
-    changes,
     check_fingerprint,
     claim,
-    edited,
     edited_modules,
     make,
     moved,
     put_aside_damaged,
-    receipt,
-    records,
     removed_on_failure,
     settings,
-    write_lines,
-    write_receipt,
 )
 from jaxpt.train.state import Setup, State
 from jaxpt.train.timings import Timings
@@ -130,7 +122,7 @@ def _train(config: Config, timings: Timings) -> int:
         checkpoints = checkpoint.Checkpoints(run_dir, config.checkpoint)
         stack.callback(checkpoints.close)
         timings.mark("model, mesh, shapes")
-        current, meta = _start(setup, checkpoints, run_dir)
+        current, meta = beginning.begin(setup, checkpoints, run_dir)
         done = int(current.step)
         timings.mark("weights and optimizer state")
         run = Run(config, setup, run_dir, checkpoints, starts, begun, evaluation.Patience(config, meta), timings)
@@ -139,81 +131,14 @@ def _train(config: Config, timings: Timings) -> int:
             say(f"{run_dir} is finished at step {done}; `{more}` continues it")
             run.enter_phase(configs.phase_of(config, done), meta, trains=False)
             run.missed = tuple(meta.get("missed", ()))
-            return run.finish(current)
-        say(_describe(setup, checkpoint.disk_need(largest, config.checkpoint)))
+            return ending.finish(run, current)
+        say(beginning.describe(setup, checkpoint.disk_need(largest, config.checkpoint)))
         return run.run(current, meta)
-
-
-def _start(setup: Setup, checkpoints: checkpoint.Checkpoints, run_dir: Path) -> tuple[State, dict[str, Any] | None]:
-    """The state to go on from, and what was saved beside it (None for a fresh one)."""
-    latest = checkpoints.newest_whole(report=say)
-    if latest is not None:
-        say(f"resuming from step {latest} of {setup.config.train.steps}: {run_dir / 'checkpoints' / str(latest)}")
-        if changed := changes(setup.config):
-            say(f"changed since the last start: {changed}")
-        meta = checkpoints.meta(latest)
-        teachers.check_same(setup, meta, f"{run_dir} at step {latest}")
-        for line in edited(setup.config, meta):
-            say(f"{run_dir / 'config.yaml'}: was changed since step {latest}: {line}")
-        return checkpoints.restore(_setup_of(setup, latest), latest), meta
-    source = setup.config.init_from
-    if source is None:
-        return setup.init(), None
-    if source.random:
-        say(f"all weights are random: of {source.path} only model and vocabulary are taken")
-        return setup.init(), None
-    if source.state and source.layers:
-        raise UserError("init_from.layers: with state=true the whole state goes on; leave one of them out")
-    other = initial.is_hugging_face(source.path) or source.partial or source.layers or source.vocabulary != "same"
-    other = other or setup.config.task is not None
-    if not source.state and other:
-        return initial.start(setup, source, say), None
-    from_dir, at = checkpoint.find(source.path, source.step)
-    reader = checkpoint.Checkpoints(from_dir, setup.config.checkpoint, read_only=True)
-    try:
-        if source.state:
-            say(f"branching from {from_dir} at step {at}: the whole state")
-            return reader.restore(_setup_of(setup, at), at), None
-        say(f"starting from the weights of {from_dir} at step {at}")
-        return initial.from_params(setup, setup.init(), reader.restore_params(setup, at)), None
-    except ValueError as error:
-        raise UserError(f"init_from.path: {from_dir}: does not fit this model: {str(error).splitlines()[0]}") from None
-    finally:
-        reader.close()
-
-
-def _setup_of(setup: Setup, step: int) -> Setup:
-    """The setup of the phase in which the state of a step was saved."""
-    phase = configs.phase_of(setup.config, step)
-    return setup.for_phase(configs.at_phase(setup.config, phase), phase)
 
 
 def _plain(value: Any) -> Any:
     """As a checkpoint gives it back."""
     return json.loads(json.dumps(value))
-
-
-def _describe(setup: Setup, disk: int) -> str:
-    config, device = setup.config, jax.devices()[0]
-    mesh = " × ".join(f"{axis} {size}" for axis, size in setup.mesh.shape.items() if size > 1) or "of one device"
-    replicated = rules.large_replicated_params(setup.shapes.params, setup.shardings.params)
-    if config.mesh.preset == "replicated":
-        replicated = []
-    return (
-        f"{setup.network.count_params():,} parameters{_trained(setup)}; "
-        f"{jax.device_count()} × {device.device_kind}, mesh {mesh}, "
-        f"computing in {jnp.dtype(base.compute_dtype(config.model)).name}\n"
-        f"state {state.per_device_size(setup) / 1e6:.1f} MB a device; checkpoints take up to {disk / 1e9:.2f} GB"
-        + (f"\nlarge and fully replicated (mesh.rules can shard them): {', '.join(replicated)}" if replicated else "")
-    )
-
-
-def _trained(setup: Setup) -> str:
-    """How many of the stored parameters the first phase trains, where it is not all of them."""
-    part = trainable.take(setup.shapes.params, setup.trained)
-    if part is setup.shapes.params:
-        return ""
-    return f", {sum(x.size for x in jax.tree.leaves(part)):,} trained"
 
 
 @dataclasses.dataclass
@@ -270,7 +195,7 @@ class Run:
                 done = int(current.step)
         finally:
             metrics.close()
-        return self.finish(current)
+        return ending.finish(self, current)
 
     def enter_phase(self, index: int, meta: dict[str, Any] | None, trains: bool = True) -> None:
         """Prepares the phase's data and objective; refuses other data than those of the checkpoint in `meta`.
@@ -290,29 +215,11 @@ class Run:
                 compiled.check(self.setup.for_phase(config, phase), Path(config.train.compiled), phase)
         if trains:
             self.programs = programs.start(self.setup, index)
-        from jaxpt.data import datasets  # takes seconds: of TensorFlow
+        from jaxpt.data import datasets  # takes seconds: TensorFlow
 
         self.timings.mark("import of the data pipeline (TensorFlow, SeqIO)")
         if not same_data:
-            saved = meta["data"] if meta is not None and meta["phase"] == index else None
-
-            def check_source(found: Any) -> None:
-                if saved is not None:  # before records are made of other files
-                    check_fingerprint({"source": saved["source"]}, {"source": _plain(found)}, str(self.run_dir))
-
-            begun, root = time.perf_counter(), datasets.cache_root(self.phase_config)
-            point, patience = f"data of phase {index + 1}", self.config.distributed.timeout
-            with shared_directory.first_host_first(root, point, patience, warn) as apart:
-                self.data = datasets.prepare(self.phase_config, stretch.phase, say, check_source=check_source)
-            if apart and (seconds := time.perf_counter() - begun) > SLOW:
-                say(f"{len(apart) + 1} hosts prepared the data, each for itself, in {duration(seconds)}: {root} is not "
-                    "shared; with data.cache_dir on a disk that all of them have it is done once")  # fmt: skip
-            for store in self.data.stores.values():
-                store.check_in_background(jax.process_index(), jax.process_count())
-            next_phases = [one.start for one in configs.stretches(self.config) if one.phase > stretch.phase]
-            steps = min([*next_phases, self.config.train.steps]) - stretch.phase_start
-            say(amounts.line(self.phase_config, self.data, steps))
-            self.evaluators = evaluation.Evaluators(self.setup.for_evaluation(), self.data)
+            self._open_data(stretch, meta if meta is not None and meta["phase"] == index else None)
         self.code = own_modules.digests(configs.own_modules(self.phase_config)) | self.data.code
         names = edited_modules(self.code, meta or {})
         teachers.check_vocabulary(self.setup, self.data.tokenizer)
@@ -328,6 +235,28 @@ class Run:
             claim(self.config)
         self.timings.mark("data")
 
+    def _open_data(self, stretch: Stretch, meta: dict[str, Any] | None) -> None:
+        """Prepares what the phases of a stretch of data see; `meta`: of a checkpoint within it."""
+        from jaxpt.data import datasets
+
+        def check_source(found: Any) -> None:
+            if meta is not None:  # before records are made of other files
+                check_fingerprint({"source": meta["data"]["source"]}, {"source": _plain(found)}, str(self.run_dir))
+
+        begun, root = time.perf_counter(), datasets.cache_root(self.phase_config)
+        point, patience = f"data of phase {self.phase + 1}", self.config.distributed.timeout
+        with shared_directory.first_host_first(root, point, patience, warn) as apart:
+            self.data = datasets.prepare(self.phase_config, stretch.phase, say, check_source=check_source)
+        if apart and (seconds := time.perf_counter() - begun) > SLOW:
+            say(f"{len(apart) + 1} hosts prepared the data, each for itself, in {duration(seconds)}: {root} is not "
+                "shared; with data.cache_dir on a disk that all of them have it is done once")  # fmt: skip
+        for store in self.data.stores.values():
+            store.check_in_background(jax.process_index(), jax.process_count())
+        next_phases = [one.start for one in configs.stretches(self.config) if one.phase > stretch.phase]
+        steps = min([*next_phases, self.config.train.steps]) - stretch.phase_start
+        say(amounts.line(self.phase_config, self.data, steps))
+        self.evaluators = evaluation.Evaluators(self.setup.for_evaluation(), self.data)
+
     def _phase(self, current: State, end: int, metrics: Metrics) -> State:
         """The steps of one phase; ends the process where a signal came."""
         ready = self._compile()
@@ -338,7 +267,7 @@ class Run:
         )
         tokens = self.phase_config.data.batch_size * step.tokens_per_example(self.setup, self.objective)
         peak = flops.peak(jax.devices()[0])
-        metrics.write(done, {"phase/text_tokens_per_step": self._text(), "phase/flops_per_step": self.flops})
+        metrics.write(done, {"phase/text_tokens_per_step": self.text(), "phase/flops_per_step": self.flops})
         processes.barrier(f"phase {self.phase + 1}", self.config.distributed.timeout, warn)
         # From the first step on there is something to save.
         with signals.deferred():
@@ -407,7 +336,7 @@ class Run:
         tracing.stop()
         return current
 
-    def _text(self) -> float:
+    def text(self) -> float:
         """Tokens of text that a step sees, whatever the objective makes of them."""
         return round(self.phase_config.data.batch_size * self.data.text_per_row, 3)
 
@@ -511,76 +440,5 @@ class Run:
             kept = f"step {saved[-1]}" if saved else "the start"
             say(f"stopped by a signal after step {done}, whose update was skipped; re-run the same command to resume "
                 f"from {kept}")  # fmt: skip
-        self._receipt(current, finished=False)
+        ending.write_receipt(self, current, finished=False)
         signals.leave(signals.received() or signal.SIGTERM)
-
-    def finish(self, current: State) -> int:
-        """The last words: what has not been evaluated yet, receipt, what to do next."""
-        for name, result in self.evaluators.run(self.evaluators.missing(), self.setup.to_model(current)):
-            for line in evaluation.lines(name, result):
-                say(line)
-        if self.missed:
-            found = {name: self.evaluators.found[name] for name in self.missed}
-            evaluation.record(self.run_dir, self.config, int(current.step), evaluation.figures(found), self.checkpoints)
-        measured = {name: result.metrics for name, result in self.evaluators.found.items() if result.metrics != {}}
-        if checkpoint.is_primary():
-            said = ({"evaluator": name, "lines": result.lines} for name, result in self.evaluators.found.items())
-            write_lines(self.run_dir / "evaluations" / "lines.jsonl", (one for one in said if one["lines"]))
-        if self.config.task is not None:
-            measured |= self._best(current)
-        self._receipt(current, finished=True, **measured)
-        say(
-            f"done in {duration(time.time() - self.begun)}: {self.run_dir} holds checkpoints, metrics and tokenizer\n"
-            + next_commands(self.phase_config, self.data, self.run_dir)
-        )
-        return 0
-
-    def _best(self, current: State) -> dict[str, Any]:
-        """Names the best checkpoint of a task, scores it once on the test set, and shows where it is wrong there, or on
-        the validation set if there is no other."""
-        best, metric = self.checkpoints.best(), self.config.checkpoint.best_metric
-        best = int(current.step) if best is None else best
-        say(f"best checkpoint by {metric}: step {best}; predict, export and evaluation use it")
-        has_test = any(one.data.test_path for one in each_task(self.config).values())
-        split = "test" if has_test else "validation"
-        if (evaluate := self.evaluators.of_task(split)) is None:
-            return {"best_step": best}
-        params = self.checkpoints.restore_params(self.setup.for_evaluation(), best)
-        measured = self.checkpoints.metrics(best)
-        result = evaluate(params, measured, lambda: False)
-        details = result.details(params, measured)
-        for line in (*(evaluation.lines(split, result) if split == "test" else ()), *details.lines):
-            say(line)
-        if checkpoint.is_primary():
-            write_lines(self.run_dir / "evaluations" / f"predictions_{split}.jsonl", details.rows)
-            write_lines(self.run_dir / "evaluations" / f"mistakes_{split}.jsonl", details.parts)
-        known = {"best_step": best, "best_value": measured.get(metric), "best_mode": self.config.checkpoint.best_mode}
-        if split == "test":
-            return known | {"test": result.metrics, "test_constant": result.constants}
-        return known | {"task_constant": result.constants}
-
-    def _receipt(self, current: State, finished: bool, **results: Any) -> None:
-        """Writes run.json; the wall time adds up over the run's starts."""
-        if not checkpoint.is_primary():
-            return
-        before, done = receipt(self.run_dir), int(current.step)
-        last = {one["step"]: one["train/loss"] for one in records(self.run_dir)[0] if "train/loss" in one}.get(done)
-        found = {
-            "finished": finished,
-            "step": done,
-            "skipped_steps": int(current.skipped_total),
-            "parameters": self.setup.network.count_params(),
-            "tokens_per_step": self.phase_config.data.batch_size * step.tokens_per_example(self.setup, self.objective),
-            "text_tokens_per_step": self._text(),
-            "flops_per_step": self.flops,
-            "wall_seconds": round(before.get("wall_seconds", 0.0) + time.time() - self.begun, 1),
-            # Without a step in this process: what was logged of the last one.
-            "train_loss": before.get("train_loss", last) if self.last_loss is None else self.last_loss,
-            **({"compiled": self.digest} if self.digest else {}),
-            **({"code": self.code} if self.code else {}),
-            **results,
-            "data": {"summary": self.data.summary, "fingerprint": self.data.fingerprint},
-            **teachers.identities(self.setup),
-            "environment": environment(),
-        }
-        write_receipt(self.run_dir, found)
