@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 from jaxpt import disk
 from jaxpt.config import Config
@@ -73,6 +76,16 @@ def cache_root(config: Config) -> Path:
     if config.data.cache_dir:
         return Path(config.data.cache_dir).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxpt"
+
+
+def digest(identity: Any) -> str:
+    """What names an entry of the cache: a hash of what it was made of.
+
+    Example:
+      >>> digest({"length": 128}) == digest({"length": 128}) != digest({"length": 64})
+      True
+    """
+    return hashlib.blake2b(json.dumps(identity, sort_keys=True, default=str).encode(), digest_size=10).hexdigest()
 
 
 def trained_size(config: Config) -> int:

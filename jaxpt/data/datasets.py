@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-import hashlib
-import json
-import shutil
-import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,16 +12,15 @@ from pydantic import BaseModel
 
 from jaxpt import own_modules
 from jaxpt.config import Config, affecting, at_phase
-from jaxpt.data import mixtures, tokenizers
+from jaxpt.data import mixtures, run_tokenizer
 from jaxpt.data._tf import seqio
-from jaxpt.data.checks import cache_root, check, trained_size
+from jaxpt.data.checks import cache_root, check, digest
 from jaxpt.data.labelled.stores import labelled_lines
 from jaxpt.data.parts import Part
 from jaxpt.data.parts import parts as parts_of
 from jaxpt.data.progress import Progress, Report, progress
 from jaxpt.data.records import cache
 from jaxpt.data.records.store import FORMAT, Store
-from jaxpt.data.sources.base import Source
 from jaxpt.data.sources.examples import Examples
 from jaxpt.data.sources.opening import open_source
 from jaxpt.data.stream import packing
@@ -36,7 +28,6 @@ from jaxpt.data.stream.loader import Stream, Task
 from jaxpt.data.stream.online import Online, compile_online
 from jaxpt.data.stream.updates import Updates
 from jaxpt.data.tasks import Features, Offline, code, key
-from jaxpt.data.tokenizers import vocabulary_files
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.data.vocabularies import to_seqio
 from jaxpt.data.warnings import warnings
@@ -48,7 +39,6 @@ from jaxpt.data.calls import Transforms, Vocabulary
 
 _SPLITS = ("train", "validation")
 _LOOKED_AT = 256  # rows in which the actual fill is measured
-_ABANDONED = 3600.0  # seconds after which a half-written vocabulary is deleted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +107,7 @@ def prepare(
         known = [source.fingerprint() for source in sources]  # reads files: once
         given = {part.name: of_source for part, of_source in zip(parts, known)}
         check_source(given if len(given) > 1 else known[0])
-        tokenizer = _tokenizer(config, parts, sources, known, say, save)
+        tokenizer = run_tokenizer.tokenizer_of(config, parts, sources, known, say, save)
         vocabulary = tokenizer.vocabulary
         for source in sources:
             if isinstance(source, Examples):
@@ -188,160 +178,6 @@ def _own_code(transforms: Sequence[Transforms]) -> dict[str, str]:
     return {module: digest for module, digest in found.items() if own_modules.is_own(module)}
 
 
-# ---- vocabulary -----------------------------------------------------------------------------------------------------
-
-
-def _tokenizer(
-    config: Config, parts: Sequence[Part], sources: list[Source], known: list[Any], say: Progress, save: bool
-) -> Tokenizer:
-    """Loaded from the run, `data.tokenizer.path` or the objective's; found in the cache or trained; kept in the run."""
-    settings, checks = config.data.tokenizer, _checks(config, sources)
-    own = Path(config.run_dir) / "tokenizer" if config.run_dir else None
-    if own is not None and own.is_dir():
-        tokenizer = tokenizers.load(own, settings.kind, **checks)
-        if missing := [token for token in settings.add_tokens if token not in tokenizer.added]:
-            raise UserError(
-                f"{own}: has no token {missing[0]!r} of data.tokenizer.add_tokens; a run keeps its vocabulary: choose "
-                "another run_dir"
-            )
-        return tokenizer
-    tokenizer = _named(config, sources)
-    if tokenizer is None:
-        tokenizer = _trained(config, parts, sources, known, say)
-    if settings.add_tokens:
-        tokenizer = _grown(tokenizer, config, say)
-    template = config.objective.batches.chat_template()
-    if template is not None:
-        tokenizer.chat_templates = {"default": template}
-    if own is not None and save:
-        _publish(tokenizer, own)
-        tokenizer = tokenizers.load(own, settings.kind, **checks)
-    return tokenizer
-
-
-def existing_tokenizer(config: Config, parts: Sequence[Part], sources: list[Source]) -> Tokenizer | None:
-    """A run's vocabulary where it need not be trained: the run's own, the one that is named, or the cache's.
-
-    Args:
-      config: the run's configuration.
-      parts: its tasks.
-      sources: of each.
-
-    Returns:
-      The tokenizer; None where a vocabulary is still to be trained.
-    """
-    settings, own = config.data.tokenizer, Path(config.run_dir) / "tokenizer"
-    if own.is_dir():
-        return tokenizers.load(own, settings.kind, **_checks(config, sources))
-    tokenizer = _named(config, sources)
-    if tokenizer is None and not any(source.tokenized for source in sources):
-        directory = _trained_at(config, parts, sources, [source.fingerprint() for source in sources])
-        if directory.is_dir() and vocabulary_files.damage(directory) is None:
-            tokenizer = tokenizers.load(directory, settings.kind, languages=mixtures.languages(sources))
-    return tokenizers.add(tokenizer, settings.add_tokens) if tokenizer and settings.add_tokens else tokenizer
-
-
-def _checks(config: Config, sources: Sequence[Source]) -> dict[str, Any]:
-    """What a vocabulary must be, for `tokenizers.load`."""
-    settings = config.data.tokenizer
-    of_settings = {"lowercase": settings.lowercase, "extra_ids": settings.extra_ids}
-    return of_settings | {"max_size": config.model.vocab_size, "languages": mixtures.languages(sources)}
-
-
-def _named(config: Config, sources: Sequence[Source]) -> Tokenizer | None:
-    """The vocabulary that the recipe, its objective or its SeqIO Task names; None where it is to be trained."""
-    settings, checks = config.data.tokenizer, _checks(config, sources)
-    path = settings.path or config.objective.vocabulary_path()
-    if path is None and isinstance(sources[0], Examples) and sources[0].sentencepiece is not None:
-        path, checks["extra_ids"] = sources[0].sentencepiece
-    return None if path is None else tokenizers.load(path, settings.kind, **checks)
-
-
-def check_vocabulary(config: Config, own: Tokenizer) -> None:
-    """Raises UserError where the vocabulary of `data.tokenizer.path` is not the one that the run has.
-
-    Args:
-      config: the run's configuration in one phase.
-      own: the run's vocabulary.
-    """
-    settings = config.data.tokenizer
-    if settings.path is None:
-        return
-    there = tokenizers.load(settings.path, settings.kind, lowercase=settings.lowercase, extra_ids=settings.extra_ids)
-    if settings.add_tokens:
-        there = tokenizers.add(there, settings.add_tokens)
-    ids = range(own.vocabulary.size)
-    if there.vocabulary.size != own.vocabulary.size or there.tokens(ids) != own.tokens(ids):
-        raise UserError(
-            f"data.tokenizer.path: {settings.path}: is not the vocabulary that the run was trained with, which is kept "
-            "in its directory: leave the path as it was, or choose another run_dir"
-        )
-
-
-def _grown(tokenizer: Tokenizer, config: Config, say: Progress) -> Tokenizer:
-    """The tokenizer with `data.tokenizer.add_tokens`; says what ids they have."""
-    size, most = tokenizer.vocabulary.size, config.model.vocab_size
-    tokenizer = tokenizers.add(tokenizer, config.data.tokenizer.add_tokens)
-    if tokenizer.vocabulary.size > most:
-        raise UserError(
-            f"data.tokenizer.add_tokens: {tokenizer.vocabulary.size} token ids with them, but model.vocab_size is "
-            f"{most}; it wants {tokenizer.vocabulary.size} or more"
-        )
-    for token, i in tokenizer.vocabulary.added:
-        if token in config.data.tokenizer.add_tokens:
-            say.note(f"data.tokenizer.add_tokens: {token} is {'a new token' if i >= size else 'there already'}, id {i}")
-    return tokenizer
-
-
-def _publish(tokenizer: Tokenizer, directory: Path) -> None:
-    """The directory appears whole or not at all; another process's is kept."""
-    for old in directory.parent.glob(f".{directory.name}.*.partial"):  # of processes that were killed
-        if time.time() - old.stat().st_mtime > _ABANDONED:
-            shutil.rmtree(old, ignore_errors=True)
-    temporary = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}.partial")
-    try:
-        tokenizer.save(temporary)
-        with contextlib.suppress(OSError):
-            temporary.rename(directory)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _trained(
-    config: Config, parts: Sequence[Part], sources: list[Source], known: list[Any], say: Progress
-) -> Tokenizer:
-    """From the cache, or trained on the training split into it."""
-    size = trained_size(config)
-    settings = config.data.tokenizer.model_copy(update={"add_tokens": ()})  # they are added to what is trained
-    if any(source.tokenized for source in sources):
-        raise UserError("data.tokenizer.path is missing: data.task gives token ids, so its vocabulary has to be named")
-    languages, directory = mixtures.languages(sources), _trained_at(config, parts, sources, known)
-    if directory.is_dir():
-        damage = vocabulary_files.damage(directory)
-        if damage is None:
-            return tokenizers.load(directory, settings.kind, languages=languages)
-        say.note(f"{damage}; training the vocabulary again")
-    say.update(f"training a {settings.kind} vocabulary of {size:,} ids")
-    texts = mixtures.texts(sources)
-    shutil.rmtree(directory, ignore_errors=True)
-    _publish(tokenizers.train(texts, settings, size, languages=languages), directory)
-    return tokenizers.load(directory, settings.kind, languages=languages)
-
-
-def _trained_at(config: Config, parts: Sequence[Part], sources: list[Source], known: list[Any]) -> Path:
-    """Where the cache keeps a vocabulary that is trained."""
-    identity = config.data.tokenizer.model_dump(exclude={"add_tokens"}) | {
-        "size": trained_size(config),
-        "format": FORMAT,
-    }
-    identity["sources"] = [
-        {"files": of_source, "data": affecting(part.config.data, "records")} for part, of_source in zip(parts, known)
-    ]
-    if languages := mixtures.languages(sources):
-        identity["languages"] = languages
-    return cache_root(config) / "tokenizers" / _hash(identity)
-
-
 # ---- records --------------------------------------------------------------------------------------------------------
 
 
@@ -369,7 +205,7 @@ def _store(
     }
     if config.objective.batches.uses_chat_template:
         identity["chat_templates"] = dict(tokenizer.chat_templates)
-    directory = cache_root(config) / "records" / f"{_hash(identity)}-{split}"
+    directory = cache_root(config) / "records" / f"{digest(identity)}-{split}"
     examples = config.objective.batches.examples(config.data.length)
     spec = Offline(config.data, transforms, examples, split, tokenizer, config.task)
     return cache.build(spec, directory, identity, say, workers, verify, config.data.mirror, beam)
@@ -499,7 +335,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
     return {name: _plain(each) for name, each in value.items()} if isinstance(value, dict) else value
-
-
-def _hash(identity: Any) -> str:
-    return hashlib.blake2b(json.dumps(identity, sort_keys=True, default=str).encode(), digest_size=10).hexdigest()

@@ -40,7 +40,7 @@ def data(config: Config, has_tokenizer: bool = True, most: int | None = None, as
 
 def measure(config: Config, has_tokenizer: bool = True, most: int | None = None) -> Result:
     """The statistics, ready for JSON; the arguments are those of `data`."""
-    from jaxpt.data import datasets, part_statistics
+    from jaxpt.data import part_statistics, run_tokenizer
     from jaxpt.data.parts import parts as parts_of
     from jaxpt.data.progress import progress
     from jaxpt.data.sources.opening import open_source
@@ -55,7 +55,7 @@ def measure(config: Config, has_tokenizer: bool = True, most: int | None = None)
     parts = parts_of(first)
     with progress(None) as say:
         sources = [open_source(part.config.data, None, part.config.task) for part in parts]
-        tokenizer = datasets.existing_tokenizer(first, parts, sources) if has_tokenizer else None
+        tokenizer = run_tokenizer.existing(first, parts, sources) if has_tokenizer else None
         lengths = list(dict.fromkeys(at_phase(config, phase).data.length for phase in range(len(phase_starts(config)))))
         measured = {
             part.name: {"source": amounts.of_source(part.config.data)}

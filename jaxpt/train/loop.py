@@ -215,7 +215,7 @@ class Run:
                 compiled.check(self.setup.for_phase(config, phase), Path(config.train.compiled), phase)
         if trains:
             self.programs = programs.start(self.setup, index)
-        from jaxpt.data import datasets  # takes seconds: TensorFlow
+        from jaxpt.data import run_tokenizer  # takes seconds: TensorFlow
 
         self.timings.mark("import of the data pipeline (TensorFlow, SeqIO)")
         if not same_data:
@@ -228,7 +228,7 @@ class Run:
         if meta is not None and meta["phase"] == index:
             check_fingerprint(meta["data"], _plain(self.data.fingerprint), str(self.run_dir), names)
             if "data.tokenizer.path" in [key for key, _, _ in moved(self.config)]:
-                datasets.check_vocabulary(self.phase_config, self.data.tokenizer)
+                run_tokenizer.check_same(self.phase_config, self.data.tokenizer)
         if names:
             say(f"edited since the checkpoint: {names}; the steps from here on use the code as it is now")
         if checkpoint.is_primary():

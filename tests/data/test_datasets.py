@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from pydantic import create_model
 
-from jaxpt.data import datasets, tasks
+from jaxpt.data import datasets, run_tokenizer, tasks
 from jaxpt.data._tf import seqio, tf
 from jaxpt.data.calls import Call
 from jaxpt.data.sources.opening import open_source
@@ -61,7 +61,7 @@ def test_from_text_to_the_declared_features(family, text, cache):
 
 def test_the_second_time_is_found_in_the_cache(text, cache, monkeypatch):
     first = next(datasets.prepare(config("gpt2", text, cache)).train.batches())
-    monkeypatch.setattr(datasets.tokenizers, "train", None)
+    monkeypatch.setattr(run_tokenizer.tokenizers, "train", None)
     monkeypatch.setattr(seqio.Task, "preprocess_precache", None)
     again = next(datasets.prepare(config("gpt2", text, cache)).train.batches())
     assert all((first[k] == again[k]).all() for k in first)
@@ -165,7 +165,7 @@ def test_the_run_keeps_its_vocabulary(text, cache, tmp_path, monkeypatch):
     run = tmp_path / "run"
     data = datasets.prepare(config("t5", text, cache, run))
     assert (run / "tokenizer" / "spiece.model").is_file()
-    monkeypatch.setattr(datasets.tokenizers, "train", None)
+    monkeypatch.setattr(run_tokenizer.tokenizers, "train", None)
     moved = run.rename(tmp_path / "moved")
     again = datasets.prepare(config("t5", text, tmp_path / "elsewhere", moved))
     assert again.tokenizer.digest() == data.tokenizer.digest()
