@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import argparse
 import functools
-import math
 import os
-import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NoReturn
 
 from jaxpt import allocator, cli_inference, cli_reports, errors, own_modules, signals
+from jaxpt.cli_parsing import Parser, Version, add_debug, add_overrides, add_recipe, command, count, gigabytes, index
 from jaxpt.errors import AlreadySaid, UserError, printable
 from jaxpt.stamp import stamped
-
-Command = Callable[[argparse.Namespace], int | None]
 
 
 def start() -> NoReturn:
@@ -38,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
       The exit code: 0, 2 for a user error, 128 + signal number if stopped by a signal.
     """
-    arguments = _parse(sys.argv[1:] if argv is None else argv)
+    arguments = _parser().parse(sys.argv[1:] if argv is None else argv)
     if not sys.flags.safe_path and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # recipes may name modules in the current directory
     said: set[str] = set()  # a run's config.yaml is read several times
@@ -257,44 +254,8 @@ def _schema(arguments: argparse.Namespace) -> None:
 # ---- parsing --------------------------------------------------------------------------------------------------------
 
 
-class _Parser(argparse.ArgumentParser):
-    """Prints errors in one line, without the usage."""
-
-    def error(self, message: str) -> NoReturn:
-        found = re.fullmatch(r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)", message)
-        if found is not None:
-            name, word, choices = found.groups()
-            from jaxpt.config.kinds import nearest
-
-            if near := nearest(word, re.findall(r"[\w-]+", choices), ""):
-                message = f"{name}: {word!r} is none{near}"
-        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
-
-
-def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = _parser()
-    # argparse accepts only consecutive positional arguments: overrides after an option are returned as unknown.
-    arguments, rest = parser.parse_known_args(argv)
-    for word in rest:
-        if word.startswith("-") or "overrides" not in arguments:
-            near = _near_option(parser, arguments.command, word)
-            parser.error(f"{arguments.command}: unknown argument {word!r}{near}")
-    if rest:
-        arguments.overrides += rest
-    return arguments
-
-
-def _near_option(parser: argparse.ArgumentParser, command: str, word: str) -> str:
-    """The end of a message about an unknown option."""
-    from jaxpt.config.kinds import nearest
-
-    commands = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    options = [option for option in commands.choices[command]._option_string_actions if option.startswith("--")]
-    return nearest(word.partition("=")[0], options, "")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="jaxpt",
         description="Pretrain encoders, decoders and encoder-decoders with JAX: raw text in, a trained model out.",
         epilog="examples:\n"
@@ -305,21 +266,21 @@ def _parser() -> argparse.ArgumentParser:
         "For each command see jaxpt COMMAND --help. A key=value argument overrides a key of the recipe.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action=_Version)
-    _debug(parser, False)
+    parser.add_argument("--version", action=Version)
+    add_debug(parser, False)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
-    train = _command(commands, "train", _train, "pretrain; resumes an interrupted run", (
+    train = command(commands, "train", _train, "pretrain; resumes an interrupted run", (
         "configs/smoke/bert_tiny.yaml",
         "configs/smoke/gpt2_tiny.yaml train.steps=200 optimizer.learning_rate=0.01 run_dir=try",
         "try train.steps=400                     # a run directory is a recipe too",
         "configs/smoke/bert_tiny.yaml 'train.phases=[]' data.length=48 data.batch_size=8",
     ), writes="RUN_DIR (runs/NAME OF THE RECIPE): config.yaml, checkpoints/, tokenizer/, metrics.jsonl,\n"
        "tensorboard/, evaluations/, run.json; and prepared text into ~/.cache/jaxpt (data.cache_dir)")  # fmt: skip
-    _recipe(train)
+    add_recipe(train)
     train.add_argument("--timings", action="store_true", help="say where the time went up to the first step")
 
-    evaluate = _command(commands, "eval", _eval, "run the evaluators of a recipe, or tasks, on a trained model", (
+    evaluate = command(commands, "eval", _eval, "run the evaluators of a recipe, or tasks, on a trained model", (
         "runs/bert_tiny",
         "configs/smoke/bert_tiny.yaml train.eval_examples=1000",
         "runs/gpt2 --tasks lambada,piqa --shots 0,5 --limit 500 --data sets",
@@ -327,49 +288,49 @@ def _parser() -> argparse.ArgumentParser:
         "runs/gpt2 --tasks my_task.yaml my_task.data.path=rows.jsonl",
     ), writes="nothing; with --tasks RUN_DIR/harness (--out)")  # fmt: skip
     evaluate.add_argument("path", metavar="CONFIG|RUN_DIR|HF_DIR", help="a recipe, or a run; with --tasks any model")
-    cli_inference.add_task_options(evaluate, _count)
-    _overrides(evaluate)
+    cli_inference.add_task_options(evaluate)
+    add_overrides(evaluate)
 
-    inspect = _command(commands, "inspect", _inspect, "show training examples: tokens, masks, spans, padding", (
+    inspect = command(commands, "inspect", _inspect, "show training examples: tokens, masks, spans, padding", (
         "configs/smoke/bert_tiny.yaml",
         "configs/smoke/t5_tiny.yaml -n 3 --at 1000 --html batches.html",
         "configs/smoke/gpt2_tiny.yaml --split validation data.length=64",
     ), writes="prepared text into ~/.cache/jaxpt (data.cache_dir); with --html a page")  # fmt: skip
-    _recipe(inspect)
-    inspect.add_argument("-n", type=_count, default=8, metavar="N", help="number of examples (8)")
-    inspect.add_argument("--at", type=_index, default=0, metavar="INDEX", help="index of the first example (0)")
+    add_recipe(inspect)
+    inspect.add_argument("-n", type=count, default=8, metavar="N", help="number of examples (8)")
+    inspect.add_argument("--at", type=index, default=0, metavar="INDEX", help="index of the first example (0)")
     inspect.add_argument("--split", choices=("train", "validation"), default="train", help="split (train)")
-    inspect.add_argument("--phase", type=_count, default=1, metavar="N", help="phase of the recipe, from 1 (1)")
+    inspect.add_argument("--phase", type=count, default=1, metavar="N", help="phase of the recipe, from 1 (1)")
     inspect.add_argument("--html", metavar="FILE", help="write an HTML page instead of printing")
 
-    data = _command(commands, "data", _data, "show what a recipe's data is: lengths, languages, duplicates, labels", (
+    data = command(commands, "data", _data, "show what a recipe's data is: lengths, languages, duplicates, labels", (
         "configs/smoke/bert_tiny.yaml",
         "configs/pretrain/gpt2_124m.yaml data.path=mytexts data.documents=file -n 10000",
         "configs/finetune/roberta/sst2.yaml data.path=sst2/train.tsv --json",
     ))  # fmt: skip
-    _recipe(data)
-    data.add_argument("-n", type=_count, metavar="N", help="read only the first N documents or rows of each split")
+    add_recipe(data)
+    data.add_argument("-n", type=count, metavar="N", help="read only the first N documents or rows of each split")
     data.add_argument("--json", action="store_true", help="print one JSON object")
 
-    cli_inference.add(commands, _command, _count)
+    cli_inference.add(commands)
     _planning(commands)
 
-    cache = _command(commands, "cache", _cache, "prepare a recipe's records in parallel before training", (
+    cache = command(commands, "cache", _cache, "prepare a recipe's records in parallel before training", (
         "configs/smoke/bert_tiny.yaml --workers 8",
         "configs/smoke/bert_tiny.yaml --verify     # read every file; rewrite damaged ones",
         "configs/smoke/bert_tiny.yaml --beam='--runner=FlinkRunner' data.cache_dir=/mnt/shared",
     ), writes="prepared text into ~/.cache/jaxpt (data.cache_dir)")  # fmt: skip
-    _recipe(cache)
-    cache.add_argument("--workers", type=_count, metavar="N", help="number of processes (one per core)")
+    add_recipe(cache)
+    cache.add_argument("--workers", type=count, metavar="N", help="number of processes (one per core)")
     cache.add_argument("--beam", metavar="OPTIONS", help="prepare them with Apache Beam: '--runner=DataflowRunner …'")
     cache.add_argument("--verify", action="store_true", help="compare the checksums of all files, however large")
 
-    verify = _command(
+    verify = command(
         commands, "verify", _verify, "compare all files of a run with their checksums", ("runs/bert_tiny",)
     )
     verify.add_argument("run_dir", metavar="RUN_DIR", help="a run")
 
-    probe = _command(commands, "probe", _probe, "train a linear classifier of texts or words on a frozen model", (
+    probe = command(commands, "probe", _probe, "train a linear classifier of texts or words on a frozen model", (
         "runs/bert_tiny path=train.csv.gz test_path=test.csv.gz text=text label=category",
         "runs/bert_tiny path=train.conllu test_path=test.conllu unit=word label=upos layer=all",
     ), writes="RUN_DIR/evaluations/probe.json")  # fmt: skip
@@ -378,7 +339,7 @@ def _parser() -> argparse.ArgumentParser:
         "overrides", metavar="key=value", nargs="+", help="path, test_path, unit, text and label (fields), layer, l2"
     )
 
-    study = _command(commands, "study", _study, "train several recipes on the same amount of text and compare them", (
+    study = command(commands, "study", _study, "train several recipes on the same amount of text and compare them", (
         "configs/studies/architecture_objective.yaml",
         "configs/studies/bart_noise.yaml data.path=a.jsonl.gz data.validation_path=b.jsonl.gz",
         "configs/studies/bart_noise.yaml tokens=200000 run_dir=runs/studies/short",
@@ -391,11 +352,11 @@ def _parser() -> argparse.ArgumentParser:
     own = "overrides a key in the recipes of all rows; tokens, run_dir and evaluate.… are keys of the study"
     study.add_argument("overrides", metavar="key=value", nargs="*", help=own)
 
-    cli_reports.add(commands, _command)
+    cli_reports.add(commands)
     _conversions(commands)
     _tokenizer(commands)
-    _command(commands, "doctor", _doctor, "check versions, devices and memory, and list what is missing", ("",))
-    schema = _command(commands, "schema", _schema, "print or write the JSON Schemas of YAML files, for editors", (
+    command(commands, "doctor", _doctor, "check versions, devices and memory, and list what is missing", ("",))
+    schema = command(commands, "schema", _schema, "print or write the JSON Schemas of YAML files, for editors", (
         "> schema.json                 # of recipes",
         "study > study.schema.json",
         "--write configs               # of recipes, studies and models",
@@ -406,7 +367,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _planning(commands: argparse._SubParsersAction) -> None:
-    plan = _command(commands, "plan", _plan, "estimate memory, step time, bottlenecks and cost, without running", (
+    plan = command(commands, "plan", _plan, "estimate memory, step time, bottlenecks and cost, without running", (
         "configs/smoke/bert_tiny.yaml                     # for this machine's devices",
         "configs/pretrain/bert_base.yaml             # for the recipe's TPU slice, without a TPU",
         "configs/pretrain/bert_base.yaml plan.topology=null    # for this machine's devices",
@@ -416,9 +377,9 @@ def _planning(commands: argparse._SubParsersAction) -> None:
         "configs/pretrain/gpt2_124m.yaml --topology v6e:4x4 --save DIR  # train.compiled=DIR",
         "configs/pretrain/llama3_8b.yaml --topology v5e:2x4 --decode 32x4096",
     ))  # fmt: skip
-    _recipe(plan)
+    add_recipe(plan)
     plan.add_argument("--topology", metavar="DEVICES", help="v5e:16x16, v5p:4x4x4, h100:8, h200:2x8, … (plan.topology)")
-    plan.add_argument("--slices", type=_count, metavar="N", help="number of slices (1)")
+    plan.add_argument("--slices", type=count, metavar="N", help="number of slices (1)")
     plan.add_argument("--json", action="store_true", help="print one JSON object")
     plan.add_argument(
         "--decode", metavar="BATCHxLENGTH", help="plan decoding; encoder-decoders: BATCHxENCODER/DECODER, as 32x512/128"
@@ -426,7 +387,7 @@ def _planning(commands: argparse._SubParsersAction) -> None:
     plan.add_argument("--save", metavar="DIR", help="save the compiled steps for train.compiled=DIR")
     plan.add_argument("--shardings", action="store_true", help="show the sharding of each parameter")
     plan.add_argument(
-        "--search", type=_count, nargs="?", const=12, default=0, metavar="N",
+        "--search", type=count, nargs="?", const=12, default=0, metavar="N",
         help="search meshes, microbatch sizes and remat, with at most N compilations (12)",
     )  # fmt: skip
     plan.add_argument("--price", type=float, metavar="DOLLARS", help="price per chip-hour (on-demand list price)")
@@ -435,7 +396,7 @@ def _planning(commands: argparse._SubParsersAction) -> None:
 
 
 def _conversions(commands: argparse._SubParsersAction) -> None:
-    take = _command(commands, "import", _import, "convert a Hugging Face directory to a run directory", (
+    take = command(commands, "import", _import, "convert a Hugging Face directory to a run directory", (
         "downloads/bert-base-uncased runs/bert_base",
         "downloads/gpt2 runs/gpt2 --verify",
         "downloads/finbert runs/finbert task.text=sentence",
@@ -450,8 +411,8 @@ def _conversions(commands: argparse._SubParsersAction) -> None:
     )
     take.add_argument("--tokenizer", metavar="PATH", help="the vocabulary, if it is not in HF_DIR")
     take.add_argument("--base", metavar="DIR", help="base model of a peft adapter (what its adapter_config.json names)")
-    _overrides(take)
-    give = _command(commands, "export", _export, "convert a run to a Hugging Face directory", (
+    add_overrides(take)
+    give = command(commands, "export", _export, "convert a run to a Hugging Face directory", (
         "runs/bert_tiny out/bert_tiny",
         "runs/bert_tiny/checkpoints/500 out/bert_tiny_500 --dtype bfloat16 --verify",
     ), writes="OUT: config.json, model.safetensors, and the tokenizer's files")  # fmt: skip
@@ -460,7 +421,7 @@ def _conversions(commands: argparse._SubParsersAction) -> None:
     give.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="dtype of the tensors (checkpoint's)")
     give.add_argument("--adapter", action="store_true", help="only the low-rank adapter, in peft's layout")
     give.add_argument("--task", metavar="NAME", help="of a run with several tasks, the one whose head is converted")
-    give.add_argument("--shard-gb", type=_gigabytes, metavar="GB", help="maximum size of a file (5)")
+    give.add_argument("--shard-gb", type=gigabytes, metavar="GB", help="maximum size of a file (5)")
     for parser in (take, give):
         parser.add_argument("--verify", action="store_true", help="compare the outputs with transformers")
 
@@ -468,82 +429,15 @@ def _conversions(commands: argparse._SubParsersAction) -> None:
 def _tokenizer(commands: argparse._SubParsersAction) -> None:
     parser = commands.add_parser("tokenizer", help="train or inspect a vocabulary", description="Vocabularies.")
     actions = parser.add_subparsers(dest="action", metavar="train|inspect", required=True)
-    train = _command(actions, "train", _tokenizer_train, "train a vocabulary on a recipe's training split", (
+    train = command(actions, "train", _tokenizer_train, "train a vocabulary on a recipe's training split", (
         "configs/smoke/bert_tiny.yaml --out vocabularies/tiny",
         "configs/smoke/bert_tiny.yaml data.tokenizer.vocab_size=8000 --out words/8k",
     ), writes="DIR: the vocabulary's files, for data.tokenizer.path")  # fmt: skip
-    _recipe(train)
+    add_recipe(train)
     train.add_argument("--out", metavar="DIR", required=True, help="directory to write the vocabulary to")
-    inspect = _command(actions, "inspect", _tokenizer_inspect, "show a vocabulary, and the tokens of a text", (
+    inspect = command(actions, "inspect", _tokenizer_inspect, "show a vocabulary, and the tokens of a text", (
         "runs/bert_tiny/tokenizer",
         "runs/bert_tiny/tokenizer 'The cat sat on the mat.'",
     ))  # fmt: skip
     inspect.add_argument("path", metavar="PATH", help="vocabulary file or directory")
     inspect.add_argument("text", metavar="TEXT", nargs="?", help="text to tokenize")
-
-
-def _command(
-    commands: argparse._SubParsersAction,
-    name: str,
-    run: Command,
-    summary: str,
-    examples: Sequence[str],
-    writes: str = "",
-) -> argparse.ArgumentParser:
-    """Adds a command with one line of help, examples, and what it writes."""
-    description = f"{summary[0].upper()}{summary[1:]}." + (f"\nWrites {writes}." if writes else "")
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name, help=summary, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.epilog = "examples:\n" + "\n".join(f"  {parser.prog} {example}".rstrip() for example in examples)
-    parser.set_defaults(run=run)
-    _debug(parser, argparse.SUPPRESS)
-    return parser
-
-
-def _recipe(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", metavar="CONFIG", help="a recipe (YAML), or a run directory")
-    _overrides(parser)
-
-
-def _overrides(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("overrides", metavar="key=value", nargs="*", help="overrides a key of the recipe (YAML value)")
-
-
-def _debug(parser: argparse.ArgumentParser, default: object) -> None:
-    parser.add_argument("--debug", action="store_true", default=default, help="show the traceback of an error")
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a positive integer, got {text!r}")
-    return int(text)
-
-
-def _gigabytes(text: str) -> float:
-    try:
-        size = float(text)
-    except ValueError:
-        size = math.nan
-    if not 0 < size < math.inf:
-        raise argparse.ArgumentTypeError(f"expected a number above 0, got {text!r}")
-    return size
-
-
-def _index(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"expected an index ≥ 0, got {text!r}")
-    return int(text)
-
-
-class _Version(argparse.Action):
-    """Looks up the version lazily."""
-
-    def __init__(self, **kwargs: object) -> None:
-        super().__init__(**{**kwargs, "nargs": 0, "help": "show the version"})  # type: ignore[arg-type]
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        from importlib.metadata import version
-
-        print(f"jaxpt {version('jaxpt')}")
-        parser.exit()

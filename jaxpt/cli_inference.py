@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from typing import Any
 
+from jaxpt.cli_parsing import command, count
 from jaxpt.errors import UserError
 
 _SETTINGS: dict[str, tuple[type, str, str]] = {
@@ -26,13 +26,11 @@ _SEARCH: dict[str, tuple[type, str, str]] = {
 }
 
 
-def add(commands: Any, command: Callable[..., argparse.ArgumentParser], count: Callable[[str], int]) -> None:
+def add(commands: Any) -> None:
     """Adds the commands.
 
     Args:
       commands: the subparsers.
-      command: adds a command with its help (`cli`).
-      count: the type of a positive integer (`cli`).
     """
     generate = command(commands, "generate", _generate, "generate text; fill masks and spans", (
         "runs/gpt2_tiny --prompt 'Once upon a time' --stream",
@@ -75,10 +73,10 @@ def add(commands: Any, command: Callable[..., argparse.ArgumentParser], count: C
     chat.add_argument("--system", metavar="TEXT", help="the system message")
     chat.add_argument("--template", metavar="FILE", help="a chat template (Jinja) instead of the tokenizer's")
     _options(chat, _SETTINGS)
-    _embeddings(commands, command, count)
+    _embeddings(commands)
 
 
-def _embeddings(commands: Any, command: Callable[..., argparse.ArgumentParser], count: Callable[[str], int]) -> None:
+def _embeddings(commands: Any) -> None:
     embed = command(commands, "embed", _embed, "write the vectors of texts, words or tokens as Parquet", (
         "runs/bert_tiny texts.txt --out vectors.parquet    # of each line: mean of its tokens",
         "runs/bert_tiny reviews.jsonl --field review --layer mix --out reviews.parquet",
@@ -140,12 +138,11 @@ def _options(parser: argparse.ArgumentParser, settings: dict[str, tuple[type, st
 _OF_TASKS = ("shots", "limit", "data", "out", "corpus", "form", "unit")
 
 
-def add_task_options(parser: argparse.ArgumentParser, count: Callable[[str], int]) -> None:
+def add_task_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `jaxpt eval --tasks`.
 
     Args:
       parser: of `eval`.
-      count: the type of a positive integer.
     """
     add = parser.add_argument_group("tasks").add_argument
     add("--tasks", type=_words, metavar="A,B", help="names of tasks (configs/tasks), or their files")

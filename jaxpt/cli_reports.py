@@ -7,22 +7,21 @@ import dataclasses
 import functools
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jaxpt.cli_parsing import command
 from jaxpt.errors import UserError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 
-def add(commands: Any, command: Callable[..., argparse.ArgumentParser]) -> None:
+def add(commands: Any) -> None:
     """Adds the commands.
 
     Args:
       commands: the subparsers.
-      command: adds a command with its help (`cli`).
     """
     runs = command(commands, "runs", _runs, "list runs with step, loss, best metric and age", ("", "runs/studies"))
     runs.add_argument("directory", metavar="DIR", nargs="?", default="runs", help="where they are (runs)")

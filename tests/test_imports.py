@@ -18,7 +18,8 @@ ORDER = (
     "tables", "tasks", "data", "parallel", "logits", "losses", "class_losses", "models", "heads", "hf", "objectives",
     "generate",
     "reading", "recipes", "train", "harness", "evals", "plan", "finetunings", "report", "imported", "convert",
-    "inference", "study", "verify", "doctor", "cli_inference", "cli_reports", "cli", "study_worker", "__main__",
+    "inference", "study", "verify", "doctor", "cli_parsing", "cli_inference", "cli_reports", "cli", "study_worker",
+    "__main__",
 )  # fmt: skip
 """The parts of jaxpt: each imports those before it alone, inside of functions as well."""
 LAZY = {

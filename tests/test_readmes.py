@@ -327,10 +327,10 @@ def accepted(argv: list[str]) -> None:
     """The command line takes these arguments, and the recipe these overrides."""
     if len(argv) == 1 or argv[-1].startswith("--"):  # only named
         with pytest.raises(SystemExit) as stop:
-            cli._parse([argv[0], "--help"])
+            cli._parser().parse([argv[0], "--help"])
         assert stop.value.code == 0
         return
-    given = cli._parse(argv)
+    given = cli._parser().parse(argv)
     if given.command == "study":
         study = load_study(ROOT / given.study, given.overrides)
         for row in (row for row in study.rows if row.model is None):
@@ -383,7 +383,7 @@ def missing(argv: list[str], fields: dict[str, str]) -> str | None:
     """
     if word := next((word for word in NOT_HERE if any(word in given for given in argv[2:])), None):
         return NOT_HERE[word]
-    given = cli._parse(argv)
+    given = cli._parser().parse(argv)
     study = load_study(given.study, given.overrides) if given.command == "study" else None
     of_study = [r for r in study.rows if r.model is None and "{study}" not in str(r.set)] if study else []
     if study and not of_study:
