@@ -12,12 +12,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import logging
 import math
 import os
 import secrets
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,64 +31,12 @@ from jaxpt.config import CheckpointConfig
 from jaxpt.disk import write_text
 from jaxpt.errors import UserError
 from jaxpt.models import parts
-from jaxpt.train import checksums, lora, stored, trainable
+from jaxpt.train import checksums, handlers, lora, stored, trainable
 from jaxpt.train.run_dir import receipt
 from jaxpt.train.state import Setup, State, size
 
-
-def _is_news(record: logging.LogRecord) -> bool:
-    """Not what Orbax logs with a traceback and then raises (we say it, in a line), nor that a reader only reads, nor
-    the bytes of a damaged file of its own that nothing depends on (`jaxpt verify` names it)."""
-    left_out = ("read only", "read_only", "Failed to json parse")
-    said_twice = record.exc_info or any(words in str(record.msg) for words in left_out)
-    return not (said_twice and "orbax" in record.pathname)
-
-
-def _is_not_of_the_disk(record: logging.LogRecord) -> bool:
-    """Not what asyncio logs of writes of a save that failed, when it finds that nobody asked how they ended."""
-    return not (record.exc_info and disk.error_number(record.exc_info[1] or Exception()) is not None)
-
-
-def _ignore_late_writes(found: Any, others: Callable[[Any], Any] = sys.unraisablehook) -> None:
-    """What writes of a save that failed say when they end after it: the failure itself has been told."""
-    if not (isinstance(found.exc_value, RuntimeError) and str(found.exc_value) == "Event loop is closed"):
-        others(found)
-
-
 RUN_ID = "run_id"
 """The file with the run's id, beside its checkpoints."""
-
-logging.getLogger("absl").addFilter(_is_news)
-logging.getLogger("asyncio").addFilter(_is_not_of_the_disk)
-sys.unraisablehook = _ignore_late_writes
-
-
-class _Hashed:
-    """A handler that hashes its files when all are written, before Orbax commits the checkpoint."""
-
-    of: dict[str, Any] | None = None
-    """Run and step of the save under way; the primary process's, which writes the checksums."""
-
-    def finalize(self, directory: Any) -> None:
-        super().finalize(directory)  # type: ignore[misc]
-        checksums.write(Path(directory), self.of)
-
-
-class _StateHandler(_Hashed, ocp.StandardCheckpointHandler):
-    async def async_save(self, directory: Any, *args: Any, **kwargs: Any) -> list[Any]:
-        """Each process also hashes what it has written itself, when that is on the disk."""
-        written = await super().async_save(directory, *args, **kwargs)
-        return [ocp.future.ChainedFuture(written or [], lambda: _hash_own(Path(directory)))]
-
-
-def _hash_own(directory: Path) -> None:
-    own = directory / f"ocdbt.process_{jax.process_index()}"  # where Orbax has each process write its parts
-    if own.is_dir():
-        checksums.write(own)
-
-
-class _MetaHandler(_Hashed, ocp.JsonCheckpointHandler):
-    pass
 
 
 class Checkpoints:
@@ -127,12 +73,12 @@ class Checkpoints:
         )
         self._best_metric = config.best_metric
         self._drop_unreadable_figures(read_only)
-        self._handlers = handlers = {"state": _StateHandler(), "meta": _MetaHandler()}
+        self._handlers = {"state": handlers.StateHandler(), "meta": handlers.MetaHandler()}
         registry = ocp.handlers.DefaultCheckpointHandlerRegistry()
-        registry.add("state", ocp.args.StandardSave, handlers["state"])
-        registry.add("state", ocp.args.StandardRestore, handlers["state"])
-        registry.add("meta", ocp.args.JsonSave, handlers["meta"])
-        registry.add("meta", ocp.args.JsonRestore, handlers["meta"])
+        registry.add("state", ocp.args.StandardSave, self._handlers["state"])
+        registry.add("state", ocp.args.StandardRestore, self._handlers["state"])
+        registry.add("meta", ocp.args.JsonSave, self._handlers["meta"])
+        registry.add("meta", ocp.args.JsonRestore, self._handlers["meta"])
         self._manager = ocp.CheckpointManager(self.directory, options=options, handler_registry=registry)
 
     def _drop_unreadable_figures(self, read_only: bool) -> None:
