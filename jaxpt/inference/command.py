@@ -13,10 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from jaxpt import errors
 from jaxpt.errors import UserError
 from jaxpt.generate.options import Options
 from jaxpt.inference import files
-from jaxpt.inference.answers import Answer, Answers
+from jaxpt.inference.answers import Answer, Answers, Texts
 
 Item = TypeVar("Item")
 
@@ -72,6 +73,7 @@ def generate(
     else:
         for text, answer in zip(texts, _in_order(models[0].answers(texts))):
             _print(text if len(texts) > 1 else None, answer.lines())
+            _note_blank(answer)
 
 
 def _check(
@@ -181,6 +183,17 @@ def _print_stream(model: Answers, texts: Sequence[str]) -> None:
     screen = _Screen(texts, [model.count(text) for text in texts])
     for i, answer in model.answers(texts, on_text=screen.add):
         screen.end(i, answer)
+        _note_blank(answer)
+
+
+def _note_blank(answer: Answer) -> None:
+    """Says of a text that cannot be seen what it is, on standard error."""
+    for completion in answer.completions if isinstance(answer, Texts) else ():
+        if not completion.text:
+            ended = "a stop string" if completion.finish == "stop" else "the end token"
+            errors.note(f"a continuation is empty: {ended} came first")
+        elif completion.text.isspace():
+            errors.note(f"a continuation is white space alone: {completion.text!r}")
 
 
 class _Screen:

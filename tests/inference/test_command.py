@@ -15,7 +15,11 @@ import pytest
 import yaml
 
 import jaxpt
+from jaxpt import errors
 from jaxpt.cli import main
+from jaxpt.inference import command
+from jaxpt.inference.answers import Texts
+from jaxpt.inference.loaded import Completion
 from tests import families
 from tests.inference.test_loaded import TEXTS, made
 
@@ -90,6 +94,16 @@ def test_the_lines_of_stdin_are_prompts(run, directories, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO("the cat\n\na dog"))
     wanted = "".join(f"> {text}\n{answer}\n" for text, (answer,) in zip(texts, found))
     assert run("generate", directories["gpt2"], "--max-new-tokens", 4) == (0, wanted, "")
+
+
+def test_a_text_that_cannot_be_seen_is_described(monkeypatch):
+    notes = []
+    monkeypatch.setattr(errors, "note", notes.append)
+    found = [Completion("\n \n", [9, 9], "length"), Completion("", [2], "eos"), Completion("", [7], "stop")]
+    command._note_blank(Texts([*found, Completion("the cat", [5], "length")]))
+    blank, ended, stopped = notes
+    assert blank.endswith(r"white space alone: '\n \n'")
+    assert ended.endswith("the end token came first") and stopped.endswith("a stop string came first")
 
 
 def test_an_encoder_gives_candidates_with_probabilities(run, directories):
