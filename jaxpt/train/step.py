@@ -155,6 +155,7 @@ def make_train_step(setup: Setup, objective: Objective) -> Callable[[State, Batc
         grads = jax.lax.optimization_barrier(jax.lax.with_sharding_constraint(grads, placed))
         with jax.named_scope("optimizer"):
             updates, opt_state = setup.optimizer.update(grads, state.opt_state, trained)
+            _check_updates(config.optimizer.kind, updates, trained)
             params = optax.apply_updates(trained, updates)
         ema = state.ema
         if ema is not None:
@@ -180,6 +181,18 @@ def make_train_step(setup: Setup, objective: Objective) -> Callable[[State, Batc
         out_shardings=(setup.shardings, rules.replicated(setup.mesh)),
         donate_argnums=0,
     )
+
+
+def _check_updates(kind: str, updates: Any, params: Any) -> None:
+    """Raises UserError where an update has not its parameter's shape: it would be broadcast in silence."""
+    there, here = (
+        {jax.tree_util.keystr(path, simple=True, separator="/"): jnp.shape(x) for path, x in found}
+        for found in (jax.tree_util.tree_leaves_with_path(updates), jax.tree_util.tree_leaves_with_path(params))
+    )
+    for path, shape in here.items():
+        if there.get(path) != shape:
+            found = f"has shape {there[path]}" if path in there else "is missing"
+            raise UserError(f"optimizer.kind: {kind}: the update of {path} {found}; it wants {shape}")
 
 
 def make_finite_check(setup: Setup) -> Callable[[State], jax.Array]:

@@ -55,6 +55,17 @@ def test_an_edit_before_a_resume_is_said(lab, capsys):
     assert list(receipt["code"]) == [optimizer["kind"]]
 
 
+@pytest.mark.slow
+def test_an_update_of_another_shape_is_refused(lab, capsys):
+    """optax adds a number to a whole matrix."""
+    mean = SIGN.replace("optax.scale_by_sign()", "optax.stateless(lambda u, p: jax.tree.map(lambda x: x.mean(), u))")
+    kind = lab.module("signum", mean.replace("import optax", "import jax\nimport optax"))
+    assert lab.train("run", optimizer={"kind": kind}) == 2
+    said = capsys.readouterr().err
+    assert f"jaxpt: optimizer.kind: {kind}: the update of " in said and " has shape (); it wants (" in said
+    assert len([line for line in said.splitlines() if not line.startswith("jaxpt: note: ")]) == 1
+
+
 def test_a_key_that_it_does_not_have_is_refused(lab, capsys):
     kind = lab.module("signum", SIGN)
     assert lab.train("run", optimizer={"kind": kind, "b3": 0.5}) == 2
