@@ -20,7 +20,7 @@ from jaxpt.data._tf import tf
 from jaxpt.data.progress import Progress
 from jaxpt.data.records import cache
 from jaxpt.data.records.store import Ragged
-from jaxpt.data.sources.readers import Mark, read
+from jaxpt.data.sources.readers import Offset, read
 
 
 def measured(name, work, megabytes):
@@ -50,7 +50,7 @@ def excerpt(corpus, data, megabytes, directory):
     import json
 
     texts, size = [], 0
-    for _, text in read(str(corpus), data, Mark()):
+    for _, text in read(str(corpus), data, Offset()):
         texts.append(text)
         size += len(text.encode())
         if size >= megabytes * 1e6:

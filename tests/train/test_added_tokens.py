@@ -12,7 +12,7 @@ import jaxpt
 from jaxpt import recipes
 from jaxpt.cli import main
 from jaxpt.config import build, dump
-from jaxpt.data import chat_template, datasets, tokenizers
+from jaxpt.data import chat_template, checks, datasets, tokenizers
 from jaxpt.errors import UserError
 from jaxpt.train import initial, state, weights
 from tests import fine_tuning
@@ -79,11 +79,11 @@ def test_a_trained_vocabulary_leaves_room():
         "data": {"tokenizer": {"kind": "bpe", "add_tokens": ["<a>", "<b>"]}, "length": 32},
     }
     config = build(tree)
-    assert datasets.trained_size(config) == 298
+    assert checks.trained_size(config) == 298
     assert tokenizers.planned(config.data.tokenizer, 298).added == (("<a>", 298), ("<b>", 299))
     tree["data"]["tokenizer"]["vocab_size"] = 299
     with pytest.raises(UserError, match=r"299 and 2 add_tokens is more than model.vocab_size, 300"):
-        datasets.trained_size(build(tree))
+        checks.trained_size(build(tree))
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,22 @@
+"""What the tools take from jaxpt is there: no test runs the benchmarks, so a renamed function would break them unseen."""
+
+import ast
+import importlib
+from pathlib import Path
+
+import pytest
+
+TOOLS = Path(__file__).parents[2] / "tools"
+
+
+def _taken(path: Path) -> list[tuple[str, str]]:
+    """(module, name) of each `from jaxpt… import name` of a file."""
+    imports = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+    return [(n.module, a.name) for n in imports if (n.module or "").split(".")[0] == "jaxpt" for a in n.names]
+
+
+@pytest.mark.parametrize("tool", [str(path.relative_to(TOOLS)) for path in sorted(TOOLS.rglob("*.py"))])
+def test_what_a_tool_imports_is_there(tool):
+    for module, name in _taken(TOOLS / tool):
+        if not hasattr(importlib.import_module(module), name):
+            importlib.import_module(f"{module}.{name}")  # a module that nobody imported yet, or an error that names it
