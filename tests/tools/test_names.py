@@ -1,4 +1,4 @@
-"""What the tools take from jaxpt is there: no test runs all benchmarks, so a renamed function would break them unseen."""
+"""What tools take from jaxpt is there: no test runs the benchmarks, so a renamed function would break them unseen."""
 
 import ast
 import importlib
