@@ -218,7 +218,11 @@ def _score(
         chosen = bound.streams(tokens_BxL, **given, targets=at_BxT).hidden.query_BxPxD
         return token_log_probs(bound.lm_states(chosen), bound.output_projection(), targets_BxT)
     if network.config.family == "encoder":
-        hidden = bound.encode(tokens_BxL, token_types=jnp.zeros_like(tokens_BxL), **given).hidden
+        types = jnp.zeros_like(tokens_BxL)
+        if "at_BxT" in inspect.signature(type(network.model).encode).parameters:
+            chosen = bound.encode(tokens_BxL, token_types=types, **given, at_BxT=at_BxT).hidden
+            return token_log_probs(bound.lm_states(chosen), bound.output_projection(), targets_BxT)
+        hidden = bound.encode(tokens_BxL, token_types=types, **given).hidden
     elif network.config.family == "decoder":
         prefix = {"prefix": given.pop("prefix") > 0} if "prefix" in given else {}
         hidden = bound.decode(tokens_BxL, **given, **prefix).hidden

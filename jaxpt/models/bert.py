@@ -101,7 +101,7 @@ class BertConfig(ModelConfig):
 
 
 class Block(nn.Module):
-    """Attention and feed-forward, each x ← LN(x + f(x))."""
+    """Attention and feed-forward, each x ← LN(x + f(x)); keys and values come from `shared.memory_BxSxD` if given."""
 
     config: BertConfig
 
@@ -114,7 +114,7 @@ class Block(nn.Module):
         )  # fmt: skip
         feed_forward = FeedForward(c.mlp_dim, c.activation, INIT, INIT, dtype, name="feed_forward")
 
-        y, _ = attention(x_BxLxD, shared.mask)
+        y, _ = attention(x_BxLxD, shared.mask, memory_BxSxD=shared.memory_BxSxD)
         y = adapters.after(c, "attention")(Dropout(c.dropout)(y))
         x_BxLxD = LayerNorm(c.epsilon, dtype, name="attention_norm")(x_BxLxD + y)
         y = feed_forward(x_BxLxD)
@@ -157,6 +157,7 @@ class Bert(LanguageModel):
         ranks: jax.Array | None = None,
         embedded: jax.Array | None = None,
         layers: bool = False,
+        at_BxT: jax.Array | None = None,
     ) -> Output:
         """Hidden states of the last layer.
 
@@ -168,16 +169,18 @@ class Bert(LanguageModel):
           ranks: int [B, L]: a token attends to tokens of equal or lower rank; by default to all.
           embedded: replaces the result of `embed`.
           layers: also return the hidden states of all layers.
+          at_BxT: positions whose hidden states are wanted, all by default: the last layer computes no others.
 
         Returns:
-          Hidden states [B, L, D] in the compute dtype.
+          Hidden states [B, L, D] in the compute dtype; [B, T, D] at given positions.
         """
         x_BxLxD = self.embed(tokens_BxL, token_types, positions) if embedded is None else embedded
         x_BxLxD = self.embed_dropout(self.embed_norm(x_BxLxD))
         if self.embed_project is not None:
             x_BxLxD = self.embed_project(x_BxLxD)
         x_BxLxD = constrain(x_BxLxD, "act_embed")
-        return self.encoder(x_BxLxD, Shared(Mask.self_attention(segment_ids, ranks)), layers=layers)
+        shared = Shared(Mask.self_attention(segment_ids, ranks))
+        return self.encoder(x_BxLxD, shared, layers=layers, at_BxT=at_BxT)
 
     def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
         """Hidden states [B, L, D]: uses every parameter."""

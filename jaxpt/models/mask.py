@@ -68,6 +68,19 @@ class Mask:
         above_BxL = None if ranks_BxL is None else ranks_BxL + 1
         return cls(segments_BxL, segments_BxL, query_ranks_BxL=above_BxL, key_ranks_BxS=ranks_BxL)
 
+    def of_queries(self, at_BxT: jax.Array) -> Mask:
+        """The mask of the queries at some positions; not causal and without a window, which count in the row.
+
+        Example:
+          >>> segments = jnp.array([[1, 2, 2, 0]])
+          >>> Mask(segments, segments).of_queries(jnp.array([[1]])).materialise(1, 4).astype(int)
+          Array([[[0, 1, 1, 0]]], dtype=int32)
+        """
+        names = "query_segments_BxL", "query_ranks_BxL", "query_branches_BxL"
+        of_row = {name: x for name in names if (x := getattr(self, name)) is not None}
+        chosen = {name: jnp.take_along_axis(x_BxL, at_BxT, axis=1) for name, x_BxL in of_row.items()}
+        return self.replace(**chosen, same_segments=False)
+
     def materialise(self, queries: int, keys: int, start: jax.Array | int = 0) -> jax.Array | None:
         """The mask as an array.
 

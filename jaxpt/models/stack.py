@@ -37,7 +37,7 @@ class Shared:
     mask: Mask | None = None
     bias_HxLxS: jax.Array | LearnedBias | None = None
     memory_BxSxD: jax.Array | None = None
-    """Keys and values source of cross-attention."""
+    """Source of keys and values of cross-attention; of self-attention where a layer's input is some positions only."""
     memory_mask: Mask | None = None
     positional: Any = None
     """Position inputs of the architecture: rotations, relative embeddings."""
@@ -88,7 +88,15 @@ class Stack(nn.Module):
     unroll: int = 1
 
     @nn.compact
-    def __call__(self, x_BxLxD: jax.Array, shared: Shared, past: Past = NOTHING, *, layers: bool = False) -> Output:
+    def __call__(
+        self,
+        x_BxLxD: jax.Array,
+        shared: Shared,
+        past: Past = NOTHING,
+        *,
+        layers: bool = False,
+        at_BxT: jax.Array | None = None,
+    ) -> Output:
         """Runs all layers.
 
         Args:
@@ -97,6 +105,8 @@ class Stack(nn.Module):
           past: cache and memory, each a tuple over segments of tuples over blocks, leaves [layers, …]; or a request
             for a new cache.
           layers: also return the hidden states of all layers.
+          at_BxT: positions [B, T] whose hidden states are wanted, instead of all. The last layer of a plain stack then
+            computes no others; its block takes keys and values of self-attention from `shared.memory_BxSxD`.
 
         Returns:
           The last layer's hidden states, the layers' cache and memory with the structure of `past` (None if no layer
@@ -109,7 +119,8 @@ class Stack(nn.Module):
             given = x_BxLxD, _part(past, index), shared
             if self.is_initializing():  # merge with earlier calls (without cross-attention)
                 self.put_variable("params", name, self._draw(segment, name, one, *given))
-            x_BxLxD, output = self._apply(segment, name, one, *given)
+            is_last = index == len(self.segments) - 1
+            x_BxLxD, output = self._apply(segment, name, one, *given, at_BxT if is_last else None)
             outputs.append(output)
             if layers:
                 seen.append(jax.tree.map(_in_order, *output.layers))
@@ -140,7 +151,10 @@ class Stack(nn.Module):
         return nn.meta.add_axis(params, 0, {nn.PARTITION_NAME: "layers"})
 
     @nn.nowrap
-    def _apply(self, segment: Segment, name: str, one: _Pattern, x_BxLxD: jax.Array, past: Past, shared: Shared) -> Any:
+    def _apply(
+        self, segment: Segment, name: str, one: _Pattern, x_BxLxD: jax.Array, past: Past, shared: Shared,
+        at_BxT: jax.Array | None,
+    ) -> Any:  # fmt: skip
         """Runs the segment as a function of its parameters; `nn.scan` traces a layer twice and has no pipelining."""
         params, rngs = nn.unbox(self.get_variable("params", name)), self.scope.rngs
         keys = {purpose: jax.random.split(rng.rng, segment.repeats) for purpose, rng in rngs.items()}
@@ -156,6 +170,12 @@ class Stack(nn.Module):
         if self.remat != "none":
             layer = jax.checkpoint(layer, policy=_kept(self.remat), prevent_cse=False)  # not needed in a scan
         split = parts.of(params)
+        if at_BxT is not None:
+            is_plain = len(split) == len(segment.blocks) == pipeline.stages() == 1 and not segment.shared
+            if is_plain:
+                return self._run_at(segment, layer, (params, keys, past), x_BxLxD, shared, at_BxT)
+            x_BxLxD, output = self._apply(segment, name, one, x_BxLxD, past, shared, None)
+            return _take(x_BxLxD, at_BxT), output
         if len(split) == 1:
             return self._run(segment, layer, split[0], (keys, past), segment.repeats, x_BxLxD, shared)
         outputs, first = [], 0
@@ -195,6 +215,24 @@ class Stack(nn.Module):
         return carry[0], output.replace(cache=carry[1])
 
     @nn.nowrap
+    def _run_at(
+        self, segment: Segment, layer: Any, own: Any, x_BxLxD: jax.Array, shared: Shared, at_BxT: jax.Array
+    ) -> tuple[jax.Array, Output]:
+        """Runs the segment, its last layer at some positions only.
+
+        For inference: the loop reads layers from the whole stack, which is not copied, but gradients would be slow.
+        """
+
+        def run(x_BxLxD: jax.Array, index: Any, shared: Shared = shared) -> tuple[jax.Array, Output]:
+            return layer(x_BxLxD, jax.tree.map(lambda x: x[index], own), shared)
+
+        last = segment.repeats - 1
+        x_BxLxD, outputs = jax.lax.scan(run, x_BxLxD, jnp.arange(last), unroll=min(self.unroll, last) or 1)
+        shared = shared.replace(mask=shared.mask.of_queries(at_BxT), memory_BxSxD=x_BxLxD)
+        x_BxTxD, output = run(_take(x_BxLxD, at_BxT), last, shared)
+        return x_BxTxD, jax.tree.map(lambda before, last: jnp.concatenate([before, last[None]]), outputs, output)
+
+    @nn.nowrap
     def _run(
         self, segment: Segment, layer: Any, params: Any, own: Any, count: int, x_BxLxD: jax.Array, shared: Shared
     ) -> tuple[jax.Array, Output]:
@@ -204,6 +242,11 @@ class Stack(nn.Module):
             own = None if segment.shared else params, *own
             return scan(lambda x, own: layer(x, own, shared), x_BxLxD, own, count)
         return pipeline.run(layer, params, own, x_BxLxD, shared, scan)
+
+
+def _take(x_BxLxD: jax.Array, at_BxT: jax.Array) -> jax.Array:
+    """The states at some positions of each row."""
+    return jnp.take_along_axis(x_BxLxD, at_BxT[..., None], axis=1)
 
 
 def _part(past: Past, index: int) -> Past:
