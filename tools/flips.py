@@ -93,6 +93,7 @@ def ready(run, current, end, metrics):
     import numpy as np
 
     from jaxpt import config as configs
+    from jaxpt.train import ending
 
     found = hashlib.blake2b()
     batches = run.data.train.batches(int(current.step) - run.data_start)
@@ -100,7 +101,7 @@ def ready(run, current, end, metrics):
         found.update(np.asarray(x).tobytes())
     trained.append(found.hexdigest() + json.dumps(configs.dump(run.config), sort_keys=True))
     metrics.close()
-    run._receipt(current, finished=False)
+    ending.write_receipt(run, current, finished=False)
     raise Ready
 
 
