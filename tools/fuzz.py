@@ -301,7 +301,7 @@ def judge(case: Case) -> str:
 # ---- all ------------------------------------------------------------------------------------------------------------
 
 
-def checked_run(config) -> int:
+def checked_run(config, timings=None) -> int:
     """Stands for a training: builds the model's shapes, without compiling anything."""
     config.objective.loss.network(config.model).shapes()
     return 0
