@@ -81,12 +81,14 @@ def segments(example: Example, tokenizer: Pieces) -> dict[str, list[Span]]:
       tokenizer: makes words of ids.
 
     Returns:
-      {title: spans}: "inputs" for an encoder, "inputs" and "targets" for an encoder-decoder, "text" for a decoder.
+      {title: spans}: "inputs" for an encoder and for a decoder with a head, "inputs" and "targets" for an
+      encoder-decoder, "text" for a decoder.
     """
     if "encoder_order" in example:
         parts = {"inputs": _permuted(example, tokenizer)}
     elif "decoder_target_tokens" not in example:
-        parts = {"inputs": _masked(example, tokenizer)}
+        side = "encoder" if "encoder_input_tokens" in example else "decoder"  # a decoder that answers by a head
+        parts = {"inputs": _masked(example, tokenizer, side)}
     elif "encoder_input_tokens" in example:
         parts = {"inputs": _corrupted(example, tokenizer), "targets": _targets(example, tokenizer)}
     else:
@@ -100,32 +102,32 @@ def _spaced(spans: Sequence[Span]) -> list[Span]:
     return [dataclasses.replace(s, text=f" {s.text.lstrip(' ')}") if label else s for s, label in zip(spans, after)]
 
 
-def _masked(example: Example, tokenizer: Pieces) -> list[Span]:
-    """An encoder's input, each chosen position, if there are such, with its target."""
-    tokens = example["encoder_input_tokens"]
+def _masked(example: Example, tokenizer: Pieces, side: str) -> list[Span]:
+    """The input of a model that writes no text, each chosen position, if there are such, with its target."""
+    tokens = example[f"{side}_input_tokens"]
     masked = zip(*(example.get(f"masked_{name}", ()) for name in ("positions", "targets", "weights")))
     chosen = {int(position): int(target) for position, target, weight in masked if weight > 0}
-    types = example.get("encoder_token_types", np.zeros_like(tokens))
+    types = example.get(f"{side}_token_types", np.zeros_like(tokens))
     if "masked_kinds" in example and example["encoder_segment_ids"].max() == 1:  # UniLM's types are of its masks
         types = np.cumsum(np.append(False, tokens[:-1] == tokenizer.vocabulary.sep)) > 0
     of_two = "masked_kinds" in example or any(name.endswith("_labels") for name in example)
     pair = of_two and types.max() > types[0]
     spans: list[Span] = []
-    for position in _real(example, "encoder"):
+    for position in _real(example, side):
         if pair and (position == 0 or types[position] != types[position - 1]):
             spans += [Span("\n" if spans else ""), Span(f"{'AB'[int(types[position] > types[0])]}:", "label")]
-        elif _restarts(example, position):
+        elif _restarts(example, side, position):
             spans += [Span("\n"), Span("translation:", "label")]
         else:
-            spans += _document_end(example, "encoder", position)
+            spans += _document_end(example, side, position)
         token, target = int(tokens[position]), chosen.get(position)
         spans.append(_token(token, tokenizer) if target is None else _chosen(token, target, tokenizer))
-    return spans + _padding(example, "encoder")
+    return spans + _padding(example, side)
 
 
-def _restarts(example: Example, position: int) -> bool:
+def _restarts(example: Example, side: str, position: int) -> bool:
     """True if positions restart inside a segment, at a translation of the text before."""
-    ids, positions = example["encoder_segment_ids"], example.get("encoder_positions", np.arange(position + 1))
+    ids, positions = example[f"{side}_segment_ids"], example.get(f"{side}_positions", np.arange(position + 1))
     return position > 0 and ids[position] == ids[position - 1] and positions[position] == 0
 
 

@@ -100,6 +100,20 @@ def test_an_encoder_may_have_no_masked_positions():
     assert drawn(spans) == "[CLS] the [MASK] ##s [SEP] dog [SEP] ⟨2 × padding⟩"
 
 
+def test_a_decoder_that_answers_by_a_head_shows_its_inputs():
+    """Fine-tuned on labels, it has no target tokens."""
+    features = {name: value for name, value in running().items() if name in _OF_A_DECODERS_HEAD}
+    features |= example(labels=[1], label_weights=[1.0])
+    assert {title: drawn(spans) for title, spans in segments(features, BPE).items()} == {
+        "inputs": "a b<|endoftext|>a b ⟨1 × padding⟩"
+    }
+    features["decoder_segment_ids"] = np.array([1, 1, 1, 2, 2, 0])
+    assert drawn(segments(features, BPE)["inputs"]) == "a b<|endoftext|>\nsegment 2: a b ⟨1 × padding⟩"
+
+
+_OF_A_DECODERS_HEAD = ("decoder_input_tokens", "decoder_segment_ids")
+
+
 def test_windows_without_pairs_have_no_a_and_b():
     features = {k: v for k, v in pair().items() if not k.startswith("next_sentence")}
     assert drawn(segments(features, WORDPIECE)["inputs"]).startswith("[CLS] the")
