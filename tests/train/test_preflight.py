@@ -43,7 +43,7 @@ CASES = {
     "origin": (["init_from.path=gone"], "init_from.path: gone: has neither a run's config.yaml nor Hugging Face's"),
     "origin's family": (["init_from.path=hf"], "its model (bert) is of family encoder, model.kind: gpt2 of family dec"),
     "positions": (["data.length=4096", "train.phases=[]"], "data.length: 4096 is beyond the position table"),
-    "warm-up": (["train.steps=20"], "is 20; such a short run takes optimizer.schedule.warmup_steps=2"),
+    "warm-up": (["train.steps=20"], "is 20; such a short run takes optimizer.schedule.warmup_steps=2, a resume, which "),
     "compiled": (["train.compiled=gone"], "train.compiled: gone: no such directory"),
 }  # fmt: skip
 
@@ -67,6 +67,17 @@ def test_what_is_wrong_is_said_in_a_line(workplace, capsys, case, command):
     out, err = capsys.readouterr()
     assert words in err and err.count("\n") == 1 and not out
     assert not Path("runs").exists()
+
+
+def test_a_resume_is_not_told_to_change_its_warm_up_alone(workplace, capsys):
+    """Its schedule must stay as it is: there train.steps is what may change."""
+    config = configs.load(RECIPE, ["run_dir=runs/x", "data.path=a.txt"])
+    Path("runs/x/checkpoints/2").mkdir(parents=True)
+    Path("runs/x/config.yaml").write_text(configs.to_yaml(config))
+    assert cli.main(["train", "runs/x", "train.steps=20"]) == 2
+    advice = capsys.readouterr().err.partition("a resume, which keeps its schedule, ")[2].partition("=")
+    assert advice == ("train.steps", "=", "50 or more\n")
+    preflight.check(configs.load("runs/x", ["train.steps=50"]))
 
 
 def test_a_sound_recipe_writes_nothing(workplace):

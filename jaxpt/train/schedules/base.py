@@ -27,7 +27,8 @@ def warmed_up(config: ScheduleConfig, peak: float, total_steps: int, schedule: o
     if warmup > total_steps:
         raise UserError(
             f"optimizer.schedule.warmup_steps: {warmup} is longer than the run, train.steps is {total_steps}; "
-            f"such a short run takes optimizer.schedule.warmup_steps={total_steps // 10}"
+            f"such a short run takes optimizer.schedule.warmup_steps={total_steps // 10}, "
+            f"a resume, which keeps its schedule, train.steps={warmup} or more"
         )
     if not warmup:
         return schedule
