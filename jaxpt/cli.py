@@ -350,7 +350,7 @@ def _parser() -> Parser:
     study.add_argument("--table", action="store_true", help="only write table and picture, from the run directories")
     study.add_argument("--stop", action="store_true", help="stop after the first row that fails")
     own = "overrides a key in the recipes of all rows; tokens, run_dir and evaluate.… are keys of the study"
-    study.add_argument("overrides", metavar="key=value", nargs="*", help=own)
+    add_overrides(study, own)
 
     cli_reports.add(commands)
     _conversions(commands)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from jaxpt.cli_parsing import command, count
+from jaxpt.cli_parsing import add_overrides, command, count
 from jaxpt.errors import UserError
 
 _SETTINGS: dict[str, tuple[type, str, str]] = {
@@ -62,7 +62,7 @@ def add(commands: Any) -> None:
     predict.add_argument("file", metavar="FILE", help="rows as in training, without labels")
     predict.add_argument("--out", metavar="P.jsonl", required=True, help="the file to write, a line for each row")
     predict.add_argument("--glue", action="store_true", help="write GLUE's submission: --out DIR, or FILE.tsv")
-    predict.add_argument("overrides", metavar="key=value", nargs="*", help="overrides a key of the run's recipe")
+    add_overrides(predict, "overrides a key of the run's recipe")
 
     chat = command(commands, "chat", _chat, "talk with a dialogue model, by its chat template", (
         "runs/llama3_instruct",

@@ -29,19 +29,22 @@ class Parser(argparse.ArgumentParser):
         arguments, rest = self.parse_known_args(argv)  # which leaves overrides after an option
         for word in rest:
             if word.startswith("-") or "overrides" not in arguments:
-                near = self._near_option(arguments.command, word)
-                self.error(f"{arguments.command}: unknown argument {word!r}{near}")
+                self._command(arguments.command).unknown(word)
         if rest:
-            arguments.overrides += rest
+            arguments.overrides = [*arguments.overrides, *rest]
         return arguments
 
-    def _near_option(self, command: str, word: str) -> str:
-        """The end of a message about an unknown option."""
+    def _command(self, name: str) -> Parser:
+        """The parser of a command."""
+        commands = next(action for action in self._actions if isinstance(action, argparse._SubParsersAction))
+        return commands.choices[name]
+
+    def unknown(self, word: str) -> NoReturn:
+        """Says that a word is no argument, and the options that it is near to."""
         from jaxpt.config.kinds import nearest
 
-        commands = next(action for action in self._actions if isinstance(action, argparse._SubParsersAction))
-        options = [option for option in commands.choices[command]._option_string_actions if option.startswith("--")]
-        return nearest(word.partition("=")[0], options, "")
+        options = [option for option in self._option_string_actions if option.startswith("--")]
+        self.error(f"unknown argument {word!r}{nearest(word.partition('=')[0], options, '')}")
 
 
 def command(
@@ -81,9 +84,10 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
     add_overrides(parser)
 
 
-def add_overrides(parser: argparse.ArgumentParser) -> None:
+def add_overrides(parser: argparse.ArgumentParser, about: str = "overrides a key of the recipe (YAML value)") -> None:
     """Adds overrides of a recipe's keys."""
-    parser.add_argument("overrides", metavar="key=value", nargs="*", help="overrides a key of the recipe (YAML value)")
+    # Without a default argparse lists them among the arguments that are required.
+    parser.add_argument("overrides", metavar="key=value", nargs="*", default=[], help=about)
 
 
 def add_debug(parser: argparse.ArgumentParser, default: object) -> None:

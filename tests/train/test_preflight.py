@@ -43,7 +43,7 @@ CASES = {
     "origin": (["init_from.path=gone"], "init_from.path: gone: has neither a run's config.yaml nor Hugging Face's"),
     "origin's family": (["init_from.path=hf"], "its model (bert) is of family encoder, model.kind: gpt2 of family dec"),
     "positions": (["data.length=4096", "train.phases=[]"], "data.length: 4096 is beyond the position table"),
-    "warm-up": (["train.steps=20"], "is 20; such a short run takes optimizer.schedule.warmup_steps=2, a resume, which "),
+    "warm-up": (["train.steps=20"], "is 20; such a short run takes optimizer.schedule.warmup_steps=2, a resume, "),
     "compiled": (["train.compiled=gone"], "train.compiled: gone: no such directory"),
 }  # fmt: skip
 
