@@ -14,9 +14,9 @@
 # jaxpt on GPUs of several nodes, under Slurm: one task a node, which has all its GPUs.
 #
 #   sbatch [options] tools/slurm.sh jaxpt train CONFIG KEY=VALUE …
-#   bash tools/slurm.sh --dry-run jaxpt train CONFIG …       prints the options above and the srun line
+#   bash tools/slurm.sh --dry-run jaxpt train CONFIG …       prints this script's options and the srun line
 #
-# sbatch's options take the place of those above: sbatch --nodes=4 --partition=… --account=… tools/slurm.sh …; with
+# sbatch's options take the place of the script's: sbatch --nodes=4 --partition=… --account=… tools/slurm.sh …; with
 # --ntasks-per-node=8 there is a task for each of 8 GPUs. Where jaxpt is installed in a virtual environment, activate it
 # before: the job inherits it. The run_dir has to be on a file system that all nodes share. jaxpt learns from srun where
 # its processes are. Each task has a log, jaxpt-JOB/TASK.log; the first one's says how the run goes. NCCL is left to its
@@ -28,11 +28,13 @@
 set -euo pipefail
 
 main() {
-  local code=0 told=''
+  local code=0 told='' dry_run=''
   case ${1-} in
-    --dry-run) shift && dry_run "$@" && return ;;
-    -h | --help | '') sed -n '/^# /,/^$/s/^# \{0,1\}//p' "$0" && return ;;
+    -h | --help) sed -n '/^# /,/^$/{/^$/q;s/^# \{0,1\}//p;}' "$0" && return ;;
+    --dry-run) dry_run=yes && shift ;;
   esac
+  (($#)) || { echo "tools/slurm.sh: no command; see --help" >&2 && return 2; }
+  [[ -z $dry_run ]] || { dry_run "$@" && return; }
   [[ -n ${SLURM_JOB_ID-} ]] || { echo "tools/slurm.sh: not in a job of Slurm; sbatch starts it" >&2 && return 2; }
   mkdir -p "jaxpt-$SLURM_JOB_ID"
   trap 'told=yes' TERM # scancel tells this script too, and a preemption, after which Slurm itself queues the job

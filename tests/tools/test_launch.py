@@ -363,6 +363,13 @@ def test_slurm_queues_the_job_again_after_sigterm(play, code, cancelled, queued)
     assert (found, calls[1:]) == (code, queued)
 
 
+@pytest.mark.parametrize("arguments", [[], ["--dry-run"]])
+def test_slurm_wants_a_command(play, arguments):
+    """A job without one does not end as one that went well."""
+    code, printed, error, calls = slurm(play, *arguments, SLURM_JOB_ID="7")
+    assert (code, printed, error, calls) == (2, "", "tools/slurm.sh: no command; see --help\n", [])
+
+
 def test_slurm_script_outside_of_slurm(play):
     code, _, error, calls = slurm(play, "jaxpt", "train", SLURM_JOB_ID="")
     assert (code, error, calls) == (2, "tools/slurm.sh: not in a job of Slurm; sbatch starts it\n", [])
@@ -375,6 +382,7 @@ def test_slurm_script_outside_of_slurm(play):
 def test_help_and_shellcheck(script):
     helped = subprocess.run(["bash", str(script), "--help"], capture_output=True, text=True)
     assert helped.returncode == 0 and f"{script.name} " in helped.stdout
+    assert max(map(len, helped.stdout.splitlines())) <= 120 and "Sets srun" not in helped.stdout
     shellcheck = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if shellcheck is None:
         pytest.skip("shellcheck is not installed (extra [test])")
