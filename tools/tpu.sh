@@ -32,9 +32,9 @@
 # run_dir=/mnt/jaxpt/… is shared and lasts. So is then the cache of prepared data and compiled programs,
 # /mnt/jaxpt/cache (XDG_CACHE_HOME): the first host prepares the data, once, the others wait for it; without a mount each
 # host prepares them by itself, again after each preemption. How long it takes the run says; `jaxpt cache RECIPE
-# data.cache_dir=…` does it before, on any machine with more cores. A bucket has to have a hierarchical namespace, without which a directory is
-# not renamed at once: gcloud storage buckets create gs://BUCKET --uniform-bucket-level-access
-# --enable-hierarchical-namespace. How the processes find each other, the TPU tells them.
+# data.cache_dir=…` does it before, on any machine with more cores. A bucket has to have a hierarchical namespace,
+# without which a directory is not renamed at once: gcloud storage buckets create gs://BUCKET
+# --uniform-bucket-level-access --enable-hierarchical-namespace. How the processes find each other, the TPU tells them.
 
 set -euo pipefail
 
