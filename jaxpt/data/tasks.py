@@ -9,8 +9,10 @@ import hashlib
 import importlib.util
 import inspect
 import pkgutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from jaxpt import own_modules
 from jaxpt.config import DataConfig, TaskConfig
@@ -23,6 +25,7 @@ from jaxpt.data.vocabularies import to_seqio
 from jaxpt.errors import UserError
 
 _PACKAGE = "jaxpt.data.preprocessors"
+_COMPARED = 64  # records of the first shard that are made twice
 
 Record = dict[str, tf.Tensor]
 Features = Mapping[str, tuple[tuple[int, ...], str]]
@@ -188,11 +191,33 @@ class Documents:
     def dataset(self, number: int, shard: Pieces) -> tf.data.Dataset:
         """The records of a shard."""
         self._source.failure = None
+        own = [call.name for call in self._calls if own_modules.is_own(resolve(call.name).__module__)]
+        if own and number == 0:
+            self._check_repeats(own, number, shard)
+        return self._made(number, shard)
+
+    def _made(self, number: int, shard: Pieces) -> tf.data.Dataset:
         ds = self._source.dataset(self._split, shard)
         with seqio.map_seed_manager(number):
             for call in self._calls:
                 ds = bind(call, self._vocabulary, number, self._source, self._split)(ds)
+                _check_records(call, ds)
         return ds
+
+    def _check_repeats(self, own: Sequence[str], number: int, shard: Pieces) -> None:
+        """Raises UserError where the same documents give other records when they are made again.
+
+        They are made once and kept: nothing else would show it, until they are made on another machine.
+        """
+        consumed = self._source.consumed
+        one, other = (_first_records(self._made(number, shard)) for _ in range(2))
+        self._source.consumed = consumed
+        if one != other:
+            raise UserError(
+                f"preprocessor {' or '.join(map(repr, own))} makes other records of the same documents each time; "
+                "offline, draws have to be frozen in a seed: tf.random.stateless_… with a seed among the arguments, or "
+                "seqio.map_over_dataset(num_seeds=1)"
+            )
 
     def counts(self) -> dict[str, Any]:
         """Of the shard that was read last."""
@@ -201,6 +226,22 @@ class Documents:
     def check(self, counts: dict[str, Any]) -> None:
         """Of all shards together."""
         self._source.check(self._split, counts)
+
+
+def _check_records(call: Call, made: Any) -> None:
+    """Raises UserError where a preprocessor returns something else than a data set of records."""
+    is_dataset = isinstance(made, tf.data.Dataset)
+    if not is_dataset or not isinstance(made.element_spec, Mapping):
+        form = f"one of {type(made.element_spec).__name__}" if is_dataset else type(made).__name__
+        raise UserError(
+            f"preprocessor {call.name!r} must return a tf.data.Dataset of {{feature: tensor}}, it returns {form}"
+        )
+
+
+def _first_records(ds: tf.data.Dataset) -> list[str]:
+    """Records as texts, which are equal where all their values are, NaN too."""
+    rows = ds.take(_COMPARED).as_numpy_iterator()
+    return [repr({name: np.asarray(x).tolist() for name, x in row.items()}) for row in rows]
 
 
 class Pieces(list[Piece]):

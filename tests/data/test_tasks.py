@@ -1,11 +1,14 @@
+from types import SimpleNamespace
+
 import pytest
 
 from jaxpt.config import DataConfig
+from jaxpt.data import tasks
 from jaxpt.data._tf import seqio, tf
-from jaxpt.data.calls import Call, Transforms
+from jaxpt.data.calls import Call, Transforms, Vocabulary
 from jaxpt.data.preprocessors.batched import one_record
 from jaxpt.data.sources.opening import open_source
-from jaxpt.data.tasks import bind, key, resolve
+from jaxpt.data.tasks import Offline, bind, key, resolve
 from jaxpt.errors import UserError
 from tests.data.seqio_task import make_task
 
@@ -42,6 +45,59 @@ def test_wrong_names_are_answered_with_the_nearest(call, words):
     with pytest.raises(UserError, match=words) as error:
         bind(call, None)
     assert "\n" not in str(error.value)
+
+
+def shuffled(ds):
+    return ds.shuffle(100)
+
+
+def drawn(ds):
+    return ds.map(lambda x: x | {"text": tf.strings.join([x["text"], tf.strings.as_string(tf.random.uniform([]))])})
+
+
+@seqio.map_over_dataset(num_seeds=1)
+def frozen(x, seed):
+    return x | {"text": tf.strings.join([x["text"], tf.strings.as_string(tf.random.stateless_uniform([], seed))])}
+
+
+def nothing(ds):
+    return None
+
+
+def bare(ds):
+    return ds.map(lambda x: x["text"])
+
+
+def records_of(tmp_path, function, **options):
+    """The records of a text's first shard, by an offline preprocessor of one's own."""
+    path = tmp_path / "a.txt"
+    path.write_text("\n".join(LINES))
+    data = DataConfig(tokenizer={"kind": "bpe"}, path=str(path))
+    tokenizer = SimpleNamespace(vocabulary=Vocabulary(size=10), encode=None, decode=None)
+    transforms = Transforms((Call(f"{__name__}.{function}", options),), ())
+    work = Offline(data, transforms, None, "train", tokenizer).open()
+    return [row["text"] for row in work.dataset(0, work.shards()[0]).as_numpy_iterator()]
+
+
+@pytest.mark.parametrize("function", ["shuffled", "drawn"])
+def test_records_that_differ_each_time_are_refused(tmp_path, monkeypatch, function):
+    """They are made once: nothing else would show it."""
+    monkeypatch.setattr(tasks, "to_seqio", lambda tokenizer: None)
+    with pytest.raises(UserError, match=rf"{function}' makes other records of the same documents each time; offline"):
+        records_of(tmp_path, function)
+
+
+def test_draws_that_are_frozen_in_a_seed_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(tasks, "to_seqio", lambda tokenizer: None)
+    one, other = (records_of(tmp_path, "frozen") for _ in range(2))
+    assert one == other and len(one) > 80
+
+
+@pytest.mark.parametrize(("function", "form"), [("nothing", "NoneType"), ("bare", "one of TensorSpec")])
+def test_what_a_preprocessor_returns_is_looked_at(tmp_path, monkeypatch, function, form):
+    monkeypatch.setattr(tasks, "to_seqio", lambda tokenizer: None)
+    with pytest.raises(UserError, match=rf"{function}' must return a tf.data.Dataset of .*, it returns {form}"):
+        records_of(tmp_path, function)
 
 
 def test_the_task_runs_in_seqio(tmp_path):
