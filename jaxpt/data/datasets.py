@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,11 +31,11 @@ from jaxpt.data.tasks import Features, Offline, code, key
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.data.vocabularies import to_seqio
 from jaxpt.data.warnings import warnings
-from jaxpt.errors import UserError
+from jaxpt.errors import UserError, shown
 
 if TYPE_CHECKING:
-    from jaxpt.objectives.base import Batches
-from jaxpt.data.calls import Transforms, Vocabulary
+    from jaxpt.objectives.base import Batches, Objective
+from jaxpt.data.calls import Call, Transforms, Vocabulary
 
 _SPLITS = ("train", "validation")
 _LOOKED_AT = 256  # rows in which the actual fill is measured
@@ -113,7 +113,7 @@ def prepare(
             if isinstance(source, Examples):
                 source.check_tokenizer(tokenizer)
         objective.check(config.model, data.length, vocabulary)
-        transforms = [part.config.objective.batches.transforms(data.length, vocabulary, config.seed) for part in parts]
+        transforms = [_transforms(part.config.objective, data.length, vocabulary, config.seed) for part in parts]
         ours = to_seqio(tokenizer)
         stores = {
             split: [
@@ -179,6 +179,19 @@ def _own_code(transforms: Sequence[Transforms]) -> dict[str, str]:
 
 
 # ---- records --------------------------------------------------------------------------------------------------------
+
+
+def _transforms(objective: Objective, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
+    """What makes an objective's records and features; someone's own may return anything."""
+    made = objective.batches.transforms(length, vocabulary, seed)
+    where = f"objective.kind: {objective.kind}: Batches.transforms must return Transforms"
+    if not isinstance(made, Transforms):
+        raise UserError(f"{where}(offline=…, online=…) of jaxpt.data.calls, it returns {type(made).__name__}")
+    for half in ("offline", "online"):
+        calls = getattr(made, half)
+        if not isinstance(calls, tuple) or not all(isinstance(call, Call) for call in calls):
+            raise UserError(f"{where}, whose {half} is a tuple of Call(name, arguments); it is {shown(calls)}")
+    return made
 
 
 def _store(
@@ -279,7 +292,22 @@ def _footprint(batches: Batches, store: Store, features: Features) -> tuple[dict
     """What each record takes in a row, and what a row has: by feature."""
     ragged = [name for name, s in store.spec.items() if s.shape.as_list() == [None]]
     sizes = batches.max_packed_lengths({name: store.lengths(name) for name in ragged})
+    _check_sizes(f"objective.kind: {batches.h.kind}: Batches.max_packed_lengths", sizes, features, len(store))
     return sizes, {name: features[name][0][0] for name in sizes}
+
+
+def _check_sizes(where: str, sizes: Any, features: Features, records: int) -> None:
+    """Raises UserError where they are not the sizes of all records in features of the batch."""
+    if not isinstance(sizes, Mapping):
+        raise UserError(f"{where} must return {{feature: lengths}}, it returns {type(sizes).__name__}")
+    for name, of_records in sizes.items():
+        if name not in features:
+            raise UserError(f"{where} has {name!r}, which is no feature of a batch; known: {', '.join(features)}")
+        if np.shape(of_records) != (records,):
+            raise UserError(
+                f"{where}: {name!r} must have a length for each of {records:,} records, it has the shape "
+                f"{list(np.shape(of_records))}"
+            )
 
 
 def _lines(parts: Sequence[Part], streams: dict[str, Stream]) -> Iterator[str]:

@@ -71,11 +71,12 @@ def feeds(config: Config, data: Data, rows: np.ndarray | None = None) -> dict[st
 
     def batches(stream: Stream) -> Iterator[dict[str, np.ndarray]]:
         for batch in stream.epoch(config.data.batch_size, limit=config.train.eval_examples, rows=rows):
-            mask = config.objective.judge.eval_mask(batch, data.vocabulary).astype(np.float32)
-            if mask.shape[:1] != (count := next(iter(batch.values())).shape[:1]):
-                given = f"an array {list(mask.shape)} for {count[0]} rows"
+            mask = config.objective.judge.eval_mask(batch, data.vocabulary)
+            shape, count = np.shape(mask), next(iter(batch.values())).shape[:1]
+            if mask is None or shape[:1] != count:
+                given = f"{'None' if mask is None else f'an array {list(shape)}'} for {count[0]} rows"
                 raise UserError(f"objective.kind: {config.objective.kind}: Judge.eval_mask returns {given}")
-            yield batch | {"eval_mask": mask}
+            yield batch | {"eval_mask": np.asarray(mask, np.float32)}
 
     return {name: batches(stream) for name, stream in data.validation.each().items()}
 

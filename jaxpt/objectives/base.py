@@ -90,9 +90,12 @@ class Objective(ObjectiveConfig):
         raise undefined(self, "check")
 
     def check_family(self, model: ModelConfig) -> None:
-        """Raises UserError if the model belongs to another family; called before any data is read."""
+        """Raises UserError if the model belongs to another family, or a component is none; called before any data is
+        read."""
         if not hasattr(self, "family"):
             raise undefined(self, "family")
+        for name, base in (("batches", Batches), ("loss", Loss), ("judge", Judge)):
+            checks.check_part(self.kind, name, getattr(self, name), base)
         if model.family != self.family:
             raise UserError(
                 f"objective.kind: {self.kind} requires a model of family {self.family}, "

@@ -54,6 +54,20 @@ def check_parts(kind: str, coefficients: Any, sums: Mapping[str, Any], weights: 
                 )
 
 
+def check_part(kind: str, name: str, found: Any, base: type) -> None:
+    """Raises UserError where a property of an objective is not the component that it has to be.
+
+    Args:
+      kind: of the objective.
+      name: of the property.
+      found: what it returned.
+      base: the class of such components.
+    """
+    if not isinstance(found, base):
+        wanted = f"a {base.__name__} of {base.__module__}"
+        raise UserError(f"objective.kind: {kind}: {name} must return {wanted}, it returns {_form(found)}")
+
+
 def check_output(kind: str, found: Any) -> None:
     """Raises UserError where `Loss.output` returns something else than an `Output`.
 

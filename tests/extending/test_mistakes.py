@@ -1,6 +1,7 @@
 """What someone's own objective lacks is said in a line."""
 
 import re
+from types import SimpleNamespace
 from typing import ClassVar, Literal
 
 import jax
@@ -8,7 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxpt.data import datasets
+from jaxpt.data.calls import Call, Transforms
 from jaxpt.errors import UserError
+from jaxpt.evals import heldout
 from jaxpt.objectives.base import Batches, Judge, Loss, Objective
 from jaxpt.objectives.checks import check_parts, check_sums
 from jaxpt.objectives.masked_lm import MaskedLM, MaskedLMLoss
@@ -43,6 +47,56 @@ class BareLoss(Loss):
 def test_what_is_not_defined_is_named(use, said):
     with pytest.raises(UserError, match=said):
         use()
+
+
+@pytest.mark.parametrize("name", ["batches", "loss", "judge"])
+def test_a_component_that_is_none_is_named(name):
+    """Before data is read; later the line would name a place of jaxpt alone."""
+    cls = type("Other", (MaskedLM,), {name: property(lambda self: None)})
+    with pytest.raises(UserError, match=rf"{name} must return a {name.capitalize()} of .*\.base, it returns NoneType"):
+        cls().check_family(families.config("bert").model)
+
+
+def test_transforms_are_looked_at():
+    def made(found):
+        batches = SimpleNamespace(transforms=lambda *arguments: found)
+        return datasets._transforms(SimpleNamespace(kind="mine", batches=batches), 8, None, 0)
+
+    sound = Transforms(offline=(Call("documents.tokenize"),), online=())
+    assert made(sound) is sound
+    with pytest.raises(UserError, match=r"transforms must return Transforms\(offline=…, online=…\) of .* returns list"):
+        made([Call("documents.tokenize")])
+    with pytest.raises(UserError, match=r"whose online is a tuple of Call\(name, arguments\); it is \('mine.one',\)"):
+        made(Transforms(offline=(), online=("mine.one",)))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        (np.ones(5), "must return {feature: lengths}, it returns ndarray"),
+        ({"tokens": np.ones(5)}, "has 'tokens', which is no feature of a batch; known: x"),
+        ({"x": 7}, "'x' must have a length for each of 5 records, it has the shape []"),
+    ],
+)
+def test_packed_lengths_are_looked_at(sizes, said):
+    features = {"x": ((8,), "int32")}
+    datasets._check_sizes("here", {"x": np.ones(5)}, features, 5)
+    with pytest.raises(UserError, match=re.escape(said)):
+        datasets._check_sizes("here", sizes, features, 5)
+
+
+@pytest.mark.parametrize(("mask", "given"), [(None, "None"), (np.ones(3), r"an array \[3\]")])
+def test_a_mask_of_other_rows_is_named(mask, given):
+    judge = SimpleNamespace(eval_mask=lambda batch, vocabulary: mask)
+    config = SimpleNamespace(
+        objective=SimpleNamespace(kind="mine", judge=judge),
+        data=SimpleNamespace(batch_size=2),
+        train=SimpleNamespace(eval_examples=None),
+    )
+    stream = SimpleNamespace(epoch=lambda *arguments, **options: [{"x": np.ones((2, 4))}])
+    data = SimpleNamespace(vocabulary=None, validation=SimpleNamespace(each=lambda: {"data": stream}))
+    with pytest.raises(UserError, match=rf"Judge\.eval_mask returns {given} for 2 rows"):
+        next(heldout.feeds(config, data)["data"])
 
 
 class Misnamed(MaskedLM):

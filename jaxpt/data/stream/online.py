@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from jaxpt.data.calls import Call
 from jaxpt.data.layout import Ragged
 from jaxpt.data.preprocessors.batched import Batch, Records, fold_in
 from jaxpt.data.tasks import Features, arguments, resolve
-from jaxpt.errors import UserError
+from jaxpt.errors import UserError, shown
 
 Step = Callable[[Batch, tf.Tensor], Batch]
 Counts = Callable[[], np.ndarray]
@@ -184,7 +184,17 @@ def _lifted(function: Callable[..., dict[str, tf.Tensor]], seeds: int | None) ->
 
 def _check(made: Records, features: Features) -> None:
     """Compares what the preprocessors give with what the objective declares; names the first feature that differs."""
-    for name, (shape, dtype) in features.items():
+    if not isinstance(features, Mapping):
+        raise UserError(
+            f"objective.batches.features must return {{name: (shape, dtype)}}, it returns {shown(features)}"
+        )
+    for name, declared in features.items():
+        if not isinstance(declared, tuple) or len(declared) != 2 or not isinstance(declared[0], Sequence):
+            raise UserError(
+                f'objective.batches.features must declare {name} as (shape, "int32" or "float32"), such as '
+                f'((128,), "int32"); it is {shown(declared)}'
+            )
+        shape, dtype = declared
         if name not in made:
             raise UserError(
                 f"objective.batches.features declares {name}, its preprocessors give {', '.join(sorted(made))}"
