@@ -60,7 +60,8 @@ def rows(name: str, split: str = "train") -> Iterator[Row]:
     """
     if name not in _TABLES:
         raise UserError(
-            f"built-in data: no table {name!r}; there are {', '.join(_TABLES)}{nearest(name, [*_TABLES], '')}"
+            f"data.path: no built-in table {name!r}; there are {', '.join(_TABLES)}{nearest(name, [*_TABLES], '')}; "
+            "for files of your own set data.source=auto and data.test_path=null, or a file"
         )
     if split not in SPLITS:
         raise UserError(f"built-in data: no split {split!r}; {name} has {', '.join(SPLITS)}")

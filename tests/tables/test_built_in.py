@@ -71,8 +71,11 @@ def test_matches():
 
 def test_unknown_names():
     with pytest.raises(
-        UserError, match=r"no table 'module'; there are modules, kinds, summaries, matches; did you mean modules\?"
+        UserError,
+        match=r"no built-in table 'module'; there are modules, kinds, .*; did you mean modules\?; for files of",
     ):
         next(built_in.rows("module"))
+    with pytest.raises(UserError, match=r"data\.path: no built-in table 'a\.tsv'; .*; for files .* data\.source=auto"):
+        next(built_in.rows("a.tsv"))
     with pytest.raises(UserError, match=r"no split 'dev'; kinds has train, validation, test"):
         next(built_in.rows("kinds", "dev"))
