@@ -108,6 +108,7 @@ def _note_change(path: Path, text: str) -> None:
 
 _BYTES, _FILES = 1 << 18, 100
 """Most bytes of a recipe's file, and files of a recipe with its bases."""
+_IS_NO_TEXT = "a recipe is a YAML file; data.path names texts"
 _VALUES, _CHARACTERS, _DEPTH = 100_000, 10_000_000, 50
 """Most values, characters and levels of a file."""
 
@@ -216,17 +217,20 @@ def read(
     if "\0" not in str(path) and path.resolve() in [recipe.resolve() for recipe in below]:
         raise UserError(f"{below[0]}: base: goes round in a circle: {' → '.join(map(str, (*below, path)))}")
     try:
-        text = check_file(path, _BYTES).read_text(encoding="utf-8-sig")
+        if check_file(path).stat().st_size > _BYTES:
+            raise UserError(f"{path}: has more than {_BYTES:,} bytes; {_IS_NO_TEXT}")
+        text = path.read_text(encoding="utf-8-sig")
         _note_change(path, text)
     except UserError as error:
         raise UserError(f"{asked}{error}") from None
     except UnicodeDecodeError:
-        raise UserError(f"{asked}{path}: not UTF-8 text; a recipe is a YAML file") from None
+        raise UserError(f"{asked}{path}: not UTF-8 text; {_IS_NO_TEXT}") from None
     except OSError as error:
         raise UserError(f"{asked}{path}: {error.strerror or error}") from None
     own = parse(text, str(path))
     if not isinstance(own, dict):
-        raise UserError(f"{path}: wants a mapping of keys to values" + (", it is empty" if own is None else ""))
+        found = ", it is empty" if own is None else f"; {_IS_NO_TEXT}"
+        raise UserError(f"{path}: wants a mapping of keys to values{found}")
     bases = own.pop("base", None) or []
     bases = [bases] if isinstance(bases, str) else bases
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):

@@ -123,7 +123,7 @@ def test_yaml_merge_keys_and_byte_order_mark(tmp_path):
         ("seed: !!set {a}\n", r"r\.yaml: a value that a recipe cannot hold: .*"),
         ("seed: 1e999\n", r"r\.yaml: a value that a recipe cannot hold: .*"),
         ("", r"r\.yaml: wants a mapping of keys to values, it is empty"),
-        ("- a\n- b\n", r"r\.yaml: wants a mapping of keys to values"),
+        ("- a\n- b\n", r"r\.yaml: wants a mapping of keys to values; a recipe is a YAML file; data.path names texts"),
         ("a: 1\n---\nb: 2\n", r"r\.yaml line 2: not valid YAML: .*"),
         ("a: \x00\n", r"r\.yaml: not valid YAML: .*"),
     ],
