@@ -48,6 +48,8 @@ def show(title: str, line: str, examples: Sequence[Shown], console: Console | No
                 console.print(Text(f"{heading}:", "bold"))
             console.print(as_text(spans, plain))
     used = {span.style for example in examples for spans in example.sections.values() for span in spans}
+    if not used & {*LEGEND}:
+        return
     console.print()
     console.print(Rule(Text("legend"), align="left"))
     for style, meaning in LEGEND.items():

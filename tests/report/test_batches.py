@@ -111,6 +111,16 @@ def test_a_decoder_that_answers_by_a_head_shows_its_inputs():
     assert drawn(segments(features, BPE)["inputs"]) == "a b<|endoftext|>\nsegment 2: a b ⟨1 × padding⟩"
 
 
+def test_a_legend_has_something_to_say():
+    def printed(spans):
+        console = Console(file=io.StringIO(), width=80)
+        text.show("title", "line", [Shown(0, {}, {"inputs": spans})], console)
+        return console.file.getvalue()
+
+    assert "legend" not in printed([Span("a"), Span(" ⟨1 × padding⟩", "padding")])
+    assert "legend ─" in printed([Span("a"), Span("b", "context")])
+
+
 _OF_A_DECODERS_HEAD = ("decoder_input_tokens", "decoder_segment_ids")
 
 
