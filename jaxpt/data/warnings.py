@@ -75,8 +75,9 @@ def of_batch(batches: Batches, batch: Mapping[str, np.ndarray]) -> list[str]:
         if (share := counts.max() / len(labels)) > _ONE_CLASS:
             lines.append(
                 f"{share:.1%} of the labels of {name} looked at are {values[counts.argmax()]}: a constant is as good "
-                "as a model; documents of one sentence give such pairs: let documents have several (in text files "
-                f"data.documents=blank_line parts them by blank lines), or set objective.{name}=false"
+                "as a model; documents of one sentence, and sentences as long as data.length, give such pairs: let "
+                "documents have several (in text files data.documents=blank_line parts them by blank lines), raise "
+                f"data.length, or set objective.{name}=false"
             )
     return lines
 

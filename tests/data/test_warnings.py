@@ -49,7 +49,7 @@ def test_labels_of_one_class(folder, loss):
     (line,) = warned(folder, "bert", "lines", {"dupe_factor": 2, "next_sentence": False, loss: True})
     share, said = line.split(" ", 1)
     assert 97 < float(share.rstrip("%")) <= 100 and said.startswith(f"of the labels of {loss} looked at are 1: ")
-    assert "data.documents=blank_line" in line and line.endswith(f"or set objective.{loss}=false")
+    assert "data.documents=blank_line" in line and line.endswith(f"raise data.length, or set objective.{loss}=false")
 
 
 @pytest.mark.slow
