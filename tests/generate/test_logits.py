@@ -130,12 +130,12 @@ def test_filters_of_a_large_vocabulary_are_those_of_sorts_in_float64(seed):
 @pytest.mark.parity
 @pytest.mark.parametrize("seed", range(16))
 def test_filters_of_a_large_vocabulary_are_those_of_transformers(seed):
-    """All tokens but one of three rows of one seed, where Transformers' running sum in float32 misses p by a token."""
+    """All tokens but one of a row, where Transformers' running sum in float32 misses p by a token on some CPUs."""
     pytest.importorskip("transformers")
     logits, past, options = at_a_large_vocabulary(seed)
     got = apply(logits, past, options=options)
     differing = np.isneginf(got) != np.isneginf(by_row(oracle.transformers, logits, past, options))
-    assert differing.sum() <= (1 if options.top_p or options.typical_p else 0)
+    assert differing.sum(axis=1).max() <= (1 if options.top_p or options.typical_p else 0)
     compare(got, by_row(oracle.processed, logits, past, options))
 
 
