@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import subprocess
@@ -142,8 +143,8 @@ def judge(first: Ended, then: Ended, whole: Ended) -> str:
     lines = [line for line in said.splitlines() if line.startswith("jaxpt: ") and not line.startswith("jaxpt: note")]
     if code == 0:
         return "done" if found == whole[2] else "DONE, BUT OTHERWISE"
-    if code == 1 and "one failed: " in said:  # a study tells of its rows
-        lines, code = [line for line in said.splitlines() if "one failed: " in line], 2
+    if code == 1 and (told := re.findall(r"^one failed:\s+.+", said, re.MULTILINE)):  # a study tells of its rows
+        lines, code = told, 2  # where a long line is broken, the file is on the next one
     if code != 2:
         return f"EXIT CODE {code}"
     if len(lines) != 1:
