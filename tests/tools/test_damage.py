@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+import full_disk  # noqa: E402
 
 
 def ended(tool, *arguments):
@@ -28,3 +30,11 @@ def test_no_flip_of_a_bit_is_silent():
 @pytest.mark.parametrize("writer", ["export", "cache"])
 def test_a_full_disk_is_a_line(writer):
     assert "0 of 6 wrong" in ended("full_disk.py", "--sizes", "6", "--only", writer)
+
+
+@pytest.mark.parametrize("gap", [" ", "\n      "], ids=["one line", "a broken line"])
+def test_a_study_tells_of_its_rows(gap):
+    whole, said = (0, "", "all"), f"[one] failed:{gap}f: File too large\none failed:{gap}f: File too large\n"
+    assert full_disk.judge((1, said, ""), whole, whole) == "refused, then done"
+    assert full_disk.judge((1, said.replace("one failed:", ""), ""), whole, whole) == "EXIT CODE 1"
+    assert full_disk.judge((1, said, ""), (0, "", "other"), whole) == "REFUSED, THEN OTHERWISE"
