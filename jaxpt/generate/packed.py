@@ -217,12 +217,11 @@ def _score(
         # Without token types: types that are all equal add the same to all scores of a query.
         chosen = bound.streams(tokens_BxL, **given, targets=at_BxT).hidden.query_BxPxD
         return token_log_probs(bound.lm_states(chosen), bound.output_projection(), targets_BxT)
+    at: dict[str, jax.Array] = {}
     if network.config.family == "encoder":
-        types = jnp.zeros_like(tokens_BxL)
         if "at_BxT" in inspect.signature(type(network.model).encode).parameters:
-            chosen = bound.encode(tokens_BxL, token_types=types, **given, at_BxT=at_BxT).hidden
-            return token_log_probs(bound.lm_states(chosen), bound.output_projection(), targets_BxT)
-        hidden = bound.encode(tokens_BxL, token_types=types, **given).hidden
+            at = {"at_BxT": at_BxT}
+        hidden = bound.encode(tokens_BxL, token_types=jnp.zeros_like(tokens_BxL), **given, **at).hidden
     elif network.config.family == "decoder":
         prefix = {"prefix": given.pop("prefix") > 0} if "prefix" in given else {}
         hidden = bound.decode(tokens_BxL, **given, **prefix).hidden
@@ -230,5 +229,5 @@ def _score(
         segments, encoder = given.pop("encoder_segment_ids"), given.pop("encoder_tokens")
         encoded = bound.encode(encoder, segment_ids=segments, positions=given.pop("encoder_positions")).hidden
         hidden = bound.decode(tokens_BxL, encoded, encoder_segment_ids=segments, **given).hidden
-    chosen = jnp.take_along_axis(hidden, at_BxT[..., None], axis=1)
+    chosen = hidden if at else jnp.take_along_axis(hidden, at_BxT[..., None], axis=1)
     return token_log_probs(bound.lm_states(chosen), bound.output_projection(), targets_BxT)
