@@ -25,7 +25,9 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """The arguments of a command; overrides may stand before and after its options."""
+        """The arguments of a command; overrides may stand before and after its options. `help X` is `X --help`."""
+        if list(argv[:1]) == ["help"]:
+            argv = [*argv[1:2], "--help"]
         arguments, rest = self.parse_known_args(argv)  # which leaves overrides after an option
         for word in rest:
             if word.startswith("-") or "overrides" not in arguments:

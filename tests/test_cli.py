@@ -126,6 +126,11 @@ def test_what_is_dropped_is_said(capsys, monkeypatch, command):
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize(("argv", "same"), [(["help"], ["--help"]), (["help", "eval"], ["eval", "--help"])])
+def test_help_is_a_word_too(capsys, argv, same):
+    assert run(capsys, *argv) == run(capsys, *same)
+
+
 @pytest.mark.parametrize(
     ("argv", "answer"),
     [
@@ -143,7 +148,7 @@ def test_what_is_dropped_is_said(capsys, monkeypatch, command):
         (["inspect", RECIPE, "--split", "test"], "invalid choice: 'test'"),
         (["tokenizer", "train", RECIPE], "the following arguments are required: --out"),
         (["train", "gone.yaml"], "gone.yaml: No such file or directory"),
-        (["train", RECIPE, "train.stepz=1"], "command line: unknown key train.stepz; did you mean steps?"),
+        (["train", RECIPE, "train.stepz=1"], "command line: unknown key train.stepz; did you mean train.steps?"),
         (["inspect", RECIPE, "-n", "2", "train.stepz=1"], "command line: unknown key train.stepz"),
         (["tokenizer", "inspect", "gone"], "gone"),
     ],

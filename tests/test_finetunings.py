@@ -126,7 +126,7 @@ def test_what_is_wrong_is_named(tmp_path, finetune, message):
 @pytest.mark.parametrize(
     "finetune, message",
     [
-        ({"set": {"train.stepz": 3}}, "unknown key train.stepz; did you mean steps?"),
+        ({"set": {"train.stepz": 3}}, "unknown key train.stepz; did you mean train.steps?"),
         ({"set": {"data.test_path": "none.tsv"}}, "data.test_path: none.tsv: no such file"),
         ({"grid": {"model.pooler": [1]}}, "model.pooler"),
     ],

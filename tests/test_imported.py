@@ -88,7 +88,7 @@ def test_there_and_back(tmp_path):
     ("override", "message"),
     [
         ("task.labels=[a,b]", r"^command line: task.labels=\[a,b\]: the model has other parameters than the imported"),
-        ("task.texts=a", r"^command line: unknown key task.texts of kind classification; did you mean text"),
+        ("task.texts=a", r"^command line: unknown key task.texts of kind classification; did you mean task.text"),
         ("text", r"^command line: 'text': wants key=value"),
     ],
 )

@@ -206,7 +206,7 @@ def test_a_row_that_fails_does_not_stop_the_others(tmp_path, fake):
 
 
 MISTAKES = {
-    "train.stepz": (3, "unknown key train.stepz; did you mean steps?"),
+    "train.stepz": (3, "unknown key train.stepz; did you mean train.steps?"),
     "data.path": ("gone.txt", "data.path: gone.txt: no such file"),
     "data.tokenizer.path": ("gone.json", "gone.json: no such vocabulary file"),
 }

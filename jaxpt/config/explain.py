@@ -126,7 +126,7 @@ def _right_key(key: tuple[str, ...], tree: Any, root: type[Frozen]) -> str:
         of_kind = f" of kind {_value(key[:-1], tree).get('kind', kind.default)}"
         if others := kind.with_key(key[-1]):
             return f"{of_kind}, only of {', '.join(others)}; known here: {', '.join(here)}"
-    if close := nearest(key[-1], here, ""):
+    if close := nearest(key[-1], here, "", within=key[:-1]):
         return of_kind + close
     elsewhere = [path for path in _all_keys((), tree, root) if path.rpartition(".")[2] == key[-1]]
     return of_kind + (f"; did you mean {' or '.join(elsewhere)}?" if elsewhere else nearest(key[-1], here))

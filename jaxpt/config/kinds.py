@@ -8,6 +8,7 @@ import functools
 import importlib
 import json
 import pkgutil
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from pydantic import GetCoreSchemaHandler
@@ -134,13 +135,14 @@ def _missing(kind: str, missing: str) -> str:
     return nearest(missing, [f"{package}.{name}" for name in _modules(package)], "")
 
 
-def nearest(word: str, known: list[str], otherwise: str | None = None) -> str:
+def nearest(word: str, known: list[str], otherwise: str | None = None, within: Sequence[str] = ()) -> str:
     """The end of a message about a wrong name: "; did you mean …?", or all the names there are.
 
     Args:
       word: the wrong name.
       known: the right ones.
       otherwise: what to say when none is near, instead of all names.
+      within: the parts of the key that they stand under, said before each.
 
     Example:
       >>> nearest("lenght", ["length", "batch_size"])
@@ -148,7 +150,7 @@ def nearest(word: str, known: list[str], otherwise: str | None = None) -> str:
     """
     close = difflib.get_close_matches(word, known, n=2, cutoff=0.5)
     if close:
-        return f"; did you mean {' or '.join(close)}?"
+        return f"; did you mean {' or '.join('.'.join((*within, name)) for name in close)}?"
     return f"; known here: {', '.join(known)}" if otherwise is None else otherwise
 
 

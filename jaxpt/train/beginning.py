@@ -34,7 +34,8 @@ def begin(setup: Setup, checkpoints: checkpoint.Checkpoints, run_dir: Path) -> t
     """
     latest = checkpoints.newest_whole(report=say)
     if latest is not None:
-        say(f"resuming from step {latest} of {setup.config.train.steps}: {run_dir / 'checkpoints' / str(latest)}")
+        place, steps = run_dir / "checkpoints" / str(latest), setup.config.train.steps
+        say(f"resuming from step {latest}{f' of {steps}' if latest <= steps else ''}: {place}")
         if changed := changes(setup.config):
             say(f"changed since the last start: {changed}")
         meta = checkpoints.meta(latest)

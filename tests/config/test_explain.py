@@ -13,12 +13,12 @@ from tests.config.helpers import RECIPE, mistake, write
     [
         # unknown keys
         ("modle.x=1", "unknown key modle; did you mean model or profile?"),
-        ("train.stepz=3", "unknown key train.stepz; did you mean steps?"),
+        ("train.stepz=3", "unknown key train.stepz; did you mean train.steps?"),
         ("train.learning_rate=3", "unknown key train.learning_rate; did you mean optimizer.learning_rate?"),
         ("zzz=3", "unknown key zzz; known here: run_dir, seed, model, *"),
-        ("model.head=3", "unknown key model.head of kind bert; did you mean heads?"),
+        ("model.head=3", "unknown key model.head of kind bert; did you mean model.heads?"),
         ("objective.zzz=.3", "unknown key objective.zzz of kind masked_lm; known here: *mask_rate*"),
-        ("optimizer.beta1=0.9", "unknown key optimizer.beta1 of kind adamw; did you mean b1?"),
+        ("optimizer.beta1=0.9", "unknown key optimizer.beta1 of kind adamw; did you mean optimizer.b1?"),
         ("optimizer={kind: sgd, b2: 0.9}", "unknown key optimizer.b2 of kind sgd, only of adafactor, *; known here: *"),
         ("optimizer.adam_learning_rate=0.1", "unknown key optimizer.adam_learning_rate of kind adamw, only of muon; *"),
         (
@@ -31,7 +31,10 @@ from tests.config.helpers import RECIPE, mistake, write
         ),
         ("optimizer.schedule={kind: t5}", "key optimizer.schedule.warmup_steps is missing"),
         ("data.tokenizer.x.y=3", "unknown key data.tokenizer.x; known here: kind, path, *"),
-        ("train.phases=[{stepz: 1}, {}]", "unknown key train.phases.0.stepz; did you mean steps or set?"),
+        (
+            "train.phases=[{stepz: 1}, {}]",
+            "unknown key train.phases.0.stepz; did you mean train.phases.0.steps or train.phases.0.set?",
+        ),
         # types
         ("train.steps='32'", 'train.steps: wants a whole number, got "32"; write 32 without quotes'),
         ("train.steps=1e3", "train.steps: wants a whole number, got 1000.0; write 1000"),

@@ -58,7 +58,7 @@ def test_circular_base(tmp_path):
 def test_a_mistake_in_a_base_names_the_base(tmp_path):
     write(tmp_path / "base.yaml", RECIPE + "train: {stepz: 3}")
     path = write(tmp_path / "r.yaml", "base: base.yaml\ntrain: {steps: 4}")
-    assert mistake(path) == f"{tmp_path}/base.yaml: unknown key train.stepz; did you mean steps?"
+    assert mistake(path) == f"{tmp_path}/base.yaml: unknown key train.stepz; did you mean train.steps?"
 
 
 @pytest.mark.parametrize("text", ["base: gone.yaml", "base: 3", "base: [3]", "base: {a: 1}"])

@@ -33,7 +33,7 @@ def test_a_dotted_kind_names_ones_own(lab, recipe):
     assert (config.model.kind, config.model.width) == (kind, 3)
     assert build(dump(config)) == config
     answer = mistake(recipe, "model=null", f"model={{kind: {kind}, vocab_size: 9, widht: 3}}")
-    assert answer == f"command line: unknown key model.widht of kind {kind}; did you mean width?"
+    assert answer == f"command line: unknown key model.widht of kind {kind}; did you mean model.width?"
 
 
 def test_ones_own_module_is_named_before_it_is_imported(lab, recipe, monkeypatch):
@@ -74,7 +74,7 @@ EVALS = [
         "evals.kind: 'pobe' is none of answers, baseline, harness, heldout, probe, samples, seqio_task, sts, task; "
         "did you mean probe?",
     ),
-    ("evals=[{kind: heldout, evry: 3}]", "unknown key evals.0.evry of kind heldout; did you mean every?"),
+    ("evals=[{kind: heldout, evry: 3}]", "unknown key evals.0.evry of kind heldout; did you mean evals.0.every?"),
     ("evals=[{kind: samples, count: x}]", 'evals.0.count: wants a whole number, got "x"'),
     (
         "evals=[{kind: no.such}]",

@@ -67,7 +67,7 @@ def test_a_glob_adds_the_recipes_that_are_no_rows(tmp_path, recipe):
     ("text", "answer"),
     [
         ("question: q\nrow: []", "unknown key row; did you mean rows?"),
-        ("question: q\nrows: [{name: a, receipt: x}]", "unknown key rows.0.receipt; did you mean recipe?"),
+        ("question: q\nrows: [{name: a, receipt: x}]", "unknown key rows.0.receipt; did you mean rows.0.recipe?"),
         ("question: q\nrows: [{recipe: x}]", "key rows.0.name is missing"),
         ("rows: [{name: a, recipe: x}]", "key question is missing"),
         ("question: q\ntokens: 2e6\n", "tokens: wants a whole number, got 2000000.0; write 2000000"),
@@ -77,9 +77,9 @@ def test_a_glob_adds_the_recipes_that_are_no_rows(tmp_path, recipe):
         ("question: q\nrecipes: '*.yml'", "recipes: no file matches *.yml"),
         (
             "question: q\nevaluate: {probe: {path: a, test: b}}",
-            "unknown key evaluate.probe.test; did you mean *test_path*",
+            "unknown key evaluate.probe.test; did you mean *evaluate.probe.test_path*",
         ),
-        ("question: q\nevaluate: {prob: {}}", "unknown key evaluate.prob; did you mean probe?"),
+        ("question: q\nevaluate: {prob: {}}", "unknown key evaluate.prob; did you mean evaluate.probe?"),
         ("question: q", "wants rows, each with a name and a recipe"),
     ],
 )

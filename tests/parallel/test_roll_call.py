@@ -115,7 +115,9 @@ def test_a_recipe_that_does_not_load_is_said_once():
     codes, (first, second) = commands([["train.stepz=30"], ["train.stepz=30"]])
     assert codes == [2, 2] and second == []
     (line,) = first
-    assert re.fullmatch(STAMP + r"\[0\] jaxpt: command line: unknown key train\.stepz; did you mean steps\?", line)
+    assert re.fullmatch(
+        STAMP + r"\[0\] jaxpt: command line: unknown key train\.stepz; did you mean train\.steps\?", line
+    )
 
 
 @pytest.mark.slow
