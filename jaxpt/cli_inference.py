@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from jaxpt.cli_parsing import add_overrides, command, count
+from jaxpt.cli_parsing import add_overrides, command, count, index
 from jaxpt.errors import UserError
 
 _SETTINGS: dict[str, tuple[type, str, str]] = {
@@ -135,7 +135,7 @@ def _options(parser: argparse.ArgumentParser, settings: dict[str, tuple[type, st
     parser.add_argument("--stop", metavar="TEXT", action="append", help="end before this text; may be repeated")
 
 
-_OF_TASKS = ("shots", "limit", "data", "out", "corpus", "form", "unit")
+_OF_TASKS = ("shots", "seed", "limit", "data", "out", "corpus", "form", "unit")
 
 
 def add_task_options(parser: argparse.ArgumentParser) -> None:
@@ -147,6 +147,7 @@ def add_task_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("tasks").add_argument
     add("--tasks", type=_words, metavar="A,B", help="names of tasks (configs/tasks), or their files")
     add("--shots", type=_numbers, metavar="0,5", help="numbers of examples shown before each (each task's own)")
+    add("--seed", type=index, metavar="N", help="of the examples that are shown (0)")
     add("--limit", type=count, metavar="N", help="the first N examples of each task; of pairs, of each group")
     add("--data", metavar="DIR", help="where the tasks' files are")
     add("--out", metavar="DIR", help="where results go (PATH/harness); re-run the same command to resume")

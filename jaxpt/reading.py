@@ -127,6 +127,20 @@ def bos_of(tokenizer: Tokenizer, folder: Path) -> int | None:
     return token_id(tokenizer, bos) if puts else None
 
 
+def eos_of(tokenizer: Tokenizer, folder: Path, said: Mapping[str, Any] | None = None) -> tuple[int, ...]:
+    """Ids that end a text: the vocabulary's EOS, those of generation_config.json, and that of the dialogue's template.
+
+    Args:
+      tokenizer: the model's.
+      folder: where its files are.
+      said: keys of generation_config.json.
+    """
+    theirs = (said or {}).get("eos_token_id")
+    named = token_id(tokenizer, chat_template.special_tokens(folder, tokenizer).get("eos_token"))
+    ids = [tokenizer.vocabulary.eos, *(theirs if isinstance(theirs, list) else [theirs]), named]
+    return tuple(dict.fromkeys(i for i in ids if isinstance(i, int)))
+
+
 def tokenizer_folder(run_dir: str | Path) -> Path:
     """Where a run keeps its tokenizer."""
     return Path(run_dir) / "tokenizer"

@@ -44,8 +44,10 @@ def lay(
     vocabulary: Vocabulary,
     pooling: Pooling = "mean",
     words: Sequence[np.ndarray] | None = None,
+    bos: int | None = None,
 ) -> Rows:
-    """Rows of texts with the special tokens of the family; a text that is too long loses its end.
+    """Rows of texts as `jaxpt embed` reads them, with the special tokens of the model; a text that is too long loses
+    its end.
 
     Args:
       texts: ids of each text.
@@ -54,6 +56,7 @@ def lay(
       pooling: mean, cls or last.
       words: (first token, one behind the last) of each text's words, int [W, 2], instead of a range for the text. Words
         beyond the end become (0, 0).
+      bos: the id that the tokenizer puts before a decoder's text.
 
     Returns:
       The rows.
@@ -64,7 +67,11 @@ def lay(
         layout = text_format(config.objective, config.model, v)
         before, after = layout.before, layout.after
     elif config.model.family == "encoder_decoder" and v.eos is not None:
-        after = (v.eos,)
+        language = v.languages[0] if len(v.languages) == 1 else None
+        read = text_format(config.objective, config.model, v, mode="NLU", language=language)
+        before, after = read.before, read.after
+    elif config.model.family == "decoder" and bos is not None:
+        before = (bos,)
     tokens, types = np.full((len(texts), length), -1, np.int32), np.zeros((len(texts), length), np.int32)
     most = 1 if words is None else max(map(len, words), default=1)
     ranges = np.zeros((len(texts), most, 2), np.int32)

@@ -40,6 +40,8 @@ class Harness(Evaluator):
     """The first examples of each task alone; of pairs, of each group."""
     data: str | None = None
     """The directory with the tasks' files."""
+    seed: NonNegativeInt = 0
+    """Of the shots."""
     form: Literal["plain", "span"] | None = None
     """Of an encoder-decoder: the target, or a missing span; by default as it is pretrained."""
     unit: Literal["piece", "word"] = "piece"
@@ -48,17 +50,26 @@ class Harness(Evaluator):
     def prepare(self, setup: Setup, data: Data) -> Evaluate:
         config = setup.config
         tasks = [task.load(name, task.own(name, self.tasks, self.set)) for name in self.tasks]
-        found = [(one, examples(one, self.shots, self.limit, self.data, config.seed)) for one in tasks]
+        found = [(one, examples(one, self.shots, self.limit, self.data, self.seed)) for one in tasks]
         constant = {one.name: baselines.baselines(one, of_task) for one, of_task in found}
-        bos = reading.bos_of(data.tokenizer, reading.tokenizer_folder(config.run_dir))
-        reader = reading.Reader(config.model, config.objective, data.tokenizer, bos)
-        texts = predictors.Generation(setup)
+        folder, languages = reading.tokenizer_folder(config.run_dir), data.tokenizer.vocabulary.languages
+        reader = reading.Reader(
+            config.model, config.objective, data.tokenizer, reading.bos_of(data.tokenizer, folder),
+            languages[0] if len(languages) == 1 else None,
+        )  # fmt: skip
+        texts, ends = predictors.Generation(setup), reading.eos_of(data.tokenizer, folder)
 
-        def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result | None:
-            model = NetworkModel(
-                setup.network, params, reader, _complete(texts, params, reader), form=self.form, unit=self.unit,
+        def asked(params: Any) -> NetworkModel:
+            return NetworkModel(
+                setup.network, params, reader, _complete(texts, params, reader, ends), form=self.form, unit=self.unit,
                 current=setup.use,
             )  # fmt: skip
+
+        for one in tasks:
+            asked(None).check(one)
+
+        def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result | None:
+            model = asked(params)
             metrics: dict[str, float] = {}
             lines = []
             for one, of_task in found:
@@ -78,14 +89,13 @@ class Harness(Evaluator):
         return evaluate
 
 
-def _complete(texts: predictors.Generation, params: Any, reader: reading.Reader) -> Complete:
+def _complete(texts: predictors.Generation, params: Any, reader: reading.Reader, ends: tuple[int, ...]) -> Complete:
     """Writes answers by the run's own programs; what follows a stop string is cut off."""
 
     def complete(prompts: Sequence[Prompt], max_new_tokens: int, stop: Sequence[str]) -> list[str]:
-        eos = reader.vocabulary.eos
-        options = Options(max_new_tokens=max_new_tokens, eos=() if eos is None else (eos,))
+        options = Options(max_new_tokens=max_new_tokens, eos=ends)
         found = texts(params, list(prompts), options)
-        written = [reader.tokenizer.decode([i for i in ids if i != eos]) for ids in found]
+        written = [reader.tokenizer.decode([i for i in ids if i not in ends]) for ids in found]
         return [_cut(text, stop) for text in written]
 
     return complete

@@ -22,7 +22,7 @@ import numpy as np
 import optax
 
 from jaxpt import config as configs
-from jaxpt import tables
+from jaxpt import reading, tables
 from jaxpt.config import Config
 from jaxpt.config.studies import Probe
 from jaxpt.disk import write_text
@@ -97,14 +97,15 @@ def _task(settings: Probe, tokenizer: Tokenizer, config: Config) -> _Task:
 
 def _laid(found: _Labelled, tokenizer: Tokenizer, config: Config) -> tuple[Rows, list[str], list[str]]:
     """The rows, and of each range that they have what it is of and its label; texts are all of one kind."""
+    bos = reading.bos_of(tokenizer, reading.tokenizer_folder(config.run_dir))
     if found.spans is None:
-        rows = lay(tokenizer.encode_batch(found.texts), config, tokenizer.vocabulary)
+        rows = lay(tokenizer.encode_batch(found.texts), config, tokenizer.vocabulary, bos=bos)
         has_range = rows.ranges[:, 0, 1] > 0  # an empty text of a decoder has no token: its mean is 0
         rows.ranges[~has_range, 0] = (0, 1)
         return rows, [""] * len(found.texts), [name for (name,) in found.labels]
     encoded = tokenizer.encode_with_offsets(found.texts)
     words = [tokens_of(one.offsets, spans) for one, spans in zip(encoded, found.spans)]
-    rows = lay([one.ids for one in encoded], config, tokenizer.vocabulary, words=words)
+    rows = lay([one.ids for one in encoded], config, tokenizer.vocabulary, words=words, bos=bos)
     units, names = [], []
     for text, spans, labels, ranges in zip(found.texts, found.spans, found.labels, rows.ranges):
         for (start, end), name, (first, stop) in zip(spans, labels, ranges):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from jaxpt import tables
+from jaxpt import reading, tables
 from jaxpt.errors import UserError
 from jaxpt.evals.base import Evaluate, Evaluator, Result
 from jaxpt.evals.features import Features, lay
@@ -43,7 +43,8 @@ class SentenceSimilarity(Evaluator):
             raise UserError(f"evals.{self.called}.pooling: cls needs an encoder with [CLS]; use mean or last")
         pairs, setup = read(self.path, self.columns), setup.for_evaluation()
         ids = data.tokenizer.encode_batch([*pairs.first, *pairs.second])
-        rows = lay(ids, setup.config, data.tokenizer.vocabulary, self.pooling)
+        bos = reading.bos_of(data.tokenizer, reading.tokenizer_folder(setup.config.run_dir))
+        rows = lay(ids, setup.config, data.tokenizer.vocabulary, self.pooling, bos=bos)
         features = Features(setup, self.layer, 1)
 
         def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result | None:

@@ -34,7 +34,7 @@ def baselines(
             found["majority"] = [_guess(one, [float(i == most) for i in range(len(one.choices))]) for one in examples]
         found["shortest"] = [_guess(one, [-float(len(choice)) for choice in one.choices]) for one in examples]
     if task.form == "generation":
-        common = collections.Counter(gold for one in examples for gold in set(one.gold)).most_common(1)[0][0]
+        common = collections.Counter(gold for one in examples for gold in dict.fromkeys(one.gold)).most_common(1)[0][0]
         found["majority"] = [
             {"id": one.id, "gold": one.gold, "group": one.group, "text": common, "answer": common} for one in examples
         ]

@@ -50,7 +50,7 @@ def examples(
       task: the task.
       shots: examples shown before each; the task's by default. Each example's are drawn anew, by the seed, the task's
         name and the number of the row, so that they do not depend on the limit.
-      limit: the first rows alone: of each group, where the task has groups.
+      limit: the first rows alone, of pairs of each group; a group of choices is not cut.
       folder: where files are looked for first.
       seed: of the draws.
 
@@ -60,7 +60,7 @@ def examples(
     Raises:
       UserError: there is no data, a row is not as the task says, or there are fewer rows than shots.
     """
-    shots = task.shots if shots is None else shots
+    shots = task.shown(shots)
     rows, is_own = _counted(task, rows_of(task, folder)), True
     pool = rows
     if shots and (found := shot_rows(task, folder)) is not None:
@@ -89,12 +89,13 @@ def rows_of(task: HarnessTask, folder: str | None) -> list[Located]:
 def shot_rows(task: HarnessTask, folder: str | None) -> list[Located] | None:
     """The rows that shots are drawn from; None: those that are scored."""
     data = task.data
-    if data.shots_path is not None:
+    is_tfds = data.tfds is not None and (data.path is None or not _files(task, data.path, folder))
+    if data.shots_path is not None and not is_tfds:
         files = _files(task, data.shots_path, folder)
         if not files:
             raise UserError(f"{task.source}: data.shots_path: no file {data.shots_path}; give --data DIR")
         return _read(task, files)
-    if data.tfds is not None and (data.path is None or not _files(task, data.path, folder)):
+    if is_tfds:
         return None if data.shots_split == data.split else _tfds(data.tfds, data.shots_split)
     return None
 
@@ -131,13 +132,16 @@ def _counted(task: HarnessTask, rows: list[Located]) -> list[Located]:
 
 
 def _limited(task: HarnessTask, rows: list[Located], limit: int | None) -> Iterator[tuple[int, Located]]:
-    """(number, row) of the first rows of each group."""
+    """(number, row) of the first rows: of each group of pairs; a question that has several rows is there as a whole."""
     seen: dict[str | None, int] = {}
+    question: str | None = None
     for number, one in enumerate(rows):
-        # A group that is a question with several rows is small: its first rows are all of it.
-        group = _group(task, one) if task.form == "pair" else None
-        seen[group] = seen.get(group, 0) + 1
-        if limit is None or seen[group] <= limit:
+        group = _group(task, one)
+        counted = group if task.form == "pair" else None
+        seen[counted] = seen.get(counted, 0) + 1
+        is_of_last = task.form != "pair" and group is not None and group == question
+        if limit is None or seen[counted] <= limit or is_of_last:
+            question = group
             yield number, one
 
 

@@ -119,6 +119,17 @@ def _f1(outcomes: Sequence[Outcome]) -> dict[str, Value]:
     return {"f1": Value(of(outcomes), _bootstrap(of, outcomes))}
 
 
+def _f1_of_last(outcomes: Sequence[Outcome]) -> dict[str, Value]:
+    """F1 of the last of two choices, "yes" of MultiRC's F1a."""
+
+    def of(chosen: Sequence[Outcome]) -> float:
+        guesses = [int(np.argmax(one["log_probs"])) for one in chosen]
+        last = len(chosen[0]["log_probs"]) - 1
+        return scores.score("f1", [int(g == last) for g in guesses], [int(one["gold"] == last) for one in chosen])["f1"]
+
+    return {"f1_last": Value(of(outcomes), _bootstrap(of, outcomes))}
+
+
 def _all_right(outcomes: Sequence[Outcome]) -> dict[str, Value]:
     """The share of groups whose rows are all right."""
     credit = credits_of(outcomes, strict=True)
@@ -204,6 +215,7 @@ _OF_METRIC: dict[str, Callable[[Sequence[Outcome]], dict[str, Value]]] = {
     "acc_token": _accuracy_by("acc_token", _divided("tokens")),
     "acc_context": _accuracy_by("acc_context", lambda one: np.subtract(one["log_probs"], one["unconditional"])),
     "f1": _f1,
+    "f1_last": _f1_of_last,
     "groups": _all_right,
     "perplexity": _perplexity,
     "token_perplexity": _per("token_perplexity", "tokens"),

@@ -7,7 +7,7 @@ encoder            pseudo-log-likelihood of the continuation's tokens, one maske
                    its word (`unit: word`)
 
 Long texts are scored in blocks: a decoder's as long as its positions, with one token before (the common harness's way);
-others with shorter blocks and more text before. Each token is scored once.
+an encoder-decoder's shorter, with more text before; an encoder's of 64 tokens with none. Each token is scored once.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from jaxpt.generate.engine import Prompt
 from jaxpt.generate.formats import check_writes
 from jaxpt.generate.likelihood import Likelihood
 from jaxpt.harness.scoring import Scored
+from jaxpt.harness.task import HarnessTask
 from jaxpt.models.network import Network
 from jaxpt.reading import Reader
 
@@ -99,11 +100,22 @@ class NetworkModel:
             greedy[number] &= one.is_greedy
         return [Scored(float(p), int(n), bool(is_best)) for p, n, is_best in zip(log_probs, tokens, greedy)]
 
+    def check(self, task: HarnessTask) -> None:
+        """Raises UserError for a task that this model cannot answer."""
+        if task.form == "similarity":
+            return
+        check_writes(self._reader.objective, self._network.config.kind)
+        if task.form != "generation":
+            return
+        if self._complete is None or self._network.config.family == "encoder":
+            raise UserError(
+                f"{task.source}: {self._network.config.kind} writes no answers; a task of form generation wants them"
+            )
+        self.prompts([], task.max_new_tokens)
+
     def completions(self, prompts: Sequence[str], max_new_tokens: int, stop: Sequence[str]) -> list[str]:
         """See `scoring.Model`."""
-        check_writes(self._reader.objective, self._network.config.kind)
-        if self._complete is None or self._network.config.family == "encoder":
-            raise UserError(f"{self._network.config.kind}: writes no answers; a task of form generation wants them")
+        assert self._complete is not None, "`check` refuses such a task"
         return self._complete(self.prompts(prompts, max_new_tokens), max_new_tokens, stop)
 
     def prompts(self, texts: Sequence[str], max_new_tokens: int) -> list[Prompt]:
@@ -127,12 +139,12 @@ class NetworkModel:
                 f"max_new_tokens: {max_new_tokens} leaves nothing of the model's {limit} positions for a prompt; "
                 f"wants {limit - 1} or less"
             )
-        found = []
+        found, first = [], len(self._reader.format().before)
         for one in read:
             if one.encoder is None:
                 cut = one._replace(tokens=one.tokens[-(limit - max_new_tokens) :])
             else:
-                cut = one._replace(encoder=one.encoder[-limit:])
+                cut = one._replace(encoder=[*one.encoder[:first], *one.encoder[first:][-(limit - first) :]])
             self.truncated += cut != one
             found.append(cut)
         return found
@@ -175,11 +187,12 @@ class NetworkModel:
             block = min(block, config.position_limit - (0 if config.family == "decoder" else special))
             if config.family != "decoder":
                 before = min(before, config.position_limit - block - special)
+        opening = self._reader.opened([]) if config.family == "decoder" else []
         found = []
         for first in range(0, len(ids), block):
             targets = list(ids[first : first + block])
             # A decoder reads `limit` tokens whatever the block: a short last one has more before it.
             own = before + block - len(targets) if config.family == "decoder" else before
             context = list(ids[max(first - own, 0) : first])
-            found.append((context or self._reader.opened([]), targets))
+            found.append((context or opening, targets))
         return found

@@ -25,7 +25,7 @@ from jaxpt.errors import UserError
 
 Form = Literal["choice", "pair", "likelihood", "rolling", "generation", "similarity"]
 METRICS: dict[str, tuple[str, ...]] = {
-    "choice": ("acc", "acc_norm", "acc_token", "acc_context", "f1", "groups"),
+    "choice": ("acc", "acc_norm", "acc_token", "acc_context", "f1", "f1_last", "groups"),
     "pair": ("acc",),
     "likelihood": ("acc", "perplexity"),
     "rolling": ("token_perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte"),
@@ -108,6 +108,10 @@ class HarnessTask(Frozen):
     def scored(self) -> tuple[str, ...]:
         """Names of the metrics."""
         return self.metrics or METRICS[self.form][:1]
+
+    def shown(self, shots: int | None) -> int:
+        """How many examples are shown when `shots` are asked for; None: the task's own number."""
+        return 0 if self.form in ("rolling", "similarity") else self.shots if shots is None else shots
 
     def check(self) -> None:
         """Raises UserError for a task that lacks what its form needs, or has a metric that its form has not."""

@@ -62,21 +62,27 @@ def _rendered(function: Any, values: Mapping[str, Any], where: str) -> Any:
     except Exception as error:  # a template can raise whatever Python raises
         raise UserError(f"{where}: {' '.join(str(error).split()) or type(error).__name__}{has}") from None
     if isinstance(found, Undefined):
-        raise UserError(f"{where}: {found._undefined_name!r} is undefined{has}")
+        name, of = found._undefined_name, found._undefined_obj
+        wants = f"is none of {', '.join(map(repr, of))}" if isinstance(of, Mapping) else f"is undefined{has}"
+        raise UserError(f"{where}: {name!r} {wants}")
     return found
 
 
-@functools.lru_cache(1024)
 def _template(source: str, is_expression: bool, where: str) -> Any:
     import jinja2
 
     try:
-        if is_expression:
-            return _environment().compile_expression(source, undefined_to_none=False)
-        return _environment().from_string(source)
+        return _compiled(source, is_expression)
     except jinja2.TemplateSyntaxError as error:
         kind = "expression" if is_expression else "template"
         raise UserError(f"{where}: {error.message}; wants a Jinja {kind}") from None
+
+
+@functools.lru_cache(1024)
+def _compiled(source: str, is_expression: bool) -> Any:
+    if is_expression:
+        return _environment().compile_expression(source, undefined_to_none=False)
+    return _environment().from_string(source)
 
 
 @functools.cache

@@ -9,10 +9,9 @@ from typing import Any, Protocol
 
 from jaxpt.errors import UserError
 from jaxpt.generate.engine import Prompt
-from jaxpt.inference import filling, loaded
+from jaxpt.inference import filling, loaded, opening
 from jaxpt.inference.filling import Candidates
 from jaxpt.inference.loaded import Completion, OnText
-from jaxpt.train import weights
 
 CANDIDATES = 5
 """Of an encoder, for each mask."""
@@ -78,10 +77,10 @@ class Answers:
           UserError: it cannot be loaded, or a setting is not for it.
         """
         self.name, self._settings = path, dict(settings)
-        self._model = loaded.load(path, batch_size=batch_size)
+        chosen, step = opening.fixed(path)
+        self._model = loaded.load(chosen, batch_size=batch_size)
         self._is_encoder = self._model.family == "encoder"
-        is_run = not (Path(path) / "config.json").is_file()
-        self.identity = [str(Path(path).resolve()), weights.locate(Path(path))[1] if is_run else None]
+        self.identity = [str(Path(path).resolve()), step]
         if self._is_encoder and (wrong := [name for name in settings if name != "top_k"]):
             option = f"--{wrong[0].replace('_', '-')}"
             raise UserError(f"{option}: has no effect on {path}, an encoder, which fills masks; leave it out")

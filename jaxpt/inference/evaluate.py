@@ -27,7 +27,7 @@ from jaxpt.harness.model import NetworkModel
 from jaxpt.harness.ngram import NGrams
 from jaxpt.harness.results import Result
 from jaxpt.harness.task import HarnessTask
-from jaxpt.inference import files, loaded
+from jaxpt.inference import files, loaded, opening
 from jaxpt.inference.loaded import Loaded
 from jaxpt.parallel import processes
 from jaxpt.tables.files import read_lines
@@ -78,7 +78,7 @@ def evaluate(
       UserError: a task, its data or the model is not as it must be.
     """
     tasks = [task.load(name, task.own(name, names, overrides)) for name in names]
-    wanted = [(one, n) for one in tasks for n in (shots or [one.shots])]
+    wanted = [(one, n) for one in tasks for n in dict.fromkeys(map(one.shown, shots or [None]))]
     found = [(one, n, examples(one, n, limit, data, seed)) for one, n in wanted]
     for one, _, of_task in found:
         if not of_task:
@@ -87,11 +87,14 @@ def evaluate(
     processes.start(DistributedConfig())
     console.quiet = not is_primary()
     mesh = MeshConfig() if jax.device_count() > 1 else None
-    model = loaded.load(path, mesh=mesh, batch_size=batch_size)
+    chosen, step = opening.fixed(path)
+    model = loaded.load(chosen, mesh=mesh, batch_size=batch_size)
     asks = asked(model, form, unit)
+    for one in tasks:
+        asks.check(one)
     folder = Path(out) if out else Path(path) / "harness"
     say(f"{path}: {model.network.config.kind}, {asks.says}")
-    settings = {"model": str(Path(path).resolve()), "seed": seed, "form": form, "unit": unit}
+    settings = {"model": str(Path(path).resolve()), "step": step, "seed": seed, "form": form, "unit": unit}
     made = []
     for one, n, of_task in found:
         outcomes = _outcomes(asks, one, n, of_task, folder, settings)
@@ -103,9 +106,17 @@ def evaluate(
     if asks.truncated:
         say(f"{asks.truncated:,} contexts were cut from the left to the model's positions")
     console.print(results.table(made), width=None if console.is_terminal else 140)  # a log has no width
-    summary = {"model": path, "scored_by": asks.says, "results": [one.plain() for one in made]}
+    summary = {
+        "model": path,
+        "step": step,
+        "seed": seed,
+        "scored_by": asks.says,
+        "results": [one.plain() for one in made],
+    }
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "results.json", json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
+    for one, n, _ in found:
+        files.state_of(_path(folder, one, n)).unlink(missing_ok=True)
     say(f"{folder}: results.json, and each example")
     return made
 
@@ -134,19 +145,21 @@ def _outcomes(
 
     All processes score the same chunks, the first one writes; the others return none.
     """
-    path = folder / f"{one.name}_{shots}shot.jsonl"
+    path = _path(folder, one, shots)
     rows = [
         {"example": n, "contexts": list(dict.fromkeys(e.contexts)), "continuations": list(e.continuations)}
         for n, e in enumerate(of_task)
     ]
     identity = {**settings, "task": one.model_dump(mode="json", exclude={"source"}), "shots": shots}
-    if is_primary() and path.exists() and not path.with_name(f"{path.name}.state").exists():
+    if is_primary() and path.exists() and not files.state_of(path).exists():
         path.unlink()  # complete, of an earlier command
     with contextlib.ExitStack() as stack:
         kept = None
         if is_primary():
             say = stack.enter_context(files.shown_progress())
-            kept = stack.enter_context(files.Results(path, rows, identity, ["outcome"], say, "scoring", "examples"))
+            kept = stack.enter_context(
+                files.Results(path, rows, identity, ["outcome"], say, "scoring", "examples", keeps_state=True)
+            )
         done = int(_of_first(np.int32(kept.done if kept else 0)))
         for first in range(0, len(of_task), CHUNK):
             if first + CHUNK <= done or done == len(of_task):
@@ -160,7 +173,11 @@ def _outcomes(
                     kept.write(number, {"outcome": outcome})
     if kept is None:
         return []
-    return [json.loads(line)["outcome"] for line in path.read_text("utf-8").splitlines()]
+    return [json.loads(line)["outcome"] for line in path.read_bytes().splitlines()]  # text has other ends of lines
+
+
+def _path(folder: Path, one: HarnessTask, shots: int) -> Path:
+    return folder / f"{one.name}_{shots}shot.jsonl"
 
 
 def _show(kept: files.Results, first: int, examples: int, share: float) -> None:

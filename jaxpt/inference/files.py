@@ -124,6 +124,7 @@ class Results:
         say: Progress | None = None,
         doing: str = "generating",
         unit: str = "prompts",
+        keeps_state: bool = False,
     ) -> None:
         """Creates the file, or opens the one that an earlier process left.
 
@@ -135,14 +136,15 @@ class Results:
           say: shows the progress.
           doing: what is done, for the progress.
           unit: what a row is, likewise.
+          keeps_state: leave `.state` beside a complete file too: others belong to it, and are not complete yet.
 
         Raises:
           UserError: `path` holds other results, another process writes it, a row of the input has one of the fields
             `adds`, or the file cannot be written.
         """
         self.path, self._prompts, self._say = Path(path), prompts, say or Progress()
-        self._doing, self._unit = doing, unit
-        self._state = _state_of(self.path)
+        self._doing, self._unit, self._keeps_state = doing, unit, keeps_state
+        self._state = state_of(self.path)
         self._adds = set(adds)
         for number, row in enumerate(prompts, 1):
             if taken := self._adds & row.keys():
@@ -204,7 +206,7 @@ class Results:
         self._say.update(progress_line(done, len(self._prompts), self._first, seconds, self._doing, self._unit))
 
     def close(self) -> str:
-        """Closes the file; a complete one loses its `.state`.
+        """Closes the file; a complete one loses its `.state`, unless `keeps_state`.
 
         Returns:
           A line for the user: how many rows there are, and how to get the others.
@@ -212,7 +214,7 @@ class Results:
         total = len(self._prompts)
         if not self._file.closed:
             os.fsync(self._file.fileno())
-            if self.done == total:
+            if self.done == total and not self._keeps_state:
                 self._state.unlink(missing_ok=True)  # while the lock is held
                 _sync_directory(self.path.parent)
             self._file.close()
@@ -311,7 +313,7 @@ def check_unused(path: Path) -> bool:
     Raises:
       UserError: the file belongs to something else.
     """
-    state = _state_of(path)
+    state = state_of(path)
     is_new = not state.exists()
     if is_new and path.exists() and path.stat().st_size:
         raise UserError(
@@ -321,7 +323,7 @@ def check_unused(path: Path) -> bool:
     return is_new
 
 
-def _state_of(path: Path) -> Path:
+def state_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.state")
 
 

@@ -90,10 +90,10 @@ def neighbours(
 def _query(query: str, word: str | None) -> Use:
     if word is None:
         return uses.marked(query)
-    at = query.lower().find(word.lower())
-    if at < 0:
+    found = next(uses.places(query, word), None)
+    if found is None:
         raise UserError(f"--word {word}: is not in the query")
-    return Use(query, at, at + len(word))
+    return Use(query, *found.span())
 
 
 def _of_corpus(

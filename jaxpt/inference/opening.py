@@ -11,7 +11,7 @@ from typing import Any
 from jaxpt import config as configs
 from jaxpt import imported, reading
 from jaxpt.config import Config, ObjectiveConfig
-from jaxpt.data import chat_template, tokenizers
+from jaxpt.data import tokenizers
 from jaxpt.data.tokenizers import vocabulary_files
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.errors import UserError
@@ -74,6 +74,22 @@ def open_model(
     return _complete(path, network, weights.read(run_dir, step), found, opened, {}, _folder(run_dir, tokenizer))
 
 
+def fixed(path: str | Path) -> tuple[Path, int | None]:
+    """What a path means now, whatever a training saves beside it.
+
+    Args:
+      path: RUN_DIR, RUN_DIR/checkpoints/STEP, or a Hugging Face directory.
+
+    Returns:
+      (path of the checkpoint, its step); of a Hugging Face directory, or of no model, (path, None).
+    """
+    path = Path(path)
+    if _is_hf(path) or not any((folder / "checkpoints").is_dir() for folder in (path, *path.parents[:2])):
+        return path, None
+    run_dir, step = weights.locate(path)
+    return run_dir / "checkpoints" / str(step), step
+
+
 def _is_hf(path: Path) -> bool:
     return (path / "config.json").is_file() and not (path / "checkpoints").is_dir()
 
@@ -111,10 +127,9 @@ def _complete(
     if objective.kind == "mbart":
         tokenizer, language = _with_languages(tokenizer, said)
     forced = {"forced_first": said.get("forced_bos_token_id"), "forced_last": said.get("forced_eos_token_id")}
-    return Opened(
-        path, network, params, objective, tokenizer, reading.bos_of(tokenizer, folder),
-        _eos(tokenizer, folder, said), {name: i for name, i in forced.items() if isinstance(i, int)}, language,
-    )  # fmt: skip
+    forced = {name: i for name, i in forced.items() if isinstance(i, int)}
+    bos, eos = reading.bos_of(tokenizer, folder), reading.eos_of(tokenizer, folder, said)
+    return Opened(path, network, params, objective, tokenizer, bos, eos, forced, language)
 
 
 def _objective(given: str | Mapping[str, Any] | Objective | None) -> Objective | None:
@@ -169,11 +184,3 @@ def _with_languages(tokenizer: Tokenizer, said: Mapping[str, Any]) -> tuple[Toke
     if start in languages:
         return tokenizer, start
     return tokenizer, languages[0] if len(languages) == 1 else None
-
-
-def _eos(tokenizer: Tokenizer, folder: Path, said: Mapping[str, Any]) -> tuple[int, ...]:
-    """The vocabulary's EOS, those of generation_config.json, and that of the dialogue's template."""
-    theirs = said.get("eos_token_id")
-    named = reading.token_id(tokenizer, chat_template.special_tokens(folder, tokenizer).get("eos_token"))
-    ids = [tokenizer.vocabulary.eos, *(theirs if isinstance(theirs, list) else [theirs]), named]
-    return tuple(dict.fromkeys(i for i in ids if isinstance(i, int)))

@@ -87,9 +87,23 @@ def find(text: str, word: str) -> Iterator[Use]:
       >>> [use.marked for use in find("He sat. The Bank is shut! Banking is dull.", "bank")]
       ['The *Bank* is shut!']
     """
-    bounds = ("", "") if any(map(is_unspaced, word)) else (r"(?<!\w)", r"(?!\w)")
-    for found in re.finditer(bounds[0] + re.escape(word) + bounds[1], text, re.IGNORECASE):
+    for found in places(text, word):
         yield _sentence(text, *found.span())
+
+
+def places(text: str, word: str) -> Iterator[re.Match[str]]:
+    """Where a word stands in a text, of whatever case, never inside of another word.
+
+    Args:
+      text: any text.
+      word: a word, or several.
+
+    Example:
+      >>> [found.span() for found in places("the party of Art", "art")]
+      [(13, 16)]
+    """
+    bounds = ("", "") if any(map(is_unspaced, word)) else (r"(?<!\w)", r"(?!\w)")
+    return re.finditer(bounds[0] + re.escape(word) + bounds[1], text, re.IGNORECASE)
 
 
 def _sentence(text: str, start: int, end: int) -> Use:

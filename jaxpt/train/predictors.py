@@ -314,7 +314,9 @@ class Generation:
         if self._engine is None:
             place = Place(self._setup.mesh, tuple(self._setup.table.items()))
             shapes = self._setup.placed_shapes().params
-            self._engine = Engine(self._setup.network, shapes, place, batch_size=_GENERATED)
+            config = self._setup.config
+            is_prefix = "decoder_prefix" in config.objective.batches.features(config.data.length)
+            self._engine = Engine(self._setup.network, shapes, place, batch_size=_GENERATED, prefix=is_prefix)
         return self._engine
 
 

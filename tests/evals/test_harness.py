@@ -5,6 +5,7 @@ import json
 import pytest
 
 from jaxpt import config as configs
+from jaxpt.errors import UserError
 from jaxpt.inference.evaluate import evaluate
 from jaxpt.train.loop import train
 from tests import families
@@ -38,3 +39,21 @@ def test_training_and_command_say_the_same(tmp_path, family):
     (said,) = evaluate(str(tmp_path / "run"), [name], limit=2)
     for metric in ("acc", "acc_strict", "acc_groups"):
         assert found[4][f"harness/mine/{metric}"] == pytest.approx(said.metrics[metric].value)
+
+
+@pytest.mark.slow
+def test_what_a_model_cannot_answer_is_refused_before_the_first_step(tmp_path):
+    (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXT))
+    (tmp_path / "rows.jsonl").write_text('{"q": "the cat", "a": "a dog"}\n')
+    task = {"form": "generation", "data": {"path": "rows.jsonl"}, "context": "{{ q }}", "answers": "a"}
+    (tmp_path / "write.yaml").write_text(json.dumps(task))
+    config = configs.build(families.tree(
+        "bert",
+        model={"vocab_size": 60},
+        data={"path": str(tmp_path / "text.jsonl"), "validation_path": str(tmp_path / "text.jsonl"),
+              "cache_dir": str(tmp_path / "cache")},
+        evals=[{"kind": "harness", "tasks": [str(tmp_path / "write.yaml")]}],
+        run_dir=str(tmp_path / "run"),
+    ))  # fmt: skip
+    with pytest.raises(UserError, match=r"write.yaml: bert writes no answers"):
+        train(config)

@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pytest
 
+from jaxpt import config as configs
 from jaxpt.config.studies import Probe
 from jaxpt.data.tokenizers.base import Encoded
 from jaxpt.errors import UserError
@@ -19,6 +20,8 @@ from tests import families
 from tests.models.helpers import drawn
 
 SETTINGS = Probe(path="a", test_path="b")
+
+BART = {"kind": "bart", "vocab_size": 50, "layers": 1, "embed_dim": 32, "heads": 4, "mlp_dim": 64, "max_positions": 32}
 
 
 @pytest.mark.parametrize("family", families.FAMILIES)
@@ -64,6 +67,9 @@ def test_rows_are_laid_as_in_pretraining():
     assert found.tokens.tolist() == [[5, 6, 7, 8, 1, -1], [1, -1, -1, -1, -1, -1]]
     assert found.ranges.tolist() == [[[4, 5]], [[0, 1]]]
     assert laid("gpt2", gpt2, 3).tokens.tolist() == [[5, 6, 7], [-1, -1, -1]]
+    assert laid("gpt2", gpt2, 3, bos=49).tokens.tolist() == [[49, 5, 6], [49, -1, -1]]
+    bart = configs.build({**families.tree("t5", objective={"kind": "bart"}, data={"length": 6}), "model": BART})
+    assert lay(texts[:1], bart, Vocabulary(50, bos=0, eos=2, mask=4)).tokens.tolist() == [[0, 5, 6, 7, 8, 2]]
     words = [np.array([[0, 1], [1, 1], [1, 3], [3, 4]]), np.zeros((0, 2))]
     found = laid("bert", bert, 5, words=words).ranges  # a word without a token, and one beyond the end
     assert found.tolist() == [[[1, 2], [0, 0], [2, 4], [0, 0]], [[0, 0]] * 4]
@@ -117,6 +123,9 @@ class _Letters:
     """A token for each letter."""
 
     vocabulary = Vocabulary(200, cls=2, sep=3)
+
+    def tokens(self, ids):
+        return [chr(i) for i in ids]
 
     def encode_with_offsets(self, texts):
         places = [[(n, n + 1) for n, letter in enumerate(text) if letter != " "] for text in texts]

@@ -115,3 +115,10 @@ def test_a_zip_is_read_as_its_files(tmp_path):
         packed.writestr("__MACOSX/data/._a.jsonl", b"\0")
     found = examples(made(tmp_path, CHOICE | {"data": {"path": "rows.zip"}}, rows(1)))
     assert [one.contexts[0] for one in found] == ["Q: a\nA:", "Q: b\nA:"]
+
+
+def test_a_limit_does_not_cut_a_question_that_has_several_rows(tmp_path):
+    lines = [line | {"question": i // 3} for i, line in enumerate(rows(9))]
+    mine = made(tmp_path, CHOICE | {"group": "{{ question }}", "metrics": ["acc", "groups"]}, lines)
+    assert [one.group for one in examples(mine, limit=4)] == ["0"] * 3 + ["1"] * 3
+    assert len(examples(mine, limit=3)) == 3 and len(examples(mine)) == 9

@@ -29,3 +29,10 @@ def test_a_template_cannot_leave_the_sandbox():
 def test_values_keep_their_type():
     assert templates.value("[a, b]", {"a": "x", "b": 2}, "") == ["x", 2]
     assert templates.text("{{ a | sub('x+', 'y') }}", {"a": "axxb"}, "") == "ayb"
+
+
+def test_a_template_is_compiled_once_for_all_rows():
+    templates._compiled.cache_clear()
+    for n in range(50):
+        assert templates.text("{{ a }}!", {"a": n}, f"rows.jsonl: line {n}") == f"{n}!"
+    assert templates._compiled.cache_info().misses == 1

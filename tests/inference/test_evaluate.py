@@ -7,6 +7,7 @@ import pytest
 
 import jaxpt
 from jaxpt.cli import main
+from jaxpt.errors import UserError
 from jaxpt.inference import evaluate as command
 from jaxpt.inference.evaluate import evaluate
 from tests import families
@@ -19,16 +20,23 @@ ROWS = [
 ]
 TASKS = {
     "choose": {
-        "form": "choice", "context": "{{ q }}:", "choices": "options", "answer": "right",
+        "form": "choice",
+        "context": "{{ q }}:",
+        "choices": "options",
+        "answer": "right",
         "metrics": ["acc", "acc_norm"],
     },
     "pairs": {"form": "pair", "choices": ["{{ q }}", "{{ text }}"], "group": "{{ right }}"},
     "last": {
-        "form": "likelihood", "context": "{{ q }}", "continuation": " {{ text }}", "metrics": ["acc", "perplexity"],
+        "form": "likelihood",
+        "context": "{{ q }}",
+        "continuation": " {{ text }}",
+        "metrics": ["acc", "perplexity"],
     },
     "bits": {"form": "rolling", "text": "{{ text }} {{ q }} {{ text }}"},
     "near": {"form": "similarity", "choices": "[q, text]", "answer": "right"},
-}  # fmt: skip
+}
+WRITE = {"form": "generation", "context": "{{ q }}", "answers": "options", "shots": 1, "max_new_tokens": 4}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +47,7 @@ def folder(tmp_path_factory):
         made(found / name, name)
     (found / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     (found / "corpus.txt").write_text("the cat sat on the mat\nno one saw the dog\n" * 20)
-    for name, tree in TASKS.items():
+    for name, tree in {**TASKS, "write": WRITE}.items():
         (found / f"{name}.yaml").write_text(json.dumps({"data": {"path": "rows.jsonl"}, **tree}))
     return found
 
@@ -97,15 +105,60 @@ def test_a_killed_evaluation_goes_on_where_it_was(folder, tmp_path, monkeypatch)
     assert not (torn / "choose_0shot.jsonl.state").exists()
 
 
+def test_tasks_that_were_complete_at_a_kill_are_not_scored_again(folder, tmp_path, monkeypatch):
+    score, asked = command.scoring.score, []
+
+    def scored(task, model, examples):
+        asked.append(task.name)
+        if asked == ["choose", "last"]:
+            raise KeyboardInterrupt
+        return score(task, model, examples)
+
+    monkeypatch.setattr(command.scoring, "score", scored)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(str(folder / "gpt2"), names(folder, "choose", "last"), out=str(tmp_path))
+    evaluate(str(folder / "gpt2"), names(folder, "choose", "last"), out=str(tmp_path))
+    assert asked == ["choose", "last", "last"]
+    assert not [*tmp_path.glob("*.state")]
+    evaluate(str(folder / "gpt2"), names(folder, "choose"), out=str(tmp_path))
+    assert asked[3:] == ["choose"], "a complete evaluation is made anew"
+
+
+def test_an_evaluation_goes_on_with_the_checkpoint_that_it_began_with(folder, tmp_path, monkeypatch):
+    """RUN_DIR is its newest checkpoint: training may save another one in between."""
+    fixed = command.opening.fixed
+    for step in (10, 20):
+        monkeypatch.setattr(command.opening, "fixed", lambda path, step=step: (fixed(path)[0], step))
+        with monkeypatch.context() as patch:
+            if step == 10:
+                patch.setattr(command, "write_text", lambda *_: 1 / 0)  # killed before all is done
+                with pytest.raises(ZeroDivisionError):
+                    evaluate(str(folder / "gpt2"), names(folder, "choose"), out=str(tmp_path))
+                continue
+            with pytest.raises(UserError, match=r"choose_0shot.jsonl: was begun with step 10, now it is 20"):
+                evaluate(str(folder / "gpt2"), names(folder, "choose"), out=str(tmp_path))
+
+
+def test_a_text_may_hold_every_end_of_line(folder, tmp_path):
+    texts = ["why\u2028not", "a\u2029b", "a\x85b", "a\rb"]
+    (folder / "ends.jsonl").write_text("".join(json.dumps({"q": text, "text": "a"}) + "\n" for text in texts))
+    (folder / "ends.yaml").write_text(json.dumps({**TASKS["last"], "data": {"path": "ends.jsonl"}}))
+    (found,) = evaluate(str(folder / "gpt2"), names(folder, "ends"), out=str(tmp_path))
+    assert found.examples == 4
+
+
+def test_what_takes_no_shots_is_scored_once(folder, tmp_path):
+    found = evaluate(str(folder / "gpt2"), names(folder, "last", "bits"), out=str(tmp_path), shots=[0, 1])
+    assert [(one.task.name, one.shots) for one in found] == [("last", 0), ("last", 1), ("bits", 0)]
+
+
+def test_a_task_that_the_model_cannot_answer_is_refused_before_others_are_scored(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(command.scoring, "score", lambda *_: 1 / 0)
+    with pytest.raises(UserError, match="write.yaml: bert writes no answers"):
+        evaluate(str(folder / "bert"), names(folder, "choose", "write"), out=str(tmp_path))
+
+
 def test_a_written_answer_is_scored(folder, tmp_path):
-    task = {
-        "form": "generation",
-        "data": {"path": "rows.jsonl"},
-        "context": "{{ q }}",
-        "answers": "options",
-        "shots": 1,
-    }
-    (folder / "write.yaml").write_text(json.dumps({**task, "max_new_tokens": 4}))
     (found,) = evaluate(str(folder / "gpt2"), names(folder, "write"), out=str(tmp_path), shots=[1], limit=3)
     assert found.examples == 3 and 0 <= found.metrics["exact_match"].value <= 1
     assert all("\n" not in one["answer"] for one in outcomes(tmp_path / "write_1shot.jsonl"))
@@ -114,7 +167,7 @@ def test_a_written_answer_is_scored(folder, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["bert", "--tasks", "write.yaml"], "bert: writes no answers; a task of form generation wants them"),
+        (["bert", "--tasks", "write.yaml"], "write.yaml: bert writes no answers; a task of form generation wants them"),
         (["gpt2", "--tasks", "lambdaa"], "--tasks: lambdaa: no such task; did you mean lambada"),
         (["gpt2", "--tasks", "choose.yaml", "shots=3"], "shots=3: wants TASK.key=value; TASK is one of choose"),
         (

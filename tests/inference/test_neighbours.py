@@ -11,7 +11,9 @@ import pytest
 
 import jaxpt
 from jaxpt import cli
+from jaxpt.errors import UserError
 from jaxpt.inference import uses
+from jaxpt.inference.neighbours import _query
 from jaxpt.inference.static_vectors import StaticVectors
 from jaxpt.inference.uses import Use
 from tests.inference.test_loaded import made
@@ -166,3 +168,9 @@ def test_examples_in_docstrings():
     failed, tried = doctest.testmod(uses)
     assert tried and not failed
     assert Use("a bank", 2, 6).snippet() == "a bank"
+
+
+def test_the_word_of_a_query_is_a_whole_word():
+    assert _query("the party of Art", "art")[1:3] == (13, 16)
+    with pytest.raises(UserError, match="--word art: is not in the query"):
+        _query("the party", "art")

@@ -8,10 +8,14 @@ import pytest
 
 from jaxpt.config import DistributedConfig
 from jaxpt.errors import UserError
+from jaxpt.generate.engine import Engine, Prompt
+from jaxpt.generate.options import Options
+from jaxpt.generate.programs import Place
 from jaxpt.inference.loaded import Loaded
 from jaxpt.inference.opening import Opened
 from jaxpt.parallel import distributed, processes
 from jaxpt.train import predictors, state, target_scores
+from tests import families
 from tests.processes import run
 from tests.text_pairs import LABELS, TEXTS, Words, config, ids, records, rows
 
@@ -197,3 +201,18 @@ def test_processes_change_no_prediction(tmp_path):
             np.testing.assert_allclose(first[name], wanted, rtol=1e-5)
         else:
             assert first[name].tolist() == wanted
+
+
+def test_a_prefix_lm_reads_a_prompt_in_both_directions():
+    """As `jaxpt.load` generates."""
+    found = families.config("gpt2", objective={"kind": "prefix_lm"})
+    setup = state.setup(found, jax.devices()[:1])
+    rng = np.random.default_rng(1)
+    params = jax.tree.map(lambda x: x + 0.3 * rng.standard_normal(x.shape, np.float32), setup.init().params)
+    prompts, options = [Prompt([5, 6, 7, 8]), Prompt([9, 10, 11])], Options(max_new_tokens=6, eos=())
+    answers = {}
+    for prefix in (True, False):
+        engine = Engine(setup.network, params, Place(setup.mesh), prefix=prefix)
+        answers[prefix] = {one.index: one.tokens for one in engine.generate(prompts, options)}
+    assert answers[True] != answers[False]
+    assert predictors.Generation(setup)(params, prompts, options) == [answers[True][0], answers[True][1]]
