@@ -59,7 +59,7 @@ def test_a_long_prompt_of_mass_keeps_the_token_that_begins_it(tmp_path):
 
 
 def test_what_a_model_cannot_answer_is_refused(models):
-    with pytest.raises(UserError, match="write.yaml: bert writes no answers; a task of form generation wants them"):
+    with pytest.raises(UserError, match=r"write.yaml: bert writes no answers; a task of form generation wants them"):
         asked(models["bert"]).check(WRITES)
     with pytest.raises(UserError, match="max_new_tokens: 32 leaves nothing of the model's 32 positions"):
         asked(models["gpt2"], complete=lambda *_: []).check(WRITES.model_copy(update={"max_new_tokens": 32}))

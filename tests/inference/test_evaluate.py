@@ -154,7 +154,7 @@ def test_what_takes_no_shots_is_scored_once(folder, tmp_path):
 
 def test_a_task_that_the_model_cannot_answer_is_refused_before_others_are_scored(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(command.scoring, "score", lambda *_: 1 / 0)
-    with pytest.raises(UserError, match="write.yaml: bert writes no answers"):
+    with pytest.raises(UserError, match=r"write.yaml: bert writes no answers"):
         evaluate(str(folder / "bert"), names(folder, "choose", "write"), out=str(tmp_path))
 
 

@@ -23,7 +23,7 @@ def ended(tool, *arguments):
 
 @pytest.mark.slow
 def test_no_flip_of_a_bit_is_silent():
-    assert "0 of 40 wrong" in ended("flips.py", "--flips", "40", "--seed", "3")
+    assert "0 of 20 wrong" in ended("flips.py", "--flips", "20", "--seed", "3")
 
 
 @pytest.mark.slow

@@ -14,20 +14,17 @@ from tests import families
 
 MESHES = {
     "data8": (8, 1, 1),
-    "fsdp4": (1, 4, 1),
     "fsdp8": (1, 8, 1),
-    "tensor2": (1, 1, 2),
     "tensor4": (1, 1, 4),
-    "data2xtensor2": (2, 1, 2),
     "data2xfsdp2xtensor2": (2, 2, 2),
     "sequence2": (1, 1, 1, 2),
     "data2xtensor2xsequence2": (2, 1, 2, 2),
 }
-# Every mesh for some family; every family on pure ones, on one that cuts the length, and on a mixed one.
+# Every mesh for some family; every family on a pure one, on one that cuts the length, and on a mixed one.
 CASES = {
-    "t5": ("fsdp8", "tensor2", "data2xtensor2", "sequence2", "data2xfsdp2xtensor2"),
-    "bert": ("data8", "fsdp4", "tensor4", "data2xtensor2xsequence2", "data2xfsdp2xtensor2"),
-    "gpt2": ("data8", "fsdp8", "tensor4", "sequence2", "data2xfsdp2xtensor2"),
+    "t5": ("fsdp8", "sequence2", "data2xfsdp2xtensor2"),
+    "bert": ("tensor4", "data2xtensor2xsequence2", "data2xfsdp2xtensor2"),
+    "gpt2": ("data8", "sequence2", "data2xfsdp2xtensor2"),
 }
 STAGES = {"gpt2": (1, 1, 1, 1, 2), "t5": (2, 1, 2, 1, 2), "bert": (1, 2, 1, 2, 2)}
 # The gradient of a key projection's bias is zero in exact arithmetic (it shifts all scores of a row alike): what is
@@ -86,8 +83,7 @@ def assert_equal_steps(got, wanted):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", families.FAMILIES)
-@pytest.mark.parametrize("accumulation", [2, 4])
+@pytest.mark.parametrize(("family", "accumulation"), [("t5", 2), ("bert", 4), ("gpt2", 4)])
 def test_accumulation_changes_nothing(family, accumulation):
     assert_equal_steps(one_step(family, accumulation=accumulation), one_step(family))
 
