@@ -1,7 +1,8 @@
 """Runs the fine-tunings of a study: in each cell the grid with the first seed, then the other seeds at its best point.
 
-All run in one process besides the study's (`jaxpt.study_worker`). Of each run one line is shown, all go to LOG. A run
-that is finished leaves DONE beside its receipt, so that a study that goes on asks for it no more.
+All run in one process besides the study's (`jaxpt.study_worker`). Of each run one line is shown, all go to LOG. BEGUN
+says with which settings and from which weights a run began, and whether it is finished, so that a study that goes on
+asks for it no more.
 """
 
 from __future__ import annotations
@@ -13,18 +14,21 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from jaxpt import disk, signals
+from jaxpt.config.files import read
 from jaxpt.config.finetunings import Cell, FineTuning, cells, fine_tuning
 from jaxpt.config.studies import Study
+from jaxpt.train import checksums
 from jaxpt.train.run_dir import receipt
 
 END = "\x1e"
 """Begins the line after a run's own lines."""
 LOG = "log.txt"
 """In a run's directory: what it said."""
-DONE = "study.json"
-"""In a run's directory: recipe and overrides of a finished fine-tuning."""
+BEGUN = "study.json"
+"""In the directory of a row or a fine-tuning: what it began from."""
 MOST = 60
 """Runs of one process: then it is started anew, since compiled functions stay in its memory."""
 
@@ -107,13 +111,10 @@ def run(
             for one in _runs(study, cell):
                 if is_finished(one):
                     continue
-                lines, failure = worker.run(["train", one.recipe, *one.overrides])
-                if one.run_dir.exists():
-                    disk.write_text(one.run_dir / LOG, "\n".join(lines) + "\n")
+                lines, failure = _run(one, worker)
                 if signals.received() is not None:
                     return failures
                 if not failure:
-                    disk.write_text(one.run_dir / DONE, _identity(one))
                     scored = [line for line in lines if " task: " in line or line.startswith("test: ")]
                     say(f"[{one.name}] {scored[-1] if scored else 'finished'}")
                     continue
@@ -125,6 +126,22 @@ def run(
     finally:
         worker.stop()
     return failures
+
+
+def _run(one: FineTuning, worker: Worker) -> tuple[list[str], str]:
+    """Trains; (its lines, the reason of failure or "")."""
+    began = begun(one.run_dir).get("from", weights(one.origin))
+    if began != weights(one.origin):
+        return [], f"{one.run_dir}: began from {one.origin} as it was before; delete it, or set another run_dir"
+    one.run_dir.mkdir(parents=True, exist_ok=True)
+    disk.write_text(one.run_dir / BEGUN, identity(one, is_finished=False))
+    lines, failure = worker.run(["train", one.recipe, *one.overrides])
+    disk.write_text(one.run_dir / LOG, "\n".join(lines) + "\n")
+    if not failure and receipt(one.run_dir).get("best_value") is None and signals.received() is None:
+        failure = "checkpoint.best_metric was not measured, and it chooses the checkpoint and the point of the grid"
+    if not failure and signals.received() is None:
+        disk.write_text(one.run_dir / BEGUN, identity(one))
+    return lines, failure
 
 
 def _runs(study: Study, cell: Cell) -> Iterator[FineTuning]:
@@ -150,14 +167,35 @@ def best_point(study: Study, cell: Cell) -> int | None:
     tuned = study.evaluate.finetune
     searched = [fine_tuning(study, cell, point, tuned.seeds[0]) for point in range(len(tuned.points))]
     known = {one.point: receipt(one.run_dir) for one in searched if is_finished(one)}
-    values = {point: found["best_value"] * (-1 if found["best_mode"] == "min" else 1) for point, found in known.items()}
+    values = {
+        point: found["best_value"] * (-1 if found["best_mode"] == "min" else 1)
+        for point, found in known.items()
+        if found.get("best_value") is not None
+    }
     return max(values, key=values.get) if values else None
 
 
 def is_finished(one: FineTuning) -> bool:
-    """True if this run was finished with these settings."""
-    path = one.run_dir / DONE
-    return path.exists() and path.read_text(encoding="utf-8") == _identity(one)
+    """True if this run was finished with these settings, from these weights."""
+    path = one.run_dir / BEGUN
+    return path.exists() and path.read_text(encoding="utf-8") == identity(one)
+
+
+def begun(run_dir: Path) -> dict[str, Any]:
+    """What BEGUN says; {} where it is not there."""
+    path = run_dir / BEGUN
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def weights(run_dir: str | Path) -> str | int | None:
+    """What tells the weights of a run's last step from others: the digest of their checksums.
+
+    Args:
+      run_dir: of a trained row; None for a directory of another kind.
+    """
+    step = receipt(Path(run_dir)).get("step")
+    file = Path(run_dir) / "checkpoints" / str(step) / "state" / checksums.NAME
+    return checksums.digest(file) if file.is_file() else step
 
 
 def _last(lines: list[str]) -> str:
@@ -165,9 +203,11 @@ def _last(lines: list[str]) -> str:
     return next((line.strip() for line in reversed(lines) if line.strip()), "").removeprefix("jaxpt: ")
 
 
-def _identity(one: FineTuning) -> str:
-    trained = receipt(Path(one.origin)).get("step")  # a row that was trained further is another model
-    return json.dumps({"recipe": one.recipe, "overrides": one.overrides, "from_step": trained}, indent=1) + "\n"
+def identity(one: FineTuning, is_finished: bool = True) -> str:
+    """The text of BEGUN."""
+    known = {"recipe": one.recipe, "settings": read(Path(one.recipe))[0], "overrides": one.overrides}
+    known |= {"from": weights(one.origin), "finished": is_finished}
+    return json.dumps(known, indent=1, default=str) + "\n"
 
 
 def run_dirs(study: Study, cell: Cell) -> dict[int, Path]:

@@ -11,6 +11,7 @@ import functools
 import json
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -84,7 +85,8 @@ def study(path: str, overrides: Sequence[str] = (), table: bool = False, stop: b
     directory = Path(plan.run_dir)
     if table:
         studies.write(plan)
-        say(f"written: {directory}/table.md, table.json, picture.png, picture.svg")
+        made = ("table.md", "table.json", "picture.png", "picture.svg")
+        say(f"written: {directory}/{', '.join(name for name in made if (directory / name).exists())}")
         return 0
     for row in plan.rows:
         _check(plan, row, f"{path}: row {row.name}")
@@ -189,6 +191,12 @@ def _train(plan: Study, row: StudyRow, where: str, child: Child) -> str:
     """Trains or resumes a row; returns the reason of failure, or ""."""
     overrides = plan.overrides(row)
     config = configs.load(row.recipe, overrides, where)
+    begun, origins = finetunings.begun(Path(config.run_dir)), _origins(plan, row)
+    if begun and begun != origins:
+        raise UserError(
+            f"{config.run_dir}: began from {' and '.join(origins)} as before; delete it, or choose another "
+            "run_dir=… for the study"
+        )
     done = finished(plan, config)
     if done is not None:
         say(f"[{row.name}] is finished at step {done}")
@@ -198,8 +206,17 @@ def _train(plan: Study, row: StudyRow, where: str, child: Child) -> str:
         overrides.append(f"train.steps={steps}")
         configs.load(row.recipe, overrides, where)
     _wait(Path(config.run_dir), row.name)
+    if origins:
+        Path(config.run_dir).mkdir(parents=True, exist_ok=True)
+        disk.write_text(Path(config.run_dir) / finetunings.BEGUN, json.dumps(origins) + "\n")
     command = [sys.executable, "-m", "jaxpt", "train", str(row.recipe), *overrides]
     return _run(command, row.name, child)
+
+
+def _origins(plan: Study, row: StudyRow) -> dict[str, str | int | None]:
+    """{row that this one begins from, or learns from: what its weights are}."""
+    names = sorted({name for item in row.set for name in re.findall(r"\{study\}/([\w-]+)", item)})
+    return {name: finetunings.weights(Path(plan.run_dir) / name) for name in names}
 
 
 def _probe(plan: Study, row: StudyRow, child: Child) -> str:

@@ -23,7 +23,7 @@ def main() -> None:
         except SystemExit as error:
             code = error.code if isinstance(error.code, int) else 1
         gc.collect()
-        print(f"{END}{code or 0}", flush=True)
+        print(f"\n{END}{code or 0}", flush=True)  # a run's last line may have no end
 
 
 if __name__ == "__main__":

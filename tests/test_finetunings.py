@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import statistics
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -166,7 +167,7 @@ def test_differences_of_given_predictions(tmp_path):
             tree["model"] = {"kind": "bert", "layers": 1, "embed_dim": 8, "heads": 2, "mlp_dim": 8, "vocab_size": 99}
             tree["data"]["tokenizer"] = {"kind": "wordpiece"}
             (one.run_dir / "config.yaml").write_text(yaml.safe_dump(tree))
-            (one.run_dir / finetunings.DONE).write_text(finetunings._identity(one))
+            (one.run_dir / finetunings.BEGUN).write_text(finetunings.identity(one))
     pretrained, random = cells(plan)
     difference = finetuned.difference(plan, pretrained, random)
     of_seeds = [right["pretrained", seed].mean() - right["random", seed].mean() for seed in SEEDS]
@@ -176,3 +177,101 @@ def test_differences_of_given_predictions(tmp_path):
     assert difference.over_examples == pytest.approx(of_examples.std(ddof=1) / math.sqrt(count))
     assert difference.error == pytest.approx(math.hypot(difference.over_seeds, difference.over_examples))
     assert "\n| constant |  | 50.0 |  |\n" in finetuned.markdown(plan)
+    # Predictions that are written anew are read anew, whatever ends of lines are in them.
+    for seed in SEEDS:
+        file = fine_tuning(plan, pretrained, 0, seed).run_dir / "evaluations" / "predictions_test.jsonl"
+        rows = [{"id": "a\u2028b", "target": "good", "prediction": "good"} for _ in range(count)]
+        file.write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in rows))
+        os.utime(file, ns=(1, 1))
+    of_random = np.mean([right["random", seed].astype(float) for seed in SEEDS], 0)
+    now = finetuned.difference(plan, pretrained, random).over_examples
+    assert now == pytest.approx(of_random.std(ddof=1) / math.sqrt(count))
+
+
+def finished(one, **receipt):
+    """Writes what a finished fine-tuning leaves."""
+    (one.run_dir / "evaluations").mkdir(parents=True, exist_ok=True)
+    known = {"finished": True, "best_value": 1.0, "best_mode": "max"} | receipt
+    (one.run_dir / "run.json").write_text(json.dumps(known))
+    model = {"kind": "bert", "layers": 1, "embed_dim": 8, "heads": 2, "mlp_dim": 8, "vocab_size": 99}
+    tree = yaml.safe_load(Path(one.recipe).read_text()) | {"model": model}
+    tree["task"]["labels"] = ["bad", "good"]
+    tree["data"]["tokenizer"] = {"kind": "wordpiece"}
+    (one.run_dir / "config.yaml").write_text(yaml.safe_dump(tree))
+    (one.run_dir / finetunings.BEGUN).write_text(finetunings.identity(one))
+
+
+def trained(plan, checksums="a"):
+    """A row with a checkpoint, as far as its identity goes."""
+    state = Path(plan.run_dir) / "bert" / "checkpoints" / "2" / "state"
+    state.mkdir(parents=True, exist_ok=True)
+    (state / "checksums.json").write_text(checksums)
+    (Path(plan.run_dir) / "bert" / "run.json").write_text(json.dumps({"finished": True, "step": 2}))
+
+
+def test_fine_tunings_of_other_weights_or_another_recipe_are_not_kept(tmp_path):
+    plan = load_study(write(tmp_path, grid={}))
+    trained(plan)
+    one = fine_tuning(plan, cells(plan)[0], 0, 0)
+    finished(one)
+    assert finetunings.is_finished(one)
+    recipe = tmp_path / "task.yaml"
+    before = recipe.read_text()
+    recipe.write_text(before.replace("0.001", "0.002"))
+    assert recipe.read_text() != before and not finetunings.is_finished(one)
+    recipe.write_text(before)
+    trained(plan, "b")  # as many steps
+    assert not finetunings.is_finished(one)
+
+    class Never:
+        def run(self, words):
+            raise AssertionError(words)
+
+    _, failure = finetunings._run(one, Never())
+    assert re.search(r"seed_0: began from .*bert as it was before; delete it, or set another run_dir", failure)
+
+
+def test_a_row_that_begins_from_another_one_is_not_kept_when_that_one_changed(tmp_path):
+    path = write(tmp_path)
+    tree = yaml.safe_load(path.read_text())
+    second = {"name": "second", "recipe": "bert.yaml", "set": {"init_from.path": "{study}/bert"}}
+    path.write_text(yaml.safe_dump(tree | {"rows": [*tree["rows"], second]}))
+    plan = load_study(path)
+    trained(plan)
+    row = plan.rows[1]
+    assert study._origins(plan, plan.rows[0]) == {} and list(study._origins(plan, row)) == ["bert"]
+    (Path(plan.run_dir) / "second").mkdir()
+    (Path(plan.run_dir) / "second" / finetunings.BEGUN).write_text(json.dumps(study._origins(plan, row)))
+    trained(plan, "b")
+    with pytest.raises(UserError, match=r"second: began from bert as before; delete it, or choose another run_dir"):
+        study._train(plan, row, "study", study.Child())
+
+
+def test_without_a_test_set_the_best_checkpoint_counts(tmp_path):
+    plan = load_study(write(tmp_path, grid={}, seeds=[0]))
+    for cell in cells(plan):
+        one = fine_tuning(plan, cell, 0, 0)
+        finished(one, task={"accuracy": 0.5}, best={"accuracy": 0.9}, task_constant={"accuracy": 0.4})
+        rows = [{"target": "good", "prediction": "good" if n % 3 else "bad"} for n in range(30)]
+        (one.run_dir / "evaluations" / "predictions_validation.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    first, other = cells(plan)
+    found = finetuned.scores(plan, first)
+    assert found.by_seed == {0: 0.9} and found.constant == {"accuracy": 0.4}
+    assert finetuned.difference(plan, first, other).over_examples == 0.0
+
+
+def test_a_metric_that_was_not_measured_is_named(tmp_path):
+    plan = load_study(
+        write(tmp_path, grid={}, seeds=[0], tasks=[{"name": "mood", "recipe": "task.yaml", "metric": "acuracy"}])
+    )
+    finished(fine_tuning(plan, cells(plan)[0], 0, 0), test={"accuracy": 0.9})
+    with pytest.raises(UserError, match="tasks: mood: metric: no 'acuracy' was measured; there is accuracy"):
+        finetuned.scores(plan, cells(plan)[0])
+
+
+def test_a_best_metric_that_was_not_measured_chooses_no_point(tmp_path):
+    plan = load_study(write(tmp_path, seeds=[0]))
+    finished(fine_tuning(plan, cells(plan)[0], 0, 0), best_value=None)
+    assert finetunings.best_point(plan, cells(plan)[0]) is None
+    finished(fine_tuning(plan, cells(plan)[0], 1, 0), best_value=0.2)
+    assert finetunings.best_point(plan, cells(plan)[0]) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -262,7 +263,12 @@ def _rows(study: Study, path: Path) -> tuple[StudyRow, ...]:
         if not found:
             raise UserError(f"{path}: recipes: no file matches {path.parent / study.recipes}")
         taken = {row.name for row in rows}
-        rows += [StudyRow(name=recipe.stem, recipe=str(recipe)) for recipe in found if recipe.stem not in taken]
+        for recipe in (one for one in found if one.stem not in taken):
+            if not re.match(NAME, recipe.stem):
+                raise UserError(f"{path}: recipes: {recipe}: {recipe.stem!r} is no name of a row; name it in rows")
+            if recipe.stem in {row.name for row in rows}:
+                raise UserError(f"{path}: recipes: two files are called {recipe.stem}; name them in rows")
+            rows.append(StudyRow(name=recipe.stem, recipe=str(recipe)))
     if not rows:
         raise UserError(f"{path}: wants rows, each with a name and a recipe")
     return tuple(rows)

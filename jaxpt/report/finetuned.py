@@ -22,12 +22,14 @@ from jaxpt import config as configs
 from jaxpt import finetunings
 from jaxpt.config.finetunings import Cell, cells
 from jaxpt.config.studies import Study
+from jaxpt.errors import UserError
 from jaxpt.report.tables import Table
 from jaxpt.report.tables import markdown as as_markdown
 from jaxpt.scores import in_percent
 from jaxpt.tasks.base import Task
 from jaxpt.train.run_dir import receipt
 
+_File = tuple[str, str, int]
 GROUPS = 50
 """Groups of test examples of the jackknife."""
 NOTE = """\
@@ -97,27 +99,36 @@ def scores(study: Study, cell: Cell) -> Scores:
     """
     runs, best = finetunings.run_dirs(study, cell), finetunings.best_point(study, cell)
     found = {seed: _metrics(run_dir) for seed, run_dir in runs.items()}
-    constant = next((receipt(run_dir).get("test_constant") for run_dir in runs.values()), None)
+    receipts = [receipt(run_dir) for run_dir in runs.values()]
+    constant = next((one.get("test_constant") or one.get("task_constant") for one in receipts), None)
     metric = cell.task.metric or next((next(iter(metrics)) for metrics in found.values()), "")
+    if metric and found and not any(metric in metrics for metrics in found.values()):
+        has = ", ".join(next(iter(found.values()))) or "none"
+        raise UserError(
+            f"evaluate.finetune.tasks: {cell.task.name}: metric: no {metric!r} was measured; there is {has}"
+        )
     task = configs.load(next(iter(runs.values()))).task if runs else None
+    is_mixture = task is not None and task.kind == "mixture"  # its metric is the average of its parts
     return Scores(
         *cell.name.split("/"),
         metric=metric,
         point=None if best is None else study.evaluate.finetune.points[best],
         by_seed={seed: metrics[metric] for seed, metrics in found.items() if metric in metrics},
-        others={
+        others={}
+        if is_mixture
+        else {
             name: statistics.fmean(metrics[name] for metrics in found.values())
             for name in next(iter(found.values()), {})
             if name != metric
         },
-        in_percent=task is not None and any(map(in_percent, task.scored)),
+        in_percent=task is not None and not is_mixture and any(map(in_percent, task.scored)),
         constant=constant or {},
     )
 
 
 def _metrics(run_dir: Path) -> dict[str, float]:
     known = receipt(run_dir)
-    return known.get("test") or known.get("task") or {}
+    return known.get("test") or known.get("best") or known.get("task") or {}
 
 
 def difference(study: Study, cell: Cell, other: Cell) -> Difference | None:
@@ -137,20 +148,31 @@ def difference(study: Study, cell: Cell, other: Cell) -> Difference | None:
         return None
     by_seed = [first.by_seed[seed] - second.by_seed[seed] for seed in seeds]
     error = statistics.stdev(by_seed) / math.sqrt(len(seeds)) if len(seeds) > 1 else 0.0
-    of = [[str(finetunings.run_dirs(study, one)[seed]) for seed in seeds] for one in (cell, other)]
+    of = [[_file_of(finetunings.run_dirs(study, one)[seed]) for seed in seeds] for one in (cell, other)]
     return Difference(statistics.fmean(by_seed), error, _over_examples(*map(tuple, of), first.metric))
 
 
+def _file_of(run_dir: Path) -> tuple[str, str, int]:
+    """(run_dir, its predictions of the test set, else of the validation set, when they were written)."""
+    files = [run_dir / "evaluations" / f"predictions_{split}.jsonl" for split in ("test", "validation")]
+    file = next((one for one in files if one.is_file()), files[0])
+    return str(run_dir), str(file), file.stat().st_mtime_ns if file.is_file() else 0
+
+
 @functools.lru_cache(1024)
-def _over_examples(first: tuple[str, ...], second: tuple[str, ...], metric: str) -> float | None:
+def _over_examples(first: tuple[_File, ...], second: tuple[_File, ...], metric: str) -> float | None:
     """Standard error of the difference of two groups of runs over their test examples: a jackknife over groups."""
-    task = configs.load(Path(first[0])).task
+    task = configs.load(Path(first[0][0])).task
+    if task.kind == "mixture":
+        return None
     try:
-        runs = [[_predictions(Path(run_dir), task) for run_dir in of] for of in (first, second)]
+        runs = [[_predictions(Path(file), task) for _, file, _ in of] for of in (first, second)]
     except (NotImplementedError, OSError):
         return None
     count = len(runs[0][0][0])
     groups = min(GROUPS, count)
+    if groups < 2:
+        return None
     left: list[float] = []
     for group in range(groups):
         kept = [i for i in range(count) if i % groups != group]
@@ -163,10 +185,9 @@ def _over_examples(first: tuple[str, ...], second: tuple[str, ...], metric: str)
     return math.sqrt((groups - 1) / groups * sum((value - middle) ** 2 for value in left))
 
 
-def _predictions(run_dir: Path, task: Task) -> tuple[list[Any], list[Any]]:
-    """(targets, predictions) of the test set."""
-    text = (run_dir / "evaluations" / "predictions_test.jsonl").read_text(encoding="utf-8")
-    rows = [json.loads(line) for line in text.splitlines()]
+def _predictions(file: Path, task: Task) -> tuple[list[Any], list[Any]]:
+    """(targets, predictions) of a file."""
+    rows = [json.loads(line) for line in file.read_bytes().splitlines()]  # text has other ends of lines
     return [task.parsed(row["target"]) for row in rows], [task.parsed(row["prediction"]) for row in rows]
 
 

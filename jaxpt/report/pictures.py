@@ -45,7 +45,9 @@ def draw(title: str, lines: Sequence[Line], path: Path) -> None:
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 
-    with matplotlib.rc_context({"svg.hashsalt": "jaxpt", "font.size": 10, "axes.titlesize": 11}):
+    with matplotlib.rc_context(
+        {"svg.hashsalt": "jaxpt", "font.size": 10, "axes.titlesize": 11, "text.parse_math": False}
+    ):
         figure = Figure(figsize=(13, max(4.8, 0.28 * len(lines) + 2.2)), layout="constrained")
         panels = figure.subplots(1, 2, sharey=True)
         for axes, label, where in zip(panels, ("tokens of text seen", "training FLOPs"), ("text_tokens", "flops")):

@@ -68,7 +68,7 @@ def _best(run: Run, current: State) -> dict[str, Any]:
     known = {"best_step": best, "best_value": measured.get(metric), "best_mode": run.config.checkpoint.best_mode}
     if split == "test":
         return known | {"test": result.metrics, "test_constant": result.constants}
-    return known | {"task_constant": result.constants}
+    return known | {"best": result.metrics, "task_constant": result.constants}
 
 
 def write_receipt(run: Run, current: State, finished: bool, **results: Any) -> None:

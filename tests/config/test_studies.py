@@ -93,3 +93,16 @@ def test_examples_in_docstrings(monkeypatch):
     monkeypatch.chdir(ROOT)
     failed, tried = doctest.testmod(studies)
     assert tried and not failed
+
+
+def test_files_that_are_no_rows_are_named(tmp_path):
+    (tmp_path / "a.b.yaml").write_text("{}")
+    (tmp_path / "study.yaml").write_text("question: q\nrecipes: '*.b.yaml'\n")
+    with pytest.raises(UserError, match=r"recipes: .*a\.b\.yaml: 'a\.b' is no name of a row; name it in rows"):
+        load_study(tmp_path / "study.yaml")
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "rte.yaml").write_text("{}")
+    (tmp_path / "study.yaml").write_text("question: q\nrecipes: '*/rte.yaml'\n")
+    with pytest.raises(UserError, match="recipes: two files are called rte; name them in rows"):
+        load_study(tmp_path / "study.yaml")

@@ -118,6 +118,12 @@ def test_picture(plan):
     assert not list(directory.glob(".*tmp")) + list(directory.glob("*.tmp"))
 
 
+def test_a_question_may_have_dollars(plan):
+    studies.write(plan.model_copy(update={"question": "is $1 (50%_of) as good as $2?"}))
+    assert "is $1 (50%_of) as good as $2?" in (Path(plan.run_dir) / "table.md").read_text()
+    assert (Path(plan.run_dir) / "picture.png").exists()
+
+
 def test_examples_in_docstrings():
     failed, tried = doctest.testmod(studies)
     assert tried and not failed

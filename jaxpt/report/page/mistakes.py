@@ -54,8 +54,8 @@ def confusion(rows: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> str:
         wrong = Counter[str]()
         for (target, said), count in counts.items():
             wrong.update({target: count, said: count} if target != said else {})
-        most = {label for label, _ in wrong.most_common(MOST_LABELS)}
-        left_out = f"<p>The {MOST_LABELS} of {len(shown)} labels that are confused most.</p>"
+        most = {label for label, _ in wrong.most_common(MOST_LABELS)} or set(shown[:MOST_LABELS])
+        left_out = f"<p>{len(most)} of {len(shown)} labels: those that are confused most.</p>"
         shown = [label for label in shown if label in most]
     return _matrix(counts, shown) + left_out
 

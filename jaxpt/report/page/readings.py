@@ -85,8 +85,8 @@ class Reading:
     def rows(self, name: str) -> list[dict[str, Any]]:
         """The lines of a file of `evaluations`, likewise []."""
         try:
-            text = (self.path / "evaluations" / name).read_text(encoding="utf-8")
-            rows = [json.loads(line) for line in text.splitlines()]
+            text = (self.path / "evaluations" / name).read_bytes()
+            rows = [json.loads(line) for line in text.splitlines()]  # of bytes: text has other ends of lines
         except (OSError, ValueError):
             return []
         return [row for row in rows if isinstance(row, dict)]

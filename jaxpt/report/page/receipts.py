@@ -78,8 +78,8 @@ def of(receipt: Mapping[str, Any], tokens: float, flops: float, passed: float | 
     if price is None and chip:
         price = chip.price
     seconds = receipt.get("wall_seconds", passed)
-    hours = None if seconds is None or not (devices or assumed.watts) else seconds / 3600 * units
-    overhead = chips.PUE if chip else 1.0
+    hours = None if seconds is None or not (devices or assumed.watts or assumed.price) else seconds / 3600 * units
+    overhead = 1.0 if is_cpu or not devices else chips.PUE
     kwh = None if hours is None or watts is None else hours * watts * assumed.load * overhead / 1000
     return Receipt(
         tokens=tokens or None, flops=flops or None, seconds=seconds, is_whole="wall_seconds" in receipt,
@@ -111,7 +111,7 @@ def grounds(receipts: Sequence[Receipt], assumed: Assumptions) -> dict[str, str]
     Returns:
       {"tokens", "flops", "seconds", "kwh", "dollars", "kg_co2": a sentence}
     """
-    are_known = [one.watts is not None and one.device for one in receipts]
+    are_known = [one.watts is not None and (one.device or assumed.watts is not None) for one in receipts]
     tables = [one for one in receipts if one.device and "CPU machine" not in one.device]
     cpus = any("CPU machine" in one.device for one in receipts)
     if assumed.watts is not None:
@@ -127,7 +127,8 @@ def grounds(receipts: Sequence[Receipt], assumed: Assumptions) -> dict[str, str]
     if assumed.price is not None:
         price = f"${assumed.price:g} for an hour of a chip, or of a machine with CPUs alone, as given by --price"
     else:
-        each = ["on-demand list prices of about 2025, rough (--price changes them)"] * bool(tables)
+        priced = any(one.dollars is not None for one in tables)
+        each = ["on-demand list prices of about 2025, rough (--price changes them)"] * priced
         each += ["no price of a machine with CPUs is known: --price DOLLARS gives that of an hour"] * cpus
         price = "; ".join(each) or "the device is not known: --price and --watts tell of it"
     seconds = "from start to end, over all starts: preparing data, compiling and evaluating included"

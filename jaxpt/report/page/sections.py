@@ -161,7 +161,9 @@ def baselines(runs: Sequence[Reading]) -> str:
             of = f"loss at {judge.target_name}, nats; {judge.baseline} baseline"
             rows.append([name, escape(of), "" if reached is None else f"{reached:.4f}", f"{level:.4f}", margin])
         split = "test" if one.receipt.get("test") else "task"
-        measured: Mapping[str, float] = one.receipt.get(split) or {}
+        measured: Mapping[str, float] = (
+            one.receipt.get("test") or one.receipt.get("best") or one.receipt.get("task") or {}
+        )
         for metric, value in (one.receipt.get(f"{split}_constant") or {}).items():
             if metric in measured:
                 of = f"{split if split == 'test' else 'held-out'} {metric}; best constant prediction"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxpt.report.page import mistakes, times
+from jaxpt.report.page import mistakes, receipts, times
 from jaxpt.report.page.readings import read
 from jaxpt.report.page.receipts import DEFAULTS
 from jaxpt.report.page.run_charts import shown
@@ -54,3 +54,35 @@ def test_losses_of_several_parts(tmp_path):
     (one,) = read([path])
     html = dict(sections([one], DEFAULTS))["Curves"]
     assert len(one.loss_parts) == 2 and all(f">{shown(part)}<" in html for part in one.loss_parts)
+
+
+def test_the_labels_of_a_large_matrix_are_those_that_are_confused_or_the_first():
+    labels = [f"label_{n}" for n in range(30)]
+    right = [{"target": label, "prediction": label} for label in labels]
+    found = mistakes.confusion(right, labels)
+    assert "24 of 30 labels" in found and found.count("<tr>") == 25
+    found = mistakes.confusion([*right, {"target": "label_3", "prediction": "label_7"}], labels)
+    assert "<p>2 of 30 labels: those that are confused most.</p>" in found and found.count("<tr>") == 3
+
+
+CARD = {"devices": {"kind": "GeForce RTX 4090", "count": 1, "platform": "gpu"}}
+
+
+def test_a_receipt_says_what_its_figures_rest_on():
+    """A device that no table has, and a run without run.json, whose power or price is given."""
+    given = receipts.Assumptions(watts=400)
+    card = receipts.of({"environment": CARD, "wall_seconds": 3600}, 1, 1, None, given)
+    assert card.kwh == pytest.approx(0.4 * receipts.chips.PUE)
+    assert f"× {receipts.chips.PUE:g} for the data centre" in receipts.grounds([card], given)["kwh"]
+    unknown = receipts.of({}, 1, 1, 3600.0, given)
+    assert unknown.kwh == pytest.approx(0.4)
+    assert "nothing is said" not in receipts.grounds([unknown], given)["kwh"]
+    assert receipts.of({}, 1, 1, 3600.0, receipts.Assumptions(price=2)).dollars == pytest.approx(2)
+
+
+def test_texts_may_hold_every_end_of_line(tmp_path):
+    run_dir = canned.tuned(tmp_path / "run")
+    file = run_dir / "evaluations" / "predictions_test.jsonl"
+    file.write_text('{"target": "a\u2028b", "prediction": "a\u0085b"}\n')
+    (one,) = read([run_dir])
+    assert one.rows(file.name) == [{"target": "a\u2028b", "prediction": "a\u0085b"}]
