@@ -94,7 +94,7 @@ def test_vocabulary_larger_than_the_model(attempt, tmp_path):
 
 
 SETTINGS = {
-    "unknown key": (["train.step=5"], ["train.step", "mean steps"]),
+    "unknown key": (["train.step=5"], ["train.step", "mean train.steps"]),
     "wrong type": (["train.steps=many"], ["train.steps", "whole number", "many"]),
     "mesh": (["mesh.data=3"], ["mesh.data=3", "there are 8"]),
     "batch": (["data.batch_size=12"], ["data.batch_size", "12"]),
