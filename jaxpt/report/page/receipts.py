@@ -131,7 +131,7 @@ def grounds(receipts: Sequence[Receipt], assumed: Assumptions) -> dict[str, str]
         each = ["on-demand list prices of about 2025, rough (--price changes them)"] * priced
         each += ["no price of a machine with CPUs is known: --price DOLLARS gives that of an hour"] * cpus
         price = "; ".join(each) or "the device is not known: --price and --watts tell of it"
-    seconds = "from start to end, over all starts that no kill cut off: preparing data, compiling and evaluating included"
+    seconds = "from start to end, all starts that no kill cut off: data, compiling and evaluating included"
     if not all(one.is_whole for one in receipts):
         seconds += "; of a run without run.json from the first to the last line of its metrics"
     return {
