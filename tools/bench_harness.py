@@ -1,15 +1,16 @@
-"""Sequences per second of log-likelihood scoring on this machine, beside lm-eval and minicons' loop, interleaved.
+"""Sequences per second of log-likelihood scoring on this machine, beside lm-eval and loops in torch, interleaved.
 
     python tools/bench_harness.py --peer VENV/bin/python --data arc_easy.jsonl hellaswag.jsonl --gpt2 DIR --bert DIR
                                   [--pairs blimp.jsonl] [--limit 48] [--rounds 3] [--batch 16] [--one-core]
 
 Multiple choice: a GPT-2 of 124M parameters scores the choices of each line ({"query" or "ctx", "choices" or "endings"})
 beside `HFLM.loglikelihood` of lm-eval with transformers. Pseudo-log-likelihood: a BERT-base scores both sentences of
-each line ({"sentence_good", "sentence_bad"}, BLiMP), each token masked in turn, beside a loop over sentences in torch
-that does what minicons does. Both sides get texts and have the same random weights in float32; the largest difference
-of their scores is printed. A figure is the median of the rounds, a ratio that of the ratios. The first run of each
-side, with compilation, is not counted. With --one-core both run on one core and its CPU-seconds are counted: the ratios
-of a machine that is shared.
+each line ({"sentence_good", "sentence_bad"}, BLiMP), each token masked in turn, beside two loops in torch: over masks,
+with a forward pass for each, and over sentences, with all masks of one in a pass (as minicons has it). What products
+of matrices alone allow on this machine is printed too: no program is faster. Both sides get texts and have the same
+random weights in float32; the largest difference of their scores is printed. A figure is the median of the rounds, a
+ratio that of the ratios. The first run of each side, with compilation, is not counted. With --one-core both run on one
+core and its CPU-seconds are counted: the ratios of a machine that is shared.
 
 DIR has encoder.json and vocab.bpe (GPT-2's), vocab.txt (BERT's). The peer needs torch, transformers and lm-eval.
 """
@@ -28,6 +29,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 import jaxpt
@@ -81,6 +84,23 @@ def peer(python: str, kind: str, directory: str, pairs: list[Pair], batch: int) 
         process.wait()
 
 
+def masked_bound(directory: str, pairs: list[Pair]) -> str:
+    """Sequences per second that the layers' products allow: 24 · layers · width² FLOPs a token, a text per mask."""
+    model = jaxpt.load(directory, dtype="float32")
+    lengths = [len(model.tokenizer.encode(text)) for _, text in pairs]
+    config = model.network.config
+    work = 24 * config.layers * config.embed_dim**2 * sum(n * (n + 2) for n in lengths)
+    product = jax.jit(jnp.matmul)
+    x, w = jnp.ones((2048, config.embed_dim)), jnp.ones((config.embed_dim, config.mlp_dim))
+    seconds = []
+    for _ in range(50):
+        begun = time.perf_counter()
+        product(x, w).block_until_ready()
+        seconds.append(time.perf_counter() - begun)
+    speed = 2 * len(x) * w.size / statistics.median(seconds)
+    return f"products alone: {len(pairs) * speed / work:.2f} sequences/s at this machine's {speed / 1e9:.0f} GFLOP/s"
+
+
 def compare(title: str, kind: str, python: str, directory: str, pairs: list[Pair], batch: int, rounds: int) -> None:
     """Prints both sides' sequences per second."""
     model = jaxpt.load(directory, dtype="float32")
@@ -120,12 +140,19 @@ def main() -> None:
     allocator.keep_freed_memory()  # as the command line does
     if a.one_core:
         os.sched_setaffinity(0, [max(os.sched_getaffinity(0))])
-    for kind, vocabulary, files, pairs in (("choices", a.gpt2, a.data, choices), ("pll", a.bert, a.pairs, sentences)):
+    for kind, vocabulary, files, pairs in (
+        ("choices", a.gpt2, a.data, choices),
+        ("masks", a.bert, a.pairs, sentences),
+        ("sentences", a.bert, a.pairs, sentences),
+    ):
         with tempfile.TemporaryDirectory() as directory:
             if files:
                 subprocess.run([a.peer, str(PEER), "make", kind, directory, str(vocabulary)], check=True)
             for path in files:
-                compare(f"{kind} {path.name}", kind, a.peer, directory, pairs(path, a.limit), a.batch, a.rounds)
+                asked = pairs(path, a.limit)
+                compare(f"{kind} {path.name}", kind, a.peer, directory, asked, a.batch, a.rounds)
+                if kind == "sentences":
+                    print(masked_bound(directory, asked), flush=True)
 
 
 if __name__ == "__main__":

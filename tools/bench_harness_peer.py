@@ -1,7 +1,7 @@
-"""The peers of tools/bench_harness.py: lm-eval's HFLM, and a loop over masks as minicons does it. Imports no jax.
+"""The peers of tools/bench_harness.py: lm-eval's HFLM, and loops over masks in torch. Imports no jax.
 
     python tools/bench_harness_peer.py make DIR VOCAB         # a random model and its tokenizer
-    python tools/bench_harness_peer.py run choices|pll DIR PAIRS.json BATCH
+    python tools/bench_harness_peer.py run choices|sentences|masks DIR PAIRS.json BATCH
 
 `run` reads lines from stdin: each runs everything once and prints {"seconds", "scores"}. On one core the seconds are
 those of its CPU.
@@ -43,8 +43,8 @@ def choices(directory: str, pairs: list[tuple[str, str]], batch: int):
     return lambda: [score for score, _ in lm.loglikelihood(requests, disable_tqdm=True)]
 
 
-def pll(directory: str, pairs: list[tuple[str, str]], batch: int):
-    """minicons: a forward pass for each sentence, with a row for each of its tokens; all logits are computed."""
+def sentences(directory: str, pairs: list[tuple[str, str]], batch: int):
+    """A forward pass for each sentence, with a row for each of its tokens; all logits are computed."""
     import torch
     import transformers as hf
 
@@ -63,6 +63,27 @@ def pll(directory: str, pairs: list[tuple[str, str]], batch: int):
     return lambda: [score(sentence) for _, sentence in pairs]
 
 
+def masks(directory: str, pairs: list[tuple[str, str]], batch: int):
+    """A forward pass for each token of a sentence."""
+    import torch
+    import transformers as hf
+
+    tokenizer = hf.AutoTokenizer.from_pretrained(directory)
+    model = hf.AutoModelForMaskedLM.from_pretrained(directory).eval()
+
+    def score(sentence: str) -> float:
+        ids, total = torch.tensor(tokenizer(sentence)["input_ids"]), 0.0
+        for at in range(1, len(ids) - 1):
+            row = ids[None].clone()
+            row[0, at] = tokenizer.mask_token_id
+            with torch.no_grad():
+                logits = model(input_ids=row).logits[0, at]
+            total += float(torch.log_softmax(logits, -1)[ids[at]])
+        return total
+
+    return lambda: [score(sentence) for _, sentence in pairs]
+
+
 def main() -> None:
     command, kind, directory, file, *rest = sys.argv[1:]
     if command == "make":
@@ -73,7 +94,8 @@ def main() -> None:
     cores = len(os.sched_getaffinity(0))
     clock = time.process_time if cores == 1 else time.perf_counter
     torch.set_num_threads(cores)
-    run = {"choices": choices, "pll": pll}[kind](directory, json.loads(Path(file).read_text()), int(rest[0]))
+    score = {"choices": choices, "sentences": sentences, "masks": masks}[kind]
+    run = score(directory, json.loads(Path(file).read_text()), int(rest[0]))
     for _ in sys.stdin:
         begun = clock()
         scores = run()

@@ -121,4 +121,6 @@ def test_each_example_agrees_with_lm_eval(tmp_path, family, shots):
         for one in tool.agreement(name, of_us, of_them):
             assert one.agreeing == one.compared and one.compared + one.left_out == len(of_us)
             if not (shots and name == "lambada"):  # lm-eval has two spaces in its shots
-                assert one.texts == len(of_us) and one.largest < 1e-3
+                assert one.texts == len(of_us)
+                # The random T5's logits are large, a sum has hundreds of nats: float32 rounds it at 1e-5 of that.
+                assert one.largest < 1e-4 * max(10, max(np.abs(asked.log_probs).max() for asked in of_us))

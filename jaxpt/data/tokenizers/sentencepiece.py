@@ -292,11 +292,12 @@ class SentencePieceTokenizer(Tokenizer):
         settings |= {vocabulary_files.ADDED: list(self.added)} if self.added else {}
         ids = {part: getattr(self.vocabulary, part) for part in SPECIALS} | {"pad": self._pad}
         settings |= {f"{part}_token": proto.pieces[i].piece for part, i in ids.items() if i is not None}
-        name = self.style.tokenizer_class
-        if not self._has_its_class(proto):
+        name, template = self.style.tokenizer_class, self.style.template
+        if self.style == PLAIN and not self.vocabulary.sentinels:
+            template = ""  # not of a T5, whose class appends EOS to every text, a decoder's prompt too
+        if template != self.style.template or not self._has_its_class(proto):
             name = "PreTrainedTokenizerFast"  # takes all from tokenizer.json
             settings |= {} if self.style == PLAIN else {"sentencepiece_style": self.style.name}
-        template = self.style.template if self.style != PLAIN or self.vocabulary.sentinels else ""
         rust = sentencepiece_rust.to_rust(proto, self._sp.unk_id(), self._cleaning, template, self.added)
         # Written always: other families' classes do not look for the model, and T5's misses symbols kept whole in it.
         files: dict[str, str | bytes] = {self.style.file: self._model, "tokenizer.json": rust.to_str()}

@@ -251,6 +251,7 @@ FAST = "PreTrainedTokenizerFast"
     ("options", "sentinels", "name", "ids"),
     [
         ({"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}, 9, "T5Tokenizer", (2, None, 1, 0)),
+        ({"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}, 0, FAST, (2, None, 1, 0)),  # T5's class appends EOS
         ({}, 9, FAST, (0, 1, 2, None)),
         ({"unk_id": 3, "bos_id": 0, "eos_id": 1, "pad_id": 2}, 0, FAST, (3, 0, 1, 2)),
         ({"unk_piece": "[UNK]", "bos_id": -1, "eos_id": -1}, 0, FAST, (0, None, None, None)),
@@ -274,6 +275,7 @@ def test_special_ids_are_those_of_the_sentencepiece_model(options, sentinels, na
         assert rust.encode(text, add_special_tokens=False).ids == ours.encode(text)
     if sentinels:
         assert rust.token_to_id("<extra_id_0>") == v.size - 1 == ours.encode("a <extra_id_0> b")[1]
+    assert rust.encode("a").ids == ours.encode("a") + [v.eos] * (sentinels > 0)
 
 
 def ours_as_rust(directory):
