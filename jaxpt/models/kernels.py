@@ -29,6 +29,8 @@ LANES = 128
 NO_STRIDED_ROLL = ("TPU v2", "TPU v3", "TPU v4")
 FUSED_KEYS = 2048, 512
 """Most keys of the fused kernel, which holds a row of scores whole; with `PositionTerms` scores by distance as well."""
+BLOCKS = "splash_{}_of_{}_blocks"
+"""Scope of the splash kernels, which declare no cost: blocks that the mask leaves, of those of the grid."""
 
 
 def plain(
@@ -293,6 +295,24 @@ def _splash(
     attend = kernel.make_splash_mha(
         masks.MultiHeadMask([whole] * H), head_shards=1, q_seq_shards=1, block_sizes=sizes, interpret=interpret
     )
-    return jax.vmap(lambda q, k, v, ids: attend(q, k, v, kernel.SegmentIds(ids, ids)))(
-        q_BxHxLxK, k_BxGxLxK, v_BxGxLxK, segments_BxL
-    )
+
+    def one(q_HxLxK: jax.Array, k_GxLxK: jax.Array, v_GxLxK: jax.Array, segments_L: jax.Array) -> jax.Array:
+        with jax.named_scope(BLOCKS.format(*_blocks(L // block, block, causal, window))):
+            return attend(q_HxLxK, k_GxLxK, v_GxLxK, kernel.SegmentIds(segments_L, segments_L))
+
+    return jax.vmap(one)(q_BxHxLxK, k_BxGxLxK, v_BxGxLxK, segments_BxL)
+
+
+def _blocks(count: int, block: int, causal: bool, window: int | None) -> tuple[int, int]:
+    """(blocks in which a mask of count x count blocks hides not all, those of the kernel's grid), of a head.
+
+    The grid is as wide as the row that has most; of what else it holds, all products are left out.
+
+    Example:
+      >>> _blocks(8, 512, True, None), _blocks(8, 512, True, 512), _blocks(8, 512, False, 512)
+      ((36, 64), (15, 16), (22, 24))
+    """
+    back = (count * block if window is None else window) - 1
+    below, above = (min(count - 1, (far + block - 1) // block) for far in (back, 0 if causal else back))
+    run = sum(count - abs(distance) for distance in range(-above, below + 1))
+    return run, count * min(count, below + 1 + above)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import jax
 from jax.extend import core
 
 from jaxpt.models.attention import CAUSAL
+from jaxpt.models.kernels import BLOCKS
 from jaxpt.objectives.base import carried_loss
 from jaxpt.parallel import chips
 from jaxpt.train import trainable
@@ -120,7 +122,7 @@ def count(jaxpr: core.Jaxpr, causal: float = 1.0) -> int:
 
     A product of [m, k] and [k, n] counts 2·m·k·n. A loop (`scan`) counts as often as it runs, the longest branch of a
     condition counts, a region that each shard of a mesh runs counts for every shard. A kernel counts what it declares,
-    or the products of its body in every cell of its grid.
+    or the products of its body in every cell of its grid; of splash attention in those that its mask leaves.
 
     Args:
       jaxpr: the program.
@@ -152,7 +154,19 @@ def _one(eqn: core.JaxprEqn, causal: float) -> int:
     inner = [count(sub, causal) for value in params.values() for sub in _subjaxprs(value)]
     if name == "cond":
         return max(inner, default=0)
-    return _times(name, params) * sum(inner)
+    run, cells = _blocks(str(eqn.source_info.name_stack))
+    return _times(name, params) * sum(inner) * run // cells
+
+
+def _blocks(scope: str) -> tuple[int, int]:
+    """(run, all) of the cells of the kernels in a scope, which is named on the outermost operation alone.
+
+    Example:
+      >>> _blocks("jvp(layer)/vmap(splash_36_of_64_blocks)"), _blocks("layer")
+      ((36, 64), (1, 1))
+    """
+    found = re.search(BLOCKS.format(r"(\d+)", r"(\d+)"), scope)
+    return (int(found[1]), int(found[2])) if found else (1, 1)
 
 
 def _times(name: str, params: dict[str, Any]) -> int:

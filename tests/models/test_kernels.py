@@ -1,5 +1,6 @@
 """Every implementation of attention gives what the plain one gives, values and gradients, for every kind of mask."""
 
+import doctest
 import functools
 import os
 import subprocess
@@ -77,6 +78,10 @@ def test_equals_plain(name, mask):
     np.testing.assert_allclose(got, want, atol=2e-5)
     for a, b in zip(grad_got, grad_want):
         np.testing.assert_allclose(a, b, atol=1e-4)
+
+
+def test_doctests():
+    assert doctest.testmod(kernels).failed == 0
 
 
 def test_chunks_never_hold_all_scores():

@@ -3,12 +3,13 @@ import types
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 from jax.sharding import AxisType, PartitionSpec
 
 from jaxpt import config as configs
-from jaxpt.models import attention
+from jaxpt.models import attention, kernels
 from jaxpt.models.mask import Mask
 from jaxpt.train import flops, state, step
 from tests.config.helpers import ROOT
@@ -66,6 +67,31 @@ def test_a_kernel_counts_what_it_declares_or_its_grid(declared):
     shape = jax.ShapeDtypeStruct((32, 8), jnp.float32)
     f = pl.pallas_call(kernel, shape, grid=(4,), in_specs=[block], out_specs=block, cost_estimate=cost)
     assert flops.matmul_flops(f, shape) == (declared or 4 * 2 * 8**3)
+
+
+@pytest.mark.parametrize(
+    "mask", [Mask(causal=True), Mask(causal=True, window=200), Mask(window=200), Mask(window=129), Mask()]
+)
+def test_splash_attention_counts_the_blocks_that_its_mask_leaves(mask):
+    """Forward and backward, inside of a checkpoint and a loop: 2 products of a block, 4 of dk and dv, 3 of dq."""
+    B, L, H, K, block, layers = 2, 11 * 128, 3, 64, 128, 5
+    q = jax.ShapeDtypeStruct((B, L, H, K), jnp.float32)
+
+    def layer(q, _=None):
+        return kernels.splash(q, q, q, mask, 0.3), None
+
+    def loss(q):
+        return jax.lax.scan(jax.checkpoint(layer), q, length=layers)[0].sum()
+
+    index = np.arange(L)
+    ahead = index[None] - index[:, None]
+    back = L if mask.window is None else mask.window
+    allowed = (ahead < (1 if mask.causal else back)) & (ahead > -back)
+    blocks = allowed.reshape(L // block, block, L // block, block).any((1, 3)).sum()
+    product = int(blocks) * B * H * 2 * block * block * K
+    assert flops.matmul_flops(layer, q) == 2 * product
+    gradient = flops.matmul_flops(jax.grad(loss), q)  # with the sum of each row's output times its gradient
+    assert gradient == pytest.approx(layers * (2 + 2 + 4 + 3) * product, rel=1e-3)
 
 
 def test_convolution():
