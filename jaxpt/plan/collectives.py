@@ -36,7 +36,7 @@ class Collective:
     bytes: int
     """Of the whole arrays: what an all-gather gives, what an all-reduce or a reduce-scatter sums up."""
     sent: int
-    """Bytes that each device sends when rings do it, the least that there can be."""
+    """Bytes that each device sends when rings do it, the least that there can be; of an all-to-all its own parts."""
     network: str = "ICI"
     """"ICI" inside of a slice, of GPUs inside of a machine; "DCN" from slice to slice, or between machines."""
 
@@ -83,8 +83,12 @@ def each(
         if n > 1:
             size, sent = _bytes(kind, operand, n)
             network, inside = "ICI", _in_one_machine(groups, machine)
-            if inside < n:  # a ring enters and leaves each machine once: its GPUs share that among their network cards
-                network, sent = "DCN", sent // inside
+            if inside < n:
+                network = "DCN"
+                if kind.endswith("all-to-all"):  # what is for other machines leaves by each GPU's own network card
+                    sent = operand * (n - inside) // n
+                else:  # a ring enters and leaves each machine once: its GPUs share that among their network cards
+                    sent //= inside
             yield outer, times, Collective(kind, _axes(groups, mesh), 1, size, sent, network)
 
 

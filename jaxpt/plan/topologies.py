@@ -46,18 +46,20 @@ class Topology:
     def ici(self) -> float:
         """Bytes/s that a chip can send to its neighbours: less where an axis of the slice has no wrap-around links.
 
-        A v5e or v6e has them along 16 chips alone, the others along multiples of 4. Without them a ring goes back the
-        way that it came, and each device has one link for it instead of two; an axis of one chip has none.
+        A v5e or v6e has them along 16 chips alone; the others, made of cubes of 4x4x4, along all axes or none. Without
+        them a ring goes back the way that it came, and each device has one link for it instead of two; an axis of one
+        chip has none.
 
         Example:
-          >>> [parse(name).ici / 1e9 for name in ("v5e:16x16", "v5e:8x16", "v5e:4x4", "v5p:4x4x4")]
-          [200.0, 150.0, 100.0, 600.0]
+          >>> [parse(name).ici / 1e9 for name in ("v5e:16x16", "v5e:8x16", "v5e:4x4", "v5p:4x4x4", "v5p:2x2x4")]
+          [200.0, 150.0, 100.0, 600.0, 300.0]
         """
         sizes = [int(n) for n in re.findall(r"\d+", self.name.partition(":")[2])]
         if self.chip not in CHIPS.values() or not sizes or self.chips == self.slices:
             return self.chip.ici
-        wraps = (lambda n: n == 16) if self.chip.dimensions == 2 else (lambda n: n % 4 == 0)
-        return self.chip.ici * sum(0.0 if n == 1 else 1.0 if wraps(n) else 0.5 for n in sizes) / len(sizes)
+        cubes = self.chip.dimensions == 3 and all(n % 4 == 0 for n in sizes)
+        wraps = [cubes or (self.chip.dimensions == 2 and n == 16) for n in sizes]
+        return self.chip.ici * sum(0.0 if n == 1 else 1.0 if w else 0.5 for n, w in zip(sizes, wraps)) / len(sizes)
 
     def devices(self) -> list[jax.Device]:
         """The devices to compile for; nothing can run on them.

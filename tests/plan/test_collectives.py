@@ -250,5 +250,16 @@ def test_machines_with_gpus_share_what_a_ring_sends_between_them(mesh, machine, 
     assert (one.network, one.sent) == (network, sent * 512 * 64 * 4)
 
 
+@pytest.mark.parametrize("kind", ["all-to-all", "ragged-all-to-all"])
+@pytest.mark.parametrize(
+    ("machine", "network", "share"), [(None, "ICI", 3 / 4), (4, "ICI", 3 / 4), (2, "DCN", 2 / 4), (1, "DCN", 3 / 4)]
+)
+def test_in_an_all_to_all_each_gpu_sends_its_own_parts_to_other_machines(kind, machine, network, share):
+    """No ring: a GPU's network card carries what the others do not have to."""
+    text = SPARSE.replace(" all-reduce(", f" {kind}(")
+    (one,) = collectives.find(hlo.Program(text), {"data": 4}, None, machine)
+    assert (one.kind, one.network, one.sent) == (kind, network, share * 512 * 64 * 4)
+
+
 def test_devices_alone_exchange_nothing():
     assert collectives.find(hlo.Program(TPU.replace("{{0,1}}", "{{0},{1}}")), {"data": 2})[-1].kind != "reduce-scatter"

@@ -47,6 +47,19 @@ def test_machines_with_gpus():
 
 
 @pytest.mark.parametrize(
+    ("name", "share"),
+    [
+        ("v4:4x4x4", 1), ("v5p:4x4x8", 1), ("v5p:2x2x4", 1 / 2), ("v5p:4x4x2", 1 / 2), ("v5p:1x1x4", 1 / 6),
+        ("v5e:16x16", 1), ("v5e:8x16", 3 / 4), ("v6e:4x8", 1 / 2), ("v6e:1x1", 1),
+    ],
+)  # fmt: skip
+def test_links_that_wrap_around(name, share):
+    """In three dimensions all axes have them, where all are multiples of 4, or none."""
+    topology = topologies.parse(name)
+    assert topology.ici == pytest.approx(share * topology.chip.ici)
+
+
+@pytest.mark.parametrize(
     ("name", "slices", "answer"),
     [
         ("a100:8", 1, "'a100' is none of .*, do you mean a100-40 or a100-80"),
