@@ -88,14 +88,14 @@ def answer(function: Callable[[dict[str, Any], Path], dict[str, Any]]) -> None:
     os._exit(0)  # the compiler may still be at work in its thread
 
 
-def compile_(lowered: Any, dump: Path, module: str, options: Mapping[str, Any] | None = None) -> dict[str, str]:
+def compile_(lowered: Any, directory: Path, module: str, platform: str) -> dict[str, str]:
     """What XLA writes about a program until all buffers have their places.
 
     Args:
       lowered: of a jitted function.
-      dump: an empty directory.
+      directory: where it may write.
       module: the program's name, such as `jit_step`.
-      options: of the compiler, over the program's own.
+      platform: of the devices. A GPU's products that have no default tiles are left to cuBLAS.
 
     Returns:
       {ending of the file's name: text}; also of a program that does not fit.
@@ -103,6 +103,15 @@ def compile_(lowered: Any, dump: Path, module: str, options: Mapping[str, Any] |
     Raises:
       UserError: the compiler refused the program.
     """
+    try:
+        return _compile(lowered, directory / "dump", module)
+    except UserError as error:
+        if platform != "gpu" or "tile sizes" not in str(error):
+            raise
+        return _compile(lowered, directory / "cublas", module, gpus.CUBLAS)
+
+
+def _compile(lowered: Any, dump: Path, module: str, options: Mapping[str, Any] | None = None) -> dict[str, str]:
     failed: list[BaseException] = []
 
     def run() -> None:

@@ -106,7 +106,7 @@ def measured(job: dict[str, Any], directory: Path) -> dict[str, Any]:
     programs, place, shapes = _programs(config, shape, devices, job["axes"])
     with place.use():
         traced = programs.traced_run
-        texts = isolated.compile_(traced.lower(), directory / "dump", "jit_run")
+        texts = isolated.compile_(traced.lower(), directory, "jit_run", devices[0].platform)
         dtype = jnp.dtype(base.compute_dtype(config.model)).name
     network, mesh = programs.decoder.network, place.mesh
     program = hlo.Program(texts["after_optimizations"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import time
@@ -11,9 +12,13 @@ from typing import Any
 from jaxpt import config as configs
 from jaxpt.config import Config
 from jaxpt.errors import UserError
-from jaxpt.plan import gpus, isolated
+from jaxpt.plan import isolated
 
 _MODULE = "jit_step"
+_COMPILERS = {
+    "tpu": ("libtpu",),
+    "gpu": ("jax-cuda13-plugin", "jax-cuda12-plugin", "jax-rocm7-plugin", "jax-rocm60-plugin"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,7 +185,7 @@ def _measure(job: dict[str, Any], directory: Path, begun: float) -> dict[str, An
         needed = flops.step_flops(setup, batch)
     traced = step.traced(setup, objective)
     device = setup.mesh.devices.flat[0]
-    texts = _compiled(traced.lower(), directory, device.platform)
+    texts = isolated.compile_(traced.lower(), directory, _MODULE, device.platform)
     return {
         "phase": job["phase"],
         "steps": ends[job["phase"] + 1] - ends[job["phase"]],
@@ -201,20 +206,14 @@ def _measure(job: dict[str, Any], directory: Path, begun: float) -> dict[str, An
     }
 
 
-def _compiled(lowered: Any, directory: Path, platform: str) -> dict[str, str]:
-    try:
-        return isolated.compile_(lowered, directory / "dump", _MODULE)
-    except UserError as error:
-        if platform != "gpu" or "tile sizes" not in str(error):
-            raise
-        return isolated.compile_(lowered, directory / "cublas", _MODULE, gpus.CUBLAS)
-
-
 def _compiler(platform: str) -> str:
-    import importlib.metadata
+    """The package that compiles, with its version; jaxlib where none of those that are known is installed."""
+    from importlib import metadata
 
-    name = {"tpu": "libtpu", "gpu": "jax-cuda13-plugin"}.get(platform, "jaxlib")
-    return f"{name} {importlib.metadata.version(name)}"
+    for name in (*_COMPILERS.get(platform, ()), "jaxlib"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return f"{name} {metadata.version(name)}"
+    return ""
 
 
 def _read(texts: dict[str, str], setup: Any, batch: Any) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """Programs that are really compiled: on this machine's eight CPU devices, and for a v5e where libtpu is installed."""
 
-import time
 import types
-from pathlib import Path
+from importlib import metadata
 
 import pytest
 
@@ -84,24 +83,23 @@ def test_a_program_for_a_tpu_with_no_tpu(for_a_v5e):
     assert for_a_v5e.copied_donated_buffers == []
 
 
-def test_a_process_that_ends_says_why():
-    trace = (
-        "Traceback (most recent call last):\n  File x.py\nValueError: 2 does not divide 25\n----\nFrames left out.\n"
-    )
-    assert isolated._reason(trace) == "ValueError: 2 does not divide 25"
-    assert isolated._reason(f"F1122 x.cc:3] Check failed: a == b\n{trace}") == "F1122 x.cc:3] Check failed: a == b"
-    assert isolated._reason("\nkilled\n") == "killed" and isolated._reason("") == "no word"
+@pytest.mark.parametrize(
+    ("platform", "installed", "name"),
+    [
+        ("gpu", ("jax-cuda13-plugin", "jaxlib"), "jax-cuda13-plugin"),
+        ("gpu", ("jax-cuda12-plugin", "jaxlib"), "jax-cuda12-plugin"),
+        ("gpu", ("jaxlib",), "jaxlib"),
+        ("tpu", ("libtpu", "jaxlib"), "libtpu"),
+        ("cpu", ("libtpu", "jaxlib"), "jaxlib"),
+    ],
+)
+def test_the_compiler_is_named_whichever_plugin_is_installed(monkeypatch, platform, installed, name):
+    """With CUDA 12 or ROCm a plan failed after all was compiled."""
 
+    def version(package):
+        if package not in installed:
+            raise metadata.PackageNotFoundError(package)
+        return "0.10.2"
 
-def test_a_file_that_comes_after_the_last_one_is_waited_for(tmp_path):
-    """As on a busy machine, where the compiler's threads write in another order."""
-
-    class Lowered:
-        def compile(self, compiler_options):
-            names = [*isolated._WRITTEN_LAST, *(f"{name}.txt" for name in isolated._NEEDED)]
-            for name in dict.fromkeys(names):
-                Path(compiler_options["xla_dump_to"], f"module_1.jit_step.{name}").write_text(name)
-                time.sleep(0.3)
-
-    found = isolated.compile_(Lowered(), tmp_path, "jit_step")
-    assert found == {name: f"{name}.txt" for name in isolated._NEEDED}
+    monkeypatch.setattr(metadata, "version", version)
+    assert program._compiler(platform) == f"{name} 0.10.2"
