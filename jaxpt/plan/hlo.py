@@ -23,12 +23,14 @@ _BRANCHES = re.compile(r"\b(?:branch_computations|called_computations)=\{([^}]*)
 
 CUBLAS = 'custom_call_target="__cublas$'
 """Of a product that is left to a GPU's library."""
+_LIBRARIES = re.compile(r'custom_call_target="__cu(?:blas|dnn)\$')
 
-# Take no time of their own: names for what is there, or what their own instructions say.
-FREE = {
+_FREE = {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "while", "conditional", "call",
-    "partition-id", "replica-id", "iota", "opt-barrier", "async-update", "async-done", "copy-done",
+    "partition-id", "replica-id", "iota", "opt-barrier",
 }  # fmt: skip
+_WORKSPACE = re.compile(r", (?:/\*index=\d+\*/)?[su]8\[\d*\](?:\{[^{}]*\})?\)$")
+"""Last of the results of cuBLAS and cuDNN."""
 _SLICES = {"dynamic-slice", "slice", "gather"}
 GRANULE = 64
 """Bytes that main memory gives or takes at the least: of a gathered element of four as well."""
@@ -107,6 +109,16 @@ def elements(shape: str) -> list[int]:
       [1024, 4]
     """
     return [math.prod(int(n) for n in dims.split(",") if n) for _, dims, _ in _LEAF.findall(shape)]
+
+
+def is_free(opcode: str) -> bool:
+    """True of what takes no time of its own: names for what is there, ends of what is started.
+
+    Example:
+      >>> is_free("tuple"), is_free("all-gather-done"), is_free("all-gather-start")
+      (True, True, False)
+    """
+    return opcode in _FREE or opcode.endswith(("-done", "-update"))
 
 
 def channel(instruction: Instruction) -> str | None:
@@ -231,14 +243,14 @@ class Program:
         starts = [i for body in self.computations.values() for i in body.values() if i.opcode == "async-start"]
         inside = {name for start in starts for name in start.called}  # they count with it
         for name, instruction, times in self.runs():
-            if name not in inside and instruction.opcode not in FREE:
+            if name not in inside and not is_free(instruction.opcode):
                 yield name, instruction, times, self._moved(name, instruction)
 
     def _size(self, shape: str, memory: int | None = None) -> int:
         return size(shape, memory, self._padding)
 
     def _moved(self, computation: str, instruction: Instruction) -> int:
-        here = self.computations[computation]
+        here, instruction = self.computations[computation], _whole(instruction)
         shapes = [here[name].shape if name in here else "" for name in instruction.operands]
         if instruction.opcode in ("fusion", "async-start") and instruction.called:
             return self._fused(instruction, shapes)
@@ -250,8 +262,7 @@ class Program:
             return sum(self._size(shape, 0) for shape in shapes[1:]) + 2 * self._changed(computation, instruction)
         if "AllocateBuffer" in instruction.attributes:
             return 0
-        written = _LEAF.search(instruction.shape)[0] if CUBLAS in instruction.attributes else instruction.shape
-        return self._size(written, 0) + sum(self._size(shape, 0) for shape in shapes)  # not cuBLAS's workspace
+        return self.written(instruction) + sum(self._size(shape, 0) for shape in shapes)
 
     def _fused(self, fusion: Instruction, shapes: list[str]) -> int:
         called = fusion.called[0]
@@ -293,8 +304,7 @@ class Program:
 
     def written(self, instruction: Instruction) -> int:
         """Bytes of main memory that an instruction writes; in place, of what it only changes a part of."""
-        if instruction.opcode == "copy-start":
-            return self._size(_LEAF.search(instruction.shape)[0], 0)
+        instruction = _whole(instruction)
         if instruction.opcode not in ("fusion", "async-start") or not instruction.called:
             return self._size(instruction.shape, 0)
         called = instruction.called[0]
@@ -389,6 +399,42 @@ def _instruction(line: str) -> Instruction | None:
     operands = tuple(names) if names else ((inside,) if inside else ())  # parameter(0), constant(8)
     root, name = name.startswith("ROOT "), name.removeprefix("ROOT ").lstrip("%")
     return Instruction(name, shape, opcode[1], operands, rest[close:], root)
+
+
+def _whole(instruction: Instruction) -> Instruction:
+    """What reads and writes no more than it has to: of one that is started here, or that has a workspace.
+
+    A start gives its operands again, then its result: all-gather-start: (operands, results), copy-start: (result,
+    operand, context); all-reduce-start the result alone. A send gives what it takes.
+    """
+    kind = instruction.opcode.removesuffix("-start")
+    shape = instruction.shape
+    if kind == "send":
+        shape = "()"
+    elif _LIBRARIES.search(instruction.attributes):
+        shape = _WORKSPACE.sub(")", shape)
+    elif kind not in (instruction.opcode, "all-reduce", "async") and shape.startswith("("):
+        parts = _parts(shape)
+        shape = parts[0] if kind == "copy" else parts[1]
+    else:
+        return instruction
+    return dataclasses.replace(instruction, opcode=kind, shape=shape)
+
+
+def _parts(shape: str) -> list[str]:
+    """The parts of a tuple, tuples or arrays.
+
+    Example:
+      >>> _parts("((f32[2]{0}, f32[3]{0}), (f32[4,2]{1,0:T(8,128)}, f32[6]{0}), u32[])")
+      ['(f32[2]{0}, f32[3]{0})', '(f32[4,2]{1,0:T(8,128)}, f32[6]{0})', 'u32[]']
+    """
+    found, depth, start = [], 0, 1
+    for place, sign in enumerate(shape[1:-1] + ",", 1):
+        depth += (sign in "([{") - (sign in ")]}")
+        if sign == "," and depth == 0:
+            found.append(shape[start:place].strip())
+            start = place + 1
+    return found
 
 
 def _closing(text: str, start: int) -> int:

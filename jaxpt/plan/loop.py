@@ -59,7 +59,7 @@ def cache_copies(program: hlo.Program) -> list[dict[str, Any]]:
     found = []
     for _, one, times in program.runs():
         matching = [sizes[count] for count in hlo.elements(one.shape) if count in sizes]
-        if not matching or one.opcode in hlo.FREE or one.opcode in ("dynamic-update-slice", "custom-call"):
+        if not matching or hlo.is_free(one.opcode) or one.opcode in ("dynamic-update-slice", "custom-call"):
             continue
         written = program.written(one)
         if written >= min(matching):

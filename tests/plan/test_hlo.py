@@ -98,6 +98,76 @@ def test_what_a_sparse_core_takes_counts_though_its_start_does_not_name_it():
     assert hlo.Program(SPARSE).traffic() == 4 * (512 * 64 + 32 + 32 * 64)
 
 
+WHOLE, QUARTER = "f32[1024,1024]{1,0}", "f32[256,1024]{1,0}"  # 4 MiB, 1 MiB
+VMEM, QUARTER_VMEM = "f32[1024,1024]{1,0:S(1)}", "f32[256,1024]{1,0:S(1)}"
+
+
+# As libtpu and XLA for GPUs write them.
+@pytest.mark.parametrize(
+    ("kind", "operand", "started", "result", "moved"),
+    [
+        ("copy", WHOLE, f"({VMEM}, {WHOLE}, u32[]{{:S(2)}})", VMEM, 4),
+        ("copy", VMEM, f"({WHOLE}, {VMEM}, u32[]{{:S(2)}})", WHOLE, 4),
+        ("slice", WHOLE, f"(({WHOLE}), {QUARTER_VMEM}, s32[]{{:S(2)}})", QUARTER_VMEM, 1),
+        ("all-gather", QUARTER, f"({QUARTER}, {WHOLE})", WHOLE, 1 + 4),
+        ("all-gather", QUARTER, f"({QUARTER}, {VMEM})", VMEM, 1),
+        ("all-reduce", WHOLE, WHOLE, WHOLE, 4 + 4),
+        ("reduce-scatter", WHOLE, f"(({WHOLE}), {QUARTER})", QUARTER, 4 + 1),
+        ("collective-permute", QUARTER, f"({QUARTER}, {QUARTER}, u32[], u32[])", QUARTER, 1 + 1),
+    ],
+)
+def test_what_is_started_here_and_ends_there_reads_and_writes_once(kind, operand, started, result, moved):
+    text = f"""HloModule jit_step, is_scheduled=true
+
+ENTRY %main (param.1: {operand}) -> {result} {{
+  %param.1 = {operand} parameter(0)
+  %start.1 = {started} {kind}-start(%param.1), channel_id=1
+  ROOT %done.1 = {result} {kind}-done(%start.1)
+}}
+"""
+    assert hlo.Program(text).traffic() == moved * 2**20
+
+
+def test_what_goes_over_the_host_to_other_slices_is_read_and_written_once():
+    text = f"""HloModule jit_step, is_scheduled=true
+
+ENTRY %main (param.1: {WHOLE}) -> ({WHOLE}, token[]) {{
+  %param.1 = {WHOLE} parameter(0)
+  %after-all.1 = token[] after-all()
+  %send.1 = ({WHOLE}, u32[], token[]) send(%param.1, %after-all.1), channel_id=1, is_host_transfer=true
+  %send-done.1 = token[] send-done(%send.1), channel_id=1
+  %recv.1 = ({WHOLE}, u32[], token[]) recv(%send-done.1), channel_id=2, is_host_transfer=true
+  ROOT %recv-done.1 = ({WHOLE}, token[]) recv-done(%recv.1), channel_id=2
+}}
+"""
+    assert hlo.Program(text).traffic() == pytest.approx(2 * 4 * 2**20, abs=8)
+
+
+def test_several_arrays_that_are_gathered_together_count_once_each():
+    text = """HloModule jit_step, is_scheduled=true
+
+ENTRY %main (param.1: f32[256,1024], param.2: bf16[256]) -> (f32[1024,1024], bf16[1024]) {
+  %param.1 = f32[256,1024]{1,0} parameter(0)
+  %param.2 = bf16[256]{0} parameter(1)
+  %start.1 = ((f32[256,1024]{1,0}, bf16[256]{0}), (f32[1024,1024]{1,0}, bf16[1024]{0})) all-gather-start(%param.1, %param.2)
+  ROOT %done.1 = (f32[1024,1024]{1,0}, bf16[1024]{0}) all-gather-done(%start.1)
+}
+"""  # noqa: E501
+    assert hlo.Program(text).traffic() == 5 * (2**20 + 2 * 256)
+
+
+def test_a_library_s_workspace_is_not_moved():
+    """Of cuDNN's attention: the output and the rows' statistics count, beside what it takes."""
+    text = """HloModule jit_step, is_scheduled=true
+
+ENTRY %main (param.1: bf16[2,64,4,16]) -> (bf16[2,4,64,16], f32[2,4,64], u8[4096]) {
+  %param.1 = bf16[2,64,4,16]{3,2,1,0} parameter(0)
+  ROOT %call.1 = (bf16[2,4,64,16]{3,1,2,0}, f32[2,4,64]{2,1,0}, u8[4096]{0}) custom-call(%param.1, %param.1, %param.1), custom_call_target="__cudnn$fmhaSoftmax"
+}
+"""  # noqa: E501
+    assert hlo.Program(text).traffic() == 4 * 2 * (2 * 64 * 4 * 16) + 4 * 2 * 4 * 64
+
+
 @pytest.mark.parametrize(
     ("shape", "size"),
     [
