@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from jaxpt.plan import hlo
+from jaxpt.plan import hlo, instructions
 
 KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute", "ragged-all-to-all")
 _IOTA = r"\[[\d,]+\](?:<=\[[\d,]+\])?(?:T\([\d,]+\))?"
@@ -115,8 +115,8 @@ def _each(program: hlo.Program) -> list[tuple[str, str, str, int, int]]:
                 kind = "reduce-scatter"
             here = program.computations[place]
             given = one.operands[:1] if one.opcode == "send" else one.operands  # its second is a token
-            operand = sum(hlo.size(here[name].shape) for name in given if name in here)
-            key = hlo.channel(one) or one.name
+            operand = sum(instructions.size(here[name].shape) for name in given if name in here)
+            key = instructions.channel(one) or one.name
             found.setdefault((outer, key), (kind, one.attributes, operand, times))
             if any(hlo.STARTS.search(inner.attributes) for inner in here.values()):
                 begun[key] = outer

@@ -6,7 +6,7 @@ import dataclasses
 import re
 from collections.abc import Mapping
 
-from jaxpt.plan import hlo, memory
+from jaxpt.plan import hlo, instructions, memory
 
 LEAST = 2**20
 """Bytes on a device from which on a copy is worth a word."""
@@ -54,7 +54,7 @@ def faults(program: hlo.Program, state: Mapping[str, int], least: int = LEAST) -
         reasons = {"no alias"} if successor is None else copies.get(parameter.name, set())
         if successor is not None:
             origin, moved = _origin(program, successor)
-            if moved >= least and hlo.size(entry[origin].shape, 0):  # not written back from VMEM
+            if moved >= least and instructions.size(entry[origin].shape, 0):  # not written back from VMEM
                 reasons = reasons | {_reason(entry[origin], entry[successor])}
         if reasons:
             found.append(Fault(memory.readable(name), size, min(reasons)))  # a copy is worse than another layout
@@ -67,13 +67,13 @@ def _origin(program: hlo.Program, name: str) -> tuple[str, int]:
     while entry[name].operands and entry[name].operands[0] in entry:
         one = entry[name]
         if one.opcode in ("copy", "copy-done") or program.only_copies(one):
-            moved = max(moved, hlo.size(one.shape, 0))
+            moved = max(moved, instructions.size(one.shape, 0))
         elif one.opcode not in ("bitcast", "copy-start"):
             break
         name = one.operands[0]
     return name, moved
 
 
-def _reason(old: hlo.Instruction, new: hlo.Instruction) -> str:
+def _reason(old: instructions.Instruction, new: instructions.Instruction) -> str:
     orders = [re.search(r"\{([\d,]*)", one.shape) for one in (old, new)]
     return "copy" if len({order and order[1] for order in orders}) == 1 else "layout"

@@ -26,7 +26,7 @@ from jaxpt.generate.programs import Place, Programs, stored
 from jaxpt.models import base
 from jaxpt.parallel import mesh as meshes
 from jaxpt.parallel import rules
-from jaxpt.plan import collectives, hlo, isolated, memory, topologies
+from jaxpt.plan import collectives, hlo, instructions, isolated, memory, topologies
 from jaxpt.plan.decode import Shape
 from jaxpt.train import flops, state
 
@@ -41,7 +41,7 @@ def turn(program: hlo.Program) -> hlo.Program:
     return max(bodies, key=hlo.Program.traffic)
 
 
-def given(program: hlo.Program, name: str) -> dict[str, hlo.Instruction]:
+def given(program: hlo.Program, name: str) -> dict[str, instructions.Instruction]:
     """{path: parameter of the program} of the parameters whose paths begin with a name."""
     entry = program.computations[program.entry].values()
     return {i.op_name: i for i in entry if i.opcode == "parameter" and i.op_name.startswith(name)}
@@ -54,12 +54,15 @@ def cache_copies(program: hlo.Program) -> list[dict[str, Any]]:
     """
     sizes = {}
     for parameter in given(program, "state.cache.layers").values():
-        whole, layers = hlo.elements(parameter.shape)[0], int(re.search(r"\[(\d+)", parameter.shape)[1])
-        sizes |= {whole: hlo.size(parameter.shape), whole // layers: hlo.size(parameter.shape) // layers}
+        whole, layers = instructions.elements(parameter.shape)[0], int(re.search(r"\[(\d+)", parameter.shape)[1])
+        sizes |= {
+            whole: instructions.size(parameter.shape),
+            whole // layers: instructions.size(parameter.shape) // layers,
+        }
     found = []
     for _, one, times in program.runs():
-        matching = [sizes[count] for count in hlo.elements(one.shape) if count in sizes]
-        if not matching or hlo.is_free(one.opcode) or one.opcode in ("dynamic-update-slice", "custom-call"):
+        matching = [sizes[count] for count in instructions.elements(one.shape) if count in sizes]
+        if not matching or instructions.is_free(one.opcode) or one.opcode in ("dynamic-update-slice", "custom-call"):
             continue
         written = program.written(one)
         if written >= min(matching):
@@ -112,7 +115,7 @@ def measured(job: dict[str, Any], directory: Path) -> dict[str, Any]:
     program = hlo.Program(texts["after_optimizations"])
     read, cache = (given(program, name).values() for name in ("params", "state.cache.layers"))
     weights = state.bytes_on_device(shapes, jax.tree.map(lambda x: x.sharding, shapes))
-    weights_read = sum(hlo.size(one.shape) for one in read)
+    weights_read = sum(instructions.size(one.shape) for one in read)
     step, devices = turn(program), mesh.devices.flat
     links = mesh.shape, meshes.between(mesh.shape, meshes.slices(devices)), meshes.machine(devices)
     device = mesh.devices.flat[0]
@@ -122,9 +125,9 @@ def measured(job: dict[str, Any], directory: Path) -> dict[str, Any]:
         "platform": device.platform, "device_kind": device.device_kind, "devices": mesh.size,
         "mesh": dict(mesh.shape), "seconds": round(time.perf_counter() - begun, 1),
         "weights": weights, "weights_read": weights_read,
-        "weights_padded": sum(hlo.size(one.shape, padding=True) for one in read),
-        "cache": sum(hlo.size(one.shape) for one in cache),
-        "cache_padded": sum(hlo.size(one.shape, padding=True) for one in cache),
+        "weights_padded": sum(instructions.size(one.shape, padding=True) for one in read),
+        "cache": sum(instructions.size(one.shape) for one in cache),
+        "cache_padded": sum(instructions.size(one.shape, padding=True) for one in cache),
         "program_flops": flops.count(traced.jaxpr.jaxpr), "traffic": step.traffic(),
         "traffic_padded": step.padded().traffic(),
         "collectives": [dataclasses.asdict(c) for c in collectives.find(step, *links)],

@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import re
 
-from jaxpt.plan import hlo
+from jaxpt.plan import hlo, instructions
 
 _TOTAL = re.compile(r"color=0\)\s+Total bytes: (\d+)")
 _LIVE = re.compile(r"^ {4}(\S+)\{([\d,]*)\}: (\d+) bytes \(cumulative", re.MULTILINE)
@@ -60,7 +60,7 @@ def packed(program: hlo.Program) -> int:
         left, right = (here[name].shape for name in product.operands)
         contracted = int(re.search(r"lhs_contracting_dims=\{(\d+)", product.attributes)[1])
         k = int(re.search(r"\[([\d,]*)\]", left)[1].split(",")[contracted])
-        most = max(most, (hlo.size(left) + hlo.size(right)) * min(k, PACKED) // k)
+        most = max(most, (instructions.size(left) + instructions.size(right)) * min(k, PACKED) // k)
     return most
 
 
@@ -130,8 +130,8 @@ def _slots(assignment: str) -> tuple[dict, dict]:
 def _names(program: hlo.Program) -> dict[str, str]:
     """{instruction: the most telling path among its own and those of what is fused into it}."""
     names = {}
-    for instructions in program.computations.values():
-        for name, instruction in instructions.items():
+    for body in program.computations.values():
+        for name, instruction in body.items():
             names[name] = instruction.op_name
             if instruction.opcode == "fusion":
                 inner = [i.op_name for called in instruction.called for i in program.computations[called].values()]

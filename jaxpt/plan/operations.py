@@ -9,11 +9,11 @@ import math
 import re
 from collections.abc import Mapping
 
-from jaxpt.plan import collectives, hlo
+from jaxpt.plan import collectives, hlo, instructions
 
 _LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 _KERNEL = re.compile(r'custom_call_target="(tpu_custom_call|__cudnn\$fmha\w*)"')
-_CUBLAS = re.compile(re.escape(hlo.CUBLAS) + r'.*"lhs_contracting_dimensions":\[([\d",]*)\]')
+_CUBLAS = re.compile(re.escape(instructions.CUBLAS) + r'.*"lhs_contracting_dimensions":\[([\d",]*)\]')
 _CONTRACTING = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
 
 
@@ -61,7 +61,7 @@ def regions(
     return [Region(count, work[name], dict(sent[name]), messages[name]) for name, count in times.items()]
 
 
-def products(program: hlo.Program, computation: str, instruction: hlo.Instruction) -> int:
+def products(program: hlo.Program, computation: str, instruction: instructions.Instruction) -> int:
     """FLOPs of the matrix products of an instruction, those inside of a fusion too; −1 of a kernel's.
 
     GPUs may leave products to cuBLAS. TPUs write products as convolutions, and axes of a batch as positions of which a

@@ -5,11 +5,13 @@ import doctest
 import pytest
 
 from jaxpt.parallel import chips
-from jaxpt.plan import collectives, gpus, hlo, memory, operations, roofline, topologies
+from jaxpt.plan import collectives, gpus, instructions, memory, operations, roofline, topologies
 from jaxpt.train import flops
 
 
-@pytest.mark.parametrize("module", [chips, collectives, flops, gpus, hlo, memory, operations, roofline, topologies])
+@pytest.mark.parametrize(
+    "module", [chips, collectives, flops, gpus, instructions, memory, operations, roofline, topologies]
+)
 def test_worked_examples_hold(module):
     failed, tried = doctest.testmod(module)
     assert tried > 0 and failed == 0

@@ -168,21 +168,6 @@ ENTRY %main (param.1: bf16[2,64,4,16]) -> (bf16[2,4,64,16], f32[2,4,64], u8[4096
     assert hlo.Program(text).traffic() == 4 * 2 * (2 * 64 * 4 * 16) + 4 * 2 * 4 * 64
 
 
-@pytest.mark.parametrize(
-    ("shape", "size"),
-    [
-        ("f32[]", 4),
-        ("pred[3]{0}", 3),
-        ("bf16[2,3]{1,0:T(8,128)(2,1)}", 12),
-        ("s4[8]", 4),
-        ("f8e4m3fn[8]", 8),
-        ("token[]", 0),
-    ],
-)
-def test_sizes(shape, size):
-    assert hlo.size(shape) == size
-
-
 def test_gathers_and_scatters_count_their_rows_in_whole_granules():
     """Of a table in main memory: rows of 128 numbers as they are, single ones as 64 bytes each."""
     text = """HloModule jit_step, is_scheduled=true
