@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from jaxpt.models.output import Projection
 
 # A chunk of n tokens reads the projection's table twice (4·V·D bytes in bf16) and adds to its gradient (8·V·D bytes in
-# f32), for 6·n·V·D FLOPs. With n at 1,000 to 2,000 the products take longer than that on every chip of
-# `jaxpt.parallel.chips` (v5e: from 480 on, tpu7x: 630, v6e: 1,120).
+# f32), for 6·n·V·D FLOPs: the products take longer than that from n = 2 · FLOP/s / (bytes/s) on (v5e: 480, tpu7x: 630,
+# L4: 810, v6e: 1,120). 1,024 are enough on every chip of `jaxpt.parallel.chips` but a v6e, whose memory then takes 9 %
+# longer than its products; more tokens would take more memory on all chips.
 CHUNK_TOKENS = 1024
 """Tokens of a chunk on a device, at least."""
 CHUNK_BYTES = 64 * 2**20
