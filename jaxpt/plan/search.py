@@ -1,7 +1,7 @@
 """Looks for settings under which a step fits, and for the fastest of them; none of them changes what a run computes.
 
 The rows of a step are part of the recipe: what is tried is how many of them a device has at a time
-(`train.grad_accum_steps`), what the backward pass computes again (`model.remat`), and the mesh.
+(`train.grad_accum_steps`), what the backward pass computes again (`model.remat`), the mesh, and `mesh.preset=megatron`.
 """
 
 from __future__ import annotations
@@ -106,6 +106,8 @@ def search(
 ) -> list[Trial]:
     """Compiles the last phase's step under several meshes, then keeps less under the best of them, and ranks what fits.
 
+    The best mesh, or else the recipe's own, is tried with `mesh.preset=megatron` as well if its `tensor` is above 1.
+
     Args:
       config: the run's configuration.
       where: the devices.
@@ -134,11 +136,20 @@ def search(
     for mesh in _meshes(config, topology):
         if len(found) < max(2 * limit // 3, 1):
             compile_(mesh)
-    best = min(found, key=lambda tried: tried.seconds).settings
+    tensor = [one.settings for one in (min(found, key=_rank), found[0]) if one.settings["mesh.tensor"] > 1]
+    # The preset cuts activations between blocks over `tensor`, where nothing else says how they are cut.
+    if tensor and config.mesh.preset == "default" and config.mesh.rules.residual_length is None:
+        compile_({**tensor[0], "mesh.preset": "megatron"})
+    best = min(found, key=_rank).settings
     for remat in REMAT:
         if remat != config.model.remat:
             compile_({key: best[key] for key in best if key.startswith("mesh.")} | {"model.remat": remat})
     return sorted(found, key=lambda tried: tried.seconds)
+
+
+def _rank(one: Trial) -> tuple[float, float]:
+    """The fastest first, then what is nearest to fitting."""
+    return one.seconds, math.inf if one.measured is None else one.measured.total
 
 
 def _meshes(config: Config, topology: Topology) -> Iterator[Settings]:

@@ -149,6 +149,23 @@ def test_search_ranks_what_fits_by_the_least_time_of_a_step(compiler, capsys):
     assert {(fsdp, tensor) for _, fsdp, tensor, *_ in seen} >= {(1, 1), (16, 1), (8, 2)}
 
 
+@pytest.mark.parametrize(
+    ("mesh", "tried"),
+    [
+        ({"tensor": 4}, True),
+        ({"tensor": 4, "preset": "megatron"}, False),
+        ({"tensor": 4, "preset": "replicated"}, False),
+        ({"tensor": 4, "rules": {"residual_length": ["context"]}}, False),
+    ],
+)
+def test_search_tries_the_megatron_preset_once_where_it_changes_something(compiler, mesh, tried):
+    compiler(state=2, temporaries=16 * 40)
+    found = search.search(config(mesh=mesh), Target("v5e:4x4"), topologies.parse("v5e:4x4"), limit=12)
+    of_preset = [t for t in found if t.settings.get("mesh.preset") == "megatron" and "model.remat" not in t.settings]
+    assert len({t.settings["mesh.fsdp"] for t in of_preset}) == tried
+    assert all(t.settings["mesh.tensor"] > 1 for t in of_preset)
+
+
 def test_search_prints_what_differs_from_the_recipe(compiler, capsys):
     compiler(state=2, temporaries=16)
     command.plan(config(mesh={"data": 1, "fsdp": 16}), "v5e:4x4", searching=3)
