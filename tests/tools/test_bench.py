@@ -1,6 +1,10 @@
-"""The benchmark of a training step: the batch that both sides get, and equal losses of tiny models."""
+"""The benchmark of a training step: the batch that both sides get, equal losses of tiny models, and what goes wrong."""
 
+import json
 import runpy
+import subprocess
+import sys
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -19,6 +23,11 @@ OBJECTIVES = {"bert": "masked_lm", "gpt2": "causal_lm", "t5": "span_corruption"}
 def bench(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "tools/bench"))
     return runpy.run_path(str(ROOT / "tools/bench/__main__.py"))
+
+
+def tiny(tmp_path, kind, vocab_size=128):
+    (tmp_path / "tiny.yaml").write_text(f"model: {{kind: {kind}, vocab_size: {vocab_size}, {SIZES[kind]}}}\n")
+    return str(tmp_path / "tiny")
 
 
 def test_both_sides_get_the_same_batch(bench, monkeypatch):
@@ -45,11 +54,163 @@ def test_both_sides_get_the_same_batch(bench, monkeypatch):
 @pytest.mark.parity
 @pytest.mark.parametrize("kind", SIZES)
 def test_tiny_models_have_equal_first_losses(bench, kind, tmp_path):
-    (tmp_path / "tiny.yaml").write_text(f"model: {{kind: {kind}, vocab_size: 128, {SIZES[kind]}}}\n")
-    case = bench["Case"](str(tmp_path / "tiny"), OBJECTIVES[kind], 8, 32)  # 8 devices
-    found = bench["measured"]("tiny", case, ["jaxpt", "torch"], "float32", rounds=1, steps=2)
+    import compare
+    import show
+
+    case = bench["Case"](tiny(tmp_path, kind), OBJECTIVES[kind], 3, 32)  # rows that no 8 devices could share
+    sides = compare.sides_of(case, compiles=False, plain_malloc=False)
+    found = compare.measured("tiny", case, sides, "float32", rounds=1, steps=1)
     losses = [one["first_loss"] for one in found["sides"].values()]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-    assert "tokens/s" in bench["table"]([found])
-    bench["picture"]([found], tmp_path / "picture.png")
+    assert losses == pytest.approx([losses[0]] * (3 if kind == "bert" else 2), rel=1e-5)
+    assert found["interleaved"] and not any(one["mfu"] for one in found["sides"].values())
+    lines = show.table(found)
+    assert "tokens/s" in lines and ("logits of all positions" in lines) == (kind == "bert")
+    show.picture([found, {"case": "odd", "error": "x"}], tmp_path / "picture.png")
     assert (tmp_path / "picture.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_torch_keeps_freed_memory_as_jaxpt_does(bench):
+    import compare
+    from cases import CASES
+
+    of_bert = compare.sides_of(CASES["bert_base_16x128"], compiles=True, plain_malloc=False)
+    of_gpt = compare.sides_of(CASES["gpt2_124m_4x256"], compiles=True, plain_malloc=True)
+    assert list(of_bert) == list(compare.SIDES) and list(of_gpt) == ["jaxpt", "torch", "torch.compile"]
+    assert not any("plain-malloc" in words for words in of_bert.values())
+    assert ["plain-malloc" in words for words in of_gpt.values()] == [False, True, True]
+    # and jax is not there for that
+    code = "import sys; from jaxpt import allocator; print(allocator.keep_freed_memory(), 'jax' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert found.stdout.split()[1] == "False"
+
+
+@pytest.mark.parametrize("option", ["--rounds", "--steps", "--layers"])
+@pytest.mark.parametrize("value", ["0", "-1", "many"])
+def test_counts_are_whole_numbers(bench, option, value, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        bench["main"]([f"{option}={value}"])
+    assert stopped.value.code == 2
+    assert f"argument {option}: wants a whole number from 1 on, not '{value}'" in capsys.readouterr().err
+
+
+def test_the_largest_batch_wants_a_gpu(bench, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        bench["main"](["--largest"])
+    assert stopped.value.code == 2
+    assert "--largest wants a GPU, this is a cpu" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "error, is_full",
+    [
+        ("OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", True),
+        ("JaxRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 bytes.", True),
+        ("AcceleratorError: CUDA error: out of memory", True),
+        ("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", True),
+        ("OutOfResources: out of resource: shared memory, Required: 300000", False),
+        ("ValueError: no such option", False),
+        ("the process ended with code 1", False),
+    ],
+)
+def test_which_errors_say_that_memory_is_full(bench, error, is_full):
+    import worker
+
+    assert worker.is_out_of_memory(error) == is_full
+
+
+class Stub:
+    """In the place of a worker: `most[program]` rows fit, alone; `together` processes at once."""
+
+    most: ClassVar[dict] = {}
+    together, running, failing = 9, 0, None
+
+    def __init__(self, *program, **environment):
+        self.program, self.writes = " ".join(program), bool(environment)
+        Stub.running += not self.writes
+
+    def ask(self, do, **asked):
+        import worker
+
+        if do == "write":
+            assert self.writes
+        if do == "prepare" and self.program == Stub.failing:
+            raise RuntimeError("ValueError: broken")
+        if do == "prepare" and (asked["case"].rows > Stub.most[self.program] or Stub.running > Stub.together):
+            raise worker.OutOfMemory("RESOURCE_EXHAUSTED: …")
+        common = {"loss": 1.0, "platform": "gpu", "compile_seconds": 0.0, "keeps_freed_memory": False, "version": "1"}
+        flops = {"flops": 100, "flops_all_logits": 122, "peak_flops": 1e4, "parameters": 1, "tokens": 1, "device": "X"}
+        return {**common, **flops, "seconds": [0.5] * asked.get("steps", 0), "peak_bytes": 1}
+
+    def stop(self):
+        Stub.running -= not self.writes
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+
+@pytest.fixture
+def stubs(bench, monkeypatch):
+    import compare
+
+    monkeypatch.setattr(compare, "Worker", Stub)
+    monkeypatch.setattr(Stub, "most", dict.fromkeys((" ".join(words) for words in compare.SIDES.values()), 99))
+    monkeypatch.setattr(Stub, "running", 0)
+    return compare
+
+
+def test_each_side_has_its_own_largest_batch(bench, stubs, monkeypatch):
+    case = bench["CASES"]["bert_base_128"]
+    monkeypatch.setattr(Stub, "most", {"ours.py": 10, "theirs.py": 70})
+    assert stubs.largest("jaxpt", ["ours.py"], case, "bfloat16") == 8
+    assert stubs.largest("torch", ["theirs.py"], case, "bfloat16") == 64
+    monkeypatch.setattr(Stub, "failing", "theirs.py")
+    with pytest.raises(RuntimeError, match="broken"):
+        stubs.largest("torch", ["theirs.py"], case, "bfloat16")
+
+
+def test_times_are_kept_where_the_largest_batch_is_not_found(bench, stubs, monkeypatch):
+    import show
+
+    def largest(side, *_):
+        if side == "torch":
+            raise RuntimeError("ValueError: broken")
+        return 64
+
+    monkeypatch.setattr(stubs, "largest", largest)
+    arguments = bench["_parser"]().parse_args(["--largest", "--gpu", "--rounds=1"])
+    found = bench["_compared"](arguments)("gpt2_124m", bench["CASES"]["gpt2_124m"])
+    assert found["sides"]["jaxpt"]["largest_rows"] == 64 and found["sides"]["torch"]["median"] == 0.5
+    assert "64 rows at most" in show.table(found) and "not found: ValueError: broken" in show.table(found)
+
+
+def test_sides_that_do_not_fit_together_run_one_after_the_other(bench, stubs, monkeypatch):
+    import show
+
+    case = bench["CASES"]["bert_large_128"]
+    sides = stubs.sides_of(case, compiles=True, plain_malloc=False)
+    monkeypatch.setattr(Stub, "together", 1)
+    found = stubs.measured("b", case, sides, "bfloat16", rounds=2, steps=3)
+    assert not found["interleaved"] and "not interleaved" in show.table(found)
+    assert {len(one["seconds"]) for one in found["sides"].values()} == {6}
+    assert {one["mfu"] for one in found["sides"].values()} == {100 / 0.5 / 1e4}
+    assert show.table(found).count("(computes the logits of all positions, 22% more FLOPs)") == 2
+    monkeypatch.setattr(Stub, "together", 9)
+    found = stubs.measured("b", case, sides, "float32", rounds=1, steps=1)
+    assert found["interleaved"] and found["sides"]["torch"]["mfu"] is None  # the peak is bfloat16's
+
+
+def test_a_case_that_fails_loses_no_other(bench, tmp_path, capsys):
+    def measure(name, case):
+        if name == "b":
+            raise RuntimeError("RESOURCE_EXHAUSTED: …")
+        written = json.loads((tmp_path / "x.json").read_text()) if name == "c" else []
+        return {"case": name, "error": f"seen {len(written)}"}
+
+    found = bench["run"](dict.fromkeys("abc"), measure, tmp_path / "x")
+    assert found[1] == {"case": "b", "error": "RuntimeError: RESOURCE_EXHAUSTED: …"}
+    assert found[2]["error"] == "seen 2"
+    assert json.loads((tmp_path / "x.json").read_text()) == found
+    assert "b: RuntimeError" in capsys.readouterr().out

@@ -1,17 +1,27 @@
 """Time and memory of a training step of jaxpt beside transformers on torch, on this machine, in one interleaved run.
 
-    python tools/bench [CASE …] [--gpu] [--rounds 5] [--steps 3] [--dtype auto] [--compile] [--largest] [--out bench]
+    python tools/bench [CASE …] [--gpu] [--rounds 5] [--steps 3] [--dtype float32|bfloat16] [--compile] [--largest]
+                       [--plain-malloc] [--layers N] [--out bench]
 
-Both sides have the same weights, the same random batch, AdamW (torch's fused one), clipped gradients and dropout;
-torch has its scaled dot-product attention where the model's class takes it. Before the first step the losses without
-dropout have to be equal. Each round runs some steps of each side in turn, and a figure is the median over all of a
-side's steps, with quartiles. Each side is a process of its own; memory is the peak of the GPU, or of the process on a
-CPU. `--compile` adds torch.compile as a third side. `--largest` doubles the rows until a side's memory is full (GPUs
-only).
+Both sides have one device, the same weights, the same random batch, AdamW (torch's fused one), clipped gradients and
+dropout; torch has its scaled dot-product attention where the model's class takes it. Before the first step the losses
+without dropout have to be equal. Each round runs some steps of each side in turn, and a figure is the median over all
+of a side's steps, with quartiles. Each side is a process of its own; memory is the peak of the GPU, or of the process
+on a CPU. Where it is too small for all sides at once, they run one after the other, and the result says so
+("interleaved": false). `--compile` adds torch.compile. `--largest` doubles the rows until a side's memory is full (GPUs
+only), up to 8,192. A case that fails is an "error" in the JSON, which is written after each case; the exit code is then
+1.
 
-MFU = FLOPs / seconds / the chip's peak. FLOPs are three times those of the forward pass's matrix products, of which the
-masked-LM head counts on masked positions alone and causal attention by half; both sides have the same. Where the peak
-is not known (CPUs) there is none.
+jaxpt computes a masked LM's logits at the masked positions alone, AutoModelForMaskedLM at all. So there is a side more
+of torch whose head sees the masked positions alone; what the other one computes besides is said beside its ratio.
+
+On a CPU jaxpt has malloc keep what is freed for the next step (`jaxpt.allocator`), and so has torch here, though it
+comes without: `--plain-malloc` leaves torch as it comes. The JSON says it of each side ("keeps_freed_memory").
+
+MFU = FLOPs / seconds / the chip's bf16 peak, in bfloat16 alone: float32 has other peaks, by what its products are
+rounded to. FLOPs are three times those of the forward pass's matrix products, of which the masked-LM head counts on
+masked positions alone and causal attention by half; all sides have the same. Where the peak is not known (CPUs) there
+is none.
 
 Needs torch and transformers for the other side; neither needs TensorFlow. Cases: `python tools/bench --list`.
 """
@@ -21,161 +31,102 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import statistics
 import sys
-import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import compare
+import show
 from cases import CASES, CPU, GPU, Case
-from worker import Worker
-
-SIDES = {"jaxpt": ("ours.py",), "torch": ("theirs.py",), "torch.compile": ("theirs.py", "compile")}
-TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2}
-"""Of the first losses, relative: rounding of sums in another order."""
 
 Result = dict[str, Any]
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python tools/bench", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("case", nargs="*", help="by default those for a CPU, with --gpu those for a GPU")
-    parser.add_argument("--gpu", action="store_true", help="the cases for a GPU, in bfloat16")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=3, help="of each side in a round")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"))
-    parser.add_argument("--compile", action="store_true", help="torch.compile as a third side")
-    parser.add_argument("--largest", action="store_true", help="the largest batch of each side")
-    parser.add_argument("--out", type=Path, help="writes OUT.json and OUT.png")
-    parser.add_argument("--list", action="store_true")
-    a = parser.parse_args()
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = _parser()
+    a = parser.parse_args(arguments)
     if a.list:
         print("\n".join(f"{name}: {case}" for name, case in CASES.items()))
         return 0
     if unknown := [name for name in a.case if name not in CASES]:
         parser.error(f"no case {unknown[0]!r}; there are {', '.join(CASES)}")
     names = a.case or list(GPU if a.gpu else CPU)
-    dtype = a.dtype or ("bfloat16" if a.gpu else "float32")
-    sides = [name for name in SIDES if a.compile or name != "torch.compile"]
-    results = []
-    for name in names:
-        results.append(measured(name, CASES[name], sides, dtype, a.rounds, a.steps))
-        if a.largest:
-            results[-1]["largest_rows"] = {side: largest(side, CASES[name], dtype) for side in sides}
-        print(table(results[-1:]), flush=True)
-    if a.out:
-        a.out.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n")
-        picture(results, a.out.with_suffix(".png"))
-    return 0
+    cases = {name: dataclasses.replace(CASES[name], layers=a.layers) for name in names}
+    if a.largest and (platform := compare.platform()) != "gpu":
+        parser.error(f"--largest wants a GPU, this is a {platform}: where its memory is full the host is stopped too")
+    results = run(cases, _compared(a), a.out)
+    return 1 if any("error" in result for result in results) else 0
 
 
-def measured(name: str, case: Case, sides: list[str], dtype: str, rounds: int, steps: int) -> Result:
-    """One case on all sides, in turn."""
-    workers = {side: Worker(*SIDES[side]) for side in sides}
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            said = {side: one.ask(case=case, folder=folder, dtype=dtype) for side, one in workers.items()}
-        losses = {side: one["loss"] for side, one in said.items()}
-        for side, loss in losses.items():
-            if abs(loss - losses["jaxpt"]) > TOLERANCE[dtype] * losses["jaxpt"]:
-                raise SystemExit(f"{name}: the first losses differ: jaxpt {losses['jaxpt']}, {side} {loss}")
-        seconds: dict[str, list[float]] = {side: [] for side in sides}
-        peaks: dict[str, int] = {}
-        for round_ in range(rounds + 1):
-            for side, one in workers.items():
-                found = one.ask(steps=steps)
-                peaks[side] = found["peak_bytes"]
-                if round_:  # the first warms up
-                    seconds[side] += found["seconds"]
-    finally:
-        for one in workers.values():
-            one.stop()
-    ours = said["jaxpt"]
-    return {
-        "case": name, **dataclasses.asdict(case), "dtype": dtype, "device": ours["device"],
-        "versions": [said[side]["version"] for side in sides], "parameters": ours["parameters"],
-        "flops": ours["flops"], "tokens": ours["tokens"],
-        "sides": {
-            side: {
-                "first_loss": losses[side], "compile_seconds": said[side]["compile_seconds"], "peak_bytes": peaks[side],
-                "seconds": seconds[side], "median": (median := statistics.median(seconds[side])),
-                "quartiles": statistics.quantiles(seconds[side], n=4)[::2],
-                "tokens_per_second": ours["tokens"] / median,
-                "mfu": ours["peak_flops"] and ours["flops"] / median / ours["peak_flops"],
-                "ratio": median / statistics.median(seconds["jaxpt"]),
-            }
-            for side in sides
-        },
-    }  # fmt: skip
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python tools/bench", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("case", nargs="*", help="by default those for a CPU, with --gpu those for a GPU")
+    parser.add_argument("--gpu", action="store_true", help="the cases for a GPU, in bfloat16")
+    parser.add_argument("--rounds", type=count, default=5)
+    parser.add_argument("--steps", type=count, default=3, help="of each side in a round")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"))
+    parser.add_argument("--compile", action="store_true", help="sides with torch.compile")
+    parser.add_argument("--largest", action="store_true", help="the largest batch of each side")
+    parser.add_argument("--plain-malloc", action="store_true", help="torch with glibc's malloc as it comes")
+    parser.add_argument("--layers", type=count, help="of each model, instead of its own: to try things out")
+    parser.add_argument("--out", type=Path, help="writes OUT.json and OUT.png")
+    parser.add_argument("--list", action="store_true")
+    return parser
 
 
-def largest(side: str, case: Case, dtype: str) -> int:
-    """Rows of the largest batch, by doubling, that takes three steps; each try is a process of its own."""
-    rows = 0
-    for power in range(14):
-        tried = dataclasses.replace(case, rows=2**power)
-        ours, one = Worker(*SIDES["jaxpt"]), Worker(*SIDES[side])
+def count(text: str) -> int:
+    """A whole number from 1 on: an argument's type."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"wants a whole number from 1 on, not {text!r}")
+    return int(text)
+
+
+def run(cases: dict[str, Case], measure: Callable[[str, Case], Result], out: Path | None) -> list[Result]:
+    """Measures each case; what fails is an error of its own.
+
+    Args:
+      cases: by name.
+      measure: (name, case) → result.
+      out: its .json is written after each case, its .png at the end.
+
+    Returns:
+      The results, or {"case", "error"}.
+    """
+    results: list[Result] = []
+    for name, case in cases.items():
         try:
-            with tempfile.TemporaryDirectory() as folder:
-                if side != "jaxpt":  # whose weights and batch it wants
-                    ours.ask(case=tried, folder=folder, dtype=dtype)
-                    ours.stop()
-                one.ask(case=tried, folder=folder, dtype=dtype)
-            one.ask(steps=3)
-        except RuntimeError as error:
-            print(f"{side}: {tried.rows} rows: {error}", file=sys.stderr)
-            break
-        finally:
-            ours.stop()
-            one.stop()
-        rows = tried.rows
-    return rows
+            results.append(measure(name, case))
+        except Exception as error:
+            results.append({"case": name, "error": f"{type(error).__name__}: {error}"})
+        print(show.table(results[-1]), flush=True)
+        if out:
+            out.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n")
+    if out and any("error" not in result for result in results):
+        show.picture(results, out.with_suffix(".png"))
+    return results
 
 
-def table(results: list[Result]) -> str:
-    """Lines for people."""
-    lines = []
-    for result in results:
-        lines.append(
-            f"{result['case']}: {result['parameters']:,} parameters, {result['tokens']} tokens, {result['dtype']}"
-        )
-        for side, one in result["sides"].items():
-            low, high = one["quartiles"]
-            mfu = f", MFU {one['mfu']:.1%}" if one["mfu"] else ""
-            most = f", {result['largest_rows'][side]} rows at most" if "largest_rows" in result else ""
-            lines.append(
-                f"  {side:13} {1e3 * one['median']:8.1f} ms ({1e3 * low:.1f}–{1e3 * high:.1f}), "
-                f"{one['tokens_per_second']:,.0f} tokens/s, {one['ratio']:.2f} × jaxpt's time{mfu}, "
-                f"{one['peak_bytes'] / 2**30:.2f} GiB, compiled in {one['compile_seconds']:.0f} s{most}, "
-                f"first loss {one['first_loss']:.5f}"
-            )
-    return "\n".join(lines)
+def _compared(a: argparse.Namespace) -> Callable[[str, Case], Result]:
+    dtype = _dtype(a)
+
+    def measure(name: str, case: Case) -> Result:
+        sides = compare.sides_of(case, a.compile, a.plain_malloc)
+        result = compare.measured(name, case, sides, dtype, a.rounds, a.steps)
+        for side, program in sides.items() if a.largest else ():
+            try:
+                result["sides"][side]["largest_rows"] = compare.largest(side, program, case, dtype)
+            except RuntimeError as error:  # the times are kept
+                result["sides"][side]["largest_error"] = str(error)
+        return result
+
+    return measure
 
 
-def picture(results: list[Result], path: Path) -> None:
-    """Tokens per second of each side, relative to jaxpt's, a bar for each."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(8, 0.8 + 0.7 * len(results)), layout="constrained")
-    sides = list(results[0]["sides"])
-    for index, side in enumerate(sides):
-        values = [1 / result["sides"][side]["ratio"] for result in results]
-        places = [place + 0.25 * (index - (len(sides) - 1) / 2) for place in range(len(results))]
-        axes.barh(places, values, 0.22, label=side)
-        for place, value, result in zip(places, values, results, strict=True):
-            speed = result["sides"][side]["tokens_per_second"]
-            axes.text(value, place, f" {side} {speed:,.0f} tokens/s", va="center", fontsize=8)
-    axes.set_yticks(range(len(results)), [result["case"] for result in results])
-    axes.invert_yaxis()
-    axes.margins(x=0.25)
-    axes.set_xlabel("speed, jaxpt = 1")
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=150)
+def _dtype(a: argparse.Namespace) -> str:
+    return a.dtype or ("bfloat16" if a.gpu else "float32")
 
 
 if __name__ == "__main__":

@@ -23,6 +23,8 @@ class Case:
     length: int
     """Tokens of a row; of T5 its inputs, whose targets follow from the rule of span corruption."""
     dropout: float = 0.1
+    layers: int | None = None
+    """Instead of the model's: to try things out."""
 
 
 CPU = {

@@ -1,4 +1,9 @@
-"""transformers' side on torch: the same weights and batch, SDPA, fused AdamW; `compile` as a word: torch.compile."""
+"""transformers' side on torch: the same weights and batch, SDPA, fused AdamW. Words after the program's name:
+
+compile       torch.compile
+masked        of a masked LM the head is computed on the masked positions alone, as ours is, not on all
+plain-malloc  glibc's malloc as it comes; else it keeps what is freed, as ours does (`jaxpt.allocator`, without jax)
+"""
 
 from __future__ import annotations
 
@@ -12,6 +17,8 @@ import numpy as np
 import worker
 from cases import CLIP_NORM, LEARNING_RATE, WEIGHT_DECAY, Case, of_transformers
 
+from jaxpt import allocator
+
 clock = time.perf_counter
 CLASSES = {
     "masked_lm": "AutoModelForMaskedLM",
@@ -23,8 +30,8 @@ CLASSES = {
 class Theirs(worker.Side):
     """A case on torch."""
 
-    def __init__(self, compiles: bool) -> None:
-        self._compiles = compiles
+    def __init__(self, compiles: bool, masked: bool, keeps_memory: bool) -> None:
+        self._compiles, self._masked, self._keeps_memory = compiles, masked, keeps_memory
 
     def prepare(self, case: Case, folder: Path, dtype: str) -> dict[str, Any]:
         """Loads weights and batch; with torch.compile the first step compiles."""
@@ -40,9 +47,13 @@ class Theirs(worker.Side):
         for module in model.modules():
             if isinstance(module, torch.nn.Dropout):
                 module.p = case.dropout
+        model = _with_masked_head(model) if self._masked else model
         self._model = model.to(self._device)
         batch = of_transformers(dict(np.load(folder / "batch.npz")))
         self._batch = {name: torch.tensor(value, dtype=torch.long).to(self._device) for name, value in batch.items()}
+        if self._masked:  # found once, as a collator would, not in each step
+            self._batch["places"] = (self._batch["labels"].flatten() != -100).nonzero()[:, 0]
+            self._batch["labels"] = self._batch["labels"].flatten()[self._batch["places"]]
         with torch.no_grad():
             loss = float(self._forward(model.eval()))
         model.train()
@@ -55,6 +66,8 @@ class Theirs(worker.Side):
         return {
             "loss": loss,
             "compile_seconds": clock() - begun if self._compiles else 0.0,
+            "platform": self.platform(),
+            "keeps_freed_memory": self._keeps_memory,
             "version": f"torch {torch.__version__}, transformers {transformers.__version__}",
         }
 
@@ -62,7 +75,13 @@ class Theirs(worker.Side):
         import torch
 
         with torch.autocast(self._device.type, self._dtype, enabled=self._dtype is not None):
-            return model(**self._batch).loss
+            found = model(**self._batch)
+            return found if self._masked else found.loss
+
+    def platform(self) -> str:
+        import torch
+
+        return "gpu" if torch.cuda.is_available() else "cpu"
 
     def step(self) -> None:
         import torch
@@ -80,5 +99,23 @@ class Theirs(worker.Side):
         return torch.cuda.max_memory_allocated() if self._device.type == "cuda" else worker.resident_peak()
 
 
+def _with_masked_head(model: Any) -> Any:
+    """A masked LM as a module from ids, places among all tokens of the batch, and labels there to the loss."""
+    import torch
+
+    class Masked(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder, self.head = model.base_model, getattr(model, "cls", None) or model.lm_head
+
+        def forward(self, input_ids: Any, places: Any, labels: Any) -> Any:
+            hidden = self.encoder(input_ids).last_hidden_state.flatten(0, 1)
+            return torch.nn.functional.cross_entropy(self.head(hidden[places]), labels)
+
+    return Masked()
+
+
 if __name__ == "__main__":
-    worker.serve(Theirs(compiles="compile" in sys.argv[1:]))
+    words = sys.argv[1:]
+    keeps = "plain-malloc" not in words and allocator.keep_freed_memory()
+    worker.serve(Theirs("compile" in words, "masked" in words, keeps))

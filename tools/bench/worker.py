@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -20,6 +21,14 @@ class Side:
 
     def prepare(self, case: Case, folder: Path, dtype: str) -> dict[str, Any]:
         """Gets ready for steps; returns {"loss": before the first step, without dropout, …}."""
+        raise NotImplementedError
+
+    def write(self, case: Case, folder: Path, dtype: str) -> None:
+        """Writes weights and batch for the other side, and prepares nothing."""
+        raise NotImplementedError
+
+    def platform(self) -> str:
+        """Where it computes: "cpu", "gpu" or "tpu"."""
         raise NotImplementedError
 
     def step(self) -> None:
@@ -39,13 +48,21 @@ def serve(side: Side) -> None:
         asked = json.loads(line)
         answer: dict[str, Any]
         try:
-            if "case" in asked:
-                answer = side.prepare(Case(**asked["case"]), Path(asked["folder"]), asked["dtype"])
+            if asked["do"] == "prepare":
+                answer = side.prepare(*_given(asked))
+            elif asked["do"] == "write":
+                answer = {"written": side.write(*_given(asked))}
+            elif asked["do"] == "platform":
+                answer = {"platform": side.platform()}
             else:
                 answer = {"seconds": [_timed(side) for _ in range(asked["steps"])], "peak_bytes": side.peak_bytes()}
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:300]}
         print(json.dumps(answer), file=answers, flush=True)
+
+
+def _given(asked: dict[str, Any]) -> tuple[Case, Path, str]:
+    return Case(**asked["case"]), Path(asked["folder"]), asked["dtype"]
 
 
 def _timed(side: Side) -> float:
@@ -59,29 +76,66 @@ def resident_peak() -> int:
     return 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1])
 
 
-class Worker:
-    """A side as the benchmark sees it."""
+class OutOfMemory(RuntimeError):
+    """The memory of a side's device is full."""
 
-    def __init__(self, program: str, *arguments: str) -> None:
+
+class Killed(RuntimeError):
+    """A side was ended by SIGKILL: on Linux most likely because the host's memory is full."""
+
+
+_FULL = re.compile(r"RESOURCE_EXHAUSTED|MemoryError|out of memory|can't allocate memory|_ALLOC_FAILED", re.I)
+_KERNEL = re.compile("shared memory", re.I)
+"""A kernel that wants more of a multiprocessor's own memory than there is: no smaller batch helps."""
+
+
+def is_out_of_memory(error: str) -> bool:
+    """Whether an error's text, of JAX or torch, says that the device's memory is full.
+
+    Example:
+      >>> is_out_of_memory("OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")
+      True
+      >>> is_out_of_memory("ValueError: RESOURCE_EXHAUSTED: Shared memory size limit exceeded: requested 300000")
+      False
+    """
+    return _FULL.search(error) is not None and _KERNEL.search(error) is None
+
+
+class Worker:
+    """A side as the benchmark sees it; at the end of a `with` the process ends."""
+
+    def __init__(self, program: str, *arguments: str, **environment: str) -> None:
         """Starts a file of this folder with an environment in which two may share a GPU."""
-        environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
         self._process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name(program)), *arguments],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env=os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | environment,
         )  # fmt: skip
 
-    def ask(self, **asked: Any) -> dict[str, Any]:
-        """The answer; raises RuntimeError if it failed."""
+    def ask(self, do: str, **asked: Any) -> dict[str, Any]:
+        """The answer; raises OutOfMemory, Killed or another RuntimeError if it failed."""
         if "case" in asked:
             asked["case"] = dataclasses.asdict(asked["case"])
-        print(json.dumps(asked), file=self._process.stdin, flush=True)
-        line = self._process.stdout.readline()
-        answer = json.loads(line) if line else {"error": f"ended with code {self._process.wait()}"}
+        try:
+            print(json.dumps({"do": do, **asked}), file=self._process.stdin, flush=True)
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            code = self._process.wait()
+            raise (Killed if code == -signal.SIGKILL else RuntimeError)(f"the process ended with code {code}")
+        answer = json.loads(line)
         if "error" in answer:
-            raise RuntimeError(answer["error"])
+            raise (OutOfMemory if is_out_of_memory(answer["error"]) else RuntimeError)(answer["error"])
         return answer
 
     def stop(self) -> None:
         """Ends the process."""
         self._process.kill()
         self._process.wait()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
