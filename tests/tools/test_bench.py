@@ -1,5 +1,6 @@
 """The benchmark of a training step: the batch that both sides get, equal losses of tiny models, and what goes wrong."""
 
+import gzip
 import json
 import runpy
 import subprocess
@@ -214,3 +215,95 @@ def test_a_case_that_fails_loses_no_other(bench, tmp_path, capsys):
     assert found[2]["error"] == "seen 2"
     assert json.loads((tmp_path / "x.json").read_text()) == found
     assert "b: RuntimeError" in capsys.readouterr().out
+
+
+def sentences(tmp_path, lengths, suffix=".txt.gz"):
+    """(a file of sentences of so many tokens, [CLS] and [SEP] counted; a vocabulary)"""
+    words = [chr(97 + number) for number in range(20)]
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]))
+    lines = [" ".join(words[(i + j) % 20] for j in range(length - 2)) for i, length in enumerate(lengths)]
+    if "conllu" in suffix:
+        lines = [f"# sent_id = {i}\n# text = {line}\n1\ta\ta\tX\n" for i, line in enumerate(lines)]
+    path = tmp_path / f"sentences{suffix}"
+    with gzip.open(path, "wt") as file:
+        file.write("\n\n".join(lines) + "\n")
+    return path, [tmp_path / "vocab.txt"]
+
+
+def kept(batches):
+    """What the rows hold, sentence by sentence, and what is to be predicted."""
+    found = []
+    for batch in batches:
+        at = np.where(batch["masked_weights"] > 0, batch["masked_positions"], -1)
+        for row, ids in enumerate(batch["encoder_segment_ids"]):
+            for segment in range(1, ids.max() + 1):
+                place = np.flatnonzero(ids == segment)
+                masked = np.isin(at[row], place)
+                found.append(
+                    (
+                        batch["encoder_input_tokens"][row, place].tolist(),
+                        batch["encoder_positions"][row, place].tolist(),
+                        (at[row, masked] - place[0]).tolist(),
+                        batch["masked_targets"][row, masked].tolist(),
+                    )
+                )
+    return sorted(found)
+
+
+@pytest.mark.parametrize("suffix", [".txt.gz", ".conllu.gz"])
+def test_packed_and_padded_rows_have_the_same_sentences(bench, tmp_path, suffix):
+    import packing
+
+    lengths = [5, 9, 14, 20, 6, 11, 30, 8, 17, 25]
+    path, vocab = sentences(tmp_path, lengths, suffix)
+    case = bench["Case"](tiny(tmp_path, "bert", 25), "masked_lm", 2, 32)
+    _, ways, number = packing.prepared(case, path, "float32", 9, vocab)
+    sides = {way: kept(batches) for way, batches in ways.items()}
+    assert sides["packed"] == sides["padded"] == sides["padded to the longest"]
+    assert len(sides["packed"]) == number >= 8
+    assert len(ways["packed"]) < len(ways["padded"]) == len(ways["padded to the longest"]) == -(-number // 2)
+    tokens = {way: packing.real_tokens(batches) for way, batches in ways.items()}
+    assert set(tokens.values()) == {sum(len(text) for text, *_ in sides["packed"])}
+    for padded, shorter in zip(ways["padded"], ways["padded to the longest"]):
+        longest = (padded["encoder_segment_ids"] > 0).sum(-1).max()
+        assert shorter["encoder_input_tokens"].shape == (len(padded["masked_weights"]), -(-longest // 8) * 8)
+
+
+def test_padded_rows_of_both_sides_are_cut(bench):
+    import packing
+
+    encoder, decoder = np.zeros((2, 32), int), np.zeros((2, 9), int)
+    encoder[0, :10], encoder[1, :17], decoder[:, :9] = 1, 1, 1
+    names = {"encoder_segment_ids": encoder, "decoder_segment_ids": decoder, "decoder_loss_weights": decoder * 1.0}
+    found = packing.cut(names)
+    assert {name: x.shape for name, x in found.items()} == {
+        "encoder_segment_ids": (2, 24), "decoder_segment_ids": (2, 9), "decoder_loss_weights": (2, 9),
+    }  # fmt: skip
+    assert packing.real_tokens([found]) == 27 + 18 and packing.places([found]) == 48 + 18
+
+
+def test_packing_is_measured(bench, tmp_path, capsys, monkeypatch):
+    """Eight sentences of 12 tokens: two fit into a row of 32, one into a row of 16."""
+    import cases
+
+    path, vocab = sentences(tmp_path, [12] * 8)
+    monkeypatch.setitem(cases.CASES, "tiny", bench["Case"](tiny(tmp_path, "bert", 25), "masked_lm", 2, 32))
+    options = ["--packing", str(path), "--vocab", str(vocab[0]), "--rounds", "2", "--steps", "2"]
+    assert bench["main"](["tiny", *options, "--out", str(tmp_path / "bench")]) == 0
+    (found,) = json.loads((tmp_path / "bench.json").read_text())
+    assert found["tokens"] == 96 and found["sentences"] == 8
+    assert {way: (one["steps"], one["padding"], one["shapes"]) for way, one in found["ways"].items()} == {
+        "packed": (2, 1 - 96 / 128, "32"), "padded": (4, 1 - 96 / 256, "32"),
+        "padded to the longest": (4, 1 - 96 / 128, "16"),
+    }  # fmt: skip
+    for way in ("padded", "padded to the longest"):
+        seconds = [found["ways"][one]["seconds"] for one in (way, "packed")]
+        assert found["ratios"][way]["rounds"] == pytest.approx(np.divide(*seconds))
+    assert "packed is" in capsys.readouterr().out
+    assert (tmp_path / "bench.png").exists()
+
+
+def test_packing_is_for_models_with_an_encoder(bench, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        bench["main"](["gpt2_124m_4x256", "--packing", str(tmp_path)])
+    assert "for encoders and encoder-decoders" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
     python tools/bench [CASE …] [--gpu] [--rounds 5] [--steps 3] [--dtype float32|bfloat16] [--compile] [--largest]
                        [--plain-malloc] [--layers N] [--out bench]
+    python tools/bench [CASE …] --packing SENTENCES [--vocab FILE] …
 
 Both sides have one device, the same weights, the same random batch, AdamW (torch's fused one), clipped gradients and
 dropout; torch has its scaled dot-product attention where the model's class takes it. Before the first step the losses
@@ -23,7 +24,9 @@ rounded to. FLOPs are three times those of the forward pass's matrix products, o
 masked positions alone and causal attention by half; all sides have the same. Where the peak is not known (CPUs) there
 is none.
 
-Needs torch and transformers for the other side; neither needs TensorFlow. Cases: `python tools/bench --list`.
+`--packing` compares jaxpt with itself on sentences of real lengths: see `packing.py`. It needs TensorFlow, as all
+preparation of data does, and no torch. The rest needs torch and transformers for the other side, and no TensorFlow.
+Cases: `python tools/bench --list`.
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ from pathlib import Path
 from typing import Any
 
 import compare
+import packing
 import show
 from cases import CASES, CPU, GPU, Case
 
@@ -51,11 +55,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if unknown := [name for name in a.case if name not in CASES]:
         parser.error(f"no case {unknown[0]!r}; there are {', '.join(CASES)}")
-    names = a.case or list(GPU if a.gpu else CPU)
+    names = a.case or (["bert_base_16x128"] if a.packing else list(GPU if a.gpu else CPU))
     cases = {name: dataclasses.replace(CASES[name], layers=a.layers) for name in names}
+    if a.packing and (odd := [name for name, case in cases.items() if case.objective not in packing.TOKENIZERS]):
+        parser.error(f"--packing is for encoders and encoder-decoders; {odd[0]} is {cases[odd[0]].objective}")
+    if a.packing and not a.packing.is_file():
+        parser.error(f"--packing: there is no file {a.packing}")
     if a.largest and (platform := compare.platform()) != "gpu":
         parser.error(f"--largest wants a GPU, this is a {platform}: where its memory is full the host is stopped too")
-    results = run(cases, _compared(a), a.out)
+    results = run(cases, _packed(a) if a.packing else _compared(a), a.out)
     return 1 if any("error" in result for result in results) else 0
 
 
@@ -66,12 +74,18 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("case", nargs="*", help="by default those for a CPU, with --gpu those for a GPU")
     parser.add_argument("--gpu", action="store_true", help="the cases for a GPU, in bfloat16")
     parser.add_argument("--rounds", type=count, default=5)
-    parser.add_argument("--steps", type=count, default=3, help="of each side in a round")
+    parser.add_argument("--steps", type=count, default=3, help="of each side in a round; with --packing of packed rows")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"))
     parser.add_argument("--compile", action="store_true", help="sides with torch.compile")
     parser.add_argument("--largest", action="store_true", help="the largest batch of each side")
     parser.add_argument("--plain-malloc", action="store_true", help="torch with glibc's malloc as it comes")
     parser.add_argument("--layers", type=count, help="of each model, instead of its own: to try things out")
+    parser.add_argument("--packing", type=Path, metavar="SENTENCES", help="CoNLL-U, or a sentence a line; .gz too")
+    parser.add_argument(
+        "--vocab", type=Path, action="append", default=[], metavar="FILE",
+        help="of --packing: WordPiece's (.txt) for encoders, SentencePiece's (.model) for encoder-decoders; both may "
+        "be given.\nBy default one is trained on the sentences.",
+    )  # fmt: skip
     parser.add_argument("--out", type=Path, help="writes OUT.json and OUT.png")
     parser.add_argument("--list", action="store_true")
     return parser
@@ -123,6 +137,13 @@ def _compared(a: argparse.Namespace) -> Callable[[str, Case], Result]:
         return result
 
     return measure
+
+
+def _packed(a: argparse.Namespace) -> Callable[[str, Case], Result]:
+    from jaxpt import allocator
+
+    allocator.keep_freed_memory()  # as the command line does
+    return lambda name, case: packing.measured(name, case, a.packing, _dtype(a), a.rounds, a.steps, a.vocab)
 
 
 def _dtype(a: argparse.Namespace) -> str:

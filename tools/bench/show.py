@@ -13,7 +13,7 @@ def table(result: Result) -> str:
     """Lines of a case."""
     if "error" in result:
         return f"{result['case']}: {result['error']}"
-    return _comparison(result)
+    return _packing(result) if "ways" in result else _comparison(result)
 
 
 def _comparison(result: Result) -> str:
@@ -40,6 +40,23 @@ def _comparison(result: Result) -> str:
     if not all(one["keeps_freed_memory"] for one in result["sides"].values()) and result["device"] == "cpu":
         plain = ", ".join(side for side, one in result["sides"].items() if not one["keeps_freed_memory"])
         lines.append(f"  malloc as it comes: {plain}; the others keep what is freed")
+    return "\n".join(lines)
+
+
+def _packing(result: Result) -> str:
+    lines = [
+        f"{result['case']}, packing: {result['sentences']:,} sentences, {result['tokens']:,} real tokens a round, "
+        f"{result['rows']} rows a step, {result['dtype']}"
+    ]
+    width = max(map(len, result["ways"]))
+    for way, one in result["ways"].items():
+        low, high = one["quartiles"]
+        line = f"  {way:{width}} {one['real_tokens_per_second']:8,.0f} real tokens/s ({low:,.0f}–{high:,.0f}), "
+        line += f"{one['padding']:.1%} padding, {one['steps']} steps of {one['shapes']}"
+        if way in result["ratios"]:
+            of = result["ratios"][way]
+            line += f"; packed is {of['median']:.2f} × as fast ({of['least']:.2f}–{of['most']:.2f})"
+        lines.append(line)
     return "\n".join(lines)
 
 
