@@ -7,7 +7,7 @@ Multiple choice: a GPT-2 of 124M parameters scores the choices of each line ({"q
 beside `HFLM.loglikelihood` of lm-eval with transformers. Pseudo-log-likelihood: a BERT-base scores both sentences of
 each line ({"sentence_good", "sentence_bad"}, BLiMP), each token masked in turn, beside two loops in torch: over masks,
 with a forward pass for each, and over sentences, with all masks of one in a pass (as minicons has it). What products
-of matrices alone allow on this machine is printed too: no program is faster. Both sides get texts and have the same
+of matrices alone allow on this machine is printed too. Both sides get texts and have the same
 random weights in float32; the largest difference of their scores is printed. A figure is the median of the rounds, a
 ratio that of the ratios. The first run of each side, with compilation, is not counted. With --one-core both run on one
 core and its CPU-seconds are counted: the ratios of a machine that is shared.
@@ -85,11 +85,15 @@ def peer(python: str, kind: str, directory: str, pairs: list[Pair], batch: int) 
 
 
 def masked_bound(directory: str, pairs: list[Pair]) -> str:
-    """Sequences per second that the layers' products allow: 24 · layers · width² FLOPs a token, a text per mask."""
+    """Sequences per second that the products of the layers allow: a text per mask, 24 · width² FLOPs a token and layer.
+
+    The last layer needs keys and values alone (4 · width²) of tokens that are not masked.
+    """
     model = jaxpt.load(directory, dtype="float32")
-    lengths = [len(model.tokenizer.encode(text)) for _, text in pairs]
     config = model.network.config
-    work = 24 * config.layers * config.embed_dim**2 * sum(n * (n + 2) for n in lengths)
+    masked = [len(model.tokenizer.encode(text)) for _, text in pairs]
+    tokens = sum(n * (n + 2) for n in masked)
+    work = config.embed_dim**2 * ((24 * config.layers - 20) * tokens + 20 * sum(masked))
     product = jax.jit(jnp.matmul)
     x, w = jnp.ones((2048, config.embed_dim)), jnp.ones((config.embed_dim, config.mlp_dim))
     seconds = []

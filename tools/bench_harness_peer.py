@@ -43,28 +43,8 @@ def choices(directory: str, pairs: list[tuple[str, str]], batch: int):
     return lambda: [score for score, _ in lm.loglikelihood(requests, disable_tqdm=True)]
 
 
-def sentences(directory: str, pairs: list[tuple[str, str]], batch: int):
-    """A forward pass for each sentence, with a row for each of its tokens; all logits are computed."""
-    import torch
-    import transformers as hf
-
-    tokenizer = hf.AutoTokenizer.from_pretrained(directory)
-    model = hf.AutoModelForMaskedLM.from_pretrained(directory).eval()
-
-    def score(sentence: str) -> float:
-        ids = torch.tensor(tokenizer(sentence)["input_ids"])
-        at = torch.arange(1, len(ids) - 1)
-        rows = ids.repeat(len(at), 1)
-        rows[torch.arange(len(at)), at] = tokenizer.mask_token_id
-        with torch.no_grad():
-            logits = model(input_ids=rows, attention_mask=torch.ones_like(rows)).logits[torch.arange(len(at)), at]
-        return float(torch.log_softmax(logits, -1)[torch.arange(len(at)), ids[at]].sum())
-
-    return lambda: [score(sentence) for _, sentence in pairs]
-
-
-def masks(directory: str, pairs: list[tuple[str, str]], batch: int):
-    """A forward pass for each token of a sentence."""
+def masks(directory: str, pairs: list[tuple[str, str]], at_once: int | None):
+    """A sentence's rows, one for each of its tokens, in forward passes of `at_once`, None: all; all logits are made."""
     import torch
     import transformers as hf
 
@@ -73,12 +53,12 @@ def masks(directory: str, pairs: list[tuple[str, str]], batch: int):
 
     def score(sentence: str) -> float:
         ids, total = torch.tensor(tokenizer(sentence)["input_ids"]), 0.0
-        for at in range(1, len(ids) - 1):
-            row = ids[None].clone()
-            row[0, at] = tokenizer.mask_token_id
+        for at in torch.arange(1, len(ids) - 1).split(at_once or len(ids)):
+            row, rows = torch.arange(len(at)), ids.repeat(len(at), 1)
+            rows[row, at] = tokenizer.mask_token_id
             with torch.no_grad():
-                logits = model(input_ids=row).logits[0, at]
-            total += float(torch.log_softmax(logits, -1)[ids[at]])
+                logits = model(input_ids=rows, attention_mask=torch.ones_like(rows)).logits[row, at]
+            total += float(torch.log_softmax(logits, -1)[row, ids[at]].sum())
         return total
 
     return lambda: [score(sentence) for _, sentence in pairs]
@@ -94,8 +74,11 @@ def main() -> None:
     cores = len(os.sched_getaffinity(0))
     clock = time.process_time if cores == 1 else time.perf_counter
     torch.set_num_threads(cores)
-    score = {"choices": choices, "sentences": sentences, "masks": masks}[kind]
-    run = score(directory, json.loads(Path(file).read_text()), int(rest[0]))
+    pairs = json.loads(Path(file).read_text())
+    if kind == "choices":
+        run = choices(directory, pairs, int(rest[0]))
+    else:
+        run = masks(directory, pairs, 1 if kind == "masks" else None)
     for _ in sys.stdin:
         begun = clock()
         scores = run()
