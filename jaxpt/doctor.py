@@ -28,6 +28,14 @@ assert total == 512, total
 memory = lambda d: (d.memory_stats() or {}).get("bytes_limit")
 print(json.dumps([[d.platform, d.device_kind, memory(d)] for d in jax.local_devices()]))
 """
+_ATTENTION = """
+import json, jax
+from jaxpt.models import kernel_check
+from jaxpt.parallel import compiler
+print(json.dumps(kernel_check.differences(compiler.platform())))
+"""
+_FAR = 0.05
+"""Of attention kernels; rounding is about 0.01."""
 _PIPELINE = """
 import json, seqio, tensorflow as tf
 tf.config.set_visible_devices([], "GPU")
@@ -61,6 +69,7 @@ def doctor(console: Console | None = None) -> int:
     machine = _machine()
     _print(console, "Machine", machine)
     work = [*_devices(probes["devices"]), _pipeline(probes["pipeline"])]
+    work += _attention(_start(_ATTENTION))  # after the first probe: only one process at a time can have a TPU
     _print(console, "A compiled step, a data pipeline", work)
     bad = [row for row in (*packages, *machine, *work) if not row.ok]
     console.print("Training works on this machine." if not bad else f"Training does not work; fix: {_names(bad)}.")
@@ -191,6 +200,23 @@ def _missing_accelerator(platforms: set[str]) -> list[Check]:
     if platforms == {"cpu"}:
         return [Check("accelerator", "none; the smoke recipes run on a CPU")]
     return []
+
+
+def _attention(process: subprocess.Popen[str]) -> list[Check]:
+    """The attention kernels of the device beside plain attention; none on a CPU."""
+    found, why = _finish(process)
+    advice = "set model.attention=xla"
+    if not isinstance(found, dict):
+        return [Check("attention kernels", "failed", False, f"{why}; {advice}")]
+    return [
+        Check(
+            f"attention, {name}",
+            f"{far:.4f} of the largest value from plain attention",
+            far < _FAR,
+            advice * (far >= _FAR),
+        )
+        for name, far in found.items()
+    ]
 
 
 def _pipeline(process: subprocess.Popen[str]) -> Check:

@@ -177,7 +177,9 @@ def _over_shards(
         if projection.tied:
             return sums, (table.replace(kernel=kernel[None], bias=bias), hidden)
         kernel = jax.lax.psum_scatter(kernel, width, scatter_dimension=0, tiled=True) if width else kernel
-        return sums, (table.replace(kernel=jax.lax.psum(kernel, rest) if rest else kernel, bias=bias), hidden)
+        # Whole tables go before the layers' backward pass begins: the compiler would reduce them when it ends.
+        kernel, hidden = jax.lax.optimization_barrier((jax.lax.psum(kernel, rest) if rest else kernel, hidden))
+        return sums, (table.replace(kernel=kernel, bias=bias), hidden)
 
     of_rows, of_kernel = PartitionSpec(rows or None, places or None), PartitionSpec(axes if projection.tied else width)
     of_table = jax.tree.map(lambda x: of_kernel if x.ndim > 1 else PartitionSpec(), projection)

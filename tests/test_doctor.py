@@ -55,6 +55,16 @@ def test_exit_code(monkeypatch, step, pipeline, code):
     assert "jax" in said and "CPU cores" in said
 
 
+def test_attention_kernels_are_compared():
+    """A wrong one, and one that does not compile, say what to set."""
+    rows = doctor._attention(doctor._start('print(\'{"cudnn": 0.004, "flash": 0.3}\')'))
+    assert [(row.what, row.ok) for row in rows] == [("attention, cudnn", True), ("attention, flash", False)]
+    assert rows[1].advice == "set model.attention=xla" and "0.3000" in rows[1].found and not rows[0].advice
+    (row,) = doctor._attention(doctor._start("raise RuntimeError('no PTX for sm_70')"))
+    assert not row.ok and "no PTX for sm_70; set model.attention=xla" in row.advice
+    assert doctor._attention(doctor._start(doctor._ATTENTION)) == []
+
+
 @pytest.mark.slow
 def test_this_machine_can_train():
     console = Console(file=io.StringIO(), width=200)

@@ -67,9 +67,10 @@ class ModelConfig(Frozen):
     """Type of the computation: `auto` is bfloat16 on TPU and GPU, float32 on CPU. Parameters stay float32."""
     remat: Literal["none", "full", "dots", "names"] = execution("none")
     """What the backward pass computes again: nothing, everything, all but matmuls, or all but named activations."""
-    attention: Literal["auto", "xla", "chunked", "cudnn", "fused", "splash"] = execution("auto")
-    """Who computes attention: XLA (`chunked`: memory linear in the length), cuDNN (GPU), a kernel with dropout, any
-    length and the biases of T5 and DeBERTa (`fused`, TPU), one that skips what a causal mask hides (`splash`, TPU)."""
+    attention: Literal["auto", "xla", "chunked", "cudnn", "flash", "fused", "splash"] = execution("auto")
+    """Who computes attention: XLA (`chunked`: memory linear in the length), cuDNN (GPU), kernels with dropout, any
+    length and T5's bias (`flash`, GPU) or DeBERTa's too (`fused`, TPU), one that skips what a causal mask hides
+    (`splash`, TPU)."""
     unroll: PositiveInt = execution(1)
     """Layers that one turn of the loop over a stack does: 2 makes a small model on a CPU a quarter faster."""
     text_layout: ClassVar[str]
@@ -307,6 +308,11 @@ class ProfileConfig(Frozen):
     steps: PositiveInt = execution(3)
     """How many; a trace of many is too large to be looked at."""
 
+    @property
+    def last(self) -> int:
+        """The last step that is traced."""
+        return self.first + self.steps - 1
+
 
 _EVALUATORS: Any = ({"kind": "heldout"}, {"kind": "baseline"}, {"kind": "samples"})
 _TAKEN = ("train", "speed", "phase", "learning_rate", "step", "time")
@@ -350,6 +356,10 @@ class Config(Frozen):
                 raise UserError(f"evals: two have the name {name!r}; rename one of them")
         if self.data.train_rows is not None and self.task is None:
             raise UserError("data.train_rows: is for recipes with a task; without one data.path names less text")
+        if self.data.test_fraction is not None and self.task is None:
+            raise UserError(
+                "data.test_fraction: is for recipes with a task; without one there is data.validation_fraction"
+            )
         metric = self.checkpoint.best_metric
         during = [evaluator.called for evaluator in self.evals if evaluator.every != "end"]
         if metric.partition("/")[0] not in during and metric != CheckpointConfig().best_metric:

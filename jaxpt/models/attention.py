@@ -24,7 +24,7 @@ from jaxpt.models.position_terms import PositionTerms
 from jaxpt.models.positions import LearnedBias, Rotation, rotate
 from jaxpt.parallel import compiler
 
-Implementation = Literal["auto", "xla", "chunked", "cudnn", "fused", "splash"]
+Implementation = Literal["auto", "xla", "chunked", "cudnn", "flash", "fused", "splash"]
 Bias = Literal["learned", "terms", "array"]
 CAUSAL = "causal_attention"
 """Scope of the names of operations whose mask hides half of what they compute (`jaxpt.train.flops`)."""
@@ -70,8 +70,9 @@ def attend(
     name = choose(*shapes, q_BxLxHxK.dtype, mask, bias, dropping, implementation)
     scale = 1 / math.sqrt(q_BxLxHxK.shape[-1]) if scale is None else scale
     rate = dropout if dropping else 0.0
-    if name == "fused":
-        return kernels.fused(q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS, scale, rate, dropout_key)
+    if name in ("flash", "fused"):
+        run = kernels.flash if name == "flash" else kernels.fused
+        return run(q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS, scale, rate, dropout_key)
     if isinstance(bias_HxLxS, LearnedBias):
         bias_HxLxS = bias_HxLxS.materialise(q_BxLxHxK.shape[1], k_BxSxGxK.shape[1])
     if isinstance(bias_HxLxS, PositionTerms):
@@ -109,7 +110,7 @@ def choose(
       implementation: the requested implementation, or `auto`.
 
     Returns:
-      "xla", "chunked", "cudnn", "fused" or "splash".
+      "xla", "chunked", "cudnn", "flash", "fused" or "splash".
 
     Raises:
       UserError: the requested implementation does not support the arguments or the device.
@@ -145,6 +146,18 @@ def choose(
             "no dropout": not dropping,
             "lengths that are even": L % 2 == 0 and S % 2 == 0,
             "heads up to 128 wide": q_shape[-1] % 8 == 0 and q_shape[-1] <= 128,
+            "mesh.context=1": not mesh_axes("length"),
+            "heads that mesh.tensor divides": divide,
+        },
+        "flash": {
+            "a GPU of NVIDIA's since Ampere": device == "gpu"
+            and kernels.has_tensor_cores_for_bfloat16(compiler.device_kind()),
+            "bfloat16 or float16": jnp.dtype(dtype).itemsize == 2,
+            "no bias but T5's": bias in (None, "learned"),
+            "no ranks, branches or prefix": mask.has_segments_only,
+            "queries and keys in order": mask.offset is None and mask.key_index_S is None,
+            "as many key heads as heads": q_shape[2] == k_shape[2],
+            "heads up to 128 wide": q_shape[-1] <= 128,
             "mesh.context=1": not mesh_axes("length"),
             "heads that mesh.tensor divides": divide,
         },

@@ -26,7 +26,9 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from jaxpt.models import kernel_form
 from jaxpt.models.mask import MASKED
+from jaxpt.models.weight_dropout import kept
 
 LANES = 128
 TILE = 512 * 512
@@ -34,19 +36,11 @@ TILE = 512 * 512
 
 
 @dataclasses.dataclass(frozen=True)
-class Form:
+class Form(kernel_form.Form):
     """What is known at compilation."""
 
-    heads: int
-    causal: bool = False
-    window: int | None = None
-    """A query sees keys at a distance below this."""
-    dropout: float = 0.0
-    """Rate on the attention weights."""
     strided: bool = True
     """The device can turn each row of a register one lane further than the row above (TPU v4 cannot)."""
-    interpret: bool = False
-    """Run by JAX, on any device."""
 
 
 def attend(
@@ -303,18 +297,7 @@ class _Weights:
         if not rate:
             return x_CxS
         seed = self.extra.seeds[pl.program_id(1), pl.program_id(0) * self._at.heads + head]
-        bits = hashed((self._query << 16 | self._key) ^ seed)
-        return jnp.where(jax.lax.shift_right_logical(bits, 8) >= round(rate * (1 << 24)), x_CxS / (1 - rate), 0.0)
-
-
-def hashed(x: jax.Array) -> jax.Array:
-    """32 bits that look random, of 32 bits: an int32 array of x's shape.
-
-    Two multiplications between shifted differences, after https://github.com/skeeto/hash-prospector (its constants).
-    """
-    for shift, factor in ((16, 0x21F0AAAD), (15, 0x735A2D97)):
-        x = (x ^ jax.lax.shift_right_logical(x, shift)) * jnp.int32(factor)
-    return x ^ jax.lax.shift_right_logical(x, 15)
+        return jnp.where(kept(seed, self._query, self._key, rate), x_CxS / (1 - rate), 0.0)
 
 
 def sheared(x_RxW: jax.Array, columns: int, strided: bool = True) -> jax.Array:

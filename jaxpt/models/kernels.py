@@ -1,4 +1,4 @@
-"""Implementations of attention: plain XLA, XLA in chunks of queries, cuDNN on GPUs, fused and splash on TPUs.
+"""Implementations of attention: plain XLA, XLA in chunks of queries, cuDNN and flash on GPUs, fused and splash on TPUs.
 
 All take queries [B, L, H, K], keys and values [B, S, G, K] where G divides H, a `Mask` and the scale of the scores.
 `attention.choose` has the conditions of each.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -17,8 +18,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from jaxpt.models import softmax
 from jaxpt.models.layers import mesh_axes
-from jaxpt.models.mask import MASKED, Mask
+from jaxpt.models.mask import Mask
 from jaxpt.models.position_terms import PositionTerms
 from jaxpt.models.positions import LearnedBias
 from jaxpt.parallel import compiler
@@ -58,18 +60,11 @@ def plain(
         scores_BxHxLxS = scores.reshape(B, H, L, S)
     if bias_HxLxS is not None:
         scores_BxHxLxS += bias_HxLxS
-    allowed_BxLxS = mask.materialise(L, S, start)
-    if allowed_BxLxS is not None:
-        scores_BxHxLxS = jnp.where(allowed_BxLxS[:, None], scores_BxHxLxS, MASKED)
-    weights = jax.nn.softmax(scores_BxHxLxS, axis=-1).astype(v.dtype)
+    keep = None
     if dropout > 0:
         first = None if isinstance(start, int) else start + (0 if mask.offset is None else mask.offset)
-        keep = _kept(dropout_key, 1 - dropout, weights.shape, first)
-        weights = jnp.where(keep, weights / (1 - dropout), 0)
-    if G == H:
-        return jnp.einsum("BHLS,BHSK->BHLK", weights, v).transpose(0, 2, 1, 3)
-    y = jnp.einsum("BGRLS,BGSK->BGRLK", weights.reshape(B, G, H // G, L, S), v)
-    return y.reshape(B, H, L, K).transpose(0, 2, 1, 3)
+        keep = _kept(dropout_key, 1 - dropout, scores_BxHxLxS.shape, first)
+    return softmax.weighted(scores_BxHxLxS, v, mask.materialise(L, S, start), keep, dropout).transpose(0, 2, 1, 3)
 
 
 def _kept(key: jax.Array, rate: float, shape: tuple[int, ...], first: jax.Array | None) -> jax.Array:
@@ -202,6 +197,18 @@ def cudnn(
     )  # fmt: skip
 
 
+def has_tensor_cores_for_bfloat16(kind: str) -> bool:
+    """True of NVIDIA's GPUs since Ampere, by the name that JAX gives a device.
+
+    Example:
+      >>> [has_tensor_cores_for_bfloat16(x) for x in ("NVIDIA A100-SXM4-80GB", "NVIDIA H200", "Tesla V100-SXM2-16GB")]
+      [True, True, False]
+      >>> [has_tensor_cores_for_bfloat16(x) for x in ("NVIDIA GeForce RTX 2080", "AMD Instinct MI300X", "cpu")]
+      [False, False, False]
+    """
+    return kind.startswith("NVIDIA") and not re.search(r"\b(GTX|RTX 20\d\d|Quadro|TITAN|T4|[PV]100)\b", kind)
+
+
 def fill_registers(heads: int, head_dim: int) -> bool:
     """True if heads of this width, side by side, fill registers of 128 lanes without a cut.
 
@@ -227,33 +234,83 @@ def fused(
     from jaxpt.models import fused as kernel  # Pallas, on TPUs alone
 
     (B, L, H, K), S = q_BxLxHxK.shape, k_BxSxHxK.shape[1]
-    ids = [
-        jnp.ones((B, size), jnp.int32) if x is None else jnp.broadcast_to(x, (B, size))
-        for x, size in ((mask.query_segments_BxL, L), (mask.key_segments_BxS, S))
-    ]
     bias_HxN = bias.by_distance(L, S).astype(jnp.float32) if isinstance(bias, LearnedBias) else None
     rows_NxD = None
     if isinstance(bias, PositionTerms):
         of_queries, of_keys = bias.by_distance(L, S)
         rows_NxD = of_queries, of_keys * scale
-    seeds = jax.random.bits(dropout_key, (B, H), jnp.uint32).astype(jnp.int32) if dropout else None
     q, k, v = (x.reshape(*x.shape[:2], H * K) for x in (q_BxLxHxK * scale, k_BxSxHxK, v_BxSxHxK))
-    rows, heads = (tuple(mesh_axes(name)) or None for name in ("batch", "act_heads"))
-    own_heads = H // math.prod(mesh_axes("act_heads").values())
     strided = not interpret and compiler.device_kind() not in NO_STRIDED_ROLL  # interpreted, a roll for each row
-    form = kernel.Form(own_heads, mask.causal, mask.window, dropout, strided, interpret)
-    run = functools.partial(kernel.attend, form)
+    form = kernel.Form(_own_heads(H), mask.causal, mask.window, dropout, interpret, strided)
+    rows, heads = _shares()
+    run = _on_each_device(
+        functools.partial(kernel.attend, form),
+        PartitionSpec(heads),
+        PartitionSpec(None, heads),
+        PartitionSpec(rows, heads),
+    )
+    return run(q, k, v, *_segments(mask, B, L, S), bias_HxN, rows_NxD, _seeds(dropout, dropout_key, B, H)).reshape(
+        B, L, H, K
+    )
+
+
+def flash(
+    q_BxLxHxK: jax.Array,
+    k_BxSxHxK: jax.Array,
+    v_BxSxHxK: jax.Array,
+    mask: Mask,
+    bias: LearnedBias | None,
+    scale: float,
+    dropout: float = 0.0,
+    dropout_key: jax.Array | None = None,
+    interpret: bool = False,
+) -> jax.Array:
+    """The GPU kernels of `jaxpt.models.flash`: each device runs its own rows and heads."""
+    from jaxpt.models import flash as kernel  # Pallas, on GPUs alone
+
+    (B, L, H, _), S = q_BxLxHxK.shape, k_BxSxHxK.shape[1]
+    bias_HxN = None if bias is None else bias.by_distance(L, S).astype(jnp.float32)
+    form = kernel.Form(_own_heads(H), mask.causal, mask.window, dropout, interpret)
+    rows, heads = _shares()
+    run = _on_each_device(functools.partial(kernel.attend, form), PartitionSpec(heads), PartitionSpec(rows, heads))
+    q, k, v = (x.reshape(*x.shape[:2], -1) for x in (q_BxLxHxK * scale, k_BxSxHxK, v_BxSxHxK))
+    y_BxLxD = run(q, k, v, *_segments(mask, B, L, S), bias_HxN, _seeds(dropout, dropout_key, B, H))
+    return y_BxLxD.reshape(q_BxLxHxK.shape)
+
+
+def _segments(mask: Mask, rows: int, queries: int, keys: int) -> list[jax.Array]:
+    """Segments of all queries and of all keys; one segment where the mask has none."""
+    of_both = (mask.query_segments_BxL, queries), (mask.key_segments_BxS, keys)
+    return [
+        jnp.ones((rows, size), jnp.int32) if x is None else jnp.broadcast_to(x, (rows, size)) for x, size in of_both
+    ]
+
+
+def _seeds(dropout: float, key: jax.Array | None, rows: int, heads: int) -> jax.Array | None:
+    """Random bits of each row and head, for `weight_dropout.kept`."""
+    return jax.random.bits(key, (rows, heads), jnp.uint32).astype(jnp.int32) if dropout else None
+
+
+def _own_heads(heads: int) -> int:
+    """Of a device."""
+    return heads // math.prod(mesh_axes("act_heads").values())
+
+
+def _shares() -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
+    """The mesh's axes over which rows and heads are shared out."""
+    rows, heads = (tuple(mesh_axes(name)) or None for name in ("batch", "act_heads"))
+    return rows, heads
+
+
+def _on_each_device(run: Callable[..., jax.Array], *extra: PartitionSpec) -> Callable[..., jax.Array]:
+    """Kernels cannot be partitioned: each device runs its own rows and heads of q, k, v, their segments and `extra`."""
     mesh = jax.sharding.get_abstract_mesh()
-    if not mesh.empty and mesh.size > 1:
-        of_texts, of_rows, of_heads = (
-            PartitionSpec(rows, None, heads),
-            PartitionSpec(rows),
-            PartitionSpec(None, heads),
-        )
-        extra = PartitionSpec(heads), of_heads, PartitionSpec(rows, heads)
-        specs = (of_texts, of_texts, of_texts, of_rows, of_rows, *extra)
-        run = jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=of_texts, check_vma=False)
-    return run(q, k, v, *ids, bias_HxN, rows_NxD, seeds).reshape(B, L, H, K)
+    if mesh.empty or mesh.size == 1:
+        return run
+    rows, heads = _shares()
+    vectors, ids = PartitionSpec(rows, None, heads), PartitionSpec(rows)
+    specs = (vectors, vectors, vectors, ids, ids, *extra)
+    return jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=vectors, check_vma=False)
 
 
 def splash(

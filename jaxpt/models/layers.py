@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, TypeVar
 
 import flax.linen as nn
 import jax
@@ -26,6 +26,7 @@ ACTIVATION_AXES = ("batch", "length", "residual_length", "act_embed", "act_heads
 VOCAB_MULTIPLE = 128
 
 Initializer = jax.nn.initializers.Initializer
+F = TypeVar("F", bound=Callable[..., jax.Array])
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh"]
 
 
@@ -83,11 +84,28 @@ def param(module: nn.Module, name: str, init: Initializer, shape: tuple[int, ...
     return module.param(name, nn.with_logical_partitioning(init, axes), shape, jnp.float32)
 
 
+def from_inputs(function: F) -> F:
+    """A function whose backward pass computes it again: it keeps its inputs in their own dtype, and nothing in between.
+
+    Args:
+      function: of arrays; cheap beside the memory that it would keep, such as a norm in float32 of bfloat16 states.
+
+    Returns:
+      The function, with the same values and gradients.
+
+    Example:
+      >>> square = from_inputs(lambda x: x * x)
+      >>> print(square(3.0), jax.grad(square)(3.0))
+      9.0 6.0
+    """
+    return jax.checkpoint(function, prevent_cse=False)
+
+
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "relu": jax.nn.relu,
-    "gelu": functools.partial(jax.nn.gelu, approximate=False),  # exact: BERT
-    "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),  # tanh approximation: GPT-2, T5 1.1
-    "silu": jax.nn.silu,  # Llama
+    "gelu": from_inputs(functools.partial(jax.nn.gelu, approximate=False)),  # exact: BERT
+    "gelu_tanh": from_inputs(functools.partial(jax.nn.gelu, approximate=True)),  # tanh approximation: GPT-2, T5 1.1
+    "silu": from_inputs(jax.nn.silu),  # Llama
     "tanh": jnp.tanh,
 }
 
@@ -178,13 +196,17 @@ class LayerNorm(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         scale = param(self, "scale", nn.initializers.ones, x.shape[-1:], ("norm",))
-        x = x.astype(jnp.float32)
-        x -= x.mean(-1, keepdims=True)
-        variance = jnp.square(x).mean(-1, keepdims=True)
-        y = x * jax.lax.rsqrt(variance + self.epsilon) * scale
-        if self.use_bias:
-            y += param(self, "bias", nn.initializers.zeros, x.shape[-1:], ("norm",))
-        return y.astype(self.dtype)
+        bias = param(self, "bias", nn.initializers.zeros, x.shape[-1:], ("norm",)) if self.use_bias else None
+
+        @from_inputs
+        def norm(x: jax.Array, scale: jax.Array, bias: jax.Array | None) -> jax.Array:
+            x = x.astype(jnp.float32)
+            x -= x.mean(-1, keepdims=True)
+            variance = jnp.square(x).mean(-1, keepdims=True)
+            y = x * jax.lax.rsqrt(variance + self.epsilon) * scale
+            return (y if bias is None else y + bias).astype(self.dtype)
+
+        return norm(x, scale, bias)
 
 
 class RMSNorm(nn.Module):
@@ -199,9 +221,14 @@ class RMSNorm(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         scale = param(self, "scale", nn.initializers.ones, x.shape[-1:], ("norm",))
-        x = x.astype(jnp.float32)
-        mean_square = jnp.square(x).mean(-1, keepdims=True)
-        return (x * jax.lax.rsqrt(mean_square + self.epsilon) * scale).astype(self.dtype)
+
+        @from_inputs
+        def norm(x: jax.Array, scale: jax.Array) -> jax.Array:
+            x = x.astype(jnp.float32)
+            mean_square = jnp.square(x).mean(-1, keepdims=True)
+            return (x * jax.lax.rsqrt(mean_square + self.epsilon) * scale).astype(self.dtype)
+
+        return norm(x, scale)
 
 
 class FeedForward(nn.Module):
@@ -227,7 +254,10 @@ class FeedForward(nn.Module):
             return constrain(dense(x_BxLxD), "act_mlp")
 
         activate = ACTIVATIONS[self.activation]
-        h_BxLxF = activate(up("gate")) * up("up") if self.gated else activate(up("up"))
+        if self.gated:
+            h_BxLxF = from_inputs(lambda gate, up: activate(gate) * up)(up("gate"), up("up"))
+        else:
+            h_BxLxF = activate(up("up"))
         h_BxLxF = Dropout(self.dropout)(h_BxLxF)
         width = x_BxLxD.shape[-1]
         return Dense(width, ("mlp", "embed"), self.down_init, self.dtype, self.use_bias, name="down")(h_BxLxF)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from jaxpt.plan import collectives, hlo, instructions
 
 _LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
-_KERNEL = re.compile(r'custom_call_target="(tpu_custom_call|__cudnn\$fmha\w*)"')
+_KERNEL = re.compile(r'custom_call_target="(tpu_custom_call|__gpu\$xla\.gpu\.triton|__cudnn\$fmha\w*)"')
 _CUBLAS = re.compile(re.escape(instructions.CUBLAS) + r'.*"lhs_contracting_dimensions":\[([\d",]*)\]')
 _CONTRACTING = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
 

@@ -134,12 +134,14 @@ def count(jaxpr: core.Jaxpr, causal: float = 1.0) -> int:
     return sum(_one(eqn, causal) for eqn in jaxpr.eqns)
 
 
-def _one(eqn: core.JaxprEqn, causal: float) -> int:
+def _one(eqn: core.JaxprEqn, causal: float, is_causal: bool = False) -> int:
+    """`is_causal`: it is inside of an operation of causal attention, which alone has the scope's name."""
     name, params = eqn.primitive.name, eqn.params
+    is_causal = is_causal or CAUSAL in str(eqn.source_info.name_stack)
     if name == "dot_general":
         (contract, _), _ = params["dimension_numbers"]
         depth = math.prod(eqn.invars[0].aval.shape[axis] for axis in contract)
-        share = causal if CAUSAL in str(eqn.source_info.name_stack) else 1
+        share = causal if is_causal else 1
         return round(share * 2 * depth * math.prod(eqn.outvars[0].aval.shape))
     if name == "conv_general_dilated":
         kernel = eqn.invars[1].aval.shape
@@ -151,7 +153,9 @@ def _one(eqn: core.JaxprEqn, causal: float) -> int:
         (B, L, H, K), S = eqn.invars[0].aval.shape, eqn.invars[1].aval.shape[1]
         products = 5 if "_bwd" in name else 2
         return round(products * 2 * B * H * L * S * K * (0.5 if "CAUSAL" in str(params["mask_type"]) else 1))
-    inner = [count(sub, causal) for value in params.values() for sub in _subjaxprs(value)]
+    inner = [
+        sum(_one(one, causal, is_causal) for one in sub.eqns) for value in params.values() for sub in _subjaxprs(value)
+    ]
     if name == "cond":
         return max(inner, default=0)
     run, cells = _blocks(str(eqn.source_info.name_stack))

@@ -199,4 +199,8 @@ def test_the_choice_goes_by_need(monkeypatch):
         ):
             choose(heads=6, implementation="splash")
     monkeypatch.setattr(attention.compiler, "platform", lambda: "gpu")
-    assert choose() == "cudnn" and choose(dtype=jnp.float32) == "xla" and choose(length=4095) == "chunked"
+    assert choose(dropping=True) == "xla", "a GPU of another kind"
+    monkeypatch.setattr(attention.compiler, "device_kind", lambda: "NVIDIA H100 80GB HBM3")
+    assert choose() == "cudnn" and choose(dtype=jnp.float32) == "xla" and choose(length=4095) == "flash"
+    assert choose(bias="learned") == choose(dropping=True) == "flash" and choose(bias="terms") == "xla"
+    assert choose(mask=MASKS["prefix"], length=4095) == "chunked"

@@ -73,3 +73,24 @@ def test_dropout_keeps_the_mean_and_wants_a_key():
     dropped = np.asarray(module.apply({}, x, rngs={"dropout": jax.random.key(0)}))
     assert set(np.unique(dropped)) == {0, np.float32(1 / 0.75)} and abs(dropped.mean() - 1) < 0.03
     assert not layers.Dropout(1.0).apply({}, x, rngs={"dropout": jax.random.key(0)}).any()
+
+
+INIT = nn.initializers.lecun_normal()
+KEPT = {
+    # How many arrays like the input: of a gated unit x, the gate, what it multiplies, and the hidden states.
+    "layer_norm": (layers.LayerNorm(1e-6, jnp.bfloat16), 1),
+    "rms_norm": (layers.RMSNorm(1e-6, jnp.bfloat16), 1),
+    "gelu": (layers.FeedForward(64, "gelu", INIT, INIT, jnp.bfloat16), 3),
+    "gated_silu": (layers.FeedForward(64, "silu", INIT, INIT, jnp.bfloat16, gated=True), 4),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_the_backward_pass_keeps_what_products_want_alone(name):
+    """Of bfloat16 states no copy in float32, and nothing between two products but their inputs."""
+    module, most = KEPT[name]
+    x = jax.random.normal(jax.random.key(0), (4, 8, 64)).astype(jnp.bfloat16)
+    params = nn.unbox(module.init(jax.random.key(1), x))
+    _, pullback = jax.jit(lambda params, x: jax.vjp(module.apply, params, x))(params, x)
+    kept = [leaf for leaf in jax.tree.leaves(pullback) if leaf.shape == x.shape]
+    assert 1 <= len(kept) <= most and all(leaf.dtype == jnp.bfloat16 for leaf in kept)

@@ -1,0 +1,57 @@
+"""The softmax that the backward pass keeps once: values and gradients, and what is kept."""
+
+import doctest
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxpt.models import kernels, softmax
+from jaxpt.models.mask import MASKED, Mask
+
+
+def test_docstrings():
+    assert doctest.testmod(softmax).failed == 0
+
+
+def usual(scores, v, allowed, keep, rate):
+    """As JAX would have it."""
+    scores = jnp.where(allowed[:, None], scores, MASKED)
+    weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
+    weights = weights if keep is None else jnp.where(keep, weights / (1 - rate), 0)
+    return jnp.einsum("BHLS,BHSK->BHLK", weights, jnp.repeat(v, scores.shape[1] // v.shape[1], axis=1))
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+@pytest.mark.parametrize("heads", [2, 4])
+@pytest.mark.parametrize("dtype, apart", [(jnp.float32, 1e-6), (jnp.bfloat16, 0.01)])
+def test_values_and_gradients(rate, heads, dtype, apart):
+    """In float32 both do the same operations; in bfloat16 the gradient's weights are rounded to 2⁻⁹ first."""
+    keys = jax.random.split(jax.random.key(0), 4)
+    scores, v = 3 * jax.random.normal(keys[0], (2, heads, 5, 40)), jax.random.normal(keys[1], (2, 2, 40, 6), dtype)
+    allowed = jax.random.bernoulli(keys[3], 0.7, (2, 5, 40)).at[0, 0].set(jnp.arange(40) == 3)  # all on one key
+    keep = jax.random.bernoulli(keys[2], 1 - rate, scores.shape) if rate else None
+
+    def loss(scores, v, run):
+        y = run(scores, v, allowed, keep, rate)
+        return jnp.tanh(y.astype(jnp.float32)).sum(), y
+
+    (_, y), got = jax.value_and_grad(loss, (0, 1), has_aux=True)(scores, v, softmax.weighted)
+    (_, wanted_y), wanted = jax.value_and_grad(loss, (0, 1), has_aux=True)(scores, v, usual)
+    for a, b in zip((y, *got), (wanted_y, *wanted)):
+        a, b = (np.asarray(x, np.float32) for x in (a, b))
+        np.testing.assert_allclose(a, b, atol=apart * np.abs(b).max())
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1])
+def test_one_array_of_scores_is_kept(rate):
+    """In bfloat16: 2 bytes for each score, and none in float32 or of booleans."""
+    q = jnp.ones((2, 64, 4, 16), jnp.bfloat16)
+    run = functools.partial(
+        kernels.plain, mask=Mask(causal=True), bias_HxLxS=None, scale=0.25, dropout=rate, dropout_key=jax.random.key(0)
+    )
+    backward = jax.eval_shape(lambda q: jax.vjp(run, q, q, q)[1], q)
+    kept = [x for x in jax.tree.leaves(backward) if x.size >= 2 * 4 * 64 * 64]
+    assert [(x.dtype, x.shape) for x in kept] == [(jnp.bfloat16, (2, 4, 64, 64))], kept
