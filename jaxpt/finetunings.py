@@ -164,15 +164,25 @@ def best_point(study: Study, cell: Cell) -> int | None:
     Returns:
       None if no run of the search is finished.
     """
+    values = searched(study, cell)
+    return max(values, key=values.get) if values else None
+
+
+def searched(study: Study, cell: Cell) -> dict[int, float]:
+    """{point of the grid: the first seed's best validation metric, more is better} of the finished runs of a search.
+
+    Args:
+      study: with `evaluate.finetune`.
+      cell: which.
+    """
     tuned = study.evaluate.finetune
-    searched = [fine_tuning(study, cell, point, tuned.seeds[0]) for point in range(len(tuned.points))]
-    known = {one.point: receipt(one.run_dir) for one in searched if is_finished(one)}
-    values = {
+    runs = [fine_tuning(study, cell, point, tuned.seeds[0]) for point in range(len(tuned.points))]
+    known = {one.point: receipt(one.run_dir) for one in runs if is_finished(one)}
+    return {
         point: found["best_value"] * (-1 if found["best_mode"] == "min" else 1)
         for point, found in known.items()
         if found.get("best_value") is not None
     }
-    return max(values, key=values.get) if values else None
 
 
 def is_finished(one: FineTuning) -> bool:

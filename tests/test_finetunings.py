@@ -275,3 +275,13 @@ def test_a_best_metric_that_was_not_measured_chooses_no_point(tmp_path):
     assert finetunings.best_point(plan, cells(plan)[0]) is None
     finished(fine_tuning(plan, cells(plan)[0], 1, 0), best_value=0.2)
     assert finetunings.best_point(plan, cells(plan)[0]) == 1
+
+
+def test_a_search_that_lost_points_says_so(tmp_path):
+    plan = load_study(write(tmp_path, seeds=[0]))
+    first, other = cells(plan)
+    for cell, points in ((first, (0,)), (other, (0, 1))):
+        for point in points:
+            finished(fine_tuning(plan, cell, point, 0), test={"accuracy": 0.5})
+    rows = finetuned.tables(plan)[0].rows
+    assert [row[2] for row in rows] == ["50.0 (50.0, 50.0; 1; 1 of 2 points)", "50.0 (50.0, 50.0; 1)"]

@@ -7,7 +7,8 @@ Each run is exported and scored by lm-eval with transformers on torch; `jaxpt ev
 encoder-decoder in `--form plain`, since lm-eval knows no spans. lm-eval's YAML files are included as they are; only
 where their rows come from is changed. An example counts where lm-eval's two best scores differ by more than 1e-4; of
 LAMBADA all do. With `--shots N` all of them are the file's last row, since the two draw by other rules. `--texts`
-compares long texts and greedy answers, by the adapter `jaxpt.inference.lm_eval`. Needs lm_eval, torch and transformers;
+compares long texts and greedy answers, by the adapter `jaxpt.inference.lm_eval`. lm-eval computes in float32: of a run
+that computes in bfloat16 compare the directory that `jaxpt export` writes. Needs lm_eval, torch and transformers;
 downloads nothing.
 """
 

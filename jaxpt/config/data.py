@@ -89,6 +89,9 @@ class SourceConfig(Frozen):
     """Of a task: train on about so many rows, of each label its share, chosen by a hash; all by default."""
     test_path: Annotated[str | tuple[str, ...] | None, unaffected("records", "program")] = execution(None)
     """Of a task: files on which the best checkpoint is scored once, at the end."""
+    test_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
+    """Of a task: score it, beside the files of `test_path`, on this fraction of the rows of `path`, of each label. They
+    are not trained on. With `train_rows` it makes a test set that is larger than the published one."""
     documents: Literal["line", "blank_line", "file"] = "line"
     """Text files: one document per line, documents parted by blank lines, or one document per file."""
     sentences: Literal["rule", "lines"] = "rule"
@@ -109,6 +112,11 @@ class SourceConfig(Frozen):
     """Directory in which `seqio_cache_tasks` cached the task: it is read from there."""
     passes: PositiveInt = 1
     """Passes over a Task that concatenates, filters or draws, each run once, with a seed of its own (`seq2seq`)."""
+
+    @property
+    def has_test(self) -> bool:
+        """True if a task is scored at the end on rows of its own."""
+        return self.test_path is not None or self.test_fraction is not None
 
 
 class MixtureTask(SourceConfig):

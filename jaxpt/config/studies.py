@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -216,7 +217,7 @@ def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
     study = parsed(Study, tree, origin, str(path))
     tuned = study.evaluate.finetune
     if tuned is not None:
-        tasks = (task.model_copy(update={"recipe": str(path.parent / task.recipe)}) for task in tuned.tasks)
+        tasks = (task.model_copy(update={"recipe": _beside(path, task.recipe)}) for task in tuned.tasks)
         tuned = tuned.model_copy(update={"tasks": tuple(tasks)})
     return study.model_copy(
         update={
@@ -245,6 +246,14 @@ def load_probe(words: Sequence[str]) -> Probe:
         raise UserError(f"command line: {explain(error, tree, Probe)[1]}") from None
 
 
+def _beside(path: Path, name: str) -> str:
+    """A file that is named relative to another one, without `..` where that is the same file."""
+    joined = path.parent / name
+    plain = Path(os.path.normpath(joined))
+    is_same = plain.exists() and joined.exists() and plain.samefile(joined)  # a folder may be a link
+    return str(plain if is_same else joined)
+
+
 def _rows(study: Study, path: Path) -> tuple[StudyRow, ...]:
     """All rows, each with a recipe."""
     rows = []
@@ -257,7 +266,7 @@ def _rows(study: Study, path: Path) -> tuple[StudyRow, ...]:
         recipe = row.recipe or study.recipe
         if recipe is None:
             raise UserError(f"{path}: rows: {row.name} has no recipe, and there is no recipe of all rows")
-        rows.append(row.model_copy(update={"recipe": str(path.parent / recipe)}))
+        rows.append(row.model_copy(update={"recipe": _beside(path, recipe)}))
     if study.recipes is not None:
         found = sorted(path.parent.glob(study.recipes))
         if not found:

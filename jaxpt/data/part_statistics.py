@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxpt import tables
 from jaxpt.config import Config
-from jaxpt.data.labelled.files import files
+from jaxpt.data.labelled.examples import split_rows
 from jaxpt.data.sources.base import Source
 from jaxpt.data.sources.readers import PAIR_SEPARATOR
 from jaxpt.data.sources.rows import Rows
@@ -44,7 +44,7 @@ def measure(
     """
     splits: dict[str, Any] = {}
     train = None
-    for split in ("train", "validation", *(("test",) if config.task and config.data.test_path else ())):
+    for split in ("train", "validation", *(("test",) if config.task and config.data.has_test else ())):
         of = Split(tokenizer, train)
         cut = _Cut(config, tokenizer, split)
         for chunk in _chunks(_rows(config, source, split), most):
@@ -66,10 +66,7 @@ def measure(
 def _rows(config: Config, source: Source, split: str) -> Iterator[tuple[Document, LocatedRow | None]]:
     """Documents of a split; with a task each with its row."""
     if split == "test":
-        for number, file in enumerate(files(config.data, split)):
-            for row in file.rows(config.task):
-                located = LocatedRow(row, file.where(row), (number, row.number))
-                yield _of_row(config, located, split), located
+        yield from ((_of_row(config, row, split), row) for row in split_rows(config, split))
         return
     for file, number, text in source.documents(split):
         if isinstance(source, Rows):

@@ -36,7 +36,7 @@ class TaskMetrics(Evaluator):
 
         tasks: dict[str, _OneTask] = {}
         for name, config in each_task(setup.config).items():
-            if self.split == "test" and name and config.data.test_path is None:
+            if self.split == "test" and name and not config.data.has_test:
                 continue
             others = [task.predictor for task in tasks.values()]
             with named(name):

@@ -30,7 +30,7 @@ from jaxpt.objectives.base import Objective
 
 Pooling = Literal["mean", "cls", "last", "none"]
 POOLINGS = ("mean", "cls", "last", "none")
-Layer = int | tuple[int, ...] | Literal["all", "mix"]
+Layer = int | Sequence[int] | Literal["all", "mix"]
 """0 for the embeddings, 1 … N for the layers, negative from the end (−1 is the last one); several of these or all, each
 with its own vector; or the mean of all, the embeddings included."""
 
@@ -174,6 +174,8 @@ def embed(
     config = network.config
     if pooling not in POOLINGS:
         raise UserError(f"pooling: {pooling} is not known; {', '.join(POOLINGS)} are")
+    if isinstance(layer, str) and layer not in ("all", "mix"):
+        raise UserError(f"layer: {layer} is not known; a number, several, all or mix are")
     batching.check_ids("text", texts, config.vocab_size)
     layout = text_format(objective, config, vocabulary, mode="NLU", language=language)
     if pooling == "cls" and (config.family != "encoder" or layout.cls is None):
@@ -184,7 +186,9 @@ def embed(
         if not row:
             raise UserError(f"text {item}: has no tokens, at least 1 is needed")
     sizes = [(batching.bucket(len(row), config.position_limit),) for row in rows]
-    static = (network, pooling, layout.cls, layer, normalize)
+    # A list is no key of a compiled program.
+    which = tuple(layer) if isinstance(layer, Sequence) and not isinstance(layer, str) else layer
+    static = (network, pooling, layout.cls, which, normalize)
     found: list[Any] = [None] * len(rows)
     for (length,), chosen, batch in batching.batches(sizes, sum, config.vocab_size, max_tokens):
         tokens, lengths = batching.padded_with_lengths([rows[i] for i in chosen], batch, length)

@@ -35,7 +35,8 @@ GROUPS = 50
 NOTE = """\
 - Each cell: the mean of the test metric over the seeds ± its standard deviation, in percent; in brackets the median and
   the best seed, and the number of seeds. The best checkpoint of each run and the point of the grid are chosen on the
-  validation set, the point with the first seed alone.
+  validation set, the point with the first seed alone. *n* of *m* points: the others failed or are still to be run, and
+  this search is smaller than those that it is compared with.
 - **constant**: one prediction for all, the best of the training set: the most frequent label, of tags each word's.
 - **difference**: between runs of the same seed, with its standard error over seeds and test examples together; **t** is
   their ratio. Above 2 it is hardly chance.
@@ -61,6 +62,10 @@ class Scores:
     """The values are percentages already."""
     constant: Mapping[str, float]
     """Test metrics of a constant prediction, chosen on the training set."""
+    searched: int = 0
+    """Points of the grid that were tried to the end."""
+    points: int = 0
+    """All of them; 0 in a table that was written before this was counted."""
 
     def percent(self, value: float) -> float:
         """A value of the metric as a percentage."""
@@ -113,6 +118,8 @@ def scores(study: Study, cell: Cell) -> Scores:
         *cell.name.split("/"),
         metric=metric,
         point=None if best is None else study.evaluate.finetune.points[best],
+        searched=len(finetunings.searched(study, cell)),
+        points=len(study.evaluate.finetune.points),
         by_seed={seed: metrics[metric] for seed, metrics in found.items() if metric in metrics},
         others={}
         if is_mixture
@@ -262,7 +269,10 @@ def _scored(one: Scores) -> str:
     if not values:
         return ""
     spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.1f}{spread} ({statistics.median(values):.1f}, {max(values):.1f}; {len(values)})"
+    details = f"{statistics.median(values):.1f}, {max(values):.1f}; {len(values)}"
+    if one.searched < one.points:
+        details += f"; {one.searched} of {one.points} points"
+    return f"{statistics.fmean(values):.1f}{spread} ({details})"
 
 
 def _pairs(study: Study) -> list[tuple[Cell, Cell, str]]:

@@ -38,6 +38,10 @@ def begin(setup: Setup, checkpoints: checkpoint.Checkpoints, run_dir: Path) -> t
         say(f"resuming from step {latest}{f' of {steps}' if latest <= steps else ''}: {place}")
         if changed := changes(setup.config):
             say(f"changed since the last start: {changed}")
+        if (traced := setup.config.profile) is not None and latest >= traced.first:
+            say(
+                f"profile: step {traced.first} is behind the run: nothing is traced; profile.first={latest + 1} is next"
+            )
         meta = checkpoints.meta(latest)
         teachers.check_same(setup, meta, f"{run_dir} at step {latest}")
         for line in edited(setup.config, meta):

@@ -52,7 +52,7 @@ def _best(run: Run, current: State) -> dict[str, Any]:
     best, metric = run.checkpoints.best(), run.config.checkpoint.best_metric
     best = int(current.step) if best is None else best
     say(f"best checkpoint by {metric}: step {best}; predict, export and evaluation use it")
-    has_test = any(one.data.test_path for one in each_task(run.config).values())
+    has_test = any(one.data.has_test for one in each_task(run.config).values())
     split = "test" if has_test else "validation"
     if (evaluate := run.evaluators.of_task(split)) is None:
         return {"best_step": best}

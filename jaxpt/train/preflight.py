@@ -32,10 +32,16 @@ def check_recipe(config: Config) -> None:
       config: the run's configuration.
 
     Raises:
-      UserError: a warm-up that is longer than the run; in a phase, a file that is missing or data that the objective or
-        the model cannot take; `init_from.path` or `train.compiled` is not there, or is another model's.
+      UserError: a warm-up that is longer than the run, or a traced step beyond its end; in a phase, a file that is
+        missing or data that the objective or the model cannot take; `init_from.path` or `train.compiled` is not there,
+        or is another model's.
     """
     config.optimizer.schedule.build(config.optimizer.learning_rate, config.train.steps)
+    if config.profile is not None and config.profile.last > config.train.steps:
+        raise UserError(
+            f"profile: steps {config.profile.first} to {config.profile.last} are to be traced, but the run ends at "
+            f"step {config.train.steps} (train.steps)"
+        )
     for index in range(len(configs.phase_starts(config))):
         phase = configs.at_phase(config, index)
         phase.model.check_length(phase.data.length)

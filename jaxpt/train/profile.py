@@ -45,6 +45,7 @@ class Profile:
     def __init__(self, config: ProfileConfig | None, run_dir: Path, step: Any) -> None:
         """`step`: the compiled step, whose text names the operations."""
         self._config, self._folder, self._step, self._is_on = config, run_dir / "profile", step, False
+        self._last: tuple[int, Any] | None = None
 
     def before(self, step: int) -> None:
         """Called before a step is started; `step` is its number, from 1."""
@@ -54,18 +55,21 @@ class Profile:
 
     def after(self, step: int, figures: Any) -> None:
         """Called when a step is started; `figures` are made at its end."""
-        if self._is_on and step == self._config.first + self._config.steps - 1:
-            jax.block_until_ready(figures)
-            self.stop(f"steps {self._config.first}–{step}")
+        if self._is_on:
+            self._last = step, figures
+            if step == self._config.last:
+                self.stop()
 
-    def stop(self, steps: str = "") -> None:
-        """Ends a trace that is under way, and shows its table unless the run is over before its last step."""
+    def stop(self) -> None:
+        """Ends a trace that is under way, and shows the table of its steps; the end of a phase cuts a trace short."""
         if not self._is_on:
             return
-        jax.profiler.stop_trace()
         self._is_on = False
-        if steps and jax.process_index() == 0:
-            for line in report(self._folder, self._step, steps):
+        if self._last is not None:
+            jax.block_until_ready(self._last[1])
+        jax.profiler.stop_trace()
+        if self._last is not None and jax.process_index() == 0:
+            for line in report(self._folder, self._step, f"steps {self._config.first}–{self._last[0]}"):
                 say(line)
 
 
@@ -81,11 +85,12 @@ def report(folder: Path, step: Any, steps: str) -> list[str]:
       Lines: part of the model, share of the forward and of the backward pass.
     """
     newest = max(folder.rglob("*.xplane.pb"), key=lambda path: path.stat().st_mtime)
-    lines = device_lines(jax.profiler.ProfileData.from_file(str(newest)))
     try:
-        names = op_names(step.as_text())
+        text = step.as_text()
     except Exception:  # a step that was loaded has no text
-        names = {}
+        text = ""
+    names, data = op_names(text), jax.profiler.ProfileData.from_file(str(newest))
+    lines = device_lines(data, module_of(text))
     seconds: dict[tuple[str, str], float] = defaultdict(float)
     for line in lines:
         for name, own in self_times(line):
@@ -157,11 +162,27 @@ def op_names(text: str) -> dict[str, str]:
     return dict(found)
 
 
-def device_lines(data: Any) -> list[list[Event]]:
+def module_of(text: str) -> str:
+    """The name of a compiled program; "" if it has no text.
+
+    Args:
+      text: its HLO.
+
+    Example:
+      >>> module_of("HloModule jit_step, is_scheduled=true")
+      'jit_step'
+    """
+    found = re.match(r"HloModule ([^\s,]+)", text)
+    return found[1] if found else ""
+
+
+def device_lines(data: Any, module: str = "") -> list[list[Event]]:
     """The operations of each queue or thread of the devices of a trace.
 
     Args:
       data: `jax.profiler.ProfileData`.
+      module: only those of this program, where the trace says whose they are: an evaluation between two steps has
+        operations of the same names.
     """
     planes = list(data.planes)
     devices = [plane for plane in planes if plane.name.startswith("/device:")] or planes
@@ -170,8 +191,11 @@ def device_lines(data: Any) -> list[list[Event]]:
         lines = list(plane.lines)
         lines = [line for line in lines if line.name == "XLA Ops"] or lines  # TPUs have lines of modules and steps too
         for line in lines:
-            named = ((dict(event.stats).get("hlo_op"), event) for event in line.events)
-            events = [Event(str(name), e.start_ns, e.start_ns + e.duration_ns) for name, e in named if name]
+            events = [
+                Event(str(stats["hlo_op"]), event.start_ns, event.start_ns + event.duration_ns)
+                for event, stats in ((event, dict(event.stats)) for event in line.events)
+                if stats.get("hlo_op") and (not module or stats.get("hlo_module", module) == module)
+            ]
             if events:
                 found.append(events)
     return found

@@ -106,3 +106,15 @@ def test_files_that_are_no_rows_are_named(tmp_path):
     (tmp_path / "study.yaml").write_text("question: q\nrecipes: '*/rte.yaml'\n")
     with pytest.raises(UserError, match="recipes: two files are called rte; name them in rows"):
         load_study(tmp_path / "study.yaml")
+
+
+def test_a_recipe_is_named_without_a_detour(tmp_path):
+    """But where the study's folder is a link, `..` goes up from where it leads to."""
+    for folder in ("far/studies", "far/smoke", "smoke"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "far/studies/study.yaml").write_text("question: which?\nrows: [{name: a, recipe: ../smoke/a.yaml}]\n")
+    (tmp_path / "studies").symlink_to(tmp_path / "far/studies")
+    for place in ("far/smoke", "smoke"):
+        (tmp_path / place / "a.yaml").touch()
+    named = [load_study(tmp_path / place / "study.yaml").rows[0].recipe for place in ("far/studies", "studies")]
+    assert named == [str(tmp_path / "far/smoke/a.yaml"), str(tmp_path / "studies/../smoke/a.yaml")]

@@ -33,7 +33,7 @@ def models(directories):
 def test_several_layers_are_those_one_by_one():
     given, rows = network("bert"), texts(5, 20, seed=3)
     one_by_one = [embed(*given, rows, layer=layer).vectors for layer in (0, 1, 2)]
-    for layer, numbers in (("all", (0, 1, 2)), ((2, 0), (2, 0)), ((-1, -3), (2, 0))):
+    for layer, numbers in (("all", (0, 1, 2)), ((2, 0), (2, 0)), ([-1, -3], (2, 0))):
         for n, found in enumerate(embed(*given, rows, layer=layer).vectors):
             np.testing.assert_allclose(found, [one_by_one[number][n] for number in numbers], atol=1e-6)
     mix = embed(*given, rows, layer="mix", pooling="none").vectors
@@ -42,6 +42,8 @@ def test_several_layers_are_those_one_by_one():
         np.testing.assert_allclose(one, layers.mean(0), atol=1e-6)
     with pytest.raises(UserError, match="layer: 9 is not one of the model's"):
         embed(*given, rows, layer=(0, 9))
+    with pytest.raises(UserError, match="layer: last is not known; a number, several, all or mix are"):
+        embed(*given, rows, layer="last")
 
 
 @pytest.mark.parametrize("family", [pytest.param("t5", marks=pytest.mark.slow), "bert", "gpt2"])

@@ -45,8 +45,9 @@ def _check_best(config: Config) -> None:
 
 
 def _check_files(config: Config) -> None:
-    if config.data.test_path is not None and not config.task.scored:
-        raise UserError(f"data.test_path: a task of kind {config.task.kind} has no metrics; give data.validation_path")
+    if config.data.has_test and not config.task.scored:
+        key = "test_path" if config.data.test_path is not None else "test_fraction"
+        raise UserError(f"data.{key}: a task of kind {config.task.kind} has no metrics; give data.validation_path")
     keys = {"train": "path", "validation": "validation_path", "test": "test_path"}
     seen: dict[str, str] = {}
     for split, key in keys.items():
@@ -98,7 +99,7 @@ def lines(config: Config, truncated: Mapping[str, tuple[int, int]]) -> Iterator[
     for split, (cut, rows) in truncated.items():
         if cut:
             yield f"{split}: {cut:,} of {rows:,} examples were cut to {config.objective.cut_to(config.data.length)}"
-    splits = ("train", "validation") if config.data.test_path is None else ("train", "validation", "test")
+    splits = ("train", "validation", "test") if config.data.has_test else ("train", "validation")
     rows = {split: split_rows(config, split) for split in splits}
     for split in splits if config.task.kind == "tagging" else ():
         if repairs := sum(config.task.repairs(row.row, row.where) for row in rows[split]):

@@ -65,11 +65,13 @@ def split_rows(config: Config, split: str) -> list[LocatedRow]:
       split: "train", "validation" or "test".
     """
     data, task = config.data, config.task
-    if own := files(data, split) if split != "train" else []:
+    own = files(data, split) if split != "train" else []
+    if own and not (split == "test" and data.test_fraction):
         return read(task, own)
-    rows = read(task, files(data, "train"))
-    chosen = choose(config.data, task, rows)
-    return [row for row in rows if chosen.split(task, row) == split]
+    rows = read(task, [*own, *files(data, "train")])
+    of_path = [row for row in rows if row.origin[0] >= len(own)]
+    chosen = choose(data, task, of_path)
+    return rows[: len(rows) - len(of_path)] + [row for row in of_path if chosen.split(task, row) == split]
 
 
 class Chosen(NamedTuple):
@@ -79,11 +81,20 @@ class Chosen(NamedTuple):
     """The validation set, where it has no files."""
     trained: HeldOut | None
     """What is trained on of the others (`data.train_rows`); None: all."""
+    tested: HeldOut | None = None
+    """What of `data.path` is in the test set."""
+
+    def __repr__(self) -> str:
+        # Prepared records and runs from before there was `tested` have an identity with the other two.
+        named = [f"{name}={value!r}" for name, value in self._asdict().items() if name != "tested" or value is not None]
+        return f"Chosen({', '.join(named)})"
 
     def split(self, task: Task, row: LocatedRow) -> str | None:
         """The row's split; None: it is left out."""
         if self.held is not None and _is_in(self.held, task, row):
             return "validation"
+        if self.tested is not None and _is_in(self.tested, task, row):
+            return "test"
         return "train" if self.trained is None or _is_in(self.trained, task, row) else None
 
 
@@ -96,13 +107,15 @@ def choose(data: DataConfig, task: Task, rows: Sequence[LocatedRow]) -> Chosen:
       rows: all rows of the files.
 
     Returns:
-      By the hashes of texts, in each stratum of the task alike: a validation set where none has files of its own, and
-      of the others about `data.train_rows` rows.
+      By the hashes of texts, in each stratum of the task alike: a validation set where none has files of its own, of
+      the others `data.test_fraction` for the test, and of what is left about `data.train_rows` rows.
     """
     held = None if files(data, "validation") else _part(task, rows, data.validation_fraction)
     others = [row for row in rows if held is None or not _is_in(held, task, row)]
+    tested = None if data.test_fraction is None else _part(task, others, data.test_fraction)
+    others = [row for row in others if tested is None or not _is_in(tested, task, row)]
     share = 1.0 if data.train_rows is None else data.train_rows / max(len(others), 1)
-    return Chosen(held, _part(task, others, share) if share < 1 else None)
+    return Chosen(held, _part(task, others, share) if share < 1 else None, tested)
 
 
 def _part(task: Task, rows: Iterable[LocatedRow], fraction: float) -> HeldOut:

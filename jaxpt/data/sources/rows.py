@@ -1,7 +1,7 @@
 """Rows of labelled files, for a recipe with a task. A row is a document whose text is JSON: {column: value}.
 
 Without a `validation_path` a fraction of each label's rows is held out, by a hash of their texts. With
-`data.train_rows` so many of the others are trained on.
+`data.test_fraction` a part of the others is for the test, with `data.train_rows` so many of the rest are trained on.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Rows(Source):
         paths = {split: [file.name for file in of_split] for split, of_split in self._of.items()}
         super().__init__(paths, self._documents, None)
         self.found = tuple(found)
-        if not held or data.train_rows is not None:
+        if not held or data.train_rows is not None or data.test_fraction is not None:
             self._chosen = choose(data, task, read(task, train))
             self._identity["split"] = repr(self._chosen)
         if data.source == "builtin":

@@ -1,11 +1,12 @@
 """The splits of a training file: stratified, disjoint, and as many rows as asked for."""
 
 import collections
+import json
 
 import pytest
 
 from jaxpt import config as configs
-from jaxpt.data.labelled.examples import split_rows
+from jaxpt.data.labelled.examples import choose, split_rows
 from jaxpt.data.sources.rows import Rows
 from jaxpt.errors import UserError
 from tests import families
@@ -44,9 +45,35 @@ def test_train_rows_are_a_stratified_part_of_the_training_rows(tmp_path, validat
     assert texts(config(tmp_path, validation, train_rows=1000), "train") == texts(every, "train")
 
 
-def test_train_rows_are_for_tasks():
-    with pytest.raises(UserError, match=r"data\.train_rows: is for recipes with a task"):
-        families.config("bert", data={"train_rows": 5})
+@pytest.mark.parametrize("validation", [False, True])
+def test_a_part_of_the_training_rows_is_for_the_test(tmp_path, validation):
+    """Stratified, of neither other split, and beside the rows of the test's own file; origins name each row once."""
+    (tmp_path / "test.tsv").write_text("text\tlabel\nan own one\tham\n")
+    own = config(tmp_path, validation, test_path=str(tmp_path / "test.tsv"), test_fraction=0.2, train_rows=100)
+    tested = split_rows(own, "test")
+    assert tested[0].row.values["text"] == "an own one" and len({row.origin for row in tested}) == len(tested)
+    counts = collections.Counter(row.row.values["label"] for row in tested[1:])
+    left = 400 if validation else 360
+    assert counts == {"ham": left * 3 // 20, "spam": left // 20}
+    assert not set(texts(own, "test")) & (
+        set(texts(own, "train")) | (set() if validation else set(texts(own, "validation")))
+    )
+    assert len(texts(own, "train")) == 100
+    assert texts(config(tmp_path, validation, test_fraction=0.2), "test") == texts(own, "test")[1:]
+    source = Rows(own.data, own.task)
+    assert [json.loads(text)["text"] for *_, text in source.documents("train")] == texts(own, "train")
+
+
+def test_what_is_prepared_keeps_its_identity_where_nothing_is_for_the_test(tmp_path):
+    few = config(tmp_path, train_rows=100)
+    chosen = choose(few.data, few.task, split_rows(few, "train"))
+    assert repr(chosen) == f"Chosen(held={chosen.held!r}, trained={chosen.trained!r})"
+
+
+@pytest.mark.parametrize("key, value", [("train_rows", 5), ("test_fraction", 0.1)])
+def test_parts_of_rows_are_for_tasks(key, value):
+    with pytest.raises(UserError, match=rf"data\.{key}: is for recipes with a task"):
+        families.config("bert", data={key: value})
 
 
 def test_random_weights_take_nothing():
