@@ -27,9 +27,11 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 # The longest come first: what is left for the end are short files, and both workers end at about the same time.
 LONGEST = (
-    "train/test_resume.py", "train/test_elastic.py", "hf/test_parity.py", "test_study.py", "train/test_step.py",
-    "data/sources/test_examples.py", "train/test_several_processes.py", "train/test_teachers.py", "train/test_loop.py",
-    "data/records/test_cache.py", "train/test_carry.py", "models/test_base.py", "models/test_others.py",
+    "train/test_resume.py", "train/test_elastic.py", "hf/test_parity.py", "test_readmes.py", "train/test_step.py",
+    "test_study.py", "train/test_trainable.py", "train/test_unfreezing.py", "inference/test_predict_processes.py",
+    "train/test_several_processes.py", "models/test_base.py", "train/test_predictors.py", "test_finetunings.py",
+    "tools/test_damage.py", "models/test_remat.py", "generate/test_engine.py", "models/test_others.py",
+    "train/test_teachers.py", "data/sources/test_examples.py", "train/test_carry.py", "train/test_loop.py",
 )  # fmt: skip
 
 

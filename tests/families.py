@@ -15,10 +15,15 @@ MODELS = {
 OBJECTIVES = {"t5": "span_corruption", "bert": "masked_lm", "gpt2": "causal_lm", "llama": "causal_lm"}
 TOKENIZERS = {"t5": "sentencepiece", "bert": "wordpiece", "gpt2": "bpe", "llama": "sentencepiece"}
 FAMILIES = ("t5", "bert", "gpt2")
+EVALUATED = [{"kind": "heldout"}, {"kind": "baseline"}, {"kind": "samples"}]
+"""What a recipe without `evals` has."""
 
 
 def tree(family, **sections):
-    """A plain configuration tree; keyword arguments are merged into its sections."""
+    """A plain configuration tree; keyword arguments are merged into its sections.
+
+    A run of it evaluates its held-out loss alone, or `evals=EVALUATED`: samples are a quarter of a toy run's time.
+    """
     base = {
         "model": {**MODELS[family], "dtype": "float32"},
         "objective": {"kind": OBJECTIVES[family]},
@@ -26,6 +31,8 @@ def tree(family, **sections):
         "optimizer": {"kind": "adamw", "learning_rate": 1e-3},
         "train": {"steps": 10},
     }
+    if "task" not in sections:
+        base["evals"] = [{"kind": "heldout"}]
     for name, section in sections.items():
         base[name] = {**base.get(name, {}), **section} if isinstance(section, dict) else section
     return base

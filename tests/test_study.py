@@ -30,7 +30,8 @@ def write_study(tmp_path, rows=("gpt2", "t5"), **top):
     ]
     (tmp_path / "corpus.txt").write_text("\n".join(lines))
     for family in rows:
-        tree = families.tree(family, model={"vocab_size": SIZES[family], "layers": 1}, log={"tensorboard": False})
+        sections = {"log": {"tensorboard": False}, "evals": families.EVALUATED[:2]}
+        tree = families.tree(family, model={"vocab_size": SIZES[family], "layers": 1}, **sections)
         tree["data"] |= {"path": str(tmp_path / "corpus.txt"), "cache_dir": str(tmp_path / "cache"), "length": 16}
         tree["data"]["validation_fraction"] = 0.1
         if family == "bert":

@@ -109,7 +109,7 @@ def sections(dropout=0.1, **others):
     """Of a recipe with the default evaluators."""
     model = {**families.MODELS["bert"], "vocab_size": 300, "layers": 1, "dropout": dropout, "dtype": "float32"}
     data = {"tokenizer": {"kind": "wordpiece"}, "batch_size": 16}
-    return {"model": model, "objective": {"kind": KIND}, "data": data, **others}
+    return {"model": model, "objective": {"kind": KIND}, "data": data, "evals": families.EVALUATED, **others}
 
 
 @pytest.mark.slow

@@ -115,7 +115,7 @@ def test_bad_settings_are_one_line(key, value):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mesh", [{"fsdp": 2, "context": 2}, {"tensor": 2, "data": 2}, {"pipeline": 2, "data": 1}])
+@pytest.mark.parametrize("mesh", [{"fsdp": 2, "context": 2}, {"pipeline": 2, "data": 1}])
 def test_meshes_compute_the_same(mesh):
     more = {"train": {"grad_accum_steps": 4}, "optimizer": {"kind": "sgd", "learning_rate": 0.1}}
     settings = {**MIX, "bilstm": {"size": 8}}

@@ -38,6 +38,7 @@ def workplace(tmp_path_factory):
         optimizer={"kind": "adamw", "learning_rate": 1e-2, "ema_decay": 0.5},
         train={"steps": 4, "log_every": 1, "eval_every": 2},
         checkpoint={"keep_last": 9},
+        evals=families.EVALUATED,
     )
     (folder / "recipe.yaml").write_text(yaml.safe_dump(tree))
     assert run(folder, "first") == 0

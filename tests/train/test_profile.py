@@ -2,6 +2,9 @@
 
 import doctest
 
+import jax
+import jax.numpy as jnp
+
 from jaxpt import cli
 from jaxpt.train import profile
 from jaxpt.train.profile import Event
@@ -28,13 +31,54 @@ def test_shares_add_up(capsys):
     assert abs(sum(shares) - 100) < 1 and lines[-1].endswith("other")
 
 
+def test_operations_of_other_programs_are_not_counted(tmp_path):
+    x = jnp.ones((64, 64))
+    step = jax.jit(lambda x: jnp.sort(x, axis=0)).lower(x).compile()
+
+    def evaluation(x):
+        return jnp.sin(x @ x)
+
+    evaluate = jax.jit(evaluation).lower(x).compile()
+    module = profile.module_of(evaluate.as_text())
+    assert module == "jit_evaluation"
+    jax.block_until_ready((step(x), evaluate(x)))
+    jax.profiler.start_trace(str(tmp_path))
+    jax.block_until_ready((step(x), evaluate(x)))
+    jax.profiler.stop_trace()
+    data = jax.profiler.ProfileData.from_file(str(next(tmp_path.rglob("*.xplane.pb"))))
+    named = {event.name for line in profile.device_lines(data, module) for event in line}
+    everything = {event.name for line in profile.device_lines(data) for event in line}
+    assert named and not any("sort" in name for name in named)
+    assert any("sort" in name for name in everything) and named < everything
+
+
+RECIPE = str(ROOT / "configs/smoke/gpt2_tiny.yaml")
+SMALL = [
+    "model.layers=2", "model.embed_dim=16", "model.heads=2", "data.batch_size=8", "data.length=16",
+    "data.tokenizer.vocab_size=300", "data.tokenizer.characters=20000", "log.tensorboard=false", "evals=[]",
+    "train.steps=4", "optimizer.schedule.warmup_steps=0",
+]  # fmt: skip
+
+
 def test_a_run_traces_the_steps_that_it_is_told(tmp_path, capsys):
-    recipe = str(ROOT / "configs/smoke/gpt2_tiny.yaml")
-    small = ["model.layers=2", "model.embed_dim=16", "model.heads=2", "data.batch_size=8", "data.length=16"]
-    small += ["data.tokenizer.vocab_size=300", "data.tokenizer.characters=20000", "log.tensorboard=false", "evals=[]"]
-    chosen = ["train.steps=4", "optimizer.schedule.warmup_steps=0", "profile={first: 2, steps: 2}"]
-    assert cli.main(["train", recipe, f"run_dir={tmp_path}/run", *small, *chosen]) == 0
+    """The end of a phase cuts them short."""
+    settings = ["profile={first: 2, steps: 3}", "train.phases=[{steps: 3}, {}]"]
+    assert cli.main(["train", RECIPE, f"run_dir={tmp_path}/run", *SMALL, *settings]) == 0
     said = capsys.readouterr().out
     assert "trace of steps 2–3, for xprof and ui.perfetto.dev: profile/plugins/profile/" in said
     assert all(part in said for part in ("decoder/attention", "  loss\n", "  optimizer\n"))
     assert len(list((tmp_path / "run/profile").rglob("perfetto_trace.json.gz"))) == 1
+
+
+def test_a_run_says_that_the_steps_to_trace_are_behind_it(tmp_path, capsys):
+    assert cli.main(["train", RECIPE, f"run_dir={tmp_path}/run", *SMALL, "train.steps=3"]) == 0
+    assert cli.main(["train", f"{tmp_path}/run", "train.steps=4", "profile={first: 2, steps: 1}"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "profile: step 2 is behind the run: nothing is traced; profile.first=4 is next" in said
+    assert not (tmp_path / "run/profile").exists()
+
+
+def test_steps_that_the_run_does_not_reach_are_refused(tmp_path, capsys):
+    assert cli.main(["train", RECIPE, f"run_dir={tmp_path}/run", *SMALL, "profile={first: 4, steps: 2}"]) == 2
+    assert "profile: steps 4 to 5 are to be traced, but the run ends at step 4 (train.steps)" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

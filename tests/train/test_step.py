@@ -13,20 +13,18 @@ from jaxpt.train import optimizers, state, step
 from tests import families
 
 MESHES = {
-    "data8": (8, 1, 1),
-    "fsdp8": (1, 8, 1),
     "tensor4": (1, 1, 4),
     "data2xfsdp2xtensor2": (2, 2, 2),
     "sequence2": (1, 1, 1, 2),
     "data2xtensor2xsequence2": (2, 1, 2, 2),
 }
-# Every mesh for some family; every family on a pure one, on one that cuts the length, and on a mixed one.
+# Every mesh for some family, every family on a mixed one. Data and fsdp alone: test_several_processes.py.
 CASES = {
-    "t5": ("fsdp8", "sequence2", "data2xfsdp2xtensor2"),
-    "bert": ("tensor4", "data2xtensor2xsequence2", "data2xfsdp2xtensor2"),
-    "gpt2": ("data8", "sequence2", "data2xfsdp2xtensor2"),
+    "t5": ("sequence2", "data2xfsdp2xtensor2"),
+    "bert": ("tensor4", "data2xtensor2xsequence2"),
+    "gpt2": ("data2xfsdp2xtensor2",),
 }
-STAGES = {"gpt2": (1, 1, 1, 1, 2), "t5": (2, 1, 2, 1, 2), "bert": (1, 2, 1, 2, 2)}
+STAGES = {"gpt2": (1, 1, 1, 1, 2), "t5": (1, 2, 2, 1, 2)}
 # The gradient of a key projection's bias is zero in exact arithmetic (it shifts all scores of a row alike): what is
 # left is rounding, compared absolutely against the largest gradient of all.
 ZERO_GRADIENTS = ("key/bias",)
@@ -83,7 +81,7 @@ def assert_equal_steps(got, wanted):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("family", "accumulation"), [("t5", 2), ("bert", 4), ("gpt2", 4)])
+@pytest.mark.parametrize(("family", "accumulation"), [("t5", 2), ("bert", 4)])
 def test_accumulation_changes_nothing(family, accumulation):
     assert_equal_steps(one_step(family, accumulation=accumulation), one_step(family))
 
@@ -101,7 +99,7 @@ def test_mesh_and_accumulation_together_change_nothing():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", families.FAMILIES)
+@pytest.mark.parametrize("family", STAGES)
 def test_stages_change_nothing(family):
     """The microbatches that stages work on are those of accumulation, with the same dropout."""
     assert_equal_steps(one_step(family, STAGES[family], 2, dropout=0.1), one_step(family, accumulation=2, dropout=0.1))
@@ -129,7 +127,7 @@ def test_stages_evaluate_alike():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", families.FAMILIES)
+@pytest.mark.parametrize("family", ["t5", "gpt2"])
 def test_every_matrix_and_its_gradient_are_sharded_over_fsdp_and_tensor(family):
     _, grads, params = one_step(family, MESHES["data2xfsdp2xtensor2"], dropout=0.1)
     for path, leaf in jax.tree_util.tree_leaves_with_path({"gradient": grads, "parameter": params}):
@@ -157,7 +155,7 @@ def test_split_keeps_neighbouring_rows_apart_and_loses_none():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", families.FAMILIES)
+@pytest.mark.parametrize("family", ["t5", "bert"])
 def test_a_step_that_is_not_finite_never_reaches_the_weights(family):
     setup, update = train_step(family)
     poisoned = jax.tree.map(lambda x: np.full_like(x, np.nan), initial(family))

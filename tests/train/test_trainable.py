@@ -336,9 +336,9 @@ def saved(folder, step):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("at", [2, 3, 5])
+@pytest.mark.parametrize("at", [2, 3])
 def test_a_run_that_thaws_resumes_with_the_same_bits(folder, at, capsys):
-    """From within each phase, and from where the next one starts."""
+    """From within a phase, and from where the next one starts."""
     again = folder / f"again-{at}"
     shutil.copytree(folder / "whole", again)
     for later in range(at + 1, 7):
