@@ -7,7 +7,7 @@
     acc_context  log p(choice | context) − log p(choice | unconditional) (GPT-3's)
 
 The standard error of a mean is s/√n with the sample's s; of a ratio of sums (perplexities) and its exponential that of
-the delta method; of a corpus metric (BLEU) that of 100 bootstrap samples.
+the delta method; of a metric of the whole set (BLEU, F1) that of 100 bootstrap samples.
 """
 
 from __future__ import annotations
@@ -112,22 +112,23 @@ def _divided(by: str) -> Callable[[Outcome], np.ndarray]:
 def _f1(outcomes: Sequence[Outcome]) -> dict[str, Value]:
     """Macro F1 of the likeliest choice."""
 
-    def of(chosen: Sequence[Outcome]) -> float:
+    def of(chosen: Sequence[Outcome]) -> dict[str, float]:
         guesses = [int(np.argmax(one["log_probs"])) for one in chosen]
-        return scores.score("macro_f1", guesses, [one["gold"] for one in chosen])["macro_f1"]
+        return {"f1": scores.score("macro_f1", guesses, [one["gold"] for one in chosen])["macro_f1"]}
 
-    return {"f1": Value(of(outcomes), _bootstrap(of, outcomes))}
+    return _of_whole(of, outcomes)
 
 
 def _f1_of_last(outcomes: Sequence[Outcome]) -> dict[str, Value]:
     """F1 of the last of two choices, "yes" of MultiRC's F1a."""
 
-    def of(chosen: Sequence[Outcome]) -> float:
+    def of(chosen: Sequence[Outcome]) -> dict[str, float]:
         guesses = [int(np.argmax(one["log_probs"])) for one in chosen]
         last = len(chosen[0]["log_probs"]) - 1
-        return scores.score("f1", [int(g == last) for g in guesses], [int(one["gold"] == last) for one in chosen])["f1"]
+        found = scores.score("f1", [int(g == last) for g in guesses], [int(one["gold"] == last) for one in chosen])
+        return {"f1_last": found["f1"]}
 
-    return {"f1_last": Value(of(outcomes), _bootstrap(of, outcomes))}
+    return _of_whole(of, outcomes)
 
 
 def _all_right(outcomes: Sequence[Outcome]) -> dict[str, Value]:
@@ -190,23 +191,20 @@ def _by_scores(metric: str, outcomes: Sequence[Outcome]) -> dict[str, Value]:
         found = scores.score(metric, [one["answer"] for one in chosen], golds)
         return {name: value / percent for name, value in found.items()}
 
-    if metric in ("exact_match", "squad", "trivia_qa"):
+    if metric in ("exact_match", "squad", "trivia_qa", "rouge"):
         each = [of([one]) for one in outcomes]
         return {name: _mean(np.array([one[name] for one in each])) for name in each[0]}
-    whole = of(outcomes)
-    return {
-        name: Value(value, _bootstrap(lambda chosen, name=name: of(chosen)[name], outcomes))
-        for name, value in whole.items()
-    }
+    return _of_whole(of, outcomes)
 
 
-def _bootstrap(of: Callable[[Sequence[Outcome]], float], outcomes: Sequence[Outcome]) -> float:
-    """Standard deviation over resamples of the outcomes."""
-    if len(outcomes) < 2:
-        return 0.0
-    random = np.random.default_rng(0)
-    draws = random.integers(len(outcomes), size=(_RESAMPLES, len(outcomes)))
-    return float(np.std([of([outcomes[i] for i in draw]) for draw in draws], ddof=1))
+def _of_whole(of: Callable[[Sequence[Outcome]], dict[str, float]], outcomes: Sequence[Outcome]) -> dict[str, Value]:
+    """Metrics of the whole set; the errors are standard deviations over the same resamples of the outcomes."""
+    whole, n = of(outcomes), len(outcomes)
+    if n < 2:
+        return {name: Value(value, 0.0) for name, value in whole.items()}
+    draws = np.random.default_rng(0).integers(n, size=(_RESAMPLES, n))
+    found = [of([outcomes[i] for i in draw]) for draw in draws]
+    return {name: Value(value, float(np.std([one[name] for one in found], ddof=1))) for name, value in whole.items()}
 
 
 _OF_METRIC: dict[str, Callable[[Sequence[Outcome]], dict[str, Value]]] = {

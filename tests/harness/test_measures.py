@@ -91,6 +91,26 @@ def test_written_answers():
     assert measured("generation", ("number",), numbers)["number"].value == pytest.approx(2 / 3)
 
 
+def test_rouge_is_a_mean_over_examples():
+    outcomes = [
+        {"id": 0, "gold": [gold], "group": None, "text": answer, "answer": answer}
+        for answer, gold in [("the cat", "the cat sat"), ("a dog ran", "a dog ran"), ("no", "yes")]
+    ]
+    found = measured("generation", ("rouge",), outcomes)["rouge1"]
+    each = [0.8, 1.0, 0.0]
+    assert found.value == pytest.approx(np.mean(each)) and found.error == pytest.approx(np.std(each, ddof=1) / 3**0.5)
+
+
+def test_all_values_of_a_metric_have_the_same_resamples(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        measures.scores, "score", lambda metric, answers, golds: asked.append(answers) or {"bleu": 1.0, "other": 2.0}
+    )
+    outcomes = [{"id": 0, "gold": ["a"], "group": None, "text": str(i), "answer": str(i)} for i in range(3)]
+    assert list(measured("generation", ("bleu",), outcomes)) == ["bleu", "other"]
+    assert len(asked) == 1 + measures._RESAMPLES
+
+
 def test_correlations():
     outcomes = [{"id": 0, "gold": float(i), "group": None, "cosine": x} for i, x in enumerate([0.1, 0.3, 0.2, 0.9])]
     assert measured("similarity", ("spearman",), outcomes)["spearman"].value == pytest.approx(0.8)
