@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,10 +59,12 @@ def examples(
       Examples in the order of the file.
 
     Raises:
-      UserError: there is no data, a row is not as the task says, or there are fewer rows than shots.
+      UserError: there is no data, no row counts, a row is not as the task says, or there are fewer rows than shots.
     """
     shots = task.shown(shots)
     rows, is_own = _counted(task, rows_of(task, folder)), True
+    if not rows:
+        raise UserError(f"{task.source}: has no rows that count" + (f" (where: {task.where})" if task.where else ""))
     pool = rows
     if shots and (found := shot_rows(task, folder)) is not None:
         pool, is_own = _counted(task, found), False
@@ -230,7 +233,8 @@ def _of_choice(row: _Row) -> Example:
         if answer not in choices:
             raise UserError(f"{row.place('answer')}: {answer!r} is none of the choices: {', '.join(choices)}")
         answer = choices.index(answer)
-    answer = int(answer) if isinstance(answer, bool | float) and answer == int(answer) else answer
+    if isinstance(answer, bool) or (isinstance(answer, float) and answer.is_integer()):  # neither NaN nor infinity
+        answer = int(answer)
     if not isinstance(answer, int) or not 0 <= answer < len(choices):
         raise UserError(
             f"{row.place('answer')}: {answer!r} is no number of a choice; wants 0 to {len(choices) - 1}, or its text"
@@ -255,6 +259,8 @@ def _of_pair(row: _Row) -> Example:
             gold = float(gold)
         except (TypeError, ValueError):
             raise UserError(f"{row.place('answer')}: {gold!r} is no number") from None
+        if not math.isfinite(gold):
+            raise UserError(f"{row.place('answer')}: {gold!r} is not finite; wants a score, such as 3.5")
     return Example(None, ("", ""), texts, texts, gold)
 
 
@@ -271,7 +277,7 @@ def _of_rolling(row: _Row) -> Example:
 
 def _of_generation(row: _Row) -> Example:
     answers = row.value("answers")
-    answers = [answers] if isinstance(answers, str) else list(answers)
-    if not answers or not all(isinstance(one, str) for one in answers):
+    golds = [answers] if isinstance(answers, str) else list(answers) if isinstance(answers, Iterable) else []
+    if not golds or not all(isinstance(one, str) for one in golds):
         raise UserError(f"{row.place('answers')}: wants a text or a list of texts, got {answers!r}")
-    return Example(None, (row.text("context"),), (row.text("continuation", choice=answers[0]),), gold=answers)
+    return Example(None, (row.text("context"),), (row.text("continuation", choice=golds[0]),), gold=golds)

@@ -116,7 +116,7 @@ def extracted(text: str, pattern: str | None) -> str:
       pattern: a regular expression: its first group in the text, or the whole match; None: all of the text.
 
     Returns:
-      The last match, "" without one, without white space around it.
+      The last match, without white space around it; "" without one, or where its first group took no part.
 
     Example:
       >>> extracted("2 + 2 is 4. #### 4", "#### (-?[0-9.,]+)")
@@ -127,7 +127,8 @@ def extracted(text: str, pattern: str | None) -> str:
     matches = list(re.finditer(pattern, text))
     if not matches:
         return ""
-    return (matches[-1].group(1) if matches[-1].groups() else matches[-1].group()).strip()
+    last = matches[-1]
+    return ((last[1] or "") if last.re.groups else last[0]).strip()
 
 
 def _similarity(task: HarnessTask, model: Model, examples: Sequence[Example]) -> list[Outcome]:

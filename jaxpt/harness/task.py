@@ -11,6 +11,7 @@ metrics: [acc, perplexity]
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -114,7 +115,7 @@ class HarnessTask(Frozen):
         return 0 if self.form in ("rolling", "similarity") else self.shots if shots is None else shots
 
     def check(self) -> None:
-        """Raises UserError for a task that lacks what its form needs, or has a metric that its form has not."""
+        """Raises UserError for a task that lacks what its form needs, or whose metrics or `extract` are wrong."""
         needs = {
             "choice": ("choices", "answer"), "pair": ("choices",), "likelihood": ("continuation",),
             "rolling": ("text",), "generation": ("answers",), "similarity": ("choices", "answer"),
@@ -128,6 +129,10 @@ class HarnessTask(Frozen):
                     f"{self.source}: metrics: {metric}: a task of form {self.form} has no such metric; it has "
                     f"{', '.join(METRICS[self.form])}{nearest(metric, list(METRICS[self.form]), '')}"
                 )
+        try:
+            re.compile(self.extract or "")
+        except re.error as error:
+            raise UserError(f"{self.source}: extract: {self.extract!r}: {error}; wants a regular expression") from None
         if "acc_context" in self.scored and self.unconditional is None:
             raise UserError(f"{self.source}: metrics: acc_context needs unconditional, such as 'Answer:'")
         if "groups" in self.scored and self.group is None:

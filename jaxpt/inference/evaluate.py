@@ -19,7 +19,6 @@ import numpy as np
 from jaxpt import tables
 from jaxpt.config import DistributedConfig, MeshConfig
 from jaxpt.disk import write_text
-from jaxpt.errors import UserError
 from jaxpt.generate.engine import Prompt
 from jaxpt.harness import baselines, results, scoring, task
 from jaxpt.harness.examples import Example, examples
@@ -80,9 +79,6 @@ def evaluate(
     tasks = [task.load(name, task.own(name, names, overrides)) for name in names]
     wanted = [(one, n) for one in tasks for n in dict.fromkeys(map(one.shown, shots or [None]))]
     found = [(one, n, examples(one, n, limit, data, seed)) for one, n in wanted]
-    for one, _, of_task in found:
-        if not of_task:
-            raise UserError(f"{one.source}: has no rows that count")
     ngrams = None if corpus is None else NGrams(_corpus(corpus))
     processes.start(DistributedConfig())
     console.quiet = not is_primary()

@@ -76,6 +76,8 @@ def test_pairs_are_limited_by_group(tmp_path):
 
 def test_rows_that_do_not_count_are_left_out(tmp_path):
     assert len(examples(made(tmp_path, CHOICE | {"where": "right == 1"}, rows(5)))) == 2
+    with pytest.raises(UserError, match=r"mine.yaml: has no rows that count \(where: right == 7\)"):
+        examples(made(tmp_path, CHOICE | {"where": "right == 7"}, rows(5)), shots=2)
 
 
 @pytest.mark.parametrize(
@@ -95,6 +97,22 @@ def test_a_mistake_is_one_line(tmp_path, change, message):
     with pytest.raises(UserError, match=message) as error:
         examples(made(tmp_path, CHOICE | change, rows(2)))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("gold", [42, None, [], ["a", 1]])
+def test_an_answer_that_is_no_text_is_one_line(tmp_path, gold):
+    tree = {"form": "generation", "data": {"path": "rows.jsonl"}, "answers": "a"}
+    with pytest.raises(UserError, match=r"mine.yaml: answers: .*line 1: wants a text or a list of texts, got"):
+        examples(made(tmp_path, tree, [{"a": gold}]))
+
+
+@pytest.mark.parametrize("gold", [float("nan"), float("inf")])
+def test_a_gold_that_is_not_finite_is_one_line(tmp_path, gold):
+    with pytest.raises(UserError, match=r"answer: .*line 1: (nan|inf) is no number of a choice"):
+        examples(made(tmp_path, CHOICE, [rows(1)[0] | {"right": gold}]))
+    near = {"form": "similarity", "data": {"path": "rows.jsonl"}, "choices": "options", "answer": "right"}
+    with pytest.raises(UserError, match=r"answer: .*line 1: (nan|inf) is not finite"):
+        examples(made(tmp_path, near, [rows(1)[0] | {"right": gold}]))
 
 
 def test_generation_has_all_right_answers(tmp_path):

@@ -53,3 +53,4 @@ def test_of_each_form():
 
 def test_the_last_match_is_the_answer():
     assert extracted("1 then 2.", r"\d") == "2" and extracted("none", r"\d") == "" and extracted(" x ", None) == "x"
+    assert extracted("abc(x)", "abc(x)?") == "" and extracted("abcx", "abc(x)?") == "x"

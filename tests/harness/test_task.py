@@ -38,10 +38,11 @@ def test_settings_are_overridden():
         ("form: pair\nchoices: [a, b]\nmetrics: [acc_norm]\n", "metrics: acc_norm: a task of form pair has no such"),
         ("form: choice\nchoices: c\nanswer: '0'\nmetrics: [acc_context]\n", "acc_context needs unconditional"),
         ("form: rolling\ntext: a\ntemplate: b\n", "template"),
+        ("form: generation\nanswers: a\nextract: '('\n", r"extract: '\(': .*; wants a regular expression"),
     ],
 )
 def test_a_mistake_names_file_and_key(tmp_path, text, message):
-    with pytest.raises(UserError, match=message.replace("(", "\\(")) as error:
+    with pytest.raises(UserError, match=message) as error:
         task.load(write(tmp_path, text))
     assert "mine.yaml" in str(error.value) and "\n" not in str(error.value)
 
