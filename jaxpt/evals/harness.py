@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 CHUNK = 64
 """Examples between two questions whether to stop."""
+Values = Mapping[str, measures.Value]
+"""{metric: value}."""
 
 
 class Harness(Evaluator):
@@ -49,7 +51,7 @@ class Harness(Evaluator):
 
     def prepare(self, setup: Setup, data: Data) -> Evaluate:
         config = setup.config
-        tasks = [task.load(name, task.own(name, self.tasks, self.set)) for name in self.tasks]
+        tasks = task.load_all(self.tasks, self.set)
         found = [(one, examples(one, self.shots, self.limit, self.data, self.seed)) for one in tasks]
         constant = {one.name: baselines.baselines(one, of_task) for one, of_task in found}
         folder, languages = reading.tokenizer_folder(config.run_dir), data.tokenizer.vocabulary.languages
@@ -80,13 +82,18 @@ class Harness(Evaluator):
                         return None
                 values = measures.measure(one, outcomes)
                 metrics |= {f"{one.name}/{name}": value.value for name, value in values.items()}
-                beside = {name: value for name, of in constant[one.name].items() for value in [of.get(one.scored[0])]}
-                told = "  ".join(f"{name} {shown(name, value)}" for name, value in values.items())
-                trivial = ", ".join(f"{name} {shown(one.scored[0], value)}" for name, value in beside.items() if value)
-                lines.append(f"{self.called}: {one.name}: {told}" + (f" ({trivial})" if trivial else ""))
+                lines.append(f"{self.called}: {_line(one, values, constant[one.name])}")
             return Result(metrics, tuple(lines))
 
         return evaluate
+
+
+def _line(one: task.HarnessTask, values: Values, constant: Mapping[str, Values]) -> str:
+    """The metrics of a task; in brackets the first one of each baseline."""
+    told = "  ".join(f"{name} {shown(name, value)}" for name, value in values.items())
+    first = next(iter(values))  # of squad: exact_match
+    trivial = ", ".join(f"{name} {shown(first, of[first])}" for name, of in constant.items() if first in of)
+    return f"{one.name}: {told}" + (f" ({trivial})" if trivial else "")
 
 
 def _complete(texts: predictors.Generation, params: Any, reader: reading.Reader, ends: tuple[int, ...]) -> Complete:

@@ -182,6 +182,28 @@ def load(name: str, overrides: Sequence[str] = ()) -> HarnessTask:
     return task
 
 
+def load_all(names: Sequence[str], overrides: Sequence[str] = ()) -> list[HarnessTask]:
+    """Reads several tasks.
+
+    Args:
+      names: as `load`.
+      overrides: `TASK.key=value`, as `own`.
+
+    Raises:
+      UserError: as `load` and `own`, or two tasks have one name, by which results are called.
+
+    Example:
+      >>> [one.shots for one in load_all(["lambada", "piqa"], ["piqa.shots=2"])]
+      [0, 2]
+    """
+    found: dict[str, HarnessTask] = {}
+    for name in names:
+        one = load(name, own(name, names, overrides))
+        if (other := found.setdefault(one.name, one)) is not one:
+            raise UserError(f"{one.source}: is named {one.name}, as {other.source} is; give it another name (key name)")
+    return list(found.values())
+
+
 def _path(name: str) -> Path:
     if name.endswith((".yaml", ".yml")):
         if not Path(name).is_file():
@@ -210,8 +232,11 @@ def own(name: str, names: Sequence[str], overrides: Sequence[str]) -> list[str]:
       ['data.path=a.jsonl']
     """
     known = {Path(one).stem for one in names}
+    found = []
     for item in overrides:
-        if item.partition("=")[0].partition(".")[0] not in known:
+        of = max((one for one in known if item.startswith(f"{one}.")), key=len, default=None)
+        if of is None:
             raise UserError(f"{item}: wants TASK.key=value; TASK is one of {', '.join(sorted(known))}")
-    prefix = f"{Path(name).stem}."
-    return [item.removeprefix(prefix) for item in overrides if item.startswith(prefix)]
+        if of == Path(name).stem:
+            found.append(item.removeprefix(f"{of}."))
+    return found

@@ -76,7 +76,7 @@ def evaluate(
     Raises:
       UserError: a task, its data or the model is not as it must be.
     """
-    tasks = [task.load(name, task.own(name, names, overrides)) for name in names]
+    tasks = task.load_all(names, overrides)
     wanted = [(one, n) for one in tasks for n in dict.fromkeys(map(one.shown, shots or [None]))]
     found = [(one, n, examples(one, n, limit, data, seed)) for one, n in wanted]
     ngrams = None if corpus is None else NGrams(_corpus(corpus))

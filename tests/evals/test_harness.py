@@ -6,11 +6,23 @@ import pytest
 
 from jaxpt import config as configs
 from jaxpt.errors import UserError
+from jaxpt.evals import harness
+from jaxpt.harness import baselines, measures
+from jaxpt.harness.examples import Example
+from jaxpt.harness.task import HarnessTask
 from jaxpt.inference.evaluate import evaluate
 from jaxpt.train.loop import train
 from tests import families
 
 TEXT = ["the cat sat on the mat and saw a dog", "a dog ran after the cat on the mat", "no one saw the dog run"] * 40
+
+
+def test_a_line_has_the_baseline_of_a_metric_that_is_several_values():
+    squad = HarnessTask(name="qa", form="generation", metrics=("squad",))
+    outcomes = [{"id": 0, "gold": ["cat"], "group": None, "text": "a dog", "answer": "a dog"}] * 2
+    trivial = baselines.baselines(squad, [Example(0, ("",), (" cat",), gold=["cat"])] * 2)
+    line = harness._line(squad, measures.measure(squad, outcomes), trivial)
+    assert line == "qa: exact_match 0.0 ± 0.0  f1 0.0 ± 0.0 (majority 100.0 ± 0.0)"
 
 
 @pytest.mark.slow

@@ -57,3 +57,20 @@ def test_an_unknown_task_is_answered_with_the_nearest():
 def test_an_override_names_its_task():
     with pytest.raises(UserError, match=r"shots=3: wants TASK.key=value; TASK is one of lambada, piqa"):
         task.own("piqa", ["piqa", "lambada"], ["shots=3"])
+
+
+def test_a_task_whose_file_has_a_dot_is_overridden(tmp_path):
+    names = [write(tmp_path, "form: pair\nchoices: [a, b]\n", name) for name in ("my.v2.yaml", "my.yaml")]
+    found = task.load_all(names, ["my.v2.data.path=a.jsonl", "my.data.path=b.jsonl"])
+    assert [one.data.path for one in found] == ["a.jsonl", "b.jsonl"]
+
+
+def test_two_tasks_of_one_name_are_refused(tmp_path):
+    for folder in ("en", "de"):
+        (tmp_path / folder).mkdir()
+    text = "form: pair\nchoices: [a, b]\n"
+    names = [write(tmp_path / folder, text, "pairs.yaml") for folder in ("en", "de")]
+    with pytest.raises(UserError, match=r"de/pairs.yaml: is named pairs, as .*en/pairs.yaml is; give it another name"):
+        task.load_all(names)
+    write(tmp_path / "de", f"name: pairs_de\n{text}", "pairs.yaml")
+    assert [one.name for one in task.load_all(names)] == ["pairs", "pairs_de"]
