@@ -33,6 +33,8 @@ class Example(NamedTuple):
     group: str | None = None
     unconditional: str | None = None
     """A context that says nothing."""
+    counted: str | None = None
+    """Of rolling likelihood: the text whose words and bytes count, where it is not the one that is scored."""
 
 
 class Located(NamedTuple):
@@ -272,7 +274,8 @@ def _of_likelihood(row: _Row) -> Example:
 
 
 def _of_rolling(row: _Row) -> Example:
-    return Example(None, ("",), (row.text("text"),))
+    counted = None if row.task.counted is None else row.text("counted")
+    return Example(None, ("",), (row.text("text"),), counted=counted)
 
 
 def _of_generation(row: _Row) -> Example:

@@ -17,7 +17,7 @@ Outcome = dict[str, Any]
 choice, pair    "log_probs": Σ log p of each continuation, "chars" and "tokens" of each; "unconditional": Σ log p of
                 each after the context that says nothing
 likelihood      "log_prob", "tokens", "is_greedy": each token is the model's first choice
-rolling         "log_prob", "tokens", "words", "bytes" of the text
+rolling         "log_prob" and "tokens" of the text; "words" and "bytes" of it, or of the task's `counted`
 generation      "text" as it was written, "answer" taken from it
 similarity      "cosine"
 """
@@ -97,10 +97,16 @@ def _likelihood(task: HarnessTask, model: Model, examples: Sequence[Example]) ->
 
 def _rolling(task: HarnessTask, model: Model, examples: Sequence[Example]) -> list[Outcome]:
     texts = [one.continuations[0] for one in examples]
+    counted = [text if one.counted is None else one.counted for one, text in zip(examples, texts)]
     return [
-        {"log_prob": of.log_prob, "tokens": of.tokens, "words": len(text.split()), "bytes": len(text.encode())}
-        for text, of in zip(texts, model.rolling(texts), strict=True)
+        {"log_prob": of.log_prob, "tokens": of.tokens, "words": _words(text), "bytes": len(text.encode())}
+        for text, of in zip(counted, model.rolling(texts), strict=True)
     ]
+
+
+def _words(text: str) -> int:
+    """Words as the common harness counts them: white space at an end counts one more."""
+    return len(re.split(r"\s+", text))
 
 
 def _generation(task: HarnessTask, model: Model, examples: Sequence[Example]) -> list[Outcome]:

@@ -80,6 +80,8 @@ class HarnessTask(Frozen):
     """Of `generation`: expression of the right answer, or of a list of them."""
     text: str | None = None
     """Of `rolling`: template of the text."""
+    counted: str | None = None
+    """Of `rolling`: template of the text whose words and bytes count, where `text` is a cleaned one; else `text`."""
     unconditional: str | None = None
     """Template of a context that says nothing, such as `Answer:`, for `acc_context`: the likelihood is divided by that
     after this context (GPT-3)."""

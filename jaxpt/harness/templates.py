@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxpt.errors import UserError
+from jaxpt.harness import wikitext
 
 
 def text(template: str, values: Mapping[str, Any], where: str) -> str:
@@ -94,4 +95,5 @@ def _environment() -> Any:
 
     environment = sandbox.ImmutableSandboxedEnvironment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
     environment.filters["sub"] = lambda text, pattern, new: re.sub(pattern, new, text)
+    environment.filters["wikitext_detokenized"] = wikitext.detokenized
     return environment

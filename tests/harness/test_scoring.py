@@ -45,6 +45,8 @@ def test_of_each_form():
     assert of("likelihood", contexts=("",), continuations=(" so",))["is_greedy"] is True
     rolled = of("rolling", contexts=("",), continuations=("two wörds",))
     assert (rolled["log_prob"], rolled["words"], rolled["bytes"]) == (-9.0, 2, 10)
+    cleaned = of("rolling", contexts=("",), continuations=("a, b",), counted=" a , b ")
+    assert (cleaned["log_prob"], cleaned["words"], cleaned["bytes"]) == (-4.0, 5, 7)  # an empty one at each end
     written = of("generation", contexts=("a 21",), continuations=("",), gold=["12"])
     assert (written["text"], written["answer"]) == ("12 a", "12")
     near = of("similarity", contexts=("", ""), continuations=("ab", "cd"), gold=5.0)
