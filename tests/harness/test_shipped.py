@@ -1,5 +1,7 @@
 """The tasks of `configs/tasks` on rows as TensorFlow Datasets has them: the names and classes of its own features."""
 
+import json
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -80,6 +82,16 @@ def test_a_label_is_read_as_it_is_written(tmp_path, name, label):
     for unlabelled in ("", None, -1):
         with pytest.raises(Exception, match=r"answer: rows.jsonl: line 1: .* is none of 'false', 'true'"):
             examples._texts(one, examples.Located(Row(1, row | {"label": unlabelled}), "rows.jsonl: line 1"))
+
+
+def test_multirc_is_read_from_super_glue_s_own_file(tmp_path):
+    answers = [{"text": "He", "label": 1, "idx": 0}, {"text": "I", "label": 0, "idx": 1}]
+    questions = [{"question": "Who?", "idx": 2, "answers": answers}]
+    (tmp_path / "MultiRC").mkdir()
+    line = json.dumps({"idx": 3, "passage": {"text": "He ran.", "questions": questions}})
+    (tmp_path / "MultiRC/val.jsonl").write_text(f"{line}\n")
+    found = examples.examples(task.load("multirc"), folder=str(tmp_path))
+    assert [(one.gold, one.group) for one in found] == [(1, "3 2"), (0, "3 2")]
 
 
 def test_the_pronoun_of_wsc_is_marked_where_it_stands():
