@@ -55,7 +55,7 @@ def neighbours(
     Args:
       path: RUN_DIR or HF_DIR, or a file of static vectors.
       query: a sentence, its word between asterisks.
-      word: the word of the query, instead of asterisks.
+      word: the word of a query, instead of asterisks.
       corpus: a file of texts (`corpus.texts`).
       field: the column of `corpus` with the text.
       label: its column with a label of each text.
@@ -77,7 +77,11 @@ def neighbours(
     elif corpus is None:
         raise UserError("--corpus FILE: give the file in which uses of the word are looked for")
     elif query is None:
-        _senses(path, corpus, field, label, chosen, k or 3, html or png)
+        if word is not None:
+            raise UserError(
+                "--word: is the word of a query; give a query, or mark the words of the corpus and leave it out"
+            )
+        _senses(path, corpus, field, label, chosen, k or 3, limit, html or png)
         return
     else:
         asked = _query(query, word)
@@ -119,7 +123,8 @@ def _of_corpus(
 def _vectors(model: Loaded, found: Sequence[Use], layer: Layer) -> np.ndarray:
     with shown_progress() as say:
         pace = corpora.Pace(say, len(found))
-        return np.concatenate([_batch(model, found[n : n + _BATCH], layer, pace) for n in range(0, len(found), _BATCH)])
+        batches = [_batch(model, found[n : n + _BATCH], layer, pace) for n in range(0, len(found), _BATCH)]
+        return np.concatenate(batches, -2)
 
 
 def _batch(model: Loaded, found: Sequence[Use], layer: Layer, pace: corpora.Pace) -> np.ndarray:
@@ -181,24 +186,26 @@ def _draw(found: Found, html: str | None, png: str | None) -> None:
 
 
 def _senses(
-    path: str, corpus: str, field: str | None, label: str | None, layer: Layer, k: int, picture: str | None
-) -> None:
+    path: str, corpus: str, field: str | None, label: str | None, layer: Layer, k: int, limit: int,
+    picture: str | None,
+) -> None:  # fmt: skip
     """A line for each layer: how often the k nearest uses of each marked word have the label of a use."""
     if label is None:
         raise UserError("wants a query, such as 'the *bank* of the river', or --label NAME: the column with the senses")
     if picture:
         raise UserError("--html and --png show one query; give it")
-    found = uses.labelled(corpora.texts(corpus, field), label)
+    found = uses.labelled(itertools.islice(corpora.texts(corpus, field), limit + 1), label)
+    is_more, found = len(found) > limit, found[:limit]
     groups: dict[str, list[int]] = {}
     for n, use in enumerate(found):
         groups.setdefault(use.word.lower(), []).append(n)
     for word, group in groups.items():
         if len({found[n].label for n in group}) < 2:
             raise UserError(f"{corpus}: wants two labels or more of {word!r}, and two texts or more of each")
-    model = load(path)
-    vectors = uses.vectors(model, found, layer)
+    vectors = _vectors(load(path), found, layer)
     names = [str(layer)] if vectors.ndim == 2 else [*map(str, range(len(vectors)) if layer == "all" else layer)]
-    print(f"label of a use by its {k} nearest other uses (cosine), {path}, {corpus}")
+    first = f"the first {limit:,} uses in " if is_more else ""
+    print(f"label of a use by its {k} nearest other uses (cosine), {path}, {first}{corpus}")
     print("".join(f"{name:>12}" for name in ("layer", *groups, "all")))
     majority = {w: collections.Counter(found[n].label for n in g).most_common(1)[0][1] for w, g in groups.items()}
     rows = {"majority": [majority[word] / len(group) for word, group in groups.items()]}

@@ -12,7 +12,7 @@ import pytest
 import jaxpt
 from jaxpt import cli
 from jaxpt.errors import UserError
-from jaxpt.inference import uses
+from jaxpt.inference import neighbours, uses
 from jaxpt.inference.neighbours import _query
 from jaxpt.inference.static_vectors import StaticVectors
 from jaxpt.inference.uses import Use
@@ -90,6 +90,20 @@ def test_senses_that_ship_with_the_test(capsys, model_dir):
     assert lines[1] == ["majority", *["50.0%"] * 4] and [line[0] for line in lines[2:]] == ["0", "1", "2"]
 
 
+def test_senses_are_limited_and_embedded_batch_by_batch(capsys, model_dir, monkeypatch):
+    """Of the first 24 sentences, which are those of one word; several layers of each batch are put together."""
+    argv = ("neighbours", model_dir, "--corpus", SENSES, "--label", "sense", "--layer", "0,2", "--limit", 24)
+    whole = run(capsys, *argv)
+    vectors, sizes = uses.vectors, []
+    monkeypatch.setattr(neighbours, "_BATCH", 10)
+    monkeypatch.setattr(
+        uses, "vectors", lambda model, found, layer: sizes.append(len(found)) or vectors(model, found, layer)
+    )
+    code, out, _ = run(capsys, *argv)
+    assert code == 0 and out == whole[1] and sizes == [10, 10, 4]
+    assert "the first 24 uses in" in out and out.splitlines()[1].split() == ["layer", "bank", "all"]
+
+
 @pytest.mark.skipif("JAXPT_ENCODER" not in os.environ, reason="JAXPT_ENCODER names no pretrained encoder")
 def test_contextual_layers_tell_senses_apart():
     """In a pretrained encoder the words around decide, and layer 0 does not know them."""
@@ -152,6 +166,7 @@ def test_broken_vectors_are_one_line(capsys, tmp_path, content, answer):
         (["--corpus", "c.txt"], "wants a query, such as 'the *bank* of the river', or --label NAME"),
         (["--corpus", "c.txt", "--label", "sense"], "c.txt: line 1: no words are marked"),
         (["a *cat*", "--corpus", "c.jsonl", "--label", "sense"], "c.jsonl: line 1: no column 'sense'; it has text"),
+        (["--corpus", "d.jsonl", "--label", "s", "--word", "cat"], "--word: is the word of a query; give a query, or"),
         (["--corpus", "d.jsonl", "--label", "s"], "d.jsonl: wants two labels or more of 'cat'"),
     ],
 )
