@@ -286,7 +286,7 @@ def _parser() -> Parser:
         "runs/gpt2 --tasks lambada,piqa --shots 0,5 --limit 500 --data sets",
         "hf/bert-base-uncased --tasks blimp --unit word --data sets --corpus text.jsonl.gz",
         "runs/gpt2 --tasks my_task.yaml my_task.data.path=rows.jsonl",
-    ), writes="nothing; with --tasks RUN_DIR/harness (--out)")  # fmt: skip
+    ), writes="nothing; with --tasks RUN_DIR/harness, of a checkpoint RUN_DIR/harness/STEP (--out)")  # fmt: skip
     evaluate.add_argument("path", metavar="CONFIG|RUN_DIR|HF_DIR", help="a recipe, or a run; with --tasks any model")
     cli_inference.add_task_options(evaluate)
     add_overrides(evaluate)

@@ -135,7 +135,7 @@ def _options(parser: argparse.ArgumentParser, settings: dict[str, tuple[type, st
     parser.add_argument("--stop", metavar="TEXT", action="append", help="end before this text; may be repeated")
 
 
-_OF_TASKS = ("shots", "seed", "limit", "data", "out", "corpus", "form", "unit")
+_OF_TASKS = ("shots", "seed", "limit", "data", "out", "corpus", "form", "unit", "dtype")
 
 
 def add_task_options(parser: argparse.ArgumentParser) -> None:
@@ -150,10 +150,15 @@ def add_task_options(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=index, metavar="N", help="of the examples that are shown (0)")
     add("--limit", type=count, metavar="N", help="the first N examples of each task; of pairs, of each group")
     add("--data", metavar="DIR", help="where the tasks' files are")
-    add("--out", metavar="DIR", help="where results go (PATH/harness); re-run the same command to resume")
+    add(
+        "--out",
+        metavar="DIR",
+        help="where results go (PATH/harness; of RUN_DIR/checkpoints/STEP RUN_DIR/harness/STEP); re-run to resume",
+    )
     add("--corpus", metavar="FILE", help="text of the n-gram baseline: .txt, or .jsonl with a field text")
     add("--form", choices=("plain", "span"), help="encoder-decoders: the target, or a missing span (as pretrained)")
     add("--unit", choices=("piece", "word"), help="encoders: mask one token, or the later ones of its word too (piece)")
+    add("--dtype", choices=("auto", "float32", "bfloat16"), help="compute dtype (the model's)")
 
 
 def evaluate_tasks(arguments: argparse.Namespace) -> None:

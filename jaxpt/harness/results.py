@@ -36,8 +36,13 @@ class Result:
         return {
             "task": self.task.name, "shots": self.shots, "examples": self.examples, "metrics": of(self.metrics),
             "baselines": {name: of(found) for name, found in self.baselines.items()}, "groups": of(self.groups),
-            "settings": self.task.model_dump(mode="json", exclude_defaults=True, exclude={"source"}),
+            "settings": settings(self.task),
         }  # fmt: skip
+
+
+def settings(task: HarnessTask) -> dict[str, Any]:
+    """The keys of a task that are not the defaults, as JSON."""
+    return task.model_dump(mode="json", exclude_defaults=True, exclude={"source"})
 
 
 def result(

@@ -1,7 +1,7 @@
 """`jaxpt eval RUN_DIR|HF_DIR --tasks …`: the harness on a trained model.
 
 OUT/TASK_Kshot.jsonl    an example a line: what was read, what the model says; re-run the same command to resume
-OUT/results.json        metrics with standard errors, baselines, settings
+OUT/results.json        metrics with standard errors, baselines, settings, of all such files in OUT
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxpt import tables
 from jaxpt.config import DistributedConfig, MeshConfig
 from jaxpt.disk import write_text
+from jaxpt.errors import UserError
 from jaxpt.generate.engine import Prompt
 from jaxpt.harness import baselines, results, scoring, task
 from jaxpt.harness.examples import Example, examples
@@ -28,13 +30,14 @@ from jaxpt.harness.results import Result
 from jaxpt.harness.task import HarnessTask
 from jaxpt.inference import files, loaded, opening
 from jaxpt.inference.loaded import Loaded
+from jaxpt.models.base import compute_dtype
 from jaxpt.parallel import processes
 from jaxpt.tables.files import read_lines
 from jaxpt.train.checkpoint import is_primary
 from jaxpt.train.display import console, say
 
 CHUNK = 1024
-"""Examples that are scored together: what a killed process loses at most."""
+"""Examples that are scored together: what a killed process loses at most; of written answers four batches."""
 CORPUS_BYTES = 20_000_000
 """Of the n-gram model's text."""
 
@@ -51,6 +54,7 @@ def evaluate(
     form: Literal["plain", "span"] | None = None,
     unit: Literal["piece", "word"] = "piece",
     batch_size: int = 32,
+    dtype: Literal["auto", "float32", "bfloat16"] | None = None,
     seed: int = 0,
     overrides: Sequence[str] = (),
 ) -> list[Result]:
@@ -62,11 +66,12 @@ def evaluate(
       shots: numbers of examples shown before each; by default each task's own.
       limit: the first examples of each task alone, or of each of its groups.
       data: the directory with the tasks' files.
-      out: where results go; by default PATH/harness.
+      out: where results go; by default PATH/harness, of RUN_DIR/checkpoints/STEP RUN_DIR/harness/STEP.
       corpus: a file of text (.txt, or .jsonl with a field `text`) for the n-gram baseline.
       form: of an encoder-decoder.
       unit: of an encoder.
       batch_size: rows that are generated at a time.
+      dtype: compute dtype, as `loaded.load`.
       seed: of the shots.
       overrides: `TASK.key=value`.
 
@@ -84,16 +89,23 @@ def evaluate(
     console.quiet = not is_primary()
     mesh = MeshConfig() if jax.device_count() > 1 else None
     chosen, step = opening.fixed(path)
-    model = loaded.load(chosen, mesh=mesh, batch_size=batch_size)
+    model = loaded.load(chosen, mesh=mesh, batch_size=batch_size, dtype=dtype)
     asks = asked(model, form, unit)
     for one in tasks:
         asks.check(one)
-    folder = Path(out) if out else Path(path) / "harness"
+    folder = Path(out) if out else _folder(Path(path), chosen, step)
+    earlier = _earlier(folder)
     say(f"{path}: {model.network.config.kind}, {asks.says}")
-    settings = {"model": str(Path(path).resolve()), "step": step, "seed": seed, "form": form, "unit": unit}
+    settings = {
+        "model": str(Path(path).resolve()), "step": step, "seed": seed, "form": form, "unit": unit,
+        "dtype": jnp.dtype(compute_dtype(model.network.config)).name,
+    }  # fmt: skip
     made = []
     for one, n, of_task in found:
-        outcomes = _outcomes(asks, one, n, of_task, folder, settings)
+        if is_primary():
+            _replace(_path(folder, one.name, n), one, len(of_task), settings, earlier.get((one.name, n)))
+        chunk = min(CHUNK, 4 * batch_size) if one.form == "generation" else CHUNK
+        outcomes = _outcomes(asks, one, n, of_task, folder, settings, chunk)
         if not is_primary():
             continue
         made.append(results.result(one, n, outcomes, baselines.baselines(one, of_task, ngrams)))
@@ -102,17 +114,9 @@ def evaluate(
     if asks.truncated:
         say(f"{asks.truncated:,} contexts were cut from the left to the model's positions")
     console.print(results.table(made), width=None if console.is_terminal else 140)  # a log has no width
-    summary = {
-        "model": path,
-        "step": step,
-        "seed": seed,
-        "scored_by": asks.says,
-        "results": [one.plain() for one in made],
-    }
-    folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / "results.json", json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
+    _write_summary(folder, earlier, made, {"run": settings, "scored_by": asks.says})
     for one, n, _ in found:
-        files.state_of(_path(folder, one, n)).unlink(missing_ok=True)
+        files.state_of(_path(folder, one.name, n)).unlink(missing_ok=True)
     say(f"{folder}: results.json, and each example")
     return made
 
@@ -135,20 +139,24 @@ def asked(model: Loaded, form: Literal["plain", "span"] | None, unit: Literal["p
 
 
 def _outcomes(
-    asks: NetworkModel, one: HarnessTask, shots: int, of_task: list[Example], folder: Path, settings: dict[str, Any]
+    asks: NetworkModel,
+    one: HarnessTask,
+    shots: int,
+    of_task: list[Example],
+    folder: Path,
+    settings: dict[str, Any],
+    size: int,
 ) -> list[scoring.Outcome]:
     """The outcomes of a task; those of a file that an earlier process left are taken from there.
 
     All processes score the same chunks, the first one writes; the others return none.
     """
-    path = _path(folder, one, shots)
+    path = _path(folder, one.name, shots)
     rows = [
         {"example": n, "contexts": list(dict.fromkeys(e.contexts)), "continuations": list(e.continuations)}
         for n, e in enumerate(of_task)
     ]
     identity = {**settings, "task": one.model_dump(mode="json", exclude={"source"}), "shots": shots}
-    if is_primary() and path.exists() and not files.state_of(path).exists():
-        path.unlink()  # complete, of an earlier command
     with contextlib.ExitStack() as stack:
         kept = None
         if is_primary():
@@ -157,10 +165,10 @@ def _outcomes(
                 files.Results(path, rows, identity, ["outcome"], say, "scoring", "examples", keeps_state=True)
             )
         done = int(_of_first(np.int32(kept.done if kept else 0)))
-        for first in range(0, len(of_task), CHUNK):
-            if first + CHUNK <= done or done == len(of_task):
+        for first in range(0, len(of_task), size):
+            if first + size <= done or done == len(of_task):
                 continue
-            chunk = of_task[first : first + CHUNK]
+            chunk = of_task[first : first + size]
             if kept:
                 asks.progress = functools.partial(_show, kept, first, len(chunk))
             found = scoring.score(one, asks, chunk)
@@ -172,8 +180,57 @@ def _outcomes(
     return [json.loads(line)["outcome"] for line in path.read_bytes().splitlines()]  # text has other ends of lines
 
 
-def _path(folder: Path, one: HarnessTask, shots: int) -> Path:
-    return folder / f"{one.name}_{shots}shot.jsonl"
+def _folder(given: Path, chosen: Path, step: int | None) -> Path:
+    """Where results go: never into a checkpoint, which training deletes."""
+    if step is None or (given / "checkpoints").is_dir():
+        return given / "harness"
+    return chosen.parents[1] / "harness" / str(step)
+
+
+def _path(folder: Path, name: str, shots: int) -> Path:
+    return folder / f"{name}_{shots}shot.jsonl"
+
+
+def _earlier(folder: Path) -> dict[tuple[str, int], dict[str, Any]]:
+    """What `results.json` has of earlier commands, by task and number of shots."""
+    path = folder / "results.json"
+    try:
+        found = json.loads(path.read_text("utf-8"))["results"]
+        return {(entry["task"], entry["shots"]): entry for entry in found}
+    except FileNotFoundError:
+        return {}
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{path}: is damaged; delete it, or choose another --out") from None
+
+
+def _replace(path: Path, one: HarnessTask, count: int, settings: dict[str, Any], before: dict[str, Any] | None) -> None:
+    """Deletes the complete file of an earlier command; says in which settings it differed, if in any."""
+    if not files.is_complete(path):
+        return
+    path.unlink()
+    if before is None:
+        return
+    old = _told(one, before.get("run", settings), before["settings"], before["examples"])
+    new = _told(one, settings, results.settings(one), count)
+    wrong = [name for name in new | old if old.get(name) != new.get(name)]
+    if told := "; ".join(f"{name} {json.dumps(old.get(name))}, now {json.dumps(new.get(name))}" for name in wrong):
+        say(f"{path}: replaces results of other settings: {told}")
+
+
+def _told(one: HarnessTask, run: dict[str, Any], keys: dict[str, Any], count: int) -> dict[str, Any]:
+    """Settings as a user gives them."""
+    return {**run, **{f"{one.name}.{key}": value for key, value in keys.items()}, "examples": count}
+
+
+def _write_summary(
+    folder: Path, earlier: dict[tuple[str, int], dict[str, Any]], made: list[Result], more: dict[str, Any]
+) -> None:
+    """Writes `results.json`: what was made, and what earlier commands left."""
+    kept = {key: entry for key, entry in earlier.items() if files.is_complete(_path(folder, *key))}
+    kept |= {(one.task.name, one.shots): {**one.plain(), **more} for one in made}
+    text = json.dumps({"results": list(kept.values())}, indent=1, ensure_ascii=False)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / "results.json", f"{text}\n")
 
 
 def _show(kept: files.Results, first: int, examples: int, share: float) -> None:

@@ -323,6 +323,11 @@ def check_unused(path: Path) -> bool:
     return is_new
 
 
+def is_complete(path: Path) -> bool:
+    """True for a file that is there, and needs no resume."""
+    return path.exists() and not state_of(path).exists()
+
+
 def state_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.state")
 

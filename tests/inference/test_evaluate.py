@@ -139,6 +139,54 @@ def test_an_evaluation_goes_on_with_the_checkpoint_that_it_began_with(folder, tm
                 evaluate(str(folder / "gpt2"), names(folder, "choose"), out=str(tmp_path))
 
 
+def test_results_of_other_tasks_are_kept(folder, tmp_path):
+    for name in ("choose", "last", "choose"):
+        evaluate(str(folder / "gpt2"), names(folder, name), out=str(tmp_path))
+    written = json.loads((tmp_path / "results.json").read_text())["results"]
+    assert [(one["task"], one["run"]["dtype"]) for one in written] == [("last", "float32"), ("choose", "float32")]
+    (tmp_path / "choose_0shot.jsonl").unlink()
+    evaluate(str(folder / "gpt2"), names(folder, "pairs"), out=str(tmp_path))
+    written = json.loads((tmp_path / "results.json").read_text())["results"]
+    assert [one["task"] for one in written] == ["last", "pairs"]
+    (tmp_path / "results.json").write_text("[")
+    with pytest.raises(UserError, match=r"results.json: is damaged; delete it, or choose another --out"):
+        evaluate(str(folder / "gpt2"), names(folder, "choose"), out=str(tmp_path))
+
+
+def test_what_replaces_results_of_other_settings_is_said(folder, tmp_path, capsys):
+    def said(**settings):
+        evaluate(str(folder / "bert"), names(folder, "choose"), out=str(tmp_path), **settings)
+        return " ".join(capsys.readouterr().out.split())  # a terminal wraps lines
+
+    assert "other settings" not in said(limit=3) + said(limit=3)
+    found = said(limit=2, unit="word", dtype="bfloat16", overrides=["choose.separator=' '"])
+    first = 'choose_0shot.jsonl: replaces results of other settings: unit "piece", now "word"; '
+    assert first + 'dtype "float32", now "bfloat16"; choose.separator null, now " "; examples 3, now 2' in found
+
+
+def test_a_resume_in_another_dtype_is_refused(folder, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr(command, "write_text", lambda *_: 1 / 0)
+        evaluate(str(folder / "gpt2"), names(folder, "last"), out=str(tmp_path))
+    with pytest.raises(UserError, match=r'last_0shot.jsonl: was begun with dtype "float32", now it is "bfloat16"'):
+        evaluate(str(folder / "gpt2"), names(folder, "last"), out=str(tmp_path), dtype="bfloat16")
+
+
+def test_results_of_a_checkpoint_are_beside_the_checkpoints(tmp_path):
+    at = tmp_path / "checkpoints/20"
+    at.mkdir(parents=True)
+    assert command._folder(tmp_path, at, 20) == tmp_path / "harness"
+    assert command._folder(at, at, 20) == tmp_path / "harness/20"
+    assert command._folder(tmp_path / "hf", tmp_path / "hf", None) == tmp_path / "hf/harness"
+
+
+def test_written_answers_are_kept_every_four_batches(folder, tmp_path, monkeypatch):
+    score, sizes = command.scoring.score, []
+    monkeypatch.setattr(command.scoring, "score", lambda *given: sizes.append(len(given[2])) or score(*given))
+    evaluate(str(folder / "gpt2"), names(folder, "write", "choose"), out=str(tmp_path), batch_size=1)
+    assert sizes == [4, 1, 5]
+
+
 def test_a_text_may_hold_every_end_of_line(folder, tmp_path):
     texts = ["why\u2028not", "a\u2029b", "a\x85b", "a\rb"]
     (folder / "ends.jsonl").write_text("".join(json.dumps({"q": text, "text": "a"}) + "\n" for text in texts))
