@@ -38,7 +38,7 @@ def add(commands: Any) -> None:
         "configs/studies/bert_ablation.yaml --out page.html",
     ), writes="a page (--out), and with --picture a picture")  # fmt: skip
     report.add_argument("paths", metavar="RUN_DIR|STUDY", nargs="+", help="runs; studies' directories or files")
-    report.add_argument("--out", metavar="FILE", help="the page (report.html in the first directory)")
+    report.add_argument("--out", metavar="FILE", help="the page (report.html in the first study, else run)")
     report.add_argument("--picture", metavar="FILE", help="also draw the curves into this .png or .svg")
     report.add_argument("--watts", type=_positive, metavar="W", help="power of a chip, or of a machine with CPUs alone")
     report.add_argument("--price", type=_positive, metavar="DOLLARS", help="price of an hour of the same")

@@ -16,12 +16,16 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxpt import disk, signals
+from jaxpt import config as configs
+from jaxpt import disk, recipes, signals
+from jaxpt.config import Config
 from jaxpt.config.files import read
-from jaxpt.config.finetunings import Cell, FineTuning, cells, fine_tuning
+from jaxpt.config.finetunings import KEEP, Cell, FineTuning, cells, fine_tuning
 from jaxpt.config.studies import Study
+from jaxpt.errors import UserError, shown
 from jaxpt.train import checksums
-from jaxpt.train.run_dir import receipt
+from jaxpt.train.lock import wait
+from jaxpt.train.run_dir import has_checkpoint, receipt
 
 END = "\x1e"
 """Begins the line after a run's own lines."""
@@ -29,6 +33,11 @@ LOG = "log.txt"
 """In a run's directory: what it said."""
 BEGUN = "study.json"
 """In the directory of a row or a fine-tuning: what it began from."""
+FIXED = (
+    "train.steps", "train.eval_every", "train.patience", "checkpoint.best_metric", "checkpoint.best_mode"
+)  # fmt: skip
+"""Keys that a run may change when it goes on, but not one that is compared: its schedule would have a kink, or its best
+checkpoint would be chosen among others."""
 MOST = 60
 """Runs of one process: then it is started anew, since compiled functions stay in its memory."""
 
@@ -111,7 +120,7 @@ def run(
             for one in _runs(study, cell):
                 if is_finished(one):
                     continue
-                lines, failure = _run(one, worker)
+                lines, failure = _run(one, worker, say)
                 if signals.received() is not None:
                     return failures
                 if not failure:
@@ -128,11 +137,17 @@ def run(
     return failures
 
 
-def _run(one: FineTuning, worker: Worker) -> tuple[list[str], str]:
+def _run(one: FineTuning, worker: Worker, say: Callable[[str], None]) -> tuple[list[str], str]:
     """Trains; (its lines, the reason of failure or "")."""
     began = begun(one.run_dir).get("from", weights(one.origin))
     if began != weights(one.origin):
         return [], f"{one.run_dir}: began from {one.origin} as it was before; delete it, or set another run_dir"
+    wait(one.run_dir, one.name, say)
+    if has_checkpoint(one.run_dir):
+        try:
+            check_unchanged(recipes.load(one.recipe, one.overrides, "its settings"))
+        except UserError as error:
+            return [], str(error)
     one.run_dir.mkdir(parents=True, exist_ok=True)
     disk.write_text(one.run_dir / BEGUN, identity(one, is_finished=False))
     lines, failure = worker.run(["train", one.recipe, *one.overrides])
@@ -142,6 +157,24 @@ def _run(one: FineTuning, worker: Worker) -> tuple[list[str], str]:
     if not failure and signals.received() is None:
         disk.write_text(one.run_dir / BEGUN, identity(one))
     return lines, failure
+
+
+def check_unchanged(config: Config) -> None:
+    """Finds out whether a run that has a checkpoint and goes on is then one of these settings.
+
+    Args:
+      config: what is asked for.
+
+    Raises:
+      UserError: one of the keys FIXED has another value there.
+    """
+    old = configs.load(config.run_dir)
+    of_roles = [configs.differences(old, config, role) for role in ("extensible", "execution")]
+    for key, was, now in (one for of in of_roles for one in of if one[0] in FIXED):
+        raise UserError(
+            f"{config.run_dir}: was begun with {key}={shown(was)}, the study has {shown(now)}; "
+            "delete it, or set another run_dir"
+        )
 
 
 def _runs(study: Study, cell: Cell) -> Iterator[FineTuning]:
@@ -215,7 +248,8 @@ def _last(lines: list[str]) -> str:
 
 def identity(one: FineTuning, is_finished: bool = True) -> str:
     """The text of BEGUN."""
-    known = {"recipe": one.recipe, "settings": read(Path(one.recipe))[0], "overrides": one.overrides}
+    known = {"recipe": one.recipe, "settings": read(Path(one.recipe))[0]}
+    known["overrides"] = [item for item in one.overrides if item != KEEP]  # which changes no result
     known |= {"from": weights(one.origin), "finished": is_finished}
     return json.dumps(known, indent=1, default=str) + "\n"
 

@@ -16,7 +16,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -25,14 +24,16 @@ from jaxpt import config as configs
 from jaxpt import disk, finetunings, recipes, signals
 from jaxpt.config import Config
 from jaxpt.config.finetunings import FineTuning, cells, fine_tuning
+from jaxpt.config.kinds import nearest
 from jaxpt.config.studies import Study, StudyRow, load_study
 from jaxpt.errors import UserError
 from jaxpt.report import curves, studies
+from jaxpt.scores import values
 from jaxpt.spawning import without_script
 from jaxpt.train import preflight
 from jaxpt.train.display import number, say
-from jaxpt.train.lock import hold
-from jaxpt.train.run_dir import receipt
+from jaxpt.train.lock import hold, wait
+from jaxpt.train.run_dir import has_checkpoint, receipt
 
 
 class Child:
@@ -139,9 +140,20 @@ def _check_finetunings(plan: Study, path: str) -> None:
             one = fine_tuning(plan, cell, point, tuned.seeds[0])
             overrides = one.overrides if cell.row.model is not None else _as_if_trained(plan, one)
             try:
-                preflight.check_recipe(recipes.load(one.recipe, overrides, "its settings"))
+                config = recipes.load(one.recipe, overrides, "its settings")
+                preflight.check_recipe(config)
+                _check_metric(cell.task.metric, config)
             except UserError as error:
                 raise UserError(f"{path}: fine-tuning {cell.name}: {error}") from None
+
+
+def _check_metric(metric: str | None, config: Config) -> None:
+    """Raises UserError if a task does not measure what is to be compared."""
+    if metric is None or config.task.kind == "mixture":
+        return
+    known = [name for scored in config.task.scored for name in values(scored)]
+    if metric not in known:
+        raise UserError(f"metric: {metric!r} is not measured{nearest(metric, known)}")
 
 
 def _as_if_trained(plan: Study, one: FineTuning) -> list[str]:
@@ -204,8 +216,10 @@ def _train(plan: Study, row: StudyRow, where: str, child: Child) -> str:
     if plan.tokens is not None:
         steps = _counted(plan, config, child)
         overrides.append(f"train.steps={steps}")
-        configs.load(row.recipe, overrides, where)
-    _wait(Path(config.run_dir), row.name)
+        config = configs.load(row.recipe, overrides, where)
+    wait(Path(config.run_dir), row.name, say)
+    if has_checkpoint(Path(config.run_dir)):
+        finetunings.check_unchanged(config)
     if origins:
         Path(config.run_dir).mkdir(parents=True, exist_ok=True)
         disk.write_text(Path(config.run_dir) / finetunings.BEGUN, json.dumps(origins) + "\n")
@@ -318,19 +332,6 @@ def steps_of(tokens: int, per_step: float) -> int:
       249
     """
     return max(round(tokens / per_step), 1)
-
-
-def _wait(run_dir: Path, name: str) -> None:
-    """Waits for a trainer that a killed study left running: it stops when it writes to the closed pipe."""
-    path, said = run_dir / ".lock", False
-    while path.exists():
-        with path.open() as file:
-            if disk.lock(file.fileno()):
-                return
-            if not said:
-                say(f"[{name}] waiting for {file.read().strip()}, which is still running in this run_dir")
-                said = True
-        time.sleep(0.1)
 
 
 def _run(command: list[str], name: str, child: Child) -> str:

@@ -11,9 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from pydantic import TypeAdapter
 
+from jaxpt import config as configs
 from jaxpt import finetunings, study
-from jaxpt.config.finetunings import cells, fine_tuning
+from jaxpt.config import AnyTask
+from jaxpt.config.finetunings import KEEP, cells, fine_tuning
 from jaxpt.config.studies import load_study
 from jaxpt.errors import UserError
 from jaxpt.report import finetuned
@@ -130,6 +133,10 @@ def test_what_is_wrong_is_named(tmp_path, finetune, message):
         ({"set": {"train.stepz": 3}}, "unknown key train.stepz; did you mean train.steps?"),
         ({"set": {"data.test_path": "none.tsv"}}, "data.test_path: none.tsv: no such file"),
         ({"grid": {"model.pooler": [1]}}, "model.pooler"),
+        (
+            {"tasks": [{"name": "mood", "recipe": "task.yaml", "metric": "acuracy"}]},
+            "metric: 'acuracy' is not measured; did you mean accuracy?",
+        ),
     ],
 )
 def test_fine_tunings_are_checked_before_a_row_is_trained(tmp_path, finetune, message):
@@ -180,12 +187,75 @@ def test_differences_of_given_predictions(tmp_path):
     # Predictions that are written anew are read anew, whatever ends of lines are in them.
     for seed in SEEDS:
         file = fine_tuning(plan, pretrained, 0, seed).run_dir / "evaluations" / "predictions_test.jsonl"
-        rows = [{"id": "a\u2028b", "target": "good", "prediction": "good"} for _ in range(count)]
+        rows = [{"id": i, "text": "a\u2028b", "target": "good", "prediction": "good"} for i in range(count)]
         file.write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in rows))
         os.utime(file, ns=(1, 1))
     of_random = np.mean([right["random", seed].astype(float) for seed in SEEDS], 0)
     now = finetuned.difference(plan, pretrained, random).over_examples
     assert now == pytest.approx(of_random.std(ddof=1) / math.sqrt(count))
+
+
+def test_other_test_sets_are_not_compared_by_example(tmp_path):
+    plan = load_study(write(tmp_path, grid={}, seeds=[0]))
+    for number, cell in enumerate(cells(plan)):
+        one = fine_tuning(plan, cell, 0, 0)
+        finished(one, test={"accuracy": 0.5})
+        rows = [{"id": i + number, "target": "good", "prediction": "good" if i % 2 else "bad"} for i in range(30)]
+        (one.run_dir / "evaluations" / "predictions_test.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    found = finetuned.difference(plan, *cells(plan))
+    assert found.over_examples is None and found.over_seeds is None and found.error is None
+    assert finetuned.tables(plan)[1].rows == (("bert", "mood", "pretrained − random", "+0.0", "", "", "", ""),)
+
+
+def test_models_are_compared_with_the_first_where_none_is_random(tmp_path):
+    path = write(tmp_path, grid={}, starts=["pretrained"])
+    tree = yaml.safe_load(path.read_text())
+    path.write_text(yaml.safe_dump(tree | {"rows": [*tree["rows"], {"name": "second", "recipe": "bert.yaml"}]}))
+    plan = load_study(path)
+    for cell in cells(plan):
+        for seed in SEEDS:
+            one = fine_tuning(plan, cell, 0, seed)
+            finished(one, test={"accuracy": 0.9 if cell.row.name == "second" else 0.6})
+            right = np.arange(30) % 10 < (9 if cell.row.name == "second" else 6)
+            rows = [{"id": i, "target": "good", "prediction": "good" if c else "bad"} for i, c in enumerate(right)]
+            (one.run_dir / "evaluations" / "predictions_test.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    ((model, task, difference, by, error, of_seeds, of_examples, t),) = finetuned.tables(plan)[1].rows
+    assert (model, task, difference, by, of_seeds) == ("second", "mood", "second − bert", "+30.0", "0.0")
+    # Of 30 differences 9 are 1, the others 0.
+    assert of_examples == error == f"{100 * np.std([1] * 9 + [0] * 21, ddof=1) / math.sqrt(30):.1f}"
+    assert float(t) == pytest.approx(30 / float(error), abs=0.05)
+
+
+@pytest.mark.parametrize("metric", ["exact_match", "rouge", "bleu"])
+def test_a_mean_is_scored_once_for_each_group(metric):
+    task = TypeAdapter(AnyTask).validate_python({"kind": "generation", "metrics": [metric], "inputs": "{text}"})
+    texts = [f"the cat sat on mat {n}" for n in range(7)]
+    found = [text if n % 3 else "the cat sat there" for n, text in enumerate(texts)]
+    value = finetuned._chosen(task)[0]
+    quick = finetuned._without_groups(task, texts, found, value, 3)
+    slow = [
+        task.score(*[[one for i, one in enumerate(of) if i % 3 != group] for of in (found, texts)], metric)[value]
+        for group in range(3)
+    ]
+    np.testing.assert_allclose(quick, slow, rtol=1e-12)
+
+
+def test_an_average_has_one_value_of_each_metric_in_percent(tmp_path):
+    plan = load_study(write(tmp_path, grid={}, seeds=[0]))
+    task = TypeAdapter(AnyTask).validate_python(
+        {"kind": "generation", "metrics": ["exact_match", "rouge"], "inputs": "{a}"}
+    )
+    means = {"exact_match": 0.5, "rouge1": 80.0, "rouge2": 60.0, "rougeL": 70.0, "rougeLsum": 70.0}
+    assert finetuned._others(task, "exact_match", [means]) == {"rouge2": 0.6}
+    assert finetuned._others(task, "rouge1", [means]) == {"exact_match": 50.0}
+    regression = TypeAdapter(AnyTask).validate_python({"kind": "regression", "metrics": ["pearson", "spearman", "mse"]})
+    assert finetuned._others(regression, "pearson", [{"pearson": 0.9, "spearman": 0.7, "mse": 2.0}]) == {
+        "spearman": 0.7
+    }
+    one = finetuned.Scores("bert", "mood", "random", "all", "mse", None, {0: 2.0, 1: 3.0}, {}, False, {}, falls=True)
+    assert one.average is None and finetuned._scored(one).endswith("(250.0, 200.0; 2)")
+    finished(fine_tuning(plan, cells(plan)[0], 0, 0), test={"accuracy": 0.5})
+    assert finetuned.scores(plan, cells(plan)[0]).average == 50.0
 
 
 def finished(one, **receipt):
@@ -227,7 +297,7 @@ def test_fine_tunings_of_other_weights_or_another_recipe_are_not_kept(tmp_path):
         def run(self, words):
             raise AssertionError(words)
 
-    _, failure = finetunings._run(one, Never())
+    _, failure = finetunings._run(one, Never(), print)
     assert re.search(r"seed_0: began from .*bert as it was before; delete it, or set another run_dir", failure)
 
 
@@ -245,6 +315,29 @@ def test_a_row_that_begins_from_another_one_is_not_kept_when_that_one_changed(tm
     trained(plan, "b")
     with pytest.raises(UserError, match=r"second: began from bert as before; delete it, or choose another run_dir"):
         study._train(plan, row, "study", study.Child())
+
+
+def test_a_fine_tuning_with_other_steps_does_not_go_on(tmp_path):
+    """With 4 steps instead of 2 its schedule would have a kink, and those that begin now would not."""
+    plan = load_study(write(tmp_path, grid={}))
+    one = fine_tuning(plan, cells(plan)[0], 0, 0)
+    finished(one)
+    more = yaml.safe_load((one.run_dir / "config.yaml").read_text())
+    config = configs.load(one.run_dir, [f"run_dir={one.run_dir}"])
+    finetunings.check_unchanged(config)
+    for key, value, message in (("steps", 4, "train.steps=2, the study has 4"), ("log_every", 7, None)):
+        changed = config.model_copy(update={"train": config.train.model_copy(update={key: value})})
+        if message is None:
+            finetunings.check_unchanged(changed)
+            continue
+        with pytest.raises(UserError, match=message):
+            finetunings.check_unchanged(changed)
+    assert more["train"]["steps"] == 2
+
+
+def test_checkpoints_that_are_kept_are_no_other_settings(tmp_path):
+    one = fine_tuning(load_study(write(tmp_path, grid={})), *cells(load_study(tmp_path / "study.yaml"))[:1], 0, 0)
+    assert KEEP in one.overrides and KEEP not in json.loads(finetunings.identity(one))["overrides"]
 
 
 def test_without_a_test_set_the_best_checkpoint_counts(tmp_path):

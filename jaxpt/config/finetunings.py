@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 from jaxpt.config.studies import Finetuning, Start, Strategy, Study, StudyRow, StudyTask
 
+KEEP = "checkpoint.keep_last=1"
+"""Of a fine-tuning: a study reads none of its checkpoints, and has many of them."""
+
 
 class Cell(NamedTuple):
     """What one figure of the table is of: the runs of all seeds, and before them those of the search."""
@@ -80,7 +83,7 @@ def fine_tuning(study: Study, cell: Cell, point: int, seed: int) -> FineTuning:
     folder = ",".join(item.replace("/", "_").replace('"', "") for item in short) or "as_it_is"
     run_dir = Path(study.run_dir, "finetune", *cell.name.split("/"), folder, f"seed_{seed}")
     origin = row.model or str(Path(study.run_dir) / row.name)
-    settings = [f"init_from.path={json.dumps(origin)}", "log.tensorboard=false", "init_from.partial=true"]
+    settings = [f"init_from.path={json.dumps(origin)}", "log.tensorboard=false", "init_from.partial=true", KEEP]
     settings += ["init_from.random=true"] * (start == "random")
     settings += [*tuned.set, *task.set, *strategy.set, *row.finetune, *chosen]
     settings += [f"seed={seed}", f"run_dir={json.dumps(str(run_dir))}"]

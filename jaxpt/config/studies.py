@@ -196,7 +196,7 @@ def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
     Args:
       path: a YAML file; `base:` names others under it, as in a recipe.
       overrides: `key=value`: `tokens=…`, `run_dir=…` and `evaluate.…` are the study's, other keys are set in all
-        rows' recipes.
+        rows' recipes, over what the file says of all rows or of one.
 
     Returns:
       The study; each row has a recipe, whose path starts at the current directory.
@@ -206,7 +206,7 @@ def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
 
     Example:
       >>> study = load_study("configs/studies/bart_noise.yaml", ["tokens=1000", "seed=3"])
-      >>> study.rows[0].name, study.tokens, study.set[-1]
+      >>> study.rows[0].name, study.tokens, study.rows[0].set[-1]
       ('masking', 1000, 'seed=3')
     """
     path = Path(path)
@@ -224,8 +224,7 @@ def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
             "evaluate": study.evaluate.model_copy(update={"finetune": tuned}),
             "name": study.name or path.stem,
             "run_dir": study.run_dir or f"runs/studies/{path.stem}",
-            "set": (*study.set, *(item for item in overrides if item not in own)),
-            "rows": _rows(study, path),
+            "rows": _rows(study, path, tuple(item for item in overrides if item not in own)),
         }
     )
 
@@ -254,8 +253,8 @@ def _beside(path: Path, name: str) -> str:
     return str(plain if is_same else joined)
 
 
-def _rows(study: Study, path: Path) -> tuple[StudyRow, ...]:
-    """All rows, each with a recipe."""
+def _rows(study: Study, path: Path, given: Overrides) -> tuple[StudyRow, ...]:
+    """All rows, each with a recipe, and what is given for all of them over its own settings."""
     rows = []
     for row in study.rows:
         if row.model is not None and (row.recipe is not None or row.set):
@@ -280,4 +279,4 @@ def _rows(study: Study, path: Path) -> tuple[StudyRow, ...]:
             rows.append(StudyRow(name=recipe.stem, recipe=str(recipe)))
     if not rows:
         raise UserError(f"{path}: wants rows, each with a name and a recipe")
-    return tuple(rows)
+    return tuple(row if row.model else row.model_copy(update={"set": (*row.set, *given)}) for row in rows)

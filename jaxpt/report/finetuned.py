@@ -4,7 +4,7 @@
     s.e.          √(s.e. over seeds² + s.e. over test examples²)
 
 The first is the standard deviation of the differences by √seeds; the second a jackknife over groups of test examples of
-the difference of the means over seeds, which holds for any metric.
+the difference of the means over seeds, which holds for any metric. Where one of them is not known, the sum is not.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from jaxpt import config as configs
 from jaxpt import finetunings
 from jaxpt.config.finetunings import Cell, cells
@@ -25,7 +27,7 @@ from jaxpt.config.studies import Study
 from jaxpt.errors import UserError
 from jaxpt.report.tables import Table
 from jaxpt.report.tables import markdown as as_markdown
-from jaxpt.scores import in_percent
+from jaxpt.scores import in_percent, is_mean, values
 from jaxpt.tasks.base import Task
 from jaxpt.train.run_dir import receipt
 
@@ -39,8 +41,10 @@ NOTE = """\
   this search is smaller than those that it is compared with.
 - **constant**: one prediction for all, the best of the training set: the most frequent label, of tags each word's.
 - **difference**: between runs of the same seed, with its standard error over seeds and test examples together; **t** is
-  their ratio. Above 2 it is hardly chance.
-- **average**: the mean over the tasks, as in GLUE's table: of a task with several metrics the mean of them."""
+  their ratio. Above 2 it is hardly chance, where the examples' part is the larger one: three seeds tell theirs roughly.
+  Of two models it is a difference of these two: each was pretrained once, with one seed.
+- **average**: the mean over the tasks, as in GLUE's table: of a task with several metrics the mean of one value of
+  each, that which would choose the best checkpoint."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +61,7 @@ class Scores:
     by_seed: Mapping[int, float]
     """Test metric of each seed."""
     others: Mapping[str, float]
-    """Means of the other test metrics."""
+    """Means of one value of each of the other metrics of which high values are better, scaled as `by_seed` is."""
     in_percent: bool
     """The values are percentages already."""
     constant: Mapping[str, float]
@@ -66,6 +70,8 @@ class Scores:
     """Points of the grid that were tried to the end."""
     points: int = 0
     """All of them; 0 in a table that was written before this was counted."""
+    falls: bool = False
+    """Low values of the metric are better."""
 
     def percent(self, value: float) -> float:
         """A value of the metric as a percentage."""
@@ -74,7 +80,7 @@ class Scores:
     @property
     def average(self) -> float | None:
         """The mean over seeds and metrics in percent, as GLUE counts a task."""
-        if not self.by_seed:
+        if not self.by_seed or self.falls:
             return None
         return statistics.fmean(map(self.percent, (statistics.fmean(self.by_seed.values()), *self.others.values())))
 
@@ -84,15 +90,17 @@ class Difference:
     """A cell's runs minus those of another one, of the same seeds."""
 
     mean: float
-    over_seeds: float
-    """Standard error; 0 with one seed."""
+    over_seeds: float | None
+    """Standard error; None with one seed."""
     over_examples: float | None
     """Standard error; None where predictions cannot be scored again."""
 
     @property
-    def error(self) -> float:
-        """Of both."""
-        return math.hypot(self.over_seeds, self.over_examples or 0.0)
+    def error(self) -> float | None:
+        """Of both; None if one of them is not known."""
+        if self.over_seeds is None or self.over_examples is None:
+            return None
+        return math.hypot(self.over_seeds, self.over_examples)
 
 
 def scores(study: Study, cell: Cell) -> Scores:
@@ -106,14 +114,13 @@ def scores(study: Study, cell: Cell) -> Scores:
     found = {seed: _metrics(run_dir) for seed, run_dir in runs.items()}
     receipts = [receipt(run_dir) for run_dir in runs.values()]
     constant = next((one.get("test_constant") or one.get("task_constant") for one in receipts), None)
-    metric = cell.task.metric or next((next(iter(metrics)) for metrics in found.values()), "")
+    task = configs.load(next(iter(runs.values()))).task if runs else None
+    metric = cell.task.metric or ("" if task is None else _chosen(task)[0])
     if metric and found and not any(metric in metrics for metrics in found.values()):
         has = ", ".join(next(iter(found.values()))) or "none"
         raise UserError(
             f"evaluate.finetune.tasks: {cell.task.name}: metric: no {metric!r} was measured; there is {has}"
         )
-    task = configs.load(next(iter(runs.values()))).task if runs else None
-    is_mixture = task is not None and task.kind == "mixture"  # its metric is the average of its parts
     return Scores(
         *cell.name.split("/"),
         metric=metric,
@@ -121,16 +128,38 @@ def scores(study: Study, cell: Cell) -> Scores:
         searched=len(finetunings.searched(study, cell)),
         points=len(study.evaluate.finetune.points),
         by_seed={seed: metrics[metric] for seed, metrics in found.items() if metric in metrics},
-        others={}
-        if is_mixture
-        else {
-            name: statistics.fmean(metrics[name] for metrics in found.values())
-            for name in next(iter(found.values()), {})
-            if name != metric
-        },
-        in_percent=task is not None and not is_mixture and any(map(in_percent, task.scored)),
+        others={} if task is None else _others(task, metric, list(found.values())),
+        in_percent=task is not None and _in_percent(task, metric),
         constant=constant or {},
+        falls=task is not None and any(task.best_metric(name) == (metric, "min") for name in task.scored),
     )
+
+
+def _chosen(task: Task) -> tuple[str, str]:
+    """(value, "min" or "max") by which a task chooses its best checkpoint."""
+    return task.best_metric(task.scored[0])
+
+
+def _scorer(task: Task, value: str) -> str | None:
+    """The metric of a task that gives a value; None of a mixture's average, which is from 0 to 1."""
+    return next((metric for metric in task.scored if task.kind != "mixture" and value in values(metric)), None)
+
+
+def _others(task: Task, metric: str, found: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """A value of each other metric of a task of which high values are better, as a mean over runs."""
+    means, scale = {}, 100 if _in_percent(task, metric) else 1
+    for scored in task.scored:
+        name, mode = task.best_metric(scored)
+        if scored != _scorer(task, metric) and mode == "max" and all(name in metrics for metrics in found):
+            mean = statistics.fmean(metrics[name] for metrics in found)
+            means[name] = mean * scale / (100 if in_percent(scored) else 1)
+    return means
+
+
+def _in_percent(task: Task, metric: str) -> bool:
+    """True if a value is a percentage."""
+    scored = _scorer(task, metric)
+    return scored is not None and in_percent(scored)
 
 
 def _metrics(run_dir: Path) -> dict[str, float]:
@@ -154,7 +183,7 @@ def difference(study: Study, cell: Cell, other: Cell) -> Difference | None:
     if not seeds:
         return None
     by_seed = [first.by_seed[seed] - second.by_seed[seed] for seed in seeds]
-    error = statistics.stdev(by_seed) / math.sqrt(len(seeds)) if len(seeds) > 1 else 0.0
+    error = statistics.stdev(by_seed) / math.sqrt(len(seeds)) if len(seeds) > 1 else None
     of = [[_file_of(finetunings.run_dirs(study, one)[seed]) for seed in seeds] for one in (cell, other)]
     return Difference(statistics.fmean(by_seed), error, _over_examples(*map(tuple, of), first.metric))
 
@@ -170,41 +199,43 @@ def _file_of(run_dir: Path) -> tuple[str, str, int]:
 def _over_examples(first: tuple[_File, ...], second: tuple[_File, ...], metric: str) -> float | None:
     """Standard error of the difference of two groups of runs over their test examples: a jackknife over groups."""
     task = configs.load(Path(first[0][0])).task
-    if task.kind == "mixture":
+    if _scorer(task, metric) is None:
         return None
     try:
         runs = [[_predictions(Path(file), task) for _, file, _ in of] for of in (first, second)]
     except (NotImplementedError, OSError):
         return None
-    count = len(runs[0][0][0])
-    groups = min(GROUPS, count)
+    if len({tuple(ids) for of in runs for ids, _, _ in of}) > 1:  # other test sets
+        return None
+    groups = min(GROUPS, len(runs[0][0][0]))
     if groups < 2:
         return None
-    left: list[float] = []
-    for group in range(groups):
-        kept = [i for i in range(count) if i % groups != group]
-        means = [
-            statistics.fmean(_value(task, [p[i] for i in kept], [t[i] for i in kept], metric) for t, p in of)
-            for of in runs
-        ]
-        left.append(means[0] - means[1])
-    middle = statistics.fmean(left)
-    return math.sqrt((groups - 1) / groups * sum((value - middle) ** 2 for value in left))
+    of_runs = [[_without_groups(task, targets, found, metric, groups) for _, targets, found in of] for of in runs]
+    left = np.mean(of_runs[0], 0) - np.mean(of_runs[1], 0)
+    return float(np.sqrt((groups - 1) / groups * ((left - left.mean()) ** 2).sum()))
 
 
-def _predictions(file: Path, task: Task) -> tuple[list[Any], list[Any]]:
-    """(targets, predictions) of a file."""
+def _without_groups(
+    task: Task, targets: Sequence[Any], predictions: Sequence[Any], metric: str, groups: int
+) -> np.ndarray:
+    """A value without each of the groups, [groups]; of a mean over examples each of these is scored once."""
+    scored, count = _scorer(task, metric), len(targets)
+
+    def value(chosen: Sequence[int]) -> float:
+        return task.score([predictions[i] for i in chosen], [targets[i] for i in chosen], scored)[metric]
+
+    parts = [range(group, count, groups) for group in range(groups)]
+    if not is_mean(scored):
+        return np.array([value([i for i in range(count) if i % groups != group]) for group in range(groups)])
+    sums = np.array([value(part) * len(part) for part in parts])
+    return (sums.sum() - sums) / (count - np.array([len(part) for part in parts]))
+
+
+def _predictions(file: Path, task: Task) -> tuple[list[Any], list[Any], list[Any]]:
+    """(ids, targets, predictions) of a file."""
     rows = [json.loads(line) for line in file.read_bytes().splitlines()]  # text has other ends of lines
-    return [task.parsed(row["target"]) for row in rows], [task.parsed(row["prediction"]) for row in rows]
-
-
-def _value(task: Task, predictions: Sequence[Any], targets: Sequence[Any], metric: str) -> float:
-    """One metric, which may be one of several that a scorer gives."""
-    for name in task.scored:
-        found = task.score(predictions, targets, name)
-        if metric in found:
-            return found[metric]
-    raise NotImplementedError(metric)
+    named = [[task.parsed(row[name]) for row in rows] for name in ("target", "prediction")]
+    return [str(row.get("id")) for row in rows], *named
 
 
 # ---- tables ---------------------------------------------------------------------------------------------------------
@@ -265,25 +296,29 @@ def _constant(of_task: Sequence[Scores]) -> str:
 
 
 def _scored(one: Scores) -> str:
-    values = [one.percent(value) for value in one.by_seed.values()]
-    if not values:
+    of_seeds = [one.percent(value) for value in one.by_seed.values()]
+    if not of_seeds:
         return ""
-    spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
-    details = f"{statistics.median(values):.1f}, {max(values):.1f}; {len(values)}"
+    spread = f" ± {statistics.stdev(of_seeds):.1f}" if len(of_seeds) > 1 else ""
+    best = min(of_seeds) if one.falls else max(of_seeds)
+    details = f"{statistics.median(of_seeds):.1f}, {best:.1f}; {len(of_seeds)}"
     if one.searched < one.points:
         details += f"; {one.searched} of {one.points} points"
-    return f"{statistics.fmean(values):.1f}{spread} ({details})"
+    return f"{statistics.fmean(of_seeds):.1f}{spread} ({details})"
 
 
 def _pairs(study: Study) -> list[tuple[Cell, Cell, str]]:
-    """What is compared: pretrained with random weights, and each strategy with the first."""
+    """What is compared: pretrained with random weights, each strategy with the first; without these models."""
     tuned, found = study.evaluate.finetune, []
-    first = tuned.strategies[0]
+    first, base = tuned.strategies[0], study.tuned_rows[0]
+    of_models = len(tuned.starts) == len(tuned.strategies) == 1
     for cell in cells(study):
         if cell.start == "pretrained" and "random" in tuned.starts:
             found.append((cell, cell._replace(start="random"), "pretrained − random"))
         if cell.strategy != first and cell.start == tuned.starts[0]:
             found.append((cell, cell._replace(strategy=first), f"{cell.strategy.name} − {first.name}"))
+        if of_models and cell.row != base:
+            found.append((cell, cell._replace(row=base), f"{cell.row.name} − {base.name}"))
     return found
 
 

@@ -7,9 +7,9 @@ from −1), but percentages where the official scorer prints these: see `in_perc
 from jaxpt.scores.classification import confusion, table
 from jaxpt.scores.errors import confusions, label_errors, negative_log_softmax
 from jaxpt.scores.majority import majority
-from jaxpt.scores.registry import in_percent, known, score, signature
+from jaxpt.scores.registry import in_percent, is_mean, known, score, signature, values
 
 __all__ = [
-    "confusion", "confusions", "in_percent", "known", "label_errors", "majority", "negative_log_softmax", "score",
-    "signature", "table",
+    "confusion", "confusions", "in_percent", "is_mean", "known", "label_errors", "majority", "negative_log_softmax",
+    "score", "signature", "table", "values",
 ]  # fmt: skip

@@ -21,10 +21,16 @@ class Metric:
     """What the best constant prediction is: see `jaxpt.scores.majority`. None: there is none of use."""
     in_percent: bool = False
     """Values are percentages, as the official scorer prints them."""
+    values: tuple[str, ...] = ()
+    """Names of the values; empty: the metric's own."""
+    is_mean: bool = False
+    """Values are means over the examples of what each has alone."""
 
 
+_ANSWERS = ("exact_match", "f1")
+_OF_EITHER = tuple(f"{of}_{value}" for of in ("HasAns", "NoAns", "best") for value in ("exact", "f1"))
 METRICS = {
-    "accuracy": Metric(classification.accuracy, "label"),
+    "accuracy": Metric(classification.accuracy, "label", is_mean=True),
     "f1": Metric(classification.f1, "label"),
     "macro_f1": Metric(classification.macro_f1, "label"),
     "micro_f1": Metric(classification.micro_f1, "label"),
@@ -35,20 +41,20 @@ METRICS = {
     "spearman": Metric(regression.spearman, "mean"),
     "mse": Metric(regression.mse, "mean"),
     "tag_accuracy": Metric(tagging.tag_accuracy, "tags"),
-    "span_f1": Metric(tagging.span_f1, "tags"),
-    "cb": Metric(superglue.cb, "label"),
-    "multirc": Metric(superglue.multirc, "label"),
-    "axg": Metric(superglue.axg, "label"),
-    "record": Metric(answers.record),
-    "squad": Metric(answers.squad, in_percent=True),
-    "squad_v2": Metric(answers.squad_v2, in_percent=True),
-    "trivia_qa": Metric(answers.trivia_qa, in_percent=True),
-    "natural_questions": Metric(answers.squad, in_percent=True),
-    "web_questions": Metric(answers.squad, in_percent=True),
-    "exact_match": Metric(answers.exact_match, "row"),
+    "span_f1": Metric(tagging.span_f1, "tags", values=("precision", "recall", "f1")),
+    "cb": Metric(superglue.cb, "label", values=("accuracy", "macro_f1")),
+    "multirc": Metric(superglue.multirc, "label", values=("f1a", "exact_match")),
+    "axg": Metric(superglue.axg, "label", values=("accuracy", "gender_parity")),
+    "record": Metric(answers.record, values=_ANSWERS),
+    "squad": Metric(answers.squad, in_percent=True, values=_ANSWERS, is_mean=True),
+    "squad_v2": Metric(answers.squad_v2, in_percent=True, values=("exact", "f1", *_OF_EITHER)),
+    "trivia_qa": Metric(answers.trivia_qa, in_percent=True, values=_ANSWERS, is_mean=True),
+    "natural_questions": Metric(answers.squad, in_percent=True, values=_ANSWERS, is_mean=True),
+    "web_questions": Metric(answers.squad, in_percent=True, values=_ANSWERS, is_mean=True),
+    "exact_match": Metric(answers.exact_match, "row", is_mean=True),
     "bleu": Metric(text.bleu, in_percent=True),
     "chrf": Metric(text.chrf, in_percent=True),
-    "rouge": Metric(text.rouge, in_percent=True),
+    "rouge": Metric(text.rouge, in_percent=True, values=text.ROUGE_TYPES, is_mean=True),
 }
 
 
@@ -99,6 +105,26 @@ def in_percent(metric: str) -> bool:
       (False, True)
     """
     return find(metric).in_percent
+
+
+def values(metric: str) -> tuple[str, ...]:
+    """Names of the values of a metric; of squad_v2 also those that need questions without answers.
+
+    Example:
+      >>> values("accuracy"), values("squad")
+      (('accuracy',), ('exact_match', 'f1'))
+    """
+    return find(metric).values or (metric,)
+
+
+def is_mean(metric: str) -> bool:
+    """True if the values of a metric are means over the examples of what each has alone.
+
+    Example:
+      >>> is_mean("rouge"), is_mean("bleu")
+      (True, False)
+    """
+    return find(metric).is_mean
 
 
 def signature(metric: str, references: int = 1, **options: Any) -> str | None:

@@ -175,8 +175,10 @@ class QuestionAnsweringTask(Task):
         """The text, "" for no answer; of a target all texts."""
         return self._with_threshold(value).text if isinstance(value, Found) else value
 
-    def parsed(self, value: Any) -> Any:
-        raise NotImplementedError("what is named of an answer cannot be scored")
+    def parsed(self, value: str | list[str]) -> Found | list[str]:
+        if self.may_have_no_answer:
+            raise NotImplementedError("squad_v2 wants the scores of the answers")
+        return Found(value, None, math.inf if value else -math.inf) if isinstance(value, str) else value
 
     def text_of(self, row: Row, where: str) -> str:
         return self.texts(row, where)[0]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from jaxpt import disk
+from jaxpt import disk, signals
 from jaxpt.errors import UserError
 
 
@@ -32,3 +33,22 @@ def hold(run_dir: Path) -> Iterator[None]:
             os.write(file.fileno(), f"process {os.getpid()} on {socket.gethostname()}\n".encode())
         yield
         file.truncate(0)
+
+
+def wait(run_dir: Path, name: str, say: Callable[[str], None]) -> None:
+    """Waits for a trainer that a killed study left running: it stops when it writes to the closed pipe.
+
+    Args:
+      run_dir: its directory, which need not exist.
+      name: of the run, for people.
+      say: is given a line where there is something to wait for.
+    """
+    path, said = run_dir / ".lock", False
+    while path.exists() and signals.received() is None:
+        with path.open(encoding="utf-8") as file:
+            if disk.lock(file.fileno()):
+                return
+            if not said:
+                say(f"[{name}] waiting for {file.read().strip()}, which is still running in this run_dir")
+                said = True
+        time.sleep(0.1)

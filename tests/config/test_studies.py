@@ -39,14 +39,20 @@ def test_the_smoke_study_has_every_smoke_recipe():
 
 
 def test_what_a_row_sets_is_over_what_all_set_is_over_the_recipe(path):
-    study = load_study(path, ["seed=5", "tokens=9", "run_dir=x", "data.path=*.txt"])
+    study = load_study(path, ["tokens=9", "run_dir=x", "data.path=*.txt"])
     a, b = (load(row.recipe, study.overrides(row)) for row in study.rows)
     probed = load_study(path, ["evaluate.probe={path: a, test_path: b}", "evaluate.probe.label=c"])
     assert probed.evaluate.probe.label == "c"
     assert (study.tokens, study.run_dir, a.run_dir, b.run_dir) == (9, "x", "x/a", "x/b")
-    assert (a.seed, b.seed, a.train.steps, b.train.steps) == (5, 2, 7, 7)
+    assert (a.seed, b.seed, a.train.steps, b.train.steps) == (1, 2, 7, 7)
     assert (a.model.layers, b.model.layers, b.model.embed_dim) == (2, 3, 16), "merged key by key"
     assert a.data.path == "*.txt"
+
+
+def test_what_the_command_line_says_is_over_every_row(path):
+    study = load_study(path, ["seed=5", "model.layers=4", "train.steps=9"])
+    for config in (load(row.recipe, study.overrides(row)) for row in study.rows):
+        assert (config.seed, config.model.layers, config.train.steps) == (5, 4, 9)
 
 
 def test_a_row_may_begin_from_another(path):

@@ -50,7 +50,7 @@ def report(
 
     Args:
       paths: run directories, studies' directories and studies' files.
-      out: the page; `report.html` in the first directory by default.
+      out: the page; `report.html` in the first study, else in the first run, by default.
       picture: also draw its charts into this .png or .svg.
       assumed: for the receipt.
 

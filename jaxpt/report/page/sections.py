@@ -242,14 +242,15 @@ def data(runs: Sequence[Reading]) -> str:
 
 
 def _splits(one: Reading) -> Iterator[list[str]]:
-    config, summary = at_phase(one.config, 0), (one.receipt.get("data") or {}).get("summary") or {}
+    phases = len(phase_starts(one.config))
+    config, summary = at_phase(one.config, phases - 1), (one.receipt.get("data") or {}).get("summary") or {}
     sources = config.data.mixture or (config.data,)
     origin = ", ".join(dict.fromkeys(map(of_source, sources)))
     where = _breakable(origin)
     tokenizer = config.data.tokenizer
     vocabulary = f"{tokenizer.kind}, {config.model.vocab_size:,}" if config.model.vocab_size else tokenizer.kind
     size = f"{config.data.length:,} × {config.data.batch_size:,}" + (", packed" if config.data.packing else "")
-    size += " (first phase)" if len(phase_starts(one.config)) > 1 else ""
+    size += " (last phase)" if phases > 1 else ""
     trains = [found for name, found in summary.items() if name.rpartition("/")[2] == "train"]
     tokens = sum(found.get("tokens", 0) for found in trains) / one.config.objective.batches.passes()
     for name, found in summary.items():

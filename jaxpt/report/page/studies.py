@@ -101,6 +101,8 @@ def _sections(study: StudyReading, assumed: receipts.Assumptions) -> Iterator[Se
     for heading, content in sections(study.rows, assumed) if study.rows else ():
         if heading not in ("Overview", "Runs", "Final figures", "Baselines"):
             yield heading, _receipt(study, assumed) if heading == "Receipt" else content
+    if not study.rows and study.scores:  # of models that were there
+        yield "Receipt", _receipt(study, assumed)
 
 
 def _notes(markdown: str) -> str:
