@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from jaxpt.errors import UserError
-from jaxpt.scores import in_percent, known, score
+from jaxpt.scores import in_percent, known, score, values
 
 EXAMPLES = {  # right predictions
     "accuracy f1 macro_f1 micro_f1 matthews balanced_accuracy average_precision cb multirc axg": [0, 1],
