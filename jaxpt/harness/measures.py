@@ -191,7 +191,7 @@ def _by_scores(metric: str, outcomes: Sequence[Outcome]) -> dict[str, Value]:
         found = scores.score(metric, [one["answer"] for one in chosen], golds)
         return {name: value / percent for name, value in found.items()}
 
-    if metric in ("exact_match", "squad", "trivia_qa", "rouge"):
+    if scores.is_mean(metric):
         each = [of([one]) for one in outcomes]
         return {name: _mean(np.array([one[name] for one in each])) for name in each[0]}
     return _of_whole(of, outcomes)
