@@ -220,8 +220,9 @@ def searched(study: Study, cell: Cell) -> dict[int, float]:
 
 def is_finished(one: FineTuning) -> bool:
     """True if this run was finished with these settings, from these weights."""
-    path = one.run_dir / BEGUN
-    return path.exists() and path.read_text(encoding="utf-8") == identity(one)
+    known = begun(one.run_dir)
+    known.pop("recipe", None)  # in files of before: the same recipe may stand elsewhere
+    return known == json.loads(identity(one))
 
 
 def begun(run_dir: Path) -> dict[str, Any]:
@@ -248,7 +249,7 @@ def _last(lines: list[str]) -> str:
 
 def identity(one: FineTuning, is_finished: bool = True) -> str:
     """The text of BEGUN."""
-    known = {"recipe": one.recipe, "settings": read(Path(one.recipe))[0]}
+    known: dict[str, Any] = {"settings": read(Path(one.recipe))[0]}
     known["overrides"] = [item for item in one.overrides if item != KEEP]  # which changes no result
     known |= {"from": weights(one.origin), "finished": is_finished}
     return json.dumps(known, indent=1, default=str) + "\n"

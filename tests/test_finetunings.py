@@ -290,6 +290,10 @@ def test_fine_tunings_of_other_weights_or_another_recipe_are_not_kept(tmp_path):
     recipe.write_text(before.replace("0.001", "0.002"))
     assert recipe.read_text() != before and not finetunings.is_finished(one)
     recipe.write_text(before)
+    elsewhere = tmp_path / "other.yaml"
+    recipe.rename(elsewhere)
+    assert finetunings.is_finished(one._replace(recipe=str(elsewhere))), "its settings count, not its path"
+    elsewhere.rename(recipe)
     trained(plan, "b")  # as many steps
     assert not finetunings.is_finished(one)
 
