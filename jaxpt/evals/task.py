@@ -29,7 +29,7 @@ class TaskMetrics(Evaluator):
 
     kind: Literal["task"] = "task"
     split: Literal["validation", "test"] = "validation"
-    """Which rows are scored."""
+    """Which rows are scored; of the validation set the first `train.eval_examples`."""
 
     def prepare(self, setup: Setup, data: Data) -> Evaluate:
         from jaxpt.data.labelled.mixed import each_task, named
@@ -73,7 +73,8 @@ class _OneTask:
         from jaxpt.data.labelled import examples
 
         config = self._config = setup.config
-        rows, self._targets = config.task.grouped(examples.split_rows(config, split))
+        limit = config.train.eval_examples if split == "validation" else None
+        rows, self._targets = (of_all[:limit] for of_all in config.task.grouped(examples.split_rows(config, split)))
         self._found, self._by_row = examples.examples(config, data.tokenizer, rows), examples.by_row
         trained = examples.split_rows(config, "train")
         self.majority = constant(config, trained, rows, self._targets)
