@@ -83,3 +83,17 @@ def test_programs_are_kept_where_the_user_says(tmp_path):
     assert kept(tmp_path, JAX_ENABLE_COMPILATION_CACHE="false") == ("None", set())
     assert kept(tmp_path, JAX_COMPILATION_CACHE_DIR=str(theirs)) == (str(theirs), {theirs})
     assert kept(tmp_path) == (str(ours), {ours, theirs})
+
+
+@pytest.mark.parametrize("imports", ["jax", "jaxpt.train.state"])
+def test_on_a_cpu_a_computation_ends_before_the_next_is_begun(imports):
+    source = f"""
+import {imports}
+import jax, jax.numpy as jnp
+x = jnp.ones((1024, 1024))
+slow = jax.jit(lambda x: jax.lax.fori_loop(0, 16, lambda _, y: x @ y, x)).lower(x).compile()
+print([slow(x).is_ready() for _ in range(3)])
+"""
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}  # one device
+    run = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True, env=environment)
+    assert run.stdout == f"{[imports != 'jax'] * 3}\n"

@@ -70,9 +70,9 @@ class Ours(worker.Side):
         np.savez(folder / "batch.npz", **batch)
 
     def platform(self) -> str:
-        from jaxpt.parallel import mesh
+        import jax
 
-        return mesh.found()[0].platform
+        return jax.devices()[0].platform
 
     def step(self) -> None:
         import jax
@@ -89,10 +89,11 @@ class Ours(worker.Side):
 
 def _made(case: Case, dtype: str) -> tuple[Any, dict[str, np.ndarray]]:
     """(the setup of a case on the first device, its random batch)"""
-    from jaxpt.parallel import mesh
+    import jax
+
     from jaxpt.train import state, step
 
-    setup = state.setup(config := configuration(case, dtype), mesh.found()[:1])
+    setup = state.setup(config := configuration(case, dtype), jax.devices()[:1])
     return setup, random_batch(step.batch_shapes(setup, config.objective), config.model.vocab_size)
 
 

@@ -195,10 +195,9 @@ def _times(config: Any, ways: Ways, rounds: int) -> tuple[dict[str, list[float]]
     """({way: seconds of its steps in each round}, {way: seconds of compiling its programs and a step of each})"""
     import jax
 
-    from jaxpt.parallel import mesh
     from jaxpt.train import state, step
 
-    setup = state.setup(config, mesh.found()[:1])
+    setup = state.setup(config, jax.devices()[:1])
     update, held = step.make_train_step(setup, config.objective), [setup.init()]
     placed = {way: [jax.device_put(batch, jax.devices()[0]) for batch in batches] for way, batches in ways.items()}
 
