@@ -93,8 +93,7 @@ def study(path: str, overrides: Sequence[str] = (), table: bool = False, stop: b
         _check(plan, row, f"{path}: row {row.name}")
     if plan.evaluate.finetune is not None:
         _check_finetunings(plan, path)
-    rows = "1 row" if len(plan.rows) == 1 else f"{len(plan.rows)} rows"
-    say(f"jaxpt study: {plan.name}, {rows} → {directory}\n{plan.question}")
+    say(f"jaxpt study: {plan.name}, {len(plan.rows)} row(s) → {directory}\n{plan.question}")
     directory.mkdir(parents=True, exist_ok=True)
     child = Child()
     with hold(directory), signals.deferred(child.notify):

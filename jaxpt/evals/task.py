@@ -73,8 +73,9 @@ class _OneTask:
         from jaxpt.data.labelled import examples
 
         config = self._config = setup.config
+        rows, targets = config.task.grouped(examples.split_rows(config, split))
         limit = config.train.eval_examples if split == "validation" else None
-        rows, self._targets = (of_all[:limit] for of_all in config.task.grouped(examples.split_rows(config, split)))
+        rows, self._targets = rows[:limit], targets[:limit]
         self._found, self._by_row = examples.examples(config, data.tokenizer, rows), examples.by_row
         trained = examples.split_rows(config, "train")
         self.majority = constant(config, trained, rows, self._targets)
