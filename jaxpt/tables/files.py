@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import collections
-import contextlib
-import functools
 import glob
 import gzip
 import io
@@ -17,6 +15,7 @@ from types import ModuleType
 from typing import IO, Any
 
 from jaxpt.errors import UserError
+from jaxpt.quiet_tensorflow import tensorflow
 from jaxpt.tables import remote
 
 _HIDDEN = re.compile(r"(^|/)(\.|__MACOSX/)")  # what the systems that pack files add
@@ -236,18 +235,6 @@ class _Remote(io.RawIOBase):
             raise FileNotFoundError from None
         except tensorflow().errors.OpError as error:
             raise OSError(error.message) from None
-
-
-@functools.cache
-def tensorflow() -> ModuleType:
-    """TensorFlow, imported when it is needed; it takes no accelerator."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    import tensorflow as tf
-
-    with contextlib.suppress(RuntimeError):  # it runs already: whoever started it chose its devices
-        for kind in ("GPU", "TPU"):
-            tf.config.set_visible_devices([], kind)
-    return tf
 
 
 def _gfile() -> ModuleType:
