@@ -37,8 +37,8 @@ GROUPS = 50
 NOTE = """\
 - Each cell: the mean of the test metric over the seeds ± its standard deviation, in percent; in brackets the median and
   the best seed, and the number of seeds. The best checkpoint of each run and the point of the grid are chosen on the
-  validation set, the point with the first seed alone. *n* of *m* points: the others failed or are still to be run, and
-  this search is smaller than those that it is compared with.
+  validation set, the point with the first seed alone. **n of m points**: the others failed or are still to be run,
+  and this search is smaller than those that it is compared with.
 - **constant**: one prediction for all, the best of the training set: the most frequent label, of tags each word's.
 - **difference**: between runs of the same seed, with its standard error over seeds and test examples together; **t** is
   their ratio. Above 2 it is hardly chance, where the examples' part is the larger one: three seeds tell theirs roughly.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 import time
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from jaxpt.report.page.sections import Group, sections
 from jaxpt.report.page.studies import StudyReading
 
 STYLE = """
-html { scroll-padding-top: 3.5rem } body { max-width: 64rem; line-height: 1.5 }
+html { scroll-padding-top: 3.5rem } body { max-width: 80rem; line-height: 1.5 }
 h2 { font-size: 1.15rem; margin: 2rem 0 0 } h3 { font-size: 1rem; margin: 0 0 .5rem }
 h4 { font-size: .9rem; margin: 1rem 0 .2rem } h4 small { font-weight: 400; opacity: .75 }
 section { border-top: 1px solid var(--line); padding: 1rem 0 } section:target h3 { text-decoration: underline }
@@ -28,11 +29,13 @@ nav { position: sticky; top: 0; z-index: 1; background: Canvas; border-bottom: 1
 .scroll { overflow-x: auto; margin: .3rem 0 } table { font-size: .85rem; line-height: 1.4; width: auto }
 .cards { display: flex; flex-wrap: wrap; gap: .6rem 2rem; font-size: 1.15rem }
 .cards div { max-width: 24rem } .cards small { display: block; font-size: .75rem; opacity: .75 }
-td, th { padding: .25rem .6rem } tbody th { font-weight: 400 } thead th { border-top: 0; white-space: nowrap }
+td, th { padding: .25rem .6rem } tbody th { font-weight: 400 } thead th { border-top: 0; vertical-align: bottom }
 tbody tr:hover { background: #8881 } td small { opacity: .75 } tbody th { vertical-align: top }
 .scroll th:first-child { position: sticky; left: 0; background: Canvas }
 .number { white-space: nowrap } .scroll td > div, tbody th > div { width: max-content; max-width: 19rem }
 .scroll td > div, tbody th > div { overflow-wrap: anywhere } .scroll td:last-child > div { max-width: 34rem }
+.many { font-size: .78rem } .many td, .many th { padding: .25rem .3rem } .many tbody th > div { max-width: 12rem }
+.many td > div, .scroll .many td:last-child > div { max-width: 10rem }
 p { margin: .3rem 0; max-width: 48rem } .lead { opacity: .75; font-size: .9rem } .notes { font-size: .85rem }
 dl { font-size: .85rem } dl div { display: flex; gap: .4rem } dt::after { content: ":" } dd { margin: 0 }
 dd, .wrap { overflow-wrap: anywhere } .wrap { white-space: pre-wrap } .dot { font-size: .8em }
@@ -62,10 +65,9 @@ def report(
     for path, kinds in ((page, (".html", ".htm")), (picture and Path(picture), (".png", ".svg"))):
         if path is not None:
             _check_name(path, kinds)
-    charts: list[Chart | Dots] = []
+    charts: Sequence[Chart | Dots] = ()
     if picture is not None:
-        charts = [chart for study in found for chart in studies.charts(study)]
-        charts += run_charts.charts(runs) if runs else []
+        charts = _charts(found, runs)
         if not charts:
             raise UserError(f"--picture {picture}: nothing to draw: no metrics were logged yet")
     groups = [studies.group(study, assumed) for study in found]
@@ -77,6 +79,15 @@ def report(
     if picture is not None:
         pictures.draw(title, charts, Path(picture))
         print(f"wrote {picture}")
+
+
+def _charts(found: Sequence[StudyReading], runs: Sequence[Reading]) -> list[Chart | Dots]:
+    """All charts; where they are of several studies, or of runs as well, a study's say its name."""
+    made = []
+    for study in found:
+        name = f"{study.table['name']}: " if len(found) > 1 or runs else ""
+        made += [dataclasses.replace(chart, title=name + chart.title) for chart in studies.charts(study)]
+    return made + (run_charts.charts(runs) if runs else [])
 
 
 def _check_name(path: Path, kinds: Sequence[str]) -> None:

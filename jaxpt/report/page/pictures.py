@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _WIDTH, _HEIGHT = 5.6, 3.3  # inches of a chart
 _LINE = 13.0  # height of a name, in pixels at 100 dpi
 _MOST_LETTERS = 22
+_TITLE = 64  # letters of a line: it begins where the axes do
 
 
 def draw(title: str, charts: Sequence[Chart | Dots], path: Path) -> None:
@@ -38,13 +39,13 @@ def draw(title: str, charts: Sequence[Chart | Dots], path: Path) -> None:
     with matplotlib.rc_context({"svg.hashsalt": "jaxpt", "font.size": 8.5, "text.parse_math": False}):
         figure = Figure(figsize=(columns * _WIDTH, lines * _HEIGHT + 0.6), dpi=100, layout="constrained")
         FigureCanvasAgg(figure)
+        figure.get_layout_engine().set(w_pad=0.12, h_pad=0.08)
         figure.suptitle(textwrap.fill(title, 60 * columns), x=0.01, ha="left", fontsize=12)
-        grid = list(figure.subplots(lines, columns, squeeze=False).flat)
+        # Figures of their own: names of rows in one chart take no room from those above and below it.
+        grid = [cell.subplots() for cell in list(figure.subfigures(lines, columns, squeeze=False).flat)[: len(charts)]]
         named = [_chart(axes, chart) for axes, chart in zip(grid, charts)]
-        for axes in grid[len(charts) :]:
-            axes.remove()
         figure.draw_without_rendering()  # sizes are known from here on
-        for axes, ends in zip(figure.axes, named):
+        for axes, ends in zip(grid, named):
             _name(axes, ends)
         file = io.BytesIO()
         metadata = {"Date": None} if path.suffix == ".svg" else None
@@ -78,7 +79,8 @@ def _chart(axes: Axes, chart: Chart | Dots) -> list[tuple[str, str, float, float
     axes.set_xticks(x.ticks, [x.named(tick) for tick in x.ticks])
     axes.set_yticks(y.ticks, [y.named(tick) for tick in y.ticks])
     axes.minorticks_off()
-    axes.set_title(textwrap.fill(chart.title, 80) + (f"\n{chart.note}" if chart.note else ""), loc="left", fontsize=9.5)
+    note = f"\n{chart.note}" if chart.note else ""
+    axes.set_title(textwrap.fill(chart.title, _TITLE) + note, loc="left", fontsize=9.5)
     axes.grid(axis="y", alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     letters = max((len(name) for name, *_ in ends), default=0)
@@ -96,7 +98,7 @@ def _dots(axes: Axes, chart: Dots) -> None:
     axes.set(xlim=(across.low, across.high), ylim=(len(chart.rows) - 0.5, -0.5), xlabel=chart.x)
     axes.set_xticks(across.ticks, [across.named(tick) for tick in across.ticks])
     axes.set_yticks(range(len(chart.rows)), [row.name for row in chart.rows])
-    axes.set_title(textwrap.fill(chart.title, 80), loc="left", fontsize=9.5)
+    axes.set_title(textwrap.fill(chart.title, _TITLE), loc="left", fontsize=9.5)
     axes.grid(axis="x", alpha=0.25)
     axes.spines[["top", "right", "left"]].set_visible(False)
 

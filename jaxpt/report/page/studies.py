@@ -91,7 +91,7 @@ def charts(study: StudyReading) -> list[Chart | Dots]:
 def _sections(study: StudyReading, assumed: receipts.Assumptions) -> Iterator[Section]:
     dots = figures(_scores(study))
     for one in study.table["tables"]:
-        rows = [[escape(cell) for cell in row] for row in one.rows]
+        rows = [[_cell(cell) for cell in row] for row in one.rows]
         if not rows:
             continue
         notes = study.table.get(_NOTES.get(one.title, ""), "")
@@ -103,6 +103,12 @@ def _sections(study: StudyReading, assumed: receipts.Assumptions) -> Iterator[Se
             yield heading, _receipt(study, assumed) if heading == "Receipt" else content
     if not study.rows and study.scores:  # of models that were there
         yield "Receipt", _receipt(study, assumed)
+
+
+def _cell(text: str) -> str:
+    """A cell; the median, the best seed and the number of seeds stand below the mean, where they take no width."""
+    mean, bracket, seeds = text.partition(" (")
+    return f"{escape(mean)}<br><small>({escape(seeds)}</small>" if bracket and " ± " in mean else escape(text)
 
 
 def _notes(markdown: str) -> str:

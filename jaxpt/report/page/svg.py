@@ -21,7 +21,7 @@ _VARIABLES = (f"--c{n}: light-dark({one}, {other});" for n, (one, other) in enum
 STYLE = (
     f":root {{ {' '.join(_VARIABLES)} }}"
     + """
-.charts { display: grid; gap: 1rem 1.5rem; grid-template-columns: repeat(auto-fill, minmax(min(100%, 26rem), 1fr)) }
+.charts { display: grid; gap: 1rem 1.5rem; grid-template-columns: repeat(auto-fill, minmax(min(100%, 24rem), 1fr)) }
 figure { margin: 0; break-inside: avoid } figcaption { font-size: .9rem; line-height: 1.35 }
 figcaption small { opacity: .75 } figure svg { width: 100%; height: auto; display: block; overflow: visible }
 svg text { font: 11px system-ui, sans-serif; fill: currentColor } svg .tick { opacity: .75 }

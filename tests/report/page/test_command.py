@@ -11,6 +11,7 @@ import pytest
 from jaxpt import cli
 from jaxpt.config.studies import load_study
 from jaxpt.report import studies
+from jaxpt.report.page import studies as page_studies
 from tests.report.page import canned
 from tests.report.test_studies import plan  # noqa: F401  (a fixture)
 
@@ -129,8 +130,16 @@ def test_a_study_and_a_run(plan, runs, tmp_path):  # noqa: F811
     assert cells <= set(page.texts) and "GLUE 79.6" in page.texts and "which is best?" in page.text
     assert {"Pretrained", "Curves", "Receipt", "4 pretrained"} <= set(page.texts)
     assert (tmp_path / "page.png").read_bytes().startswith(b"\x89PNG")
-    make(tmp_path, tmp_path / "which.yaml", words=["--picture", str(tmp_path / "page.svg")])
-    assert b"<svg" in (tmp_path / "page.svg").read_bytes()
+    drawn = tmp_path / "page.svg"
+    make(tmp_path, tmp_path / "which.yaml", words=["--picture", str(drawn)])
+    assert b"<svg" in drawn.read_bytes() and b"<!-- which: " not in drawn.read_bytes()
+    make(tmp_path, tmp_path / "which.yaml", runs / "bert", words=["--picture", str(drawn)])
+    assert b"<!-- which: " in drawn.read_bytes(), "beside others a study's charts say its name"
+
+
+def test_the_seeds_of_a_score_stand_below_its_mean():
+    assert page_studies._cell("71.3 ± 0.3 (71.4, 71.5; 3)") == "71.3 ± 0.3<br><small>(71.4, 71.5; 3)</small>"
+    assert page_studies._cell("masked_lm (<a>)") == "masked_lm (&lt;a&gt;)"
 
 
 def test_what_cannot_be_shown_is_refused_in_one_line(runs, tmp_path, capsys):
