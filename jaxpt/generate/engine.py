@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -89,6 +88,7 @@ class Engine:
             raise UserError(f"model.kind {network.config.kind}: its `decode` takes no cache, so it cannot generate")
         self._network = network.with_model(remat="none")
         self._place, self._batch_size, self._prefix = place, batch_size, prefix
+        self._kept: dict[tuple[Any, ...], Programs] = {}
         self.load(params)
 
     def load(self, params: Any) -> None:
@@ -204,12 +204,14 @@ class Engine:
         wanted, limit = len(prompt.tokens) + options.max_new_tokens, self._network.config.position_limit
         return wanted if limit is None else min(wanted, limit + 1)
 
-    @functools.cache  # noqa: B019
     def _programs(self, options: Options, slots: int, rows: int, width: int, encoder: int) -> Programs:
-        window = getattr(self._network.config, "window", None)
-        needed = slots if window is None else min(slots, bucket(window))
-        decoder = Decoder(self._network, options, needed, slots + 1, self._prefix)
-        return Programs(decoder, self._place, self._params, _empty(rows, width, encoder))
+        key = (options, slots, rows, width, encoder)
+        if key not in self._kept:
+            window = getattr(self._network.config, "window", None)
+            needed = slots if window is None else min(slots, bucket(window))
+            decoder = Decoder(self._network, options, needed, slots + 1, self._prefix)
+            self._kept[key] = Programs(decoder, self._place, self._params, _empty(rows, width, encoder))
+        return self._kept[key]
 
     def _programs_of(self, batch: Prompts, slots: int, options: Options) -> Programs:
         """The programs for a batch of prompts."""

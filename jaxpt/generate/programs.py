@@ -121,6 +121,7 @@ class Programs:
         """
         self.decoder, self._place, self._prompts = decoder, place, _shapes(prompts)
         self._params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), params)
+        self._replacements: dict[Any, Callable[..., State]] = {}
 
     @functools.cached_property
     def state(self) -> State:
@@ -183,10 +184,11 @@ class Programs:
 
     def replace(self, state: State, params: Any, index_R: np.ndarray, prompts: Prompts, seed: Any) -> State:
         """`decoding.replace`; compiled once for each shape of the new prompts."""
-        shapes = (_shapes(self._params), _shapes(self.state), _shapes(index_R), _shapes(prompts), SEED)
-        return self._replace(*shapes[2:4])(params, state, index_R, prompts, seed)
+        key = index, shapes = _shapes(index_R), _shapes(prompts)
+        if key not in self._replacements:
+            self._replacements[key] = self._replace(index, shapes)
+        return self._replacements[key](params, state, index_R, prompts, seed)
 
-    @functools.cache  # noqa: B019 (as many as there are shapes of prompts)
     def _replace(self, index: Any, prompts: Any) -> Callable[..., State]:
         params, state = self._formats()
         everywhere = self._place.everywhere
