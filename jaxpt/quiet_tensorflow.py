@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.util
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
+from typing import Any
 
 _LAYERS = "tensorflow_text.python.keras"
 _LEGACY = "TF_USE_LEGACY_KERAS"
@@ -81,5 +82,28 @@ class _LayersLater:
             return None
         spec = PathFinder.find_spec(name, path, target)
         if spec and spec.loader:
-            spec.loader = importlib.util.LazyLoader(spec.loader)
+            spec.loader = _WhenUsed(spec.loader)
         return spec
+
+
+class _WhenUsed:
+    """Runs a module when somebody asks for one of its names.
+
+    `importlib.util.LazyLoader` runs it at any attribute: at `__file__`, for which `inspect` asks every module there is.
+    """
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        def found(name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            del module.__getattr__
+            self._loader.exec_module(module)
+            return getattr(module, name)
+
+        module.__getattr__ = found
