@@ -195,24 +195,30 @@ def _file_of(run_dir: Path) -> tuple[str, str, int]:
     return str(run_dir), str(file), file.stat().st_mtime_ns if file.is_file() else 0
 
 
-@functools.lru_cache(1024)
-def _over_examples(first: tuple[_File, ...], second: tuple[_File, ...], metric: str) -> float | None:
+def _over_examples(first: Sequence[_File], second: Sequence[_File], metric: str) -> float | None:
     """Standard error of the difference of two groups of runs over their test examples: a jackknife over groups."""
-    task = configs.load(Path(first[0][0])).task
+    runs = [[_without_each_group(run, metric) for run in of] for of in (first, second)]
+    known = [one for of in runs for one in of if one is not None]
+    if len(known) < len(first) + len(second) or len({ids for ids, _ in known}) > 1:  # or other test sets
+        return None
+    means = [np.mean([values for _, values in of], 0) for of in runs]
+    left = means[0] - means[1]
+    return float(np.sqrt((len(left) - 1) / len(left) * ((left - left.mean()) ** 2).sum()))
+
+
+@functools.lru_cache(1024)  # a run is compared in several differences, and a table written after each cell
+def _without_each_group(run: _File, metric: str) -> tuple[tuple[str, ...], np.ndarray] | None:
+    """(ids of the test examples, `_without_groups` of a run); None where its predictions cannot be scored again."""
+    run_dir, file, _ = run
+    task = configs.load(Path(run_dir)).task
     if _scorer(task, metric) is None:
         return None
     try:
-        runs = [[_predictions(Path(file), task) for _, file, _ in of] for of in (first, second)]
+        ids, targets, predictions = _predictions(Path(file), task)
     except (NotImplementedError, OSError):
         return None
-    if len({tuple(ids) for of in runs for ids, _, _ in of}) > 1:  # other test sets
-        return None
-    groups = min(GROUPS, len(runs[0][0][0]))
-    if groups < 2:
-        return None
-    of_runs = [[_without_groups(task, targets, found, metric, groups) for _, targets, found in of] for of in runs]
-    left = np.mean(of_runs[0], 0) - np.mean(of_runs[1], 0)
-    return float(np.sqrt((groups - 1) / groups * ((left - left.mean()) ** 2).sum()))
+    groups = min(GROUPS, len(ids))
+    return None if groups < 2 else (tuple(ids), _without_groups(task, targets, predictions, metric, groups))
 
 
 def _without_groups(
