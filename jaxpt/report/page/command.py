@@ -35,7 +35,7 @@ tbody tr:hover { background: #8881 } td small { opacity: .75 } tbody th { vertic
 .number { white-space: nowrap } .scroll td > div, tbody th > div { width: max-content; max-width: 19rem }
 .scroll td > div, tbody th > div { overflow-wrap: anywhere } .scroll td:last-child > div { max-width: 34rem }
 .many { font-size: .78rem } .many td, .many th { padding: .25rem .3rem } .many tbody th > div { max-width: 12rem }
-.many td > div, .scroll .many td:last-child > div { max-width: 10rem }
+.many td > div, .scroll .many td:last-child > div { max-width: 8.5rem }
 p { margin: .3rem 0; max-width: 48rem } .lead { opacity: .75; font-size: .9rem } .notes { font-size: .85rem }
 dl { font-size: .85rem } dl div { display: flex; gap: .4rem } dt::after { content: ":" } dd { margin: 0 }
 dd, .wrap { overflow-wrap: anywhere } .wrap { white-space: pre-wrap } .dot { font-size: .8em }
@@ -85,7 +85,7 @@ def _charts(found: Sequence[StudyReading], runs: Sequence[Reading]) -> list[Char
     """All charts; where they are of several studies, or of runs as well, a study's say its name."""
     made = []
     for study in found:
-        name = f"{study.table['name']}: " if len(found) > 1 or runs else ""
+        name = f"{study.name}: " if len(found) > 1 or runs else ""
         made += [dataclasses.replace(chart, title=name + chart.title) for chart in studies.charts(study)]
     return made + (run_charts.charts(runs) if runs else [])
 

@@ -36,6 +36,11 @@ class StudyReading(NamedTuple):
     scores: list[finetuned.Scores]
     """Of its fine-tunings that have any."""
 
+    @property
+    def name(self) -> str:
+        """Of its directory: one file makes several studies, with other budgets, say."""
+        return self.directory.resolve().name
+
 
 def directory_of(path: Path) -> Path | None:
     """The directory of a study, from itself or from the study's file; None: it is no study.
@@ -80,7 +85,7 @@ def group(study: StudyReading, assumed: receipts.Assumptions) -> Group:
       study: as `read` gives it.
       assumed: for the receipt.
     """
-    return Group(study.table["name"], study.table["question"], list(_sections(study, assumed)))
+    return Group(study.name, study.table["question"], list(_sections(study, assumed)))
 
 
 def charts(study: StudyReading) -> list[Chart | Dots]:
