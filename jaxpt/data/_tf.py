@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxpt.quiet_tensorflow import quietly, tensorflow
+from jaxpt.tables.quiet_tensorflow import quietly, tensorflow
 
 tf = tensorflow()
 with quietly():

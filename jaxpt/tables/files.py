@@ -15,8 +15,8 @@ from types import ModuleType
 from typing import IO, Any
 
 from jaxpt.errors import UserError
-from jaxpt.quiet_tensorflow import tensorflow
 from jaxpt.tables import remote
+from jaxpt.tables.quiet_tensorflow import tensorflow
 
 _HIDDEN = re.compile(r"(^|/)(\.|__MACOSX/)")  # what the systems that pack files add
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxpt.config.kinds import nearest
 from jaxpt.errors import UserError
-from jaxpt.quiet_tensorflow import tensorflow
+from jaxpt.tables.quiet_tensorflow import tensorflow
 from jaxpt.tables.rows import Row
 
 

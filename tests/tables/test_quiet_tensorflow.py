@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from jaxpt.quiet_tensorflow import quietly
+from jaxpt.tables.quiet_tensorflow import quietly
 
 pytest.importorskip("tensorflow")
 
