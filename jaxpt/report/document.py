@@ -78,5 +78,5 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], numeric: Iterable
     marks = [' class="number"' if column in numbers else "" for column in range(len(heads))]
     head = "".join(f'<th scope="col"{mark}>{one}</th>' for one, mark in zip(heads, marks))
     lines = "".join(f"<tr>{''.join(cell(n, one) for n, one in enumerate(cells))}</tr>\n" for cells in rows)
-    kind = ' class="many"' if len(heads) > 5 else ""
+    kind = ' class="many"' if len(heads) > 8 else ""
     return f'<div class="scroll"><table{kind}><thead><tr>{head}</tr></thead><tbody>\n{lines}</tbody></table></div>'

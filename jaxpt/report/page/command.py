@@ -34,7 +34,7 @@ tbody tr:hover { background: #8881 } td small { opacity: .75 } tbody th { vertic
 .scroll th:first-child { position: sticky; left: 0; background: Canvas }
 .number { white-space: nowrap } .scroll td > div, tbody th > div { width: max-content; max-width: 19rem }
 .scroll td > div, tbody th > div { overflow-wrap: anywhere } .scroll td:last-child > div { max-width: 34rem }
-.many { font-size: .78rem } .many td, .many th { padding: .25rem .3rem } .many tbody th > div { max-width: 12rem }
+.many { font-size: .78rem } .many td, .many th { padding: .25rem .3rem } .many tbody th > div { max-width: 15rem }
 .many td > div, .scroll .many td:last-child > div { max-width: 8.5rem }
 p { margin: .3rem 0; max-width: 48rem } .lead { opacity: .75; font-size: .9rem } .notes { font-size: .85rem }
 dl { font-size: .85rem } dl div { display: flex; gap: .4rem } dt::after { content: ":" } dd { margin: 0 }
