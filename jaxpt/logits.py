@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from jaxpt.parallel import compiler
+from jaxpt.parallel import compiler, staged
 
 if TYPE_CHECKING:
     from jaxpt.models.output import Projection
@@ -163,10 +163,13 @@ def _over_shards(
 
     width = tuple(axis for axis in _dividing("embed", hidden_BxTxD.shape[-1]) if axis in axes)
     rest = tuple(axis for axis in axes if axis not in width)
+    in_stages = staged.stages(width) > 1 and not projection.tied
     rules = dict(nn.get_logical_axis_rules())
     inside = tuple((name, None if set(axes) & set(_names(to)) else to) for name, to in rules.items())
 
     def shard(projection: Projection, constants: Any, *arrays: jax.Array) -> tuple[jax.Array, Any]:
+        if in_stages:
+            projection = projection.replace(kernel=staged.all_gather(projection.kernel, width, 0))
         with nn.logical_axis_rules(inside):  # constraints must not use the mesh axes of the batch
             sums, gradients = _scan(score, chunk, gradient, projection, arrays[0], constants, arrays[1:])
         sums = jax.lax.psum(sums, axes)
@@ -176,14 +179,14 @@ def _over_shards(
         kernel, bias = table.kernel, jax.lax.psum(table.bias, axes)
         if projection.tied:
             return sums, (table.replace(kernel=kernel[None], bias=bias), hidden)
-        kernel = jax.lax.psum_scatter(kernel, width, scatter_dimension=0, tiled=True) if width else kernel
+        kernel = staged.reduce_scatter(kernel, width, 0) if width else kernel
         # Whole tables go before the layers' backward pass begins: the compiler would reduce them when it ends.
         kernel, hidden = jax.lax.optimization_barrier((jax.lax.psum(kernel, rest) if rest else kernel, hidden))
         return sums, (table.replace(kernel=kernel, bias=bias), hidden)
 
     of_rows, of_kernel = PartitionSpec(rows or None, places or None), PartitionSpec(axes if projection.tied else width)
     of_table = jax.tree.map(lambda x: of_kernel if x.ndim > 1 else PartitionSpec(), projection)
-    in_specs = PartitionSpec(), PartitionSpec(), *[of_rows] * (1 + len(arrays_BxT))
+    in_specs = (of_table if in_stages else PartitionSpec()), PartitionSpec(), *[of_rows] * (1 + len(arrays_BxT))
     out_specs = PartitionSpec(), ((of_table, of_rows) if gradient else None)
     mapped = jax.shard_map(shard, in_specs=in_specs, out_specs=out_specs, axis_names=set(axes), check_vma=False)
     return mapped(projection, constants, hidden_BxTxD, *arrays_BxT)

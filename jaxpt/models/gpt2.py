@@ -97,7 +97,7 @@ class GPT2(LanguageModel):
 
     def setup(self) -> None:
         c, dtype = self.config, compute_dtype(self.config)
-        self.token_embed = Embed(c.vocab_size, c.embed_dim, INIT, dtype)
+        self.token_embed = Embed(c.vocab_size, c.embed_dim, INIT, dtype, c.tie_embeddings)
         self.position_embed = LearnedPositions(c.max_positions, c.embed_dim, POSITION_INIT, dtype)
         self.embed_dropout = Dropout(c.dropout)
         self.decoder = Stack((Segment((functools.partial(Block, c),), c.layers),), c.remat, c.unroll)

@@ -21,6 +21,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from jaxpt.models import split
+from jaxpt.parallel import staged
+
 PARAMETER_AXES = ("vocab", "embed", "mlp", "heads", "positions", "buckets", "classes", "layers", "expert", "norm")
 ACTIVATION_AXES = ("batch", "length", "residual_length", "act_embed", "act_heads", "act_mlp", "act_vocab")
 VOCAB_MULTIPLE = 128
@@ -79,6 +82,25 @@ def mesh_axes(name: str) -> dict[str, int]:
     return {axis: mesh.shape[axis] for axis in axes if mesh.shape.get(axis, 1) > 1 and axis not in mesh.manual_axes}
 
 
+def split_of(axes: tuple[str, ...], x: jax.Array) -> split.Split | None:
+    """How a weight is split, if it is gathered in stages (`jaxpt.parallel.staged`).
+
+    Args:
+      axes: the weight's logical axes.
+      x: what it is applied to, [batch, …].
+
+    Returns:
+      None where that is left to XLA's partitioner: all but TPU slices over whose devices a weight is split.
+    """
+    rows, width = tuple(mesh_axes("batch")), tuple(mesh_axes("embed"))
+    if "embed" not in axes or not set(width) <= set(rows) or staged.stages(width) == 1:
+        return None
+    is_cut = mesh_axes("length") or mesh_axes("residual_length") or mesh_axes("layers")
+    if is_cut or x.shape[0] % math.prod(mesh_axes("batch").values()):
+        return None
+    return split.Split(rows, width, axes.index("embed"))
+
+
 def param(module: nn.Module, name: str, init: Initializer, shape: tuple[int, ...], axes: tuple[str, ...]) -> jax.Array:
     """Creates a float32 parameter of `module` with logical axis names."""
     return module.param(name, nn.with_logical_partitioning(init, axes), shape, jnp.float32)
@@ -123,7 +145,8 @@ class Dense(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         kernel = param(self, "kernel", self.kernel_init, (x.shape[-1], self.features), self.axes)
-        y = x.astype(self.dtype) @ kernel.astype(self.dtype)
+        x, kernel, how = x.astype(self.dtype), kernel.astype(self.dtype), split_of(self.axes, x)
+        y = split.product(how, x, kernel) if how else x @ kernel
         if self.use_bias:
             axis = "norm" if self.axes[1] == "embed" else self.axes[1]
             y += param(self, "bias", nn.initializers.zeros, (self.features,), (axis,)).astype(self.dtype)
@@ -137,6 +160,9 @@ class Embed(nn.Module):
     width: int
     embedding_init: Initializer
     dtype: DTypeLike
+    tied: bool = True
+    """The output projection may use the table too: then its gradient is summed over devices with that of the lookups,
+    once, and the table is gathered once."""
 
     def setup(self) -> None:
         shape = (stored_rows(self.vocab_size), self.width)
@@ -146,6 +172,8 @@ class Embed(nn.Module):
         """Looks up tokens: [B, L] → [B, L, D]."""
         # Cast after the lookup, so the table's gradient is summed in float32.
         # Gather the table first: a lookup in a table sharded along D would gather its far larger result.
+        if not self.tied and (how := split_of(("vocab", "embed"), tokens_BxL)):
+            return constrain(split.lookup(how, self.table, tokens_BxL, self.dtype), "act_embed")
         table = nn.with_logical_constraint(self.table, ("vocab", None))
         x_BxLxD = jnp.take(table, tokens_BxL, axis=0, mode="clip").astype(self.dtype)
         return constrain(x_BxLxD, "act_embed")

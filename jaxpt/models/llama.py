@@ -137,7 +137,7 @@ class Llama(LanguageModel):
 
     def setup(self) -> None:
         c, dtype = self.config, compute_dtype(self.config)
-        self.token_embed = Embed(c.vocab_size, c.embed_dim, INIT, dtype)
+        self.token_embed = Embed(c.vocab_size, c.embed_dim, INIT, dtype, c.tie_embeddings)
         self.decoder = Stack((Segment((functools.partial(Block, c),), c.layers),), c.remat, c.unroll)
         self.final_norm = RMSNorm(c.epsilon, dtype)
         self.head = None if c.tie_embeddings else UntiedHead(c.vocab_size, c.embed_dim, INIT, dtype)

@@ -183,7 +183,7 @@ class T5(T5Scores):
     def setup(self) -> None:
         c, dtype = self.config, compute_dtype(self.config)
         block = (functools.partial(Block, c),)
-        self.token_embed = Embed(c.vocab_size, c.embed_dim, nn.initializers.normal(1.0), dtype)
+        self.token_embed = Embed(c.vocab_size, c.embed_dim, nn.initializers.normal(1.0), dtype, c.tie_embeddings)
         self.encoder_bias = None if c.bias_per_layer else position_bias(c, bidirectional=True)
         self.decoder_bias = None if c.bias_per_layer else position_bias(c, bidirectional=False)
         self.encoder = Stack((Segment(block, c.layers),), c.remat, c.unroll)

@@ -46,7 +46,7 @@ class T5LM(T5Scores):
 
     def setup(self) -> None:
         c, dtype = self.config, compute_dtype(self.config)
-        self.token_embed = Embed(c.vocab_size, c.embed_dim, nn.initializers.normal(1.0), dtype)
+        self.token_embed = Embed(c.vocab_size, c.embed_dim, nn.initializers.normal(1.0), dtype, c.tie_embeddings)
         # A prefix attends to later tokens, so buckets are bidirectional.
         self.decoder_bias = position_bias(c, bidirectional=True)
         self.decoder = Stack((Segment((functools.partial(Block, c),), c.layers),), c.remat, c.unroll)

@@ -9,12 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import flax.linen as nn
 import jax
+import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh
 
 from jaxpt.config import AXES, MeshConfig
 from jaxpt.errors import UserError
-from jaxpt.parallel import rules
+from jaxpt.parallel import rules, staged
 
 
 def make(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
@@ -50,8 +51,12 @@ def make(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mes
     auto, count = (AxisType.Auto,) * len(AXES), slices(devices)
     if count == 1:
         # Not jax.make_mesh, which refuses an axis that takes a part of a physical one: 8 × 8 of 4 × 4 × 4 chips.
-        arranged = mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
-        return Mesh(arranged, AXES, axis_types=auto)
+        def arrange(sizes: Sequence[int]) -> np.ndarray:
+            return mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
+
+        place = AXES.index("fsdp")
+        groups = staged.far(sizes[place], len(devices)) if devices[0].platform == "tpu" else 1
+        return Mesh(staged.arranged(sizes, place, groups, arrange), AXES, axis_types=auto)
     across = tuple(between(dict(zip(AXES, sizes)), count).values())
     inside = tuple(size // n for size, n in zip(sizes, across))
     arranged = mesh_utils.create_hybrid_device_mesh(inside, across, devices, allow_split_physical_axes=True)
