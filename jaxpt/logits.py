@@ -163,7 +163,7 @@ def _over_shards(
 
     width = tuple(axis for axis in _dividing("embed", hidden_BxTxD.shape[-1]) if axis in axes)
     rest = tuple(axis for axis in axes if axis not in width)
-    in_stages = staged.stages(width) > 1 and not projection.tied
+    in_stages = staged.stages(width) > 1 and not projection.tied and not _dividing("act_vocab", projection.columns)
     rules = dict(nn.get_logical_axis_rules())
     inside = tuple((name, None if set(axes) & set(_names(to)) else to) for name, to in rules.items())
 

@@ -90,7 +90,8 @@ def split_of(axes: tuple[str, ...], x: jax.Array) -> split.Split | None:
       x: what it is applied to, [batch, …].
 
     Returns:
-      None where that is left to XLA's partitioner: all but TPU slices over whose devices a weight is split.
+      None where that is left to XLA's partitioner: all but TPU slices over whose devices a weight is split, and tables
+      of which each device has some rows.
     """
     rows, width = tuple(mesh_axes("batch")), tuple(mesh_axes("embed"))
     if "embed" not in axes or not set(width) <= set(rows) or staged.stages(width) == 1:
@@ -98,7 +99,9 @@ def split_of(axes: tuple[str, ...], x: jax.Array) -> split.Split | None:
     is_cut = mesh_axes("length") or mesh_axes("residual_length") or mesh_axes("layers")
     if is_cut or x.shape[0] % math.prod(mesh_axes("batch").values()):
         return None
-    return split.Split(rows, width, axes.index("embed"))
+    dimension = axes.index("embed")
+    other = tuple(mesh_axes(axes[1 - dimension]))
+    return None if axes[0] == "vocab" and other else split.Split(rows, width, dimension, other)
 
 
 def param(module: nn.Module, name: str, init: Initializer, shape: tuple[int, ...], axes: tuple[str, ...]) -> jax.Array:

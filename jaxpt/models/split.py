@@ -21,7 +21,7 @@ from jaxpt.parallel import staged
 
 
 class Split(NamedTuple):
-    """How a weight is split over devices that each have rows of the batch."""
+    """How a weight of two dimensions is split over devices that each have rows of the batch."""
 
     rows: tuple[str, ...]
     """Mesh axes that share out the rows."""
@@ -29,28 +29,43 @@ class Split(NamedTuple):
     """Those of `rows` along which the weight is split."""
     dimension: int
     """Dimension of the weight that they split."""
-
-    @property
-    def _spec(self) -> PartitionSpec:
-        return PartitionSpec(*[None] * self.dimension, self.width)
+    other: tuple[str, ...] = ()
+    """Mesh axes that split the other dimension, of what it is multiplied with and gives as well."""
 
     def gather(self, weight: jax.Array) -> jax.Array:
-        """The whole weight, on every device."""
+        """The weight, whole along the dimension."""
         run = functools.partial(staged.all_gather, axes=self.width, dimension=self.dimension)
-        return self._map(run, (self._spec,), PartitionSpec())(weight)
+        return self._map(run, (self._weight(self.width),), self._weight())(weight)
 
-    def sum(self, term: Callable[..., jax.Array], *of_rows: jax.Array) -> jax.Array:
-        """The sum over devices of `term` of their own rows, split as the weight is."""
+    def sum(self, term: Callable[..., jax.Array], *of_rows: jax.Array, dimensions: tuple[int | None, ...]) -> jax.Array:
+        """The sum over devices of `term` of their own rows, split as the weight is.
+
+        Args:
+          term: from arrays of a device to its term.
+          *of_rows: arrays [B, …].
+          dimensions: of each, the weight's dimension that its last one is, if any.
+
+        Returns:
+          A weight.
+        """
 
         def part(*of_rows: jax.Array) -> jax.Array:
             x = staged.reduce_scatter(term(*of_rows), self.width, self.dimension)
             rest = tuple(axis for axis in self.rows if axis not in self.width)
             return jax.lax.psum(x, rest) if rest else x
 
-        return self._map(part, (PartitionSpec(self.rows),) * len(of_rows), self._spec)(*of_rows)
+        given = [
+            PartitionSpec(self.rows, *[None] * (x.ndim - 2), self.other if of == 1 - self.dimension else None)
+            for x, of in zip(of_rows, dimensions)
+        ]
+        return self._map(part, tuple(given), self._weight(self.width))(*of_rows)
+
+    def _weight(self, width: tuple[str, ...] | None = None) -> PartitionSpec:
+        return PartitionSpec(*((width, self.other) if self.dimension == 0 else (self.other, width)))
 
     def _map(self, run: Callable[..., jax.Array], given: tuple[PartitionSpec, ...], to: PartitionSpec) -> Callable:
-        return jax.shard_map(run, in_specs=given, out_specs=to, axis_names=set(self.rows), check_vma=False)
+        manual = {*self.rows, *self.other}
+        return jax.shard_map(run, in_specs=given, out_specs=to, axis_names=manual, check_vma=False)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -69,14 +84,16 @@ def product(split: Split, x: jax.Array, kernel_DxF: jax.Array) -> jax.Array:
 
 
 def _forward(split: Split, x: jax.Array, kernel_DxF: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return product(split, x, kernel_DxF), (x, kernel_DxF)
+    # Not `product` again, in which `jax.checkpoint` would not see the product that it is to keep.
+    return x @ split.gather(kernel_DxF), (x, kernel_DxF)
 
 
 def _backward(split: Split, kept: tuple[jax.Array, jax.Array], dy: jax.Array) -> tuple[jax.Array, jax.Array]:
     x, kernel_DxF = kept
     rows = "BLEG"[: x.ndim - 1]
     dx = jnp.einsum(f"{rows}F,DF->{rows}D", dy, split.gather(kernel_DxF))
-    return dx, split.sum(functools.partial(jnp.einsum, f"{rows}D,{rows}F->DF"), x, dy)
+    term = functools.partial(jnp.einsum, f"{rows}D,{rows}F->DF")
+    return dx, split.sum(term, x, dy, dimensions=(0, 1))
 
 
 product.defvjp(_forward, _backward)
@@ -108,7 +125,7 @@ def lookup(split: Split, table_VxD: jax.Array, ids_BxL: jax.Array, dtype: DTypeL
         def term(ids_BxL: jax.Array, dy_BxLxD: jax.Array) -> jax.Array:
             return jax.linear_transpose(lambda table: rows(table, ids_BxL), like)(dy_BxLxD.astype(like.dtype))[0]
 
-        return split.sum(term, ids_BxL, dy_BxLxD), None
+        return split.sum(term, ids_BxL, dy_BxLxD, dimensions=(None, 1)), None
 
     run.defvjp(lambda table, ids: (run(table, ids), ids), backward)
     return run(table_VxD, ids_BxL)

@@ -22,7 +22,8 @@ def make(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mes
     """Arranges the devices in a mesh of (data, stage, fsdp, sequence, tensor), the last between neighbours.
 
     Over several slices of TPUs, where the network between them is slow, the data axis goes from slice to slice; stages
-    do where it is too short for all of them. All other axes stay inside of one.
+    do where it is too short for all of them. All other axes stay inside of one. Of fsdp over many TPUs, every second
+    device (fourth, …) is a neighbour (`jaxpt.parallel.staged`).
 
     Args:
       config: sizes of the axes; -1 on one of them takes what the others leave.
@@ -48,19 +49,20 @@ def make(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mes
             wanted = f"a multiple of {known} devices"
         raise UserError(f"{shown}: the mesh takes {wanted}, there are {len(devices)}")
     sizes = [len(devices) // known if size == -1 else size for size in sizes]
-    auto, count = (AxisType.Auto,) * len(AXES), slices(devices)
-    if count == 1:
-        # Not jax.make_mesh, which refuses an axis that takes a part of a physical one: 8 × 8 of 4 × 4 × 4 chips.
-        def arrange(sizes: Sequence[int]) -> np.ndarray:
-            return mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
+    place, count = AXES.index("fsdp"), slices(devices)
+    groups = staged.far(sizes[place], len(devices)) if devices[0].platform == "tpu" else 1
+    across = [*between(dict(zip(AXES, sizes)), count).values()] if count > 1 else [1] * len(sizes)
+    if groups > 1:
+        across.insert(place, 1)  # of the axis that `arranged` adds
 
-        place = AXES.index("fsdp")
-        groups = staged.far(sizes[place], len(devices)) if devices[0].platform == "tpu" else 1
-        return Mesh(staged.arranged(sizes, place, groups, arrange), AXES, axis_types=auto)
-    across = tuple(between(dict(zip(AXES, sizes)), count).values())
-    inside = tuple(size // n for size, n in zip(sizes, across))
-    arranged = mesh_utils.create_hybrid_device_mesh(inside, across, devices, allow_split_physical_axes=True)
-    return Mesh(arranged, AXES, axis_types=auto)
+    def arrange(sizes: list[int]) -> np.ndarray:
+        if count == 1:
+            # Not jax.make_mesh, which refuses an axis that takes a part of a physical one: 8 × 8 of 4 × 4 × 4 chips.
+            return mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
+        inside = [size // n for size, n in zip(sizes, across, strict=True)]
+        return mesh_utils.create_hybrid_device_mesh(inside, across, devices, allow_split_physical_axes=True)
+
+    return Mesh(staged.arranged(sizes, place, groups, arrange), AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
 def slices(devices: Iterable[jax.Device]) -> int:

@@ -22,7 +22,7 @@ _TARGET = re.compile(r'_xla_megascale_target="?(\{.*?)(?:"|,_xla)')
 _SLICE = 100_000
 """libtpu numbers the devices of the first slice from here, of the second from twice this on."""
 _OF_ALL = "1"
-"""The channel that JAX gives to each collective of a `jax.shard_map`."""
+"""The channel that JAX gives to each collective of a `jax.shard_map`; those it cuts up get one of their own."""
 _PAIRS = re.compile(r"source_target_pairs=(\{\{.*?\}\}|\{\})")
 
 
@@ -119,7 +119,7 @@ def _each(program: hlo.Program) -> list[tuple[str, str, str, int, int]]:
             given = one.operands[:1] if one.opcode == "send" else one.operands  # its second is a token
             operand = sum(instructions.size(here[name].shape) for name in given if name in here)
             channel = instructions.channel(one)
-            key = one.name if channel in (None, _OF_ALL) else channel
+            key = one.name if channel is None or (channel == _OF_ALL and place == outer) else channel
             found.setdefault((outer, key), (kind, one.attributes, operand, times))
             if any(hlo.STARTS.search(inner.attributes) for inner in here.values()):
                 begun[key] = outer

@@ -153,12 +153,7 @@ def _rank(one: Trial) -> tuple[float, float]:
 
 
 def _meshes(config: Config, topology: Topology) -> Iterator[Settings]:
-    """The recipe's own mesh, then others: all data, all fsdp, and both beside a little tensor.
-
-    fsdp over half of a slice as well: libtpu 0.0.52 has no reduce-scatter over all of its devices, and sums up whole
-    gradients on each where two halves would send about half as much (Llama 8B, v5e:16x16: all-reduces of 35.7 GiB, or
-    reduce-scatters of 12.9 and all-reduces of 7.9 GiB).
-    """
+    """The recipe's own mesh, then others: all data, all fsdp, and both beside a little tensor."""
     own = {f"mesh.{axis}": getattr(config.mesh, axis) for axis in AXES}
     rest = topology.size // math.prod(size for size in own.values() if size != -1)
     own = {axis: rest if size == -1 else size for axis, size in own.items()}
@@ -166,7 +161,7 @@ def _meshes(config: Config, topology: Topology) -> Iterator[Settings]:
     yield own
     per_slice = topology.size // topology.slices
     for tensor in (1, 2, 4):
-        for fsdp in (per_slice // tensor, 1, per_slice // tensor // 2, min(8, per_slice // tensor)):
+        for fsdp in (per_slice // tensor, 1, min(8, per_slice // tensor)):
             data, rest = divmod(topology.size, tensor * max(fsdp, 1))
             mesh: Settings = {f"mesh.{axis}": 1 for axis in AXES}
             mesh |= {"mesh.data": data, "mesh.fsdp": fsdp, "mesh.tensor": tensor}

@@ -46,8 +46,6 @@ def plan(report: dict[str, Any], console: Console, shardings: bool = False) -> N
     console.print(_buffers(worst))
     if worst["collectives"]:
         console.print(_collectives(worst))
-    if advice := scatter_advice(worst):
-        _print(console, advice)
     if shardings:
         console.print(_placements(first))
     for name in first["large_replicated_params"]:
@@ -60,19 +58,6 @@ def plan(report: dict[str, Any], console: Console, shardings: bool = False) -> N
     _state(phases, console)
     if report.get("cost"):
         _cost(report, console)
-
-
-def scatter_advice(phase: dict[str, Any]) -> str | None:
-    """A line where libtpu sums up whole gradients on all devices of a slice, each of which keeps a shard of them."""
-    axes = [axis for axis, size in phase["mesh"].items() if size > 1]
-    size = sum(one["bytes"] for one in phase["collectives"] if one["kind"] == "all-reduce")
-    fsdp = phase["mesh"]["fsdp"]
-    if phase["platform"] != "tpu" or axes != ["fsdp"] or fsdp % 2 or 2 * size < phase["memory"]["parameters"]:
-        return None
-    return (
-        "note: libtpu has no reduce-scatter over all devices of a slice, so whole gradients are summed up: "
-        f"mesh.data=2 mesh.fsdp={fsdp // 2} scatters them and sends about half, for twice the state on a device"
-    )
 
 
 def decode(figures: dict[str, Any], console: Console) -> None:

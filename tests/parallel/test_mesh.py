@@ -38,6 +38,12 @@ class Chip:
     process_index: int = 0
     platform: str = "chip"
     device_kind: str = "chip"
+    core_on_chip: int = 0
+
+    @property
+    def coords(self) -> tuple[int, int, int]:
+        """In a slice of 16 × 16."""
+        return self.id % 16, self.id % 256 // 16, 0
 
 
 def test_data_goes_from_slice_to_slice():
@@ -48,6 +54,19 @@ def test_data_goes_from_slice_to_slice():
         assert {chip.slice_index for chip in mesh.devices[2 * half : 2 * half + 2].ravel()} == {half}
     with pytest.raises(UserError, match=r"mesh\.data=1, mesh\.pipeline=1: .* multiple of the 2 slices"):
         meshes.make(MeshConfig(data=1, fsdp=16), chips)
+
+
+@pytest.mark.parametrize("data", [1, 2])
+def test_of_fsdp_over_many_tpus_every_second_one_is_a_neighbour(data):
+    """On each slice the even places are one half of the chips, the odd ones the other; other devices keep their order."""
+    devices = [Chip(n, n // 256, platform="tpu") for n in range(data * 256)]
+    mesh = meshes.make(MeshConfig(data=data, fsdp=256), devices)
+    for row in mesh.devices.reshape(data, 256):
+        for half in (row[::2], row[1::2]):
+            x, y = ({chip.coords[axis] for chip in half} for axis in (0, 1))
+            assert len(x) * len(y) == 128 and max(x) - min(x) < len(x) and max(y) - min(y) < len(y)
+    others = meshes.make(MeshConfig(data=data, fsdp=256), [dataclasses.replace(d, platform="gpu") for d in devices])
+    assert [chip.id for chip in others.devices.ravel()] == list(range(data * 256))
 
 
 @pytest.mark.parametrize(("data", "stages"), [(1, 4), (2, 2), (2, 4)])

@@ -104,6 +104,13 @@ def test_collectives_inside_of_a_tpus_fusions():
     assert all(c.axes == ("fsdp",) for c in found.values())
 
 
+def test_collectives_of_a_shard_map_share_a_channel_and_count_each():
+    line = "  %reduce_scatter.{} = f32[128,64] reduce-scatter(%param.2), channel_id=1, replica_groups={{{{0,1}}}}\n"
+    text = TPU.replace("  ROOT %fusion.1", line.format(1) + line.format(2) + "  ROOT %fusion.1")
+    found = next(c for c in collectives.find(hlo.Program(text), {"fsdp": 2}) if c.kind == "reduce-scatter")
+    assert (found.count, found.sent) == (3, 3 * 128 * 64 * 4)
+
+
 def test_what_overlaps_with_a_loop_runs_as_often_as_it_is_started():
     body = """%body (carried: bf16[256,64]) -> bf16[256,64] {
   %carried = bf16[256,64]{1,0} parameter(0)

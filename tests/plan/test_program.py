@@ -83,6 +83,25 @@ def test_a_program_for_a_tpu_with_no_tpu(for_a_v5e):
     assert for_a_v5e.copied_donated_buffers == []
 
 
+@pytest.mark.parametrize(("topology", "devices"), [("v5e:4x4", 16), ("v5p:4x4x4", 64)])
+def test_no_device_of_a_slice_sums_up_what_it_keeps_a_part_of(topology, devices):
+    """Weights are gathered and gradients scattered; in one collective over all devices both would be all-reduces."""
+    pytest.importorskip("libtpu")
+    model = {"dtype": "auto", "vocab_size": 512, "embed_dim": 1024, "mlp_dim": 2048, "heads": 8, "layers": 3}
+    data = {"length": 128, "batch_size": devices}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("JAX_DISABLE_MOST_OPTIMIZATIONS", raising=False)
+        config = families.config("llama", model=model, data=data, mesh={"data": 1, "fsdp": devices})
+        measured = program.measure(config, program.Target(topology))
+    sent = dict.fromkeys(("all-gather", "reduce-scatter", "all-reduce"), 0)
+    for one in measured.collectives:
+        if one["kind"] in sent:
+            sent[one["kind"]] += one["sent"]
+    weights = measured.parameters * 2  # bfloat16; both passes gather them, in one they are scattered
+    assert weights * 0.8 < sent["reduce-scatter"] < weights * 1.3 and weights * 1.5 < sent["all-gather"] < weights * 2.2
+    assert sent["all-reduce"] < weights / 20
+
+
 @pytest.mark.parametrize(
     ("platform", "installed", "name"),
     [

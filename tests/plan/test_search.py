@@ -123,15 +123,6 @@ def test_a_large_parameter_left_whole_is_a_warning_that_says_what_to_change(caps
     assert "mesh.rules.vocab=[fsdp] would shard it" in out and "512×64" in out
 
 
-@pytest.mark.parametrize("sizes, wanted", [((1, 32), "mesh.data=2 mesh.fsdp=16"), ((2, 16), None), ((32, 1), None)])
-def test_sums_of_whole_gradients_over_a_slice_are_named(sizes, wanted):
-    mesh = {"data": sizes[0], "fsdp": sizes[1], "tensor": 1}
-    phase = dataclasses.asdict(dataclasses.replace(MEASURED, mesh=mesh))
-    advice = show.scatter_advice(phase)
-    assert advice is None if wanted is None else wanted in advice
-    assert show.scatter_advice({**phase, "collectives": []}) is None
-
-
 def test_a_recipe_names_its_slice(compiler, capsys):
     seen = compiler(state=2, temporaries=16)
     recipe = config(plan={"topology": "v5e:4x4", "slices": 2})
