@@ -24,7 +24,8 @@ class Region:
     times: int
     """How often it runs in a step."""
     work: list[list[int]]
-    """[FLOPs, bytes to and from memory] of each operation, one after the other; FLOPs −1 of a kernel."""
+    """[FLOPs, bytes to and from memory] of each operation, one after the other; of a kernel −1 times the bytes that it
+    takes and gives, in any memory, instead of FLOPs, which are not known."""
     sent: dict[str, int]
     """{network: bytes}"""
     messages: int
@@ -62,7 +63,7 @@ def regions(
 
 
 def products(program: hlo.Program, computation: str, instruction: instructions.Instruction) -> int:
-    """FLOPs of the matrix products of an instruction, those inside of a fusion too; −1 of a kernel's.
+    """FLOPs of the matrix products of an instruction, those inside of a fusion too; −1 times the bytes of a kernel.
 
     GPUs may leave products to cuBLAS. TPUs write products as convolutions, and axes of a batch as positions of which a
     window holds one each.
@@ -72,7 +73,8 @@ def products(program: hlo.Program, computation: str, instruction: instructions.I
         inner = [(name, one) for name in instruction.called for one in program.computations[name].values()]
         return sum(products(program, name, one) for name, one in inner)
     if _KERNEL.search(instruction.attributes):
-        return -1
+        given = (here[name].shape for name in instruction.operands if name in here)
+        return -sum(instructions.size(shape) for shape in (instruction.shape, *given))
     if cublas := _CUBLAS.search(instruction.attributes):
         left = _dims(here[instruction.operands[0]].shape)
         return 2 * math.prod(_dims(instruction.shape)) * math.prod(left[int(n)] for n in re.findall(r"\d+", cublas[1]))

@@ -90,7 +90,7 @@ def bound(measured: PlanResult | DecodeResult, topology: Topology) -> Bound:
     for region in getattr(measured, "regions", ()):
         ours = dict.fromkeys(times, 0.0)
         for flops, moved in region["work"]:
-            flops = moved * kernels if flops < 0 else flops
+            flops = -flops * kernels if flops < 0 else flops
             part = "FLOPs" if flops / peak > moved / bandwidth else "HBM"
             ours[part] += max(flops / peak, moved / bandwidth)
         network = {name: size / links[name] for name, size in region["sent"].items()}
@@ -107,11 +107,12 @@ def bound(measured: PlanResult | DecodeResult, topology: Topology) -> Bound:
 
 
 def _kernel_intensity(measured: PlanResult | DecodeResult) -> float:
-    """FLOPs for a byte of kernels: what is counted in the traced program and not found in the products of the other."""
+    """FLOPs for a byte that kernels take or give: what is counted in the traced program and not found in the products
+    of the other, shared out among all kernels."""
     work = [(r["times"], *one) for r in getattr(measured, "regions", ()) for one in r["work"]]
-    moved = sum(times * size for times, flops, size in work if flops < 0)
+    taken = -sum(times * flops for times, flops, _ in work if flops < 0)
     found = sum(times * flops for times, flops, _ in work if flops > 0)
-    return max(0.0, measured.program_flops / measured.devices - found) / moved if moved else 0.0
+    return max(0.0, measured.program_flops / measured.devices - found) / taken if taken else 0.0
 
 
 def cost(

@@ -58,7 +58,7 @@ def test_data_goes_from_slice_to_slice():
 
 @pytest.mark.parametrize("data", [1, 2])
 def test_of_fsdp_over_many_tpus_every_second_one_is_a_neighbour(data):
-    """On each slice the even places are one half of the chips, the odd ones the other; other devices keep their order."""
+    """On each slice the even places are one half of the chips, the odd ones the other."""
     devices = [Chip(n, n // 256, platform="tpu") for n in range(data * 256)]
     mesh = meshes.make(MeshConfig(data=data, fsdp=256), devices)
     for row in mesh.devices.reshape(data, 256):

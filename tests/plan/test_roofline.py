@@ -34,7 +34,8 @@ def test_the_least_time_is_the_sum_over_loops_and_operations():
     regions = [
         {"times": 10, "work": [[5 * flops, size], [0, 3 * size]], "sent": {"ICI": 10**5 * 2}, "messages": 1},  # 8 µs
         {"times": 1, "work": [[flops, 2 * size]], "sent": {"ICI": 10**5}, "messages": 40},  # 1 + 40 µs
-        {"times": 2, "work": [[-1, size]], "sent": {}, "messages": 0},  # a kernel: the FLOPs that are left
+        # Two kernels, one of whose arrays lie in VMEM: they share the FLOPs that are left by what they take and give.
+        {"times": 2, "work": [[-4 * size, size], [-3 * size, 0]], "sent": {}, "messages": 0},
     ]
     measured = dataclasses.replace(
         MEASURED, devices=1, regions=regions, collectives=[], traffic=0, program_flops=(51 + 2 * 7) * flops
