@@ -1,12 +1,14 @@
 """What recipes take on the slices that they name, as one table, and the `# Plan:` lines at their heads.
 
-Command: python tools/plan_recipes.py configs/pretrain/*.yaml [--out DIR] [--write | --check] [key=value …]
+Command: python tools/plan_recipes.py configs/pretrain/*.yaml [--out DIR] [--write | --check | --least GPU] [key=value]
 
 Every recipe is compiled in processes of its own. Its report is kept as DIR/NAME.json: a recipe that is still the same
 is not compiled again (delete DIR when the code has changed), and one that fails is a line of the table. Ends with code
 1 if one fails, does not fit, leaves a large parameter whole on every device, or copies a donated buffer.
 
-`--write` puts what was planned into the recipes' heads; `--check` compares instead. `key=value` holds for all of them.
+`--write` puts what was planned into the recipes' heads; `--check` compares instead. `--least h100` plans each for the
+fewest machines of eight GPUs (1, 2, 4, …) that it fits, with parameters split over all devices that the recipe's other
+axes leave. `key=value` holds for all of them.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import hashlib
 import json
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,7 @@ COLUMNS = (
     "recipe | slice | mesh | parameters | fits | peak GiB | of | compiled in s | a device sends, GB a step | bound | "
     "step ≥ | MFU ≤ | days ≥ | $ ≥ | large and whole | state in place"
 )
+MACHINES = (1, 2, 4, 8, 16, 32, 64, 128)
 SHORT = {"all-gather": "gather", "all-reduce": "reduce", "reduce-scatter": "scatter", "collective-permute": "permute"}
 
 
@@ -39,13 +43,17 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/plans"), help="where reports are kept (runs/plans)")
     parser.add_argument("--write", action="store_true", help="put the lines into the recipes")
     parser.add_argument("--check", action="store_true", help="say which recipes' lines are others")
+    parser.add_argument("--least", metavar="GPU", help="for the fewest machines of eight such GPUs that fit: h100, …")
     given = parser.parse_intermixed_args()  # key=value after options as well
     overrides = [word for word in given.recipes if "=" in word]
     print(f"| {COLUMNS} |\n{'|---' * (COLUMNS.count('|') + 1)}|", flush=True)
     sound = True
     for path in (Path(word) for word in given.recipes if "=" not in word):
         try:
-            report = planned(configs.load(path, overrides), given.out / f"{path.stem}.json")
+            if given.least:
+                report = fewest(path, overrides, given.least, given.out)
+            else:
+                report = planned(configs.load(path, overrides), given.out / f"{path.stem}.json")
         except (UserError, RuntimeError) as error:
             print(f"| {path.stem} | {' '.join(str(error).split())[-300:]} |", flush=True)
             sound = False
@@ -77,6 +85,24 @@ def planned(config: Config, kept: Path) -> dict[str, Any] | None:
     report = {"digest": digest, **command.report(config, where, phases)}
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.write_text(json.dumps(report, indent=1), "utf-8")
+    return report
+
+
+def fewest(path: Path, overrides: Sequence[str], gpu: str, out: Path) -> dict[str, Any] | None:
+    """The report on a recipe on the fewest machines that it fits, or on the most that were tried."""
+    report = error = None
+    for machines in MACHINES:
+        where = f"plan.topology={gpu}:{machines}x8" if machines > 1 else f"plan.topology={gpu}:8"
+        try:
+            config = configs.load(path, ["mesh.data=1", "mesh.fsdp=-1", where, *overrides])
+            report = planned(config, out / f"{path.stem}_{machines}.json")
+        except UserError as found:  # a mesh or a batch that so many devices cannot share out
+            error = found
+            continue
+        if report and all(phase["total"] <= phase["limit"] for phase in report["phases"]):
+            return report
+    if report is None and error:
+        raise error
     return report
 
 

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from jaxpt.config import AXES, at_phase, load, phase_starts
+from jaxpt.errors import UserError
 from jaxpt.plan import program, topologies
 from tests.config.helpers import ROOT
 from tests.plan.test_roofline import MEASURED
@@ -93,6 +94,27 @@ def test_one_failure_does_not_lose_the_rest(recipe, monkeypatch, capsys):
     path, _ = recipe
     assert run(monkeypatch, path.parent / "none.yaml", path, "--out", path.parent / "plans") == 1
     assert "| none | " in (out := capsys.readouterr().out) and "| recipe | v5e:4x8" in out
+
+
+def test_the_fewest_machines_that_a_recipe_fits_are_found(recipe, monkeypatch, capsys):
+    path, _ = recipe
+    tried = []
+
+    def measure(config, where, phase):
+        tried.append(where.topology)
+        if where.topology == "h100:8":
+            raise UserError("data.batch_size: does not divide")
+        return dataclasses.replace(
+            MEASURED, phase=phase, total=MEASURED.total << (8 if where.topology == "h100:2x8" else 0)
+        )
+
+    monkeypatch.setattr(program, "measure", measure)
+    assert run(monkeypatch, path, "--least", "h100", "--out", path.parent / "plans") == 0
+    assert tried == ["h100:8", "h100:2x8", "h100:2x8", "h100:4x8", "h100:4x8"]
+    assert "| recipe | h100:4x8 |" in capsys.readouterr().out
+    monkeypatch.setattr(plan_recipes, "MACHINES", (1,))
+    assert run(monkeypatch, path, "--least", "h100", "--out", path.parent / "others") == 1
+    assert "does not divide" in capsys.readouterr().out
 
 
 def heads(path, report):
