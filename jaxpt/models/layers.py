@@ -101,7 +101,9 @@ def split_of(axes: tuple[str, ...], x: jax.Array) -> split.Split | None:
         return None
     dimension = axes.index("embed")
     other = tuple(mesh_axes(axes[1 - dimension]))
-    return None if axes[0] == "vocab" and other else split.Split(rows, width, dimension, other)
+    if set(other) & set(rows) or (other and axes[0] == "vocab"):
+        return None
+    return split.Split(rows, width, dimension, other)
 
 
 def param(module: nn.Module, name: str, init: Initializer, shape: tuple[int, ...], axes: tuple[str, ...]) -> jax.Array:

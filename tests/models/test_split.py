@@ -9,7 +9,7 @@ from jaxpt import losses
 from jaxpt.config import MeshConfig
 from jaxpt.models import base, split
 from jaxpt.parallel import mesh as meshes
-from jaxpt.parallel import staged
+from jaxpt.parallel import rules, staged
 from jaxpt.train import flops
 from tests.models.helpers import EVERY, drawn, tokens
 
@@ -86,4 +86,8 @@ def test_a_weight_that_is_not_split_is_left_to_the_compiler():
     with use({"data": 1, "fsdp": 4, "tensor": 2}):
         assert layers.split_of(("mlp", "embed"), x) == split.Split(("fsdp",), ("fsdp",), 1, ("tensor",))
         assert layers.split_of(("vocab", "embed"), x) is None, "each device has some rows of the table"
+    mesh = meshes.make(MeshConfig(data=2, fsdp=4), jax.devices()[:8])
+    with meshes.use(mesh, {**rules.DEFAULT, "embed": ("fsdp",), "mlp": ("data",)}):
+        assert layers.split_of(("embed", "mlp"), x) is None, "a mesh axis for rows and for the other dimension"
+        assert layers.split_of(("embed", "heads"), x) == split.Split(("data", "fsdp"), ("fsdp",), 0)
     assert layers.split_of(("embed", "mlp"), x) is None, "no mesh"
