@@ -41,9 +41,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipes", nargs="+", metavar="CONFIG | key=value")
     parser.add_argument("--out", type=Path, default=Path("runs/plans"), help="where reports are kept (runs/plans)")
-    parser.add_argument("--write", action="store_true", help="put the lines into the recipes")
-    parser.add_argument("--check", action="store_true", help="say which recipes' lines are others")
-    parser.add_argument("--least", metavar="GPU", help="for the fewest machines of eight such GPUs that fit: h100, …")
+    one = parser.add_mutually_exclusive_group()
+    one.add_argument("--write", action="store_true", help="put the lines into the recipes")
+    one.add_argument("--check", action="store_true", help="say which recipes' lines are others")
+    one.add_argument("--least", metavar="GPU", help="for the fewest machines of eight such GPUs that fit: h100, …")
     given = parser.parse_intermixed_args()  # key=value after options as well
     overrides = [word for word in given.recipes if "=" in word]
     print(f"| {COLUMNS} |\n{'|---' * (COLUMNS.count('|') + 1)}|", flush=True)

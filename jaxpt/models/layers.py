@@ -175,10 +175,10 @@ class Embed(nn.Module):
 
     def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
         """Looks up tokens: [B, L] → [B, L, D]."""
-        # Cast after the lookup, so the table's gradient is summed in float32.
-        # Gather the table first: a lookup in a table sharded along D would gather its far larger result.
         if not self.tied and (how := split_of(("vocab", "embed"), tokens_BxL)):
             return constrain(split.lookup(how, self.table, tokens_BxL, self.dtype), "act_embed")
+        # Cast after the lookup, so the table's gradient is summed in float32.
+        # Gather the table first: a lookup in a table sharded along D would gather its far larger result.
         table = nn.with_logical_constraint(self.table, ("vocab", None))
         x_BxLxD = jnp.take(table, tokens_BxL, axis=0, mode="clip").astype(self.dtype)
         return constrain(x_BxLxD, "act_embed")

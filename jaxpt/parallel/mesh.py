@@ -51,7 +51,7 @@ def make(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mes
     sizes = [len(devices) // known if size == -1 else size for size in sizes]
     place, count = AXES.index("fsdp"), slices(devices)
     groups = staged.far(sizes[place], len(devices)) if devices[0].platform == "tpu" else 1
-    across = [*between(dict(zip(AXES, sizes)), count).values()] if count > 1 else [1] * len(sizes)
+    across = [*between(dict(zip(AXES, sizes)), count).values()]
     if groups > 1:
         across.insert(place, 1)  # of the axis that `arranged` adds
 

@@ -26,8 +26,8 @@ SMALLEST = 16
 LARGEST = 128
 """Neighbours, at most."""
 LARGEST_PIECE = 8192
-"""Rows or columns of an array that stay whole, at most, where the others are scattered; of more libtpu makes
-all-reduces, on some slices. Such an array is a table of embeddings; it is cut into pieces."""
+"""Columns of an array whose rows are scattered, at most. Of more, as tables of embeddings have, libtpu makes
+all-reduces on some slices: such an array is cut into pieces."""
 
 
 def far(devices: int, of_slice: int) -> int:

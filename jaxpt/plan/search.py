@@ -153,7 +153,10 @@ def _rank(one: Trial) -> tuple[float, float]:
 
 
 def _meshes(config: Config, topology: Topology) -> Iterator[Settings]:
-    """The recipe's own mesh, then others: all data, all fsdp, and both beside a little tensor."""
+    """The recipe's own mesh, then others: all data, all fsdp, and both beside a little tensor.
+
+    fsdp over half of a slice as well: not every width divides by all of its devices, as 1,600 does not by 128.
+    """
     own = {f"mesh.{axis}": getattr(config.mesh, axis) for axis in AXES}
     rest = topology.size // math.prod(size for size in own.values() if size != -1)
     own = {axis: rest if size == -1 else size for axis, size in own.items()}
@@ -161,7 +164,7 @@ def _meshes(config: Config, topology: Topology) -> Iterator[Settings]:
     yield own
     per_slice = topology.size // topology.slices
     for tensor in (1, 2, 4):
-        for fsdp in (per_slice // tensor, 1, min(8, per_slice // tensor)):
+        for fsdp in (per_slice // tensor, 1, per_slice // tensor // 2, min(8, per_slice // tensor)):
             data, rest = divmod(topology.size, tensor * max(fsdp, 1))
             mesh: Settings = {f"mesh.{axis}": 1 for axis in AXES}
             mesh |= {"mesh.data": data, "mesh.fsdp": fsdp, "mesh.tensor": tensor}

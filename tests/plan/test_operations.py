@@ -57,3 +57,18 @@ ENTRY %main (param.1: bf16[4096,64], param.2: bf16[64,128]) -> (bf16[4096,128], 
 def test_products_of_cublas():
     (region,) = operations.regions(hlo.Program(CUBLAS), {"data": 1}, {})
     assert region.work == [[2 * 4096 * 64 * 128, 2 * (4096 * 64 + 64 * 128 + 4096 * 128)]]
+
+
+def test_a_kernel_weighs_what_it_takes_and_gives_wherever_that_lies():
+    """Arrays in VMEM, S(1), are no traffic, but the kernel has FLOPs all the same."""
+    text = """HloModule jit_step, is_scheduled=true
+
+ENTRY %main (param.1: bf16[8,128]) -> bf16[8,128] {
+  %param.1 = bf16[8,128]{1,0} parameter(0)
+  %copy.1 = bf16[8,128]{1,0:S(1)} copy(%param.1)
+  %custom-call.1 = bf16[8,128]{1,0:S(1)} custom-call(%copy.1, %copy.1), custom_call_target="tpu_custom_call"
+  ROOT %copy.2 = bf16[8,128]{1,0} copy(%custom-call.1)
+}
+"""
+    (region,) = operations.regions(hlo.Program(text), {"data": 1}, {})
+    assert [work for work in region.work if work[0]] == [[-3 * 8 * 128 * 2, 0]]
