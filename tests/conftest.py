@@ -1,6 +1,7 @@
-"""Shared by all tests: their order, eight virtual CPU devices, quick compilation, a cache of it, quiet TensorFlow."""
+"""Shared by all tests: their order, eight virtual CPU devices, quick compilation, quiet TensorFlow, what they cost."""
 
 import importlib.metadata
+import json
 import os
 import sys
 import tempfile
@@ -43,6 +44,8 @@ def pytest_collection_modifyitems(items):
 def pytest_collection_finish():
     from tests import garbage  # noqa: F401
 
+    record_cost("imports", "imports and collection", cpu_seconds())
+
 
 MOST_MEMORY = 3 * 2**30
 """Bytes of a worker from which on what JAX compiled for earlier files is dropped: slow tests made 9 GB of it."""
@@ -56,3 +59,39 @@ def _programs_do_not_pile_up():
             pages = int(file.read().split()[1])
         if pages * os.sysconf("SC_PAGE_SIZE") > MOST_MEMORY:
             sys.modules["jax"].clear_caches()
+
+
+# ---- what tests cost -------------------------------------------------------------------------------------------------
+
+COSTS, PART = os.environ.get("JAXPT_TEST_COSTS"), os.environ.get("JAXPT_TEST_PART")
+"""The file to which a line is appended for each test, and the part of the budget if its marker does not say it."""
+
+
+def cpu_seconds():
+    """Of this process and of the ones that it has started, forked ones' own children included."""
+    seconds = sum(os.times()[:4])
+    try:
+        with open("/proc/thread-self/children") as file:
+            children = file.read().split()
+        for child in children:
+            with open(f"/proc/{child}/stat") as file:
+                seconds += sum(map(int, file.read().rpartition(")")[2].split()[11:15])) / os.sysconf("SC_CLK_TCK")
+    except OSError:  # no Linux, or a child that has just ended
+        pass
+    return seconds
+
+
+def record_cost(part, test, cpu):
+    if COSTS:
+        with open(COSTS, "a", encoding="utf-8") as file:
+            file.write(json.dumps({"part": PART or part, "test": test, "cpu": round(cpu, 3)}) + "\n")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    part = next((name for name in ("parity", "grid", "slow") if item.get_closest_marker(name)), "quick")
+    before = cpu_seconds()
+    try:
+        return (yield)
+    finally:
+        record_cost(part, item.nodeid, cpu_seconds() - before)
