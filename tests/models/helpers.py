@@ -82,6 +82,10 @@ OTHERS = {
     "xlnet": _maker(XLNetConfig, head_dim=8),
 }  # fmt: skip
 EVERY = ALL | OTHERS
+OF_THEIR_OWN = (
+    "bert", "gpt2", "t5", "albert", "bart", "deberta_v2", "gpt", "llama", "modernbert", "t5_lm", "xlnet",
+)  # fmt: skip
+"""Those with blocks or stacks of their own; the others differ from one of these in options."""
 
 
 # The heads that published models have.
@@ -139,18 +143,22 @@ def apply(model, variables, method, *args, **kwargs):
 
 
 def packed(run, length):
-    """Two sequences of 5 and 7 tokens in one row of `length`, and each alone.
+    """Two sequences of 5 and 7 tokens in one row of `length`, and each alone, with other padding behind.
 
-    `run(tokens, segment_ids, positions)` gives hidden states. Returns those of both sequences, packed and alone.
+    `run(tokens, segment_ids, positions)` gives hidden states, of all three rows at once: one program. Returns those of
+    both sequences, packed and alone.
     """
-    first, second = tokens(1, 5, seed=1), tokens(1, 7, seed=2)
-    padding = length - 12
-    row = np.concatenate([first, second, tokens(1, padding, seed=3)], axis=1)
-    segments = np.array([[1] * 5 + [2] * 7 + [0] * padding])
-    positions = np.array([[*range(5), *range(7), *[0] * padding]])
-    together = run(row, segments, positions)
-    alone = [run(x, np.ones_like(x), np.arange(x.shape[1])[None]) for x in (first, second)]
-    return (together[:, :5], together[:, 5:12]), alone
+    first, second, padding = tokens(5, seed=1), tokens(7, seed=2), tokens(3, length, seed=3)
+    rows = [(first, second), (first,), (second,)]
+    ids, segments, positions = padding, np.zeros((3, length), int), np.zeros((3, length), int)
+    for row, parts in enumerate(rows):
+        at = 0
+        for number, part in enumerate(parts, 1):
+            own = slice(at, at + len(part))
+            ids[row, own], segments[row, own], positions[row, own] = part, number, np.arange(len(part))
+            at = own.stop
+    together, one, other = run(ids, segments, positions)
+    return (together[:5], together[5:12]), (one[:5], other[:7])
 
 
 def influence(model, variables, method, ids, *args, **kwargs):

@@ -1,10 +1,13 @@
 """What padding, packing and token types do to a BERT."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
 
 from jaxpt.models.bert import BertConfig
+from tests import grids
 from tests.models.helpers import apply, bert, made, packed, tokens
 
 
@@ -30,32 +33,45 @@ def test_packed_equals_separate(model):
 
 
 def test_each_token_sees_all_others(model):
-    ids = tokens(1, 8)
-    changed = ids.copy()
-    changed[0, 7] = (ids[0, 7] + 1) % 100
-    difference = apply(*model, "encode", ids) - apply(*model, "encode", changed)
-    assert np.abs(difference).max(-1).min() > 1e-4
+    ids = np.repeat(tokens(1, 8), 2, axis=0)
+    ids[1, 7] = (ids[0, 7] + 1) % 100
+    one, changed = apply(*model, "encode", ids)
+    assert np.abs(one - changed).max(-1).min() > 1e-4
 
 
 def test_token_types_and_positions_matter(model):
-    ids = tokens(1, 8)
+    ids, row = tokens(2, 8), np.arange(8)
     plain = apply(*model, "encode", ids)
-    np.testing.assert_array_equal(plain, apply(*model, "encode", ids, token_types=np.zeros_like(ids)))
-    np.testing.assert_array_equal(plain, apply(*model, "encode", ids, positions=np.arange(8)[None]))
-    assert np.abs(plain - apply(*model, "encode", ids, token_types=np.ones_like(ids))).max() > 1e-3
-    assert np.abs(plain - apply(*model, "encode", ids, positions=np.arange(8)[None] + 1)).max() > 1e-3
+
+    def given(types, positions):
+        rows = {"token_types": types, "positions": positions}
+        return apply(*model, "encode", ids, **{name: np.broadcast_to(x, (2, 8)) for name, x in rows.items()})
+
+    np.testing.assert_array_equal(plain, given(0, row))
+    assert np.abs(plain - given(1, row)).max() > 1e-3
+    assert np.abs(plain - given(0, row + 1)).max() > 1e-3
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "electra", "albert"])
-@pytest.mark.parametrize("layers", [1, 2, 4])
+KINDS = ("bert", "roberta", "distilbert", "electra", "albert")
+DEPTHS = [(kind, layers) for layers in (1, 2, 4) for kind in KINDS]
+
+
+@pytest.mark.parametrize(
+    ("kind", "layers"), grids.cases(DEPTHS, ("bert", 1), ("bert", 4), ("electra", 2), ("albert", 2))
+)
 def test_states_of_some_positions_are_those_of_all(kind, layers):
     """Packed rows with padding, a position twice, and ranks; ALBERT's shared layers compute all and choose."""
-    model = made(kind, layers=layers, **({"groups": 1, "inner_layers": 1} if kind == "albert" else {}))
+    module, variables = made(kind, layers=layers, **({"groups": 1, "inner_layers": 1} if kind == "albert" else {}))
     ids, segments = tokens(2, 12), np.array([[1] * 5 + [2] * 4 + [0] * 3, [1] * 12])
-    options = {"segment_ids": segments, "ranks": np.array([[0, 0, 1, 2, 3] + [0] * 7] * 2)}
-    at = np.array([[4, 6, 6], [0, 11, 3]])
-    some, every = apply(*model, "encode", ids, **options, at_BxT=at), apply(*model, "encode", ids, **options)
-    np.testing.assert_allclose(some, np.take_along_axis(every, at[..., None], axis=1), atol=1e-5)
+    ranks, at = np.array([[0, 0, 1, 2, 3] + [0] * 7] * 2), np.array([[4, 6, 6], [0, 11, 3]])
+
+    @jax.jit
+    def both(variables):
+        run = functools.partial(module.apply, variables, ids, segment_ids=segments, ranks=ranks, method="encode")
+        return run(at_BxT=at).hidden, run().hidden
+
+    some, every = both(variables)
+    np.testing.assert_allclose(some, np.take_along_axis(np.asarray(every), at[..., None], axis=1), atol=1e-5)
 
 
 def test_the_last_layer_computes_no_other_positions(model):

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from jaxpt.models.t5 import T5Config
+from tests import grids
 from tests.models.helpers import apply, influence, made, packed, t5, tokens
 
 
-@pytest.fixture(scope="module", params=["t5", pytest.param("t5_old", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=grids.cases(["t5", "t5_old"], "t5"))
 def model(request):
     return made(request.param)
 
@@ -35,42 +36,43 @@ def test_later_targets_leave_earlier_outputs_bit_equal(model, encoded):
     np.testing.assert_array_equal(first[:, :6], second[:, :6])
 
 
+def in_rows(model, sources, source_segments, ids, segments, positions):
+    encoded = apply(*model, "encode", sources, segment_ids=source_segments)
+    own = {"segment_ids": segments, "positions": positions, "encoder_segment_ids": source_segments}
+    return encoded, apply(*model, "decode", ids, encoded, **own)
+
+
 def test_padding_never_changes_a_real_token(model):
-    sources, segments = tokens(2, 12), np.array([[1] * 8 + [0] * 4] * 2)
-    targets, target_segments = tokens(2, 7, seed=1), np.array([[1] * 5 + [0] * 2] * 2)
+    sources, segments = tokens(3, 10), np.array([[1] * 6 + [0] * 4] * 3)
+    targets, target_segments = tokens(3, 15, seed=1), np.array([[1] * 5 + [0] * 10] * 3)
+    positions = np.array([[*range(5), *[0] * 10]] * 3)
 
     def run(sources, targets):
-        encoded = apply(*model, "encode", sources, segment_ids=segments)
-        ids = {"segment_ids": target_segments, "encoder_segment_ids": segments}
-        return encoded[:, :8], apply(*model, "decode", targets, encoded, **ids)[:, :5]
+        encoded, decoded = in_rows(model, sources, segments, targets, target_segments, positions)
+        return encoded[:, :6], decoded[:, :5]
 
+    found = run(sources, targets)
     other = np.where(segments == 1, sources, 3), np.where(target_segments == 1, targets, 3)
-    for first, second in zip(run(sources, targets), run(*other)):
+    for first, second in zip(found, run(*other)):
         np.testing.assert_array_equal(first, second)
-    encoded = apply(*model, "encode", sources[:, :8])
-    np.testing.assert_allclose(run(sources, targets)[1], apply(*model, "decode", targets[:, :5], encoded), atol=1e-4)
+    encoded = apply(*model, "encode", sources[:, :6])
+    np.testing.assert_allclose(found[1], apply(*model, "decode", targets[:, :5], encoded), atol=1e-4)
 
 
 def test_packed_equals_separate(model):
     """Also with encoder sequences of other lengths than the decoder's."""
-    sources = [tokens(1, 6, seed=11), tokens(1, 4, seed=12)]
-    packed_source = np.concatenate(sources, axis=1)
-    packed_segments = np.array([[1] * 6 + [2] * 4])
+    sources, segments = tokens(3, 10, seed=10), np.array([[1] * 6 + [2] * 4, [1] * 6 + [0] * 4, [1] * 4 + [0] * 6])
+    sources[1, :6], sources[2, :4] = sources[0, :6], sources[0, 6:]
 
-    def run(ids, segments, positions):
-        together = segments.max() == 2
-        source = packed_source if together else sources[0 if ids.shape[1] == 5 else 1]
-        source_segments = packed_segments if together else np.ones_like(source)
-        encoded = apply(*model, "encode", source, segment_ids=source_segments)
-        own = {"segment_ids": segments, "positions": positions, "encoder_segment_ids": source_segments}
-        return apply(*model, "decode", ids, encoded, **own)
+    def run(*rows):
+        return in_rows(model, sources, segments, *rows)[1]
 
     for got, want in zip(*packed(run, 15)):
         np.testing.assert_allclose(got, want, atol=1e-4)
 
 
 def test_order_matters(model):
-    ids = tokens(1, 8)
+    ids = tokens(1, 9)
     first, second = apply(*model, "encode", ids), apply(*model, "encode", ids[:, ::-1])[:, ::-1]
     assert np.abs(first - second).max() > 1e-2
 
