@@ -169,27 +169,33 @@ class Engine:
             else:
                 yield from self._group(prompts, members, slots, options, watch, every)
 
-    def compile(self, prompts: Sequence[Prompt], options: Options = GREEDY) -> None:
+    def compile(self, prompts: Sequence[Prompt], options: Options = GREEDY) -> list[Programs]:
         """Compiles what `generate` starts with for these prompts; new prompts in rows of finished ones come later.
 
         Args:
           prompts: any number.
           options: search and sampling.
 
+        Returns:
+          The programs of each first batch of a bucket of lengths, and of each batch of beam search.
+
         Raises:
           UserError: as `check`.
         """
         self.check(prompts, options)
+        found = []
         for slots, members in self._groups(prompts, options):
             if options.beams > 1:
                 for owners in self._searched(members, options):
-                    self._programs_of(self._batch(prompts, owners, options), slots, options).search  # noqa: B018
+                    found.append(self._programs_of(self._batch(prompts, owners, options), slots, options))
+                    found[-1].search  # noqa: B018 (compiled when it is asked for)
                 continue
             waiting = [(number, sample) for number in members for sample in range(options.samples)]
             rows = self._rows(len(waiting))
             batch = self._batch(prompts, _filled(waiting[:rows], rows), options)
-            programs = self._programs_of(batch, slots, options)
-            programs.prefill, programs.run  # noqa: B018 (compiled when they are asked for)
+            found.append(self._programs_of(batch, slots, options))
+            found[-1].prefill, found[-1].run
+        return found
 
     def _groups(self, prompts: Sequence[Prompt], options: Options) -> list[tuple[int, list[int]]]:
         """(slots of the cache, numbers of the prompts) of each bucket of lengths."""

@@ -16,13 +16,18 @@ from jaxpt.generate.engine import Engine, Prompt
 from jaxpt.generate.options import Options
 from jaxpt.generate.programs import Place
 from jaxpt.parallel import mesh as meshes
+from tests import grids
 from tests.generate.helpers import jitted, log_softmax, texts
 from tests.generate.helpers import network as small
 from tests.models.helpers import V
 
-LENGTHS = (8, 9, 20, 7, 17, 6, 12)  # of prompts, which are one bucket with their new tokens
+LENGTHS = (9, 14, 9, 7, 13, 11, 10)  # of prompts, which are one bucket, with their new tokens too
 NEW, START = 11, 0
-SAMPLED = Options(max_new_tokens=NEW, temperature=1.2, top_k=40, samples=2, seed=7)
+# Log-probabilities are asked for everywhere: tests of the same engine then share its programs.
+GREEDY = Options(max_new_tokens=NEW, scores=True)
+SAMPLED = Options(
+    max_new_tokens=NEW, scores=True, temperature=1.2, top_k=40, repetition_penalty=1.2, samples=2, seed=7
+)
 
 
 @functools.cache
@@ -31,7 +36,7 @@ def model(name, **options):
     network, params, *_ = small(name, **options)
 
     def larger(path, x):
-        return x if path[-1].key == "scale" else 3 * x
+        return np.asarray(x) if path[-1].key == "scale" else 3 * np.asarray(x)
 
     return network, jax.tree_util.tree_map_with_path(larger, params)
 
@@ -60,22 +65,23 @@ def tokens(found):
     return {owner: one.tokens for owner, one in found.items()}
 
 
-def uncached(name, prompt, count=NEW, eos=()):
-    """(tokens, log-probabilities) of the most likely continuation: every token from a call over all before it."""
+@functools.cache
+def greedy(name="gpt2", batch_size=2):
+    """What is generated for a model's prompts; an encoder-decoder's and a window's are few."""
+    return generated(engine(name, batch_size), prompts(name)[: 7 if name == "gpt2" else 3], GREEDY)
+
+
+def distributions(name, prompt, tokens):
+    """Log-probabilities of the model after a prompt and after each of some tokens, without a cache: [tokens + 1, V]."""
     network, params = model(name)
-    ids, chosen, logprobs = list(prompt.tokens), [], []
-    while len(chosen) < count and not (chosen and chosen[-1] in eos):
-        padded = np.zeros((1, 32), np.int32)
-        padded[0, : len(ids)] = ids
-        if prompt.encoder is None:
-            logits = jitted(network, "decode")(params, padded)
-        else:
-            logits = _pair(network)(params, np.array([prompt.encoder]), padded)
-        row = log_softmax(logits[0, len(ids) - 1, :V])
-        chosen.append(int(row.argmax()))
-        logprobs.append(row.max())
-        ids.append(chosen[-1])
-    return chosen, logprobs
+    ids = [*prompt.tokens, *tokens]
+    padded = np.zeros((1, 48), np.int32)[:, : network.config.position_limit]
+    padded[0, : len(ids)] = ids[: padded.shape[1]]
+    if prompt.encoder is None:
+        logits = jitted(network, "decode")(params, padded)
+    else:
+        logits = _pair(network)(params, np.array([prompt.encoder]), padded)
+    return log_softmax(logits[0, len(prompt.tokens) - 1 : len(ids), :V])
 
 
 @functools.cache
@@ -88,42 +94,30 @@ def _pair(network):
 
 
 @pytest.mark.parametrize("name", ["gpt2", "mistral", "t5"])
-def test_greedy_equals_a_loop_without_a_cache(name):
-    """Two rows for seven prompts of unequal length, with the log-probabilities of the model's distribution."""
-    found = generated(engine(name, 2), prompts(name), Options(max_new_tokens=NEW, scores=True))
-    for number, prompt in enumerate(prompts(name)[: 7 if name != "t5" else 3]):
-        wanted, logprobs = uncached(name, prompt)
-        assert found[number, 0].tokens == wanted
-        assert found[number, 0].finish == "length"
-        np.testing.assert_allclose(found[number, 0].logprobs, logprobs, atol=1e-4)
-    assert len({tuple(one.tokens) for one in found.values()}) > 5
-    assert max(len(set(one.tokens)) for one in found.values()) > 3
+def test_greedy_takes_the_most_likely_token_without_a_cache_too(name):
+    """Two rows for prompts of unequal length, with the log-probabilities of the model's distribution."""
+    for (number, _), one in greedy(name).items():
+        rows = distributions(name, prompts(name)[number], one.tokens)[:NEW]
+        assert one.tokens == rows.argmax(-1).tolist() and one.finish == "length"
+        np.testing.assert_allclose(one.logprobs, rows.max(-1), atol=1e-4)
+    texts = {tuple(one.tokens) for one in greedy(name).values()}
+    assert len(texts) > (5 if name == "gpt2" else 2) and max(map(len, map(set, texts))) > 3
+
+
+def test_refilled_rows_get_what_all_prompts_at_once_get():
+    assert tokens(greedy(batch_size=8)) == tokens(greedy())
 
 
 @pytest.mark.slow
 def test_log_probabilities_are_the_models_before_penalties_and_temperature():
-    options = Options(max_new_tokens=NEW, scores=True, temperature=0.8, repetition_penalty=1.5, seed=3)
-    network, params = model("gpt2")
-    for one in engine().generate(prompts(), options):
-        ids = [*prompts()[one.index].tokens, *one.tokens]
-        rows = log_softmax(jitted(network, "decode")(params, np.array([ids + [0] * (32 - len(ids))]))[0, :, :V])
-        first = len(ids) - len(one.tokens)
-        wanted = rows[np.arange(first - 1, len(ids) - 1), one.tokens]
-        np.testing.assert_allclose(one.logprobs, wanted, atol=1e-4)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("batch_size", [1, 2])
-def test_refilled_rows_and_a_prompt_alone_get_the_same(batch_size):
-    options = Options(max_new_tokens=NEW)
-    assert tokens(generated(engine(batch_size=batch_size), prompts(), options)) == tokens(
-        generated(engine(), prompts(), options)
-    )
+    for one in generated(engine(), prompts(), SAMPLED).values():
+        rows = distributions("gpt2", prompts()[one.index], one.tokens)
+        np.testing.assert_allclose(one.logprobs, rows[np.arange(NEW), one.tokens], atol=1e-4)
 
 
 @pytest.mark.slow
 def test_a_sample_depends_on_seed_prompt_and_sample_alone():
-    """Not on rows per batch, on which other prompts there are, or in which order."""
+    """Not on rows per batch, refilled ones, other prompts and their order, or on buckets."""
     found = tokens(generated(engine(), prompts(), SAMPLED))
     assert len({tuple(ids) for ids in found.values()}) == len(found)
     first, second, third, *others = prompts()
@@ -131,24 +125,18 @@ def test_a_sample_depends_on_seed_prompt_and_sample_alone():
     again = tokens(generated(engine(batch_size=16), mixed, SAMPLED))
     assert [again[1, sample] for sample in (0, 1)] == [found[1, sample] for sample in (0, 1)]
     assert all(again[number, 0] != found[number, 0] for number in (0, 2, 4, 5))
-    assert tokens(generated(engine(), prompts(), replace(SAMPLED, seed=8))) != found
-
-
-@pytest.mark.slow
-def test_a_sample_is_the_same_one_by_one_and_in_other_buckets():
-    found = tokens(generated(engine(), prompts(), SAMPLED))
-    for batch_size in (1, 16):
-        assert tokens(generated(engine(batch_size=batch_size), prompts(), SAMPLED)) == found
-    longer = tokens(generated(engine(), prompts(), replace(SAMPLED, max_new_tokens=40)))
-    assert {owner: ids[:NEW] for owner, ids in longer.items()} == found
+    assert tokens(generated(engine(batch_size=16), prompts(), replace(SAMPLED, seed=8))) != found
+    longer = replace(SAMPLED, samples=1, max_new_tokens=19)
+    alone = tokens(generated(engine(batch_size=1), [third._replace(row=2)], longer))
+    assert alone[0, 0][:NEW] == found[2, 0] and len(alone[0, 0]) > NEW
 
 
 @pytest.mark.slow
 def test_any_of_several_eos_ends_a_text():
-    plain = tokens(generated(engine(), prompts(), Options(max_new_tokens=NEW)))
+    plain = tokens(greedy())
     having = {token: sum(token in ids for ids in plain.values()) for ids in plain.values() for token in ids}
     eos = tuple(sorted(having, key=having.get)[:2])  # few texts have them
-    found = generated(engine(batch_size=2), prompts(), Options(max_new_tokens=NEW, eos=eos))
+    found = generated(engine(), prompts(), replace(GREEDY, eos=eos))
     for owner, one in found.items():
         ends = [i for i, token in enumerate(plain[owner]) if token in eos]
         assert one.tokens == plain[owner][: ends[0] + 1 if ends else NEW]
@@ -159,14 +147,14 @@ def test_any_of_several_eos_ends_a_text():
 @pytest.mark.parametrize("batch_size", [2, 8])
 def test_a_watch_ends_rows(batch_size):
     """Odd prompts are ended at the first call from three tokens on; the others, and those that come next, go on."""
-    options, seen = Options(max_new_tokens=NEW), []
+    seen = []
 
     def watch(index, sample, ids):
         seen.append((index, len(ids)))
         return index % 2 == 1 and len(ids) >= 3
 
-    plain = tokens(generated(engine(), prompts(), options))
-    found = generated(engine(batch_size=batch_size), prompts(), options, watch=watch, every=2)
+    plain = tokens(greedy())
+    found = generated(engine(batch_size=batch_size), prompts(), GREEDY, watch=watch, every=2)
     for (index, _), one in found.items():
         assert one.tokens == plain[index, 0][: len(one.tokens)]
         assert one.finish == ("stop" if index % 2 else "length")
@@ -175,11 +163,14 @@ def test_a_watch_ends_rows(batch_size):
 
 
 def test_texts_end_with_the_table_of_positions():
-    """The last generated token needs no position of its own."""
+    """The last generated token needs no position of its own; others, of another bucket, are as long as was asked."""
     limit = model("gpt2")[0].config.position_limit
-    found = generated(engine(), prompts(lengths=(limit, limit - 2, 28, 5)), Options(max_new_tokens=NEW))
-    assert [len(found[number, 0].tokens) for number in range(4)] == [1, 3, limit - 28 + 1, NEW]
-    assert [found[0, 0].tokens] == [uncached("gpt2", prompts(lengths=(limit, limit - 2, 28, 5))[0], 1)[0]]
+    full = prompts(lengths=(limit, limit - 2, 9, 12))
+    found = generated(engine(batch_size=2), full, GREEDY)
+    assert [len(found[number, 0].tokens) for number in range(4)] == [1, 3, NEW, NEW]
+    for number in (0, 1):
+        rows = distributions("gpt2", full[number], found[number, 0].tokens)
+        assert found[number, 0].tokens == rows[: 1 + 2 * number].argmax(-1).tolist()
 
 
 @pytest.mark.parametrize(
@@ -211,9 +202,7 @@ def test_no_prompts():
 
 def test_the_loop_stays_on_the_device_and_updates_its_cache_in_place():
     """No callback or transfer to the host; the donated cache is the result's memory, and nothing copies it."""
-    options = Options(max_new_tokens=NEW)
-    generated(engine(), prompts(), options)
-    programs = engine()._programs(options, 32, 8, 32, 0)
+    (programs,) = engine().compile(prompts(), GREEDY)
     text = programs.run.as_text()
     for word in ("callback", "infeed", "outfeed", " send(", " recv("):
         assert word not in text, word
@@ -227,48 +216,54 @@ def test_the_loop_stays_on_the_device_and_updates_its_cache_in_place():
 
 
 def test_an_engine_that_nobody_has_any_more_is_gone():
-    """With its programs and parameters: a process that trained run after run took 8,000 mappings more for each."""
-    made = Engine(*model("gpt2"), batch_size=2)
-    generated(made, prompts(), Options(max_new_tokens=NEW))
-    engine_of, programs_of = weakref.ref(made), weakref.ref(next(iter(made._kept.values())))
-    assert programs_of()._replacements, "a row was refilled"
+    """With its programs, that of refilled rows too: a process that trained run after run took 8,000 mappings more."""
+    made, options = Engine(*model("gpt2", layers=1), batch_size=1), Options(max_new_tokens=2)
+    assert len(generated(made, prompts()[:2], options)) == 2
+    engine_of, programs_of = weakref.ref(made), weakref.ref(*made.compile(prompts()[:2], options))
+    assert programs_of() is not None
     del made
     gc.collect()
     assert engine_of() is None and programs_of() is None
 
 
-@pytest.mark.parametrize("name", ["gpt2", "t5"])
+@pytest.mark.parametrize("name", grids.cases(["gpt2", "t5"], "t5"))
 def test_the_layers_of_a_decoder_are_parts_on_a_cpu(name, monkeypatch):
     """Stacked or one by one: the same tokens, also in refilled rows."""
-    options, members = Options(max_new_tokens=NEW, scores=True), prompts(name)[:3]
-    alone = engine(name, 2)
-    found = generated(alone, members, options)
+    members = prompts(name)[:3]
+    found = greedy(name)
     for module in ("engine", "programs"):
         monkeypatch.setattr(f"jaxpt.generate.{module}.layer_parts", lambda network: {})
     stacked = Engine(*model(name), batch_size=2)
-    wanted = generated(stacked, members, options)
-    assert tokens(found) == tokens(wanted)
-    for owner, one in found.items():
-        np.testing.assert_allclose(one.logprobs, wanted[owner].logprobs, atol=1e-5)
-    in_parts, whole = (one.params["model"]["decoder"]["segment_0"] for one in (alone, stacked))
-    assert set(in_parts) == {"layers_0-0", "layers_1-1"} and set(whole) == {"block_0"}
+    wanted = generated(stacked, members, GREEDY)
+    for owner, one in wanted.items():
+        assert found[owner].tokens == one.tokens
+        np.testing.assert_allclose(found[owner].logprobs, one.logprobs, atol=1e-5)
+    assert set(stacked.params["model"]["decoder"]["segment_0"]) == {"block_0"}
+
+
+@pytest.mark.parametrize("name", ["gpt2", "t5"])
+def test_an_encoder_is_no_parts(name):
+    params = engine(name, 2).params["model"]
+    assert set(params["decoder"]["segment_0"]) == {"layers_0-0", "layers_1-1"}
     if name == "t5":
-        assert set(alone.params["model"]["encoder"]["segment_0"]) == {"block_0"}
+        assert set(params["encoder"]["segment_0"]) == {"block_0"}
 
 
 @pytest.mark.slow
 def test_a_mesh_changes_nothing():
-    """Eight devices: data 2, fsdp 2, tensor 2; greedy in refilled rows, drawn, and by beams."""
-    name, sizes = "t5", {"heads": 4, "embed_dim": 32}
+    """Eight devices: data 2, fsdp 2, tensor 2; drawn until EOS in refilled rows, and by beams."""
+    name, sizes = "t5", {"heads": 4, "embed_dim": 32, "layers": 1}
     mesh = meshes.make(MeshConfig(data=2, fsdp=2, tensor=2), jax.devices()[:8])
     on_mesh = Engine(*model(name, **sizes), Place(mesh), batch_size=4)
-    kernels = [x for x in jax.tree.leaves(on_mesh._params) if x.size >= 32 * 32]
+    kernels = [x for x in jax.tree.leaves(on_mesh.params) if x.size >= 32 * 32]
     assert all(x.addressable_shards[0].data.size <= x.size / 2 for x in kernels)
     searched = Options(max_new_tokens=NEW, beams=3, samples=2, eos=(40, 41))
-    for options in (Options(max_new_tokens=NEW, eos=(40, 41)), SAMPLED, searched):
-        wanted = generated(engine(name, **sizes), prompts(name), options)
-        found = generated(on_mesh, prompts(name), options)
+    members = prompts(name)[:5]
+    for options in (replace(SAMPLED, samples=1, eos=tuple(range(40, 60))), searched):
+        wanted = generated(engine(name, **sizes), members, options)
+        found = generated(on_mesh, members, options)
         assert tokens(found) == tokens(wanted)
+        assert options.beams > 1 or {one.finish for one in found.values()} == {"eos", "length"}
         for owner, one in found.items():
             if one.score is not None:
                 assert one.score == pytest.approx(wanted[owner].score, abs=1e-4)
@@ -276,7 +271,7 @@ def test_a_mesh_changes_nothing():
 
 def test_matrices_are_kept_in_the_compute_dtype():
     network, params = model("gpt2")
-    kept = Engine(network.with_model(dtype="bfloat16"), params)._params
+    kept = Engine(network.with_model(dtype="bfloat16"), params).params
     flat = jax.tree_util.tree_leaves_with_path(kept)
     assert {x.dtype for path, x in flat if path[-1].key == "kernel"} == {jnp.dtype("bfloat16")}
     assert {x.dtype for path, x in flat if path[-1].key == "scale"} == {jnp.dtype("float32")}
