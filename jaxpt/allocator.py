@@ -35,7 +35,7 @@ def keep_freed_memory(environment: Mapping[str, str] = os.environ, devices: Path
       True if it is set.
     """
     is_set = "GLIBC_TUNABLES" in environment or any(name.startswith("MALLOC_") for name in environment)
-    if is_set or platform.libc_ver()[0] != "glibc" or not _trains_on_cpu(environment, devices):
+    if is_set or platform.libc_ver()[0] != "glibc" or not trains_on_cpu(environment, devices):
         return False
     set_option = ctypes.CDLL(None).mallopt
     # One heap that grows and is never trimmed (-1), and no mapping of a block's own.
@@ -43,6 +43,7 @@ def keep_freed_memory(environment: Mapping[str, str] = os.environ, devices: Path
     return sum(set_option(parameter, value) for parameter, value in wanted) == len(wanted)
 
 
-def _trains_on_cpu(environment: Mapping[str, str], devices: Path) -> bool:
+def trains_on_cpu(environment: Mapping[str, str], devices: Path) -> bool:
+    """True if steps will run on this host's CPU, as far as the environment and the device files say."""
     chosen = environment.get("JAX_PLATFORMS")
     return chosen == "cpu" if chosen else not any(any(devices.glob(pattern)) for pattern in _ACCELERATORS)

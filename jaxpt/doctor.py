@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,28 +21,30 @@ from rich.text import Text
 
 from jaxpt import disk
 
-# Each probe is a subprocess, so a library that crashes, hangs or prints does not affect the others.
-_DEVICES = """
+PROBES = {
+    "devices": """
 import json, jax, jax.numpy as jnp
 total = float(jax.jit(lambda x: (x @ x).sum())(jnp.ones((8, 8))))
 assert total == 512, total
 memory = lambda d: (d.memory_stats() or {}).get("bytes_limit")
 print(json.dumps([[d.platform, d.device_kind, memory(d)] for d in jax.local_devices()]))
-"""
-_ATTENTION = """
+""",
+    "pipeline": """
+import json, seqio, tensorflow as tf
+tf.config.set_visible_devices([], "GPU")
+print(json.dumps(sum(int(x) for x in tf.data.Dataset.range(8).map(lambda x: 2 * x).batch(2).unbatch())))
+""",
+    "attention": """
 import json, jax
 from jaxpt.models import kernel_check
 from jaxpt.parallel import compiler
 print(json.dumps(kernel_check.differences(compiler.platform())))
-"""
-_FAR = 0.05
+""",
+}
+"""{what is tried: its code, whose last line is the answer}. Each is a subprocess, so a library that crashes, hangs or
+prints does not affect the others."""
+FAR = 0.05
 """Of attention kernels; rounding is about 0.01."""
-_PIPELINE = """
-import json, seqio, tensorflow as tf
-tf.config.set_visible_devices([], "GPU")
-print(json.dumps(sum(int(x) for x in tf.data.Dataset.range(8).map(lambda x: 2 * x).batch(2).unbatch())))
-"""
-_PROBE_SECONDS = 180
 
 
 class Check(NamedTuple):
@@ -53,23 +56,24 @@ class Check(NamedTuple):
     advice: str = ""
 
 
-def doctor(console: Console | None = None) -> int:
+def doctor(console: Console | None = None, probes: Mapping[str, str] = PROBES) -> int:
     """Prints all checks.
 
     Args:
       console: output; default standard output.
+      probes: as PROBES.
 
     Returns:
       0 if training works, 1 otherwise.
     """
     console = console or Console(highlight=False, soft_wrap=True)
-    probes = {name: _start(code) for name, code in (("devices", _DEVICES), ("pipeline", _PIPELINE))}
+    started = {name: start(probes[name]) for name in ("devices", "pipeline")}
     packages = _packages()
     _print(console, "Python packages", packages)
     machine = _machine()
     _print(console, "Machine", machine)
-    work = [*_devices(probes["devices"]), _pipeline(probes["pipeline"])]
-    work += _attention(_start(_ATTENTION))  # after the first probe: only one process at a time can have a TPU
+    work = [*_devices(started["devices"]), _pipeline(started["pipeline"])]
+    work += _attention(start(probes["attention"]))  # after the first probe: only one process at a time can have a TPU
     _print(console, "A compiled step, a data pipeline", work)
     bad = [row for row in (*packages, *machine, *work) if not row.ok]
     console.print("Training works on this machine." if not bad else f"Training does not work; fix: {_names(bad)}.")
@@ -102,10 +106,10 @@ def _packages() -> list[Check]:
         wanted = importlib.metadata.requires("jaxpt") or []
     except importlib.metadata.PackageNotFoundError:
         return [*rows, Check("jaxpt", "not installed", True, "pip install -e . (in the repository)")]
-    return rows + [_package(text) for text in wanted if "extra ==" not in text]
+    return rows + [package(text) for text in wanted if "extra ==" not in text]
 
 
-def _package(requirement: str) -> Check:
+def package(requirement: str) -> Check:
     """Checks one requirement, such as `jax>=0.10`."""
     name = re.match(r"[A-Za-z0-9._-]+", requirement)[0]  # type: ignore[index]
     least = re.search(r">=\s*([0-9.]+)", requirement)
@@ -133,8 +137,8 @@ def _machine() -> list[Check]:
         Check("system", f"{platform.system()} {platform.release()}, {platform.machine()}"),
         Check("CPU cores", str(cores)),
         Check("memory", _memory()),
-        _disk("disk here", Path.cwd()),
-        _disk("disk of the data cache", cache),
+        space("disk here", Path.cwd()),
+        space("disk of the data cache", cache),
     ]
 
 
@@ -145,7 +149,7 @@ def _memory() -> str:
         return "unknown"
 
 
-def _disk(what: str, path: Path) -> Check:
+def space(what: str, path: Path) -> Check:
     """Free space at a path, or at its nearest existing parent, which must be writable."""
     existing = disk.nearest_existing(path)
     writable = os.access(existing, os.W_OK)
@@ -160,27 +164,28 @@ def _gigabytes(size: float) -> str:
 # ---- probes ---------------------------------------------------------------------------------------------------------
 
 
-def _start(code: str) -> subprocess.Popen[str]:
+def start(code: str) -> subprocess.Popen[str]:
+    """Starts a probe."""
     environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ}
     pipe = subprocess.PIPE
     return subprocess.Popen([sys.executable, "-c", code], stdout=pipe, stderr=pipe, text=True, env=environment)
 
 
-def _finish(process: subprocess.Popen[str]) -> tuple[object, str]:
-    """(Output of the probe, None if it failed; reason of failure)."""
+def finish(process: subprocess.Popen[str], seconds: float = 180) -> tuple[object, str]:
+    """(Output of the probe, None if it failed or takes longer; reason of failure)."""
     try:
-        out, error = process.communicate(timeout=_PROBE_SECONDS)
+        out, error = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
-        return None, f"no answer within {_PROBE_SECONDS} s; is another process using the device?"
+        return None, f"no answer within {seconds} s; is another process using the device?"
     if process.returncode:
         return None, (error.strip().splitlines() or [f"exit code {process.returncode}"])[-1][:200]
     return json.loads(out.strip().splitlines()[-1]), ""
 
 
 def _devices(process: subprocess.Popen[str]) -> list[Check]:
-    found, why = _finish(process)
+    found, why = finish(process)
     if not isinstance(found, list):
         return [Check("a jitted step", "failed", False, why)]
     kinds = collections.Counter(tuple(device) for device in found)
@@ -204,7 +209,7 @@ def _missing_accelerator(platforms: set[str]) -> list[Check]:
 
 def _attention(process: subprocess.Popen[str]) -> list[Check]:
     """The attention kernels of the device beside plain attention; none on a CPU."""
-    found, why = _finish(process)
+    found, why = finish(process)
     advice = "set model.attention=xla"
     if not isinstance(found, dict):
         return [Check("attention kernels", "failed", False, f"{why}; {advice}")]
@@ -212,15 +217,15 @@ def _attention(process: subprocess.Popen[str]) -> list[Check]:
         Check(
             f"attention, {name}",
             f"{far:.4f} of the largest value from plain attention",
-            far < _FAR,
-            advice * (far >= _FAR),
+            far < FAR,
+            advice * (far >= FAR),
         )
         for name, far in found.items()
     ]
 
 
 def _pipeline(process: subprocess.Popen[str]) -> Check:
-    found, why = _finish(process)
+    found, why = finish(process)
     good = found == 56
     return Check(
         "a tf.data pipeline", "runs" if good else "failed", good, "" if good else why or f"expected 56, got {found}"

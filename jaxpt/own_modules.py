@@ -17,7 +17,7 @@ from types import ModuleType
 from jaxpt import errors
 from jaxpt.errors import UserError
 
-_imported: dict[str, None] = {}
+imported: dict[str, None] = {}
 """Names of modules that were imported here and are not jaxpt's."""
 
 
@@ -35,7 +35,7 @@ def import_module(name: str, key: str) -> ModuleType:
         errors.note(f"{key}: importing {name} from {place}, whose code then runs")
     module = importlib.import_module(name)
     if is_own(name):
-        _imported[name] = None
+        imported[name] = None
     return module
 
 
@@ -111,14 +111,14 @@ def explained() -> Iterator[None]:
     except (UserError, OSError, ModuleNotFoundError):
         raise
     except Exception as error:
-        if not _imported:
+        if not imported:
             raise
         raise UserError(f"{_said(error)}; --debug shows the traceback") from error
 
 
 def _said(error: Exception) -> str:
     """Place and words of an exception: the innermost place in a module of one's own, else in jaxpt."""
-    packages = {name.partition(".")[0] for name in _imported}
+    packages = {name.partition(".")[0] for name in imported}
     frames = [(frame.f_globals.get("__name__", "").partition(".")[0], frame.f_code, line)
               for frame, line in traceback.walk_tb(error.__traceback__)]  # fmt: skip
     own = [(code, line) for package, code, line in frames if package in packages]
@@ -131,7 +131,7 @@ def _said(error: Exception) -> str:
     kind = type(error).__name__
     lines = [line for line in text.removeprefix(f"{kind}: ").splitlines() if line and not _OF_GRAPHS.match(line)]
     what = f"{kind}: {lines[0]}" if lines else kind
-    given = "" if own else f", with what {', '.join(list(_imported)[:3])} gave"
+    given = "" if own else f", with what {', '.join(list(imported)[:3])} gave"
     return f"{place}: {what}{given}"
 
 

@@ -61,7 +61,7 @@ def test_only_where_the_cpu_trains(tmp_path, environment, files, trains_here):
     for name in files:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    assert allocator._trains_on_cpu(environment, tmp_path) == trains_here
+    assert allocator.trains_on_cpu(environment, tmp_path) == trains_here
 
 
 @pytest.mark.parametrize("name", ["GLIBC_TUNABLES", "MALLOC_ARENA_MAX"])

@@ -1,6 +1,7 @@
 """`jaxpt doctor` finds what is there, names what is missing and says how to get it."""
 
 import io
+import json
 
 import pytest
 from rich.console import Console
@@ -8,9 +9,10 @@ from rich.console import Console
 from jaxpt import doctor
 
 
-def test_versions_are_compared_by_number():
-    assert doctor._numbers("0.12.8rc1") == (0, 12, 8)
-    assert doctor._numbers("0.9.1") < doctor._numbers("0.10")
+def run(**probes):
+    """(exit code, what is printed) with other probes than the real ones."""
+    console = Console(file=io.StringIO(), width=200)
+    return doctor.doctor(console, doctor.PROBES | probes), console.file.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -23,49 +25,67 @@ def test_versions_are_compared_by_number():
     ],
 )
 def test_packages(requirement, ok, advice):
-    row = doctor._package(requirement)
+    row = doctor.package(requirement)
     assert (row.ok, row.advice) == (ok, advice)
 
 
-def test_a_probe_that_fails_or_hangs_is_a_line(monkeypatch):
-    assert doctor._finish(doctor._start("print('noise'); print('[1, 2]')")) == ([1, 2], "")
-    assert doctor._finish(doctor._start("raise ImportError('libcudart.so')")) == (None, "ImportError: libcudart.so")
-    assert doctor._finish(doctor._start("import os; os.abort()"))[0] is None
-    monkeypatch.setattr(doctor, "_PROBE_SECONDS", 0.2)
-    assert "no answer" in doctor._finish(doctor._start("import time; time.sleep(60)"))[1]
+@pytest.mark.parametrize(
+    ("version", "least", "ok"),
+    [("0.9.1", "0.10", False), ("0.12.8rc1", "0.12.8", True), ("0.12.8rc1", "0.12.9", False), ("1.10", "1.9.5", True)],
+)
+def test_versions_are_compared_by_number(monkeypatch, version, least, ok):
+    monkeypatch.setattr(doctor.importlib.metadata, "version", lambda name: version)
+    assert doctor.package(f"jax>={least}").ok == ok
+
+
+def test_a_probe_that_fails_or_hangs_is_a_line():
+    assert doctor.finish(doctor.start("print('noise'); print('[1, 2]')")) == ([1, 2], "")
+    assert doctor.finish(doctor.start("raise ImportError('libcudart.so')")) == (None, "ImportError: libcudart.so")
+    assert doctor.finish(doctor.start("import os; os.abort()"))[0] is None
+    hangs = doctor.finish(doctor.start("import time; time.sleep(60)"), seconds=0.2)
+    assert hangs == (None, "no answer within 0.2 s; is another process using the device?")
 
 
 def test_unwritable_directories_are_named(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor.os, "access", lambda path, mode: False)
-    row = doctor._disk("disk", tmp_path / "a" / "b")
+    row = doctor.space("disk", tmp_path / "a" / "b")
     assert not row.ok and row.advice == f"{tmp_path} is not writable"
 
 
 @pytest.mark.parametrize(
     ("step", "pipeline", "code"), [("[['cpu','x',None]]", "56", 0), ("1/0", "56", 1), ("[]", "55", 1)]
 )
-def test_exit_code(monkeypatch, step, pipeline, code):
+def test_exit_code(step, pipeline, code):
     """0 only where a compiled step and a pipeline run."""
-    monkeypatch.setattr(doctor, "_DEVICES", f"import json; print(json.dumps({step}))")
-    monkeypatch.setattr(doctor, "_PIPELINE", f"print({pipeline})")
-    console = Console(file=io.StringIO(), width=200)
-    assert doctor.doctor(console) == code
-    said = console.file.getvalue()
+    devices = f"import json; print(json.dumps({step}))"
+    found, said = run(devices=devices, pipeline=f"print({pipeline})", attention="print('{}')")
+    assert found == code
     assert ("Training works on this machine." in said) == (code == 0)
-    assert "jax" in said and "CPU cores" in said
+    assert "jax" in said and "CPU cores" in said and "attention" not in said
 
 
-def test_attention_kernels_are_compared():
+@pytest.mark.parametrize("fails", [False, True])
+def test_attention_kernels_are_compared(fails):
     """A wrong one, and one that does not compile, say what to set."""
-    rows = doctor._attention(doctor._start('print(\'{"cudnn": 0.004, "flash": 0.3}\')'))
-    assert [(row.what, row.ok) for row in rows] == [("attention, cudnn", True), ("attention, flash", False)]
-    assert rows[1].advice == "set model.attention=xla" and "0.3000" in rows[1].found and not rows[0].advice
-    (row,) = doctor._attention(doctor._start("raise RuntimeError('no PTX for sm_70')"))
-    assert not row.ok and "no PTX for sm_70; set model.attention=xla" in row.advice
-    assert doctor._attention(doctor._start(doctor._ATTENTION)) == []
+    others = {"devices": "print('[[\"cpu\", \"x\", null]]')", "pipeline": "print(56)"}
+    if fails:
+        code, said = run(attention="raise RuntimeError('no PTX for sm_70')", **others)
+        assert "no PTX for sm_70; set model.attention=xla" in said and "fix: attention kernels." in said
+    else:
+        code, said = run(attention='print(\'{"cudnn": 0.004, "flash": 0.3}\')', **others)
+        lines = [line.split() for line in said.splitlines() if "from plain attention" in line]
+        assert [(line[0], line[2]) for line in lines] == [("ok", "cudnn"), ("!!", "flash")]
+        assert " ".join(lines[1]).endswith("set model.attention=xla") and "0.3000" in lines[1]
+        assert "set" not in lines[0] and "fix: attention, flash." in said
+    assert code == 1
+
+
+def test_a_cpu_has_no_attention_kernels(capsys):
+    exec(doctor.PROBES["attention"], {})
+    assert json.loads(capsys.readouterr().out) == {}
 
 
 @pytest.mark.slow
 def test_this_machine_can_train():
-    console = Console(file=io.StringIO(), width=200)
-    assert doctor.doctor(console) == 0, console.file.getvalue()
+    code, said = run()
+    assert code == 0, said

@@ -16,7 +16,7 @@ MINE = "from {lab}.helper import share\n\n\ndef use(x):\n    return share(x)\n"
 def lab(tmp_path, monkeypatch):
     """A package `lab…` with `mine`, which uses `helper`; returns (its directory, the module `mine`)."""
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(own_modules, "_imported", {})
+    monkeypatch.setattr(own_modules, "imported", {})
     name = f"lab_{tmp_path.name}"
     folder = tmp_path / name
     folder.mkdir()
@@ -42,7 +42,7 @@ def test_what_jaxpt_makes_of_it_is_named_too(lab):
 
 
 def test_without_a_module_of_ones_own_exceptions_pass(monkeypatch):
-    monkeypatch.setattr(own_modules, "_imported", {})
+    monkeypatch.setattr(own_modules, "imported", {})
     with pytest.raises(ZeroDivisionError), own_modules.explained():
         1 / 0  # noqa: B018
 
