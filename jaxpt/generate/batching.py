@@ -195,11 +195,18 @@ def run(function: Callable[..., Any], static: tuple[Any, ...], params: Any, *arr
     Returns:
       The result with NumPy leaves, the same in all processes.
     """
-    return jax.tree.map(to_host, _compiled(function, static, compiler.platform())(params, *map(_sharded, arrays)))
+    return jax.tree.map(to_host, _compiled(function, static, compiler.platform())(params, *map(sharded, arrays)))
 
 
-def _sharded(x: np.ndarray) -> np.ndarray | jax.Array:
-    """An array whose rows are on the devices of the mesh in use, if there is one with axes of the batch."""
+def sharded(x: np.ndarray) -> np.ndarray | jax.Array:
+    """An array whose rows are on the devices of the mesh in use, if there is one with axes of the batch.
+
+    Args:
+      x: of a batch, the same in all processes.
+
+    Returns:
+      The array on the devices, or as it is.
+    """
     if row_multiple() == 1 or len(x) % row_multiple():
         return x
     sharding = rules.batch_sharding(jax.sharding.get_mesh())

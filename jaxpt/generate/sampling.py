@@ -63,7 +63,7 @@ def choose(logits_BxV: jax.Array, history: History, options: Options, keys_B: ja
     processed_BxV = process(logits_BxV, history, options)
     scores_BxV = processed_BxV
     if options.temperature:
-        noise_BxV = _gumbel(keys_B, history.length_B, logits_BxV.shape[-1])
+        noise_BxV = gumbel(keys_B, history.length_B, logits_BxV.shape[-1])
         # Near 0 the sum loses nothing of the noise to rounding.
         scores_BxV = processed_BxV - processed_BxV.max(-1, keepdims=True) + noise_BxV
     token_B = argmax(scores_BxV)
@@ -104,11 +104,19 @@ def logprob(logits_BxV: jax.Array, token_B: jax.Array) -> jax.Array:
     return token_logit_B - jax.nn.logsumexp(logits_BxV, axis=-1)
 
 
-def _gumbel(keys_B: jax.Array, position_B: jax.Array, vocabulary: int) -> jax.Array:
-    """−log(−log u), whose sum with logits is largest at a draw from softmax(logits): float32 [B, V].
+def gumbel(keys_B: jax.Array, position_B: jax.Array, vocabulary: int) -> jax.Array:
+    """−log(−log u), whose sum with logits is largest at a draw from softmax(logits).
 
     u = 1 − v, where v has 32 random bits. `jax.random.gumbel` has 23, with which the largest of 131,072 tie in one of
     200 draws, and the first of them would be favoured.
+
+    Args:
+      keys_B: from `row_keys`.
+      position_B: tokens of each row so far.
+      vocabulary: V.
+
+    Returns:
+      float32 [B, V].
     """
     keys_B = jax.vmap(jax.random.fold_in)(keys_B, position_B)
     bits_BxV = jax.vmap(lambda key: jax.random.bits(key, (vocabulary,), jnp.uint32))(keys_B)

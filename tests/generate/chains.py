@@ -28,8 +28,8 @@ def scale(length):
 
 
 def state(tables_RxVxVxV, prompts):
-    last_Rx2 = jnp.array([prompt[-2:] for prompt in prompts])
-    return {"table": jnp.asarray(tables_RxVxVxV), "last": last_Rx2, "length": jnp.array([*map(len, prompts)])}
+    last_Rx2 = np.array([prompt[-2:] for prompt in prompts], np.int32)
+    return {"table": tables_RxVxVxV, "last": last_Rx2, "length": np.array([*map(len, prompts)], np.int32)}
 
 
 def logits(state):
@@ -49,20 +49,25 @@ def gather(state, index_N):
     return jax.tree.map(lambda x: x[index_N], state)
 
 
+@functools.cache
+def _compiled(options):
+    @jax.jit
+    def search(state, limit, tokens_RxT, length_R):
+        history = History(tokens_RxT, length_R, length_R)
+        return beam_search(step, gather, state, logits(state), history, max_new_tokens=limit, **dict(options))
+
+    return search
+
+
 def run(tables_RxVxVxV, prompts, *, max_new_tokens, columns=None, **options):
-    """Hypotheses."""
+    """Hypotheses; searches with the same options share a program."""
     columns = columns or max(map(len, prompts)) + int(np.max(max_new_tokens))
     tokens_RxT = np.full((len(prompts), columns), -7, np.int32)  # what is not text is never read
     for row, prompt in zip(tokens_RxT, prompts):
         row[: len(prompt)] = prompt
-    length_R = jnp.array([len(prompt) for prompt in prompts])
-
-    @jax.jit
-    def search(state, limit, tokens_RxT, length_R):
-        history = History(tokens_RxT, length_R, length_R)
-        return beam_search(step, gather, state, logits(state), history, max_new_tokens=limit, **options)
-
-    return search(state(tables_RxVxVxV, prompts), max_new_tokens, tokens_RxT, length_R)
+    length_R = np.array([len(prompt) for prompt in prompts], np.int32)
+    search = _compiled(tuple(options.items()))
+    return search(state(tables_RxVxVxV, prompts), np.asarray(max_new_tokens, np.int32), tokens_RxT, length_R)
 
 
 def lists(found, prompts):

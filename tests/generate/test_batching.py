@@ -6,10 +6,8 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxpt.config import MeshConfig
-from jaxpt.generate import batching, packed
-from jaxpt.generate.formats import text_format
+from jaxpt.generate import batching
 from jaxpt.generate.likelihood import loglikelihood
-from jaxpt.parallel import compiler
 from jaxpt.parallel import mesh as meshes
 from tests.generate.helpers import network, texts
 
@@ -56,16 +54,30 @@ def test_rows_are_few_where_the_vocabulary_is_large():
     assert {batch for _, _, batch in made} == {4}
 
 
-def test_a_bucket_is_compiled_once():
-    given = network("gpt2", layers=1)
-    batching._compiled.cache_clear()
+def test_a_function_is_compiled_once_for_each_static_value_and_shape():
+    traced = []
+
+    def scaled(scale, params, x):
+        traced.append((scale, x.shape))
+        return scale * params * x
+
+    for scale, rows in ((2, 1), (3, 1), (2, 4), (2, 1), (3, 1), (2, 4)):
+        found = batching.run(scaled, (scale,), np.float32(5), np.ones((rows, 3), np.float32))
+        assert isinstance(found, np.ndarray) and (found == 5 * scale).all()
+    assert traced == [(2, (1, 3)), (3, (1, 3)), (2, (4, 3))]
+
+
+def test_items_of_a_bucket_share_a_program(monkeypatch):
+    given, asked, run = network("gpt2", layers=1), [], batching.run
+
+    def asking(function, static, params, *arrays):
+        asked.append((function, static, *(x.shape for x in arrays)))
+        return run(function, static, params, *arrays)
+
+    monkeypatch.setattr(batching, "run", asking)
     for contexts, continuations in [(texts(3, 9, 5, 7), texts(2, 1, 2, 1)), (texts(10, 8, 6), texts(2, 2, 2))]:
         loglikelihood(*given, contexts, continuations, max_tokens=72)
-    assert batching._compiled.cache_info().misses == 1
-    layout = text_format(given[2], given[0].config, given[3], mode="S2S")
-    names = ("tokens", "positions", "branches", "segment_ids", "at", "targets")
-    function = batching._compiled(packed._score, (given[0], given[2], layout, names), compiler.platform())
-    assert batching._compiled.cache_info().misses == 1 and function._cache_size() == 1
+    assert len(asked) > 1 and len(set(asked)) == 1
 
 
 def test_items_fill_rows():
@@ -84,8 +96,15 @@ def test_items_fill_rows():
         assert used[:, 0].sum() > (0.95 if width == 1 else 0.75) * padded  # two lengths differ in a row
 
 
+def shared_and_alone():
+    """Contexts with continuations, three of one context."""
+    contexts, continuations = texts(9, 5, *[12] * 3, seed=1), texts(2, 1, 2, 3, 1, seed=2)
+    contexts[4] = contexts[3] = contexts[2]
+    return contexts, continuations
+
+
 def test_sharded_parameters_give_the_same():
-    made, params, *rest = network("gpt2")
+    made, params, *rest = network("gpt2", layers=1)
     mesh = Mesh(np.array(jax.devices()[:4]), ("fsdp",))
 
     def place(x):
@@ -94,7 +113,7 @@ def test_sharded_parameters_give_the_same():
             axes[-1] = "fsdp"
         return jax.device_put(x, NamedSharding(mesh, PartitionSpec(*axes)))
 
-    pairs = texts(3, 9, 5, seed=1), texts(2, 1, 2, seed=2)
+    pairs = shared_and_alone()
     found = loglikelihood(made, jax.tree.map(place, params), *rest, *pairs).items
     for one, other in zip(found, loglikelihood(made, params, *rest, *pairs).items, strict=True):
         np.testing.assert_allclose(one.log_probs, other.log_probs, atol=1e-5)
@@ -103,15 +122,13 @@ def test_sharded_parameters_give_the_same():
 @pytest.mark.parametrize("name, sizes", [("gpt2", {"data": 4, "fsdp": 2}), ("bert", {"data": 8})])
 def test_rows_are_sharded_over_the_mesh(name, sizes, monkeypatch):
     """Each device has its rows, of contexts alone, of shared ones and of masked texts; the scores are the same."""
-    given = network(name, layers=1)
-    contexts, continuations = texts(9, 5, *[12] * 3, seed=1), texts(2, 1, 2, 3, 1, seed=2)
-    contexts[4] = contexts[3] = contexts[2]
-    wanted = loglikelihood(*given, contexts, continuations).items
-    seen, put = [], batching._sharded
-    monkeypatch.setattr(batching, "_sharded", lambda x: seen.append(put(x)) or seen[-1])
+    given, pairs = network(name, layers=1), shared_and_alone()
+    wanted = loglikelihood(*given, *pairs).items
+    seen, put = [], batching.sharded
+    monkeypatch.setattr(batching, "sharded", lambda x: seen.append(put(x)) or seen[-1])
     mesh = meshes.make(MeshConfig(**sizes), jax.devices()[:8])
     with meshes.use(mesh):
-        found = loglikelihood(*given, contexts, continuations).items
+        found = loglikelihood(*given, *pairs).items
     assert seen and all(len(x.sharding.device_set) == 8 and not x.is_fully_replicated for x in seen)
     for one, other in zip(found, wanted, strict=True):
         np.testing.assert_allclose(one.log_probs, other.log_probs, atol=1e-5)

@@ -10,7 +10,9 @@ import pytest
 from jaxpt.errors import UserError
 from jaxpt.generate.beam import OUT, beam_search
 from jaxpt.generate.logits import History
+from tests import grids
 from tests.generate import chains
+from tests.generate.helpers import log_softmax
 
 V, EOS, LENGTH = 5, 4, 4
 PROMPTS = [[0, 1], [2, 3, 1], [1, 0], [3, 3, 2, 0]]
@@ -23,7 +25,7 @@ def tables():
 
 def every_hypothesis(table, prompt, penalty):
     """All continuations that end, [(score, tokens)], the best first."""
-    log_probs = [np.asarray(jax.nn.log_softmax(table * chains.scale(i))) for i in range(len(prompt) + LENGTH)]
+    log_probs = [log_softmax(table * chains.scale(i)) for i in range(len(prompt) + LENGTH)]
     found = []
     for length in range(1, LENGTH + 1):
         for tokens in itertools.product(range(V), repeat=length):
@@ -34,7 +36,7 @@ def every_hypothesis(table, prompt, penalty):
     return sorted(found, reverse=True)
 
 
-@pytest.mark.parametrize("penalty", [0.0, 0.6, 1.0, 2.0, -1.0])
+@pytest.mark.parametrize("penalty", grids.cases([0.0, 0.6, 1.0, 2.0, -1.0], 0.6, -1.0))
 def test_as_many_beams_as_there_are_continuations_search_exhaustively(tables, penalty):
     everything = V * (V - 1) ** (LENGTH - 1)
     results = chains.search(
@@ -100,7 +102,8 @@ GOLDEN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("beams, penalty, early_stopping, ends, wanted", GOLDEN)
+# Each way of stopping with and without a penalty, several EOS ids, 2 to 4 beams.
+@pytest.mark.parametrize("beams, penalty, early_stopping, ends, wanted", grids.cases(GOLDEN, GOLDEN[0], *GOLDEN[4:]))
 def test_golden(tables, beams, penalty, early_stopping, ends, wanted):
     options = {"beams": beams, "length_penalty": penalty, "early_stopping": early_stopping, "eos_ids": ends}
     results = chains.search(tables, PROMPTS, **chains.COMMON, **options)
@@ -111,13 +114,15 @@ def test_golden(tables, beams, penalty, early_stopping, ends, wanted):
 
 @pytest.mark.parametrize("early_stopping", [False, True, "never"])
 def test_a_row_depends_on_itself_alone(tables, early_stopping):
-    """Prompts and limits of other lengths, rows that end sooner or later, and none: bit for bit as alone."""
+    """Prompts and limits of other lengths, rows that end sooner or later, and none: bit for bit as alone, or as among
+    copies of itself, which the same program searches."""
     limits = np.array([9, 3, 12, 1])
     options = {"beams": 3, "samples": 2, "eos_ids": (EOS,), "early_stopping": early_stopping, "columns": 16}
     together = chains.search(tables, PROMPTS, max_new_tokens=limits, **options)
     for i, row in enumerate(together):
-        alone = chains.search(tables[i : i + 1], PROMPTS[i : i + 1], max_new_tokens=limits[i : i + 1], **options)
-        assert [row] == alone
+        own = [i] * (1 if early_stopping is False else 4)
+        alone = chains.search(tables[own], [PROMPTS[i] for i in own], max_new_tokens=limits[own], **options)
+        assert alone == [row] * len(own)
     assert len({len(row[0][0]) for row in together}) > 2
 
 
@@ -147,18 +152,14 @@ def test_never_stopping_early_looks_at_the_next_length_where_short_texts_are_fav
     assert [chains.text(tokens, [0, 0]) for tokens, _, _ in row] == ["4", "124"]
 
 
-def test_scores_are_those_of_the_tokens(tables):
-    for row in chains.search(tables, PROMPTS, beams=3, samples=3, max_new_tokens=6, eos_ids=(EOS,), length_penalty=0.6):
-        for _, score, log_probs in row:
-            np.testing.assert_allclose(sum(log_probs) / len(log_probs) ** 0.6, score, rtol=1e-5)
-
-
-def test_several_tokens_end(tables):
+def test_scores_are_those_of_the_tokens_and_several_tokens_end(tables):
     ends = (3, 4)
-    for prompt, row in zip(PROMPTS, chains.search(tables, PROMPTS, beams=3, samples=3, max_new_tokens=6, eos_ids=ends)):
-        for tokens, _, _ in row:
+    options = {"beams": 3, "samples": 3, "max_new_tokens": 6, "length_penalty": 0.6}
+    for prompt, row in zip(PROMPTS, chains.search(tables, PROMPTS, eos_ids=ends, **options)):
+        for tokens, score, log_probs in row:
             generated = tokens[len(prompt) :]
             assert not set(generated[:-1]) & set(ends) and (generated[-1] in ends or len(generated) == 6)
+            np.testing.assert_allclose(sum(log_probs) / len(log_probs) ** 0.6, score, rtol=1e-5)
 
 
 def test_processors_get_log_probabilities_and_the_history_of_each_beam(tables):
@@ -185,24 +186,24 @@ def test_no_more_hypotheses_than_there_are(tables):
 
     found = chains.run(tables, PROMPTS, beams=3, samples=3, max_new_tokens=1, eos_ids=(EOS,), process=forced)
     assert found.is_complete_RxK.tolist() == [[True, False, False]] * 4
-    assert (found.score_RxK[:, 0] == 0).all() and (found.score_RxK[:, 1:] <= OUT).all()
+    score_RxK = np.asarray(found.score_RxK)
+    assert (score_RxK[:, 0] == 0).all() and (score_RxK[:, 1:] <= OUT).all()
 
 
 def test_no_room_no_tokens(tables):
     """A row has as many tokens as its history has columns; rows with none do not keep the loop going."""
     found = chains.run(tables, PROMPTS, beams=2, max_new_tokens=np.array([0, 9, 9, 9]), columns=4)
-    assert found.length_RxK[:, 0].tolist() == [2, 4, 4, 4]
-    assert found.is_complete_RxK[:, 0].tolist() == [False, True, True, False]
+    assert np.asarray(found.length_RxK)[:, 0].tolist() == [2, 4, 4, 4]
+    assert np.asarray(found.is_complete_RxK)[:, 0].tolist() == [False, True, True, False]
 
 
 def test_one_loop_without_callbacks(tables):
-    history = History(jnp.zeros((4, 8), jnp.int32), jnp.full(4, 2), jnp.full(4, 2))
-    state = chains.state(tables, PROMPTS)
-    program = jax.make_jaxpr(
-        lambda state: beam_search(
-            chains.step, chains.gather, state, chains.logits(state), history, beams=3, max_new_tokens=6
-        )
-    )(state)
+    def search(state, history):
+        logits = chains.logits(state)
+        return beam_search(chains.step, chains.gather, state, logits, history, beams=3, max_new_tokens=6)
+
+    history = History(np.zeros((4, 8), np.int32), np.full(4, 2), np.full(4, 2))
+    program = jax.make_jaxpr(search)(chains.state(tables, PROMPTS), history)
     text = str(program)
     assert text.count("while[") == 1 and "callback" not in text
 

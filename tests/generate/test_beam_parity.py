@@ -16,6 +16,7 @@ import pytest
 from jaxpt.generate.beam import beam_search
 from jaxpt.generate.logits import History
 from jaxpt.hf import load
+from tests import grids
 from tests.generate import chains
 from tests.hf.parity import randomise
 from tests.hf.test_parity import BART_SIZES, GPT2_SIZES, T5_SIZES
@@ -83,13 +84,23 @@ ENDS = ((8,), (3, 8), (1, 4, 8), ())
 GRID = tuple(enumerate(itertools.product(PENALTIES, STOPS)))
 
 
-@pytest.mark.parametrize("beams", [2, 3, 4, 5])
-def test_chains(beams):
+def in_parts(cases):
+    """Cases with options, which `GRID` numbers: in the suite each has a part, which together are all; in the grid all.
+
+    Those of a part are a diagonal: each penalty and each mode of stopping is in about as many.
+    """
+    parts = [[one for one in GRID if sum(divmod(one[0], 3)) % len(cases) == n] for n in range(len(cases))]
+    whole = [pytest.param(case, GRID, marks=pytest.mark.grid, id=f"{case}-all") for case in cases]
+    return [*(pytest.param(case, part, id=f"{case}-part") for case, part in zip(cases, parts)), *whole]
+
+
+@pytest.mark.parametrize("beams, grid", in_parts([2, 3, 4, 5]))
+def test_chains(beams, grid):
     """All modes of stopping and length penalties, 1 to 4 samples, no EOS to three; hypotheses of many lengths."""
     tables = chains.tables(len(CHAIN_PROMPTS), CHAIN_V, seed=SEED)
     models = [chains.their_class()(table) for table in tables]
     lengths, smallest = set(), np.inf
-    for i, (penalty, stop) in GRID:
+    for i, (penalty, stop) in grid:
         options = {
             "beams": beams, "samples": 1 + i % min(beams, 4), "eos_ids": ENDS[(i + beams) % 4],
             "length_penalty": penalty, "early_stopping": stop, "max_new_tokens": 11,
@@ -184,15 +195,16 @@ def padded(rows, columns):
     return jnp.array([row + [0] * (columns - len(row)) for row in rows], jnp.int32)
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(scope="module")
 def pair(request, tmp_path_factory):
     return Pair(request.param, tmp_path_factory.mktemp("model"))
 
 
-def test_models(pair):
+@pytest.mark.parametrize("pair, grid", in_parts([*MODELS]), indirect=["pair"])
+def test_models(pair, grid):
     """4 and 5 beams with all modes of stopping and length penalties, 1 to 4 samples; EOS occurs at many lengths."""
     ended, smallest = set(), np.inf
-    for i, (penalty, stop) in GRID:
+    for i, (penalty, stop) in grid:
         options = {
             "beams": 4 + i % 2, "samples": 1 + i % 4, "eos_ids": pair.ends[: 1 + i % 3 % 2], "length_penalty": penalty,
             "early_stopping": stop,
@@ -247,7 +259,8 @@ PROCESSORS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", PROCESSORS)
+@pytest.mark.parametrize("name", grids.cases(PROCESSORS, "all"))
+@pytest.mark.parametrize("pair", MODELS, indirect=True)
 def test_processors(pair, name):
     """Those of `transformers` change what is found, and ours at the same place change it in the same way."""
     ours, theirs = PROCESSORS[name]

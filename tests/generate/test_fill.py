@@ -1,34 +1,39 @@
 """Candidates for masks equal the softmax of a text alone, without padding."""
 
+import functools
+
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxpt.errors import UserError
 from jaxpt.generate.fill import candidates, fill_masks
-from tests import families
+from tests import families, grids
 from tests.generate.helpers import ENCODERS, V, jitted, log_softmax, network, texts
 from tests.models.helpers import drawn
 
 CLS, SEP, MASK = 2, 3, 4
-TEXTS = texts(5, 20, 7, seed=1)
+TEXTS = texts(5, 20, 5, seed=1)
 TEXTS[0][1] = TEXTS[1][0] = TEXTS[1][19] = TEXTS[1][7] = TEXTS[2][3] = TEXTS[2][4] = MASK
 PLACES = [[1], [0, 7, 19], [3, 4]]
 QUICK = ("bert", "xlnet")
+
+
+@functools.cache
+def _query(made):
+    def run(params, tokens, types, ranks, targets):
+        bound = made.bind(params)
+        streams = bound.streams(tokens, token_types=types, ranks=ranks, targets=targets).hidden
+        return bound.logits(streams.query_BxPxD)[0, 0]
+
+    return jax.jit(run)
 
 
 def oracle(name, text):
     """log-probabilities [L, V] at all positions of one text."""
     made, params, _, _ = network(name)
     if name != "xlnet":
-        return log_softmax(jitted(made, "encode")(params, jnp.array([[CLS, *text, SEP]]))[0])[1:-1]
-
-    @jax.jit
-    def run(params, tokens, types, ranks, targets):
-        bound = made.bind(params)
-        streams = bound.streams(tokens, token_types=types, ranks=ranks, targets=targets).hidden
-        return bound.logits(streams.query_BxPxD)[0]
+        return log_softmax(jitted(made, "encode")(params, np.array([[CLS, *text, SEP]]))[0])[1:-1]
 
     tokens = np.array([[*text, SEP, CLS]])
     rows = np.zeros((len(text), V))
@@ -36,12 +41,12 @@ def oracle(name, text):
         tokens[0] == MASK
     ):  # each alone: the other masks have its rank, so it sees none of them
         ranks, types = np.where(tokens == MASK, 0, -1), [[0] * (len(text) + 1) + [2]]
-        rows[place] = log_softmax(run(params, tokens, jnp.array(types), ranks, jnp.array([[place]]))[0])
+        rows[place] = log_softmax(_query(made)(params, tokens, np.array(types), ranks, np.array([[place]])))
     return rows
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in ENCODERS])
+@pytest.mark.parametrize("name", grids.cases(ENCODERS, *QUICK, "electra", "deberta"))
 def test_all_masks_of_a_text_at_once(name):
     """Texts of unequal length with one to three masks, ELECTRA's by its generator."""
     filled = fill_masks(*network(name), TEXTS, k=4)
@@ -73,12 +78,15 @@ def test_candidates_begin_with_the_most_likely_token_of_a_batch():
     config = families.config("bert")
     made = families.network(config)
     bound, batch = made.bind(drawn(made)), families.batch(config)
-    ids, probabilities = candidates(bound, batch, 3)
-    hidden = bound.encode(
-        batch["encoder_input_tokens"], token_types=batch["encoder_token_types"],
-        segment_ids=batch["encoder_segment_ids"],
-    ).hidden  # fmt: skip
-    best = np.asarray(bound.logits(hidden).argmax(-1))
+    names = {"token_types": "encoder_token_types", "segment_ids": "encoder_segment_ids"}
+
+    @jax.jit
+    def run(batch):
+        given = {name: batch[feature] for name, feature in names.items()}
+        hidden = bound.encode(batch["encoder_input_tokens"], **given).hidden
+        return candidates(bound, batch, 3), bound.logits(hidden).argmax(-1)
+
+    (ids, probabilities), best = jax.device_get(run(batch))
     np.testing.assert_array_equal(ids[..., 0], np.take_along_axis(best, batch["masked_positions"], axis=1))
     assert (np.diff(probabilities, axis=-1) <= 0).all()
 

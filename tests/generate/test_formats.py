@@ -15,6 +15,7 @@ from jaxpt.objectives.seq2seq import Seq2Seq
 from jaxpt.objectives.span_corruption import SpanCorruption
 from jaxpt.objectives.translation_lm import TranslationLM
 from jaxpt.objectives.ul2 import UL2
+from tests import grids
 from tests.generate.helpers import MLM, VOCABULARIES
 from tests.models.helpers import EVERY
 from tests.objectives import test_text_objectives as trained
@@ -24,7 +25,9 @@ SEQ2SEQ = VOCABULARIES["encoder_decoder"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", trained.ENCODER_DECODERS)
+@pytest.mark.parametrize("name", grids.cases(
+    trained.ENCODER_DECODERS, "bart", "mbart", "mass", "mass_without_eos", "span_corruption", "ul2", "prefix_and_rest"
+))  # fmt: skip
 def test_inputs_of_a_batch_have_the_format(name):
     """The special tokens at both ends of the encoder's input, and the first ones that the decoder reads."""
     objective = trained.ENCODER_DECODERS[name]

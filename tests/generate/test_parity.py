@@ -12,6 +12,7 @@ from jaxpt.objectives.bart import Bart
 from jaxpt.objectives.causal_lm import CausalLM
 from jaxpt.objectives.masked_lm import MaskedLM
 from jaxpt.objectives.span_corruption import SpanCorruption
+from tests import grids
 from tests.hf.parity import V, randomise
 from tests.hf.test_parity import make
 
@@ -51,7 +52,9 @@ def log_probs(model, *ids, **more):
     return torch.log_softmax(logits, -1).numpy()
 
 
-@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize(
+    "name", grids.cases(ENCODERS, "bert, masked LM alone", "electra generator", "modernbert", "deberta-v3")
+)
 def test_masks_and_pseudo_log_likelihoods(name, tmp_path):
     model, given = both(name, tmp_path)
     for text, masks in zip(FILLED, fill_masks(*given, FILLED, k=5), strict=True):
@@ -71,27 +74,30 @@ def test_masks_and_pseudo_log_likelihoods(name, tmp_path):
             assert one.log_probs[t] == pytest.approx(row[token], abs=1e-3)
 
 
-@pytest.mark.parametrize("unit", ["piece", "word"])
-@pytest.mark.parametrize("name", ["bert, masked LM alone", "roberta", "deberta-v3", "electra generator"])
-def test_pseudo_log_likelihoods_are_those_of_a_loop_over_masks(name, unit, tmp_path):
+PSEUDO = ("bert, masked LM alone", "roberta", "deberta-v3", "electra generator")
+
+
+@pytest.mark.parametrize("name", grids.cases(PSEUDO, "bert, masked LM alone"))
+def test_pseudo_log_likelihoods_are_those_of_a_loop_over_masks(name, tmp_path):
     """As minicons' `original` and `within_word_l2r`; of random weights as the model draws them, whole texts."""
     model = make(name).eval()
     model.save_pretrained(tmp_path)
     network, params = load(tmp_path)
     given = network.with_model(dtype="float32"), params, MaskedLM(next_sentence=False), ENCODER
     starts = np.arange(V) % 3 != 0
-    items = loglikelihood(*given, [[], []], CONTINUATIONS[:2], unit=unit, word_starts=starts).items
-    for one, text in zip(items, CONTINUATIONS, strict=False):
-        words, wanted = np.cumsum(starts[text]), []
-        for t, token in enumerate(text):
-            hidden = [t] if unit == "piece" else [u for u in range(t, len(text)) if words[u] == words[t]]
-            shown = [MASK if u in hidden else other for u, other in enumerate(text)]
-            wanted.append(log_probs(model, [CLS, *shown, SEP])[1 + t][token])
-        np.testing.assert_allclose(one.log_probs, wanted, atol=1e-4)
-        assert one.total == pytest.approx(sum(wanted), abs=1e-4)
+    for unit in ("piece", "word"):
+        items = loglikelihood(*given, [[], []], CONTINUATIONS[:2], unit=unit, word_starts=starts).items
+        for one, text in zip(items, CONTINUATIONS, strict=False):
+            words, wanted = np.cumsum(starts[text]), []
+            for t, token in enumerate(text):
+                hidden = [t] if unit == "piece" else [u for u in range(t, len(text)) if words[u] == words[t]]
+                shown = [MASK if u in hidden else other for u, other in enumerate(text)]
+                wanted.append(log_probs(model, [CLS, *shown, SEP])[1 + t][token])
+            np.testing.assert_allclose(one.log_probs, wanted, atol=1e-4)
+            assert one.total == pytest.approx(sum(wanted), abs=1e-4)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "openai-gpt", "opt", "llama", "mistral"])
+@pytest.mark.parametrize("name", grids.cases(["gpt2", "openai-gpt", "opt", "llama", "mistral"], "gpt2", "mistral"))
 def test_a_decoder(name, tmp_path):
     model, given = both(name, tmp_path)
     items = loglikelihood(*given, CONTEXTS, CONTINUATIONS).items
@@ -101,7 +107,7 @@ def test_a_decoder(name, tmp_path):
         assert one.is_greedy == (rows.argmax(-1) == continuation).all()
 
 
-@pytest.mark.parametrize("name", ["t5", "t5 1.1", "umt5", "bart"])
+@pytest.mark.parametrize("name", grids.cases(["t5", "t5 1.1", "umt5", "bart"], "t5", "bart"))
 def test_an_encoder_decoder(name, tmp_path):
     model, given = both(name, tmp_path)
     items = loglikelihood(*given, CONTEXTS, CONTINUATIONS, form="plain").items
