@@ -9,8 +9,8 @@ from flax import traverse_util
 from jaxpt.errors import UserError
 from jaxpt.models import base
 from jaxpt.models.adapters.bottleneck import BottleneckConfig
-from tests import families
-from tests.models.helpers import EVERY
+from tests import families, grids
+from tests.models.helpers import EVERY, OF_THEIR_OWN, drawn
 from tests.train.test_trainable import flat, steps
 
 PARTS = {"attention", "feed_forward"}
@@ -22,7 +22,7 @@ def made(name, adapter=None):
     return model, {path: x.shape for path, x in traverse_util.flatten_dict(base.shapes(model), sep="/").items()}
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", grids.cases(EVERY, *OF_THEIR_OWN))
 def test_every_block_has_the_places(name):
     adapter = BottleneckConfig(dim=5)
     plain, adapted = made(name)[1], made(name, adapter)[1]
@@ -40,52 +40,67 @@ def test_every_block_has_the_places(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["bert", "gpt2"])
+@pytest.mark.parametrize("name", grids.cases(["bert", "gpt2"], "bert"))
 def test_fresh_ones_change_next_to_nothing_and_then_compute_the_formula(name):
     adapter = BottleneckConfig(dim=5, activation="relu")
     (plain, _), (adapted, _) = made(name), made(name, adapter)
     params = jax.jit(lambda key: base.init(adapted, key))(jax.random.key(0))
     tokens = jnp.arange(16).reshape(2, 8)
 
-    def hidden(model, params):
-        bound = base.bind(model, params)
-        return (bound.encode if name == "bert" else bound.decode)(tokens).hidden
+    @jax.jit
+    def run(params, zero):
+        def hidden(model, params):
+            bound = base.bind(model, params)
+            return (bound.encode if name == "bert" else bound.decode)(tokens).hidden
 
-    old, new = hidden(plain, params), hidden(adapted, params)
-    assert 0 < np.abs(old - new).max() < 1e-3
+        return hidden(plain, params), hidden(adapted, params), hidden(adapted, zero)
+
     zero = jax.tree_util.tree_map_with_path(
-        lambda path, x: jnp.zeros_like(x) if "_adapter" in jax.tree_util.keystr(path) else x, params
+        lambda path, x: np.zeros_like(x) if "_adapter" in jax.tree_util.keystr(path) else x, params
     )
-    np.testing.assert_array_equal(hidden(adapted, zero), old)
-    y = jax.random.normal(jax.random.key(1), (2, 3, 24))
+    old, new, zeroed = run(params, zero)
+    assert 0 < np.abs(old - new).max() < 1e-3
+    np.testing.assert_array_equal(zeroed, old)
+    y = np.random.default_rng(1).standard_normal((2, 3, 24)).astype(np.float32)
     module = adapter.build(jnp.float32, "x")
-    weights = jax.tree.map(lambda x: x + 0.3, module.init(jax.random.key(2), y))["params"]
-    weights = jax.tree.map(lambda x: getattr(x, "value", x), weights, is_leaf=lambda x: hasattr(x, "value"))
+    boxed = jax.eval_shape(module.init, jax.random.key(2), y)["params"]
+    rng, is_box = np.random.default_rng(2), lambda x: hasattr(x, "value")
+    weights = jax.tree.map(
+        lambda x: rng.normal(0.3, 0.1, x.value.shape).astype(np.float32), boxed, is_leaf=is_box
+    )
     h = np.maximum(y @ weights["down"]["kernel"] + weights["down"]["bias"], 0)
     by_hand = y + h @ weights["up"]["kernel"] + weights["up"]["bias"]
     np.testing.assert_allclose(module.apply({"params": weights}, y), by_hand, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["bert", pytest.param("gpt2", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("part", sorted(PARTS))
-def test_they_stand_after_the_projection_and_before_the_residual(name, part):
+def test_they_stand_after_the_projection_and_before_the_residual(name):
     """As in the paper's figure 2: one that adds b to its input is a bias b of the projection before it."""
     (plain, _), (adapted, _) = made(name), made(name, BottleneckConfig(dim=5))
-    params = flat(jax.jit(lambda key: base.init(adapted, key))(jax.random.key(0)))
-    last = {"attention": "attention/output/bias", "feed_forward": "feed_forward/down/bias"}[part]
-    up = next(path for path in params if path.endswith(f"{part}_adapter/up/bias"))
-    bias = up.replace(f"{part}_adapter/up/bias", last)
-    b = jax.random.normal(jax.random.key(1), params[up].shape)
-    zero = {path: jnp.zeros_like(x) if "_adapter/" in path else x for path, x in params.items()}
+    params = flat(drawn(adapted))
+    zero = {path: np.zeros_like(x) if "_adapter/" in path else x for path, x in params.items()}
     without = {path: x for path, x in params.items() if "_adapter/" not in path}
+    pairs = {}
+    for part, last in (("attention", "attention/output/bias"), ("feed_forward", "feed_forward/down/bias")):
+        up = next(path for path in params if path.endswith(f"{part}_adapter/up/bias"))
+        bias = up.replace(f"{part}_adapter/up/bias", last)
+        b = np.random.default_rng(1).standard_normal(params[up].shape).astype(np.float32)
+        pairs[part] = {**zero, up: b}, {**without, bias: without[bias] + b}
 
-    def hidden(model, flat_params):
-        bound = base.bind(model, traverse_util.unflatten_dict(flat_params, sep="/"))
-        return (bound.encode if name == "bert" else bound.decode)(jnp.arange(16).reshape(2, 8)).hidden
+    @jax.jit
+    def run(pairs, without):
+        def hidden(model, flat_params):
+            bound = base.bind(model, traverse_util.unflatten_dict(flat_params, sep="/"))
+            return (bound.encode if name == "bert" else bound.decode)(np.arange(16).reshape(2, 8)).hidden
 
-    one, two = hidden(adapted, {**zero, up: b}), hidden(plain, {**without, bias: without[bias] + b})
-    np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-5)
-    assert np.abs(one - hidden(plain, without)).max() > 0.1
+        both = {part: (hidden(adapted, one), hidden(plain, other)) for part, (one, other) in pairs.items()}
+        return both, hidden(plain, without)
+
+    both, neither = run(pairs, without)
+    assert both.keys() == PARTS
+    for one, two in both.values():
+        np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-5)
+        assert np.abs(one - neither).max() > 0.1
 
 
 @pytest.mark.slow

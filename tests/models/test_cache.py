@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from jaxpt.models import base, cache
-from jaxpt.models.cache import NewCache
+from jaxpt.models.cache import Cache, NewCache
+from tests import grids
 from tests.models.helpers import ALL, OTHERS, V, drawn, t5
 
 MODELS = ALL | OTHERS | {"umt5": functools.partial(t5, bias_per_layer=True)}
@@ -30,19 +31,25 @@ def tokens(seed=0):
     return np.random.default_rng(seed).integers(3, V, (B, T)).astype(np.int32)
 
 
-def encoded(name, rows=slice(None)):
+@functools.cache
+def texts(name):
     """(arguments, options) of `decode` besides the tokens: the hidden states of three texts of different length."""
     if name in DECODERS:
         return (), {}
     segments = (np.arange(7) < np.array([7, 5, 3])[:, None]).astype(np.int32)
-    states = bound(name).encode(tokens(1)[:, :7], segment_ids=segments).hidden
-    return (states[rows],), {"encoder_segment_ids": segments[rows]}
+    encode = bound(name).encode
+    states = jax.jit(lambda ids: encode(ids, segment_ids=segments).hidden)(tokens(1)[:, :7])
+    return (np.asarray(states),), {"encoder_segment_ids": segments}
+
+
+def encoded(name, rows):
+    return jax.tree.map(lambda x: x[rows], texts(name))
 
 
 @functools.cache
 def uncached(name):
-    given, options = encoded(name)
-    return np.asarray(bound(name).decode(tokens(), *given, **options).hidden)
+    (given, options), decode = texts(name), bound(name).decode
+    return np.asarray(jax.jit(lambda ids: decode(ids, *given, **options).hidden)(tokens()))
 
 
 def prompts(rows=range(B), width=9):
@@ -54,16 +61,25 @@ def prompts(rows=range(B), width=9):
     return ids, segments
 
 
-def prefill(name, slots, rows=range(B), width=9):
-    ids, segments = prompts(rows, width)
-    given, options = encoded(name, np.array(rows))
-    return bound(name).decode(ids, *given, segment_ids=segments, cache=NewCache(slots), **options)
+@functools.cache
+def filling(name, slots):
+    decode = bound(name).decode
+
+    @jax.jit
+    def run(ids, segments, given, options):
+        return decode(ids, *given, segment_ids=segments, cache=NewCache(slots), **options)
+
+    return run
+
+
+def prefill(name, slots, rows=range(B)):
+    return filling(name, slots)(*prompts(rows), *encoded(name, np.array(rows)))
 
 
 @functools.cache
 def step(name):
-    none = () if name in DECODERS else (None,)
-    return jax.jit(lambda ids, cache: bound(name).decode(ids, *none, cache=cache))
+    decode, none = bound(name).decode, () if name in DECODERS else (None,)
+    return jax.jit(lambda ids, cache: decode(ids, *none, cache=cache))
 
 
 def follow(name, cache, at, count, width=1):
@@ -78,7 +94,7 @@ def follow(name, cache, at, count, width=1):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", DECODERS + PAIRS)
+@pytest.mark.parametrize("name", grids.cases(DECODERS + PAIRS, "gpt", "opt", "mistral", "t5_shared", "mbart"))
 def test_steps_with_a_cache_equal_one_call(name):
     """Prompts of 9, 4 and 6 tokens, then ten tokens each; Mistral's ring of 4 slots for a window of 3 turns often."""
     output = prefill(name, slots=4 if name == "mistral" else T)
@@ -88,7 +104,7 @@ def test_steps_with_a_cache_equal_one_call(name):
     assert made.length_B.tolist() == (LENGTHS + 10).tolist()
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "t5", "umt5"])
+@pytest.mark.parametrize("name", grids.cases(["gpt2", "llama", "t5", "umt5"], "llama", "t5", "umt5"))
 def test_the_ring_turns(name):
     """16 slots for 9 columns of prompts and ten steps: rows of up to 16 tokens, the first slots are used again."""
     follow(name, prefill(name, slots=16).cache, LENGTHS, 6)
@@ -103,76 +119,93 @@ def test_the_ring_turns(name):
     assert np.abs(output.hidden[0] - want[0]).max() > 1e-3  # 19 tokens do not fit into 16 slots
 
 
-@pytest.mark.parametrize("name", ["gpt2", "mistral", "t5_lm", "bart"])
+@pytest.mark.parametrize("name", grids.cases(["gpt2", "mistral", "t5_lm", "bart"], "mistral", "t5_lm"))
 def test_several_tokens_at_once(name):
     """Chunks of five tokens: causal among themselves, over the end of the ring."""
     slots = 4 + 5 if name == "mistral" else 19
     follow(name, prefill(name, slots).cache, LENGTHS, 10, width=5)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "t5_lm"])
+@pytest.mark.parametrize("name", grids.cases(["gpt2", "llama", "t5_lm"], "llama", "t5_lm"))
 def test_packed_rows(name):
     """Two segments in a row, in two calls: the second call goes on in the second segment of each row."""
     ids, segments = tokens(), np.repeat([[1] * 6 + [2] * 14], B, 0)
     positions = np.repeat([[*range(6), *range(14)]], B, 0)
-    want = bound(name).decode(ids, segment_ids=segments, positions=positions).hidden
-    first = bound(name).decode(
-        ids[:, :11], segment_ids=segments[:, :11], positions=positions[:, :11], cache=NewCache(24)
-    )
-    second = bound(name).decode(
-        ids[:, 11:], segment_ids=segments[:, 11:], positions=positions[:, 11:], cache=first.cache
-    )
-    np.testing.assert_allclose(np.concatenate([first.hidden, second.hidden], 1), want, atol=TOLERANCE)
+    decode = bound(name).decode
+
+    @jax.jit
+    def run(ids, segments, positions):
+        part = {"segment_ids": segments[:, :11], "positions": positions[:, :11]}
+        rest = {"segment_ids": segments[:, 11:], "positions": positions[:, 11:]}
+        first = decode(ids[:, :11], **part, cache=NewCache(24))
+        second = decode(ids[:, 11:], **rest, cache=first.cache)
+        whole = decode(ids, segment_ids=segments, positions=positions).hidden
+        return jnp.concatenate([first.hidden, second.hidden], 1), whole
+
+    np.testing.assert_allclose(*run(ids, segments, positions), atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "t5", "mistral"])
+put_rows = jax.jit(Cache.put_rows)
+
+
+@functools.cache
+def step_of_rows(name):
+    """A step of other rows of the cache."""
+    return jax.jit(lambda ids, cache, order: step(name)(ids, cache.take_rows(order)))
+
+
+@pytest.mark.parametrize("name", grids.cases(["gpt2", "t5", "mistral"], "t5", "mistral"))
 def test_rows_are_replaced_and_repeated(name):
     """After three steps row 1 gets a new prompt, of row 0; then rows are reordered."""
-    slots = 4 if name == "mistral" else T
+    slots = 4 if name == "mistral" else 16
     made = follow(name, prefill(name, slots).cache, LENGTHS, 3)
     new = prefill(name, 4 if name == "mistral" else 9, rows=[0, 2]).cache
-    made = made.put_rows(jnp.array([1, B]), new)  # the second row is dropped
+    made = put_rows(made, np.array([1, B]), new)  # the second row is dropped
     source, at = np.array([0, 0, 2]), LENGTHS + 3
     at[1] = LENGTHS[0]
     # First more rows: the encoder's are repeated too; then as many: rows of one prompt are exchanged.
     for order in (np.array([1, 2, 1, 0]), np.array([2, 1, 0, 3])):
-        made = made.take_rows(jnp.array(order))
         source, at = source[order], at[order]
         columns = at[:, None]
-        output = step(name)(tokens()[source[:, None], columns], made)
+        output = step_of_rows(name)(tokens()[source[:, None], columns], made, order)
         np.testing.assert_allclose(output.hidden, uncached(name)[source[:, None], columns], atol=TOLERANCE)
         made, at = output.cache, at + 1
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "t5", "bart"])
+@pytest.mark.parametrize("name", grids.cases(["gpt2", "llama", "t5", "bart"], "llama", "t5"))
 def test_keys_and_values_in_one_array(name, monkeypatch):
     """A TPU's layout for narrow heads, on this machine."""
     monkeypatch.setattr(cache.compiler, "platform", lambda: "tpu")
-    given, options = encoded(name)
-    ids, segments = prompts()
-    output = bound(name).decode(ids, *given, segment_ids=segments, cache=NewCache(16), **options)
-    kv = output.cache.layers[0][0]["attention"]
+    (given, options), decode, none = texts(name), bound(name).decode, () if name in DECODERS else (None,)
+
+    @jax.jit  # traced here and now: the platform is part of the trace
+    def run(ids, segments, following):
+        output = decode(ids, *given, segment_ids=segments, cache=NewCache(16), **options)
+        return output.cache.layers[0][0]["attention"], decode(following, *none, cache=output.cache).hidden
+
+    kv, hidden = run(*prompts(), np.take_along_axis(tokens(), LENGTHS[:, None], 1))
     assert kv.values is None
-    none = () if name in DECODERS else (None,)
-    output = bound(name).decode(
-        np.take_along_axis(tokens(), LENGTHS[:, None], 1), *none, cache=output.cache
-    )  # not compiled: the platform is part of the trace
     want = np.take_along_axis(uncached(name), LENGTHS[:, None, None], 1)
-    np.testing.assert_allclose(output.hidden, want, atol=TOLERANCE)
+    np.testing.assert_allclose(hidden, want, atol=TOLERANCE)
+
+
+def filled(name):
+    """Shapes of a cache of 16 slots."""
+    return jax.eval_shape(filling(name, 16), *prompts(), *texts(name)).cache
 
 
 def test_the_cache_has_a_slot_for_each_head_and_layer():
     """[layers, batch, key heads, slots, head width]."""
-    kv = prefill("llama", 16).cache.layers[0][0]["attention"]
+    kv = filled("llama").layers[0][0]["attention"]
     assert kv.keys.shape == kv.values.shape == (2, B, 2, 16, 4)
 
 
 def test_a_step_updates_the_cache_in_place():
     """The donated cache is the result's memory, and no instruction of the program copies it."""
-    made = prefill("gpt2", 16).cache
-    run = jax.jit(lambda ids, cache: bound("gpt2").decode(ids, cache=cache), donate_argnums=1)
+    made, decode = filled("gpt2"), bound("gpt2").decode
+    run = jax.jit(lambda ids, cache: decode(ids, cache=cache), donate_argnums=1)
     compiled = run.lower(jnp.zeros((B, 1), jnp.int32), made).compile()
-    size = sum(x.nbytes for x in jax.tree.leaves(made.layers))
+    size = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(made.layers))
     assert compiled.memory_analysis().alias_size_in_bytes >= size
     shape = "f32[" + ",".join(map(str, made.layers[0][0]["attention"].keys.shape)) + "]"
     copies = [line for line in compiled.as_text().splitlines() if f"= {shape}" in line and " copy(" in line]

@@ -21,16 +21,22 @@ def pair(**options):
 
 
 def test_the_tree_has_the_model_and_each_head():
-    network = Network(bert().build(), sentence_pair.declare(bert()))
-    params = jax.jit(network.init)(jax.random.key(0))
+    network = Network(SMALL.build(), sentence_pair.declare(SMALL))
+
+    def some(params):  # what is not returned is not compiled
+        layer = params["encoder"]["segment_0"]["block_0"]
+        return params["token_embed"], params["embed_norm"], layer["attention"]["query"], layer["feed_forward"]["down"]
+
+    both = jax.jit(lambda key: (some(network.init(key)["model"]), some(base.init(SMALL.build(), key))))
+    jax.tree.map(np.testing.assert_array_equal, *both(jax.random.key(0)))
+    params = jax.eval_shape(network.init, jax.random.key(0))
     assert set(params) == {"model", "heads"} and set(params["heads"]) == {"pooler", "sentence_pair"}
     assert jax.tree.map(lambda x: (x.shape, x.dtype), params) == jax.tree.map(
         lambda x: (x.shape, x.dtype), network.shapes()
     )
-    alone = jax.jit(lambda key: base.init(bert().build(), key))(jax.random.key(0))
-    jax.tree.map(np.testing.assert_array_equal, params["model"], alone)
-    assert set(Network(bert().build()).shapes()) == {"model"}
-    assert network.count_params() == base.count_params(bert().build()) + 24 * 24 + 24 + 24 * 2 + 2
+    assert params["model"] == base.shapes(SMALL.build())
+    assert set(Network(SMALL.build()).shapes()) == {"model"}
+    assert network.count_params() == base.count_params(SMALL.build()) + 24 * 24 + 24 + 24 * 2 + 2
 
 
 def test_it_is_hashable_and_equal_by_its_parts():
@@ -42,10 +48,11 @@ def test_it_is_hashable_and_equal_by_its_parts():
 def test_no_two_heads_draw_alike():
     """A head's parameters depend on the key and its name alone, and are another's under another name."""
     head = masked_lm.declare(bert())["masked_lm"]
-    one, two = Network(bert().build(), {"a": head, "b": head}), Network(bert().build(), {"b": head})
-    params, again = one.init(jax.random.key(0)), two.init(jax.random.key(0))
-    jax.tree.map(np.testing.assert_array_equal, params["heads"]["b"], again["heads"]["b"])
-    assert np.abs(params["heads"]["a"]["dense"]["kernel"] - params["heads"]["b"]["dense"]["kernel"]).max() > 1e-3
+    one, two = Network(SMALL.build(), {"a": head, "b": head}), Network(SMALL.build(), {"b": head})
+    drawn = jax.jit(lambda key: (one.init(key)["heads"], two.init(key)["heads"]))
+    heads, again = drawn(jax.random.key(0))
+    jax.tree.map(np.testing.assert_array_equal, heads["b"], again["b"])
+    assert np.abs(heads["a"]["dense"]["kernel"] - heads["b"]["dense"]["kernel"]).max() > 1e-3
 
 
 @pytest.mark.slow
@@ -59,39 +66,52 @@ def test_shared_parts_exist_once_and_get_both_gradients():
         bound = bound.heads["small"] if which == "small" else bound
         return jnp.square(bound.logits(bound.encode(ids).hidden)).sum()
 
-    for which in ("small", "whole"):
-        gradient = jax.grad(loss)(params, which)
+    gradients = jax.jit(lambda params: {which: jax.grad(loss)(params, which) for which in ("small", "whole")})(params)
+    for which, gradient in gradients.items():
         assert np.abs(gradient["model"]["token_embed"]["table"]).max() > 0
         assert (np.abs(gradient["heads"]["small"]["model"]["position_embed"]["table"]).max() > 0) == (which == "small")
 
 
 def test_a_difference_starts_at_zero_and_stops_the_gradient():
-    network = pair(deltas=dict.fromkeys(("token_embed", "position_embed", "type_embed"), "small"))
-    params, ids = network.init(jax.random.key(0)), tokens(1, 4)
-    assert not np.any(params["model"]["token_embed"]["table"])
-    params["model"]["token_embed"]["table"] += 0.5
-    summed = Network(network.model)
-    tables = {"table": params["heads"]["small"]["model"]["token_embed"]["table"] + 0.5}
+    tables = ("token_embed", "position_embed", "type_embed")
+    network, ids = pair(deltas=dict.fromkeys(tables, "small"), model={"layers": 1}), tokens(1, 4)
+    fresh = jax.jit(lambda key: {name: network.init(key)["model"][name] for name in tables})(jax.random.key(0))
+    assert not any(np.any(x) for x in jax.tree.leaves(fresh)) and len(jax.tree.leaves(fresh)) == 3
+    params = drawn(network)
     small = params["heads"]["small"]["model"]
-    rest = {k: jax.tree.map(jnp.add, params["model"][k], small[k]) for k in ("position_embed", "type_embed")}
-    plain = summed.bind({"model": {**params["model"], **rest, "token_embed": tables}})
-    np.testing.assert_allclose(network.bind(params).encode(ids).hidden, plain.encode(ids).hidden, rtol=1e-4, atol=1e-5)
+    summed = {name: jax.tree.map(np.add, params["model"][name], small[name]) for name in tables}
 
-    gradient = jax.grad(lambda p: jnp.square(network.bind(p).encode(ids).hidden * jnp.arange(24)).sum())(params)
+    @jax.jit
+    def both(params):
+        def total(params):
+            hidden = network.bind(params).encode(ids).hidden
+            return jnp.square(hidden * jnp.arange(24)).sum(), hidden
+
+        plain = Network(network.model).bind({"model": {**params["model"], **summed}}).encode(ids).hidden
+        gradient, hidden = jax.grad(total, has_aux=True)(params)
+        return hidden, plain, gradient
+
+    hidden, plain, gradient = both(params)
+    np.testing.assert_allclose(hidden, plain, rtol=1e-4, atol=1e-5)
     assert np.abs(gradient["model"]["token_embed"]["table"]).max() > 0
     assert not any(np.any(x) for x in jax.tree.leaves(gradient["heads"]["small"]))
 
 
 def test_dropout_of_a_head_is_not_the_model_s():
     """The same sizes, parameters and key: the draws differ, since they are folded with the head's name."""
-    config = bert(dropout=0.5)
+    config = bert(layers=1, dropout=0.5)
     network = Network(config.build(), {"twin": Network(config.build())})
     params, ids = drawn(network), tokens(1, 8)
     params["heads"]["twin"]["model"] = params["model"]
-    noisy, quiet = network.bind(params, {"dropout": jax.random.key(0)}), network.bind(params)
-    one, two = (np.asarray(b.encode(ids).hidden) for b in (noisy, noisy.heads["twin"]))
-    assert np.abs(one - two).max() > 0.01
-    np.testing.assert_array_equal(quiet.encode(ids).hidden, quiet.heads["twin"].encode(ids).hidden)
+
+    @jax.jit
+    def run(params, key):
+        every = network.bind(params, {"dropout": key}), network.bind(params)
+        return [(bound.encode(ids).hidden, bound.heads["twin"].encode(ids).hidden) for bound in every]
+
+    noisy, quiet = run(params, jax.random.key(0))
+    assert np.abs(noisy[0] - noisy[1]).max() > 0.01
+    np.testing.assert_array_equal(*quiet)
 
 
 def test_a_name_that_is_not_there():
@@ -104,6 +124,6 @@ def test_a_named_kernel_is_asked_of_steps_alone():
     config = EVERY["gpt2"](attention="splash")
     network = Network(config.build())
     assert network.shapes() == Network(EVERY["gpt2"]().build()).shapes()
-    params = jax.jit(network.init)(jax.random.key(0))
+    assert jax.eval_shape(network.init, jax.random.key(0)) == network.shapes()
     with pytest.raises(UserError, match="splash requires a TPU"):
-        network.bind(params).decode(jnp.ones((1, 8), int))
+        network.bind(drawn(network)).decode(jnp.ones((1, 8), int))

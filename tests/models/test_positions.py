@@ -1,6 +1,7 @@
 """T5's buckets and the bias made of them, tables of absolute positions, rotations, slopes."""
 
 import doctest
+import functools
 
 import flax.linen as nn
 import jax
@@ -39,77 +40,95 @@ def test_buckets_of_t5(bidirectional, want):
     assert got.tolist() == list(want.values())
 
 
+SIZES = [(1, 1), (6, 6), (4, 9), (9, 4), (1, 7), (150, 140)]
+
+
+@functools.cache
+def biases():
+    """{(queries, keys, bidirectional): (bias, gradient)} by modules and by the table's entries."""
+    rng = np.random.default_rng(0)
+    table = rng.standard_normal((32, 3)).astype(np.float32)
+    cases = [(*size, bidirectional) for size in SIZES for bidirectional in (True, False)]
+    weights = {case: rng.standard_normal((3, *case[:2])).astype(np.float32) for case in cases}
+
+    def of(case, table):
+        module = RelativeBias(3, case[2], nn.initializers.normal(1.0))
+        return module.apply({"params": {"table": table}}).materialise(*case[:2])
+
+    @jax.jit  # one program for all cases
+    def got(table):
+        pairs = {case: jax.vjp(functools.partial(of, case), table) for case in cases}
+        return {case: (bias, back(jnp.asarray(weights[case]))[0]) for case, (bias, back) in pairs.items()}
+
+    def wanted(queries, keys, bidirectional):
+        distance = np.arange(keys) - np.arange(queries)[:, None]
+        bucket, gradient = relative_bucket(distance, bidirectional=bidirectional), np.zeros_like(table)
+        np.add.at(gradient, bucket, weights[queries, keys, bidirectional].transpose(1, 2, 0))
+        return table[bucket].transpose(2, 0, 1), gradient
+
+    return {case: (found, wanted(*case)) for case, found in got(table).items()}
+
+
 @pytest.mark.parametrize("bidirectional", [True, False])
-@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (6, 6), (4, 9), (9, 4), (1, 7), (150, 140)])
+@pytest.mark.parametrize(("queries", "keys"), SIZES)
 def test_bias_is_the_table_entry_of_each_pair(queries, keys, bidirectional):
-    module = RelativeBias(3, bidirectional, nn.initializers.normal(1.0))
-    table = jax.random.normal(jax.random.key(0), (32, 3))
-    distance = np.arange(keys) - np.arange(queries)[:, None]
-    bucket = relative_bucket(distance, bidirectional=bidirectional)
-
-    def both(table):
-        return module.apply({"params": {"table": table}}).materialise(queries, keys), table[bucket].transpose(2, 0, 1)
-
-    got, want = both(table)
-    np.testing.assert_array_equal(got, want)
-    weights = jax.random.normal(jax.random.key(1), got.shape)
-    gradients = [jax.grad(lambda t, i=i: (both(t)[i] * weights).sum())(table) for i in (0, 1)]
-    np.testing.assert_allclose(*gradients, atol=1e-3)
+    (bias, gradient), (wanted_bias, wanted) = biases()[queries, keys, bidirectional]
+    np.testing.assert_array_equal(bias, wanted_bias)
+    np.testing.assert_allclose(gradient, wanted, atol=1e-3)
 
 
 def test_learned_positions():
     module = LearnedPositions(8, 4, nn.initializers.normal(1.0), jnp.float32)
-    variables = nn.unbox(module.init(jax.random.key(0), 8))
-    table = variables["params"]["table"]
-    np.testing.assert_array_equal(module.apply(variables, 5)[0], table[:5])
-    given = jnp.array([[0, 1, 0, 1, 2]])
-    np.testing.assert_array_equal(module.apply(variables, 5, given), table[given])
+    variables = nn.unbox(jax.jit(functools.partial(module.init, length=8))(jax.random.key(0)))
+    table, given = np.asarray(variables["params"]["table"]), np.array([[0, 1, 0, 1, 2]])
+    assert table.shape == (8, 4) and np.std(table) > 0.5
+    first, chosen = jax.jit(lambda v: (module.apply(v, 5)[0], module.apply(v, 5, given)))(variables)
+    np.testing.assert_array_equal(first, table[:5])
+    np.testing.assert_array_equal(chosen, table[given])
     with pytest.raises(UserError, match=r"9 tokens.* 8 positions"):
         module.apply(variables, 9)
 
 
-@pytest.mark.parametrize("traced", [False, True])
-def test_the_terms_of_queries_at_an_offset_are_a_slice_of_the_whole(traced):
-    """Of queries 5, 6 and 7 among ten positions: where they stand may be known at compile time, or not."""
-    at, few, of_all = 5, 3, slice(5, 8)
+INIT = nn.initializers.zeros
+
+
+def relative_terms(queries, keys, offset, index=None, q=None):
+    """Everything that is added to scores: T5's biases, ALiBi's, and Shaw's of the vectors q."""
     rng = np.random.default_rng(0)
-    init, table, q = nn.initializers.zeros, rng.normal(size=(32, 3)), rng.normal(size=(2, 10, 3, 4)).astype(np.float32)
-    rows, shaw = rng.normal(size=(12, 4)), rng.normal(size=(5, 4)).astype(np.float32)
-    learned = LearnedPositions(12, 4, init, jnp.float32, 2)
+    table, shaw = rng.normal(size=(32, 3)), rng.normal(size=(5, 4)).astype(np.float32)
+    for bidirectional in (True, False):
+        bias = RelativeBias(3, bidirectional, INIT).apply({"params": {"table": table}})
+        yield bias.materialise(queries, keys, offset, index)
+    yield alibi(3, queries, keys, offset, index)
+    yield ShawPositions(2, INIT).apply({"params": {"table": shaw}}, q, keys, offset, index)
+
+
+def test_the_terms_of_queries_at_an_offset_are_a_slice_of_the_whole():
+    """Of queries 5, 6 and 7 among ten positions: where they stand may be known at compile time, or not."""
+    few, of_all = 3, slice(5, 8)
+    rng = np.random.default_rng(1)
+    q, rows = rng.normal(size=(2, 10, 3, 4)).astype(np.float32), rng.normal(size=(12, 4))
+    learned = LearnedPositions(12, 4, INIT, jnp.float32, 2)
 
     def terms(queries, offset):
-        positions = positions_from(queries, offset)
-        for bidirectional in (True, False):
-            yield (
-                RelativeBias(3, bidirectional, init)
-                .apply({"params": {"table": table}})
-                .materialise(queries, 10, offset)
-            )
-        yield alibi(3, queries, 10, offset)
-        own = q if queries == 10 else q[:, of_all]
-        yield ShawPositions(2, init).apply({"params": {"table": shaw}}, own, 10, offset)[0]
+        yield from relative_terms(queries, 10, offset, q=q if queries == 10 else q[:, of_all])
         yield learned.apply({"params": {"table": rows}}, queries, None, offset)
-        yield from Rope().rotation(positions, 4)
+        yield from Rope().rotation(positions_from(queries, offset), 4)
 
-    part = jax.jit(lambda at: tuple(terms(few, at)))(at) if traced else terms(few, at)
-    for got, whole in zip(part, terms(10, 0), strict=True):
-        np.testing.assert_allclose(got, whole[:, of_all], rtol=1e-6, atol=1e-6)
+    found = jax.jit(lambda at: [tuple(terms(*given)) for given in ((10, 0), (few, 5), (few, at))])(5)
+    for whole, *parts in zip(*found, strict=True):
+        axis = whole.ndim - 2  # of the queries
+        for part in parts:
+            np.testing.assert_allclose(part, np.take(whole, range(5, 8), axis), rtol=1e-6, atol=1e-6)
+    assert len(found[0]) == 7
 
 
 def test_keys_in_the_order_of_a_ring():
     """The newest of eight keys is in slot 2: each term has the columns of keys in order, turned."""
-    order, rng = (np.arange(8) - 3) % 8, np.random.default_rng(0)
-    init, table, shaw = nn.initializers.zeros, rng.normal(size=(32, 3)), rng.normal(size=(5, 4)).astype(np.float32)
-    q = rng.normal(size=(2, 1, 3, 4)).astype(np.float32)
-
-    def terms(index):
-        for bidirectional in (True, False):
-            yield RelativeBias(3, bidirectional, init).apply({"params": {"table": table}}).materialise(1, 8, 7, index)
-        yield alibi(3, 1, 8, 7, index)
-        yield ShawPositions(2, init).apply({"params": {"table": shaw}}, q, 8, 7, index)
-
-    for got, in_order in zip(terms(jnp.asarray(order)), terms(None), strict=True):
-        np.testing.assert_array_equal(got, in_order[..., order])
+    order, q = (np.arange(8) - 3) % 8, np.random.default_rng(1).normal(size=(2, 1, 3, 4)).astype(np.float32)
+    both = jax.jit(lambda order: [tuple(relative_terms(1, 8, 7, index, q)) for index in (order, None)])
+    for got, in_order in zip(*both(order), strict=True):
+        np.testing.assert_array_equal(got, np.asarray(in_order)[..., order])
 
 
 def test_positions_beyond_the_table_are_refused():
@@ -133,25 +152,32 @@ def test_alibi_falls_off_with_distance():
 def test_shaw_is_one_vector_for_each_distance():
     module = ShawPositions(reach=2, embedding_init=nn.initializers.normal(1.0))
     q = np.random.default_rng(0).normal(size=(2, 4, 3, 5)).astype(np.float32)
-    scores, variables = module.init_with_output(jax.random.key(0), q, 6)
-    table = np.asarray(variables["params"]["table"].value)
+    scores, variables = jax.jit(functools.partial(module.init_with_output, keys=6))(jax.random.key(0), q)
+    scores, table = np.asarray(scores), np.asarray(variables["params"]["table"].value)
+    assert table.shape == (5, 5) and np.std(table) > 0.3
     for i in range(4):
         for j in range(6):
             want = q[:, i] @ table[np.clip(j - i, -2, 2) + 2]
             np.testing.assert_allclose(scores[:, :, i, j], want, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("rope", [Rope(), Rope(500.0, "linear", 4.0), Rope(500.0, "llama3", 8.0, 1.0, 4.0, 64)])
+ROPES = [Rope(), Rope(500.0, "linear", 4.0), Rope(500.0, "llama3", 8.0, 1.0, 4.0, 64)]
+
+
+@functools.cache
+def turned():
+    """For each rope the queries, of the keys: at positions 7, 104, 3, 100 and 4."""
+    rng, at = np.random.default_rng(0), np.array([[7, 104, 3, 100, 4]])
+    q, k = (np.repeat(rng.normal(size=(1, 1, 1, 8)).astype(np.float32), 5, axis=1) for _ in range(2))
+    return jax.jit(lambda *x: [[rotate(x, rope.rotation(at, 8))[0, :, 0] for x in x] for rope in ROPES])(q, k)
+
+
+@pytest.mark.parametrize("rope", range(len(ROPES)))
 def test_turned_products_depend_on_the_distance_alone(rope):
-    rng = np.random.default_rng(0)
-    q, k = (jnp.asarray(rng.normal(size=(1, 1, 1, 8)), jnp.float32) for _ in range(2))
-
-    def product(i, j):
-        turned = (rotate(x, rope.rotation(jnp.array([[at]]), 8)) for x, at in ((q, i), (k, j)))
-        return float((next(turned) * next(turned)).sum())
-
-    np.testing.assert_allclose(product(7, 3), product(104, 100), rtol=1e-3, atol=1e-3)
-    assert abs(product(7, 3) - product(7, 4)) > 1e-2
+    q, k = map(np.asarray, turned()[rope])
+    products = q @ k.T
+    np.testing.assert_allclose(products[0, 2], products[1, 3], rtol=1e-3, atol=1e-3)
+    assert abs(products[0, 2] - products[0, 4]) > 1e-2
 
 
 def test_llama3_stretches_slow_pairs_alone():

@@ -1,5 +1,7 @@
 """Weights that are gathered, and gradients that are scattered, by hand: the same values, gradients and products."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,12 +13,21 @@ from jaxpt.models import base, split
 from jaxpt.parallel import mesh as meshes
 from jaxpt.parallel import rules, staged
 from jaxpt.train import flops
+from tests import grids
 from tests.models.helpers import EVERY, drawn, tokens
 
-MESHES = [{"data": 1, "fsdp": 8}, {"data": 2, "fsdp": 4}, {"data": 1, "fsdp": 4, "tensor": 2}]
-FAST = ("llama", "t5", "bert")
-CASES = [pytest.param(name, sizes, id=f"{name}-{sizes}") for name in FAST for sizes in MESHES]
-CASES += [pytest.param(n, MESHES[2], id=n, marks=pytest.mark.slow) for n in sorted(EVERY) if n not in FAST]
+MESHES = {
+    "fsdp": {"data": 1, "fsdp": 8},
+    "data and fsdp": {"data": 2, "fsdp": 4},
+    "fsdp and tensor": {"data": 1, "fsdp": 4, "tensor": 2},
+}
+FIRST = ("llama", "t5", "bert")
+KEPT = [("llama", "fsdp"), ("bert", "data and fsdp"), ("t5", "fsdp and tensor")]
+"""Each mesh once, and products of all kinds: rotated, tied to embeddings, with biases."""
+CASES = [(name, mesh) for name in FIRST for mesh in MESHES]
+CASES += [(name, "fsdp and tensor") for name in sorted(EVERY) if name not in FIRST]
+SLOW = [("deberta", "fsdp and tensor"), ("xlnet", "fsdp and tensor")]
+"""With products of their own beside those of `Dense`."""
 
 
 @pytest.fixture(autouse=True)
@@ -47,11 +58,22 @@ def loss(name, remat="none"):
     return total, drawn(model)
 
 
-@pytest.mark.parametrize(("name", "sizes"), CASES)
-def test_gradients_are_those_of_one_device(name, sizes):
+@functools.cache
+def of_one_device(name):
     total, params = loss(name)
-    want = jax.jit(jax.value_and_grad(total))(params)
-    with use(sizes):
+    return jax.jit(jax.value_and_grad(total))(params)
+
+
+@pytest.mark.parametrize(
+    ("name", "mesh"),
+    [
+        *grids.cases([case for case in CASES if case not in SLOW], *KEPT),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW),
+    ],
+)
+def test_gradients_are_those_of_one_device(name, mesh):
+    (total, params), want = loss(name), of_one_device(name)
+    with use(MESHES[mesh]):
         got = jax.jit(jax.value_and_grad(total))(params)
     largest = [float(jnp.abs(x).max()) for x in jax.tree.leaves(want)]
     for (path, a), b, own in zip(jax.tree.leaves_with_path(want), jax.tree.leaves(got), largest, strict=True):
@@ -64,12 +86,12 @@ def test_the_backward_pass_computes_again_what_it_does_of_plain_products(monkeyp
 
     def work(remat):
         total, params = loss("llama", remat)
-        with use(MESHES[0]):
+        with use(MESHES["fsdp"]):
             return flops.matmul_flops(jax.grad(total), params)
 
-    by_hand = [work(remat) for remat in ("none", "dots", "names", "full")]
+    by_hand = [work(remat) for remat in ("dots", "names", "full")]
     monkeypatch.setattr(staged, "stages", lambda axes: 1)
-    assert by_hand == [work(remat) for remat in ("none", "dots", "names", "full")]
+    assert by_hand == [work(remat) for remat in ("dots", "names", "full")]
 
 
 def test_a_weight_that_is_not_split_is_left_to_the_compiler():

@@ -10,7 +10,7 @@ import pytest
 
 from jaxpt.models.base import unstack
 from jaxpt.models.output import Output, Past
-from jaxpt.models.stack import Segment, Shared, Stack, _Pattern
+from jaxpt.models.stack import Segment, Shared, Stack
 
 
 class Block(nn.Module):
@@ -30,47 +30,57 @@ class Block(nn.Module):
 
 FAST, SLOW = functools.partial(Block, 1.0), functools.partial(Block, 0.1)
 SEGMENTS = (Segment((FAST, FAST, SLOW), 3), Segment((SLOW,), 2))
+X = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)
 
 
-@pytest.fixture
-def x():
-    return jax.random.normal(jax.random.key(0), (2, 3, 4))
+@functools.cache
+def initial():
+    """Parameters with their logical axes."""
+    return jax.jit(lambda key: Stack(SEGMENTS).init(key, X, Shared()))(jax.random.key(1))
 
 
-def test_equals_its_layers_in_order(x):
-    stack, shared = Stack(SEGMENTS), Shared()
-    boxed = stack.init(jax.random.key(1), x, shared)
-    assert boxed["params"]["segment_0"]["block_2"]["kernel"].names == ("layers", "embed", "norm")
-    variables = nn.unbox(boxed)
-    output = stack.apply(variables, x, shared, layers=True)
-    means, seen, squares = [], [x], 0.0
+def variables():
+    return jax.tree.map(np.asarray, nn.unbox(initial()))
+
+
+def some(stack):
+    """Parameters of a stack that are not drawn by it, which takes longer."""
+    rng, shapes = np.random.default_rng(1), nn.unbox(jax.eval_shape(stack.init, jax.random.key(1), X, Shared()))
+    return jax.tree.map(lambda x: 0.3 * rng.standard_normal(x.shape).astype(np.float32), shapes)
+
+
+def by_hand(params, x=X):
+    """The states after each layer, in order."""
     for s, segment in enumerate(SEGMENTS):
-        for layer in unstack(variables["params"][f"segment_{s}"]):
+        for layer in unstack(params[f"segment_{s}"]):
             for b, make in enumerate(segment.blocks):
-                one = make().apply({"params": layer[f"block_{b}"]}, x, Past(), shared)
-                x, squares = one.hidden, squares + one.aux["square"]
-                means.append(one.memory)
-                seen.append(x)
-    np.testing.assert_allclose(output.hidden, x, atol=1e-6)
+                x = x + make.args[0] * jnp.tanh(x @ layer[f"block_{b}"]["kernel"])
+                yield x
+
+
+def test_equals_its_layers_in_order():
+    assert initial()["params"]["segment_0"]["block_2"]["kernel"].names == ("layers", "embed", "norm")
+    run = jax.jit(lambda v: Stack(SEGMENTS).apply(v, X, Shared(), layers=True))
+    output = run(variables())
+    seen = [X, *jax.jit(lambda params: list(by_hand(params)))(variables()["params"])]
+    np.testing.assert_allclose(output.hidden, seen[-1], atol=1e-6)
     first, second = np.stack(output.memory[0], axis=1).ravel(), np.asarray(output.memory[1][0])
-    np.testing.assert_allclose(np.concatenate([first, second]), means, atol=1e-6)
+    np.testing.assert_allclose(np.concatenate([first, second]), [np.mean(x) for x in seen[1:]], atol=1e-6)
     np.testing.assert_allclose(output.layers, seen, atol=1e-6)
-    np.testing.assert_allclose(output.aux["square"], squares, rtol=1e-6)
-    assert output.cache is None and stack.apply(variables, x, shared).layers is None
+    np.testing.assert_allclose(output.aux["square"], sum(np.square(x).sum() for x in seen[1:]), rtol=1e-6)
+    assert output.cache is None
 
 
-def test_unrolled_layers_are_the_same_layers(x):
+def test_unrolled_layers_are_the_same_layers():
     """3 repetitions at 2 a turn leave one over, and 2 at a turn are all of the second segment."""
-    variables = nn.unbox(Stack(SEGMENTS).init(jax.random.key(1), x, Shared()))
-    want = Stack(SEGMENTS).apply(variables, x, Shared())
-    got = Stack(SEGMENTS, unroll=2).apply(variables, x, Shared())
+    want, got = jax.jit(lambda v: [Stack(SEGMENTS, unroll=n).apply(v, X, Shared()) for n in (1, 2)])(variables())
     jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-6), got, want)
+    assert want.layers is None and want.hidden.shape == X.shape
 
 
-def test_layers_start_different(x):
-    params = nn.unbox(Stack(SEGMENTS).init(jax.random.key(1), x, Shared()))["params"]
-    first, second, _ = params["segment_0"]["block_0"]["kernel"]
-    assert float(jnp.abs(first - second).max()) > 0.1
+def test_layers_start_different():
+    first, second, _ = variables()["params"]["segment_0"]["block_0"]["kernel"]
+    assert float(np.abs(first - second).max()) > 0.1
 
 
 class Two(nn.Module):
@@ -82,6 +92,18 @@ class Two(nn.Module):
         return Output(x @ self.param("first", init, (4, 4)) @ self.param("second", init, (4, 4)))
 
 
+class InOrder(nn.Module):
+    """One repetition of a segment."""
+
+    blocks: tuple
+
+    @nn.compact
+    def __call__(self, x, past, shared):
+        for index, make in enumerate(self.blocks):
+            x = make(name=f"block_{index}")(x, past, shared).hidden
+        return x, None
+
+
 class Scanned(nn.Module):
     """The reference for drawn parameters: `nn.scan` over each segment's layers."""
 
@@ -91,7 +113,7 @@ class Scanned(nn.Module):
     def __call__(self, x, shared):
         for index, segment in enumerate(self.segments):
             scanned = nn.scan(
-                _Pattern,
+                InOrder,
                 variable_axes={} if segment.shared else {"params": 0},
                 variable_broadcast="params" if segment.shared else False,
                 split_rngs={"params": not segment.shared},
@@ -99,55 +121,46 @@ class Scanned(nn.Module):
                 length=segment.repeats,
                 metadata_params={nn.PARTITION_NAME: "layers"},
             )
-            x, _ = scanned(segment.blocks, False, name=f"segment_{index}")(x, Past(), shared)
+            x, _ = scanned(segment.blocks, name=f"segment_{index}")(x, Past(), shared)
         return x
 
 
-def test_draws_what_nn_scan_draws(x):
+def test_draws_what_nn_scan_draws():
     """Parameters and logical axes, of layers of their own and of shared ones; and gives the same hidden states."""
     segments = (*SEGMENTS, Segment((Two, SLOW), 2), Segment((Two, SLOW), 2, shared=True))
-    got, drawn = Stack(segments).init_with_output(jax.random.key(1), x, Shared())
-    want, scanned = Scanned(segments).init_with_output(jax.random.key(1), x, Shared())
+    stacks = Stack(segments), Scanned(segments)
+    both = jax.jit(lambda key: [stack.init_with_output(key, X, Shared()) for stack in stacks])
+    (got, drawn), (want, scanned) = both(jax.random.key(1))
     jax.tree.map(np.testing.assert_array_equal, drawn, scanned)
     assert jax.tree.structure(drawn) == jax.tree.structure(scanned), "boxes have the same names"
     np.testing.assert_allclose(got.hidden, want, atol=1e-6)
 
 
-def test_layers_have_inputs_of_their_own(x):
-    stack, shared = Stack((Segment((FAST,), 2),)), Shared()
-    variables = nn.unbox(stack.init(jax.random.key(1), x, shared))
-    one, two = unstack(variables["params"]["segment_0"]["block_0"])
-    given = jnp.array([10.0, 20.0])
-    y = stack.apply(variables, x, shared, Past(memory=((given,),))).hidden
-    for params, memory in ((one, 10.0), (two, 20.0)):
-        x = FAST().apply({"params": params}, x, Past(memory=memory), shared).hidden
+def test_layers_have_inputs_of_their_own():
+    stack = Stack((Segment((FAST,), 2),))
+    params, given = some(stack), np.array([10.0, 20.0], np.float32)
+    y = jax.jit(lambda v: stack.apply(v, X, Shared(), Past(memory=((given,),))).hidden)(params)
+    x = X
+    for kernel, memory in zip(params["params"]["segment_0"]["block_0"]["kernel"], given):
+        x = x + np.tanh(x @ kernel) + memory
     np.testing.assert_allclose(y, x, atol=1e-6)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("remat", ["none", "full"])
-def test_gradients_reach_every_layer_s_states(x, remat):
+def test_gradients_reach_every_layer_s_states(remat):
     """Of a mixture of all layers, and of a sum of the blocks' own, as if the layers were called one by one."""
     stack = Stack(SEGMENTS, remat)
-    params = nn.unbox(stack.init(jax.random.key(1), x, Shared()))["params"]
 
     def scanned(params):
-        output = stack.apply({"params": params}, x, Shared(), layers=True)
+        output = stack.apply({"params": params}, X, Shared(), layers=True)
         return jnp.tensordot(jnp.arange(1.0, 13), output.layers, 1).sum() + output.aux["square"]
 
     def unrolled(params):
-        y, total = x, x.sum()
-        for s, segment in enumerate(SEGMENTS):
-            for layer in unstack(params[f"segment_{s}"]):
-                for b, make in enumerate(segment.blocks):
-                    one = make().apply({"params": layer[f"block_{b}"]}, y, Past(), Shared())
-                    weights.append(len(weights) + 2)
-                    y, total = one.hidden, total + one.aux["square"] + weights[-1] * one.hidden.sum()
-        return total
+        return sum(weight * x.sum() + jnp.square(x).sum() for weight, x in enumerate(by_hand(params), 2))
 
-    weights = []
-    got = jax.grad(scanned)(params)
-    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4), got, jax.grad(unrolled)(params))
+    got, want = jax.jit(lambda params: [jax.grad(f)(params) for f in (scanned, unrolled)])(variables()["params"])
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4), got, want)
 
 
 class Cached(nn.Module):
@@ -168,18 +181,19 @@ class Cached(nn.Module):
         return Output(x + jax.nn.softmax(scores) @ cache[:, 0], cache=stored)
 
 
-def test_a_cache_goes_in_and_comes_out_written(x):
+def test_a_cache_goes_in_and_comes_out_written():
     """The last of three tokens, with a cache of the two before, is that of a pass over as many from the start."""
     stack = Stack((Segment((Cached,), 3), Segment((Cached, Cached), 2)))
-    variables = nn.unbox(stack.init(jax.random.key(1), x, Shared()))
-    empty = ((jnp.zeros((3, 2, 1, 5, 4)),), (jnp.zeros((2, 2, 1, 5, 4)),) * 2)
-    run = jax.jit(lambda x, cache, at: stack.apply(variables, x, Shared(positional=at), Past(cache)))
-    first = run(x[:, :2], empty, 0)
-    then = run(x[:, 2:], first.cache, 2)
-    assert jax.tree.map(jnp.shape, then.cache) == jax.tree.map(jnp.shape, empty)
-    assert all(np.abs(c[:, :, :, :3]).min() > 0 and not c[:, :, :, 3:].any() for c in jax.tree.leaves(then.cache))
-    one_by_one = run(x[:, 1:2], run(x[:, :1], empty, 0).cache, 1)
-    again = run(x[:, 2:], one_by_one.cache, 2)
+    params = jax.tree.map(lambda x: x * 5 / 3, some(stack))  # N(0, 0.5²)
+    empty = ((np.zeros((3, 2, 1, 5, 4), np.float32),), (np.zeros((2, 2, 1, 5, 4), np.float32),) * 2)
+    run = jax.jit(lambda x, cache, at: stack.apply(params, x, Shared(positional=at), Past(cache)))
+    first = run(X[:, :2], empty, 0)
+    then = run(X[:, 2:], first.cache, 2)
+    assert jax.tree.map(np.shape, then.cache) == jax.tree.map(np.shape, empty)
+    caches = jax.tree.map(np.asarray, then.cache)
+    assert all(np.abs(c[:, :, :, :3]).min() > 0 and not c[:, :, :, 3:].any() for c in jax.tree.leaves(caches))
+    one_by_one = run(X[:, 1:2], run(X[:, :1], empty, 0).cache, 1)
+    again = run(X[:, 2:], one_by_one.cache, 2)
     assert again.memory is None and np.abs(again.hidden - then.hidden).max() > 0, "tokens at once see one another"
-    whole = run(x, empty, 0)
-    np.testing.assert_allclose(whole.cache[0][0][0], then.cache[0][0][0], atol=1e-6)
+    whole = run(X, empty, 0)
+    np.testing.assert_allclose(np.asarray(whole.cache[0][0])[0], caches[0][0][0], atol=1e-6)
