@@ -67,12 +67,12 @@ class SpanBoundaryLoss(MaskedLMLoss):
         return super().coefficients() | {"span_boundary": 1.0}
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        return super().weights(batch) | {"span_boundary": self._boundary_targets(batch)[3].sum()}
+        return super().weights(batch) | {"span_boundary": self.boundary_targets(batch)[3].sum()}
 
     def __call__(self, model: Bound, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
         output, head = self.output(model, batch), model.heads["span_boundary"]
         sums, metrics = self.loss_from_hidden(model, output.hidden, batch)
-        left, right, offsets, weights = self._boundary_targets(batch)
+        left, right, offsets, weights = self.boundary_targets(batch)
         boundary_states = [jnp.take_along_axis(output.hidden, x[..., None], axis=1) for x in (left, right)]
         total, of_spans = token_loss(
             head(*boundary_states, offsets),
@@ -85,7 +85,7 @@ class SpanBoundaryLoss(MaskedLMLoss):
         sums = {**sums, "span_boundary": total, **output.aux}
         return sums, metrics | {"span_boundary_accuracy": of_spans["accuracy"]}
 
-    def _boundary_targets(self, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    def boundary_targets(self, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
         """`boundaries`, and the weights of the span-boundary loss: all [batch, max_predictions]."""
         left, right, offsets = boundaries(batch["masked_positions"], batch["masked_weights"])
         weights = batch["masked_weights"] * (offsets < self.h.max_span)

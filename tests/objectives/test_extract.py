@@ -16,6 +16,7 @@ from jaxpt.objectives.text_head import GPT1_TOKENS
 from tests import fine_tuning, labelled
 from tests.labelled import LENGTH, VOCABULARY, V, features_of, objective_of, records_of, rows_of
 from tests.models.helpers import EVERY, drawn
+from tests.objectives.helpers import alike
 
 START, DELIMITER, EXTRACT = V, V + 1, V + 2
 GROWN = dataclasses.replace(
@@ -24,6 +25,7 @@ GROWN = dataclasses.replace(
 KINDS = ("classification", "regression", "multi_label", "multiple_choice")
 FORMS = [(kind, False) for kind in KINDS] + [("classification", True), ("multi_label", True)]
 QUICK = ("classification", True)
+GRID = (("classification", False), ("multi_label", True))
 
 
 @pytest.fixture(autouse=True)
@@ -68,18 +70,22 @@ def test_sequences_are_those_of_the_paper(kind, is_symmetric):
 
 
 @pytest.mark.parametrize(
-    ("kind", "is_symmetric"), [pytest.param(*form, marks=[pytest.mark.slow] * (form != QUICK)) for form in FORMS]
+    ("kind", "is_symmetric"),
+    [
+        pytest.param(*form, marks=[pytest.mark.slow] * (form != QUICK) + [pytest.mark.grid] * (form in GRID))
+        for form in FORMS
+    ],
 )
 def test_packed_rows_and_single_sequences_have_the_same_loss(kind, is_symmetric):
     """Against each sequence read alone: the head on the state (or sum of states) at [EXTRACT]; the mean of −log p of
     the tokens after the first of each sequence, and the mean of these over sequences."""
     h, records = made(kind, is_symmetric, examples=4)
-    config = EVERY["gpt2"](vocab_size=GROWN.size)
+    config = EVERY["gpt2"](vocab_size=GROWN.size, layers=1)
     network = Network(config.build(), h.loss.heads(config))
     params = drawn(network)
     most = len(records)
-    padded = features_of(h, records, h.batches.longest(LENGTH))
-    packed = features_of(h, records, most * h.batches.longest(LENGTH), np.array([0, most - 1, most]))
+    ways = None, np.array([0, most - 1, most])
+    padded, packed = alike(*(features_of(h, records, most * h.batches.longest(LENGTH), packs) for packs in ways))
 
     def total(params, batch):
         sums, _ = h.loss(network.bind(params), batch)
@@ -97,7 +103,7 @@ def test_packed_rows_and_single_sequences_have_the_same_loss(kind, is_symmetric)
         np.testing.assert_allclose(a, b, atol=1e-5)
 
     @jax.jit
-    def alone(ids_L):
+    def alone(params, ids_L):
         hidden_LxD = network.bind(params).decode(ids_L[None]).hidden[0]
         return hidden_LxD, jax.nn.log_softmax(network.bind(params).logits(hidden_LxD))
 
@@ -105,7 +111,7 @@ def test_packed_rows_and_single_sequences_have_the_same_loss(kind, is_symmetric)
     for of_record in sequences(h, records):
         states.append([])
         for ids in of_record:
-            hidden, logp = alone(np.pad(ids, (0, LENGTH - len(ids))))
+            hidden, logp = alone(params, np.pad(ids, (0, LENGTH - len(ids))))
             means.append(-np.asarray(logp)[np.arange(len(ids) - 1), ids[1:]].mean())
             states[-1].append(hidden[len(ids) - 1])
     np.testing.assert_allclose(one["lm"], np.mean(means), rtol=1e-5)
@@ -136,7 +142,8 @@ def test_a_run_learns_predicts_and_is_exported(tmp_path):
     config = fine_tuning.recipe(
         tmp_path, f"data.tokenizer.add_tokens={json.dumps(GPT1_TOKENS)}", "data.packing=true", "train.steps=8",
         of="gpt2", made=made, task={"kind": "classification", "pair": "other", "is_symmetric": True},
-        model={**fine_tuning.MODELS["gpt2"], "vocab_size": 40}, objective={"extract": True, "lm_loss": 0.5},
+        model={**fine_tuning.MODELS["gpt2"], "layers": 1, "vocab_size": 40},
+        objective={"extract": True, "lm_loss": 0.5},
     )  # fmt: skip
     assert config.model.vocab_size == 43
     run, recipe = tmp_path / "run", str(tmp_path / "saved.yaml")
@@ -145,12 +152,10 @@ def test_a_run_learns_predicts_and_is_exported(tmp_path):
     metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert any("lm" in key for line in metrics for key in line)
     swapped = [{**row, "text": row["other"], "other": row["text"]} for row in made]
-    answers = []
-    for name, rows in (("one", made), ("two", swapped)):
-        file, out = fine_tuning.write(tmp_path / f"{name}.jsonl", rows), tmp_path / f"{name}.out"
-        assert main(["predict", str(run), file, "--out", str(out)]) == 0
-        answers.append([json.loads(line)["probabilities"] for line in out.read_text().splitlines()])
-    one, two = (np.array([list(row.values()) for row in found]) for found in answers)
+    file, out = fine_tuning.write(tmp_path / "both.jsonl", made + swapped), tmp_path / "both.out"
+    assert main(["predict", str(run), file, "--out", str(out)]) == 0
+    answers = [json.loads(line)["probabilities"] for line in out.read_text().splitlines()]
+    one, two = np.split(np.array([list(row.values()) for row in answers]), 2)
     np.testing.assert_allclose(one, two, atol=1e-5)
     assert np.ptp(one[:, 0]) > 1e-4
     assert main(["export", str(run), str(tmp_path / "out")]) == 0

@@ -16,6 +16,7 @@ from jaxpt.objectives.multiple_choice import MultipleChoice
 from jaxpt.tasks.multiple_choice import MultipleChoiceTask
 from tests.heads.test_heads import bound
 from tests.models.helpers import EVERY
+from tests.objectives.helpers import alike
 
 VOCABULARY = Vocabulary(size=40, cls=2, sep=3, bos=2, eos=3)
 SIZES = [(5, 9, 7), (4, 6, 0), (8, 8, 3)]
@@ -43,24 +44,25 @@ def made(seed=0):
 
 
 def batch_of(h, records, line, packs=None):
-    keys = h.batches._sizes(3 * line, 3, VOCABULARY)
-    return {
-        name: jax.numpy.asarray(x) for name, x in rows_of_choices(rows.together(records), **keys, packs=packs).items()
-    }
+    keys = h.batches.rows(line, VOCABULARY).kwargs
+    return rows_of_choices(rows.together(records), **keys, packs=packs)
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
 def test_padded_and_packed_rows_have_the_same_loss(name):
-    model = EVERY[name]()
+    model = EVERY[name](layers=1)
     h, records = objective(model), made()
     network, _ = bound(model, h.loss.heads(model))
-    found = []
-    for line, packs in ((12, None), (24, np.array([0, 2, 3]))):
-        batch = batch_of(h, records, line, packs)
+    padded, packed = alike(batch_of(h, records, 24), batch_of(h, records, 24, np.array([0, 2, 3])))
+
+    @jax.jit
+    def run(batch):
         sums, metrics = h.loss(network, batch)
-        found.append([sums["multiple_choice"], metrics["accuracy"][0], h.loss.weights(batch)["multiple_choice"]])
-        if packs is None:
-            logits = np.asarray(h.loss.predict(network, batch))[:, 0]
+        found = sums["multiple_choice"], metrics["accuracy"][0], h.loss.weights(batch)["multiple_choice"]
+        return jax.numpy.stack(found), h.loss.predict(network, batch)
+
+    found, outputs = zip(*map(jax.device_get, map(run, (padded, packed))))
+    logits, batch = outputs[0][:, 0], padded
     np.testing.assert_allclose(found[0], found[1], rtol=1e-5)
     assert logits[1, 2] < -1e8  # the row has two choices
     targets = [int(record["target"]) for record in records]
@@ -70,7 +72,7 @@ def test_padded_and_packed_rows_have_the_same_loss(name):
     assert found[0][1] == (logits.argmax(-1) == targets).sum() and found[0][2] == 3
     assert [len(one[0]) for one in h.batches.split(logits[:, None], records)] == [3, 2, 3]
     assert h.judge.baseline_loss(
-        [{name: np.asarray(x) for name, x in batch.items()} | {"eval_mask": np.asarray(batch["label_weights"])}]
+        [batch | {"eval_mask": batch["label_weights"]}]
     ) == pytest.approx((2 * np.log(3) + np.log(2)) / 3)
 
 
@@ -101,7 +103,7 @@ def test_transformers_has_the_same_loss_and_gradients(name, tmp_path):
     def loss(params):
         return h.loss(network.bind(params), batch)[0]["multiple_choice"] / len(records)
 
-    value, gradients = jax.value_and_grad(loss)(params)
+    value, gradients = jax.jit(jax.value_and_grad(loss))(params)
     ids = np.asarray(batch["encoder_input_tokens"]).reshape(-1, 3, 12)
     mask = np.asarray(batch["encoder_segment_ids"]).reshape(-1, 3, 12) > 0
     labels = torch.tensor([int(record["target"]) for record in records])
@@ -120,14 +122,14 @@ data: {path: TRAIN, validation_path: DEV, length: 24, batch_size: 16, cache_dir:
        tokenizer: {kind: wordpiece, vocab_size: 80, lowercase: true}}
 optimizer: {kind: adamw, learning_rate: 3e-3, schedule: {kind: constant}}
 train: {steps: 30, eval_every: 30, log_every: 10}
-model: {kind: bert, vocab_size: 80, layers: 2, embed_dim: 64, heads: 2, mlp_dim: 128, max_positions: 32}
+model: {kind: bert, vocab_size: 80, layers: 1, embed_dim: 64, heads: 2, mlp_dim: 128, max_positions: 32}
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("packing", [False, True])
-def test_a_run_learns_and_predicts(tmp_path, packing, capsys):
-    """The right ending is the good one; rows have two to four endings."""
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory):
+    """A recipe's file, beside its rows: the right ending is the good one; there are two to four of them."""
+    folder = tmp_path_factory.mktemp("choices")
     rng = np.random.default_rng(0)
     animals = ["dog", "cat", "cow", "bird", "fish", "horse"]
 
@@ -139,15 +141,21 @@ def test_a_run_learns_and_predicts(tmp_path, packing, capsys):
 
     for name, count in (("train", 300), ("dev", 61)):
         lines = "".join(json.dumps(row()) + "\n" for _ in range(count))
-        with gzip.open(tmp_path / f"{name}.jsonl.gz", "wt") as file:
+        with gzip.open(folder / f"{name}.jsonl.gz", "wt") as file:
             file.write(lines)
-    text = RECIPE.replace("TRAIN", str(tmp_path / "train.jsonl.gz")).replace("DEV", str(tmp_path / "dev.jsonl.gz"))
-    (tmp_path / "r.yaml").write_text(text.replace("CACHE", str(tmp_path / "cache")))
-    run = tmp_path / "run"
-    assert main(["train", str(tmp_path / "r.yaml"), f"run_dir={run}", f"data.packing={str(packing).lower()}"]) == 0
+    text = RECIPE.replace("TRAIN", str(folder / "train.jsonl.gz")).replace("DEV", str(folder / "dev.jsonl.gz"))
+    (folder / "r.yaml").write_text(text.replace("CACHE", str(folder / "cache")))
+    return folder / "r.yaml"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("packing", [False, True])
+def test_a_run_learns_and_predicts(recipe, tmp_path, packing, capsys):
+    run, dev = tmp_path / "run", recipe.parent / "dev.jsonl.gz"
+    assert main(["train", str(recipe), f"run_dir={run}", f"data.packing={str(packing).lower()}"]) == 0
     assert "most_choices: 4" in (run / "config.yaml").read_text()
-    assert main(["predict", str(run), str(tmp_path / "dev.jsonl.gz"), "--out", str(tmp_path / "p.jsonl")]) == 0
-    with gzip.open(tmp_path / "dev.jsonl.gz", "rt") as file:
+    assert main(["predict", str(run), str(dev), "--out", str(tmp_path / "p.jsonl")]) == 0
+    with gzip.open(dev, "rt") as file:
         wanted = [json.loads(line) for line in file]
     found = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
     right = [one["label"] == "ABCD".index(row["label"]) for one, row in zip(found, wanted, strict=True)]

@@ -1,6 +1,7 @@
 """Replaced-token detection: what the discriminator is shown and asked, and where each loss's gradient goes."""
 
 import doctest
+import functools
 import json
 
 import flax.linen as nn
@@ -31,34 +32,34 @@ V3 = {
     "kind": "replaced_token", "generator": {"layers": 2, "mask_decoder": True}, "sharing": "disentangled",
     "sees_first": True,
 }  # fmt: skip
+PAIRS = {
+    "shared": (ELECTRA, HALF), "disentangled": (ELECTRA, HALF | {"sharing": "disentangled"}), "deberta": (DEBERTA, V3),
+}  # fmt: skip
 
 
 def configured(model, objective):
     return families.config("bert", model=model, objective=objective, data={"batch_size": 4})
 
 
-def make(model, objective):
-    """(config, batch, network, parameters, gradients {part: of its loss}) of a toy pair."""
-    config = configured(model, objective)
-    batch, network = families.batch(config), families.network(config)
-    params, keys = drawn(network), {"dropout": jax.random.key(1), "sample": jax.random.key(2)}
-    gradients = jax.jit(jax.jacrev(lambda p: config.objective.loss(network.bind(p, keys), batch)[0]))(params)
-    return config, batch, network, params, gradients
+@functools.cache
+def make(name):
+    """(config, batch, network, parameters) of a toy pair."""
+    config = configured(*PAIRS[name])
+    network = families.network(config)
+    return config, families.batch(config), network, drawn(network)
 
 
-@pytest.fixture(scope="module")
-def shared():
-    return make(ELECTRA, HALF)
+@functools.cache
+def gradients_of(name):
+    """{part: of its loss}"""
+    config, batch, network, params = make(name)
+    keys = {"dropout": jax.random.key(1), "sample": jax.random.key(2)}
+    return jax.jit(jax.jacrev(lambda p: config.objective.loss(network.bind(p, keys), batch)[0]))(params)
 
 
-@pytest.fixture(scope="module")
-def disentangled():
-    return make(ELECTRA, HALF | {"sharing": "disentangled"})
-
-
-@pytest.fixture(scope="module")
-def deberta():
-    return make(DEBERTA, V3)
+def initial(network, *names):
+    """These parts of a model as they are initialised; nothing else is computed."""
+    return jax.jit(lambda key: {name: network.init(key)["model"][name] for name in names})(jax.random.key(0))
 
 
 def reached(tree):
@@ -82,8 +83,8 @@ def test_a_position_drawn_twice_is_read_as_the_mean_of_its_samples():
 
 
 @pytest.mark.slow
-def test_shared_embeddings_get_both_gradients_and_the_generator_only_its_own(shared):
-    *_, gradients = shared
+def test_shared_embeddings_get_both_gradients_and_the_generator_only_its_own():
+    gradients = gradients_of("shared")
     generator = gradients["masked_lm"]["heads"]["generator"]
     assert set(generator["model"]) == {"encoder", "embed_project"}, "the generator has no embeddings of its own"
     own = {"encoder", "replaced_token", "embed_project"}
@@ -92,10 +93,9 @@ def test_shared_embeddings_get_both_gradients_and_the_generator_only_its_own(sha
 
 
 @pytest.mark.slow
-def test_disentangled_embeddings_get_only_their_own(disentangled):
-    _, _, network, _, gradients = disentangled
-    drawn_D = jax.jit(network.init)(jax.random.key(0))["model"]
-    tables = {name: drawn_D[name] for name in EMBEDDINGS - {"embed_norm"}}
+def test_disentangled_embeddings_get_only_their_own():
+    network, gradients = make("disentangled")[2], gradients_of("disentangled")
+    tables = initial(network, *(EMBEDDINGS - {"embed_norm"}))
     assert all(not table.any() for table in jax.tree.leaves(tables)), "the difference starts at 0"
     rest = EMBEDDINGS | {"encoder", "replaced_token", "embed_project"}
     assert reached(gradients["masked_lm"]) == {"all": {"generator"}, "none": rest}
@@ -103,10 +103,10 @@ def test_disentangled_embeddings_get_only_their_own(disentangled):
 
 
 @pytest.mark.slow
-def test_a_deberta_s_embeddings_get_only_their_own(deberta):
+def test_a_deberta_s_embeddings_get_only_their_own():
     """DeBERTa-v3: the generator has half the layers, its own positions and norms; the discriminator a difference."""
-    _, _, network, _, gradients = deberta
-    assert not jax.jit(network.init)(jax.random.key(0))["model"]["token_embed"]["table"].any(), "it starts at 0"
+    network, gradients = make("deberta")[2], gradients_of("deberta")
+    assert not initial(network, "token_embed")["token_embed"]["table"].any(), "it starts at 0"
     own = {"token_embed", "embed_norm", "relative_table", "relative_norm", "encoder"}
     generator = gradients["masked_lm"]["heads"]["generator"]
     assert set(generator["model"]) == own | {"last", "position_embed"} and set(generator["heads"]) == {"masked_lm"}
@@ -128,8 +128,8 @@ def ship(network, params):
 
 
 @pytest.mark.slow
-def test_a_deberta_ships_its_discriminator_without_a_head(deberta, tmp_path):
-    _, batch, network, params, _ = deberta
+def test_a_deberta_ships_its_discriminator_without_a_head(tmp_path):
+    _, batch, network, params = make("deberta")
     hf.save(tmp_path, *ship(network, params))
     assert json.loads((tmp_path / "config.json").read_text())["architectures"] == ["DebertaV2Model"]
     alone, loaded = hf.load(tmp_path)
@@ -163,8 +163,8 @@ def test_a_generator_that_cannot_be_is_refused(generator, match):
         config.objective.check(config.model, 32, Vocabulary(size=200, cls=2, sep=3, mask=4))
 
 
-def test_the_discriminator_sees_the_samples_and_not_the_targets(shared):
-    config, batch, network, params, _ = shared
+def test_the_discriminator_sees_the_samples_and_not_the_targets():
+    config, batch, network, params = make("shared")
 
     @jax.jit
     def run(batch):
@@ -203,8 +203,8 @@ def test_the_discriminator_sees_the_samples_and_not_the_targets(shared):
 
 
 @pytest.mark.parametrize("sharing", ["shared", "disentangled"])
-def test_export_ships_the_discriminator(sharing, request):
-    _, batch, network, params, _ = request.getfixturevalue(sharing)
+def test_export_ships_the_discriminator(sharing):
+    _, batch, network, params = make(sharing)
     alone, tree = ship(network, params)
     assert set(alone.heads) == {"replaced_token"}
     assert jax.tree.map(np.shape, tree) == jax.tree.map(lambda x: x.shape, alone.shapes())

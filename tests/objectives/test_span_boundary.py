@@ -40,7 +40,7 @@ def test_boundaries_against_a_loop():
     positions, weights = np.zeros((2000, 28), np.int32), np.zeros((2000, 28), np.float32)
     for row, at in enumerate(chosen):
         positions[row, : at.sum()], weights[row, : at.sum()] = np.flatnonzero(at), 1
-    left, right, places = map(np.asarray, boundaries(jnp.asarray(positions), jnp.asarray(weights)))
+    left, right, places = map(np.asarray, jax.jit(boundaries)(positions, weights))
     for row, column in zip(*np.nonzero(weights)):
         first = last = positions[row, column]
         while chosen[row, first - 1]:
@@ -51,29 +51,42 @@ def test_boundaries_against_a_loop():
         assert found == (first - 1, last + 1, positions[row, column] - first)
 
 
-def test_the_losses_and_what_they_see(case):
-    """The boundary loss is of the first three tokens of a span, from the hidden states beside it and no others."""
+@pytest.fixture(scope="module")
+def run(case):
+    """Targets → (losses, their derivatives by the hidden states, and by the parameters): one program for all tests."""
     batch, network, params = case
-    objective = CONFIG.objective
 
-    def losses(shift_BxLxD, targets):
+    def losses(shift_BxLxD, params, targets):
         def shifted(call, args, kwargs, context):
             out = call(*args, **kwargs)
             return out.replace(hidden=out.hidden + shift_BxLxD) if context.method_name == "encode" else out
 
         with nn.intercept_methods(shifted):
-            return objective.loss(network.bind(params), batch | {"masked_targets": targets})[0]
+            parts = CONFIG.objective.loss(network.bind(params), batch | {"masked_targets": targets})[0]
+        return parts, parts
 
-    shift = jnp.zeros((2, 32, 32))
-    seen, moved = jax.jit(lambda s, t: (jax.jacrev(losses)(s, t), losses(s, t)))(shift, batch["masked_targets"])
+    derivatives = jax.jit(jax.jacrev(losses, argnums=(0, 1), has_aux=True))
+
+    def made(targets):
+        slopes, parts = derivatives(jnp.zeros((2, 32, 32)), params, targets)
+        return parts, *({part: of[n] for part, of in slopes.items()} for n in (0, 1))
+
+    return made
+
+
+def test_the_losses_and_what_they_see(case, run):
+    """The boundary loss is of the first three tokens of a span, from the hidden states beside it and no others."""
+    batch, _, _ = case
+    moved, seen, _ = run(batch["masked_targets"])
     seen = {part: np.abs(x).max(-1) > 0 for part, x in seen.items()}
     for row, beside, chosen in ((0, {2, 8, 11, 13}, {3, 4, 5, 6, 7, 12}), (1, {4, 6, 19, 22}, {5, 20, 21})):
         assert set(np.flatnonzero(seen["span_boundary"][row])) == beside
         assert set(np.flatnonzero(seen["masked_lm"][row])) == chosen
-    assert {k: float(v) for k, v in objective.loss.weights(batch).items()} == {"masked_lm": 9, "span_boundary": 7}
+    weights = CONFIG.objective.loss.weights(batch)
+    assert {k: float(v) for k, v in weights.items()} == {"masked_lm": 9, "span_boundary": 7}
     far = batch["masked_targets"].copy()
     far[0, 3:5] = (far[0, 3:5] + 1) % 200  # the fourth and the fifth token of the first span
-    other = jax.jit(losses)(shift, far)
+    other, _, _ = run(far)
     assert other["span_boundary"] == moved["span_boundary"] and other["masked_lm"] != moved["masked_lm"]
 
 
@@ -85,17 +98,17 @@ def test_spans_at_the_ends_have_no_boundary_loss(case):
     batch = batch | {"encoder_segment_ids": segments, "masked_positions": positions}
     batch["masked_weights"] = np.float32(positions > 0)
     expected = [[0, 0, 1, 0, 0, 0, 0, 0], [1, 0, 0, 1, 1, 1, 0, 0]]  # texts 0–9 and 10–21 between [CLS] and [SEP]
-    assert CONFIG.objective.loss._boundary_targets(batch)[3].tolist() == expected
     everywhere = CONFIG.objective.model_copy(update={"edge_spans": True})
-    assert everywhere.loss._boundary_targets(batch)[3].tolist() == batch["masked_weights"].tolist()
+    found = jax.jit(lambda batch: [h.loss.boundary_targets(batch)[3] for h in (CONFIG.objective, everywhere)])(batch)
+    assert [weights.tolist() for weights in found] == [expected, batch["masked_weights"].tolist()]
 
 
-def test_every_parameter_has_a_gradient_and_export_leaves_the_head_out(case):
-    batch, network, params = case
-    gradient = jax.jit(jax.grad(lambda p: sum(CONFIG.objective.loss(network.bind(p), batch)[0].values())))(params)
+def test_every_parameter_has_a_gradient_and_export_leaves_the_head_out(case, run):
+    batch, network, _ = case
+    gradient = jax.tree.map(lambda *parts: np.sum(parts, axis=0), *run(batch["masked_targets"])[2].values())
     for path, g in jax.tree_util.tree_leaves_with_path(gradient):
         name = jax.tree_util.keystr(path, simple=True, separator="/")
-        assert name.endswith("key/bias") or float(jnp.abs(g).max()) > 0, name
+        assert name.endswith("key/bias") or float(np.abs(g).max()) > 0, name
     kept, _, left_out = convert.exported(network)
     assert set(kept.heads) == {"masked_lm"} and left_out == ["span_boundary"]
 

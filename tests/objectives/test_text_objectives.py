@@ -35,6 +35,7 @@ from jaxpt.objectives.seq2seq import EncoderDecoderLoss
 from jaxpt.objectives.span_corruption import SpanCorruption
 from jaxpt.objectives.ul2 import UL2, Denoiser
 from tests import families
+from tests.models.helpers import drawn
 
 LENGTH, SENTINELS = 24, 40
 SIZE = 259 + SENTINELS
@@ -69,15 +70,25 @@ def documents():
     return tf.data.Dataset.from_tensor_slices({"text": texts, "origin": np.zeros([len(texts), 2], np.int64)})
 
 
+RECORDS = {}
+
+
+def records_of(calls):
+    """What these preprocessors make of the documents; several objectives have the same ones."""
+    if repr(calls) not in RECORDS:
+        source, ds = SimpleNamespace(language="A", fields=None, sentences="rule"), documents()
+        for call in calls:
+            ds = bind(call, seqio.ByteVocabulary(SENTINELS), source=source)(ds)
+        RECORDS[repr(calls)] = list(ds.as_numpy_iterator())
+    return RECORDS[repr(calls)]
+
+
 @functools.cache
 def made(name):
     """(lengths of the records, batch) of some documents."""
     transforms = OBJECTIVES[name].batches.transforms(LENGTH, VOCABULARY, seed=0)
     vocabulary = seqio.ByteVocabulary(SENTINELS)
-    ds = documents()
-    for call in transforms.offline:
-        ds = bind(call, vocabulary, source=SimpleNamespace(language="A", fields=None, sentences="rule"))(ds)
-    records = list(ds.as_numpy_iterator())
+    records = records_of(transforms.offline)
     batch = {
         feature: tf.ragged.constant([list(r[feature]) for r in records], tf.int32, row_splits_dtype=tf.int64)
         for feature in records[0]
@@ -127,7 +138,7 @@ def seen(family, objective, batch, targets):
     """How strongly the loss of each target depends on what the decoder reads at each place: [targets, rows, places]."""
     of = "t5" if family == "t5_lm" else family
     model = families.config(of, model={"kind": family, "vocab_size": SIZE, "layers": 1}).model.build()
-    params = jax.jit(functools.partial(base.init, model))(jax.random.key(0))
+    params = drawn(model)
     width, sides = model.config.embed_dim, ["encoder", "decoder"] if family == "t5" else ["decoder"]
 
     def loss(delta, weights):
