@@ -1,8 +1,11 @@
 """The three families at toy size, with random batches of their objectives: no text and no TensorFlow needed."""
 
+import jax
 import numpy as np
 
 from jaxpt import config as configs
+from jaxpt.models import parts
+from jaxpt.train import lora, trainable
 
 MODELS = {
     "t5": {"kind": "t5", "vocab_size": 200, "layers": 2, "embed_dim": 32, "heads": 4, "head_dim": 8, "mlp_dim": 64},
@@ -45,6 +48,34 @@ def config(family, **sections):
 def network(config):
     """The backbone with the heads that the objective wants."""
     return config.objective.loss.network(config.model)
+
+
+def begin(setup, seed=0, spread=0.1):
+    """A state before the first step, with random parameters: to compile `setup.init` takes as long as half a step.
+
+    Whichever way a stack is stored in parts, the model's parameters are the same; so they are on any mesh.
+    """
+    rng = np.random.default_rng(seed)
+
+    def draw(path, leaf):
+        x = spread * rng.standard_normal(leaf.shape, np.float32)
+        return x + 1 if path[-1].key == "scale" else x
+
+    params = parts.split(jax.tree_util.tree_map_with_path(draw, setup.network.shapes()), setup.layout.parts)
+    if lora.ADAPTER in setup.shapes.params:
+        params[lora.ADAPTER] = jax.tree_util.tree_map_with_path(draw, setup.shapes.params[lora.ADAPTER])
+    zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), setup.shapes)
+    ema = None if zeros.ema is None else trainable.take(params, setup.trained)
+    return placed(zeros.replace(params=params, ema=ema), setup)
+
+
+def placed(state, setup):
+    """A state of NumPy arrays on the mesh; in copies, since a step donates its state."""
+
+    def place(x, sharding):
+        return jax.make_array_from_callback(np.shape(x), sharding, lambda index: np.array(np.asarray(x)[index]))
+
+    return jax.tree.map(place, state, setup.shardings)
 
 
 def batch(config, seed=0):

@@ -13,6 +13,7 @@ from jaxpt.config import OptimizerConfig, resolve
 from jaxpt.errors import UserError
 from jaxpt.train import optimizers
 from jaxpt.train.optimizers import base, groups, logical
+from tests import grids
 
 KINDS = ["adamw", "adafactor", "adamax", "lamb", "lion", "muon", "sgd"]
 
@@ -74,47 +75,58 @@ def _unrolled_axes(params):
 
 
 def _steps(config, axes, params, gradients):
-    """Parameters after some steps, and the last updates."""
+    """Parameters after some steps, and the last updates; may be traced."""
     tx = optimizers.make(config, optax.linear_schedule(config.learning_rate, 0.0, 10), axes)
 
-    @jax.jit
-    def step(params, state, gradient):
+    def step(current, gradient):
+        params, state, _ = current
         updates, state = tx.update(gradient, state, params)
-        return optax.apply_updates(params, updates), state, updates
+        return (optax.apply_updates(params, updates), state, updates), None
 
-    state = jax.jit(tx.init)(params)
-    for gradient in gradients:
-        params, state, updates = step(params, state, gradient)
-    return jax.tree.map(np.asarray, (params, updates))
+    together = jax.tree.map(lambda *x: jnp.stack(x), *gradients)
+    start = params, tx.init(params), jax.tree.map(jnp.zeros_like, params)
+    (params, _, updates), _ = jax.lax.scan(step, start, together)
+    return params, updates
+
+
+def _run(function, *arguments):
+    """What a function of arrays gives, as NumPy; in one program."""
+    return jax.device_get(jax.jit(function)(*arguments))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", grids.cases(KINDS, "adamw", "adafactor", "lamb", "muon"))
 def test_a_stack_is_updated_as_its_layers_alone(kind):
     config = _config(kind=kind, learning_rate=0.01, weight_decay=0.1, clip_norm=1e3)
-    params, gradients = _random(0), [_random(seed) for seed in (1, 2, 3)]
-    stacked = _steps(config, AXES, params, gradients)
-    alone = _steps(config, _unrolled_axes(params), _unrolled(params), [_unrolled(g) for g in gradients])
+
+    def both(params, gradients):
+        alone = _steps(config, _unrolled_axes(params), _unrolled(params), [_unrolled(g) for g in gradients])
+        return _steps(config, AXES, params, gradients), alone
+
+    stacked, alone = _run(both, _random(0), [_random(seed) for seed in (1, 2, 3)])
     for a, b in zip(jax.tree.leaves(_unrolled(stacked[0])), jax.tree.leaves(alone[0]), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
     for a, b in zip(jax.tree.leaves(_unrolled(stacked[1])), jax.tree.leaves(alone[1]), strict=True):
         assert np.linalg.norm(a - b) <= 1e-5 * np.linalg.norm(b)
 
 
+EXPERTS = [(layers, kind) for layers in (1, 2) for kind in KINDS]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize(
+    ("layers", "kind"), grids.cases(EXPERTS, (1, "adafactor"), (2, "adafactor"), (2, "adamw"), (2, "lamb"), (2, "muon"))
+)
 def test_stacked_experts_are_updated_as_separate_matrices(kind, layers):
     """[expert, in, out] and [layers, expert, in, out]; a router's bias is one vector over the experts."""
     stacks = ("layers", "expert")[2 - layers :]
     axes = {"up": (*stacks, "embed", "mlp"), "bias": (*stacks, "mlp"), "router": (*stacks[:-1], "expert")}
     sizes, steps = (2, 3)[2 - layers :], range(4)
     shapes = {"up": (*sizes, 128, 130), "bias": (*sizes, 130), "router": sizes}
-    trees = [
-        {name: np.asarray(jax.random.normal(jax.random.key(i), shape)) for name, shape in shapes.items()} for i in steps
-    ]
+    rng = np.random.default_rng(0)
+    trees = [{name: rng.standard_normal(shape, np.float32) for name, shape in shapes.items()} for _ in steps]
     for tree in trees:  # each matrix has a scale of its own, so that norms over several would show
-        scales = 10.0 ** np.arange(np.prod(sizes)).reshape(sizes)
+        scales = 10.0 ** np.arange(np.prod(sizes), dtype=np.float32).reshape(sizes)
         tree.update(up=tree["up"] * scales[..., None, None], bias=tree["bias"] * scales[..., None])
 
     def separate(tree):
@@ -123,8 +135,12 @@ def test_stacked_experts_are_updated_as_separate_matrices(kind, layers):
 
     own = {name: axes[name.split()[0]][len(stacks) - name.startswith("router") :] for name in separate(trees[0])}
     config = _config(kind, learning_rate=0.01, weight_decay=0.1)
-    stacked = _steps(config, axes, trees[0], trees[1:])
-    alone = _steps(config, own, separate(trees[0]), [separate(tree) for tree in trees[1:]])
+
+    def both(params, gradients):
+        alone = _steps(config, own, separate(params), [separate(tree) for tree in gradients])
+        return _steps(config, axes, params, gradients), alone
+
+    stacked, alone = _run(both, trees[0], trees[1:])
     for a, b in zip(stacked, alone, strict=True):
         a = separate(a)
         for name in b:
@@ -148,27 +164,31 @@ def test_the_state_of_experts_keeps_their_axis():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_only_matrices_are_decayed_stacked_or_not(kind):
+    """But for `decay_all`, fairseq's way."""
     params, zeros = _random(0), jax.tree.map(np.zeros_like, _random(0))
-    config = _config(kind=kind, learning_rate=0.5, weight_decay=0.1)
-    tx = optimizers.make(config, optax.constant_schedule(0.5), AXES)
-    updates = jax.jit(lambda: tx.update(zeros, tx.init(params), params)[0])()
-    for axes, update, param in zip(
-        jax.tree.leaves(AXES, is_leaf=optimizers.is_axes),
-        jax.tree.leaves(updates),
-        jax.tree.leaves(params),
-        strict=True,
-    ):
+
+    def decayed(params, zeros):
+        found = []
+        for decay_all in (False, True):
+            config = _config(kind=kind, weight_decay=0.1, decay_all=decay_all)
+            tx = optimizers.make(config, optax.constant_schedule(0.5), AXES)
+            found.append(tx.update(zeros, tx.init(params), params)[0])
+        return found
+
+    found = _run(decayed, params, zeros)
+    share = 0.5 if kind == "lamb" else 0.05  # of LAMB the decay is the whole update, and takes the parameter's length
+    leaves = jax.tree.leaves(AXES, is_leaf=optimizers.is_axes), *map(jax.tree.leaves, (*found, params))
+    for axes, update, of_all, param in zip(*leaves, strict=True):
+        np.testing.assert_allclose(of_all, -share * param, rtol=1e-5)
         if len(axes) - ("layers" in axes) < 2:
             assert not update.any(), axes
-        elif kind == "lamb":  # the decay is the whole update, and takes the length of the parameter
-            np.testing.assert_allclose(update, -0.5 * param, rtol=1e-5)
         else:
-            np.testing.assert_allclose(update, -0.05 * param, rtol=1e-5)
+            np.testing.assert_allclose(update, -share * param, rtol=1e-5)
 
 
 def test_adamw_takes_a_first_step_of_the_learning_rate():
     config = _config(learning_rate=0.1)
-    _, updates = _steps(config, AXES, _random(0), [_random(1)])
+    _, updates = _run(lambda *given: _steps(config, AXES, *given), _random(0), [_random(1)])
     for update in jax.tree.leaves(updates):
         np.testing.assert_allclose(np.abs(update), 0.1, rtol=1e-3)
 
@@ -176,36 +196,26 @@ def test_adamw_takes_a_first_step_of_the_learning_rate():
 def test_adam_without_bias_correction_is_berts():
     config = _config(bias_correction=False, weight_decay=0.01, learning_rate=0.1)
     axes = {"kernel": ("embed", "mlp"), "bias": ("mlp",)}
-    params = {"kernel": jnp.array([[1.0, -2.0]]), "bias": jnp.array([3.0, 0.5])}
-    gradients = [{"kernel": jnp.array([[0.5, 0.1]]), "bias": jnp.array([-0.2, 0.3])}] * 3
-    moved, _ = _steps(config, axes, params, gradients)
+    params = {"kernel": np.float32([[1.0, -2.0]]), "bias": np.float32([3.0, 0.5])}
+    gradients = [{"kernel": np.float32([[0.5, 0.1]]), "bias": np.float32([-0.2, 0.3])}] * 3
+    moved, _ = _run(lambda *given: _steps(config, axes, *given), params, gradients)
     for name, decay in (("kernel", 0.01), ("bias", 0.0)):
-        x, g, m, v = np.asarray(params[name]), np.asarray(gradients[0][name]), 0.0, 0.0
+        x, g, m, v = params[name], gradients[0][name], 0.0, 0.0
         for step in range(3):
             m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
             x = x - 0.1 * (1 - step / 10) * (m / (np.sqrt(v) + 1e-6) + decay * x)
         np.testing.assert_allclose(moved[name], x, rtol=1e-5)
 
 
-def test_decay_of_all_parameters_is_fairseqs():
-    for kind in KINDS:
-        params, zeros = _random(0), jax.tree.map(np.zeros_like, _random(0))
-        config = _config(kind=kind, weight_decay=0.1, decay_all=True)
-        tx = optimizers.make(config, optax.constant_schedule(0.5), AXES)
-        updates = jax.jit(lambda zeros, params, tx=tx: tx.update(zeros, tx.init(params), params)[0])(zeros, params)
-        share = 0.5 if kind == "lamb" else 0.05  # LAMB gives the decay the length of the parameter
-        for update, param in zip(jax.tree.leaves(updates), jax.tree.leaves(params), strict=True):
-            np.testing.assert_allclose(update, -share * param, rtol=1e-5, err_msg=kind)
-
-
 def test_lamb_without_correction_and_with_exclusions_is_alberts():
     """As google-research/albert's lamb_optimizer.py; a bias that begins at 0 grows as Adam's would."""
     config = _config("lamb", bias_correction=False, exclude=("*/bias", "scale"), weight_decay=0.01, learning_rate=0.1)
     axes = {"a": {"kernel": ("layers", "embed", "mlp"), "bias": ("layers", "mlp")}, "scale": ("norm",)}
-    params = {"a": {"kernel": jnp.arange(12.0).reshape(2, 2, 3) / 7, "bias": jnp.zeros((2, 3))}, "scale": jnp.ones(4)}
-    waves = [lambda x, i=i: jnp.cos(jnp.arange(x.size) + i).reshape(x.shape) for i in range(3)]
+    kernel = np.arange(12, dtype=np.float32).reshape(2, 2, 3) / 7
+    params = {"a": {"kernel": kernel, "bias": np.zeros((2, 3), np.float32)}, "scale": np.ones(4, np.float32)}
+    waves = [lambda x, i=i: np.cos(np.arange(x.size, dtype=np.float32) + i).reshape(x.shape) for i in range(3)]
     gradients = [jax.tree.map(wave, params) for wave in waves]
-    moved, _ = _steps(config, axes, params, gradients)
+    moved, _ = _run(lambda *given: _steps(config, axes, *given), params, gradients)
 
     def by_hand(x, grads, plain):
         m = v = 0.0
@@ -217,7 +227,6 @@ def test_lamb_without_correction_and_with_exclusions_is_alberts():
             x = x - ratio * 0.1 * (1 - step / 10) * update
         return x
 
-    params, gradients = jax.tree.map(np.asarray, (params, gradients))
     for layer in range(2):
         for name, plain in (("kernel", False), ("bias", True)):
             grads = [g["a"][name][layer] for g in gradients]
@@ -232,11 +241,11 @@ def test_lamb_without_correction_and_with_exclusions_is_alberts():
 
 def test_adafactor_by_hand():
     config = _config(kind="adafactor", learning_rate=1.0)
-    param, gradient = (jax.random.normal(jax.random.key(i), (2, 128, 160)) for i in range(2))
+    param, gradient = np.random.default_rng(0).standard_normal((2, 2, 128, 160), np.float32)
     axes = {"w": ("layers", "embed", "mlp")}
     tx = optimizers.make(config, optax.constant_schedule(0.01), axes)
-    updates, state = tx.update({"w": gradient}, tx.init({"w": param}), {"w": param})
-    for p, g, update in zip(np.asarray(param), np.asarray(gradient), updates["w"]):
+    updates, state = _run(lambda g, p: tx.update(g, tx.init(p), p), {"w": gradient}, {"w": param})
+    for p, g, update in zip(param, gradient, updates["w"]):
         rows, columns = (g**2).mean(1), (g**2).mean(0)  # the first step's decay is 1 − 1^−0.8 = 0
         u = g / np.sqrt(np.outer(rows, columns) / rows.mean())
         u /= max(1.0, np.sqrt((u**2).mean()))
@@ -246,13 +255,13 @@ def test_adafactor_by_hand():
 
 def test_adafactor_without_parameter_scale_takes_steps_of_the_learning_rate():
     config = _config(kind="adafactor", scale_by_parameter=False, learning_rate=0.3)
-    _, updates = _steps(config, AXES, _random(0), [_random(1)])
+    _, updates = _run(lambda *given: _steps(config, AXES, *given), _random(0), [_random(1)])
     np.testing.assert_allclose(np.abs(updates["encoder"]["bias"]), 0.3, rtol=1e-3)
 
 
 def test_muon_makes_matrices_orthogonal_and_leaves_tables_to_adam():
     config = _config(kind="muon", learning_rate=0.1, adam_learning_rate=0.001)
-    _, updates = _steps(config, AXES, _random(0), [_random(1)])
+    _, updates = _run(lambda *given: _steps(config, AXES, *given), _random(0), [_random(1)])
     for matrix in [*updates["encoder"]["kernel"], *updates["decoder"]["kernel"], updates["final"]["kernel"]]:
         scale = 0.1 * max(1.0, matrix.shape[1] / matrix.shape[0]) ** 0.5
         singular = np.linalg.svd(matrix, compute_uv=False) / scale
@@ -267,9 +276,13 @@ def test_the_gradient_is_clipped_by_its_norm_over_everything(kind):
     norms = [np.sqrt(sum((x**2).sum() for x in jax.tree.leaves(g))) for g in gradients]
     clipped = [jax.tree.map(lambda x, n=n: x * 0.5 / n, g) for g, n in zip(gradients, norms)]
     config = {"kind": kind, "learning_rate": 0.01}
-    a, _ = _steps(_config(**config, clip_norm=0.5), AXES, _random(0), gradients)
-    b, _ = _steps(_config(**config), AXES, _random(0), clipped)
-    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b)):
+
+    def both(params, gradients, clipped):
+        one = _steps(_config(**config, clip_norm=0.5), AXES, params, gradients)[0]
+        return one, _steps(_config(**config), AXES, params, clipped)[0]
+
+    a, b = _run(both, _random(0), gradients, clipped)
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6)
 
 
@@ -277,7 +290,7 @@ def test_parts_are_clipped_by_norms_of_their_own():
     config = _config("sgd", clip_norm=0.5, clip_separately=("encoder", "*/table"))
     params, gradient = _random(0), _random(1)
     tx = optimizers.make(config, optax.constant_schedule(1.0), AXES)
-    updates = tx.update(gradient, tx.init(params), params)[0]
+    updates = _run(lambda gradient, params: tx.update(gradient, tx.init(params), params)[0], gradient, params)
     for parts in (["encoder"], ["embedding"], ["decoder", "final"]):
         norm = np.sqrt(sum((x**2).sum() for part in parts for x in jax.tree.leaves(gradient[part])))
         for part in parts:

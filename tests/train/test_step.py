@@ -10,20 +10,20 @@ import pytest
 
 from jaxpt.errors import UserError
 from jaxpt.train import optimizers, state, step
-from tests import families
+from tests import families, grids
 
 MESHES = {
     "tensor4": (1, 1, 4),
     "data2xfsdp2xtensor2": (2, 2, 2),
     "sequence2": (1, 1, 1, 2),
+    "fsdp2xtensor2xsequence2": (1, 2, 2, 2),
     "data2xtensor2xsequence2": (2, 1, 2, 2),
 }
-# Every mesh for some family, every family on a mixed one. Data and fsdp alone: test_several_processes.py.
-CASES = {
-    "t5": ("sequence2", "data2xfsdp2xtensor2"),
-    "bert": ("tensor4", "data2xtensor2xsequence2"),
-    "gpt2": ("data2xfsdp2xtensor2",),
-}
+# Data and fsdp alone, tensor4 and a step without accumulation: test_several_processes.py.
+CASES = [
+    ("t5", "fsdp2xtensor2xsequence2"), ("t5", "sequence2"), ("t5", "data2xfsdp2xtensor2"), ("bert", "tensor4"),
+    ("bert", "data2xtensor2xsequence2"), ("gpt2", "data2xfsdp2xtensor2"),
+]  # fmt: skip
 STAGES = {"gpt2": (1, 1, 1, 1, 2), "t5": (1, 2, 2, 1, 2)}
 # The gradient of a key projection's bias is zero in exact arithmetic (it shifts all scores of a row alike): what is
 # left is rounding, compared absolutely against the largest gradient of all.
@@ -33,22 +33,11 @@ ZERO_GRADIENTS = ("key/bias",)
 def setup_for(family, mesh=(1, 1, 1), accumulation=1, dropout=0.0):
     """A setup with plain SGD, whose momentum (decay 0) is the gradient itself."""
     sizes = dict(zip(("data", "fsdp", "tensor", "context", "pipeline"), mesh))
-    config = families.config(family, mesh=sizes, train={"grad_accum_steps": accumulation}, model={"dropout": dropout})
+    train = {"grad_accum_steps": accumulation, "layer_norms": family == "bert"}
+    config = families.config(family, mesh=sizes, train=train, model={"dropout": dropout})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(optimizers, "make", lambda *_: optax.sgd(0.1, momentum=0.0))
         return state.setup(config, jax.devices()[: int(np.prod(mesh))])
-
-
-@functools.cache
-def initial(family):
-    return jax.device_get(setup_for(family).init().params)
-
-
-def fresh(setup):
-    """What `setup.init()` gives on one device, without compiling it for every mesh."""
-    zeros = jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), setup.shapes)
-    state = zeros.replace(params=initial(setup.config.model.kind))
-    return jax.device_put(state, setup.shardings, may_alias=False)  # a step donates its state
 
 
 @functools.cache
@@ -62,7 +51,7 @@ def one_step(family, mesh=(1, 1, 1), accumulation=1, dropout=0.0):
     """Loss figures, gradients and parameters after one step."""
     setup, update = train_step(family, mesh, accumulation, dropout)
     with setup.use():
-        after, losses = update(fresh(setup), step.put(families.batch(setup.config), setup))
+        after, losses = update(families.begin(setup), step.put(families.batch(setup.config), setup))
     (momentum,) = [s for s in jax.tree.leaves(after.opt_state, is_leaf=lambda x: isinstance(x, optax.TraceState)) if s]
     return losses, momentum.trace, after.params
 
@@ -70,6 +59,8 @@ def one_step(family, mesh=(1, 1, 1), accumulation=1, dropout=0.0):
 def assert_equal_steps(got, wanted):
     (losses, grads, params), (losses_0, grads_0, params_0) = jax.device_get((got, wanted))
     for name in losses_0:
+        if "_norm/" in name:  # of each array: the gradients themselves are compared below
+            continue
         np.testing.assert_allclose(losses[name], losses_0[name], rtol=1e-5, atol=1e-7, err_msg=name)
     largest = max(np.abs(g).max() for g in jax.tree.leaves(grads_0))
     for (path, g_0), g in zip(jax.tree_util.tree_leaves_with_path(grads_0), jax.tree.leaves(grads)):
@@ -81,21 +72,21 @@ def assert_equal_steps(got, wanted):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("family", "accumulation"), [("t5", 2), ("bert", 4)])
+@pytest.mark.parametrize(("family", "accumulation"), grids.cases([("t5", 2), ("bert", 4)], ("t5", 2)))
 def test_accumulation_changes_nothing(family, accumulation):
     assert_equal_steps(one_step(family, accumulation=accumulation), one_step(family))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("family", "mesh"), [(family, mesh) for family, names in CASES.items() for mesh in names])
+@pytest.mark.parametrize(("family", "mesh"), grids.cases(CASES, CASES[0]))
 def test_mesh_changes_nothing(family, mesh):
     """Dropout is on: what is drawn does not depend on the mesh."""
-    assert_equal_steps(one_step(family, MESHES[mesh], dropout=0.1), one_step(family, dropout=0.1))
+    assert_equal_steps(one_step(family, MESHES[mesh], 2, dropout=0.1), one_step(family, accumulation=2, dropout=0.1))
 
 
 @pytest.mark.slow
 def test_mesh_and_accumulation_together_change_nothing():
-    assert_equal_steps(one_step("bert", (2, 1, 2), accumulation=2), one_step("bert"))
+    assert_equal_steps(one_step("bert", MESHES["data2xtensor2xsequence2"], accumulation=4), one_step("bert"))
 
 
 @pytest.mark.slow
@@ -121,19 +112,20 @@ def test_stages_evaluate_alike():
         setup = setup_for("t5", mesh, accumulation=2)
         evaluate = step.make_eval_step(setup, setup.config.objective)
         with setup.use():
-            found.append(evaluate(fresh(setup).params, step.put(families.batch(setup.config), setup), None)[0])
+            found.append(evaluate(families.begin(setup).params, step.put(families.batch(setup.config), setup), None)[0])
     one, two = jax.device_get(found)
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), one, two)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["t5", "gpt2"])
-def test_every_matrix_and_its_gradient_are_sharded_over_fsdp_and_tensor(family):
-    _, grads, params = one_step(family, MESHES["data2xfsdp2xtensor2"], dropout=0.1)
+@pytest.mark.parametrize(("family", "mesh"), grids.cases([CASES[0], CASES[5]], CASES[0]))
+def test_every_matrix_and_its_gradient_are_sharded_over_all_but_the_data_axis(family, mesh):
+    ways = int(np.prod(MESHES[mesh][1:]))
+    _, grads, params = one_step(family, MESHES[mesh], 2, dropout=0.1)
     for path, leaf in jax.tree_util.tree_leaves_with_path({"gradient": grads, "parameter": params}):
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         if leaf.size >= 32 * 64:  # attention kernels and larger
-            assert leaf.addressable_shards[0].data.size * 4 == leaf.size, f"{name} is not split four ways"
+            assert leaf.addressable_shards[0].data.size * ways == leaf.size, f"{name} is not split {ways} ways"
 
 
 @pytest.mark.parametrize("family", families.FAMILIES)
@@ -158,17 +150,17 @@ def test_split_keeps_neighbouring_rows_apart_and_loses_none():
 @pytest.mark.parametrize("family", ["t5", "bert"])
 def test_a_step_that_is_not_finite_never_reaches_the_weights(family):
     setup, update = train_step(family)
-    poisoned = jax.tree.map(lambda x: np.full_like(x, np.nan), initial(family))
-    batch = families.batch(setup.config)
+    fresh, batch = jax.device_get(families.begin(setup)), families.batch(setup.config)
+    poisoned = fresh.replace(params=jax.tree.map(lambda x: np.full_like(x, np.nan), fresh.params))
     with setup.use():
-        after, metrics = update(fresh(setup).replace(params=jax.device_put(poisoned)), step.put(batch, setup))
+        after, metrics = update(families.placed(poisoned, setup), step.put(batch, setup))
         assert metrics["skipped"] == 1 and (after.step, after.skipped, after.skipped_total) == (1, 1, 1)
         # … and with sound weights but a batch whose weights are infinite
         weights = next(name for name in batch if name.endswith("weights"))
         batch[weights] = np.full_like(batch[weights], np.inf)
-        after, metrics = update(fresh(setup), step.put(batch, setup))
+        after, metrics = update(families.placed(fresh, setup), step.put(batch, setup))
     assert metrics["skipped"] == 1
-    jax.tree.map(np.testing.assert_array_equal, jax.device_get(after.params), initial(family))
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(after.params), fresh.params)
 
 
 @pytest.mark.slow
@@ -179,7 +171,7 @@ def test_parts_are_divided_by_their_own_weights(family):
     batch = families.batch(setup.config)
     empty = {k: np.zeros_like(v) if k.endswith("weights") else v for k, v in batch.items()}
     double = {k: np.concatenate([batch[k], empty[k]]) for k in batch}
-    params = initial(family)
+    params = families.begin(setup).params
 
     @jax.jit
     def figures(b):
@@ -232,10 +224,11 @@ def test_a_length_beyond_the_position_table_is_refused():
 
 @pytest.mark.slow
 def test_layer_norms_have_an_entry_for_each_layer():
-    config = families.config("bert", train={"layer_norms": True}, mesh={"data": 1})
-    setup = state.setup(config, jax.devices()[:1])
-    with setup.use():
-        batch = step.put(families.batch(config), setup)
-        _, metrics = step.make_train_step(setup, config.objective)(setup.init(), batch)
+    metrics, gradients, _ = jax.device_get(one_step("bert"))
     norms = {k: v for k, v in metrics.items() if k.startswith("update_norm/")}
     assert any(v.shape == (2,) for v in norms.values()) and all(np.isfinite(v).all() for v in norms.values())
+    path = "model/encoder/segment_0/block_0/feed_forward/up/kernel"
+    for what, scale in (("gradient", 1.0), ("update", 0.1)):
+        layers = np.asarray(functools.reduce(lambda tree, name: tree[name], path.split("/"), gradients))
+        wanted = scale * np.linalg.norm(layers.reshape(2, -1), axis=1)
+        np.testing.assert_allclose(metrics[f"{what}_norm/{path}"], wanted, rtol=1e-5)
