@@ -113,7 +113,7 @@ def prepare(
             if isinstance(source, Examples):
                 source.check_tokenizer(tokenizer)
         objective.check(config.model, data.length, vocabulary)
-        transforms = [_transforms(part.config.objective, data.length, vocabulary, config.seed) for part in parts]
+        transforms = [transforms_of(part.config.objective, data.length, vocabulary, config.seed) for part in parts]
         ours = to_seqio(tokenizer)
         stores = {
             split: [
@@ -181,7 +181,7 @@ def _own_code(transforms: Sequence[Transforms]) -> dict[str, str]:
 # ---- records --------------------------------------------------------------------------------------------------------
 
 
-def _transforms(objective: Objective, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
+def transforms_of(objective: Objective, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
     """What makes an objective's records and features; someone's own may return anything."""
     made = objective.batches.transforms(length, vocabulary, seed)
     where = f"objective.kind: {objective.kind}: Batches.transforms must return Transforms"
@@ -292,11 +292,11 @@ def _footprint(batches: Batches, store: Store, features: Features) -> tuple[dict
     """What each record takes in a row, and what a row has: by feature."""
     ragged = [name for name, s in store.spec.items() if s.shape.as_list() == [None]]
     sizes = batches.max_packed_lengths({name: store.lengths(name) for name in ragged})
-    _check_sizes(f"objective.kind: {batches.h.kind}: Batches.max_packed_lengths", sizes, features, len(store))
+    check_sizes(f"objective.kind: {batches.h.kind}: Batches.max_packed_lengths", sizes, features, len(store))
     return sizes, {name: features[name][0][0] for name in sizes}
 
 
-def _check_sizes(where: str, sizes: Any, features: Features, records: int) -> None:
+def check_sizes(where: str, sizes: Any, features: Features, records: int) -> None:
     """Raises UserError where they are not the sizes of all records in features of the batch."""
     if not isinstance(sizes, Mapping):
         raise UserError(f"{where} must return {{feature: lengths}}, it returns {type(sizes).__name__}")

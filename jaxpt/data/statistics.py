@@ -45,13 +45,13 @@ class Lengths:
 
     def __init__(self) -> None:
         self.count = self.total = self.most = 0
-        self._of: collections.Counter[int] = collections.Counter()
+        self.bins: collections.Counter[int] = collections.Counter()
 
     def add(self, length: int) -> None:
         """Counts one more."""
         self.count, self.total, self.most = self.count + 1, self.total + length, max(self.most, length)
         shift = 0 if length <= _EXACT else (length - 1).bit_length() - 8
-        self._of[((length - 1 >> shift) + 1) << shift] += 1  # a bin goes up to its name: 4,097 to 4,128 is 4,128
+        self.bins[((length - 1 >> shift) + 1) << shift] += 1  # a bin goes up to its name: 4,097 to 4,128 is 4,128
 
     def quantile(self, share: float) -> int:
         """The smallest length that so large a share of all do not exceed; 0 of none.
@@ -63,20 +63,20 @@ class Lengths:
           (3, 10048, 20000, 3)
         """
         seen = 0
-        for length in sorted(self._of):
-            seen += self._of[length]
+        for length in sorted(self.bins):
+            seen += self.bins[length]
             if seen >= share * self.count:
                 return min(length, self.most)
         return 0
 
     def above(self, length: int) -> int:
         """How many are longer; exact up to 4,096 and for powers of two."""
-        return sum(n for of, n in self._of.items() if of > length)
+        return sum(n for of, n in self.bins.items() if of > length)
 
     def histogram(self) -> list[tuple[int, int, int]]:
         """(first length, last length, how many) of 0, 1, 2, 3–4, 5–8, 9–16, …, between those that are not empty."""
         bins: collections.Counter[int] = collections.Counter()
-        for length, n in self._of.items():
+        for length, n in self.bins.items():
             bins[(length - 1).bit_length() + 1 if length else 0] += n
         every = range(min(bins, default=0), max(bins, default=-1) + 1)
         edges = [0, 1, *(2**n for n in range(1, max(bins, default=0)))]
@@ -86,7 +86,7 @@ class Lengths:
         """Ready for JSON."""
         quantiles = {f"{share:.0%}": self.quantile(share) for share in QUANTILES}
         mean = self.total / self.count if self.count else 0.0
-        return {"mean": mean, "least": min(self._of, default=0), **quantiles, "most": self.most}
+        return {"mean": mean, "least": min(self.bins, default=0), **quantiles, "most": self.most}
 
 
 class Texts:
@@ -95,22 +95,22 @@ class Texts:
     def __init__(self, most: int = _DIGESTS) -> None:
         """`most` digests are kept."""
         self._most, self._bits = most, 0
-        self._of: dict[int, int] = {}
+        self.texts: dict[int, int] = {}
         self._example: tuple[int, str] = (1, "")
 
     def add(self, digest: int, content: tables.Text) -> None:
         """Counts a text, of which `digest` has 64 bits."""
         if digest & (1 << self._bits) - 1:
             return
-        copies = self._of[digest] = self._of.get(digest, 0) + 1
+        copies = self.texts[digest] = self.texts.get(digest, 0) + 1
         if copies > self._example[0]:
             self._example = copies, excerpt(content)
-        while len(self._of) > self._most:
+        while len(self.texts) > self._most:
             self._bits += 1
-            self._of = {d: n for d, n in self._of.items() if not d & (1 << self._bits) - 1}
+            self.texts = {d: n for d, n in self.texts.items() if not d & (1 << self._bits) - 1}
 
     def __contains__(self, digest: int) -> bool:
-        return digest in self._of
+        return digest in self.texts
 
     @property
     def one_in(self) -> int:
@@ -119,7 +119,7 @@ class Texts:
 
     def result(self, documents: int) -> dict[str, Any]:
         """Copies beyond the first of each text, and the text with the most; of a sample an estimate."""
-        count = sum(n - 1 for n in self._of.values()) * self.one_in
+        count = sum(n - 1 for n in self.texts.values()) * self.one_in
         copies, text = self._example
         example = {"text": text, "copies": copies} if copies > 1 else None
         return {"count": count, "share": count / max(documents, 1), "sampled": self.one_in, "example": example}
@@ -128,10 +128,10 @@ class Texts:
 class Sample:
     """Some of many values, in which each has the same chance to be."""
 
-    def __init__(self, most: int = _DRAWN) -> None:
+    def __init__(self, most: int = _DRAWN, seed: int = 0) -> None:
         """`most` are kept."""
         self.kept: list[Any] = []
-        self._most, self._seen, self._random = most, 0, random.Random(0)
+        self._most, self._seen, self._random = most, 0, random.Random(seed)
 
     def add(self, value: Any) -> None:
         """Keeps a value in the place of another one, or does not."""

@@ -121,7 +121,7 @@ def _kinds() -> tuple[tuple[str, dict[str, Any]], ...]:
             pieces = _declaration(node, name)
             names = {piece: kind for piece, kind in pieces if kind != "other" and piece not in ("a", "self", "cls")}
             sentence = _WORD.findall(first_sentence(text))
-            pieces += [(word, _kind(word, names, sentence[at + 1 : at + 2])) for at, word in enumerate(sentence)]
+            pieces += [(word, kind_of_word(word, names, sentence[at + 1 : at + 2])) for at, word in enumerate(sentence)]
             tokens, tags = (list(column) for column in zip(*pieces))
             if len(tokens) <= _LONGEST:
                 found.setdefault(" ".join(tokens), {"tokens": tokens, "tags": tags})
@@ -152,7 +152,7 @@ def _base(node: ast.expr) -> list[tuple[str, str]]:
     return [(word, "other" if word == "." else "module") for word in words[:-1]] + [(words[-1], "class")]
 
 
-def _kind(word: str, names: dict[str, str], following: list[str]) -> str:
+def kind_of_word(word: str, names: dict[str, str], following: list[str]) -> str:
     """The kind of a word of a sentence: what the signature calls it, or what it looks like."""
     if word in names:
         return names[word]

@@ -36,7 +36,7 @@ def check(path: str, key: str) -> None:
         raise UserError(
             f"{key}: {path}: {scheme}:// is not supported, gs:// is; download the files, or mount the storage"
         )
-    if scheme == "gs" and (problem := _unreachable()):
+    if scheme == "gs" and (problem := unreachable()):
         raise UserError(f"{key}: {path}: {_STORAGE} cannot be reached ({problem}); check network and proxy")
 
 
@@ -55,7 +55,7 @@ def errors(path: str, key: str) -> Iterator[None]:
 
 
 @functools.cache
-def _unreachable() -> str | None:
+def unreachable() -> str | None:
     """Why Google's storage cannot be reached; None if it can."""
     if not _is_on_google():
         os.environ.setdefault("NO_GCE_CHECK", "true")  # else TensorFlow asks a server that is not there, ten times

@@ -120,7 +120,6 @@ def test_a_pipe(name, tmp_path):
 )
 def test_a_hostile_override(item, tmp_path):
     (tmp_path / "r.yaml").write_text(RECIPE)
-    refused(tmp_path / "r.yaml", "", item)
     refused(tmp_path / "r.yaml", "", item, "train.steps=3")
 
 

@@ -131,18 +131,25 @@ def test_transformers_renders_the_same(name):
 @pytest.fixture
 def gpt2(texts, tmp_path):  # noqa: F811
     """A byte-level vocabulary with the special tokens of ChatML."""
-    trained = tokenizers.train(texts, TokenizerConfig(kind="bpe"), 270)
-    trained._tokenizer.add_special_tokens(["<|im_start|>", "<|im_end|>"])
-    trained.save(tmp_path / "gpt2")
-    (tmp_path / "gpt2" / "checksums.json").unlink()
-    return tmp_path / "gpt2"
+    from tokenizers import Tokenizer
+
+    folder = tmp_path / "gpt2"
+    file = folder / "tokenizer.json"
+    tokenizers.train(texts, TokenizerConfig(kind="bpe"), 270).save(folder)
+    library = Tokenizer.from_file(str(file))
+    library.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    library.save(str(file))
+    tokenizers.rust_tokenizers.read(file).save(folder)
+    (folder / "checksums.json").unlink()
+    return folder
 
 
 def test_special_tokens_of_a_dialogue_are_read(gpt2):
     ours = tokenizers.load(gpt2)
     text = ChatTemplate(TEMPLATES["chatml"]).render(DIALOGUES[2])
     ids = ours.encode(text, special=True)
-    start, end = ours._tokenizer.token_to_id("<|im_start|>"), ours._tokenizer.token_to_id("<|im_end|>")
+    start, end = (ours.encode(token, special=True)[0] for token in ("<|im_start|>", "<|im_end|>"))
+    assert ours.tokens([start, end]) == ["<|im_start|>", "<|im_end|>"]
     assert (ids.count(start), ids.count(end)) == (7, 6) and ours.decode(ids) == text
     assert start not in ours.encode(text)
 

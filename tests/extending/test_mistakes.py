@@ -60,7 +60,7 @@ def test_a_component_that_is_none_is_named(name):
 def test_transforms_are_looked_at():
     def made(found):
         batches = SimpleNamespace(transforms=lambda *arguments: found)
-        return datasets._transforms(SimpleNamespace(kind="mine", batches=batches), 8, None, 0)
+        return datasets.transforms_of(SimpleNamespace(kind="mine", batches=batches), 8, None, 0)
 
     sound = Transforms(offline=(Call("documents.tokenize"),), online=())
     assert made(sound) is sound
@@ -80,9 +80,9 @@ def test_transforms_are_looked_at():
 )
 def test_packed_lengths_are_looked_at(sizes, said):
     features = {"x": ((8,), "int32")}
-    datasets._check_sizes("here", {"x": np.ones(5)}, features, 5)
+    datasets.check_sizes("here", {"x": np.ones(5)}, features, 5)
     with pytest.raises(UserError, match=re.escape(said)):
-        datasets._check_sizes("here", sizes, features, 5)
+        datasets.check_sizes("here", sizes, features, 5)
 
 
 @pytest.mark.parametrize(("mask", "given"), [(None, "None"), (np.ones(3), r"an array \[3\]")])

@@ -1,9 +1,14 @@
 """A source from outside: one file, named by its dotted path."""
 
 import json
+import re
 import sqlite3
 
 import pytest
+
+from jaxpt.config import DataConfig
+from jaxpt.data.sources.opening import open_source
+from jaxpt.errors import UserError
 
 SQLITE = '''
 """Texts of a SQLite database."""
@@ -53,10 +58,12 @@ def test_it_trains(lab, posts, capsys):
         ("1 / 0", "failed: ZeroDivisionError: division by zero"),
     ],
 )
-def test_mistakes_in_it(lab, capsys, text, answer):
+def test_mistakes_in_it(lab, text, answer):
     kind = lab.module("broken", text)
-    assert lab.train("run", f"data.source={kind}") == 2
-    said = capsys.readouterr().err
-    assert f"data.source: {kind} {answer}" in said or f"data.source: importing {kind} {answer}" in said
+    with pytest.raises(UserError, match=rf"^data\.source: (importing )?{kind} {re.escape(answer)}"):
+        open_source(DataConfig(source=kind, path="corpus.txt", tokenizer={"kind": "bpe"}))
+
+
+def test_a_module_that_is_not_there_ends_a_run(lab, capsys):
     assert lab.train("run", "data.source=no_such_lab.mine") == 2
-    assert "importing no_such_lab.mine failed: ModuleNotFoundError" in capsys.readouterr().err
+    assert "data.source: importing no_such_lab.mine failed: ModuleNotFoundError" in capsys.readouterr().err

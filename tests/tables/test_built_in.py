@@ -29,7 +29,7 @@ def test_modules():
 
 def test_kind_of_a_word():
     names = {"x": "argument", "shuffle": "function"}
-    kinds = [built_in._kind(word, names, following) for word, following in (
+    kinds = [built_in.kind_of_word(word, names, following) for word, following in (
         ("x", []), ("email", ["package"]), ("email", ["."]), ("close", ["("]), ("ThreadPool", []), ("Return", ["("]),
         ("set_name", []),
     )]  # fmt: skip

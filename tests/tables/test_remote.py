@@ -1,7 +1,7 @@
 """Remote paths that cannot be read end in one line, in seconds."""
 
+import socket
 import time
-import types
 import urllib.error
 import urllib.request
 
@@ -9,16 +9,21 @@ import pytest
 
 from jaxpt.errors import UserError
 from jaxpt.tables import files, remote
+from jaxpt.tables.quiet_tensorflow import tensorflow
 
 
 @pytest.fixture(autouse=True)
 def offline(monkeypatch):
     """No test asks the network."""
-    remote._unreachable.cache_clear()
+    remote.unreachable.cache_clear()
     monkeypatch.setenv("NO_GCE_CHECK", "true")
-    monkeypatch.setattr(remote, "_is_on_google", lambda: False)
+
+    def refuse(address, timeout=None):
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(socket, "create_connection", refuse)  # no machine of Google's answers
     yield
-    remote._unreachable.cache_clear()
+    remote.unreachable.cache_clear()
 
 
 def answer(monkeypatch, error):
@@ -62,7 +67,8 @@ def test_a_bucket_that_may_not_be_read(monkeypatch):
     def refused(path):
         raise PermissionDeniedError
 
-    monkeypatch.setattr(files, "_gfile", lambda: types.SimpleNamespace(exists=refused, isdir=refused, glob=refused))
+    for name in ("exists", "isdir", "glob"):
+        monkeypatch.setattr(tensorflow().io.gfile, name, refused)
     with pytest.raises(UserError) as error:
         files.expand("gs://bucket/a.txt", "data.path")
     assert "HTTP response code 401" in str(error.value) and "\n" not in str(error.value)

@@ -161,7 +161,7 @@ def _mask(
 ) -> tuple[tf.RaggedTensor, tf.Tensor]:
     """Spans of so many words in all become masks; how many spans had no word: int32 [R]."""
     words_R = _count(starts_N, tokens)
-    lengths_RxK, empty_R = _span_lengths(fold_in(keys, 1), budget_R, mean)
+    lengths_RxK, empty_R = span_lengths(fold_in(keys, 1), budget_R, mean)
     is_span_RxK = lengths_RxK > 0
     place_RxW = tf.range(tf.reduce_max(tf.concat([words_R, [0]], 0)))[None]
     priority_RxW = tf.where(place_RxW < words_R[:, None], bits(fold_in(keys, 2), place_RxW), -1)
@@ -194,7 +194,7 @@ def _mask(
     return ragged_mask(masked, stays_N), empty_R
 
 
-def _span_lengths(keys: tf.Tensor, budget_R: tf.Tensor, mean: float | None) -> tuple[tf.Tensor, tf.Tensor]:
+def span_lengths(keys: tf.Tensor, budget_R: tf.Tensor, mean: float | None) -> tuple[tf.Tensor, tf.Tensor]:
     """Lengths in words of each record's spans, their sum the budget, and how many more were drawn as 0.
 
     Returns:

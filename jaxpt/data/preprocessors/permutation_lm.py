@@ -229,13 +229,13 @@ def permute(
     """
     tokens = batch["tokens"]
     special_N = (tokens.values == cls) | (tokens.values == sep)
-    begins_N = tf.gather(tf.constant(_begins(vocabulary, (cls, sep))), tokens.values)
+    begins_N = tf.gather(tf.constant(word_begins(vocabulary, (cls, sep))), tokens.values)
 
     def drawn(
         keys_R: np.ndarray, lengths_R: np.ndarray, begins_N: np.ndarray, special_N: np.ndarray
     ) -> list[np.ndarray]:
-        zones = _Zones(keys_R, lengths_R, reuse, predictions)
-        target_N = _filled(zones, _ngrams(zones, begins_N, max_ngram, context)) & ~special_N
+        zones = Zones(keys_R, lengths_R, reuse, predictions)
+        target_N = _filled(zones, ngrams(zones, begins_N, max_ngram, context)) & ~special_N
         ranks_N = np.where(target_N | special_N, _shuffled(zones, permutation_size), -1)
         # Zone z of a record has the ranks from its first place + z on; the one before them is its context's.
         first_Z = np.tile([0, reuse + 1], len(keys_R))
@@ -252,7 +252,7 @@ def permute(
     }
 
 
-def _begins(vocabulary: seqio.Vocabulary, special: tuple[int, ...]) -> np.ndarray:
+def word_begins(vocabulary: seqio.Vocabulary, special: tuple[int, ...]) -> np.ndarray:
     """Whether an id starts a word: bool [ids]."""
     marks = [len(name) == 1 and name in string.punctuation for name in pieces(vocabulary)]
     begins = word_starts(vocabulary) | np.array(marks)
@@ -260,7 +260,7 @@ def _begins(vocabulary: seqio.Vocabulary, special: tuple[int, ...]) -> np.ndarra
     return begins
 
 
-class _Zones:
+class Zones:
     """The two zones of each record, one after the other."""
 
     def __init__(self, keys_R: np.ndarray, lengths_R: np.ndarray, reuse: int, predictions: int) -> None:
@@ -274,7 +274,7 @@ class _Zones:
         self.real_ZxW = self.number_W < self.sizes_Z[:, None]
 
 
-def _ngrams(zones: _Zones, begins_N: np.ndarray, max_ngram: int, context: int) -> np.ndarray:
+def ngrams(zones: Zones, begins_N: np.ndarray, max_ngram: int, context: int) -> np.ndarray:
     """Draws n-grams of each zone from its left to its right: bool [N], true where one is."""
     keys_Z, end_Z = fold_in(zones.keys_Z, 1), np.cumsum(zones.sizes_Z)
     draw_V = np.arange(zones.goals_Z.max(initial=0))[None]  # each takes a token at least
@@ -298,7 +298,7 @@ def _ngrams(zones: _Zones, begins_N: np.ndarray, max_ngram: int, context: int) -
     return np.cumsum(edges_N1[:-1], dtype=np.int8) > 0
 
 
-def _filled(zones: _Zones, ngrams_N: np.ndarray) -> np.ndarray:
+def _filled(zones: Zones, ngrams_N: np.ndarray) -> np.ndarray:
     """The n-grams, and places drawn besides up to the goals: bool [N]."""
     real_ZxW, most = zones.real_ZxW, len(zones.number_W)
     priority_ZxW = bits(fold_in(zones.keys_Z, 2), zones.number_W[None]).astype(np.int64) << 31 | zones.number_W
@@ -309,7 +309,7 @@ def _filled(zones: _Zones, ngrams_N: np.ndarray) -> np.ndarray:
     return ((priority_ZxW >= least_Zx1) & (zones.goals_Z > 0)[:, None])[real_ZxW]
 
 
-def _shuffled(zones: _Zones, size: int) -> np.ndarray:
+def _shuffled(zones: Zones, size: int) -> np.ndarray:
     """The place of each token in its zone, every `size` of them permuted: int [N]."""
     run_W, number_W = np.divmod(zones.number_W, size)
     clock_ZxW = bits(fold_in(zones.keys_Z, 3), zones.number_W[None]).astype(np.int64)

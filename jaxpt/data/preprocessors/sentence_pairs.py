@@ -199,7 +199,7 @@ def _next_pairs(
     is_swapped_G = coin_G & ~is_random_G  # without `swap` the coin has made the random ones
     bounds = [tf.where(is_swapped_G, y, x) for x, y in zip(bounds, bounds[2:] + bounds[:2])]
     label_G = tf.cast(is_random_G | is_swapped_G, tf.int64)
-    pairs_Gx6 = tf.stack([docs_G, *_truncate(*bounds, rules.most, cut_seed), label_G], axis=1)
+    pairs_Gx6 = tf.stack([docs_G, *truncate(*bounds, rules.most, cut_seed), label_G], axis=1)
     return tf.where(is_random_G, a_end_G, end_G), pairs_Gx6
 
 
@@ -215,7 +215,7 @@ def _other_document(docs_G: tf.Tensor, documents: tf.Tensor, seed: tf.Tensor) ->
     return tf.gather(tf.transpose(tries_10xG), first_other_G, batch_dims=1)
 
 
-def _truncate(
+def truncate(
     a_G: tf.Tensor, a_end_G: tf.Tensor, b_G: tf.Tensor, b_end_G: tf.Tensor, most: int, seed: tf.Tensor
 ) -> list[tf.Tensor]:
     """Cuts a pair's token ranges to `most` tokens: one by one off the longer text, b where they are equal."""

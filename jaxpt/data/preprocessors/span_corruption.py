@@ -59,7 +59,7 @@ def corrupted(
 ) -> Batch:
     """`corrupt`, each record possibly under a density and a mean of its own, float64 [R]."""
     length_R = tf.cast(batch["tokens"].row_lengths(), tf.int32)
-    noise_R, spans_R = _noise_counts(length_R, density, mean_span)
+    noise_R, spans_R = noise_counts(length_R, density, mean_span)
     is_noise_N = _noise(keys, batch["tokens"], noise_R, spans_R)
     return with_sentinels(batch, is_noise_N, first_sentinel, eos, whole_R=spans_R == 0)
 
@@ -99,7 +99,7 @@ def ended(tokens: tf.RaggedTensor, eos: int) -> tf.RaggedTensor:
     return tf.concat([tokens, tf.fill([tokens.nrows(), 1], eos)], axis=1)
 
 
-def _noise_counts(
+def noise_counts(
     length: tf.Tensor, density: float | tf.Tensor, mean_span: float | tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """`objectives.span_corruption.noise_counts` in graph code: float64, and `tf.round` rounds half to even."""

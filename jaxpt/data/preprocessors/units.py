@@ -105,7 +105,7 @@ def choose(keys_R: np.ndarray, words: Words, counts_R: np.ndarray, unit: Unit, s
       [[0, 1, 5]]
       [[2, 3, 4]]
     """
-    order_RxW, lengths_RxW = _draws(keys_R, words, unit, shares)
+    order_RxW, lengths_RxW = draws(keys_R, words, unit, shares)
     nth_K, left_R, words_R = np.arange(len(shares)), counts_R.astype(np.int64), np.diff(words.splits_R1)
     size_A, run_A = (np.append(x, np.full(len(shares), -1)) for x in (words.size_A, words.run_A))
     taken_A = np.zeros(len(size_A), np.int64)
@@ -145,7 +145,7 @@ def _give_up(keys_R: np.ndarray, words: Words, taken_A: np.ndarray, excess_R: np
     taken_A[at[order][nth < excess_R[record]]] = 0
 
 
-def _draws(keys_R: np.ndarray, words: Words, unit: Unit, shares: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+def draws(keys_R: np.ndarray, words: Words, unit: Unit, shares: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
     """The words in the order of their visits, and how many are drawn for each: int [R, W].
 
     A drawn place's word is drawn with a weight of its size: ordering by -ln(1 - u) / weight is drawing by weight.

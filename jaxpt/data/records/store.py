@@ -31,7 +31,7 @@ CHECKED_BYTES = 256 << 20
 before."""
 _PACE = 100e6
 """Bytes a second in the background: a tenth of a core, and what a disk has to spare."""
-_COUNTED = 2**27
+COUNTED = 2**27
 MOST_SHARDS = 512
 """Larger corpora have larger shards: each is one open file."""
 
@@ -128,7 +128,7 @@ class Store:
         counts = np.zeros(size, np.int64)
         for shard in self._shards:
             values = shard["tokens"]
-            counts += np.bincount(values[: max(1, _COUNTED // len(self._shards))], minlength=size)[:size]
+            counts += np.bincount(values[: max(1, COUNTED // len(self._shards))], minlength=size)[:size]
         return counts
 
     def fetch(self, indices: np.ndarray) -> dict[str, Ragged | np.ndarray]:

@@ -32,7 +32,7 @@ from jaxpt.errors import UserError
 
 _theirs = seqio.preprocessors
 _ONE_TO_ONE = (_theirs.tokenize, _theirs.tokenize_and_append_eos, _theirs.append_eos, _theirs.append_eos_after_trim)
-_SHARD_EXAMPLES = 10_000  # of the source in a shard, at least, where it knows how many it has
+SHARD_EXAMPLES = 10_000  # of the source in a shard, at least, where it knows how many it has
 _SENTENCE = "The quick brown fox, 1 of 23 (or so), jumps over the lazy dog's bed."
 
 
@@ -204,7 +204,7 @@ class Examples(Source):
     def _count_shards(self, split: str) -> int:
         source = self._task._get_cached_source(split) if self._cache else self._task.source
         examples = source.num_input_examples(split)
-        most = MOST_SHARDS if examples is None else max(examples // _SHARD_EXAMPLES, 1)
+        most = MOST_SHARDS if examples is None else max(examples // SHARD_EXAMPLES, 1)
         return min(len(source.list_shards(split)), most, MOST_SHARDS)
 
     def _no_documents(self, path: str, mark: Offset) -> Iterator[Any]:

@@ -1,9 +1,12 @@
 """Dialogues as records: which tokens are answers, against transformers; what is trimmed, left out and refused."""
 
 import doctest
+import functools
+import tempfile
 
 import numpy as np
 import pytest
+import tokenizers as tokenizers_library
 
 from jaxpt.config import TokenizerConfig
 from jaxpt.data import chat_template, tokenizers
@@ -32,6 +35,18 @@ def tokenizer():
     return tokenizers.train(texts, TokenizerConfig(kind="bpe"), 300)
 
 
+@functools.cache
+def library(tokenizer):
+    """Hugging Face's, of the file that ours writes: ids with all special tokens are read by it."""
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer.save(folder)
+        return tokenizers_library.Tokenizer.from_file(f"{folder}/tokenizer.json")
+
+
+def text_of(tokenizer, ids):
+    return library(tokenizer).decode(ids, skip_special_tokens=False)
+
+
 def with_template(tokenizer, template):
     tokenizer.chat_templates = {"default": template}
     return tokenizer
@@ -42,7 +57,7 @@ def said(tokenizer, messages, template):
     ids, answers = encoded(
         messages, chat_template.of_tokenizer(with_template(tokenizer, template)), tokenizer, "line 1"
     )
-    return tokenizer._tokenizer.decode([i for i, one in zip(ids, answers) if one], skip_special_tokens=False)
+    return text_of(tokenizer, [i for i, one in zip(ids, answers) if one])
 
 
 def test_examples_in_docstrings():
@@ -123,16 +138,12 @@ def records(tokenizer, given, length, **keys):
     return found
 
 
-def text_of(tokenizer, record):
-    return tokenizer._tokenizer.decode(record["tokens"].tolist(), skip_special_tokens=False)
-
-
 def test_the_oldest_turns_go_first_and_the_system_message_stays(tokenizer):
     (whole,) = records(tokenizer, [LONG], 1000)
     size = len(whole["tokens"])
     assert not whole["truncated"] and whole["answers"].shape == (size,)
     (kept,) = records(tokenizer, [LONG], size - 1)
-    assert text_of(tokenizer, kept) == (
+    assert text_of(tokenizer, kept["tokens"].tolist()) == (
         "System: Be brief.\nUser: And then?\nAssistant: it is the end<|endoftext|>User: Thanks\n"
     )
     assert kept["truncated"] == 1 and kept["answers"].any()

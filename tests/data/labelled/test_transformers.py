@@ -35,11 +35,10 @@ def both(request, tmp_path_factory):
         ours = tokenizers.train([" ".join(WORDS), QUESTION], config, 90, directory)
         v = ours.vocabulary
         return ours, transformers.BertTokenizer.from_pretrained(directory), TextLayout((v.cls,), (v.sep,), (v.sep,), 1)
-    bpe = tokenizers.train([" ".join(WORDS), QUESTION], TokenizerConfig(kind="bpe"), 300)
-    vocab = bpe._tokenizer.get_vocab() | {
-        name: 1000 + n for n, name in enumerate(("<s>", "</s>", "<pad>", "<unk>", "<mask>"))
-    }
-    merges = [tuple(m) for m in json.loads(bpe._tokenizer.to_str())["model"]["merges"]]
+    tokenizers.train([" ".join(WORDS), QUESTION], TokenizerConfig(kind="bpe"), 300, directory)
+    vocab = json.loads((directory / "vocab.json").read_text())
+    vocab |= {name: 1000 + n for n, name in enumerate(("<s>", "</s>", "<pad>", "<unk>", "<mask>"))}
+    merges = [tuple(m) for m in json.loads((directory / "tokenizer.json").read_text())["model"]["merges"]]
     ours = tokenizers.rust_tokenizers.bpe(vocab, merges, lowercase=False)
     theirs = transformers.RobertaTokenizer(vocab=vocab, merges=merges)
     return ours, theirs, TextLayout((1000,), (1001, 1001), (1001,))
@@ -99,7 +98,9 @@ def test_windows_and_targets_of_questions(both):
 def test_first_tokens_of_words(both):
     ours, theirs, layout = both
     if ours.kind == "bpe":
-        theirs = type(theirs)(vocab=theirs.get_vocab(), merges=theirs._merges, add_prefix_space=True)
+        merges = json.loads(theirs.backend_tokenizer.to_str())["model"]["merges"]
+        merges = [tuple(merge) for merge in merges]
+        theirs = type(theirs)(vocab=theirs.get_vocab(), merges=merges, add_prefix_space=True)
     task = TaggingTask(labels=("A", "B"))
     rng = np.random.default_rng(0)
     for n in range(20):

@@ -86,14 +86,14 @@ def test_infilling_leaves_one_mask_a_span_and_never_makes_a_text_longer():
 
 
 def test_lengths_are_poisson_trimmed_to_the_budget():
-    lengths, empty = bart._span_lengths(corpus.keys(1000), tf.fill([1000], 200), 3.0)
+    lengths, empty = bart.span_lengths(corpus.keys(1000), tf.fill([1000], 200), 3.0)
     lengths = lengths.numpy()
     assert (lengths.sum(1) == 200).all()
     count, zeros = (lengths > 0).sum(), empty.numpy().sum()
     assert zeros / (zeros + count) == pytest.approx(math.exp(-3), abs=0.003)
     assert (lengths == 2).sum() / (zeros + count) == pytest.approx(math.exp(-3) * 4.5, rel=0.04)
     assert not lengths[:, (lengths > 0).sum(1).max() :].any()
-    lengths, empty = bart._span_lengths(corpus.keys(50), tf.zeros([50], tf.int32), 3.0)
+    lengths, empty = bart.span_lengths(corpus.keys(50), tf.zeros([50], tf.int32), 3.0)
     assert not lengths.numpy().any() and not empty.numpy().any()
 
 

@@ -172,9 +172,9 @@ def test_ngrams():
     """p ∝ 1/n, at starts of words, K tokens of context for each, none up to the end of a zone."""
     vocabulary = seqio.ByteVocabulary()
     ids = np.frombuffer("\n".join(topics.values()).encode(), np.uint8).astype(np.int32)[:400_000].reshape(200, -1) + 3
-    begins = permutation_lm._begins(vocabulary, (CLS, SEP))[ids]
-    zones = permutation_lm._Zones(corpus.keys(100).numpy(), np.full(100, 4000), reuse=2000, predictions=4000)
-    chosen = permutation_lm._ngrams(zones, begins.ravel(), 5, 6).reshape(200, 2000).astype(int)
+    begins = permutation_lm.word_begins(vocabulary, (CLS, SEP))[ids]
+    zones = permutation_lm.Zones(corpus.keys(100).numpy(), np.full(100, 4000), reuse=2000, predictions=4000)
+    chosen = permutation_lm.ngrams(zones, begins.ravel(), 5, 6).reshape(200, 2000).astype(int)
     assert not chosen[:, -1].any()
     edges = np.diff(np.pad(chosen, [(0, 0), (1, 1)]), axis=1)
     (rows, start), (_, end) = np.nonzero(edges == 1), np.nonzero(edges == -1)

@@ -68,7 +68,7 @@ def test_every_length_keeps_every_token_and_has_the_counts_of_the_objective():
 @pytest.mark.parametrize(("density", "mean_span"), [(0.15, 3.0), (0.5, 3.0), (0.15, 8.0), (0.25, 2.5), (0.9, 1.0)])
 def test_counts_are_the_objectives_for_every_length(density, mean_span):
     lengths = np.arange(1, 2001)
-    noise, spans = span_corruption._noise_counts(tf.constant(lengths, tf.int32), density, mean_span)
+    noise, spans = span_corruption.noise_counts(tf.constant(lengths, tf.int32), density, mean_span)
     expected = np.array([noise_counts(int(n), density, mean_span) for n in lengths])
     np.testing.assert_array_equal(np.stack([noise, spans], 1), expected)
 

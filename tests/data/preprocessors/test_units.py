@@ -138,7 +138,7 @@ def test_the_choice_is_that_of_the_published_program(text, unit):
     keys = fold_in(np.arange(len(records), dtype=np.uint64), 0)
     shares = MaskedLM(unit=unit).word_shares()
     places = units.choose(keys, found, np.full(len(records), 9), unit, shares)
-    orders, lengths = units._draws(keys, found, unit, shares)
+    orders, lengths = units.draws(keys, found, unit, shares)
     runs = np.cumsum(special.ravel())[candidates].reshape(len(records), -1)
     for row, count in enumerate(np.diff(found.splits_R1)):
         of_row = found.word_C[first[row] : first[row + 1]]

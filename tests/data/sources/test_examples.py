@@ -1,7 +1,9 @@
 """Tasks that others registered train unchanged: the examples are SeqIO's own, the stream seeks, its tier is told."""
 
+import functools
 import itertools
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -12,7 +14,6 @@ from jaxpt import config as configs
 from jaxpt.data import datasets
 from jaxpt.data._tf import seqio, tf
 from jaxpt.data.preprocessors.batched import one_record
-from jaxpt.data.sources.examples import Examples
 from jaxpt.data.sources.opening import open_source
 from jaxpt.errors import UserError
 from tests import families
@@ -32,11 +33,26 @@ def config(task, cache, run_dir="", **data):
     return families.config("t5", model=model, objective=objective, data=settings | data, run_dir=str(run_dir))
 
 
+def prepare(*arguments, report=None, **options):
+    """Without processes, however busy the machine is."""
+    return datasets.prepare(config(*arguments, **options), report=report, workers=1)
+
+
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("jaxpt.data.records.cache._STARTUP", float("inf"))  # no processes, however busy the machine is
-        yield tmp_path_factory.mktemp("cache")
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def prepared(cache):
+    """(task, **settings) → (its data, the lines that were said), once for all tests."""
+
+    @functools.cache
+    def made(task, **data):
+        lines = []
+        return prepare(task, cache, report=lines.append, **data), lines
+
+    return made
 
 
 def examples(task, **data):
@@ -66,8 +82,8 @@ def seqios_own(task, split, seed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("task", "passes"), [("style_denoise", 3), ("style_ask", 1)])
-def test_the_examples_are_seqios_own(task, passes, cache):
-    data = datasets.prepare(config(task, cache, passes=passes))
+def test_the_examples_are_seqios_own(task, passes, prepared):
+    data, _ = prepared(task, passes=passes)
     # SeqIO counts the place of the placeholder into its seeds: draws (of the inputs here) are those of another seed.
     wanted = [ex for seed in range(passes) for ex in seqios_own(task, "train", seed)]
     got = pairs(data.train)
@@ -85,12 +101,10 @@ def test_the_examples_are_seqios_own(task, passes, cache):
 
 
 @pytest.mark.slow
-def test_the_tier_is_told(cache):
-    lines = []
-    datasets.prepare(config("style_ask", cache), report=lines.append)
+def test_the_tier_is_told(prepared):
+    _, lines = prepared("style_ask", passes=1)
     assert any(line.startswith("data: deterministic: any step is reached at once") for line in lines)
-    lines.clear()
-    datasets.prepare(config("style_denoise", cache, passes=3), report=lines.append)
+    _, lines = prepared("style_denoise", passes=3)
     tier = next(line for line in lines if line.startswith("data: frozen"))
     assert "concatenate, split_tokens, drop_some may" in tier and "in 3 passes" in tier
 
@@ -119,30 +133,30 @@ def test_a_preprocessor_says_that_it_maps_one_to_one(decorate, tier):
 
 
 @pytest.mark.slow
-def test_the_stream_seeks_and_is_a_permutation(cache):
-    data = datasets.prepare(config("style_denoise", cache, passes=3))
+def test_the_stream_seeks_and_is_a_permutation(cache, prepared):
+    data, _ = prepared("style_denoise", passes=3)
     whole = list(itertools.islice(data.train.batches(), 12))
-    again = list(itertools.islice(datasets.prepare(config("style_denoise", cache, passes=3)).train.batches(7), 5))
+    again = list(itertools.islice(prepare("style_denoise", cache, passes=3).train.batches(7), 5))
     assert all((a[k] == b[k]).all() for a, b in zip(whole[7:], again, strict=True) for k in a)
     next(data.train.batches(10**9))
 
 
 @pytest.mark.slow
 def test_examples_are_held_out_where_there_is_no_validation_split(cache):
-    data = datasets.prepare(config("style_train_only", cache, validation_fraction=0.2))
+    data = prepare("style_train_only", cache, validation_fraction=0.2)
     train, held = pairs(data.train), pairs(data.validation)
     assert sorted(train + held) == sorted(seqios_own("style_train_only", "train", 0))
     assert 5 < len(held) < 40
 
 
 def test_the_tasks_vocabulary_is_taken_and_another_refused(cache, tmp_path):
-    data = datasets.prepare(config("style_ask", cache, tmp_path / "run"))
+    data = prepare("style_ask", cache, tmp_path / "run")
     import t5_style_tasks
 
     text = "What number is it?"
     assert data.tokenizer.encode(text) == t5_style_tasks.VOCABULARY.encode(text)
     assert data.vocabulary.sentinels == 20
-    again = datasets.prepare(config("style_ask", cache, tmp_path / "run"))
+    again = prepare("style_ask", cache, tmp_path / "run")
     assert again.fingerprint == data.fingerprint
     other = tmp_path / "other.txt"
     other.write_text("\n".join(f"{i} apples and pears" for i in range(200)))
@@ -152,7 +166,7 @@ def test_the_tasks_vocabulary_is_taken_and_another_refused(cache, tmp_path):
     tokenizers.train(other.read_text().split("\n"), TokenizerConfig(kind="sentencepiece"), 150, tmp_path / "sp")
     tokenizer = {"kind": "sentencepiece", "path": str(tmp_path / "sp")}
     with pytest.raises(UserError, match="is not the vocabulary of style_ask's inputs"):
-        datasets.prepare(config("style_ask", cache, tokenizer=tokenizer))
+        prepare("style_ask", cache, tokenizer=tokenizer)
 
 
 def write_as_seqio_does(task, split, directory, shards):
@@ -180,32 +194,37 @@ def write_as_seqio_does(task, split, directory, shards):
 
 
 @pytest.mark.slow
-def test_a_cache_of_seqio_is_read(cache, tmp_path, monkeypatch):
-    monkeypatch.setattr("jaxpt.data.sources.examples._SHARD_EXAMPLES", 10)
-    data = config("style_ask", cache).data
-    Examples(data, TARGETS)  # imports the module
-    task = seqio.TaskRegistry.get("style_ask")
-    with pytest.raises(UserError, match="holds no cache of style_ask"):
-        examples("style_ask", task_cache=str(tmp_path))
-    for split in ("train", "validation"):
-        write_as_seqio_does(task, split, tmp_path / "style_ask", shards=3)
-    (tmp_path / "style_ask" / "COMPLETED").write_text("")
-    task.source._dataset_fn = None  # it is not read again
-    task._cache_dir = None
-    try:
-        cached = datasets.prepare(config("style_ask", cache, task_cache=str(tmp_path)))
-    finally:
-        import t5_style_tasks
+def test_a_cache_of_seqio_is_read(cache, prepared, tmp_path, monkeypatch):
+    monkeypatch.setattr("jaxpt.data.sources.examples.SHARD_EXAMPLES", 10)
+    import t5_style_tasks
 
-        task.source._dataset_fn = t5_style_tasks.documents
+    may_read = True
+
+    def documents(split, shuffle_files=False, seed=None):
+        assert may_read, "what is in the cache is not read again"
+        return t5_style_tasks.documents(split, shuffle_files, seed)
+
+    like, source = seqio.TaskRegistry.get("style_ask"), seqio.FunctionDataSource(documents, ["train", "validation"])
+    task = seqio.TaskRegistry.add(
+        "style_cached", source=source, preprocessors=like.preprocessors, output_features=like.output_features
+    )
+    try:
+        with pytest.raises(UserError, match="holds no cache of style_cached"):
+            examples("style_cached", task_cache=str(tmp_path))
+        for split in ("train", "validation"):
+            write_as_seqio_does(task, split, tmp_path / "style_cached", shards=3)
+        (tmp_path / "style_cached" / "COMPLETED").write_text("")
+        may_read = False
+        cached = prepare("style_cached", cache, task_cache=str(tmp_path))
+    finally:
+        seqio.TaskRegistry.remove("style_cached")
     assert len(cached.stores["train"].manifest["shards"]) == 3
-    assert sorted(pairs(cached.train)) == sorted(pairs(datasets.prepare(config("style_ask", cache)).train))
+    assert sorted(pairs(cached.train)) == sorted(pairs(prepared("style_ask", passes=1)[0].train))
 
 
 @pytest.mark.slow
-def test_a_registered_mixture_is_mixed(cache):
-    lines = []
-    data = datasets.prepare(config("style_both", cache), report=lines.append)
+def test_a_registered_mixture_is_mixed(prepared):
+    data, lines = prepared("style_both")
     assert set(data.summary) == {f"{t}/{s}" for t in ("style_denoise", "style_ask") for s in ("train", "validation")}
     asked = data.tokenizer.encode("number?")[:3]
     batches = itertools.islice(data.train.batches(), 20)
@@ -222,14 +241,16 @@ def test_a_run_is_resumed_exactly(cache, tmp_path, capsys):
     from jaxpt import cli
 
     tree = configs.dump(config("style_both", cache)) | {"log": {"tensorboard": False}, "mesh": {"data": 8}}
-    tree["data"]["packing"] = True
+    tree["data"]["packing"], tree["model"]["layers"], tree["checkpoint"]["every"] = True, 1, 4
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(tree))
-    for name, stops in (("whole", (6,)), ("parts", (4, 6))):
-        run = tmp_path / name
-        for stop in stops:
-            assert cli.main(["train", str(tmp_path / "recipe.yaml"), f"run_dir={run}", f"train.steps={stop}"]) == 0
+    recipe = str(tmp_path / "recipe.yaml")
+    assert cli.main(["train", recipe, f"run_dir={tmp_path / 'whole'}", "train.steps=6"]) == 0
+    shutil.copytree(tmp_path / "whole", tmp_path / "parts")
+    shutil.rmtree(tmp_path / "parts" / "checkpoints" / "6")
+    assert cli.main(["train", recipe, f"run_dir={tmp_path / 'parts'}", "train.steps=6"]) == 0
     assert_bit_equal(*(final(tmp_path / name, 6) for name in ("whole", "parts")))
-    assert "style_denoise: frozen: concatenate" in capsys.readouterr().out.replace("\n", " ")
+    said = capsys.readouterr().out.replace("\n", " ")
+    assert "style_denoise: frozen: concatenate" in said and "resuming from step 4" in said
 
 
 @pytest.mark.parametrize(
@@ -242,7 +263,7 @@ def test_a_run_is_resumed_exactly(cache, tmp_path, capsys):
 )
 def test_mistakes_are_named_in_one_line(task, data, words, cache):
     with pytest.raises(UserError, match=words) as error:
-        datasets.prepare(config(task, cache, **data))
+        prepare(task, cache, **data)
     assert "\n" not in str(error.value)
 
 

@@ -27,5 +27,5 @@ def test_random_tokens_are_those_of_the_records(tmp_path, monkeypatch):
     at, real = features["masked_positions"], features["masked_weights"] > 0
     shown = np.take_along_axis(features["encoder_input_tokens"], at, axis=1)[real]
     assert set(shown) == {7, 8} and abs((shown == 7).mean() - 1200 / 1680) < 0.15
-    monkeypatch.setattr(stores, "_COUNTED", 300)
+    monkeypatch.setattr(stores, "COUNTED", 300)
     assert store.token_counts(10).sum() == 300

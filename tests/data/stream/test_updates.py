@@ -69,14 +69,15 @@ def test_too_few_rows_are_told_how_many_are_needed():
         updates(length=10)
 
 
-def test_an_epoch_without_a_plan_has_the_groups_of_the_first(monkeypatch):
-    made = updates()
-    monkeypatch.setattr(made, "_planned", lambda epoch, rows: None)
-    first, second = made.of_epoch(0), made.of_epoch(1)
-    assert sorted(second.records.tolist()) == list(range(1003))
+def test_an_epoch_without_a_plan_has_the_groups_of_the_first():
+    """Of rows so few there is none for epoch 1, and one for epoch 3."""
+    made = updates(120, rows=4, examples=16, key=0)
+    first, second, planned = (made.of_epoch(epoch) for epoch in (0, 1, 3))
+    assert sorted(second.records.tolist()) == list(range(120))
 
     def groups(packs):
         return [frozenset(packs.records[a:b].tolist()) for a, b in itertools.pairwise(packs.offsets[:: made.rows])]
 
     assert set(groups(first)) == set(groups(second)) and groups(first) != groups(second)
     assert groups(first)[-1] == groups(second)[-1]
+    assert not set(groups(first)) & set(groups(planned))

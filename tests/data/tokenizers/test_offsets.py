@@ -34,10 +34,11 @@ def known(tmp_path_factory):
         "sentencepiece": plain,
         "sentinels": made("sentencepiece", 100, extra_ids=4),
     }
-    for name in ("albert", "xlnet"):  # they clean before the model does
-        found[name] = sp.SentencePieceTokenizer(plain._model, 0, style=sp.STYLES[name])
     directory = tmp_path_factory.mktemp("rust")
     plain.save(directory)
+    for name in ("albert", "xlnet"):  # they clean before the model does
+        model = (directory / "spiece.model").read_bytes()
+        found[name] = sp.SentencePieceTokenizer(model, 0, style=sp.STYLES[name])
     found["sentencepiece in Rust"] = rust_tokenizers.read(directory / "tokenizer.json")
     return found
 
