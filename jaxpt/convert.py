@@ -93,7 +93,7 @@ def import_weights(
                 factors |= {f"{lora.ADAPTER}/{path}/a": of.a, f"{lora.ADAPTER}/{path}/b": of.b}
         lacking = weights.write(temporary, opened.network, opened.dtypes(), pieces, adapter=factors)
         if check and not source.is_file():
-            _report_differences(verify(source, opened.network, weights.read(temporary, 0)), report)
+            report_differences(verify(source, opened.network, weights.read(temporary, 0)), report)
     count = opened.network.count_params()
     report(f"{out}: {opened.network.config.kind}, {count:,} parameters from {source}"
            + ("" if low_rank is None else f", low-rank adapter of {low_rank}"))  # fmt: skip
@@ -145,7 +145,7 @@ def export(
         _give_tokenizer(run_dir, temporary)
         hf_files.write_checksums(temporary)
         if check:
-            _report_differences(verify(temporary), report)
+            report_differences(verify(temporary), report)
     report(f"{out}: {family.class_of(network)}, {network.count_params():,} parameters, step {step}")
     if left_out:
         report(f"skipped, not in Hugging Face's class: {', '.join(left_out)}")
@@ -421,7 +421,16 @@ def _partial_report(opened: Any, lacking: Sequence[str]) -> Iterator[str]:
             yield printable(f"{what}: {', '.join(names)}", 10_000)
 
 
-def _report_differences(differences: Mapping[str, Difference], report: Report) -> None:
+def report_differences(differences: Mapping[str, Difference], report: Report) -> None:
+    """Says how far the outputs are apart.
+
+    Args:
+      differences: result of `verify`.
+      report: called with lines for the user.
+
+    Raises:
+      UserError: one of them is more than rounding.
+    """
     for name, found in differences.items():
         report(
             f"  {name:14} max difference {found.largest:.2e}, max value {found.scale:.3g} (relative "

@@ -15,14 +15,14 @@ TEXT = "\n".join(f"document number {i} {WORDS}" for i in range(60))
 
 @pytest.fixture
 def attempt(tmp_path, capsys):
-    """Runs `jaxpt train` on a small GPT-2 recipe with some keys changed; gives exit code and what was printed."""
+    """Runs a command on a small GPT-2 recipe with some keys changed; gives exit code and what was printed."""
     (tmp_path / "good.txt").write_text(TEXT)
 
-    def run(*overrides, family="gpt2", **data):
+    def run(*overrides, command="train", family="gpt2", **data):
         size = {"gpt2": 300, "t5": 160}[family]
         tree = families.tree(
             family,
-            model={"vocab_size": size},
+            model={"vocab_size": size, "layers": 1},
             data={
                 "path": str(tmp_path / "good.txt"),
                 "cache_dir": str(tmp_path / "cache"),
@@ -35,7 +35,7 @@ def attempt(tmp_path, capsys):
         )
         recipe = tmp_path / "recipe.yaml"
         recipe.write_text(yaml.safe_dump(tree))
-        code = cli.main(["train", str(recipe), f"run_dir={tmp_path / 'run'}", *overrides])
+        code = cli.main([command, str(recipe), f"run_dir={tmp_path / 'run'}", *overrides])
         return code, capsys.readouterr().err
 
     return run
@@ -68,10 +68,11 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize("case", FILES)
-def test_files(attempt, tmp_path, case):
+@pytest.mark.parametrize(("case", "command"), [*((case, "cache") for case in FILES), ("not UTF-8", "train")])
+def test_files(attempt, tmp_path, case, command):
+    """By the command that prepares data and no more; training does so beside compiling."""
     name, content, words = FILES[case]
-    assert_refused(attempt(path=write(tmp_path / name, content)), tmp_path, *words)
+    assert_refused(attempt(command=command, path=write(tmp_path / name, content)), tmp_path, *words)
 
 
 def test_missing_file(attempt, tmp_path):
@@ -136,7 +137,7 @@ def test_no_space(attempt, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_run_dir_of_another_configuration(attempt, tmp_path):
+def test_a_run_of_another_configuration_or_of_data_that_changed(attempt, tmp_path):
     run = tmp_path / "run"
     assert attempt("train.steps=2")[0] == 0
     saved = (run / "config.yaml").read_text()
@@ -144,11 +145,6 @@ def test_run_dir_of_another_configuration(attempt, tmp_path):
     assert code == 2 and len(message.strip().splitlines()) == 1
     assert "optimizer.learning_rate" in message and "0.001" in message and "0.5" in message
     assert (run / "config.yaml").read_text() == saved
-
-
-@pytest.mark.slow
-def test_data_that_changed_under_a_run(attempt, tmp_path):
-    assert attempt("train.steps=2")[0] == 0
     (tmp_path / "good.txt").write_text(TEXT.replace("cat", "cow"))
     code, message = attempt("train.steps=4")
     assert code == 2 and len(message.strip().splitlines()) == 1

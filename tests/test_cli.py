@@ -214,23 +214,23 @@ def lab(tmp_path_factory):
 @pytest.mark.slow  # tests/train/test_loop.py trains and evaluates by the command line, too
 def test_train_eval_and_probe(capsys, lab):
     recipe, run_dir = str(lab / "recipe.yaml"), str(lab / "run")
-    assert run(capsys, "train", recipe, "train.steps=2", "seed=4")[0] == 0
+    rows = "".join(f"the {name} sat,{name}\n" for name in ("cat", "dog") for _ in range(8))
+    (lab / "labelled.csv").write_text(f"text,label\n{rows}")
+    paths = f"path: {lab}/labelled.csv, test_path: {lab}/labelled.csv"
+    probes = f"{{kind: probe, {paths}, every: 1}}, {{kind: probe, name: end, {paths}, every: end}}"
+    evals = f"evals=[{{kind: heldout}}, {probes}]"
+    assert run(capsys, "train", recipe, "train.steps=2", "seed=4", evals)[0] == 0
     config = configs.load(run_dir)
     assert (config.train.steps, config.seed, config.run_dir) == (2, 4, run_dir)
     assert (lab / "run" / "checkpoints" / "2").is_dir()
-    code, out, _ = run(capsys, "eval", run_dir, "data.batch_size=16")
-    assert code == 0 and "step 2" in out and "loss" in out
-    rows = "".join(f"the {name} sat,{name}\n" for name in ("cat", "dog") for _ in range(8))
-    (lab / "labelled.csv").write_text(f"text,label\n{rows}")
-    code, out, _ = run(capsys, "probe", run_dir, f"path={lab}/labelled.csv", f"test_path={lab}/labelled.csv")
-    assert code == 0 and "1.000" in out.replace("100.0%", "1.000")
-    paths = f"path: {lab}/labelled.csv, test_path: {lab}/labelled.csv"
-    evals = f"evals=[{{kind: probe, {paths}, every: 1}}, {{kind: probe, name: end, {paths}, every: end}}]"
-    assert run(capsys, "train", recipe, "train.steps=2", "seed=4", f"run_dir={lab / 'probed'}", evals)[0] == 0
-    records = [json.loads(line) for line in (lab / "probed" / "metrics.jsonl").read_text().splitlines()]
-    receipt = json.loads((lab / "probed" / "run.json").read_text())
+    records = [json.loads(line) for line in (lab / "run" / "metrics.jsonl").read_text().splitlines()]
+    receipt = json.loads((lab / "run" / "run.json").read_text())
     assert [r["step"] for r in records if "probe/accuracy" in r] == [1, 2]
     assert receipt["probe"] == receipt["end"] == {"accuracy": 1.0, "most_frequent": 0.5}
+    code, out, _ = run(capsys, "eval", run_dir, "data.batch_size=16")
+    assert code == 0 and "step 2" in out and "loss" in out
+    code, out, _ = run(capsys, "probe", run_dir, f"path={lab}/labelled.csv", f"test_path={lab}/labelled.csv")
+    assert code == 0 and "1.000" in out.replace("100.0%", "1.000")
 
 
 def test_cache(capsys, lab):

@@ -1,7 +1,9 @@
 """`jaxpt import` and `jaxpt export`, and runs that start from what was imported."""
 
+import functools
 import io
 import json
+import shutil
 
 import jax
 import ml_dtypes
@@ -24,7 +26,7 @@ from tests.models.helpers import EVERY
 
 
 def model_config(family, **options):
-    return families.config(family, model={**families.MODELS[family], "dtype": "auto", **options}).model
+    return families.config(family, model={**families.MODELS[family], "layers": 1, "dtype": "auto", **options}).model
 
 
 @pytest.fixture(scope="module")
@@ -42,17 +44,37 @@ def made(path, family, texts, **save):
     return params
 
 
+@pytest.fixture(scope="module")
+def source(texts, tmp_path_factory):
+    """`made` of a family, once: (the directory, its parameters). A test that changes the directory copies it."""
+
+    @functools.cache
+    def of(family):
+        path = tmp_path_factory.mktemp(family) / "hf"
+        return path, made(path, family, texts)
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def imported_bert(source, tmp_path_factory):
+    """The import of a BERT."""
+    run = tmp_path_factory.mktemp("imported") / "run"
+    convert.import_weights(source("bert")[0], run, report=lambda line: None)
+    return run
+
+
 @pytest.mark.parametrize("family", families.FAMILIES)
-def test_there_and_back(family, texts, tmp_path, capsys):
-    params = made(tmp_path / "hf", family, texts)
-    assert main(["import", str(tmp_path / "hf"), str(tmp_path / "run")]) == 0
+def test_there_and_back(family, source, tmp_path, capsys):
+    directory, params = source(family)
+    assert main(["import", str(directory), str(tmp_path / "run")]) == 0
     assert "parameters from" in capsys.readouterr().out
     jax.tree.map(np.testing.assert_array_equal, params, weights.read(tmp_path / "run", 0))
     config = configs.load(tmp_path / "run")
     assert config.model == model_config(family, vocab_size=config.model.vocab_size)
     assert main(["export", str(tmp_path / "run"), str(tmp_path / "out")]) == 0
     jax.tree.map(np.testing.assert_array_equal, params, hf.load(tmp_path / "out")[1])
-    before, after = (tokenizers.load(tmp_path / side) for side in ("hf", "out"))
+    before, after = (tokenizers.load(side) for side in (directory, tmp_path / "out"))
     assert before.digest() == after.digest()
     keys = json.loads((tmp_path / "out" / "config.json").read_text())
     assert keys["pad_token_id"] == before.vocabulary.pad
@@ -75,18 +97,16 @@ def test_the_dtype_is_kept_and_changed_on_request(texts, tmp_path):
         assert {x.dtype for x in jax.tree.leaves(hf.load(tmp_path / str(asked))[1])} == {np.dtype(dtype)}
 
 
-def test_an_import_is_no_run_to_go_on_with(texts, tmp_path):
-    made(tmp_path / "hf", "bert", texts)
-    convert.import_weights(tmp_path / "hf", tmp_path / "run", report=lambda line: None)
-    config = families.config("bert", model={**families.MODELS["bert"], "vocab_size": 60})
-    reader = checkpoint.Checkpoints(tmp_path / "run", config.checkpoint, read_only=True)
+def test_an_import_is_no_run_to_go_on_with(imported_bert):
+    config = families.config("bert", model={**families.MODELS["bert"], "vocab_size": 60, "layers": 1})
+    reader = checkpoint.Checkpoints(imported_bert, config.checkpoint, read_only=True)
     with pytest.raises(UserError, match=r"holds imported weights alone.*init_from\.path="):
         reader.restore(state.setup(config, jax.devices()[:1]), 0)
     reader.close()
 
 
-def test_nothing_is_left_behind_where_an_import_fails(texts, tmp_path, capsys):
-    made(tmp_path / "hf", "bert", texts)
+def test_nothing_is_left_behind_where_an_import_fails(source, tmp_path, capsys):
+    shutil.copytree(source("bert")[0], tmp_path / "hf")
     (tmp_path / "hf" / "model.safetensors").write_bytes(b"")
     assert main(["import", str(tmp_path / "hf"), str(tmp_path / "run")]) == 2
     assert "not a valid safetensors file" in capsys.readouterr().err
@@ -95,8 +115,8 @@ def test_nothing_is_left_behind_where_an_import_fails(texts, tmp_path, capsys):
     assert "already exists" in capsys.readouterr().err
 
 
-def test_a_partial_import_of_nothing_is_an_error(texts, tmp_path, capsys):
-    made(tmp_path / "hf", "bert", texts)
+def test_a_partial_import_of_nothing_is_an_error(source, tmp_path, capsys):
+    shutil.copytree(source("bert")[0], tmp_path / "hf")
     known = {f"foo.{name}": x for name, x in files.Tensors(tmp_path / "hf").items()}
     files.write(tmp_path / "hf", {name: (x.shape, x.dtype) for name, x in known.items()}, known.items())
     assert main(["import", str(tmp_path / "hf"), str(tmp_path / "run"), "--partial"]) == 2
@@ -146,27 +166,38 @@ def test_what_config_json_says_of_the_vocabulary_is_kept(name, texts, tmp_path):
     assert theirs(given, add_special_tokens=False)["input_ids"] == after.encode_batch(given)
 
 
-def test_a_failed_comparison_is_an_error_and_leaves_nothing(texts, tmp_path, capsys, monkeypatch):
-    made(tmp_path / "hf", "bert", texts)
-    found = {"hidden": Difference(1e-6, 2.0), "logits": Difference(0.5, 2.0)}
-    monkeypatch.setattr(convert, "verify", lambda *arguments: found)
-    assert main(["import", str(tmp_path / "hf"), str(tmp_path / "run"), "--verify"]) == 2
-    told = capsys.readouterr()
-    assert "max difference 5.00e-01, max value 2 (relative 2.5e-01)" in told.out
-    assert "the outputs differ from Hugging Face's: logits" in told.err
-    assert [path.name for path in tmp_path.iterdir()] == ["hf"]
-    found["logits"] = Difference(1e-6, 2.0)
-    assert main(["import", str(tmp_path / "hf"), str(tmp_path / "run"), "--verify"]) == 0
+def test_what_is_said_of_differences():
+    said, found = [], {"hidden": Difference(1e-6, 2.0), "logits": Difference(1e-6, 2.0)}
+    convert.report_differences(found, said.append)
+    assert said[-1] == "outputs equal Hugging Face's within rounding" and len(said) == 3
+    found["logits"] = Difference(0.5, 2.0)
+    with pytest.raises(UserError, match=r"^the outputs differ from Hugging Face's: logits$"):
+        convert.report_differences(found, said.append)
+    assert "logits" in said[-1] and said[-1].endswith("max difference 5.00e-01, max value 2 (relative 2.5e-01)")
+    for value in (float("nan"), float("inf")):
+        with pytest.raises(UserError, match=r": hidden$"):
+            convert.report_differences({"hidden": Difference(value, 2.0)}, said.append)
+
+
+@pytest.mark.parity
+def test_a_failed_comparison_is_an_error_and_leaves_nothing(source, tmp_path, capsys, monkeypatch):
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    command = ["import", str(source("bert")[0]), str(tmp_path / "run"), "--verify"]
+    assert main(command) == 0
     assert "outputs equal Hugging Face's within rounding" in capsys.readouterr().out
-    found["logits"] = Difference(float("nan"), 2.0)
-    assert main(["export", str(tmp_path / "run"), str(tmp_path / "out"), "--verify"]) == 2
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["hf", "run"]
+    monkeypatch.setattr(verify, "TOLERANCE", 0.0)  # less than rounding
+    export = ["export", str(tmp_path / "run"), str(tmp_path / "out"), "--verify"]
+    for number, words in enumerate((export, [*command[:2], str(tmp_path / "again"), "--verify"])):
+        assert main(words) == 2
+        told = capsys.readouterr()
+        assert "max difference " in told.out and "the outputs differ from Hugging Face's: " in told.err, number
+        assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 @pytest.mark.slow
-def test_an_imported_directory_evaluates(texts, tmp_path, capsys):
-    made(tmp_path / "hf", "gpt2", texts)
-    convert.import_weights(tmp_path / "hf", tmp_path / "run")
+def test_an_imported_directory_evaluates(source, texts, tmp_path, capsys):
+    convert.import_weights(source("gpt2")[0], tmp_path / "run")
     (tmp_path / "text.txt").write_text("\n".join(texts * 8))
     text = tmp_path / "text.txt"
     options = [
@@ -180,54 +211,54 @@ def test_an_imported_directory_evaluates(texts, tmp_path, capsys):
 
 
 def start(source, family="bert", **options):
-    """Starts a run of `family` from `source`; returns its state and what was said."""
+    """Starts a run of `family` from `source`; returns its state, how to draw a fresh one, and what was said."""
     model = options.pop("model", {})
     config = families.config(
-        family, model={**families.MODELS[family], "vocab_size": 60, **model},
+        family, model={**families.MODELS[family], "vocab_size": 60, "layers": 1, **model},
         init_from={"path": str(source), **options},
     )  # fmt: skip
     said = []
     setup = state.setup(config, jax.devices()[:1])
-    return initial.start(setup, config.init_from, said.append), setup.init(), said
+    return initial.start(setup, config.init_from, said.append), setup.init, said
 
 
 @pytest.mark.slow
-def test_a_run_starts_from_a_hugging_face_directory_and_from_an_import(texts, tmp_path):
-    params = made(tmp_path / "hf", "bert", texts)
-    convert.import_weights(tmp_path / "hf", tmp_path / "run", report=lambda line: None)
-    for source in ("hf", "run"):
-        begun, _, said = start(tmp_path / source, partial=True)
+def test_a_run_starts_from_a_hugging_face_directory_and_from_an_import(source, imported_bert):
+    directory, params = source("bert")
+    for path in (directory, imported_bert):
+        begun, _, said = start(path, partial=True)
         jax.tree.map(np.testing.assert_array_equal, params, begun.params)
         assert int(begun.step) == 0 and len(said) == 1 and "parameters taken as they are" in said[0]
 
 
 @pytest.mark.slow
-def test_a_longer_position_table_repeats_the_shorter_one(texts, tmp_path):
-    params = made(tmp_path / "hf", "bert", texts)
-    begun, _, said = start(tmp_path / "hf", model={"max_positions": 80})
+def test_a_longer_position_table_repeats_the_shorter_one(source):
+    directory, params = source("bert")
+    begun, _, said = start(directory, model={"max_positions": 80})
     old, new = (np.asarray(p["model"]["position_embed"]["table"]) for p in (params, begun.params))
     np.testing.assert_array_equal(new, np.concatenate([old, old, old[:16]]))
     assert said[1] == "  fitted: model/position_embed/table"
 
 
 @pytest.mark.slow
-def test_another_vocabulary(texts, tmp_path):
-    params = made(tmp_path / "hf", "bert", texts)
+def test_another_vocabulary(source):
+    directory, params = source("bert")
     with pytest.raises(UserError, match=r"its vocabulary has 60 ids, model.vocab_size is 70"):
-        start(tmp_path / "hf", model={"vocab_size": 70})
+        start(directory, model={"vocab_size": 70})
     old = params["model"]["token_embed"]["table"]
-    begun, fresh_state, said = start(tmp_path / "hf", model={"vocab_size": 70}, vocabulary="first")
+    begun, init, said = start(directory, model={"vocab_size": 70}, vocabulary="first")
+    fresh_state = init()
     now, drawn = (np.asarray(s.params["model"]["token_embed"]["table"]) for s in (begun, fresh_state))
     np.testing.assert_array_equal(now[:60], old[:60])
     np.testing.assert_array_equal(now[60:], drawn[60:])
     assert said[1] == "  fitted: model/token_embed/table, heads/masked_lm/bias"
-    begun, fresh_state, said = start(tmp_path / "hf", model={"vocab_size": 70}, vocabulary="new")
+    begun, _, said = start(directory, model={"vocab_size": 70}, vocabulary="new")  # with the same seed
     now, drawn = (np.asarray(s.params["model"]["token_embed"]["table"]) for s in (begun, fresh_state))
     np.testing.assert_array_equal(now, drawn)
     assert any("new: " in line and "token_embed/table" in line for line in said)
 
 
-def test_a_new_head_has_to_be_asked_for(texts, tmp_path):
+def test_a_new_head_has_to_be_asked_for(tmp_path):
     model = model_config("bert", vocab_size=60)
     network, params = fresh(Network(model.build(), masked_lm.declare(model)))
     hf.save(tmp_path / "hf", network, params)
@@ -238,11 +269,10 @@ def test_a_new_head_has_to_be_asked_for(texts, tmp_path):
     assert any(line.startswith("  new: ") and "heads/sentence_pair" in line for line in said)
 
 
-def test_a_start_from_which_nothing_is_taken_is_an_error(texts, tmp_path):
-    made(tmp_path / "hf", "gpt2", texts)
+def test_a_start_from_which_nothing_is_taken_is_an_error(source):
     said = r"init_from\.partial: .*hf: none of its parameters fits this model, .* it has model/token_embed/table, "
     with pytest.raises(UserError, match=said):
-        start(tmp_path / "hf", model={"embed_dim": 16, "max_positions": 8}, partial=True, vocabulary="first")
+        start(source("gpt2")[0], model={"embed_dim": 16, "max_positions": 8}, partial=True, vocabulary="first")
 
 
 def run_of(path, family, texts):
@@ -251,7 +281,7 @@ def run_of(path, family, texts):
     size = {"gpt2": 270, "t5": 50, "bert": 50}[family]
     settings = configs.TokenizerConfig(kind=families.TOKENIZERS[family], extra_ids=5 if family == "t5" else None)
     tokenizers.train(texts, settings, size, path / "tokenizer")
-    model = {**families.MODELS[family], "vocab_size": 300}
+    model = {**families.MODELS[family], "vocab_size": 300, "layers": 1}
     config = families.config(
         family, run_dir=str(path), model=model, data={"tokenizer": settings.model_dump()}, optimizer={"ema_decay": 0.9}
     )

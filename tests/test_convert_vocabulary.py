@@ -1,22 +1,22 @@
 """What `jaxpt import` and `jaxpt export` make of a vocabulary that is damaged, too large, or says too little."""
 
+import shutil
+
 import pytest
 
 from jaxpt import config as configs
 from jaxpt.cli import main
 from jaxpt.data import tokenizers
-from tests.test_convert import made, texts  # noqa: F401 (a fixture)
+from tests.test_convert import source, texts  # noqa: F401 (fixtures)
 
 SPECIAL = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"
 
 
 @pytest.fixture
-def bert(texts, tmp_path):  # noqa: F811
+def bert(source, tmp_path):  # noqa: F811
     """A BERT of 60 ids in Hugging Face's form, without a vocabulary."""
-    made(tmp_path / "hf", "bert", texts)
-    for name in ("checksums.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt"):
-        (tmp_path / "hf" / name).unlink()
-    return tmp_path / "hf"
+    vocabulary = shutil.ignore_patterns("checksums.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt")
+    return shutil.copytree(source("bert")[0], tmp_path / "hf", ignore=vocabulary)
 
 
 def test_a_vocabulary_that_does_not_say_its_case(bert, tmp_path, capsys):

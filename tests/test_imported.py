@@ -15,7 +15,7 @@ from jaxpt.inference.predict import predict
 from jaxpt.models.network import Network
 from jaxpt.train import weights
 from jaxpt.train.loop import train
-from tests import fine_tuning
+from tests import fine_tuning, grids
 from tests.data.tokenizers.test_tokenizers import by_spm, roberta
 from tests.hf.parity import randomise
 from tests.hf.test_directory import edit, fresh
@@ -29,7 +29,7 @@ def quiet(line):
 
 def saved(path, head, outputs, **more):
     """A BERT with a head for fine-tuning and a vocabulary, in Hugging Face's form."""
-    config = bert(vocab_size=64, layers=1)
+    config = bert(vocab_size=64, layers=1, dtype="auto")  # as it is read
     hf.save(path, *fresh(Network(config.build(), classes.declare(config, head, outputs))), **more)
     fine_tuning.vocabulary(path)
     return path
@@ -169,6 +169,10 @@ VOCABULARIES = {
 }  # fmt: skip
 
 
+def having(head):
+    return [name for name in VOCABULARIES if head in CASES[name][3]]
+
+
 def theirs(path, name, head):
     """A class of transformers with random weights and its tokenizer, saved."""
     transformers = pytest.importorskip("transformers")
@@ -197,7 +201,7 @@ def answers(path, made):
 
 @pytest.mark.slow
 @pytest.mark.parity
-@pytest.mark.parametrize("name", VOCABULARIES)
+@pytest.mark.parametrize("name", grids.cases(VOCABULARIES, "bert", "bart", "gpt2", "xlnet"))
 def test_labels_of_texts_are_those_of_the_pipeline(name, tmp_path):
     from transformers import pipeline
 
@@ -219,7 +223,7 @@ def test_labels_of_texts_are_those_of_the_pipeline(name, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parity
-@pytest.mark.parametrize("name", [name for name in VOCABULARIES if "tags" in CASES[name][3]])
+@pytest.mark.parametrize("name", grids.cases(having("tags"), "roberta", "deberta-v3"))
 def test_tags_of_words_are_those_of_the_pipeline(name, tmp_path):
     """The pipeline scores pieces; a word's tag is its first piece's."""
     from transformers import pipeline
@@ -240,7 +244,10 @@ def test_tags_of_words_are_those_of_the_pipeline(name, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parity
-@pytest.mark.parametrize("name", [name for name in VOCABULARIES if name != "gpt2"])  # which has no layout of pairs
+@pytest.mark.parametrize(
+    "name",
+    grids.cases([name for name in VOCABULARIES if name != "gpt2"], "bert", "xlnet"),  # GPT-2 has no layout of pairs
+)
 def test_answers_are_the_best_spans_of_the_class(name, tmp_path):
     """transformers 5 has no pipeline for this class: the best span among its logits, by hand."""
     import torch
@@ -263,7 +270,7 @@ def test_answers_are_the_best_spans_of_the_class(name, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parity
-@pytest.mark.parametrize("name", [name for name in VOCABULARIES if "choice" in CASES[name][3]])
+@pytest.mark.parametrize("name", grids.cases(having("choice"), "roberta", "xlnet"))
 def test_choices_are_those_of_the_class(name, tmp_path):
     import torch
 
