@@ -107,7 +107,7 @@ class Features:
         tokens = jax.ShapeDtypeStruct((self._batch, setup.config.data.length), jnp.int32)
         spans = jax.ShapeDtypeStruct((self._batch, ranges, 2), jnp.int32)
         with setup.use():
-            lowered = _features.lower(setup.network, layer, setup.placed_shapes().params, tokens, tokens, spans)
+            lowered = means.lower(setup.network, layer, setup.placed_shapes().params, tokens, tokens, spans)
             self._program = lowered.compile()
         self.layers, _, _, self.width = lowered.out_info.shape
 
@@ -138,9 +138,22 @@ class Features:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _features(
+def means(
     network: Network, layer: Layer, params: Any, tokens_BxL: jax.Array, types_BxL: jax.Array, ranges_BxWx2: jax.Array
 ) -> jax.Array:
+    """Hidden states averaged over ranges of tokens; what `Features` compiles.
+
+    Args:
+      network: static.
+      layer: static; which layers.
+      params: of the network.
+      tokens_BxL: −1 on padding.
+      types_BxL: token types.
+      ranges_BxWx2: as in `Rows`.
+
+    Returns:
+      float32 [K, B, W, D].
+    """
     lengths_B = (tokens_BxL >= 0).sum(1)
     found = states(network.bind(params), jnp.maximum(tokens_BxL, 0), lengths_B, types_BxL, layer)
     states_KxBxLxD = found[None] if found.ndim == 3 else found

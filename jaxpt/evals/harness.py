@@ -82,14 +82,23 @@ class Harness(Evaluator):
                         return None
                 values = measures.measure(one, outcomes)
                 metrics |= {f"{one.name}/{name}": value.value for name, value in values.items()}
-                lines.append(f"{self.called}: {_line(one, values, constant[one.name])}")
+                lines.append(f"{self.called}: {line_of(one, values, constant[one.name])}")
             return Result(metrics, tuple(lines))
 
         return evaluate
 
 
-def _line(one: task.HarnessTask, values: Values, constant: Mapping[str, Values]) -> str:
-    """The metrics of a task; in brackets the first one of each baseline."""
+def line_of(one: task.HarnessTask, values: Values, constant: Mapping[str, Values]) -> str:
+    """The metrics of a task; in brackets the first one of each baseline.
+
+    Args:
+      one: the task.
+      values: its metrics.
+      constant: {baseline: its metrics}.
+
+    Returns:
+      A line.
+    """
     told = "  ".join(f"{name} {shown(name, value)}" for name, value in values.items())
     first = next(iter(values))  # of squad: exact_match
     trivial = ", ".join(f"{name} {shown(first, of[first])}" for name, of in constant.items() if first in of)

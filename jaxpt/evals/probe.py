@@ -48,7 +48,7 @@ class LinearProbe(Evaluator, Probe):
     kind: Literal["probe"] = "probe"
 
     def prepare(self, setup: Setup, data: Data) -> Evaluate:
-        task = _task(self, data.tokenizer, setup.config)
+        task = task_of(self, data.tokenizer, setup.config)
         accuracies = _accuracies(setup.for_evaluation(), task, self)
 
         def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result | None:
@@ -61,7 +61,7 @@ class LinearProbe(Evaluator, Probe):
         return evaluate
 
 
-class _Task(NamedTuple):
+class Task(NamedTuple):
     """Labelled texts or words: (training, test)."""
 
     rows: tuple[Rows, Rows]
@@ -72,7 +72,7 @@ class _Task(NamedTuple):
     """Test accuracy of the most frequent training label, of words of each word's."""
 
 
-class _Labelled(NamedTuple):
+class Labelled(NamedTuple):
     """A file: texts, or sentences with the characters of each word."""
 
     texts: list[str]
@@ -81,8 +81,21 @@ class _Labelled(NamedTuple):
     """Of each text one, or one of each word."""
 
 
-def _task(settings: Probe, tokenizer: Tokenizer, config: Config) -> _Task:
-    laid = [_laid(_read(path, settings, most), tokenizer, config) for path, most in (
+def task_of(settings: Probe, tokenizer: Tokenizer, config: Config) -> Task:
+    """Reads the files of a probe.
+
+    Args:
+      settings: the files, their text and label fields.
+      tokenizer: the run's.
+      config: the run's.
+
+    Returns:
+      What the classifier is trained and tested on.
+
+    Raises:
+      UserError: a file cannot be read, or `data.length` has no room for a word.
+    """
+    laid = [_laid(read(path, settings, most), tokenizer, config) for path, most in (
         (settings.path, settings.max_words), (settings.test_path, None)
     )]  # fmt: skip
     (rows, units, names), (test_rows, test_units, test_names) = laid
@@ -92,10 +105,10 @@ def _task(settings: Probe, tokenizer: Tokenizer, config: Config) -> _Task:
     both = tuple(one._replace(ranges=_widened(one.ranges, most)) for one in (rows, test_rows))
     baseline = _most_frequent((units, names), test_units)
     hits = [guess == name for guess, name in zip(baseline, test_names, strict=True)]
-    return _Task(both, labels, len(numbers), float(np.mean(hits)))
+    return Task(both, labels, len(numbers), float(np.mean(hits)))
 
 
-def _laid(found: _Labelled, tokenizer: Tokenizer, config: Config) -> tuple[Rows, list[str], list[str]]:
+def _laid(found: Labelled, tokenizer: Tokenizer, config: Config) -> tuple[Rows, list[str], list[str]]:
     """The rows, and of each range that they have what it is of and its label; texts are all of one kind."""
     bos = reading.bos_of(tokenizer, reading.tokenizer_folder(config.run_dir))
     if found.spans is None:
@@ -135,7 +148,7 @@ def _most_frequent(train: tuple[Sequence[str], Sequence[str]], units: Sequence[s
     return [counts[unit].most_common(1)[0][0] if unit in counts else overall for unit in units]
 
 
-def _accuracies(setup: Setup, task: _Task, settings: Probe) -> Callable[[Any, Callable[[], bool]], list[float] | None]:
+def _accuracies(setup: Setup, task: Task, settings: Probe) -> Callable[[Any, Callable[[], bool]], list[float] | None]:
     """Compiles the probe; returns a function from parameters to the test accuracy of each layer (None if stopped)."""
     features = Features(setup, settings.layer, task.rows[0].ranges.shape[1])
     y_train, y_test = task.labels
@@ -172,7 +185,7 @@ def probe(path: str, settings: Probe) -> dict[str, Any]:
 
     run_dir, step = checkpoint.find(path, None)
     config = configs.load(run_dir)
-    task = _task(settings, tokenizers.load(run_dir / "tokenizer", config.data.tokenizer.kind), config)
+    task = task_of(settings, tokenizers.load(run_dir / "tokenizer", config.data.tokenizer.kind), config)
     setup = state.setup(config)
     accuracies = _accuracies(setup.for_evaluation(), task, settings)
     reader = checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True)
@@ -184,13 +197,24 @@ def probe(path: str, settings: Probe) -> dict[str, Any]:
     (run_dir / "evaluations").mkdir(exist_ok=True)
     saved = {"step": step, "settings": settings.model_dump(mode="json"), **means}
     write_text(run_dir / "evaluations" / "probe.json", json.dumps(saved, indent=2) + "\n")
-    for line in _lines(f"{run_dir} at step {step}", settings, task, trained, untrained):
+    for line in lines(f"{run_dir} at step {step}", settings, task, trained, untrained):
         say(line)
     return means
 
 
-def _lines(title: str, settings: Probe, task: _Task, trained: Sequence[float], untrained: Sequence[float]) -> list[str]:
-    """What the user is shown: a line, or a table of the layers."""
+def lines(title: str, settings: Probe, task: Task, trained: Sequence[float], untrained: Sequence[float]) -> list[str]:
+    """What the user is shown: a line, or a table of the layers.
+
+    Args:
+      title: the run and its step.
+      settings: the probe's.
+      task: what it was trained and tested on.
+      trained: accuracy of each layer.
+      untrained: the same of the untrained model.
+
+    Returns:
+      The lines.
+    """
     baseline = "most frequent label" if settings.unit == "text" else "most frequent label of the word"
     units = f"{len(task.labels[1]):,} test {settings.unit}s"
     head = f"{title}, linear probe of {task.classes} labels, {units}: "
@@ -257,17 +281,23 @@ def _fit(x: jax.Array, y: jax.Array, classes: int, l2: float) -> dict[str, jax.A
 # ---- labelled texts -------------------------------------------------------------------------------------------------
 
 
-def _read(path: str, settings: Probe, most: int | None = None) -> _Labelled:
+def read(path: str, settings: Probe, most: int | None = None) -> Labelled:
     """Texts or words of a file, with their labels.
 
     Args:
       path: the file.
       settings: its fields.
       most: words at most; of texts there are as many as the file has.
+
+    Returns:
+      What the file has.
+
+    Raises:
+      UserError: it cannot be read, or a row has no text, no label, or as many labels as words.
     """
     is_text = settings.unit == "text"
     field = settings.text or ("text" if is_text else "tokens")
-    found = _Labelled([], None if is_text else [], [])
+    found = Labelled([], None if is_text else [], [])
     words = 0
     for row in tables.read(str(path)):
         place = where(str(path), row)

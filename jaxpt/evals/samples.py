@@ -42,7 +42,7 @@ class Samples(Evaluator):
         if family == "encoder" and "masked_positions" not in batch:
             return lambda *_: Result(lines=())
         # Outside of `setup.use()`: few rows are not sharded.
-        answers = compiler.jit(_answers(setup, batch, data)).lower(setup.placed_shapes().params).compile()
+        answers = compiler.jit(answers_of(setup, batch, data)).lower(setup.placed_shapes().params).compile()
         shown = {"encoder": _masks, "decoder": _continuations, "encoder_decoder": _spans}
         show = shown[family]
 
@@ -52,8 +52,17 @@ class Samples(Evaluator):
         return evaluate
 
 
-def _answers(setup: Setup, batch: dict[str, np.ndarray], data: Data) -> Callable[[Any], jax.Array]:
-    """A function from parameters to predicted ids [rows, predictions]."""
+def answers_of(setup: Setup, batch: dict[str, np.ndarray], data: Data) -> Callable[[Any], jax.Array]:
+    """A function from parameters to predicted ids [rows, predictions].
+
+    Args:
+      setup: the run.
+      batch: validation examples, one in each row.
+      data: the run's, for its vocabulary.
+
+    Returns:
+      A pure function.
+    """
     network, objective, vocabulary = setup.network, setup.config.objective, data.vocabulary
     if objective.family == "encoder":
         return lambda params: candidates(objective.loss.scorer(network.bind(params)), batch, 1)[0][..., 0]

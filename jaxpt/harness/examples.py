@@ -165,7 +165,7 @@ def _prefix(task: HarnessTask, shots: Sequence[Located]) -> str:
     """What stands before the context."""
     shown = []
     for one in shots:
-        texts = _texts(task, one)
+        texts = unprompted(task, one)
         right = texts.gold if isinstance(texts.gold, int) else 0
         context = texts.contexts[right if len(texts.contexts) > 1 else 0]
         shown.append(f"{context}{texts.continuations[right if len(texts.continuations) > 1 else 0]}")
@@ -174,14 +174,25 @@ def _prefix(task: HarnessTask, shots: Sequence[Located]) -> str:
 
 
 def _example(task: HarnessTask, one: Located, prefix: str) -> Example:
-    texts = _texts(task, one)
+    texts = unprompted(task, one)
     if not prefix:
         return texts
     return texts._replace(contexts=tuple(f"{prefix}{context}" for context in texts.contexts))
 
 
-def _texts(task: HarnessTask, one: Located) -> Example:
-    """The row without shots."""
+def unprompted(task: HarnessTask, one: Located) -> Example:
+    """What a row asks, without shots before it.
+
+    Args:
+      task: the task.
+      one: the row.
+
+    Returns:
+      The example.
+
+    Raises:
+      UserError: a template of the task does not fit the row.
+    """
     make: Callable[..., Example] = {
         "choice": _of_choice, "pair": _of_pair, "similarity": _of_pair, "likelihood": _of_likelihood,
         "rolling": _of_rolling, "generation": _of_generation,

@@ -25,7 +25,8 @@ from jaxpt.harness.task import HarnessTask
 
 TIE = 1e-5
 """Relative difference of log-likelihoods in float32 that is a tie: equal texts stand in batches of other shapes."""
-_RESAMPLES = 100
+RESAMPLES = 100
+"""Of the examples, for the standard error of a metric that is no mean."""
 
 
 class Value(NamedTuple):
@@ -202,7 +203,7 @@ def _of_whole(of: Callable[[Sequence[Outcome]], dict[str, float]], outcomes: Seq
     whole, n = of(outcomes), len(outcomes)
     if n < 2:
         return {name: Value(value, 0.0) for name, value in whole.items()}
-    draws = np.random.default_rng(0).integers(n, size=(_RESAMPLES, n))
+    draws = np.random.default_rng(0).integers(n, size=(RESAMPLES, n))
     found = [of([outcomes[i] for i in draw]) for draw in draws]
     return {name: Value(value, float(np.std([one[name] for one in found], ddof=1))) for name, value in whole.items()}
 

@@ -90,7 +90,7 @@ class NetworkModel:
         """See `scoring.Model`."""
         pairs, owners = [], []
         for number, text in enumerate(texts):
-            blocks = self._blocks(self._reader.tokenizer.encode(text))
+            blocks = self.blocks(self._reader.tokenizer.encode(text))
             pairs += blocks
             owners += [number] * len(blocks)
         log_probs, tokens, greedy = np.zeros(len(texts)), np.zeros(len(texts), int), np.ones(len(texts), bool)
@@ -178,8 +178,15 @@ class NetworkModel:
         self.truncated += found.truncated
         return found.items
 
-    def _blocks(self, ids: Sequence[int]) -> list[tuple[list[int], list[int]]]:
-        """(context, continuation) of each block of a long text."""
+    def blocks(self, ids: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+        """The blocks in which a long text is scored.
+
+        Args:
+          ids: the text.
+
+        Returns:
+          (context, continuation) of each block.
+        """
         config = self._network.config
         block, before = BLOCK[config.family]
         if config.position_limit is not None:

@@ -99,13 +99,20 @@ def _rolling(task: HarnessTask, model: Model, examples: Sequence[Example]) -> li
     texts = [one.continuations[0] for one in examples]
     counted = [text if one.counted is None else one.counted for one, text in zip(examples, texts)]
     return [
-        {"log_prob": of.log_prob, "tokens": of.tokens, "words": _words(text), "bytes": len(text.encode())}
+        {"log_prob": of.log_prob, "tokens": of.tokens, "words": word_count(text), "bytes": len(text.encode())}
         for text, of in zip(counted, model.rolling(texts), strict=True)
     ]
 
 
-def _words(text: str) -> int:
-    """Words as the common harness counts them: white space at an end counts one more."""
+def word_count(text: str) -> int:
+    """Words as the common harness counts them: white space at an end counts one more.
+
+    Args:
+      text: any text.
+
+    Returns:
+      Their number.
+    """
     return len(re.split(r"\s+", text))
 
 

@@ -73,14 +73,23 @@ def _template(source: str, is_expression: bool, where: str) -> Any:
     import jinja2
 
     try:
-        return _compiled(source, is_expression)
+        return compiled(source, is_expression)
     except jinja2.TemplateSyntaxError as error:
         kind = "expression" if is_expression else "template"
         raise UserError(f"{where}: {error.message}; wants a Jinja {kind}") from None
 
 
 @functools.lru_cache(1024)
-def _compiled(source: str, is_expression: bool) -> Any:
+def compiled(source: str, is_expression: bool) -> Any:
+    """A template or an expression as Jinja compiles it, once for all rows.
+
+    Args:
+      source: Jinja.
+      is_expression: without braces.
+
+    Returns:
+      Jinja's template, or a function of the columns.
+    """
     if is_expression:
         return _environment().compile_expression(source, undefined_to_none=False)
     return _environment().from_string(source)

@@ -73,7 +73,7 @@ def generate(
     else:
         for text, answer in zip(texts, _in_order(models[0].answers(texts))):
             _print(text if len(texts) > 1 else None, answer.lines())
-            _note_blank(answer)
+            note_blank(answer)
 
 
 def _check(
@@ -183,11 +183,15 @@ def _print_stream(model: Answers, texts: Sequence[str]) -> None:
     screen = _Screen(texts, [model.count(text) for text in texts])
     for i, answer in model.answers(texts, on_text=screen.add):
         screen.end(i, answer)
-        _note_blank(answer)
+        note_blank(answer)
 
 
-def _note_blank(answer: Answer) -> None:
-    """Says of a text that cannot be seen what it is, on standard error."""
+def note_blank(answer: Answer) -> None:
+    """Says of a text that cannot be seen what it is, on standard error.
+
+    Args:
+      answer: what is shown.
+    """
     for completion in answer.completions if isinstance(answer, Texts) else ():
         if not completion.text:
             ended = "a stop string" if completion.finish == "stop" else "the end token"

@@ -24,7 +24,7 @@ from jaxpt.inference.files import shown_progress
 from jaxpt.inference.loaded import Loaded, load
 
 UNITS = ("token", "word")
-_TEXTS, _UNITS = 1 << 19, 1 << 15
+CHARACTERS, CHARACTERS_OF_UNITS = 1 << 19, 1 << 15
 """Characters of texts that are embedded together: their vectors are in memory, of each token where units are wanted."""
 
 
@@ -56,7 +56,8 @@ def embed_file(
     written = _Writer(Path(out), chosen, pool, {"model": str(path), "layer": layer, "pool": pool})
     with shown_progress() as say, written:
         pace = corpus.Pace(say, total)
-        for first, chunk in _numbered(corpus.chunks(corpus.texts(file, field), _UNITS if pool in UNITS else _TEXTS)):
+        most = CHARACTERS_OF_UNITS if pool in UNITS else CHARACTERS
+        for first, chunk in _numbered(corpus.chunks(corpus.texts(file, field), most)):
             written.add(first, *_vectors(model, chunk, chosen, pool, normalize))
             pace.add(len(chunk))
     print(f"{out}: {written.rows:,} rows, vectors of {written.width} numbers")

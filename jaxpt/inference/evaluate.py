@@ -93,7 +93,7 @@ def evaluate(
     asks = asked(model, form, unit)
     for one in tasks:
         asks.check(one)
-    folder = Path(out) if out else _folder(Path(path), chosen, step)
+    folder = Path(out) if out else results_folder(Path(path), chosen, step)
     earlier = _earlier(folder)
     say(f"{path}: {model.network.config.kind}, {asks.says}")
     settings = {
@@ -180,8 +180,17 @@ def _outcomes(
     return [json.loads(line)["outcome"] for line in path.read_bytes().splitlines()]  # text has other ends of lines
 
 
-def _folder(given: Path, chosen: Path, step: int | None) -> Path:
-    """Where results go: never into a checkpoint, which training deletes."""
+def results_folder(given: Path, chosen: Path, step: int | None) -> Path:
+    """Where results go: never into a checkpoint, which training deletes.
+
+    Args:
+      given: what the user named.
+      chosen: the checkpoint's directory, or the model's.
+      step: of the checkpoint, if it is one.
+
+    Returns:
+      The directory.
+    """
     if step is None or (given / "checkpoints").is_dir():
         return given / "harness"
     return chosen.parents[1] / "harness" / str(step)

@@ -27,7 +27,8 @@ from jaxpt.inference.uses import Use
 from jaxpt.report import points
 from jaxpt.report.points import Point
 
-_BATCH = 256
+BATCH = 256
+"""Uses that are embedded together."""
 _SHOWN = 400
 """Uses in the picture beside the nearest ones."""
 
@@ -123,7 +124,7 @@ def _of_corpus(
 def _vectors(model: Loaded, found: Sequence[Use], layer: Layer) -> np.ndarray:
     with shown_progress() as say:
         pace = corpora.Pace(say, len(found))
-        batches = [_batch(model, found[n : n + _BATCH], layer, pace) for n in range(0, len(found), _BATCH)]
+        batches = [_batch(model, found[n : n + BATCH], layer, pace) for n in range(0, len(found), BATCH)]
         return np.concatenate(batches, -2)
 
 

@@ -216,14 +216,20 @@ class _Window:
             if spelled is None:
                 break
             run = spelled + run
-        return len(pending) - (_unfinished(run) if kind == "characters" else len(run))
+        return len(pending) - (unfinished(run) if kind == "characters" else len(run))
 
 
-def _unfinished(run: bytes) -> int:
+def unfinished(run: bytes) -> int:
     """Number of bytes at the end, up to three, that may begin a character.
 
+    Args:
+      run: any bytes.
+
+    Returns:
+      From 0 to 3.
+
     Example:
-      >>> [_unfinished(run) for run in ("中".encode(), "中".encode()[:2], b"\\xad\\xe4", b"\\xff")]
+      >>> [unfinished(run) for run in ("中".encode(), "中".encode()[:2], b"\\xad\\xe4", b"\\xff")]
       [0, 2, 1, 0]
     """
     for size in range(min(3, len(run)), 0, -1):

@@ -44,24 +44,32 @@ def tfds(name: str, split: str = "train") -> Iterator[Row]:
     dataset = builder.as_dataset(split=split, shuffle_files=False)
     try:
         for number, record in enumerate(dataset.prefetch(64).as_numpy_iterator(), 1):
-            yield Row(number, {key: _plain(builder.info.features[key], value) for key, value in record.items()})
+            yield Row(number, {key: plain(builder.info.features[key], value) for key, value in record.items()})
     except (tf.errors.OpError, OSError) as error:
         raise UserError(f"TFDS data set {name}: {_first_line(error)}") from None
 
 
-def _plain(feature: Any, value: Any) -> Any:
-    """A value as Python has it; `feature` says what it is."""
+def plain(feature: Any, value: Any) -> Any:
+    """A value as Python has it.
+
+    Args:
+      feature: of TensorFlow Datasets: it says what the value is.
+      value: as `as_numpy_iterator` gives it.
+
+    Returns:
+      Numbers, strings, lists and dicts; the name of a class.
+    """
     if hasattr(value, "to_list"):  # a ragged tensor: lists of unequal lengths
         value = value.to_list()
     if isinstance(value, dict):
         inner = getattr(feature, "feature", feature)  # of a sequence of objects TFDS makes an object of sequences
         many = inner is not feature
         return {
-            key: [_plain(inner[key], one) for one in of] if many else _plain(inner[key], of)
+            key: [plain(inner[key], one) for one in of] if many else plain(inner[key], of)
             for key, of in value.items()
         }
     if hasattr(feature, "feature"):
-        return [_plain(feature.feature, one) for one in value]
+        return [plain(feature.feature, one) for one in value]
     if hasattr(feature, "int2str"):  # after sequences: they answer for what they hold
         return feature.int2str(int(value)) if value >= 0 else None
     return _decoded(value.tolist() if hasattr(value, "tolist") else value)

@@ -44,11 +44,12 @@ def build(setup: Setup, tokenizer: Tokenizer, others: Sequence[Any] = ()) -> Any
 
 
 Record = Mapping[str, np.ndarray]
-_ROWS = 32
+ROWS = 32
 """Examples in a batch, rounded up to what the mesh divides."""
 _GENERATED = 64
 """Texts that are generated together."""
-_ASK = 16  # texts between two questions whether to stop
+ASK = 16
+"""Texts between two questions whether to stop."""
 
 
 class Predictor:
@@ -68,7 +69,7 @@ class Predictor:
         self._setup, self._batches = setup, setup.config.objective.batches
         self._rows = self._batches.rows_of(vocabulary)
         shards = setup.mesh.shape["data"] * setup.mesh.shape["fsdp"]
-        self._size = -(-_ROWS // shards) * shards
+        self._size = -(-ROWS // shards) * shards
         self._own = distributed.rows(setup.mesh, self._size)
         network, loss, self._own_outputs = setup.network, setup.config.objective.loss, slice(None)
         self.head = getattr(setup.config.objective.task, "head", None)
@@ -304,7 +305,7 @@ class Generation:
             # Rows end after the same step in all processes, so results come in the same order.
             for done, one in enumerate(engine.generate(prompts, options), 1):
                 found[one.index] = one.tokens
-                if done % _ASK == 0 and stop():
+                if done % ASK == 0 and stop():
                     return None
         finally:
             engine.load(self._setup.placed_shapes().params)  # lets go of the copy

@@ -38,11 +38,25 @@ def test_bigram_counts_add_up_over_pieces():
     np.testing.assert_array_equal(whole.loss(left, right), pieces.loss(left, right))
 
 
-def test_an_objective_may_have_a_baseline_of_its_own(monkeypatch):
-    judge = types.SimpleNamespace(baseline="mean weight", baseline_loss=lambda found: np.mean([b["w"] for b in found]))
-    monkeypatch.setattr(baseline, "batches", lambda config, data: iter([{"w": 1.0}, {"w": 2.0}]))
-    config = types.SimpleNamespace(objective=types.SimpleNamespace(judge=judge, family="encoder"))
-    assert baseline.baseline(config, None) == 1.5
+def test_an_objective_may_have_a_baseline_of_its_own():
+    """It is given the validation batches of all tasks, with the rows that count."""
+
+    def epoch(size, limit, rows):
+        assert (size, limit, rows) == (2, 5, None)
+        return iter([{"w": np.array([1.0, 2.0])}, {"w": np.array([4.0, 9.0])}])
+
+    judge = types.SimpleNamespace(
+        baseline="mean weight", eval_mask=lambda batch, vocabulary: batch["w"] < vocabulary,
+        baseline_loss=lambda found: np.mean([(batch["w"] * batch["eval_mask"]).sum() for batch in found]),
+    )  # fmt: skip
+    config = types.SimpleNamespace(
+        objective=types.SimpleNamespace(judge=judge, family="encoder"), data=types.SimpleNamespace(batch_size=2),
+        train=types.SimpleNamespace(eval_examples=5),
+    )  # fmt: skip
+    stream = types.SimpleNamespace(epoch=epoch)
+    validation = types.SimpleNamespace(each=lambda: {"one": stream, "two": stream})
+    data = types.SimpleNamespace(validation=validation, vocabulary=5)
+    assert baseline.baseline(config, data) == (3 + 4) / 2
 
 
 def test_bigram_learns_an_order_that_unigrams_cannot():

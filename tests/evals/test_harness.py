@@ -12,7 +12,7 @@ from jaxpt.harness.examples import Example
 from jaxpt.harness.task import HarnessTask
 from jaxpt.inference.evaluate import evaluate
 from jaxpt.train.loop import train
-from tests import families
+from tests import families, grids
 
 TEXT = ["the cat sat on the mat and saw a dog", "a dog ran after the cat on the mat", "no one saw the dog run"] * 40
 
@@ -21,12 +21,12 @@ def test_a_line_has_the_baseline_of_a_metric_that_is_several_values():
     squad = HarnessTask(name="qa", form="generation", metrics=("squad",))
     outcomes = [{"id": 0, "gold": ["cat"], "group": None, "text": "a dog", "answer": "a dog"}] * 2
     trivial = baselines.baselines(squad, [Example(0, ("",), (" cat",), gold=["cat"])] * 2)
-    line = harness._line(squad, measures.measure(squad, outcomes), trivial)
+    line = harness.line_of(squad, measures.measure(squad, outcomes), trivial)
     assert line == "qa: exact_match 0.0 ± 0.0  f1 0.0 ± 0.0 (majority 100.0 ± 0.0)"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", families.FAMILIES)
+@pytest.mark.parametrize("family", grids.cases(families.FAMILIES, "gpt2"))
 def test_training_and_command_say_the_same(tmp_path, family):
     (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXT))
     rows = [{"a": f"the cat sat on the {b}", "b": f"the mat {b} a no", "g": b} for b in ("mat", "dog", "cat")]
@@ -37,7 +37,7 @@ def test_training_and_command_say_the_same(tmp_path, family):
     tokenizer = {"kind": families.TOKENIZERS[family], **({"extra_ids": 10} if family == "t5" else {})}
     config = configs.build(families.tree(
         family,
-        model={"vocab_size": 300 if family == "gpt2" else 60},
+        model={"vocab_size": 300 if family == "gpt2" else 60, "layers": 1},
         data={"path": str(tmp_path / "text.jsonl"), "validation_path": str(tmp_path / "text.jsonl"),
               "tokenizer": tokenizer},
         train={"steps": 4, "eval_every": 2, "log_every": 2},

@@ -4,7 +4,9 @@ import doctest
 import gzip
 import json
 import re
+import types
 
+import jax
 import numpy as np
 import pytest
 
@@ -32,9 +34,10 @@ def test_padding_does_not_count(family):
     tokens[0, :5], tokens[1, :12], tokens[2, :5] = [7, 8, 9, 10, 11], range(20, 32), [7, 8, 9, 10, 12]
     ranges = np.array([[[0, 5], [1, 3]], [[0, 12], [0, 0]], [[0, 5], [4, 5]]], np.int32)
     bound = network.bind(params)
-    alone = (bound.decode if family == "gpt2" else bound.encode)(tokens[:1, :5], layers=True).layers
+    read = bound.decode if family == "gpt2" else bound.encode
+    alone = np.asarray(jax.jit(lambda ids: read(ids, layers=True).layers)(tokens[:1, :5]))
     for layer, wanted in ((-1, alone[-1:, 0]), ("all", alone[:, 0]))[: 1 + (family == "bert")]:
-        found = np.asarray(features._features(network, layer, params, tokens, 0 * tokens, ranges))
+        found = np.asarray(features.means(network, layer, params, tokens, 0 * tokens, ranges))
         wanted = np.stack([wanted.mean(1), wanted[:, 1:3].mean(1)], 1)
         np.testing.assert_allclose(found[:, 0], wanted, atol=1e-5)
         assert found.shape == (len(wanted), 3, 2, 32) and np.abs(found[-1, 0, 0] - found[-1, 2, 0]).max() > 1e-3
@@ -82,15 +85,15 @@ def test_files(tmp_path):
     (tmp_path / "a.tsv").write_text("label\ttext\n1\tone, two\n0\tthree\n")
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress((tmp_path / "a.csv").read_bytes()))
     for name in ("a.jsonl", "a.csv", "a.tsv", "a.csv.gz"):
-        assert probe._read(tmp_path / name, SETTINGS) == (["one, two", "three"], None, [["1"], ["0"]])
+        assert probe.read(tmp_path / name, SETTINGS) == (["one, two", "three"], None, [["1"], ["0"]])
     (tmp_path / "a.conllu").write_text("".join(f"{n}\t{word}\t_\t{tag}\t_\t_\t0\t_\t_\t_\n" for n, word, tag in (
         (1, "The", "DET"), (2, "cat", "NOUN")
     )) + "\n1\tGo\t_\tVERB\t_\t_\t0\t_\t_\t_\n")  # fmt: skip
     words = SETTINGS.model_copy(update={"unit": "word", "label": "upos"})
-    found = probe._read(tmp_path / "a.conllu", words)
+    found = probe.read(tmp_path / "a.conllu", words)
     assert found.texts == ["The cat", "Go"] and found.labels == [["DET", "NOUN"], ["VERB"]]
     assert [spans.tolist() for spans in found.spans] == [[[0, 3], [4, 7]], [[0, 2]]]
-    assert len(probe._read(tmp_path / "a.conllu", words, 2).texts) == 1
+    assert len(probe.read(tmp_path / "a.conllu", words, 2).texts) == 1
 
 
 @pytest.mark.parametrize(
@@ -108,7 +111,7 @@ def test_files(tmp_path):
 def test_broken_files(tmp_path, name, content, answer):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=f"{re.escape(name)}: .*{re.escape(answer)}"):
-        probe._read(tmp_path / name, SETTINGS)
+        probe.read(tmp_path / name, SETTINGS)
 
 
 def test_examples_in_docstrings():
@@ -119,7 +122,7 @@ def test_examples_in_docstrings():
 WORDS = [("the", "DET"), ("cat", "NOUN"), ("sat", "VERB"), ("a", "DET"), ("dog", "NOUN"), ("ran", "VERB")]
 
 
-class _Letters:
+class Letters:
     """A token for each letter."""
 
     vocabulary = Vocabulary(200, cls=2, sep=3)
@@ -135,8 +138,8 @@ class _Letters:
         ]
 
 
-def _tagging(tmp_path):
-    """A probe of words, and its rows."""
+def tagging(tmp_path):
+    """Settings of a probe of words."""
     rng = np.random.default_rng(0)
     for name, extra in (("train", ()), ("test", (("zebra", "NOUN"),))):
         rows = [[WORDS[n] for n in rng.permutation(6)[:4]] + list(extra) for _ in range(12)]
@@ -144,28 +147,30 @@ def _tagging(tmp_path):
             json.dumps({"tokens": [word for word, _ in row], "tags": [tag for _, tag in row]}) + "\n" for row in rows
         ))  # fmt: skip
     paths = {"path": str(tmp_path / "train.jsonl"), "test_path": str(tmp_path / "test.jsonl")}
-    settings = Probe(**paths, unit="word", label="tags", layer="all")
-    config = families.config("bert")
-    return config, settings, probe._task(settings, _Letters(), config)
+    return {**paths, "unit": "word", "label": "tags", "layer": "all"}
 
 
 def test_words_have_labels_and_a_baseline_of_their_own(tmp_path):
     """A word that was not trained on gets the most frequent label."""
-    _, settings, task = _tagging(tmp_path)
+    settings = Probe(**tagging(tmp_path))
+    task = probe.task_of(settings, Letters(), families.config("bert"))
     assert task.classes == 3 and len(task.labels[0]) == 48 and len(task.labels[1]) == 60
     assert task.baseline in (0.8, 1.0)  # all but the zebra, which is what is most frequent
-    lines = probe._lines("run", settings, task, [0.5, 0.6, 0.7], [0.1, 0.2, 0.3])
+    lines = probe.lines("run", settings, task, [0.5, 0.6, 0.7], [0.1, 0.2, 0.3])
     assert len(lines) == 5 and lines[1].split() == ["layer", "accuracy", "untrained"]
     assert lines[4].split() == ["2", "70.0%", "30.0%"]
 
 
 @pytest.mark.slow
 def test_the_probe_of_each_layer_reads_tags(tmp_path):
-    """Those of all words that were trained on."""
-    config, settings, task = _tagging(tmp_path)
-    setup = state.setup(config).for_evaluation()
-    found = probe._accuracies(setup, task, settings)(setup.to_model(setup.init()))
-    assert len(found) == 3 and min(found) >= 0.8
+    """Those of all words that were trained on; the last layer's accuracy is the probe's."""
+    setup = state.setup(families.config("bert"))
+    params = setup.for_evaluation().to_model(drawn(setup.network))
+    evaluate = probe.LinearProbe(**tagging(tmp_path)).prepare(setup, types.SimpleNamespace(tokenizer=Letters()))
+    found = evaluate(params, {}, lambda: False).metrics
+    assert found.keys() == {"accuracy", "most_frequent", "layer_0", "layer_1", "layer_2"}
+    assert min(found.values()) >= 0.8 and found["accuracy"] == found["layer_2"]
+    assert evaluate(params, {}, lambda: True) is None
 
 
 @pytest.mark.parametrize(
@@ -179,4 +184,4 @@ def test_the_probe_of_each_layer_reads_tags(tmp_path):
 def test_broken_words(tmp_path, row, answer):
     (tmp_path / "a.jsonl").write_text(json.dumps(row))
     with pytest.raises(UserError, match=f"a.jsonl: line 1: {re.escape(answer)}"):
-        probe._read(tmp_path / "a.jsonl", SETTINGS.model_copy(update={"unit": "word", "label": "tags"}))
+        probe.read(tmp_path / "a.jsonl", SETTINGS.model_copy(update={"unit": "word", "label": "tags"}))

@@ -19,7 +19,7 @@ def answers(family, vocabulary, batch):
     params = drawn(network)
     setup = types.SimpleNamespace(network=network, config=config)
     data = types.SimpleNamespace(vocabulary=vocabulary)
-    return network.bind(params), np.asarray(jax.jit(samples._answers(setup, batch, data))(params))
+    return network.bind(params), np.asarray(jax.jit(samples.answers_of(setup, batch, data))(params))
 
 
 def test_a_continuation_keeps_the_prompt_and_is_the_most_likely():
@@ -27,7 +27,7 @@ def test_a_continuation_keeps_the_prompt_and_is_the_most_likely():
     bound, said = answers("gpt2", Vocabulary(V, eos=1), {"decoder_input_tokens": ids})
     assert said.shape == ids.shape
     np.testing.assert_array_equal(said[:, :6], ids[:, :6])
-    best = bound.logits(bound.decode(said).hidden).argmax(-1)
+    best = np.asarray(jax.jit(lambda ids: bound.logits(bound.decode(ids).hidden).argmax(-1))(said))
     np.testing.assert_array_equal(said[:, 6:], best[:, 5:-1])
 
 
@@ -54,10 +54,14 @@ def test_a_span_is_never_empty(spans):
 def test_spans_are_the_most_likely_of_each_text(spans):
     """Rows that differ from the plain argmax do so at tokens after a sentinel alone."""
     bound, said, batch = spans
-    encoded = bound.encode(batch["encoder_input_tokens"], segment_ids=batch["encoder_segment_ids"]).hidden
     inputs = np.concatenate([np.zeros((16, 1), np.int32), said[:, :-1]], axis=1)
-    hidden = bound.decode(inputs, encoded, encoder_segment_ids=batch["encoder_segment_ids"]).hidden
-    best = np.asarray(bound.logits(hidden).argmax(-1))
+
+    @jax.jit
+    def run(tokens, segments, inputs):
+        encoded = bound.encode(tokens, segment_ids=segments).hidden
+        return bound.logits(bound.decode(inputs, encoded, encoder_segment_ids=segments).hidden).argmax(-1)
+
+    best = np.asarray(run(batch["encoder_input_tokens"], batch["encoder_segment_ids"], inputs))
     ended = np.cumsum(inputs == 1, axis=1) > 0
     free = ~ended & (inputs < 180)
     assert free.sum() > 100

@@ -13,8 +13,8 @@ from jaxpt.errors import UserError
 from jaxpt.evals import sts
 from jaxpt.train import state
 from tests import families
-from tests.evals.test_probe import _Letters
-from tests.inference.test_loaded import made
+from tests.evals.test_probe import Letters
+from tests.inference.helpers import made
 
 ROWS = "sentence1\tsentence2\tscore\n" + "".join(
     f"the cat sat {'on the mat ' * n}\ta dog ran\t{score}\n" for n, score in enumerate((5, 1.5, 3, 0, 2.25))
@@ -35,12 +35,12 @@ def test_correlations_are_those_of_cosines():
 def test_the_evaluator(tmp_path):
     (tmp_path / "pairs.tsv").write_text(ROWS)
 
-    class Letters(_Letters):
+    class Texts(Letters):
         def encode_batch(self, texts):
             return [one.ids for one in self.encode_with_offsets(texts)]
 
-    setup, data = state.setup(families.config("bert")), types.SimpleNamespace(tokenizer=Letters())
-    params = setup.to_model(setup.init())
+    setup, data = state.setup(families.config("bert")), types.SimpleNamespace(tokenizer=Texts())
+    params = setup.to_model(families.begin(setup))
     every = sts.SentenceSimilarity(path=str(tmp_path / "pairs.tsv"), layer="all")
     metrics = every.prepare(setup, data)(params, {}, lambda: False).metrics
     assert set(metrics) == {"spearman", "pearson", "layer_0", "layer_1", "layer_2"}

@@ -1,5 +1,7 @@
 """Log-likelihoods equal those computed one token at a time, without padding, in float64."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,57 +14,70 @@ from jaxpt.generate.likelihood import loglikelihood
 from tests.generate.helpers import DECODERS, ENCODERS, V, jitted, log_softmax, network, texts
 
 EOS, BOS, CLS, SEP, MASK, SENTINEL = 1, 2, 2, 3, 4, V - 1
-CONTEXTS, CONTINUATIONS = texts(3, 5, 0, 2, seed=1), texts(2, 1, 3, 2, seed=2)
+# Whole texts of one length: what stands beside a masked token is then compiled once.
+CONTEXTS, CONTINUATIONS = texts(3, 4, 0, 2, seed=1), texts(2, 1, 5, 3, seed=2)
+ROWS = 8
+"""Texts that an oracle reads at once, some of them none."""
 
 
 def decoder_oracle(made, params, context, continuation, prefix_lm=False):
-    """log p of each token, one pass for each, and the argmax."""
-    run, rows = jitted(made, "decode"), []
-    for t in range(len(continuation)):
-        read = [*context, *continuation[:t]]
-        options = {"prefix": jnp.arange(len(read))[None] < len(context)} if prefix_lm else {}
-        rows.append(log_softmax(run(params, jnp.array([read]), **options)[0, -1]))
-    return np.array(rows)
+    """Log-probabilities before each token, each from a row of its own; what stands behind it there is not read."""
+    count, first = len(continuation), len(context)
+    tokens = np.zeros((ROWS * -(-count // ROWS), 40 if made.config.position_limit is None else 32), np.int32)
+    for t in range(count):
+        tokens[t, : first + t] = [*context, *continuation[:t]]
+    run, prefix = jitted(made, "decode"), np.arange(tokens.shape[1]) < np.full((ROWS, 1), first)
+    options = {"prefix": prefix} if prefix_lm else {}
+    logits = [run(params, tokens[row : row + ROWS], **options) for row in range(0, len(tokens), ROWS)]
+    return log_softmax(np.concatenate(logits)[np.arange(count), first - 1 + np.arange(count)])
+
+
+@functools.cache
+def _pair(made):
+    def run(params, encoder, inputs):
+        bound = made.bind(params)
+        encoded = jnp.repeat(bound.encode(encoder).hidden, len(inputs), axis=0)
+        return bound.logits(bound.decode(inputs, encoded).hidden)
+
+    return jax.jit(run)
 
 
 def encoder_decoder_oracle(made, params, encoder, start, continuation):
-    @jax.jit
-    def run(params, encoder, inputs):
-        bound = made.bind(params)
-        return bound.logits(bound.decode(inputs, bound.encode(encoder).hidden).hidden)[0, -1]
-
-    rows = [
-        run(params, jnp.array([encoder]), jnp.array([[*start, *continuation[:t]]])) for t in range(len(continuation))
-    ]
-    return log_softmax(rows)
+    count, first = len(continuation), len(start)
+    inputs = np.zeros((ROWS, 16), np.int32)
+    for t in range(count):
+        inputs[t, : first + t] = [*start, *continuation[:t]]
+    logits = _pair(made)(params, np.array([encoder]), inputs)
+    return log_softmax(np.asarray(logits)[np.arange(count), first - 1 + np.arange(count)])
 
 
 def masked_oracle(made, params, context, continuation, words=None):
     """Each token masked in turn, and with `words` (a number for each token) the later ones of its word."""
-    run, rows, text = jitted(made, "encode"), [], [CLS, *context, *continuation, SEP]
-    for t in range(len(continuation)):
-        first = 1 + len(context)
-        hidden = [t] if words is None else [u for u in range(t, len(continuation)) if words[u] == words[t]]
-        shown = [MASK if i - first in hidden else token for i, token in enumerate(text)]
-        rows.append(log_softmax(run(params, jnp.array([shown]))[0, first + t]))
-    return np.array(rows)
+    first, count, text = 1 + len(context), len(continuation), [CLS, *context, *continuation, SEP]
+    shown = np.full((ROWS, len(text)), text)
+    for t in range(count):
+        hidden = [t] if words is None else [u for u in range(t, count) if words[u] == words[t]]
+        shown[t, [first + u for u in hidden]] = MASK
+    logits = np.asarray(jitted(made, "encode")(params, shown))
+    return log_softmax(logits[np.arange(count), first + np.arange(count)])
+
+
+@functools.cache
+def _query(made):
+    def run(params, tokens, ranks):
+        bound, last = made.bind(params), jnp.array([[tokens.shape[1] - 1]])
+        found = bound.streams(tokens, token_types=jnp.zeros_like(tokens), ranks=ranks, targets=last)
+        return bound.logits(found.hidden.query_BxPxD)[0, 0]
+
+    return jax.jit(run)
 
 
 def permutation_oracle(made, params, context, continuation):
     """The query stream at one position, with the text up to it alone: nothing else could be seen."""
-
-    @jax.jit
-    def run(params, tokens, ranks):
-        bound, last = made.bind(params), jnp.array([[tokens.shape[1] - 1]])
-        types = jnp.zeros_like(tokens)
-        return bound.logits(bound.streams(tokens, token_types=types, ranks=ranks, targets=last).hidden.query_BxPxD)[
-            0, 0
-        ]
-
     rows = []
     for t in range(len(continuation)):
         text = [*context, *continuation[: t + 1]]
-        rows.append(run(params, jnp.array([text]), jnp.array([[-1] * len(context) + [*range(t + 1)]])))
+        rows.append(_query(made)(params, np.array([text]), np.array([[-1] * len(context) + [*range(t + 1)]])))
     return log_softmax(rows)
 
 
@@ -73,14 +88,16 @@ def agrees(found, wanted, continuation, tolerance=2e-5):
     assert found.is_greedy == (wanted.argmax(-1) == continuation).all()
 
 
-SLOW = pytest.mark.slow
+def chosen(names, quick, slow):
+    """The suite has an architecture for each way in which items are read, and the grid the others."""
+    assert {*quick, *slow} <= {*names}
+    return [
+        name if name in quick else pytest.param(name, marks=pytest.mark.slow if name in slow else pytest.mark.grid)
+        for name in names
+    ]
 
 
-def some(names, quick):
-    return [name if name in quick else pytest.param(name, marks=SLOW) for name in names]
-
-
-@pytest.mark.parametrize("name", some(DECODERS, ("gpt2", "t5_lm")))
+@pytest.mark.parametrize("name", chosen(DECODERS, ("gpt2", "t5_lm"), ("mistral",)))
 def test_a_decoder_scores_as_token_by_token(name):
     """Contexts of unequal length, one of them empty; the prefix LM sees its context in both directions."""
     made, params, _, _ = given = network(name)
@@ -100,7 +117,7 @@ def test_the_greedy_continuation_is_known():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", some(("t5", "bart"), ("t5",)))
+@pytest.mark.parametrize("name", ["t5", "bart"])
 def test_an_encoder_decoder_scores_its_target(name):
     made, params, _, _ = given = network(name)
     before, start = (
@@ -112,7 +129,7 @@ def test_an_encoder_decoder_scores_its_target(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", some(("t5", "umt5", "bart"), ("t5",)))
+@pytest.mark.parametrize("name", ["t5", "umt5", "bart"])
 def test_an_encoder_decoder_scores_a_span(name):
     """T5: the sentinel's span; UL2: with the mode token of the S-denoiser; BART: the rest of the restored text."""
     made, params, _, _ = given = network(name)
@@ -128,7 +145,9 @@ def test_an_encoder_decoder_scores_a_span(name):
         assert [one.total for one in by_default] == [one.total for one in found]
 
 
-@pytest.mark.parametrize("name", some([name for name in ENCODERS if name != "xlnet"], ("bert", "electra")))
+@pytest.mark.parametrize(
+    "name", chosen([name for name in ENCODERS if name != "xlnet"], ("bert", "electra"), ("albert", "deberta"))
+)
 def test_an_encoder_scores_each_token_from_all_others(name):
     """ELECTRA: its generator."""
     made, params, _, _ = given = network(name)
@@ -164,7 +183,9 @@ def choices(*lengths, seed=7):
     return [first, second, first, third, first, second], texts(*lengths, seed=seed + 1)
 
 
-@pytest.mark.parametrize("name", some([*DECODERS, "t5", "umt5", "bart"], ("gpt2", "t5_lm", "t5")))
+@pytest.mark.parametrize(
+    "name", chosen([*DECODERS, "t5", "umt5", "bart"], ("gpt2", "t5_lm", "t5"), ("llama", "mistral", "bart"))
+)
 def test_continuations_of_one_context_share_it(name, monkeypatch):
     """The context, or the encoder's input, is read once; the scores are those of each row alone."""
     given, pairs, seen, run = network(name), choices(3, 1, 5, 2, 1, 4), [], batching.run
@@ -175,6 +196,9 @@ def test_continuations_of_one_context_share_it(name, monkeypatch):
     times = sum(read[i : i + len(text)] == text for i in range(len(read)))
     assert times == (3 if name in ("t5_lm", "mistral") else 1)  # their distances are counted in the row
     for one, context, continuation in zip(found, *pairs, strict=True):
+        if given[0].config.family == "decoder":
+            agrees(one, decoder_oracle(*given[:2], context, continuation, name == "t5_lm"), continuation)
+            continue
         (alone,) = loglikelihood(*given, [context], [continuation]).items
         np.testing.assert_allclose(one.log_probs, alone.log_probs, atol=1e-5)
         assert one.is_greedy == alone.is_greedy
@@ -208,21 +232,18 @@ def test_equal_masked_texts_are_read_once(monkeypatch):
 
 
 def test_batches_and_their_order_change_nothing():
-    """Items of two buckets, in batches of two rows, are what they are alone."""
+    """Items of two buckets, in batches of two rows, are what they are token by token."""
     given = network("gpt2")
     contexts, continuations = texts(3, 20, 5, 18, 2, seed=3), texts(2, 3, 9, 1, 2, seed=4)
     together = loglikelihood(*given, contexts, continuations, max_tokens=64).items
-    for n, one in enumerate(together):
-        (alone,) = loglikelihood(*given, contexts[n : n + 1], continuations[n : n + 1]).items
-        np.testing.assert_allclose(one.log_probs, alone.log_probs, atol=1e-5)
+    for one, context, continuation in zip(together, contexts, continuations, strict=True):
+        agrees(one, decoder_oracle(*given[:2], context, continuation), continuation)
     assert [one.tokens for one in together] == [2, 3, 9, 1, 2]
 
 
 def test_logits_of_a_batch_are_bounded(monkeypatch):
     """Rows are few where the vocabulary is large, and positions are projected one by one."""
-    given = network("gpt2")
-    wanted = loglikelihood(*given, CONTEXTS, CONTINUATIONS).items
-    batching._compiled.cache_clear()
+    given = network("gpt2", mlp_dim=24)  # a network that no other test compiles
     monkeypatch.setattr(batching, "CHUNK_BYTES", 2 * 4 * V)
     monkeypatch.setattr("jaxpt.logits.LARGEST_CHUNK", 2 * 4 * V)
     shapes = []
@@ -230,10 +251,10 @@ def test_logits_of_a_batch_are_bounded(monkeypatch):
     call = projection.__call__
     monkeypatch.setattr(projection, "__call__", lambda self, x, **a: shapes.append(x.shape) or call(self, x, **a))
     found = loglikelihood(*given, CONTEXTS, CONTINUATIONS).items
-    batching._compiled.cache_clear()
     assert shapes and all(np.prod(shape[:-1]) <= 2 for shape in shapes)
-    for one, other in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(one.log_probs, other.log_probs, atol=1e-5)
+    monkeypatch.undo()
+    for one, context, continuation in zip(found, CONTEXTS, CONTINUATIONS, strict=True):
+        agrees(one, decoder_oracle(*given[:2], context or [BOS], continuation), continuation)
 
 
 @pytest.mark.parametrize("name, room", [("gpt2", 33), ("bert", 30)])

@@ -14,7 +14,7 @@ import jaxpt
 from jaxpt.errors import UserError
 from jaxpt.harness import examples, task
 from tests import families
-from tests.inference.test_loaded import made
+from tests.inference.helpers import made
 
 ROOT = Path(__file__).parents[2]
 TEXTS = ["the cat sat on the mat", "a dog ran after the cat", "no one saw the dog"]
@@ -23,7 +23,7 @@ TEXTS = ["the cat sat on the mat", "a dog ran after the cat", "no one saw the do
 def test_one_file_alone_needs_lm_eval():
     named = set()
     for file in (ROOT / "jaxpt").rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in ast.walk(ast.parse(text)) if "lm_eval" in (text := file.read_text("utf-8")) else ():
             targets = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             targets += [one.name for one in node.names] if isinstance(node, ast.Import) else []
             named |= {file.relative_to(ROOT).as_posix() for one in targets if one.split(".")[0] == "lm_eval"}

@@ -108,7 +108,7 @@ def test_all_values_of_a_metric_have_the_same_resamples(monkeypatch):
     )
     outcomes = [{"id": 0, "gold": ["a"], "group": None, "text": str(i), "answer": str(i)} for i in range(3)]
     assert list(measured("generation", ("bleu",), outcomes)) == ["bleu", "other"]
-    assert len(asked) == 1 + measures._RESAMPLES
+    assert len(asked) == 1 + measures.RESAMPLES
 
 
 def test_correlations():

@@ -4,20 +4,18 @@ import dataclasses
 
 import pytest
 
-import jaxpt
 from jaxpt.errors import UserError
 from jaxpt.harness.model import NetworkModel
 from jaxpt.harness.task import HarnessTask
 from tests import families
-from tests.inference.test_loaded import made, run_of
+from tests.inference.helpers import loaded, run_of
 
 WRITES = HarnessTask(name="write", form="generation", answers="a", max_new_tokens=4, source="write.yaml")
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models")
-    return {name: jaxpt.load(made(folder / name, name)) for name in families.FAMILIES}
+def models():
+    return {name: loaded(name) for name in families.FAMILIES}
 
 
 def asked(model, complete=None, **reader):
@@ -27,7 +25,7 @@ def asked(model, complete=None, **reader):
 def test_the_blocks_of_a_long_text_hold_each_token_once(models):
     ids = list(range(5, 45))
     for name, model in models.items():
-        blocks = asked(model)._blocks(ids)
+        blocks = asked(model).blocks(ids)
         assert [i for _, targets in blocks for i in targets] == ids, name
         for context, targets in blocks[1:]:
             at = ids.index(targets[0])
@@ -37,8 +35,8 @@ def test_the_blocks_of_a_long_text_hold_each_token_once(models):
 def test_an_encoders_blocks_have_no_cls_of_the_tokenizers(models):
     """A tokenizer.json that puts [CLS] before a text names it as BOS; the pseudo-likelihood's rows have one already."""
     model = models["bert"]
-    assert asked(model, bos=model.vocabulary.cls)._blocks([5, 6, 7]) == [([], [5, 6, 7])]
-    assert asked(models["gpt2"], bos=9)._blocks([5, 6, 7]) == [([9], [5, 6, 7])]
+    assert asked(model, bos=model.vocabulary.cls).blocks([5, 6, 7]) == [([], [5, 6, 7])]
+    assert asked(models["gpt2"], bos=9).blocks([5, 6, 7]) == [([9], [5, 6, 7])]
 
 
 def test_a_long_prompt_keeps_what_begins_it(models):

@@ -7,9 +7,10 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
+from jaxpt import tables
 from jaxpt.harness import examples, task
 from jaxpt.tables import Row
-from jaxpt.tables.tfds import _plain
+from jaxpt.tables.tfds import plain
 
 OF_TFDS = [name for name in task.shipped().names() if task.load(name).data.tfds]
 TEXTS = {
@@ -43,16 +44,14 @@ def rows(monkeypatch):
     """What a set of TFDS would give, by its features, without a download."""
     read = []
 
-    def made(of, split):
+    def made(of, kind, split):
+        assert kind == "tfds"
         features = tfds.builder(of).info.features
         read.append(split)
         name = next(one for one in OF_TFDS if task.load(one).data.tfds == of)
-        return [
-            examples.Located(Row(n, {k: _plain(f, value(name, k, f, n)) for k, f in features.items()}), f"{of} {n}")
-            for n in range(8)
-        ]
+        return [Row(n, {k: plain(f, value(name, k, f, n)) for k, f in features.items()}) for n in range(8)]
 
-    monkeypatch.setattr(examples, "_tfds", made)
+    monkeypatch.setattr(tables, "read", made)
     return read
 
 
@@ -77,11 +76,11 @@ def test_a_label_is_read_as_it_is_written(tmp_path, name, label):
         "paragraph": "p", "answer": "a", "idx": {"paragraph": 0, "question": 0}, "label": label,
     }  # fmt: skip
     one = task.load(name)
-    (found,) = [examples._texts(one, examples.Located(Row(1, row), "rows.jsonl: line 1"))]
+    (found,) = [examples.unprompted(one, examples.Located(Row(1, row), "rows.jsonl: line 1"))]
     assert found.gold == 1
     for unlabelled in ("", None, -1):
         with pytest.raises(Exception, match=r"answer: rows.jsonl: line 1: .* is none of 'false', 'true'"):
-            examples._texts(one, examples.Located(Row(1, row | {"label": unlabelled}), "rows.jsonl: line 1"))
+            examples.unprompted(one, examples.Located(Row(1, row | {"label": unlabelled}), "rows.jsonl: line 1"))
 
 
 def test_multirc_is_read_from_super_glue_s_own_file(tmp_path):
@@ -98,10 +97,11 @@ def test_the_pronoun_of_wsc_is_marked_where_it_stands():
     row = {"text": "It saw that it ran.", "span1_text": "the cat", "span2_text": "it", "span2_index": 3, "label": 1}
     one = task.load("wsc")
     asked = 'the pronoun "*it*" refer to "*the cat*"?\nAnswer:'
-    flat = examples._texts(one, examples.Located(Row(1, row), "")).contexts[0]
+    flat = examples.unprompted(one, examples.Located(Row(1, row), "")).contexts[0]
     assert flat == f"Passage: It saw that *it* ran.\nQuestion: In the passage above, does {asked}"
     target = {name: row[name] for name in ("span1_text", "span2_text", "span2_index")}
-    nested = examples._texts(one, examples.Located(Row(1, {"text": row["text"], "target": target, "label": True}), ""))
+    nested = Row(1, {"text": row["text"], "target": target, "label": True})
+    nested = examples.unprompted(one, examples.Located(nested, ""))
     assert nested.contexts[0] == flat
-    first = row | {"span2_text": "It", "span2_index": 0}
-    assert "Passage: *It* saw that it ran.\n" in examples._texts(one, examples.Located(Row(1, first), "")).contexts[0]
+    first = examples.Located(Row(1, row | {"span2_text": "It", "span2_index": 0}), "")
+    assert "Passage: *It* saw that it ran.\n" in examples.unprompted(one, first).contexts[0]

@@ -32,7 +32,7 @@ def test_values_keep_their_type():
 
 
 def test_a_template_is_compiled_once_for_all_rows():
-    templates._compiled.cache_clear()
+    templates.compiled.cache_clear()
     for n in range(50):
         assert templates.text("{{ a }}!", {"a": n}, f"rows.jsonl: line {n}") == f"{n}!"
-    assert templates._compiled.cache_info().misses == 1
+    assert templates.compiled.cache_info().misses == 1

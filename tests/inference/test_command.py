@@ -2,36 +2,33 @@
 
 import io
 import json
-import os
 import random
 import shlex
 import signal
-import subprocess
 import sys
 import time
-from pathlib import Path
+import types
 
 import pytest
 import yaml
 
-import jaxpt
 from jaxpt import errors
 from jaxpt.cli import main
 from jaxpt.inference import command
 from jaxpt.inference.answers import Texts
 from jaxpt.inference.loaded import Completion
-from tests import families
-from tests.inference.test_loaded import TEXTS, made
+from jaxpt.train.next_commands import example_prompt
+from tests import families, grids
+from tests.inference.helpers import TEXTS, directory, loaded
+from tests.processes import forked
 
-ROOT = Path(__file__).parents[2]
 WORDS = " ".join(TEXTS[:3]).split()
 SAMPLING = ["--temperature", "1", "--top-p", "0.9", "--seed", "3", "--max-new-tokens", "6"]
 
 
 @pytest.fixture(scope="module")
-def directories(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models")
-    return {name: str(made(folder / name, name)) for name in families.FAMILIES}
+def directories():
+    return {name: str(directory(name)) for name in families.FAMILIES}
 
 
 @pytest.fixture
@@ -48,24 +45,24 @@ def run(capsys):
     return answer
 
 
-def completions(path, texts, **keys):
-    return [[one.text for one in samples] for samples in jaxpt.load(path).generate(texts, **keys)]
+def completions(family, texts, **keys):
+    return [[one.text for one in samples] for samples in loaded(family).generate(texts, **keys)]
 
 
 # ---- the screen -----------------------------------------------------------------------------------------------------
 
 
 def test_one_prompt_gives_its_text_alone(run, directories):
-    ((text,),) = completions(directories["gpt2"], ["the cat"], max_new_tokens=8)
-    assert run("generate", directories["gpt2"], "--prompt", "the cat", "--max-new-tokens", 8) == (0, f"{text}\n", "")
+    ((text,),) = completions("gpt2", ["the cat"], max_new_tokens=4)
+    assert run("generate", directories["gpt2"], "--prompt", "the cat", "--max-new-tokens", 4) == (0, f"{text}\n", "")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", [pytest.param("gpt2", marks=pytest.mark.slow), "t5"])
+@pytest.mark.parametrize("family", grids.cases(["gpt2", "t5"], "gpt2"))
 def test_several_prompts_and_samples(run, directories, family):
     prompts = ["the cat sat", "a"]
     keys = {"temperature": 1.0, "top_p": 0.9, "seed": 3, "max_new_tokens": 6, "samples": 2}
-    found = completions(directories[family], prompts, **keys)
+    found = completions(family, prompts, **keys)
     assert family == "t5" or found[0][0] != found[0][1]
     wanted = "".join(f"> {prompt}\n1: {one}\n2: {two}\n" for prompt, (one, two) in zip(prompts, found))
     argv = ["generate", directories[family], "--prompt", prompts[0], "--prompt", prompts[1], *SAMPLING, "--samples", 2]
@@ -77,13 +74,13 @@ def test_several_prompts_and_samples(run, directories, family):
 
 def test_beams(run, directories):
     keys = {"beams": 3, "samples": 2, "length_penalty": 0.5, "no_repeat_ngram": 2, "max_new_tokens": 6}
-    ((one, two),) = completions(directories["t5"], ["the cat"], **keys)
+    ((one, two),) = completions("t5", ["the cat"], **keys)
     options = [word for name, value in keys.items() for word in (f"--{name.replace('_', '-')}", value)]
     assert run("generate", directories["t5"], "--prompt", "the cat", *options) == (0, f"1: {one}\n2: {two}\n", "")
 
 
 def test_stop_strings(run, directories):
-    ((text,),) = completions(directories["gpt2"], ["the cat"], max_new_tokens=12, eos=())
+    ((text,),) = completions("gpt2", ["the cat"], max_new_tokens=12, eos=())
     stop = text[3:5]
     code, out, _ = run("generate", directories["gpt2"], "--prompt", "the cat", "--stop", stop, "--stream")
     assert (code, out) == (0, f"{text[: text.find(stop)]}\n")
@@ -91,7 +88,7 @@ def test_stop_strings(run, directories):
 
 def test_the_lines_of_stdin_are_prompts(run, directories, monkeypatch):
     texts = ["the cat", "a dog"]
-    found = completions(directories["gpt2"], texts, max_new_tokens=4)
+    found = completions("gpt2", texts, max_new_tokens=4)
     monkeypatch.setattr(sys, "stdin", io.StringIO("the cat\n\na dog"))
     wanted = "".join(f"> {text}\n{answer}\n" for text, (answer,) in zip(texts, found))
     assert run("generate", directories["gpt2"], "--max-new-tokens", 4) == (0, wanted, "")
@@ -101,14 +98,14 @@ def test_a_text_that_cannot_be_seen_is_described(monkeypatch):
     notes = []
     monkeypatch.setattr(errors, "note", notes.append)
     found = [Completion("\n \n", [9, 9], "length"), Completion("", [2], "eos"), Completion("", [7], "stop")]
-    command._note_blank(Texts([*found, Completion("the cat", [5], "length")]))
+    command.note_blank(Texts([*found, Completion("the cat", [5], "length")]))
     blank, ended, stopped = notes
     assert blank.endswith(r"white space alone: '\n \n'")
     assert ended.endswith("the end token came first") and stopped.endswith("a stop string came first")
 
 
 def test_an_encoder_gives_candidates_with_probabilities(run, directories):
-    (found,) = jaxpt.load(directories["bert"]).fill(["the [MASK] sat on [MASK]"], k=3)
+    (found,) = loaded("bert").fill(["the [MASK] sat on [MASK]"], k=3)
     assert len(found) == 2
     wanted = "".join(f"{n}: {', '.join(f'{text!r} {p:.3f}' for text, p in one)}\n" for n, one in enumerate(found, 1))
     argv = ["generate", directories["bert"], "--prompt", "the [MASK] sat on [MASK]"]
@@ -118,9 +115,9 @@ def test_an_encoder_gives_candidates_with_probabilities(run, directories):
 
 @pytest.mark.slow
 def test_sentinels_are_filled_beside_prompts_that_are_continued(run, directories):
-    model = jaxpt.load(directories["t5"])
+    model = loaded("t5")
     ((span,),) = model.fill(["the <extra_id_0> sat"], max_new_tokens=6)
-    ((one,),) = completions(directories["t5"], ["the cat"], max_new_tokens=6)
+    ((one,),) = completions("t5", ["the cat"], max_new_tokens=6)
     wanted = f"> the cat\n{one}\n> the <extra_id_0> sat\n1: {span[0][0]!r} {span[0][1]:.3f}\n"
     argv = ["--prompt", "the cat", "--prompt", "the <extra_id_0> sat", "--max-new-tokens", 6]
     for stream in ([], ["--stream"]):
@@ -138,10 +135,10 @@ def test_two_models_side_by_side(run, directories):
 # ---- files ----------------------------------------------------------------------------------------------------------
 
 
-def written(path, count=40):
+def written(path, count=12):
     """A file with prompts of different lengths."""
     draw = random.Random(0)
-    rows = [{"id": i, "text": " ".join(draw.choices(WORDS, k=draw.randint(1, 8)))} for i in range(count)]
+    rows = [{"id": i, "text": " ".join(draw.choices(WORDS, k=draw.randint(1, 3)))} for i in range(count)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return rows
 
@@ -151,10 +148,10 @@ def test_a_file_of_prompts(run, directories, tmp_path):
     rows = written(tmp_path / "f.jsonl")
     argv = ["generate", directories["gpt2"], "--file", tmp_path / "f.jsonl", "--field", "text", *SAMPLING]
     code, out, error = run(*argv, "--out", tmp_path / "g.jsonl", "--samples", 2, "--batch-size", 4)
-    assert (code, out) == (0, f"{tmp_path / 'g.jsonl'}: 40 rows\n"), error
+    assert (code, out) == (0, f"{tmp_path / 'g.jsonl'}: 12 rows\n"), error
     found = [json.loads(line) for line in (tmp_path / "g.jsonl").read_text().splitlines()]
     keys = {"temperature": 1.0, "top_p": 0.9, "seed": 3, "max_new_tokens": 6, "samples": 2}
-    wanted = completions(directories["gpt2"], [row["text"] for row in rows], **keys)
+    wanted = completions("gpt2", [row["text"] for row in rows], **keys)
     assert [row["completions"] for row in found] == wanted
     assert [{name: row[name] for name in ("id", "text")} for row in found] == rows
     assert {finish for row in found for finish in row["finish"]} <= {"eos", "length"}
@@ -163,10 +160,10 @@ def test_a_file_of_prompts(run, directories, tmp_path):
 
 
 def test_files_with_masks_and_of_two_models(run, directories, tmp_path):
-    (tmp_path / "f.txt").write_text("the <extra_id_0> sat\nthe cat\n")
+    (tmp_path / "f.txt").write_text("the <extra_id_0> sat\nthe cat\na dog\n")
     argv = ["--file", tmp_path / "f.txt", "--out", tmp_path / "g.jsonl", "--max-new-tokens", 4]
     assert run("generate", directories["t5"], *argv, "--compare", directories["gpt2"])[0] == 0
-    first, second = (json.loads(line) for line in (tmp_path / "g.jsonl").read_text().splitlines())
+    first, second, _ = (json.loads(line) for line in (tmp_path / "g.jsonl").read_text().splitlines())
     assert list(first) == ["prompt", "completions", "finish", "fills", "other_completions", "other_finish"]
     assert first["completions"] is None and [set(one) for one in first["fills"][0]] == [{"text", "probability"}]
     assert second["fills"] is None and len(second["completions"]) == len(second["other_completions"]) == 1
@@ -176,24 +173,24 @@ def test_files_with_masks_and_of_two_models(run, directories, tmp_path):
 def test_a_killed_command_is_resumed_to_the_same_bytes(directories, tmp_path):
     written(tmp_path / "f.jsonl", 150)
 
-    def start(out):
-        argv = [directories["gpt2"], "--file", tmp_path / "f.jsonl", "--field", "text", "--out", out, *SAMPLING]
-        line = [sys.executable, "-m", "jaxpt", "generate", *map(str, argv), "--batch-size", "4"]
-        return subprocess.Popen(line, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE)
+    def argv(out):
+        words = [directories["gpt2"], "--file", tmp_path / "f.jsonl", "--field", "text", "--out", out, *SAMPLING]
+        return ["generate", *map(str, words), "--batch-size", "4"]
 
     whole, out = tmp_path / "whole.jsonl", tmp_path / "g.jsonl"
-    assert start(whole).wait(300) == 0
+    assert main(argv(whole)) == 0
     killed = 0
     for wanted in (10, 60, 150):
-        process = start(out)
-        while process.poll() is None and (not out.exists() or out.read_bytes().count(b"\n") < wanted):
+        process = forked().Process(target=main, args=(argv(out),))
+        process.start()
+        while process.is_alive() and (not out.exists() or out.read_bytes().count(b"\n") < wanted):
             time.sleep(0.002)
         if wanted < 150:
-            process.send_signal(signal.SIGKILL)
-        process.communicate()
-        killed += process.returncode == -signal.SIGKILL
+            process.kill()
+        process.join()
+        killed += process.exitcode == -signal.SIGKILL
         assert whole.read_bytes().startswith(out.read_bytes()[: out.read_bytes().rfind(b"\n") + 1])
-    assert killed == 2 and process.returncode == 0
+    assert killed == 2 and process.exitcode == 0
     assert out.read_bytes() == whole.read_bytes() and not (tmp_path / "g.jsonl.state").exists()
 
 
@@ -258,14 +255,18 @@ def test_a_terminal_without_a_prompt(run, directories, monkeypatch):
 # ---- after training -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("family", "prompt"),
-    [
-        pytest.param("bert", "The [MASK] sat on the mat.", marks=pytest.mark.slow),
-        pytest.param("t5", "The <extra_id_0> sat on the mat.", marks=pytest.mark.slow),
-        pytest.param("gpt2", "The cat sat on", marks=pytest.mark.slow),
-    ],
-)
+PROMPTS = {"bert": "The [MASK] sat on the mat.", "t5": "The <extra_id_0> sat on the mat.", "gpt2": "The cat sat on"}
+
+
+@pytest.mark.parametrize("family", PROMPTS)
+def test_the_prompt_of_an_example_has_what_the_model_fills(family):
+    tokenizer = loaded(family).tokenizer
+    data = types.SimpleNamespace(tokenizer=tokenizer, vocabulary=tokenizer.vocabulary)
+    assert example_prompt(families.config(family), data) == PROMPTS[family]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family, prompt", grids.cases(PROMPTS.items(), ("t5", PROMPTS["t5"])))
 def test_training_ends_by_naming_this_command(run, tmp_path, family, prompt):
     (tmp_path / "text.txt").write_text("\n".join(f"{n} {text}" for n, text in enumerate(TEXTS * 6)))
     tree = families.tree(

@@ -5,13 +5,12 @@ import json
 import numpy as np
 import pytest
 
-import jaxpt
 from jaxpt.cli import main
 from jaxpt.errors import UserError
 from jaxpt.inference import evaluate as command
 from jaxpt.inference.evaluate import evaluate
 from tests import families
-from tests.inference.test_loaded import made
+from tests.inference.helpers import directory, loaded
 from tests.processes import run
 
 ROWS = [
@@ -44,7 +43,7 @@ def folder(tmp_path_factory):
     """A model of each family, and tasks."""
     found = tmp_path_factory.mktemp("harness")
     for name in families.FAMILIES:
-        made(found / name, name)
+        (found / name).symlink_to(directory(name))
     (found / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     (found / "corpus.txt").write_text("the cat sat on the mat\nno one saw the dog\n" * 20)
     for name, tree in {**TASKS, "write": WRITE}.items():
@@ -71,7 +70,7 @@ def test_each_family_is_scored(folder, tmp_path, family, capsys):
     assert set(found[0].baselines) == {"majority", "shortest", "ngram"}
     written = json.loads((tmp_path / "results.json").read_text())
     assert written["results"][0]["metrics"]["acc"]["value"] == found[0].metrics["acc"].value
-    model = jaxpt.load(folder / family)
+    model = loaded(family)
     of_first = outcomes(tmp_path / "choose_0shot.jsonl")[0]
     scored = model.loglikelihood([f"{ROWS[0]['q']}:"] * 2, [" the mat", " a dog ran"])
     np.testing.assert_allclose(of_first["log_probs"], [one.total for one in scored], atol=1e-4)
@@ -175,9 +174,9 @@ def test_a_resume_in_another_dtype_is_refused(folder, tmp_path, monkeypatch):
 def test_results_of_a_checkpoint_are_beside_the_checkpoints(tmp_path):
     at = tmp_path / "checkpoints/20"
     at.mkdir(parents=True)
-    assert command._folder(tmp_path, at, 20) == tmp_path / "harness"
-    assert command._folder(at, at, 20) == tmp_path / "harness/20"
-    assert command._folder(tmp_path / "hf", tmp_path / "hf", None) == tmp_path / "hf/harness"
+    assert command.results_folder(tmp_path, at, 20) == tmp_path / "harness"
+    assert command.results_folder(at, at, 20) == tmp_path / "harness/20"
+    assert command.results_folder(tmp_path / "hf", tmp_path / "hf", None) == tmp_path / "hf/harness"
 
 
 def test_written_answers_are_kept_every_four_batches(folder, tmp_path, monkeypatch):
@@ -237,9 +236,8 @@ def test_a_mistake_is_one_line(folder, tmp_path, capsys, words, message, monkeyp
 
 
 def process(number, folder, out):
-    """All tasks on a model of each family."""
-    for family in ("gpt2", "bert", "t5"):
-        evaluate(str(folder / family), names(folder), out=str(out / family))
+    """All tasks; that processes score other families alike is shown where they are scored."""
+    evaluate(str(folder / "gpt2"), names(folder), out=str(out))
 
 
 @pytest.mark.slow
@@ -251,5 +249,5 @@ def test_one_and_two_processes_write_the_same(folder, tmp_path):
         codes, logs = run(process, count, 2 // count, tmp_path / f"log_{count}", folder, out)
         assert codes == [0] * count, logs
         written.append({path.relative_to(out): path.read_bytes() for path in out.rglob("*.json*")})
-    assert written[0].keys() == written[1].keys() and len(written[0]) == 3 * (len(TASKS) + 1)
+    assert written[0].keys() == written[1].keys() and len(written[0]) == len(TASKS) + 1
     assert written[0] == written[1]

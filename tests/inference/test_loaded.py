@@ -13,49 +13,34 @@ import pytest
 import jaxpt
 from jaxpt import config as configs
 from jaxpt import convert, hf
-from jaxpt.data import tokenizers
 from jaxpt.errors import UserError
 from jaxpt.generate.engine import Prompt
-from jaxpt.train import weights
-from tests import families
-from tests.hf.test_directory import fresh
+from tests import families, grids
+from tests.inference.helpers import TEXTS, directory, loaded, made, run_of
 
 ROOT = Path(__file__).parents[2]
-TEXTS = ["the cat sat on the mat", "a dog ran after the cat", "no one saw the dog run away"] * 5
-
-
-def made(path, family, **model):
-    """A Hugging Face directory of a small random model with a tokenizer."""
-    settings = {**families.MODELS[family], "vocab_size": 300 if family == "gpt2" else 60, "dtype": "auto", **model}
-    network, params = fresh(families.config(family, model=settings).model)
-    hf.save(path, network, params)
-    extra_ids = 5 if family == "t5" else 0 if family == "llama" else None
-    kind = configs.TokenizerConfig(kind=families.TOKENIZERS[family], extra_ids=extra_ids)
-    tokenizers.train(TEXTS, kind, 270 if family == "gpt2" else 50, path)
-    return path
 
 
 @pytest.fixture(scope="module")
-def directories(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models")
-    return {name: made(folder / name, name) for name in families.FAMILIES}
+def directories():
+    return {name: directory(name) for name in families.FAMILIES}
 
 
 @pytest.fixture(scope="module")
-def models(directories):
-    return {name: jaxpt.load(path) for name, path in directories.items()}
+def models():
+    return {name: loaded(name) for name in families.FAMILIES}
 
 
 def test_a_decoder_generates(models):
     model = models["gpt2"]
     assert model.family == "decoder" and model.objective.kind == "causal_lm"
     assert model.prompt_ids("the cat") == Prompt(model.tokenizer.encode("the cat"))
-    found = model.generate(["the cat", "a dog ran", ""], max_new_tokens=8, scores=True)
+    found = model.generate(["the cat", "a dog ran", ""], max_new_tokens=4, scores=True)
     assert [len(samples) for samples in found] == [1, 1, 1]
     for (one,) in found:
-        assert one.finish in ("eos", "length") and len(one.tokens) == len(one.logprobs) <= 8
-    alone = model.generate(["a dog ran"], max_new_tokens=8)[0][0]
-    assert alone.tokens == found[1][0].tokens and alone.text == found[1][0].text
+        assert one.finish in ("eos", "length") and len(one.tokens) == len(one.logprobs) <= 4
+    alone = model.generate(["the cat"], max_new_tokens=4)[0][0]
+    assert alone.tokens == found[0][0].tokens and alone.text == found[0][0].text and alone.logprobs is None
 
 
 def test_what_is_streamed_is_the_text(models):
@@ -137,34 +122,14 @@ def test_likelihoods(models, family):
 def test_a_run_directory_is_the_same_model(directories, models, family, tmp_path):
     convert.import_weights(directories[family], tmp_path / "run", report=lambda line: None)
     text = {"gpt2": "the cat", "t5": "the cat", "bert": "a [MASK] ran"}[family]
-    for path in (tmp_path / "run", tmp_path / "run" / "checkpoints" / "0"):
-        run = jaxpt.load(path)
-        assert run.path == path and run.network.config == models[family].network.config
-        for model in (run, models[family]):
-            found = model.fill([text]) if family == "bert" else model.generate([text], max_new_tokens=6)
-            if model is run:
-                ours = found
-        assert ours == found
-
-
-def run_of(path, model, tokenizer, objective, extra_ids=None, more=None, **data):
-    """A run directory with random weights."""
-    path.mkdir()
-    settings = configs.TokenizerConfig(kind=tokenizer, extra_ids=extra_ids)
-    languages = ("en_XX",) if objective == "mbart" else ()
-    tokenizers.train(TEXTS, settings, 270 if tokenizer == "bpe" else 60, path / "tokenizer", languages)
-    model = {**families.MODELS["t5"], "dtype": "float32", "vocab_size": 300} | model
-    if model["kind"] != "t5":
-        model = {key: value for key, value in model.items() if key != "head_dim"}
-    config = configs.build(
-        {
-            "run_dir": str(path), "model": model, "objective": {"kind": objective, **(more or {})},
-            "data": {"tokenizer": settings.model_dump(), "length": 32, "batch_size": 8, **data},
-        }
-    )  # fmt: skip
-    (path / "config.yaml").write_text(configs.to_yaml(config))
-    weights.write(path, config.objective.loss.network(config.model), {}, iter(()))
-    return jaxpt.load(path)
+    for path in (tmp_path / "run" / "checkpoints" / "0", tmp_path / "run"):
+        run, imported = jaxpt.load(path), models[family]
+        assert run.path == path and run.network.config == imported.network.config
+        jax.tree.map(np.testing.assert_array_equal, run.params, imported.params)
+        if family != "bert":
+            assert run.options() == imported.options() and run.prompt_ids(text) == imported.prompt_ids(text)
+    found = [m.fill([text]) if family == "bert" else m.generate([text], max_new_tokens=8) for m in (run, imported)]
+    assert found[0] == found[1]
 
 
 @pytest.mark.slow
@@ -236,7 +201,7 @@ def test_an_electra_fills_by_its_generator(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", families.FAMILIES)
+@pytest.mark.parametrize("family", grids.cases(families.FAMILIES, "bert", "t5"))
 def test_a_mesh_gives_the_same(directories, models, family):
     mesh = configs.MeshConfig(data=2, fsdp=2, tensor=2)
     model = jaxpt.load(directories[family], mesh=mesh)
@@ -312,7 +277,8 @@ def test_wrong_directories(directories, tmp_path):
     shutil.copy(directories["gpt2"] / "model.safetensors", tmp_path)
     with pytest.raises(UserError, match="no known vocabulary in this directory"):
         jaxpt.load(tmp_path)
-    assert jaxpt.load(tmp_path, tokenizer=directories["gpt2"], dtype="float32").generate(["the"], max_new_tokens=1)
+    model = jaxpt.load(tmp_path, tokenizer=directories["gpt2"], dtype="float32")
+    assert model.prompt_ids("the cat") == loaded("gpt2").prompt_ids("the cat")
     with pytest.raises(UserError, match="dtype: 'int8' is none of auto, float32, bfloat16"):
         jaxpt.load(directories["gpt2"], dtype="int8")
 
@@ -322,7 +288,7 @@ def test_neither_tensorflow_nor_torch_is_loaded(directories):
         "import sys, jaxpt\n"
         "assert not {'jax', 'numpy', 'tensorflow'} & sys.modules.keys()\n"
         f"model = jaxpt.load({str(directories['gpt2'])!r})\n"
-        "print(model.generate(['the cat'], max_new_tokens=2)[0][0].finish)\n"
+        "print(model.generate(['the cat'], max_new_tokens=4)[0][0].finish)\n"
         "assert not {'tensorflow', 'seqio', 'torch', 'transformers'} & sys.modules.keys()\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)

@@ -11,20 +11,18 @@ import pytest
 
 import jaxpt
 from jaxpt import cli
-from jaxpt.errors import UserError
 from jaxpt.inference import neighbours, uses
-from jaxpt.inference.neighbours import _query
 from jaxpt.inference.static_vectors import StaticVectors
 from jaxpt.inference.uses import Use
-from tests.inference.test_loaded import made
+from tests.inference.helpers import directory, loaded
 
 SENSES = Path(__file__).parent / "senses.jsonl"
 TEXTS = ["the cat sat. The Cat ran!", "a dog ran after the cat", "catalogues of dogs", "the cat sat. Again."]
 
 
 @pytest.fixture(scope="module")
-def model_dir(tmp_path_factory):
-    return made(tmp_path_factory.mktemp("models") / "bert", "bert")
+def model_dir():
+    return directory("bert")
 
 
 def run(capsys, *argv):
@@ -65,8 +63,8 @@ def test_the_nearest_uses_are_printed(capsys, model_dir, tmp_path):
     assert code == 0 and lines[0] == f"cat: nearest of 3 uses in {corpus}, layer 1 of {model_dir}"
     found = [re.fullmatch(r" *(\d)  ( \d\.\d{3})  (.*)", line).groups() for line in lines[1:4]]
     assert {text for *_, text in found} == {"the *cat* sat.", "The *Cat* ran!", "a dog ran after the *cat*"}
-    model = jaxpt.load(model_dir)
-    query, *others = model.embed_words(["the cat sat", *(text.replace("*", "") for *_, text in found)], layer=1)
+    texts = ["the cat sat", *(text.replace("*", "") for *_, text in found)]
+    query, *others = loaded("bert").embed_words(texts, layer=1)
     words = [next(v for word, v in zip(one.texts, one.vectors) if word.lower() == "cat") for one in (query, *others)]
     cosines = [w @ words[0] / np.linalg.norm(w) / np.linalg.norm(words[0]) for w in words[1:]]
     np.testing.assert_allclose([float(cosine) for _, cosine, _ in found], cosines, atol=6e-4)
@@ -95,7 +93,7 @@ def test_senses_are_limited_and_embedded_batch_by_batch(capsys, model_dir, monke
     argv = ("neighbours", model_dir, "--corpus", SENSES, "--label", "sense", "--layer", "0,2", "--limit", 24)
     whole = run(capsys, *argv)
     vectors, sizes = uses.vectors, []
-    monkeypatch.setattr(neighbours, "_BATCH", 10)
+    monkeypatch.setattr(neighbours, "BATCH", 10)
     monkeypatch.setattr(
         uses, "vectors", lambda model, found, layer: sizes.append(len(found)) or vectors(model, found, layer)
     )
@@ -160,6 +158,7 @@ def test_broken_vectors_are_one_line(capsys, tmp_path, content, answer):
         (["the cat sat", "--corpus", "c.txt"], "the query: no words are marked, wants one, as in 'the *bank* of"),
         (["*a* *b*", "--corpus", "c.txt"], "the query: 2 words are marked, wants one"),
         (["the cat", "--word", "dog", "--corpus", "c.txt"], "--word dog: is not in the query"),
+        (["the party", "--word", "art", "--corpus", "c.txt"], "--word art: is not in the query"),
         (["a *mouse*", "--corpus", "c.txt"], "c.txt: has no use of 'mouse'"),
         (["a *cat*", "--corpus", "c.txt", "--layer", "all"], "--layer: a query wants one layer, or mix"),
         (["a *cat*", "--corpus", "c.txt", "--png", "o.jpg"], "--png: wants a file F.png, got o.jpg"),
@@ -186,6 +185,5 @@ def test_examples_in_docstrings():
 
 
 def test_the_word_of_a_query_is_a_whole_word():
-    assert _query("the party of Art", "art")[1:3] == (13, 16)
-    with pytest.raises(UserError, match="--word art: is not in the query"):
-        _query("the party", "art")
+    (place,) = uses.places("the party of Art", "art")
+    assert place.span() == (13, 16)

@@ -6,6 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+import jaxpt
 from jaxpt import convert
 from jaxpt.cli import main
 from jaxpt.errors import UserError
@@ -100,6 +101,14 @@ def test_a_submission_to_glue(run, tmp_path, capsys):
         assert main([*arguments, *more]) == 2
         said = capsys.readouterr().err
         assert words in said and said.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_a_classifier_is_no_writer(run):
+    model = jaxpt.load(run / "run")
+    with pytest.raises(UserError, match=r"was fine-tuned with objective.kind: classification.* use jaxpt predict"):
+        model.generate(["a film"])
+    assert model.embed(["a film"]).shape == (1, 32)
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Neither processes, nor meshes, nor batch sizes change what a fine-tuned model says, whatever the number of rows."""
 
+import functools
 import json
 import shutil
 
@@ -16,7 +17,7 @@ from jaxpt.inference.predict import predict
 from jaxpt.parallel import processes
 from jaxpt.train import checkpoint, predictors, state
 from jaxpt.train.loop import train
-from tests import fine_tuning
+from tests import fine_tuning, grids
 from tests.inference.test_predict_tokens import asked, tagged
 from tests.processes import run
 
@@ -40,6 +41,9 @@ KINDS = {
     "multiple_choice": (chosen, {}, None),
 }
 
+# The others' runs are trained in the grid alone.
+WITH_PROCESSES = ("classification", "multiple_choice", "tagging", "question_answering")
+
 
 def rows_of(kind, count, seed=0):
     made = list(KINDS[kind][0](count, seed))
@@ -49,18 +53,21 @@ def rows_of(kind, count, seed=0):
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """{kind: directory of a finished run}, each with a validation set of `ROWS` rows."""
-    found = {}
-    for kind, (_, task, objective) in KINDS.items():
-        found[kind] = directory = tmp_path_factory.mktemp(kind)
+def run_of(tmp_path_factory):
+    """kind → directory of a finished run, with a validation set of `ROWS` rows."""
+
+    @functools.cache
+    def made(kind):
+        (_, task, objective), directory = KINDS[kind], tmp_path_factory.mktemp(kind)
         held = fine_tuning.write(directory / "held.jsonl", rows_of(kind, ROWS, seed=1))
         config = fine_tuning.recipe(
-            directory, made=rows_of(kind, 48), task={"kind": kind, **task}, objective=objective,
+            directory, made=rows_of(kind, 48), task={"kind": kind, **task}, objective=objective, model={"layers": 1},
             data={"validation_path": held, "length": 16}, train={"steps": 2, "eval_every": 2},
         )  # fmt: skip
         assert train(config) == 0
-    return found
+        return directory
+
+    return made
 
 
 def kept(directory):
@@ -68,13 +75,15 @@ def kept(directory):
     return directory / "run" / "evaluations" / "predictions_validation.jsonl"
 
 
-def test_the_mean_loss_of_the_rows_is_the_held_out_loss(runs):
+@pytest.mark.parametrize(
+    "kind", grids.cases(["classification", "regression", "multi_label", "multiple_choice"], *WITH_PROCESSES[:2])
+)
+def test_the_mean_loss_of_the_rows_is_the_held_out_loss(kind, run_of):
     """Of kinds with one target for each row."""
-    for kind in ("classification", "regression", "multi_label", "multiple_choice"):
-        losses = [json.loads(line)["loss"] for line in kept(runs[kind]).read_text("utf-8").splitlines()]
-        lines = (runs[kind] / "run" / "metrics.jsonl").read_text("utf-8").splitlines()
-        measured = {name: value for line in lines for name, value in json.loads(line).items()}
-        assert len(losses) == ROWS and np.mean(losses) == pytest.approx(measured["validation/loss"], rel=1e-5)
+    losses = [json.loads(line)["loss"] for line in kept(run_of(kind)).read_text("utf-8").splitlines()]
+    lines = (run_of(kind) / "run" / "metrics.jsonl").read_text("utf-8").splitlines()
+    measured = {name: value for line in lines for name, value in json.loads(line).items()}
+    assert len(losses) == ROWS and np.mean(losses) == pytest.approx(measured["validation/loss"], rel=1e-5)
 
 
 def process(number, runs, folder):
@@ -88,9 +97,9 @@ def process(number, runs, folder):
     train(configs.load(next(iter(runs.values())) / "run"))
 
 
-def test_one_and_four_processes_write_the_same(runs, tmp_path):
+def test_one_and_four_processes_write_the_same(run_of, tmp_path):
     """On the same four devices; of regression and several labels too each row has one target, as in classification."""
-    runs = {kind: path for kind, path in runs.items() if kind not in ("regression", "multi_label")}
+    runs = {kind: run_of(kind) for kind in WITH_PROCESSES}
     of_run, written, metrics = kept(next(iter(runs.values()))), [], []
     for count in (1, 4):
         folder = tmp_path / str(count)
@@ -108,16 +117,16 @@ def test_one_and_four_processes_write_the_same(runs, tmp_path):
     assert all(one == metrics[0] for one in metrics) and len(metrics) == 5
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_batches_and_meshes_change_no_prediction(kind, runs, monkeypatch):
-    run_dir, step = checkpoint.find(runs[kind] / "run", None)
+@pytest.mark.parametrize("kind", grids.cases(KINDS, *WITH_PROCESSES))
+def test_batches_and_meshes_change_no_prediction(kind, run_of, monkeypatch):
+    run_dir, step = checkpoint.find(run_of(kind) / "run", None)
     config = configs.load(run_dir)
     tokenizer = tokenizers.load(run_dir / "tokenizer", config.data.tokenizer.kind)
     found = examples.examples(config, tokenizer, examples.split_rows(config, "validation"))
     reader = checkpoint.Checkpoints(run_dir, CheckpointConfig(), read_only=True)
     outputs, decisions = [], []
     for mesh, devices, rows in (({"data": 1}, 1, 32), ({"data": 1}, 1, 5), ({"data": 2, "fsdp": 2, "tensor": 2}, 8, 8)):
-        monkeypatch.setattr(predictors, "_ROWS", rows)
+        monkeypatch.setattr(predictors, "ROWS", rows)
         own = config.model_copy(update={"mesh": config.mesh.model_copy(update=mesh)})
         setup = state.setup(own, jax.devices()[:devices]).for_evaluation()
         outputs.append(predictors.build(setup, tokenizer)(reader.restore_params(setup, step), found.records))

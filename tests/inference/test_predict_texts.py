@@ -7,7 +7,6 @@ import pytest
 import jaxpt
 from jaxpt.config import TokenizerConfig
 from jaxpt.data import tokenizers
-from jaxpt.errors import UserError
 from jaxpt.inference.predict import predict
 from jaxpt.train.loop import train
 from tests import fine_tuning
@@ -75,12 +74,3 @@ def test_a_submission_to_glue(run, tmp_path):
     head, *lines = (tmp_path / "SST-2.tsv").read_text("utf-8").splitlines()
     assert head == "index\tprediction" and [line.split("\t")[0] for line in lines] == list("01234")
     assert {line.split("\t")[1] for line in lines} <= {"0", "1"}
-
-
-@pytest.mark.slow
-def test_a_classifier_is_no_writer(tmp_path):
-    assert train(fine_tuning.recipe(tmp_path, "train.steps=2", train={"eval_every": 2})) == 0
-    model = jaxpt.load(tmp_path / "run")
-    with pytest.raises(UserError, match=r"was fine-tuned with objective.kind: classification.* use jaxpt predict"):
-        model.generate(["a film"])
-    assert model.embed(["a film"]).shape == (1, 32)

@@ -91,20 +91,23 @@ def test_answers_stand_in_their_contexts_and_the_threshold_is_that_of_the_valida
         assert abs(sum(other["probability"] for other in best) - 1) < 1e-5
 
 
-@pytest.mark.parametrize("task, row, message", [
-    ({"kind": "tagging"}, {"tokens": ["a", "the"], "tags": ["O"]}, "line 9: 2 words (tokens) and 1 tags (tags); "),
-    ({"kind": "tagging"}, {"tokens": [], "tags": []}, "jsonl: line 9: column 'tokens' (task.tokens) has no words"),
-    ({"kind": "question_answering"}, {"question": "a", "context": "b", "answers": [{"text": "c", "answer_start": 0}]},
+@pytest.mark.parametrize("command, task, row, message", [
+    ("train", {"kind": "tagging"}, {"tokens": ["a", "the"], "tags": ["O"]},
+     "line 9: 2 words (tokens) and 1 tags (tags); "),
+    ("train", {"kind": "tagging"}, {"tokens": [], "tags": []},
+     "jsonl: line 9: column 'tokens' (task.tokens) has no words"),
+    ("train", {"kind": "question_answering"},
+     {"question": "a", "context": "b", "answers": [{"text": "c", "answer_start": 0}]},
      "train.jsonl: line 9: answer 'c' is not in its context at answer_start 0; there stands 'b'"),
-    ({"kind": "question_answering"}, {"question": "a", "context": "b", "answers": []},
+    ("inspect", {"kind": "question_answering"}, {"question": "a", "context": "b", "answers": []},
      "train.jsonl: line 9: the question has no answer; set task.metrics=[squad_v2]"),
 ])  # fmt: skip
-def test_a_bad_row_ends_the_command_in_one_line(task, row, message, tmp_path, capsys):
+def test_a_bad_row_ends_the_command_in_one_line(command, task, row, message, tmp_path, capsys):
     made = [*(tagged if task["kind"] == "tagging" else asked)(8), row]
     if task["kind"] != "tagging":
         made[:8] = [one | {"context": "good", "answers": [{"text": "good", "answer_start": 0}]} for one in made[:8]]
     objective = {"max_query": 3} if task["kind"] == "question_answering" else None
     with contextlib.suppress(UserError):  # labels are read with the recipe
         fine_tuning.recipe(tmp_path, made=made, task=task, objective=objective)
-    assert main(["train", str(tmp_path / "recipe.yaml")]) == 2
+    assert main([command, str(tmp_path / "recipe.yaml")]) == 2
     assert message in capsys.readouterr().err

@@ -7,33 +7,31 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-import jaxpt
 from jaxpt import cli
 from jaxpt.errors import UserError
 from jaxpt.generate.embed import embed
 from jaxpt.inference import corpus, words
 from tests import families
 from tests.generate.helpers import network, texts
-from tests.inference.test_loaded import made
+from tests.inference.helpers import directory, loaded
 
 TEXTS = ["the cat, sat on the mat", "a dogcat ran", "no one saw the dog run away " * 6]
 
 
 @pytest.fixture(scope="module")
-def directories(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models")
-    return {name: made(folder / name, name) for name in families.FAMILIES}
+def directories():
+    return {name: directory(name) for name in families.FAMILIES}
 
 
 @pytest.fixture(scope="module")
-def models(directories):
-    return {name: jaxpt.load(path) for name, path in directories.items()}
+def models():
+    return {name: loaded(name) for name in families.FAMILIES}
 
 
 def test_several_layers_are_those_one_by_one():
-    given, rows = network("bert"), texts(5, 20, seed=3)
-    one_by_one = [embed(*given, rows, layer=layer).vectors for layer in (0, 1, 2)]
-    for layer, numbers in (("all", (0, 1, 2)), ((2, 0), (2, 0)), ([-1, -3], (2, 0))):
+    given, rows = network("bert", layers=1), texts(5, 20, seed=3)
+    one_by_one = [embed(*given, rows, layer=layer).vectors for layer in (0, 1)]
+    for layer, numbers in (("all", (0, 1)), ((1, 0), (1, 0)), ([-1, -2], (1, 0))):
         for n, found in enumerate(embed(*given, rows, layer=layer).vectors):
             np.testing.assert_allclose(found, [one_by_one[number][n] for number in numbers], atol=1e-6)
     mix = embed(*given, rows, layer="mix", pooling="none").vectors
@@ -78,8 +76,8 @@ def test_a_file_of_vectors(directories, models, tmp_path, capsys, monkeypatch):
     """Its rows are in the file's order whatever the chunks, and equal what `embed` gives."""
     source, path = tmp_path / "in.txt", str(directories["bert"])
     source.write_text("\n\n".join(TEXTS))
-    monkeypatch.setattr("jaxpt.inference.embed_file._TEXTS", 30)
-    monkeypatch.setattr("jaxpt.inference.embed_file._UNITS", 30)
+    monkeypatch.setattr("jaxpt.inference.embed_file.CHARACTERS", 30)
+    monkeypatch.setattr("jaxpt.inference.embed_file.CHARACTERS_OF_UNITS", 30)
 
     def run(name, *options):
         code = cli.main(["embed", path, str(source), "--out", str(tmp_path / name), *options])

@@ -108,20 +108,16 @@ def test_table(plan):
 
 def test_picture(plan):
     """A curve and a baseline for each run that has validated, with its name, in both panels; written again alike."""
+    plan = plan.model_copy(update={"question": "is $1 (50%_of) as good as $2?"})  # no formula
     studies.write(plan)
     directory = Path(plan.run_dir)
     svg = (directory / "picture.svg").read_text()
     assert svg.count("stroke-dasharray: 2.96") == 2 * 3, "the baselines of the three that are finished"
     assert (directory / "picture.png").read_bytes().startswith(b"\x89PNG")
+    assert "is $1 (50%_of) as good as $2?" in (directory / "table.md").read_text()
     studies.write(plan)
     assert (directory / "picture.svg").read_text() == svg
     assert not list(directory.glob(".*tmp")) + list(directory.glob("*.tmp"))
-
-
-def test_a_question_may_have_dollars(plan):
-    studies.write(plan.model_copy(update={"question": "is $1 (50%_of) as good as $2?"}))
-    assert "is $1 (50%_of) as good as $2?" in (Path(plan.run_dir) / "table.md").read_text()
-    assert (Path(plan.run_dir) / "picture.png").exists()
 
 
 def test_examples_in_docstrings():

@@ -96,7 +96,7 @@ def charts(study: StudyReading) -> list[Chart | Dots]:
 def _sections(study: StudyReading, assumed: receipts.Assumptions) -> Iterator[Section]:
     dots = figures(_scores(study))
     for one in study.table["tables"]:
-        rows = [[_cell(cell) for cell in row] for row in one.rows]
+        rows = [[cell_of(cell) for cell in row] for row in one.rows]
         if not rows:
             continue
         notes = study.table.get(_NOTES.get(one.title, ""), "")
@@ -110,8 +110,15 @@ def _sections(study: StudyReading, assumed: receipts.Assumptions) -> Iterator[Se
         yield "Receipt", _receipt(study, assumed)
 
 
-def _cell(text: str) -> str:
-    """A cell; the median, the best seed and the number of seeds stand below the mean, where they take no width."""
+def cell_of(text: str) -> str:
+    """A cell; the median, the best seed and the number of seeds stand below the mean, where they take no width.
+
+    Args:
+      text: of the table in Markdown.
+
+    Returns:
+      HTML.
+    """
     mean, bracket, seeds = text.partition(" (")
     return f"{escape(mean)}<br><small>({escape(seeds)}</small>" if bracket and " ± " in mean else escape(text)
 

@@ -139,8 +139,8 @@ def test_a_study_and_a_run(plan, runs, tmp_path):  # noqa: F811
 
 
 def test_the_seeds_of_a_score_stand_below_its_mean():
-    assert page_studies._cell("71.3 ± 0.3 (71.4, 71.5; 3)") == "71.3 ± 0.3<br><small>(71.4, 71.5; 3)</small>"
-    assert page_studies._cell("masked_lm (<a>)") == "masked_lm (&lt;a&gt;)"
+    assert page_studies.cell_of("71.3 ± 0.3 (71.4, 71.5; 3)") == "71.3 ± 0.3<br><small>(71.4, 71.5; 3)</small>"
+    assert page_studies.cell_of("masked_lm (<a>)") == "masked_lm (&lt;a&gt;)"
 
 
 def test_what_cannot_be_shown_is_refused_in_one_line(runs, tmp_path, capsys):
