@@ -34,7 +34,7 @@ class Metrics:
         self._rewind(start)
         self._file = self.path.open("a", encoding="utf-8")
         if config.log.tensorboard:
-            self._board = _Board(run_dir / "tensorboard", start)
+            self._board = Board(run_dir / "tensorboard", start)
         if config.log.wandb:
             if importlib.util.find_spec("wandb") is None:
                 raise UserError("log.wandb: the package is not installed; pip install wandb, or leave log.wandb out")
@@ -88,7 +88,7 @@ class Metrics:
             self._wandb.finish()
 
 
-class _Board:
+class Board:
     """TensorBoard's file. tensorboardX's own writer is a thread with a queue: on a full disk the run would hang."""
 
     _FLUSH = 30.0  # seconds; a flush waits for the disk

@@ -37,13 +37,19 @@ def opened(run_dir, **settings):
         checkpoints.close()
 
 
-@pytest.fixture
-def run_dir(tmp_path):
-    """Checkpoints of steps 1, 2 and 3."""
-    with opened(tmp_path) as checkpoints:
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    path = tmp_path_factory.mktemp("saved")
+    with opened(path) as checkpoints:
         for step in (1, 2, 3):
             checkpoints.save(state(step), {"phase": step}, metrics={"validation/loss": 1.0 / step})
-    return tmp_path
+    return path
+
+
+@pytest.fixture
+def run_dir(saved, tmp_path):
+    """Checkpoints of steps 1, 2 and 3."""
+    return shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
 
 
 def flip(path):

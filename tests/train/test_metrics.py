@@ -5,7 +5,7 @@ import resource
 import pytest
 
 from jaxpt import disk
-from jaxpt.train.metrics import _Board
+from jaxpt.train.metrics import Board
 
 
 def events(directory):
@@ -22,7 +22,7 @@ def events(directory):
 
 
 def test_figures_are_those_that_were_written(tmp_path):
-    board = _Board(tmp_path / "tensorboard", 3)
+    board = Board(tmp_path / "tensorboard", 3)
     board.write(4, {"train/loss": 2.5, "speed/tokens": 10.0})
     board.close()
     board.close()
@@ -33,7 +33,7 @@ def test_figures_are_those_that_were_written(tmp_path):
 
 
 def test_a_full_disk_is_an_error_that_names_the_place(tmp_path):
-    board = _Board(tmp_path / "tensorboard", 0)
+    board = Board(tmp_path / "tensorboard", 0)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
     try:

@@ -94,5 +94,11 @@ def test_weights_of_another_family_may_fit_in_part(workplace):
 
 
 def test_a_resume_needs_no_origin(workplace):
+    config = configs.load(RECIPE, ["run_dir=runs/x", "init_from.path=gone", "data.path=a.txt"])
+    with pytest.raises(UserError, match=r"init_from\.path: gone"):
+        preflight.check(config)
+    assert not Path("runs").exists()
     Path("runs/x/checkpoints/2").mkdir(parents=True)
-    preflight.check(configs.load(RECIPE, ["run_dir=runs/x", "init_from.path=gone"]))
+    preflight.check(config)
+    with pytest.raises(UserError, match=r"data\.path: gone\.txt"):  # all else is looked at still
+        preflight.check(configs.load(RECIPE, ["run_dir=runs/x", "init_from.path=gone", "data.path=gone.txt"]))

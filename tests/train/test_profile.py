@@ -1,9 +1,13 @@
 """A trace of chosen steps: what its table counts, and a real one."""
 
+import contextlib
 import doctest
+import functools
+import io
 
 import jax
 import jax.numpy as jnp
+import pytest
 
 from jaxpt import cli
 from jaxpt.train import profile
@@ -60,22 +64,36 @@ SMALL = [
 ]  # fmt: skip
 
 
-def test_a_run_traces_the_steps_that_it_is_told(tmp_path, capsys):
-    """The end of a phase cuts them short."""
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory):
+    """A run of 4 steps that was told to trace three from the second one on; the end of a phase cuts them short."""
+    run = tmp_path_factory.mktemp("traced") / "run"
     settings = ["profile={first: 2, steps: 3}", "train.phases=[{steps: 3}, {}]"]
-    assert cli.main(["train", RECIPE, f"run_dir={tmp_path}/run", *SMALL, *settings]) == 0
-    said = capsys.readouterr().out
+    said, options, start = io.StringIO(), jax.profiler.ProfileOptions(), jax.profiler.start_trace
+    options.python_tracer_level = 0  # the calls of Python are 98 % of the events
+    with contextlib.redirect_stdout(said), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax.profiler, "start_trace", functools.partial(start, profiler_options=options))
+        assert cli.main(["train", RECIPE, f"run_dir={run}", *SMALL, *settings]) == 0
+    return run, said.getvalue()
+
+
+def traces(run):
+    return list((run / "profile").rglob("perfetto_trace.json.gz"))
+
+
+def test_a_run_traces_the_steps_that_it_is_told(traced):
+    run, said = traced
     assert "trace of steps 2–3, for xprof and ui.perfetto.dev: profile/plugins/profile/" in said
     assert all(part in said for part in ("decoder/attention", "  loss\n", "  optimizer\n"))
-    assert len(list((tmp_path / "run/profile").rglob("perfetto_trace.json.gz"))) == 1
+    assert len(traces(run)) == 1
 
 
-def test_a_run_says_that_the_steps_to_trace_are_behind_it(tmp_path, capsys):
-    assert cli.main(["train", RECIPE, f"run_dir={tmp_path}/run", *SMALL, "train.steps=3"]) == 0
-    assert cli.main(["train", f"{tmp_path}/run", "train.steps=4", "profile={first: 2, steps: 1}"]) == 0
+def test_a_run_says_that_the_steps_to_trace_are_behind_it(traced, capsys):
+    run, _ = traced
+    assert cli.main(["train", str(run), "train.steps=5", "profile={first: 2, steps: 1}"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "profile: step 2 is behind the run: nothing is traced; profile.first=4 is next" in said
-    assert not (tmp_path / "run/profile").exists()
+    assert "profile: step 2 is behind the run: nothing is traced; profile.first=5 is next" in said
+    assert len(traces(run)) == 1
 
 
 def test_steps_that_the_run_does_not_reach_are_refused(tmp_path, capsys):
