@@ -1,13 +1,13 @@
 """Hostile and odd Hugging Face directories: each is imported, or refused in one plain line; nothing is left behind."""
 
 import contextlib
+import io
 import json
 import os
+import resource
 import shutil
 import signal
 import struct
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -15,7 +15,8 @@ import pytest
 from jaxpt import hf
 from jaxpt.cli import main
 from jaxpt.hf import files
-from tests.hf.test_directory import fresh
+from tests import processes
+from tests.hf.test_directory import AS_READ, fresh
 from tests.models.helpers import EVERY
 
 SECONDS = 60  # of a hang; the machine may be busy
@@ -32,7 +33,7 @@ def sources(tmp_path_factory):
     def of(name):
         if name not in made:
             made[name] = tmp_path_factory.mktemp(name)
-            hf.save(made[name], *fresh(EVERY[name]()))
+            hf.save(made[name], *fresh(EVERY[name](**AS_READ)))
         return made[name]
 
     return of
@@ -515,17 +516,27 @@ def test_sizes_of_files(size, tmp_path, capsys):
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
+def limited(kilobytes, argv, answer):
+    """Runs a command while no file may grow beyond a limit; sends (exit code, stderr)."""
+    import jax
+
+    jax.config.update("jax_enable_compilation_cache", False)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (kilobytes * 1024, kilobytes * 1024))
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        code = main(argv)
+    answer.send((code, said.getvalue()))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kilobytes", [0, 1, 4, 12])
 def test_a_full_disk(kilobytes, sources, tmp_path):
-    """No file may grow beyond the limit: the disk is full at another place of the import each time."""
-    code = (
-        "import resource, sys\nfrom jaxpt.cli import main\nimport jaxpt.convert\n"
-        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({kilobytes * 1024}, {kilobytes * 1024}))\n"
-        f"sys.exit(main(['import', {str(sources('bert'))!r}, {str(tmp_path / 'run')!r}]))"
-    )
-    environment = os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "false"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120)
-    assert done.returncode == 2, done.stderr
-    assert len(done.stderr.splitlines()) == 1 and str(tmp_path / "run") in done.stderr, done.stderr
+    """The disk is full at another place of the import each time."""
+    ours, theirs = processes.forked().Pipe(duplex=False)
+    argv = ["import", str(sources("bert")), str(tmp_path / "run")]
+    process = processes.forked().Process(target=limited, args=(kilobytes, argv, theirs))
+    process.start()
+    assert ours.poll(120)
+    code, said = ours.recv()
+    process.join()
+    assert code == 2 and len(said.splitlines()) == 1 and str(tmp_path / "run") in said, said
     assert not [*tmp_path.iterdir()]

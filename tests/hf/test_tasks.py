@@ -13,17 +13,18 @@ from jaxpt.heads import classes, masked_lm
 from jaxpt.hf import directory, files, mapping
 from jaxpt.hf.tasks import WORDS, labels_from_json
 from jaxpt.models.network import Network
-from tests.hf.test_directory import edit, fresh
+from tests.hf.test_directory import AS_READ, edit, fresh
 from tests.models.helpers import EVERY
 
 OUTPUTS = {"classes": 3, "tags": 5}
-CONFIGS = {name: EVERY[name](layers=1) for name in ("bert", "electra", "llama", "t5", "t5_old", "xlnet")}
-CONFIGS["modernbert"] = EVERY["modernbert"](layers=3, pooling="mean", head_bias=True, norm_bias=True)
+KINDS = ("bert", "electra", "llama", "t5", "t5_old", "xlnet")
+CONFIGS = {name: EVERY[name](layers=1, **AS_READ) for name in KINDS}
+CONFIGS["modernbert"] = EVERY["modernbert"](layers=3, pooling="mean", head_bias=True, norm_bias=True, **AS_READ)
 
 
 def tuned(name, head, outputs=None, **more):
     """(network, random parameters) of a backbone with a head for fine-tuning."""
-    config = CONFIGS.get(name) or EVERY[name]()
+    config = CONFIGS.get(name) or EVERY[name](**AS_READ)
     heads = classes.declare(config, head, OUTPUTS.get(head) if outputs is None else outputs) | more
     return fresh(Network(config.build(), heads))
 
@@ -39,7 +40,7 @@ def test_saved_and_read(name, tmp_path):
         hf.save(tmp_path / head, network, params)
         source = directory.open_directory(tmp_path / head)
         assert set(source.network.heads) == set(network.heads)
-        assert source.network.config == network.config.model_copy(update={"dtype": "auto"})
+        assert source.network.config == network.config
         read = dict(mapping.parameters(source.pieces(), mapping.stored_params(source.network)))
         lacking = {path for path in flat(params) if source.table.is_lacking(path)}
         assert set(read) == set(flat(params)) - lacking
@@ -119,7 +120,7 @@ def test_a_class_that_a_family_lacks_is_named(name, head, tmp_path):
 
 
 def test_two_heads_are_an_error_and_other_heads_are_left_out(tmp_path):
-    config = EVERY["bert"]()
+    config = CONFIGS["bert"]
     network, params = tuned("bert", "classes", **classes.declare(config, "tags", 2))
     with pytest.raises(UserError, match=r"one head of classes, tags, span, choice .* not classes and tags"):
         hf.save(tmp_path / "two", network, params)
@@ -143,7 +144,7 @@ def test_options_of_a_pooler_that_is_not_had(tmp_path):
 def test_a_pretrained_directory_opens_with_a_new_head(tmp_path):
     """What fits is taken: BERT's pooler, ModernBERT's hidden layer of its masked-LM head."""
     for name, taken in (("bert", {"pooler"}), ("modernbert", {"pooler"}), ("roberta", set()), ("gpt2", set())):
-        config = CONFIGS.get(name) or EVERY[name]()
+        config = CONFIGS.get(name) or EVERY[name](**AS_READ)
         hf.save(tmp_path / name, *fresh(config))
         heads = classes.declare(config, "classes", 4)
         source = directory.open_directory(tmp_path / name, heads=heads, partial=True)
