@@ -21,15 +21,23 @@ def mean(logits, **options):
     return loss.sum() / weight.sum()
 
 
+r_drop = jax.jit(class_losses.r_drop)
+
+
+def log_softmax(logits):
+    logits = logits.astype(np.float64)
+    return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("weights", [None, WEIGHTS])
 def test_cross_entropy_by_hand(smoothing, weights):
     w = np.ones(4) if weights is None else weights.astype(np.float64)
-    log_p = np.log(np.asarray(jax.nn.softmax(LOGITS)).astype(np.float64))
+    log_p = log_softmax(LOGITS)
     loss = [
         -(1 - smoothing) * w[t] * row[t] - smoothing / 4 * (w * row).sum() for row, t in zip(log_p, TARGETS)
     ]  # fmt: skip
-    found = mean(LOGITS, label_smoothing=smoothing, class_weights=weights)
+    found = jax.jit(lambda x: mean(x, label_smoothing=smoothing, class_weights=weights))(LOGITS)
     np.testing.assert_allclose(found, sum(loss) / w[TARGETS].sum(), rtol=1e-5)
 
 
@@ -43,7 +51,8 @@ def test_cross_entropy_is_that_of_torch(smoothing, weights):
     weight = None if weights is None else torch.tensor(weights)
     theirs = torch.nn.CrossEntropyLoss(weight=weight, label_smoothing=smoothing)(given, torch.tensor(TARGETS))
     theirs.backward()
-    value, gradient = jax.value_and_grad(lambda x: mean(x, label_smoothing=smoothing, class_weights=weights))(LOGITS)
+    run = jax.value_and_grad(lambda x: mean(x, label_smoothing=smoothing, class_weights=weights))
+    value, gradient = jax.jit(run)(LOGITS)
     np.testing.assert_allclose(value, theirs.item(), rtol=1e-6)
     np.testing.assert_allclose(gradient, given.grad, rtol=1e-5, atol=1e-7)
 
@@ -58,27 +67,28 @@ def test_r_drop_is_the_released_loss():
     p, q = one.log_softmax(-1), two.log_softmax(-1)
     theirs = (functional.kl_div(p, q.exp(), reduction="sum") + functional.kl_div(q, p.exp(), reduction="sum")) / 2
     theirs.backward()
-    value, gradients = jax.value_and_grad(lambda a, b: class_losses.r_drop(a, b).sum(), (0, 1))(LOGITS, OTHER)
+    value, gradients = jax.jit(jax.value_and_grad(lambda a, b: r_drop(a, b).sum(), (0, 1)))(LOGITS, OTHER)
     np.testing.assert_allclose(value, theirs.item(), rtol=1e-6)
     for mine, x in zip(gradients, (one, two)):
         np.testing.assert_allclose(mine, x.grad, rtol=1e-4, atol=1e-5)
 
 
 def test_r_drop_is_symmetric_and_zero_of_equal_predictions():
-    found = class_losses.r_drop(LOGITS, OTHER)
-    np.testing.assert_allclose(found, class_losses.r_drop(OTHER, LOGITS), rtol=1e-6)
-    assert (found > 0).all() and (class_losses.r_drop(LOGITS, LOGITS + 5) < 1e-5).all()
+    found = np.asarray(r_drop(LOGITS, OTHER))
+    np.testing.assert_allclose(found, r_drop(OTHER, LOGITS), rtol=1e-6)
+    assert (found > 0).all() and (np.asarray(r_drop(LOGITS, LOGITS + 5)) < 1e-5).all()
+    p, q = log_softmax(LOGITS), log_softmax(OTHER)
+    np.testing.assert_allclose(found, ((np.exp(p) - np.exp(q)) * (p - q)).sum(-1) / 2, rtol=1e-4)
 
 
 def test_a_class_that_cannot_be_adds_nothing():
-    masked, other = (jnp.asarray(x).at[:, 3].set(-jnp.inf) for x in (LOGITS, OTHER))
-    np.testing.assert_allclose(
-        class_losses.r_drop(masked, other), class_losses.r_drop(LOGITS[:, :3], OTHER[:, :3]), rtol=1e-5
-    )
-    targets = jnp.asarray(TARGETS % 3)
-    found, _ = class_losses.class_cross_entropy(masked, targets)
-    wanted, _ = class_losses.class_cross_entropy(LOGITS[:, :3], targets)
-    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    @jax.jit
+    def both(one, other):
+        return class_losses.r_drop(one, other), class_losses.class_cross_entropy(one, TARGETS % 3)[0]
+
+    masked = [np.where(np.arange(4) == 3, -np.inf, x).astype(np.float32) for x in (LOGITS, OTHER)]
+    for found, wanted in zip(both(*masked), both(LOGITS[:, :3], OTHER[:, :3])):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5)
 
 
 def test_balanced_weights():

@@ -1,6 +1,7 @@
 """What a head reads of a model: each choice of states against its formula, the mix and the LSTM against torch."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from jaxpt.models.base import Bound
 from jaxpt.models.layers import PARAMETER_AXES
 from jaxpt.models.network import Network
 from jaxpt.models.output import Output
+from tests import grids
 from tests.models.helpers import EVERY, bert, drawn
 
 N, B, L, D, H = 3, 4, 7, 24, 5
@@ -32,14 +34,25 @@ def padded():
 
 def applied(settings, given, segments=None):
     """(features, parameters) of some states, under a two-layer BERT's heads with drawn parameters."""
-    config = FeaturesConfig(**settings)
-    heads, width = features.declare(bert(), config, "encoder")
-    network = Network(bert().build(), heads)
-    params = drawn(network)
-    output = Output(jnp.array(given[-1]), jnp.array(given))
-    found = features.apply(config, network.bind(params), output, padded() if segments is None else segments)
-    assert found.hidden.shape == (B, L, width) and found.layers is None
-    return np.asarray(found.hidden), jax.tree.map(np.asarray, params.get("heads", {}))
+    return several([settings], given, segments)[0]
+
+
+def several(every, given, segments=None):
+    """The same for each of several settings: one program."""
+    configs = [FeaturesConfig(**settings) for settings in every]
+    declared = [features.declare(bert(), config, "encoder") for config in configs]
+    networks = [Network(bert().build(), heads) for heads, _ in declared]
+    params = [drawn(network) for network in networks]
+    ids = padded() if segments is None else segments
+
+    def run(given, params):
+        output = Output(given[-1], given)
+        bound = [network.bind(own) for network, own in zip(networks, params)]
+        return [features.apply(config, own, output, ids) for config, own in zip(configs, bound)]
+
+    found = jax.jit(run)(given, params)
+    assert all(x.hidden.shape == (B, L, width) and x.layers is None for x, (_, width) in zip(found, declared))
+    return [(np.asarray(x.hidden), jax.tree.map(np.asarray, own.get("heads", {}))) for x, own in zip(found, params)]
 
 
 def normalized(x):
@@ -49,20 +62,21 @@ def normalized(x):
 
 def test_states_are_those_of_the_layers_named():
     given = states()
-    for layers, want in (("last", given[2]), (0, given[0]), (-2, given[1]), (2, given[2])):
-        np.testing.assert_array_equal(applied({"layers": layers}, given)[0], want)
-        found, _ = applied({"layers": layers, "norm": True}, given)
-        np.testing.assert_allclose(found, normalized(want), rtol=1e-5, atol=1e-6)
+    wanted = {"last": given[2], 0: given[0], -2: given[1], 2: given[2]}
+    found = several([{"layers": layers, "norm": norm} for layers in wanted for norm in (False, True)], given)
+    for plain, normed, want in zip(found[::2], found[1::2], wanted.values(), strict=True):
+        np.testing.assert_array_equal(plain[0], want)
+        np.testing.assert_allclose(normed[0], normalized(want), rtol=1e-5, atol=1e-6)
     found, _ = applied({"layers": (-1, 0)}, given)
     np.testing.assert_array_equal(found, np.concatenate([given[2], given[0]], axis=-1))
 
 
 def test_the_mix_begins_with_the_mean():
     heads, _ = features.declare(bert(), FeaturesConfig(layers="mix"), "encoder")
-    network = Network(bert().build(), heads)
-    params = network.init(jax.random.key(0))
-    given = states()
-    found = network.bind(params).heads["layer_mix"](given)
+    network, given = Network(bert().build(), heads), states()
+    own = jax.jit(lambda key: network.init(key)["heads"])(jax.random.key(0))
+    params = {**drawn(network), "heads": own}
+    found = jax.jit(lambda params: network.bind(params).heads["layer_mix"](given))(params)
     np.testing.assert_allclose(found, given.mean(0), rtol=1e-5, atol=1e-6)
     params["heads"]["layer_mix"] = {"weights": np.log([1.0, 2.0, 5.0]), "scale": np.float32(2)}
     (line,) = features.report_lines(params)
@@ -87,7 +101,7 @@ def test_the_mix_and_its_gradients_are_those_of_torch(norm):
     np.testing.assert_allclose(found, want.detach().numpy(), rtol=1e-4, atol=1e-5)
     (want * torch.tensor(of_output)).sum().backward()
     seen = np.stack([x.numpy() for x in tensors])
-    own = jax.grad(lambda p: (features.LayerMix().apply({"params": p}, seen) * of_output).sum())(mix)
+    own = jax.jit(jax.grad(lambda p: (features.LayerMix().apply({"params": p}, seen) * of_output).sum()))(mix)
     np.testing.assert_allclose(own["weights"], w.grad.numpy(), rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(own["scale"], scale.grad.numpy(), rtol=1e-4, atol=1e-4)
 
@@ -134,7 +148,7 @@ def test_the_lstm_and_its_gradients_are_those_of_torch():
         found = module.apply({"params": params}, x, segments) * is_real
         return (found * of_output).sum(), found
 
-    (_, found), (grads, of_x) = jax.value_and_grad(total, (0, 1), has_aux=True)(params, given)
+    (_, found), (grads, of_x) = jax.jit(jax.value_and_grad(total, (0, 1), has_aux=True))(params, given)
     np.testing.assert_allclose(found, want.detach().numpy(), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(of_x, x.grad.numpy(), rtol=1e-4, atol=1e-5)
     for name, end in names.items():
@@ -150,35 +164,37 @@ def test_the_lstm_and_its_gradients_are_those_of_torch():
 def test_the_lstm_sees_neither_padding_nor_neighbours():
     module, params = lstm()
     params, given = unboxed(params), states(0, B, L, D)
-    run = jax.jit(lambda x, segments: module.apply({"params": params}, x, segments))
-    alone = [run(x[None, :n], np.ones((1, n), np.int32))[0] for x, n in zip(given, LENGTHS)]
-    together = np.concatenate([x[:n] for x, n in zip(given, LENGTHS)] + [states(5, 2, D)])[None]
-    segments = np.repeat([1, 2, 3, 4, 0], [*LENGTHS, 2])[None]
-    for found in (
-        run(together, segments)[0, :-2],
-        np.concatenate([x[:n] for x, n in zip(run(given, padded()), LENGTHS)]),
-    ):
-        np.testing.assert_allclose(found, np.concatenate(alone), rtol=1e-5, atol=1e-6)
+    alone, texts = np.zeros((B, sum(LENGTHS) + 2, D), np.float32), [x[:n] for x, n in zip(given, LENGTHS)]
+    for row, text in zip(alone, texts):
+        row[: len(text)] = text
+    together = np.concatenate([*texts, states(5, 2, D)])
+    rows = np.concatenate([alone, together[None]])  # each alone, then all of them in a row
+    segments = (np.arange(rows.shape[1]) < np.array([*LENGTHS, 0])[:, None]).astype(np.int32)
+    segments[-1] = np.repeat([1, 2, 3, 4, 0], [*LENGTHS, 2])
+    rows[0, LENGTHS[0] :] = 3.0  # padding of any kind
+    found = np.asarray(jax.jit(lambda x: module.apply({"params": params}, x, segments))(rows))
+    separate = np.concatenate([x[:n] for x, n in zip(found, LENGTHS)])
+    np.testing.assert_allclose(found[-1, :-2], separate, rtol=1e-5, atol=1e-6)
+    unpadded = jax.jit(lambda x: module.apply({"params": params}, x, np.ones(x.shape[:2], np.int32)))(given)
+    np.testing.assert_allclose(unpadded[0], found[0, :L], rtol=1e-5, atol=1e-6)
 
 
 def test_a_fresh_lstm_keeps_the_length_of_its_state():
     module, _ = lstm(layers=1)
-    params = unboxed(module.init(jax.random.key(0), jnp.zeros((1, 1, D)), jnp.zeros((1, 1), int))["params"])
-    for gate in np.split(np.asarray(params["forward_0"]["recurrent_kernel"]), 4, axis=1):
+    init = jax.jit(lambda key: module.init(key, jnp.zeros((1, 1, D)), jnp.zeros((1, 1), int))["params"])
+    params = jax.tree.map(np.asarray, unboxed(init(jax.random.key(0))))
+    for gate in np.split(params["forward_0"]["recurrent_kernel"], 4, axis=1):
         np.testing.assert_allclose(gate @ gate.T, np.eye(H), atol=1e-5)
     assert not params["backward_0"]["input"]["bias"].any()
 
 
 def test_dropout_of_the_lstm_is_on_the_input_of_each_layer():
     module, params = lstm(dropout=0.5)
-    given, segments = states(0, B, L, D), padded()
-
-    def run(**options):
-        return np.asarray(module.apply({"params": unboxed(params)}, given, segments, **options))
-
-    dropped = run(rngs={"dropout": jax.random.key(0)})
-    assert not np.array_equal(dropped, run())
-    np.testing.assert_array_equal(dropped, run(rngs={"dropout": jax.random.key(0)}))
+    run = functools.partial(module.apply, {"params": unboxed(params)}, states(0, B, L, D), padded())
+    both = jax.jit(lambda key: (run(rngs={"dropout": key}), run()))
+    dropped, plain = both(jax.random.key(0))
+    assert not np.array_equal(dropped, plain)
+    np.testing.assert_array_equal(dropped, both(jax.random.key(0))[0])
 
 
 def test_a_frozen_model_is_read_without_dropout_and_has_no_gradient():
@@ -189,17 +205,17 @@ def test_a_frozen_model_is_read_without_dropout_and_has_no_gradient():
         backbone, options = features.reader(config, bound)
         assert backbone.rngs == ({} if frozen else rngs) and options == {"layers": True}
         assert backbone == dataclasses.replace(bound, rngs=backbone.rngs)
+        heads, _ = features.declare(bert(), config, "encoder")
+        network = Network(bert().build(), heads)
+        params = drawn(network)
 
-        def total(x, config=config):
-            heads, _ = features.declare(bert(), config, "encoder")
-            network = Network(bert().build(), heads)
-            output = Output(x[-1], x)
-            return features.apply(config, network.bind(drawn(network)), output, padded()).hidden.sum()
+        def total(x, config=config, network=network, params=params):
+            return features.apply(config, network.bind(params), Output(x[-1], x), padded()).hidden.sum()
 
-        assert (np.abs(jax.grad(total)(jnp.array(states()))).max() == 0) == frozen
+        assert (np.abs(jax.jit(jax.grad(total))(states())).max() == 0) == frozen
 
 
-@pytest.mark.parametrize("name", ["bert", "deberta_v2", "xlnet", "gpt2", "bart"])
+@pytest.mark.parametrize("name", grids.cases(["bert", "deberta_v2", "xlnet", "gpt2", "bart"], "deberta_v2", "bart"))
 def test_depth_and_axes(name):
     model = EVERY[name]()
     config = FeaturesConfig(layers="mix", bilstm={"size": 3})

@@ -8,6 +8,7 @@ import pytest
 from jaxpt.heads import masked_lm, pooler, replaced_token, sentence_pair, span_boundary
 from jaxpt.models.layers import PARAMETER_AXES
 from jaxpt.models.network import Network
+from tests import grids
 from tests.models.helpers import EVERY, V, bert, drawn
 
 D = 24
@@ -41,21 +42,23 @@ def test_masked_lm_is_its_formula():
     x, p = hidden(2, 3), params["heads"]["masked_lm"]
     states = norm(gelu(dense(x, p["dense"])), p["norm"])
     want = states @ params["model"]["token_embed"]["table"][:V].T + p["bias"][:V]
-    np.testing.assert_allclose(model.logits(x), want, rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(model.lm_states(x), states, rtol=1e-4, atol=1e-4)
+    logits, found = jax.jit(lambda x: (model.logits(x), model.lm_states(x)))(x)
+    np.testing.assert_allclose(logits, want, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found, states, rtol=1e-4, atol=1e-4)
 
 
 def test_scores_without_a_head_are_those_of_the_embeddings():
     model, params = bound(bert(), {})
     x = hidden(2, 3)
-    np.testing.assert_allclose(model.logits(x), x @ params["model"]["token_embed"]["table"][:V].T, rtol=1e-4, atol=1e-4)
+    want = x @ params["model"]["token_embed"]["table"][:V].T
+    np.testing.assert_allclose(jax.jit(model.logits)(x), want, rtol=1e-4, atol=1e-4)
 
 
 def test_sentence_pair_sees_the_first_token_alone():
     model, params = bound(bert(dropout=0.5), sentence_pair.declare(bert()))
     x, p = hidden(3, 4), params["heads"]
     want = dense(np.tanh(dense(x[:, 0], p["pooler"]["dense"])), p["sentence_pair"]["dense"])
-    np.testing.assert_allclose(sentence_pair.logits(model, x), want, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(jax.jit(lambda x: sentence_pair.logits(model, x))(x), want, rtol=1e-5, atol=1e-5)
     assert pooler.declare(bert())["pooler"] == sentence_pair.declare(bert())["pooler"]
 
 
@@ -67,8 +70,10 @@ def test_span_boundary_is_its_formula():
     x = np.concatenate([left, right, p["position_embed"]["table"][places]], axis=-1)
     for n in (1, 2):
         x = norm(gelu(dense(x, p[f"dense_{n}"])), p[f"norm_{n}"])
-    np.testing.assert_allclose(model.heads["span_boundary"](left, right, places), x, rtol=1e-4, atol=1e-4)
-    np.testing.assert_array_equal(model.heads["span_boundary"].projection_bias(), p["bias"])
+    head = model.heads["span_boundary"]
+    found, bias = jax.jit(lambda *x: (head(*x), head.projection_bias()))(left, right, places)
+    np.testing.assert_allclose(found, x, rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(bias, p["bias"])
 
 
 @pytest.mark.parametrize("sees_first", [False, True])
@@ -78,11 +83,14 @@ def test_replaced_token_is_its_formula(sees_first):
     x, p = hidden(2, 3), params["heads"]["replaced_token"]
     y = norm(x + x[:, :1], p["norm"], config.epsilon) if sees_first else x
     want = dense(gelu(dense(y, p["dense"])), p["score"])[..., 0]
-    np.testing.assert_allclose(model.heads["replaced_token"](x), want, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(jax.jit(lambda x: model.heads["replaced_token"](x))(x), want, rtol=1e-4, atol=1e-5)
     assert ("norm" in p) == sees_first
 
 
-@pytest.mark.parametrize("name", ["bert", "roberta", "albert", "distilbert", "electra", "deberta", "modernbert"])
+ENCODERS = ("bert", "roberta", "albert", "distilbert", "electra", "deberta", "modernbert")
+
+
+@pytest.mark.parametrize("name", grids.cases(ENCODERS, "albert", "deberta", "modernbert"))
 def test_masked_lm_goes_with_every_encoder(name):
     """Its width is that of the token embeddings, and its axes are known."""
     config = EVERY[name]()

@@ -9,7 +9,8 @@ import pytest
 from flax import traverse_util
 
 from jaxpt.models import base, parts
-from tests import families
+from tests import families, grids
+from tests.models.helpers import drawn
 
 PARTS = {
     "encoder/segment_0": (parts.Part("layers_0-0", 0, 1), parts.Part("layers_1-2", 1, 3)),
@@ -22,11 +23,11 @@ def test_doctests():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["gpt2", *(pytest.param(f, marks=pytest.mark.slow) for f in ("t5", "bert"))])
+@pytest.mark.parametrize("family", grids.cases(["gpt2", "t5", "bert"], "t5"))
 def test_the_same_function_in_parts(family):
     config = families.config(family, model={"layers": 3, "dropout": 0.3}).model
     model = config.build()
-    params = base.init(model, jax.random.key(0))
+    params = drawn(model)
     split = parts.split(params, PARTS)
     tokens = jnp.arange(16).reshape(2, 8)
 
@@ -36,7 +37,7 @@ def test_the_same_function_in_parts(family):
             return bound.decode(tokens, bound.encode(tokens).hidden)
         return (bound.encode if family == "bert" else bound.decode)(tokens, layers=True)
 
-    jax.tree.map(np.testing.assert_array_equal, *(jax.jit(run)(tree) for tree in (params, split)))
+    jax.tree.map(np.testing.assert_array_equal, *jax.jit(lambda *trees: [run(tree) for tree in trees])(params, split))
 
 
 def test_joined_it_is_the_same_tree():

@@ -16,6 +16,7 @@ from jaxpt.models.stack import Segment, Shared, Stack
 from jaxpt.parallel import mesh as meshes
 from jaxpt.parallel import rules
 from jaxpt.plan import collectives, hlo
+from tests import grids
 
 LAYERS, MICROBATCHES, ROWS, LENGTH, WIDTH = 4, 6, 2, 3, 8
 
@@ -41,8 +42,8 @@ def given():
     x, memory = (rng.standard_normal((MICROBATCHES, ROWS, LENGTH, WIDTH)).astype(np.float32) for _ in range(2))
     inputs = rng.standard_normal((MICROBATCHES, LAYERS, ROWS, 1, 1)).astype(np.float32)
     bias = np.full((1, 1, 1), 0.1, np.float32)
-    variables = STACK.init(jax.random.key(0), x[0], Shared(Mask(), bias, memory[0]), Past(memory=((inputs[0],),)))
-    params = jax.tree.map(np.asarray, nn.unbox(variables["params"]))
+    kernel = 0.3 * rng.standard_normal((LAYERS, WIDTH, WIDTH)).astype(np.float32)
+    params = {"segment_0": {"block_0": {"kernel": kernel}}}
     return params, x, memory, bias, inputs, jax.random.split(jax.random.key(1), MICROBATCHES)
 
 
@@ -58,45 +59,44 @@ def through(params, x, memory, bias, inputs, keys):
 
 
 def total(*arguments):
-    y, memories, _, squares = through(*arguments)
-    return jnp.square(y).sum() + jnp.sin(memories).sum() + squares.sum()
+    y, memories, _, squares = found = through(*arguments)
+    return jnp.square(y).sum() + jnp.sin(memories).sum() + squares.sum(), found
+
+
+BOTH = jax.value_and_grad(total, (0, 1, 2, 3, 4), has_aux=True)
+"""((the sum, all that goes through), the gradients)."""
 
 
 @functools.cache
-def on(stages, function, **axes):
-    """A function's program for a mesh with stages, and the parameters in their place."""
-    mesh = meshes.make(
-        MeshConfig(data=1, pipeline=stages, **axes), jax.devices()[: stages * int(np.prod([*axes.values()]))]
-    )
+def on(stages, fsdp):
+    """The program of `BOTH` for a mesh with stages, and what it gives with the parameters in their place."""
+    mesh = meshes.make(MeshConfig(data=1, pipeline=stages, fsdp=fsdp), jax.devices()[: stages * fsdp])
     place = rules.shardings({"kernel": ("layers", "embed", "norm")}, given()[0]["segment_0"]["block_0"], mesh)
     params = {"segment_0": {"block_0": jax.device_put(given()[0]["segment_0"]["block_0"], place)}}
     with meshes.use(mesh):
-        compiled = jax.jit(function).lower(params, *given()[1:]).compile()
+        compiled = jax.jit(BOTH).lower(params, *given()[1:]).compile()
         return compiled, compiled(params, *given()[1:])
 
 
-@pytest.mark.parametrize("stages", [2, 4])
+@pytest.mark.parametrize("stages", grids.cases([2, 4], 4))
 def test_equals_one_stage(stages):
     """Every microbatch, dropout's draws among it, and each layer's own memory, states and sum."""
-    _, one = on(1, through)
-    _, several = on(stages, through)
+    ((_, one), _), ((_, several), _) = on(1, 1)[1], on(stages, 1)[1]
     jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-6), several, one)
     assert not np.allclose(one[0][0], one[0][1], atol=0.1)
 
 
-@pytest.mark.parametrize("axes", [{}, {"fsdp": 2}])
-def test_gradients_equal_those_of_one_stage(axes):
+@pytest.mark.parametrize(("stages", "fsdp"), grids.cases([(2, 2), (4, 1), (4, 2)], (2, 2), (4, 1)))
+def test_gradients_equal_those_of_one_stage(stages, fsdp):
     """Of parameters, what goes in, memories, and of the bias that all microbatches share."""
-    gradients = jax.grad(total, (0, 1, 2, 3, 4))
-    _, one = on(1, gradients)
-    _, several = on(4, gradients, **axes)
+    (_, one), (_, several) = on(1, 1)[1], on(stages, fsdp)[1]
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(several), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5 * np.abs(a).max())
 
 
 def test_each_stage_has_its_layers_and_hands_on_activations_alone():
     """In the loops nothing goes between devices but the activations of one microbatch, to the next stage or back."""
-    compiled, gradients = on(4, jax.grad(total, (0, 1, 2, 3, 4)))
+    compiled, (_, gradients) = on(4, 1)
     assert gradients[0]["segment_0"]["block_0"]["kernel"].addressable_shards[0].data.shape == (1, WIDTH, WIDTH)
     sent = [
         (instruction.opcode, instruction.shape.partition("{")[0], times)
