@@ -1,5 +1,7 @@
 """Causal LM: every token but the first is a target exactly once. (Its loss: tests of the losses.)"""
 
+import itertools
+
 import numpy as np
 import pytest
 import seqio
@@ -9,6 +11,7 @@ from jaxpt.data.tasks import bind
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.causal_lm import CausalLM
+from tests import grids
 
 VOCABULARY = Vocabulary(size=259, eos=1)
 TEXTS = ["a quick brown fox", "b", "jumps over the lazy dog and more"]
@@ -27,8 +30,10 @@ def real(out, name):
     return [int(i) for ex in out for i in ex[name][ex["decoder_segment_ids"] > 0]]
 
 
-@pytest.mark.parametrize("separator", [True, False])
-@pytest.mark.parametrize("length", [1, 5, 100])
+WAYS = list(itertools.product([True, False], [1, 5, 100]))
+
+
+@pytest.mark.parametrize(("separator", "length"), grids.cases(WAYS, (True, 1), (True, 100), (False, 5)))
 def test_every_token_but_the_first_is_a_target_once(separator, length):
     out = examples(CausalLM(separator=separator), length)
     end = [1] if separator else []

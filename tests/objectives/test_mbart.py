@@ -16,7 +16,7 @@ from tests import families
 from tests.data.preprocessors import corpus
 
 PAD, EOS, MASK, LANGUAGES, SIZE = 0, 1, 259, (260, 261, 262), 263
-COUNT = 10_000
+COUNT = 2_500
 
 
 def shifted(labels):

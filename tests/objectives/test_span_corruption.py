@@ -12,6 +12,7 @@ from jaxpt.errors import UserError
 from jaxpt.objectives import span_corruption
 from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.span_corruption import SpanCorruption, lengths, noise_counts
+from tests import grids
 
 VOCABULARY = Vocabulary(size=359, eos=1, unk=2, sentinels=100)  # bytes and a hundred sentinels
 
@@ -69,7 +70,10 @@ def test_check():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", [{}, {"join_documents": False}, {"separator": True}, {"density": 0.5}])
+@pytest.mark.parametrize(
+    "settings",
+    grids.cases([{}, {"join_documents": False}, {"separator": True}, {"density": 0.5}], {}, {"join_documents": False}),
+)
 def test_the_transforms_give_the_declared_features(settings):
     objective, length = SpanCorruption(**settings), 24
     texts = ["a" * 100, "bc", "d"]

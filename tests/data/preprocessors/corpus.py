@@ -12,7 +12,7 @@ SIZE = 259  # ids of bytes, and three before them
 
 
 @functools.cache
-def lengths(count=10_000, longest=64):
+def lengths(count=3_000, longest=64):
     """Random lengths; the first are the shortest there are."""
     drawn = np.random.default_rng(0).integers(1, longest + 1, count)
     drawn[:8] = [1, 1, 1, 1, 2, 2, 3, longest]
@@ -20,7 +20,7 @@ def lengths(count=10_000, longest=64):
 
 
 @functools.cache
-def texts(count=10_000, longest=64):
+def texts(count=3_000, longest=64):
     """Ids of each record, as they stand one after the other in the corpus."""
     ids = np.frombuffer("\n".join(topics.values()).encode(), np.uint8).astype(np.int32) + 3
     ends = np.cumsum(lengths(count, longest))

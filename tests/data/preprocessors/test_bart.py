@@ -1,4 +1,4 @@
-"""BART's noises over ten thousand texts, each by itself and all together."""
+"""BART's noises over three thousand texts, each by itself and all together."""
 
 import collections
 import math
@@ -140,7 +140,7 @@ def test_sentences_change_places_and_their_tokens_stay_together():
             left[sentence] -= 1
             rest = rest[len(sentence) :]
         moved += inputs != text.tolist()
-    assert moved > 2000
+    assert moved > 0.2 * len(texts)
 
 
 def test_orders_of_sentences_are_uniform():

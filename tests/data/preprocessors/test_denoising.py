@@ -9,7 +9,7 @@ from jaxpt.data.preprocessors import denoising
 from tests.data.preprocessors import corpus
 
 EOS, FIRST, SENTINELS = 1, 5000, 100
-TEXTS, LENGTHS = corpus.texts(), corpus.lengths()
+TEXTS, LENGTHS = corpus.texts(10_000), corpus.lengths(10_000)
 
 
 def noised(name, rows=TEXTS, **settings):

@@ -139,7 +139,7 @@ def test_targets_are_the_originals_and_nothing_else_changes():
         np.testing.assert_array_equal(np.delete(ex["tokens"], positions), np.delete(original, positions))
 
 
-def test_ten_thousand_real_texts():
+def test_real_texts():
     """Numbers under each rounding, special tokens never, 80/10/10, nothing else changed."""
     texts = corpus.texts()
     records = corpus.ragged([[CLS, *(text + 10), SEP] for text in texts])

@@ -1,7 +1,5 @@
 """word2vec's draws: how often a token stays, what the noise is, and rows of them."""
 
-import doctest
-
 import numpy as np
 import seqio
 import tensorflow as tf
@@ -58,7 +56,3 @@ def test_draws_depend_on_the_record_alone():
     first, second = list(made.as_numpy_iterator()), list(made.as_numpy_iterator())
     assert [x["noise"].tolist() for x in first] == [x["noise"].tolist() for x in second]
     assert len({tuple(x["noise"]) for x in first}) > 1
-
-
-def test_docstrings():
-    assert doctest.testmod(skip_gram).failed == 0

@@ -15,7 +15,7 @@ SENTINEL, EOS, FIRST = 50_000, 1, 100
 
 
 def test_ten_thousand_real_texts_are_filled_in_again():
-    texts = corpus.texts()
+    texts = corpus.texts(10_000)
     made = corpus.run(span_corruption.corrupt, texts, density=0.15, mean_span=3.0, first_sentinel=SENTINEL, eos=EOS)
     assert len(texts) == 10_000
     for text, inputs, targets in zip(texts, made["inputs"], made["targets"]):

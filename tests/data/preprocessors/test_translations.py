@@ -1,4 +1,4 @@
-"""Texts and their translations in one record, over 10,000 pairs of real text."""
+"""Texts and their translations in one record, over 2,000 pairs of real text."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from jaxpt.data.preprocessors import translations
 from jaxpt.data.sources.readers import PAIR_SEPARATOR
 from tests.data.preprocessors import corpus
 
-COUNT, SEP, LENGTH = 10_000, 1, 100
+COUNT, SEP, LENGTH = 2_000, 1, 100
 
 
 @pytest.mark.slow

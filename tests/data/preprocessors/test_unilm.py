@@ -1,4 +1,4 @@
-"""UniLM's masks: their shares, ranks and token types, and what is chosen under them, over 12,000 pairs."""
+"""UniLM's masks: their shares, ranks and token types, and what is chosen under them, over 4,000 pairs."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from jaxpt.data.preprocessors import masked_lm, unilm
 from jaxpt.objectives.unilm import UniLM
 from tests.data.preprocessors import corpus
 
-CLS, SEP, MASK, SIZE, COUNT = 300, 301, 302, 303, 12_000
+CLS, SEP, MASK, SIZE, COUNT = 300, 301, 302, 303, 4_000
 SHARES = [0.2, 0.4, 0.2, 0.2]  # of pairs whose second text follows, where a sixth of all is drawn
 
 
