@@ -2,11 +2,10 @@
 
 import re
 import signal
-import subprocess
-import sys
 
 import pytest
 
+from tests.parallel import forks
 from tests.processes import free_port
 
 PROGRAM = """
@@ -55,59 +54,59 @@ work()
 """
 
 
-@pytest.mark.slow
+pytestmark = pytest.mark.slow
+IMPORTED = ("jax.experimental.multihost_utils", "jaxpt.parallel.failures", "jaxpt.parallel.processes", "jaxpt.signals")
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """What is left of the processes by `failing`, the last argument of the program."""
+
+    def processes(failing):
+        port = free_port()
+        return [(PROGRAM, [str(port), str(own), str(failing)], {}) for own in range(3 if failing == 5 else 2)]
+
+    together = [(0, 1, 4), (2, 3), (5,)]
+    groups = [[process for failing in some for process in processes(failing)] for some in together]
+    found = iter([one for group in forks.run(IMPORTED, groups, tmp_path_factory.mktemp("failures")) for one in group])
+    return {failing: [next(found) for _ in range(3 if failing == 5 else 2)] for some in together for failing in some}
+
+
 @pytest.mark.parametrize("failing", [0, 1])  # the coordinator, and another
-def test_the_others_end_with_the_words_of_the_one_that_failed(failing):
-    port = free_port()
-    given = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-    arguments = [[sys.executable, "-c", PROGRAM, str(port), str(own), str(failing)] for own in (0, 1)]
-    workers = [subprocess.Popen(a, **given) for a in arguments]
-    errors = [worker.communicate(timeout=120)[1] for worker in workers]
+def test_the_others_end_with_the_words_of_the_one_that_failed(ended, failing):
     # A traceback and 1 here; as `jaxpt train` ends, a line and 2.
-    assert workers[failing].returncode == 1 and "OSError: no\nfile" in errors[failing]
+    assert ended[failing][failing].code == 1 and "OSError: no\nfile" in ended[failing][failing].err
     waiting = 1 - failing
-    assert workers[waiting].returncode == 2, errors[waiting]
+    other = ended[failing][waiting]
+    assert other.code == 2, other.err
     stamp = r"\d\d-\d\d \d\d:\d\d:\d\d "
-    assert re.search(rf"(?m)^{stamp}\[{waiting}\] jaxpt: process {failing} failed: no file$", errors[waiting])
+    assert re.search(rf"(?m)^{stamp}\[{waiting}\] jaxpt: process {failing} failed: no file$", other.err)
 
 
-@pytest.mark.slow
-def test_what_all_fail_with_is_said_once():
-    port = free_port()
-    arguments = [[sys.executable, "-c", PROGRAM, str(port), str(own), "4"] for own in (0, 1)]
-    workers = [subprocess.Popen(a, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) for a in arguments]
-    errors = [worker.communicate(timeout=120)[1] for worker in workers]
-    assert [worker.returncode for worker in workers] == [2, 2], errors
-    said = [line for each in errors for line in each.splitlines() if "jaxpt:" in line]
-    assert len(said) == 1 and said[0].endswith("jaxpt: data.path: no such file") and said[0] in errors[0]
+def test_what_all_fail_with_is_said_once(ended):
+    assert [one.code for one in ended[4]] == [2, 2], ended[4]
+    said = [line for one in ended[4] for line in one.err.splitlines() if "jaxpt:" in line]
+    assert len(said) == 1 and said[0].endswith("jaxpt: data.path: no such file") and said[0] in ended[4][0].err
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("killed", [0, 1])  # the first one has the coordinator, which outlives it
-def test_a_process_that_was_killed_is_named(killed):
+def test_a_process_that_was_killed_is_named(ended, killed):
     """It could leave no words."""
-    port = free_port()
-    arguments = [[sys.executable, "-c", PROGRAM, str(port), str(own), str(killed + 2)] for own in (0, 1)]
-    workers = [subprocess.Popen(a, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) for a in arguments]
-    errors = [worker.communicate(timeout=120)[1] for worker in workers]
-    assert workers[killed].returncode == -signal.SIGKILL
+    gone, other = ended[killed + 2][killed], ended[killed + 2][1 - killed]
+    assert gone.code == -signal.SIGKILL
     words = (
         f"jaxpt: process {killed} is gone (killed, or its machine failed); re-run the same command in all processes to "
         "resume"
     )
-    assert workers[1 - killed].returncode == 2
-    said = [line for line in errors[1 - killed].splitlines() if not line.startswith("[Gloo] Rank")]
+    assert other.code == 2
+    said = [line for line in other.err.splitlines() if not line.startswith("[Gloo] Rank")]
     assert [line.partition("] ")[2] or line for line in said] == [words]
 
 
-@pytest.mark.slow
-def test_a_process_that_is_silent_in_a_step_is_named_by_all():
+def test_a_process_that_is_silent_in_a_step_is_named_by_all(ended):
     """No collective fails: the others wait in one that does not, until JAX would abort them."""
-    port = free_port()
-    arguments = [[sys.executable, "-c", PROGRAM, str(port), str(own), "5"] for own in (0, 1, 2)]
-    workers = [subprocess.Popen(a, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) for a in arguments]
-    errors = [worker.communicate(timeout=120)[1] for worker in workers]
-    assert [worker.returncode for worker in workers] == [2, -signal.SIGKILL, 2], errors
+    assert [one.code for one in ended[5]] == [2, -signal.SIGKILL, 2], ended[5]
     for own in (0, 2):
-        assert re.search(rf"(?m)^\S+ \S+ \[{own}\] jaxpt: process 1 is gone \(killed, or .* to resume$", errors[own])
-        assert errors[own].endswith("to resume\n") and "Check failure stack trace" not in errors[own]
+        said = ended[5][own].err
+        assert re.search(rf"(?m)^\S+ \S+ \[{own}\] jaxpt: process 1 is gone \(killed, or .* to resume$", said)
+        assert said.endswith("to resume\n") and "Check failure stack trace" not in said

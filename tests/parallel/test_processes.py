@@ -1,14 +1,12 @@
 """How the processes of a run find each other, and what is said when they do not. Real ones on loopback."""
 
-import subprocess
-import sys
-
 import jax
 import pytest
 
 from jaxpt.config import DistributedConfig
 from jaxpt.errors import UserError
 from jaxpt.parallel import processes
+from tests.parallel import forks
 from tests.processes import free_port
 
 
@@ -126,11 +124,9 @@ def test_one_process_alone_says_who_is_missing(monkeypatch):
 PROGRAM = """
 import sys
 import jax
-jax.config.update("jax_platforms", "cpu")
 from jaxpt import config
 from jaxpt.errors import UserError
 from jaxpt.parallel import processes
-from tests.processes import free_port
 
 recipe = config.load("configs/smoke/gpt2_tiny.yaml", sys.argv[1:])
 processes.start(recipe.distributed)
@@ -143,11 +139,10 @@ except UserError as error:
 
 
 @pytest.mark.slow
-def test_another_configuration_at_one_process_is_named():
-    port = free_port()
-    shared = [f"distributed.coordinator=localhost:{port}", "distributed.processes=2"]
+def test_another_configuration_at_one_process_is_named(tmp_path):
+    shared = [f"distributed.coordinator=localhost:{free_port()}", "distributed.processes=2"]
     own = [["distributed.process=0"], ["distributed.process=1", "data.batch_size=64"]]
-    command = [sys.executable, "-c", PROGRAM, *shared]
-    workers = [subprocess.Popen([*command, *each], stdout=subprocess.PIPE, text=True) for each in own]
-    heard = [worker.communicate(timeout=120)[0].splitlines()[-1] for worker in workers]
-    assert heard == ["data.batch_size: 64 at process 1, 32 at process 0"] * 2
+    group = [(PROGRAM, [*shared, *words], {}) for words in own]
+    ((one, two),) = forks.run(("jaxpt.config", "jaxpt.parallel.processes"), [group], tmp_path)
+    heard = [ended.out.splitlines()[-1] for ended in (one, two)]
+    assert heard == ["data.batch_size: 64 at process 1, 32 at process 0"] * 2, (one, two)

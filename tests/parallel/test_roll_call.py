@@ -5,14 +5,13 @@ import doctest
 import os
 import re
 import socket
-import subprocess
-import sys
 
 import pytest
 
+from jaxpt.config import DistributedConfig
 from jaxpt.errors import UserError
 from jaxpt.parallel import roll_call
-from tests.config.helpers import ROOT
+from tests.parallel import forks
 from tests.processes import free_port
 
 
@@ -20,12 +19,31 @@ def test_examples_in_the_docstrings():
     assert doctest.testmod(roll_call).failed == 0
 
 
-def test_slurm_is_asked_under_srun_alone():
-    step = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}
-    assert roll_call._slurm(step | {"SLURM_STEP_NODELIST": "a1,b[2-3]"}) is None
-    assert roll_call._slurm(step | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_NODELIST": "a1"}) is None
-    place = roll_call._slurm(step | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "a1,b[2-3]"})
-    assert place == roll_call.ProcessInfo("a1:61447", 2, 0, None)
+STEP = {
+    "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "a1,b[2-3]", "SLURM_JOB_ID": "7", "SLURM_PROCID": "0",
+    "SLURM_LOCALID": "0", "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+}  # fmt: skip
+
+
+@pytest.fixture
+def found(monkeypatch):
+    """Where a process stands under these variables, of which those that are None are missing."""
+
+    def find(**changed):
+        for name in [name for name in os.environ if name.startswith(("SLURM_", "JAXPT_PROCESS", "JAXPT_COORD"))]:
+            monkeypatch.delenv(name)
+        for name, value in {**STEP, **changed}.items():
+            if value is not None:
+                monkeypatch.setenv(name, value)
+        return roll_call.find(DistributedConfig())
+
+    return find
+
+
+def test_slurm_is_asked_under_srun_alone(found):
+    assert found(SLURM_STEP_NUM_TASKS=None) is None
+    assert found(SLURM_STEP_NUM_TASKS="1", SLURM_STEP_NODELIST="a1") is None
+    assert found() == roll_call.ProcessInfo("a1:61447", 2, 0, None)
 
 
 @pytest.mark.parametrize(
@@ -40,11 +58,9 @@ def test_slurm_is_asked_under_srun_alone():
         ({"SLURM_STEP_TASKS_PER_NODE": None}, "SLURM_STEP_TASKS_PER_NODE is missing"),
     ],
 )
-def test_what_slurm_says_wrong_is_named(wrong, words):
-    step = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "a1", "SLURM_JOB_ID": "7", "SLURM_PROCID": "0"}
-    step |= {"SLURM_LOCALID": "0", "SLURM_STEP_TASKS_PER_NODE": "2"} | wrong
+def test_what_slurm_says_wrong_is_named(found, wrong, words):
     with pytest.raises(UserError, match=words):
-        roll_call._slurm({name: value for name, value in step.items() if value is not None})
+        found(**{"SLURM_STEP_NODELIST": "a1", "SLURM_STEP_TASKS_PER_NODE": "2"} | wrong)
 
 
 def rolls(numbers, count, timeout=1.0, counts=None, failed=None):
@@ -92,27 +108,36 @@ def test_who_has_failed_is_said_to_all():
     assert rolls([0, 1, 2], 3, failed={2: "no file"}) == ["process 2 failed: no file"] * 3
 
 
-def commands(own, **variables):
-    """`jaxpt train` with these words in each process: (exit codes, stderr) of each."""
-    shared = {**os.environ, **variables, "JAXPT_COORDINATOR": f"localhost:{free_port()}", "PYTHONPATH": str(ROOT)}
-    shared |= {"JAXPT_PROCESSES": str(len(own)), "JAX_PLATFORMS": "cpu"}
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-m", "jaxpt", "train", "configs/smoke/gpt2_tiny.yaml", *words], cwd=ROOT, text=True,
-            env={**shared, "JAXPT_PROCESS": str(number)}, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL,
-        )
-        for number, words in enumerate(own)
-    ]  # fmt: skip
-    errors = [worker.communicate(timeout=120)[1].splitlines() for worker in workers]
-    return [worker.returncode for worker in workers], errors
-
-
 STAMP = r"\d\d-\d\d \d\d:\d\d:\d\d "
 
 
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """What is left of two `jaxpt train` with these words, by the name of the case."""
+    folder = tmp_path_factory.mktemp("commands")
+    directory, wrong = f"run_dir={folder / 'run'}", "train.stepz=30"
+    cases = {
+        "both": [[wrong], [wrong]],
+        "otherwise": [[wrong], ["seed=x"]],
+        0: [[directory, wrong], [directory]],
+        1: [[directory], [directory, wrong]],
+    }
+
+    def command(words, number, port):
+        own = {"JAXPT_COORDINATOR": f"localhost:{port}", "JAXPT_PROCESSES": "2", "JAXPT_PROCESS": str(number)}
+        return "from jaxpt import cli; cli.start()", ["train", "configs/smoke/gpt2_tiny.yaml", *words], own
+
+    ports = [free_port() for _ in cases]
+    groups = [[command(words, n, port) for n, words in enumerate(own)] for own, port in zip(cases.values(), ports)]
+    imported = "jaxpt.cli", "jaxpt.recipes", "jaxpt.models.base", "jaxpt.parallel.roll_call"
+    found = dict(zip(cases, forks.run(imported, groups, folder)))
+    assert not (folder / "run").exists()
+    return {case: ([one.code for one in two], [one.err.splitlines() for one in two]) for case, two in found.items()}
+
+
 @pytest.mark.slow
-def test_a_recipe_that_does_not_load_is_said_once():
-    codes, (first, second) = commands([["train.stepz=30"], ["train.stepz=30"]])
+def test_a_recipe_that_does_not_load_is_said_once(ended):
+    codes, (first, second) = ended["both"]
     assert codes == [2, 2] and second == []
     (line,) = first
     assert re.fullmatch(
@@ -121,21 +146,18 @@ def test_a_recipe_that_does_not_load_is_said_once():
 
 
 @pytest.mark.slow
-def test_two_that_fail_otherwise_both_say_so():
-    codes, (first, second) = commands([["train.stepz=30"], ["seed=x"]])
+def test_two_that_fail_otherwise_both_say_so(ended):
+    codes, (first, second) = ended["otherwise"]
     assert codes == [2, 2] and "train.stepz" in first[0] and len(first) == len(second) == 1
     assert re.fullmatch(STAMP + r"\[1\] jaxpt: command line: seed: .*", second[0])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("failing", [0, 1])
-def test_one_that_fails_before_the_roll_ends_the_others(failing, tmp_path):
-    own = [[f"run_dir={tmp_path / 'run'}"], [f"run_dir={tmp_path / 'run'}"]]
-    own[failing].append("train.stepz=30")
-    codes, errors = commands(own)
+def test_one_that_fails_before_the_roll_ends_the_others(ended, failing):
+    codes, errors = ended[failing]
     assert codes == [2, 2], errors
     assert re.fullmatch(STAMP + rf"\[{failing}\] jaxpt: command line: unknown key.*", errors[failing][-1])
     waiting = 1 - failing
     words = rf"\[{waiting}\] jaxpt: process {failing} failed: command line: unknown key.*"
     assert re.fullmatch(STAMP + words, errors[waiting][-1])
-    assert not (tmp_path / "run").exists()

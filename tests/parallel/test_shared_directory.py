@@ -1,37 +1,45 @@
 """Hosts that share a directory work there after the first one; others at once. Real processes on loopback."""
 
 import json
-import time
 
 import pytest
 
-from tests.processes import run
+from tests.parallel import forks
+from tests.processes import free_port
 
+PROGRAM = """
+import json, sys, time
+from pathlib import Path
+from jaxpt.config import DistributedConfig
+from jaxpt.parallel import processes, shared_directory
 
-def process(number, folder, own_directory, host):
-    """Works for a second in a directory, as on a host of its own; notes when, and what it was told."""
-    from jaxpt.config import DistributedConfig
-    from jaxpt.parallel import processes, shared_directory
-
-    shared_directory.socket.gethostname = lambda: host[number]
-    processes.start(DistributedConfig())
-    directory = folder / f"cache_{number if number in own_directory else 'shared'}" / "deep"
-    said = []
-    for point in ("one", "two"):
-        with shared_directory.first_host_first(directory, point, 60.0, said.append) as apart:
-            begun = time.time()
-            time.sleep(1)
-            ended = time.time()
-    left = [path.name for path in directory.parent.rglob("*") if path.name != "deep"]
-    (folder / f"{number}.json").write_text(json.dumps([begun, ended, apart, said, left]))
+directory, host = Path(sys.argv[1]), sys.argv[2]
+shared_directory.socket.gethostname = lambda: host
+processes.start(DistributedConfig())
+said = []
+for point in ("one", "two"):
+    with shared_directory.first_host_first(directory, point, 60.0, said.append) as apart:
+        begun = time.time()
+        time.sleep(1)
+        ended = time.time()
+left = [path.name for path in directory.parent.rglob("*") if path.name != "deep"]
+print(json.dumps([begun, ended, apart, said, left]))
+"""
+"""Works for a second in a directory, as on a host of its own; notes when, and what it was told."""
 
 
 @pytest.mark.slow
 def test_who_shares_a_directory_waits(tmp_path):
-    hosts = ["a", "a", "b", "c"]
-    codes, logs = run(process, 4, 1, tmp_path / "logs", tmp_path, (3,), hosts)
-    assert codes == [0] * 4, logs
-    found = [json.loads((tmp_path / f"{n}.json").read_text()) for n in range(4)]
+    shared = {"JAXPT_COORDINATOR": f"localhost:{free_port()}", "JAXPT_PROCESSES": "4"}
+    places = [(tmp_path / f"cache_{name}" / "deep", host) for name, host in zip(["shared"] * 3 + ["own"], "aabc")]
+    group = [
+        (PROGRAM, [str(directory), host], {**shared, "JAXPT_PROCESS": str(number)})
+        for number, (directory, host) in enumerate(places)
+    ]
+    imported = "jaxpt.config", "jaxpt.parallel.processes", "jaxpt.parallel.shared_directory"
+    (four,) = forks.run(imported, [group], tmp_path, XLA_FLAGS="")
+    assert [one.code for one in four] == [0] * 4, four
+    found = [json.loads(one.out) for one in four]
     begun, ended, apart, said, left = zip(*found)
     assert begun[2] >= ended[0], "another host, the same directory"
     assert begun[1] < ended[0] and begun[3] < ended[0], "the same host has locks; and a directory of its own"

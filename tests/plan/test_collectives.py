@@ -57,8 +57,15 @@ def test_gradients_are_summed_over_the_batch(found):
     ],
 )
 def test_replica_groups_in_all_forms_are_axes_of_the_mesh(groups, axes):
-    attributes = f", channel_id=3, replica_groups={groups}, dimensions={{1}}, use_global_device_ids=true"
-    assert collectives._axes(collectives._groups(attributes, 8), MESH) == axes
+    text = f"""HloModule jit_step, is_scheduled=true
+
+ENTRY %main (param.1: f32[64]) -> f32[64] {{
+  %param.1 = f32[64]{{0}} parameter(0)
+  ROOT %all-reduce.1 = f32[64]{{0}} all-reduce(%param.1), channel_id=3, replica_groups={groups}, to_apply=%add
+}}
+"""
+    (one,) = collectives.find(hlo.Program(text), MESH)
+    assert one.axes == axes
 
 
 # As libtpu writes them: an all-gather in pieces that overlap with computing, a reduce-scatter as a fusion.

@@ -3,15 +3,16 @@ import json
 
 import jax
 import pytest
+import yaml
 from jax.experimental.compilation_cache import compilation_cache
 
 from jaxpt import cli
 from jaxpt import config as configs
 from jaxpt.errors import UserError
-from jaxpt.plan import command, decode, hlo, loop
+from jaxpt.plan import command, decode, hlo, isolated, loop
 from jaxpt.plan.decode import Shape
 from jaxpt.plan.program import Target
-from tests import families
+from tests import families, grids
 
 
 def measured(config, directory, text, axes=None):
@@ -158,26 +159,44 @@ def test_one_turn_of_the_loop_counts():
     assert program.traffic() - loop.turn(program).traffic() == 2 * 2048  # the copy before the loop
 
 
-def test_what_is_printed(gpt2, monkeypatch, capsys):
-    monkeypatch.setattr(decode, "measure", lambda *_: gpt2)
-    command.plan_decode(families.config("gpt2"), "8x16", as_json=True)
+@pytest.fixture
+def compiling(monkeypatch):
+    """`compiling(figures)`: what the process that compiles answers; → the jobs that it got."""
+    jobs = []
+
+    def answers(figures):
+        def ask(module, job, where):
+            jobs.append(job)
+            return dataclasses.asdict(figures) | {"rows": job["shape"]["rows"]}
+
+        monkeypatch.setattr(isolated, "ask", ask)
+        return jobs
+
+    return answers
+
+
+def test_what_is_printed(gpt2, compiling, capsys):
+    jobs = compiling(gpt2)
+    command.plan_decode(families.config("gpt2"), "8x16", overrides=["mesh.tensor=1"], as_json=True)
     figures = json.loads(capsys.readouterr().out)
     assert figures["ratio"] == gpt2.ratio and figures["fits"] and figures["largest"] is None
+    (job,) = jobs
+    assert job["topology"] is None and job["shape"] == {"rows": 8, "length": 16, "encoder": None}
+    assert configs.build(yaml.safe_load(job["config"])) == families.config("gpt2") and job["axes"] == {"tensor": 1}
     fault = {"name": "copy.1", "path": "while/body", "bytes": 4096, "count": 3}
     tpu = dataclasses.replace(gpt2, platform="tpu", cache_copies=[fault], limit=gpt2.total, cache_padded=8 * gpt2.limit)
-    monkeypatch.setattr(decode, "measure", lambda *_: tpu)
+    compiling(tpu)
     command.plan_decode(families.config("gpt2"), "8x16", "v5e:2x4")
     out = capsys.readouterr().out
     assert "8 rows: copy.1 copies the cache: 3 × 4.00 KiB (while/body)" in out and "tokens/s at the most" in out
-    assert "largest batch: 8 rows" in out
-    large = dataclasses.replace(tpu, total=tpu.total + 2**30, cache_padded=2**40)
-    monkeypatch.setattr(decode, "measure", lambda _, __, shape, ___: dataclasses.replace(large, rows=shape.rows))
+    assert "largest batch: 8 rows" in out and jobs[-1]["topology"] == "v5e:2x4"
+    compiling(dataclasses.replace(tpu, total=tpu.total + 2**30, cache_padded=2**40))
     with pytest.raises(UserError, match=r"--decode 8x16 does not fit: 1\.00 GiB too much; no batch"):
         command.plan_decode(families.config("gpt2"), "8x16", "v5e:2x4")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("topology", "tensor"), [("v5e:1x1", 1), ("v5e:2x2", 4)])
+@pytest.mark.parametrize(("topology", "tensor"), grids.cases([("v5e:1x1", 1), ("v5e:2x2", 4)], ("v5e:2x2", 4)))
 def test_a_program_for_a_tpu_with_no_tpu(topology, tensor):
     pytest.importorskip("libtpu")
     sizes = {"dtype": "auto", "vocab_size": 2048, "embed_dim": 512, "mlp_dim": 1024, "heads": 4, "layers": 3}

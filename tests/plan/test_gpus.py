@@ -16,7 +16,7 @@ from jaxpt.models.mask import Mask
 from jaxpt.parallel.chips import GPUS, KINDS
 from jaxpt.plan import gpus, program
 from jaxpt.train import flops
-from tests import families
+from tests import families, grids
 
 needs_plugin = pytest.mark.skipif(importlib.util.find_spec("jax_cuda13_plugin") is None, reason="needs [plan-gpu]")
 MESH = {"data": 2, "fsdp": 2}
@@ -79,7 +79,7 @@ def test_flops_of_cudnns_attention(cudnn, causal, share):
 
 @needs_plugin
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["bert", "gpt2", "t5"])
+@pytest.mark.parametrize("family", grids.cases(["bert", "gpt2", "t5"], "t5"))
 def test_a_planned_program_takes_what_the_finished_one_does(family, tmp_path):
     config = families.config(family, mesh=MESH, model={"dtype": "bfloat16"})
     measured = program.measure(config, program.Target("h100:2x2"))

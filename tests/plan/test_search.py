@@ -157,9 +157,10 @@ def test_search_tries_the_megatron_preset_once_where_it_changes_something(compil
     assert all(t.settings["mesh.tensor"] > 1 for t in of_preset)
 
 
-def test_search_tries_half_of_a_slice_for_widths_that_all_devices_do_not_divide():
-    meshes = list(search._meshes(config(), topologies.parse("v5e:8x8")))
-    assert [mesh["mesh.data"] for mesh in meshes if mesh["mesh.fsdp"] == 32 and mesh["mesh.tensor"] == 1] == [2]
+def test_search_tries_half_of_a_slice_for_widths_that_all_devices_do_not_divide(compiler):
+    seen = compiler(state=2, temporaries=16)
+    search.search(config(), Target("v5e:8x8"), topologies.parse("v5e:8x8"), limit=30)
+    assert {data for data, fsdp, tensor, *_ in seen if fsdp == 32 and tensor == 1} == {2}
 
 
 def test_search_prints_what_differs_from_the_recipe(compiler, capsys):

@@ -16,7 +16,7 @@ import sys
 import pytest
 
 from jaxpt import config as configs
-from tests import families
+from tests import families, grids
 
 pytestmark = pytest.mark.slow
 LAYERS = 4
@@ -27,34 +27,36 @@ from jaxpt import config as configs
 from jaxpt.plan import hlo
 from jaxpt.train import state, step
 
-config = configs.load(sys.argv[1])
-ready = step.traced(state.setup(config, jax.devices()[:1]), config.objective).lower().compile()
-program = hlo.Program(ready.as_text())
-moves = list(program.moves())
-print(json.dumps({
-    "analysis": ready.cost_analysis()["bytes accessed"],
-    "traffic": program.traffic(),
-    "once": sum(moved for *_, moved in moves),
-    "products": sum(times * moved for _, one, times, moved in moves if one.opcode == "dot"),
-    "loops": sum(one.opcode == "while" for _, one, _ in program.runs()),
-}))
+found = []
+for path in sys.argv[1:]:
+    config = configs.load(path)
+    ready = step.traced(state.setup(config, jax.devices()[:1]), config.objective).lower().compile()
+    program = hlo.Program(ready.as_text())
+    moves = list(program.moves())
+    found.append({
+        "analysis": ready.cost_analysis()["bytes accessed"],
+        "traffic": program.traffic(),
+        "once": sum(moved for *_, moved in moves),
+        "products": sum(times * moved for _, one, times, moved in moves if one.opcode == "dot"),
+        "loops": sum(one.opcode == "while" for _, one, _ in program.runs()),
+    })
+print(json.dumps(found))
 """
 
 
-@pytest.fixture(scope="module", params=["t5", "bert", "llama"])
+@pytest.fixture(scope="module", params=grids.cases(["t5", "bert", "llama"], "llama"))
 def measured(request, tmp_path_factory):
     """Of the program with the layers in a loop, and of that with the layers unrolled, compiled as users' are."""
-    return [_measure(request.param, unroll, tmp_path_factory.mktemp("traffic")) for unroll in (1, LAYERS)]
-
-
-def _measure(family, unroll, directory):
-    model = {"layers": LAYERS, "embed_dim": 64, "mlp_dim": 256, "unroll": unroll}
-    if family == "bert":
-        model["max_positions"] = 128
-    config = families.config(family, model=model, data={"length": 128})
-    (directory / "config.yaml").write_text(configs.to_yaml(config), "utf-8")
+    directory, paths = tmp_path_factory.mktemp("traffic"), []
+    for unroll in (1, LAYERS):
+        model = {"layers": LAYERS, "embed_dim": 64, "mlp_dim": 256, "unroll": unroll}
+        if request.param == "bert":
+            model["max_positions"] = 128
+        config = families.config(request.param, model=model, data={"length": 128})
+        paths.append(directory / f"{unroll}.yaml")
+        paths[-1].write_text(configs.to_yaml(config), "utf-8")
     environment = {**os.environ, "XLA_FLAGS": "", "JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
-    words = [sys.executable, "-c", MEASURE, str(directory / "config.yaml")]
+    words = [sys.executable, "-c", MEASURE, *map(str, paths)]
     done = subprocess.run(words, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
