@@ -77,7 +77,7 @@ def test_a_line_for_each_rate_the_highest_first():
     ("family", "optimizer"),
     [
         ("bert", {"layer_decay": 0.5, "layer_decay_offset": 1, "rate_multipliers": {"model/encoder[1:]/*/bias": 3.0}}),
-        pytest.param("t5", {"layer_decay": 0.8}, marks=pytest.mark.slow),
+        pytest.param("t5", {"layer_decay": 0.8}, marks=pytest.mark.grid),
     ],
 )
 def test_the_update_has_the_rates_that_are_shown(family, optimizer):
@@ -96,7 +96,7 @@ def test_the_update_has_the_rates_that_are_shown(family, optimizer):
     for one in (plain, given):
         setup = state.setup(one, jax.devices()[:1])
         with setup.use():
-            before = setup.init()
+            before = families.begin(setup)
             kept = flat(jax.device_get(before.params))
             after, _ = step.make_train_step(setup, one.objective)(before, step.put(families.batch(one), setup))
         moved.append({path: x - kept[path] for path, x in flat(jax.device_get(after.params)).items()})
