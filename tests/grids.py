@@ -20,7 +20,7 @@ def cases(values, *kept):
     values = list(values)
     assert all(value in values for value in kept), f"not among the cases: {[v for v in kept if v not in values]}"
     return [
-        pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=() if value in kept else pytest.mark.grid)
+        pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=[pytest.mark.grid] * (value not in kept))
         for value in values
     ]
 
@@ -32,4 +32,4 @@ def seeds(suite, grid):
     [(0, False), (1, True), (2, True)]
     """
     more = range(suite + grid * SEED, suite + grid * (SEED + 1))
-    return [*range(suite), *(pytest.param(seed, marks=pytest.mark.grid) for seed in more)]
+    return [*map(pytest.param, range(suite)), *(pytest.param(seed, marks=pytest.mark.grid) for seed in more)]

@@ -122,8 +122,8 @@ class _Source:
         self, kind: str, left: ast.AST, right: ast.AST, old: str, new: str
     ) -> Iterator[tuple[str, int, int, str]]:
         start, end = self.span(left)[1], self.span(right)[0]
-        place = re.search(rb"(?<!\w)" + re.escape(old.encode()) + rb"(?!\w)" if old.isalpha() else re.escape(old.encode()),
-                          self.text[start:end])  # fmt: skip
+        word = re.escape(old.encode())
+        place = re.search(rb"\b" + word + rb"\b" if old[0].isalpha() else word, self.text[start:end])
         if place:
             yield kind, start + place.start(), start + place.end(), new
 

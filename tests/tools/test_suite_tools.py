@@ -1,0 +1,67 @@
+"""What keeps the suite: grids, mutants and the budget."""
+
+import doctest
+import json
+import sys
+from pathlib import Path
+
+from tests import costs, grids
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+import grids as grid_runs  # noqa: E402
+import mutants  # noqa: E402
+
+
+def test_examples_in_docstrings():
+    assert doctest.testmod(grids) == (0, 2)
+    assert doctest.testmod(costs) == (0, 1)
+
+
+def test_costs_stand_beside_the_budget():
+    rows = [
+        {"part": "quick", "test": "a", "cpu": 3.0},
+        {"part": "quick", "test": "b", "cpu": 4.5},
+        {"part": "slow", "test": "c", "cpu": 2.0},
+    ]
+    lines = list(costs.report(rows, {"quick": 7, "slow": 5}))
+    assert [line.split() for line in lines[1:4]] == [
+        ["quick", "2", "8", "7", "over"], ["slow", "1", "2", "5"], ["sum", "3", "10", "12"],
+    ]  # fmt: skip
+    assert [line.split()[-1] for line in lines[5:]] == ["b", "a", "c"]
+    assert costs.budget(costs.README.read_text("utf-8")).keys() >= {"quick", "slow", "parity", "other"}
+
+
+def test_the_last_run_of_each_grid_is_shown(tmp_path, monkeypatch, capsys):
+    runs = [
+        {"grid": "tests/a.py::test_b", "date": "2026-01-02", "commit": "abc", "passed": 3, "exit": 0},
+        {"grid": "tests/a.py::test_b", "date": "2026-01-03", "commit": "def", "passed": 2, "failed": 1, "exit": 1},
+    ]
+    monkeypatch.setattr(grid_runs, "RESULTS", tmp_path / "grids.jsonl")
+    (tmp_path / "grids.jsonl").write_text("".join(json.dumps(row) + "\n" for row in runs))
+    grid_runs.show({"tests/a.py::test_b": ["x", "y", "z"], "tests/a.py::test_c": ["x"]})
+    assert capsys.readouterr().out.splitlines() == [
+        "   3 cases  tests/a.py::test_b: 2026-01-03 on def, 2 passed, 1 FAILED",
+        "   1 cases  tests/a.py::test_c: never ran",
+    ]
+
+
+def test_mutants_are_drawn_by_seed_and_change_one_place():
+    drawn = mutants.draw(0, 30)
+    assert mutants.draw(0, 30) == drawn != mutants.draw(1, 30)
+    assert len(drawn) == 30 and {mutant.kind for mutant in drawn} == set(mutants.KINDS)
+    assert len({mutant.package for mutant in drawn}) > 10
+    for mutant in drawn:
+        text = (ROOT / mutant.file).read_text("utf-8")
+        start = mutants.place(mutant, text)
+        changed = text[:start] + mutant.new + text[start + len(mutant.old) :]
+        assert changed != text
+        compile(changed, mutant.file, "exec")
+
+
+def test_a_mutant_is_found_again_where_its_lines_have_moved():
+    mutant = mutants.Mutant(0, "p", "f.py", 1, "bound", "x < y", "x <= y")
+    assert mutants.place(mutant, "x < y\nx < y\n") == 0
+    assert mutants.place(mutant, "\n\nx < y\n") == 2
+    assert mutants.place(mutant, "\nx < y\nx < y\n") is None
+    assert mutants.place(mutant, "x > y\n") is None
