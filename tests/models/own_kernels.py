@@ -6,6 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.sharding import AxisType
 
 from jaxpt.models import kernels, weight_dropout
@@ -27,6 +28,12 @@ CASES = {
 """{name: ((rows, queries, keys), of the mask, whether it is self-attention, with a bias)}."""
 
 
+def cases(values, *slow):
+    """One in the quick suite, those named among the slow tests, the others in the grid."""
+    marks = dict.fromkeys(slow, pytest.mark.slow) | {"packed causal": ()}
+    return [pytest.param(name, marks=marks.get(name, pytest.mark.grid)) for name in values]
+
+
 def arrays(rows, length, keys, heads=H, width=K, seed=0):
     rng = np.random.default_rng(seed)
     sizes = ((rows, length, heads, width), (rows, keys, heads, width), (rows, keys, heads, width))
@@ -44,10 +51,10 @@ def segments(rows, length, seed):
     return jnp.asarray(ids)
 
 
-def both(q, k, v, mask, bias, kernel, **more):
+def both(q, k, v, mask, bias, kernel, plain=kernels.plain, **more):
     """[(values, gradients) of the kernel, of plain attention], of real queries."""
     length = q.shape[1]
-    real = jnp.ones((1, length)) if mask.query_segments_BxL is None else mask.query_segments_BxL > 0
+    real = np.ones((1, length)) if mask.query_segments_BxL is None else np.asarray(mask.query_segments_BxL) > 0
     real = real[..., None, None]
 
     def loss(inputs, is_kernel):
@@ -60,24 +67,25 @@ def both(q, k, v, mask, bias, kernel, **more):
                 whole = bias.materialise(length, k.shape[1])
             elif bias is not None:
                 whole = 0.2 * bias.materialise(q, k, None)
-            y = kernels.plain(q, k, v, mask, whole, 0.2, **more)
+            y = plain(q, k, v, mask, whole, 0.2, **more)
         return (jnp.tanh(y) * real).sum(), y * real
 
-    for is_kernel in (True, False):
-        run = jax.jit(jax.value_and_grad(functools.partial(loss, is_kernel=is_kernel), has_aux=True))
-        (_, y), gradients = run((q, k, v, bias))
-        yield y, gradients
+    def run(inputs, is_kernel):
+        (_, y), gradients = jax.value_and_grad(functools.partial(loss, is_kernel=is_kernel), has_aux=True)(inputs)
+        return y, gradients
+
+    return jax.jit(lambda *inputs: [run(inputs, is_kernel) for is_kernel in (True, False)])(q, k, v, bias)
 
 
 def learned(bidirectional=True, heads=H):
-    table = jax.random.normal(jax.random.key(3), (32, heads))
-    return LearnedBias(table, bidirectional, max_distance=128)
+    table = np.random.default_rng(3).standard_normal((32, heads)).astype(np.float32)
+    return LearnedBias(jnp.asarray(table), bidirectional, max_distance=128)
 
 
 def assert_near(got, wanted, floor=0.0):
     """Of float32 both are sums of some hundred products: 1e-5 of the largest entry."""
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-5 * max(float(jnp.abs(b).max()), floor))
+        np.testing.assert_allclose(a, b, atol=1e-5 * max(float(np.abs(b).max()), floor))
 
 
 def check_values_and_gradients(kernel, case, bias=None, floor=0.0):
@@ -89,21 +97,27 @@ def check_values_and_gradients(kernel, case, bias=None, floor=0.0):
     mask = Mask(*ids, **options)
     bias = (bias or learned()) if is_self else None
     (y, got), (wanted_y, wanted) = both(*arrays(rows, length, keys), mask, bias, kernel)
-    allowed = mask.materialise(length, keys)
-    sees = jnp.ones((1, length)) if allowed is None else allowed.any(-1)
-    assert bool(jnp.isfinite(y).all())
+    allowed = jax.jit(lambda mask: mask.materialise(length, keys))(mask)
+    sees = np.ones((1, length)) if allowed is None else np.asarray(allowed).any(-1)
+    assert np.isfinite(y).all()
     np.testing.assert_allclose(y * sees[..., None, None], wanted_y * sees[..., None, None], atol=1e-5)
     if bool(sees.all()) or ids[0] is not None:  # a query that sees nothing gives some gradient or other
         assert_near(got, wanted, floor)
 
 
-def check_dropout(kernel, monkeypatch):
+def check_dropout(kernel):
     """Plain attention with the same weights dropped gives the same values and gradients."""
-    key, rate, (q, k, v) = jax.random.key(5), 0.3, arrays(2, 140, 200)
-    seeds_BxHx1x1 = jax.random.bits(key, (2, H), jnp.uint32).astype(jnp.int32)[..., None, None]
-    keep = weight_dropout.kept(seeds_BxHx1x1, jnp.arange(140)[:, None], jnp.arange(200), rate)
-    monkeypatch.setattr(kernels, "_kept", lambda *_: keep)
-    (y, got), (wanted_y, wanted) = both(q, k, v, Mask(), learned(), kernel, dropout=rate, dropout_key=key)
+    key, rate = jax.random.key(5), 0.3
+
+    def plain(q, k, v, mask, bias, scale, dropout, dropout_key):
+        seeds_BxHx1x1 = jax.random.bits(dropout_key, (2, H), jnp.uint32).astype(jnp.int32)[..., None, None]
+        keep = weight_dropout.kept(seeds_BxHx1x1, jnp.arange(140)[:, None], jnp.arange(200), dropout)
+        weights = jax.nn.softmax(scale * jnp.einsum("BLHK,BSHK->BHLS", q, k) + bias)
+        return jnp.einsum("BHLS,BSHK->BLHK", jnp.where(keep, weights / (1 - dropout), 0), v)
+
+    (y, got), (wanted_y, wanted) = both(
+        *arrays(2, 140, 200), Mask(), learned(), kernel, plain, dropout=rate, dropout_key=key
+    )
     np.testing.assert_allclose(y, wanted_y, atol=1e-5)
     assert_near(got, wanted)
 

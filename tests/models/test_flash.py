@@ -13,9 +13,12 @@ from jax.sharding import AbstractDevice, AbstractMesh, AxisType, Mesh, NamedShar
 from jaxpt.models import flash, kernels
 from jaxpt.models.mask import Mask
 from jaxpt.plan import gpus
+from jaxpt.train import flops
+from tests import grids
 from tests.models.own_kernels import (
     CASES,
     arrays,
+    cases,
     check_devices,
     check_dropout,
     check_values_and_gradients,
@@ -29,34 +32,38 @@ MORE = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(x, marks=[pytest.mark.slow] * (x != "packed causal")) for x in CASES | MORE]
-)
+@pytest.mark.parametrize("name", cases(CASES | MORE, "causal window", "cross packed", "several blocks"))
 def test_values_and_gradients(name):
     """What is 0 by arithmetic is rounded to 3e-6: the weights are divided by their sum after the product."""
     check_values_and_gradients(kernels.flash, (CASES | MORE)[name], floor=0.3)
 
 
-@pytest.mark.parametrize("width", [8, 24, pytest.param(128, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("width", grids.cases([8, 24, 128], 24))
 def test_heads_of_any_width(width):
-    q, k, v = arrays(1, 40, 70, width=width)
-    got = kernels.flash(q, k, v, Mask(), None, 0.2, interpret=True)
-    np.testing.assert_allclose(got, kernels.plain(q, k, v, Mask(), None, 0.2), atol=1e-5)
+    @jax.jit
+    def both(q, k, v):
+        return [
+            kernels.flash(q, k, v, Mask(), None, 0.2, interpret=True), kernels.plain(q, k, v, Mask(), None, 0.2)
+        ]  # fmt: skip
+
+    np.testing.assert_allclose(*both(*arrays(1, 40, 70, width=width)), atol=1e-5)
 
 
 def test_blocks_that_a_mask_hides_are_left_out():
-    """Each mask's count, against the mask itself."""
+    """Each mask's count, against the mask itself: the forward kernel declares the FLOPs of its blocks."""
+    q = jax.ShapeDtypeStruct((1, 320, 1, 64), np.float32)
     for causal in (False, True):
         for window in (None, 1, 2, 64, 65, 66, 200):
-            seen = np.asarray(Mask(causal=causal, window=window).materialise(320, 320))
-            seen = np.ones((1, 320, 320), bool) if not causal and window is None else seen
-            wanted = seen.reshape(5, 64, 5, 64).any((1, 3)).sum()
-            assert flash._blocks(flash.Form(1, causal, window), 5, 5) == wanted, (causal, window)
+            mask = Mask(causal=causal, window=window)
+            seen = np.ones((1, 320, 320), bool) if not causal and window is None else mask.materialise(320, 320)
+            blocks = np.asarray(seen).reshape(5, 64, 5, 64).any((1, 3)).sum()
+            jaxpr = jax.make_jaxpr(lambda q, mask=mask: kernels.flash(q, q, q, mask, None, 0.2))(q).jaxpr
+            assert flops.count(jaxpr) == blocks * 64 * 64 * 64 * 2 * 2, (causal, window)
 
 
 @pytest.mark.slow
-def test_dropout_is_that_of_its_hash_in_both_passes(monkeypatch):
-    check_dropout(kernels.flash, monkeypatch)
+def test_dropout_is_that_of_its_hash_in_both_passes():
+    check_dropout(kernels.flash)
 
 
 @pytest.mark.slow
@@ -85,7 +92,7 @@ def compiled_for_a_gpu(kind, form):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["a100-80", "h100", "b200"])
+@pytest.mark.parametrize("kind", grids.cases(["a100-80", "h100", "b200"], "h100"))
 def test_they_compile_for_each_gpu(kind):
     """`pip install 'jaxpt[plan-gpu]'` brings the compiler."""
     pytest.importorskip("jax_cuda13_plugin")

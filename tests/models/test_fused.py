@@ -15,11 +15,13 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxpt.models import fused, kernels
 from jaxpt.models.mask import Mask
 from jaxpt.models.position_terms import PositionTerms
+from tests import grids
 from tests.models.own_kernels import (
     CASES,
     H,
     K,
     arrays,
+    cases,
     check_devices,
     check_dropout,
     check_values_and_gradients,
@@ -30,15 +32,19 @@ from tests.models.own_kernels import (
 
 @pytest.mark.parametrize("length, keys", [(1, 1), (7, 130)])
 def test_small(length, keys):
-    q, k, v = arrays(2, length, keys)
-    got = kernels.fused(q, k, v, Mask(), None, 0.2, interpret=True)
-    np.testing.assert_allclose(got, kernels.plain(q, k, v, Mask(), None, 0.2), atol=1e-5)
+    @jax.jit
+    def both(q, k, v):
+        return [
+            kernels.fused(q, k, v, Mask(), None, 0.2, interpret=True), kernels.plain(q, k, v, Mask(), None, 0.2)
+        ]  # fmt: skip
+
+    np.testing.assert_allclose(*both(*arrays(2, length, keys)), atol=1e-5)
 
 
 def terms(heads=H):
     """DeBERTa's, with logarithmic buckets."""
-    rows = jax.random.normal(jax.random.key(4), (2, 64, heads, K)) / 8
-    return PositionTerms(*rows, first=0, span=32, buckets=32, max_positions=128)
+    rows = np.random.default_rng(4).standard_normal((2, 64, heads, K)).astype(np.float32) / 8
+    return PositionTerms(*map(jnp.asarray, rows), first=0, span=32, buckets=32, max_positions=128)
 
 
 MORE = {
@@ -48,20 +54,20 @@ MORE = {
 }
 
 
-@pytest.mark.parametrize("name", [pytest.param(x, marks=[pytest.mark.slow] * (x != "packed causal")) for x in CASES])
+@pytest.mark.parametrize("name", cases(CASES, "cross packed", "window", "several blocks"))
 def test_values_and_gradients(name):
     check_values_and_gradients(kernels.fused, CASES[name])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MORE)
+@pytest.mark.parametrize("name", grids.cases(MORE, "positions, packed"))
 def test_values_and_gradients_of_position_terms(name):
     check_values_and_gradients(kernels.fused, MORE[name], terms())
 
 
 @pytest.mark.slow
-def test_dropout_is_that_of_its_hash_in_both_passes(monkeypatch):
-    check_dropout(kernels.fused, monkeypatch)
+def test_dropout_is_that_of_its_hash_in_both_passes():
+    check_dropout(kernels.fused)
 
 
 @pytest.mark.slow
@@ -70,7 +76,7 @@ def test_dropout_goes_by_row_head_and_place_on_any_mesh():
 
 
 def test_rows_by_distance_become_rows_by_key_and_back():
-    x = jnp.arange(8 * 24.0).reshape(8, 24)
+    x = np.arange(8 * 24, dtype=np.float32).reshape(8, 24)
 
     def kernel(x_ref, *found):
         strided, plain, back = found
@@ -78,7 +84,7 @@ def test_rows_by_distance_become_rows_by_key_and_back():
         back[...] = fused.unsheared(plain[...])
 
     shapes = [jax.ShapeDtypeStruct((8, size), jnp.float32) for size in (16, 16, 24)]
-    strided, plain, back = pl.pallas_call(kernel, out_shape=shapes, interpret=True)(x)
+    strided, plain, back = jax.jit(pl.pallas_call(kernel, out_shape=shapes, interpret=True))(x)
     wanted = np.stack([x[row, 8 - row : 24 - row] for row in range(8)])
     np.testing.assert_array_equal(strided, wanted)
     np.testing.assert_array_equal(plain, wanted)
@@ -108,7 +114,9 @@ def compiled_for_a_tpu(topology, form):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("topology", ["v4:2x2x1", "v5e:2x2", "v5p:2x2x1", "v6e:2x2"])
+@pytest.mark.parametrize(
+    "topology", grids.cases(["v4:2x2x1", "v5e:2x2", "v5p:2x2x1", "v6e:2x2"], "v4:2x2x1", "v5e:2x2")
+)
 def test_it_compiles_for_each_tpu(topology):
     """`pip install libtpu` brings the compiler, which ends the process at a flag of XLA's that it does not know."""
     pytest.importorskip("libtpu")

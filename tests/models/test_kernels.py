@@ -19,25 +19,23 @@ from jaxpt.errors import UserError
 from jaxpt.models import attention, kernels
 from jaxpt.models.mask import Mask
 from jaxpt.parallel import mesh as meshes
+from tests import grids
 
 B, L, H, K = 2, 128, 4, 8
-SEGMENTS = jnp.array(np.repeat([[1, 2, 0], [1, 2, 3]], [50, 60, 18], axis=1))
+SEGMENTS = jnp.asarray(np.repeat([[1, 2, 0], [1, 2, 3]], [50, 60, 18], axis=1))
+REAL = jnp.asarray(np.minimum(SEGMENTS, 1))
+AT = np.arange(L)[None]
+BRANCHES, RANKS, PREFIX = (jnp.asarray(x) for x in (AT // 20 % 3, AT * 37 % L, np.less(AT, [[20], [3]])))
 MASKS = {
     "causal": Mask(causal=True),
     "bidirectional": Mask(),
-    "padding": Mask(jnp.minimum(SEGMENTS, 1), jnp.minimum(SEGMENTS, 1)),
+    "padding": Mask(REAL, REAL),
     "packed": Mask(SEGMENTS, SEGMENTS, causal=True),
-    "prefix": Mask(prefix_BxS=jnp.arange(L)[None] < jnp.array([[20], [3]]), causal=True),
+    "prefix": Mask(prefix_BxS=PREFIX, causal=True),
     "sliding": Mask(causal=True, window=7),
     "window": Mask(SEGMENTS, SEGMENTS, window=9),
-    "branches": Mask(
-        SEGMENTS,
-        SEGMENTS,
-        query_branches_BxL=jnp.arange(L)[None] // 20 % 3,
-        key_branches_BxS=jnp.arange(L)[None] // 20 % 3,
-        causal=True,
-    ),
-    "ranks": Mask(query_ranks_BxL=(jnp.arange(L) * 37 % L)[None] + 1, key_ranks_BxS=(jnp.arange(L) * 37 % L)[None]),
+    "branches": Mask(SEGMENTS, SEGMENTS, query_branches_BxL=BRANCHES, key_branches_BxS=BRANCHES, causal=True),
+    "ranks": Mask(query_ranks_BxL=jnp.asarray(AT * 37 % L + 1), key_ranks_BxS=RANKS),
 }
 SHARED_HEADS = {"causal", "packed", "window"}
 RUNS = {
@@ -47,34 +45,35 @@ RUNS = {
 }
 
 
+PAIRS = [(name, mask) for name in RUNS for mask in MASKS]
+PAIRS = [pair for pair in PAIRS if pair not in [("splash", mask) for mask in ("prefix", "branches", "ranks")]]
+"""Splash does not have these, and `choose` knows."""
+KEPT = [("chunked", mask) for mask in ("packed", "prefix", "branches", "ranks")]
+KEPT += [("library", "packed"), ("library", "window"), ("splash", "packed"), ("splash", "sliding")]
+
+
 def inputs(name, mask):
-    keys = jax.random.split(jax.random.key(0), 4)
-    kv_heads = 2 if mask in SHARED_HEADS else H
-    q, k, v = (jax.random.normal(key, (B, L, h, K)) for key, h in zip(keys, (H, kv_heads, kv_heads)))
-    bias = None if name == "splash" else jax.random.normal(keys[3], (H, L, L))
+    rng, kv_heads = np.random.default_rng(0), 2 if mask in SHARED_HEADS else H
+    q, k, v = (jnp.asarray(rng.standard_normal((B, L, h, K)), jnp.float32) for h in (H, kv_heads, kv_heads))
+    bias = None if name == "splash" else jnp.asarray(rng.standard_normal((H, L, L)), jnp.float32)
     return (q, k, v), bias
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(("name", "mask"), grids.cases(PAIRS, *KEPT))
 def test_equals_plain(name, mask):
-    if name == "splash" and mask in ("prefix", "branches", "ranks"):
-        pytest.skip("the kernel does not have these, and `choose` knows")
     qkv, bias = inputs(name, mask)
-    real = jnp.ones((B, L)) if MASKS[mask].query_segments_BxL is None else MASKS[mask].query_segments_BxL > 0
+    real = np.ones((B, L)) if MASKS[mask].query_segments_BxL is None else MASKS[mask].query_segments_BxL > 0
 
     def loss(qkv, run):
         y = run(*qkv, MASKS[mask], bias, 0.3)
         return jnp.tanh(y * real[..., None, None]).sum(), y * real[..., None, None]
 
-    (want, grad_want), (got, grad_got) = (
-        (out[0][1], out[1])
-        for out in (
-            jax.jit(jax.value_and_grad(functools.partial(loss, run=run), has_aux=True))(qkv)
-            for run in (kernels.plain, RUNS[name])
-        )
-    )
+    @jax.jit
+    def both(qkv):
+        return [jax.value_and_grad(loss, has_aux=True)(qkv, run) for run in (kernels.plain, RUNS[name])]
+
+    ((_, want), grad_want), ((_, got), grad_got) = both(qkv)
     np.testing.assert_allclose(got, want, atol=2e-5)
     for a, b in zip(grad_got, grad_want):
         np.testing.assert_allclose(a, b, atol=1e-4)
@@ -98,7 +97,7 @@ def test_chunks_never_hold_all_scores():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mask", ["causal", "packed", "prefix", "ranks", "window"])
+@pytest.mark.parametrize("mask", grids.cases(["causal", "packed", "prefix", "ranks", "window"], "packed", "ranks"))
 def test_each_device_does_its_part_of_the_queries(mask):
     """Values, gradients and dropped weights are those of one device, whose chunks are others."""
     qkv, bias = inputs("chunked", mask)
@@ -119,9 +118,9 @@ def test_each_device_does_its_part_of_the_queries(mask):
 
 def test_dropout_in_chunks_keeps_the_rate():
     (q, k, _), _ = inputs("chunked", "bidirectional")
-    v = jnp.ones_like(k)
-    y = kernels.chunked(q, k, v, Mask(), None, 0.3, 0.25, jax.random.key(1), chunk=50)
-    assert abs(float(y.mean()) - 1) < 0.02 and float(y.std()) > 0.01
+    run = jax.jit(lambda key: kernels.chunked(q, k, np.ones_like(k), Mask(), None, 0.3, 0.25, key, chunk=50))
+    y = np.asarray(run(jax.random.key(1)))
+    assert abs(y.mean() - 1) < 0.02 and y.std() > 0.01
 
 
 def splash_for_a_tpu(mask, sharding=None):
@@ -129,7 +128,7 @@ def splash_for_a_tpu(mask, sharding=None):
     x = jax.ShapeDtypeStruct((B, 2 * L, H, K), jnp.bfloat16, sharding=sharding)
 
     def loss(q, k, v):
-        segments = jnp.tile(SEGMENTS, 2)
+        segments = np.tile(SEGMENTS, 2)
         parts = {"query_segments_BxL": segments, "key_segments_BxS": segments} if mask == "packed" else {}
         return kernels.splash(q, k, v, MASKS[mask].replace(**parts), 0.3).astype(jnp.float32).sum()
 
@@ -151,7 +150,7 @@ def compiled_for_a_tpu(mask):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mask", ["causal", "packed", "sliding"])
+@pytest.mark.parametrize("mask", grids.cases(["causal", "packed", "sliding"], "packed"))
 def test_the_kernel_compiles_for_a_tpu(mask):
     """`pip install libtpu` brings the compiler, which ends the process at a flag of XLA's that it does not know."""
     pytest.importorskip("libtpu")

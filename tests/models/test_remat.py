@@ -10,12 +10,18 @@ import pytest
 from jaxpt.models import base
 from jaxpt.models.output import Output
 from jaxpt.train import flops
-from tests.models.helpers import EVERY, drawn, tokens
+from tests import grids
+from tests.models.helpers import EVERY, OF_THEIR_OWN, drawn, tokens
 
 FAST = ("bert", "deberta", "xlnet")
 DIFFERENT = ("deberta", "xlnet", "albert", "llama", "modernbert")
 """With those of test_base.py all kinds of layers and of stacks."""
-CASES = [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in EVERY]
+CASES = [
+    *FAST,
+    *(pytest.param(name, marks=pytest.mark.slow) for name in OF_THEIR_OWN if name not in (*FAST, "deberta_v2")),
+    *(pytest.param(name, marks=pytest.mark.grid) for name in EVERY if name not in (*FAST, *OF_THEIR_OWN)),
+    pytest.param("deberta_v2", marks=pytest.mark.grid),
+]
 
 
 def loss(name, remat):
@@ -38,33 +44,37 @@ def loss(name, remat):
     return total, drawn(model)
 
 
-def residual_bytes(function, params):
-    """What the forward pass keeps for the backward pass."""
-    kept = jax.eval_shape(lambda params: jax.vjp(function, params)[1], params)
-    return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(kept))
+def kept_and_work(function, params):
+    """(bytes that the forward pass keeps for the backward pass, FLOPs of products of both): of one tracing."""
+
+    def both(params):
+        y, back = jax.vjp(function, params)
+        return back(jnp.ones_like(y)), jax.tree.leaves(back)
+
+    jaxpr, (_, kept) = jax.make_jaxpr(both, return_shape=True)(params)
+    return sum(math.prod(x.shape) * x.dtype.itemsize for x in kept), flops.count(jaxpr.jaxpr)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_named_activations_are_kept_and_the_rest_is_computed_again(name):
-    losses = {remat: loss(name, remat) for remat in ("none", "names", "full")}
-    kept = {remat: residual_bytes(*one) for remat, one in losses.items()}
-    work = {remat: flops.matmul_flops(jax.grad(f), params) for remat, (f, params) in losses.items()}
+    found = {remat: kept_and_work(*loss(name, remat)) for remat in ("none", "names", "full")}
+    kept, work = ({remat: pair[i] for remat, pair in found.items()} for i in (0, 1))
     assert kept["full"] < kept["names"] < kept["none"], kept
     assert work["none"] < work["names"] < work["full"], work
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", DIFFERENT)
+@pytest.mark.parametrize("name", grids.cases(DIFFERENT, "deberta", "albert"))
 def test_gradients_are_the_same(name):
     (plain, params), (named, _) = loss(name, "none"), loss(name, "names")
-    want, got = (jax.jit(jax.grad(f))(params) for f in (plain, named))
+    want, got = jax.jit(lambda params: [jax.grad(f)(params) for f in (plain, named)])(params)
     scale = max(float(np.abs(x).max()) for x in jax.tree.leaves(want))  # a key's bias has no gradient but rounding's
     for a, b in zip(jax.tree.leaves(want), jax.tree.leaves(got), strict=True):
         np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-6 * scale)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["bert", "deberta"])
+@pytest.mark.parametrize("name", grids.cases(["bert", "deberta"], "bert"))
 def test_a_compiled_program_is_between_none_and_full(name):
     compiled = {}
     for remat in ("none", "names", "full"):
