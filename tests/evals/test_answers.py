@@ -58,4 +58,4 @@ def test_the_base_is_measured_once(tmp_path):
     metrics = results[0].metrics
     assert metrics["base_nats"] == pytest.approx(wanted, rel=1e-5) and metrics["nats"] == 1.0
     assert metrics["base_perplexity"] == pytest.approx(math.exp(wanted), rel=1e-4)
-    assert results[0].lines == (f"{SAID} (base {wanted:.4f} nats, perplexity {math.exp(wanted):.2f})",)
+    assert results[0].lines == (f"{SAID} (base {wanted:.4f} nats, perplexity {metrics['base_perplexity']:.2f})",)

@@ -165,7 +165,7 @@ def test_words_have_labels_and_a_baseline_of_their_own(tmp_path):
 def test_the_probe_of_each_layer_reads_tags(tmp_path):
     """Those of all words that were trained on; the last layer's accuracy is the probe's."""
     setup = state.setup(families.config("bert"))
-    params = setup.for_evaluation().to_model(drawn(setup.network))
+    params = setup.to_model(setup.init())
     evaluate = probe.LinearProbe(**tagging(tmp_path)).prepare(setup, types.SimpleNamespace(tokenizer=Letters()))
     found = evaluate(params, {}, lambda: False).metrics
     assert found.keys() == {"accuracy", "most_frequent", "layer_0", "layer_1", "layer_2"}

@@ -12,6 +12,7 @@ from jaxpt.data._tf import seqio
 from jaxpt.data.calls import Vocabulary
 from jaxpt.errors import UserError
 from jaxpt.evals.seqio_task import SeqioTask
+from jaxpt.generate.engine import Engine
 from jaxpt.inference.loaded import Loaded
 from jaxpt.inference.opening import Opened
 from jaxpt.train import state
@@ -102,8 +103,9 @@ def test_a_tasks_metrics_see_generated_text_and_likelihoods(tasks):
     opened = Opened(Path("x"), setup.network, params, setup.config.objective, tokenizer, None, (1,), {}, None)
     model = Loaded(opened)
     prompts = [model.prompt_ids(str(n))._replace(encoder=ids) for n, ids in enumerate(inputs)]  # the Task adds EOS
-    answers = model.generate(prompts, max_new_tokens=8)
-    wanted = [("prediction", tasks.VOCABULARY.decode(one.tokens)) for (one,) in answers]
+    answers = Engine(setup.network, params).generate(prompts, model.options(max_new_tokens=8))
+    ids = {one.index: one.tokens for one in answers}
+    wanted = [("prediction", tasks.VOCABULARY.decode(ids[n])) for n in range(6)]
     assert SEEN["predictions"] == wanted
     targets = [ex["targets"].numpy() for ex in examples]
     np.testing.assert_allclose(SEEN["scores"], [brute_force(model, *pair) for pair in zip(inputs, targets)], rtol=1e-5)
