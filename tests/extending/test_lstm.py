@@ -14,6 +14,7 @@ from jaxpt.models.base import bind
 from jaxpt.objectives.base import Vocabulary
 from jaxpt.train import state, step
 from tests import families
+from tests.models.helpers import drawn
 
 OUTSIDE = "tests.extending.outside"
 MODEL = {"kind": f"{OUTSIDE}.lstm", "vocab_size": 200, "layers": 2, "embed_dim": 32, "dtype": "float32"}
@@ -25,7 +26,7 @@ def made(**objective):
     data, objective = {"length": LENGTH, "batch_size": 4}, {"kind": f"{OUTSIDE}.carried_lm", **objective}
     config = configs.build({**families.tree("gpt2", data=data), "model": MODEL, "objective": objective})
     network = families.network(config)
-    return config, network, jax.jit(network.init)(jax.random.key(0))
+    return config, network, drawn(network)
 
 
 def close(one, other):

@@ -15,6 +15,7 @@ from jaxpt.objectives.masked_lm import encode_batch
 from jaxpt.train import step
 from tests import families
 from tests.extending.conftest import WORDS
+from tests.models.helpers import drawn
 
 KIND = "tests.extending.outside.simcse"
 MODEL = {"layers": 1, "dropout": 0.1}
@@ -29,7 +30,7 @@ def made():
     rows = families.batch(config)
     rows["encoder_token_types"] = np.zeros_like(rows["encoder_token_types"])
     rows = {name: np.where(np.arange(8)[:, None] == 7, 0, x) for name, x in rows.items()}
-    return config, network, jax.jit(network.init)(jax.random.key(0)), rows
+    return config, network, drawn(network), rows
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -63,11 +64,11 @@ def test_the_two_passes_draw_other_dropout():
     """The same row twice: a sentence is told from its copy by nothing but the draws, so neither is found for sure."""
     config, network, params, rows = made()
     alike = {name: np.repeat(x[:1], 8, axis=0) for name, x in rows.items()}
-    plain, drawn = (loss(config.objective, network, params, alike, key)[1] for key in (None, jax.random.key(1)))
+    plain, dropped = (loss(config.objective, network, params, alike, key)[1] for key in (None, jax.random.key(1)))
     np.testing.assert_allclose(plain["cosine_of_others"][0], 56, rtol=1e-5)
-    assert drawn["cosine_of_others"][0] < 55
+    assert dropped["cosine_of_others"][0] < 55
     other = loss(config.objective, network, params, alike, jax.random.key(2))[1]
-    assert drawn["cosine_of_others"][0] != other["cosine_of_others"][0]
+    assert dropped["cosine_of_others"][0] != other["cosine_of_others"][0]
 
 
 def test_rows_without_a_sentence_are_no_negatives():
@@ -115,7 +116,7 @@ def sections(dropout=0.1, **others):
 @pytest.mark.slow
 def test_it_resumes(lab):
     """With two microbatches."""
-    end = lab.assert_resumes(**sections(train={"grad_accum_steps": 2}))
+    end = lab.assert_resumes(**sections(train={"grad_accum_steps": 2}, evals=[{"kind": "heldout"}]))
     assert end.params["heads"]["projection"]["dense"]["kernel"].shape == (32, 32)
 
 

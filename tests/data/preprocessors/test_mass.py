@@ -1,4 +1,4 @@
-"""MASS over ten thousand texts: one fragment, its length and place, what either side sees of it."""
+"""MASS over three thousand texts: one fragment, its length and place, what either side sees of it."""
 
 import collections
 

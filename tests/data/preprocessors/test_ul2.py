@@ -1,4 +1,4 @@
-"""UL2 over ten thousand texts: each is one denoiser's, with its counts and its mode token."""
+"""UL2 over three thousand texts: each is one denoiser's, with its counts and its mode token."""
 
 import collections
 import math
