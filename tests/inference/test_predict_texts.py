@@ -28,12 +28,12 @@ def run(request, tmp_path_factory):
     fine_tuning.write(directory / "test.jsonl", fine_tuning.rows(21, seed=1))
     sections = {
         "objective": {"kind": "text_to_text", **RUNS[request.param]},
-        "model": {"vocab_size": 300, **({"max_positions": 96} if kind == "bpe" else {})},
+        "model": {"vocab_size": 300, "layers": 1, **({"max_positions": 96} if kind == "bpe" else {})},
         "data": {
             "test_path": str(directory / "test.jsonl"), "length": 96,
             "tokenizer": {"kind": kind, "path": str(directory / "tokenizer")},
         },
-        "train": {"steps": 60, "eval_every": 20, "log_every": 60},
+        "train": {"steps": 60, "eval_every": 60, "log_every": 60},
     }  # fmt: skip
     assert train(fine_tuning.recipe(directory, of=request.param, made=rows, **sections)) == 0
     return directory

@@ -43,6 +43,7 @@ def asked(count, seed=0):
 
 def trained(directory, made, **sections):
     fine_tuning.write(directory / "test.jsonl", made(41, seed=1))
+    sections["model"] = {"layers": 1}
     data = {"test_path": str(directory / "test.jsonl"), "length": 16, "packing": True, "batch_size": 16}
     steps = {"steps": 150, "eval_every": 50, "log_every": 150}
     assert train(fine_tuning.recipe(directory, made=list(made(200)), data=data, train=steps, **sections)) == 0
