@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
       The exit code: 0, 2 for a user error, 128 + signal number if stopped by a signal.
     """
-    arguments = _parser().parse(sys.argv[1:] if argv is None else argv)
+    arguments = parser().parse(sys.argv[1:] if argv is None else argv)
     if not sys.flags.safe_path and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # recipes may name modules in the current directory
     said: set[str] = set()  # a run's config.yaml is read several times
@@ -254,7 +254,8 @@ def _schema(arguments: argparse.Namespace) -> None:
 # ---- parsing --------------------------------------------------------------------------------------------------------
 
 
-def _parser() -> Parser:
+def parser() -> Parser:
+    """The command line of jaxpt."""
     parser = Parser(
         prog="jaxpt",
         description="Pretrain encoders, decoders and encoder-decoders with JAX: raw text in, a trained model out.",

@@ -1,4 +1,4 @@
-"""The README pages: short where they must be, nothing in them that does not exist, commands that run.
+"""The README pages: short where they must be, nothing in them that does not exist; what they say is accepted.
 
 Parts of `configs/README.md` are made from the code and the recipes: `python -m tests.test_readmes` writes them again.
 """
@@ -6,17 +6,17 @@ Parts of `configs/README.md` are made from the code and the recipes: `python -m 
 from __future__ import annotations
 
 import functools
-import gzip
 import inspect
 import itertools
 import json
+import math
 import pkgutil
 import re
 import shlex
 import sys
 import tomllib
 from pathlib import Path
-from typing import Annotated, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import pytest
 import yaml
@@ -24,6 +24,7 @@ import yaml
 from jaxpt import cli
 from jaxpt import config as configs
 from jaxpt.config import Config, Frozen, kinds, resolve
+from jaxpt.config.plain import leaves
 from jaxpt.config.schema import open_parts
 from jaxpt.config.studies import load_probe, load_study
 from jaxpt.errors import UserError
@@ -44,6 +45,7 @@ DEFAULT_KINDS = {f"{part.key}.": part.default for part in open_parts(Config) if 
 # ---- what is made from the code ------------------------------------------------------------------------------------
 
 
+@functools.cache
 def generated() -> dict[str, str]:
     """{name of a part of configs/README.md: its text}."""
     sections = [_section(name, _part(field)) for name, field in Config.model_fields.items() if _part(field)]
@@ -288,22 +290,43 @@ def test_keys_exist(page):
             assert key in known_keys() or key in Config.model_fields, f"{name(page)}: there is no key {found[1]}"
 
 
+def assert_holds(found: Any, given: Any, key: str = "") -> None:
+    """What is given stands in what was loaded, key by key; of a list each part."""
+    if isinstance(given, dict) and given:
+        known = dict(leaves(found))
+        for name, value in leaves(given):
+            assert name in known, f"{key}.{name}"
+            assert_holds(known[name], value, f"{key}.{name}")
+    elif isinstance(given, list) and given:
+        for part, value in zip(found, given, strict=True):
+            assert_holds(part, value, key)
+    else:
+        assert found == given, key
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_recipes_inside_of_pages_are_valid(page, tmp_path):
+    """They load, and every key has the value that stands there."""
     for text in blocks(page, "yaml"):
+        given = yaml.safe_load(text)
         if "\nform: " in text:  # a task of the harness
             (tmp_path / "mine.yaml").write_text(text)
-            harness.load(str(tmp_path / "mine.yaml"))
+            assert_holds(harness.load(str(tmp_path / "mine.yaml")).model_dump(mode="json"), given)
         elif text.startswith("evaluate:"):  # a part of a study
             (tmp_path / "study.yaml").write_text(f"question: why?\nrows: [{{name: one, model: runs/one}}]\n{text}")
-            load_study(tmp_path / "study.yaml")
-        elif not text.startswith("# "):  # a file of a worked example, which is trained below
+            found, given = load_study(tmp_path / "study.yaml").evaluate.finetune, given["evaluate"]["finetune"]
+            assert (list(found.starts), list(found.seeds)) == (given["starts"], given["seeds"])
+            for key in ("tasks", "strategies"):
+                for one, of in zip(getattr(found, key), given[key], strict=True):
+                    assert (one.name, len(one.set)) == (of["name"], len(of.get("set", {})))
+            assert len(found.points) == math.prod(map(len, given["grid"].values()))
+        elif not text.startswith("# "):  # a file of a worked example, which is trained in test_page_commands.py
             base = yaml.safe_load(SMOKE.read_text("utf-8"))
             if "task:" in text:  # the head is the task's own
                 base = {key: value for key, value in base.items() if key not in ("objective", "train")}
             (tmp_path / "base.yaml").write_text(yaml.safe_dump(base))
             (tmp_path / "recipe.yaml").write_text(f"base: base.yaml\n{text}")
-            configs.load(tmp_path / "recipe.yaml")
+            assert_holds(configs.dump(configs.load(tmp_path / "recipe.yaml")), given)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
@@ -327,10 +350,10 @@ def accepted(argv: list[str]) -> None:
     """The command line takes these arguments, and the recipe these overrides."""
     if len(argv) == 1 or argv[-1].startswith("--"):  # only named
         with pytest.raises(SystemExit) as stop:
-            cli._parser().parse([argv[0], "--help"])
+            cli.parser().parse([argv[0], "--help"])
         assert stop.value.code == 0
         return
-    given = cli._parser().parse(argv)
+    given = cli.parser().parse(argv)
     if given.command == "study":
         study = load_study(ROOT / given.study, given.overrides)
         for row in (row for row in study.rows if row.model is None):
@@ -343,7 +366,7 @@ def accepted(argv: list[str]) -> None:
             path = SMOKE
         if path.parent.parent.name == "finetune":  # its model is that of `init_from.path`
             given.overrides = [*given.overrides, *MODEL]
-        if path.parent != ROOT:  # a recipe of a worked example is trained below
+        if path.parent != ROOT:  # a recipe of a worked example is trained in test_page_commands.py
             configs.load(path, given.overrides)
 
 
@@ -383,7 +406,7 @@ def missing(argv: list[str], fields: dict[str, str]) -> str | None:
     """
     if word := next((word for word in NOT_HERE if any(word in given for given in argv[2:])), None):
         return NOT_HERE[word]
-    given = cli._parser().parse(argv)
+    given = cli.parser().parse(argv)
     study = load_study(given.study, given.overrides) if given.command == "study" else None
     of_study = [r for r in study.rows if r.model is None and "{study}" not in str(r.set)] if study else []
     if study and not of_study:
@@ -437,127 +460,6 @@ def test_commands_of_fine_tuning_headers_are_accepted(monkeypatch):
     monkeypatch.chdir(ROOT)
     for recipe, needs in checked_headers("finetune").items():
         assert needs[-1] in NOT_HERE.values(), recipe
-
-
-# ---- what runs -----------------------------------------------------------------------------------------------------
-
-SMALL = [
-    "model.layers=1", "model.embed_dim=32", "model.heads=2", "model.unroll=1", "data.length=16", "data.batch_size=8",
-    "data.tokenizer.vocab_size=300", "data.tokenizer.characters=20000", "optimizer={kind: adamw}",
-    "train.steps=2", "train.phases=[]", "train.eval_every=2", "train.eval_examples=8", "log.tensorboard=false",
-]  # fmt: skip
-STEPS = {"20000": "2", "30000": "3", "5000": "2"}
-"""The steps of the front page, and those that are made here."""
-
-
-@pytest.fixture
-def workplace(tmp_path, monkeypatch):
-    """An empty directory with the recipes and a small corpus."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])  # commands append the current directory
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    (tmp_path / "configs").symlink_to(ROOT / "configs")
-    (tmp_path / "corpus").mkdir()
-    texts = (f"Number {n} says that the cat sat. The dog ran to house {n * n}." for n in range(200))
-    text = "".join(json.dumps({"text": text}) + "\n" for text in texts)
-    (tmp_path / "corpus/text.jsonl.gz").write_bytes(gzip.compress(text.encode(), mtime=0))  # the same bytes each time
-    yield tmp_path
-    for module in [module for module in sys.modules if module.partition(".")[0] == "my_lab"]:
-        del sys.modules[module]
-
-
-def ran(command: str, *overrides: str) -> str:
-    """Runs a command of ours, and gives its first word."""
-    words = [re.sub(r"(?<=[ps]=)\d+$", lambda n: STEPS[n[0]], word) for word in shlex.split(command)[1:]]
-    recipe = words[1].endswith(".yaml")
-    assert cli.main([*words[:2], *(overrides if recipe else ()), *words[2:]]) == 0, command
-    return words[0]
-
-
-@pytest.mark.slow
-def test_the_commands_of_the_front_page(workplace):
-    """All but those that want a TPU's compiler, several devices or much time; the first runs below."""
-    done = []
-    (workplace / "texts.jsonl").write_text('{"text": "Send a message."}\n{"text": "Parse a header."}\n')
-    ours = r"jaxpt (inspect|train|eval|generate|predict|export|import) (configs/(smoke/bert|finetune)|runs|out)"
-    for command in (line for block in blocks(FRONT, "sh") for line in block.splitlines()):
-        if re.match(ours, command):
-            of_task = ("train.steps=2", "data.length=16", "data.batch_size=8", "optimizer.schedule.warmup_steps=0")
-            small = of_task if "finetune" in command else (*SMALL, "model.mlp_dim=32", "model.max_positions=16")
-            done.append(ran(command, *small))
-    assert done == ["inspect", *["train"] * 6, "predict", "eval", "generate", "export", "import"]
-    assert len((workplace / "labels.jsonl").read_text().splitlines()) == 2
-    assert (workplace / "out/mine/model.safetensors").exists()
-    assert configs.load("runs/branch").init_from.step == 2 and configs.load("runs/imported").model.kind == "bert"
-
-
-FEW = [
-    "train.steps=2", "train.phases=[]", "train.eval_every=2", "train.eval_examples=8", "optimizer={kind: adamw}",
-    "optimizer.schedule={kind: constant}", "data.batch_size=8", "log.tensorboard=false",
-]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory):
-    """Vocabularies and text that recipes share, as in a user's cache."""
-    return tmp_path_factory.mktemp("cache")
-
-
-LIKE_OTHERS = (
-    "albert", "bart", "deberta", "gpt2_fim", "gpt2_prefix", "mass", "mbart", "roberta", "spanbert", "t5_denoising",
-    "t5_salient", "ul2", "unilm", "xlm_tlm",
-)  # fmt: skip
-"""Smoke recipes with the command of another one: their steps are those of `tests/objectives` and `tests/models`."""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("path", [path for path in HEADERS if path.parent.name == "smoke"], ids=name)
-def test_the_commands_of_smoke_recipes(workplace, prepared, monkeypatch, path):
-    """Two steps of each on a small corpus, of some the first batch; those of other recipes need what is not here."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(prepared))
-    (prepared / "runs").mkdir(exist_ok=True)
-    (workplace / "runs").symlink_to(prepared / "runs")  # what several begin from is trained once
-    has_own = path.stem in ("t5_salient_tiny", "xlm_tlm_tiny")  # names and dates; translations
-    corpus = () if has_own else ("data.path=corpus/text.jsonl.gz", "data.tokenizer.vocab_size=300")
-    if path.stem.removesuffix("_tiny") in LIKE_OTHERS:
-        ran(f"jaxpt inspect {path.relative_to(ROOT)} -n 2", *FEW, *corpus)
-        return
-    for words in header_commands(path):
-        few_rows = ("data.validation_fraction=0.02", "data.test_path=null")
-        of_task = few_rows if path.stem != "classify_tiny" else ()  # one of them is tested on all
-        ran(shlex.join(words), *FEW, *(corpus if words[2].startswith("configs/smoke") else of_task))
-    assert (workplace / f"runs/{path.stem}/checkpoints/2").is_dir()
-
-
-@pytest.mark.slow
-def test_the_first_result(workplace, capsys):
-    """The first recipe, on the corpus that it has by default."""
-    (command,) = (line for line in blocks(FRONT, "sh")[0].splitlines() if line.startswith("jaxpt"))
-    ran(command, *SMALL, "model.mlp_dim=32", "model.head_dim=16")
-    shown = capsys.readouterr().out
-    assert "unigram baseline" in shown and "target:" in shown
-
-
-EXAMPLES = ("reverse.yaml", "bag.yaml", "nope.yaml", "signum.yaml", "spread.yaml", "posts.yaml", "rule.yaml")
-
-
-@pytest.mark.parametrize("recipe", [EXAMPLES[0], *(pytest.param(r, marks=pytest.mark.slow) for r in EXAMPLES[1:])])
-def test_the_worked_examples(workplace, recipe):
-    """The files of jaxpt/README.md, as they stand there: two steps each."""
-    for text in blocks(ARCHITECTURE, "python") + blocks(ARCHITECTURE, "yaml"):
-        path = workplace / text.splitlines()[0].removeprefix("# ")
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-    lines = [line for block in blocks(ARCHITECTURE, "sh") for line in block.splitlines()]
-    assert {line.split()[2] for line in lines} == set(EXAMPLES)
-    small = [word for word in SMALL if not (recipe == "signum.yaml" and word.startswith("optimizer"))]
-    for command in (line for line in lines if recipe in line):
-        ran(command, *small, "data.path=corpus/text.jsonl.gz")
-    config = configs.load(f"runs/{Path(recipe).stem}")
-    parts = (config.objective, config.model, config.optimizer, *config.evals)
-    names = [part.kind for part in parts] + [config.data.source]
-    assert "my_lab" in "".join(names) or config.mesh.rules.mlp == ("fsdp",)
-    assert (workplace / config.run_dir / "checkpoints" / "2").is_dir()
 
 
 if __name__ == "__main__":
