@@ -35,6 +35,9 @@ from jaxpt.train.display import number, say
 from jaxpt.train.lock import hold, wait
 from jaxpt.train.run_dir import has_checkpoint, receipt
 
+PROGRAM = (sys.executable, "-m", "jaxpt")
+"""What trains and probes a row: the words before the command."""
+
 
 class Child:
     """The current subprocess; signals are forwarded to it."""
@@ -92,7 +95,7 @@ def study(path: str, overrides: Sequence[str] = (), table: bool = False, stop: b
     for row in plan.rows:
         _check(plan, row, f"{path}: row {row.name}")
     if plan.evaluate.finetune is not None:
-        _check_finetunings(plan, path)
+        check_finetunings(plan, path)
     say(f"jaxpt study: {plan.name}, {len(plan.rows)} row(s) → {directory}\n{plan.question}")
     directory.mkdir(parents=True, exist_ok=True)
     child = Child()
@@ -128,13 +131,20 @@ def _check(plan: Study, row: StudyRow, where: str) -> None:
         raise UserError(f"{where}: {error}") from None
 
 
-def _check_finetunings(plan: Study, path: str) -> None:
+def check_finetunings(plan: Study, path: str) -> dict[str, Config]:
     """Finds what is wrong with the fine-tunings of the rows before hours of pretraining.
+
+    Args:
+      plan: with `evaluate.finetune`.
+      path: the study file, for messages.
+
+    Returns:
+      {name of a fine-tuning: its configuration}, of the first seed and the first start.
 
     Raises:
       UserError: names the fine-tuning.
     """
-    tuned = plan.evaluate.finetune
+    tuned, checked = plan.evaluate.finetune, {}
     for cell in (cell for cell in cells(plan) if cell.start == tuned.starts[0]):
         for point in range(len(tuned.points)):
             one = fine_tuning(plan, cell, point, tuned.seeds[0])
@@ -145,6 +155,8 @@ def _check_finetunings(plan: Study, path: str) -> None:
                 _check_metric(cell.task.metric, config)
             except UserError as error:
                 raise UserError(f"{path}: fine-tuning {cell.name}: {error}") from None
+            checked[one.name] = config
+    return checked
 
 
 def _check_metric(metric: str | None, config: Config) -> None:
@@ -223,7 +235,7 @@ def _train(plan: Study, row: StudyRow, where: str, child: Child) -> str:
     if origins:
         Path(config.run_dir).mkdir(parents=True, exist_ok=True)
         disk.write_text(Path(config.run_dir) / finetunings.BEGUN, json.dumps(origins) + "\n")
-    command = [sys.executable, "-m", "jaxpt", "train", str(row.recipe), *overrides]
+    command = [*PROGRAM, "train", str(row.recipe), *overrides]
     return _run(command, row.name, child)
 
 
@@ -239,7 +251,7 @@ def _probe(plan: Study, row: StudyRow, child: Child) -> str:
     if settings is None or curves.probe(run_dir, settings) is not None:
         return ""
     words = [f"{key}={json.dumps(value)}" for key, value in settings.model_dump(mode="json").items()]
-    return _run([sys.executable, "-m", "jaxpt", "probe", str(run_dir), *words], row.name, child)
+    return _run([*PROGRAM, "probe", str(run_dir), *words], row.name, child)
 
 
 def finished(plan: Study, config: Config) -> int | None:

@@ -21,14 +21,22 @@ from jaxpt.config.studies import load_study
 from jaxpt.errors import UserError
 from jaxpt.report import finetuned
 from tests.config.helpers import ROOT
-from tests.test_study import read_until, start, write_study
+from tests.test_study import (  # noqa: F401 (a fixture)
+    names,
+    read_until,
+    stand_in,
+    start,
+    statuses,
+    table,
+    write_study,
+)  # fmt: skip
 
 SEEDS = (0, 1)
 
 
-def write(tmp_path, folder="study", **finetune):
+def write(tmp_path, **finetune):
     """A study of one tiny encoder and a task of two labels."""
-    path = write_study(tmp_path, ["bert"], run_dir=str(tmp_path / folder))
+    path = write_study(tmp_path, ["bert"])
     words = {"good": "fine great nice", "bad": "awful poor sad"}
     rows = [
         f"the cat is {word} and house {n}\t{label}"
@@ -57,37 +65,50 @@ def write(tmp_path, folder="study", **finetune):
     return path
 
 
-def found(tmp_path, folder="study"):
-    return json.loads((tmp_path / folder / "table.json").read_text())["finetuned"]
+def found(tmp_path):
+    return json.loads((tmp_path / "study" / "table.json").read_text())["finetuned"]
 
 
 @pytest.mark.slow
-def test_killed_and_continued_gives_the_same_table(tmp_path):
+def test_killed_and_continued_gives_the_same_tables(tmp_path):
+    """Two rows of the same settings, each fine-tuned; the study is killed in the second row and in its fine-tunings."""
     path = write(tmp_path, seeds=[0])
-    first = start(path)
-    read_until(first, r"^\[bert/mood/pretrained/all/learning_rate=0.01/seed 0\] test: accuracy")
-    os.kill(first.pid, signal.SIGKILL)
-    first.communicate()
-    second = start(path)
-    output = second.communicate()[0]
-    assert second.returncode == 0, output
-    assert (
-        "[bert] is finished at step 2" in output and "learning_rate=0.001/seed 0] test" not in output.split("random")[0]
-    )
+    tree = yaml.safe_load(path.read_text())
+    tree["set"] = {"train": {"steps": 12, "log_every": 1, "eval_every": 4}}
+    tree["rows"] = [{"name": name, "recipe": "bert.yaml"} for name in ("whole", "killed")]
+    path.write_text(yaml.safe_dump(tree))
+
+    def kill_at(pattern):
+        started = start(path)
+        read_until(started, pattern)
+        os.kill(started.pid, signal.SIGKILL)
+        started.communicate()
+
+    kill_at(r"^\[killed\] step 5/")
+    assert statuses(tmp_path) == {"whole": "finished", "killed": "not started"}  # when the table was written
+    made = {name: len(list((tmp_path / "cache" / name).iterdir())) for name in ("tokenizers", "records")}
+    assert made == {"tokenizers": 1, "records": 2}, "rows of equal data share them"
+    kill_at(r"^\[killed/mood/pretrained/all/learning_rate=0.01/seed 0\] test: accuracy")
+    last = start(path)
+    output = last.communicate()[0]
+    assert last.returncode == 0, output
+    assert all(f"[{row}] is finished at step 12" in output for row in ("whole", "killed"))
+    tuned = re.findall(r"^\[(.*)/seed 0\] test: ", output, re.MULTILINE)
+    assert not [name for name in tuned if not name.startswith("killed/mood/random/")], "what was finished"
+
+    rows = table(tmp_path)
+    assert rows["killed"]["status"] == "finished" and rows["killed"]["margin"] is not None
+    assert rows["killed"] | {"name": "whole"} == rows["whole"]
+    whole, killed = ([one for one in found(tmp_path) if one["row"] == row] for row in ("whole", "killed"))
+    assert [(one["start"], *one["by_seed"]) for one in killed] == [("pretrained", "0"), ("random", "0")]
+    assert [one | {"row": "whole"} for one in killed] == whole and {one["searched"] for one in whole} == {2}
     for start_from in ("pretrained", "random"):
-        run = tmp_path / "study" / "finetune" / "bert" / "mood" / start_from / "all" / "learning_rate=0.01" / "seed_0"
+        run = tmp_path / "study" / "finetune" / "killed" / "mood" / start_from / "all" / "learning_rate=0.01" / "seed_0"
         said = (run / "log.txt").read_text()
         assert ("all weights are random" in said) == (start_from == "random") and "60 rows" in said
-    whole = start(write(tmp_path, "whole", seeds=[0]))
-    assert whole.communicate() and whole.returncode == 0
-    assert found(tmp_path) == found(tmp_path, "whole")
-    assert {(one["start"], *one["by_seed"]) for one in found(tmp_path)} == {
-        ("pretrained", "0"),
-        ("random", "0"),
-    }
-    table = (tmp_path / "study" / "table.md").read_text()
-    assert "\n| constant |  | 50.0 |  |\n" in table
-    assert "| bert | mood | pretrained − random |" in table and "mood, accuracy" in table
+    written = (tmp_path / "study" / "table.md").read_text()
+    assert "\n| constant |  | 50.0 |  |\n" in written
+    assert "| killed | mood | pretrained − random |" in written and "mood, accuracy" in written
 
 
 def test_each_run_has_its_own_place_and_settings(tmp_path):
@@ -110,7 +131,9 @@ def test_a_row_that_is_there_for_others_is_not_fine_tuned(tmp_path):
     path.write_text(yaml.safe_dump(tree))
     plan = load_study(path)
     assert {cell.row.name for cell in cells(plan)} == {"bert"}
-    study._check_finetunings(plan, "study")  # before either of them is trained
+    found = study.check_finetunings(plan, "study")  # before either of them is trained
+    assert {name.partition("/")[0] for name in found} == {"bert"} and len(found) == 2
+    assert {config.data.tokenizer.path for config in found.values()} == {None}, "of what is not there yet"
 
 
 @pytest.mark.parametrize(
@@ -146,12 +169,32 @@ def test_fine_tunings_are_checked_before_a_row_is_trained(tmp_path, finetune, me
     assert not (tmp_path / "study").exists()
 
 
-@pytest.mark.parametrize("recipe", ["classify_tiny", "match_tiny"])
-def test_the_model_of_every_smoke_recipe_can_be_fine_tuned(monkeypatch, recipe):
+TABLES = {
+    "classify_tiny": "text\tmodule\nreads a file\tio\nsends a mail\temail\n",
+    "match_tiny": "signature\tsummary\tmatch\ndef f(x)\tAdds x.\tyes\ndef g(x)\tOpens x.\tno\n",
+}
+
+
+@pytest.mark.parametrize("recipe", TABLES)
+def test_the_model_of_every_smoke_recipe_can_be_fine_tuned(monkeypatch, tmp_path, recipe):
+    """With the row's model and vocabulary, as the task's recipe says and the study sets."""
     monkeypatch.chdir(ROOT)
-    tasks = f"[{{name: task, recipe: ../finetune/smoke/{recipe}.yaml}}]"
-    overrides = [f"evaluate.finetune.tasks={tasks}", "evaluate.finetune.set={data.length: 32}"]
-    study._check_finetunings(load_study("configs/studies/smoke.yaml", overrides), "smoke")
+    (tmp_path / "rows.tsv").write_text(TABLES[recipe])  # the built-in ones take seconds to parse
+    of_file = {"data.source": "auto", "data.path": str(tmp_path / "rows.tsv"), "data.test_path": None}
+    tasks = [{"name": "task", "recipe": f"../finetune/smoke/{recipe}.yaml"}]
+    settings = {"tasks": tasks, "set": {"data.length": 32, "data.validation_fraction": 0.5, **of_file}}
+    plan = load_study(
+        "configs/studies/smoke.yaml", [f"evaluate.finetune.{key}={json.dumps(x)}" for key, x in settings.items()]
+    )
+    found = study.check_finetunings(plan, "smoke")
+    rows = {row.name: configs.load(row.recipe, plan.overrides(row)) for row in plan.rows}
+    assert {name.partition("/")[0] for name in found} == set(rows) and len(rows) > 15
+    for name, config in found.items():
+        row = rows[name.partition("/")[0]]
+        assert config.model == row.model and config.data.length == 32
+        assert config.data.tokenizer.kind == row.data.tokenizer.kind
+        assert config.task.kind == "classification" and set(config.objective.loss.heads(config.model)) >= {"classes"}
+        assert (config.task.pair is None) == (recipe == "classify_tiny")
 
 
 def test_differences_of_given_predictions(tmp_path):
@@ -232,7 +275,7 @@ def test_a_mean_is_scored_once_for_each_group(metric):
     texts = [f"the cat sat on mat {n}" for n in range(7)]
     found = [text if n % 3 else "the cat sat there" for n, text in enumerate(texts)]
     value = finetuned._chosen(task)[0]
-    quick = finetuned._without_groups(task, texts, found, value, 3)
+    quick = finetuned.without_groups(task, texts, found, value, 3)
     slow = [
         task.score(*[[one for i, one in enumerate(of) if i % 3 != group] for of in (found, texts)], metric)[value]
         for group in range(3)
@@ -246,10 +289,10 @@ def test_an_average_has_one_value_of_each_metric_in_percent(tmp_path):
         {"kind": "generation", "metrics": ["exact_match", "rouge"], "inputs": "{a}"}
     )
     means = {"exact_match": 0.5, "rouge1": 80.0, "rouge2": 60.0, "rougeL": 70.0, "rougeLsum": 70.0}
-    assert finetuned._others(task, "exact_match", [means]) == {"rouge2": 0.6}
-    assert finetuned._others(task, "rouge1", [means]) == {"exact_match": 50.0}
+    assert finetuned.others(task, "exact_match", [means]) == {"rouge2": 0.6}
+    assert finetuned.others(task, "rouge1", [means]) == {"exact_match": 50.0}
     regression = TypeAdapter(AnyTask).validate_python({"kind": "regression", "metrics": ["pearson", "spearman", "mse"]})
-    assert finetuned._others(regression, "pearson", [{"pearson": 0.9, "spearman": 0.7, "mse": 2.0}]) == {
+    assert finetuned.others(regression, "pearson", [{"pearson": 0.9, "spearman": 0.7, "mse": 2.0}]) == {
         "spearman": 0.7
     }
     one = finetuned.Scores("bert", "mood", "random", "all", "mse", None, {0: 2.0, 1: 3.0}, {}, False, {}, falls=True)
@@ -276,7 +319,10 @@ def trained(plan, checksums="a"):
     state = Path(plan.run_dir) / "bert" / "checkpoints" / "2" / "state"
     state.mkdir(parents=True, exist_ok=True)
     (state / "checksums.json").write_text(checksums)
-    (Path(plan.run_dir) / "bert" / "run.json").write_text(json.dumps({"finished": True, "step": 2}))
+    drawn = dict.fromkeys(("tokenizer", "transforms", "packing", "length", "seed", "phase"))
+    receipt = {"finished": True, "step": 2, "parameters": 9, "wall_seconds": 1.0}
+    receipt["data"] = {"fingerprint": {"records": {}, **drawn}}
+    (Path(plan.run_dir) / "bert" / "run.json").write_text(json.dumps(receipt))
 
 
 def test_fine_tunings_of_other_weights_or_another_recipe_are_not_kept(tmp_path):
@@ -296,29 +342,32 @@ def test_fine_tunings_of_other_weights_or_another_recipe_are_not_kept(tmp_path):
     elsewhere.rename(recipe)
     trained(plan, "b")  # as many steps
     assert not finetunings.is_finished(one)
-
-    class Never:
-        def run(self, words):
-            raise AssertionError(words)
-
-    _, failure = finetunings._run(one, Never(), print)
-    assert re.search(r"seed_0: began from .*bert as it was before; delete it, or set another run_dir", failure)
+    started = []
+    failures = finetunings.run(plan, print, started.append, lambda: None, {}, stop=True)
+    assert started == [] and list(failures) == [one.name]
+    said = r"seed_0: began from .*bert as it was before; delete it, or set another run_dir"
+    assert re.search(said, failures[one.name])
 
 
-def test_a_row_that_begins_from_another_one_is_not_kept_when_that_one_changed(tmp_path):
+def test_a_row_that_begins_from_another_one_is_not_kept_when_that_one_changed(tmp_path, stand_in):  # noqa: F811
     path = write(tmp_path)
     tree = yaml.safe_load(path.read_text())
+    del tree["evaluate"]
     second = {"name": "second", "recipe": "bert.yaml", "set": {"init_from.path": "{study}/bert"}}
     path.write_text(yaml.safe_dump(tree | {"rows": [*tree["rows"], second]}))
     plan = load_study(path)
     trained(plan)
-    row = plan.rows[1]
-    assert study._origins(plan, plan.rows[0]) == {} and list(study._origins(plan, row)) == ["bert"]
-    (Path(plan.run_dir) / "second").mkdir()
-    (Path(plan.run_dir) / "second" / finetunings.BEGUN).write_text(json.dumps(study._origins(plan, row)))
+    first = configs.load(plan.rows[0].recipe, plan.overrides(plan.rows[0]))
+    (Path(first.run_dir) / "config.yaml").write_text(configs.to_yaml(first))
+    assert study.study(str(path)) == 0 and names(stand_in()) == ["second"]
+    origins = finetunings.begun(Path(plan.run_dir) / "second")
+    assert origins == {"bert": finetunings.weights(first.run_dir)} and finetunings.begun(Path(first.run_dir)) == {}
+    assert study.study(str(path)) == 0 and names(stand_in()) == ["second"], "it goes on"
     trained(plan, "b")
-    with pytest.raises(UserError, match=r"second: began from bert as before; delete it, or choose another run_dir"):
-        study._train(plan, row, "study", study.Child())
+    assert study.study(str(path)) == 1 and stand_in() == []
+    assert re.search(
+        r"second: began from bert as before; delete it, or choose another run_dir", statuses(tmp_path)["second"]
+    )
 
 
 def test_a_fine_tuning_with_other_steps_does_not_go_on(tmp_path):

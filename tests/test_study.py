@@ -14,7 +14,7 @@ import yaml
 
 from jaxpt import config as configs
 from jaxpt import study
-from jaxpt.config.studies import StudyRow, load_study
+from jaxpt.config.studies import load_study
 from jaxpt.errors import UserError
 from jaxpt.train.lock import hold
 from tests import families
@@ -101,57 +101,82 @@ def test_a_budget_is_the_same_text_in_all_families(budgets, family):
     assert 0.8 * whole < text < whole, "a tenth is held out"
 
 
-@pytest.mark.slow
-def test_killed_and_continued_gives_the_same_row(tmp_path):
-    """Two rows of the same settings; the study is killed in the second one, and goes on."""
-    path = write_study(tmp_path, ["gpt2"])
-    tree = yaml.safe_load(path.read_text())
-    tree["set"] = {"train": {"steps": 12, "log_every": 1, "eval_every": 4}}
-    tree["rows"] = [{"name": name, "recipe": "gpt2.yaml"} for name in ("whole", "killed")]
-    path.write_text(yaml.safe_dump(tree))
-    first = start(path)
-    read_until(first, r"^\[killed\] step 5/")
-    os.kill(first.pid, signal.SIGKILL)
-    first.communicate()
-    assert {name: row["status"] for name, row in table(tmp_path).items()} == {
-        "whole": "finished",
-        "killed": "not started",  # when the table was written
-    }
-    second = start(path)
-    output = second.communicate()[0]
-    assert second.returncode == 0 and "[whole] is finished at step 12" in output, output
-    rows = table(tmp_path)
-    assert rows["killed"]["status"] == "finished" and rows["killed"]["margin"] is not None
-    assert rows["killed"] | {"name": "whole"} == rows["whole"]
-    made = {name: len(list((tmp_path / "cache" / name).iterdir())) for name in ("tokenizers", "records")}
-    assert made == {"tokenizers": 1, "records": 2}, "rows of equal data share them"
-
-
-@pytest.mark.slow
-def test_text_is_counted_in_a_process_of_its_own(tmp_path):
-    plan = load_study(write_study(tmp_path, ["gpt2"], tokens=5000))
-    config = configs.load(plan.rows[0].recipe, plan.overrides(plan.rows[0]))
-    assert 35 < study._counted(plan, config, study.Child()) < 42, "8 rows of at most 16 tokens a step"
-    phases = ["train.phases=[{steps: 3}, {}]"]
-    with pytest.raises(UserError, match=r"in a study with tokens; set train\.phases"):
-        study._counted(plan, configs.load(plan.rows[0].recipe, phases), study.Child())
-
-
 # ---- rows without training ------------------------------------------------------------------------------------------
 
 
-def python(code):
-    return [sys.executable, "-c", code]
+STAND_IN = """
+import pathlib, sys
+here = pathlib.Path(__file__).parent
+row = next(pathlib.Path(word.strip('"')).name for word in sys.argv if word.startswith("run_dir="))
+with open(here / "ran", "a") as file:
+    print(row, *sys.argv[1:], file=file)
+if (here / f"{row}.does").exists():
+    exec((here / f"{row}.does").read_text())
+"""
 
 
-def test_lines_of_a_row_and_why_it_failed(capsys):
-    child = study.Child()
-    assert study._run(python("print('one'); print('two [x]')"), "a", child) == ""
-    assert capsys.readouterr().out == "[a] one\n[a] two [x]\n"
-    assert study._run(python("print('jaxpt: too long\\n'); exit(2)"), "a", child) == "too long"
+@pytest.fixture
+def stand_in(tmp_path, monkeypatch):
+    """Rows are not trained: a process does what is said here, or nothing. Gives the rows that were run since.
+
+    Real rows are those of the slow tests.
+    """
+    (tmp_path / "program.py").write_text(STAND_IN)
+    monkeypatch.setattr(study, "PROGRAM", (sys.executable, "-I", "-S", str(tmp_path / "program.py")))
+
+    def ran(**does):
+        for name, code in does.items():
+            (tmp_path / f"{name}.does").write_text(code)
+        lines = (tmp_path / "ran").read_text().splitlines() if (tmp_path / "ran").exists() else []
+        (tmp_path / "ran").unlink(missing_ok=True)
+        return [line.split() for line in lines]
+
+    return ran
+
+
+def fails(words):
+    return f"print('jaxpt: {words}'); sys.exit(2)"
+
+
+def statuses(tmp_path):
+    return {name: row["status"] for name, row in table(tmp_path).items()}
+
+
+def names(ran):
+    return [row for row, *_ in ran]
+
+
+def test_lines_of_a_row_and_why_it_failed(tmp_path, stand_in, capsys):
+    path = write_study(tmp_path, ["gpt2"])
+    tree = yaml.safe_load(path.read_text())
+    tree["rows"] = [{"name": name, "recipe": "gpt2.yaml"} for name in ("good", "told", "killed", "silent")]
+    path.write_text(yaml.safe_dump(tree))
     killed = "import os; print('last words', flush=True); os.kill(os.getpid(), 9)"
-    assert study._run(python(killed), "a", child) == "killed by SIGKILL; its last line: last words"
-    assert study._run(python("exit(3)"), "a", child) == "exit code 3"
+    told = "print('jaxpt: too long\\n'); sys.exit(2)"
+    stand_in(good="print('one'); print('two [x]')", told=told, killed=killed, silent="sys.exit(3)")
+    assert study.study(str(path)) == 1
+    said = capsys.readouterr().out
+    assert "\n[good] one\n[good] two [x]\n" in said and "\n[told] failed: too long\n" in said
+    why = {"told": "too long", "killed": "killed by SIGKILL; its last line: last words", "silent": "exit code 3"}
+    assert statuses(tmp_path) == {"good": "not started"} | {name: f"failed: {words}" for name, words in why.items()}
+    assert said.endswith("".join(f"{name} failed: {words}\n" for name, words in why.items()))
+    for row, command, recipe, *overrides in stand_in():
+        assert (command, recipe) == ("train", str(tmp_path / "gpt2.yaml"))
+        assert any(word.endswith(f'/study/{row}"') for word in overrides)
+
+
+@pytest.mark.slow
+def test_text_is_counted_in_a_process_of_its_own(tmp_path, stand_in):
+    path = write_study(tmp_path, ["gpt2"], tokens=5000)
+    tree = yaml.safe_load(path.read_text())
+    tree["rows"] += [{"name": "phases", "recipe": "gpt2.yaml", "set": {"train.phases": [{"steps": 3}, {}]}}]
+    path.write_text(yaml.safe_dump(tree))
+    assert study.study(str(path)) == 1
+    assert "in a study with tokens; set train.phases" in statuses(tmp_path)["phases"]
+    ((row, *words),) = stand_in()
+    assert row == "gpt2"
+    steps = int(words[-1].removeprefix("train.steps="))
+    assert 35 < steps < 42, "8 rows of at most 16 tokens a step"
 
 
 @pytest.mark.slow
@@ -164,46 +189,29 @@ def test_a_signal_goes_to_the_row(tmp_path):
         "signal.signal(signal.SIGTERM, stop)\nprint('ready', flush=True)\nsignal.pause()"
     )
     code = (
-        "import sys\nfrom jaxpt import study\nrun = study._run\n"
-        f"study._run = lambda command, *rest: run([sys.executable, '-c', {row!r}], *rest)\n"
+        "import sys\nfrom jaxpt import study\n"
+        f"study.PROGRAM = (sys.executable, '-c', {row!r})\n"
         f"sys.exit(study.study({str(path)!r}))"
     )
-    started = subprocess.Popen(python(code), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    command = [sys.executable, "-c", code]
+    started = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     read_until(started, "ready")
     started.send_signal(signal.SIGTERM)
     output = started.communicate(timeout=60)[0]
     assert started.returncode == 128 + signal.SIGTERM and "[gpt2] saved" in output, output
-    assert saved.exists() and table(tmp_path)["gpt2"]["status"] == "not started"
+    assert saved.exists() and statuses(tmp_path)["gpt2"] == "not started"
 
 
-@pytest.fixture
-def fake(monkeypatch):
-    """Rows do nothing; those named here fail with these words. Gives the names of the rows that were run."""
-
-    def put(**failures):
-        ran = []
-
-        def run(command, name, child):
-            ran.append(name)
-            return failures.get(name, "")
-
-        monkeypatch.setattr(study, "_run", run)
-        return ran
-
-    return put
-
-
-def test_a_row_that_fails_does_not_stop_the_others(tmp_path, fake):
+def test_a_row_that_fails_does_not_stop_the_others(tmp_path, stand_in):
     path = write_study(tmp_path, ["gpt2", "t5", "bert"])
-    ran = fake(gpt2="the disk is full", t5="out of memory")
+    stand_in(gpt2=fails("the disk is full"), t5=fails("out of memory"))
     assert study.study(str(path)) == 1
-    assert ran == ["gpt2", "t5", "bert"]
-    status = {name: row["status"] for name, row in table(tmp_path).items()}
+    assert names(stand_in()) == ["gpt2", "t5", "bert"]
+    status = statuses(tmp_path)
     assert status == {"gpt2": "failed: the disk is full", "t5": "failed: out of memory", "bert": "not started"}
     assert study.study(str(path), table=True) == 0
-    assert {name: row["status"] for name, row in table(tmp_path).items()} == status, "what was known is kept"
-    ran = fake(gpt2="the disk is full")
-    assert study.study(str(path), stop=True) == 1 and ran == ["gpt2"]
+    assert statuses(tmp_path) == status, "what was known is kept"
+    assert study.study(str(path), stop=True) == 1 and names(stand_in()) == ["gpt2"]
 
 
 MISTAKES = {
@@ -214,37 +222,39 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("key", MISTAKES)
-def test_all_rows_are_checked_before_the_first_starts(tmp_path, fake, key):
+def test_all_rows_are_checked_before_the_first_starts(tmp_path, stand_in, key):
     path = write_study(tmp_path, ["gpt2", "t5"])
     tree = yaml.safe_load(path.read_text())
     value, words = MISTAKES[key]
     tree["rows"][1]["set"] = {key: value}
     path.write_text(yaml.safe_dump(tree))
-    ran = fake()
     with pytest.raises(UserError, match=re.escape(f"{path}: row t5: {words}")):
         study.study(str(path))
-    assert ran == [] and not (tmp_path / "study").exists()
+    assert stand_in() == [] and not (tmp_path / "study").exists()
     tree["rows"][1]["set"]["init_from.path"] = "{study}/gpt2"  # which is there later
     path.write_text(yaml.safe_dump(tree))
     study.study(str(path))
-    assert ran[0] == "gpt2"
+    assert names(stand_in())[0] == "gpt2"
 
 
-def test_a_model_that_is_there_has_no_recipe_to_check(tmp_path):
-    plan = load_study(write_study(tmp_path, ["gpt2"]))
-    study._check(plan, StudyRow(name="ready", model="hf/bert"), "row ready")
-
-
-def test_one_study_at_a_time(tmp_path, fake):
+def test_a_model_that_is_there_has_no_recipe_to_check(tmp_path, stand_in):
     path = write_study(tmp_path, ["gpt2"])
-    ran = fake()
+    tree = yaml.safe_load(path.read_text())
+    tree["rows"] = [{"name": "ready", "model": "hf/bert"}, *tree["rows"]]
+    path.write_text(yaml.safe_dump(tree))
+    assert study.study(str(path)) == 0
+    assert names(stand_in()) == ["gpt2"] and list(statuses(tmp_path)) == ["gpt2"], "nor is it trained"
+
+
+def test_one_study_at_a_time(tmp_path, stand_in):
+    path = write_study(tmp_path, ["gpt2"])
     (tmp_path / "study").mkdir()
     with hold(tmp_path / "study"), pytest.raises(UserError, match="is running there"):
         study.study(str(path))
-    assert ran == []
+    assert stand_in() == []
 
 
-def test_a_row_that_went_too_far(tmp_path, fake):
+def test_a_row_that_went_too_far(tmp_path):
     plan = load_study(write_study(tmp_path, ["gpt2"], tokens=100))
     config = configs.load(plan.rows[0].recipe, plan.overrides(plan.rows[0]))
     run_dir = Path(config.run_dir)

@@ -128,7 +128,7 @@ def scores(study: Study, cell: Cell) -> Scores:
         searched=len(finetunings.searched(study, cell)),
         points=len(study.evaluate.finetune.points),
         by_seed={seed: metrics[metric] for seed, metrics in found.items() if metric in metrics},
-        others={} if task is None else _others(task, metric, list(found.values())),
+        others={} if task is None else others(task, metric, list(found.values())),
         in_percent=task is not None and _in_percent(task, metric),
         constant=constant or {},
         falls=task is not None and any(task.best_metric(name) == (metric, "min") for name in task.scored),
@@ -145,7 +145,7 @@ def _scorer(task: Task, value: str) -> str | None:
     return next((metric for metric in task.scored if task.kind != "mixture" and value in values(metric)), None)
 
 
-def _others(task: Task, metric: str, found: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def others(task: Task, metric: str, found: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """A value of each other metric of a task of which high values are better, as a mean over runs."""
     means, scale = {}, 100 if _in_percent(task, metric) else 1
     for scored in task.scored:
@@ -208,7 +208,7 @@ def _over_examples(first: Sequence[_File], second: Sequence[_File], metric: str)
 
 @functools.lru_cache(1024)  # a run is compared in several differences, and a table written after each cell
 def _without_each_group(run: _File, metric: str) -> tuple[tuple[str, ...], np.ndarray] | None:
-    """(ids of the test examples, `_without_groups` of a run); None where its predictions cannot be scored again."""
+    """(ids of the test examples, `without_groups` of a run); None where its predictions cannot be scored again."""
     run_dir, file, _ = run
     task = configs.load(Path(run_dir)).task
     if _scorer(task, metric) is None:
@@ -218,10 +218,10 @@ def _without_each_group(run: _File, metric: str) -> tuple[tuple[str, ...], np.nd
     except (NotImplementedError, OSError):
         return None
     groups = min(GROUPS, len(ids))
-    return None if groups < 2 else (tuple(ids), _without_groups(task, targets, predictions, metric, groups))
+    return None if groups < 2 else (tuple(ids), without_groups(task, targets, predictions, metric, groups))
 
 
-def _without_groups(
+def without_groups(
     task: Task, targets: Sequence[Any], predictions: Sequence[Any], metric: str, groups: int
 ) -> np.ndarray:
     """A value without each of the groups, [groups]; of a mean over examples each of these is scored once."""
