@@ -86,6 +86,8 @@ OF_THEIR_OWN = (
     "bert", "gpt2", "t5", "albert", "bart", "deberta_v2", "gpt", "llama", "modernbert", "t5_lm", "xlnet",
 )  # fmt: skip
 """Those with blocks or stacks of their own; the others differ from one of these in options."""
+SHORTER = {"albert": {"layers": 2, "groups": 1, "inner_layers": 1}, "modernbert": {"layers": 6}}
+"""With one segment, of each kind of block, that is run twice."""
 
 
 # The heads that published models have.

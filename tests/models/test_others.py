@@ -15,7 +15,7 @@ from jaxpt.models.mask import Mask
 from jaxpt.models.position_terms import relative_rows
 from jaxpt.models.stack import Shared
 from tests import grids
-from tests.models.helpers import EVERY, OF_THEIR_OWN, OTHERS, V, apply, made, packed, tokens
+from tests.models.helpers import EVERY, OF_THEIR_OWN, OTHERS, SHORTER, V, apply, made, packed, tokens
 
 METHOD = {"encoder": "encode", "decoder": "decode"}
 SINGLE = [name for name, make in OTHERS.items() if make().family != "encoder_decoder"]
@@ -42,7 +42,7 @@ def test_parameters_have_known_axes_and_count_without_padding(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", grids.cases(OTHERS, *(name for name in OF_THEIR_OWN if name in OTHERS)))
 def test_every_parameter_has_a_gradient(name):
-    model, variables = made(name)
+    model, variables = made(name, **SHORTER.get(name, {}))
     shapes = jax.eval_shape(lambda v: model.apply(v, tokens(2, 8)), variables)
     weights = jax.tree.map(lambda x: np.random.default_rng(0).normal(size=x.shape), shapes)
 

@@ -11,7 +11,7 @@ from jaxpt.models import base
 from jaxpt.models.output import Output
 from jaxpt.train import flops
 from tests import grids
-from tests.models.helpers import EVERY, OF_THEIR_OWN, drawn, tokens
+from tests.models.helpers import EVERY, OF_THEIR_OWN, SHORTER, drawn, tokens
 
 FAST = ("bert", "deberta", "xlnet")
 DIFFERENT = ("deberta", "xlnet", "albert", "llama", "modernbert")
@@ -26,7 +26,7 @@ CASES = [
 
 def loss(name, remat):
     """A function of parameters, with dropout, and the parameters."""
-    model = EVERY[name](remat=remat, dropout=0.1).build()
+    model = EVERY[name](remat=remat, dropout=0.1, **SHORTER.get(name, {})).build()
     ids, family = tokens(4, 16), model.config.family
 
     def states(bound):
