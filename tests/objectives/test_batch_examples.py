@@ -11,7 +11,7 @@ from jaxpt import config as configs
 from jaxpt.data import checks, datasets
 from jaxpt.errors import UserError
 from jaxpt.train import step
-from tests import families
+from tests import families, grids
 from tests.models.helpers import drawn
 
 LENGTH, EXAMPLES = 32, 12
@@ -65,17 +65,9 @@ def one_per_row(data, number):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["bert", "gpt2", "t5", "bart"])
+@pytest.mark.parametrize("family", grids.cases(["bert", "gpt2", "t5", "bart"], "bert", "gpt2", "t5"))
 def test_the_loss_is_that_of_the_examples_in_rows_of_their_own_and_in_microbatches(files, family):
-    check_losses(config_of(files, family), accumulation=4)
-
-
-@pytest.mark.slow
-def test_the_loss_is_that_of_the_examples_in_rows_of_their_own(files):
-    check_losses(config_of(files, "bert"))
-
-
-def check_losses(config, accumulation=None):
+    config = config_of(files, family)
     data, lines = prepared(config)
     assert any(f"{EXAMPLES} examples in each of" in line for line in lines)
     objective = config.objective
@@ -89,7 +81,7 @@ def check_losses(config, accumulation=None):
     alone = one_per_row(data, 0)
     assert len(alone["labels"]) == EXAMPLES
     grads, metrics = both(packed, 1)
-    for other, parts in [(alone, 1)] + ([(packed, accumulation)] if accumulation else []):
+    for other, parts in ((alone, 1), (packed, 4)):
         of_other, said = both(other, parts)
         np.testing.assert_allclose(said["loss"], metrics["loss"], rtol=1e-5)
         largest = max(float(jnp.abs(x).max()) for x in jax.tree.leaves(grads))

@@ -4,6 +4,7 @@ Objectives of a family share their loss, so that one program is compiled for all
 """
 
 import functools
+import inspect
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from jaxpt.data._tf import seqio, tf
 from jaxpt.data.preprocessors.batched import fold_in
 from jaxpt.data.records.store import Ragged
 from jaxpt.data.stream.loader import Stream, Task
-from jaxpt.data.stream.online import _step, compile_online
+from jaxpt.data.stream.online import compile_online
 from jaxpt.data.stream.packing import plan
 from jaxpt.data.tasks import arguments, resolve
 from jaxpt.errors import UserError
@@ -126,7 +127,10 @@ def presented(family, objective):
     *drawn_, last = objective.batches.transforms(LENGTH, VOCABULARY, 0).online
     keys = tf.constant(fold_in(np.arange(RECORDS, dtype=np.uint64), 3))
     for call in drawn_:
-        batch = _step(call, vocabulary, lambda: np.arange(VOCABULARY.size))(batch, keys)
+        function = resolve(call.name)
+        bound = arguments(function, call, vocabulary, token_counts=lambda: np.arange(VOCABULARY.size))
+        keyed = {"keys": keys} if "keys" in inspect.signature(function.batched).parameters else {}
+        batch = function.batched(batch, **bound, **keyed)
     made = {
         name: Ragged(x.values.numpy(), x.row_lengths().numpy()) if isinstance(x, tf.RaggedTensor) else x.numpy()
         for name, x in batch.items()

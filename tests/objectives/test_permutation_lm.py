@@ -128,12 +128,17 @@ def test_loss_falls_on_the_weighted_targets_and_memory_gets_no_gradient():
 
     (total, (metrics, after)), gradients = jax.jit(jax.value_and_grad(run, has_aux=True))(params, carry)
     memory = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), carry)
-    output = network.bind(params).streams(
-        rows["encoder_input_tokens"], token_types=rows["encoder_token_types"], ranks=rows["encoder_order"],
-        targets=rows["masked_positions"], memory=memory,
-    )  # fmt: skip
-    kept = output.memory
-    scores = jax.nn.log_softmax(network.bind(params).logits(output.hidden.query_BxPxD))
+
+    @jax.jit
+    def read(params, memory):
+        bound = network.bind(params)
+        output = bound.streams(
+            rows["encoder_input_tokens"], token_types=rows["encoder_token_types"], ranks=rows["encoder_order"],
+            targets=rows["masked_positions"], memory=memory,
+        )  # fmt: skip
+        return output.memory, jax.nn.log_softmax(bound.logits(output.hidden.query_BxPxD))
+
+    kept, scores = read(params, memory)
     said = -np.take_along_axis(np.asarray(scores), rows["masked_targets"][..., None], -1)[..., 0]
     np.testing.assert_allclose(total, said[:, :-1].sum(), rtol=1e-5)
     assert float(config.objective.loss.weights(rows)["permutation_lm"]) == ROWS * 5
@@ -207,7 +212,8 @@ def test_a_step_hands_the_carry_on_and_one_that_is_not_finite_keeps_it():
         bad = batch() | {"masked_weights": np.full((ROWS, 6), np.inf, np.float32)}
         last, metrics = update(after, step.put(bad, setup))
     assert metrics["skipped"] == 1 and last.step == 2
-    wanted = config.objective.loss(network.bind(params), batch(), carry=jax.tree.map(np.zeros_like, kept))[2]
+    empty = jax.tree.map(np.zeros_like, kept)
+    wanted = jax.jit(lambda params: config.objective.loss(network.bind(params), batch(), carry=empty)[2])(params)
     for a, b, c in zip(*map(jax.tree.leaves, (kept, wanted, jax.device_get(last.carry))), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
         np.testing.assert_array_equal(a, c)

@@ -8,6 +8,7 @@ from jaxpt.data.labelled.rows import Ragged
 from jaxpt.errors import UserError
 from jaxpt.generate.formats import Format, check_writes, text_format
 from tests import families
+from tests.models.helpers import drawn
 from tests.text_pairs import LABELS, TEXTS, Words, config, ids, records, rows
 
 WORDS = Words()
@@ -58,11 +59,8 @@ def test_a_decoder_learns_from_the_answer_alone():
     """Other inputs' targets change no loss, and the logits of inputs get no gradient."""
     made = config("gpt2")
     network = families.network(made)
-    params, batch = network.init(jax.random.key(0)), {name: x[None] for name, x in features("gpt2").items()}
-
-    def loss(batch):
-        sums, _ = made.objective.loss(network.bind(params), batch)
-        return sums["text_to_text"]
+    params, batch = drawn(network), {name: x[None] for name, x in features("gpt2").items()}
+    loss = jax.jit(lambda batch: made.objective.loss(network.bind(params), batch)[0]["text_to_text"])
 
     other = batch["decoder_target_tokens"].copy()
     other[:, :4] = 9
@@ -76,8 +74,9 @@ def test_a_decoder_learns_from_the_answer_alone():
 def test_label_smoothing_is_of_the_answer(model):
     plain, smooth = config(model), config(model, label_smoothing=0.1)
     network = families.network(plain)
-    params, batch = network.init(jax.random.key(0)), {name: x[None] for name, x in features(model).items()}
-    (sums, metrics), (smoothed, same) = (c.objective.loss(network.bind(params), batch) for c in (plain, smooth))
+    params, batch = drawn(network), {name: x[None] for name, x in features(model).items()}
+    both = jax.jit(lambda params: [c.objective.loss(network.bind(params), batch) for c in (plain, smooth)])
+    (sums, metrics), (smoothed, same) = both(params)
     assert float(sums["text_to_text"]) != float(smoothed["text_to_text"])
     np.testing.assert_allclose(metrics["token_loss"], same["token_loss"], rtol=1e-6)
 

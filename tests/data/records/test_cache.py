@@ -244,10 +244,10 @@ def test_killed_at_random_moments_the_bytes_are_the_same(tmp_path, whole, worker
 
 @pytest.mark.slow
 def test_processes_stop_at_the_first_mistake_and_make_the_same_bytes(tmp_path, whole, monkeypatch):
-    with pytest.raises(UserError, match="records 7: broken"):
-        make(tmp_path / "numbers", Numbers(fails=2, pause=0.2), workers=2)
     said, context = [], forked()  # which starts in less time
     monkeypatch.setattr(cache.multiprocessing, "get_context", lambda method: context)
+    with pytest.raises(UserError, match="records 7: broken"):
+        make(tmp_path / "numbers", Numbers(fails=2, pause=0.2), workers=2)
     make(tmp_path / "numbers", Numbers(pause=0.3), Progress(said.append), workers=2)
     assert content(tmp_path / "numbers") == content(whole)
     assert any("left" in line and "█" in line for line in said)
