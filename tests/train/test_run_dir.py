@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from jaxpt.data import datasets, run_tokenizer, tokenizers
 from jaxpt.errors import UserError
 from jaxpt.train.loop import train
 from jaxpt.train.run_dir import (
+    changes,
     check,
     check_fingerprint,
     claim,
@@ -71,19 +73,36 @@ REFUSED = {
 }
 
 
-QUICK = ("density", "batch")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", [pytest.param(c, marks=[] if c in QUICK else pytest.mark.slow) for c in REFUSED])
-def test_another_stream_is_refused_and_the_difference_named(config, saved, case):
-    changed, in_settings, in_data = REFUSED[case]
+@pytest.mark.parametrize("case", REFUSED)
+def test_another_run_is_refused_and_the_difference_named(config, saved, case):
+    changed, in_settings, _ = REFUSED[case]
     with pytest.raises(UserError) as error:
         check(config(**changed))
     assert in_settings in str(error.value)
-    with pytest.raises(UserError, match="other data") as error:
-        check_fingerprint(saved, fingerprint(config(**changed)), "RUN")
-    assert in_data in str(error.value) and "\n" not in str(error.value)
+
+
+def together(changes):
+    """Sections of a recipe with all of some changes."""
+    merged = {}
+    for changed in changes:
+        for name, section in changed.items():
+            merged[name] = {**merged.get(name, {}), **section} if isinstance(section, dict) else section
+    return merged
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "cases", [("density",), ("length", "seed", "batch"), ("vocabulary",), ("held out",)], ids=lambda cases: cases[0]
+)
+def test_another_stream_is_refused_and_the_difference_named(config, saved, cases):
+    found = fingerprint(config(**together(REFUSED[case][0] for case in cases)))
+    for case in cases:
+        words = REFUSED[case][2]
+        # Of several changes the one with the name that the words begin with.
+        alone = found if len(cases) == 1 else saved | {words.split()[0]: found[words.split()[0]]}
+        with pytest.raises(UserError, match="other data") as error:
+            check_fingerprint(saved, alone, "RUN")
+        assert words in str(error.value) and "\n" not in str(error.value)
 
 
 def test_edited_modules_are_named_where_they_made_other_records():
@@ -97,19 +116,21 @@ def test_another_text_is_refused(config, saved, tmp_path):
         check_fingerprint(saved, fingerprint(config(data={"path": str(tmp_path / "a.txt")})), "RUN")
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"train": {"grad_accum_steps": 4}},
-        {"mesh": {"data": 2, "fsdp": 2, "tensor": 2}},
-        {"data": {"readers": 3}},
-        {"model": {"remat": "full", "dtype": "bfloat16"}},
-        {"train": {"steps": 20, "eval_every": 3}},
-    ],
-)
-def test_how_a_run_is_carried_out_may_change(config, saved, changed):
-    check(config(**changed))
-    check_fingerprint(saved, fingerprint(config(**changed)), "RUN")
+CARRIED_OUT = [
+    ({"train": {"grad_accum_steps": 4}}, "train.grad_accum_steps 1 → 4"),
+    ({"mesh": {"data": 2, "fsdp": 2, "tensor": 2}}, "mesh.data -1 → 2, mesh.fsdp 1 → 2, mesh.tensor 1 → 2"),
+    ({"data": {"readers": 3}}, "data.readers 0 → 3"),
+    ({"model": {"remat": "full", "dtype": "bfloat16"}}, "model.dtype 'float32' → 'bfloat16', model.remat"),
+    ({"train": {"steps": 20, "eval_every": 3}}, "train.steps 10 → 20, train.eval_every"),
+]
+
+
+def test_how_a_run_is_carried_out_may_change(config, saved):
+    """It stays the same run, on the same data, and what changes can be told."""
+    for changed, words in CARRIED_OUT:
+        assert check(config(**changed)) == check(config()) and moved(config(**changed)) == []
+        assert words in changes(config(**changed))
+    assert fingerprint(config(**together(changed for changed, _ in CARRIED_OUT))) == saved
 
 
 def test_the_same_files_elsewhere_are_the_same_run(config, saved, tmp_path):
@@ -182,9 +203,18 @@ def test_a_changed_config_is_noted(config, saved, monkeypatch):
 
 @pytest.mark.slow
 def test_the_records_do_not_depend_on_the_processes(config, saved, tmp_path):
-    settings = config(data={"cache_dir": str(tmp_path)})
-    again = datasets.prepare(settings, save=False, workers=1).fingerprint
-    check_fingerprint(saved, json.loads(json.dumps(again)), "RUN")
+    """Made anew by one process they have the same bytes."""
+    again = config(data={"cache_dir": str(tmp_path)})
+    found = datasets.prepare(again, save=False, workers=1).fingerprint
+    assert json.loads(json.dumps(found)) == saved
+
+    def shards(directory):
+        """Of all records there: contents by place."""
+        files = [path for path in (directory / "records").rglob("*") if path.is_file() and path.suffix != ".lock"]
+        return {path.relative_to(directory): path.read_bytes() for path in files}
+
+    made, before = shards(tmp_path), shards(Path(config().data.cache_dir))
+    assert made and {path: before.get(path) for path in made} == made
 
 
 def flips(path):

@@ -1,20 +1,23 @@
 """A step on several processes is the step on one: losses, gradients, dropout. Real processes on loopback."""
 
+import functools
+
 import jax
 import numpy as np
 import optax
 import pytest
 
 from jaxpt.config import DistributedConfig
-from jaxpt.parallel import distributed, processes
+from jaxpt.parallel import distributed, processes, rules
 from jaxpt.train import optimizers, state, step
-from tests import families
+from tests import families, grids
 from tests.processes import run
 from tests.train.test_step import assert_equal_steps
 
-# Devices are numbered process by process: the axis that goes over processes is the outermost that is cut.
+# Devices are numbered process by process: the axis that goes over processes is the outermost that is cut. Data, fsdp
+# and tensor together over four processes: test_elastic.py.
 WORLDS = {
-    "2 processes": (2, 2, {"t5": {"tensor": 4}, "llama": {"pipeline": 2, "tensor": 2}}),
+    "2 processes": (2, 2, {"t5": {"tensor": 4}, "llama": {"pipeline": 2, "tensor": 2}, "bert": {"fsdp": 4}}),
     "4 processes": (4, 2, {"bert": {"data": 2, "fsdp": 4}}),
 }
 
@@ -32,11 +35,12 @@ def one_step(family, mesh, devices=None):
     batch = {name: x[rows] for name, x in families.batch(config).items()}
     update = step.make_train_step(setup, config.objective)
     with setup.use():
-        after, losses = update(setup.init(), step.put(batch, setup))
+        after, losses = update(families.begin(setup), step.put(batch, setup))
     (momentum,) = [s for s in jax.tree.leaves(after.opt_state, is_leaf=lambda x: isinstance(x, optax.TraceState)) if s]
     results = losses, momentum.trace, after.params
     shares = [x.addressable_shards[0].data.size / x.size for x in jax.tree.leaves(after.params) if x.size >= 32 * 64]
-    return jax.tree.map(distributed.to_host, results), shares
+    together = jax.jit(lambda x: x, out_shardings=rules.replicated(setup.mesh))
+    return jax.tree.map(distributed.to_host, together(results)), shares
 
 
 def process(number, cases, folder):
@@ -49,22 +53,15 @@ def process(number, cases, folder):
             np.savez(folder / f"{family}.npz", *jax.tree.leaves(results))
 
 
-@pytest.fixture(scope="module")
-def alone():
-    """The same steps on one device."""
-    found = {}
-
-    def get(family):
-        if family not in found:
-            found[family] = one_step(family, {}, jax.devices()[:1])[0]
-        return found[family]
-
-    return get
+@functools.cache
+def alone(family):
+    """The same step on one device."""
+    return one_step(family, {}, jax.devices()[:1])[0]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("world", WORLDS)
-def test_processes_change_nothing(world, tmp_path, alone):
+@pytest.mark.parametrize("world", grids.cases(WORLDS, "2 processes"))
+def test_processes_change_nothing(world, tmp_path):
     count, devices, cases = WORLDS[world]
     codes, logs = run(process, count, devices, tmp_path / "run", cases, tmp_path)
     assert codes == [0] * count, logs
