@@ -29,7 +29,7 @@ class Block(nn.Module):
         init = nn.with_logical_partitioning(nn.initializers.normal(0.3), ("embed", "norm"))
         y = jnp.tanh(x @ self.param("kernel", init, (WIDTH, WIDTH)) + shared.bias_HxLxS[0, 0, 0])
         y = Dropout(0.2)(y) + shared.memory_BxSxD.mean(1, keepdims=True)
-        return Output(x + y + past.memory, memory=y.mean((1, 2)), aux={"square": jnp.square(y).sum()})
+        return Output(x + y + past.memory, memory=y.mean((1, 2)), aux={"square": jnp.square(y).mean()})
 
 
 STACK = Stack((Segment((Block,), LAYERS),), remat="full")
