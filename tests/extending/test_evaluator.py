@@ -133,7 +133,10 @@ def test_f1_is_measured_and_the_best_checkpoint_by_it_is_kept(whole):
 
 @pytest.mark.slow
 def test_such_a_run_resumes_and_is_evaluated(folder, whole, capsys):
-    stopped = train(folder, "stopped", "train.steps=3")
+    """Its first half names a metric that is not measured, which is said."""
+    stopped = train(folder, "stopped", "train.steps=3", "checkpoint.best_metric=validation/lss")
+    said = capsys.readouterr().out
+    assert "checkpoint.best_metric: validation/lss was not measured; did you mean validation/loss" in said
     train(folder, "stopped")
     f1, again = measured(whole, "f1"), measured(stopped, "f1")
     assert again == f1 | {3: again[3]}  # the end of the shorter run was evaluated, too
@@ -156,13 +159,6 @@ def test_a_run_ends_when_its_metric_does_not_improve(folder, capsys):
     said = " ".join(capsys.readouterr().out.split())  # its lines are wrapped
     assert "is finished at step 4; `train.patience=null` continues it" in said
     shutil.rmtree(run_dir)
-
-
-@pytest.mark.slow
-def test_a_metric_that_is_not_measured_is_said(folder, capsys):
-    train(folder, "other", "checkpoint.best_metric=validation/lss", "train.steps=3")
-    said = capsys.readouterr().out
-    assert "checkpoint.best_metric: validation/lss was not measured; did you mean validation/loss" in said
 
 
 @pytest.mark.parametrize(

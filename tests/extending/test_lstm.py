@@ -118,7 +118,7 @@ def test_it_trains_resumes_with_its_state_and_is_evaluated(lab, capsys):
 @pytest.mark.slow
 def test_it_learns_and_is_evaluated(lab, capsys):
     objective, optimizer = {"kind": f"{OUTSIDE}.carried_lm"}, {"learning_rate": 2e-2}
-    model, train = {**MODEL, "vocab_size": 300}, {"steps": 100, "grad_accum_steps": 2, "eval_every": 100}
+    model, train = {**MODEL, "vocab_size": 300}, {"steps": 60, "grad_accum_steps": 2, "eval_every": 60}
     sections = {"data": {"batch_size": 16, "length": 8}, "evals": families.EVALUATED}
     assert lab.train("run", model=model, objective=objective, optimizer=optimizer, train=train, **sections) == 0
     (last,) = (json.loads(x) for x in (lab.folder / "run" / "metrics.jsonl").open() if "validation/loss" in x)

@@ -127,7 +127,7 @@ def test_it_learns_to_tell_sentences_apart_and_is_evaluated(lab, capsys):
     (lab.folder / "corpus.txt").write_text("\n".join(" ".join(rng.choices(words, k=10)) for _ in range(200)))
     masked_lm = {"kind": "masked_lm", "next_sentence": False}
     assert lab.train("base", "train.steps=20", **sections(objective=masked_lm, evals=[])) == 0
-    start, train = {"path": str(lab.folder / "base"), "partial": True}, {"steps": 80, "eval_every": 80}
+    start, train = {"path": str(lab.folder / "base"), "partial": True}, {"steps": 60, "eval_every": 60}
     assert lab.train("run", **sections(dropout=0.01, init_from=start, train={**train, "grad_accum_steps": 2})) == 0
     assert "new: heads/projection/dense/bias, heads/projection/dense/kernel" in capsys.readouterr().out
     (last,) = (json.loads(x) for x in (lab.folder / "run" / "metrics.jsonl").open() if "validation/loss" in x)
