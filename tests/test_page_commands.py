@@ -164,5 +164,4 @@ def test_the_worked_examples(workplace, model):
         assert own == {"reverse_lm", "nope", "signum", "restarts"}
     else:
         assert own == {"bag_of_words", "spread", "posts"} and config.mesh.rules.mlp == ("fsdp",)
-        assert json.loads(Path("runs/whole/run.json").read_text())["best_value"] >= 1, "tokens that it predicts"
     assert (workplace / config.run_dir / "checkpoints" / "2").is_dir()
