@@ -1,6 +1,7 @@
 """Dependencies point one way, no files form an import cycle, and TensorFlow waits until data are wanted."""
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -61,6 +62,7 @@ def module(file: Path, root: Path) -> str:
     return ".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
 
 
+@functools.cache
 def imports(root: Path = ROOT) -> list[Import]:
     """All imports of jaxpt's files; those for types alone do not count."""
     files = sorted((root / "jaxpt").rglob("*.py"))
@@ -145,21 +147,18 @@ def counts(root: Path = ROOT) -> Iterator[str]:
     yield from ("  " + " ".join(sorted(cycle)) for cycle in cycles(found))
 
 
-FOUND = imports()
-
-
 def test_dependencies_point_one_way():
-    assert {part(one.file) for one in FOUND} <= {*ORDER, "__init__"}, "ORDER says where each part stands"
-    assert not upward(FOUND), f"ORDER has these the other way: {upward(FOUND)}"
+    assert {part(one.file) for one in imports()} <= {*ORDER, "__init__"}, "ORDER says where each part stands"
+    assert not upward(imports()), f"ORDER has these the other way: {upward(imports())}"
 
 
 def test_no_files_import_each_other_in_a_cycle():
-    assert not cycles(FOUND)
+    assert not cycles(imports())
 
 
 def test_functions_import_other_files_to_start_sooner_alone():
     wrong = [
-        one for one in FOUND
+        one for one in imports()
         if one.lazy and one.target.startswith("jaxpt.") and not one.file.startswith(tuple(LAZY))
         and (part(one.file) == "data" or not one.target.startswith("jaxpt.data"))
     ]  # fmt: skip
@@ -168,7 +167,7 @@ def test_functions_import_other_files_to_start_sooner_alone():
 
 def test_no_function_of_these_reaches_into_data():
     wrong = [
-        one for one in FOUND
+        one for one in imports()
         if part(one.file) in WITHOUT_DATA and one.target.startswith("jaxpt.data") and one.target not in LIGHT
     ]  # fmt: skip
     assert not wrong
@@ -176,7 +175,7 @@ def test_no_function_of_these_reaches_into_data():
 
 def test_tensorflow_is_imported_in_data_alone():
     """And in functions of `tables`, for remote files and TFDS."""
-    found = [one for one in FOUND if part(one.file) != "data" and one.target.split(".")[0] in TENSORFLOW]
+    found = [one for one in imports() if part(one.file) != "data" and one.target.split(".")[0] in TENSORFLOW]
     assert not [one for one in found if part(one.file) != "tables" or not one.lazy]
 
 
@@ -201,7 +200,7 @@ def loaded(code):
 @pytest.mark.slow
 def test_training_starts_without_tensorflow():
     wanted = ("train", "models", "objectives", "losses", "parallel", "config", "hf", "plan")
-    modules = sorted({module(ROOT / one.file, ROOT) for one in FOUND if part(one.file) in wanted})
+    modules = sorted({module(ROOT / one.file, ROOT) for one in imports() if part(one.file) in wanted})
     code = "\n".join(f"import {name}" for name in modules)
     assert not loaded(code) & (TENSORFLOW | {"torch", "transformers"})
 
