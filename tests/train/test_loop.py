@@ -4,9 +4,9 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 
+import jax
 import pytest
 import yaml
 
@@ -14,6 +14,7 @@ from jaxpt import cli
 from jaxpt import config as configs
 from jaxpt.train import loop, programs
 from tests import families
+from tests.processes import forked
 from tests.runs import assert_bit_equal, final
 
 WORDS = "says that the cat sat on the mat and the dog ran to the house"
@@ -65,19 +66,51 @@ def test_a_run_leaves_all_that_it_needs(workplace):
     assert len(losses) == 2 and losses[1] < losses[0]
     receipt = json.loads((run_dir / "run.json").read_text())
     assert receipt["finished"] and receipt["step"] == 4 and receipt["baseline"] > 0
+    assert receipt["skipped_steps"] == 0
     assert receipt["environment"]["packages"]["jax"]
     assert configs.load(run_dir).train.steps == 4
     assert (run_dir / "tokenizer").is_dir() and list((run_dir / "tensorboard").iterdir())
     assert {int(p.name) for p in (run_dir / "checkpoints").iterdir() if p.name.isdigit()} == {2, 4}
 
 
+@pytest.fixture(scope="module")
+def long(workplace):
+    """A run of 16 steps and one log line; of each step, whether it waited for all before it but the last few."""
+    build, wait, queued, ended, waited = programs.build, jax.block_until_ready, [], set(), []
+
+    def built(*args):
+        found = build(*args)
+
+        def train(*args):
+            waited.append(ended.issuperset(map(id, queued[1 : -loop.AHEAD])))  # the first has a log line of its own
+            state, figures = found.train(*args)
+            queued.append(figures)
+            return state, figures
+
+        return found._replace(train=train)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(programs, "build", built)
+        patch.setattr(jax, "block_until_ready", lambda x: ended.add(id(x)) or wait(x))
+        assert run(workplace, "long", *LONG) == 0
+    return waited
+
+
+LONG = ("train.steps=16", "train.log_every=16", "train.eval_every=16", "evals=[]")
+
+
 @pytest.mark.slow
-def test_extending_a_finished_run_equals_the_longer_run(workplace, capsys):
-    assert run(workplace, "long", "train.steps=6") == 0
+def test_the_host_is_a_few_steps_ahead_of_the_device_at_most(long):
+    """Else a stop waits for all the steps up to the next log line."""
+    assert long == [True] * 16
+
+
+@pytest.mark.slow
+def test_extending_a_finished_run_equals_the_longer_run(workplace, long, capsys):
     shutil.copytree(workplace / "first", workplace / "short")
-    assert run(workplace, "short", "train.steps=6") == 0
+    assert run(workplace, "short", *LONG) == 0
     assert "resuming from step 4" in capsys.readouterr().out
-    assert_bit_equal(*(final(workplace / name, 6) for name in ("long", "short")))
+    assert_bit_equal(*(final(workplace / name, 16) for name in ("long", "short")))
 
 
 @pytest.mark.slow
@@ -104,39 +137,26 @@ def test_eval_gives_what_training_measured(workplace, capsys):
         assert f"{loss:.4f}" in shown and "baseline" in shown
 
 
-@pytest.mark.slow
-def test_the_host_is_a_few_steps_ahead_of_the_device_at_most(workplace, monkeypatch):
-    """Else a stop waits for all the steps up to the next log line."""
-    build, queued = programs.build, []
-
-    def built(*args):
-        found = build(*args)
-
-        def train(*args):
-            assert all(figures["loss"].is_ready() for figures in queued[: -loop.AHEAD])
-            state, figures = found.train(*args)
-            queued.append(figures)
-            return state, figures
-
-        return found._replace(train=train)
-
-    monkeypatch.setattr(programs, "build", built)
-    assert run(workplace, "ahead", "train.steps=40", "train.log_every=40", "train.eval_every=40") == 0
-    assert len(queued) == 40
+def piped(folder):
+    """What a process of its own does: `jaxpt train … >FOLDER/pipe 2>FOLDER/piped.log`."""
+    for path, number in ((folder / "pipe", 1), (folder / "piped.log", 2)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
+    sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1) for number in (1, 2))
+    sys.argv[1:] = ["train", str(folder / "recipe.yaml"), f"run_dir={folder / 'piped'}", "train.steps=100000"]
+    cli.start()
 
 
 @pytest.mark.slow
 def test_a_run_whose_reader_is_gone_stops_after_a_checkpoint(workplace):
     """`jaxpt train … | head -1`."""
-    command = [sys.executable, "-m", "jaxpt", "train", str(workplace / "recipe.yaml"), f"run_dir={workplace / 'piped'}"]
-    environment = {**os.environ, "PYTHONPATH": os.getcwd(), "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8"}
-    running = subprocess.Popen(
-        [*command, "train.steps=100000"], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    assert any(line.startswith("step 1/") for line in running.stdout)
-    running.stdout.close()
-    said = running.stderr.read()
-    assert running.wait() == 128 + signal.SIGTERM and "jaxpt: standard output was closed" in said
+    os.mkfifo(workplace / "pipe")
+    running = forked().Process(target=piped, args=(workplace,))
+    running.start()
+    with (workplace / "pipe").open() as lines:
+        assert any(line.startswith("step 1/") for line in lines)
+    running.join(300)
+    said = (workplace / "piped.log").read_text()
+    assert running.exitcode == 128 + signal.SIGTERM and "jaxpt: standard output was closed" in said, said
     assert "Traceback" not in said
     steps = [int(p.name) for p in (workplace / "piped" / "checkpoints").iterdir() if p.name.isdigit()]
     assert steps and json.loads((workplace / "piped" / "run.json").read_text())["step"] == max(steps)

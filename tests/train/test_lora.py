@@ -14,7 +14,7 @@ from jaxpt import config as configs
 from jaxpt.evals import command
 from jaxpt.models import parts
 from jaxpt.train import checkpoint, initial, lora, state, step, weights
-from tests import families
+from tests import families, grids
 from tests.runs import final
 from tests.train.test_trainable import TEXT, flat, steps
 
@@ -27,20 +27,24 @@ def config(family="gpt2", trainable=None, devices=None, lora=TARGETS, **sections
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["gpt2", *(pytest.param(f, marks=pytest.mark.slow) for f in ("t5", "bert"))])
+@pytest.mark.parametrize("family", grids.cases(["gpt2", "t5", "bert"], "gpt2"))
 def test_a_fresh_adapter_changes_nothing(family):
     given = config(family)
     setup = state.setup(given, jax.devices()[:1])
+
+    @jax.jit
+    def merged_and_fresh(params, key):
+        merged = [lora.merged(given.train.lora, params, one) for one in (None, key)]
+        return merged, setup.network.init(state.purpose_key(jax.random.key(given.seed), "init"))
+
     with setup.use():
         params = setup.init().params
         assert not any(x.any() for path, x in flat(params).items() if path.endswith("/b"))
         assert all(x.any() for path, x in flat(params).items() if path.endswith("/a"))
         plain = {name: part for name, part in params.items() if name != lora.ADAPTER}
-        for key in (None, jax.random.key(0)):
-            merged = jax.jit(lambda params, key=key: lora.merged(given.train.lora, params, key))(params)
-            jax.tree.map(np.testing.assert_array_equal, merged, plain)
-    fresh = jax.jit(lambda key: setup.network.init(state.purpose_key(key, "init")))(jax.random.key(given.seed))
-    jax.tree.map(np.testing.assert_array_equal, fresh, plain)
+        merged, fresh = merged_and_fresh(params, jax.random.key(0))
+    for found in (*merged, fresh):
+        jax.tree.map(np.testing.assert_array_equal, found, plain)
 
 
 def test_only_the_adapter_moves():
@@ -66,12 +70,18 @@ def test_gradients_are_those_of_the_factors_by_hand():
         params = jax.tree.map(lambda x: rng.normal(0, 0.1, x.shape).astype(np.float32), setup.shapes.params)
         batch = families.batch(given)
         adapters, frozen = {lora.ADAPTER: params[lora.ADAPTER]}, {k: v for k, v in params.items() if k != lora.ADAPTER}
-        merged = lora.merged(given.train.lora, params)
-        of_matrix, _, _ = step.gradients(given.objective, setup.network, merged, batch, None)
-        found, _, _ = step.gradients(
-            given.objective, setup.network, adapters, batch, None,
-            assemble=lambda trained, key: setup.assemble(trained, frozen, key),
-        )  # fmt: skip
+
+        @jax.jit
+        def both(params, adapters, frozen, batch):
+            merged = lora.merged(given.train.lora, params)
+            of_matrix, _, _ = step.gradients(given.objective, setup.network, merged, batch, None)
+            found, _, _ = step.gradients(
+                given.objective, setup.network, adapters, batch, None,
+                assemble=lambda trained, key: setup.assemble(trained, frozen, key),
+            )  # fmt: skip
+            return of_matrix, found
+
+        of_matrix, found = both(params, adapters, frozen, batch)
     path = "model/decoder/segment_0/block_0/attention/query/kernel"
     a, b = (flat(params)[f"adapter/{path}/{name}"] for name in ("a", "b"))
     dw = np.asarray(flat(of_matrix)[path])
@@ -100,9 +110,9 @@ def test_dropout_is_that_of_the_adapters_input():
 
 @pytest.mark.slow
 def test_some_layers_alone_have_one():
-    _, _, after, _ = steps(
-        config(lora={**TARGETS, "targets": ["model/decoder[1:]/attention/query", "model/decoder[2]/*"]}), 1
-    )
+    given = config(lora={**TARGETS, "targets": ["model/decoder[1:]/attention/query", "model/decoder[2]/*"]})
+    setup = state.setup(given, jax.devices()[:1])
+    after, _ = step.traced(setup, given.objective).out_info
     adapters = {path: x.shape[0] for path, x in flat(after.params).items() if path.startswith("adapter/")}
     path = "adapter/model/decoder/segment_0/layers_{}/block_0/attention/{}/kernel/a"
     assert adapters[path.format("1-1", "query")] == adapters[path.format("2-2", "query")] == 1
