@@ -94,13 +94,17 @@ def in_parts(cases):
     return [*(pytest.param(case, part, id=f"{case}-part") for case, part in zip(cases, parts)), *whole]
 
 
-@pytest.mark.parametrize("beams, grid", in_parts([2, 3, 4, 5]))
-def test_chains(beams, grid):
+PARTS = in_parts([2, 3, 4, 5])
+ALL_PARTS = pytest.param([part.values for part in PARTS if not part.marks], id="parts")
+
+
+@pytest.mark.parametrize("parts", [ALL_PARTS, *(pytest.param([p.values], id=p.id, marks=p.marks) for p in PARTS[4:])])
+def test_chains(parts):
     """All modes of stopping and length penalties, 1 to 4 samples, no EOS to three; hypotheses of many lengths."""
     tables = chains.tables(len(CHAIN_PROMPTS), CHAIN_V, seed=SEED)
     models = [chains.their_class()(table) for table in tables]
     lengths, smallest = set(), np.inf
-    for i, (penalty, stop) in grid:
+    for beams, i, penalty, stop in ((beams, i, *of) for beams, grid in parts for i, of in grid):
         options = {
             "beams": beams, "samples": 1 + i % min(beams, 4), "eos_ids": ENDS[(i + beams) % 4],
             "length_penalty": penalty, "early_stopping": stop, "max_new_tokens": 11,
