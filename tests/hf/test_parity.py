@@ -6,6 +6,7 @@ import pytest
 
 from jaxpt.hf.directory import families
 from jaxpt.hf.options import from_json
+from tests import grids
 from tests.hf.parity import FF, HEADS, LAYERS, D, V, check, untie
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
@@ -177,7 +178,18 @@ def test_every_key_of_their_configuration_is_known(model_type):
         assert value in (getattr(full, field), None), field
 
 
-@pytest.mark.parametrize("name", CASES)
+SUITE = (
+    "bert", "bert, relu, epsilon", "gpt2, untied", "t5", "t5 1.1, as made from its config", "umt5",
+    "llama, multi-query, biases, tied", "llama, rope of Llama 3", "mistral",
+    "roberta, token types, padding id, relu, epsilon", "distilbert", "albert", "albert, groups, masked LM alone",
+    "electra, narrow embeddings", "electra generator", "openai-gpt", "bart, scaled embeddings, relu", "mbart",
+    "modernbert, biases, silu, rotary bases, every second layer global", "deberta-v3", "deberta-v2, convolution",
+    "deberta-v2, own projections, no buckets", "xlnet, clamped distances, relu, epsilon", "opt, untied, gelu",
+)  # fmt: skip
+"""Of each architecture those with the most options; what else differs is in the grid."""
+
+
+@pytest.mark.parametrize("name", grids.cases(CASES, *SUITE))
 def test_parity(name, tmp_path):
     check(functools.partial(make, name), tmp_path)
 

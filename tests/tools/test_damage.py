@@ -7,29 +7,41 @@ from pathlib import Path
 
 import pytest
 
+from tests import grids
+
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 import full_disk  # noqa: E402
 
+SAMPLE = """
+import pathlib, shutil, sys
+import flips, full_disk
 
-def ended(tool, *arguments):
-    """What a tool printed; it found nothing wrong."""
-    environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"} | {"PYTHONPATH": str(ROOT)}
-    argv = [sys.executable, ROOT / "tools" / tool, "--jobs", "1", *arguments]
+kept, made = pathlib.Path(sys.argv[1]), flips.prepare
+
+def prepare():
+    made()
+    shutil.copytree(".", kept)
+    (kept / "new").mkdir()
+
+flips.prepare = prepare
+assert flips.main(int(sys.argv[2]), seed=3, jobs=1) == 0
+full_disk.WRITERS = {name: full_disk.WRITERS[name] for name in ("export", "cache")}
+full_disk.prepare = lambda: shutil.copytree(kept, ".", dirs_exist_ok=True) and None
+sys.exit(full_disk.main(6, 1, None))
+"""
+"""Both tools in one process, on the run that the first has trained: imports and training are most of what they cost."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", grids.cases([10, 40], 10))
+def test_no_flip_of_a_bit_is_silent_and_a_full_disk_is_a_line(tmp_path, count):
+    environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
+    environment["PYTHONPATH"] = f"{ROOT}:{ROOT / 'tools'}"
+    argv = [sys.executable, "-c", SAMPLE, str(tmp_path / "kept"), str(count)]
     found = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, timeout=900)
     assert found.returncode == 0, found.stdout + found.stderr[-2000:]
-    return found.stdout
-
-
-@pytest.mark.slow
-def test_no_flip_of_a_bit_is_silent():
-    assert "0 of 20 wrong" in ended("flips.py", "--flips", "20", "--seed", "3")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("writer", ["export", "cache"])
-def test_a_full_disk_is_a_line(writer):
-    assert "0 of 6 wrong" in ended("full_disk.py", "--sizes", "6", "--only", writer)
+    assert f"0 of {count} wrong" in found.stdout and "0 of 12 wrong" in found.stdout
 
 
 @pytest.mark.parametrize("gap", [" ", "\n      "], ids=["one line", "a broken line"])
