@@ -12,8 +12,9 @@ from flax import traverse_util
 from jaxpt import cli, hf
 from jaxpt import config as configs
 from jaxpt.config import InitConfig
+from jaxpt.data import datasets
 from jaxpt.errors import UserError
-from jaxpt.train import initial, state, step, teachers, weights
+from jaxpt.train import initial, run_dir, state, step, teachers, weights
 from tests import families
 from tests.models.helpers import drawn, whole
 from tests.runs import assert_bit_equal, final
@@ -27,6 +28,16 @@ def student(teacher, mesh=None, **sections):
     sections = {"model": {"kind": "distilbert", "layers": 1}, "mesh": mesh or {"data": 1}, **sections}
     tree = families.tree("bert", **sections)
     return tree | {"objective": {"kind": "distillation", "teacher": str(teacher), "of": TASK}}
+
+
+def write_run(path, config, params):
+    """A run_dir with weights alone, as an import leaves it."""
+    run_dir.make(path)
+    run_dir.claim(config.model_copy(update={"run_dir": str(path)}))
+    flat = traverse_util.flatten_dict(jax.device_get(params), sep="/")
+    dtypes, pieces = {p: x.dtype for p, x in flat.items()}, ((p, None, x) for p, x in flat.items())
+    weights.write(path, families.network(config), dtypes, pieces)
+    return flat
 
 
 @pytest.fixture(scope="module")
@@ -46,12 +57,8 @@ def one_step(path, mesh, devices):
     config = configs.build(student(path, mesh))
     setup = teachers.attach(state.setup(config, jax.devices()[:devices]), lambda line: None)
     with setup.use():
-        batch = step.put(families.batch(config), setup)
-        params = drawn(setup.network)
-        zero = np.int32(0)
-        fresh = state.State(zero, params, setup.optimizer.init(params), ema=None, skipped=zero, skipped_total=zero)
-        fresh = jax.device_put(fresh, setup.shardings, may_alias=False)
-        _, metrics = step.make_train_step(setup, config.objective)(fresh, batch, *setup.teacher_params())
+        batch, update = step.put(families.batch(config), setup), step.make_train_step(setup, config.objective)
+        _, metrics = update(families.begin(setup), batch, *setup.teacher_params())
     return setup, jax.device_get(metrics)
 
 
@@ -79,16 +86,9 @@ def test_a_teacher_is_sharded_and_stays_as_it_is(teacher):
 @pytest.mark.slow
 def test_a_student_starts_from_the_layers_that_are_named(teacher, tmp_path):
     path, params = teacher
-    run_dir = tmp_path / "run"
-    run_dir.mkdir()
-    source = families.config("bert", model={"layers": 4})
-    (run_dir / "config.yaml").write_text(configs.to_yaml(source))
-    flat = traverse_util.flatten_dict(jax.device_get(params), sep="/")
-    dtypes, pieces = {p: x.dtype for p, x in flat.items()}, ((p, None, x) for p, x in flat.items())
-    weights.write(run_dir, families.network(source), dtypes, pieces)
-
+    flat = write_run(tmp_path / "run", families.config("bert", model={"layers": 4}), params)
     setup = state.setup(configs.build(student(path, model={"kind": "distilbert", "layers": 2})), jax.devices()[:1])
-    for where in (path, run_dir):
+    for where in (path, tmp_path / "run"):
         said = []
         made = initial.start(setup, InitConfig(path=str(where), layers=(3, 1), partial=True), said.append)
         got = traverse_util.flatten_dict(made.params, sep="/")
@@ -125,7 +125,7 @@ def run(folder, name, *overrides):
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory):
-    """A teacher's run of one step, the recipe of its student, and the student's run of three."""
+    """A teacher's run_dir with its vocabulary, the recipe of its student, and the student's run of three steps."""
     folder = tmp_path_factory.mktemp("distilled")
     (folder / "text.txt").write_text(TEXT)
     sections = {
@@ -135,11 +135,10 @@ def workplace(tmp_path_factory):
         "checkpoint": {"every": 2},
         "mesh": {"data": 8},
     }  # fmt: skip
-    teacher = families.tree("bert", objective=TASK, **sections)
-    (folder / "teacher.yaml").write_text(yaml.safe_dump(teacher))
+    teacher = families.config("bert", objective=TASK, run_dir=str(folder / "teacher"), **sections)
+    write_run(folder / "teacher", teacher, drawn(families.network(teacher)))
+    datasets.prepare(teacher)
     (folder / "student.yaml").write_text(yaml.safe_dump(student(folder / "teacher", **sections)))
-    command = ["train", str(folder / "teacher.yaml"), f"run_dir={folder / 'teacher'}", "train.steps=1"]
-    assert cli.main(command) == 0
     assert run(folder, "whole") == 0
     return folder
 
@@ -158,7 +157,7 @@ def test_a_resumed_student_equals_one_that_ran_through(workplace, capsys):
     own = {"token_embed", "position_embed", "embed_norm", "encoder", "masked_lm"}
     assert {p.split("/")[1] for p in saved} == own
     receipt = json.loads((workplace / "short" / "run.json").read_text())
-    assert receipt["teachers"]["teacher"]["path"] == str(moved) and receipt["teachers"]["teacher"]["step"] == 1
+    assert receipt["teachers"]["teacher"]["path"] == str(moved) and receipt["teachers"]["teacher"]["step"] == 0
     assert receipt["validation"].keys() >= {"kl", "cosine", "masked_lm", "agreement", "accuracy", "target_loss"}
 
 
@@ -168,11 +167,9 @@ def test_another_teacher_is_refused_and_evaluation_does_without_one(workplace, c
     shutil.copytree(workplace / "teacher", other)
     config = configs.load(other)
     shutil.rmtree(other / "checkpoints")
-    flat = traverse_util.flatten_dict(jax.device_get(drawn(families.network(config))), sep="/")
-    dtypes, pieces = {p: x.dtype for p, x in flat.items()}, ((p, None, x) for p, x in flat.items())
-    weights.write(other, families.network(config), dtypes, pieces)
+    write_run(other, config, jax.tree.map(lambda x: -x, drawn(families.network(config))))
     assert run(workplace, "whole", "train.steps=4", f"objective.teacher={other}") == 2
-    assert f"was trained with another teacher: {workplace / 'teacher'} at step 1" in capsys.readouterr().err
+    assert f"was trained with another teacher: {workplace / 'teacher'} at step 0" in capsys.readouterr().err
 
     assert cli.main(["eval", str(workplace / "whole")]) == 0
     with_teacher = capsys.readouterr().out
