@@ -99,7 +99,7 @@ def test_stages_carry_what_accumulation_carries(folder):
         for batch in batches:
             batch["encoder_order"] = np.tile(np.arange(16, dtype=np.int32), (4, 1))
         with setup.use():
-            update, after = step.make_train_step(setup, config.objective), setup.init()
+            update, after = step.make_train_step(setup, config.objective), families.begin(setup)
             for batch in batches:
                 after, metrics = update(after, step.put(batch, setup))
             evaluate = step.make_eval_step(setup, config.objective)

@@ -15,7 +15,7 @@ from jaxpt.heads.features import FeaturesConfig
 from jaxpt.inference.predict import predict
 from jaxpt.train import flops, initial, state, step
 from jaxpt.train.loop import train
-from tests import families, fine_tuning
+from tests import families, fine_tuning, grids
 from tests.inference.test_predict_tokens import tagged
 from tests.labelled import LENGTH, VOCABULARY, features_of, objective_of, records_of, rows_of
 from tests.models.helpers import EVERY, drawn
@@ -38,9 +38,9 @@ def flat(tree):
 def stepped(config, devices=None):
     """(setup, state before, state after a step, metrics)"""
     setup = state.setup(config, devices or jax.devices()[:1])
+    current = families.begin(setup)
+    before = jax.device_get(current)
     with setup.use():
-        current = setup.init()
-        before = jax.device_get(current)
         update = step.make_train_step(setup, config.objective)
         after, metrics = update(current, step.put(families.batch(config), setup))
     return setup, before, *jax.device_get((after, metrics))
@@ -61,7 +61,7 @@ def test_the_model_stays_bit_equal_and_has_no_optimizer_state():
     assert not any("model" in name for name in moments)
 
 
-@pytest.mark.parametrize("remat", ["none", "full"])
+@pytest.mark.parametrize("remat", grids.cases(["none", "full"], "full"))
 def test_a_layer_of_the_frozen_model_costs_its_forward_pass_alone(remat):
     def step_flops(layers):
         setup = state.setup(config(layers=layers, model={"remat": remat}), jax.devices()[:1])
@@ -115,17 +115,17 @@ def test_bad_settings_are_one_line(key, value):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mesh", [{"fsdp": 2, "context": 2}, {"pipeline": 2, "data": 1}])
-def test_meshes_compute_the_same(mesh):
+def test_meshes_compute_the_same():
     more = {"train": {"grad_accum_steps": 4}, "optimizer": {"kind": "sgd", "learning_rate": 0.1}}
-    settings = {**MIX, "bilstm": {"size": 8}}
-    one, two = (
-        stepped(config(settings, model={"dropout": 0.0}, mesh=own, **more), jax.devices()[:count])
-        for own, count in (({"data": 1}, 1), (mesh, np.prod(list(mesh.values()))))
+    more |= {"features": {**MIX, "bilstm": {"size": 8}}, "model": {"dropout": 0.0}}
+    one, *others = (
+        stepped(config(mesh=mesh, **more), jax.devices()[: np.prod(list(mesh.values()))])
+        for mesh in ({"data": 1}, {"data": 1, "fsdp": 2, "context": 2}, {"data": 1, "pipeline": 2})
     )
-    np.testing.assert_allclose(one[3]["loss"], two[3]["loss"], rtol=1e-5)
-    for path, x in flat(one[2].params).items():
-        np.testing.assert_allclose(flat(two[2].params)[path], x, rtol=1e-4, atol=1e-6, err_msg=path)
+    for other in others:
+        np.testing.assert_allclose(one[3]["loss"], other[3]["loss"], rtol=1e-5)
+        for path, x in flat(one[2].params).items():
+            np.testing.assert_allclose(flat(other[2].params)[path], x, rtol=1e-4, atol=1e-6, err_msg=path)
 
 
 CASES = [
@@ -136,7 +136,7 @@ CASES = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name, kind, features", CASES)
+@pytest.mark.parametrize("name, kind, features", grids.cases(CASES, CASES[0], CASES[2], CASES[4], CASES[6]))
 def test_packed_rows_have_the_loss_of_padded_ones(name, kind, features):
     """With gradients of everything, and predictions that depend on neither padding nor neighbours."""
     model = EVERY[name](vocab_size=128)

@@ -10,7 +10,7 @@ import yaml
 from jaxpt import cli
 from jaxpt import config as configs
 from jaxpt.train import evaluation, loop
-from tests import families
+from tests import families, grids
 from tests.train.test_trainable import TEXT
 
 SETTINGS = ("optimizer.learning_rate=1e-30", "train.patience=2")
@@ -68,7 +68,9 @@ def losses(run_dir):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("when", "steps"), [("before", 20), ("during", 20), ("during", 4)])
+@pytest.mark.parametrize(
+    ("when", "steps"), grids.cases([("before", 20), ("during", 20), ("during", 4)], ("before", 20), ("during", 4))
+)
 def test_a_stop_at_an_evaluation_changes_nothing(folder, when, steps, monkeypatch, capsys):
     """At a step in the middle, and at the last one."""
     if not (folder / "whole").exists():
