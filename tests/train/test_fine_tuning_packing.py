@@ -8,19 +8,23 @@ import pytest
 
 from jaxpt import config as configs
 from jaxpt.train import step
-from tests import families
+from tests import families, grids
 from tests.labelled import LENGTH, VOCABULARY, features_of, objective_of, records_of, rows_of
 from tests.models.helpers import drawn
 
 MODELS = {name: families.MODELS[name] for name in ("bert", "gpt2", "llama", "t5")} | {
     "bart": {"kind": "bart", "layers": 2, "embed_dim": 32, "heads": 4, "mlp_dim": 64, "max_positions": 32},
 }  # fmt: skip
-QUICK = [("bert", "classification"), ("llama", "text_to_text")]
 CASES = [(model, "classification") for model in MODELS] + [
     ("gpt2", "text_to_text"), ("llama", "text_to_text"), ("bart", "text_to_text"), ("t5", "text_to_text"),
     ("bert", "tagging"), ("bert", "question_answering"), ("t5", "question_answering"), ("t5", "tagging"),
     ("llama", "regression"),
 ]  # fmt: skip
+SUITE = [
+    ("bert", "classification"), ("llama", "regression"), ("gpt2", "text_to_text"), ("bart", "text_to_text"),
+    ("bert", "tagging"), ("t5", "question_answering"),
+]  # fmt: skip
+"""Each kind of loss and each family of models."""
 ZERO_GRADIENTS = ("key/bias", "span/dense/bias")
 """Both add the same to all arguments of a softmax: rounding is left, compared with the largest gradient of all."""
 
@@ -33,9 +37,7 @@ def model_of(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "model, kind", [case if case in QUICK else pytest.param(*case, marks=pytest.mark.slow) for case in CASES]
-)
+@pytest.mark.parametrize("model, kind", grids.cases(CASES, *SUITE))
 def test_packed_rows_and_microbatches_change_nothing(model, kind):
     model = model_of(model)
     lengths = {"targets_length": 32} if model.family == "encoder_decoder" else {}  # a feature of its own

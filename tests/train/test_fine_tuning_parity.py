@@ -20,6 +20,7 @@ from jaxpt.config import OptimizerConfig, resolve
 from jaxpt.hf import directory, mapping
 from jaxpt.train import optimizers, state, step
 from jaxpt.train.state import fresh
+from tests import grids
 from tests.hf import test_tasks_parity as classes
 from tests.hf.parity import randomise
 from tests.labelled import (
@@ -69,6 +70,14 @@ CELLS = [
     (model, kind) for kind in TASKS for model in MODELS
     if has_class(model, kind) and model in SAME_NETWORK.get(kind, MODELS)
 ]  # fmt: skip
+
+SUITE = (
+    ("bart", "classification"), ("llama", "classification"), ("roberta", "classification"), ("gpt2", "regression"),
+    ("bert", "multi_label"), ("deberta-v3", "tagging"), ("t5", "tagging"), ("distilbert", "question_answering"),
+    ("xlnet", "question_answering"), ("albert", "multiple_choice"), ("electra", "multiple_choice"),
+    ("modernbert", "multiple_choice"), ("gpt2", "text_to_text"), ("t5", "text_to_text"),
+)  # fmt: skip
+"""Each model once, and each task. The logits of every class are compared in tests/hf/test_tasks_parity.py."""
 
 KEY = "adds the same number to all scores of a query: softmax does not see it"
 COSINE = "multiplies cosines that are 1 at all distances of a short row, but for 1e-4: the same number for all scores"
@@ -302,7 +311,7 @@ def assert_small(found):
         assert by_name[worst] < TOLERANCE, (what, worst, by_name[worst])
 
 
-@pytest.mark.parametrize("model, kind", CELLS)
+@pytest.mark.parametrize("model, kind", grids.cases(CELLS, *SUITE))
 def test_a_step_is_that_of_transformers(model, kind, tmp_path):
     torch_model = made(model, kind)
     source, params = read(torch_model, tmp_path)
@@ -329,7 +338,10 @@ def test_a_step_is_that_of_transformers(model, kind, tmp_path):
         assert_small(found)
 
 
-@pytest.mark.parametrize("model, kind", [("bert", "classification"), ("gpt2", "text_to_text"), ("t5", "tagging")])
+@pytest.mark.parametrize(
+    "model, kind",
+    grids.cases([("bert", "classification"), ("gpt2", "text_to_text"), ("t5", "tagging")], ("bert", "classification")),
+)
 @pytest.mark.parametrize("optimizer", [SGD | {"b1": 0.9}, ADAMW], ids=["sgd", "adamw"])
 def test_two_steps_of_a_run(model, kind, optimizer, tmp_path):
     """The step that a run compiles, with its state: momentum and moments, too."""
