@@ -28,11 +28,13 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 # The longest come first: what is left for the end are short files, and both workers end at about the same time.
 LONGEST = (
-    "train/test_resume.py", "train/test_elastic.py", "hf/test_parity.py", "test_readmes.py", "train/test_step.py",
-    "test_study.py", "train/test_trainable.py", "train/test_unfreezing.py", "inference/test_predict_processes.py",
-    "train/test_several_processes.py", "models/test_base.py", "train/test_predictors.py", "test_finetunings.py",
-    "tools/test_damage.py", "models/test_remat.py", "generate/test_engine.py", "models/test_others.py",
-    "train/test_teachers.py", "data/sources/test_examples.py", "train/test_carry.py", "train/test_loop.py",
+    "test_page_commands.py", "train/test_elastic.py", "train/test_resume.py", "inference/test_predict_processes.py",
+    "test_finetunings.py", "hf/test_parity.py", "train/test_trainable.py", "train/test_features.py",
+    "inference/test_predict_texts.py", "tools/test_damage.py", "train/test_mixture.py", "extending/test_simcse.py",
+    "train/test_teachers.py", "train/test_carry.py", "train/test_unfreezing.py", "train/test_lora.py",
+    "train/test_step.py", "inference/test_command.py", "train/test_out_of_memory.py", "train/test_several_processes.py",
+    "train/test_profile.py", "train/test_added_tokens.py", "models/test_base.py", "generate/test_likelihood.py",
+    "generate/test_engine.py", "models/test_split.py", "generate/test_beam_parity.py", "hf/test_tasks_parity.py",
 )  # fmt: skip
 
 

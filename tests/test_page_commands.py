@@ -129,7 +129,8 @@ EXAMPLES = {
 """By the model that is trained. No two of them set the same section, so one run has what all of them set."""
 
 
-@pytest.mark.parametrize("model", ["decoder", pytest.param("encoder", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("model", EXAMPLES)
 def test_the_worked_examples(workplace, model):
     """The files of jaxpt/README.md, as they stand there: each is accepted; two steps of all of a model."""
     for text in blocks(ARCHITECTURE, "python") + blocks(ARCHITECTURE, "yaml"):

@@ -15,6 +15,7 @@ import argparse
 import ast
 import collections
 import concurrent.futures
+import functools
 import json
 import os
 import queue
@@ -74,6 +75,7 @@ class _Source:
     def span(self, node: ast.AST) -> tuple[int, int]:
         return self.starts[node.lineno - 1] + node.col_offset, self.starts[node.end_lineno - 1] + node.end_col_offset
 
+    @functools.cached_property
     def code_lines(self) -> int:
         lines = set()
         for node in ast.walk(self.tree):
@@ -81,9 +83,10 @@ class _Source:
                 lines.add(node.lineno)
         return len(lines)
 
-    def changes(self) -> Iterator[tuple[str, int, int, str]]:
+    @functools.cached_property
+    def changes(self) -> list[tuple[str, int, int, str]]:
         """(kind, start, end, new text), offsets in bytes."""
-        yield from self._below(self.tree)
+        return list(self._below(self.tree))
 
     def _below(self, node: ast.AST) -> Iterator[tuple[str, int, int, str]]:
         for name, child in ast.iter_fields(node):
@@ -128,6 +131,9 @@ class _Source:
             yield kind, start + place.start(), start + place.end(), new
 
 
+source_of = functools.cache(_Source)
+
+
 def _is_text(*nodes: ast.AST) -> bool:
     return any(isinstance(node, ast.JoinedStr) or isinstance(getattr(node, "value", None), str) for node in nodes)
 
@@ -149,17 +155,17 @@ def shares(lines: dict[str, int], count: int) -> dict[str, int]:
 
 def draw(seed: int, count: int) -> list[Mutant]:
     rng = random.Random(seed)
-    sources = {file: _Source(file) for file in sorted((ROOT / "jaxpt").rglob("*.py"))}
     lines: collections.Counter[str] = collections.Counter()
-    for file, source in sources.items():
-        lines[package(file)] += source.code_lines()
+    changes: dict[str, dict[str, list]] = {}
+    for file in sorted((ROOT / "jaxpt").rglob("*.py")):
+        source, name = source_of(file), package(file)
+        lines[name] += source.code_lines
+        of_package = changes.setdefault(name, {kind: [] for kind in KINDS})
+        for kind, *change in source.changes:
+            of_package[kind].append((file, source, *change))
     mutants: list[Mutant] = []
     for name, number in shares(lines, count).items():
-        by_kind: dict[str, list] = {kind: [] for kind in KINDS}
-        for file, source in sources.items():
-            if package(file) == name:
-                for kind, *change in source.changes():
-                    by_kind[kind].append((file, source, *change))
+        by_kind = changes[name]
         for _ in range(number):
             drawn = collections.Counter(mutant.kind for mutant in mutants)
             kind = min((kind for kind in KINDS if by_kind[kind]), key=lambda kind: (drawn[kind], rng.random()))

@@ -20,6 +20,7 @@ assert dict(os.environ) == {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS"
 """
 
 
+@pytest.mark.slow
 def test_keras_is_imported_when_it_is_used_and_not_before():
     used = "import tensorflow_text\nprint(tensorflow_text.keras.layers.ToDense(0), tf.keras.__version__)"
     done = subprocess.run([sys.executable, "-c", IMPORTED + used], capture_output=True, text=True)

@@ -285,6 +285,7 @@ def test_padded_rows_of_both_sides_are_cut(bench):
     assert packing.real_tokens([found]) == 27 + 18 and packing.places([found]) == 48 + 18
 
 
+@pytest.mark.slow
 def test_packing_is_measured(bench, tmp_path, capsys, monkeypatch):
     """Eight sentences of 12 tokens: two fit into a row of 32, one into a row of 16."""
     import cases

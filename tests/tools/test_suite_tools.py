@@ -5,6 +5,8 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests import costs, grids
 
 ROOT = Path(__file__).parents[2]
@@ -46,6 +48,7 @@ def test_the_last_run_of_each_grid_is_shown(tmp_path, monkeypatch, capsys):
     ]
 
 
+@pytest.mark.slow
 def test_mutants_are_drawn_by_seed_and_change_one_place():
     drawn = mutants.draw(0, 30)
     assert mutants.draw(0, 30) == drawn != mutants.draw(1, 30)

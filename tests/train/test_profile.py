@@ -81,6 +81,7 @@ def traces(run):
     return list((run / "profile").rglob("perfetto_trace.json.gz"))
 
 
+@pytest.mark.slow
 def test_a_run_traces_the_steps_that_it_is_told(traced):
     run, said = traced
     assert "trace of steps 2–3, for xprof and ui.perfetto.dev: profile/plugins/profile/" in said
@@ -88,6 +89,7 @@ def test_a_run_traces_the_steps_that_it_is_told(traced):
     assert len(traces(run)) == 1
 
 
+@pytest.mark.slow
 def test_a_run_says_that_the_steps_to_trace_are_behind_it(traced, capsys):
     run, _ = traced
     assert cli.main(["train", str(run), "train.steps=5", "profile={first: 2, steps: 1}"]) == 0
