@@ -90,9 +90,10 @@ LIKE_OTHERS = (
     "t5_salient", "ul2", "unilm", "xlm_tlm",
 )  # fmt: skip
 """Smoke recipes with the command of another one: their steps are those of `tests/objectives` and `tests/models`."""
-SUITE = ("distilbert", "skip_gram", "ul2", "xlm_tlm")
-"""Those that run in the suite: two commands of which one begins with the other's run, what others take its tokens and
-vectors from, one of a mixture, and one of translations. BERT, GPT-2 and T5 train above and below."""
+SUITE = ("skip_gram", "ul2", "xlm_tlm")
+"""Those that run in the suite: what others take its tokens and vectors from, one of a mixture, and one of translations.
+BERT, GPT-2 and T5 train above and below, a fine-tuning begins from another recipe's run above; students of teachers
+train in `tests/train/test_teachers.py`."""
 RECIPES = {path.stem.removesuffix("_tiny"): path for path in HEADERS if path.parent.name == "smoke"}
 
 

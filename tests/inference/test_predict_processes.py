@@ -97,11 +97,12 @@ def process(number, runs, folder):
     train(configs.load(next(iter(runs.values())) / "run"))
 
 
-def test_one_and_four_processes_write_the_same(run_of, tmp_path):
+@pytest.mark.parametrize("several", grids.cases([2, 4], 2))
+def test_one_and_several_processes_write_the_same(run_of, tmp_path, several):
     """On the same four devices; of regression and several labels too each row has one target, as in classification."""
     runs = {kind: run_of(kind) for kind in WITH_PROCESSES}
     of_run, written, metrics = kept(next(iter(runs.values()))), [], []
-    for count in (1, 4):
+    for count in (1, several):
         folder = tmp_path / str(count)
         folder.mkdir()
         of_run.unlink()
@@ -114,7 +115,7 @@ def test_one_and_four_processes_write_the_same(run_of, tmp_path):
     assert all(lines.count(b"\n") == ROWS for lines in written[0].values())
     assert written[0] == written[1]
     assert metrics[0].keys() == runs.keys() and all(metrics[0].values())
-    assert all(one == metrics[0] for one in metrics) and len(metrics) == 5
+    assert all(one == metrics[0] for one in metrics) and len(metrics) == 1 + several
 
 
 @pytest.mark.parametrize("kind", grids.cases(KINDS, *WITH_PROCESSES))
