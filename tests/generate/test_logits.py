@@ -238,6 +238,7 @@ def test_a_processor_that_is_off_costs_nothing_and_none_sorts():
     assert not re.search(r"\b(sort|top_k|cumsum|approx_top_k)\b", written)
 
 
+@pytest.mark.slow
 def test_sharded_rows_and_vocabulary_give_the_same():
     """On 2 × 4 devices: the same values, and no device gathers the vocabulary."""
     rng = np.random.default_rng(0)
