@@ -10,12 +10,12 @@ EVENT = "/jax/core/compile/backend_compile_duration"
 
 @contextlib.contextmanager
 def seen():
-    """Yields a list that gets the seconds of each program that is compiled, or read from JAX's cache, within."""
+    """Yields a list that gets the name of each program that is compiled, or read from JAX's cache, within."""
     found = []
 
-    def listen(event, seconds, **_):
+    def listen(event, _, fun_name="", **__):
         if event == EVENT:
-            found.append(seconds)
+            found.append(fun_name)
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
