@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from jaxpt.config import ObjectiveConfig
 from jaxpt.config.kinds import kinds
 from jaxpt.data import preprocessors as package
@@ -48,6 +50,7 @@ def test_an_editor_finds_every_module():
     assert [alias.asname for node in known.body for alias in node.names] == files
 
 
+@pytest.mark.slow
 def test_the_transforms_of_all_objectives_are_made_without_tensorflow():
     code = """
 import sys

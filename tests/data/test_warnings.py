@@ -78,6 +78,7 @@ def test_each_task_of_a_mixture_is_looked_at_by_itself(folder):
     assert len(lines) == 1 and lines[0].startswith("b: ") and "next_sentence" in lines[0]
 
 
+@pytest.mark.slow
 def test_packing_without_effect(folder):
     (line,) = warned(folder, "gpt2", "documents", {}, packing=True)
     assert line.startswith("data.packing has no effect: ") and "set objective.join_documents=false" in line

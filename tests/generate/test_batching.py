@@ -103,6 +103,7 @@ def shared_and_alone():
     return contexts, continuations
 
 
+@pytest.mark.slow
 def test_sharded_parameters_give_the_same():
     made, params, *rest = network("gpt2", layers=1)
     mesh = Mesh(np.array(jax.devices()[:4]), ("fsdp",))

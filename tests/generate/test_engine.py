@@ -93,7 +93,7 @@ def _pair(network):
     return jax.jit(run)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "mistral", "t5"])
+@pytest.mark.parametrize("name", ["gpt2", "mistral", pytest.param("t5", marks=pytest.mark.slow)])
 def test_greedy_takes_the_most_likely_token_without_a_cache_too(name):
     """Two rows for prompts of unequal length, with the log-probabilities of the model's distribution."""
     for (number, _), one in greedy(name).items():

@@ -159,6 +159,7 @@ def test_a_file_of_prompts(run, directories, tmp_path):
     assert [json.loads(line) for line in (tmp_path / "g.jsonl").read_text().splitlines()] == found
 
 
+@pytest.mark.slow
 def test_files_with_masks_and_of_two_models(run, directories, tmp_path):
     (tmp_path / "f.txt").write_text("the <extra_id_0> sat\nthe cat\na dog\n")
     argv = ["--file", tmp_path / "f.txt", "--out", tmp_path / "g.jsonl", "--max-new-tokens", 4]

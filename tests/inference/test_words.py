@@ -28,6 +28,7 @@ def models():
     return {name: loaded(name) for name in families.FAMILIES}
 
 
+@pytest.mark.slow
 def test_several_layers_are_those_one_by_one():
     given, rows = network("bert", layers=1), texts(5, 20, seed=3)
     one_by_one = [embed(*given, rows, layer=layer).vectors for layer in (0, 1)]
@@ -72,6 +73,7 @@ def test_words_beyond_the_positions_are_missing(models):
     assert given.texts == ["cat", "sat"] and given.numbers.tolist() == [0, 2]  # no token is white space
 
 
+@pytest.mark.slow
 def test_a_file_of_vectors(directories, models, tmp_path, capsys, monkeypatch):
     """Its rows are in the file's order whatever the chunks, and equal what `embed` gives."""
     source, path = tmp_path / "in.txt", str(directories["bert"])

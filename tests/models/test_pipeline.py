@@ -78,6 +78,7 @@ def on(stages, fsdp):
         return compiled, compiled(params, *given()[1:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stages", grids.cases([2, 4], 4))
 def test_equals_one_stage(stages):
     """Every microbatch, dropout's draws among it, and each layer's own memory, states and sum."""

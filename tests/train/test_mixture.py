@@ -67,7 +67,8 @@ def test_a_run_that_was_stopped_ends_with_the_same_bits(run, tmp_path, capsys):
     assert_bit_equal(final(run / "run", 4), final(tmp_path / "run", 4))
 
 
-@pytest.mark.parametrize("packing", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("packing", [False, True])
 def test_processes_share_the_rows_of_a_batch(packing, tmp_path):
     data = datasets.prepare(fine_tuning.mixture(tmp_path, f"data.packing={packing}".lower()))
     assert [task.name for task in data.train.tasks] == ["mood", "grade", "about"]

@@ -122,6 +122,7 @@ def test_receipts_say_what_they_rest_on(runs, tmp_path):
     assert page.texts.count("not known") >= 4, "without run.json the device is not known"
 
 
+@pytest.mark.slow
 def test_a_study_and_a_run(plan, runs, tmp_path):  # noqa: F811
     studies.write(plan)
     page = make(tmp_path, plan.run_dir, runs / "bert", words=["--picture", str(tmp_path / "page.png")])
