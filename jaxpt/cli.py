@@ -171,6 +171,13 @@ def _cache(arguments: argparse.Namespace) -> None:
     from jaxpt.report.caches import cache
 
     config = load(arguments.config, arguments.overrides, report=_note)
+    if (arguments.batches is None) != (arguments.out is None):
+        raise UserError("--batches STEPS and --out DIR go together")
+    if arguments.batches is not None:
+        from jaxpt.report.caches import write_batches
+
+        write_batches(config, arguments.batches, arguments.out)
+        return
     cache(config, arguments.workers, arguments.verify, arguments.beam)
 
 
@@ -320,8 +327,14 @@ def parser() -> Parser:
         "configs/smoke/bert_tiny.yaml --workers 8",
         "configs/smoke/bert_tiny.yaml --verify     # read every file; rewrite damaged ones",
         "configs/smoke/bert_tiny.yaml --beam='--runner=FlinkRunner' data.cache_dir=/mnt/shared",
-    ), writes="prepared text into ~/.cache/jaxpt (data.cache_dir)")  # fmt: skip
+        "configs/smoke/bert_tiny.yaml --batches 200 --out DIR   # data.source=batches data.path=DIR",
+    ), writes="prepared text into ~/.cache/jaxpt (data.cache_dir); with --batches the directory --out")  # fmt: skip
     add_recipe(cache)
+    cache.add_argument(
+        "--batches", type=count, metavar="STEPS",
+        help="write the batches of so many steps, to train from them where TensorFlow is not installed",
+    )  # fmt: skip
+    cache.add_argument("--out", metavar="DIR", help="where the batches go: a new directory")
     cache.add_argument("--workers", type=count, metavar="N", help="number of processes (one per core)")
     cache.add_argument("--beam", metavar="OPTIONS", help="prepare them with Apache Beam: '--runner=DataflowRunner …'")
     cache.add_argument("--verify", action="store_true", help="compare the checksums of all files, however large")

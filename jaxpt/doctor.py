@@ -1,4 +1,4 @@
-"""`jaxpt doctor`: checks if training works on this machine, and lists what to install if not."""
+"""`jaxpt doctor`: checks what computes and what prepares data on this machine, and lists what to install if not."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -43,6 +44,14 @@ print(json.dumps(kernel_check.differences(compiler.platform())))
 }
 """{what is tried: its code, whose last line is the answer}. Each is a subprocess, so a library that crashes, hangs or
 prints does not affect the others."""
+PREPARES = ("seqio", "tensorflow", "tensorflow-datasets", "importlib-resources")
+"""Packages that prepare data; training from prepared batches needs none of them."""
+SOME = {
+    "tensorboardX": "curves for TensorBoard", "pyarrow": "Parquet files", "matplotlib": "pictures of reports",
+    "scikit-learn": "probes and baselines", "sacrebleu": "BLEU and chrF", "rouge-score": "ROUGE",
+    "seqeval": "scores of entities", "py3langid": "languages in `jaxpt data`", "jinja2": "chat templates",
+}  # fmt: skip
+"""{package: what needs it}; all else works without."""
 FAR = 0.05
 """Of attention kernels; rounding is about 0.01."""
 
@@ -64,20 +73,26 @@ def doctor(console: Console | None = None, probes: Mapping[str, str] = PROBES) -
       probes: as PROBES.
 
     Returns:
-      0 if training works, 1 otherwise.
+      0 if training works, also where it needs prepared batches because nothing that prepares data is installed; else 1.
     """
     console = console or Console(highlight=False, soft_wrap=True)
     started = {name: start(probes[name]) for name in ("devices", "pipeline")}
-    packages = _packages()
-    _print(console, "Python packages", packages)
-    machine = _machine()
+    machine, packages = _machine(), _packages()
     _print(console, "Machine", machine)
-    work = [*_devices(started["devices"]), _pipeline(started["pipeline"])]
-    work += _attention(start(probes["attention"]))  # after the first probe: only one process at a time can have a TPU
-    _print(console, "A compiled step, a data pipeline", work)
-    bad = [row for row in (*packages, *machine, *work) if not row.ok]
-    console.print("Training works on this machine." if not bad else f"Training does not work; fix: {_names(bad)}.")
-    return 1 if bad else 0
+    computes = [row for row in packages if row.what not in PREPARES] + _devices(started["devices"])
+    computes += _attention(start(probes["attention"]))  # after the first: only one process at a time can have a TPU
+    _print(console, "What computes", computes)
+    prepares = [*(row for row in packages if row.what in PREPARES), _pipeline(started["pipeline"])]
+    _print(console, "What prepares data", prepares)
+    bad, unprepared = ([row for row in rows if not row.ok] for rows in ((*machine, *computes), prepares))
+    if bad or not unprepared:
+        lost = _names([*bad, *unprepared])
+        console.print(f"Training does not work; fix: {lost}." if lost else "Training works on this machine.")
+        return 1 if lost else 0
+    console.print(
+        f"Training works from prepared batches (data.source: batches); to prepare data, fix: {_names(unprepared)}."
+    )
+    return 0 if "tensorflow" in [row.what for row in unprepared] else 1
 
 
 def _names(rows: list[Check]) -> str:
@@ -98,15 +113,20 @@ def _print(console: Console, title: str, rows: list[Check]) -> None:
 
 
 def _packages() -> list[Check]:
-    """Python and every package that jaxpt's metadata requires."""
+    """Python and every package that jaxpt requires."""
     python = sys.version_info
     good = (3, 11) <= python[:2] < (3, 14)
     rows = [Check("python", platform.python_version(), good, "" if good else "install Python 3.11 to 3.13")]
+    return rows + [package(text) for text in requirements() if "extra ==" not in text]
+
+
+def requirements() -> list[str]:
+    """What jaxpt requires, by its metadata, or by `pyproject.toml` where it runs from the repository."""
     try:
-        wanted = importlib.metadata.requires("jaxpt") or []
+        return importlib.metadata.requires("jaxpt") or []
     except importlib.metadata.PackageNotFoundError:
-        return [*rows, Check("jaxpt", "not installed", True, "pip install -e . (in the repository)")]
-    return rows + [package(text) for text in wanted if "extra ==" not in text]
+        file = Path(__file__).parents[1] / "pyproject.toml"
+        return tomllib.loads(file.read_text("utf-8"))["project"]["dependencies"] if file.is_file() else []
 
 
 def package(requirement: str) -> Check:
@@ -116,6 +136,8 @@ def package(requirement: str) -> Check:
     try:
         version = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
+        if name in SOME:
+            return Check(name, f"missing; {SOME[name]} need it", True, f"pip install '{requirement}'")
         return Check(name, "missing", False, f"pip install '{requirement}'")
     if least and _numbers(version) < _numbers(least[1]):
         return Check(name, f"{version}, requires {least[1]} or later", False, f"pip install -U '{requirement}'")

@@ -177,7 +177,8 @@ def with_room(tree: Tree) -> Tree:
 def with_labels(config: Config) -> Config:
     """The configuration with its task's labels and the classes' weights as numbers.
 
-    A run that exists keeps its labels and weights. Otherwise they are those of the training set.
+    A run that exists keeps its labels and weights, and prepared batches have theirs. Otherwise they are those of the
+    training set.
 
     Args:
       config: a configuration with a task.
@@ -243,9 +244,15 @@ def with_choices(config: Config) -> Config:
 
 
 def _saved(config: Config) -> Tree | None:
-    """The recipe that the run saved; None of a new run."""
+    """The recipe that the run saved, or that its batches were prepared with; None of a new run."""
     saved = Path(config.run_dir) / "config.yaml"
-    return read(saved)[0] if saved.is_file() else None
+    if saved.is_file():
+        return read(saved)[0]
+    if config.data.source == "batches":
+        from jaxpt.data.batches import manifest
+
+        return manifest.recipe(config)
+    return None
 
 
 def _task_in(tree: Tree, name: str) -> Tree:

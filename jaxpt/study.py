@@ -293,10 +293,10 @@ def budget(plan: Study, config: Config) -> int:
     """
     if config.train.phases:
         raise UserError("train.phases: not supported in a study with tokens; set train.phases: []")
-    from jaxpt.data import datasets
+    from jaxpt.data import preparing
 
     name = Path(config.run_dir).name
-    data = datasets.prepare(config, report=lambda line: say(f"[{name}] {line}"), save=False)
+    data = preparing.prepare(config, report=lambda line: say(f"[{name}] {line}"), save=False)
     per_step = config.data.batch_size * data.text_per_row
     steps = steps_of(plan.tokens, per_step)
     say(f"[{name}] {number(plan.tokens)} tokens of text, {per_step:,.0f} per step: {steps} steps")

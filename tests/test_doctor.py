@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 
 import pytest
 from rich.console import Console
@@ -36,6 +37,46 @@ def test_packages(requirement, ok, advice):
 def test_versions_are_compared_by_number(monkeypatch, version, least, ok):
     monkeypatch.setattr(doctor.importlib.metadata, "version", lambda name: version)
     assert doctor.package(f"jax>={least}").ok == ok
+
+
+@pytest.mark.parametrize(
+    ("lost", "code", "words"),
+    [
+        ({"tensorflow", "seqio"}, 0, "Training works from prepared batches (data.source: batches); to prepare data, "
+         "fix: seqio, tensorflow, a tf.data pipeline."),
+        ({"tensorboardX"}, 0, "Training works on this machine."),
+        ({"flax"}, 1, "Training does not work; fix: flax."),
+        ({"flax", "tensorflow"}, 1, "Training does not work; fix: flax, tensorflow"),
+    ],
+)  # fmt: skip
+def test_what_computes_is_told_apart_from_what_prepares_data(monkeypatch, lost, code, words):
+    """`lost` are not installed; in a machine without TensorFlow runs train from prepared batches."""
+    version = doctor.importlib.metadata.version
+
+    def installed(name):
+        if name in lost:
+            raise doctor.importlib.metadata.PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(doctor.importlib.metadata, "version", installed)
+    devices, pipeline = "print('[[\"cpu\", \"x\", null]]')", "import no_tf" if "tensorflow" in lost else "print(56)"
+    found, said = run(devices=devices, pipeline=pipeline, attention="print('{}')")
+    assert found == code and words in said
+    computes, prepares = said.index("What computes"), said.index("What prepares data")
+    assert computes < said.index(" flax ") < prepares < said.index(" seqio ")
+
+
+def test_what_is_required_is_known_without_an_installation(monkeypatch):
+    installed = doctor.requirements()
+
+    def requires(name):
+        raise doctor.importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(doctor.importlib.metadata, "requires", requires)
+    names = {re.match(r"[\w.-]+", text)[0] for text in doctor.requirements()}
+    assert {"jax", "seqio", "pydantic"} <= names
+    assert names == {re.match(r"[\w.-]+", text)[0] for text in installed if "extra ==" not in text}
+    assert {*doctor.PREPARES, *doctor.SOME} <= names
 
 
 def test_a_probe_that_fails_or_hangs_is_a_line():

@@ -30,6 +30,7 @@ LAZY = {
     "jaxpt/recipes.py": "JAX takes a second: recipes are checked before it",
     "jaxpt/models/kernels.py": "Pallas takes a tenth of a second, and is for TPUs alone",
     "jaxpt/data/parts.py": "recipes are checked before TensorFlow is imported",
+    "jaxpt/data/preparing.py": "prepared batches need no TensorFlow",
     "jaxpt/evals/": "an evaluation of a run_dir alone needs the checkpoints",
 }
 """Files whose functions import other files of jaxpt. All functions may import data: TensorFlow takes seconds."""

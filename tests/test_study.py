@@ -74,8 +74,8 @@ def budgets(tmp_path_factory):
     plan = load_study(write_study(tmp_path, families.FAMILIES, tokens=5000))
     found, prepare, made = {}, datasets.prepare, []
 
-    def noting(config, **kwargs):
-        made.append(prepare(config, **kwargs))
+    def noting(*args, **kwargs):
+        made.append(prepare(*args, **kwargs))
         return made[-1]
 
     with pytest.MonkeyPatch.context() as patch:

@@ -1,14 +1,15 @@
 """Changes one place of jaxpt's code at a time and asks whether a test notices.
 
     python tools/mutants.py draw --seed 0 --count 60 > tools/mutants.jsonl
-    python tools/mutants.py run --coverage .coverage --results before.jsonl [--checkout DIR] [--jobs 2] [--only 7 12]
+    python tools/mutants.py run --coverage .coverage --costs costs.jsonl --results before.jsonl [--checkout DIR]
     python tools/mutants.py compare before.jsonl after.jsonl
 
 `draw` takes places at random, spread over the packages by their lines of code and over five kinds of mistake. `run`
 applies each mutant to a copy of the checkout and runs the tests that execute its line, cheapest files first, until one
 fails; a mutant that survives them meets the whole quick suite. Which tests execute a line is read from coverage data
-with a context per test (`pytest --cov=jaxpt --cov-branch --cov-context=test`, relative_files). Results are appended one
-by one: the same command continues an interrupted one. `compare` lists the mutants that only one of two runs caught.
+with a context per test (`JAXPT_TEST_COSTS=costs.jsonl pytest --cov=jaxpt --cov-branch --cov-context=test`), what they
+cost from `costs.jsonl`. Results are appended one by one: the same command continues an interrupted one. `compare` lists
+the mutants that only one of two runs caught.
 """
 
 import argparse
@@ -31,8 +32,9 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 MUTANTS = ROOT / "tools" / "mutants.jsonl"
-SECONDS = 1200
-"""After so many seconds without a failure the tests of a mutant are ended: it hangs, and somebody notices."""
+SECONDS = 900
+"""After so many seconds, and five times what its tests cost, a mutant's tests are ended: it hangs, and somebody
+notices."""
 COMPARISONS = {
     ast.Lt: ("<", "<="), ast.LtE: ("<=", "<"), ast.Gt: (">", ">="), ast.GtE: (">=", ">"),
     ast.Eq: ("==", "!="), ast.NotEq: ("!=", "=="), ast.In: ("in", "not in"), ast.NotIn: ("not in", "in"),
@@ -193,8 +195,15 @@ def place(mutant: Mutant, text: str) -> int | None:
     return exact[0] if exact else starts[0] if len(starts) == 1 else None
 
 
-def tests_of_lines(coverage: Path, checkout: Path, mutant: Mutant) -> list[str]:
-    """The tests that execute a line of the mutant, by coverage data; cheap files first."""
+def tests_of_lines(coverage: Path, costs: dict[str, float], checkout: Path, mutant: Mutant) -> list[str]:
+    """The tests that execute a line of the mutant, by coverage data; cheap files first.
+
+    Args:
+      coverage: the data.
+      costs: {test: seconds of CPU}.
+      checkout: the files that were measured.
+      mutant: one of its places.
+    """
     from coverage import CoverageData
 
     data = CoverageData(str(coverage))
@@ -209,14 +218,17 @@ def tests_of_lines(coverage: Path, checkout: Path, mutant: Mutant) -> list[str]:
     by_file: dict[str, list[str]] = {}
     for test in sorted(tests):
         by_file.setdefault(test.partition("::")[0], []).append(test)
-    return [test for file in sorted(by_file, key=lambda file: (len(by_file[file]), file)) for test in by_file[file]]
+    price = {file: sum(costs.get(test, 1.0) for test in of_file) for file, of_file in by_file.items()}
+    return [test for file in sorted(by_file, key=lambda file: (price[file], file)) for test in by_file[file]]
 
 
 class Runner:
     """Copies of a checkout, one for each job, and pytest in them."""
 
-    def __init__(self, checkout: Path, coverage: Path, jobs: int):
+    def __init__(self, checkout: Path, coverage: Path, costs: Path | None, jobs: int):
         self.checkout, self.coverage = checkout, coverage
+        rows = [] if costs is None else read_results(costs)
+        self.costs = {row["test"]: row["cpu"] for row in rows}
         self.top = Path(tempfile.mkdtemp(prefix="mutants-"))
         if (checkout.parent / "shared").exists():
             (self.top / "shared").symlink_to(checkout.parent / "shared")
@@ -247,24 +259,25 @@ class Runner:
             self.copies.put(copy)
 
     def _outcome(self, mutant: Mutant, copy: Path) -> dict:
-        tests = tests_of_lines(self.coverage, self.checkout, mutant)
+        tests = tests_of_lines(self.coverage, self.costs, self.checkout, mutant)
         if tests:
             names = copy / ".tests"
             names.write_text("\n".join(tests), "utf-8")
-            outcome = self._pytest(copy, ["-n", "0", "-m", "", f"@{names}"])
+            seconds = max(SECONDS, 5 * sum(self.costs.get(test, 1.0) for test in tests))
+            outcome = self._pytest(copy, ["-n", "0", "-m", "", f"@{names}"], seconds)
             if outcome:
                 return {"outcome": "caught", "tests": len(tests), "by": outcome}
-        outcome = self._pytest(copy, ["-n", "1"])
+        outcome = self._pytest(copy, ["-n", "1"], 5 * SECONDS)
         return {"outcome": "caught by another" if outcome else "survived", "tests": len(tests), "by": outcome}
 
     @staticmethod
-    def _pytest(copy: Path, arguments: list[str]) -> str | None:
+    def _pytest(copy: Path, arguments: list[str], seconds: float) -> str | None:
         """The first test that fails; None if all pass."""
         command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "--tb=no", "-rfE", *arguments]
         environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
         try:
             done = subprocess.run(
-                command, cwd=copy, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
+                command, cwd=copy, env=environment, capture_output=True, text=True, timeout=seconds, check=False
             )
         except subprocess.TimeoutExpired:
             return "(no end)"
@@ -278,7 +291,7 @@ def run(options: argparse.Namespace) -> None:
     mutants = read_mutants(options.mutants)
     done = {row["number"] for row in read_results(options.results)} if options.results.exists() else set()
     wanted = [m for m in mutants if m.number not in done and (not options.only or m.number in options.only)]
-    runner = Runner(options.checkout.resolve(), options.coverage.resolve(), options.jobs)
+    runner = Runner(options.checkout.resolve(), options.coverage.resolve(), options.costs, options.jobs)
     try:
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
             for row in concurrent.futures.as_completed([pool.submit(runner, mutant) for mutant in wanted]):
@@ -320,6 +333,7 @@ def main() -> None:
     drawing.add_argument("--count", type=int, default=60)
     running = commands.add_parser("run")
     running.add_argument("--coverage", type=Path, required=True)
+    running.add_argument("--costs", type=Path, help="what tests cost, by JAXPT_TEST_COSTS")
     running.add_argument("--results", type=Path, required=True)
     running.add_argument("--checkout", type=Path, default=ROOT)
     running.add_argument("--jobs", type=int, default=2)

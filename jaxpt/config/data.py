@@ -56,7 +56,7 @@ class TokenizerConfig(Frozen):
     """A vocabulary is trained on about the first so many characters of the training split."""
 
 
-SourceKind = Literal["auto", "builtin", "text", "jsonl", "parquet", "tfds", "task"]
+SourceKind = Literal["auto", "builtin", "text", "jsonl", "parquet", "tfds", "task", "batches"]
 
 _SOURCE_SCHEMA = {"anyOf": [{"enum": list(get_args(SourceKind))}, {"type": "string", "pattern": r"\."}]}
 
@@ -73,9 +73,10 @@ def _source(value: str) -> str:
 class SourceConfig(Frozen):
     """Where text comes from."""
 
-    source: Annotated[str, AfterValidator(_source), WithJsonSchema(_SOURCE_SCHEMA)] = "auto"
+    source: Annotated[str, AfterValidator(_source), WithJsonSchema(_SOURCE_SCHEMA)] = content("auto")
     """`builtin` (text that CPython ships), `text`, `jsonl`, `parquet`, `tfds` or `task`; `auto` goes by the suffix of
-    `path`, without a path it is `builtin`. A dotted path names a module of one's own, whose `open_source(data)` returns
+    `path`, without a path it is `builtin`. `batches` are those that `jaxpt cache --batches` wrote into the directory
+    `path`: a run needs no TensorFlow then. A dotted path names a module of one's own, whose `open_source(data)` returns
     a `jaxpt.data.sources.base.Source`."""
     # Records depend on the files' content.
     path: Annotated[str | tuple[str, ...] | None, unaffected("records")] = content(None)
@@ -167,7 +168,7 @@ class DataConfig(SourceConfig):
         if not self.mixture:
             return self
         for key in ("path", "task", "validation_path", "test_path"):
-            if getattr(self, key) is not None:
+            if getattr(self, key) is not None and self.source != "batches":
                 raise ValueError(f"{key} belongs into the tasks of mixture, where there is a mixture")
         names = [task.name for task in self.mixture]
         if len(set(names)) < len(names):

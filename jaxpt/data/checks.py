@@ -29,6 +29,8 @@ def check(config: Config) -> None:
     """
     data, objective, settings = config.data, config.objective, config.data.tokenizer
     objective.check_family(config.model)
+    if data.source == "batches":  # `batches.manifest.check` looks at them
+        return
     _check_cache(cache_root(config))
     if data.packing:
         objective.batches.check_packing()

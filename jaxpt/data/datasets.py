@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic import BaseModel
 
 from jaxpt import own_modules
 from jaxpt.config import Config, affecting, at_phase
 from jaxpt.data import mixtures, run_tokenizer
 from jaxpt.data._tf import seqio
+from jaxpt.data.base import Data
+from jaxpt.data.calls import Transforms
 from jaxpt.data.checks import cache_root, check, digest
+from jaxpt.data.fingerprint import describe, fingerprint, transforms_of
 from jaxpt.data.labelled.stores import labelled_lines
 from jaxpt.data.parts import Part
 from jaxpt.data.parts import parts as parts_of
@@ -31,34 +32,13 @@ from jaxpt.data.tasks import Features, Offline, code, key
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.data.vocabularies import to_seqio
 from jaxpt.data.warnings import warnings
-from jaxpt.errors import UserError, shown
+from jaxpt.errors import UserError
 
 if TYPE_CHECKING:
-    from jaxpt.objectives.base import Batches, Objective
-from jaxpt.data.calls import Call, Transforms, Vocabulary
+    from jaxpt.objectives.base import Batches
 
 _SPLITS = ("train", "validation")
 _LOOKED_AT = 256  # rows in which the actual fill is measured
-
-
-@dataclasses.dataclass(frozen=True)
-class Data:
-    """Everything that training and evaluation need of the data, for one phase."""
-
-    tokenizer: Tokenizer
-    vocabulary: Vocabulary
-    train: Stream
-    validation: Stream
-    stores: dict[str, Store]
-    """The records, by split; of a mixture by "task/split"."""
-    fingerprint: dict[str, Any]
-    """What determines the stream, ready for JSON: a resume under another one would be another run."""
-    summary: dict[str, dict[str, int]]
-    """As `stores`: {"documents", "empty" (skipped), "records", "tokens"}."""
-    text_per_row: float
-    """Mean tokens of text in a row of a training batch, by `Batches.text_tokens`."""
-    code: dict[str, str]
-    """{module of one's own: digest of its source}: the preprocessors of records and of examples."""
 
 
 def prepare(
@@ -133,44 +113,18 @@ def prepare(
 
     names = [f"{part.name}/{split}" if len(parts) > 1 else split for split in _SPLITS for part in parts]
     named = dict(zip(names, (store for split in _SPLITS for store in stores[split])))
+    checksums, quotas = {name: store.checksum for name, store in named.items()}, streams["train"].mixture.quotas
     return Data(
         tokenizer=tokenizer,
         vocabulary=vocabulary,
         train=streams["train"],
         validation=streams["validation"],
         stores=named,
-        fingerprint=_fingerprint(config, phase, given, tokenizer, named, transforms, streams["train"]),
+        fingerprint=fingerprint(config, phase, given, tokenizer.digest(), checksums, transforms, quotas),
         summary={name: _counts(store) for name, store in named.items()},
         text_per_row=_text_per_row(objective.batches, streams["train"]),
         code=_own_code(transforms),
     )
-
-
-def _fingerprint(
-    config: Config,
-    phase: int,
-    sources: dict[str, Any],
-    tokenizer: Tokenizer,
-    stores: dict[str, Store],
-    transforms: Sequence[Transforms],
-    train: Stream,
-) -> dict[str, Any]:
-    """All that determines the stream; a resume needs equal values. `sources`: the fingerprint of each task's files."""
-    data, described = config.data, [_describe(of_part) for of_part in transforms]
-    alike = all(one == described[0] for one in described)
-    return {
-        "source": sources if len(sources) > 1 else next(iter(sources.values())),
-        "tokenizer": tokenizer.digest(),
-        "records": {name: store.checksum for name, store in stores.items()},
-        "transforms": described[0] if alike else dict(zip(sources, described)),
-        "mixture": dict(zip(sources, train.mixture.quotas)),
-        "packing": data.packing,
-        "noise_copies": config.objective.batches.static_mask_copies(),
-        "length": data.length,
-        "batch_size": data.batch_size,
-        "seed": config.seed,
-        "phase": phase,
-    } | ({"batch_examples": data.batch_examples} if data.batch_examples else {})
 
 
 def _own_code(transforms: Sequence[Transforms]) -> dict[str, str]:
@@ -179,19 +133,6 @@ def _own_code(transforms: Sequence[Transforms]) -> dict[str, str]:
 
 
 # ---- records --------------------------------------------------------------------------------------------------------
-
-
-def transforms_of(objective: Objective, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
-    """What makes an objective's records and features; someone's own may return anything."""
-    made = objective.batches.transforms(length, vocabulary, seed)
-    where = f"objective.kind: {objective.kind}: Batches.transforms must return Transforms"
-    if not isinstance(made, Transforms):
-        raise UserError(f"{where}(offline=…, online=…) of jaxpt.data.calls, it returns {type(made).__name__}")
-    for half in ("offline", "online"):
-        calls = getattr(made, half)
-        if not isinstance(calls, tuple) or not all(isinstance(call, Call) for call in calls):
-            raise UserError(f"{where}, whose {half} is a tuple of Call(name, arguments); it is {shown(calls)}")
-    return made
 
 
 def _store(
@@ -213,7 +154,7 @@ def _store(
         "source": source,
         "data": affecting(config.data, "records"),
         "tokenizer": tokenizer.digest(),
-        "calls": _describe(transforms)["offline"],
+        "calls": describe(transforms)["offline"],
         "code": code(calls),
     }
     if config.objective.batches.uses_chat_template:
@@ -346,20 +287,3 @@ def _packing_line(config: Config, task: Task, split: str, features: Features) ->
     if isinstance(task.packs, Updates):
         line += f"; {task.packs.examples} examples in each of {task.packs.steps:,} updates of an epoch"
     return line
-
-
-def _describe(transforms: Transforms) -> dict[str, dict[str, Any]]:
-    """Names and arguments of the preprocessors, in their order."""
-    return {
-        half: {f"{number} {call.name}": _plain(call.kwargs) for number, call in enumerate(getattr(transforms, half))}
-        for half in ("offline", "online")
-    }
-
-
-def _plain(value: Any) -> Any:
-    """An argument as JSON has it: a dataclass as its fields, a part of a recipe as its keys."""
-    if dataclasses.is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
-    return {name: _plain(each) for name, each in value.items()} if isinstance(value, dict) else value

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
-import time
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,11 +15,9 @@ from jaxpt.data.progress import Progress
 from jaxpt.data.records.store import FORMAT
 from jaxpt.data.sources.base import Source
 from jaxpt.data.sources.examples import Examples
-from jaxpt.data.tokenizers import vocabulary_files
+from jaxpt.data.tokenizers import kept, vocabulary_files
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.errors import UserError
-
-_ABANDONED = 3600.0  # seconds after which a half-written vocabulary is deleted
 
 
 def tokenizer_of(
@@ -63,7 +58,7 @@ def tokenizer_of(
     if template is not None:
         tokenizer.chat_templates = {"default": template}
     if own is not None and save:
-        _publish(tokenizer, own)
+        kept.publish(tokenizer, own)
         tokenizer = tokenizers.load(own, settings.kind, **checks)
     return tokenizer
 
@@ -106,27 +101,6 @@ def _named(config: Config, sources: Sequence[Source]) -> Tokenizer | None:
     return None if path is None else tokenizers.load(path, settings.kind, **checks)
 
 
-def check_same(config: Config, own: Tokenizer) -> None:
-    """Raises UserError where the vocabulary of `data.tokenizer.path` is not the one that the run has.
-
-    Args:
-      config: the run's configuration in one phase.
-      own: the run's vocabulary.
-    """
-    settings = config.data.tokenizer
-    if settings.path is None:
-        return
-    there = tokenizers.load(settings.path, settings.kind, lowercase=settings.lowercase, extra_ids=settings.extra_ids)
-    if settings.add_tokens:
-        there = tokenizers.add(there, settings.add_tokens)
-    ids = range(own.vocabulary.size)
-    if there.vocabulary.size != own.vocabulary.size or there.tokens(ids) != own.tokens(ids):
-        raise UserError(
-            f"data.tokenizer.path: {settings.path}: is not the vocabulary that the run was trained with, which is kept "
-            "in its directory: leave the path as it was, or choose another run_dir"
-        )
-
-
 def _grown(tokenizer: Tokenizer, config: Config, say: Progress) -> Tokenizer:
     """The tokenizer with `data.tokenizer.add_tokens`; says what ids they have."""
     size, most = tokenizer.vocabulary.size, config.model.vocab_size
@@ -140,20 +114,6 @@ def _grown(tokenizer: Tokenizer, config: Config, say: Progress) -> Tokenizer:
         if token in config.data.tokenizer.add_tokens:
             say.note(f"data.tokenizer.add_tokens: {token} is {'a new token' if i >= size else 'there already'}, id {i}")
     return tokenizer
-
-
-def _publish(tokenizer: Tokenizer, directory: Path) -> None:
-    """The directory appears whole or not at all; another process's is kept."""
-    for old in directory.parent.glob(f".{directory.name}.*.partial"):  # of processes that were killed
-        if time.time() - old.stat().st_mtime > _ABANDONED:
-            shutil.rmtree(old, ignore_errors=True)
-    temporary = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}.partial")
-    try:
-        tokenizer.save(temporary)
-        with contextlib.suppress(OSError):
-            temporary.rename(directory)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _trained(
@@ -173,7 +133,7 @@ def _trained(
     say.update(f"training a {settings.kind} vocabulary of {size:,} ids")
     texts = mixtures.texts(sources)
     shutil.rmtree(directory, ignore_errors=True)
-    _publish(tokenizers.train(texts, settings, size, languages=languages), directory)
+    kept.publish(tokenizers.train(texts, settings, size, languages=languages), directory)
     return tokenizers.load(directory, settings.kind, languages=languages)
 
 

@@ -13,7 +13,7 @@ from jaxpt.train import initial, state
 from jaxpt.train.state import Setup
 
 if TYPE_CHECKING:
-    from jaxpt.data.datasets import Data
+    from jaxpt.data.base import Data
 
 
 class Answers(Evaluator):

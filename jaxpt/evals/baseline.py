@@ -15,7 +15,7 @@ from jaxpt.objectives.base import Judge, Objective
 from jaxpt.train.state import Setup
 
 if TYPE_CHECKING:
-    from jaxpt.data.datasets import Data
+    from jaxpt.data.base import Data
 
 Batch = dict[str, np.ndarray]
 
@@ -57,6 +57,8 @@ def baseline(config: Config, data: Data) -> float:
     objective: Objective = config.objective
     judge = objective.judge
     if judge.baseline == "bigram":
+        if data.bigram_loss is not None:
+            return data.bigram_loss
         train = data.train.epoch(config.data.batch_size)
         return bigram(data.vocabulary.size, train, batches(config, data))
     if judge.baseline != "unigram":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jaxpt import config as configs
 from jaxpt import recipes
+from jaxpt.data import preparing
 from jaxpt.parallel import processes
 from jaxpt.train import checkpoint, evaluation, state, teachers
 from jaxpt.train import step as steps
@@ -23,8 +24,6 @@ def evaluate(path: str, overrides: tuple[str, ...] | list[str] = ()) -> dict[str
     Raises:
       UserError: there is no checkpoint, or the data cannot be read.
     """
-    from jaxpt.data import datasets
-
     named = checkpoint.named_step(path)
     config = recipes.load(named[0] if named else path, overrides)
     processes.start(config.distributed)
@@ -33,7 +32,7 @@ def evaluate(path: str, overrides: tuple[str, ...] | list[str] = ()) -> dict[str
     index = configs.phase_of(config, step)
     phase = configs.stretches(config)[index].phase
     config = configs.at_phase(config, index)
-    data = datasets.prepare(config, phase=phase)
+    data = preparing.prepare(config, phase=phase)
     setup = state.setup(config).for_evaluation()
     steps.check(config, setup)
     reader = checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True)

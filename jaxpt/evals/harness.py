@@ -20,7 +20,7 @@ from jaxpt.train import predictors
 from jaxpt.train.state import Setup
 
 if TYPE_CHECKING:
-    from jaxpt.data.datasets import Data
+    from jaxpt.data.base import Data
 
 CHUNK = 64
 """Examples between two questions whether to stop."""

@@ -18,7 +18,7 @@ from jaxpt.train import step as steps
 from jaxpt.train.state import Setup
 
 if TYPE_CHECKING:
-    from jaxpt.data.datasets import Data
+    from jaxpt.data.base import Data
     from jaxpt.data.stream.loader import Stream
 
 

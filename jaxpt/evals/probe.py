@@ -36,7 +36,7 @@ from jaxpt.train.display import say
 from jaxpt.train.state import Setup
 
 if TYPE_CHECKING:
-    from jaxpt.data.datasets import Data
+    from jaxpt.data.base import Data
     from jaxpt.data.tokenizers import Tokenizer
 
 _ITERATIONS = 100

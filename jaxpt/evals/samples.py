@@ -21,7 +21,7 @@ from jaxpt.parallel.distributed import to_host
 from jaxpt.train.state import Setup
 
 if TYPE_CHECKING:
-    from jaxpt.data.datasets import Data
+    from jaxpt.data.base import Data
 
 SIDES = ("encoder", "decoder")
 

@@ -16,7 +16,7 @@ from jaxpt.train.state import Setup
 from jaxpt.train.target_scores import Scored, TargetScores
 
 if TYPE_CHECKING:
-    from jaxpt.data.datasets import Data
+    from jaxpt.data.base import Data
     from jaxpt.data.task_metrics import TaskMetrics
 
 

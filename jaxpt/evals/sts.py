@@ -20,7 +20,7 @@ from jaxpt.tables.rows import NUMBER, column, label, text, where
 from jaxpt.train.state import Setup
 
 if TYPE_CHECKING:
-    from jaxpt.data.datasets import Data
+    from jaxpt.data.base import Data
 
 COLUMNS = ("sentence1", "sentence2", "score")
 

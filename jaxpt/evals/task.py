@@ -16,7 +16,7 @@ from jaxpt.train import predictors
 from jaxpt.train.state import Setup
 
 if TYPE_CHECKING:
-    from jaxpt.data.datasets import Data
+    from jaxpt.data.base import Data
 
 
 Tell = Callable[[Any, Mapping[str, float]], Details]

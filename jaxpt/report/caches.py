@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 import time
+from pathlib import Path
 
 from jaxpt.config import Config, without_unfreezing
+from jaxpt.evals.baseline import baseline
+
+_TOKENS = ("encoder_input_tokens", "decoder_target_tokens")
 
 
 def cache(config: Config, workers: int | None = None, verify: bool = False, beam: str | None = None) -> None:
@@ -37,3 +42,32 @@ def cache(config: Config, workers: int | None = None, verify: bool = False, beam
             print(f"  {store.directory}")
         of = f" for phase {phase + 1}" if config.train.phases else ""
         print(f"ready{of} after {seconds:.1f} s{', every checksum compared' if verify else ''}")
+
+
+def write_batches(config: Config, steps: int, out: str) -> None:
+    """Writes the batches of a recipe's first steps into a directory, and prints what they take.
+
+    Args:
+      config: the recipe.
+      steps: how many.
+      out: the directory.
+
+    Raises:
+      UserError: it is there already, or as `cache`.
+    """
+    from jaxpt.data.batches import write
+
+    begun = time.monotonic()
+    manifest = write.write_batches(config, steps, out, baseline, None if sys.stderr.isatty() else print)
+    for index, phase in enumerate(manifest.phases, 1):
+        of = f"phase {index}: " if len(manifest.phases) > 1 else ""
+        size, rows = sum(phase.train.files.values()), phase.train.rows
+        tokens = sum(rows * math.prod(shape) for name, (shape, _) in phase.features.items() if name in _TOKENS)
+        print(
+            f"{of}{phase.steps:,} steps, {rows:,} rows, {size / 1e6:.2f} MB, "
+            f"{size / max(tokens, 1):.2f} MB for a million tokens; "
+            + ", ".join(f"{held.rows:,} validation rows of {name}" for name, held in phase.validation.items())
+        )
+    size = sum(file.stat().st_size for file in Path(out).rglob("*") if file.is_file())
+    print(f"{out}: {size / 1e6:.2f} MB after {time.monotonic() - begun:.1f} s; to train from it: jaxpt train RECIPE "
+          f"data.source=batches data.path={shlex.quote(out)}")  # fmt: skip

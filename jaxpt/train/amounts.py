@@ -10,7 +10,7 @@ from jaxpt.config.data import SourceConfig
 from jaxpt.train.display import number
 
 if TYPE_CHECKING:
-    from jaxpt.data.datasets import Data
+    from jaxpt.data.base import Data
 
 
 def line(config: Config, data: Data, steps: int) -> str:

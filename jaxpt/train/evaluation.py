@@ -16,7 +16,7 @@ from jaxpt.train.run_dir import records
 from jaxpt.train.state import Setup
 
 if TYPE_CHECKING:
-    from jaxpt.data.datasets import Data
+    from jaxpt.data.base import Data
     from jaxpt.evals.base import Evaluate, Result
 
 

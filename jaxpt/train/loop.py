@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,6 +17,11 @@ from jaxpt import config as configs
 from jaxpt import own_modules, signals
 from jaxpt.config import Config
 from jaxpt.config.stretches import Stretch
+from jaxpt.data import preparing
+from jaxpt.data.base import Data
+from jaxpt.data.checks import cache_root
+from jaxpt.data.fingerprint import as_json
+from jaxpt.data.tokenizers import kept
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Objective
 from jaxpt.parallel import compiler, distributed, failures, processes, shared_directory
@@ -55,9 +59,6 @@ from jaxpt.train.run_dir import (
 from jaxpt.train.state import Setup, State
 from jaxpt.train.timings import Timings
 
-if TYPE_CHECKING:
-    from jaxpt.data.datasets import Data
-
 Figures = dict[str, jax.Array]
 
 MOST_SKIPPED = 10
@@ -65,6 +66,10 @@ MOST_SKIPPED = 10
 
 SLOW = 60.0
 """From so many seconds on, what hosts prepare each for itself is said."""
+
+_OF_RUN = (
+    "that the run was trained with, which is kept in its directory: leave the path as it was, or choose another run_dir"
+)
 
 AHEAD = 4
 """So many steps are queued on the device at most: a signal or a peer's end does not wait for all that the host could
@@ -134,11 +139,6 @@ def _train(config: Config, timings: Timings) -> int:
             return ending.finish(run, current)
         say(beginning.describe(setup, checkpoint.disk_need(largest, config.checkpoint)))
         return run.run(current, meta)
-
-
-def _plain(value: Any) -> Any:
-    """As a checkpoint gives it back."""
-    return json.loads(json.dumps(value))
 
 
 @dataclasses.dataclass
@@ -215,10 +215,9 @@ class Run:
                 compiled.check(self.setup.for_phase(config, phase), Path(config.train.compiled), phase)
         if trains:
             self.programs = programs.start(self.setup, index)
-        from jaxpt.data import run_tokenizer  # takes seconds: TensorFlow
-
-        self.timings.mark("import of the data pipeline (TensorFlow, SeqIO)")
         if not same_data:
+            preparing.import_pipeline(self.phase_config)
+            self.timings.mark("import of the data pipeline (TensorFlow, SeqIO)")
             self._open_data(stretch, meta if meta is not None and meta["phase"] == index else None)
         self.code = own_modules.digests(configs.own_modules(self.phase_config)) | self.data.code
         names = edited_modules(self.code, meta or {})
@@ -226,9 +225,9 @@ class Run:
         for config in later:
             config.objective.check(config.model, config.data.length, self.data.vocabulary)
         if meta is not None and meta["phase"] == index:
-            check_fingerprint(meta["data"], _plain(self.data.fingerprint), str(self.run_dir), names)
+            check_fingerprint(meta["data"], as_json(self.data.fingerprint), str(self.run_dir), names)
             if "data.tokenizer.path" in [key for key, _, _ in moved(self.config)]:
-                run_tokenizer.check_same(self.phase_config, self.data.tokenizer)
+                kept.check_same(self.phase_config, self.data.tokenizer, _OF_RUN)
         if names:
             say(f"edited since the checkpoint: {names}; the steps from here on use the code as it is now")
         if checkpoint.is_primary():
@@ -237,16 +236,15 @@ class Run:
 
     def _open_data(self, stretch: Stretch, meta: dict[str, Any] | None) -> None:
         """Prepares what the phases of a stretch of data see; `meta`: of a checkpoint within it."""
-        from jaxpt.data import datasets
 
         def check_source(found: Any) -> None:
             if meta is not None:  # before records are made of other files
-                check_fingerprint({"source": meta["data"]["source"]}, {"source": _plain(found)}, str(self.run_dir))
+                check_fingerprint({"source": meta["data"]["source"]}, {"source": as_json(found)}, str(self.run_dir))
 
-        begun, root = time.perf_counter(), datasets.cache_root(self.phase_config)
+        begun, root = time.perf_counter(), cache_root(self.phase_config)
         point, patience = f"data of phase {self.phase + 1}", self.config.distributed.timeout
         with shared_directory.first_host_first(root, point, patience, warn) as apart:
-            self.data = datasets.prepare(self.phase_config, stretch.phase, say, check_source=check_source)
+            self.data = preparing.prepare(self.phase_config, stretch.phase, say, check_source=check_source)
         if apart and (seconds := time.perf_counter() - begun) > SLOW:
             say(f"{len(apart) + 1} hosts prepared the data, each for itself, in {duration(seconds)}: {root} is not "
                 "shared; with data.cache_dir on a disk that all of them have it is done once")  # fmt: skip

@@ -33,7 +33,9 @@ class Metrics:
             return
         self._rewind(start)
         self._file = self.path.open("a", encoding="utf-8")
-        if config.log.tensorboard:
+        if config.log.tensorboard and importlib.util.find_spec("tensorboardX") is None:
+            say("tensorboardX is not installed: no curves for TensorBoard; metrics.jsonl has all figures")
+        elif config.log.tensorboard:
             self._board = Board(run_dir / "tensorboard", start)
         if config.log.wandb:
             if importlib.util.find_spec("wandb") is None:

@@ -14,7 +14,7 @@ from jaxpt.generate.decoding import has_cache
 from jaxpt.generate.formats import text_format
 
 if TYPE_CHECKING:
-    from jaxpt.data.datasets import Data
+    from jaxpt.data.base import Data
 
 
 def next_commands(config: Config, data: Data, run_dir: Path) -> str:

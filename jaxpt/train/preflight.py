@@ -7,6 +7,7 @@ from pathlib import Path
 from jaxpt import config as configs
 from jaxpt.config import Config, ModelConfig
 from jaxpt.data import checks
+from jaxpt.data.batches import manifest
 from jaxpt.errors import UserError
 from jaxpt.hf.directory import read_config
 from jaxpt.train import run_dir
@@ -42,6 +43,8 @@ def check_recipe(config: Config) -> None:
             f"profile: steps {config.profile.first} to {config.profile.last} are to be traced, but the run ends at "
             f"step {config.train.steps} (train.steps)"
         )
+    if config.data.source == "batches":
+        manifest.check(config)
     for index in range(len(configs.phase_starts(config))):
         phase = configs.at_phase(config, index)
         phase.model.check_length(phase.data.length)

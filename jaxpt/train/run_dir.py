@@ -14,6 +14,7 @@ from typing import Any
 from jaxpt import config as configs
 from jaxpt import signals
 from jaxpt.config import Config, DistributedConfig
+from jaxpt.data import fingerprint
 from jaxpt.disk import check_writable, write_text
 from jaxpt.errors import UserError, shown
 
@@ -291,26 +292,18 @@ def check_fingerprint(saved: dict[str, Any], current: dict[str, Any], where: str
       where: the checkpoint, for the message.
       edited: names of modules of one's own that may have made them others.
     """
-    was, now = _leaves(saved), _leaves(current)
-    changed = [key for key in was | now if was.get(key) != now.get(key)]
+    found = fingerprint.changes(saved, current)
+    was, now = fingerprint.leaves(saved), fingerprint.leaves(current)
     # A file that was renamed is known by its content.
-    contents = {key: f"{key.removesuffix('name')}blake2b" for key in changed if key.endswith(".name")}
-    changed = [key for key in changed if key not in contents or was.get(contents[key], 0) != now.get(contents[key], 1)]
+    contents = {key: f"{key.removesuffix('name')}blake2b" for key in found if key.endswith(".name")}
+    changed = [key for key in found if key not in contents or was.get(contents[key], 0) != now.get(contents[key], 1)]
     if changed:
         # Settings of the run first; records differ because something else does.
         changed.sort(key=lambda key: (key.startswith("records"), "." in key))
-        told = ", ".join(f"{key} was {shown(was.get(key))}, is {shown(now.get(key))}" for key in changed[:3])
+        told = ", ".join(f"{key} was {shown(found[key][0])}, is {shown(found[key][1])}" for key in changed[:3])
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         raise UserError(
             f"{where}: was trained on other data: {told}{more}; "
             f"restore the data{f' ({edited} was edited since then)' * bool(edited)}, or branch into a new run_dir with "
             "init_from"
         )
-
-
-def _leaves(value: Any, key: str = "") -> dict[str, Any]:
-    """Nested mappings and lists as dotted keys."""
-    if not isinstance(value, dict | list) or not value:
-        return {key: value}
-    items = value.items() if isinstance(value, dict) else enumerate(value)
-    return {k: leaf for name, part in items for k, leaf in _leaves(part, f"{key}.{name}" if key else str(name)).items()}

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxpt.data import datasets
+from jaxpt.data import datasets, fingerprint
 from jaxpt.data.calls import Call, Transforms
 from jaxpt.errors import UserError
 from jaxpt.evals import heldout
@@ -60,7 +60,7 @@ def test_a_component_that_is_none_is_named(name):
 def test_transforms_are_looked_at():
     def made(found):
         batches = SimpleNamespace(transforms=lambda *arguments: found)
-        return datasets.transforms_of(SimpleNamespace(kind="mine", batches=batches), 8, None, 0)
+        return fingerprint.transforms_of(SimpleNamespace(kind="mine", batches=batches), 8, None, 0)
 
     sound = Transforms(offline=(Call("documents.tokenize"),), online=())
     assert made(sound) is sound

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 from jaxpt import tables
@@ -31,6 +32,8 @@ class RowFile(NamedTuple):
         """Its rows."""
         if self.split is not None:
             return tables.read(self.path, self.format, split=self.split)
+        if self.format == "jsonl":
+            return tables.read(self.path, self.format)
         option = "names" if tables.file_format(self.path, self.format) == "conll" else "header"
         return tables.read(self.path, self.format, **({} if task.header is None else {option: task.header}))
 
@@ -57,9 +60,22 @@ def files(data: DataConfig, split: str, report: Callable[[str], None] = lambda l
     given = getattr(data, key)
     if data.path is None:
         raise UserError("data.path is missing: the training set of the task")
+    if data.source == "batches":
+        file = prepared_rows(data.path, split)
+        return [RowFile(str(file), "jsonl")] if file.is_file() else []
     if data.source in NAMED:
         wanted = {"train": "train", "validation": given or "validation", "test": given}[split]
         return [] if wanted is None else [RowFile(str(data.path), data.source, wanted)]
     if given is None:
         return []
     return [RowFile(path) for path in tables.expand(given, f"data.{key}", list(tables.SUFFIXES), report)]
+
+
+def prepared_rows(directory: str | Path, split: str) -> Path:
+    """The file of a split's rows beside prepared batches.
+
+    Args:
+      directory: `data.path`, of a task of a mixture a folder in it.
+      split: "train", "validation" or "test".
+    """
+    return Path(directory) / "rows" / f"{split}.jsonl.gz"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 
 from jaxpt.config import Config, MixtureTask, SourceConfig
 from jaxpt.config.kinds import nearest
@@ -50,6 +51,8 @@ def _alone(config: Config, files: MixtureTask) -> Config:
     """The recipe of one task."""
     task = config.task.task_of(files.name)
     own = {name: getattr(files, name) for name in SourceConfig.model_fields}
+    if config.data.source == "batches":  # its rows lie beside them
+        own = {"source": "batches", "path": str(Path(str(config.data.path)) / files.name)}
     data = config.data.model_copy(update={**own, "mixture": ()})
     return config.model_copy(update={"data": data, "task": task, "objective": config.objective.for_task(task)})
 

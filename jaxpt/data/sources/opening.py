@@ -28,6 +28,8 @@ def open_source(data: DataConfig, examples: int | None = None, task: TaskConfig 
     Raises:
       UserError: a file is missing, a directory or a glob has none, a suffix is unknown.
     """
+    if data.source == "batches":
+        raise UserError("data.source: batches: records are made of the data itself; name the recipe as it was before")
     if task is not None:
         return Rows(data, task)
     source = _open(data, examples)

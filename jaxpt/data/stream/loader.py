@@ -16,25 +16,21 @@ The stream is the same whatever the number of hosts, devices, threads or restart
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import itertools
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from jaxpt.data.preprocessors.batched import fold_in
 from jaxpt.data.records.store import Ragged, Store
+from jaxpt.data.stream.feed import Batch, Which, ahead, places, steps_of
 from jaxpt.data.stream.online import Online
 from jaxpt.data.stream.order import Mixture, continued, permuted
 from jaxpt.data.stream.packing import Packs
 from jaxpt.data.stream.updates import Updates
 from jaxpt.data.tasks import Features, key
-
-Batch = dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +86,7 @@ class Stream:
       tasks: what they come from.
       features: {name: (shape without the batch, dtype)}.
       mixture: their shares.
+      continues: whether each row of a batch continues the text of the same row of the last batch.
     """
 
     def __init__(
@@ -101,15 +98,11 @@ class Stream:
         mixture: Mixture | None = None,
         continues: bool = False,
     ) -> None:
-        """A stream of `tasks` in the shares of `mixture` (one task needs none), by `readers` threads.
-
-        If it `continues`, each row of a batch continues the text of the same row of the last batch.
-        """
+        """A stream of `tasks` in the shares of `mixture` (one task needs none), by `readers` threads."""
         self.tasks, self.features, self.batch_size = tuple(tasks), dict(features), batch_size
         self.mixture = mixture or Mixture([1.0], 0)
         self._ends = np.cumsum([len(task) for task in self.tasks])
-        self._readers, self._continues = readers, continues
-        self._threads = readers or min(4, os.cpu_count() or 1)
+        self._readers, self.continues = readers, continues
 
     def __len__(self) -> int:
         """Rows of all tasks together."""
@@ -118,11 +111,11 @@ class Stream:
     def each(self) -> dict[str, Stream]:
         """One stream for each task."""
         return {
-            t.name: Stream([t], self.features, self.batch_size, self._readers, continues=self._continues)
+            t.name: Stream([t], self.features, self.batch_size, self._readers, continues=self.continues)
             for t in self.tasks
         }
 
-    def batches(self, start: int = 0, rows: np.ndarray | slice | None = None) -> Iterator[Batch]:
+    def batches(self, start: int = 0, rows: Which = None) -> Iterator[Batch]:
         """Training batches without end; every epoch of a task is another permutation with other noise.
 
         Args:
@@ -133,12 +126,11 @@ class Stream:
           An iterator of {feature: array [rows, ...]}.
         """
         row = np.arange(self.batch_size, dtype=np.int64)[slice(None) if rows is None else rows]
-        return _ahead(lambda step: self._made(*self._mixed(step * self.batch_size + row)), itertools.count(start),
-                      self._threads)  # fmt: skip
+        return ahead(
+            lambda step: self._made(*self._mixed(step * self.batch_size + row)), itertools.count(start), self._readers
+        )
 
-    def epoch(
-        self, batch_size: int, limit: int | None = None, rows: np.ndarray | slice | None = None
-    ) -> Iterator[Batch]:
+    def epoch(self, batch_size: int, limit: int | None = None, rows: Which = None) -> Iterator[Batch]:
         """Every row of every task exactly once, in order, always under the same noise: for validation.
 
         Where the stream continues, row b of all batches together has the b-th stretch of the records.
@@ -152,16 +144,13 @@ class Stream:
         Returns:
           An iterator of {feature: array [rows, ...]}.
         """
-        row = np.arange(batch_size, dtype=np.int64)[slice(None) if rows is None else rows]
         end = len(self) if limit is None else min(limit, len(self))
 
-        steps = -(-end // batch_size)
-
         def batch(step: int) -> Batch:
-            index = row * steps + step if self._continues else step * batch_size + row
-            return self._made(*self._in_order(index[index < end]), size=len(row))
+            index, size = places(step, batch_size, end, rows, self.continues)
+            return self._made(*self._in_order(index), size=size)
 
-        return _ahead(batch, range(steps), self._threads)
+        return ahead(batch, range(steps_of(end, batch_size)), self._readers)
 
     def rows(self, index: np.ndarray) -> Batch:
         """Rows as `epoch` gives them: {feature: array [rows, ...]}."""
@@ -191,7 +180,7 @@ class Stream:
 
     def _mixed(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(task, epoch, row) of each index of the training stream."""
-        if self._continues:
+        if self.continues:
             (task,) = self.tasks
             return np.zeros_like(index), *continued(index, len(task), self.batch_size, key(task.seed, "order"))
         task, own = self.mixture.at(index)
@@ -244,20 +233,3 @@ def _joined(parts: list[dict[str, Ragged | np.ndarray]]) -> dict[str, Ragged | n
         else np.concatenate([part[name] for part in parts])
         for name, first in parts[0].items()
     }
-
-
-def _ahead(batch: Callable[[int], Batch], steps: Iterable[int], threads: int) -> Iterator[Batch]:
-    """Batches in the order of their steps, made by `threads` threads that run two batches each ahead.
-
-    Python's threads, not tf.data's: a tf.data pipeline that reads through Python can lock up when the program ends.
-    """
-    pool, waiting, steps = ThreadPoolExecutor(threads, "jaxpt-data"), collections.deque(), iter(steps)
-    waiting.extend(pool.submit(batch, step) for step in itertools.islice(steps, 2 * threads))
-
-    def take() -> Iterator[Batch]:
-        while waiting:
-            ready = waiting.popleft().result()
-            waiting.extend(pool.submit(batch, step) for step in itertools.islice(steps, 1))
-            yield ready
-
-    return take()

@@ -1,0 +1,201 @@
+"""A run's data from prepared batches, bit for bit those of the stream. No TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxpt import config as configs
+from jaxpt.config import Config
+from jaxpt.data import parts, tokenizers
+from jaxpt.data.base import Data
+from jaxpt.data.batches import manifest as manifests
+from jaxpt.data.batches.files import Reader, unpacked
+from jaxpt.data.batches.manifest import Manifest, Phase, Rows
+from jaxpt.data.fingerprint import as_json, changes, fingerprint, transforms_of
+from jaxpt.data.stream.feed import Batch, Which, ahead, places, steps_of
+from jaxpt.data.tokenizers import kept
+from jaxpt.data.tokenizers.base import Tokenizer
+from jaxpt.errors import UserError, shown
+
+
+def open_batches(
+    config: Config, phase: int = 0, save: bool = True, check_source: Callable[[Any], None] = lambda source: None
+) -> Data:
+    """The data of one phase, from the directory that `data.path` names.
+
+    Args:
+      config: the run's configuration.
+      phase: which of `train.phases`, from 0.
+      save: put the vocabulary into `run_dir/tokenizer`.
+      check_source: as of `jaxpt.data.preparing.prepare`.
+
+    Returns:
+      What `jaxpt.data.datasets.prepare` returned when the batches were written, without records.
+
+    Raises:
+      UserError: the batches are of another recipe, or a file is missing or damaged.
+    """
+    config, directory = configs.at_phase(config, phase), manifests.path_of(config)
+    manifest = manifests.read(directory)
+    if phase >= len(manifest.phases):
+        raise UserError(f"{directory}: its {manifest.steps:,} steps end before phase {phase + 1}")
+    found, saved = manifest.phases[phase], configs.without_unfreezing(configs.build(manifest.config))
+    manifests.check_phase(directory, configs.at_phase(saved, phase), config)
+    check_source(found.fingerprint["source"])
+    tokenizer = _tokenizer(config, directory, manifest, save)
+    config.objective.check(config.model, config.data.length, tokenizer.vocabulary)
+    _check_same(config, phase, directory, found, tokenizer)
+    of_phase = directory / manifests.folder(phase)
+    held_out = [_Task(of_phase, name, rows) for name, rows in found.validation.items()]
+    return Data(
+        tokenizer=tokenizer,
+        vocabulary=tokenizer.vocabulary,
+        train=TrainingBatches(Reader(of_phase, "train", found.train.files), found, config.data.batch_size),
+        validation=ValidationRows(held_out, found),
+        stores={},
+        fingerprint=found.fingerprint,
+        summary=found.summary,
+        text_per_row=found.text_per_row,
+        code=found.code,
+        bigram_loss=found.bigram_loss,
+    )
+
+
+def _tokenizer(config: Config, directory: Path, manifest: Manifest, save: bool) -> Tokenizer:
+    """The vocabulary of the batches, which the run keeps."""
+    settings = config.data.tokenizer
+    load = functools.partial(
+        tokenizers.load, kind=settings.kind, lowercase=settings.lowercase, extra_ids=settings.extra_ids,
+        max_size=config.model.vocab_size, languages=manifest.languages,
+    )  # fmt: skip
+    tokenizer, own = load(directory / manifests.TOKENIZER), Path(config.run_dir) / "tokenizer"
+    if own.is_dir():
+        if load(own).digest() != tokenizer.digest():
+            raise UserError(f"{directory}: its batches have another vocabulary than the run, whose own is {own}")
+    elif settings.path is not None and Path(settings.path).exists():
+        kept.check_same(config, tokenizer, f"of the batches in {directory}: leave it out, or prepare them again")
+    if save and not own.is_dir():
+        kept.publish(tokenizer, own)
+    return tokenizer
+
+
+def _check_same(config: Config, phase: int, directory: Path, found: Phase, tokenizer: Tokenizer) -> None:
+    """Raises UserError where the recipe would make other batches now."""
+    was, data = found.fingerprint, config.data
+    of_part = {part.name: part.config.objective for part in parts.parts(config)}
+    names = list(was["mixture"])
+    objectives = [of_part.get(name, config.objective) for name in names]  # tasks of a SeqIO Mixture have the recipe's
+    now = as_json(
+        fingerprint(
+            config,
+            phase,
+            was["source"] if len(names) > 1 else {names[0]: was["source"]},
+            tokenizer.digest(),
+            was["records"],
+            [transforms_of(objective, data.length, tokenizer.vocabulary, config.seed) for objective in objectives],
+            [was["mixture"][name] for name in names],
+        )
+    )
+    features = as_json({name: list(of) for name, of in config.objective.batches.features(data.length).items()})
+    before = {"features": as_json({name: list(of) for name, of in found.features.items()}), **was}
+    if different := changes(before, {"features": features, **now}):
+        key, (old, new) = min(different.items(), key=lambda item: item[0].startswith("features"))  # arguments say why
+        raise UserError(
+            f"{directory}: its batches are not those of this recipe: {key} was {shown(old)}, is {shown(new)}; set it "
+            "back, or prepare the batches again"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingBatches:
+    """Training batches, from files."""
+
+    reader: Reader
+    phase: Phase
+    batch_size: int
+
+    def batches(self, start: int = 0, rows: Which = None) -> Iterator[Batch]:
+        """Batches from a step on, to the last that there is.
+
+        Args:
+          start: first step, counted from the start of the phase.
+          rows: this process's rows of the global batch; all by default.
+
+        Returns:
+          An iterator of {feature: array [rows, ...]}.
+        """
+        together = self.phase.train.per_member // self.batch_size
+        members = range(start // together, steps_of(self.phase.steps, together))
+        return self._steps(ahead(self.reader.member, members), start % together, slice(None) if rows is None else rows)
+
+    def _steps(self, members: Iterator[np.ndarray], skipped: int, rows: np.ndarray | slice) -> Iterator[Batch]:
+        for member in members:
+            for first in range(skipped * self.batch_size, len(member), self.batch_size):
+                yield unpacked(member[first : first + self.batch_size][rows], self.phase.features)
+            skipped = 0
+
+
+class _Task:
+    """The validation rows of a task, read once and kept packed in memory."""
+
+    def __init__(self, folder: Path, name: str, rows: Rows) -> None:
+        self.name, self.of, self._rows = name, rows.of, rows
+        self._reader = Reader(folder, f"validation-{name}", rows.files)
+
+    @functools.cached_property
+    def rows(self) -> np.ndarray:
+        """Those that are there, of one type."""
+        members = [self._reader.member(n) for n in range(steps_of(self._rows.rows, self._rows.per_member))]
+        return _joined(members)
+
+
+def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Packed rows one after the other; each feature in the smallest type that holds those of all."""
+    first = parts[0].dtype
+    wide = [(name, np.result_type(*(one.dtype[name].base for one in parts)), first[name].shape) for name in first.names]
+    return np.concatenate([one.astype(wide) for one in parts])
+
+
+class ValidationRows:
+    """Validation rows, from files."""
+
+    def __init__(self, tasks: Sequence[_Task], phase: Phase) -> None:
+        self._tasks, self._phase = tuple(tasks), phase
+
+    def __len__(self) -> int:
+        return sum(task.of for task in self._tasks)
+
+    def each(self) -> dict[str, ValidationRows]:
+        """Those of each task."""
+        return {task.name: ValidationRows([task], self._phase) for task in self._tasks}
+
+    def epoch(self, batch_size: int, limit: int | None = None, rows: Which = None) -> Iterator[Batch]:
+        """Each of the first `limit` rows once: what the stream gave (`jaxpt.data.stream.loader.Stream.epoch`).
+
+        Args:
+          batch_size: rows of the global batch; the last one is filled up with rows of zeros.
+          limit: only the first so many rows.
+          rows: this process's rows of the global batch; all by default.
+
+        Returns:
+          An iterator of {feature: array [rows, ...]}.
+
+        Raises:
+          UserError: there are fewer rows in the files.
+        """
+        end, kept = len(self) if limit is None else min(limit, len(self)), _joined([task.rows for task in self._tasks])
+        if end > len(kept):
+            raise UserError(f"the prepared batches hold {len(kept):,} validation rows, {end:,} are wanted")
+
+        def batch(step: int) -> Batch:
+            index, size = places(step, batch_size, end, rows, self._phase.continues)
+            found = unpacked(kept[index], self._phase.features)
+            return {name: np.pad(x, [(0, size - len(x))] + [(0, 0)] * (x.ndim - 1)) for name, x in found.items()}
+
+        return ahead(batch, range(steps_of(end, batch_size)))

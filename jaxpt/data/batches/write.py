@@ -1,0 +1,154 @@
+"""`jaxpt cache RECIPE --batches STEPS --out DIR`: writes the very batches that a run would see."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+import jaxpt
+from jaxpt import config as configs
+from jaxpt import signals
+from jaxpt.config import Config
+from jaxpt.data import datasets
+from jaxpt.data.base import Data
+from jaxpt.data.batches import manifest as manifests
+from jaxpt.data.batches.files import Writer, packed, rows_per_member
+from jaxpt.data.batches.manifest import Manifest, Phase, Rows
+from jaxpt.data.labelled.examples import split_rows
+from jaxpt.data.labelled.files import prepared_rows
+from jaxpt.data.labelled.mixed import each_task
+from jaxpt.data.progress import Report, progress
+from jaxpt.data.stream.feed import Batch, HeldOut, Training
+from jaxpt.data.stream.loader import Stream
+from jaxpt.disk import check_writable, writing
+from jaxpt.errors import UserError
+
+LEAST = 16
+"""Validation rows that are kept at least, to look at."""
+Baseline = Callable[[Config, Data], float]
+
+
+def write_batches(
+    config: Config, steps: int, out: str | Path, baseline: Baseline, report: Report | None = None
+) -> Manifest:
+    """Writes the batches of a run's first steps, with all that training from them needs.
+
+    Args:
+      config: the recipe.
+      steps: how many, over all phases.
+      out: a directory that is not there yet, or is empty.
+      baseline: computes the bigram baseline, if the recipe has that evaluator.
+      report: called with a line of progress now and then.
+
+    Returns:
+      What was written.
+
+    Raises:
+      UserError: the directory holds something, or the data is not as it should be.
+    """
+    out = Path(out)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"--out: {out}: is there already; name another directory, or delete it")
+    check_writable(out)
+    config = configs.without_unfreezing(config)
+    partial = out.with_name(f".{out.name}.{uuid.uuid4().hex[:8]}.partial")
+    with signals.scratch(partial):
+        partial.mkdir(parents=True)
+        starts = [start for start in configs.phase_starts(config) if start < steps]
+        ends = [*starts[1:], steps]
+        phases: list[Phase] = []
+        languages: tuple[str, ...] = ()
+        for index, (start, end) in enumerate(zip(starts, ends)):
+            data = datasets.prepare(config, index, report, save=False)
+            of_phase = configs.at_phase(config, index)
+            folder = partial / manifests.folder(index)
+            phases.append(_phase(of_phase, folder, start, end - start, data, baseline, report))
+            if index == 0:
+                languages = tuple(data.tokenizer.tokens(list(data.vocabulary.languages)))
+                data.tokenizer.save(partial / manifests.TOKENIZER)
+        if config.task is not None:
+            _write_rows(config, partial)
+        manifest = Manifest(configs.dump(config), steps, languages, tuple(phases), jaxpt.__version__)
+        manifests.write(partial, manifest)
+        if out.is_dir():
+            out.rmdir()
+        partial.rename(out)
+    return manifest
+
+
+def _phase(
+    config: Config, folder: Path, start: int, steps: int, data: Data, baseline: Baseline, report: Report | None
+) -> Phase:
+    """Writes the batches of one phase."""
+    folder.mkdir()
+    train, size = _stream(data.train), config.data.batch_size
+    with progress(report) as say:
+
+        def batches() -> Iterator[Batch]:
+            for number, batch in enumerate(itertools.islice(train.batches(), steps), 1):
+                say.update(f"writing batches: {number:,} of {steps:,} steps")
+                yield batch
+
+        training = _write(folder, "train", batches(), size, steps * size)
+    limit, validation = config.train.eval_examples, {}
+    for name, stream in _stream(data.validation).each().items():
+        count = len(stream) if limit is None else min(max(limit, LEAST), len(stream))
+        rows = (stream.rows(np.arange(first, min(first + size, count))) for first in range(0, count, size))
+        validation[name] = _write(folder, f"validation-{name}", rows, size, len(stream))
+    has_bigrams = config.objective.judge.baseline == "bigram" and any(one.kind == "baseline" for one in config.evals)
+    return Phase(
+        start=start,
+        steps=steps,
+        features={name: (tuple(shape), dtype) for name, (shape, dtype) in train.features.items()},
+        train=training,
+        validation=validation,
+        continues=train.continues,
+        fingerprint=data.fingerprint,
+        summary=data.summary,
+        text_per_row=data.text_per_row,
+        code=data.code,
+        bigram_loss=baseline(config, data) if has_bigrams else None,
+    )
+
+
+def _stream(given: Training | HeldOut) -> Stream:
+    """What `datasets.prepare` gives."""
+    assert isinstance(given, Stream)
+    return given
+
+
+def _write(folder: Path, name: str, batches: Iterable[Batch], unit: int, of: int) -> Rows:
+    """Writes batches of `unit` rows, the last one of fewer."""
+    writer, rows, per_member = Writer(folder, name), 0, 0
+    waiting: list[Batch] = []
+
+    def flush() -> None:
+        writer.add(packed({feature: np.concatenate([one[feature] for one in waiting]) for feature in waiting[0]}))
+        waiting.clear()
+
+    for batch in batches:
+        waiting.append(batch)
+        rows += len(next(iter(batch.values())))
+        per_member = per_member or rows_per_member(packed(batch), unit)
+        if len(waiting) * unit >= per_member:
+            flush()
+    if waiting:
+        flush()
+    return Rows(rows, per_member, writer.close(), of)
+
+
+def _write_rows(config: Config, directory: Path) -> None:
+    """Writes the rows of a task's splits, of a mixture of each task's, which its metrics read."""
+    for name, one in each_task(config).items():
+        for split in ("train", "validation", "test") if one.data.has_test else ("train", "validation"):
+            file = prepared_rows(directory / name, split)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            values = (row.row.values for row in split_rows(one, split))
+            with writing(file), gzip.GzipFile(file, "wb", mtime=0) as out:
+                out.writelines(json.dumps(one, ensure_ascii=False, default=str).encode() + b"\n" for one in values)

@@ -1,0 +1,106 @@
+"""What determines a stream of batches, so that a resume knows it again. No TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+
+from jaxpt.config import Config
+from jaxpt.data.calls import Call, Transforms, Vocabulary
+from jaxpt.errors import UserError, shown
+
+if TYPE_CHECKING:
+    from jaxpt.objectives.base import Objective
+
+
+def fingerprint(
+    config: Config,
+    phase: int,
+    sources: Mapping[str, Any],
+    tokenizer: str,
+    records: Mapping[str, str],
+    transforms: Sequence[Transforms],
+    quotas: Sequence[int],
+) -> dict[str, Any]:
+    """All that determines the stream of a phase; a resume needs equal values.
+
+    Args:
+      config: of the phase.
+      phase: its number, from 0.
+      sources: of each task the fingerprint of its files.
+      tokenizer: the vocabulary's digest.
+      records: checksums of the records, by split; of several tasks by "task/split".
+      transforms: of each task.
+      quotas: of each task its rows in a block of the mixture.
+
+    Returns:
+      Values ready for JSON.
+    """
+    data, described = config.data, [describe(of_part) for of_part in transforms]
+    alike = all(one == described[0] for one in described)
+    return {
+        "source": dict(sources) if len(sources) > 1 else next(iter(sources.values())),
+        "tokenizer": tokenizer,
+        "records": dict(records),
+        "transforms": described[0] if alike else dict(zip(sources, described)),
+        "mixture": dict(zip(sources, quotas)),
+        "packing": data.packing,
+        "noise_copies": config.objective.batches.static_mask_copies(),
+        "length": data.length,
+        "batch_size": data.batch_size,
+        "seed": config.seed,
+        "phase": phase,
+    } | ({"batch_examples": data.batch_examples} if data.batch_examples else {})
+
+
+def transforms_of(objective: Objective, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
+    """What makes an objective's records and features; someone's own may return anything."""
+    made = objective.batches.transforms(length, vocabulary, seed)
+    where = f"objective.kind: {objective.kind}: Batches.transforms must return Transforms"
+    if not isinstance(made, Transforms):
+        raise UserError(f"{where}(offline=…, online=…) of jaxpt.data.calls, it returns {type(made).__name__}")
+    for half in ("offline", "online"):
+        calls = getattr(made, half)
+        if not isinstance(calls, tuple) or not all(isinstance(call, Call) for call in calls):
+            raise UserError(f"{where}, whose {half} is a tuple of Call(name, arguments); it is {shown(calls)}")
+    return made
+
+
+def describe(transforms: Transforms) -> dict[str, dict[str, Any]]:
+    """Names and arguments of the preprocessors, in their order."""
+    return {
+        half: {f"{number} {call.name}": _plain(call.kwargs) for number, call in enumerate(getattr(transforms, half))}
+        for half in ("offline", "online")
+    }
+
+
+def _plain(value: Any) -> Any:
+    """An argument as JSON has it: a dataclass as its fields, a part of a recipe as its keys."""
+    if dataclasses.is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    return {name: _plain(each) for name, each in value.items()} if isinstance(value, dict) else value
+
+
+def as_json(value: Any) -> Any:
+    """As it is read back from a file."""
+    return json.loads(json.dumps(value))
+
+
+def changes(was: Any, now: Any) -> dict[str, tuple[Any, Any]]:
+    """{dotted key: (value there, value now)} of what differs in two fingerprints."""
+    old, new = leaves(was), leaves(now)
+    return {key: (old.get(key), new.get(key)) for key in old | new if old.get(key) != new.get(key)}
+
+
+def leaves(value: Any, key: str = "") -> dict[str, Any]:
+    """Nested mappings and lists as dotted keys."""
+    if not isinstance(value, dict | list) or not value:
+        return {key: value}
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    return {k: leaf for name, part in items for k, leaf in leaves(part, f"{key}.{name}" if key else str(name)).items()}

@@ -1,0 +1,46 @@
+"""The one way to a run's data: from text, by `datasets.prepare`, or from prepared batches. No TensorFlow for these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from jaxpt.config import Config
+from jaxpt.data.base import Data
+from jaxpt.data.batches.read import open_batches
+from jaxpt.data.progress import Report
+
+
+def import_pipeline(config: Config) -> None:
+    """Imports what `prepare` needs: TensorFlow and SeqIO take seconds; nothing for prepared batches."""
+    if config.data.source != "batches":
+        from jaxpt.data import datasets  # noqa: F401
+
+
+def prepare(
+    config: Config,
+    phase: int = 0,
+    report: Report | None = None,
+    save: bool = True,
+    check_source: Callable[[Any], None] = lambda source: None,
+) -> Data:
+    """Makes the data of one phase ready, as `data.source` says.
+
+    Args:
+      config: the run's configuration.
+      phase: which of `train.phases`, from 0.
+      report: called with a line of progress now and then.
+      save: put the vocabulary into `run_dir/tokenizer`, so that the run is self-contained.
+      check_source: called with the "source" of the fingerprint, before anything is made; may raise.
+
+    Returns:
+      Tokenizer, streams, and what determines them.
+
+    Raises:
+      UserError: the data, vocabulary or settings are not as they should be.
+    """
+    if config.data.source == "batches":
+        return open_batches(config, phase, save, check_source)
+    from jaxpt.data.datasets import prepare as from_text
+
+    return from_text(config, phase, report, save, check_source=check_source)

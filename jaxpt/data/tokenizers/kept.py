@@ -1,0 +1,49 @@
+"""A vocabulary that something keeps a copy of: a run, the cache, prepared batches."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+import uuid
+from pathlib import Path
+
+from jaxpt.config import Config
+from jaxpt.data import tokenizers
+from jaxpt.data.tokenizers.base import Tokenizer
+from jaxpt.errors import UserError
+
+_ABANDONED = 3600.0  # seconds after which a half-written vocabulary is deleted
+
+
+def publish(tokenizer: Tokenizer, directory: Path) -> None:
+    """Writes a vocabulary; the directory appears whole or not at all, and another process's is kept."""
+    for old in directory.parent.glob(f".{directory.name}.*.partial"):  # of processes that were killed
+        if time.time() - old.stat().st_mtime > _ABANDONED:
+            shutil.rmtree(old, ignore_errors=True)
+    temporary = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}.partial")
+    try:
+        tokenizer.save(temporary)
+        with contextlib.suppress(OSError):
+            temporary.rename(directory)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def check_same(config: Config, own: Tokenizer, words: str) -> None:
+    """Raises UserError where the vocabulary of `data.tokenizer.path` is another one.
+
+    Args:
+      config: the run's configuration in one phase.
+      own: the vocabulary that it has to be.
+      words: whose this is, and what to do about it, for the message.
+    """
+    settings = config.data.tokenizer
+    if settings.path is None:
+        return
+    there = tokenizers.load(settings.path, settings.kind, lowercase=settings.lowercase, extra_ids=settings.extra_ids)
+    if settings.add_tokens:
+        there = tokenizers.add(there, settings.add_tokens)
+    ids = range(own.vocabulary.size)
+    if there.vocabulary.size != own.vocabulary.size or there.tokens(ids) != own.tokens(ids):
+        raise UserError(f"data.tokenizer.path: {settings.path}: is not the vocabulary {words}")
