@@ -327,7 +327,7 @@ def parser() -> Parser:
         "configs/smoke/bert_tiny.yaml --workers 8",
         "configs/smoke/bert_tiny.yaml --verify     # read every file; rewrite damaged ones",
         "configs/smoke/bert_tiny.yaml --beam='--runner=FlinkRunner' data.cache_dir=/mnt/shared",
-        "configs/smoke/bert_tiny.yaml --batches 200 --out DIR   # data.source=batches data.path=DIR",
+        "configs/smoke/bert_tiny.yaml --batches 200 --out DIR   # for data.source=batches",
     ), writes="prepared text into ~/.cache/jaxpt (data.cache_dir); with --batches the directory --out")  # fmt: skip
     add_recipe(cache)
     cache.add_argument(
@@ -342,7 +342,7 @@ def parser() -> Parser:
     verify = command(
         commands, "verify", _verify, "compare all files of a run with their checksums", ("runs/bert_tiny",)
     )
-    verify.add_argument("run_dir", metavar="RUN_DIR", help="a run")
+    verify.add_argument("run_dir", metavar="RUN_DIR", help="a run, or a directory of prepared batches")
 
     probe = command(commands, "probe", _probe, "train a linear classifier of texts or words on a frozen model", (
         "runs/bert_tiny path=train.csv.gz test_path=test.csv.gz text=text label=category",

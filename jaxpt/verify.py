@@ -1,4 +1,4 @@
-"""`jaxpt verify RUN_DIR`: whether every file of a run is as it was written."""
+"""`jaxpt verify RUN_DIR`: whether every file of a run, or of prepared batches, is as it was written."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from pathlib import Path
 from jaxpt import config as configs
 from jaxpt.config import CheckpointConfig
 from jaxpt.data import tokenizers
+from jaxpt.data.batches import manifest
+from jaxpt.data.batches.files import Reader
+from jaxpt.data.stream.feed import steps_of
 from jaxpt.disk import read_json
 from jaxpt.errors import UserError
 from jaxpt.train import run_dir as run_dirs
@@ -19,23 +22,44 @@ def verify(path: str, say: Callable[[str], None] = print) -> int:
     """Compares a run's files with their checksums: all checkpoints, tokenizer, run.json; metrics line by line.
 
     Args:
-      path: RUN_DIR.
+      path: RUN_DIR, or a directory of prepared batches.
       say: called with a line for each of them.
 
     Returns:
       0 if all are whole, else 2.
 
     Raises:
-      UserError: `path` is no run_dir.
+      UserError: `path` is neither.
     """
-    run_dir, bad = Path(path), 0
-    if not (run_dir / "checkpoints").is_dir():
-        raise UserError(f"{path}: is no run_dir, it holds no checkpoints")
-    for what, fault in _checked(run_dir):
+    directory, bad = Path(path), 0
+    if (directory / manifest.NAME).is_file():
+        parts = _prepared(directory, manifest.read(directory))
+    elif (directory / "checkpoints").is_dir():
+        parts = _checked(directory)
+    else:
+        raise UserError(f"{path}: is no run_dir, it holds no checkpoints; nor prepared batches, with {manifest.NAME}")
+    for what, fault in parts:
         say(f"{what}: {fault or 'whole'}")
         bad += fault is not None
     say(f"{path}: {f'{bad} damaged' if bad else 'all is whole'}")
     return 2 if bad else 0
+
+
+def _prepared(directory: Path, found: manifest.Manifest) -> Iterator[tuple[str, str | None]]:
+    """(part, what is wrong with it or None); every member of every file is read."""
+    yield "tokenizer", _fault(lambda: tokenizers.load(directory / manifest.TOKENIZER))
+    for index, phase in enumerate(found.phases):
+        folder = directory / manifest.folder(index)
+        parts = {"train": phase.train} | {f"validation-{name}": rows for name, rows in phase.validation.items()}
+        for name, rows in parts.items():
+            fault = _fault(functools.partial(_read_all, folder, name, rows))
+            yield f"{manifest.folder(index)}/{name}, {rows.rows:,} rows", fault
+
+
+def _read_all(folder: Path, name: str, rows: manifest.Rows) -> None:
+    reader = Reader(folder, name, rows.files)
+    for number in range(steps_of(rows.rows, rows.per_member)):
+        reader.member(number)
 
 
 def _checked(run_dir: Path) -> Iterator[tuple[str, str | None]]:

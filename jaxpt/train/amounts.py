@@ -31,7 +31,8 @@ def line(config: Config, data: Data, steps: int) -> str:
     held = f"{documents or sum(found['records'] for found in counts):,} {unit}"
     if tokens:
         held += f", {number(tokens)} tokens"
-    sources: Sequence[SourceConfig] = config.data.mixture or (config.data,)
+    from_files = config.data.source == "batches"
+    sources: Sequence[SourceConfig] = (config.data,) if from_files else config.data.mixture or (config.data,)
     origin = ", ".join(dict.fromkeys(of_source(one) for one in sources))
     rows = steps * config.data.batch_size
     read = rows * data.text_per_row / tokens if tokens else rows / max(sum(found["records"] for found in counts), 1)
@@ -50,10 +51,12 @@ def of_source(data: SourceConfig) -> str:
       data: a source.
 
     Returns:
-      Paths, the name of a task or set, or "CPython's documentation (no data.path)".
+      Paths, the name of a task or set, where prepared batches lie, or "CPython's documentation (no data.path)".
     """
     if data.source == "builtin" or (data.source == "auto" and data.path is None):
         return "CPython's documentation" + (" (no data.path)" if data.source == "auto" else "")
+    if data.source == "batches":
+        return f"batches prepared in {data.path}"
     paths = (data.path,) if isinstance(data.path, str) else data.path or ()
     name = data.task or data.source
     return " + ".join(paths[:3]) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "") if paths else name

@@ -31,7 +31,7 @@ def next_commands(config: Config, data: Data, run_dir: Path) -> str:
     run, prompt = shlex.quote(str(run_dir)), shlex.quote(example_prompt(config, data))
     lines = [
         f"to evaluate it: jaxpt eval {run}",
-        f"to see its data: jaxpt inspect {run}",
+        *([f"to see its data: jaxpt inspect {run}"] if config.data.source != "batches" else []),
         f"to extend it: jaxpt train {run} train.steps={2 * config.train.steps}",
     ]
     if config.task is not None and config.task.kind == "dialogue":

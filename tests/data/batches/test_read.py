@@ -18,6 +18,7 @@ from jaxpt.data.labelled.mixed import each_task
 from jaxpt.errors import UserError
 from jaxpt.evals import baseline
 from jaxpt.recipes import with_choices, with_labels
+from jaxpt.verify import verify
 from tests import families, fine_tuning
 
 LINES = [
@@ -216,3 +217,23 @@ def test_a_directory_is_written_once_and_whole(case, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         write_batches(config, 2, tmp_path / "out", baseline.baseline, report=lambda line: None)
     assert not list(tmp_path.iterdir())
+
+
+def test_verify_reads_every_member(case, tmp_path):
+    _, directory = case("phases")
+    said = []
+    assert verify(str(directory), said.append) == 0
+    assert said[:4] == [
+        "tokenizer: whole", "phase-1/train, 36 rows: whole", "phase-1/validation-data, 8 rows: whole",
+        "phase-2/train, 32 rows: whole",
+    ]  # fmt: skip
+    moved = shutil.copytree(directory, tmp_path / "moved")
+    file = moved / "phase-2" / "train-00000.npz"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    said.clear()
+    assert verify(str(moved), said.append) == 2
+    (fault,) = (line for line in said if "damaged (" in line)
+    assert fault.startswith(f"phase-2/train, 32 rows: {file}: is damaged (")
+    assert said[-1] == f"{moved}: 1 damaged"
