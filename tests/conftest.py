@@ -39,6 +39,8 @@ LONGEST = (
 
 
 def pytest_collection_modifyitems(items):
+    if "PYTEST_XDIST_WORKER" not in os.environ:  # one process: as they were asked for
+        return
     order = {f"tests/{name}": place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get(item.nodeid.partition("::")[0], len(order)))
 
