@@ -73,6 +73,23 @@ def test_a_file_is_a_document(tmp_path):
         list(open_source(config(folder / "blank.txt", documents="file")).documents("train"))
 
 
+@pytest.mark.parametrize("every", [1, 10, 11, 20, 25])
+def test_pieces_of_a_file_end_where_they_are_long_enough(tmp_path, every):
+    """The first line end, and the first group of rows, at which a piece has `every` bytes."""
+    lines = write(tmp_path / "a.txt", ["123456789"] * 5)  # with their ends 10 bytes each
+    steps = max(-(-every // 10), 1)
+    wanted = [min(steps, 5 - first) for first in range(0, 5, steps)]
+    found = list(readers.marks(str(lines), config(lines), every))
+    assert [size for _, size in found] == [10 * count for count in wanted]
+    assert [mark.line for mark, _ in found] == list(range(0, 5, steps))
+    parquet = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["123456789"] * 5}), parquet, row_group_size=1, use_dictionary=False)
+    sizes = [pq.ParquetFile(parquet).metadata.row_group(n).column(0).total_uncompressed_size for n in range(5)]
+    found = list(readers.marks(str(parquet), config(parquet), sizes[0] * steps))
+    assert [size for _, size in found] == [sizes[0] * count for count in wanted]
+    assert [(mark.offset, mark.number) for mark, _ in found] == [(first, first) for first in range(0, 5, steps)]
+
+
 def test_a_directory_of_labelled_files(tmp_path):
     for folder, rows in (("train", 40), ("test", 3)):
         (tmp_path / folder).mkdir()
