@@ -124,19 +124,25 @@ class Stub:
     """In the place of a worker: `most[program]` rows fit, alone; `together` processes at once."""
 
     most: ClassVar[dict] = {}
-    together, running, failing = 9, 0, None
+    together, running, failing, failing_at = 9, 0, None, "prepare"
+    now, slow = 0.0, None
+    """Seconds on the clock; each step takes one, the preparation of a program 50."""
 
     def __init__(self, *program, **environment):
         self.program, self.writes = " ".join(program), bool(environment)
         Stub.running += not self.writes
 
-    def ask(self, do, **asked):
+    def ask(self, do, seconds=None, **asked):
         import worker
+
+        Stub.now += asked.get("steps", 0) + 50 * (do == "prepare" and self.program == Stub.slow)
+        if seconds is not None and do == "prepare" and self.program == Stub.slow:
+            raise worker.TooLate(f"not ready after {seconds:.0f} s")
 
         if do == "write":
             assert self.writes
-        if do == "prepare" and self.program == Stub.failing:
-            raise RuntimeError("ValueError: broken")
+        if do == Stub.failing_at and self.program == Stub.failing:
+            raise worker.Failed("ValueError: broken")
         if do == "prepare" and (asked["case"].rows > Stub.most[self.program] or Stub.running > Stub.together):
             raise worker.OutOfMemory("RESOURCE_EXHAUSTED: …")
         common = {"loss": 1.0, "platform": "gpu", "compile_seconds": 0.0, "keeps_freed_memory": False, "version": "1"}
@@ -160,7 +166,113 @@ def stubs(bench, monkeypatch):
     monkeypatch.setattr(compare, "Worker", Stub)
     monkeypatch.setattr(Stub, "most", dict.fromkeys((" ".join(words) for words in compare.SIDES.values()), 99))
     monkeypatch.setattr(Stub, "running", 0)
+    monkeypatch.setattr(Stub, "now", 0.0)
+    monkeypatch.setattr(compare, "clock", lambda: Stub.now)
     return compare
+
+
+def test_sides_are_chosen_by_name(bench, stubs, capsys):
+    case = bench["CASES"]["bert_base_16x128"]
+    named = bench["_parser"]().parse_args(["--sides", "torch.compile,torch-masked"]).sides
+    assert list(stubs.sides_of(case, False, False, named)) == ["jaxpt", f"torch, {stubs.MASKED}", "torch.compile"]
+    causal = bench["CASES"]["gpt2_124m"]  # has no masked positions
+    assert list(stubs.sides_of(causal, True, False, named)) == ["jaxpt", "torch.compile"]
+    for arguments, message in (
+        (["--sides=jaxpt,flax"], "no side 'flax'; there are jaxpt, torch, torch-masked, torch.compile, torch.comp"),
+        (["--budget=soon"], "--budget: wants a number of seconds above 0, not 'soon'"),
+        (["--budget=-1"], "--budget: wants a number of seconds above 0"),
+        (["--budget=9", "--packing=x.txt"], "neither --sides nor --budget"),
+        (["no_case"], "no case 'no_case'; there are bert_base_16x128"),
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            bench["main"](arguments)
+        told = capsys.readouterr().err
+        assert stopped.value.code == 2 and message in told and told.count("\n") == 1
+
+
+@pytest.mark.parametrize("when", ["prepare", "steps"])
+def test_a_side_that_fails_is_recorded_and_the_others_are_measured(bench, stubs, when, monkeypatch, tmp_path):
+    import show
+
+    monkeypatch.setattr(Stub, "failing", "theirs.py compile")
+    monkeypatch.setattr(Stub, "failing_at", when)
+    a = bench["_parser"]().parse_args(["--compile", "--gpu", "--rounds=2"])
+    (found,) = bench["run"]({"b": bench["CASES"]["bert_large_128"]}, bench["_compared"](a), tmp_path / "b")
+    assert found["errors"] == {"torch.compile": "ValueError: broken"}
+    assert list(found["sides"]) == [side for side in stubs.SIDES if side != "torch.compile"]
+    assert {one["rounds_run"] for one in found["sides"].values()} == {2} and found["interleaved"]
+    assert "torch.compile " in show.table(found) and "ValueError: broken" in show.table(found)
+    assert json.loads((tmp_path / "b.json").read_text()) == [found]
+
+
+def test_without_jaxpt_there_are_no_weights_but_its_steps_may_fail(bench, stubs, monkeypatch):
+    import show
+
+    case = bench["CASES"]["gpt2_124m"]
+    sides = stubs.sides_of(case, False, False)
+    monkeypatch.setattr(Stub, "failing", "ours.py")
+    with pytest.raises(RuntimeError, match="broken"):
+        stubs.measured("g", case, sides, "bfloat16", 2, 1)
+    monkeypatch.setattr(Stub, "failing_at", "steps")
+    found = stubs.measured("g", case, sides, "bfloat16", 2, 1)
+    assert list(found["sides"]) == ["torch"] and found["sides"]["torch"]["ratio"] is None
+    assert "jaxpt " in show.table(found)
+
+
+def test_a_budget_ends_the_rounds(bench, stubs, monkeypatch):
+    """Rounds of 2 × 3 s: the first warms up, and two more begin within 17 s."""
+    import show
+
+    case = bench["CASES"]["gpt2_124m"]
+    sides = stubs.sides_of(case, False, False)
+    found = stubs.measured("g", case, sides, "bfloat16", 9, 3, budget=17)
+    assert {one["rounds_run"] for one in found["sides"].values()} == {2} and not found["errors"]
+    assert (found["rounds"], found["budget"]) == (9, 17) and "2 of 9 rounds" in show.table(found)
+    found = stubs.measured("g", case, sides, "bfloat16", 9, 3, budget=0.1)
+    assert {one["rounds_run"] for one in found["sides"].values()} == {1}
+    found = stubs.measured("g", case, sides, "bfloat16", 2, 3)
+    assert {one["rounds_run"] for one in found["sides"].values()} == {2} and "rounds" not in show.table(found)
+
+
+def test_a_side_that_is_not_ready_within_the_budget_is_left_out(bench, stubs, monkeypatch):
+    case = bench["CASES"]["gpt2_124m"]
+    sides = stubs.sides_of(case, True, False)
+    monkeypatch.setattr(Stub, "slow", "theirs.py")
+    found = stubs.measured("g", case, sides, "bfloat16", 9, 1, budget=30)
+    assert found["errors"] == {
+        "torch": "not ready after 30 s", "torch.compile": "not prepared: the budget of 30 s was used up before",
+    }  # fmt: skip
+    assert found["sides"]["jaxpt"]["rounds_run"] == 1
+    monkeypatch.setattr(Stub, "slow", "ours.py")  # is prepared and measured in any case
+    assert stubs.measured("g", case, sides, "bfloat16", 9, 1, budget=30)["sides"]["jaxpt"]["rounds_run"] == 1
+
+
+def test_sides_one_after_the_other_share_the_budget(bench, stubs, monkeypatch):
+    case = bench["CASES"]["gpt2_124m"]
+    monkeypatch.setattr(Stub, "together", 1)
+    found = stubs.measured("g", case, stubs.sides_of(case, False, False), "bfloat16", 99, 1, budget=20)
+    assert not found["interleaved"]
+    assert [one["rounds_run"] for one in found["sides"].values()] == [9, 9]
+
+
+def test_cases_for_a_gpu_are_run_where_there_is_one(bench, stubs, monkeypatch):
+    ran = []
+    monkeypatch.setitem(bench["main"].__globals__, "run", lambda cases, measure, out: ran.append(list(cases)) or [])
+    for platform, cases in (("gpu", "GPU"), ("cpu", "CPU")):
+        monkeypatch.setattr(stubs, "platform", lambda platform=platform: platform)
+        assert bench["main"]([]) == 0 and ran.pop() == list(bench[cases])
+    monkeypatch.setattr(stubs, "platform", None)
+    assert bench["main"](["--gpu"]) == 0 and ran.pop() == list(bench["GPU"])
+    assert bench["main"](["gpt2_124m", "--dtype=float32"]) == 0 and ran.pop() == ["gpt2_124m"]
+
+
+def test_a_worker_is_not_waited_for_longer_than_is_left(bench, monkeypatch, tmp_path):
+    import worker
+
+    (tmp_path / "silent.py").write_text("import time\ntime.sleep(60)\n")
+    monkeypatch.setattr(worker, "__file__", str(tmp_path / "worker.py"))
+    with worker.Worker("silent.py") as silent, pytest.raises(worker.TooLate, match="not ready after 0 s"):
+        silent.ask("platform", 0.05)
 
 
 def test_each_side_has_its_own_largest_batch(bench, stubs, monkeypatch):
@@ -177,8 +289,10 @@ def test_times_are_kept_where_the_largest_batch_is_not_found(bench, stubs, monke
     import show
 
     def largest(side, *_):
+        import worker
+
         if side == "torch":
-            raise RuntimeError("ValueError: broken")
+            raise worker.Failed("ValueError: broken")
         return 64
 
     monkeypatch.setattr(stubs, "largest", largest)
@@ -198,6 +312,7 @@ def test_sides_that_do_not_fit_together_run_one_after_the_other(bench, stubs, mo
     assert not found["interleaved"] and "not interleaved" in show.table(found)
     assert {len(one["seconds"]) for one in found["sides"].values()} == {6}
     assert {one["mfu"] for one in found["sides"].values()} == {100 / 0.5 / 1e4}
+    assert "MFU = FLOPs / seconds / bf16 peak" in show.table(found) and ", X, one side after" in show.table(found)
     assert show.table(found).count("(computes the logits of all positions, 22% more FLOPs)") == 2
     monkeypatch.setattr(Stub, "together", 9)
     found = stubs.measured("b", case, sides, "float32", rounds=1, steps=1)

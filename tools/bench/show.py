@@ -18,9 +18,10 @@ def table(result: Result) -> str:
 
 def _comparison(result: Result) -> str:
     order = "" if result["interleaved"] else ", one side after the other: not interleaved"
-    head = f"{result['case']}: {result['parameters']:,} parameters, {result['tokens']} tokens, {result['dtype']}{order}"
+    head = f"{result['case']}: {result['parameters']:,} parameters, {result['tokens']} tokens, {result['dtype']}"
+    head += f", {result['device']}{order}"
     more = result["flops_all_logits"] / result["flops"] - 1
-    width, lines = max(map(len, result["sides"])), [head]
+    width, lines = max(map(len, [*result["sides"], *result["errors"]])), [head]
     for side, one in result["sides"].items():
         low, high = one["quartiles"]
         notes = [
@@ -30,13 +31,18 @@ def _comparison(result: Result) -> str:
             f"{one['largest_rows']} rows at most" if "largest_rows" in one else "",
             f"the largest batch was not found: {one['largest_error']}" if "largest_error" in one else "",
             f"first loss {one['first_loss']:.5f}",
+            f"{one['rounds_run']} of {result['rounds']} rounds" if one["rounds_run"] < result["rounds"] else "",
         ]
         logits = f" (computes the logits of all positions, {more:.0%} more FLOPs)" if one["all_logits"] else ""
         lines.append(
             f"  {side:{width}} {1e3 * one['median']:8.1f} ms ({1e3 * low:.1f}–{1e3 * high:.1f}), "
-            f"{one['tokens_per_second']:,.0f} tokens/s, {one['ratio']:.2f} × jaxpt's time{logits}, "
+            f"{one['tokens_per_second']:,.0f} tokens/s, "
+            + (f"{one['ratio']:.2f} × jaxpt's time{logits}, " if one["ratio"] else "")
             + ", ".join(note for note in notes if note)
         )
+    lines += [f"  {side:{width}} {error}" for side, error in result["errors"].items()]
+    if result["peak_flops"]:
+        lines.append(f"  MFU = {result['mfu_formula']}: {result['flops']:.4g} FLOPs, {result['peak_flops']:.4g} FLOP/s")
     if not all(one["keeps_freed_memory"] for one in result["sides"].values()) and result["device"] == "cpu":
         plain = ", ".join(side for side, one in result["sides"].items() if not one["keeps_freed_memory"])
         lines.append(f"  malloc as it comes: {plain}; the others keep what is freed")

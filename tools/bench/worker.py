@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -76,11 +77,15 @@ def resident_peak() -> int:
     return 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1])
 
 
-class OutOfMemory(RuntimeError):
+class Failed(RuntimeError):
+    """A side did not do what it was asked for."""
+
+
+class OutOfMemory(Failed):
     """The memory of a side's device is full."""
 
 
-class Killed(RuntimeError):
+class Killed(Failed):
     """A side was ended by SIGKILL: on Linux most likely because the host's memory is full."""
 
 
@@ -101,6 +106,10 @@ def is_out_of_memory(error: str) -> bool:
     return _FULL.search(error) is not None and _KERNEL.search(error) is None
 
 
+class TooLate(Failed):
+    """A side did not answer in time."""
+
+
 class Worker:
     """A side as the benchmark sees it; at the end of a `with` the process ends."""
 
@@ -112,21 +121,23 @@ class Worker:
             env=os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | environment,
         )  # fmt: skip
 
-    def ask(self, do: str, **asked: Any) -> dict[str, Any]:
-        """The answer; raises OutOfMemory, Killed or another RuntimeError if it failed."""
+    def ask(self, do: str, seconds: float | None = None, **asked: Any) -> dict[str, Any]:
+        """The answer within so many seconds; raises TooLate, OutOfMemory, Killed or another Failed if there is none."""
         if "case" in asked:
             asked["case"] = dataclasses.asdict(asked["case"])
         try:
             print(json.dumps({"do": do, **asked}), file=self._process.stdin, flush=True)
+            if seconds is not None and not select.select([self._process.stdout], [], [], seconds)[0]:
+                raise TooLate(f"not ready after {seconds:.0f} s, which were left of the budget")
             line = self._process.stdout.readline()
         except BrokenPipeError:
             line = ""
         if not line:
             code = self._process.wait()
-            raise (Killed if code == -signal.SIGKILL else RuntimeError)(f"the process ended with code {code}")
+            raise (Killed if code == -signal.SIGKILL else Failed)(f"the process ended with code {code}")
         answer = json.loads(line)
         if "error" in answer:
-            raise (OutOfMemory if is_out_of_memory(answer["error"]) else RuntimeError)(answer["error"])
+            raise (OutOfMemory if is_out_of_memory(answer["error"]) else Failed)(answer["error"])
         return answer
 
     def stop(self) -> None:
