@@ -12,6 +12,7 @@ import pytest
 
 from jaxpt.config import MeshConfig
 from jaxpt.errors import UserError
+from jaxpt.generate import programs
 from jaxpt.generate.engine import Engine, Prompt
 from jaxpt.generate.options import Options
 from jaxpt.generate.programs import Place
@@ -25,9 +26,7 @@ LENGTHS = (9, 14, 9, 7, 13, 11, 10)  # of prompts, which are one bucket, with th
 NEW, START = 11, 0
 # Log-probabilities are asked for everywhere: tests of the same engine then share its programs.
 GREEDY = Options(max_new_tokens=NEW, scores=True)
-SAMPLED = Options(
-    max_new_tokens=NEW, scores=True, temperature=1.2, top_k=40, repetition_penalty=1.2, samples=2, seed=7
-)
+SAMPLED = Options(max_new_tokens=NEW, scores=True, temperature=1.2, top_k=40, repetition_penalty=1.2, samples=2, seed=7)
 
 
 @functools.cache
@@ -39,6 +38,19 @@ def model(name, **options):
         return np.asarray(x) if path[-1].key == "scale" else 3 * np.asarray(x)
 
     return network, jax.tree_util.tree_map_with_path(larger, params)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "t5"])
+def test_matrices_alone_are_kept_in_the_compute_dtype(name):
+    """Scales, biases and T5's table of distances stay as they were trained."""
+    network = small(name, dtype="bfloat16")[0]
+    shapes, _ = programs.stored(network)
+    found = {
+        jax.tree_util.keystr(path, simple=True, separator="/"): (leaf.ndim, leaf.dtype.name)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(shapes)
+    }
+    wide = {path for path, (_, dtype) in found.items() if dtype == "float32"}
+    assert wide == {path for path in found if path.endswith(("scale", "bias", "bias/table"))} != set()
 
 
 @functools.cache

@@ -75,6 +75,28 @@ def test_dropout_goes_by_row_head_and_place_on_any_mesh():
     check_devices(kernels.fused)
 
 
+@pytest.mark.parametrize(
+    ("length", "keys", "block"),
+    [(1024, 512, 512), (1024, 640, 256), (768, 512, 256), (640, 128, 128), (512, 128, 512)],
+)
+def test_a_block_of_queries_is_the_largest_whose_scores_fit(length, keys, block):
+    def forward(q, k, v):
+        return kernels.fused(q, k, v, Mask(), None, 0.2, interpret=True)
+
+    assert block * keys <= fused.TILE
+    grids_of = []
+
+    def visit(jaxpr):
+        for equation in jaxpr.eqns:
+            if equation.primitive.name == "pallas_call":
+                grids_of.append(equation.params["grid_mapping"].grid)
+            for inner in jax.core.jaxprs_in_params(equation.params):
+                visit(inner)
+
+    visit(jax.make_jaxpr(forward)(*arrays(1, length, keys)).jaxpr)
+    assert {grid[-1] for grid in grids_of} == {length // block}
+
+
 def test_rows_by_distance_become_rows_by_key_and_back():
     x = np.arange(8 * 24, dtype=np.float32).reshape(8, 24)
 

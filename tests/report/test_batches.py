@@ -380,7 +380,11 @@ def test_recipes_are_shown(name, tmp_path, capsys, monkeypatch):
     assert not (tmp_path / "runs").exists(), "looking leaves no run behind"
     capsys.readouterr()
     assert main(["inspect", *common, "--split", "validation", "--at", "99999"]) == 2
-    assert "the validation split ends with example" in capsys.readouterr().err
+    last = int(re.search(r"the validation split ends with example (\d+)", capsys.readouterr().err)[1])
+    assert main(["inspect", *common, "--split", "validation", "--at", str(last)]) == 0
+    capsys.readouterr()
+    assert main(["inspect", *common, "--split", "validation", "--at", str(last + 1)]) == 2
+    assert f"--at {last + 1}: the validation split ends with example {last}" in capsys.readouterr().err
     phases = "train.phases=[{steps: 1}, {set: {data.length: 64}}]"
     for phase, length in (("1", 32), ("2", 64)):
         assert main(["inspect", *common, phases, "--phase", phase]) == 0

@@ -145,6 +145,8 @@ def test_choices_as_text():
     assert task.target_text(row, "") == "I flew away."
     said = ("I flew away.", "he flew", "I", "no")
     assert [task.parse(text, row, "") for text in said] == [1, 1, 0, -1]
+    answers = [task.answer_text(text, row, "")["label"] for text in ("he flew", "I", "no")]
+    assert answers == [1, 0, None]
     assert task.answer_text("he flew", row, "") == {"text": "he flew", "label": 1}
     copa = MultipleChoiceTask(name="copa", text="premise", question="question", choices=("choice1", "choice2"))
     row = Row(1, COPA)

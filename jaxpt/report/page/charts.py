@@ -91,6 +91,8 @@ class Axis:
         Example:
           >>> Axis(0, 2e6, (0.0, 1e6, 2e6)).named(1e6), Axis(0, 1, (0, 0.5, 1)).named(0.5)
           ('1M', '0.5')
+          >>> Axis(0, 5000, (0, 2500, 5000)).named(2500), Axis(0, 1e-4, (0, 5e-5, 1e-4)).named(5e-5)
+          ('2,500', '5e-5')
         """
         if abs(tick) >= 1e4 or (abs(tick) >= 1e3 and self.high >= 1e4):
             return number(tick)

@@ -154,6 +154,7 @@ def test_what_cannot_be_shown_is_refused_in_one_line(runs, tmp_path, capsys):
     )
     assert load_study(tmp_path / "new.yaml")
     run, out = str(runs / "bert"), str(tmp_path / "page.html")
+    (tmp_path / "folder.html").mkdir()
     for words, said in (
         ([str(tmp_path / "hf")], "Hugging Face's form"),
         ([str(tmp_path / "none")], "no such directory"),
@@ -163,6 +164,7 @@ def test_what_cannot_be_shown_is_refused_in_one_line(runs, tmp_path, capsys):
         ([str(tmp_path / "new.yaml")], "writes it"),
         ([run, "--out", str(tmp_path / "page.pdf")], "wants a name that ends in .html or .htm"),
         ([run, "--out", str(tmp_path / "no" / "page.html")], "is no directory"),
+        ([run, "--out", str(tmp_path / "folder.html")], "folder.html: is a directory, expected a file"),
         ([run, "--out", out, "--picture", "page.jpg"], "wants a name that ends in .png or .svg"),
         ([str(runs / "empty"), "--out", out, "--picture", str(tmp_path / "a.png")], "nothing to draw"),
     ):
