@@ -1,26 +1,48 @@
-"""Shared by all tests: their order, eight virtual CPU devices, quick compilation, quiet TensorFlow, what they cost."""
+"""Shared by all tests: their devices and order, quick compilation, quiet TensorFlow, what they cost."""
 
 import importlib.metadata
 import json
 import os
+import re
 import sys
 import tempfile
 
 import pytest
 
-# The time of these tests is that of compiling small programs: without optimizations it is a sixth (a step of a toy
-# GPT-2: 7.2 → 1.2 s). With XLA_FLAGS=--xla_force_host_platform_device_count=8 JAX_DISABLE_MOST_OPTIMIZATIONS=0 in the
-# environment programs are compiled as users' are.
-# Of what is left a third went into cutting each program into 32 parts.
-FLAGS = ["--xla_force_host_platform_device_count=8", "--xla_cpu_parallel_codegen_split_count=1"]
-if importlib.metadata.version("jaxlib").startswith("0.10."):  # a later XLA ends the process at a flag that it has not
-    FLAGS.append("--xla_cpu_use_fusion_emitters=false")
-os.environ.setdefault("XLA_FLAGS", " ".join(FLAGS))
-os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "true")
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Threads of XLA's pools. A collective of a virtual device holds one until its peers come; with as many threads as
-# devices, those that wait in different collectives of one program can hold all of them, and none ever goes on.
-os.environ.setdefault("NPROC", "32")
+IS_DEVICE_RUN = os.environ.get("JAX_PLATFORMS", "cpu") != "cpu"
+"""Whether tests run on an accelerator: JAX_PLATFORMS=cuda,cpu says so, or `-m gpu` where NVIDIA's driver is."""
+HAS_NVIDIA = any(map(os.path.exists, ("/dev/nvidiactl", "/proc/driver/nvidia/version")))
+if HAS_NVIDIA and "JAX_PLATFORMS" not in os.environ and re.search(r" -m[ =]?gpu\b", " ".join(sys.argv)):
+    IS_DEVICE_RUN = True
+    os.environ["JAX_PLATFORMS"] = "cuda,cpu"  # an error if JAX cannot use the GPU, not the CPU; workers inherit it
+
+
+def use_cpu():
+    """Eight virtual devices and quick compilation, for this process and those that it starts."""
+    # The time of these tests is that of compiling small programs: without optimizations it is a sixth (a step of a toy
+    # GPT-2: 7.2 → 1.2 s). With XLA_FLAGS=--xla_force_host_platform_device_count=8 JAX_DISABLE_MOST_OPTIMIZATIONS=0 in
+    # the environment programs are compiled as users' are.
+    # Of what is left a third went into cutting each program into 32 parts.
+    flags = ["--xla_force_host_platform_device_count=8", "--xla_cpu_parallel_codegen_split_count=1"]
+    if importlib.metadata.version("jaxlib").startswith("0.10."):  # a later XLA ends the process at an unknown flag
+        flags.append("--xla_cpu_use_fusion_emitters=false")
+    os.environ.setdefault("XLA_FLAGS", " ".join(flags))
+    os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "true")
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    # Threads of XLA's pools. A collective of a virtual device holds one until its peers come; with as many threads as
+    # devices, those that wait in different collectives of one program can hold all of them, and none ever goes on.
+    os.environ.setdefault("NPROC", "32")
+
+
+def use_device():
+    """The device as it is, which the workers share; products of float32 are not rounded to TF32 or bfloat16."""
+    os.environ.setdefault("JAX_DEFAULT_MATMUL_PRECISION", "highest")
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    # The fastest algorithm of each product is not looked for: compiling is most of what these tests do.
+    os.environ.setdefault("XLA_FLAGS", "--xla_gpu_autotune_level=0")
+
+
+use_device() if IS_DEVICE_RUN else use_cpu()
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # The runs that tests start as processes of their own share the cache through the environment.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.join(tempfile.gettempdir(), "jaxpt-test-cache"))
@@ -38,7 +60,24 @@ LONGEST = (
 )  # fmt: skip
 
 
-def pytest_collection_modifyitems(items):
+def is_for_gpu(config):
+    return config.option.markexpr == "gpu"
+
+
+def pytest_ignore_collect(collection_path, config):
+    """`-m gpu` imports the files that have the marker alone: others may need TensorFlow, which may not be there."""
+    is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    if is_for_gpu(config) and is_test and "mark.gpu" not in collection_path.read_text("utf-8"):
+        return True
+    return None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    if is_for_gpu(config):  # neither the many cases of grids nor what needs torch
+        left_out = [item for item in items if any(item.get_closest_marker(name) for name in ("grid", "parity"))]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
     if "PYTEST_XDIST_WORKER" not in os.environ:  # one process: as they were asked for
         return
     order = {f"tests/{name}": place for place, name in enumerate(LONGEST)}
@@ -53,6 +92,14 @@ def pytest_collection_finish():
 
 MOST_MEMORY = 3 * 2**30
 """Bytes of a worker from which on what JAX compiled for earlier files is dropped: slow tests made 9 GB of it."""
+
+
+@pytest.fixture(autouse=True)
+def _tolerances_of_a_device(monkeypatch):
+    if IS_DEVICE_RUN:
+        from tests import tolerances
+
+        tolerances.widen(monkeypatch)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -10,6 +10,8 @@ import pytest
 from jaxpt import class_losses
 from jaxpt.errors import UserError
 
+pytestmark = pytest.mark.gpu
+
 RNG = np.random.default_rng(0)
 LOGITS, OTHER = RNG.normal(0, 3, (2, 12, 4)).astype(np.float32)
 TARGETS = RNG.integers(0, 4, 12)

@@ -75,12 +75,14 @@ def _largest(compiled):
     return max(np.prod([int(n) for n in shape.split(",")]) for shape in shapes)
 
 
+@pytest.mark.gpu
 def test_cross_entropy_is_the_negative_log_probability():
     rng = np.random.default_rng(0)
     logits, targets = rng.standard_normal((3, 5, 7), np.float32) * 5, rng.integers(0, 7, (3, 5))
     np.testing.assert_allclose(cross_entropy(logits, targets), _entropy(logits, targets), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.gpu
 def test_cross_entropy_of_extreme_and_masked_logits():
     logits, targets = np.array([[1e4, -1e4, -np.inf], [0.0, 0.0, -np.inf]], np.float32), np.array([1, 0])
     np.testing.assert_allclose(cross_entropy(logits, targets), [2e4, np.log(2)], rtol=1e-6)
@@ -88,12 +90,14 @@ def test_cross_entropy_of_extreme_and_masked_logits():
     assert np.isfinite(gradient).all() and (gradient[:, 2] == 0).all()
 
 
+@pytest.mark.gpu
 def test_z_loss_is_the_squared_log_partition():
     logits = np.log(np.array([[1.0, 2.0, 3.0]], np.float32))
     plain, penalised = (cross_entropy(logits, np.array([0]), z_loss=z) for z in (0.0, 0.5))
     np.testing.assert_allclose(penalised - plain, 0.5 * np.log(6) ** 2, rtol=1e-6)
 
 
+@pytest.mark.gpu
 def test_bfloat16_logits_are_summed_in_float32():
     logits = jnp.asarray(np.random.default_rng(0).standard_normal((8, 4096)), jnp.bfloat16)
     loss = cross_entropy(logits, np.arange(8))
@@ -101,6 +105,7 @@ def test_bfloat16_logits_are_summed_in_float32():
     np.testing.assert_allclose(loss, _entropy(logits, np.arange(8)), rtol=1e-6)
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("chunk", grids.cases([1, 6, 7, 29], 6, 7))
 def test_chunks_change_neither_value_nor_gradient(chunk):
     whole, parts = (_found(z_loss=1e-2, with_probe=True, chunk=c) for c in (T, chunk))
@@ -108,6 +113,7 @@ def test_chunks_change_neither_value_nor_gradient(chunk):
         assert np.linalg.norm(a - b) <= 1e-6 * np.linalg.norm(a)
 
 
+@pytest.mark.gpu
 def test_metrics_are_weighted_sums_with_their_weights(data):
     (total, metrics), _ = _compiled(z_loss=1e-2, with_probe=True, chunk=7)(data["params"], data["hidden"])
     logits = np.asarray(data["hidden"]) @ np.asarray(data["params"]["kernel"]) + np.asarray(data["params"]["bias"])
@@ -122,6 +128,7 @@ def test_metrics_are_weighted_sums_with_their_weights(data):
     assert set(without) == {"token_loss", "accuracy"}
 
 
+@pytest.mark.gpu
 def test_accuracy_counts_hits_and_no_ties():
     @jax.jit
     def accuracy(hidden):
@@ -132,6 +139,7 @@ def test_accuracy_counts_hits_and_no_ties():
     assert accuracy(np.zeros((1, 3, 4), np.float32))[0] == 0
 
 
+@pytest.mark.gpu
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", grids.cases([0, 7, 13], 7))
 def test_label_smoothing_mixes_the_target_with_the_uniform_distribution(data, chunk):
@@ -364,6 +372,7 @@ def test_samples_follow_the_distribution_whatever_chunk_and_mesh(data):
     assert (grad == 0).all()
 
 
+@pytest.mark.gpu
 def test_log_probs_of_tokens_whatever_the_chunk(data):
     """Beside the softmax in float64; 8 does not divide the length. Of a tie the first token is the most likely one."""
     kernel, bias = (np.array(data["params"][name]) for name in ("kernel", "bias"))
@@ -383,6 +392,7 @@ def test_log_probs_of_tokens_whatever_the_chunk(data):
         np.testing.assert_array_equal(is_best, logits.argmax(-1) == targets)
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize(
     ("chunk", "tied"), grids.cases([(T, False), (T, True), (7, False), (7, True)], (T, False), (7, True))
 )
@@ -409,6 +419,7 @@ def test_the_gradient_of_the_forward_pass_is_that_of_the_plain_formula(data, chu
         assert a.dtype == b.dtype and np.linalg.norm(a - b) <= 1e-6 * np.linalg.norm(b)
 
 
+@pytest.mark.gpu
 def test_half_precision_is_as_exact_as_differentiating_the_product(data):
     """Gradients of bf16 products beside those in float32: no further off than automatic differentiation of the sum."""
     hidden = data["hidden"].astype(jnp.bfloat16)

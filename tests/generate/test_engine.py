@@ -105,6 +105,7 @@ def _pair(network):
     return jax.jit(run)
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", ["gpt2", "mistral", pytest.param("t5", marks=pytest.mark.slow)])
 def test_greedy_takes_the_most_likely_token_without_a_cache_too(name):
     """Two rows for prompts of unequal length, with the log-probabilities of the model's distribution."""
@@ -116,10 +117,12 @@ def test_greedy_takes_the_most_likely_token_without_a_cache_too(name):
     assert len(texts) > (5 if name == "gpt2" else 2) and max(map(len, map(set, texts))) > 3
 
 
+@pytest.mark.gpu
 def test_refilled_rows_get_what_all_prompts_at_once_get():
     assert tokens(greedy(batch_size=8)) == tokens(greedy())
 
 
+@pytest.mark.gpu
 @pytest.mark.slow
 def test_log_probabilities_are_the_models_before_penalties_and_temperature():
     for one in generated(engine(), prompts(), SAMPLED).values():
@@ -127,6 +130,7 @@ def test_log_probabilities_are_the_models_before_penalties_and_temperature():
         np.testing.assert_allclose(one.logprobs, rows[np.arange(NEW), one.tokens], atol=1e-4)
 
 
+@pytest.mark.gpu
 @pytest.mark.slow
 def test_a_sample_depends_on_seed_prompt_and_sample_alone():
     """Not on rows per batch, refilled ones, other prompts and their order, or on buckets."""
@@ -143,6 +147,7 @@ def test_a_sample_depends_on_seed_prompt_and_sample_alone():
     assert alone[0, 0][:NEW] == found[2, 0] and len(alone[0, 0]) > NEW
 
 
+@pytest.mark.gpu
 @pytest.mark.slow
 def test_any_of_several_eos_ends_a_text():
     plain = tokens(greedy())
@@ -156,6 +161,7 @@ def test_any_of_several_eos_ends_a_text():
     assert {one.finish for one in found.values()} == {"eos", "length"}
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("batch_size", [2, 8])
 def test_a_watch_ends_rows(batch_size):
     """Odd prompts are ended at the first call from three tokens on; the others, and those that come next, go on."""
@@ -174,6 +180,7 @@ def test_a_watch_ends_rows(batch_size):
     assert {index for index, _ in seen} == set(range(len(LENGTHS)))
 
 
+@pytest.mark.gpu
 def test_texts_end_with_the_table_of_positions():
     """The last generated token needs no position of its own; others, of another bucket, are as long as was asked."""
     limit = model("gpt2")[0].config.position_limit

@@ -97,6 +97,7 @@ def chosen(names, quick, slow):
     ]
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", chosen(DECODERS, ("gpt2", "t5_lm"), ("mistral",)))
 def test_a_decoder_scores_as_token_by_token(name):
     """Contexts of unequal length, one of them empty; the prefix LM sees its context in both directions."""
@@ -145,6 +146,7 @@ def test_an_encoder_decoder_scores_a_span(name):
         assert [one.total for one in by_default] == [one.total for one in found]
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize(
     "name", chosen([name for name in ENCODERS if name != "xlnet"], ("bert", "electra"), ("albert", "deberta"))
 )
@@ -183,6 +185,7 @@ def choices(*lengths, seed=7):
     return [first, second, first, third, first, second], texts(*lengths, seed=seed + 1)
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize(
     "name", chosen([*DECODERS, "t5", "umt5", "bart"], ("gpt2", "t5_lm", "t5"), ("llama", "mistral", "bart"))
 )

@@ -32,6 +32,7 @@ def compare(got, want):
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=2e-5)
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", oracle.CASES)
 def test_equal_to_what_transformers_gave(name):
     """golden.json says how it was made; `python -m tests.generate.oracle` makes it again."""
@@ -77,12 +78,14 @@ def by_row(function, logits_BxV, history, options):
     return np.stack([function(x, text, prompt, options) for x, text, prompt in rows])
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("seed", grids.seeds(4, 24))
 def test_any_combination_is_that_of_loops_in_float64(seed):
     logits, past, options = drawn(seed)
     compare(apply(logits, past, options=options), by_row(oracle.processed, logits, past, options))
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("presence, frequency", [(0.7, 0.0), (0.0, 0.4), (-0.5, 0.3)])
 def test_presence_and_frequency_penalties_count_generated_tokens_alone(presence, frequency):
     options = Options(presence_penalty=presence, frequency_penalty=frequency, repetition_penalty=1.3)
@@ -133,6 +136,7 @@ def at_a_large_vocabulary(seed):
     return logits, history(np.zeros((3, 2)), [1, 2, 2], [1, 1, 2]), Options(temperature=0.9, **given)
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("seed", grids.seeds(4, 8))
 def test_filters_of_a_large_vocabulary_are_those_of_sorts_in_float64(seed):
     logits, past, options = at_a_large_vocabulary(seed)
@@ -151,6 +155,7 @@ def test_filters_of_a_large_vocabulary_are_those_of_transformers(seed):
     compare(got, by_row(oracle.processed, logits, past, options))
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("garbage", [0, 22, 23, 10**6, -1, -(2**31)])
 def test_columns_behind_a_text_never_matter(garbage):
     """Whatever the id is there, also one that the text has not, and however many columns there are."""
@@ -165,6 +170,7 @@ def test_columns_behind_a_text_never_matter(garbage):
         compare(apply(x, history(wide), options=options), by_row(oracle.processed, x, history(), options))
 
 
+@pytest.mark.gpu
 def test_other_rows_never_matter():
     x, past = oracle.logits(), history()
     want = apply(x, past, options=EVERYTHING)
@@ -192,6 +198,7 @@ def kept(function, logits, value):
     return np.flatnonzero(~np.isneginf(got[0])).tolist()
 
 
+@pytest.mark.gpu
 def test_ties_are_kept_together():
     x = [1.0, 3.0, 2.0, 2.0, -0.0, 0.0, -np.inf, -5.0]
     assert [kept(processors.top_k, x, k) for k in (1, 2, 3)] == [[1], [1, 2, 3], [1, 2, 3]]
@@ -204,6 +211,7 @@ def test_ties_are_kept_together():
     assert kept(processors.min_p, x, 1.0) == [1]
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("x", [1.0, -1.0, 3e38, -3e38, 1e-30, -1e-30, 7.3, -123.4])
 def test_thresholds_are_exact_to_the_last_bit(x):
     """Of neighbouring float32 the larger is kept, whatever their sign and exponent."""
@@ -213,6 +221,7 @@ def test_thresholds_are_exact_to_the_last_bit(x):
         assert kept(function, [smaller, larger, smaller], value) == [1]
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("p", [1e-9, 0.5, 0.999999])
 def test_filters_at_extreme_logits(p):
     """All but one excluded, spans of 1e30, equal logits, subnormal differences: at least one token is left."""

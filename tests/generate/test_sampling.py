@@ -68,6 +68,7 @@ def distribution(options):
 
 
 # What each filter excludes, and what penalties and bans change, is shown by test_logits.py.
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", grids.cases(FILTERS, "plain", "temperature_top_k_top_p_min_p", "bans_top_k"))
 def test_draws_follow_the_filtered_distribution(name):
     """χ² over 50,000 draws against the distribution in float64; what is excluded is never drawn."""
@@ -107,6 +108,8 @@ def drawn(seed, row, sample, position):
     past = History(jnp.zeros((rows, 4), jnp.int32), position, jnp.ones(rows, int))
     return choose(jnp.broadcast_to(jnp.array(THREE), (rows, 3)), past, Options(temperature=1.0), keys_B).token_B
 
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("axis", ["seed", "row", "sample", "position"])
 def test_draws_of_other_seeds_rows_samples_and_positions_are_independent(axis):
     """χ² of 50,000 pairs of draws whose keys differ in one of the four, against the product of their distributions."""
@@ -123,6 +126,7 @@ def test_draws_of_other_seeds_rows_samples_and_positions_are_independent(axis):
     assert chi_square(pairs, np.outer(single, single).ravel()) > P_VALUE
 
 
+@pytest.mark.gpu
 def test_a_draw_depends_on_seed_row_sample_and_position_alone():
     """The same in batches of 1 and 16, in any order of rows, in wider histories and among padding of the vocabulary."""
     options = Options(temperature=1.0, top_p=0.95, scores=True)
@@ -140,6 +144,7 @@ def test_a_draw_depends_on_seed_row_sample_and_position_alone():
     assert len(set(together.token_B.tolist())) > 3
 
 
+@pytest.mark.gpu
 def test_the_draws_of_a_seed_stay():
     """Golden: the draws of jax 0.10 on a CPU. A change would give users other samples for the same seed."""
     x = np.zeros((4, 1000), np.float32)
@@ -165,6 +170,7 @@ def test_draws_are_the_same_on_a_mesh(rows, columns):
         assert not re.search(r"\[(\d+,)?512\]", program.as_text())
 
 
+@pytest.mark.gpu
 def test_greedy_takes_the_first_of_the_most_likely():
     x = np.array([[1.0, 3.0, 3.0], [5.0, -np.inf, 4.0], [-9.0, -8.0, -7.0]], np.float32)
     choice = pick(x, history(3, [0], 1), Options())
@@ -177,6 +183,7 @@ def test_greedy_takes_the_first_of_the_most_likely():
     np.testing.assert_array_equal(jax.jit(argmax)(big), big.argmax(-1))
 
 
+@pytest.mark.gpu
 def test_a_single_token_that_is_left_is_always_drawn():
     options = Options(temperature=1.0)
     x = np.full((DRAWS, oracle.V), -np.inf, np.float32)
@@ -187,6 +194,7 @@ def test_a_single_token_that_is_left_is_always_drawn():
     assert (tokens == oracle.logits()[0].argmax()).all()
 
 
+@pytest.mark.gpu
 def test_the_noise_has_the_distribution_of_gumbel_and_no_ties(monkeypatch):
     noise = np.asarray(jax.jit(gumbel, static_argnums=2)(keys(64), np.arange(64), 4096)).ravel()
     assert np.isfinite(noise).all()
@@ -201,6 +209,7 @@ def test_the_noise_has_the_distribution_of_gumbel_and_no_ties(monkeypatch):
     )
 
 
+@pytest.mark.gpu
 def test_log_probabilities_are_of_the_processed_and_of_the_model():
     options = Options(temperature=0.7, top_p=0.9, repetition_penalty=1.5, scores=True)
     x = oracle.logits()[0] / 2
@@ -215,6 +224,7 @@ def test_log_probabilities_are_of_the_processed_and_of_the_model():
     assert half.model_logprob_B.dtype == half.logprob_B.dtype == jnp.float32
 
 
+@pytest.mark.gpu
 def test_a_compiled_loop_generates_row_by_row():
     """In `lax.while_loop`, with rows of unequal prompts: what each row gives in a plain loop of its own."""
     options = Options(

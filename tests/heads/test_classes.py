@@ -12,6 +12,8 @@ from tests import grids
 from tests.heads.test_heads import D, bound, dense, hidden, norm
 from tests.models.helpers import EVERY
 
+pytestmark = pytest.mark.gpu
+
 NAMES = [name for name in EVERY if name not in ("t5_old", "t5_shared", "umt5", "deberta_v2", "mbart", "mistral")]
 POSITIONS = {"encoder": "first", "decoder": "last", "encoder_decoder": "eos"}
 

@@ -11,6 +11,8 @@ from jaxpt.models.network import Network
 from tests import grids
 from tests.models.helpers import EVERY, V, bert, drawn
 
+pytestmark = pytest.mark.gpu
+
 D = 24
 
 

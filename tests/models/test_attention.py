@@ -11,6 +11,8 @@ from jaxpt.models import attention
 from jaxpt.models.attention import attend
 from jaxpt.models.mask import Mask
 
+pytestmark = pytest.mark.gpu
+
 B, L, S, H, K = 2, 5, 7, 3, 4
 
 

@@ -125,6 +125,7 @@ def test_init_is_plain_float32_and_as_announced(name):
     assert {x.dtype for x in jax.tree.leaves(params)} == {jnp.dtype("float32")}
 
 
+@pytest.mark.gpu
 @pytest.mark.slow
 @pytest.mark.parametrize("name", grids.cases(ALL, "bert", "gpt2", "t5"))
 def test_loss_at_the_start(name):
@@ -149,6 +150,7 @@ def test_loss_at_the_start(name):
     np.testing.assert_allclose(loss, want, rtol=0.05)
 
 
+@pytest.mark.gpu
 @pytest.mark.slow
 @pytest.mark.parametrize("name", grids.cases(FAMILIES, "t5"))
 def test_remat_changes_nothing(name):
@@ -166,6 +168,7 @@ def test_remat_changes_nothing(name):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), plain, found)
 
 
+@pytest.mark.gpu
 @pytest.mark.slow
 @pytest.mark.parametrize("name", grids.cases(ALL, "bert", "gpt2", "t5"))
 def test_bfloat16_computation_keeps_float32_parameters(name):
@@ -186,6 +189,7 @@ def test_bfloat16_computation_keeps_float32_parameters(name):
     assert np.abs(logits - exact).max() < 0.1 * np.abs(exact).max()
 
 
+@pytest.mark.gpu
 @pytest.mark.slow
 @pytest.mark.parametrize("name", grids.cases(ALL, "bert", "gpt2", "t5"))
 def test_every_parameter_has_a_gradient(name):
@@ -217,6 +221,7 @@ def test_modernberts_attention_outputs_have_a_dropout_of_their_own():
     assert (whole != other).any()
 
 
+@pytest.mark.gpu
 @pytest.mark.slow
 @pytest.mark.parametrize("name", grids.cases(ALL, "bert", "gpt2", "t5"))
 def test_dropout_is_off_without_keys_and_on_with_them(name):
@@ -252,6 +257,7 @@ def test_a_bound_model_s_calls_do_not_know_of_one_another():
         _ = plain.embedd
 
 
+@pytest.mark.gpu
 def test_padded_vocabulary_never_shows():
     model, variables = made("t5")
     assert jax.eval_shape(lambda v: scores(model, v, tokens(1, 4)), variables).shape[-1] == V

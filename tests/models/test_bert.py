@@ -10,6 +10,8 @@ from jaxpt.models.bert import BertConfig
 from tests import grids
 from tests.models.helpers import apply, bert, made, packed, tokens
 
+pytestmark = pytest.mark.gpu
+
 
 @pytest.fixture(scope="module")
 def model():

@@ -12,6 +12,8 @@ from jaxpt.models.cache import Cache, NewCache
 from tests import grids
 from tests.models.helpers import ALL, OTHERS, V, drawn, t5
 
+pytestmark = pytest.mark.gpu
+
 MODELS = ALL | OTHERS | {"umt5": functools.partial(t5, bias_per_layer=True)}
 DECODERS = ("gpt", "gpt2", "opt", "llama", "mistral", "t5_lm")
 PAIRS = ("t5", "t5_old", "t5_shared", "umt5", "bart", "mbart")

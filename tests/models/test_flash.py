@@ -22,6 +22,7 @@ from tests.models.own_kernels import (
     check_devices,
     check_dropout,
     check_values_and_gradients,
+    is_interpreted,
     learned,
     lowered,
 )
@@ -32,19 +33,22 @@ MORE = {
 }
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", cases(CASES | MORE, "causal window", "cross packed", "several blocks"))
 def test_values_and_gradients(name):
     """What is 0 by arithmetic is rounded to 3e-6: the weights are divided by their sum after the product."""
     check_values_and_gradients(kernels.flash, (CASES | MORE)[name], floor=0.3)
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("width", grids.cases([8, 24, 128], 24))
 def test_heads_of_any_width(width):
     @jax.jit
     def both(q, k, v):
         return [
-            kernels.flash(q, k, v, Mask(), None, 0.2, interpret=True), kernels.plain(q, k, v, Mask(), None, 0.2)
-        ]  # fmt: skip
+            kernels.flash(q, k, v, Mask(), None, 0.2, interpret=is_interpreted(kernels.flash)),
+            kernels.plain(q, k, v, Mask(), None, 0.2),
+        ]
 
     np.testing.assert_allclose(*both(*arrays(1, 40, 70, width=width)), atol=1e-5)
 
@@ -61,6 +65,7 @@ def test_blocks_that_a_mask_hides_are_left_out():
             assert flops.count(jaxpr) == blocks * 64 * 64 * 64 * 2 * 2, (causal, window)
 
 
+@pytest.mark.gpu
 @pytest.mark.slow
 def test_dropout_is_that_of_its_hash_in_both_passes():
     check_dropout(kernels.flash)

@@ -30,6 +30,7 @@ from tests.models.own_kernels import (
 )  # fmt: skip
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("length, keys", [(1, 1), (7, 130)])
 def test_small(length, keys):
     @jax.jit
@@ -54,17 +55,20 @@ MORE = {
 }
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", cases(CASES, "cross packed", "window", "several blocks"))
 def test_values_and_gradients(name):
     check_values_and_gradients(kernels.fused, CASES[name])
 
 
+@pytest.mark.gpu
 @pytest.mark.slow
 @pytest.mark.parametrize("name", grids.cases(MORE, "positions, packed"))
 def test_values_and_gradients_of_position_terms(name):
     check_values_and_gradients(kernels.fused, MORE[name], terms())
 
 
+@pytest.mark.gpu
 @pytest.mark.slow
 def test_dropout_is_that_of_its_hash_in_both_passes():
     check_dropout(kernels.fused)
@@ -97,6 +101,7 @@ def test_a_block_of_queries_is_the_largest_whose_scores_fit(length, keys, block)
     assert {grid[-1] for grid in grids_of} == {length // block}
 
 
+@pytest.mark.gpu
 def test_rows_by_distance_become_rows_by_key_and_back():
     x = np.arange(8 * 24, dtype=np.float32).reshape(8, 24)
 

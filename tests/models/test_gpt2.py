@@ -10,6 +10,8 @@ from jaxpt.models import base
 from jaxpt.models.gpt2 import GPT2Config
 from tests.models.helpers import apply, gpt2, influence, made, packed, tokens
 
+pytestmark = pytest.mark.gpu
+
 
 @pytest.fixture(scope="module")
 def model():

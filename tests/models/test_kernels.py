@@ -20,6 +20,7 @@ from jaxpt.models import attention, kernels
 from jaxpt.models.mask import Mask
 from jaxpt.parallel import mesh as meshes
 from tests import grids
+from tests.models.own_kernels import is_interpreted
 
 B, L, H, K = 2, 128, 4, 8
 SEGMENTS = jnp.asarray(np.repeat([[1, 2, 0], [1, 2, 3]], [50, 60, 18], axis=1))
@@ -41,7 +42,7 @@ SHARED_HEADS = {"causal", "packed", "window"}
 RUNS = {
     "chunked": functools.partial(kernels.chunked, chunk=50),
     "library": functools.partial(kernels.cudnn, implementation="xla"),
-    "splash": lambda q, k, v, mask, bias, scale: kernels.splash(q, k, v, mask, scale, interpret=True),
+    "splash": lambda q, k, v, mask, bias, scale: kernels.splash(q, k, v, mask, scale, is_interpreted(kernels.splash)),
 }
 
 
@@ -59,6 +60,7 @@ def inputs(name, mask):
     return (q, k, v), bias
 
 
+@pytest.mark.gpu
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "mask"), grids.cases(PAIRS, *KEPT))
 def test_equals_plain(name, mask):
@@ -116,6 +118,7 @@ def test_each_device_does_its_part_of_the_queries(mask):
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 
+@pytest.mark.gpu
 def test_dropout_in_chunks_keeps_the_rate():
     (q, k, _), _ = inputs("chunked", "bidirectional")
     run = jax.jit(lambda key: kernels.chunked(q, k, np.ones_like(k), Mask(), None, 0.3, 0.25, key, chunk=50))

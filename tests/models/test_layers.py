@@ -11,6 +11,8 @@ import pytest
 
 from jaxpt.models import layers
 
+pytestmark = pytest.mark.gpu
+
 INIT = nn.initializers.normal(1.0)
 
 

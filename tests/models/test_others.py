@@ -92,6 +92,7 @@ def test_padding_never_changes_a_real_token(name):
     close(first, run(variables, ids[:, :8], segments[:, :8]))
 
 
+@pytest.mark.gpu
 def test_a_window_ends():
     """Two layers of windows of 3 see 4 tokens back, and no further."""
     model, variables = made("mistral")
@@ -102,6 +103,7 @@ def test_a_window_ends():
     assert (difference[2:7] > 1e-5).all() and (np.delete(difference, range(2, 7)) == 0).all()
 
 
+@pytest.mark.gpu
 def test_a_prefix_is_seen_from_both_sides():
     model, variables = made("t5_lm")
     ids = tokens(1, 8)
@@ -160,6 +162,7 @@ def test_the_states_of_all_layers_have_gradients_and_end_in_the_hidden_ones(name
     assert not any(jnp.any(x) for x in jax.tree.leaves(gradient.get("final_norm", {})))
 
 
+@pytest.mark.gpu
 def test_groups_of_layers_run_in_order():
     """ALBERT's 4 layers in 2 groups of 2 inner layers are 8 blocks, the first group's pair twice, then the second's."""
     _, variables = made("albert")
@@ -168,6 +171,7 @@ def test_groups_of_layers_run_in_order():
     assert params["segment_0"]["block_0"]["feed_forward"]["up"]["kernel"].shape == (24, 40)
 
 
+@pytest.mark.gpu
 def test_the_memory_goes_on():
     """Two halves, the second with the first's memory, equal a pass over the whole in which no token looks ahead."""
     model, variables = made("xlnet")
@@ -214,6 +218,7 @@ def test_the_mask_decoder_runs_the_last_layer_twice():
 TERMS = [{}, {"position_to_content": False}, {"content_to_position": False}]
 
 
+@pytest.mark.gpu
 def test_disentangled_attention_of_a_few_queries_is_a_slice_of_the_whole():
     rng = np.random.default_rng(0)
     x, relative = rng.normal(size=(2, 10, 24)), rng.normal(size=(8, 24)).astype(np.float32)

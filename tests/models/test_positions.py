@@ -23,6 +23,8 @@ from jaxpt.models.positions import (
     sinusoidal,
 )
 
+pytestmark = pytest.mark.gpu
+
 
 def test_examples():
     assert doctest.testmod(positions).failed == 0

@@ -29,6 +29,7 @@ CASES = [(rate, heads, dtype) for rate in (0.0, 0.3) for heads in (2, 4) for dty
 KEPT = [(0.3, 4, "float32"), (0.0, 2, "float32"), (0.0, 4, "bfloat16"), (0.3, 2, "bfloat16")]
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize(("rate", "heads", "dtype"), grids.cases(CASES, *KEPT))
 def test_values_and_gradients(rate, heads, dtype):
     """In float32 both do the same operations; in bfloat16 the gradient's weights are rounded to 2⁻⁹ first."""

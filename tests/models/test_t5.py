@@ -7,6 +7,8 @@ from jaxpt.models.t5 import T5Config
 from tests import grids
 from tests.models.helpers import apply, influence, made, packed, t5, tokens
 
+pytestmark = pytest.mark.gpu
+
 
 @pytest.fixture(scope="module", params=grids.cases(["t5", "t5_old"], "t5"))
 def model(request):

@@ -9,6 +9,8 @@ import pytest
 
 from jaxpt.models import weight_dropout
 
+pytestmark = pytest.mark.gpu
+
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
 def test_dropped_weights_are_as_if_drawn(rate):

@@ -94,6 +94,7 @@ def _run(function, *arguments):
     return jax.device_get(jax.jit(function)(*arguments))
 
 
+@pytest.mark.gpu
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", grids.cases(KINDS, "adamw", "adafactor", "lamb", "muon"))
 def test_a_stack_is_updated_as_its_layers_alone(kind):
@@ -162,6 +163,7 @@ def test_the_state_of_experts_keeps_their_axis():
     assert set(names) == {"stack_2_experts_3", "stack_2", "unstacked"}
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("kind", KINDS)
 def test_only_matrices_are_decayed_stacked_or_not(kind):
     """But for `decay_all`, fairseq's way."""
@@ -186,6 +188,7 @@ def test_only_matrices_are_decayed_stacked_or_not(kind):
             np.testing.assert_allclose(update, -share * param, rtol=1e-5)
 
 
+@pytest.mark.gpu
 def test_adamw_takes_a_first_step_of_the_learning_rate():
     config = _config(learning_rate=0.1)
     _, updates = _run(lambda *given: _steps(config, AXES, *given), _random(0), [_random(1)])
@@ -193,6 +196,7 @@ def test_adamw_takes_a_first_step_of_the_learning_rate():
         np.testing.assert_allclose(np.abs(update), 0.1, rtol=1e-3)
 
 
+@pytest.mark.gpu
 def test_adam_without_bias_correction_is_berts():
     config = _config(bias_correction=False, weight_decay=0.01, learning_rate=0.1)
     axes = {"kernel": ("embed", "mlp"), "bias": ("mlp",)}
@@ -207,6 +211,7 @@ def test_adam_without_bias_correction_is_berts():
         np.testing.assert_allclose(moved[name], x, rtol=1e-5)
 
 
+@pytest.mark.gpu
 def test_lamb_without_correction_and_with_exclusions_is_alberts():
     """As google-research/albert's lamb_optimizer.py; a bias that begins at 0 grows as Adam's would."""
     config = _config("lamb", bias_correction=False, exclude=("*/bias", "scale"), weight_decay=0.01, learning_rate=0.1)
@@ -239,6 +244,7 @@ def test_lamb_without_correction_and_with_exclusions_is_alberts():
         optimizers.make(_config("lamb", exclude=("*/bais",)), optax.constant_schedule(1.0), axes)
 
 
+@pytest.mark.gpu
 def test_adafactor_by_hand():
     config = _config(kind="adafactor", learning_rate=1.0)
     param, gradient = np.random.default_rng(0).standard_normal((2, 2, 128, 160), np.float32)
@@ -259,6 +265,7 @@ def test_adafactor_without_parameter_scale_takes_steps_of_the_learning_rate():
     np.testing.assert_allclose(np.abs(updates["encoder"]["bias"]), 0.3, rtol=1e-3)
 
 
+@pytest.mark.gpu
 def test_muon_makes_matrices_orthogonal_and_leaves_tables_to_adam():
     config = _config(kind="muon", learning_rate=0.1, adam_learning_rate=0.001)
     _, updates = _run(lambda *given: _steps(config, AXES, *given), _random(0), [_random(1)])
@@ -270,6 +277,7 @@ def test_muon_makes_matrices_orthogonal_and_leaves_tables_to_adam():
         np.testing.assert_allclose(np.abs(table), 0.001, rtol=1e-3)
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_gradient_is_clipped_by_its_norm_over_everything(kind):
     gradients = [_random(seed) for seed in (1, 2)]
