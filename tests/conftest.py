@@ -94,9 +94,10 @@ MOST_MEMORY = 3 * 2**30
 """Bytes of a worker from which on what JAX compiled for earlier files is dropped: slow tests made 9 GB of it."""
 
 
-@pytest.fixture(autouse=True)
-def _tolerances_of_a_device(monkeypatch):
-    if IS_DEVICE_RUN:
+if IS_DEVICE_RUN:
+
+    @pytest.fixture(autouse=True)
+    def _tolerances_of_a_device(monkeypatch):
         from tests import tolerances
 
         tolerances.widen(monkeypatch)

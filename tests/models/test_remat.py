@@ -55,7 +55,6 @@ def kept_and_work(function, params):
     return sum(math.prod(x.shape) * x.dtype.itemsize for x in kept), flops.count(jaxpr.jaxpr)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("name", CASES)
 def test_named_activations_are_kept_and_the_rest_is_computed_again(name):
     found = {remat: kept_and_work(*loss(name, remat)) for remat in ("none", "names", "full")}
