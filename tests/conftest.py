@@ -14,7 +14,7 @@ IS_DEVICE_RUN = os.environ.get("JAX_PLATFORMS", "cpu") != "cpu"
 HAS_NVIDIA = any(map(os.path.exists, ("/dev/nvidiactl", "/proc/driver/nvidia/version")))
 if HAS_NVIDIA and "JAX_PLATFORMS" not in os.environ and re.search(r" -m[ =]?gpu\b", " ".join(sys.argv)):
     IS_DEVICE_RUN = True
-    os.environ["JAX_PLATFORMS"] = "cuda,cpu"  # an error if JAX cannot use the GPU, not the CPU; workers inherit it
+    os.environ["JAX_PLATFORMS"] = "cuda,cpu"  # workers and other processes inherit it
 
 
 def use_cpu():
@@ -95,6 +95,13 @@ MOST_MEMORY = 3 * 2**30
 
 
 if IS_DEVICE_RUN:
+
+    @pytest.fixture(autouse=True, scope="session")
+    def _device_is_there():
+        import jax
+
+        if jax.default_backend() == "cpu":  # JAX leaves out a platform whose plugin is not installed
+            pytest.fail(f"JAX_PLATFORMS={os.environ['JAX_PLATFORMS']}, but JAX finds the CPU alone", pytrace=False)
 
     @pytest.fixture(autouse=True)
     def _tolerances_of_a_device(monkeypatch):
