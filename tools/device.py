@@ -151,8 +151,9 @@ def environment(a: argparse.Namespace, scratch: Path) -> dict[str, str]:
     found = os.environ | {
         "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "DEVICE_KIT": str(a.kit.resolve()), "TMPDIR": str(scratch),
         "DEVICE_TRACES": str(scratch / "traces"), "XDG_CACHE_HOME": str(scratch / "cache"),
-        "JAX_COMPILATION_CACHE_DIR": str(scratch / "compiled"),
     }  # fmt: skip
+    found.setdefault("JAX_COMPILATION_CACHE_DIR", str(scratch / "compiled"))
+    found.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     found.pop("DEVICE_DRY", None)
     found.pop("DEVICE_QUICK", None)
     if a.quick:

@@ -16,7 +16,7 @@ import shared
 def options() -> dict[str, Any]:
     """Of `bench_generate.measured`; in a dry run for a CPU."""
     if shared.IS_DRY:
-        return {"dtype": "float32", "rounds": 1, "prompt": 16, "new": 8, "layers": 1}
+        return {"dtype": "float32", "rounds": 1, "prompt": 8, "new": 3, "layers": 1}
     return {"dtype": "bfloat16", "rounds": 3, "prompt": 128, "new": 128}
 
 

@@ -52,12 +52,14 @@ def losses() -> None:
     import training
 
     known = json.loads(shared.LOSSES.read_text("utf-8")) if shared.LOSSES.exists() else {}
-    for name in [name for name in recipes() if name not in known]:
+    jobs = [("gpt2_tiny", True), *((name, False) for name in recipes() if not shared.IS_DRY)]
+    for name, is_dry in [job for job in jobs if training.key_of(*job) not in known]:
+        overrides, count = (shared.TINY, training.DRY_COUNT) if is_dry else ((), training.REFERENCE)
         with jax.default_matmul_precision("highest"):
-            result = training.run(name, shared.FLOAT32, 12 if shared.IS_DRY else training.REFERENCE)
-        known[name] = {"losses": result["losses"], "cpu": cpu(), "jax": jax.__version__}
+            result = training.run(name, [*shared.FLOAT32, *overrides], count)
+        known[training.key_of(name, is_dry)] = {"losses": result["losses"], "cpu": cpu(), "jax": jax.__version__}
         shared.LOSSES.write_text(json.dumps(known, indent=1) + "\n", "utf-8")
-        print(f"{name}: loss {result['losses'][0]:.4f} → {result['losses'][-1]:.4f} in {len(result['losses'])} steps", flush=True)
+        print(f"{name}: loss {result['losses'][0]:.4f} → {result['losses'][-1]:.4f} in {count} steps", flush=True)
 
 
 def cpu() -> str:

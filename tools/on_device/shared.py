@@ -31,6 +31,11 @@ FIXED = ("train.phases=[]", "data.length=64", "data.batch_size=32", f"train.step
 FLOAT32 = ("model.dtype=float32", "model.dropout=0.0", "model.attention=xla")
 """Of what is compared with a CPU."""
 BFLOAT16 = ("model.dtype=bfloat16", "model.dropout=0.0")
+TINY = (
+    "model.layers=1", "model.embed_dim=32", "train.eval_examples=64",
+    "optimizer={kind: adamw, learning_rate: 5e-3, schedule: {kind: constant, warmup_steps: 0}}",
+)  # fmt: skip
+"""Of a dry run, which is on a CPU: its model compiles within seconds."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,7 +18,7 @@ import shared
 
 TOLERANCE, COMPARED = 1e-3, 10
 """Of the float32 losses of the first steps, relative."""
-COUNT, REFERENCE = 200, 60
+COUNT, DRY_COUNT, REFERENCE = 200, COMPARED, 60
 """Steps that are run, and those of which `losses.json` has the loss."""
 
 
@@ -96,10 +96,14 @@ def compare(losses: Sequence[float], reference: Sequence[float]) -> dict[str, fl
 def jobs(only_float32: bool) -> list[tuple[str, str, Sequence[str]]]:
     """(recipe, dtype, overrides) in the order of worth."""
     names = ["gpt2_tiny"] if shared.IS_QUICK or shared.IS_DRY else list(shared.RECIPES)
-    found: list[tuple[str, str, Sequence[str]]] = [(name, "float32", shared.FLOAT32) for name in names]
-    if not only_float32 and not shared.IS_QUICK:
-        found += [(name, "bfloat16", shared.BFLOAT16) for name in names]
-    return found
+    sizes = shared.TINY if shared.IS_DRY else ()
+    dtypes = {"float32": shared.FLOAT32} | ({} if only_float32 or shared.IS_QUICK else {"bfloat16": shared.BFLOAT16})
+    return [(name, dtype, [*overrides, *sizes]) for dtype, overrides in dtypes.items() for name in names]
+
+
+def key_of(name: str, is_dry: bool = shared.IS_DRY) -> str:
+    """Where `losses.json` has the losses of a recipe."""
+    return f"{name}, dry" if is_dry else name
 
 
 def main() -> int:
@@ -112,19 +116,19 @@ def main() -> int:
         label = f"{name} {dtype}"
         try:
             with jax.default_matmul_precision("highest" if dtype == "float32" else "default"):
-                result = run(name, overrides, 12 if shared.IS_DRY else COUNT)
+                result = run(name, overrides, DRY_COUNT if shared.IS_DRY else COUNT)
         except Exception as error:
             report.add(label, {"error": shared.describe(error)}, f"{label}: {shared.describe(error)}", is_good=False)
             continue
-        difference = compare(result["losses"], reference[name]["losses"])
+        difference = compare(result["losses"], reference[key_of(name)]["losses"])
         is_near = dtype != "float32" or difference["largest"] <= TOLERANCE
         largest = max(largest, difference["largest"]) if dtype == "float32" else largest
         line = (
             f"{label}: loss {result['losses'][0]:.4f} → {result['losses'][-1]:.4f} in {len(result['losses'])} steps of "
-            f"{result['step_ms']:.2f} ms; from the CPU's {difference['largest']:.1e} in the first {COMPARED} steps"
+            f"{result['step_ms']:.2f} ms; from the CPU's {difference['largest']:.1e} in the first {min(COMPARED, difference['steps'])} steps"
             f"{'' if is_near else ': FAR'}; attention: {', '.join(result['attention'])}"
         )
-        report.add(label, result | {"difference": difference, "reference_cpu": reference[name]["cpu"]}, line, is_near)
+        report.add(label, result | {"difference": difference, "reference_cpu": reference[key_of(name)]["cpu"]}, line, is_near)
     report.headline(f"float32 within {largest:.1e} of the CPU's losses ({TOLERANCE} is allowed)")
     return report.exit_code()
 
