@@ -102,7 +102,10 @@ def assert_equal(one, two, count=None):
             assert a[name].tobytes() == b[name].tobytes(), name
 
 
-@pytest.mark.parametrize("name", CASES)
+SLOW = ("mixture", "tasks")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in CASES])
 def test_what_is_read_is_what_the_stream_gives(case, name):
     config, directory = case(name)
     again = from_files(config, directory)
@@ -129,7 +132,7 @@ def test_what_is_read_is_what_the_stream_gives(case, name):
             assert baseline.baseline(of_phase, read) == baseline.baseline(of_phase, stream) > 0
 
 
-@pytest.mark.parametrize("name", ["labelled", "tasks"])
+@pytest.mark.parametrize("name", ["labelled", pytest.param("tasks", marks=pytest.mark.slow)])
 def test_rows_and_labels_lie_beside_them(case, name, tmp_path):
     config, directory = case(name)
     moved = shutil.copytree(directory, tmp_path / "moved")
@@ -175,11 +178,10 @@ def test_other_objectives_and_vocabularies_are_one_line(case, tmp_path):
     plain = case("phases")[1] / manifest.TOKENIZER
     shutil.copytree(plain, tmp_path / "run" / "tokenizer")
     wanted = re.escape(f"{tmp_path / 'run' / 'tokenizer'}")
-    settings, of_phases = from_files(*case("phases"), run_dir=str(tmp_path / "run")), case("mixture")[1]
+    settings = from_files(*case("phases"), run_dir=str(tmp_path / "run"))
     preparing.prepare(configs.at_phase(settings, 0), save=False)  # the run's own is the same
     with pytest.raises(UserError, match=wanted):
         preparing.prepare(from_files(case("packed")[0], directory, run_dir=str(tmp_path / "run")), save=False)
-    assert of_phases.is_dir()
 
 
 def test_more_steps_than_prepared_are_one_line(case):
