@@ -185,7 +185,6 @@ def choices(*lengths, seed=7):
     return [first, second, first, third, first, second], texts(*lengths, seed=seed + 1)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize(
     "name", chosen([*DECODERS, "t5", "umt5", "bart"], ("gpt2", "t5_lm", "t5"), ("llama", "mistral", "bart"))
 )

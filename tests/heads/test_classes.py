@@ -12,12 +12,11 @@ from tests import grids
 from tests.heads.test_heads import D, bound, dense, hidden, norm
 from tests.models.helpers import EVERY
 
-pytestmark = pytest.mark.gpu
-
 NAMES = [name for name in EVERY if name not in ("t5_old", "t5_shared", "umt5", "deberta_v2", "mbart", "mistral")]
 POSITIONS = {"encoder": "first", "decoder": "last", "encoder_decoder": "eos"}
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", grids.cases(["bert", "distilbert", "gpt2", "modernbert"], "bert", "modernbert"))
 def test_logits_are_their_formula(name):
     config = EVERY[name](layers=3 if name == "modernbert" else 1)

@@ -221,7 +221,6 @@ def test_modernberts_attention_outputs_have_a_dropout_of_their_own():
     assert (whole != other).any()
 
 
-@pytest.mark.gpu
 @pytest.mark.slow
 @pytest.mark.parametrize("name", grids.cases(ALL, "bert", "gpt2", "t5"))
 def test_dropout_is_off_without_keys_and_on_with_them(name):

@@ -12,8 +12,6 @@ from jaxpt.models.cache import Cache, NewCache
 from tests import grids
 from tests.models.helpers import ALL, OTHERS, V, drawn, t5
 
-pytestmark = pytest.mark.gpu
-
 MODELS = ALL | OTHERS | {"umt5": functools.partial(t5, bias_per_layer=True)}
 DECODERS = ("gpt", "gpt2", "opt", "llama", "mistral", "t5_lm")
 PAIRS = ("t5", "t5_old", "t5_shared", "umt5", "bart", "mbart")
@@ -106,6 +104,7 @@ def test_steps_with_a_cache_equal_one_call(name):
     assert made.length_B.tolist() == (LENGTHS + 10).tolist()
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", grids.cases(["gpt2", "llama", "t5", "umt5"], "llama", "t5", "umt5"))
 def test_the_ring_turns(name):
     """16 slots for 9 columns of prompts and ten steps: rows of up to 16 tokens, the first slots are used again."""
@@ -121,6 +120,7 @@ def test_the_ring_turns(name):
     assert np.abs(output.hidden[0] - want[0]).max() > 1e-3  # 19 tokens do not fit into 16 slots
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", grids.cases(["gpt2", "mistral", "t5_lm", "bart"], "mistral", "t5_lm"))
 def test_several_tokens_at_once(name):
     """Chunks of five tokens: causal among themselves, over the end of the ring."""
@@ -128,6 +128,7 @@ def test_several_tokens_at_once(name):
     follow(name, prefill(name, slots).cache, LENGTHS, 10, width=5)
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", grids.cases(["gpt2", "llama", "t5_lm"], "llama", "t5_lm"))
 def test_packed_rows(name):
     """Two segments in a row, in two calls: the second call goes on in the second segment of each row."""
@@ -202,6 +203,7 @@ def test_the_cache_has_a_slot_for_each_head_and_layer():
     assert kv.keys.shape == kv.values.shape == (2, B, 2, 16, 4)
 
 
+@pytest.mark.gpu
 def test_a_step_updates_the_cache_in_place():
     """The donated cache is the result's memory, and no instruction of the program copies it."""
     made, decode = filled("gpt2"), bound("gpt2").decode
