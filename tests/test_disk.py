@@ -8,6 +8,7 @@ import resource
 import pytest
 
 from jaxpt import disk
+from jaxpt.errors import UserError
 
 
 def test_docstrings():
@@ -21,6 +22,14 @@ def test_a_lock_is_held_by_one_at_a_time(tmp_path):
         assert disk.lock(first.fileno()) and not disk.lock(second.fileno())
         first.close()
         assert disk.lock(second.fileno())
+
+
+def test_a_file_of_the_largest_size_is_read_and_a_byte_more_is_not(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text("[1, 2]")
+    assert disk.read_json(path, limit=6) == [1, 2]
+    with pytest.raises(UserError, match=r"a\.json: has 6 bytes, expected at most 5"):
+        disk.read_json(path, limit=5)
 
 
 def test_a_full_disk_is_told_from_other_errors():

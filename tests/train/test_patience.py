@@ -26,6 +26,14 @@ def seen(given, meta, values):
     return over, json.loads(json.dumps(patience.saved()))
 
 
+@pytest.mark.parametrize(
+    ("steps", "every", "wanted"), [(990, None, 99), (100, None, 10), (19, None, 1), (9, None, 1), (100, 7, 7)]
+)
+def test_a_tenth_of_the_run_lies_between_evaluations(steps, every, wanted):
+    config = families.config("bert", train={"steps": steps, "eval_every": every})
+    assert evaluation.default_every(config) == wanted
+
+
 @pytest.mark.parametrize("mode", ["min", "max"])
 def test_a_count_goes_on_where_it_was_saved(mode):
     """Whatever the evaluation between which the run is stopped."""
