@@ -7,9 +7,9 @@
 
 Each step is a process of its own with a limit; one that fails, hangs or writes nonsense is recorded, and the next one
 starts. Steps are in the order of their worth: what there is no time for is left out. Into $OUT, --out or KIT/out:
-results.json and summary.txt after each step, log.txt, and traces.tar.gz for xprof. The exit code is 0 if all is well, 1
-if not, 2 if the arguments make no sense. Needs Python 3.11 to 3.13 with jax, flax, optax, orbax-checkpoint and numpy; torch and
-transformers for what is beside them. The rest is installed from KIT/wheels.
+results.json and summary.txt after each step, log.txt, and traces.tar.gz for xprof. The exit code is 0 if all is well,
+1 if not, 2 if the arguments make no sense. Needs Python 3.12 with jax, flax, optax, orbax-checkpoint and numpy, and
+torch with transformers to be compared with. The rest is installed from KIT/wheels.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python tools/device.py", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--pack", type=Path, metavar="DIR", help="writes what the machine needs; goes on where it stopped")
+    parser.add_argument("--pack", type=Path, metavar="DIR", help="writes what the machine needs into DIR")
     parser.add_argument("--kit", type=Path, metavar="DIR", default=ROOT / ".device", help="what --pack wrote (.device)")
     parser.add_argument("--quick", action="store_true", help="what is worth most, in 2 minutes")
     parser.add_argument("--dry", action="store_true", help="on a CPU, with tiny sizes; with --pack of one recipe alone")

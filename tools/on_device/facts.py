@@ -15,7 +15,8 @@ import shared
 
 PACKAGES = (
     "jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda12-plugin", "flax", "optax", "orbax-checkpoint", "numpy", "torch",
-    "triton", "transformers", "nvidia-cudnn-cu13", "nvidia-cublas", "pydantic", "tokenizers", "sentencepiece", "tensorflow",
+    "triton", "transformers", "nvidia-cudnn-cu13", "nvidia-cublas", "pydantic", "tokenizers", "sentencepiece",
+    "tensorflow",
 )  # fmt: skip
 
 
@@ -87,7 +88,8 @@ def main() -> int:
     report.add("nvidia_smi", output_of("nvidia-smi"))
     try:
         first = device()
-        report.add("device", first, f"{first['count']} × {first['kind']}, {(first['memory_limit'] or 0) / 2**30:.1f} GiB for JAX")
+        gib = (first["memory_limit"] or 0) / 2**30
+        report.add("device", first, f"{first['count']} × {first['kind']}, {gib:.1f} GiB for JAX")
         reached = rates()
     except Exception as error:
         report.add("error", shared.describe(error), shared.describe(error), is_good=False)

@@ -227,7 +227,9 @@ def cases() -> dict[str, Case]:
     return dict(list(CASES.items())[:3]) if shared.IS_QUICK else CASES
 
 
-def check(report: shared.Report, label: str, program: futures.Future[Run], given: Inputs, expected: Any, dtype: str) -> float:
+def check(
+    report: shared.Report, label: str, program: futures.Future[Run], given: Inputs, expected: Any, dtype: str
+) -> float:
     """Compares a program with the reference and times it; returns its largest error."""
     try:
         run = program.result()

@@ -116,11 +116,11 @@ def main() -> int:
             report.add(name, result, f"{name}: {result['error']}", is_good=False)
             continue
         share = result["named_share"]
-        texts.append(f"{name}: {result['step_ms']:.1f} ms, " + (f"{share:.0%} named" if share is not None else "nothing on the device"))
-        lines = [*result["table"], *(f"{ms:8.2f} ms  {label}" for label, ms in list(result["operations"].items())[:12])]
-        report.result["lines"] += [texts[-1], *lines]
-        report.add(name, result)
-        print(texts[-1], *lines, sep="\n", flush=True)
+        named = "nothing on the device" if share is None else f"{share:.0%} of the device's time is named"
+        texts.append(f"{name}: {result['step_ms']:.1f} ms, {named}")
+        largest_first = list(result["operations"].items()) or list(result["kernels"].items())
+        lines = [*result["table"], *(f"{ms:8.2f} ms  {label}" for label, ms in largest_first[:12])]
+        report.add(name, result, "\n".join([texts[-1], *lines]))
     report.headline("; ".join(texts))
     return report.exit_code()
 

@@ -1,4 +1,6 @@
-"""Runs steps, each as a process of its own with a limit, and writes their results after each. The standard library alone.
+"""Runs steps, each as a process of its own with a limit, and writes their results after each.
+
+The standard library alone: what a step imports may crash or be missing.
 
 A step is a program. It writes JSON into the file that $DEVICE_RESULT names, as often as it has something new: what was
 measured before its time ran out is kept. Of that JSON "headline" is its line in the table at the end, and "lines" are
@@ -7,6 +9,7 @@ what is printed under the table. Its exit code is 0, 1 if a figure is not as it 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -115,7 +118,8 @@ class Runner:
     def _start(self, step: Step) -> Running:
         log, result = (self.scratch / f"{step.file_name}.{end}" for end in ("log", "json"))
         limit = min(step.limit, max(self.seconds_left() - RESERVE_SECONDS, 1))
-        environment = self.environment | step.environment | {"DEVICE_RESULT": str(result), "DEVICE_LIMIT": f"{limit:.0f}"}
+        environment = self.environment | step.environment
+        environment |= {"DEVICE_RESULT": str(result), "DEVICE_LIMIT": f"{limit:.0f}"}
         with log.open("wb") as file:
             process = subprocess.Popen(
                 [sys.executable, *step.command], stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
@@ -148,10 +152,8 @@ class Runner:
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
     """Ends a step with all that it started: they are a session of their own."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait()
 
 
@@ -218,7 +220,8 @@ def summary(results: Mapping[str, Result]) -> str:
     for name, record in results.items():
         result = record["result"] or {}
         headline = str(result.get("headline", ""))[:300]
-        rows.append(f"{name:{width}}  {record['status']:{status_width}}  {record['seconds']:6.1f} s  {headline}".rstrip())
+        row = f"{name:{width}}  {record['status']:{status_width}}  {record['seconds']:6.1f} s  {headline}"
+        rows.append(row.rstrip())
         lines = result.get("lines")
         lines = [str(line)[:300] for line in lines] if isinstance(lines, list) else []
         if record["status"] != "ok":

@@ -134,13 +134,13 @@ class Report:
         Args:
           key: its name in the JSON.
           value: anything that JSON has.
-          line: what is printed.
+          line: what is printed: one line or several.
           is_good: False makes the step a failed one.
         """
         self.result[key] = value
         self.failures += not is_good
         if line:
-            self.result["lines"].append(line)
+            self.result["lines"] += line.splitlines()
             print(line, flush=True)
         self.save()
 

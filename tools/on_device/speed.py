@@ -6,75 +6,37 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from typing import Any
 
 import plan
 import shared
 
-ALONE_SECONDS = 40
-"""Kept for jaxpt alone where a side of torch takes too long."""
-
-
-class TookTooLong(RuntimeError):
-    """A side was not ready in time."""
+RESERVE_SECONDS = 15
+"""Of the limit, for the last round."""
 
 
 def sides(name: str) -> list[str]:
     """Those of a case that this machine and the time allow."""
     chosen = list(shared.TIMED[name].sides)
     if not shared.has_torch():
-        chosen = ["jaxpt"]
-    elif shared.IS_DRY or shared.IS_QUICK:
-        chosen = [side for side in chosen if "compile" not in side]
-    return chosen
+        return ["jaxpt"]
+    return [side for side in chosen if "compile" not in side] if shared.IS_DRY or shared.IS_QUICK else chosen
 
 
-def measure(name: str, chosen: list[str]) -> dict[str, Any]:
-    """The case on these sides, as tools/bench has it."""
+def measure(name: str, limit: float) -> dict[str, Any]:
+    """The case within so many seconds; what is not ready then is left out."""
     (compare,) = shared.bench("compare")
     timed = shared.TIMED[name]
     rounds, steps = (1, 1) if shared.IS_DRY else (3, 3) if shared.IS_QUICK else (timed.rounds, timed.steps)
-    programs = {side: compare.SIDES[side] for side in chosen}
-    return compare.measured(timed.case, shared.timed_case(name), programs, shared.timed_dtype(), rounds, steps)
-
-
-def measure_in_time(name: str, limit: float) -> dict[str, Any]:
-    """As `measure`; jaxpt alone if a side of torch fails, or is not ready in time. "torch_error" says why."""
-    chosen = sides(name)
-    if len(chosen) == 1:
-        return measure(name, chosen)
-
-    def stop(*_: object) -> None:
-        raise TookTooLong(f"no result after {limit - ALONE_SECONDS:.0f} s")
-
-    signal.signal(signal.SIGALRM, stop)
-    signal.alarm(max(int(limit - ALONE_SECONDS), 1))
-    try:
-        return measure(name, chosen)
-    except RuntimeError as error:
-        problem = shared.describe(error)
-        print(f"{', '.join(chosen)}: {problem}; now jaxpt alone", flush=True)
-    finally:
-        signal.alarm(0)
-    return measure(name, ["jaxpt"]) | {"torch_error": problem}
-
-
-def mfu_line(result: dict[str, Any]) -> str:
-    """MFU with its formula, its numbers and the card; "" where the peak is not known."""
-    ours = result["sides"]["jaxpt"]
-    if not ours["mfu"]:
-        return ""
-    peak = result["flops"] / ours["median"] / ours["mfu"]
-    return (
-        f"MFU {ours['mfu']:.1%} = 3 × FLOPs of the forward products / seconds / bf16 peak = {result['flops']:.4g} / "
-        f"{ours['median']:.4f} / {peak:.4g} on {result['device']}; causal attention counts by half"
-    )
+    programs = {side: compare.SIDES[side] for side in sides(name)}
+    budget = max(limit - RESERVE_SECONDS, 1)
+    case = shared.timed_case(name)
+    return compare.measured(timed.case, case, programs, shared.timed_dtype(), rounds, steps, budget)
 
 
 def plan_lines(result: dict[str, Any], planned: dict[str, Any] | None) -> list[str]:
-    """Memory and time of the step beside the plan's."""
+    """Memory and time of jaxpt's step beside the plan's: lower bound and estimate are two numbers."""
     ours = result["sides"]["jaxpt"]
     if planned is None:
         return ["no plan: neither --pack nor the step plan made one"]
@@ -82,14 +44,16 @@ def plan_lines(result: dict[str, Any], planned: dict[str, Any] | None) -> list[s
     lines = [f"memory: {gib:.2f} GiB, planned {total:.2f} GiB ({gib / total:.2f} ×)"]
     if kind := plan.kind_of(result["device"]):
         time = planned["times"][kind]
-        milliseconds, bound, estimate = (1e3 * (x or 0) for x in (ours["median"], time["bound_seconds"], time["estimate_seconds"]))
-        text = f"time: {milliseconds:.1f} ms; planned lower bound {bound:.1f} ms ({milliseconds / bound:.2f} ×)"
-        lines.append(text + (f", planned estimate {estimate:.1f} ms ({milliseconds / estimate:.2f} ×)" if estimate else ""))
+        parts = [f"time: {1e3 * ours['median']:.1f} ms"]
+        for what, seconds in (("lower bound", time["bound_seconds"]), ("estimate", time["estimate_seconds"])):
+            if seconds:
+                parts.append(f"planned {what} {1e3 * seconds:.1f} ms ({ours['median'] / seconds:.2f} ×)")
+        lines.append(", ".join(parts))
     return lines
 
 
 def headline(result: dict[str, Any]) -> str:
-    """Tokens per second, MFU, and each other side's share of them and memory."""
+    """Tokens per second, MFU and memory, and those of each other side."""
     ours = result["sides"]["jaxpt"]
     texts = [f"{ours['tokens_per_second']:,.0f} tokens/s"]
     texts += [f"MFU {ours['mfu']:.1%}"] if ours["mfu"] else []
@@ -103,20 +67,20 @@ def headline(result: dict[str, Any]) -> str:
 def main() -> int:
     name = sys.argv[1]
     report = shared.Report()
-    result = measure_in_time(name, float(os.environ.get("DEVICE_LIMIT", "inf" if len(sides(name)) == 1 else "600")))
     (show,) = shared.bench("show")
-    report.add("bench", result)
+    try:
+        result = measure(name, float(os.environ.get("DEVICE_LIMIT", 600)))
+    except RuntimeError as error:
+        report.add("error", shared.describe(error), shared.describe(error), is_good=False)
+        return report.exit_code()
     planned = plan.known(name)
-    lines = [*show.table(result).splitlines(), mfu_line(result), *plan_lines(result, planned)]
-    for line in filter(None, lines):
-        report.result["lines"].append(line)
-        print(line, flush=True)
-    report.headline(headline(result))
-    if problem := result.get("torch_error"):
-        report.add("torch_error", problem, f"torch: {problem}", is_good=False)
-    elif "torch" not in str(list(result["sides"])):
-        report.add("note", "torch or transformers is not installed: jaxpt alone", "torch is not installed: jaxpt alone")
     report.add("planned", planned)
+    report.add("bench", result, show.table(result), is_good=not result["errors"])
+    if "jaxpt" in result["sides"]:
+        report.headline(headline(result))
+        report.add("beside_plan", lines := plan_lines(result, planned), "\n".join(lines))
+    if not shared.has_torch():
+        report.add("note", line := "torch or transformers is not installed: jaxpt alone", line)
     return report.exit_code()
 
 

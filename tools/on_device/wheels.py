@@ -49,7 +49,7 @@ def install(wheels: Path, target: Path) -> str:
     problem = _problem(target)
     if not problem:
         return "all packages are installed"
-    for lines in (wanted, everything):
+    for lines in (wanted, everything) if wanted != everything else (everything,):
         if lines:
             error = _pip(wheels, target, lines)
             problem = error or _problem(target)
@@ -61,8 +61,9 @@ def install(wheels: Path, target: Path) -> str:
 def _pip(wheels: Path, target: Path, lines: Sequence[str]) -> str:
     """Runs pip; returns its last line if it failed."""
     options = ("--no-index", "--no-deps", "--no-cache-dir", "--no-compile", "--upgrade", "--disable-pip-version-check")
-    command = [sys.executable, "-m", "pip", "install", "-q", *options, "--find-links", str(wheels), "--target", str(target)]
-    done = subprocess.run([*command, *lines], capture_output=True, text=True)
+    folders = ("--find-links", str(wheels), "--target", str(target))
+    command = [sys.executable, "-m", "pip", "install", "-q", *options, *folders, *lines]
+    done = subprocess.run(command, capture_output=True, text=True)
     return _last_line(done.stderr or done.stdout) if done.returncode else ""
 
 
