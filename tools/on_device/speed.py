@@ -60,7 +60,7 @@ def headline(result: dict[str, Any]) -> str:
     texts.append(f"{ours['peak_bytes'] / 2**30:.2f} GiB")
     for side, figures in result["sides"].items():
         if side != "jaxpt":
-            texts.append(f"{figures['ratio']:.2f} × {side} ({figures['peak_bytes'] / 2**30:.2f} GiB)")
+            texts.append(f"{figures['ratio']:.2f} × the speed of {side} ({figures['peak_bytes'] / 2**30:.2f} GiB)")
     return ", ".join(texts)
 
 

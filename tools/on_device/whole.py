@@ -58,7 +58,8 @@ def command(name: str, steps: int) -> Command:
     sizes = shared.TINY if shared.IS_DRY else ("model.dtype=bfloat16",)
     words = [
         shared.RECIPES[name], *shared.batch_overrides(name), f"train.steps={steps}", *sizes,
-        "evals=[{kind: heldout}]", "train.log_every=1", f"train.eval_every={eval_every}", *overrides,
+        "evals=[{kind: heldout}]", "log.tensorboard=false", "train.log_every=1",
+        f"train.eval_every={eval_every}", *overrides,
     ]  # fmt: skip
     return Command(tuple(words), os.environ | environment)
 
