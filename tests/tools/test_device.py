@@ -201,6 +201,8 @@ def test_lines_beside_the_plan_have_bound_and_estimate(step_modules):
         "memory: 3.00 GiB, planned 2.00 GiB (1.50 ×)",
         "time: 80.0 ms, planned lower bound 50.0 ms (1.60 ×), planned estimate 64.0 ms (1.25 ×)",
     ]
+    times["h100"]["bound_seconds"] = 0.1
+    assert speed.plan_lines(result, {"total_bytes": 1, "times": times})[1].endswith("the lower bound, which is wrong")
     assert speed.headline(result) == "200,000 tokens/s, MFU 40.0%, 3.00 GiB, 1.50 × the speed of torch (3.00 GiB)"
     assert "no plan" in speed.plan_lines(result, None)[0]
 

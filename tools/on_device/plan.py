@@ -52,7 +52,7 @@ def describe(planned: dict[str, Any], kinds: tuple[str, ...] = KINDS) -> str:
 
 def known(name: str) -> dict[str, Any] | None:
     """The prediction of a case, if `--pack` or the step `plan` made one."""
-    for path in (shared.PREDICTIONS, shared.NEW_PREDICTIONS):
+    for path in (shared.NEW_PREDICTIONS,) if shared.IS_DRY else (shared.PREDICTIONS, shared.NEW_PREDICTIONS):
         if path.is_file():
             planned = json.loads(path.read_text("utf-8")).get(name)
             if planned and "error" not in planned:

@@ -48,6 +48,8 @@ def plan_lines(result: dict[str, Any], planned: dict[str, Any] | None) -> list[s
         for what, seconds in (("lower bound", time["bound_seconds"]), ("estimate", time["estimate_seconds"])):
             if seconds:
                 parts.append(f"planned {what} {1e3 * seconds:.1f} ms ({ours['median'] / seconds:.2f} ×)")
+        if ours["median"] < time["bound_seconds"]:
+            parts.append("BELOW the lower bound, which is wrong")
         lines.append(", ".join(parts))
     return lines
 
