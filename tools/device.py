@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None, known: Sequence[Step] | None = 
     known = steps(a.dry) if known is None else known
     chosen = choose(parser, a, known)
     if not a.kit.is_dir():
-        parser.error(f"--kit: there is no directory {a.kit}; `python tools/device.py --pack {a.kit}` makes one")
+        parser.exit(2, f"device.py: --kit: there is no directory {a.kit}; `--pack {a.kit}` makes one\n")
     out = Path(os.environ.get("OUT") or a.out or a.kit / "out")
     total = a.total or (QUICK_SECONDS if a.quick else DRY_SECONDS if a.dry else TOTAL_SECONDS)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what runs is ended
