@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -94,7 +95,7 @@ def test_a_block_of_queries_is_the_largest_whose_scores_fit(length, keys, block)
         for equation in jaxpr.eqns:
             if equation.primitive.name == "pallas_call":
                 grids_of.append(equation.params["grid_mapping"].grid)
-            for inner in jax.core.jaxprs_in_params(equation.params):
+            for inner in jax.extend.core.jaxprs_in_params(equation.params):
                 visit(inner)
 
     visit(jax.make_jaxpr(forward)(*arrays(1, length, keys)).jaxpr)
