@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from jaxpt import allocator, cli_inference, cli_reports, errors, own_modules, signals
-from jaxpt.cli_parsing import Parser, Version, add_debug, add_overrides, add_recipe, command, count, gigabytes, index
+from jaxpt.cli_parsing import Parser, Version, add_debug, add_overrides, add_recipe, command, count, index, positive
 from jaxpt.errors import AlreadySaid, UserError, printable
 from jaxpt.stamp import stamped
 
@@ -435,7 +435,7 @@ def _conversions(commands: argparse._SubParsersAction) -> None:
     give.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="dtype of the tensors (checkpoint's)")
     give.add_argument("--adapter", action="store_true", help="only the low-rank adapter, in peft's layout")
     give.add_argument("--task", metavar="NAME", help="of a run with several tasks, the one whose head is converted")
-    give.add_argument("--shard-gb", type=gigabytes, metavar="GB", help="maximum size of a file (5)")
+    give.add_argument("--shard-gb", type=positive, metavar="GB", help="maximum size of a file (5)")
     for parser in (take, give):
         parser.add_argument("--verify", action="store_true", help="compare the outputs with transformers")
 

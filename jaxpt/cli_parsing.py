@@ -104,15 +104,15 @@ def count(text: str) -> int:
     return int(text)
 
 
-def gigabytes(text: str) -> float:
+def positive(text: str) -> float:
     """The type of an argument: a number above 0."""
     try:
-        size = float(text)
+        value = float(text)
     except ValueError:
-        size = math.nan
-    if not 0 < size < math.inf:
+        value = math.nan
+    if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"expected a number above 0, got {text!r}")
-    return size
+    return value
 
 
 def index(text: str) -> int:

@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import re
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,16 @@ def read_json(path: Path, limit: int = 1 << 27) -> Any:
     if depth(value) > _DEPTH:
         raise UserError(f"{path}: nested too deeply")
     return value
+
+
+def checksum(value: Any) -> int:
+    """CRC-32 of a value of JSON, whatever the order of its keys.
+
+    Example:
+      >>> checksum({"a": 1, "b": [2]}) == checksum({"b": [2], "a": 1}) != checksum({"a": 2, "b": [2]})
+      True
+    """
+    return zlib.crc32(json.dumps(value, sort_keys=True).encode())
 
 
 def depth(value: Any) -> int:

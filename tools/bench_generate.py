@@ -32,7 +32,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxpt.cli_parsing import Parser
+from jaxpt.cli_parsing import Parser, count, positive
 
 CONFIGS = Path(__file__).parents[1] / "configs" / "models"
 CASES = {"gpt2": "gpt2_124m", "t5": "t5_base", "llama": "llama3_2_1b"}
@@ -344,24 +344,6 @@ def chosen(text: str, known: Sequence[str], what: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def count(text: str) -> int:
-    """A whole number from 1 on."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"wants a whole number from 1 on, not {text!r}")
-    return int(text)
-
-
-def seconds(text: str) -> float:
-    """A number of seconds above 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"wants a number of seconds above 0, not {text!r}")
-    return value
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="python tools/bench_generate.py", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -373,7 +355,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--prompt", type=count, default=PROMPT, help="tokens of a prompt")
     parser.add_argument("--new", type=count, default=NEW, help="tokens generated for each prompt")
     parser.add_argument("--rounds", type=count, default=ROUNDS)
-    parser.add_argument("--budget", type=seconds, metavar="SECONDS", help="of a case, preparation included")
+    parser.add_argument("--budget", type=positive, metavar="SECONDS", help="of a case, preparation included")
     parser.add_argument("--layers", type=count, help="of each model, instead of its own: to try things out")
     parser.add_argument("--out", type=Path, help="JSON, written after each case")
     return parser

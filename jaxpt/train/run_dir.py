@@ -6,7 +6,6 @@ import contextlib
 import json
 import shutil
 import tempfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from jaxpt import config as configs
 from jaxpt import signals
 from jaxpt.config import Config, DistributedConfig
 from jaxpt.data import fingerprint
-from jaxpt.disk import check_writable, write_text
+from jaxpt.disk import check_writable, checksum, write_text
 from jaxpt.errors import UserError, shown
 
 
@@ -209,10 +208,10 @@ def receipt(run_dir: Path) -> dict[str, Any]:
         return {}
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-        checksum = found.pop("crc32", None)
+        written = found.pop("crc32", None)
         # Earlier versions wrote neither; of the two names one bit can spoil one.
-        if (checksum is not None or "format" in found) and checksum != _crc32(found):
-            raise ValueError(checksum)
+        if (written is not None or "format" in found) and written != checksum(found):
+            raise ValueError(written)
         found.pop("format", None)
     except (ValueError, TypeError, AttributeError):
         raise UserError(f"{file} is damaged; re-run the run's own command to write it anew, or delete it") from None
@@ -227,11 +226,7 @@ def write_receipt(run_dir: Path, found: Mapping[str, Any]) -> None:
       found: what `receipt` will say.
     """
     plain = {"format": 2} | json.loads(json.dumps(found, default=str))
-    write_text(run_dir / "run.json", json.dumps(plain | {"crc32": _crc32(plain)}, indent=2) + "\n")
-
-
-def _crc32(value: Any) -> int:
-    return zlib.crc32(json.dumps(value, sort_keys=True).encode())
+    write_text(run_dir / "run.json", json.dumps(plain | {"crc32": checksum(plain)}, indent=2) + "\n")
 
 
 def records(run_dir: Path) -> tuple[list[dict[str, Any]], int]:
@@ -248,9 +243,9 @@ def records(run_dir: Path) -> tuple[list[dict[str, Any]], int]:
         try:
             record = json.loads(line)
             # Earlier versions wrote no checksum, and figures alone: a word at the end is one whose name was spoiled.
-            checksum = record.pop("crc32", None)
-            if checksum not in (None, f"{_crc32(record):08x}") or isinstance([*record.values()][-1], str):
-                raise ValueError(checksum)
+            written = record.pop("crc32", None)
+            if written not in (None, f"{checksum(record):08x}") or isinstance([*record.values()][-1], str):
+                raise ValueError(written)
             found.append({**record, "step": int(record["step"])})
         except (ValueError, TypeError, KeyError, AttributeError, IndexError):
             damaged += 1
@@ -259,7 +254,7 @@ def records(run_dir: Path) -> tuple[list[dict[str, Any]], int]:
 
 def metrics_line(record: Mapping[str, Any]) -> str:
     """A line of metrics.jsonl, with a checksum that `records` compares."""
-    return json.dumps({**record, "crc32": f"{_crc32(record):08x}"}) + "\n"
+    return json.dumps({**record, "crc32": f"{checksum(record):08x}"}) + "\n"
 
 
 def put_aside_damaged(run_dir: Path, say: Callable[[str], None]) -> None:

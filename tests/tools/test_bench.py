@@ -92,7 +92,7 @@ def test_counts_are_whole_numbers(bench, option, value, capsys):
     with pytest.raises(SystemExit) as stopped:
         bench["main"]([f"{option}={value}"])
     assert stopped.value.code == 2
-    assert f"argument {option}: wants a whole number from 1 on, not '{value}'" in capsys.readouterr().err
+    assert f"argument {option}: expected a positive integer, got '{value}'" in capsys.readouterr().err
 
 
 def test_the_largest_batch_wants_a_gpu(bench, capsys):
@@ -179,8 +179,8 @@ def test_sides_are_chosen_by_name(bench, stubs, capsys):
     assert list(stubs.sides_of(causal, True, False, named)) == ["jaxpt", "torch.compile"]
     for arguments, message in (
         (["--sides=jaxpt,flax"], "no side 'flax'; there are jaxpt, torch, torch-masked, torch.compile, torch.comp"),
-        (["--budget=soon"], "--budget: wants a number of seconds above 0, not 'soon'"),
-        (["--budget=-1"], "--budget: wants a number of seconds above 0"),
+        (["--budget=soon"], "--budget: expected a number above 0, got 'soon'"),
+        (["--budget=-1"], "--budget: expected a number above 0, got '-1'"),
         (["--budget=9", "--packing=x.txt"], "neither --sides nor --budget"),
         (["no_case"], "no case 'no_case'; there are bert_base_16x128"),
     ):

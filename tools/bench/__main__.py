@@ -38,7 +38,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import math
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -50,7 +49,7 @@ import show
 import worker
 from cases import CASES, CPU, GPU, Case
 
-from jaxpt.cli_parsing import Parser
+from jaxpt.cli_parsing import Parser, count, positive
 
 Result = dict[str, Any]
 
@@ -88,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dtype", choices=("float32", "bfloat16"))
     parser.add_argument("--compile", action="store_true", help="sides with torch.compile")
     parser.add_argument("--sides", type=sides, help=f"of {', '.join(compare.NAMES)}; *-masked are of masked LMs")
-    parser.add_argument("--budget", type=seconds, metavar="SECONDS", help="wall time of a case")
+    parser.add_argument("--budget", type=positive, metavar="SECONDS", help="wall time of a case")
     parser.add_argument("--largest", action="store_true", help="the largest batch of each side")
     parser.add_argument("--plain-malloc", action="store_true", help="torch with glibc's malloc as it comes")
     parser.add_argument("--layers", type=count, help="of each model, instead of its own: to try things out")
@@ -101,24 +100,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, help="writes OUT.json and OUT.png")
     parser.add_argument("--list", action="store_true")
     return parser
-
-
-def count(text: str) -> int:
-    """A whole number from 1 on: an argument's type."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"wants a whole number from 1 on, not {text!r}")
-    return int(text)
-
-
-def seconds(text: str) -> float:
-    """A number of seconds above 0: an argument's type."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"wants a number of seconds above 0, not {text!r}")
-    return value
 
 
 def sides(text: str) -> list[str]:

@@ -3,7 +3,7 @@
     DIR/batches.json            the recipe, the phases, what determines their batches, sizes of files; a checksum
     DIR/tokenizer/              as a run keeps it
     DIR/phase-1/train-*.npz     training batches (`files.py`); validation-TASK-*.npz: validation rows
-    DIR/rows/TASK/SPLIT.jsonl.gz    of labelled data the rows, which a task's metrics read
+    DIR/rows/SPLIT.jsonl.gz     of labelled data the rows, which its metrics read; of a mixture DIR/TASK/rows/…
 
 No TensorFlow.
 """
@@ -12,15 +12,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import zlib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from jaxpt import config as configs
 from jaxpt.config import Config
 from jaxpt.data.fingerprint import as_json
-from jaxpt.disk import read_json, write_text
+from jaxpt.disk import checksum, read_json, write_text
 from jaxpt.errors import UserError, shown
 
 NAME = "batches.json"
@@ -85,7 +83,7 @@ def folder(phase: int) -> str:
 def write(directory: Path, manifest: Manifest) -> None:
     """Writes `batches.json`: last, so that a directory that has one is whole."""
     content = as_json({"format": FORMAT} | dataclasses.asdict(manifest))
-    write_text(directory / NAME, json.dumps(content | {"crc32": _crc32(content)}, indent=1) + "\n")
+    write_text(directory / NAME, json.dumps(content | {"crc32": checksum(content)}, indent=1) + "\n")
 
 
 def read(directory: Path) -> Manifest:
@@ -104,8 +102,8 @@ def read(directory: Path) -> Manifest:
         )
     found = read_json(file, _LIMIT)
     try:
-        checksum, kind = found.pop("crc32"), found.pop("format")
-        if kind == FORMAT and checksum != _crc32({"format": kind} | found):
+        written, kind = found.pop("crc32"), found.pop("format")
+        if kind == FORMAT and written != checksum({"format": kind} | found):
             raise ValueError
         if kind != FORMAT:
             raise UserError(f"{file}: has format {shown(kind)}, this version of jaxpt reads {FORMAT}")
@@ -119,10 +117,6 @@ def _phase(found: dict[str, Any]) -> Phase:
     features = {name: (tuple(shape), dtype) for name, (shape, dtype) in found["features"].items()}
     validation = {name: Rows(**rows) for name, rows in found["validation"].items()}
     return Phase(**found | {"features": features, "train": Rows(**found["train"]), "validation": validation})
-
-
-def _crc32(value: Mapping[str, Any]) -> int:
-    return zlib.crc32(json.dumps(value, sort_keys=True).encode())
 
 
 def path_of(config: Config) -> Path:
@@ -160,7 +154,7 @@ def check(config: Config) -> None:
     plain, was = configs.without_unfreezing(config), configs.without_unfreezing(saved)
     starts, theirs = configs.phase_starts(plain), [one.start for one in manifest.phases if one.start < steps]
     if list(starts) != theirs:
-        raise _other(directory, "the first step of each phase", theirs, list(starts))
+        raise different(directory, "the first step of each phase", theirs, list(starts))
     for index in range(len(starts)):
         check_phase(directory, configs.at_phase(was, index), configs.at_phase(plain, index))
 
@@ -175,13 +169,14 @@ def check_phase(directory: Path, saved: Config, config: Config) -> None:
     """
     for key, was, now in configs.differences(saved, config):
         if key == "seed" or key.startswith("data."):
-            raise _other(directory, key, was, now)
+            raise different(directory, key, was, now)
     limit, kept = config.train.eval_examples, saved.train.eval_examples
     if kept is not None and (limit is None or limit > kept):
-        raise _other(directory, "train.eval_examples", kept, limit)
+        raise different(directory, "train.eval_examples", kept, limit)
 
 
-def _other(directory: Path, key: str, was: Any, now: Any) -> UserError:
+def different(directory: Path, key: str, was: Any, now: Any) -> UserError:
+    """What is said where a recipe would make other batches now."""
     return UserError(
         f"{directory}: its batches were prepared with other settings: {key} was {shown(was)}, is {shown(now)}; set it "
         "back, or prepare the batches again"

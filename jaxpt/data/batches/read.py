@@ -21,7 +21,7 @@ from jaxpt.data.fingerprint import as_json, changes, fingerprint, transforms_of
 from jaxpt.data.stream.feed import Batch, Which, ahead, places, steps_of
 from jaxpt.data.tokenizers import kept
 from jaxpt.data.tokenizers.base import Tokenizer
-from jaxpt.errors import UserError, shown
+from jaxpt.errors import UserError
 
 
 def open_batches(
@@ -106,10 +106,7 @@ def _check_same(config: Config, phase: int, directory: Path, found: Phase, token
     before = {"features": as_json({name: list(of) for name, of in found.features.items()}), **was}
     if different := changes(before, {"features": features, **now}):
         key, (old, new) = min(different.items(), key=lambda item: item[0].startswith("features"))  # arguments say why
-        raise UserError(
-            f"{directory}: its batches are not those of this recipe: {key} was {shown(old)}, is {shown(new)}; set it "
-            "back, or prepare the batches again"
-        )
+        raise manifests.different(directory, key, old, new)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,6 +154,8 @@ class _Task:
 
 def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
     """Packed rows one after the other; each feature in the smallest type that holds those of all."""
+    if len(parts) == 1:  # without a copy
+        return parts[0]
     first = parts[0].dtype
     wide = [(name, np.result_type(*(one.dtype[name].base for one in parts)), first[name].shape) for name in first.names]
     return np.concatenate([one.astype(wide) for one in parts])

@@ -173,7 +173,7 @@ def test_other_settings_are_one_line(case, changes, wanted):
 def test_other_objectives_and_vocabularies_are_one_line(case, tmp_path):
     config, directory = case("packed")
     other = from_files(config, directory, **{"objective.mask_rate": 0.3})
-    with pytest.raises(UserError, match=r"are not those of this recipe: \S* masked_lm.mask.rate was 0.15, is 0.3"):
+    with pytest.raises(UserError, match=r"with other settings: \S* masked_lm.mask.rate was 0.15, is 0.3"):
         preparing.prepare(other, save=False)
     plain = case("phases")[1] / manifest.TOKENIZER
     shutil.copytree(plain, tmp_path / "run" / "tokenizer")
