@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Iterator
 
-from jaxpt.plan.instructions import LEAF, Instruction, channel, elements, is_free, parse, size, whole
+from jaxpt.plan.instructions import LEAF, Instruction, channel, element, elements, is_free, parse, size, whole
 
 _HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*-> .*\{$")
 _ALIAS = re.compile(r"\{(\d*)\}: \((\d+), \{\}, (?:may|must)-alias\)")
@@ -47,6 +47,7 @@ class Program:
                 current = self.computations[header[2]] = {}
                 self.entry = header[2] if header[1] else self.entry
             elif line.startswith("  ") and (instruction := parse(line)):
+                current.update((name, element(name, current)) for name in instruction.operands if "#" in name)
                 current[instruction.name] = instruction
 
     def runs(self) -> Iterator[tuple[str, Instruction, int]]:
@@ -206,7 +207,7 @@ class Program:
         called = instruction.called[0]
         root = next(inner for inner in self.computations[called].values() if inner.root)
         if instruction.opcode == "async-start":
-            return self._size(root.shape, 0)
+            return min(self._size(root.shape, 0), self._written(called, root.name))
         if STARTS.search(root.attributes):  # it gives the collective's operand as well, which is there already
             return sum(self._size(self.computations[called][name].shape, 0) for name in root.operands)
         results = root.operands if root.opcode == "tuple" else (root.name,)

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import math
 import re
+from collections.abc import Mapping
 
 _BITS = {"pred": 8, "s4": 4, "u4": 4, "s2": 2, "u2": 2, "c64": 64, "c128": 128, "bf16": 16}
 LEAF = re.compile(r"([a-z]\w*)\[([\d,]*)\](?:\{([^{}]*)\})?")
@@ -125,10 +126,23 @@ def parse(line: str) -> Instruction | None:
         return None
     close = _closing(rest, opcode.end() - 1)
     inside = rest[opcode.end() : close - 1]
-    names = re.findall(r"%([\w.\-]+)", inside)
+    names = re.findall(r"%([\w.\-]+(?:#\d+)?)", inside)
     operands = tuple(names) if names else ((inside,) if inside else ())  # parameter(0), constant(8)
     root, name = name.startswith("ROOT "), name.removeprefix("ROOT ").lstrip("%")
     return Instruction(name, shape, opcode[1], operands, rest[close:], root)
+
+
+def element(name: str, computation: Mapping[str, Instruction]) -> Instruction:
+    """What newer compilers write as `%tuple#4`: element 4 of an earlier tuple, with no line of its own.
+
+    Example:
+      >>> pair = parse("%pair = (f32[2]{0}, s32[]) parameter(0)")
+      >>> element("pair#1", {"pair": pair}).shape
+      's32[]'
+    """
+    source, _, index = name.partition("#")
+    shape = _parts(computation[source].shape)[int(index)]
+    return Instruction(name, shape, "get-tuple-element", (source,), f", index={index}", False)
 
 
 def whole(instruction: Instruction) -> Instruction:

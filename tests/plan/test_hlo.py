@@ -156,6 +156,36 @@ ENTRY %main (param.1: f32[256,1024], param.2: bf16[256]) -> (f32[1024,1024], bf1
     assert hlo.Program(text).traffic() == 5 * (2**20 + 2 * 256)
 
 
+def test_a_turn_s_result_that_is_stored_in_place_by_a_started_copy_counts_alone():
+    """As XLA of jaxlib 0.11 writes a loop that stacks what each turn gives: elements of tuples by `#`, and the update
+    of one of 16 layers on a stream of its own."""
+    text = """HloModule jit_step, is_scheduled=true
+
+%fused_update (param_0: f32[16,256], param_1: s32[], param_2: f32[256]) -> f32[16,256] {
+  %param_0 = f32[16,256]{1,0} parameter(0)
+  %param_2 = f32[256]{0} parameter(2)
+  %bitcast.1 = f32[1,256]{1,0} bitcast(%param_2)
+  %param_1 = s32[] parameter(1)
+  %zero = s32[] constant(0)
+  ROOT %update.1 = f32[16,256]{1,0} dynamic-update-slice(%param_0, %bitcast.1, %param_1, %zero)
+}
+
+%async_computation (param_3: f32[16,256], param_4: s32[], param_5: f32[256]) -> f32[16,256] {
+  %param_3 = f32[16,256]{1,0} parameter(0)
+  %param_4 = s32[] parameter(1)
+  %param_5 = f32[256]{0} parameter(2)
+  ROOT %fusion.1 = f32[16,256]{1,0} fusion(%param_3, %param_4, %param_5), kind=kLoop, calls=%fused_update
+}
+
+ENTRY %main (carried: (s32[], f32[16,256], f32[256])) -> f32[16,256] {
+  %carried = (s32[], f32[16,256]{1,0}, f32[256]{0}) parameter(0)
+  %start.1 = ((f32[16,256]{1,0}, s32[], f32[256]{0}), f32[16,256]{1,0}, u32[]) async-start(%carried#1, %carried#0, %carried#2), calls=%async_computation
+  ROOT %done.1 = f32[16,256]{1,0} async-done(%start.1)
+}
+"""  # noqa: E501
+    assert hlo.Program(text).traffic() == 2 * 4 * 256 + 4
+
+
 def test_a_library_s_workspace_is_not_moved():
     """Of cuDNN's attention: the output and the rows' statistics count, beside what it takes."""
     text = """HloModule jit_step, is_scheduled=true
