@@ -239,6 +239,9 @@ class TrainConfig(Frozen):
     compiler_options: tuple[Annotated[str, Field(pattern=r"^(![a-z0-9_]+|[a-z0-9_]+=.*)$")], ...] = execution(())
     """Options of XLA for the training and evaluation steps, besides those of `jaxpt.parallel.compiler_options`:
     `name=value` adds one, `!name` leaves one out. They are part of what a compiled step was made for."""
+    deterministic: bool = execution(False)
+    """Give the same bits in each run on GPUs too, as CPUs and TPUs always do. It costs speed: XLA uses no atomic
+    additions, and times no kernels to choose from."""
     layer_norms: bool = execution(False)
     """Write each layer's gradient, update and parameter norm to the metrics."""
     compiled: Annotated[str | None, unaffected("program")] = execution(None)

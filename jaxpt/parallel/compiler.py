@@ -34,13 +34,14 @@ def device_kind() -> str:
     return jax.devices()[0].device_kind if device is None else device.device_kind
 
 
-def options(changes: Sequence[str] = ()) -> dict[str, str | bool | int]:
+def options(changes: Sequence[str] = (), deterministic: bool = False) -> dict[str, str | bool | int]:
     """Compiler options for the devices in use: all versions of XLA that jaxpt supports know them, another refuses them.
 
     Training, plans and saved steps take them from here alike.
 
     Args:
       changes: `train.compiler_options`: "name=value" adds one or replaces its value, "!name" leaves it to XLA.
+      deterministic: `train.deterministic`: the same bits in each run; needs nothing on CPUs and TPUs.
 
     Returns:
       What `jax.jit(compiler_options=…)` takes.
@@ -50,6 +51,8 @@ def options(changes: Sequence[str] = ()) -> dict[str, str | bool | int]:
       {'xla_embed_ir_in_executable': True}
     """
     found = dict(compiler_options.of_device(platform(), device_kind()))
+    if deterministic and platform() == "gpu":
+        found |= compiler_options.DETERMINISTIC
     for change in changes:
         name, equals, value = change.removeprefix("!").partition("=")
         if equals:
@@ -65,18 +68,21 @@ def _value(text: str) -> str | bool | int:
     return int(text) if re.fullmatch(r"-?\d+", text) else text
 
 
-def jit(fun: Callable[..., Any], *, changes: Sequence[str] = (), **kwargs: Any) -> Any:
+def jit(
+    fun: Callable[..., Any], *, changes: Sequence[str] = (), deterministic: bool = False, **kwargs: Any
+) -> Any:
     """`jax.jit` with the options of the devices in use; the result cannot be called inside another `jax.jit`.
 
     Args:
       fun: the function.
       changes: as for `options`.
+      deterministic: likewise.
       **kwargs: as for `jax.jit`.
 
     Returns:
       The jitted function.
     """
-    return jax.jit(fun, compiler_options=options(changes), **kwargs)
+    return jax.jit(fun, compiler_options=options(changes, deterministic), **kwargs)
 
 
 CACHE_BYTES = 4 << 30

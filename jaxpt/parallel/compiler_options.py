@@ -27,6 +27,10 @@ TPU: Options = {
     "xla_jf_spmd_threshold_for_windowed_einsum_mib": 100_000,
 }
 
+# Of `train.deterministic`. No scatter or reduction adds in the order in which threads come, and no kernel is chosen by
+# a measurement, which comes out otherwise in another run.
+DETERMINISTIC: Options = {"xla_gpu_deterministic_ops": True}
+
 # Compiled with them by libtpu 0.0.52: v5e and v5p; not yet tried: v4, v6e, tpu7x.
 GENERATIONS: dict[str, Options] = {name: dict(TPU) for name in CHIPS}
 

@@ -47,6 +47,14 @@ def test_an_option_that_is_not_known_is_an_error_not_left_out(monkeypatch):
         compiler.jit(lambda x: x + 1)(jnp.zeros(3))
 
 
+def test_deterministic_sets_an_option_that_xla_knows_on_gpus_alone(monkeypatch):
+    assert compiler.options(deterministic=True) == compiler.options()
+    monkeypatch.setattr(compiler, "platform", lambda: "gpu")
+    assert compiler.options(deterministic=True) == compiler.options() | compiler_options.DETERMINISTIC
+    monkeypatch.undo()
+    jax.jit(lambda x: x + 1).lower(1.0).compile(compiler_options=compiler_options.DETERMINISTIC)
+
+
 def test_each_generation_has_its_options_and_a_recipe_changes_them():
     kinds = {"v4": "TPU v4", "v5e": "TPU v5 lite", "v5p": "TPU v5", "v6e": "TPU v6 lite", "tpu7x": "TPU7x"}
     assert kinds.keys() == compiler_options.GENERATIONS.keys()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import shutil
@@ -22,58 +21,35 @@ CLOCKS = ("speed/", "memory/", "phase/", "time", "crc32")
 """How the names of metrics begin that differ from run to run."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Command:
-    """`jaxpt train` with its words and its environment."""
-
-    words: tuple[str, ...]
-    environment: dict[str, str]
-
-    def start(self, run_dir: Path, *overrides: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "jaxpt", "train", *self.words, f"run_dir={run_dir}", *overrides],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=self.environment, cwd=shared.ROOT,
-        )  # fmt: skip
+def start(words: Sequence[str], run_dir: Path, *overrides: str) -> subprocess.Popen[str]:
+    """`jaxpt train` with the words of `command`, as a process."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "jaxpt", "train", *words, f"run_dir={run_dir}", *overrides],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=shared.ROOT,
+    )  # fmt: skip
 
 
-def deterministic() -> tuple[list[str], dict[str, str], str]:
-    """How a run is made to give the same bits again.
-
-    Returns:
-      (overrides, environment, a description): the recipe's key if this jaxpt has one, else XLA's flag for GPUs.
-    """
-    from jaxpt.config.tree import Config, TrainConfig
-
-    for prefix, part in (("", Config), ("train.", TrainConfig)):
-        if "deterministic" in part.model_fields:
-            return [f"{prefix}deterministic=true"], {}, f"{prefix}deterministic=true"
-    flag = "--xla_gpu_deterministic_ops=true"
-    return [], {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()}, flag
-
-
-def command(name: str, steps: int) -> Command:
-    """Trains a recipe with evaluations, checkpoints and a trace of some steps."""
-    overrides, environment, _ = deterministic()
+def command(name: str, steps: int) -> list[str]:
+    """The words of `jaxpt train` for a recipe with evaluations, checkpoints and a trace of some steps."""
     eval_every = steps if shared.IS_DRY else steps // 4
     sizes = shared.TINY if shared.IS_DRY else ("model.dtype=bfloat16",)
-    words = [
+    return [
         shared.RECIPES[name], *shared.batch_overrides(name), f"train.steps={steps}", *sizes,
         "evals=[{kind: heldout}]", "log.tensorboard=false", "train.log_every=1",
-        f"train.eval_every={eval_every}", *overrides,
+        f"train.eval_every={eval_every}", "train.deterministic=true",
     ]  # fmt: skip
-    return Command(tuple(words), os.environ | environment)
 
 
-def straight(train: Command, run_dir: Path, steps: int) -> dict[str, Any]:
+def straight(words: Sequence[str], run_dir: Path, steps: int) -> dict[str, Any]:
     """One run without an interruption, with a trace."""
-    process = train.start(run_dir, f"profile={{first: {steps // 2 + 1}, steps: 3}}")
+    process = start(words, run_dir, f"profile={{first: {steps // 2 + 1}, steps: 3}}")
     output = process.communicate()[0]
     return {"exit_codes": [process.returncode], "output": output[-3000:]}
 
 
-def interrupted(train: Command, run_dir: Path) -> dict[str, Any]:
+def interrupted(words: Sequence[str], run_dir: Path) -> dict[str, Any]:
     """A run that gets SIGTERM when its first losses are written, and the same command again."""
-    first, metrics = train.start(run_dir), run_dir / "metrics.jsonl"
+    first, metrics = start(words, run_dir), run_dir / "metrics.jsonl"
     was_stopped = False
     while first.poll() is None and not was_stopped:
         if metrics.is_file() and '"train/loss"' in metrics.read_text("utf-8"):
@@ -82,7 +58,7 @@ def interrupted(train: Command, run_dir: Path) -> dict[str, Any]:
         time.sleep(0.02)
     output = first.communicate()[0]
     stopped_at = max((line["step"] for line in read_metrics(run_dir)), default=0)
-    second = train.start(run_dir)
+    second = start(words, run_dir)
     output = f"{output[-3000:]}\n---- resumed\n{second.communicate()[0][-3000:]}"
     return {
         "exit_codes": [first.returncode, second.returncode], "stopped_at": stopped_at if was_stopped else None,
@@ -160,7 +136,6 @@ def compare(name: str, folder: Path, steps: int, parts: Sequence[dict[str, Any]]
 def main() -> int:
     report = shared.Report()
     steps, recipes = (8, ["gpt2_tiny"]) if shared.IS_DRY else (shared.STEPS, list(shared.RECIPES))
-    report.add("deterministic", how := deterministic()[2], f"deterministic by {how}")
     threads = 1 if shared.IS_DRY else 2 * len(recipes)
     with tempfile.TemporaryDirectory() as name, futures.ThreadPoolExecutor(threads) as pool:
         folder = Path(name)
