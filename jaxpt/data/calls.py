@@ -28,11 +28,14 @@ class Vocabulary:
     """(token, id) of `data.tokenizer.add_tokens`."""
     behind: int = 0
     """How many of these are new: the last ids."""
+    sentinels_end: int | None = None
+    """The id behind the sentinels, if others than `added` follow them; None: they are the last before those."""
 
     @property
     def sentinel_ids(self) -> range:
         """The ids of the sentinels; the last of them is the first sentinel."""
-        return range(self.size - self.behind - self.sentinels, self.size - self.behind)
+        end = self.size - self.behind if self.sentinels_end is None else self.sentinels_end
+        return range(end - self.sentinels, end)
 
     @property
     def first_sentinel(self) -> int:

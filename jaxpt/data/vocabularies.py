@@ -20,8 +20,8 @@ def to_seqio(tokenizer: Tokenizer) -> seqio.Vocabulary:
     Returns:
       seqio.SentencePieceVocabulary for a SentencePiece model as it is, an adapter for the others.
     """
-    is_as_read = isinstance(tokenizer, SentencePieceTokenizer) and tokenizer.style.plain and not tokenizer.added
-    if is_as_read and tokenizer.path is not None:
+    is_as_read = isinstance(tokenizer, SentencePieceTokenizer) and tokenizer.style.plain
+    if is_as_read and tokenizer.path is not None and not tokenizer.added and not tokenizer.declared:
         return _SentencePieceVocabulary(tokenizer)
     return TokenizerVocabulary(tokenizer)
 
@@ -52,7 +52,7 @@ class _SentencePieceVocabulary(seqio.SentencePieceVocabulary):
     """SeqIO's, but the ids come from sentencepiece itself: its operation in TensorFlow takes twice the time."""
 
     def __init__(self, tokenizer: SentencePieceTokenizer) -> None:
-        super().__init__(tokenizer.path, tokenizer.vocabulary.sentinels)
+        super().__init__(tokenizer.path, tokenizer.appended)
         self._tokenizer = tokenizer
 
     def word_starts(self) -> np.ndarray:

@@ -21,8 +21,8 @@ from typing import Any
 from jaxpt.config import TokenizerConfig
 from jaxpt.config.kinds import resolve
 from jaxpt.data.calls import Vocabulary
-from jaxpt.data.tokenizers import rust_tokenizers, vocabulary_files
-from jaxpt.data.tokenizers.base import Tokenizer
+from jaxpt.data.tokenizers import added_tokens, declared, rust_tokenizers, vocabulary_files
+from jaxpt.data.tokenizers.base import SPECIALS, Tokenizer
 from jaxpt.errors import UserError
 
 # ---- loading --------------------------------------------------------------------------------------------------------
@@ -63,8 +63,12 @@ def load(
     if empty := next((file for file in files if not file.stat().st_size), None):
         raise UserError(f"{empty}: is empty; wants a {found or 'tokenizer'} file")
     try:
-        settings = vocabulary_files.read_settings(folder)
-        tokenizer = _read(found, files, settings, lowercase, extra_ids)
+        said = declared.read(folder)
+        settings = said.settings
+        if found in (None, "sentencepiece", "wordpiece", "bpe"):
+            tokenizer = _with_declared(_read(found, files, said.effective, lowercase, extra_ids), said, files[0])
+        else:
+            tokenizer = _read(found, files, settings, lowercase, extra_ids)
         if added := [*settings.get(vocabulary_files.ADDED, ()), *add_tokens]:
             tokenizer = add(tokenizer, added)
         tokenizer.chat_templates = vocabulary_files.read_chat_templates(folder)
@@ -92,12 +96,49 @@ def load(
     return tokenizer
 
 
+def _with_declared(tokenizer: Tokenizer, said: declared.Declared, file: Path) -> Tokenizer:
+    """The tokenizer with all that the files beside it say.
+
+    Raises:
+      UserError: an option that is not supported, or an added token that does not get its id.
+    """
+    declared.check_options(said, tokenizer.kind)
+    assumed = tokenizer.assumed
+    try:
+        tokenizer = tokenizer.with_declared(said.added)
+    except UserError as error:
+        raise UserError(f"{said.folder}: {error}") from None
+    specials, lines = dict(said.specials), [assumed] if assumed else []
+    of_class = said.specials_of_class if file.suffix != ".model" else {}  # a model says what it has itself
+    if specials or of_class:
+        knows = of_class.get if file.suffix != ".model" else None
+        for part in SPECIALS if knows else ():
+            token = knows(part)
+            specials.setdefault(part, None if token is None else added_tokens.AddedToken(token, special=True))
+    elif file.suffix == ".json":
+        names = {part: getattr(tokenizer.vocabulary, part) for part in SPECIALS if part != "pad"}
+        found = [f"{part} {tokenizer.tokens([i])[0]}" for part, i in names.items() if i is not None]
+        lines.append(f"{file}: no file names special tokens; taken by their usual names: {', '.join(found) or 'none'}")
+    for part, token in specials.items():
+        if token is not None and tokenizer.token_id(token.content) is None:
+            if part in said.specials:
+                lines.append(f"{said.folder}: {part}_token {token.content} is not in the vocabulary; it has none")
+            specials[part] = None
+    if specials:
+        tokenizer.name_specials(specials)
+    if said.flag("add_eos_token"):
+        lines.append(f"{said.folder}: add_eos_token: the end of a text is put where the objective puts it")
+    tokenizer.carried = {key: said.settings[key] for key in declared.CARRIED if key in said.settings}
+    tokenizer.assumed = "; ".join(lines) or None
+    return tokenizer
+
+
 def _read(
     kind: str | None, files: list[Path], settings: dict[str, Any], lowercase: bool | None, extra_ids: int | None
 ) -> Tokenizer:
     if kind is not None:
         return tokenizer_class(kind).load(files, settings, lowercase, extra_ids)
-    tokenizer = rust_tokenizers.read(files[0], settings.get(vocabulary_files.ADDED, ()))
+    tokenizer = rust_tokenizers.read(files[0], settings)
     if extra_ids is not None and tokenizer.kind == "sentencepiece" and tokenizer.vocabulary.sentinels != extra_ids:
         has = tokenizer.vocabulary.sentinels
         raise UserError(f"{files[0]}: has {has} sentinels, data.tokenizer.extra_ids is {extra_ids}")
@@ -119,6 +160,9 @@ def add(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
     """
     made = tokenizer.with_tokens(tuple(dict.fromkeys(tokens)))
     made.chat_templates, made.assumed = tokenizer.chat_templates, tokenizer.assumed
+    made.carried = tokenizer.carried
+    if tokenizer.specials:
+        made.name_specials(tokenizer.specials)
     made.vocabulary = dataclasses.replace(made.vocabulary, languages=tokenizer.vocabulary.languages)
     return made
 

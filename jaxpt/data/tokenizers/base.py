@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 import functools
 import re
 import sys
@@ -16,6 +17,7 @@ import numpy as np
 from jaxpt.config import TokenizerConfig
 from jaxpt.data.calls import Vocabulary
 from jaxpt.data.tokenizers import scripts, vocabulary_files
+from jaxpt.data.tokenizers.added_tokens import AddedToken
 from jaxpt.errors import UserError
 
 DEFAULT_EXTRA_IDS = 100
@@ -56,6 +58,9 @@ class Tokenizer(abc.ABC):
         only if all of it is valid. None: not known, or there are no such ids.
       chat_templates: {name: Jinja template} of dialogues that stood beside the vocabulary; it is saved with them.
       added: tokens of `with_tokens`.
+      declared: tokens of `with_declared`.
+      specials: what files say of special tokens, see `name_specials`; {} where they say nothing.
+      carried: further keys of tokenizer_config.json; `save` writes them as they are.
     """
 
     kind: str
@@ -66,6 +71,9 @@ class Tokenizer(abc.ABC):
     byte_text: Literal["all", "characters", "runs"] | None = None
     chat_templates: Mapping[str, str] = MappingProxyType({})
     added: tuple[str, ...] = ()
+    declared: tuple[AddedToken, ...] = ()
+    specials: Mapping[str, AddedToken | None] = MappingProxyType({})
+    carried: Mapping[str, Any] = MappingProxyType({})
 
     @classmethod
     def planned(cls, config: TokenizerConfig, vocab_size: int) -> Vocabulary:
@@ -121,6 +129,31 @@ class Tokenizer(abc.ABC):
           UserError: this kind of tokenizer takes none.
         """
         raise UserError(f"data.tokenizer.add_tokens: tokens cannot be added to a {self.kind} vocabulary")
+
+    def with_declared(self, tokens: Sequence[AddedToken]) -> Tokenizer:
+        """The tokenizer with added tokens that the files beside its vocabulary name.
+
+        Args:
+          tokens: special ones are read where special tokens are, the others in every text.
+
+        Raises:
+          UserError: this kind of tokenizer takes none, or one has another id than it gets.
+        """
+        if tokens:
+            raise UserError(f"{tokens[0].content!r}: tokens cannot be added to a {self.kind} vocabulary")
+        return self
+
+    def name_specials(self, tokens: Mapping[str, AddedToken | None]) -> None:
+        """Says which special tokens there are: {"bos": <s>, "pad": None, …}; of other parts the tokenizer knows."""
+        self.specials = tokens
+        ids = {part: None if token is None else self.token_id(token.content) for part, token in tokens.items()}
+        if "pad" in ids:
+            ids["pad"] = ids["pad"] or 0  # a vocabulary without padding gives some id
+        self.vocabulary = dataclasses.replace(self.vocabulary, **ids)
+
+    def token_id(self, token: str) -> int | None:
+        """The id of a token as it is written; None where the vocabulary does not have it."""
+        return next((i for i in range(self.vocabulary.size) if self.tokens([i])[0] == token), None)
 
     def encode(self, text: str, special: bool = False) -> list[int]:
         """Token ids of a text; nothing is put before or after it.
@@ -256,14 +289,14 @@ class Tokenizer(abc.ABC):
         """Special tokens as they are written, with their ids."""
         v = self.vocabulary
         ids = dict.fromkeys(i for i in (v.bos, v.eos, v.cls, v.sep, v.mask) if i is not None)
-        return dict(zip(self.tokens(ids), ids))
+        named = {token.content: self.token_id(token.content) for token in self.specials.values() if token is not None}
+        return dict(zip(self.tokens(ids), ids)) | {token: i for token, i in named.items() if i is not None}
 
     def _shown(self, ids: Iterable[int]) -> list[int]:
         """Ids without those that stand for no text, and those that a larger model knows and the vocabulary does not."""
         v = self.vocabulary
-        hidden = {v.bos, v.eos, v.cls, v.sep, *v.languages} | (
-            {v.pad} if self.tokens([v.pad])[0] in SPECIALS["pad"] else set()
-        )
+        pads = self.specials.get("pad") is not None or self.tokens([v.pad])[0] in SPECIALS["pad"]
+        hidden = {v.bos, v.eos, v.cls, v.sep, *v.languages} | ({v.pad} if pads else set())
         return [i for i in map(int, ids) if i not in hidden and 0 <= i < self.vocabulary.size]
 
 

@@ -11,6 +11,8 @@ from jaxpt.config import TokenizerConfig
 from jaxpt.data.calls import Vocabulary
 from jaxpt.data.tokenizers import rust_tokenizers
 from jaxpt.data.tokenizers.base import END_OF_TEXT, Tokenizer
+from jaxpt.data.tokenizers.declared import class_name
+from jaxpt.errors import UserError
 
 
 class BPETokenizer(rust_tokenizers.RustTokenizer):
@@ -48,7 +50,18 @@ class BPETokenizer(rust_tokenizers.RustTokenizer):
     def load(
         cls, files: Sequence[Path], settings: dict[str, Any], lowercase: bool | None, extra_ids: int | None
     ) -> Tokenizer:
+        said_class = settings.get("tokenizer_class") or ""
+        name = class_name(said_class or settings.get("model_type") or "")
+        if said_class and name not in ("", "openaigpt", *rust_tokenizers.GPT2_CLASSES):
+            why = f"the ids of a {said_class} may be others than GPT-2's"
+            raise UserError(f"{files[0]}: {why}; wants its tokenizer.json")
         lines = files[1].read_text("utf-8").split("\n")
         merges = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
+        vocab = json.loads(files[0].read_text("utf-8"))
+        if name == "openaigpt":
+            return rust_tokenizers.openai_gpt(vocab, merges, settings.get("unk_token") or "<unk>")
         folds = bool(settings.get("do_lower_case", lowercase))
-        return rust_tokenizers.bpe(json.loads(files[0].read_text("utf-8")), merges, folds)
+        return rust_tokenizers.bpe(
+            vocab, merges, folds, add_prefix_space=bool(settings.get("add_prefix_space")),
+            names_end=bool(settings.get("eos_token")),
+        )  # fmt: skip

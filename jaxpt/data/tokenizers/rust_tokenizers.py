@@ -4,26 +4,41 @@ from __future__ import annotations
 
 import functools
 import json
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
 
 from jaxpt.data.calls import Vocabulary
-from jaxpt.data.tokenizers import scripts, vocabulary_files
+from jaxpt.data.tokenizers import added_tokens, scripts, vocabulary_files
+from jaxpt.data.tokenizers.added_tokens import AddedToken
 from jaxpt.data.tokenizers.base import BERT_SPECIALS, END_OF_TEXT, SPECIALS, Encoded, Tokenizer, behind
+from jaxpt.data.tokenizers.declared import class_name
 from jaxpt.errors import UserError
 
 BPE_SPECIALS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")  # RoBERTa's, BART's
+BERT_CLASSES = ("bert", "distilbert", "electra")
+GPT2_CLASSES = ("gpt2", "opt", "roberta", "bart", "longformer", "led")
+_BERT_OPTIONS = {"lowercase": "do_lower_case", "handle_chinese_chars": "tokenize_chinese_chars"}
 
 
 class RustTokenizer(Tokenizer):
     """Any tokenizer that Hugging Face's `tokenizers` runs."""
 
-    def __init__(self, tokenizer: Any, kind: str, sentinels: int = 0, added: Sequence[str] = ()) -> None:
-        """Takes a `tokenizers.Tokenizer`; special tokens are found by their usual names."""
+    def __init__(
+        self, tokenizer: Any, kind: str, sentinels: int = 0, sentinels_end: int = 0, added: Sequence[str] = ()
+    ) -> None:
+        """Takes a `tokenizers.Tokenizer`; special tokens are found by their usual names.
+
+        Args:
+          tokenizer: the library's.
+          kind: "wordpiece", "bpe" or "sentencepiece".
+          sentinels: how many sentinels it has.
+          sentinels_end: the id behind them.
+          added: tokens of `with_tokens`.
+        """
         self.kind, self._tokenizer, self.added = kind, tokenizer, tuple(added)
         # Special tokens that a document happens to spell out are text like any other.
         self._tokenizer.encode_special_tokens = True
@@ -40,25 +55,49 @@ class RustTokenizer(Tokenizer):
         own = {token: tokenizer.token_to_id(token) for token in self.added}
         self.vocabulary = Vocabulary(
             size=size, sentinels=sentinels, added=tuple(own.items()), behind=behind(size, own),
+            sentinels_end=sentinels_end if sentinels and sentinels_end != size - behind(size, own) else None,
             **(ids | {"pad": ids["pad"] or 0, "eod": tokenizer.token_to_id("<eod>")}),
         )  # fmt: skip
 
     def with_tokens(self, tokens: Sequence[str]) -> Tokenizer:
+        # Not special for the library, which then reads them in every text. `save` says that they are.
+        rust = self._extended([AddedToken(token) for token in tokens], replace=True)
+        if rust is None:
+            raise UserError("data.tokenizer.add_tokens: tokens cannot be added to a vocabulary with gaps in its ids")
+        added = dict.fromkeys((*self.added, *tokens))
+        return self._like(rust, tuple(added))
+
+    def with_declared(self, tokens: Sequence[AddedToken]) -> Tokenizer:
+        rust = self._extended(tokens, replace=False)
+        if rust is None:
+            raise UserError(f"{tokens[0].content!r}: tokens cannot be added to a vocabulary with gaps in its ids")
+        return self._like(rust, self.added)
+
+    def _like(self, rust: Any, added: Sequence[str]) -> RustTokenizer:
+        v = self.vocabulary
+        return RustTokenizer(rust, self.kind, v.sentinels, v.sentinel_ids.stop, added)
+
+    def _extended(self, tokens: Sequence[AddedToken], replace: bool) -> Any:
+        """The library's tokenizer with further tokens; None where it gives one another id.
+
+        Args:
+          tokens: those with an id must be numbered.
+          replace: whether they count before those of the same name that the library adds already.
+        """
         from tokenizers import Tokenizer as Rust
 
         tree, size = _tree(self), self.vocabulary.size
         known = {token["content"]: token for token in tree["added_tokens"]}
-        for token in tokens:
-            i = self._tokenizer.token_to_id(token)
-            i, size = (size, size + 1) if i is None else (i, size)
-            # Not special for the library: such tokens are plain text in a document. `save` says that they are.
-            matching = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
-            known[token] = {"id": i, "content": token, **matching}
+        ids = self._tokenizer.get_vocab(with_added_tokens=True)
+        for token in added_tokens.numbered(tokens, ids, size):
+            if replace or token.content not in known:
+                known[token.content] = {"id": token.id, **token.tree()}
         tree["added_tokens"] = sorted(known.values(), key=lambda token: token["id"])
-        rust, added = Rust.from_str(json.dumps(tree)), dict.fromkeys((*self.added, *tokens))
-        if any(rust.token_to_id(token["content"]) != token["id"] for token in known.values()):
-            raise UserError("data.tokenizer.add_tokens: tokens cannot be added to a vocabulary with gaps in its ids")
-        return RustTokenizer(rust, self.kind, self.vocabulary.sentinels, tuple(added))
+        rust = Rust.from_str(json.dumps(tree))
+        return rust if all(rust.token_to_id(token["content"]) == token["id"] for token in known.values()) else None
+
+    def token_id(self, token: str) -> int | None:
+        return self._tokenizer.token_to_id(token)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [e.ids for e in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
@@ -68,25 +107,34 @@ class RustTokenizer(Tokenizer):
         return [(e.ids, np.array(e.offsets, np.int64)) for e in found]
 
     def encode(self, text: str, special: bool = False) -> list[int]:
-        return self._encode_special(text).ids if special and self._reads_special() else super().encode(text, special)
+        return self._encode_special(text).ids if special else super().encode(text)
 
     def encode_rendered(self, text: str) -> Encoded:
-        if not self._reads_special():
-            return super().encode_rendered(text)
         found = self._encode_special(text)
         return Encoded(found.ids, np.array(found.offsets, np.int64).reshape(-1, 2))
 
-    def _reads_special(self) -> bool:
-        """True if the library finds all special tokens in a text."""
-        added = {token.content for token in self._tokenizer.get_added_tokens_decoder().values()}
-        return added >= self._written().keys()
-
     def _encode_special(self, text: str) -> Any:
-        self._tokenizer.encode_special_tokens = False  # the library knows which white space beside them belongs to them
+        """The library finds the special tokens: it knows which white space beside them belongs to them."""
+        added = {token.content for token in self._tokenizer.get_added_tokens_decoder().values()}
+        if not added >= self._written().keys():
+            return self._with_specials.encode(text, add_special_tokens=False)
+        self._tokenizer.encode_special_tokens = False
         try:
             return self._tokenizer.encode(text, add_special_tokens=False)
         finally:
             self._tokenizer.encode_special_tokens = True
+
+    @functools.cached_property
+    def _with_specials(self) -> Any:
+        """A copy of the library's tokenizer that finds also those special tokens that it does not add itself."""
+        from tokenizers import AddedToken as RustToken
+        from tokenizers import Tokenizer as Rust
+
+        rust, named = Rust.from_str(self._tokenizer.to_str()), {t.content: t for t in self.specials.values() if t}
+        written = (self._tokenizer.id_to_token(i) for i in self._written().values())
+        tokens = (named.get(token, AddedToken(token)) for token in written)
+        rust.add_special_tokens([RustToken(**token.tree()) for token in tokens])
+        return rust
 
     def decode(self, ids: Iterable[int]) -> str:
         return self._tokenizer.decode(self._shown(ids), skip_special_tokens=False)
@@ -125,11 +173,12 @@ class RustTokenizer(Tokenizer):
             files["merges.txt"] = "#version: 0.2\n" + "".join(f"{m}\n" for m in merges)
         name = self._class_of(tree, vocab)
         # Named always: the classes that take all from tokenizer.json know no special token by themselves.
-        ids = {part: getattr(self.vocabulary, part) for part in SPECIALS}
+        ids = {part: getattr(self.vocabulary, part) for part in SPECIALS if part not in self.specials}
         named = {part: self._tokenizer.id_to_token(i) for part, i in ids.items() if i is not None}
-        settings: dict[str, Any] = {"do_lower_case": self.lowercase}
+        settings: dict[str, Any] = {"do_lower_case": self.lowercase, **self.carried}
         settings |= {vocabulary_files.ADDED: list(self.added)} if self.added else {}
         settings |= {f"{part}_token": token for part, token in named.items() if token in SPECIALS[part]}
+        settings |= {f"{part}_token": token and token.named() for part, token in self.specials.items()}
         written = vocabulary_files.settings_file(name, settings, self.chat_templates)
         vocabulary_files.write(directory, files | {vocabulary_files.SETTINGS: written})
 
@@ -153,12 +202,12 @@ class RustTokenizer(Tokenizer):
         return vocabulary_files.digest_of(self._tokenizer.to_str().encode())
 
 
-def read(path: Path, added: Sequence[str] = ()) -> RustTokenizer:
+def read(path: Path, settings: Mapping[str, Any] = MappingProxyType({})) -> RustTokenizer:
     """The tokenizer of a tokenizer.json.
 
     Args:
       path: the file.
-      added: those of its tokens that `with_tokens` made.
+      settings: tokenizer_config.json beside it.
 
     Raises:
       UserError: of another kind than WordPiece, BPE and SentencePiece's unigram model, or with sentinels elsewhere than
@@ -167,8 +216,8 @@ def read(path: Path, added: Sequence[str] = ()) -> RustTokenizer:
     from tokenizers import Tokenizer as Rust
 
     tree = json.loads(path.read_text("utf-8"))
+    override(tree, settings)
     ids = {token["content"]: token["id"] for token in tree.get("added_tokens", ())}
-    sentinels = sum(bool(re.fullmatch(r"<extra_id_\d+>", content)) for content in ids)
     for token in tree.get("added_tokens", ()):  # sentinels are read in running text, as T5 does
         token["special"] = token["special"] and not token["content"].startswith("<extra_id_")
     rust = Rust.from_str(json.dumps(tree))
@@ -176,52 +225,113 @@ def read(path: Path, added: Sequence[str] = ()) -> RustTokenizer:
     model = type(rust.model).__name__
     if model not in kinds:
         raise UserError(f"{path}: holds a {model} model; wants WordPiece, BPE or Unigram")
-    tokenizer = RustTokenizer(rust, kinds[model], sentinels, [token for token in added if token in ids])
-    first = tokenizer.vocabulary.first_sentinel
-    if any(ids.get(f"<extra_id_{i}>") != first - i for i in range(sentinels)):
-        raise UserError(f"{path}: wants its {sentinels} sentinels at the end, <extra_id_0> the last")
-    return tokenizer
+    of = added_tokens.sentinels(rust.get_vocab(with_added_tokens=True), path)
+    added = [token for token in settings.get(vocabulary_files.ADDED, ()) if token in ids]
+    return RustTokenizer(rust, kinds[model], *of, added)
 
 
-def wordpiece(vocab: dict[str, int], lowercase: bool) -> RustTokenizer:
-    """BERT's tokenizer over a vocabulary."""
+def override(tree: dict[str, Any], settings: Mapping[str, Any]) -> None:
+    """Changes those steps of a tokenizer.json that a class of `transformers` takes from tokenizer_config.json.
+
+    Args:
+      tree: the file's value.
+      settings: tokenizer_config.json, with the class.
+    """
+    name = class_name(settings.get("tokenizer_class") or "")
+    steps = tree.get("normalizer") or {}
+    if name in BERT_CLASSES and steps.get("type") == "BertNormalizer":
+        steps |= {key: settings[of] for key, of in _BERT_OPTIONS.items() if settings.get(of) is not None}
+        if "strip_accents" in settings:  # null: as case is folded
+            steps["strip_accents"] = settings["strip_accents"]
+    steps = tree.get("pre_tokenizer") or {}
+    if name in GPT2_CLASSES and steps.get("type") == "ByteLevel" and settings.get("add_prefix_space") is not None:
+        steps["add_prefix_space"] = settings["add_prefix_space"]
+
+
+def wordpiece(
+    vocab: dict[str, int],
+    lowercase: bool,
+    *,
+    strip_accents: bool | None = None,
+    chinese_chars: bool = True,
+    unk: str = "[UNK]",
+) -> RustTokenizer:
+    """BERT's tokenizer over a vocabulary.
+
+    Args:
+      vocab: {piece: id}.
+      lowercase: whether case is folded.
+      strip_accents: whether accents are left out; None: where case is folded.
+      chinese_chars: whether each Chinese character is a word.
+      unk: the token of words that have no pieces.
+    """
     from tokenizers import Tokenizer as Rust
     from tokenizers import decoders, models
 
-    rust = Rust(models.WordPiece(vocab, unk_token="[UNK]", max_input_chars_per_word=100))
-    rust.normalizer, rust.pre_tokenizer = bert_steps(lowercase)
+    rust = Rust(models.WordPiece(vocab, unk_token=unk, max_input_chars_per_word=100))
+    rust.normalizer, rust.pre_tokenizer = bert_steps(lowercase, strip_accents, chinese_chars)
     rust.decoder = decoders.WordPiece()
     rust.add_special_tokens([t for t in BERT_SPECIALS if t in vocab])
     return RustTokenizer(rust, "wordpiece")
 
 
-def bert_steps(lowercase: bool) -> tuple[Any, Any]:
+def bert_steps(lowercase: bool, strip_accents: bool | None = None, chinese_chars: bool = True) -> tuple[Any, Any]:
     from tokenizers import normalizers, pre_tokenizers
 
-    return normalizers.BertNormalizer(lowercase=lowercase), pre_tokenizers.BertPreTokenizer()
+    steps = {"lowercase": lowercase, "strip_accents": strip_accents, "handle_chinese_chars": chinese_chars}
+    return normalizers.BertNormalizer(**steps), pre_tokenizers.BertPreTokenizer()
 
 
-def bpe(vocab: dict[str, int], merges: list[tuple[str, str]], lowercase: bool) -> RustTokenizer:
-    """GPT-2's tokenizer over a vocabulary; <|endoftext|> is added where no token ends a text (RoBERTa: </s>)."""
+def bpe(
+    vocab: dict[str, int],
+    merges: list[tuple[str, str]],
+    lowercase: bool,
+    *,
+    add_prefix_space: bool = False,
+    names_end: bool = False,
+) -> RustTokenizer:
+    """GPT-2's tokenizer over a vocabulary.
+
+    Args:
+      vocab: {piece: id}.
+      merges: pairs of pieces, the first to be merged first.
+      lowercase: whether case is folded.
+      add_prefix_space: whether a space is put before a text.
+      names_end: whether files name the token that ends a text; if not, and no piece is one (RoBERTa: </s>),
+        <|endoftext|> is added.
+    """
     from tokenizers import Tokenizer as Rust
     from tokenizers import decoders, models, processors
 
     rust = Rust(models.BPE(vocab, merges))
-    rust.normalizer, rust.pre_tokenizer = gpt2_steps(lowercase)
+    rust.normalizer, rust.pre_tokenizer = gpt2_steps(lowercase, add_prefix_space)
     rust.decoder = decoders.ByteLevel()
     known = [token for token in (*BPE_SPECIALS, END_OF_TEXT) if token in vocab]
-    rust.add_special_tokens(known if {"</s>", END_OF_TEXT} & set(known) else [*known, END_OF_TEXT])
+    has_end = names_end or {"</s>", END_OF_TEXT} & set(known)
+    rust.add_special_tokens(known if has_end else [*known, END_OF_TEXT])
     if lowercase and {"<s>", "</s>", "<mask>"} <= set(known):  # GPT-2's class and RoBERTa's know no folding of case
         ends = (("</s>", vocab["</s>"]), ("<s>", vocab["<s>"]))
         rust.post_processor = processors.RobertaProcessing(*ends, add_prefix_space=False)
     return RustTokenizer(rust, "bpe")
 
 
-def gpt2_steps(lowercase: bool) -> tuple[Any, Any]:
+def openai_gpt(vocab: dict[str, int], merges: list[tuple[str, str]], unk: str = "<unk>") -> RustTokenizer:
+    """GPT-1's tokenizer over a vocabulary: BERT's words in lower case, whose last pieces end with "</w>"."""
+    from tokenizers import Tokenizer as Rust
+    from tokenizers import decoders, models
+
+    rust = Rust(models.BPE(vocab, merges, unk_token=unk, end_of_word_suffix="</w>"))
+    rust.normalizer, rust.pre_tokenizer = bert_steps(lowercase=True)
+    rust.decoder = decoders.BPEDecoder(suffix="</w>")
+    rust.add_special_tokens([unk] if unk in vocab else [])
+    return RustTokenizer(rust, "bpe")
+
+
+def gpt2_steps(lowercase: bool, add_prefix_space: bool = False) -> tuple[Any, Any]:
     from tokenizers import normalizers, pre_tokenizers
 
     fold = normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents(), normalizers.Lowercase()])
-    return fold if lowercase else None, pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return fold if lowercase else None, pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
 
 
 def _tree(tokenizer: RustTokenizer) -> dict[str, Any]:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import io
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from jaxpt.config import TokenizerConfig
 from jaxpt.data.calls import Vocabulary
-from jaxpt.data.tokenizers import scripts, sentencepiece_rust, vocabulary_files
-from jaxpt.data.tokenizers.base import DEFAULT_EXTRA_IDS, SPECIALS, Tokenizer, any_of, behind
+from jaxpt.data.tokenizers import added_tokens, declared, scripts, sentencepiece_rust, vocabulary_files
+from jaxpt.data.tokenizers.added_tokens import AddedToken, Finder
+from jaxpt.data.tokenizers.base import DEFAULT_EXTRA_IDS, SPECIALS, Encoded, Tokenizer, behind
 from jaxpt.errors import UserError
 
 
@@ -39,6 +39,9 @@ class Style:
     cleans: bool = False
     lowercase: bool = False
     keeps_accents: bool = False
+    prefix: Literal["every", "first", "none"] = "every"
+    """Of the texts between added tokens: which get the space that a model puts before a text. "first": the one that
+    starts the text, if it has none."""
     first: tuple[str, ...] = ()
     """Instead of the model's first three pieces."""
     last: tuple[str, ...] = ()
@@ -46,7 +49,7 @@ class Style:
     @property
     def plain(self) -> bool:
         """Whether the ids are those of the model, sentinels aside."""
-        return not (self.cleans or self.first or self.last)
+        return not (self.cleans or self.lowercase or self.first or self.last) and self.prefix == "every"
 
     @property
     def takes_sentinels(self) -> bool:
@@ -54,12 +57,13 @@ class Style:
         return self.name == "t5"
 
     def cleaning(self) -> Any:
-        """The steps before the model's own normalizer, those of `transformers`."""
+        """The steps before the model's own normalizer, those of `transformers`; None where there are none."""
         from tokenizers import normalizers
 
-        accents = [] if self.keeps_accents else [normalizers.NFKD(), normalizers.StripAccents()]
-        quotes = [normalizers.Replace(mark, '"') for mark in ("``", "''")]
-        return normalizers.Sequence([*quotes, *accents, *[normalizers.Lowercase()] * self.lowercase])
+        quotes = [normalizers.Replace(mark, '"') for mark in ("``", "''")] if self.cleans else []
+        accents = [normalizers.NFKD(), normalizers.StripAccents()] if self.cleans and not self.keeps_accents else []
+        steps = [*quotes, *accents, *[normalizers.Lowercase()] * self.lowercase]
+        return normalizers.Sequence(steps) if steps else None
 
 
 PLAIN = Style()
@@ -76,9 +80,7 @@ STYLES = {
     "llama": Style("llama", "LlamaTokenizer", "tokenizer.model", unk=None, template=""),
 }  # fmt: skip
 # Classes that take the model's ids as they are, and what `transformers` says where it names no class of its own.
-_PLAIN = {
-    "", "t5", "mt5", "umt5", "codellama", "bigbird", "rembert", "reformer", "gemma", "pretrained", "tokenizersbackend",
-}  # fmt: skip
+_PLAIN = {"", "t5", "mt5", "umt5", "bigbird", "rembert", "reformer", "gemma"}
 _XLM_R_STARTS = ["<unk>", "<s>", "</s>"]
 
 
@@ -97,19 +99,37 @@ def style_of(file: Path, settings: dict[str, Any], model_type: str | None) -> St
       UserError: mBART's, whose language codes stand between the pieces and `<mask>`, or a class that is not known.
     """
     said = settings.get("tokenizer_class")
-    name = re.sub("Tokenizer(Fast)?$", "", settings.get("sentencepiece_style") or said or model_type or "")
-    name = name.lower().replace("-", "").replace("_", "")
+    own = settings.get("sentencepiece_style")
+    name = declared.class_name(own or said or model_type or "")
+    name = "llama" if name in ("codellama", "mistral") else name
     if name.startswith("mbart"):
         raise UserError(f"{file}: mBART's language codes are not known here; wants its tokenizer.json")
     if said and name not in STYLES.keys() | _PLAIN:
         raise UserError(f"{file}: the ids of a {said} may be others than the model's; wants its tokenizer.json")
     style = STYLES.get("xlmroberta" if file.name == STYLES["xlmroberta"].file else name, PLAIN)
-    if style.cleans:
-        accents = bool(settings.get("keep_accents", False))
-        style = dataclasses.replace(
-            style, lowercase=bool(settings.get("do_lower_case", style.lowercase)), keeps_accents=accents
-        )
-    return style
+    if style.name == "llama":
+        if settings.get("add_prefix_space") is False:
+            return dataclasses.replace(style, prefix="none")
+        legacy = own is not None if settings.get("legacy") is None else settings["legacy"]
+        return dataclasses.replace(style, prefix="every" if legacy else "first")
+    if settings.get("add_prefix_space") is False:
+        where = file.parent / vocabulary_files.SETTINGS
+        raise UserError(f"{where}: add_prefix_space: false is not supported beside {file.name}, only true")
+    if style.cleans or style.name == "debertav2":
+        folds = settings.get("do_lower_case")
+        style = dataclasses.replace(style, lowercase=style.lowercase if folds is None else folds)
+    return dataclasses.replace(style, keeps_accents=bool(settings.get("keep_accents"))) if style.cleans else style
+
+
+class _Part(NamedTuple):
+    """A part of a text: an added token, or what is between two of them."""
+
+    text: str
+    start: int
+    id: int | None
+    """The added token's."""
+    has_prefix: bool
+    """Whether the model puts a space before it."""
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -151,12 +171,14 @@ class SentencePieceTokenizer(Tokenizer):
     def load(
         cls, files: Sequence[Path], settings: dict[str, Any], lowercase: bool | None, extra_ids: int | None
     ) -> Tokenizer:
-        model_type = vocabulary_files.read_settings(files[0].parent, "config.json").get("model_type")
-        style = style_of(files[0], settings, model_type)
-        wanted = settings.get("extra_ids") if extra_ids is None else extra_ids
+        style = style_of(files[0], settings, settings.get("model_type"))
+        said = settings.get("extra_ids")
+        wanted = said if extra_ids is None else extra_ids
         sentinels = (DEFAULT_EXTRA_IDS if style.takes_sentinels else 0) if wanted is None else int(wanted)
         tokenizer = cls(files[0].read_bytes(), sentinels, str(files[0]), style)
-        if wanted is None and sentinels:
+        if (has := tokenizer.vocabulary.sentinels) != sentinels and extra_ids not in (None, 0):
+            raise UserError(f"{files[0]}: has {has} sentinels, data.tokenizer.extra_ids is {extra_ids}")
+        if wanted is None and tokenizer.appended:
             beside = f"no {vocabulary_files.SETTINGS} says extra_ids"
             tokenizer.assumed = (
                 f"{files[0]}: {beside}; assumed {sentinels} sentinels behind the model's pieces, as T5 has"
@@ -170,14 +192,21 @@ class SentencePieceTokenizer(Tokenizer):
         path: str | None = None,
         style: Style = PLAIN,
         added: Sequence[str] = (),
+        declared: Sequence[AddedToken] = (),
     ) -> None:
-        """Takes a serialized model; `path` is the file it came from, `added` are tokens of `with_tokens`.
+        """Takes a serialized model.
+
+        Args:
+          model: its bytes.
+          extra_ids: sentinels to put behind its pieces; none where it has sentinels among them, as mT5's.
+          path: the file it came from.
+          style: what its architecture does around it.
+          added: tokens of `with_tokens`.
+          declared: tokens of `with_declared`.
 
         Raises:
-          UserError: not a SentencePiece model.
+          UserError: not a SentencePiece model, or a declared token gets another id than its file says.
         """
-        import sentencepiece
-
         self.path, self.style, self._model, self.added = path, style, model, tuple(added)
         name = path or "tokenizer"
         proto = _parsed(model, name)
@@ -185,16 +214,20 @@ class SentencePieceTokenizer(Tokenizer):
             raise UserError(f"{name}: a SentencePiece model of {option} is not known; wants unigram or bpe")
         if style.first and (starts := [p.piece for p in proto.pieces[:3]]) != _XLM_R_STARTS:
             raise UserError(f"{name}: wants to start with {_XLM_R_STARTS} to have XLM-R's ids, starts with {starts}")
-        _extend(proto, style, extra_ids, self.added)
-        try:
-            self._sp = sentencepiece.SentencePieceProcessor(model_proto=proto.SerializeToString())
-        except RuntimeError:
-            raise UserError(f"{name}: not a SentencePiece model") from None
+        inside, _ = added_tokens.sentinels(_ids(proto), name)
+        self.appended = extra_ids = 0 if inside else extra_ids
+        if style.prefix == "none":
+            proto.normalizer_spec.add_dummy_prefix = False
+        _extend(proto, style, extra_ids)
+        sentinels, sentinels_end = added_tokens.sentinels(_ids(proto), name)
+        self.declared = tuple(added_tokens.numbered(declared, _ids(proto), len(proto.pieces)))
+        _add(proto, [*(token.content for token in self.declared), *self.added])
+        self._sp = _processor(proto, name)
         if proto.trainer_spec.model_type == proto.trainer_spec.BPE and style == PLAIN and not extra_ids:
             self.style = STYLES["llama"]
-        self._cleaning = style.cleaning() if style.cleans else None
+        self._cleaning = style.cleaning()
         self.lowercase = style.lowercase or proto.normalizer_spec.name.endswith("_cf")
-        self._full = proto.SerializeToString(deterministic=True)
+        self._proto, self._full = proto, proto.SerializeToString(deterministic=True)
 
         def named(*spellings: str) -> int | None:
             ids = (self._sp.piece_to_id(piece) for piece in spellings)
@@ -206,60 +239,119 @@ class SentencePieceTokenizer(Tokenizer):
         self._pad = valid(self._sp.pad_id())
         fairseq = bool(style.first)  # <s> and </s> stand for [CLS] and [SEP]
         ids = _ids(proto) if self.added else {}
-        self._added = {token: ids[token] for token in self.added}
+        own = {token: ids[token] for token in self.added}
+        self._read = [token for token in self.declared if not token.special]
+        self._read += [AddedToken(token, i) for token, i in own.items()]
         size = self._sp.get_piece_size()
+        other_end = sentinels_end if sentinels and sentinels_end != size - behind(size, own) else None
         self.vocabulary = Vocabulary(
-            size=size, added=tuple(self._added.items()), behind=behind(size, self._added),
+            size=size, added=tuple(own.items()), behind=behind(size, own), sentinels_end=other_end,
             pad=self._pad or 0, unk=valid(self._sp.unk_id()),
             bos=valid(self._sp.bos_id()), eos=valid(self._sp.eos_id()), eod=named("<eod>"),
             cls=named(*["<s>"] * fairseq, "[CLS]", "<cls>"), sep=named(*["</s>"] * fairseq, "[SEP]", "<sep>"),
-            mask=named(*self.style.last[-1:], "[MASK]", "<mask>"), sentinels=extra_ids,
+            mask=named(*self.style.last[-1:], "[MASK]", "<mask>"), sentinels=sentinels,
         )  # fmt: skip
 
     def with_tokens(self, tokens: Sequence[str]) -> Tokenizer:
         """As `Tokenizer.with_tokens`; the text between two of them is tokenized by itself, as `tokenizers` does."""
         added = tuple(dict.fromkeys((*self.added, *tokens)))
-        return SentencePieceTokenizer(self._model, self.vocabulary.sentinels, self.path, self.style, added)
+        return SentencePieceTokenizer(self._model, self.appended, self.path, self.style, added, self.declared)
+
+    def with_declared(self, tokens: Sequence[AddedToken]) -> Tokenizer:
+        if not tokens:
+            return self
+        made = SentencePieceTokenizer(self._model, self.appended, self.path, self.style, self.added, tokens)
+        made.assumed = self.assumed
+        return made
+
+    def token_id(self, token: str) -> int | None:
+        i = self._sp.piece_to_id(token)
+        return i if self._sp.id_to_piece(i) == token else None
+
+    def encode(self, text: str, special: bool = False) -> list[int]:
+        return self._encode_around(self._finder(special), [text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        if not self._added:
+        return self._encode_around(self._finder(False), texts)
+
+    def encode_rendered(self, text: str) -> Encoded:
+        [(ids, spans)] = self._offsets_around(self._finder(True), [text])
+        return Encoded(ids, np.reshape(spans, (-1, 2)))
+
+    def _encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], Any]]:
+        return self._offsets_around(self._finder(False), texts)
+
+    @functools.cache  # noqa: B019 (a tokenizer lives as long as the program)
+    def _finder(self, special: bool) -> Finder | None:
+        """Finds added tokens in a text, `special` ones also or not; None where there are none."""
+        tokens = {token.content: token for token in self._read}
+        if special:
+            flags = {token.content: token for token in self.specials.values() if token is not None}
+            for content, i in self._written().items():
+                tokens.setdefault(content, dataclasses.replace(flags.get(content, AddedToken(content)), id=i))
+            tokens |= {token.content: token for token in self.declared}
+        normalizer = sentencepiece_rust.characters(self._proto.normalizer_spec, self._cleaning)
+        return Finder([*tokens.values()], normalizer) if tokens else None
+
+    def _encode_around(self, finder: Finder | None, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of texts whose added tokens are found first."""
+        if finder is None and self.style.prefix != "first":
             return self._encode_plain(texts)
-        parts = [self._parts(text) for text in texts]
-        ids = iter(self._encode_plain([part for of_text in parts for part in of_text if part not in self._added]))
+        parts = [self._parts(finder, text) for text in texts]
+        bare = [part.text for of_text in parts for part in of_text if part.id is None and not part.has_prefix]
+        rest = [part.text for of_text in parts for part in of_text if part.id is None and part.has_prefix]
+        encoded = {False: iter(self._encode_plain(bare, False)), True: iter(self._encode_plain(rest))}
         return [
-            [i for part in of_text for i in ([self._added[part]] if part in self._added else next(ids))]
+            [i for part in of_text for i in (next(encoded[part.has_prefix]) if part.id is None else [part.id])]
             for of_text in parts
         ]
 
-    def _parts(self, text: str) -> list[str]:
+    def _parts(self, finder: Finder | None, text: str) -> list[_Part]:
         """Added tokens, and the texts between them."""
-        return [part for part in re.split(any_of(self._added), text) if part]
+        parts, at = [], 0
+        for match in [*(finder(text) if finder else ()), None]:
+            end = len(text) if match is None else match.start
+            if between := text[at:end]:
+                starts = at == 0 and not between.startswith((" ", "▁"))
+                parts.append(_Part(between, at, None, self.style.prefix != "first" or starts))
+            if match is not None:
+                parts.append(_Part(text[match.start : match.end], match.start, match.id, True))
+                at = match.end
+        return parts
 
-    def _encode_plain(self, texts: Sequence[str]) -> list[list[int]]:
+    def _encode_plain(self, texts: Sequence[str], prefix: bool = True) -> list[list[int]]:
         if self._cleaning is not None:
             texts = [self._cleaning.normalize_str(text) for text in texts]
-        return self._sp.encode(list(texts), num_threads=1)
+        return (self._sp if prefix else self._bare).encode(list(texts), num_threads=1)
 
-    def _encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], Any]]:
-        if not self._added:
+    @functools.cached_property
+    def _bare(self) -> Any:
+        """The model that puts no space before a text."""
+        proto = type(self._proto)()
+        proto.CopyFrom(self._proto)
+        proto.normalizer_spec.add_dummy_prefix = False
+        return _processor(proto, self.path or "tokenizer")
+
+    def _offsets_around(self, finder: Finder | None, texts: Sequence[str]) -> list[tuple[list[int], Any]]:
+        if finder is None and self.style.prefix != "first":
             return self._with_offsets(texts)
         found = []
         for text in texts:
-            ids, spans, at = [], [np.zeros((0, 2), np.int64)], 0
-            for part in self._parts(text):
-                own = self._added.get(part)
-                known = self._with_offsets([part])[0] if own is None else ([own], np.array([(0, len(part))]))
+            ids, spans = [], [np.zeros((0, 2), np.int64)]
+            for part in self._parts(finder, text):
+                whole = ([part.id], np.array([(0, len(part.text))]))
+                known = self._with_offsets([part.text], part.has_prefix)[0] if part.id is None else whole
                 ids += known[0]
-                spans.append(known[1] + at)
-                at += len(part)
+                spans.append(known[1] + part.start)
             found.append((ids, np.concatenate(spans)))
         return found
 
-    def _with_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], Any]]:
+    def _with_offsets(self, texts: Sequence[str], prefix: bool = True) -> list[tuple[list[int], Any]]:
         from sentencepiece import sentencepiece_pb2
 
         cleaned = [_cleaned(text, self._cleaning) for text in texts]
-        protos = self._sp.encode([text for text, _ in cleaned], out_type="serialized_proto", num_threads=1)
+        model = self._sp if prefix else self._bare
+        protos = model.encode([text for text, _ in cleaned], out_type="serialized_proto", num_threads=1)
         found = []
         for (text, origin), proto in zip(cleaned, protos):
             pieces = sentencepiece_pb2.SentencePieceText.FromString(proto).pieces
@@ -280,25 +372,35 @@ class SentencePieceTokenizer(Tokenizer):
     @functools.cache  # noqa: B019 (a tokenizer lives as long as the program)
     def _written(self) -> dict[str, int]:
         control = filter(self._sp.is_control, range(self.vocabulary.size))
-        return super()._written() | {self._sp.id_to_piece(i): i for i in control} | self._added
+        own = dict(self.vocabulary.added)
+        return super()._written() | {self._sp.id_to_piece(i): i for i in control} | own
 
     def save(self, directory: str | Path) -> None:
-        from sentencepiece import sentencepiece_model_pb2
-
-        proto = sentencepiece_model_pb2.ModelProto.FromString(self._full)
-        settings: dict[str, Any] = {"extra_ids": self.vocabulary.sentinels, "do_lower_case": self.lowercase}
+        proto = self._proto
+        settings: dict[str, Any] = {"extra_ids": self.appended, "do_lower_case": self.lowercase, **self.carried}
         if self.style.cleans:
             settings["keep_accents"] = self.style.keeps_accents
         settings |= {vocabulary_files.ADDED: list(self.added)} if self.added else {}
         ids = {part: getattr(self.vocabulary, part) for part in SPECIALS} | {"pad": self._pad}
         settings |= {f"{part}_token": proto.pieces[i].piece for part, i in ids.items() if i is not None}
+        settings |= {f"{part}_token": token and token.named() for part, token in self.specials.items()}
+        if self.declared:
+            settings[declared.DECODER] = {str(token.id): token.tree() for token in self.declared}
         name, template = self.style.tokenizer_class, self.style.template
         if self.style == PLAIN and not self.vocabulary.sentinels:
             template = ""  # not of a T5, whose class appends EOS to every text, a decoder's prompt too
+        if self.style.name == "llama":
+            settings["legacy"] = self.style.prefix == "every"
+            settings |= {"add_prefix_space": False} if self.style.prefix == "none" else {}
+            if self.carried.get("add_bos_token") and self.vocabulary.bos is not None:
+                template = f"{proto.pieces[self.vocabulary.bos].piece} $A"
         if template != self.style.template or not self._has_its_class(proto):
             name = "PreTrainedTokenizerFast"  # takes all from tokenizer.json
             settings |= {} if self.style == PLAIN else {"sentencepiece_style": self.style.name}
-        rust = sentencepiece_rust.to_rust(proto, self._sp.unk_id(), self._cleaning, template, self.added)
+        tokens = [*self.declared, *(AddedToken(token, special=True) for token in self.added)]
+        rust = sentencepiece_rust.to_rust(
+            proto, self._sp.unk_id(), self._cleaning, template, tokens, first_only=self.style.prefix == "first"
+        )
         # Written always: other families' classes do not look for the model, and T5's misses symbols kept whole in it.
         files: dict[str, str | bytes] = {self.style.file: self._model, "tokenizer.json": rust.to_str()}
         files[vocabulary_files.SETTINGS] = vocabulary_files.settings_file(name, settings, self.chat_templates)
@@ -316,9 +418,10 @@ class SentencePieceTokenizer(Tokenizer):
         )
 
     def digest(self) -> str:
-        if not self.style.cleans:
-            return vocabulary_files.digest_of(self._full)
-        return vocabulary_files.digest_of(self._full + repr((self.style.lowercase, self.style.keeps_accents)).encode())
+        rules: list[Any] = [(self.style.lowercase, self.style.keeps_accents)] if self._cleaning is not None else []
+        rules += [self.declared] if self.declared else []
+        rules += [self.style.prefix] if self.style.prefix != "every" else []
+        return vocabulary_files.digest_of(self._full + "".join(map(repr, rules)).encode())
 
 
 def _characters(text: str, spans_Nx2: np.ndarray) -> np.ndarray:
@@ -378,8 +481,17 @@ def _ids(proto: Any) -> dict[str, int]:
     return {p.piece.removeprefix("▁") if "<extra_id_" in p.piece else p.piece: i for i, p in enumerate(proto.pieces)}
 
 
-def _extend(proto: Any, style: Style, extra_ids: int, added: Sequence[str]) -> None:
-    """Puts into a model what an architecture has around it, and tokens that its own search does not find."""
+def _processor(proto: Any, name: str) -> Any:
+    import sentencepiece
+
+    try:
+        return sentencepiece.SentencePieceProcessor(model_proto=proto.SerializeToString())
+    except RuntimeError:
+        raise UserError(f"{name}: not a SentencePiece model") from None
+
+
+def _extend(proto: Any, style: Style, extra_ids: int) -> None:
+    """Puts into a model what an architecture has around it."""
     piece = proto.SentencePiece
     if style.first:
         kept = list(proto.pieces)[3:]
@@ -392,10 +504,14 @@ def _extend(proto: Any, style: Style, extra_ids: int, added: Sequence[str]) -> N
     # Sentinel 0 is the last id. The pieces start with a space, as a sentinel in running text does.
     for i in reversed(range(extra_ids)):
         proto.pieces.add(piece=f"▁<extra_id_{i}>", score=0.0, type=piece.USER_DEFINED)
-    known = _ids(proto) if added else {}
-    for name in added:
+
+
+def _add(proto: Any, tokens: Sequence[str]) -> None:
+    """Puts tokens behind a model's pieces that its own search does not find."""
+    known = _ids(proto) if tokens else {}
+    for name in dict.fromkeys(tokens):
         if name not in known:
-            proto.pieces.add(piece=name, score=0.0, type=piece.UNUSED)
+            proto.pieces.add(piece=name, score=0.0, type=proto.SentencePiece.UNUSED)
 
 
 def _sentences(texts: Sequence[str]) -> Iterator[str]:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from jaxpt.data.tokenizers.added_tokens import AddedToken
+
 
 def unknown_option(proto: Any) -> str | None:
     """An option of a model that a tokenizer.json cannot carry, None where there is none."""
@@ -26,7 +28,14 @@ def is_standard(proto: Any) -> bool:
     return bool(spaces and plain)
 
 
-def to_rust(proto: Any, unk: int, cleaning: Any = None, template: str = "", added: Sequence[str] = ()) -> Any:
+def to_rust(
+    proto: Any,
+    unk: int,
+    cleaning: Any = None,
+    template: str = "",
+    added: Sequence[AddedToken] = (),
+    first_only: bool = False,
+) -> Any:
     """The tokenizer of a model.
 
     Args:
@@ -34,26 +43,34 @@ def to_rust(proto: Any, unk: int, cleaning: Any = None, template: str = "", adde
       unk: the id of unknown pieces.
       cleaning: a step before the model's own normalizer.
       template: what is put around a text, such as "[CLS] $A [SEP]".
-      added: tokens that are read in every text; those that are pieces of type UNUSED are the model's last.
+      added: tokens that are found before the model reads a text; those that are pieces of type UNUSED are the model's
+        last.
+      first_only: put a space before the first text between such tokens only, and only where it has none.
 
     Returns:
       A `tokenizers.Tokenizer`.
     """
-    from tokenizers import AddedToken, Regex, Tokenizer, pre_tokenizers, processors
+    from tokenizers import AddedToken as RustToken
+    from tokenizers import Regex, Tokenizer, pre_tokenizers, processors
 
-    new = {p.piece for p in proto.pieces if p.type == p.UNUSED} & set(added)
+    new = {p.piece for p in proto.pieces if p.type == p.UNUSED} & {token.content for token in added}
     pieces = [re.sub("^▁(?=<extra_id_)", "", p.piece) for p in proto.pieces if p.piece not in new]
     rust = Tokenizer(_model(proto, pieces, unk))
-    rust.normalizer = _normalizer(proto.normalizer_spec, cleaning)
+    rust.normalizer = _normalizer(proto.normalizer_spec, cleaning, not first_only)
+    if first_only:
+        rust.pre_tokenizer = pre_tokenizers.Metaspace("▁", prepend_scheme="first", split=False)
     symbols = [p.piece for p in proto.pieces if p.type == p.USER_DEFINED and not p.piece.startswith("▁<extra_id_")]
     if symbols and proto.trainer_spec.model_type == proto.trainer_spec.BPE:  # no merge leads to these
         longest_first = "|".join(re.escape(symbol) for symbol in sorted(symbols, key=len, reverse=True))
-        rust.pre_tokenizer = pre_tokenizers.Split(Regex(longest_first), "isolated")
+        split = pre_tokenizers.Split(Regex(longest_first), "isolated")
+        rust.pre_tokenizer = pre_tokenizers.Sequence([rust.pre_tokenizer, split]) if first_only else split
     rust.decoder = _decoder(proto)
     special = [name for name, p in zip(pieces, proto.pieces) if p.type in (p.UNKNOWN, p.CONTROL)]
     sentinels = [name for name in pieces if re.fullmatch(r"<extra_id_\d+>", name)]
-    named = dict.fromkeys([*special, *sentinels, *added])
-    rust.add_special_tokens([AddedToken(name, normalized=False) for name in named])
+    tokens = {name: RustToken(name, normalized=False, special=True) for name in [*special, *sentinels]}
+    tokens |= {token.content: RustToken(**token.tree()) for token in added}
+    for token in tokens.values():  # in their order, which gives the ids
+        (rust.add_special_tokens if token.special else rust.add_tokens)([token])
     around = {name: rust.token_to_id(name) for name in template.split() if name != "$A"}
     if around and None not in around.values():
         rust.post_processor = processors.TemplateProcessing(single=template, special_tokens=list(around.items()))
@@ -82,7 +99,22 @@ def _merges(proto: Any) -> list[tuple[str, str]]:
     return [(left, right) for left, right in cuts if left in scores and right in scores]
 
 
-def _normalizer(spec: Any, cleaning: Any) -> Any:
+def characters(spec: Any, cleaning: Any) -> Any:
+    """The step that changes single characters; None where there is none.
+
+    Args:
+      spec: the model's normalizer_spec.
+      cleaning: a step before it, or None.
+    """
+    from tokenizers import normalizers
+
+    steps = [] if cleaning is None else [cleaning]
+    if spec.precompiled_charsmap:
+        steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
+    return normalizers.Sequence(steps) if steps else None
+
+
+def _normalizer(spec: Any, cleaning: Any, prefix: bool) -> Any:
     from tokenizers import Regex, normalizers
 
     steps = [] if cleaning is None else [cleaning]
@@ -90,7 +122,7 @@ def _normalizer(spec: Any, cleaning: Any) -> Any:
         steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
     if spec.remove_extra_whitespaces:
         steps += [normalizers.Replace(Regex(r"\A +| +\z"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
-    if spec.add_dummy_prefix:
+    if spec.add_dummy_prefix and prefix:
         steps.append(normalizers.Prepend("▁"))
     return normalizers.Sequence([*steps, normalizers.Replace(" ", "▁")])
 

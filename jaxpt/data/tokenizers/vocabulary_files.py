@@ -18,14 +18,18 @@ ADDED = "tokens_added"
 CHECKSUMS = "checksums.json"
 """{file: BLAKE2b} of the files that were written with it."""
 
-# A directory is searched in this order: the first is the most exact.
-KNOWN = (
+# A directory is searched in this order: a tokenizer.json says most, and `transformers` takes it first. A SentencePiece
+# model that we have saved counts before the tokenizer.json that was made of it.
+_MODELS = (
     ("sentencepiece", ("spiece.model",)),
     ("sentencepiece", ("sentencepiece.model",)),
     ("sentencepiece", ("tokenizer.model",)),
     ("sentencepiece", ("sentencepiece.bpe.model",)),
     ("sentencepiece", ("spm.model",)),
+)
+KNOWN = (
     (None, ("tokenizer.json",)),
+    *_MODELS,
     ("wordpiece", ("vocab.txt",)),
     ("bpe", ("vocab.json", "merges.txt")),
     ("bpe", ("encoder.json", "vocab.bpe")),
@@ -47,7 +51,7 @@ def find(path: Path, kind: str | None) -> tuple[str | None, list[Path]]:
     if kind not in _PUBLISHED or (kind is None and named is not None):
         return _of_ones_own(path, kind or named, named)
     if path.is_dir():
-        for found, names in KNOWN:
+        for found, names in (*_MODELS, *KNOWN) if _model_counts(path, kind) else KNOWN:
             files = [path / name for name in names]
             if all(f.is_file() for f in files) and (kind is None or found in (None, kind)):
                 return found, files
@@ -64,6 +68,18 @@ def find(path: Path, kind: str | None) -> tuple[str | None, list[Path]]:
     if path.suffix not in suffixes:
         raise UserError(f"{path}: wants a .model, vocab.txt, tokenizer.json, or vocab.json with merges.txt beside it")
     return suffixes[path.suffix], [path]
+
+
+def _model_counts(directory: Path, kind: str | None) -> bool:
+    """Whether a SentencePiece model counts before a tokenizer.json beside it: where we saved both, or where the kind is
+    wanted that the tokenizer.json is not of (Llama's is a BPE)."""
+    settings = read_settings(directory)
+    if "extra_ids" in settings and "do_lower_case" in settings:  # `transformers` never writes both
+        return True
+    if kind != "sentencepiece" or not (directory / "tokenizer.json").is_file():
+        return False
+    model = read_settings(directory, "tokenizer.json").get("model")
+    return not isinstance(model, dict) or model.get("type") != "Unigram"
 
 
 def _of_ones_own(path: Path, kind: str, named: str | None) -> tuple[str, list[Path]]:

@@ -11,6 +11,7 @@ from jaxpt.config import TokenizerConfig
 from jaxpt.data.calls import Vocabulary
 from jaxpt.data.tokenizers import rust_tokenizers, vocabulary_files
 from jaxpt.data.tokenizers.base import BERT_SPECIALS, Tokenizer
+from jaxpt.data.tokenizers.declared import class_name
 from jaxpt.errors import UserError
 
 
@@ -53,15 +54,23 @@ class WordPieceTokenizer(rust_tokenizers.RustTokenizer):
         cls, files: Sequence[Path], settings: dict[str, Any], lowercase: bool | None, extra_ids: int | None
     ) -> Tokenizer:
         vocab = {line: i for i, line in enumerate(files[0].read_text("utf-8").removesuffix("\n").split("\n"))}
-        if "[UNK]" not in vocab:
-            raise UserError(f"{files[0]}: no [UNK] line; wants a WordPiece vocabulary, one token a line")
-        uncased, said = _is_uncased(vocab), settings.get("do_lower_case", lowercase)
-        if uncased and said is False and "do_lower_case" not in settings:
+        if class_name(said_class := settings.get("tokenizer_class") or "") not in ("", *rust_tokenizers.BERT_CLASSES):
+            why = f"the ids of a {said_class} may be others than BERT's"
+            raise UserError(f"{files[0]}: {why}; wants its tokenizer.json")
+        unk = settings.get("unk_token") or "[UNK]"
+        if unk not in vocab:
+            raise UserError(f"{files[0]}: no {unk} line; wants a WordPiece vocabulary, one token a line")
+        uncased, said = _is_uncased(vocab), settings.get("do_lower_case")
+        said = lowercase if said is None else said
+        if uncased and said is False and settings.get("do_lower_case") is None:
             raise UserError(
                 f"{files[0]}: holds no upper-case letter, data.tokenizer.lowercase is false; set it to true, or say "
                 f'{{"do_lower_case": false}} in {vocabulary_files.SETTINGS} beside it'
             )
-        tokenizer = rust_tokenizers.wordpiece(vocab, uncased if said is None else bool(said))
+        tokenizer = rust_tokenizers.wordpiece(
+            vocab, uncased if said is None else bool(said), strip_accents=settings.get("strip_accents"),
+            chinese_chars=settings.get("tokenize_chinese_chars") is not False, unk=unk,
+        )  # fmt: skip
         if said is None:
             folds, has = ("folds case", "no") if uncased else ("keeps case", "an")
             tokenizer.assumed = (

@@ -1,0 +1,195 @@
+"""What the files beside a vocabulary say of it: its class, its added and special tokens, its options.
+
+`transformers` reads them in this order, and so do we:
+
+- added tokens: `added_tokens_decoder` of tokenizer_config.json; without it `added_tokens.json`. Those of tokenizer.json
+  stand in it anyway;
+- special tokens: tokenizer_config.json; special_tokens_map.json counts before it where there is no
+  `added_tokens_decoder`; then what the class has of its own;
+- the class: `tokenizer_class` of tokenizer_config.json, of config.json, `model_type` of config.json.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxpt.data.tokenizers import added_tokens, vocabulary_files
+from jaxpt.data.tokenizers.added_tokens import AddedToken
+from jaxpt.data.tokenizers.base import SPECIALS
+from jaxpt.errors import UserError, shown
+
+MAP, ADDED_TOKENS, DECODER = "special_tokens_map.json", "added_tokens.json", "added_tokens_decoder"
+
+_FAIRSEQ = {"bos": "<s>", "eos": "</s>", "sep": "</s>", "cls": "<s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>"}
+_BERT = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
+CLASS_SPECIALS: Mapping[str, Mapping[str, str]] = {
+    **dict.fromkeys(("bert", "distilbert", "electra"), _BERT),
+    **dict.fromkeys(("roberta", "bart", "xlmroberta", "mbart", "longformer", "led"), _FAIRSEQ),
+    **dict.fromkeys(("gpt2", "opt"), {"bos": "<|endoftext|>", "eos": "<|endoftext|>"}),
+    **dict.fromkeys(("llama", "mistral", "codellama"), {"unk": "<unk>", "bos": "<s>", "eos": "</s>"}),
+    **dict.fromkeys(("t5", "mt5", "umt5"), {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"}),
+    "openaigpt": {"unk": "<unk>"},
+    "albert": _BERT | {"bos": "[CLS]", "eos": "[SEP]", "unk": "<unk>", "pad": "<pad>"},
+    "debertav2": _BERT | {"bos": "[CLS]", "eos": "[SEP]"},
+    "xlnet": _FAIRSEQ | {"sep": "<sep>", "cls": "<cls>"},
+}
+"""Special tokens that a class of `transformers` has where no file names others."""
+
+FLAGS = (
+    "do_lower_case", "strip_accents", "tokenize_chinese_chars", "add_prefix_space", "keep_accents", "remove_space",
+    "split_by_punct", "legacy", "add_bos_token", "add_eos_token", "clean_up_tokenization_spaces",
+)  # fmt: skip
+"""Options of tokenizer_config.json that are true or false."""
+CARRIED = (
+    "add_bos_token", "add_eos_token", "clean_up_tokenization_spaces", "model_max_length", "padding_side",
+    "truncation_side",
+)  # fmt: skip
+"""Keys that change no ids of a text here; they are kept, and written by export."""
+OPTIONS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
+    "": {"split_special_tokens": (False,)},
+    "wordpiece": {
+        "do_basic_tokenize": (True,), "never_split": (None, []), "wordpieces_prefix": ("##",), "clean_text": (True,),
+    },
+    "sentencepiece": {"sp_model_kwargs": (None, {}), "vocab_type": ("spm",), "split_by_punct": (False,)},
+}  # fmt: skip
+"""{kind: {option of tokenizer_config.json that changes ids: the values that are supported}}; "" are all kinds. Other
+options are honoured where a kind is read."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Declared:
+    """What the files of a directory say.
+
+    Attributes:
+      folder: the directory.
+      settings: tokenizer_config.json.
+      tokenizer_class: as it is written; "" where no file says it.
+      model_type: config.json's; "" where there is none.
+      added: added tokens; first those that have an id, in its order.
+      specials: {"bos": "<s>", "pad": None, …}: the special tokens that files name, None where they say that there is
+        none.
+    """
+
+    folder: Path
+    settings: Mapping[str, Any]
+    tokenizer_class: str
+    model_type: str
+    added: tuple[AddedToken, ...]
+    specials: Mapping[str, AddedToken | None]
+
+    @property
+    def specials_of_class(self) -> Mapping[str, str]:
+        """Those of the class, where files name no others."""
+        return CLASS_SPECIALS.get(class_name(self.tokenizer_class or self.model_type), {})
+
+    @property
+    def effective(self) -> dict[str, Any]:
+        """tokenizer_config.json with what other files say in its place: the class, special tokens as texts."""
+        options = {name: self.flag(name) for name in FLAGS if name in self.settings}
+        named = {f"{part}_token": token and token.content for part, token in self.specials.items()}
+        of_class = {"tokenizer_class": self.tokenizer_class} if self.tokenizer_class else {}
+        return {**self.settings, **options, **named, **of_class, "model_type": self.model_type}
+
+    def flag(self, name: str) -> bool | None:
+        """An option of tokenizer_config.json that is true or false; None where it is null or missing.
+
+        Raises:
+          UserError: it is neither.
+        """
+        value = self.settings.get(name)
+        if value is not None and not isinstance(value, bool):
+            raise UserError(f"{self.folder / vocabulary_files.SETTINGS}: {name} is {shown(value)}; wants true or false")
+        return value
+
+
+def read(folder: Path) -> Declared:
+    """Reads what the files of a directory say.
+
+    Args:
+      folder: a directory, with or without these files.
+
+    Raises:
+      UserError: one of them is damaged, or says what no such file says.
+    """
+    settings = vocabulary_files.read_settings(folder)
+    model = vocabulary_files.read_settings(folder, "config.json")
+    name = settings.get("tokenizer_class") or model.get("tokenizer_class") or ""
+    model_type = model.get("model_type") or ""
+    if not isinstance(name, str) or not isinstance(model_type, str):
+        raise UserError(f"{folder}: tokenizer_class {shown(name)}, model_type {shown(model_type)}: wants names")
+    special_map = {} if DECODER in settings else vocabulary_files.read_settings(folder, MAP)
+    specials = _specials(folder, settings | special_map)
+    extra = _extra(folder, settings | special_map)
+    special = {token.content for token in (*specials.values(), *extra) if token is not None}
+    added = _with_ids(folder, settings, special)
+    by_name = {token.content: token for token in added}
+    specials = {part: token and by_name.get(token.content, token) for part, token in specials.items()}
+    extra = [token for token in extra if token.content not in by_name]
+    return Declared(folder, settings, name, model_type, (*added, *extra), specials)
+
+
+def class_name(name: str) -> str:
+    """The class of a tokenizer in short.
+
+    Example:
+      >>> class_name("XLMRobertaTokenizerFast"), class_name("deberta-v2"), class_name("PreTrainedTokenizerFast")
+      ('xlmroberta', 'debertav2', '')
+    """
+    short = re.sub("Tokenizer(Fast)?$", "", name).lower().replace("-", "").replace("_", "")
+    return "" if short in ("pretrained", "tokenizersbackend", "python") else short
+
+
+def check_options(declared: Declared, kind: str) -> None:
+    """Raises UserError where tokenizer_config.json has an option of a kind of vocabulary that is not supported."""
+    for of in ("", kind):
+        for name, supported in OPTIONS.get(of, {}).items():
+            if name in declared.settings and declared.settings[name] not in supported:
+                wants = " or ".join(map(shown, supported))
+                file = declared.folder / vocabulary_files.SETTINGS
+                raise UserError(f"{file}: {name}: {shown(declared.settings[name])} is not supported, only {wants}")
+
+
+def _specials(folder: Path, said: Mapping[str, Any]) -> dict[str, AddedToken | None]:
+    """Special tokens by their part; null and what is not named are told apart."""
+    where = folder / vocabulary_files.SETTINGS
+    tokens = {part: said[f"{part}_token"] for part in SPECIALS if f"{part}_token" in said}
+    return {
+        part: None if token is None else added_tokens.parse(token, f"{where}: {part}_token", special=True)
+        for part, token in tokens.items()
+    }
+
+
+def _extra(folder: Path, said: Mapping[str, Any]) -> list[AddedToken]:
+    """`extra_special_tokens`, `additional_special_tokens`: special tokens without a part, sentinels left out."""
+    found = []
+    for key in ("extra_special_tokens", "additional_special_tokens"):
+        listed = said.get(key) or []
+        listed = listed.values() if isinstance(listed, Mapping) else listed
+        if isinstance(listed, str | int | float):
+            raise UserError(f"{folder / vocabulary_files.SETTINGS}: {key} is {shown(listed)}; wants a list of tokens")
+        where = f"{folder / vocabulary_files.SETTINGS}: {key}"
+        found += [added_tokens.parse(token, where, special=True) for token in listed]
+    return [token for token in found if not added_tokens.is_sentinel(token.content)]
+
+
+def _with_ids(folder: Path, settings: Mapping[str, Any], special: set[str]) -> list[AddedToken]:
+    """Tokens of `added_tokens_decoder`, else of added_tokens.json, in the order of their ids."""
+    if DECODER in settings:
+        where, entries = folder / vocabulary_files.SETTINGS, settings[DECODER]
+        if not isinstance(entries, Mapping) or not all(str(i).isdecimal() for i in entries):
+            raise UserError(f"{where}: {DECODER} is {shown(entries)}; wants {{id: token}}")
+        found = [added_tokens.parse(token, f"{where}: {DECODER}: {i}", int(i)) for i, token in entries.items()]
+    else:
+        where, entries = folder / ADDED_TOKENS, vocabulary_files.read_settings(folder, ADDED_TOKENS)
+        if wrong := next((t for t, i in entries.items() if not isinstance(i, int) or isinstance(i, bool)), None):
+            raise UserError(f"{where}: {shown(wrong)}: {shown(entries[wrong])} is no id; wants {{token: id}}")
+        found = [
+            AddedToken(token, i, normalized=token not in special, special=token in special)
+            for token, i in entries.items()
+        ]
+    found = [token for token in found if not added_tokens.is_sentinel(token.content)]
+    return sorted(found, key=lambda token: token.id or 0)
