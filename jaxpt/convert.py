@@ -377,10 +377,12 @@ def _tokenizer_files(directory: Path) -> list[str]:
 
 
 def _name_class(tokenizer: Any, directory: Path) -> None:
-    """Adds the tokenizer class, which transformers would otherwise read from the missing config.json."""
+    """Adds what would otherwise be read from the missing config.json: the tokenizer class, or options that depend on it."""
     path = directory / "tokenizer_config.json"
     settings = vocabulary_files.read_settings(directory)
     if "tokenizer_class" in settings:
+        if missing := {key: value for key, value in tokenizer.resolved().items() if settings.get(key) is None}:
+            path.write_text(json.dumps(settings | missing, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         return
     with tempfile.TemporaryDirectory() as temporary:
         tokenizer.save(temporary)

@@ -114,15 +114,17 @@ class Reader:
 
 
 def bos_of(tokenizer: Tokenizer, folder: Path) -> int | None:
-    """The id that the tokenizer's own class puts before a text; OPT's is `</s>`."""
+    """The id that the tokenizer's own class puts before a text; OPT's is `</s>`.
+
+    A tokenizer.json says what is put around a text; without one, or where it does not, tokenizer_config.json does.
+    """
     settings, rust = vocabulary_files.read_settings(folder), folder / "tokenizer.json"
-    first = _template(vocabulary_files.read_settings(folder, rust.name).get("post_processor"))[:1]
+    around = vocabulary_files.read_settings(folder, rust.name).get("post_processor")
+    first = _template(around)[:1]
     named = first[0].get("SpecialToken", {}).get("id") if first else None
-    puts = settings.get("add_bos_token")
+    puts = settings.get("add_bos_token") if around is None else named is not None
     if not isinstance(puts, bool):
-        puts = named is not None or (
-            not rust.is_file() and settings.get("tokenizer_class", "").removesuffix("Fast") in _BOS_CLASSES
-        )
+        puts = not rust.is_file() and settings.get("tokenizer_class", "").removesuffix("Fast") in _BOS_CLASSES
     bos = named or chat_template.special_tokens(folder, tokenizer).get("bos_token")
     return token_id(tokenizer, bos) if puts else None
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxpt.data.tokenizers import vocabulary_files
+from jaxpt.data.tokenizers import declared, vocabulary_files
 from jaxpt.data.tokenizers.base import SPECIALS, Tokenizer
 from jaxpt.errors import UserError
 
@@ -232,22 +232,20 @@ def special_tokens(folder: Path | None, tokenizer: Tokenizer) -> dict[str, str]:
     """Variables of templates: {"bos_token": "<s>", …}.
 
     Args:
-      folder: the tokenizer's; its tokenizer_config.json says what a token is, or null that there is none;
-        None: as a run's directory has it, where the tokenizer says all.
-      tokenizer: gives the tokens of which that file says nothing.
+      folder: the tokenizer's; its files say what a token is, or null that there is none; None: as a run's directory has
+        it, where the tokenizer says all.
+      tokenizer: gives the tokens of which they say nothing.
     """
     v = tokenizer.vocabulary
-    files = () if folder is None else ("special_tokens_map.json", vocabulary_files.SETTINGS)
-    said = {key: value for file in files for key, value in vocabulary_files.read_settings(folder, file).items()}
+    said = tokenizer.specials if folder is None else declared.read(folder).specials
     tokens: dict[str, str] = {}
     for part in SPECIALS:
         i = getattr(v, part)
         ours = None if i is None else tokenizer.tokens([i])[0]
         if part == "pad" and ours not in SPECIALS["pad"]:  # a vocabulary without padding gives some id
             ours = None
-        token = said.get(f"{part}_token", ours)
-        token = token.get("content") if isinstance(token, dict) else token
-        if isinstance(token, str):
+        token = said[part] and said[part].content if part in said else ours
+        if token is not None:
             tokens[f"{part}_token"] = token
     return tokens
 

@@ -102,19 +102,19 @@ def _with_declared(tokenizer: Tokenizer, said: declared.Declared, file: Path) ->
     Raises:
       UserError: an option that is not supported, or an added token that does not get its id.
     """
-    declared.check_options(said, tokenizer.kind)
+    declared.check_options(said, None if file.name == "tokenizer.json" else tokenizer.kind)
     assumed = tokenizer.assumed
     try:
         tokenizer = tokenizer.with_declared(said.added)
     except UserError as error:
         raise UserError(f"{said.folder}: {error}") from None
     specials, lines = dict(said.specials), [assumed] if assumed else []
-    of_class = said.specials_of_class if file.suffix != ".model" else {}  # a model says what it has itself
-    if specials or of_class:
-        knows = of_class.get if file.suffix != ".model" else None
-        for part in SPECIALS if knows else ():
-            token = knows(part)
-            specials.setdefault(part, None if token is None else added_tokens.AddedToken(token, special=True))
+    of_class = {part: added_tokens.AddedToken(token, special=True) for part, token in said.specials_of_class.items()}
+    if file.suffix == ".model":  # which says what it has itself
+        none = [part for part in of_class if getattr(tokenizer.vocabulary, part) is None]
+        specials = {part: of_class[part] for part in none} | specials
+    elif specials or of_class:
+        specials = dict.fromkeys(SPECIALS) | of_class | specials
     elif file.suffix == ".json":
         names = {part: getattr(tokenizer.vocabulary, part) for part in SPECIALS if part != "pad"}
         found = [f"{part} {tokenizer.tokens([i])[0]}" for part, i in names.items() if i is not None]

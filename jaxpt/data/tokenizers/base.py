@@ -269,6 +269,10 @@ class Tokenizer(abc.ABC):
 
         return np.array([i in named or starts(i, piece) for i, piece in enumerate(self.tokens(range(v.size)))])
 
+    def resolved(self) -> dict[str, Any]:
+        """Options of tokenizer_config.json whose default depends on config.json."""
+        return {}
+
     def files(self) -> dict[str, str | bytes]:
         """{name: content} of the files that `load` reads, for `save` and `digest`."""
         raise NotImplementedError

@@ -60,8 +60,9 @@ class BPETokenizer(rust_tokenizers.RustTokenizer):
         vocab = json.loads(files[0].read_text("utf-8"))
         if name == "openaigpt":
             return rust_tokenizers.openai_gpt(vocab, merges, settings.get("unk_token") or "<unk>")
-        folds = bool(settings.get("do_lower_case", lowercase))
+        # No class of `transformers` folds case before bytes.
+        folds = not said_class and bool(settings.get("do_lower_case", lowercase))
         return rust_tokenizers.bpe(
             vocab, merges, folds, add_prefix_space=bool(settings.get("add_prefix_space")),
-            names_end=bool(settings.get("eos_token")),
+            special=settings.get("special_tokens"),
         )  # fmt: skip

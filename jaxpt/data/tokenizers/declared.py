@@ -54,10 +54,11 @@ OPTIONS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "wordpiece": {
         "do_basic_tokenize": (True,), "never_split": (None, []), "wordpieces_prefix": ("##",), "clean_text": (True,),
     },
-    "sentencepiece": {"sp_model_kwargs": (None, {}), "vocab_type": ("spm",), "split_by_punct": (False,)},
+    "sentencepiece": {"sp_model_kwargs": (None, {})},
+    "debertav2": {"vocab_type": ("spm",), "split_by_punct": (False,)},
 }  # fmt: skip
-"""{kind: {option of tokenizer_config.json that changes ids: the values that are supported}}; "" are all kinds. Other
-options are honoured where a kind is read."""
+"""{kind or class: {option of tokenizer_config.json that changes ids: the values that are supported}}; "" are all. Other
+options are honoured where a vocabulary is read. A tokenizer.json has in itself what such options say."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +93,15 @@ class Declared:
         options = {name: self.flag(name) for name in FLAGS if name in self.settings}
         named = {f"{part}_token": token and token.content for part, token in self.specials.items()}
         of_class = {"tokenizer_class": self.tokenizer_class} if self.tokenizer_class else {}
-        return {**self.settings, **options, **named, **of_class, "model_type": self.model_type}
+        further = {"model_type": self.model_type, "special_tokens": self.special_tokens}
+        return {**self.settings, **options, **named, **of_class, **further}
+
+    @property
+    def special_tokens(self) -> list[str] | None:
+        """The special tokens of all parts, as files or else the class name them; None where neither does."""
+        named: dict[str, str | None] = {**self.specials_of_class}
+        named |= {part: token and token.content for part, token in self.specials.items()}
+        return list(dict.fromkeys(filter(None, named.values()))) if named else None
 
     def flag(self, name: str) -> bool | None:
         """An option of tokenizer_config.json that is true or false; None where it is null or missing.
@@ -143,9 +152,15 @@ def class_name(name: str) -> str:
     return "" if short in ("pretrained", "tokenizersbackend", "python") else short
 
 
-def check_options(declared: Declared, kind: str) -> None:
-    """Raises UserError where tokenizer_config.json has an option of a kind of vocabulary that is not supported."""
-    for of in ("", kind):
+def check_options(declared: Declared, kind: str | None) -> None:
+    """Raises UserError where tokenizer_config.json has an option that is not supported.
+
+    Args:
+      declared: what the files say.
+      kind: the vocabulary's; None of a tokenizer.json.
+    """
+    of_class = class_name(declared.tokenizer_class or declared.model_type)
+    for of in ("",) if kind is None else ("", kind, of_class):
         for name, supported in OPTIONS.get(of, {}).items():
             if name in declared.settings and declared.settings[name] not in supported:
                 wants = " or ".join(map(shown, supported))

@@ -246,6 +246,11 @@ def override(tree: dict[str, Any], settings: Mapping[str, Any]) -> None:
     steps = tree.get("pre_tokenizer") or {}
     if name in GPT2_CLASSES and steps.get("type") == "ByteLevel" and settings.get("add_prefix_space") is not None:
         steps["add_prefix_space"] = settings["add_prefix_space"]
+    said = [settings.get(key) for key in ("legacy", "add_prefix_space")]
+    if name == "llama" and tree["model"].get("byte_fallback") and said != [None, None]:
+        scheme = "never" if said[1] is False else "always" if said[0] else "first"
+        metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": False}
+        tree |= {"normalizer": None, "pre_tokenizer": metaspace}
 
 
 def wordpiece(
@@ -288,7 +293,7 @@ def bpe(
     lowercase: bool,
     *,
     add_prefix_space: bool = False,
-    names_end: bool = False,
+    special: Sequence[str] | None = None,
 ) -> RustTokenizer:
     """GPT-2's tokenizer over a vocabulary.
 
@@ -297,8 +302,8 @@ def bpe(
       merges: pairs of pieces, the first to be merged first.
       lowercase: whether case is folded.
       add_prefix_space: whether a space is put before a text.
-      names_end: whether files name the token that ends a text; if not, and no piece is one (RoBERTa: </s>),
-        <|endoftext|> is added.
+      special: special tokens, where files or a class name them. By default those with the usual names; where no piece
+        ends a text (RoBERTa: </s>), <|endoftext|> is added.
     """
     from tokenizers import Tokenizer as Rust
     from tokenizers import decoders, models, processors
@@ -306,8 +311,8 @@ def bpe(
     rust = Rust(models.BPE(vocab, merges))
     rust.normalizer, rust.pre_tokenizer = gpt2_steps(lowercase, add_prefix_space)
     rust.decoder = decoders.ByteLevel()
-    known = [token for token in (*BPE_SPECIALS, END_OF_TEXT) if token in vocab]
-    has_end = names_end or {"</s>", END_OF_TEXT} & set(known)
+    known = [token for token in special or (*BPE_SPECIALS, END_OF_TEXT) if token in vocab]
+    has_end = {"</s>", END_OF_TEXT} & set(known) or (special and END_OF_TEXT not in special)
     rust.add_special_tokens(known if has_end else [*known, END_OF_TEXT])
     if lowercase and {"<s>", "</s>", "<mask>"} <= set(known):  # GPT-2's class and RoBERTa's know no folding of case
         ends = (("</s>", vocab["</s>"]), ("<s>", vocab["<s>"]))

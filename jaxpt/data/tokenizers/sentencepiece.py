@@ -102,18 +102,19 @@ def style_of(file: Path, settings: dict[str, Any], model_type: str | None) -> St
     own = settings.get("sentencepiece_style")
     name = declared.class_name(own or said or model_type or "")
     name = "llama" if name in ("codellama", "mistral") else name
+    where = file.parent / vocabulary_files.SETTINGS
     if name.startswith("mbart"):
         raise UserError(f"{file}: mBART's language codes are not known here; wants its tokenizer.json")
     if said and name not in STYLES.keys() | _PLAIN:
         raise UserError(f"{file}: the ids of a {said} may be others than the model's; wants its tokenizer.json")
     style = STYLES.get("xlmroberta" if file.name == STYLES["xlmroberta"].file else name, PLAIN)
     if style.name == "llama":
-        if settings.get("add_prefix_space") is False:
+        is_mistral = model_type == "mistral"  # whose class has other defaults
+        if settings.get("add_prefix_space") is False and not is_mistral:
             return dataclasses.replace(style, prefix="none")
-        legacy = own is not None if settings.get("legacy") is None else settings["legacy"]
-        return dataclasses.replace(style, prefix="every" if legacy else "first")
+        legacy = own is not None or is_mistral if settings.get("legacy") is None else settings["legacy"]
+        style = dataclasses.replace(style, prefix="every" if legacy else "first")
     if settings.get("add_prefix_space") is False:
-        where = file.parent / vocabulary_files.SETTINGS
         raise UserError(f"{where}: add_prefix_space: false is not supported beside {file.name}, only true")
     if style.cleans or style.name == "debertav2":
         folds = settings.get("do_lower_case")
@@ -375,6 +376,9 @@ class SentencePieceTokenizer(Tokenizer):
         own = dict(self.vocabulary.added)
         return super()._written() | {self._sp.id_to_piece(i): i for i in control} | own
 
+    def resolved(self) -> dict[str, Any]:
+        return {"legacy": self.style.prefix == "every"} if self.style.name == "llama" else {}
+
     def save(self, directory: str | Path) -> None:
         proto = self._proto
         settings: dict[str, Any] = {"extra_ids": self.appended, "do_lower_case": self.lowercase, **self.carried}
@@ -389,8 +393,8 @@ class SentencePieceTokenizer(Tokenizer):
         name, template = self.style.tokenizer_class, self.style.template
         if self.style == PLAIN and not self.vocabulary.sentinels:
             template = ""  # not of a T5, whose class appends EOS to every text, a decoder's prompt too
+        settings |= self.resolved()
         if self.style.name == "llama":
-            settings["legacy"] = self.style.prefix == "every"
             settings |= {"add_prefix_space": False} if self.style.prefix == "none" else {}
             if self.carried.get("add_bos_token") and self.vocabulary.bos is not None:
                 template = f"{proto.pieces[self.vocabulary.bos].piece} $A"

@@ -1,0 +1,243 @@
+"""Directories of others, as AutoTokenizer reads them: classes, added tokens, special tokens, options."""
+
+import json
+import re
+import shutil
+import unicodedata
+
+import pytest
+
+from jaxpt import builtin, convert
+from jaxpt.config import TokenizerConfig
+from jaxpt.data import tokenizers
+from jaxpt.errors import UserError
+from tests.data.tokenizers.test_tokenizers import SAMPLES
+from tests.data.tokenizers.test_tokenizers_hf import by_spm
+from tests.grids import cases
+
+BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+LANGUAGES = (
+    "schön Größe Übung naïve café", "İstanbul ığdır çağrı", "zażółć gęślą jaźń", "Привет, мир! Ёлка", "Γειά σου Κόσμε",
+    "漢字 と カナ を よむ", "中文没有空格的句子。", "한국어 문장", "नमस्ते दुनिया", "สวัสดีชาวโลก", "مرحبا بالعالم", "שלום עולם",
+    "ﬁne ½ ① Ａｂｃ", "e\u0301tude", "a\u00a0b\u2003c", "zero\u200bwidth", "tab\there", "new\nline", "👩‍👩‍👧 🎉🎉", "½×¾ ≠ ∞",
+)  # fmt: skip
+MARKED = (
+    "<|im_start|>user\nHello there<|im_end|>\n<|im_start|>assistant\n", "<s>[INST] Write code [/INST]", "a <ent> b",
+    "<ent>a<ent> <ent>", "A<ENT>b", "Question: <|im_end|>", "x<|im_start|>y", "<|im_start|> spaced <|im_end|> end",
+)  # fmt: skip
+ADDED = {"<|im_start|>": True, "<|im_end|>": True, "<ent>": False}
+"""Added tokens, and whether they are special."""
+OPTIONS = {  # of tokenizer_config.json; each is tried at both values
+    "do_lower_case": (True, False), "strip_accents": (True, False), "tokenize_chinese_chars": (True, False),
+    "add_prefix_space": (True, False), "remove_space": (True, False), "keep_accents": (True, False),
+    "split_by_punct": (True, False), "clean_up_tokenization_spaces": (True, False), "legacy": (True, False),
+    "add_bos_token": (True, False), "add_eos_token": (True, False), "model_max_length": (8, 512),
+}  # fmt: skip
+T5_IDS = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
+LLAMA = {
+    "model_type": "bpe", "byte_fallback": True, "normalization_rule_name": "identity",
+    "remove_extra_whitespaces": False,
+}  # fmt: skip
+ALBERT_IDS = {
+    "pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "control_symbols": ["[CLS]", "[SEP]", "[MASK]"],
+}  # fmt: skip
+XLNET_IDS = {"control_symbols": ["<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>"]}
+DEBERTA_IDS = {
+    "pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3, "pad_piece": "[PAD]", "bos_piece": "[CLS]",
+    "eos_piece": "[SEP]", "unk_piece": "[UNK]",
+}  # fmt: skip
+MT5_IDS = T5_IDS | {"user_defined_symbols": [f"▁<extra_id_{i}>" for i in reversed(range(20))]}
+CLASSES = {  # name: (model_type, tokenizer_class, the files, what trains them)
+    "bert": ("bert", "BertTokenizer", ("vocab.txt",), {}),
+    "distilbert": ("distilbert", "DistilBertTokenizer", ("vocab.txt",), {}),
+    "electra": ("electra", "ElectraTokenizer", ("vocab.txt",), {}),
+    "gpt2": ("gpt2", "GPT2Tokenizer", ("vocab.json", "merges.txt"), {"special": ("<|endoftext|>",)}),
+    "opt": ("opt", "GPT2Tokenizer", ("vocab.json", "merges.txt"), {"special": ("<s>", "<pad>", "</s>", "<unk>")}),
+    "roberta": (
+        "roberta", "RobertaTokenizer", ("vocab.json", "merges.txt"),
+        {"special": ("<s>", "<pad>", "</s>", "<unk>", "<mask>")},
+    ),
+    "bart": (
+        "bart", "BartTokenizer", ("vocab.json", "merges.txt"),
+        {"special": ("<s>", "<pad>", "</s>", "<unk>", "<mask>")},
+    ),
+    "openai-gpt": ("openai-gpt", "OpenAIGPTTokenizer", ("vocab.json", "merges.txt"), {"special": ("<unk>",)}),
+    "llama": ("llama", "LlamaTokenizer", ("tokenizer.model",), LLAMA),
+    "mistral": ("mistral", "LlamaTokenizer", ("tokenizer.model",), LLAMA),
+    "t5": ("t5", "T5Tokenizer", ("spiece.model",), T5_IDS),
+    "mt5": ("mt5", "T5Tokenizer", ("spiece.model",), MT5_IDS),
+    "umt5": ("umt5", "T5Tokenizer", ("spiece.model",), T5_IDS),
+    "albert": ("albert", "AlbertTokenizer", ("spiece.model",), ALBERT_IDS),
+    "xlnet": ("xlnet", "XLNetTokenizer", ("spiece.model",), XLNET_IDS),
+    "xlm-roberta": ("xlm-roberta", "XLMRobertaTokenizer", ("sentencepiece.bpe.model",), {}),
+    "deberta-v2": ("deberta-v2", "DebertaV2Tokenizer", ("spm.model",), DEBERTA_IDS),
+    "mbart": ("mbart", "MBartTokenizer", ("sentencepiece.bpe.model",), {}),
+    "modernbert": ("modernbert", "PreTrainedTokenizerFast", ("vocab.json", "merges.txt"), {"special": BERT}),
+}  # fmt: skip
+SPECIALS = {  # those that the class does not have of its own
+    "opt": {"bos_token": "</s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "</s>"},
+    "modernbert": dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), BERT)),
+}
+
+
+@pytest.fixture(scope="module")
+def texts():
+    """300 texts: prose, code, scripts, chat markers."""
+    rule = re.compile(r"([-=+_*.])\1{5}")  # can be cut in many equally good ways, see `assert_equal`
+    lines = [line for text in builtin.documents()[:40] for line in text.splitlines()]
+    lines = [line for line in lines if line.strip() and not rule.search(line)]
+    prose = lines[:: len(lines) // 230][:230]
+    found = [*MARKED, *LANGUAGES, *SAMPLES, *prose, *(f"{a} {b}" for a, b in zip(MARKED * 6, prose))]
+    return found[:300]
+
+
+@pytest.fixture(scope="module")
+def corpus(texts):
+    return [*LANGUAGES * 3, *(line for text in builtin.documents()[40:70] for line in text.splitlines() if line.strip())]
+
+
+@pytest.fixture(scope="module")
+def trained(corpus, tmp_path_factory):
+    """The files of each class, trained once: `trained(name)` is their directory."""
+    folders = {}
+
+    def train(name):
+        if name not in folders:
+            folders[name] = tmp_path_factory.mktemp(name)
+            _, _, files, options = CLASSES[name]
+            write_files(folders[name], files, options, corpus, name)
+        return folders[name]
+
+    return train
+
+
+def write_files(folder, files, options, corpus, name):
+    if files[0].endswith(".model"):
+        (folder / files[0]).write_bytes(by_spm(corpus, False, **options))
+    elif files == ("vocab.txt",):
+        trained = tokenizers.train(corpus, TokenizerConfig(kind="wordpiece", lowercase=False), 900)
+        (folder / "vocab.txt").write_text("\n".join(trained.tokens(range(trained.vocabulary.size))) + "\n", "utf-8")
+    elif name == "openai-gpt":
+        from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+        rust = Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
+        rust.normalizer, rust.pre_tokenizer = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
+        trainer = trainers.BpeTrainer(
+            vocab_size=700, special_tokens=["<unk>"], end_of_word_suffix="</w>", show_progress=False
+        )
+        rust.train_from_iterator(corpus, trainer)
+        rust.model.save(str(folder))
+    else:
+        trained = tokenizers.train(corpus, TokenizerConfig(kind="bpe", lowercase=False), 700, folder)
+        pieces = [p for p in json.loads((folder / "vocab.json").read_text("utf-8")) if p != "<|endoftext|>"]
+        first, last = options["special"], ()
+        if "<mask>" in first:
+            first, last = first[:-1], first[-1:]
+        vocab = {piece: i for i, piece in enumerate([*first, *pieces, *last])}
+        for file in ("checksums.json", "tokenizer.json", "tokenizer_config.json"):
+            (folder / file).unlink()
+        (folder / "vocab.json").write_text(json.dumps(vocab, ensure_ascii=False), "utf-8")
+        assert trained.vocabulary.size == 700
+
+
+def directory(trained, out, name, form, added, options):
+    """A directory as others publish it; None where there is no such one."""
+    import transformers
+
+    model_type, class_name, files, _ = CLASSES[name]
+    if form == "slow" and (class_name == "PreTrainedTokenizerFast" or name == "umt5"):  # which it does not read
+        return None
+    out.mkdir(parents=True)
+    for file in files:
+        shutil.copy(trained(name) / file, out / file)
+    (out / "config.json").write_text(json.dumps({"model_type": model_type.removeprefix("u")}))
+    settings = {"tokenizer_class": class_name, **SPECIALS.get(name, {}), **options}
+    settings |= {"extra_ids": 0} if name == "mt5" else {}
+    if files == ("vocab.txt",):
+        settings.setdefault("do_lower_case", True)
+    (out / "tokenizer_config.json").write_text(json.dumps(settings))
+    if class_name == "PreTrainedTokenizerFast":
+        tokenizers.load(out / "vocab.json").save(out / "saved")
+        shutil.copy(out / "saved" / "tokenizer.json", out / "tokenizer.json")
+        shutil.rmtree(out / "saved")
+    if added:
+        size = len(transformers.AutoTokenizer.from_pretrained(out))
+        ids = {token: size + n for n, token in enumerate(ADDED)}
+        if added == "added_tokens.json":
+            (out / "added_tokens.json").write_text(json.dumps(ids))
+            special = {"additional_special_tokens": [token for token, is_special in ADDED.items() if is_special]}
+            (out / "special_tokens_map.json").write_text(json.dumps(special))
+        else:
+            flags = {"lstrip": False, "rstrip": False, "single_word": False}
+            settings["added_tokens_decoder"] = {
+                str(i): {"content": token, **flags, "normalized": not ADDED[token], "special": ADDED[token]}
+                for token, i in ids.items()
+            }
+            (out / "tokenizer_config.json").write_text(json.dumps(settings))
+    if form != "slow":
+        theirs = transformers.AutoTokenizer.from_pretrained(out)
+        for file in ("added_tokens.json", "special_tokens_map.json"):
+            (out / file).unlink(missing_ok=True)
+        theirs.save_pretrained(out)
+        saved = json.loads((out / "tokenizer_config.json").read_text("utf-8"))  # which forgets some options
+        (out / "tokenizer_config.json").write_text(json.dumps(saved | options))
+        if form == "fast":
+            for file in files:
+                (out / file).unlink()
+        (out / "config.json").write_text(json.dumps({"model_type": model_type}))
+    return out
+
+
+def comparable(name, form, options, text):
+    """Whether the classes of `transformers` 5 do with a text what their model says, see jaxpt/hf/README.md."""
+    if form != "slow":
+        return True
+    parts = [part for part in re.split("|".join(map(re.escape, [*ADDED, "<s>", "</s>", "<unk>"])), text) if part]
+    if name == "mistral" or (name == "llama" and options.get("legacy")):
+        return not any(part.startswith((" ", "▁")) for part in parts)
+    if name == "deberta-v2":
+        plain = unicodedata.normalize("NFKC", text) == text and "\u200b" not in text
+        return plain and all(part and " ".join(part.split()) == part for part in parts)
+    if name == "xlnet" and options.get("keep_accents"):
+        return not any(unicodedata.category(c).startswith("M") for c in unicodedata.normalize("NFKD", text))
+    return True
+
+
+def exported(folder, limits):
+    """What import and export make of a directory's vocabulary, beside the same config.json."""
+    run, out = folder / "run", folder / "exported"
+    out.mkdir()
+    convert._take_tokenizer(folder, run / "tokenizer", limits, lambda line: None)
+    convert._give_tokenizer(run, out)
+    shutil.copy(folder / "config.json", out / "config.json")
+    return out
+
+
+def compare(folder, name, form, options, texts):
+    """("equal", "refused" or "other", why)"""
+    import transformers
+
+    limits = {"extra_ids": None if name in ("t5", "umt5", "mt5") else 0}  # as `jaxpt import` has them
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    after = transformers.AutoTokenizer.from_pretrained(exported(folder, limits))
+    assert after(texts)["input_ids"] == theirs(texts)["input_ids"] and after.special_tokens_map == theirs.special_tokens_map
+    try:
+        ours = tokenizers.load(folder, **limits)
+    except UserError as error:
+        assert str(folder) in str(error) and "\n" not in str(error)
+        return "refused", str(error)
+    texts = [text for text in texts if comparable(name, form, options, text)]
+    want = theirs(texts, add_special_tokens=False)["input_ids"]
+    got = [ours.encode(text, special=True) for text in texts]
+    in_run = tokenizers.load(folder / "run" / "tokenizer", **limits)
+    assert [in_run.encode(text, special=True) for text in texts] == got and in_run.vocabulary == ours.vocabulary
+    wrong = [i for i in range(len(texts)) if got[i] != want[i]]
+    if wrong:
+        i = wrong[0]
+        return "other", f"{len(wrong)} of {len(texts)}: {texts[i]!r} {ours.tokens(got[i])} {theirs.convert_ids_to_tokens(want[i])}"
+    unused = ("unk",) if ours.byte_text == "all" else ()  # no text gets it
+    for part in sorted({"bos", "eos", "pad", "unk", "cls", "sep", "mask"}.difference(unused)):
+        i, j = getattr(ours.vocabulary, part), getattr(theirs, f"{part}_token_id")
+        if i != j and not (part == "pad" and j is None) and (j is None or j < ours.vocabulary.size):
+            return "other", f"{part}: {i}, {j}"
+    return "equal", len(texts)
