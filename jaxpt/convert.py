@@ -377,7 +377,7 @@ def _tokenizer_files(directory: Path) -> list[str]:
 
 
 def _name_class(tokenizer: Any, directory: Path) -> None:
-    """Adds what would otherwise be read from the missing config.json: the tokenizer class, or options that depend on it."""
+    """Adds what would otherwise be read from the missing config.json: the class, and options that depend on it."""
     path = directory / "tokenizer_config.json"
     settings = vocabulary_files.read_settings(directory)
     if "tokenizer_class" in settings:

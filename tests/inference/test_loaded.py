@@ -220,7 +220,7 @@ def test_a_mesh_gives_the_same(directories, models, family):
     ("said", "template", "bos"),
     [
         ({"add_bos_token": True, "bos_token": "</s>"}, None, "</s>"),
-        ({"add_bos_token": False}, {"SpecialToken": {"id": "<s>"}}, None),
+        ({"add_bos_token": False}, {"SpecialToken": {"id": "<s>"}}, "<s>"),  # tokenizer.json counts, as in transformers
         ({}, {"SpecialToken": {"id": "<s>"}}, "<s>"),
         ({}, {"Sequence": {"id": "A"}}, None),
         ({}, None, None),

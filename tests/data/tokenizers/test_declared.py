@@ -1,5 +1,6 @@
 """Directories of others, as AutoTokenizer reads them: classes, added tokens, special tokens, options."""
 
+import itertools
 import json
 import re
 import shutil
@@ -17,9 +18,10 @@ from tests.grids import cases
 
 BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LANGUAGES = (
-    "schön Größe Übung naïve café", "İstanbul ığdır çağrı", "zażółć gęślą jaźń", "Привет, мир! Ёлка", "Γειά σου Κόσμε",
-    "漢字 と カナ を よむ", "中文没有空格的句子。", "한국어 문장", "नमस्ते दुनिया", "สวัสดีชาวโลก", "مرحبا بالعالم", "שלום עולם",
-    "ﬁne ½ ① Ａｂｃ", "e\u0301tude", "a\u00a0b\u2003c", "zero\u200bwidth", "tab\there", "new\nline", "👩‍👩‍👧 🎉🎉", "½×¾ ≠ ∞",
+    "schön Größe Übung naïve café", "İstanbul ığdır çağrı", "zażółć gęślą jaźń", "Привет, мир! Ёлка",
+    "Γειά σου Κόσμε", "漢字 と カナ", "中文没有空格的句子。", "한국어 문장", "नमस्ते दुनिया", "สวัสดีชาวโลก",
+    "مرحبا بالعالم", "שלום עולם", "ﬁne ½ ① Ａｂｃ", "e\u0301tude", "a\u00a0b\u2003c", "zero\u200bwidth",
+    "tab\there", "new\nline", "👩‍👩‍👧 🎉🎉", "½×¾ ≠ ∞",
 )  # fmt: skip
 MARKED = (
     "<|im_start|>user\nHello there<|im_end|>\n<|im_start|>assistant\n", "<s>[INST] Write code [/INST]", "a <ent> b",
@@ -80,6 +82,120 @@ SPECIALS = {  # those that the class does not have of its own
 }
 
 
+def write(folder, **files):
+    """A directory of JSON and text files: `__` in a name is a point."""
+    folder.mkdir(exist_ok=True)
+    for name, content in files.items():
+        text = content if isinstance(content, str) else json.dumps(content)
+        (folder / name.replace("__", ".")).write_text(text, "utf-8")
+    return folder
+
+
+VOCAB = "\n".join([*BERT, "schon", "schön", "中", "文", "中文", "a", "b"]) + "\n"
+CONFIG = {"tokenizer_class": "BertTokenizer", "do_lower_case": True}
+
+
+def test_options_of_bert_are_honoured(tmp_path):
+    """The right ids are those of BertTokenizer 5.24."""
+    for options, ids in (
+        ({}, [5, 7, 8]), ({"strip_accents": False}, [6, 7, 8]), ({"strip_accents": None}, [5, 7, 8]),
+        ({"tokenize_chinese_chars": False}, [5, 9]), ({"do_lower_case": False}, [1, 7, 8]),
+        ({"do_lower_case": False, "strip_accents": True}, [1, 7, 8]),
+    ):  # fmt: skip
+        folder = write(tmp_path, vocab__txt=VOCAB, tokenizer_config__json=CONFIG | options)
+        ours = tokenizers.load(folder)
+        assert ours.encode("Schön 中文") == ids, options
+        ours.save(tmp_path / "saved")
+        assert tokenizers.load(tmp_path / "saved").encode("Schön 中文") == ids, options
+        # tokenizer_config.json counts before the tokenizer.json beside it, in `transformers` 4 and 5
+        rust = json.loads((tmp_path / "saved" / "tokenizer.json").read_text("utf-8"))
+        rust["normalizer"] |= {"lowercase": True, "strip_accents": None, "handle_chinese_chars": True}
+        both = write(tmp_path / "both", tokenizer__json=rust, tokenizer_config__json=CONFIG | options)
+        assert tokenizers.load(both).encode("Schön 中文") == ids, options
+
+
+def test_added_tokens_beside_a_vocab_txt(tmp_path):
+    files = {"vocab__txt": VOCAB, "tokenizer_config__json": CONFIG}
+    ours = tokenizers.load(write(tmp_path / "none", **files))
+    assert ours.encode("a <ent> b") == [10, 1, 1, 1, 11]
+    legacy = write(
+        tmp_path / "legacy", **files, added_tokens__json={"<ent>": 12, "<sys>": 13},
+        special_tokens_map__json={"additional_special_tokens": ["<sys>"], "pad_token": {"content": "[PAD]"}},
+    )  # fmt: skip
+    decoder = {"12": {"content": "<ent>", "normalized": True}, "13": {"content": "<sys>", "special": True}}
+    later = write(tmp_path / "later", **files | {"tokenizer_config__json": CONFIG | {"added_tokens_decoder": decoder}})
+    for folder in (legacy, later):
+        ours = tokenizers.load(folder)
+        assert ours.encode("a<ENT>b") == [10, 12, 11] and ours.vocabulary.size == 14  # a `normalized` one
+        assert ours.encode("a <sys>", special=True) == [10, 13] != ours.encode("a <sys>")
+        ours.save(folder / "saved")
+        again = tokenizers.load(folder / "saved")
+        assert (again.digest(), again.vocabulary) == (ours.digest(), ours.vocabulary)
+        assert again.encode("a<ENT>b <sys>", special=True) == [10, 12, 11, 13]
+
+
+def test_special_tokens_are_those_that_files_name(tmp_path):
+    from tokenizers import Tokenizer, models
+
+    words = ["<|endoftext|>", "<|im_end|>", "<bos>", "<eos>", "<pad>", "<|begin|>", "<|end|>", "a"]
+    rust = json.loads(Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, [])).to_str())
+    for said, ids in (  # bos, eos, pad
+        ({"bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>"}, (2, 3, 4)),  # Gemma
+        ({"bos_token": None, "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}, (None, 1, 0)),  # Qwen
+        ({"bos_token": "<|begin|>", "eos_token": {"content": "<|end|>"}, "pad_token": "<|end|>"}, (5, 6, 6)),
+        ({"eos_token": "<|im_end|>"}, (None, 1, 0)),  # no file names the others
+        ({}, (0, 0, 4)),  # by their usual names
+    ):  # fmt: skip
+        folder = write(tmp_path / "hf", tokenizer__json=rust, tokenizer_config__json=said)
+        ours = tokenizers.load(folder)
+        assert (ours.vocabulary.bos, ours.vocabulary.eos, ours.vocabulary.pad) == ids, said
+        assert (ours.assumed is not None and "by their usual names: bos <|endoftext|>" in ours.assumed) == (not said)
+        ours.save(tmp_path / "saved")
+        assert tokenizers.load(tmp_path / "saved").vocabulary == ours.vocabulary, said
+    # special_tokens_map.json counts before tokenizer_config.json, unless this lists the added tokens
+    special = {"special_tokens_map__json": {"eos_token": "<eos>"}}
+    folder = write(tmp_path / "hf", **special, tokenizer_config__json={"eos_token": "<|end|>"})
+    assert tokenizers.load(folder).vocabulary.eos == 3
+    folder = write(tmp_path / "hf", tokenizer_config__json={"eos_token": "<|end|>", "added_tokens_decoder": {}})
+    assert tokenizers.load(folder).vocabulary.eos == 6
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"added_tokens__json": {"<ent>": 20}}, "added token '<ent>' has id 20 in its file; the next free id is 12"),
+        ({"added_tokens__json": {"a": 3}}, "added token 'a' has id 3 in its file; the vocabulary has it at 10"),
+        ({"added_tokens__json": {"<ent>": "x"}}, "added_tokens.json: '<ent>': 'x' is no id; wants {token: id}"),
+        ({"tokenizer_config__json": CONFIG | {"added_tokens_decoder": [1]}}, "added_tokens_decoder is [1]; wants"),
+        ({"tokenizer_config__json": CONFIG | {"pad_token": 3}}, "pad_token: is 3; wants a token, or an object"),
+        ({"tokenizer_config__json": CONFIG | {"strip_accents": "no"}}, "strip_accents is 'no'; wants true or false"),
+        ({"tokenizer_config__json": CONFIG | {"never_split": ["x"]}}, "never_split: ['x'] is not supported"),
+        ({"tokenizer_config__json": CONFIG | {"do_basic_tokenize": False}}, "do_basic_tokenize: false is not supported"),
+        ({"tokenizer_config__json": {"tokenizer_class": "BertJapaneseTokenizer"}}, "the ids of a BertJapaneseTokenizer"),
+    ],
+)  # fmt: skip
+def test_what_is_not_supported_is_refused_by_name(files, words, tmp_path):
+    files = {"vocab__txt": VOCAB, "tokenizer_config__json": CONFIG} | files
+    with pytest.raises(UserError) as error:
+        tokenizers.load(write(tmp_path, **files))
+    assert str(error.value).startswith(str(tmp_path)) and words in str(error.value) and "\n" not in str(error.value)
+
+
+def test_vocab_json_of_other_classes(tmp_path):
+    """GPT-1's pieces end words with "</w>"; Qwen's vocab.json is read by other rules than GPT-2's."""
+    vocab = {"<unk>": 0, "a": 1, "b": 2, "a</w>": 3, "b</w>": 4, "ab</w>": 5}
+    files = {"vocab__json": vocab, "merges__txt": "#version: 0.2\na b</w>\n"}
+    folder = write(tmp_path, **files, config__json={"model_type": "openai-gpt"})
+    ours = tokenizers.load(folder)
+    assert ours.encode("AB a bé") == [5, 3, 2, 0] and ours.vocabulary.unk == 0
+    write(tmp_path, tokenizer_config__json={"tokenizer_class": "Qwen2Tokenizer"})
+    with pytest.raises(UserError, match="the ids of a Qwen2Tokenizer may be others than GPT-2's"):
+        tokenizers.load(folder)
+
+
+# ---- the grid: classes × files × added tokens × options, 300 texts each ---------------------------------------------
+
+
 @pytest.fixture(scope="module")
 def texts():
     """300 texts: prose, code, scripts, chat markers."""
@@ -93,7 +209,8 @@ def texts():
 
 @pytest.fixture(scope="module")
 def corpus(texts):
-    return [*LANGUAGES * 3, *(line for text in builtin.documents()[40:70] for line in text.splitlines() if line.strip())]
+    lines = [line for text in builtin.documents()[40:70] for line in text.splitlines()]
+    return [*LANGUAGES * 3, *filter(str.strip, lines)]
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +238,8 @@ def write_files(folder, files, options, corpus, name):
         from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
         rust = Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
-        rust.normalizer, rust.pre_tokenizer = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
+        rust.normalizer = normalizers.BertNormalizer(lowercase=True)
+        rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         trainer = trainers.BpeTrainer(
             vocab_size=700, special_tokens=["<unk>"], end_of_word_suffix="</w>", show_progress=False
         )
@@ -162,16 +280,18 @@ def directory(trained, out, name, form, added, options):
         shutil.rmtree(out / "saved")
     if added:
         size = len(transformers.AutoTokenizer.from_pretrained(out))
-        ids = {token: size + n for n, token in enumerate(ADDED)}
+        ids = {"[MASK]": size - 1} if name == "deberta-v2" else {}
+        ids |= {token: size + n for n, token in enumerate(ADDED)}
         if added == "added_tokens.json":
             (out / "added_tokens.json").write_text(json.dumps(ids))
-            special = {"additional_special_tokens": [token for token, is_special in ADDED.items() if is_special]}
+            special = {"additional_special_tokens": [token for token in ids if ADDED.get(token)]}
             (out / "special_tokens_map.json").write_text(json.dumps(special))
         else:
             flags = {"lstrip": False, "rstrip": False, "single_word": False}
             settings["added_tokens_decoder"] = {
-                str(i): {"content": token, **flags, "normalized": not ADDED[token], "special": ADDED[token]}
+                str(i): {"content": token, **flags, "normalized": not special, "special": special}
                 for token, i in ids.items()
+                for special in [ADDED.get(token, True)]
             }
             (out / "tokenizer_config.json").write_text(json.dumps(settings))
     if form != "slow":
@@ -220,7 +340,8 @@ def compare(folder, name, form, options, texts):
     limits = {"extra_ids": None if name in ("t5", "umt5", "mt5") else 0}  # as `jaxpt import` has them
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     after = transformers.AutoTokenizer.from_pretrained(exported(folder, limits))
-    assert after(texts)["input_ids"] == theirs(texts)["input_ids"] and after.special_tokens_map == theirs.special_tokens_map
+    assert after(texts)["input_ids"] == theirs(texts)["input_ids"]
+    assert after.special_tokens_map == theirs.special_tokens_map
     try:
         ours = tokenizers.load(folder, **limits)
     except UserError as error:
@@ -233,11 +354,47 @@ def compare(folder, name, form, options, texts):
     assert [in_run.encode(text, special=True) for text in texts] == got and in_run.vocabulary == ours.vocabulary
     wrong = [i for i in range(len(texts)) if got[i] != want[i]]
     if wrong:
-        i = wrong[0]
-        return "other", f"{len(wrong)} of {len(texts)}: {texts[i]!r} {ours.tokens(got[i])} {theirs.convert_ids_to_tokens(want[i])}"
+        text, ids, other = (of[wrong[0]] for of in (texts, got, want))
+        why = f"{text!r}: {ours.tokens(ids)}, theirs {theirs.convert_ids_to_tokens(other)}"
+        return "other", f"{len(wrong)} of {len(texts)}, {why}"
     unused = ("unk",) if ours.byte_text == "all" else ()  # no text gets it
     for part in sorted({"bos", "eos", "pad", "unk", "cls", "sep", "mask"}.difference(unused)):
         i, j = getattr(ours.vocabulary, part), getattr(theirs, f"{part}_token_id")
         if i != j and not (part == "pad" and j is None) and (j is None or j < ours.vocabulary.size):
             return "other", f"{part}: {i}, {j}"
     return "equal", len(texts)
+
+
+REFUSED = {  # options that are refused beside a SentencePiece model alone, by class
+    ("add_prefix_space", False): ("mistral", "t5", "mt5", "albert", "xlnet", "xlm-roberta", "deberta-v2"),
+    ("split_by_punct", True): ("deberta-v2",),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parity
+@pytest.mark.parametrize(("name", "form"), cases(itertools.product(CLASSES, ("slow", "fast", "both"))))
+def test_a_directory_is_read_as_transformers_reads_it(name, form, trained, texts, tmp_path):
+    """Ids and special tokens are equal, or the directory is refused by name; import and export change nothing."""
+    pytest.importorskip("transformers")
+    tried = [(None, None), *((option, value) for option, values in OPTIONS.items() for value in values)]
+    for added, (option, value) in itertools.product((None, "added_tokens.json", "added_tokens_decoder"), tried):
+        options = {} if option is None else {option: value}
+        out = tmp_path / f"{added}-{option}-{value}"
+        if directory(trained, out, name, form, added, options) is None:
+            pytest.skip("transformers does not read these files")
+        outcome, why = compare(out, name, form, options, texts)
+        is_refused = form == "slow" and (name == "mbart" or name in REFUSED.get((option, value), ()))
+        assert outcome == ("refused" if is_refused else "equal"), (added, options, why)
+        shutil.rmtree(out)
+
+
+@pytest.mark.slow
+@pytest.mark.parity
+@pytest.mark.parametrize("name", CLASSES)
+def test_every_class_with_added_tokens(name, trained, texts, tmp_path):
+    """The grid in short: one directory of each class."""
+    pytest.importorskip("transformers")
+    form = "both" if name in ("modernbert", "umt5", "mbart") else "slow"
+    out = directory(trained, tmp_path / "hf", name, form, "added_tokens_decoder", {})
+    assert compare(out, name, form, {}, texts[::3])[0] == "equal"
