@@ -1,0 +1,139 @@
+"""SentencePiece models with what stands beside them: added tokens, options, a tokenizer.json; and mT5's sentinels."""
+
+import json
+
+import pytest
+from sentencepiece import sentencepiece_model_pb2
+
+from jaxpt.data import tokenizers
+from jaxpt.data.tokenizers.rust_tokenizers import RustTokenizer
+from jaxpt.data.tokenizers.sentencepiece import SentencePieceTokenizer
+from jaxpt.errors import UserError
+from tests.data.tokenizers.test_tokenizers import by_spm
+
+LLAMA = {
+    "model_type": "bpe", "byte_fallback": True, "normalization_rule_name": "identity",
+    "remove_extra_whitespaces": False, "vocab_size": 360,
+}  # fmt: skip
+TEXT = ["the end of a value and the name of a class\n" * 9, "a value is returned, and the class has a name\n" * 9]
+
+
+@pytest.fixture(scope="module")
+def models():
+    """A model as Llama's, and one as mT5's with 20 sentinels inside."""
+    text = ["".join(TEXT) + "".join(map(chr, range(33, 127)))]
+    t5 = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1, "vocab_size": 160}
+    sentinels = [f"▁<extra_id_{i}>" for i in reversed(range(20))]
+    proto = sentencepiece_model_pb2.ModelProto.FromString(by_spm(text, **t5, user_defined_symbols=sentinels))
+    pieces = sorted(proto.pieces, key=lambda piece: piece.piece in sentinels)  # which are its last, in mT5's
+    del proto.pieces[:]
+    proto.pieces.extend(pieces)
+    return by_spm(text, **LLAMA), proto.SerializeToString()
+
+
+def directory(path, model, **settings):
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "tokenizer.model").write_bytes(model)
+    (path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "LlamaTokenizer"} | settings))
+    return path
+
+
+def decoder(tokens):
+    return {str(i): {"content": token, "special": True} for token, i in tokens.items()}
+
+
+def test_added_tokens_of_a_dialogue(models, tmp_path):
+    size = tokenizers.load(directory(tmp_path / "plain", models[0])).vocabulary.size
+    tokens = {"<|im_start|>": size, "<|im_end|>": size + 1}
+    prompt = "<|im_start|>the end<|im_end|> a<|im_start|>"
+    assert len(tokenizers.load(tmp_path / "plain").encode(prompt, special=True)) > 30
+    for legacy in (True, False):
+        folder = directory(tmp_path / f"{legacy}", models[0], legacy=legacy, added_tokens_decoder=decoder(tokens))
+        ours = tokenizers.load(folder)
+        spaced, bare = ours.encode("the end"), ours.encode(" the end")
+        ids = ours.encode(prompt, special=True)
+        assert [ids[0], ids[-1]] == [size, size] and ids.count(size + 1) == 1 and ours.vocabulary.size == size + 2
+        # `legacy: false` puts a space before a text only where it is the first, as LlamaTokenizer 5.24
+        assert (ours.tokens(ids)[1][0] == "▁") == legacy and (spaced == bare) == (not legacy)
+        rendered = ours.encode_rendered(prompt)
+        assert rendered.ids == ids and rendered.offsets[0].tolist() == [0, 12]
+        assert ours.encode(prompt) != ids  # plain text
+        ours.save(folder / "saved")
+        again = tokenizers.load(folder / "saved")
+        assert isinstance(again, SentencePieceTokenizer) and again.digest() == ours.digest()
+        assert again.encode(prompt, special=True) == ids and again.vocabulary == ours.vocabulary
+        rust = tokenizers.load(folder / "saved" / "tokenizer.json")
+        assert rust.encode(prompt, special=True) == ids
+    folder = directory(tmp_path / "none", models[0], add_prefix_space=False)
+    assert tokenizers.load(folder).tokens(tokenizers.load(folder).encode("the"))[0][0] != "▁"
+
+
+def test_a_tokenizer_json_of_others_counts_before_the_model(models, tmp_path):
+    folder = directory(tmp_path / "hf", models[0])
+    tokenizers.load(folder).save(tmp_path / "saved")
+    tree = json.loads((tmp_path / "saved" / "tokenizer.json").read_text("utf-8"))
+    size = tokenizers.load(folder).vocabulary.size
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    tree["added_tokens"].append({"id": size, "content": "<|im_start|>", **flags})
+    (folder / "tokenizer.json").write_text(json.dumps(tree))
+    ours = tokenizers.load(folder)
+    assert isinstance(ours, RustTokenizer) and ours.encode("<|im_start|>a", special=True)[0] == size
+    # a recipe that wants the kind of the model gets the model: such a tokenizer.json is a BPE
+    assert isinstance(tokenizers.load(folder, "sentencepiece"), SentencePieceTokenizer)
+    assert isinstance(tokenizers.load(tmp_path / "saved"), SentencePieceTokenizer)  # what we have saved
+
+
+def test_sentinels_inside_a_model(models, tmp_path):
+    """mT5's: `▁<extra_id_19>` … `▁<extra_id_0>` are its last pieces."""
+    path = tmp_path / "spiece.model"
+    path.write_bytes(models[1])
+    bare = tokenizers.load(path)
+    v = bare.vocabulary
+    assert v.sentinels == 20 and bare.tokens(v.sentinel_ids)[-1] == "<extra_id_0>" and bare.assumed is None
+    assert bare.encode("a <extra_id_0> the")[1] == v.first_sentinel
+    for extra_ids in (0, 20):  # none are put behind it, or as many as it has
+        assert tokenizers.load(path, extra_ids=extra_ids).vocabulary == v
+    with pytest.raises(UserError, match=r"spiece\.model: has 20 sentinels, data\.tokenizer\.extra_ids is 100"):
+        tokenizers.load(path, extra_ids=100)
+    settings = {"tokenizer_class": "T5Tokenizer", "extra_ids": 0}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    assert tokenizers.load(tmp_path).vocabulary == v
+    bare.save(tmp_path / "saved")
+    again = tokenizers.load(tmp_path / "saved")
+    assert again.vocabulary == v and again.digest() == bare.digest()
+    rust = tokenizers.load(tmp_path / "saved" / "tokenizer.json")  # and so in a tokenizer.json
+    assert rust.vocabulary.sentinel_ids == v.sentinel_ids == range(v.size - 20, v.size)
+    assert rust.encode("a <extra_id_3>") == bare.encode("a <extra_id_3>")
+
+
+def test_added_tokens_behind_sentinels(models, tmp_path):
+    """A T5 with a token of its own: the sentinels stay where they are, and `add_tokens` come behind it."""
+    folder = tmp_path / "t5"
+    folder.mkdir()
+    (folder / "spiece.model").write_bytes(models[1])
+    size = tokenizers.load(folder).vocabulary.size
+    (folder / "added_tokens.json").write_text(json.dumps({"<ent>": size}))
+    ours = tokenizers.load(folder, add_tokens=["<own>"])
+    v = ours.vocabulary
+    assert v.sentinel_ids == range(size - 20, size) and v.added == (("<own>", size + 1),) and v.behind == 1
+    ids = ours.encode("a <ent> <own> <extra_id_0>")
+    assert [i for i in ids if i >= size - 20] == [size, size + 1, size - 1]
+    ours.save(tmp_path / "saved")
+    assert tokenizers.load(tmp_path / "saved").vocabulary == v
+    assert tokenizers.load(tmp_path / "saved" / "tokenizer.json").vocabulary.sentinel_ids == v.sentinel_ids
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"tokenizer_class": "T5Tokenizer", "add_prefix_space": False}, "add_prefix_space: false is not supported"),
+        ({"tokenizer_class": "DebertaV2Tokenizer", "split_by_punct": True}, "split_by_punct: true is not supported"),
+        ({"sp_model_kwargs": {"enable_sampling": True}}, "sp_model_kwargs: {'enable_sampling': True} is not supported"),
+        ({"split_special_tokens": True}, "split_special_tokens: true is not supported, only false"),
+        ({"legacy": 1}, "legacy is 1; wants true or false"),
+    ],
+)
+def test_options_that_are_refused(settings, words, models, tmp_path):
+    with pytest.raises(UserError) as error:
+        tokenizers.load(directory(tmp_path, models[0], **settings))
+    assert str(error.value).startswith(f"{tmp_path / 'tokenizer_config.json'}: ") and words in str(error.value)
