@@ -59,3 +59,26 @@ def test_a_damaged_vocabulary_is_not_exported(bert, tmp_path, capsys):
     assert capsys.readouterr().err.startswith(f"jaxpt: {damaged}: is altered")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hf", "run"]
     assert main(["tokenizer", "inspect", str(damaged.parent)]) == 2
+
+
+def test_what_stands_beside_a_vocabulary_is_carried(bert, tmp_path, capsys):
+    """Added tokens, special tokens and options: of the run, and of the export, which has the files as they were."""
+    files = {
+        "vocab.txt": SPECIAL + "schon\nschön\na\n",
+        "tokenizer_config.json": '{"do_lower_case": true, "strip_accents": false}',
+        "added_tokens.json": '{"<ent>": 8}',
+        "special_tokens_map.json": '{"sep_token": "[SEP]", "mask_token": null}',
+    }
+    for name, content in files.items():
+        (bert / name).write_text(content, "utf-8")
+    assert main(["import", str(bert), str(tmp_path / "run")]) == 0
+    assert main(["export", str(tmp_path / "run"), str(tmp_path / "out")]) == 0
+    for folder in (bert, tmp_path / "run" / "tokenizer", tmp_path / "out"):
+        ours = tokenizers.load(folder)
+        assert ours.encode("Schön <ent> a") == [6, 8, 7] and ours.vocabulary.mask is None, folder
+    for name in ("vocab.txt", "added_tokens.json", "special_tokens_map.json"):
+        assert (tmp_path / "out" / name).read_text("utf-8") == files[name]
+    (bert / "added_tokens.json").write_text('{"<ent>": 20}')
+    assert main(["import", str(bert), str(tmp_path / "other")]) == 0
+    words = "copied, but not usable for training in jaxpt: "
+    assert f"{words}{bert}: the added token '<ent>' has id 20 in its file" in capsys.readouterr().out
