@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import Any
 
 from jaxpt.cli_parsing import add_overrides, command, count, index
 from jaxpt.errors import UserError
 
-_SETTINGS: dict[str, tuple[type, str, str]] = {
+
+def _ids(text: str) -> tuple[int, ...]:
+    if not all(word.isdecimal() for word in text.split(",")):
+        raise argparse.ArgumentTypeError(f"expected ids such as 2,7, got {text!r}")
+    return tuple(map(int, text.split(",")))
+
+
+_SETTINGS: dict[str, tuple[Callable[[str], Any], str, str]] = {
     "max_new_tokens": (int, "N", "number of tokens at most (64)"),
     "temperature": (float, "T", "0: the most likely token; above: sample from softmax(logits / T) (0)"),
     "top_k": (int, "K", "sample from the K most likely tokens; encoders: number of candidates for a mask (5)"),
@@ -16,10 +24,11 @@ _SETTINGS: dict[str, tuple[type, str, str]] = {
     "min_p": (float, "P", "sample from the tokens with at least P × the largest probability"),
     "repetition_penalty": (float, "R", "above 1: tokens that were there are less likely (1)"),
     "no_repeat_ngram": (int, "N", "no N-gram of tokens occurs twice"),
+    "eos": (_ids, "IDS", "ids that end a text, with commas (those of the model's files)"),
     "seed": (int, "S", "a sample depends on the seed and the number of the prompt (0)"),
 }
 """Settings of `Options` that both commands take: type, placeholder, help."""
-_SEARCH: dict[str, tuple[type, str, str]] = {
+_SEARCH: dict[str, tuple[Callable[[str], Any], str, str]] = {
     "beams": (int, "B", "beam search with B beams (1: none)"),
     "length_penalty": (float, "L", "beams: score = log-probability / length ** L (1)"),
     "samples": (int, "N", "texts for each prompt (1)"),
@@ -129,7 +138,7 @@ def _layer(parser: argparse.ArgumentParser, text: str) -> None:
     parser.add_argument("--layer", default="-1", metavar="N", help=text)
 
 
-def _options(parser: argparse.ArgumentParser, settings: dict[str, tuple[type, str, str]]) -> None:
+def _options(parser: argparse.ArgumentParser, settings: dict[str, tuple[Callable[[str], Any], str, str]]) -> None:
     for name, (kind, metavar, text) in settings.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar=metavar, help=text)
     parser.add_argument("--stop", metavar="TEXT", action="append", help="end before this text; may be repeated")

@@ -21,15 +21,15 @@ from typing import Any
 
 from jaxpt import config as configs
 from jaxpt import disk, imported, signals
-from jaxpt.config import Config, ObjectiveConfig
+from jaxpt.config import Config, ModelConfig, ObjectiveConfig
 from jaxpt.data import tokenizers
 from jaxpt.data.labelled.mixed import each_task
 from jaxpt.data.tokenizers import vocabulary_files
-from jaxpt.errors import UserError, printable
+from jaxpt.errors import UserError, printable, shown
 from jaxpt.heads import classes
 from jaxpt.hf import directory as hf
 from jaxpt.hf import files as hf_files
-from jaxpt.hf import llama2c, mapping, peft
+from jaxpt.hf import llama2c, mapping, origin, peft
 from jaxpt.hf.verify import Difference, verify
 from jaxpt.models.network import Network
 from jaxpt.train import initial, lora, trainable, weights
@@ -92,12 +92,14 @@ def import_weights(
             for path, of in adapter.factors.items():
                 factors |= {f"{lora.ADAPTER}/{path}/a": of.a, f"{lora.ADAPTER}/{path}/b": of.b}
         lacking = weights.write(temporary, opened.network, opened.dtypes(), pieces, adapter=factors)
+        if source.is_dir():
+            origin.keep(source, temporary)
         if check and not source.is_file():
             report_differences(verify(source, opened.network, weights.read(temporary, 0)), report)
     count = opened.network.count_params()
     report(f"{out}: {opened.network.config.kind}, {count:,} parameters from {source}"
            + ("" if low_rank is None else f", low-rank adapter of {low_rank}"))  # fmt: skip
-    for line in _partial_report(opened, lacking):
+    for line in (*_partial_report(opened, lacking), *_rates_report(source, model)):
         report(line)
     run = shlex.quote(str(out))
     if config.task is not None:
@@ -136,12 +138,15 @@ def export(
     saved = weights.Saved(run_dir, step)
     network, summands, left_out = exported(config.objective.loss.network(config.model))
     summands = {path: tuple(renamed(p) for p in paths) for path, paths in summands.items()}
-    family = hf.family_of(network.config)
+    kept = origin.read(run_dir / origin.FOLDER, origin.CONFIG)
+    family = hf.family_of(network.config, (kept or {}).get("model_type"))
     dtypes = {path: dtype or saved.dtypes[paths[0]] for path, paths in summands.items()}
     with _created(out) as temporary:
         shards = {} if shard_bytes is None else {"shard_bytes": shard_bytes}
         ids = _special_ids(config, run_dir)
-        hf.write(temporary, network, _Sums(saved, summands), dtypes, ids, **shards, **_labels(config))
+        hf.write(temporary, network, _Sums(saved, summands), dtypes, ids, **shards, **_labels(config), origin=kept)
+        if (settings := run_dir / origin.FOLDER / origin.GENERATION).is_file():
+            shutil.copyfile(settings, temporary / origin.GENERATION)
         _give_tokenizer(run_dir, temporary)
         hf_files.write_checksums(temporary)
         if check:
@@ -407,8 +412,10 @@ def _special_ids(config: Config, run_dir: Path) -> dict[str, int]:
         raise UserError(f"{directory}: {found.size} token ids, but model.vocab_size is {config.model.vocab_size}")
     bos, eos = (a if a is not None else b for a, b in ((found.bos, found.cls), (found.eos, found.sep)))
     ids = {"pad": found.pad, "bos": bos, "eos": eos}
+    if config.model.kind == "bart":
+        ids["forced_eos"] = eos
     if config.model.kind == "bart" and not config.model.pre_norm:  # mBART's is a language
-        ids["decoder_start"] = eos
+        ids |= {"decoder_start": eos, "forced_bos": bos}
     return {f"{name}_token_id": i for name, i in ids.items() if i is not None}
 
 
@@ -421,6 +428,16 @@ def _partial_report(opened: Any, lacking: Sequence[str]) -> Iterator[str]:
     ):
         if names:
             yield printable(f"{what}: {', '.join(names)}", 10_000)
+
+
+def _rates_report(source: Path, model: ModelConfig) -> Iterator[str]:
+    """Report lines about rates of dropout that are others than the one of ours."""
+    if not source.is_dir():
+        return
+    given, family = hf.read_config(source)
+    others = {key: given[key] for key in family.dropouts if given.get(key, model.dropout) != model.dropout}
+    for key, rate in others.items():
+        yield f"{key}: {shown(rate)} is kept for the export; training here has one rate, model.dropout: {model.dropout}"
 
 
 def report_differences(differences: Mapping[str, Difference], report: Report) -> None:

@@ -36,6 +36,9 @@ class Reader:
     """The id that the tokenizer puts before a decoder's text; None if it puts none."""
     language: int | None = None
     """The language's token (mBART)."""
+    start: int | None = None
+    """What generation begins with, where the model's files name it: the decoder of an encoder-decoder, an empty prompt
+    of a decoder."""
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -98,9 +101,9 @@ class Reader:
         return is_ul2 and len(ids) > 0 and ids[0] in mode_ids(self.vocabulary).values()
 
     def _opening(self) -> list[int]:
-        """What an empty prompt becomes: BOS, or EOS."""
+        """What an empty prompt becomes: the files' BOS, the vocabulary's, or EOS."""
         v = self.vocabulary
-        return next(([i] for i in (v.bos, v.eos) if i is not None), [])
+        return next(([i] for i in (self.start, v.bos, v.eos) if i is not None), [])
 
     def _encoder_decoder_prompt(self, ids: list[int]) -> Prompt:
         """UL2 continues a text as the span of a sentinel at its end; where the text has sentinels, it fills them."""
@@ -110,7 +113,8 @@ class Reader:
             layout, blank = self.format(), []
         else:
             layout, blank = self.format("NLU" if has_sentinel else "S2S"), [] if has_sentinel else [v.first_sentinel]
-        return Prompt([*layout.decoder_start, *blank], layout.wrap([*ids, *blank]))
+        start = layout.decoder_start if self.start is None else [self.start]
+        return Prompt([*start, *blank], layout.wrap([*ids, *blank]))
 
 
 def bos_of(tokenizer: Tokenizer, folder: Path) -> int | None:
@@ -129,18 +133,19 @@ def bos_of(tokenizer: Tokenizer, folder: Path) -> int | None:
     return token_id(tokenizer, bos) if puts else None
 
 
-def eos_of(tokenizer: Tokenizer, folder: Path, said: Mapping[str, Any] | None = None) -> tuple[int, ...]:
-    """Ids that end a text: the vocabulary's EOS, those of generation_config.json, and that of the dialogue's template.
+def eos_of(tokenizer: Tokenizer, folder: Path, named: tuple[int, ...] = ()) -> tuple[int, ...]:
+    """Ids that end a text: those that the model's files name, else the EOS of the tokenizer.
 
     Args:
       tokenizer: the model's.
       folder: where its files are.
-      said: keys of generation_config.json.
+      named: `eos` of `jaxpt.hf.generation.read`.
     """
-    theirs = (said or {}).get("eos_token_id")
-    named = token_id(tokenizer, chat_template.special_tokens(folder, tokenizer).get("eos_token"))
-    ids = [tokenizer.vocabulary.eos, *(theirs if isinstance(theirs, list) else [theirs]), named]
-    return tuple(dict.fromkeys(i for i in ids if isinstance(i, int)))
+    if named:
+        return named
+    eos = token_id(tokenizer, chat_template.special_tokens(folder, tokenizer).get("eos_token"))
+    ids = (tokenizer.vocabulary.eos, eos)
+    return tuple(dict.fromkeys(i for i in ids if i is not None))
 
 
 def tokenizer_folder(run_dir: str | Path) -> Path:

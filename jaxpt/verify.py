@@ -14,6 +14,8 @@ from jaxpt.data.batches.files import Reader
 from jaxpt.data.stream.feed import steps_of
 from jaxpt.disk import read_json
 from jaxpt.errors import UserError
+from jaxpt.hf import files as hf_files
+from jaxpt.hf import origin
 from jaxpt.train import run_dir as run_dirs
 from jaxpt.train.checkpoint import Checkpoints
 
@@ -69,6 +71,8 @@ def _checked(run_dir: Path) -> Iterator[tuple[str, str | None]]:
     tokenizer = run_dir / "tokenizer"
     if tokenizer.is_dir():
         yield "tokenizer", _fault(lambda: tokenizers.load(tokenizer, config.data.tokenizer.kind))
+    if (run_dir / origin.FOLDER).is_dir():
+        yield origin.FOLDER, hf_files.damage(run_dir / origin.FOLDER)
     if (run_dir / "run.json").exists():
         yield "run.json", _fault(lambda: run_dirs.receipt(run_dir))
     found, damaged = run_dirs.records(run_dir)

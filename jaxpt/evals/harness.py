@@ -16,6 +16,7 @@ from jaxpt.harness import baselines, measures, scoring, task
 from jaxpt.harness.examples import examples
 from jaxpt.harness.model import Complete, NetworkModel
 from jaxpt.harness.results import shown
+from jaxpt.hf import generation, origin
 from jaxpt.train import predictors
 from jaxpt.train.state import Setup
 
@@ -59,7 +60,9 @@ class Harness(Evaluator):
             config.model, config.objective, data.tokenizer, reading.bos_of(data.tokenizer, folder),
             languages[0] if len(languages) == 1 else None,
         )  # fmt: skip
-        texts, ends = predictors.Generation(setup), reading.eos_of(data.tokenizer, folder)
+        texts, ends = predictors.Generation(setup), reading.eos_of(
+            data.tokenizer, folder, generation.read(origin.folder_of(config.run_dir), config.model.vocab_size).eos
+        )
 
         def asked(params: Any) -> NetworkModel:
             return NetworkModel(

@@ -65,6 +65,11 @@ def process(logits_BxV: jax.Array, history: History, options: Options) -> jax.Ar
         x = force(x, o.forced_first, history.length_B == 1)
     if o.forced_last is not None:
         x = force(x, o.forced_last, history.length_B - history.prompt_B == o.max_new_tokens - 1)
+    if o.suppress:
+        x = suppress(x, o.suppress)
+    if o.suppress_first:
+        forced = (history.prompt_B == 1) & (o.forced_first is not None)
+        x = suppress(x, o.suppress_first, history.length_B == history.prompt_B + forced)
     return _filter(x, o) if o.temperature else x
 
 
@@ -173,7 +178,8 @@ def bad_words(
 def suppress(logits_BxV: jax.Array, ids: tuple[int, ...], where_B: jax.Array | bool = True) -> jax.Array:
     """Excludes tokens, in some rows.
 
-    `MinLengthLogitsProcessor` and `MinNewTokensLengthLogitsProcessor` where the ids are EOS and the text is short.
+    `MinLengthLogitsProcessor` and `MinNewTokensLengthLogitsProcessor` where the ids are EOS and the text is short,
+    `SuppressTokensLogitsProcessor` everywhere, `SuppressTokensAtBeginLogitsProcessor` at the first token.
 
     Args:
       logits_BxV: float32.
@@ -187,20 +193,20 @@ def suppress(logits_BxV: jax.Array, ids: tuple[int, ...], where_B: jax.Array | b
     return jnp.where(suppressed_V & jnp.reshape(where_B, (-1, 1)), -jnp.inf, logits_BxV)
 
 
-def force(logits_BxV: jax.Array, token: int, where_B: jax.Array) -> jax.Array:
-    """Excludes all tokens but one, whose logit is 0, in some rows.
+def force(logits_BxV: jax.Array, token: int | tuple[int, ...], where_B: jax.Array) -> jax.Array:
+    """Excludes all tokens but one, or a few, whose logits are 0, in some rows.
 
     `ForcedBOSTokenLogitsProcessor` where the text has one token, `ForcedEOSTokenLogitsProcessor` where one is left.
 
     Args:
       logits_BxV: float32.
-      token: the id.
+      token: the id, or several.
       where_B: rows that it applies to.
 
     Returns:
       [B, V].
     """
-    forced_V = jnp.where(jnp.arange(logits_BxV.shape[-1]) == token, 0.0, -jnp.inf)
+    forced_V = jnp.where(np.isin(np.arange(logits_BxV.shape[-1]), token), 0.0, -jnp.inf)
     return jnp.where(where_B[:, None], forced_V, logits_BxV)
 
 

@@ -57,8 +57,13 @@ class Options:
     forced_first: int | None = None
     """The id that follows a prompt of one token, the decoder's start (mBART: the language). Transformers:
     `forced_bos_token_id`."""
-    forced_last: int | None = None
-    """The id at `max_new_tokens`. Transformers: `forced_eos_token_id`."""
+    forced_last: int | tuple[int, ...] | None = None
+    """The id at `max_new_tokens`, or several, one of which is chosen. Transformers: `forced_eos_token_id`."""
+    suppress: tuple[int, ...] = ()
+    """Ids that are never chosen. Transformers: `suppress_tokens`."""
+    suppress_first: tuple[int, ...] = ()
+    """Ids that are not chosen as the first token after the prompt, or after `forced_first`. Transformers:
+    `begin_suppress_tokens`."""
     eos: tuple[int, ...] = ()
     """Ids that end a text."""
     first_sentinel: int | None = None
@@ -84,7 +89,13 @@ class Options:
             self._set(name, _integer(name, getattr(self, name), least, most, optional=name in _OPTIONAL))
         for name, (wanted, is_valid) in _NUMBERS.items():
             self._set(name, _number(name, getattr(self, name), wanted, is_valid, optional=name in _OPTIONAL))
-        self._set("eos", _ids("eos", self.eos))
+        for name in ("eos", "suppress", "suppress_first"):
+            self._set(name, _ids(name, getattr(self, name)))
+        if isinstance(self.forced_last, list | tuple):
+            ids = _ids("forced_last", self.forced_last)
+            self._set("forced_last", ids if len(ids) > 1 else next(iter(ids), None))
+        else:
+            self._set("forced_last", _integer("forced_last", self.forced_last, 0, optional=True))
         self._set("bad_words", _bad_words(self.bad_words))
         self._set("stop", _texts("stop", self.stop))
         if not isinstance(self.scores, bool):
@@ -130,8 +141,9 @@ class Options:
         Raises:
           UserError: an id is not in the vocabulary.
         """
-        ids = {"eos": self.eos, "bad_words": sum(self.bad_words, ())}
-        ids |= {name: (getattr(self, name),) for name in ("forced_first", "forced_last")}
+        ids = {name: getattr(self, name) for name in ("eos", "suppress", "suppress_first")}
+        ids |= {"bad_words": sum(self.bad_words, ()), "forced_first": (self.forced_first,)}
+        ids["forced_last"] = self.forced_last if isinstance(self.forced_last, tuple) else (self.forced_last,)
         for name, values in ids.items():
             for value in values:
                 if value is not None and value >= vocab_size:
@@ -140,7 +152,7 @@ class Options:
 
 _INTEGERS = {
     "max_new_tokens": (1, None), "min_new_tokens": (0, None), "min_length": (0, None), "top_k": (1, None),
-    "no_repeat_ngram": (0, None), "forced_first": (0, None), "forced_last": (0, None),
+    "no_repeat_ngram": (0, None), "forced_first": (0, None),
     "first_sentinel": (0, None), "beams": (1, None),
     "samples": (1, None), "seed": (0, 2**32 - 1),
 }  # fmt: skip
@@ -154,7 +166,7 @@ _NUMBERS = {
     "frequency_penalty": ("a number", lambda x: True),
     "length_penalty": ("a number", lambda x: True),
 }
-_OPTIONAL = ("top_k", "top_p", "min_p", "typical_p", "forced_first", "forced_last", "first_sentinel")
+_OPTIONAL = ("top_k", "top_p", "min_p", "typical_p", "forced_first", "first_sentinel")
 _OFF = {"top_p": 1.0, "min_p": 0.0}
 """Values besides None with which a filter keeps all tokens."""
 

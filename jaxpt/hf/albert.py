@@ -72,7 +72,8 @@ FAMILIES = (
             Option("inner_group_num", "inner_layers", 1),
         ),
         fixed=bert.FIXED,
-        harmless=(*bert.HARMLESS, "classifier_dropout_prob", "down_scale_factor", "gap_size", "net_structure_type",
+        dropouts=bert.DROPOUTS,
+        harmless=(*bert.HARMLESS, "down_scale_factor", "gap_size", "net_structure_type",
                   "num_memory_blocks"),
     ),
 )  # fmt: skip

@@ -68,9 +68,9 @@ def _family(model_type: str, name: str, pre_norm: bool) -> Family:
             "add_final_layer_norm": pre_norm, "normalize_embedding": True, "add_bias_logits": False,
             "static_position_embeddings": False, "extra_pos_embeddings": 2,
         },
+        dropouts=("attention_dropout",),
         harmless=(
-            "attention_dropout", "activation_dropout", "encoder_layerdrop", "decoder_layerdrop", "init_std",
-            "classif_dropout", "num_hidden_layers", "force_bos_token_to_be_generated",
+            "init_std", "num_hidden_layers", "force_bos_token_to_be_generated",
         ),
         infer=lambda keys, tensors: {"pre_norm": pre_norm},
         write=_write,
@@ -84,6 +84,8 @@ def _write(keys: dict[str, Any], config: BartConfig) -> dict[str, Any]:
         "decoder_layers": config.decoder_layers or config.layers,
         "decoder_attention_heads": config.decoder_heads or config.heads,
         "decoder_ffn_dim": config.decoder_mlp_dim or config.mlp_dim,
+        "decoder_start_token_id": None,  # their defaults, too, are ids of published vocabularies
+        "forced_eos_token_id": None,
     }
 
 

@@ -59,11 +59,12 @@ def options(**defaults: Any) -> tuple[Option, ...]:
     return (*rows, activation)
 
 
-# jaxpt has one dropout rate for attention weights and everything else. The last two are sizes in files of 2018.
+# Sizes in files of 2018.
 HARMLESS = (
-    "attention_probs_dropout_prob", "directionality", "pooler_fc_size", "pooler_num_attention_heads",
+    "directionality", "pooler_fc_size", "pooler_num_attention_heads",
     "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type",
 )  # fmt: skip
+DROPOUTS = ("attention_probs_dropout_prob",)
 FIXED = {"position_embedding_type": "absolute", "tie_word_embeddings": True}
 IGNORED = (r".*\.position_ids", r".*embeddings\.token_type_ids")
 # Files of 2018 use TensorFlow's names of norm parameters.
@@ -105,6 +106,7 @@ FAMILIES = (
         tasks=tasks("Bert", classes=POOLED, choice=POOLED),
         options=options(),
         fixed=FIXED,
+        dropouts=DROPOUTS,
         harmless=HARMLESS,
     ),
 )

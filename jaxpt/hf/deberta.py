@@ -121,8 +121,9 @@ FAMILIES = (
         ),
         fixed={"tie_word_embeddings": True, "conv_groups": 1, "max_relative_positions": -1},
         harmless=(
-            *bert.HARMLESS, "legacy", "pooler_dropout", "pooler_hidden_act", "pooler_hidden_size",
+            *bert.HARMLESS, "legacy", "pooler_hidden_act", "pooler_hidden_size",
         ),
+        dropouts=bert.DROPOUTS,
         read=_read,
         write=_write,
     ),

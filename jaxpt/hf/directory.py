@@ -18,7 +18,7 @@ from jaxpt.config import ModelConfig
 from jaxpt.disk import read_json
 from jaxpt.errors import UserError, shown
 from jaxpt.hf import files, mapping, tasks
-from jaxpt.hf.options import Family, from_json, to_json
+from jaxpt.hf.options import Family, from_json, to_json, with_origin
 from jaxpt.models.network import Head, Network
 
 
@@ -256,9 +256,22 @@ def write(
     shard_bytes: int = files.SHARD_BYTES,
     labels: Sequence[str] | None = None,
     problem: tasks.Problem | None = None,
+    origin: Mapping[str, Any] | None = None,
 ) -> None:
-    """`save` for lazily read parameters {jaxpt path: array} with known dtypes."""
-    family = family_of(network.config)
+    """`save` for lazily read parameters {jaxpt path: array} with known dtypes.
+
+    Args:
+      directory: created if it does not exist.
+      network: as in `save`.
+      params: {jaxpt path: array}.
+      dtypes: {jaxpt path: dtype to write}.
+      extra: as in `save`.
+      shard_bytes: as in `save`.
+      labels: as in `save`.
+      problem: as in `save`.
+      origin: the config.json that the model was read from, whose other keys are kept.
+    """
+    family = family_of(network.config, (origin or {}).get("model_type"))
     known = {name: network.heads[name] for name in family.known(network.heads)}
     network = dataclasses.replace(network, heads=known, deltas={})
     table = family.table_of(network)
@@ -268,6 +281,8 @@ def write(
     directory.mkdir(parents=True, exist_ok=True)
     options = {option.theirs for option in family.options}  # RoBERTa's pad_token_id defines its first position
     keys |= {key: value for key, value in (extra or {}).items() if key not in options}
+    if origin is not None and origin.get("model_type") == family.model_type:
+        keys = with_origin(keys, origin, family, network)
     (directory / "config.json").write_text(json.dumps(keys, indent=2) + "\n")
     announced = mapping.announced(dtypes, table, network)
     files.write(directory, announced, mapping.tensors(params, table, network), shard_bytes)
@@ -281,11 +296,12 @@ def families() -> dict[str, Family]:
     return {family.model_type: family for module in found for family in getattr(module, "FAMILIES", ())}
 
 
-def family_of(config: ModelConfig) -> Family:
+def family_of(config: ModelConfig, model_type: str | None = None) -> Family:
     """The Hugging Face family of a configuration.
 
     Args:
       config: a model configuration.
+      model_type: of the directory that it was read from; it is kept if it can express the configuration.
 
     Returns:
       The family.
@@ -293,8 +309,12 @@ def family_of(config: ModelConfig) -> Family:
     Raises:
       UserError: Hugging Face has no such architecture.
     """
-    for family in families().values():
-        if family.kind == config.kind and family.supports(config):
+    able = [family for family in families().values() if family.kind == config.kind and family.supports(config)]
+    for family in able:
+        if family.model_type == model_type:
+            return family
+    for family in able:
+        if not family.only_of_origin:
             return family
     raise UserError(f"model.kind: {config.kind} of this configuration has no counterpart in transformers")
 

@@ -53,7 +53,8 @@ FAMILIES = (
         ),
         fixed={"tie_word_embeddings": True},
         # Sinusoidal positions are stored as a table.
-        harmless=("attention_dropout", "sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout", "tie_weights_"),
+        dropouts=("attention_dropout",),
+        harmless=("sinusoidal_pos_embds", "tie_weights_"),
         supports=lambda config: config.epsilon == 1e-12,  # config.json has no key for it
     ),
 )

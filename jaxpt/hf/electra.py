@@ -50,8 +50,9 @@ FAMILIES = (
             Option("embedding_size", "embedding_dim", 128),
         ),
         fixed=bert.FIXED,
+        dropouts=bert.DROPOUTS,
         harmless=(
-            *bert.HARMLESS, "summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout",
+            *bert.HARMLESS, "summary_type", "summary_use_proj", "summary_activation",
         ),
         write=lambda keys, config: keys | {"embedding_size": config.table_dim},
     ),

@@ -65,6 +65,22 @@ def note_changes(directory: Path, weights: bool) -> None:
             errors.note(f"{file}: was changed since it was exported; it is read as it is")
 
 
+def damage(directory: Path) -> str | None:
+    """What is wrong with the files of `write_checksums`; None if nothing is.
+
+    Args:
+      directory: has the files.
+    """
+    try:
+        written = dict(read_json(directory / CHECKSUMS))
+    except (OSError, UserError, TypeError, ValueError):
+        return f"{directory / CHECKSUMS}: is missing or damaged"
+    changed = (name for name, checksum in written.items()
+               if not (directory / name).is_file() or _crc32(directory / name) != checksum)  # fmt: skip
+    name = next(changed, None)
+    return None if name is None else f"{directory / name}: is missing or was changed"
+
+
 def _crc32(path: Path) -> str:
     found = 0
     with path.open("rb") as file:

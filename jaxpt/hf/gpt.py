@@ -48,9 +48,10 @@ FAMILIES = (
             Option("resid_pdrop", "dropout", 0.1),
         ),
         fixed={"tie_word_embeddings": True, "predict_special_tokens": True},
+        dropouts=("embd_pdrop", "attn_pdrop"),
         harmless=(
-            "embd_pdrop", "attn_pdrop", "n_ctx", "n_special", "summary_type", "summary_use_proj", "summary_activation",
-            "summary_proj_to_labels", "summary_first_dropout",
+            "n_ctx", "n_special", "summary_type", "summary_use_proj", "summary_activation",
+            "summary_proj_to_labels",
         ),
         supports=lambda config: config.mlp_dim in (None, 4 * config.embed_dim),  # config.json has no key for it
     ),

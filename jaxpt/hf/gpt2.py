@@ -53,9 +53,10 @@ FAMILIES = (
             Option("tie_word_embeddings", "tie_embeddings", True),
         ),
         fixed={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
+        dropouts=("embd_pdrop", "attn_pdrop"),
         harmless=(
-            "embd_pdrop", "attn_pdrop", "n_ctx", "reorder_and_upcast_attn", "summary_type", "summary_use_proj",
-            "summary_activation", "summary_proj_to_labels", "summary_first_dropout",
+            "n_ctx", "reorder_and_upcast_attn", "summary_type", "summary_use_proj",
+            "summary_activation", "summary_proj_to_labels",
         ),
     ),
 )  # fmt: skip

@@ -95,7 +95,8 @@ def _write(keys: dict[str, Any], config: ModernBertConfig) -> dict[str, Any]:
     types = ["sliding_attention" if i % every else "full_attention" for i in range(config.layers)]
     thetas = {"full_attention": config.global_theta, "sliding_attention": config.local_theta}
     rope = {kind: {"rope_type": "default", "rope_theta": theta} for kind, theta in thetas.items()}
-    return keys | {"layer_types": types, "rope_parameters": rope}
+    ids = dict.fromkeys(("cls_token_id", "sep_token_id"))  # their defaults are ids of the published vocabulary
+    return keys | {"layer_types": types, "rope_parameters": rope} | ids
 
 
 POOLED = ("head.dense", "classifier")
@@ -130,8 +131,9 @@ FAMILIES = (
             Option("classifier_pooling", "pooling", "cls", {"cls": "first", "mean": "mean"}),
         ),
         fixed={"tie_word_embeddings": True, "position_embedding_type": "absolute", "sparse_prediction": False},
+        dropouts=("attention_dropout", "mlp_dropout"),
         harmless=(
-            "attention_dropout", "mlp_dropout", "deterministic_flash_attn", "layer_norm_eps",
+            "deterministic_flash_attn", "layer_norm_eps",
             "initializer_cutoff_factor", "sparse_pred_ignore_index", "repad_logits_with_grad", "reference_compile",
         ),
         read=_read,

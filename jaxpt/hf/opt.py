@@ -63,7 +63,8 @@ FAMILIES = (
             "do_layer_norm_before": True, "_remove_final_layer_norm": False, "enable_bias": True,
             "layer_norm_elementwise_affine": True,
         },
-        harmless=("attention_dropout", "activation_dropout", "layerdrop", "init_std"),
+        dropouts=("attention_dropout",),
+        harmless=("init_std",),
         read=_read,
         write=lambda keys, config: keys | {
             "ffn_dim": config.mlp_dim or 4 * config.embed_dim, "word_embed_proj_dim": config.embed_dim,

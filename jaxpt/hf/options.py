@@ -23,7 +23,7 @@ from jaxpt.config.plain import leaves, put
 from jaxpt.errors import UserError, printable, shown
 from jaxpt.heads import classes
 from jaxpt.hf.mapping import HeadTable, Table, with_heads
-from jaxpt.hf.tasks import WORDS, Problem, Task, labels_to_json
+from jaxpt.hf.tasks import WORDS, Problem, Task, labels_from_json, labels_to_json, problem_from_json
 from jaxpt.models.network import Head, Network
 
 # Theirs → ours; the first of several is written.
@@ -112,7 +112,13 @@ class Family:
     infer: Callable[[dict[str, Any], Mapping[str, Any]], dict[str, Any]] = lambda keys, tensors: {}
     """(their keys, their tensors) → our fields that only the tensors determine."""
     supports: Callable[[Any], bool] = lambda config: True
-    """True if a configuration of this kind is exported as this model_type."""
+    """True if this model_type can express a configuration of this kind."""
+    only_of_origin: bool = False
+    """True: a model is written as this model_type only if it was read as such."""
+    dropouts: tuple[str, ...] = ()
+    """Their other rates of what is the one `dropout` of ours."""
+    decided: tuple[str, ...] = ()
+    """Keys that the tensors decide, whatever the origin's config.json says."""
 
     def known(self, names: Iterable[str]) -> tuple[str, ...]:
         """Filters the heads that their class has: with a head for fine-tuning it and its pooler, otherwise all known.
@@ -204,7 +210,7 @@ def from_json(
     options = {option.theirs: option for option in family.options}
     harmless = {*HARMLESS, *family.harmless, *ignore}
     for key, value in keys.items():
-        if key in options or value is None or any(above in harmless for above in _and_above(key)):
+        if key in options or value is None or any(above in harmless for above in _and_above(key)) or _is_rate(key):
             continue
         if key not in fixed:
             key = printable(key, 160)
@@ -247,6 +253,11 @@ _WORDS = {
 }  # fmt: skip
 
 
+def _is_rate(key: str) -> bool:
+    """Whether a key is a rate of dropout: of training alone."""
+    return "drop" in key
+
+
 def _and_above(key: str) -> Iterator[str]:
     """A dotted key and those above it: a.b.c, a.b and a."""
     while key:
@@ -280,6 +291,7 @@ def to_json(
     # Their defaults are ids of published vocabularies, which may exceed this vocabulary.
     flat |= dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
     flat |= {key: value[0] if isinstance(value, tuple) else value for key, value in family.fixed.items()}
+    flat |= dict.fromkeys(family.dropouts, config.dropout)
     flat |= {option.theirs: _theirs(option, getattr(config, option.ours)) for option in family.options}
     keys: dict[str, Any] = {}
     for key, value in flat.items():
@@ -289,7 +301,58 @@ def to_json(
     return keys | labels_to_json(head, classes.outputs_of(network.heads), labels, problem)
 
 
+def with_origin(keys: Mapping[str, Any], origin: Mapping[str, Any], family: Family, network: Network) -> dict[str, Any]:
+    """The keys of config.json of a model that was read from another one.
+
+    Args:
+      keys: result of `to_json`, with the ids of special tokens.
+      origin: the content of the config.json that it was read from.
+      family: of both.
+      network: the backbone with its heads, as exported.
+
+    Returns:
+      The origin's keys where the model is unchanged: in its spelling, with its rates of dropout and its ids. Where it
+      is changed, `keys` with what else the origin has. The class, the dtype and the labels are in either case ours.
+    """
+    ours = {key: keys[key] for key in ("architectures", "dtype", *family.decided) if key in keys}
+    if not any(key.endswith("_token_id") and x is not None for key, x in origin.items()):
+        ours |= {key: x for key, x in keys.items() if key.endswith("_token_id") and x is not None}
+    kept = {key: x for key, x in origin.items() if key not in NOT_CARRIED}
+    if not _has_labels_of(keys, origin, network):
+        kept = {key: x for key, x in kept.items() if key not in LABELS}
+        ours |= {key: x for key, x in keys.items() if key in LABELS}
+    read = dict(leaves(family.read(dict(kept))))
+    theirs = {option.ours: _ours(option, read.get(option.theirs, option.default)) for option in family.options}
+    changed = {name for name, value in theirs.items() if value != getattr(network.config, name)}
+    if not changed:
+        return kept | ours
+    known = {option.theirs.partition(".")[0] for option in family.options} | set(family.fixed)
+    lost = {*known, *(family.dropouts if "dropout" in changed else ())}
+    others = {key: x for key, x in kept.items() if key in {*HARMLESS, *family.harmless} or _is_rate(key)}
+    return dict(keys) | {key: x for key, x in others.items() if key not in lost} | ours
+
+
+NOT_CARRIED = ("architectures", "dtype", "torch_dtype", "transformers_version", "_name_or_path")
+"""Keys that say how a directory was written: an export writes its own class and dtype."""
+LABELS = ("num_labels", "id2label", "label2id", "problem_type")
+
+
+def _has_labels_of(keys: Mapping[str, Any], origin: Mapping[str, Any], network: Network) -> bool:
+    """Whether the origin's labels are those of the model: the names, and the loss."""
+    head, outputs = classes.name_of(network.heads), classes.outputs_of(network.heads)
+    if head not in ("classes", "tags"):
+        return origin.get("architectures") == keys["architectures"]
+    try:
+        labels, problem = labels_from_json(head, outputs, origin), problem_from_json(head, outputs, origin)
+        theirs = labels_to_json(head, outputs, labels, problem)
+    except UserError:
+        return False
+    return theirs == {key: x for key, x in keys.items() if key in LABELS}
+
+
 def _ours(option: Option, value: Any) -> Any:
+    if option.ours == "dropout" and value == 1:
+        return 0.0  # all of it: nothing would be learned; the origin's rate is kept for the export
     if option.values is None:
         return tuple(value) if isinstance(value, list) else value
     if not isinstance(value, (str, bool)) or value not in option.values:

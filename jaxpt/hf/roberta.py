@@ -45,6 +45,7 @@ ROBERTA = Family(
     tasks=_tasks("Roberta"),
     options=(*bert.options(vocab_size=50265), PADDING),
     fixed=bert.FIXED,
+    dropouts=bert.DROPOUTS,
     harmless=bert.HARMLESS,
 )  # fmt: skip
 XLM_ROBERTA = dataclasses.replace(
@@ -53,6 +54,6 @@ XLM_ROBERTA = dataclasses.replace(
     classes={("masked_lm",): "XLMRobertaForMaskedLM", (): "XLMRobertaModel"},
     tasks=_tasks("XLMRoberta"),
     options=(*bert.options(), PADDING),
-    supports=lambda config: False,
+    only_of_origin=True,
 )
 FAMILIES = (ROBERTA, XLM_ROBERTA)

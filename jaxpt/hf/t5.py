@@ -39,14 +39,18 @@ def _stack(side: str, config: T5Config) -> tuple[Row, ...]:
     return (*rows, Row(f"{side}_norm/scale", f"{side}.final_layer_norm.weight"))
 
 
+EMBEDDINGS = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+"""Names of the embeddings; a file has one or several of them."""
+
+
 def table(config: T5Config) -> Table:
     """Weight table of T5 with the options of `config`."""
-    copies = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
-    tied = (*copies, "lm_head.weight") if config.tie_embeddings else copies
+    first, *copies = EMBEDDINGS
+    tied = (*copies, "lm_head.weight") if config.tie_embeddings else tuple(copies)
     head = () if config.tie_embeddings else dense("head", "lm_head", bias=False)
     return Table(
         rows=(
-            Row("token_embed/table", "shared.weight", tied=tied),
+            Row("token_embed/table", first, tied=tied),
             *_stack("encoder", config),
             *_stack("decoder", config),
             *head,
@@ -62,8 +66,9 @@ def _infer(keys: Mapping[str, Any], tensors: Mapping[str, Any], scaled: bool, **
     A class without the projection to the vocabulary has only the claim: of old files and of ours it is true.
     """
     ends = ("ForConditionalGeneration", "WithLMHeadModel")
-    if {"lm_head.weight", "shared.weight"} <= tensors.keys():
-        tied = bool(np.array_equal(tensors["lm_head.weight"], tensors["shared.weight"]))
+    embeddings = next((name for name in EMBEDDINGS if name in tensors), None)
+    if embeddings is not None and "lm_head.weight" in tensors:
+        tied = bool(np.array_equal(tensors["lm_head.weight"], tensors[embeddings]))
     elif "lm_head.weight" in tensors or any(name.endswith(ends) for name in keys.get("architectures") or ends):
         tied = True
     else:
@@ -74,6 +79,10 @@ def _infer(keys: Mapping[str, Any], tensors: Mapping[str, Any], scaled: bool, **
 def _infer_t5(keys: dict[str, Any], tensors: Mapping[str, Any]) -> dict[str, Any]:
     """Infers `scale_logits`: old files imply it by tied embeddings (1.0), recent files have a key."""
     return _infer(keys, tensors, keys.get("scale_decoder_outputs", keys.get("tie_word_embeddings", True)))
+
+
+def _is_t5(config: T5Config) -> bool:
+    return not (config.bias_per_layer or config.share_layers) and config.pooling == "last"
 
 
 def _write(keys: dict[str, Any], config: T5Config) -> dict[str, Any]:
@@ -121,6 +130,7 @@ def _family(model_type: str, name: str, feed_forward: str, **more: Any) -> Famil
             "tie_word_embeddings", "scale_decoder_outputs", "n_positions", "dense_act_fn", "is_gated_act",
             "scalable_attention",
         ),
+        decided=("tie_word_embeddings", "scale_decoder_outputs"),
         **more,
     )  # fmt: skip
 
@@ -128,12 +138,12 @@ def _family(model_type: str, name: str, feed_forward: str, **more: Any) -> Famil
 FAMILIES = (
     _family(
         "t5", "T5", "relu", infer=_infer_t5, write=_write,
-        supports=lambda config: not (config.bias_per_layer or config.share_layers) and config.pooling == "last",
+        supports=lambda config: _is_t5(config),
     ),
     # mT5's class never scales, UMT5's always.
     _family(
         "mt5", "MT5", "gated-gelu", infer=lambda keys, tensors: _infer(keys, tensors, False), write=_write,
-        supports=lambda config: False,
+        supports=lambda config: _is_t5(config) and not config.scaled, only_of_origin=True,
     ),
     _family(
         "umt5", "UMT5", "gated-gelu", infer=lambda keys, tensors: _infer(keys, tensors, True, bias_per_layer=True),

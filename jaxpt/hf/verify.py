@@ -22,7 +22,7 @@ from flax import traverse_util
 from jaxpt.errors import UserError
 from jaxpt.heads import classes, sentence_pair
 from jaxpt.hf import verify_tasks
-from jaxpt.hf.directory import family_of, load
+from jaxpt.hf.directory import family_of, load, read_config
 from jaxpt.hf.files import finite
 from jaxpt.models.network import Network
 from jaxpt.parallel import compiler
@@ -66,8 +66,7 @@ def batch(config: Any, length: int = 24, seed: int = 0) -> dict[str, np.ndarray]
     length = min(length, config.position_limit or length)
 
     def rows(length: int) -> tuple[np.ndarray, np.ndarray]:
-        # Ids from 3: some of their classes detect padding by its id.
-        tokens = rng.integers(min(3, config.vocab_size - 1), config.vocab_size, (3, length)).astype(np.int32)
+        tokens = verify_tasks.random_tokens(rng, config, (3, length))
         return tokens, (np.arange(length) < length - length // 6 * np.arange(3)[:, None]).astype(np.int32)
 
     tokens, segments = rows(length)
@@ -231,7 +230,7 @@ def verify(directory: str | Path, network: Network | None = None, params: Any = 
         raise UserError(f"--verify requires {error.name}: pip install 'jaxpt[parity]'") from None
     if network is None:
         network, params = load(directory)
-    family = family_of(network.config)
+    family = family_of(network.config, read_config(Path(directory))[0]["model_type"])
     network = family.network(network.config.model_copy(update={"dtype": "float32"}), network.heads)
     params = jax.tree.map(lambda x: np.asarray(x, np.float32), params)
     for path, x in traverse_util.flatten_dict(params, sep="/").items():

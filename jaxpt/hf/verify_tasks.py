@@ -20,6 +20,23 @@ PADDING, EOS = 0, 1
 """Ids in `batch`; the other tokens have larger ones."""
 
 
+def random_tokens(rng: np.random.Generator, config: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """Random ids without those that some of Hugging Face's classes read as the end of a text.
+
+    Args:
+      rng: draws them.
+      config: configuration of the model; RoBERTa's classes count positions without its `padding_id`.
+      shape: of the result.
+
+    Returns:
+      int32 ids from 3 on, none of them `padding_id`.
+    """
+    first, padding = min(3, config.vocab_size - 1), getattr(config, "padding_id", None)
+    is_among = padding is not None and first <= padding < config.vocab_size and first + 1 < config.vocab_size
+    tokens = rng.integers(first, config.vocab_size - is_among, shape)
+    return (tokens + (tokens >= padding) if is_among else tokens).astype(np.int32)
+
+
 def batch(config: Any, length: int = 24, seed: int = 0) -> dict[str, np.ndarray]:
     """Random texts of three lengths, padded on the right (XLNet: on the left), and token types if the model has them.
 
@@ -35,7 +52,7 @@ def batch(config: Any, length: int = 24, seed: int = 0) -> dict[str, np.ndarray]
     length = min(length, config.position_limit or length)
     padding = length // 6 * np.arange(3)[:, None]
     segments = (np.arange(length) < length - padding).astype(np.int32)
-    tokens = rng.integers(min(3, config.vocab_size - 1), config.vocab_size, segments.shape)
+    tokens = random_tokens(rng, config, segments.shape)
     out = {"tokens": np.where(segments, tokens, PADDING).astype(np.int32), "segments": segments}
     if config.family == "encoder_decoder":
         out["tokens"][np.arange(3), segments.sum(1) - 1] = EOS

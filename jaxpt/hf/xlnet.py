@@ -64,7 +64,7 @@ FAMILIES = (
         },
         harmless=(
             "use_mems_eval", "use_mems_train", "use_mems", "summary_type", "summary_use_proj", "summary_activation",
-            "summary_last_dropout", "start_n_top", "end_n_top", "n_token", "init", "init_range", "init_std",
+            "start_n_top", "end_n_top", "n_token", "init", "init_range", "init_std",
             "max_position_embeddings",
         ),
         read=lambda keys: keys | {name: value if (value := keys.get(name, default) or -1) > 0 else None

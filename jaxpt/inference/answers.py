@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from jaxpt import errors
 from jaxpt.errors import UserError
 from jaxpt.generate.engine import Prompt
 from jaxpt.inference import filling, loaded, opening
@@ -88,6 +89,8 @@ class Answers:
         if self._is_encoder and not 1 <= settings.get("top_k", 1) <= ids:
             raise UserError(f"top_k is {settings['top_k']}: must be from 1 to {ids}, the size of the vocabulary")
         self._options = None if self._is_encoder else self._model.options(**settings)
+        if self._options is not None and self._model.unapplied:
+            errors.note(f"{path}: its settings of search are not applied: {', '.join(self._model.unapplied)}")
 
     def check(self, texts: Sequence[str], where: str) -> None:
         """Checks all prompts, so that none is wrong after others took their time.

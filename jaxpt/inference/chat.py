@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxpt import signals
+from jaxpt import errors, signals
 from jaxpt.data import chat_template
 from jaxpt.data.chat_template import ChatTemplate
 from jaxpt.errors import UserError
@@ -108,6 +108,8 @@ class Chat:
         self._turns = 0
         options = model.options(**settings)
         eos, stop = end_of_answer(model, template)
+        if new := [i for i in eos if i not in options.eos]:
+            errors.note(f"an answer ends with {model.tokenizer.tokens(new)[0]} (id {new[0]}) of the chat template, too")
         self._options = dataclasses.replace(
             options,
             eos=tuple(dict.fromkeys((*options.eos, *eos))),

@@ -104,7 +104,9 @@ class Loaded:
         """Places the parameters on the devices; `load` calls it."""
         self.path, self.objective, self.tokenizer = opened.path, opened.objective, opened.tokenizer
         self.language, self._opened = opened.language, dataclasses.replace(opened, params={})
-        self.reader = Reader(opened.network.config, opened.objective, opened.tokenizer, opened.bos, opened.language)
+        self.reader = Reader(
+            opened.network.config, opened.objective, opened.tokenizer, opened.bos, opened.language, opened.start
+        )
         if dtype not in (None, *DTYPES):
             raise UserError(f"dtype: {dtype!r} is none of {', '.join(DTYPES)}")
         self.network = opened.network if dtype is None else opened.network.with_model(dtype=dtype)
@@ -153,7 +155,7 @@ class Loaded:
         return self.reader.prompt(text, special)
 
     def options(self, **keys: Any) -> Options:
-        """Settings of search and sampling, with the model's EOS and forced ids where `keys` have none.
+        """Settings of search and sampling, with the ids of the model's files where `keys` have none.
 
         Args:
           **keys: fields of `Options`.
@@ -169,6 +171,11 @@ class Loaded:
             if key not in known:
                 raise UserError(f"{key}: is no option of generation; {', '.join(known)} are")
         return Options(**({"eos": self._opened.eos} | self._opened.forced | keys))
+
+    @property
+    def unapplied(self) -> tuple[str, ...]:
+        """Settings of search in the model's files, which `options` does not take."""
+        return self._opened.search
 
     def check(self, prompts: Sequence[str | Prompt], options: Options) -> None:
         """Checks prompts and options without generating.

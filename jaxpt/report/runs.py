@@ -15,7 +15,7 @@ from jaxpt.config.plain import leaves
 from jaxpt.errors import UserError
 from jaxpt.train.run_dir import receipt, records
 
-SKIPPED = ("checkpoints", "tensorboard", "tokenizer", "evaluations", "wandb")
+SKIPPED = ("checkpoints", "tensorboard", "tokenizer", "hf", "evaluations", "wandb")
 """Directories of a run in which no run is looked for."""
 ABSENT = "—"
 """The value of a key that a run does not have."""

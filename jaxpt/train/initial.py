@@ -14,14 +14,17 @@ from flax import traverse_util
 
 from jaxpt import config as configs
 from jaxpt.config import CheckpointConfig, Config, InitConfig
+from jaxpt.data.calls import Vocabulary
 from jaxpt.data.labelled.mixed import each_task
 from jaxpt.errors import UserError
+from jaxpt.generate.formats import text_format
 from jaxpt.heads import classes
-from jaxpt.hf import mapping
+from jaxpt.hf import mapping, origin
 from jaxpt.hf.directory import open_directory, renamed_heads
 from jaxpt.models import parts
 from jaxpt.models.layers import stored_rows
 from jaxpt.models.network import Network
+from jaxpt.objectives.labelled import LabelledLoss
 from jaxpt.train import checkpoint, trainable, weights
 from jaxpt.train.state import Setup, State
 
@@ -58,6 +61,28 @@ def head_labels(config: Config) -> Labels:
 def is_hugging_face(path: str | Path) -> bool:
     """Whether a directory is in Hugging Face's form, and no run_dir."""
     return (Path(path) / "config.json").is_file() and not (Path(path) / "checkpoints").is_dir()
+
+
+def carry_files(config: Config, vocabulary: Vocabulary) -> None:
+    """Takes over the configuration files of the directory that the weights come from (`jaxpt.hf.origin`).
+
+    Args:
+      config: of a run that begins.
+      vocabulary: the run's.
+    """
+    if config.init_from is None:
+        return
+    source, path = Path(config.init_from.path).resolve(), config.data.tokenizer.path
+    run_dir = source.parents[1] if source.parent.name == "checkpoints" else source
+    is_theirs = path is not None and Path(path).resolve().is_relative_to(run_dir)
+    family, languages, objective = config.model.family, vocabulary.languages, config.objective
+    writes = family == "encoder_decoder" and not isinstance(objective.loss, LabelledLoss)
+    if writes and languages and len(languages) > 1:  # which one begins a text is a matter of the example
+        writes = False
+    language = languages[0] if languages else None
+    begins = text_format(objective, config.model, vocabulary, language=language).decoder_start if writes else ()
+    eos = None if family == "encoder" else vocabulary.eos
+    origin.carry(source, Path(config.run_dir), eos=eos, start=begins, same_tokenizer=is_theirs)
 
 
 def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State:

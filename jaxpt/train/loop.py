@@ -33,6 +33,7 @@ from jaxpt.train import (
     ending,
     evaluation,
     flops,
+    initial,
     out_of_memory,
     preflight,
     profile,
@@ -50,6 +51,7 @@ from jaxpt.train.run_dir import (
     check_fingerprint,
     claim,
     edited_modules,
+    has_checkpoint,
     make,
     moved,
     put_aside_damaged,
@@ -231,6 +233,8 @@ class Run:
         if names:
             say(f"edited since the checkpoint: {names}; the steps from here on use the code as it is now")
         if checkpoint.is_primary():
+            if not has_checkpoint(self.run_dir):
+                initial.carry_files(self.phase_config, self.data.vocabulary)
             claim(self.config)
         self.timings.mark("data")
 

@@ -32,6 +32,10 @@ CASES = {
     "bad_words": {"bad_words": ((4,), (3,), (0, 6), (2, 9), (1, 2, 9), (0, 1, 2, 11), (2, 12)), "eos": (3,)},
     "forced_first": {"forced_first": 7},
     "forced_last": {"forced_last": 3, "max_new_tokens": 5},
+    "forced_last_of_two": {"forced_last": (3, 9), "max_new_tokens": 5},
+    "suppress": {"suppress": (4, 0)},
+    "suppress_first": {"suppress_first": (4, 0)},
+    "suppress_after_forced": {"suppress_first": (4, 0), "suppress": (6,), "forced_first": 7},
     "filters": SAMPLED | {"top_k": 12, "top_p": 0.9, "min_p": 0.02, "typical_p": 0.8},
     "all": SAMPLED | {
         "top_k": 12, "top_p": 0.9, "min_p": 0.02, "typical_p": 0.8, "repetition_penalty": 0.6, "no_repeat_ngram": 2,
@@ -81,7 +85,10 @@ def processed(logits_V, text, prompt, options: Options):
         forced = o.forced_last
     if forced is not None:
         x[:] = -np.inf
-        x[forced] = 0
+        x[np.array(forced)] = 0
+    x[list(o.suppress)] = -np.inf
+    if len(text) == prompt + (prompt == 1 and o.forced_first is not None):
+        x[list(o.suppress_first)] = -np.inf
     return filtered(x, o) if o.temperature else x
 
 
@@ -124,7 +131,8 @@ def transformers(logits_V, text, prompt, options: Options):
         max_length=prompt + o.max_new_tokens, min_length=o.min_length, min_new_tokens=o.min_new_tokens or None,
         repetition_penalty=o.repetition_penalty, no_repeat_ngram_size=o.no_repeat_ngram,
         bad_words_ids=[list(word) for word in o.bad_words] or None, forced_bos_token_id=o.forced_first,
-        forced_eos_token_id=o.forced_last, eos_token_id=list(o.eos) or None, pad_token_id=0,
+        forced_eos_token_id=o.forced_last if o.forced_last is None else np.atleast_1d(o.forced_last).tolist(),
+        suppress_tokens=list(o.suppress) or None, begin_suppress_tokens=list(o.suppress_first) or None, eos_token_id=list(o.eos) or None, pad_token_id=0,
         **(filters if o.temperature else {}),
     )  # fmt: skip
     model._prepare_special_tokens(config)

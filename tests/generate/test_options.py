@@ -72,6 +72,9 @@ REFUSED = [
     ({"first_sentinel": -1}, "first_sentinel is -1: must be an integer from 0 on, or None"),
     ({"forced_first": -1}, "forced_first is -1: must be an integer from 0 on, or None"),
     ({"forced_last": 1.0}, "forced_last is 1.0: must be an integer from 0 on, or None"),
+    ({"forced_last": (3, -1)}, "forced_last is -1: must be an integer from 0 on"),
+    ({"suppress": (1.5,)}, "suppress is 1.5: must be an integer from 0 on"),
+    ({"suppress_first": "7"}, "suppress_first is '7': must be ids, such as (2,)"),
     ({"eos": None}, "eos is None: must be ids, such as (2,)"),
     ({"eos": "2"}, "eos is '2': must be ids, such as (2,)"),
     ({"eos": (2, -1)}, "eos is -1: must be an integer from 0 on"),
@@ -126,9 +129,9 @@ def test_accepted(given):
 
 
 def test_ids_are_checked_against_the_vocabulary():
-    fine = Options(eos=(9,), bad_words=((1, 9),), forced_first=9, forced_last=9)
+    fine = Options(eos=(9,), bad_words=((1, 9),), forced_first=9, forced_last=(8, 9), suppress=9)
     fine.check_vocabulary(10)
-    for name, value in {"eos": (10,), "bad_words": ((1, 10),), "forced_first": 10, "forced_last": 10}.items():
+    for name, value in {"eos": (10,), "bad_words": ((1, 10),), "forced_first": 10, "forced_last": (9, 10), "suppress": (10,)}.items():
         with pytest.raises(UserError, match=f"^{name} is 10: must be ids below the vocabulary's size, 10$"):
             dataclasses.replace(fine, **{name: value}).check_vocabulary(10)
 
