@@ -347,7 +347,8 @@ def _has_labels_of(keys: Mapping[str, Any], origin: Mapping[str, Any], network: 
         theirs = labels_to_json(head, outputs, labels, problem)
     except UserError:
         return False
-    return theirs == {key: x for key, x in keys.items() if key in LABELS}
+    names = labels is not None or outputs == 2  # by default there are two
+    return names and theirs == {key: x for key, x in keys.items() if key in LABELS}
 
 
 def _ours(option: Option, value: Any) -> Any:

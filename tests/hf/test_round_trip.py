@@ -1,0 +1,266 @@
+"""Import and export of an untouched model: config.json, generation_config.json and what `generate` writes are the same.
+
+Quick: the keys of each class. The grid, with transformers: directories of every class, and every class that generates.
+"""
+
+import json
+import shutil
+import warnings
+
+import pytest
+
+import jaxpt
+from jaxpt import convert
+from jaxpt.heads import classes
+from jaxpt.hf import origin
+from jaxpt.hf.directory import families, family_of
+from jaxpt.hf.options import NOT_CARRIED, from_json, to_json, with_origin
+from jaxpt.hf.tasks import labels_from_json, problem_from_json
+from tests import grids
+from tests.hf import test_parity as parity
+from tests.hf import test_tasks_parity as fine_tuned
+from tests.hf.parity import V, randomise
+
+RATES = {
+    name: rate
+    for rate, names in {
+        0.0: ("attention_probs_dropout_prob", "attention_dropout", "attn_pdrop"),
+        0.2: ("hidden_dropout_prob", "dropout", "dropout_rate", "resid_pdrop", "embedding_dropout"),
+        0.3: ("embd_pdrop", "activation_dropout", "mlp_dropout", "qa_dropout", "classifier_dropout", "layerdrop"),
+        0.4: ("classifier_dropout_prob", "seq_classif_dropout", "summary_last_dropout", "summary_first_dropout",
+              "pooler_dropout", "encoder_layerdrop", "decoder_layerdrop"),
+    }.items()
+    for name in names
+}  # fmt: skip
+"""Other rates than those of any class by default."""
+LABELS = {"id2label": {"0": "a", "1": "b", "2": "c"}, "label2id": {"a": 0, "b": 1, "c": 2}}
+IDS = {"pad_token_id": 3, "bos_token_id": 5, "eos_token_id": 7}
+
+
+def networks(model_type):
+    """(their class, our network of it) with the sizes of the published model; nothing is allocated."""
+    family = families()[model_type]
+    config = from_json(family, {"model_type": model_type}, {})
+    named = {(): family.classes} if isinstance(family.classes, str) else family.classes
+    for heads, name in named.items():
+        yield name, family.network(config, heads)
+    for head, task in family.tasks.items():
+        yield task.name, family.network(config, ("pooler", head) if task.pooler else (head,), 3)
+
+
+def exported(given, network, family, **more):
+    """config.json of an export, from that of the import."""
+    config = from_json(family, given, {})
+    network = family.network(config.model_copy(update=more), network.heads)
+    head, outputs = classes.name_of(network.heads), classes.outputs_of(network.heads)
+    labels, problem = labels_from_json(head, outputs, given), problem_from_json(head, outputs, given)
+    keys = to_json(family, network, labels, problem) | {"dtype": "float32"}
+    return with_origin(keys, given, family_of(network.config, family.model_type), network)
+
+
+@pytest.mark.parametrize("model_type", sorted(families()))
+def test_an_untouched_config_json_comes_back(model_type):
+    """As a published file spells it, and with keys that jaxpt has no field for."""
+    family = families()[model_type]
+    for name, network in networks(model_type):
+        known = {option.theirs for option in family.options}
+        spelled = {"hidden_act": "gelu_pytorch_tanh", "activation_function": "gelu_fast"}
+        spelled = {key: x for key, x in spelled.items() if key in known} | {"initializer_range": 0.5}
+        labels = LABELS if classes.name_of(network.heads) in ("classes", "tags") else {}
+        given = {"model_type": model_type, "architectures": [name], "dtype": "float32", **spelled, **RATES, **IDS}
+        back = exported(given | labels, network, family)
+        decided = {key: back.pop(key) for key in family.decided}
+        assert back == given | labels, name
+        assert len(decided) == (2 if model_type.endswith("t5") else 0)
+
+
+@pytest.mark.parametrize("model_type", sorted(families()))
+def test_a_changed_model_keeps_what_is_not_changed(model_type):
+    """More ids: the vocabulary grows. Another rate of dropout here: it is theirs of everything that it stands for."""
+    family = families()[model_type]
+    name, network = next(networks(model_type))
+    given = {"model_type": model_type, "architectures": [name], "dtype": "float32", **RATES, **IDS}
+    size = from_json(family, given, {}).vocab_size + 8
+    grown = exported(given, network, family, vocab_size=size)
+    assert grown.pop("vocab_size") == size
+    assert {key: grown[key] for key in given} == given
+    dropped = exported(given, network, family, dropout=0.25)
+    (rate,) = (option.theirs for option in family.options if option.ours == "dropout")
+    assert {dropped[key] for key in (rate, *family.dropouts)} == {0.25}
+    assert all(dropped[key] == x for key, x in RATES.items() if key not in (rate, *family.dropouts) and "class" in key)
+
+
+def test_model_types_that_say_the_same():
+    """XLM-R, mT5 and Mistral without a window keep their names; without an origin the older name is written."""
+    for model_type, older in (("xlm-roberta", "roberta"), ("mt5", "t5"), ("mistral", "llama")):
+        keys = {"sliding_window": None} if model_type == "mistral" else {}
+        given = {"model_type": model_type, "dtype": "float32", **IDS, **keys}
+        name, network = next(networks(model_type))
+        back = exported(given | {"architectures": [name]}, network, families()[model_type])
+        assert (back["model_type"], back["architectures"]) == (model_type, [name])
+        config = from_json(families()[model_type], given, {})
+        if model_type == "mistral":
+            config = config.model_copy(update={"window": None})
+        assert family_of(config).model_type == older
+
+
+def test_ids_of_an_origin_that_names_none():
+    """They are those of the tokenizer's files, as in an export of a model that was trained here."""
+    family = families()["gpt2"]
+    name, network = next(networks("gpt2"))
+    given = {"model_type": "gpt2", "architectures": [name], "eos_token_id": None}
+    keys = to_json(family, network) | {"dtype": "float32", "eos_token_id": 9}
+    assert with_origin(keys, given, family, network)["eos_token_id"] == 9
+    assert with_origin(keys, given | {"bos_token_id": 2}, family, network)["eos_token_id"] is None
+
+
+def test_no_rate_of_dropout_is_refused():
+    for model_type, family in families().items():
+        for rate in (0, 0.0, 1.0, 0.999):
+            rates = {option.theirs: rate for option in family.options if option.ours == "dropout"}
+            given = {"model_type": model_type, **dict.fromkeys(RATES, rate), **rates, "drop_path_rate": rate}
+            assert from_json(family, given, {}).dropout == (rate if rate < 1 else 0)
+
+
+# ---- beside transformers --------------------------------------------------------------------------------------------
+
+CLASSES = {name: (*case[:1], case[2]) for name, case in parity.CASES.items() if "without head" not in name}
+CLASSES |= {
+    f"{name}, {head}": (f"{families()[model_type].tasks[head].name}", sizes)
+    for name, (_, model_type, sizes, heads) in fine_tuned.CASES.items()
+    for head in heads
+}
+
+
+def published(path, name):
+    """A directory as transformers writes it, with other rates and ids than the class has by default."""
+    transformers = pytest.importorskip("transformers")
+    architecture, sizes = CLASSES[name]
+    cls = getattr(transformers, architecture)
+    config = cls.config_class(**sizes)
+    known = config.to_dict()
+    for key, value in ({**RATES, **IDS, "sep_token_id": 9, "decoder_start_token_id": 11}).items():
+        if known.get(key) is not None:
+            setattr(config, key, value)
+    model = cls(config)
+    untied = name.partition(",")[0] in parity.UNTIED and hasattr(model, "lm_head")
+    model = randomise(parity.untie(model) if untied else model, 0)
+    model.save_pretrained(path)
+    return model
+
+
+def round_trip(path, **more):
+    said = []
+    convert.import_weights(path / "theirs", path / "run", report=said.append, **more)
+    convert.export(path / "run", path / "out", report=said.append)
+    return said
+
+
+@pytest.mark.parity
+@pytest.mark.slow
+@pytest.mark.parametrize("name", grids.cases(
+    CLASSES, "bert", "xlm-roberta", "t5 1.1", "gpt2", "modernbert", "mistral, classes", "bart, span",
+))  # fmt: skip
+def test_every_class_keeps_its_configuration(name, tmp_path):
+    import transformers
+
+    published(tmp_path / "theirs", name)
+    round_trip(tmp_path)
+    before, after = (transformers.AutoConfig.from_pretrained(tmp_path / side) for side in ("theirs", "out"))
+    assert type(before) is type(after) and before.architectures == after.architectures
+    before, after = ({k: x for k, x in one.to_dict().items() if k not in NOT_CARRIED} for one in (before, after))
+    different = {key: (before.get(key), after.get(key)) for key in before | after if before.get(key) != after.get(key)}
+    allowed = {"tie_word_embeddings", "scale_decoder_outputs"} if "t5" in name else set()
+    assert set(different) <= allowed, different
+    written, given = (json.loads((tmp_path / side / "config.json").read_text()) for side in ("out", "theirs"))
+    assert {k: x for k, x in given.items() if k not in NOT_CARRIED and k not in allowed} == {
+        k: x for k, x in written.items() if k not in NOT_CARRIED and k not in allowed
+    }
+
+
+WRITERS = [name for name in parity.CASES if families()[
+    {"openai-gpt": "openai-gpt"}.get(name, name.partition(",")[0].partition(" ")[0])
+    if name.partition(",")[0].partition(" ")[0] in families() else "deberta-v2"
+].kind in ("t5", "bart", "gpt", "gpt2", "llama", "opt")]  # fmt: skip
+SETTINGS = {
+    "eos": {"eos_token_id": "two of the text"},
+    "falls through": {"eos_token_id": None},
+    "forced": {"forced_bos_token_id": 17, "forced_eos_token_id": [23]},
+    "suppressed": {"suppress_tokens": "first of the text", "begin_suppress_tokens": [40, 41], "bad_words_ids": [[50]]},
+    "start": {"decoder_start_token_id": 19, "bos_token_id": 21},
+}
+PROMPT = "w30 w31 w32 w33"
+LANGUAGE = 11
+
+
+def tokenizer(path):
+    """A vocabulary of words, of which an id is a number: <pad> 3, <s> 5, </s> 7, en_XX 11."""
+    import tokenizers as rust
+
+    special = {3: "<pad>", 4: "<unk>", 5: "<s>", 7: "</s>", LANGUAGE: "en_XX"}
+    words = [special.get(i, f"w{i}") for i in range(V)]
+    made = rust.Tokenizer(rust.models.WordPiece({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
+    made.pre_tokenizer = rust.pre_tokenizers.WhitespaceSplit()
+    made.add_special_tokens([*special.values()])
+    made.save(str(path / "tokenizer.json"))
+    names = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    (path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **names}))
+
+
+def theirs(path, prompt):
+    """What transformers writes after the ids of a prompt: without the prompt, with EOS."""
+    import torch
+    import transformers
+
+    is_pair = transformers.AutoConfig.from_pretrained(path).is_encoder_decoder
+    auto = transformers.AutoModelForSeq2SeqLM if is_pair else transformers.AutoModelForCausalLM
+    model = auto.from_pretrained(path, attn_implementation="eager").eval()
+    ids = torch.tensor([prompt])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False)
+    return found[0, 1 if is_pair else len(prompt) :].tolist()
+
+
+def ours(path):
+    """(ids of the prompt, what jaxpt writes after it)."""
+    model = jaxpt.load(path, dtype="float32")
+    prompt = model.prompt_ids(PROMPT)
+    ids = prompt.tokens if prompt.encoder is None else prompt.encoder
+    return list(ids), model.generate([PROMPT], max_new_tokens=12)[0][0].tokens
+
+
+@pytest.mark.parity
+@pytest.mark.slow
+@pytest.mark.parametrize("name", grids.cases(WRITERS, "gpt2", "bart"))
+def test_generation_is_that_of_transformers_before_and_after(name, tmp_path):
+    """From the directory, from the imported run, and from the export; both programs write the same ids."""
+    published(tmp_path / "theirs", name)
+    tokenizer(tmp_path / "theirs")
+    config = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    is_pair, file = config.get("is_encoder_decoder", False), tmp_path / "theirs" / origin.GENERATION
+    base = {"decoder_start_token_id": LANGUAGE, "pad_token_id": 3} if is_pair else {"pad_token_id": 3, "bos_token_id": 5}
+    file.write_text(json.dumps(base))
+    plain = None
+    for case, settings in SETTINGS.items():
+        if "start" in case and config["model_type"] == "mbart":
+            continue  # its start is the language
+        if plain is not None:
+            fill = {"two of the text": list(dict.fromkeys(plain))[-2:], "first of the text": plain[:1]}
+            settings = {key: fill.get(x, x) if isinstance(x, str) else x for key, x in settings.items()}
+        else:
+            settings = {}
+        if not is_pair:
+            settings = {key: x for key, x in settings.items() if key != "decoder_start_token_id"}
+        file.write_text(json.dumps(base | settings))
+        if "falls" in case:  # transformers takes no EOS then; config.json's is the next
+            file.write_text(json.dumps(base | {"eos_token_id": config["eos_token_id"]}))
+        round_trip(tmp_path)
+        prompt, got = ours(tmp_path / "theirs")
+        want = theirs(tmp_path / "theirs", prompt)
+        plain = plain or want
+        assert ours(tmp_path / "run")[1] == want, case
+        assert got == want, case
+        assert ours(tmp_path / "out")[1] == want and theirs(tmp_path / "out", prompt) == want, case
+        for part in ("run", "out"):
+            shutil.rmtree(tmp_path / part)
