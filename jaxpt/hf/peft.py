@@ -22,7 +22,7 @@ import numpy as np
 
 from jaxpt.config import LoraConfig
 from jaxpt.disk import read_json
-from jaxpt.errors import UserError, shown
+from jaxpt.errors import UserError, printable, shown
 from jaxpt.hf import directory as hf
 from jaxpt.hf import files, mapping
 from jaxpt.models.network import Network
@@ -35,12 +35,19 @@ TASKS = {
     "ForQuestionAnswering": "QUESTION_ANS",
 }  # fmt: skip
 """peft's name of a task, by the end of the class's name."""
-_REFUSED = {
-    "use_dora": (False, None), "bias": ("none", None), "lora_bias": (False, None), "layer_replication": (None,),
-    "trainable_token_indices": (None,), "target_parameters": (None, []), "use_qalora": (False, None),
-    "alora_invocation_tokens": (None,), "use_bdlora": (False, None), "velora_config": (None,),
-}  # fmt: skip
-"""Keys of adapter_config.json, and the values under which W + s · A · B is all that there is."""
+_READ = frozenset((
+    "peft_type", "base_model_name_or_path", "r", "lora_alpha", "lora_dropout", "use_rslora", "rank_pattern",
+    "alpha_pattern", "modules_to_save", "bias", "init_lora_weights", "ensure_weight_tying",
+))  # fmt: skip
+"""Keys of adapter_config.json that are read."""
+_HARMLESS = frozenset((
+    "task_type", "auto_mapping", "peft_version", "revision", "inference_mode", "target_modules", "exclude_modules",
+    "fan_in_fan_out", "layers_to_transform", "layers_pattern", "megatron_core", "qalora_group_size", "loftq_config",
+    "eva_config", "corda_config", "lora_ga_config", "runtime_config",
+))  # fmt: skip
+"""Keys that say how the factors came to be, or what the tensors' names say too."""
+_PLAIN_STARTS = (True, False, None, "gaussian", "eva", "orthogonal", "mica")
+"""Values of `init_lora_weights` that leave the base as it is: the model is W + s · A · B with the W of its files."""
 
 
 class Factors(NamedTuple):
@@ -213,10 +220,24 @@ def settings_of(source: Path) -> dict[str, Any]:
     if given.get("peft_type") != "LORA":
         raise UserError(f"{file}: peft_type: {shown(given.get('peft_type'))} is not supported, only 'LORA'")
     _check_numbers(file, given)
-    for key, harmless in _REFUSED.items():
-        if given.get(key, harmless[0]) not in harmless:
-            raise UserError(f"{file}: {key}: {json.dumps(given[key])} is not supported, only {json.dumps(harmless[0])}")
+    for key, value in given.items():
+        if key not in _READ | _HARMLESS and value not in (None, False, [], {}):
+            raise UserError(
+                f"{file}: {printable(key, 80)}: {shown(value)} is not supported: it may change what the adapter does; "
+                f"{_MERGE}"
+            )
+    if given.get("bias", "none") not in ("none", None):
+        raise UserError(f'{file}: bias: {shown(given["bias"])} is not supported, only "none"; {_MERGE}')
+    start = given.get("init_lora_weights")
+    if (start.lower() if isinstance(start, str) else start) not in _PLAIN_STARTS:
+        raise UserError(
+            f"{file}: init_lora_weights: {shown(start)} is not supported: its factors belong to a changed base; save "
+            f"it with path_initial_model_for_weight_conversion, as a plain adapter; or {_MERGE}"
+        )
     return given
+
+
+_MERGE = "merge it with peft (merge_and_unload, save_pretrained) and import the merged model"
 
 
 def _check_numbers(file: Path, given: Mapping[str, Any]) -> None:
@@ -225,21 +246,28 @@ def _check_numbers(file: Path, given: Mapping[str, Any]) -> None:
     def is_number(x: Any) -> bool:
         return isinstance(x, int | float) and not isinstance(x, bool) and abs(x) < math.inf
 
-    base, patterns = given.get("base_model_name_or_path"), given.get("alpha_pattern") or {}
+    def is_numbers(x: Any) -> bool:
+        return x is None or (isinstance(x, dict) and all(map(is_number, x.values())))
+
+    base, modules = given.get("base_model_name_or_path"), given.get("modules_to_save")
     for key, wanted, is_right in (
         ("base_model_name_or_path", "a string", base is None or isinstance(base, str)),
+        ("r", "a number", is_number(given.get("r", 8))),
         ("lora_alpha", "a number", is_number(given.get("lora_alpha", 8))),
         ("lora_dropout", "a number from 0 to 1", is_number(x := given.get("lora_dropout") or 0.0) and 0 <= x <= 1),
-        ("alpha_pattern", "a mapping of modules to numbers",
-         isinstance(patterns, dict) and all(map(is_number, patterns.values()))),
+        ("modules_to_save", "a list of names",
+         modules is None or (isinstance(modules, list) and all(isinstance(name, str) for name in modules))),
+        ("alpha_pattern", "a mapping of modules to numbers", is_numbers(given.get("alpha_pattern"))),
+        ("rank_pattern", "a mapping of modules to numbers", is_numbers(given.get("rank_pattern"))),
     ):  # fmt: skip
         if not is_right:
             raise UserError(f"{file}: {key}: wants {wanted}, got {shown(given[key])}")
-    for pattern in patterns:
-        try:
-            re.compile(pattern)
-        except re.error:
-            raise UserError(f"{file}: alpha_pattern: {shown(pattern)} is no regular expression") from None
+    for key in ("alpha_pattern", "rank_pattern"):
+        for pattern in given.get(key) or {}:
+            try:
+                re.compile(pattern)
+            except re.error:
+                raise UserError(f"{file}: {key}: {shown(pattern)} is no regular expression") from None
 
 
 def read(source: str | Path, network: Network) -> Adapter:
@@ -275,10 +303,13 @@ def read(source: str | Path, network: Network) -> Adapter:
         rows_of_w = expected[row.paths[0]].unpadded_shape(network.config.vocab_size)[-2]
         if a.shape[1:] != (rows_of_w,) or b.shape != (sum(widths), len(a)):
             raise UserError(f"{source}: {module}: lora_A {a.shape} and lora_B {b.shape} do not fit the model")
+        if (rank := _of_module(given, "rank_pattern", "r", module)) != len(a):
+            raise UserError(f"{source}: {module}: lora_A has rank {len(a)}, but {CONFIG} says {shown(rank)}")
         for path, (own_a, own_b) in _cut(row.paths, widths, a, b).items():
             found.setdefault(path, {})[at] = own_a.T, own_b.T, _scale(given, module, len(a))
     if not found:
         raise UserError(f"{source}: has no low-rank adapter")
+    _check_saved(source, given, table, names)
     kept = mapping.find({name: tensors.shapes[others[name]] for name in others}, table, network)
     if kept.mismatched or kept.unexpected:
         raise UserError(f"{source}: modules_to_save: {kept.why(network)}")
@@ -304,12 +335,26 @@ def _sorted(source: Path, tensors: files.Tensors) -> tuple[dict[str, dict[str, s
     return adapted, others
 
 
+def _of_module(given: Mapping[str, Any], patterns: str, plain: str, module: str) -> float:
+    """The rank or alpha of a module: of the first pattern that fits, else that of all; 8 by default."""
+    matching = (x for name, x in (given.get(patterns) or {}).items() if re.match(rf"(.*\.)?({name})$", module))
+    return next(matching, given.get(plain, 8))
+
+
 def _scale(given: Mapping[str, Any], module: str, rank: int) -> float:
     """What the product of a module's factors is multiplied by."""
-    patterns = given.get("alpha_pattern") or {}
-    matching = (alpha for name, alpha in patterns.items() if re.match(rf"(.*\.)?({name})$", module))
-    alpha = next(matching, given.get("lora_alpha", 8))
-    return alpha / (rank**0.5 if given.get("use_rslora") else rank)
+    return _of_module(given, "alpha_pattern", "lora_alpha", module) / (rank**0.5 if given.get("use_rslora") else rank)
+
+
+def _check_saved(source: Path, given: Mapping[str, Any], table: mapping.Table, names: Mapping[str, str]) -> None:
+    """Raises UserError where a module is saved that their class ties to another, which peft leaves as it was."""
+    tied = {row.theirs.rpartition(".")[0] for row in table.rows if row.tied and row.theirs in names}
+    for name in () if given.get("ensure_weight_tying") else given.get("modules_to_save") or ():
+        if any(module == name or module.endswith(f".{name}") for module in tied):
+            raise UserError(
+                f"{source}: modules_to_save: {shown(name)} is tied to the projection to the vocabulary, which peft "
+                f"leaves as it was without ensure_weight_tying; {_MERGE}"
+            )
 
 
 def _cut(

@@ -132,7 +132,8 @@ def transformers(logits_V, text, prompt, options: Options):
         repetition_penalty=o.repetition_penalty, no_repeat_ngram_size=o.no_repeat_ngram,
         bad_words_ids=[list(word) for word in o.bad_words] or None, forced_bos_token_id=o.forced_first,
         forced_eos_token_id=o.forced_last if o.forced_last is None else np.atleast_1d(o.forced_last).tolist(),
-        suppress_tokens=list(o.suppress) or None, begin_suppress_tokens=list(o.suppress_first) or None, eos_token_id=list(o.eos) or None, pad_token_id=0,
+        suppress_tokens=list(o.suppress) or None, begin_suppress_tokens=list(o.suppress_first) or None,
+        eos_token_id=list(o.eos) or None, pad_token_id=0,
         **(filters if o.temperature else {}),
     )  # fmt: skip
     model._prepare_special_tokens(config)

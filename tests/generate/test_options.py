@@ -131,7 +131,8 @@ def test_accepted(given):
 def test_ids_are_checked_against_the_vocabulary():
     fine = Options(eos=(9,), bad_words=((1, 9),), forced_first=9, forced_last=(8, 9), suppress=9)
     fine.check_vocabulary(10)
-    for name, value in {"eos": (10,), "bad_words": ((1, 10),), "forced_first": 10, "forced_last": (9, 10), "suppress": (10,)}.items():
+    wrong = {"eos": (10,), "bad_words": ((1, 10),), "forced_first": 10, "forced_last": (9, 10), "suppress": (10,)}
+    for name, value in wrong.items():
         with pytest.raises(UserError, match=f"^{name} is 10: must be ids below the vocabulary's size, 10$"):
             dataclasses.replace(fine, **{name: value}).check_vocabulary(10)
 

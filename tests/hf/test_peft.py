@@ -171,7 +171,8 @@ def test_other_ranks_and_scales_are_the_same_sum(tmp_path):
     settings = LoraConfig(targets=("*",), **SETTINGS)
     shutil.rmtree(tmp_path / "adapter")
     written(tmp_path / "adapter", network, settings, lower)
-    changed(tmp_path / "adapter", use_rslora=True, alpha_pattern={r"attention\.self\.value": 1.0})
+    changed(tmp_path / "adapter", use_rslora=True, alpha_pattern={r"attention\.self\.value": 1.0},
+            rank_pattern={r"attention\.self\.value": 2})
     found = peft.read(tmp_path / "adapter", network)
     scale = {path: 6.0 / 3**0.5, other: 1.0 / 2**0.5}
     got = flat(merged(found.config, params, found.factors))
@@ -227,8 +228,17 @@ def test_what_peft_cannot_save_is_refused(tmp_path):
     ("keys", "said"),
     [
         ({"peft_type": "IA3"}, "peft_type: 'IA3' is not supported, only 'LORA'"),
-        ({"use_dora": True}, "use_dora: true is not supported, only false"),
-        ({"bias": "all"}, 'bias: "all" is not supported, only "none"'),
+        ({"use_dora": True}, "use_dora: true is not supported: it may change what the adapter does; merge it with"),
+        ({"bias": "all"}, """bias: 'all' is not supported, only "none"; merge it with peft"""),
+        ({"lora_bias": True}, "lora_bias: true is not supported"),
+        ({"kasa_config": {"rank": 2}}, "kasa_config: .* is not supported"),
+        ({"of_a_later_peft": 0.5}, "of_a_later_peft: 0.5 is not supported: it may change what the adapter does"),
+        *(({"init_lora_weights": start}, f"init_lora_weights: '{start}' is not supported: its factors belong to a ch")
+          for start in ("pissa", "pissa_niter_4", "OLoRA", "corda", "loftq", "lora_ga", "of_a_later_peft")),
+        ({"r": 5}, "query: lora_A has rank 3, but adapter_config.json says 5"),
+        ({"rank_pattern": {"query": 2}}, "query: lora_A has rank 3, but adapter_config.json says 2"),
+        ({"rank_pattern": {"(": 2}}, "rank_pattern: '\\(' is no regular expression"),
+        ({"modules_to_save": "wte"}, "modules_to_save: wants a list of names, got 'wte'"),
     ],
 )
 def test_other_kinds_of_adapters_are_refused(keys, said, tmp_path):
@@ -305,6 +315,61 @@ def test_theirs_is_read_with_equal_outputs(family, targets, tmp_path):
     model.save_pretrained(tmp_path / "adapter")
     found = peft.read(tmp_path / "adapter", network)
     assert_equal_outputs(network, merged(found.config, params, found.factors), model.base_model.model)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("start", [
+    True, False, "gaussian", "orthogonal", "mica", "eva", "pissa", "pissa_niter_4", "olora", "loftq", "lora_ga",
+])  # fmt: skip
+def test_each_initialisation_is_what_peft_makes_of_it_or_refused(start, tmp_path):
+    """Refused are those whose factors peft learns beside another base weight than that of the files."""
+    import torch
+
+    network, params, _ = made("gpt2", tmp_path)
+    base, library = theirs(tmp_path, network)
+    weight = base.transformer.h[0].attn.c_attn.weight.detach().clone()
+    more = {"loftq_config": {"loftq_bits": 4, "loftq_iter": 1}} if start == "loftq" else {}
+    more |= {"lora_ga_config": {}} if start == "lora_ga" else {}
+    settings = library.LoraConfig(
+        r=4, lora_alpha=10, target_modules=["c_attn"], fan_in_fan_out=True, init_lora_weights=start, **more
+    )
+    model = library.get_peft_model(base, settings)
+    layer = model.base_model.model.transformer.h[0].attn.c_attn
+    moves = not torch.equal(layer.base_layer.weight, weight)
+    generator = torch.Generator().manual_seed(0)
+    for name, x in model.named_parameters():
+        if "lora_" in name:
+            x.data += 0.1 * torch.randn(x.shape, generator=generator)
+    shutil.rmtree(tmp_path / "adapter")
+    model.save_pretrained(tmp_path / "adapter")
+    if moves or start == "lora_ga":  # which moves it where it has seen gradients
+        with pytest.raises(UserError, match=f"init_lora_weights: '{start}' is not supported"):
+            peft.read(tmp_path / "adapter", network)
+        return
+    found = peft.read(tmp_path / "adapter", network)
+    assert_equal_outputs(network, merged(found.config, params, found.factors), model.base_model.model)
+
+
+@pytest.mark.parity
+def test_every_field_of_their_configuration_is_known_or_off():
+    """An adapter that sets nothing is read; a field that is new in peft is refused where it is set."""
+    library = pytest.importorskip("peft")
+    given = library.LoraConfig(target_modules=["query"]).to_dict()
+    known = peft._READ | peft._HARMLESS
+    assert not {key for key, x in given.items() if key not in known and x not in (None, False, [], {})}
+
+
+@pytest.mark.parity
+def test_a_tied_table_that_is_saved(tmp_path):
+    """peft leaves the projection as it was: other logits than with one table."""
+    network, _, _ = made("gpt2", tmp_path)
+    base, library = theirs(tmp_path, network)
+    settings = library.LoraConfig(r=4, target_modules=["c_attn"], fan_in_fan_out=True, modules_to_save=["wte"])
+    model = library.get_peft_model(base, settings)
+    shutil.rmtree(tmp_path / "adapter")
+    model.save_pretrained(tmp_path / "adapter")
+    with pytest.raises(UserError, match="modules_to_save: 'wte' is tied to the projection to the vocabulary"):
+        peft.read(tmp_path / "adapter", network)
 
 
 OPTIMIZERS = {

@@ -239,7 +239,7 @@ def test_generation_is_that_of_transformers_before_and_after(name, tmp_path):
     tokenizer(tmp_path / "theirs")
     config = json.loads((tmp_path / "theirs" / "config.json").read_text())
     is_pair, file = config.get("is_encoder_decoder", False), tmp_path / "theirs" / origin.GENERATION
-    base = {"decoder_start_token_id": LANGUAGE, "pad_token_id": 3} if is_pair else {"pad_token_id": 3, "bos_token_id": 5}
+    base = {"pad_token_id": 3} | ({"decoder_start_token_id": LANGUAGE} if is_pair else {"bos_token_id": 5})
     file.write_text(json.dumps(base))
     plain = None
     for case, settings in SETTINGS.items():
