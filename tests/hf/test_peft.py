@@ -319,7 +319,7 @@ def test_theirs_is_read_with_equal_outputs(family, targets, tmp_path):
 
 @pytest.mark.parity
 @pytest.mark.parametrize("start", [
-    True, False, "gaussian", "orthogonal", "mica", "eva", "pissa", "pissa_niter_4", "olora", "loftq", "lora_ga",
+    True, False, "gaussian", "orthogonal", "mica", "eva", "pissa", "pissa_niter_4", "olora", "lora_ga",
 ])  # fmt: skip
 def test_each_initialisation_is_what_peft_makes_of_it_or_refused(start, tmp_path):
     """Refused are those whose factors peft learns beside another base weight than that of the files."""
@@ -328,8 +328,7 @@ def test_each_initialisation_is_what_peft_makes_of_it_or_refused(start, tmp_path
     network, params, _ = made("gpt2", tmp_path)
     base, library = theirs(tmp_path, network)
     weight = base.transformer.h[0].attn.c_attn.weight.detach().clone()
-    more = {"loftq_config": {"loftq_bits": 4, "loftq_iter": 1}} if start == "loftq" else {}
-    more |= {"lora_ga_config": {}} if start == "lora_ga" else {}
+    more = {"lora_ga_config": {}} if start == "lora_ga" else {}
     settings = library.LoraConfig(
         r=4, lora_alpha=10, target_modules=["c_attn"], fan_in_fan_out=True, init_lora_weights=start, **more
     )
