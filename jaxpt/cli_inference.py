@@ -47,6 +47,7 @@ def add(commands: Any) -> None:
         "runs/bert_tiny --prompt 'The [MASK] sat on the mat.'",
         "runs/t5_tiny --prompt 'The <extra_id_0> sat on the <extra_id_1>.'",
         "runs/t5_tiny --file prompts.jsonl --out answers.jsonl --beams 4  # re-run to resume",
+        "runs/gpt2_tiny --prompt 'The cat' --eos 0,198       # ends with any of these ids",
         "runs/gpt2_tiny --compare runs/other --prompt 'The cat'",
     ))  # fmt: skip
     generate.add_argument("path", metavar="RUN_DIR|HF_DIR", help="a run, RUN_DIR/checkpoints/STEP, or a model")

@@ -205,7 +205,8 @@ def tokenizer(path):
     made.pre_tokenizer = rust.pre_tokenizers.WhitespaceSplit()
     made.add_special_tokens([*special.values()])
     made.save(str(path / "tokenizer.json"))
-    names = {f"{name}_token": f"<{name}>" for name in ("pad", "unk", "mask")} | {"bos_token": "<s>", "eos_token": "</s>"}
+    names = {"bos_token": "<s>", "eos_token": "</s>"}
+    names |= {f"{name}_token": f"<{name}>" for name in ("pad", "unk", "mask")}
     (path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **names}))
 
 
