@@ -278,6 +278,7 @@ def label_counts(task: Task, given: Sequence[RowFile]) -> dict[str, int]:
       UserError: they have fewer than two labels.
     """
     counts: dict[str, int] = {}
+    task = task.before_labels((row, file.where(row)) for file in given for row in file.rows(task))
     for file in given:
         for row in file.rows(task):
             for label in task.labels_in(row, file.where(row)):

@@ -140,7 +140,7 @@ class TaskConfig(Frozen):
     @classmethod
     def best_metric(cls, metric: str) -> tuple[str, Literal["min", "max"]]:
         """The value by which a metric chooses the best checkpoint, and whether low or high values are better."""
-        return metric, "min" if metric == "mse" else "max"
+        return metric, "max"
 
 
 class EvaluatorConfig(Frozen):

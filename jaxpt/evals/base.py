@@ -38,7 +38,9 @@ class Result(NamedTuple):
     """(parameters, metrics of the validation set) → more about the same rows, where there is more; to be called in all
     processes, with the same parameters."""
     constants: Mapping[str, float] = {}
-    """Metrics of a constant prediction on the same rows, where there is one."""
+    """Metrics of a trivial prediction on the same rows, where there is one."""
+    computed: Mapping[str, str] = {}
+    """{metric: how it is computed}, where its name does not say all: a label, an average, a scorer's signature."""
 
 
 Evaluate = Callable[[Any, Mapping[str, float], Callable[[], bool]], Result | None]

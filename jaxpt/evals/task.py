@@ -47,20 +47,22 @@ class TaskMetrics(Evaluator):
             said: list[str] = []
             told: dict[str, Tell] = {}
             constants: dict[str, float] = {}
+            computed: dict[str, str] = {}
             for name, task in tasks.items():
                 found = task.measure(params, earlier if not name else of_part(earlier, name), stop)
                 if found is None:
                     return None
                 own, told[name] = found
-                said += lines(f"{self.called}/{name}" if name else self.called, own, task.majority)
+                said += task.lines(f"{self.called}/{name}" if name else self.called, own)
+                computed |= _prefixed(name, task.computed)
                 metrics |= _prefixed(name, own)
                 constants |= _prefixed(name, task.majority)
             if "" not in tasks and len(tasks) == len(setup.config.task.tasks):
                 average = setup.config.task.average(metrics)
-                said += lines(self.called, average, {}) if average else []
+                said += lines(self.called, average) if average else []
                 metrics = {**average, **metrics}
             said += features.report_lines(params)
-            return Result(metrics, tuple(said), functools.partial(_details, told), constants)
+            return Result(metrics, tuple(said), functools.partial(_details, told), constants, computed)
 
         return evaluate
 
@@ -78,12 +80,18 @@ class _OneTask:
         rows, self._targets = rows[:limit], targets[:limit]
         self._found, self._by_row = examples.examples(config, data.tokenizer, rows), examples.by_row
         trained = examples.split_rows(config, "train")
+        of_metrics = ((metric, config.task.computed(metric, self._targets)) for metric in config.task.scored)
+        self.computed = {metric: how for metric, how in of_metrics if how is not None}
         self.majority = constant(config, trained, rows, self._targets)
         self._labels = {
             name: mistakes.label_counts(config.task, of) for name, of in (("train", trained), (split, rows))
         }
         self.predictor = predictors.build(setup, data.tokenizer, others)
         self.predictor.compile(self._found.records)
+
+    def lines(self, name: str, metrics: Mapping[str, float]) -> list[str]:
+        """What the user is shown of the metrics."""
+        return lines(name, metrics, self.majority, self._config.task.baseline_names(), self.computed)
 
     def measure(
         self, params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]
@@ -105,7 +113,7 @@ class _OneTask:
         return measured(config, predictions, self._targets), details
 
 
-def _prefixed(name: str, metrics: Mapping[str, float]) -> dict[str, float]:
+def _prefixed(name: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Metrics under the name of their task, if it has one."""
     return {f"{name}/{metric}" if name else metric: value for metric, value in metrics.items()}
 
@@ -152,17 +160,38 @@ def measured(config: Config, predictions: Sequence[Any], targets: Sequence[Any])
 def constant(
     config: Config, trained: Sequence[LocatedRow], rows: Sequence[LocatedRow], targets: Sequence[Any]
 ) -> dict[str, float]:
-    """The metrics of the best constant prediction from the training set: {name: value}."""
+    """The metrics of the best trivial prediction from the training set: {name: value}."""
     found: dict[str, float] = {}
     for metric in config.task.scored:
         found |= config.task.majority(metric, trained, rows, targets) or {}
     return found
 
 
-def lines(name: str, metrics: Mapping[str, float], majority: Mapping[str, float]) -> list[str]:
-    """What the user is shown."""
-    shown = (
-        f"{metric} {value:.4f}" + (f" (constant {majority[metric]:.4f})" if metric in majority else "")
-        for metric, value in metrics.items()
-    )
-    return [f"{name}: {'  '.join(shown)}"]
+def lines(
+    name: str,
+    metrics: Mapping[str, float],
+    majority: Mapping[str, float] | None = None,
+    baseline_names: Mapping[str, str] | None = None,
+    computed: Mapping[str, str] | None = None,
+) -> list[str]:
+    """What the user is shown of metrics.
+
+    Args:
+      name: of the evaluator.
+      metrics: {value: number}.
+      majority: the same of the trivial prediction.
+      baseline_names: {value: name of that prediction}, where it is no constant.
+      computed: {metric: how it is computed}.
+
+    Example:
+      >>> lines("task", {"f1": 0.5}, {"f1": 0.25}, {}, {"f1": "of the label yes"})
+      ['task: f1 0.5000 (constant 0.2500)  [f1: of the label yes]']
+    """
+    majority, baseline_names = majority or {}, baseline_names or {}
+    shown = [
+        f"{value} {number:.4f}"
+        + (f" ({baseline_names.get(value, 'constant')} {majority[value]:.4f})" if value in majority else "")
+        for value, number in metrics.items()
+    ]
+    notes = [f"[{metric}: {how}]" for metric, how in (computed or {}).items()]
+    return [f"{name}: {'  '.join([*shown, *notes])}"]

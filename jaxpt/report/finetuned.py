@@ -39,7 +39,8 @@ NOTE = """\
   the best seed, and the number of seeds. The best checkpoint of each run and the point of the grid are chosen on the
   validation set, the point with the first seed alone. **n of m points**: the others failed or are still to be run,
   and this search is smaller than those that it is compared with.
-- **constant**: one prediction for all, the best of the training set: the most frequent label, of tags each word's.
+- **constant**: one prediction for all, the best of the training set: the most frequent label; of tags no constant, but
+  each word's most frequent tag.
 - **difference**: between runs of the same seed, with its standard error over seeds and test examples together; **t** is
   their ratio. Above 2 it is hardly chance, where the examples' part is the larger one: three seeds tell theirs roughly.
   Of two models it is a difference of these two: each was pretrained once, with one seed.

@@ -7,9 +7,23 @@ from −1), but percentages where the official scorer prints these: see `in_perc
 from jaxpt.scores.classification import confusion, table
 from jaxpt.scores.errors import confusions, label_errors, negative_log_softmax
 from jaxpt.scores.majority import majority
-from jaxpt.scores.registry import in_percent, is_mean, known, score, signature, values
+from jaxpt.scores.registry import (
+    check_options,
+    find,
+    in_percent,
+    is_mean,
+    known,
+    resolve,
+    score,
+    selection_value,
+    settable,
+    signature,
+    values,
+)
+from jaxpt.scores.tagging import scheme_of
 
 __all__ = [
-    "confusion", "confusions", "in_percent", "is_mean", "known", "label_errors", "majority", "negative_log_softmax",
-    "score", "signature", "table", "values",
+    "check_options", "confusion", "confusions", "find", "in_percent", "is_mean", "known", "label_errors", "majority",
+    "negative_log_softmax", "resolve", "scheme_of", "score", "selection_value", "settable", "signature", "table",
+    "values",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Metrics of short answers: the official rules of SQuAD 1.1 and 2.0, ReCoRD and TriviaQA.
+"""Metrics of short answers: the official rules of SQuAD 1.1 and 2.0, MLQA, ReCoRD and TriviaQA.
 
 A prediction is a text, a target a text or a list of texts that are right: the best of them counts. SQuAD's and
 TriviaQA's values are percentages, as their scripts print them; ReCoRD's are fractions.
@@ -9,11 +9,14 @@ from __future__ import annotations
 import collections
 import re
 import string
+import unicodedata
 from collections.abc import Callable, Sequence
+from typing import Any, Literal, get_args
 
 from jaxpt.errors import UserError
 
 Golds = Sequence[str | Sequence[str]]
+Normalization = Literal["squad", "ar", "de", "en", "es", "hi", "vi", "zh"]
 
 
 def normalize(answer: str) -> str:
@@ -36,12 +39,41 @@ def normalize_trivia_qa(answer: str) -> str:
     return _without_articles("".join(" " if ch in string.punctuation + "‘’´`" else ch for ch in answer.lower()))
 
 
-def squad(predictions: Sequence[str], targets: Golds) -> dict[str, float]:
+def normalize_mlqa(answer: str, language: str) -> str:
+    """MLQA's normal form: without any Unicode punctuation and the language's articles; in Chinese each character is a
+    word.
+
+    Args:
+      answer: a text.
+      language: ar, de, en, es, hi, vi or zh.
+
+    Example:
+      >>> normalize_mlqa("Die «Grüne» Tür", "de"), normalize_mlqa("北京,2008年", "zh")
+      ('grüne tür', '北 京 2008 年')
+    """
+    plain = "".join(ch for ch in answer.lower() if not _is_punctuation(ch))
+    plain = re.sub(_ARTICLES[language], " ", plain) if language in _ARTICLES else plain
+    if language == "zh":
+        plain = re.sub(r"([\u4e00-\u9fa5])", r" \1 ", plain)
+    return " ".join(plain.split())
+
+
+_ARTICLES = {
+    "en": r"\b(a|an|the)\b",
+    "es": r"\b(un|una|unos|unas|el|la|los|las)\b",
+    "vi": r"\b(của|là|cái|chiếc|những)\b",
+    "de": r"\b(ein|eine|einen|einem|eines|einer|der|die|das|den|dem|des)\b",
+    "ar": "ال",
+}
+
+
+def squad(predictions: Sequence[str], targets: Golds, normalization: Normalization = "squad") -> dict[str, float]:
     """SQuAD 1.1: exact match and F1 of words after normalization, maximum over the answers, in percent.
 
     Args:
       predictions: [N] texts.
       targets: [N], each one answer or several.
+      normalization: SQuAD's own, or MLQA's for a language.
 
     Returns:
       {"exact_match": …, "f1": …}.
@@ -53,7 +85,16 @@ def squad(predictions: Sequence[str], targets: Golds) -> dict[str, float]:
       >>> squad(["the cat", "two dogs"], [["Cat!"], ["dogs", "three dogs"]])
       {'exact_match': 50.0, 'f1': 83.33333333333333}
     """
-    return _means(predictions, targets, normalize, 100.0)
+    return _means(predictions, targets, _normal_form(normalization), 100.0)
+
+
+def squad_defaults(language: str) -> dict[str, Any]:
+    """SQuAD's rules for English, and for languages of which MLQA has none."""
+    return {"normalization": language if language in get_args(Normalization) and language != "en" else "squad"}
+
+
+def _normal_form(normalization: Normalization) -> Callable[[str], str]:
+    return normalize if normalization == "squad" else lambda answer: normalize_mlqa(answer, normalization)
 
 
 def trivia_qa(predictions: Sequence[str], targets: Golds) -> dict[str, float]:
@@ -90,6 +131,7 @@ def squad_v2(
     no_answer: Sequence[float] | None = None,
     threshold: float = 1.0,
     best: bool = False,
+    normalization: Normalization = "squad",
 ) -> dict[str, float]:
     """SQuAD 2.0: as 1.1, but a question without answers wants the empty text. Percentages.
 
@@ -100,6 +142,7 @@ def squad_v2(
       threshold: a prediction counts as "" where `no_answer` is larger.
       best: adds the best values that any threshold gives ("best_exact", "best_f1"), and the thresholds
         ("best_exact_thresh", "best_f1_thresh").
+      normalization: as of `squad`.
 
     Returns:
       {"exact": …, "f1": …}, and the same of questions with an answer ("HasAns_exact", "HasAns_f1") and without
@@ -112,8 +155,9 @@ def squad_v2(
     if best and no_answer is None:
         raise UserError("squad_v2: the best threshold needs `no_answer`, the score of no answer for each question")
     answered = [bool(_listed(golds)) for golds in targets]
-    real = [[gold for gold in _listed(golds) if normalize(gold)] or [""] for golds in targets]
-    raw = dict(zip(("exact", "f1"), _best(predictions, real, normalize, _overlap_or_both_empty)))
+    normal = _normal_form(normalization)
+    real = [[gold for gold in _listed(golds) if normal(gold)] or [""] for golds in targets]
+    raw = dict(zip(("exact", "f1"), _best(predictions, real, normal, _overlap_or_both_empty)))
     kept = raw
     if no_answer is not None:
         kept = {
@@ -133,25 +177,52 @@ def squad_v2(
     return scores
 
 
-def exact_match(predictions: Sequence, targets: Sequence) -> dict[str, float]:
+def exact_match(
+    predictions: Sequence,
+    targets: Sequence,
+    ignore_case: bool = False,
+    ignore_punctuation: bool = False,
+    ignore_numbers: bool = False,
+    ignore_whitespace: bool = False,
+) -> dict[str, float]:
     """Fraction of predictions that equal the target: texts as they are, or whole rows of a 0/1 matrix.
 
     Args:
       predictions: [N] texts, or 0/1 [N, C].
       targets: [N], each a text or a list of texts of which one is to be met; or 0/1 [N, C].
+      ignore_case: compares texts in lower case.
+      ignore_punctuation: compares texts without ASCII's punctuation.
+      ignore_numbers: compares texts without the digits 0–9.
+      ignore_whitespace: single spaces, none at the ends.
 
     Example:
       >>> exact_match(["a b", "c"], ["a b", ["C", "c"]])
       {'exact_match': 1.0}
+      >>> exact_match(["The cat. "], ["the cat"], ignore_case=True, ignore_punctuation=True, ignore_whitespace=True)
+      {'exact_match': 1.0}
       >>> exact_match([[1, 0], [1, 1]], [[1, 0], [0, 1]])
       {'exact_match': 0.5}
     """
-    right = [p in _listed(t) if isinstance(p, str) else list(p) == list(t) for p, t in zip(predictions, targets)]
-    return {"exact_match": sum(right) / len(right)}
+    ignored = str.maketrans("", "", string.punctuation * ignore_punctuation + string.digits * ignore_numbers)
+
+    def plain(text: str) -> str:
+        text = (text.lower() if ignore_case else text).translate(ignored)
+        return " ".join(text.split()) if ignore_whitespace else text
+
+    def is_right(prediction: Any, target: Any) -> bool:
+        if isinstance(prediction, str):
+            return plain(prediction) in map(plain, _listed(target))
+        return list(prediction) == list(target)
+
+    return {"exact_match": sum(map(is_right, predictions, targets)) / len(targets)}
 
 
 def _without_articles(text: str) -> str:
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
+
+
+def _is_punctuation(character: str) -> bool:
+    return character in string.punctuation or unicodedata.category(character).startswith("P")
 
 
 def _listed(golds: str | Sequence[str]) -> Sequence[str]:

@@ -41,10 +41,13 @@ def f1(
       predictions: [N].
       targets: [N].
       labels: all labels in order; by default those that occur, sorted (0 and 1 where nothing else occurs).
-      positive: the label; by default the last one.
+      positive: the label; by default the second of two `labels`, or 1 where only 0 and 1 occur.
 
     Returns:
       {"f1": …}; 0 where the label is neither predicted nor a target.
+
+    Raises:
+      UserError: nothing says which label counts: it may not depend on those that happen to occur.
 
     Example:
       >>> f1([1, 1, 0, -1], [1, 0, 0, 1])
@@ -53,12 +56,36 @@ def f1(
     from sklearn.metrics import f1_score
 
     classes = class_names(predictions, targets, labels)
-    positive = classes[-1] if positive is None else positive
-    if positive not in classes:
+    positive = positive_label(classes, labels is not None) if positive is None else positive
+    if positive not in classes and labels is not None:
         raise UserError(f"f1: {positive!r} is none of the labels: {', '.join(map(str, classes))}")
     target_N = [t == positive for t in targets]
     predicted_N = [p == positive if p in classes else not t for p, t in zip(predictions, target_N)]
     return {"f1": float(f1_score(target_N, predicted_N, zero_division=0))}
+
+
+def positive_label(classes: Labels, are_all: bool = True) -> Hashable:
+    """The label that binary F1 is of where none is named: the second of two.
+
+    Args:
+      classes: labels in order.
+      are_all: these are all labels that there are, not those that occur.
+
+    Raises:
+      UserError: there are more than two, or nobody knows whether there are.
+
+    Example:
+      >>> positive_label(["negative", "positive"])
+      'positive'
+    """
+    if len(classes) == 2 and (are_all or list(classes) == [0, 1]):
+        return classes[1]
+    named = ", ".join(map(str, classes))
+    what = f"is of one of two labels, here are {len(classes)}" if len(classes) != 2 else "is of one label, and no order"
+    raise UserError(
+        f"f1 {what} ({named}): name it with `positive`, or take an average over the labels: macro_f1, micro_f1 or "
+        "weighted_f1"
+    )
 
 
 def macro_f1(predictions: Sequence, targets: Sequence, labels: Labels | None = None) -> dict[str, float]:
@@ -89,6 +116,21 @@ def micro_f1(predictions: Sequence, targets: Sequence, labels: Labels | None = N
       {'micro_f1': 0.8}
     """
     return {"micro_f1": _averaged_f1(predictions, targets, labels, "micro")}
+
+
+def weighted_f1(predictions: Sequence, targets: Sequence, labels: Labels | None = None) -> dict[str, float]:
+    """Mean of the F1 of each label, weighted by how often it is a target.
+
+    Args:
+      predictions: [N], or 0/1 [N, C].
+      targets: as predictions.
+      labels: as of `macro_f1`.
+
+    Example:
+      >>> weighted_f1([0, 0, 1], [0, 0, 2])
+      {'weighted_f1': 0.6666666666666666}
+    """
+    return {"weighted_f1": _averaged_f1(predictions, targets, labels, "weighted")}
 
 
 def matthews(predictions: Labels, targets: Labels, labels: Labels | None = None) -> dict[str, float]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
 from jaxpt import scores, tables
-from jaxpt.config import TaskConfig
+from jaxpt.config import Overrides, TaskConfig, unaffected
 from jaxpt.config.kinds import nearest
 from jaxpt.errors import UserError
 from jaxpt.scores.text_tasks import TASKS, generic_inputs, text_task
@@ -39,11 +39,17 @@ class Task(TaskConfig):
     """Names of the columns of files that do not name them: TSV and CSV without a header line, CoNLL."""
     metrics: tuple[str, ...] | None = None
     """Metrics on the validation and test set, see `jaxpt.scores`; the first one chooses the best checkpoint."""
+    metric_options: Annotated[Overrides, unaffected("records", "program")] = ()
+    """Options of metrics, such as {bleu: {tokenize: intl}}; jaxpt/tasks/README.md has a table of them."""
 
     @property
     def scored(self) -> tuple[str, ...]:
         """The names of the metrics."""
         return self.metrics or self.default_metrics
+
+    @classmethod
+    def best_metric(cls, metric: str) -> tuple[str, Literal["min", "max"]]:
+        return scores.selection_value(metric) if metric in scores.known() else (metric, "max")
 
     def check_metrics(self) -> None:
         """Raises UserError for a metric that this kind of task has not."""
@@ -54,6 +60,17 @@ class Task(TaskConfig):
                     f"task.metrics: {metric}: a task of kind {self.kind} has no such metric; "
                     f"it has {', '.join(allowed)}{nearest(metric, list(allowed), '')}"
                 )
+        for key, value in self.metric_options:
+            metric, _, option = key.partition(".")
+            if metric not in self.scored:
+                has = ", ".join(self.scored) or "none"
+                raise UserError(f"task.metric_options: {metric}: is no metric of this task; it has {has}")
+            if not option:
+                raise UserError(f"task.metric_options.{metric}: wants options, such as {{tokenize: intl}}")
+            try:
+                scores.check_options(metric, {option: value})
+            except UserError as error:
+                raise UserError(f"task.metric_options: {error}") from None
 
     allowed_metrics: ClassVar[tuple[str, ...]]
 
@@ -81,6 +98,37 @@ class Task(TaskConfig):
         """The labels of a row, of a task that has labels."""
         return []
 
+    def before_labels(self, rows: Iterable[tuple[Row, str]]) -> Task:
+        """The task that reads the labels of its training set, where that needs a look at all rows first.
+
+        Args:
+          rows: of the training set, each with its place; possibly not looked at.
+        """
+        return self
+
+    def options(self, metric: str) -> dict[str, Any]:
+        """The options of a metric that this task gives."""
+        return {key.partition(".")[2]: value for key, value in self.metric_options if key.partition(".")[0] == metric}
+
+    def computed(self, metric: str, targets: Sequence[Any]) -> str | None:
+        """How a metric is computed, to be shown beside it: the label or average that it is of, a scorer's signature.
+
+        Args:
+          metric: one of `scored`.
+          targets: those that are scored.
+
+        Returns:
+          None if the name of the metric says all.
+
+        Raises:
+          UserError: what the metric needs is not installed.
+        """
+        return None
+
+    def baseline_names(self) -> dict[str, str]:
+        """{value: name} of the values whose `majority` is no constant."""
+        return {}
+
     def score(self, predictions: Sequence[Any], targets: Sequence[Any], metric: str) -> dict[str, float]:
         """A metric of predictions.
 
@@ -92,7 +140,7 @@ class Task(TaskConfig):
         Returns:
           {name: value}.
         """
-        return scores.score(metric, predictions, targets)
+        return scores.score(metric, predictions, targets, **self.options(metric))
 
     def majority(
         self, metric: str, trained: Sequence[LocatedRow], rows: Sequence[LocatedRow], targets: Sequence[Any]
@@ -105,7 +153,8 @@ class Task(TaskConfig):
           rows: the rows that are scored.
           targets: their targets.
         """
-        return scores.majority(metric, [self.target(row.row, row.where) for row in trained], targets)
+        known = [self.target(row.row, row.where) for row in trained]
+        return scores.majority(metric, known, targets, **self.options(metric))
 
     def target(self, row: Row, where: str) -> Any:
         """The target of a row."""
@@ -213,6 +262,28 @@ def check_label(label: str, labels: Sequence[str], where: str, what: str = "labe
         raise UserError(
             f"{where}: {what} {label!r} is none of task.labels: {', '.join(known)}{nearest(label, known, '')}"
         )
+
+
+class ComparedTexts(Task):
+    """Base of tasks whose predictions are texts that are compared with references."""
+
+    language: Annotated[str | None, unaffected("records", "program")] = None
+    """Code of the targets' language (`zh`, `de`), which chooses how metrics split them into words (BLEU, TER, ROUGE) or
+    normalize them (SQuAD); by default found by their letters: Latin ones count as English."""
+
+    def reference_language(self) -> str | None:
+        """The code of the targets' language, where it is known."""
+        return self.language
+
+    def options(self, metric: str) -> dict[str, Any]:
+        language = self.reference_language()
+        by_language = scores.find(metric).by_language
+        return {**({"language": language} if language and by_language else {}), **super().options(metric)}
+
+    def computed(self, metric: str, targets: Sequence[Any]) -> str | None:
+        references = max((len(one) for one in targets if isinstance(one, list | tuple)), default=1)
+        resolved = scores.resolve(metric, targets, **self.options(metric))
+        return scores.signature(metric, max(references, 1), **resolved)
 
 
 class TextsTask(Task):

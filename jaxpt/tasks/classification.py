@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from pydantic import model_validator
 
 from jaxpt import scores, tables
+from jaxpt.config import unaffected
+from jaxpt.config.kinds import nearest
 from jaxpt.errors import UserError
 from jaxpt.scores.text_tasks import TASKS
 from jaxpt.tables import Row
@@ -40,12 +42,15 @@ class ClassificationTask(TextsTask):
     names: tuple[str, ...] | None = None
     """What the labels mean, in the same order (`["negative", "positive"]` for 0 and 1); predictions have these."""
 
+    positive: Annotated[str | None, unaffected("records", "program")] = None
+    """The label, or its name, that the metric f1 is of; by default the second of two."""
     group: str | tuple[str, ...] | None = None
     """Column, or columns, of the rows that are scored together: the answers to one question of MultiRC."""
 
     default_metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
     allowed_metrics: ClassVar[tuple[str, ...]] = (
-        "accuracy", "f1", "macro_f1", "micro_f1", "matthews", "balanced_accuracy", "cb", "multirc", "axg",
+        "accuracy", "f1", "macro_f1", "micro_f1", "weighted_f1", "matthews", "balanced_accuracy", "cb", "multirc",
+        "axg",
     )  # fmt: skip
     grouped_metrics: ClassVar[tuple[str, ...]] = ("multirc", "axg")
 
@@ -69,14 +74,48 @@ class ClassificationTask(TextsTask):
         """Names of the labels."""
         return self.names or self.labels or ()
 
-    @classmethod
-    def best_metric(cls, metric: str) -> tuple[str, Literal["min", "max"]]:
-        return {"cb": "macro_f1", "multirc": "f1a", "axg": "accuracy"}.get(metric, metric), "max"
-
     def check_metrics(self) -> None:
         super().check_metrics()
         if self.group is None and (metric := next((m for m in self.scored if m in self.grouped_metrics), None)):
             raise UserError(f"task.metrics: {metric}: wants task.group, the column of what is scored together")
+        if self.positive is not None and "f1" not in self.scored:
+            raise UserError("task.positive: only the metric f1 is of one label; add it to task.metrics")
+        if self.labels is not None:
+            self._check_positive(self.labels)
+
+    def _check_positive(self, labels: Sequence[str]) -> None:
+        """Raises UserError where a metric of one label does not know which."""
+        if self.positive is not None and self.positive not in (*labels, *self.shown):
+            known = list(labels)
+            raise UserError(
+                f"task.positive: {self.positive!r} is none of task.labels: {', '.join(known)}"
+                f"{nearest(self.positive, known, '')}"
+            )
+        of_one = {"f1": self.positive is None, "multirc": True}
+        if len(labels) > 2 and (metric := next((m for m in self.scored if of_one.get(m)), None)):
+            named = ", ".join(self.shown)
+            how = "take macro_f1, micro_f1 or weighted_f1, or name the label with task.positive"
+            raise UserError(
+                f"task.metrics: {metric}: is of one of two labels, task.labels has {len(labels)}: {named}; "
+                + (how if metric == "f1" else "wants two")
+            )
+
+    @property
+    def _positive(self) -> int:
+        """The index of the label that f1 is of."""
+        if self.positive is None:
+            return 1
+        return self.labels.index(self.positive) if self.positive in self.labels else self.shown.index(self.positive)
+
+    def options(self, metric: str) -> dict[str, Any]:
+        if metric == "f1":
+            return {"labels": range(self.outputs), "positive": self._positive}
+        return {"labels": range(self.outputs)} if metric in ("cb", "multirc") else {}
+
+    def computed(self, metric: str, targets: Sequence[Any]) -> str | None:
+        if metric in ("f1", "multirc"):
+            return f"of the label {self.shown[self._positive if metric == 'f1' else 1]}"
+        return "means over the labels that occur" if metric == "macro_f1" else None
 
     def grouped(self, rows: Sequence[LocatedRow]) -> tuple[list[LocatedRow], list[Any]]:
         """The rows that are scored, and the target of each; with `group` a `GroupedLabel`."""
@@ -88,20 +127,22 @@ class ClassificationTask(TextsTask):
         return rows, [GroupedLabel(target, group) for target, group in zip(targets, groups, strict=True)]
 
     def score(self, predictions: Sequence[int], targets: Sequence[Any], metric: str) -> dict[str, float]:
-        labels, options = self._split(targets, metric)
+        labels, options = self._labels_and_options(targets, metric)
         return scores.score(metric, predictions, labels, **options)
 
     def majority(
         self, metric: str, trained: Sequence[LocatedRow], rows: Sequence[LocatedRow], targets: Sequence[Any]
     ) -> dict[str, float] | None:
-        labels, options = self._split(targets, metric)
+        labels, options = self._labels_and_options(targets, metric)
         return scores.majority(metric, [self.target(row.row, row.where) for row in trained], labels, **options)
 
-    def _split(self, targets: Sequence[Any], metric: str) -> tuple[list[int], dict[str, Any]]:
-        """Labels, and the groups of a metric that wants them."""
+    def _labels_and_options(self, targets: Sequence[Any], metric: str) -> tuple[list[int], dict[str, Any]]:
+        """Labels, and the options of a metric: the groups of one that wants them."""
+        options = self.options(metric)
         if self.group is None:
-            return list(targets), {}
-        options = {"groups": [target.group for target in targets]} if metric in self.grouped_metrics else {}
+            return list(targets), options
+        if metric in self.grouped_metrics:
+            options["groups"] = [target.group for target in targets]
         return [target.label for target in targets], options
 
     def labels_in(self, row: Row, where: str) -> list[str]:

@@ -11,10 +11,10 @@ from pydantic import field_validator
 from jaxpt import tables
 from jaxpt.errors import UserError
 from jaxpt.tables import Row
-from jaxpt.tasks.base import LocatedRow, Task
+from jaxpt.tasks.base import ComparedTexts, LocatedRow
 
 
-class GenerationTask(Task):
+class GenerationTask(ComparedTexts):
     """A task whose targets are texts.
 
     Example:
@@ -33,7 +33,7 @@ class GenerationTask(Task):
     objective: ClassVar[str] = "text_to_text"
     default_metrics: ClassVar[tuple[str, ...]] = ("rouge",)
     allowed_metrics: ClassVar[tuple[str, ...]] = (
-        "rouge", "bleu", "chrf", "exact_match", "squad", "trivia_qa", "natural_questions", "web_questions",
+        "rouge", "bleu", "chrf", "ter", "exact_match", "squad", "trivia_qa", "natural_questions", "web_questions",
     )  # fmt: skip
 
     @field_validator("inputs")
@@ -46,11 +46,6 @@ class GenerationTask(Task):
         if not names or not all(names):
             raise ValueError(f"wants a text with {{column}} in it, got {inputs!r}")
         return inputs
-
-    @classmethod
-    def best_metric(cls, metric: str) -> tuple[str, Literal["min", "max"]]:
-        values = {"rouge": "rouge2", "squad": "f1", "trivia_qa": "f1", "natural_questions": "f1", "web_questions": "f1"}
-        return values.get(metric, metric), "max"
 
     def columns(self) -> tuple[str, ...]:
         return tuple(name for _, name, _, _ in string.Formatter().parse(self.inputs) if name)

@@ -107,6 +107,9 @@ class TaskMixture(Task):
             means.append(sum(found) / len(found))
         return {"average": sum(means) / len(means)}
 
+    def baseline_names(self) -> dict[str, str]:
+        return {f"{task.name}/{value}": name for task in self.tasks for value, name in task.baseline_names().items()}
+
     def without_average(self) -> str | None:
         """A task without a metric of which high values are better: then there is no average."""
         return next((task.name for task in self.tasks if not _rising(task)), None)

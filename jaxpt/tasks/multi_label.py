@@ -31,7 +31,9 @@ class MultiLabelTask(TextsTask):
     """A label with a higher probability is predicted."""
 
     default_metrics: ClassVar[tuple[str, ...]] = ("micro_f1", "macro_f1", "exact_match")
-    allowed_metrics: ClassVar[tuple[str, ...]] = ("micro_f1", "macro_f1", "exact_match", "average_precision")
+    allowed_metrics: ClassVar[tuple[str, ...]] = (
+        "micro_f1", "macro_f1", "weighted_f1", "exact_match", "average_precision",
+    )  # fmt: skip
 
     @property
     def outputs(self) -> int:

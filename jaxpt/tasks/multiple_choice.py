@@ -85,10 +85,6 @@ class MultipleChoiceTask(Task):
                 raise ValueError(f"{key}: wants question, the column that it is about")
         return self
 
-    @classmethod
-    def best_metric(cls, metric: str) -> tuple[str, Literal["min", "max"]]:
-        return {"record": "f1"}.get(metric, metric), "max"
-
     def columns(self) -> tuple[str, ...]:
         listed = (self.choices,) if isinstance(self.choices, str) else self.choices
         return (self.text, *((self.question,) if self.question else ()), *listed)

@@ -12,7 +12,7 @@ from jaxpt import scores, tables
 from jaxpt.config import PositiveInt
 from jaxpt.errors import UserError
 from jaxpt.tables import Row
-from jaxpt.tasks.base import Answer, Task
+from jaxpt.tasks.base import Answer, ComparedTexts
 
 
 class Found(NamedTuple):
@@ -25,7 +25,7 @@ class Found(NamedTuple):
     """Its start and end logit, minus those of no answer."""
 
 
-class QuestionAnsweringTask(Task):
+class QuestionAnsweringTask(ComparedTexts):
     """A task with a context, a question about it, and answers with the characters where they start.
 
     Example:
@@ -55,10 +55,6 @@ class QuestionAnsweringTask(Task):
     outputs: ClassVar[int] = 2
     default_metrics: ClassVar[tuple[str, ...]] = ("squad",)
     allowed_metrics: ClassVar[tuple[str, ...]] = ("squad", "squad_v2")
-
-    @classmethod
-    def best_metric(cls, metric: str) -> tuple[str, Literal["min", "max"]]:
-        return {"squad": "f1", "squad_v2": "best_f1"}.get(metric, metric), "max"
 
     @property
     def may_have_no_answer(self) -> bool:
@@ -187,10 +183,11 @@ class QuestionAnsweringTask(Task):
         """SQuAD's metrics; of squad_v2 also the best that any threshold gives, and that threshold."""
         texts = [found.text for found in predictions]
         if metric != "squad_v2":
-            return scores.score(metric, texts, targets)
+            return scores.score(metric, texts, targets, **self.options(metric))
         no_answer = [-found.score for found in predictions]
         threshold = self.null_threshold or 0.0
-        values = scores.score(metric, texts, targets, no_answer=no_answer, threshold=threshold, best=True)
+        options = {"no_answer": no_answer, "threshold": threshold, "best": True, **self.options(metric)}
+        values = scores.score(metric, texts, targets, **options)
         for name in ("best_exact_thresh", "best_f1_thresh"):
             # The official script says 0 where it is best to answer nothing, as if these were probabilities.
             if values[name] not in no_answer:

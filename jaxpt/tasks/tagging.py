@@ -7,7 +7,7 @@ span F1 counts as `parse` says): `tag: Ada Lovelace met Babbage` → `PER: Ada L
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -15,6 +15,7 @@ from pydantic import model_validator
 
 from jaxpt import scores, tables
 from jaxpt.errors import UserError
+from jaxpt.scores.tagging import SCHEMES
 from jaxpt.tables import Row
 from jaxpt.tasks.base import Answer, LocatedRow, Task, check_label
 
@@ -40,9 +41,10 @@ class TaggingTask(Task):
     labels: tuple[str, ...] | None = None
     """The tags in the order of the head's outputs; by default those of the training set, numbers by value and words by
     alphabet. The run saves them."""
-    scheme: Literal["auto", "iob2", "none"] = "auto"
-    """Entities as B-X, I-X and O: `iob2` refuses an I-X that follows neither B-X nor I-X; `auto` reads it as B-X, as
-    conlleval and seqeval do, in rows whose tags are all O, B-X or I-X (IOB1 becomes IOB2); `none` changes nothing."""
+    scheme: Literal["auto", "iob2", "ioe1", "ioe2", "iobes", "bilou", "none"] = "auto"
+    """How tags mark entities; other tags are refused. `iob2` also refuses an I-X that follows neither B-X nor I-X;
+    `auto` finds the scheme by the labels, and where these are all O, B-X or I-X reads such an I-X as B-X, as conlleval
+    and seqeval do (IOB1 becomes IOB2); `none` changes nothing."""
 
     objective: ClassVar[str] = "tagging"
     head: ClassVar[str] = "tags"
@@ -56,13 +58,41 @@ class TaggingTask(Task):
             raise ValueError(f"labels: wants two or more, got {len(labels)}")
         if len(set(labels)) < len(labels):
             raise ValueError(f"labels: {max(labels, key=labels.count)!r} is given twice")
-        if self.scheme == "iob2" and (wrong := next((tag for tag in labels if not _IOB.fullmatch(tag)), None)):
-            raise ValueError(f"labels: {wrong!r} is neither O, B-X nor I-X, as scheme: iob2 wants; set scheme: none")
+        if wrong := self._outside(labels):
+            raise ValueError(
+                f"labels: {wrong!r} is neither {self._forms}, as scheme: {self.scheme} wants; set scheme: none"
+            )
         return self
 
-    @classmethod
-    def best_metric(cls, metric: str) -> tuple[str, Literal["min", "max"]]:
-        return {"span_f1": "f1"}.get(metric, metric), "max"
+    def _outside(self, tags: Sequence[str]) -> str | None:
+        """The first tag that the scheme has not, where one is named."""
+        if self.scheme in ("auto", "none"):
+            return None
+        prefixes = "".join(SCHEMES[self.scheme.upper()] - {"O"})
+        return next((tag for tag in tags if not re.fullmatch(rf"O|[{prefixes}]-.+", tag)), None)
+
+    @property
+    def _forms(self) -> str:
+        """The forms of the scheme's tags."""
+        *first, last = (f"{prefix}-X" for prefix in sorted(SCHEMES[self.scheme.upper()] - {"O"}))
+        return f"{', '.join(['O', *first])} nor {last}"
+
+    @property
+    def span_scheme(self) -> str:
+        """The scheme of the labels.
+
+        Raises:
+          UserError: they are no tags of entities, or of no single scheme.
+        """
+        return scores.scheme_of(self.labels) if self.scheme in ("auto", "none") else self.scheme.upper()
+
+    def check_metrics(self) -> None:
+        super().check_metrics()
+        if "span_f1" in self.scored and self.labels is not None:
+            try:
+                self.span_scheme  # noqa: B018 which raises
+            except UserError as error:
+                raise UserError(f"task.metrics: {error}") from None
 
     @property
     def outputs(self) -> int:
@@ -108,11 +138,10 @@ class TaggingTask(Task):
         return self._in_scheme(tags, where)
 
     def _in_scheme(self, tags: list[str], where: str) -> list[str]:
-        if self.scheme == "none":
-            return tags
-        if wrong := next((tag for tag in tags if not _IOB.fullmatch(tag)), None):
-            if self.scheme == "iob2":
-                raise UserError(f"{where}: tag {wrong!r} is neither O, B-X nor I-X (task.scheme: iob2)")
+        if wrong := self._outside(tags):
+            raise UserError(f"{where}: tag {wrong!r} is neither {self._forms} (task.scheme: {self.scheme})")
+        is_iob = all(_IOB.fullmatch(tag) for tag in (*tags, *(self.labels or ())))
+        if self.scheme not in ("auto", "iob2") or not is_iob:
             return tags
         fixed = repaired(tags)
         if self.scheme == "iob2" and fixed != tags:
@@ -123,6 +152,14 @@ class TaggingTask(Task):
                 "reads it so"
             )
         return fixed
+
+    def before_labels(self, rows: Iterable[tuple[Row, str]]) -> TaggingTask:
+        """The tags as they stand tell whether an I-X may be read as B-X: not in a set that has E-X (IOE, IOBES)."""
+        if self.labels is not None or self.scheme != "auto":
+            return self
+        plain = self.model_copy(update={"scheme": "none"})
+        tags = dict.fromkeys(tag for row, where in rows for tag in plain.labels_in(row, where))
+        return self.model_copy(update={"labels": tuple(tags)})
 
     def target(self, row: Row, where: str) -> list[str]:
         """The tags of a row.
@@ -135,12 +172,25 @@ class TaggingTask(Task):
             check_label(tag, self.labels, where, "tag")
         return tags
 
+    def options(self, metric: str) -> dict[str, Any]:
+        return {**({"scheme": self.span_scheme} if metric == "span_f1" else {}), **super().options(metric)}
+
+    def computed(self, metric: str, targets: Sequence[Any]) -> str | None:
+        if metric == "span_f1":
+            rules = "strict" if self.options(metric).get("strict") else "conlleval's rules"
+            return f"micro average over entities, {self.span_scheme}, {rules}"
+        return "mean over the tags that occur" if metric == "macro_f1" else None
+
+    def baseline_names(self) -> dict[str, str]:
+        of_words = [value for metric in ("tag_accuracy", "span_f1") for value in scores.values(metric)]
+        return dict.fromkeys(of_words, "each word's most frequent tag")
+
     def score(self, predictions: Sequence[list[str]], targets: Sequence[list[str]], metric: str) -> dict[str, float]:
         """A metric; macro_f1 is over all words, each tag a label. Tags beyond the words are compared with O."""
         targets = [[*tags, *["O"] * (len(p) - len(tags))] for p, tags in zip(predictions, targets, strict=True)]
         if metric == "macro_f1":
             predictions, targets = _flat(predictions), _flat(targets)
-        return scores.score(metric, predictions, targets)
+        return scores.score(metric, predictions, targets, **self.options(metric))
 
     def majority(
         self, metric: str, trained: Sequence[LocatedRow], rows: Sequence[LocatedRow], targets: Sequence[list[str]]
@@ -150,7 +200,8 @@ class TaggingTask(Task):
         if metric == "macro_f1":
             return scores.majority(metric, _flat(tags), _flat(targets))
         words = ([self.words(row.row, row.where) for row in of] for of in (trained, rows))
-        return scores.majority(metric, tags, targets, train_words=next(words), words=next(words))
+        words = {"train_words": next(words), "words": next(words)}
+        return scores.majority(metric, tags, targets, **words, **self.options(metric))
 
     def input_text(self, row: Row, where: str) -> str:
         return f"tag: {' '.join(self.words(row, where))}"

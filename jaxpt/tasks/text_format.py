@@ -10,10 +10,10 @@ from pydantic import field_validator
 from jaxpt.errors import UserError
 from jaxpt.scores.text_tasks import text_task
 from jaxpt.tables import Row
-from jaxpt.tasks.base import LocatedRow, Task
+from jaxpt.tasks.base import ComparedTexts, LocatedRow
 
 
-class TextFormatTask(Task):
+class TextFormatTask(ComparedTexts):
     """A task as text to text alone, in rows with TFDS's columns; SuperGLUE's JSON lines are read as such.
 
     A row may be several examples of the training set (each answer of ReCoRD), or none (WSC: a wrong referent).
@@ -35,7 +35,7 @@ class TextFormatTask(Task):
     objective: ClassVar[str] = "text_to_text"
     default_metrics: ClassVar[tuple[str, ...]] = ("exact_match",)
     allowed_metrics: ClassVar[tuple[str, ...]] = (
-        "exact_match", "accuracy", "record", "squad", "trivia_qa", "rouge", "bleu", "chrf",
+        "exact_match", "accuracy", "record", "squad", "trivia_qa", "rouge", "bleu", "chrf", "ter",
     )  # fmt: skip
 
     @field_validator("name")
@@ -47,9 +47,10 @@ class TextFormatTask(Task):
             raise ValueError(str(error)) from None
         return name
 
-    @classmethod
-    def best_metric(cls, metric: str) -> tuple[str, Literal["min", "max"]]:
-        return {"rouge": "rouge2", "record": "f1", "squad": "f1", "trivia_qa": "f1"}.get(metric, metric), "max"
+    def reference_language(self) -> str | None:
+        """Of a translation that of its name."""
+        is_translation = self.name.startswith("translate_")
+        return self.language or (self.name.rpartition("_")[2] if is_translation else None)
 
     def columns(self) -> tuple[str, ...]:
         return ()

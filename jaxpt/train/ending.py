@@ -66,6 +66,8 @@ def _best(run: Run, current: State) -> dict[str, Any]:
         run_dir.write_lines(run.run_dir / "evaluations" / f"predictions_{split}.jsonl", details.rows)
         run_dir.write_lines(run.run_dir / "evaluations" / f"mistakes_{split}.jsonl", details.parts)
     known = {"best_step": best, "best_value": measured.get(metric), "best_mode": run.config.checkpoint.best_mode}
+    if result.computed:
+        known["computed"] = dict(result.computed)
     if split == "test":
         return known | {"test": result.metrics, "test_constant": result.constants}
     return known | {"best": result.metrics, "task_constant": result.constants}

@@ -22,8 +22,8 @@ def value(metric, predictions, targets, **options):
         ("accuracy", 1 / 2),
         ("macro_f1", (2 / 3 + 1 / 2) / 3),
         ("micro_f1", 1 / 2),
+        ("weighted_f1", (2 * 2 / 3 + 1 / 2) / 4),
         ("balanced_accuracy", 1 / 2),
-        ("f1", 0),
     ],
 )
 def test_by_hand(metric, expected):
@@ -31,12 +31,28 @@ def test_by_hand(metric, expected):
     assert value(metric, PREDICTIONS, TARGETS, labels=["a", "b", "c"]) == pytest.approx(expected)
 
 
-def test_the_positive_label_is_the_last_one_or_the_one_that_is_named():
+def test_the_positive_label_is_the_second_of_two_or_the_one_that_is_named():
     assert value("f1", PREDICTIONS, TARGETS, positive="a") == pytest.approx(2 / 3)
-    assert value("f1", PREDICTIONS, TARGETS, labels=["c", "b", "a"]) == pytest.approx(2 / 3)
-    assert value("f1", ["no", "yes"], ["no", "yes"], labels=["yes", "no"]) == 1
+    assert value("f1", PREDICTIONS, TARGETS, positive="c", labels=["c", "b", "a"]) == 0
+    assert value("f1", ["no", "no"], ["no", "yes"], labels=["yes", "no"]) == pytest.approx(2 / 3)
+    assert value("f1", ["a"], ["a"], positive="b") == 0  # which does not occur here
     with pytest.raises(UserError, match="f1: 'x' is none of the labels: a, b, c"):
-        score("f1", PREDICTIONS, TARGETS, positive="x")
+        score("f1", PREDICTIONS, TARGETS, positive="x", labels=["a", "b", "c"])
+
+
+@pytest.mark.parametrize("labels", [None, ["a", "b", "c"]])
+def test_f1_of_three_labels_is_refused(labels):
+    """The last label that occurs is another one in each evaluation."""
+    averages = r"here are 3 \(a, b, c\): name it with `positive`, or .*: macro_f1, micro_f1 or weighted_f1"
+    with pytest.raises(UserError, match=averages):
+        score("f1", PREDICTIONS, TARGETS, labels=labels)
+
+
+@pytest.mark.parametrize(("predictions", "targets"), [(["neg", "pos"], ["neg", "pos"]), (["neg"], ["neg"])])
+def test_f1_of_words_wants_to_know_which(predictions, targets):
+    """Of those that occur nobody knows whether they are all."""
+    with pytest.raises(UserError, match="name it with `positive`"):
+        score("f1", predictions, targets)
 
 
 def test_zero_and_one_are_both_labels_where_one_alone_occurs():
@@ -96,8 +112,10 @@ def test_labels_of_several_types_and_targets_that_are_no_label():
 def test_numpy_arrays_and_lists_give_the_same():
     rng = np.random.default_rng(0)
     predictions, targets = rng.integers(0, 3, (2, 50))
-    for metric in ("accuracy", "f1", "macro_f1", "micro_f1", "matthews", "balanced_accuracy"):
+    for metric in ("accuracy", "macro_f1", "micro_f1", "weighted_f1", "matthews", "balanced_accuracy"):
         assert score(metric, predictions, targets) == score(metric, predictions.tolist(), targets.tolist())
+    ours = score("f1", predictions, targets, positive=2)
+    assert ours == score("f1", predictions.tolist(), targets.tolist(), positive=2)
 
 
 def test_equal_to_scikit_learn():
@@ -134,7 +152,8 @@ def test_cb_multirc_and_axg():
         {"accuracy": 2 / 3, "macro_f1": (2 / 3 + 0 + 1) / 3}
     )
     groups = [(0, 1), (0, 1), (0, 2), (1, 1)]  # (paragraph, question)
-    scores = score("multirc", ["True", "False", "True", None], ["True", "False", "False", "True"], groups=groups)
+    scores = score("multirc", ["True", "False", "True", None], ["True", "False", "False", "True"], groups=groups,
+                   labels=["False", "True"])  # fmt: skip
     assert scores == pytest.approx({"f1a": 2 * 1 / (2 * 1 + 1 + 1), "exact_match": 1 / 3})
     assert score("axg", [0, 0, 1, 0], [0, 0, 1, 1], groups=["a", "a", "b", "b"]) == {
         "accuracy": 3 / 4, "gender_parity": 1 / 2,

@@ -1,4 +1,5 @@
 import math
+import sys
 
 import pytest
 import sacrebleu
@@ -80,8 +81,48 @@ def test_signatures():
     bleu = f"nrefs:2|case:lc|eff:no|tok:intl|smooth:exp|version:{sacrebleu.__version__}"
     assert signature("bleu", references=2, tokenize="intl", lowercase=True) == bleu
     assert signature("chrf").startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:")
-    assert signature("rouge", stemmer=False).startswith("stem:no|sentences:t5|mean|version:rouge-score-")
+    assert signature("rouge", stemmer=False).startswith("stem:no|tok:ascii|sentences:t5|mean|version:rouge-score-")
+    assert signature("ter").startswith("nrefs:1|case:lc|tok:tercom|norm:no|punct:yes|asian:no|version:")
+    assert signature("bleu", max_ngram_order=2).endswith("|max_ngram_order:2")
     assert signature("accuracy") is None
+
+
+CHINESE = ["我们今天去了北京的公园。"], ["我们昨天去了北京的公园。"]
+
+
+def test_chinese_is_split_into_words():
+    """To 13a a sentence without spaces is one word."""
+    expected = sacrebleu.corpus_bleu(CHINESE[0], [CHINESE[1]], tokenize="zh").score
+    assert score("bleu", *CHINESE)["bleu"] == expected > 50
+    assert score("bleu", *CHINESE, tokenize="13a")["bleu"] == 0
+    assert score("ter", *CHINESE)["ter"] == pytest.approx(100 / 12)  # 1 edit of 12 characters
+    assert score("rouge", *CHINESE)["rouge1"] == pytest.approx(100 * 10 / 11)
+    assert score("rouge", *CHINESE, tokenize="ascii")["rouge1"] == 0
+    assert score("squad", *CHINESE)["f1"] == pytest.approx(100 * 10 / 11)
+
+
+def test_japanese_wants_mecab_or_another_tokenizer(monkeypatch):
+    monkeypatch.setitem(sys.modules, "MeCab", None)  # not installed
+    monkeypatch.delitem(sys.modules, "sacrebleu.tokenizers.tokenizer_ja_mecab", raising=False)
+    japanese = ["今日は雨が降っています"]
+    with pytest.raises(UserError, match=r"bleu: .*ja-mecab is not installed: pip install 'sacrebleu\[ja\]', or set"):
+        score("bleu", japanese, japanese)
+    assert score("bleu", japanese, japanese, tokenize="char")["bleu"] == pytest.approx(100)
+
+
+def test_words_of_any_alphabet():
+    assert score("rouge", ["Идёт дождь"], ["Идёт сильный дождь"])["rouge1"] == pytest.approx(80)
+    assert score("rouge", ["Für Größe"], ["für größe"], language="de")["rouge1"] == 100
+    assert score("rouge", ["Cats sat"], ["cat sat"], tokenize="unicode")["rouge1"] == 100  # with stems
+    halves = ["第一句。第二句。"], ["第二句。第一句。"]
+    assert score("rouge", *halves)["rougeLsum"] == 100 > score("rouge", *halves)["rougeL"]
+
+
+def test_normalization_of_exact_match():
+    assert score("exact_match", ["The Cat, "], ["the cat"]) == {"exact_match": 0}
+    options = {"ignore_case": True, "ignore_punctuation": True, "ignore_whitespace": True}
+    assert score("exact_match", ["The Cat, "], ["the  cat"], **options) == {"exact_match": 1}
+    assert score("exact_match", ["cat 2"], [["dog", "cat 3"]], ignore_numbers=True) == {"exact_match": 1}
 
 
 def test_exact_match_of_texts_is_literal():

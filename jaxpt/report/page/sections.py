@@ -151,7 +151,7 @@ def _figure(value: Any) -> str:
 
 
 def baselines(runs: Sequence[Reading]) -> str:
-    """What the runs are compared with: the trivial predictor's loss, the best constant prediction, a linear probe."""
+    """What the runs are compared with: the trivial predictor's loss and prediction, a linear probe."""
     rows = []
     for one, name in zip(runs, named(runs)):
         level, reached = run_charts.baseline(one), one.last.get("validation/target_loss")
@@ -166,7 +166,9 @@ def baselines(runs: Sequence[Reading]) -> str:
         )
         for metric, value in (one.receipt.get(f"{split}_constant") or {}).items():
             if metric in measured:
-                of = f"{split if split == 'test' else 'held-out'} {metric}; best constant prediction"
+                names = {} if one.config.task is None else one.config.task.baseline_names()
+                trivial = names.get(metric, "best constant prediction")
+                of = f"{split if split == 'test' else 'held-out'} {metric}; {trivial}"
                 margin = f"{measured[metric] - value:+.4f}"
                 rows.append([name, escape(of), f"{measured[metric]:.4f}", f"{value:.4f}", margin])
         probe = one.json("probe.json")
